@@ -1,0 +1,65 @@
+// GPT-2's tokenizer: byte-level byte-pair encoding (Sennrich et al. 2016, section 3.2; Radford et al. 2019,
+// section 2.2). Text becomes pieces by a regular expression, a piece becomes bytes, and neighbouring symbols
+// are merged in the order in which the merges were learnt.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace staircase {
+
+class Tokenizer {
+ public:
+  /// Reads `folder`/vocab.json and `folder`/merges.txt. Throws Error with one sentence for a missing or
+  /// broken file.
+  static Tokenizer load(const std::filesystem::path& folder);
+
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  /// Token ids of any bytes, valid UTF-8 or not; "<|endoftext|>" becomes its special token. Near-linear in
+  /// the length.
+  std::vector<int> encode(std::string_view text) const;
+
+  /// The same, but "<|endoftext|>" is text like any other.
+  std::vector<int> encode_ordinary(std::string_view text) const;
+
+  /// The bytes of one token; an id outside the vocabulary throws Error. A character may be spread over
+  /// several tokens, so the bytes of one need not be valid UTF-8.
+  std::string_view bytes(int token) const;
+
+  /// The bytes of all tokens together, as valid UTF-8: what is not a character becomes U+FFFD.
+  std::string decode(std::span<const int> tokens) const;
+
+  int vocab_size() const;
+  int eos_token_id() const;
+
+ private:
+  struct Vocabulary;
+  explicit Tokenizer(std::unique_ptr<Vocabulary> vocabulary);
+  std::unique_ptr<Vocabulary> vocabulary_;
+};
+
+/// Decodes token by token without ever cutting a character in two: bytes that may still become a character
+/// wait for the next token.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+
+  /// Takes the next token and returns the text that is complete now, valid UTF-8 and often empty.
+  std::string push(int token);
+
+  /// The end: what still waits becomes U+FFFD.
+  std::string finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::string pending_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,17 @@
+// Splits bytes into valid UTF-8 and the rest.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace staircase {
+
+/// Moves everything that is complete out of `bytes` and returns it as valid UTF-8: a byte sequence that can
+/// never become a character is replaced by U+FFFD, one per maximal subpart as Python and the Unicode standard
+/// do (chapter 3.9, table 3-8). A character whose last bytes may still come stays in `bytes`.
+std::string take_complete_utf8(std::string& bytes);
+
+/// All of `bytes` as valid UTF-8, an unfinished character at the end replaced as well.
+std::string to_valid_utf8(std::string_view bytes);
+
+}  // namespace staircase
