@@ -1,0 +1,119 @@
+// Reads and checks config.json. A setting that would change the computation and is not implemented is an
+// error: a model that runs must be the model that was trained.
+#include "common/config.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "common/error.h"
+#include "common/json_file.h"
+
+namespace staircase {
+
+using nlohmann::json;
+
+namespace {
+
+/// The file's settings, one at a time. A missing key and null both mean the default, as in transformers.
+class Settings {
+ public:
+  explicit Settings(const std::filesystem::path& file)
+      : file_(file.string()), values_(parse_json_object(read_file(file), file_)) {}
+
+  /// The value of `name`, or nullptr.
+  const json* find(const std::string& name) const {
+    const auto found = values_.find(name);
+    return found == values_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  int integer(const std::string& name, std::uint64_t low, std::uint64_t high) const {
+    const json* value = find(name);
+    if (!value) throw Error("{} has no {}", file_, name);
+    // The parser stores every integer that is not negative as unsigned.
+    const std::uint64_t number = value->is_number_unsigned() ? value->get<std::uint64_t>() : high + 1;
+    const bool fits = number >= low && number <= high;
+    if (!fits)
+      throw Error("{}: {} is {}, not an integer from {} to {}", file_, name, shown(*value), low, high);
+    return static_cast<int>(number);
+  }
+
+  int integer_or(const std::string& name, int fallback, std::uint64_t low, std::uint64_t high) const {
+    return find(name) ? integer(name, low, high) : fallback;
+  }
+
+  /// Throws unless the setting, when there, has the one value that the model's code computes.
+  void require(const std::string& name, const json& wanted) const {
+    const json* value = find(name);
+    if (value && *value != wanted) {
+      throw Error("{}: {} is {}, and only {} is supported", file_, name, shown(*value), wanted.dump());
+    }
+  }
+
+  const std::string& file() const { return file_; }
+
+ private:
+  std::string file_;
+  json values_;
+};
+
+float read_epsilon(const Settings& settings) {
+  const json* value = settings.find("layer_norm_epsilon");
+  if (!value) return 1e-5f;
+  const float epsilon = value->is_number() ? value->get<float>() : 0.0f;
+  if (!(epsilon > 0.0f) || !std::isfinite(epsilon)) {
+    throw Error("{}: layer_norm_epsilon is {}, not a number above 0", settings.file(), shown(*value));
+  }
+  return epsilon;
+}
+
+/// Every matrix of the model has fewer than 2^31 elements, so that an int can index it.
+void check_sizes(const Gpt2Config& config, const std::string& file) {
+  const auto check = [&](std::string_view name, std::int64_t rows, std::int64_t columns) {
+    if (rows * columns > std::numeric_limits<std::int32_t>::max()) {
+      throw Error("{}: {} is {} x {}, more than the 2^31 - 1 values a matrix may have", file, name, rows,
+                  columns);
+    }
+  };
+  check("vocab_size x n_embd", config.vocab_size, config.n_embd);
+  check("n_positions x n_embd", config.n_positions, config.n_embd);
+  check("n_embd x 3 n_embd", config.n_embd, std::int64_t{3} * config.n_embd);
+  check("n_embd x n_inner", config.n_embd, config.n_inner);
+}
+
+}  // namespace
+
+Gpt2Config read_config(const std::filesystem::path& folder) {
+  const Settings settings(folder / "config.json");
+  settings.require("model_type", "gpt2");
+  // The tanh approximation of GELU has two names in transformers.
+  const json* activation = settings.find("activation_function");
+  if (activation && *activation != "gelu_pytorch_tanh") settings.require("activation_function", "gelu_new");
+  settings.require("scale_attn_weights", true);
+  settings.require("scale_attn_by_inverse_layer_idx", false);
+  settings.require("tie_word_embeddings", true);
+
+  constexpr std::uint64_t kMost = 1 << 24;
+  Gpt2Config config;
+  config.vocab_size = settings.integer("vocab_size", 1, kMost);
+  config.n_positions = settings.integer("n_positions", 1, kMost);
+  config.n_embd = settings.integer("n_embd", 1, kMost);
+  config.n_layer = settings.integer("n_layer", 1, kMost);
+  config.n_head = settings.integer("n_head", 1, kMost);
+  config.n_inner = settings.integer_or("n_inner", 4 * config.n_embd, 1, kMost);
+  config.layer_norm_epsilon = read_epsilon(settings);
+  config.eos_token_id = settings.integer_or("eos_token_id", config.vocab_size - 1, 0,
+                                            static_cast<std::uint64_t>(config.vocab_size - 1));
+
+  if (config.n_embd % config.n_head != 0) {
+    throw Error("{}: n_embd is {}, not a multiple of n_head, which is {}", settings.file(), config.n_embd,
+                config.n_head);
+  }
+  check_sizes(config, settings.file());
+  return config;
+}
+
+}  // namespace staircase

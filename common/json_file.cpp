@@ -1,0 +1,115 @@
+// Files as strings, and strings as JSON objects.
+#include "common/json_file.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <system_error>
+#include <vector>
+
+#include "common/error.h"
+
+namespace staircase {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr std::size_t kMaxDepth = 32;
+
+/// Walks through a document before it is built, and stops at the first fault.
+class StrictCheck : public nlohmann::json_sax<json> {
+ public:
+  explicit StrictCheck(std::string_view text) : text_(text) {}
+  std::string fault;
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return open(); }
+  bool start_array(std::size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& name) override {
+    if (keys_.back().insert(name).second) return true;
+    fault = fmt::format("has the key {} twice", quote(name));
+    return false;
+  }
+
+  bool parse_error(std::size_t position, const std::string&, const json::exception&) override {
+    const std::size_t read = std::min(position, text_.size());
+    const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(read), '\n');
+    fault = fmt::format("is not valid JSON: the parser stops in line {}, at byte {} of {}", line, read,
+                        text_.size());
+    return false;
+  }
+
+ private:
+  bool open() {
+    keys_.emplace_back();
+    if (keys_.size() <= kMaxDepth) return true;
+    fault = fmt::format("nests JSON values more than {} deep", kMaxDepth);
+    return false;
+  }
+
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+
+  std::string_view text_;
+  std::vector<std::set<std::string>> keys_;  // of every open object; an array has none
+};
+
+}  // namespace
+
+void require_file(const std::filesystem::path& file) {
+  std::error_code fault;
+  const auto status = std::filesystem::status(file, fault);
+  if (status.type() == std::filesystem::file_type::not_found) throw Error("{} does not exist", file.string());
+  if (fault) throw Error("{} cannot be read: {}", file.string(), fault.message());
+  if (std::filesystem::is_directory(status)) throw Error("{} is a folder, not a file", file.string());
+  if (!std::filesystem::is_regular_file(status)) throw Error("{} is not a regular file", file.string());
+}
+
+std::string read_file(const std::filesystem::path& file) {
+  require_file(file);
+  std::ifstream in(file, std::ios::binary);
+  std::string bytes;
+  if (in) bytes.assign(std::istreambuf_iterator<char>(in), {});
+  if (!in) throw Error("{} cannot be read: {}", file.string(), std::generic_category().message(errno));
+  return bytes;
+}
+
+json parse_json_object(std::string_view text, const std::string& file) {
+  // nlohmann's lexer takes a zero byte for the end and would ignore what follows.
+  if (const auto zero = text.find('\0'); zero != text.npos) {
+    throw Error("{} is not valid JSON: byte {} is zero", file, zero);
+  }
+  StrictCheck check(text);
+  if (!json::sax_parse(text, &check)) throw Error("{} {}", file, check.fault);
+  json object = json::parse(text);
+  if (!object.is_object()) throw Error("{} holds {}, not a JSON object", file, shown(object));
+  return object;
+}
+
+std::string quote(std::string_view text) {
+  constexpr std::size_t kLongest = 80;
+  std::string shown(text.substr(0, kLongest));
+  if (text.size() > kLongest) shown += "...";
+  return json(shown).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string shown(const json& value) {
+  if (value.is_structured()) return value.is_array() ? "an array" : "an object";
+  return value.is_string() ? quote(value.get_ref<const std::string&>()) : value.dump();
+}
+
+}  // namespace staircase

@@ -1,0 +1,209 @@
+// config.json: the embedded models' values, the defaults, and one sentence for everything that cannot be.
+#include "common/config.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/error_message.h"
+#include "tests/temporary_folder.h"
+
+using namespace staircase;
+using nlohmann::json;
+
+namespace {
+
+const std::filesystem::path kModels = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "models";
+
+json valid() {
+  return {{"model_type", "gpt2"}, {"activation_function", "gelu_new"},
+          {"vocab_size", 100},    {"n_positions", 32},
+          {"n_embd", 48},         {"n_layer", 2},
+          {"n_head", 4},          {"layer_norm_epsilon", 1e-6},
+          {"eos_token_id", 7}};
+}
+
+Gpt2Config read(const std::string& text) {
+  const TemporaryFolder folder;
+  folder.write("config.json", text);
+  return read_config(folder.path());
+}
+
+/// The error for the valid settings with one of them changed.
+std::string error_with(const std::string& name, const json& value) {
+  json settings = valid();
+  settings[name] = value;
+  return error_message([&] { read(settings.dump()); });
+}
+
+}  // namespace
+
+TEST_CASE("the embedded models have the shapes that their pages state") {
+  const Gpt2Config target = read_config(kModels / "tales-6m");
+  CHECK(target.vocab_size == 4096);
+  CHECK(target.n_positions == 512);
+  CHECK(target.n_embd == 256);
+  CHECK(target.n_layer == 6);
+  CHECK(target.n_head == 4);
+  CHECK(target.n_inner == 1024);
+  CHECK(target.layer_norm_epsilon == 1e-5f);
+  CHECK(target.eos_token_id == 4095);
+  CHECK(target.head_size() == 64);
+  const Gpt2Config draft = read_config(kModels / "tales-1m");
+  CHECK(draft.n_embd == 128);
+  CHECK(draft.n_layer == 2);
+  CHECK(draft.n_head == 2);
+}
+
+TEST_CASE("what the file states is what the config holds") {
+  json settings = valid();
+  settings["n_inner"] = 100;
+  const Gpt2Config config = read(settings.dump());
+  CHECK(config.vocab_size == 100);
+  CHECK(config.n_positions == 32);
+  CHECK(config.n_embd == 48);
+  CHECK(config.n_layer == 2);
+  CHECK(config.n_head == 4);
+  CHECK(config.n_inner == 100);
+  CHECK(config.layer_norm_epsilon == 1e-6f);
+  CHECK(config.eos_token_id == 7);
+}
+
+TEST_CASE("what the file leaves out has GPT-2's default") {
+  json settings = valid();
+  for (const char* name : {"model_type", "activation_function", "layer_norm_epsilon", "eos_token_id"}) {
+    settings.erase(name);
+  }
+  const Gpt2Config config = read(settings.dump());
+  CHECK(config.n_inner == 4 * 48);
+  CHECK(config.layer_norm_epsilon == 1e-5f);
+  CHECK(config.eos_token_id == 99);
+  settings["n_inner"] = nullptr;
+  CHECK(read(settings.dump()).n_inner == 4 * 48);
+}
+
+TEST_CASE("settings that change nothing in the computation are accepted") {
+  CHECK(error_with("activation_function", "gelu_pytorch_tanh") == "");
+  CHECK(error_with("reorder_and_upcast_attn", true) == "");
+  CHECK(error_with("scale_attn_weights", true) == "");
+  CHECK(error_with("scale_attn_by_inverse_layer_idx", false) == "");
+  CHECK(error_with("tie_word_embeddings", true) == "");
+  CHECK(error_with("task_specific_params", json::parse(R"({"text-generation": {"do_sample": true}})")) == "");
+}
+
+TEST_CASE("settings that would compute something else are rejected by name") {
+  CHECK(says(error_with("model_type", "gpt_neo"), "config.json", "model_type", "\"gpt_neo\"", "\"gpt2\""));
+  CHECK(says(error_with("activation_function", "relu"), "config.json", "activation_function", "\"relu\"",
+             "\"gelu_new\""));
+  CHECK(says(error_with("activation_function", "gelu"), "config.json", "\"gelu\""));
+  CHECK(says(error_with("scale_attn_weights", false), "config.json", "scale_attn_weights is false", "true"));
+  CHECK(says(error_with("scale_attn_by_inverse_layer_idx", true), "config.json",
+             "scale_attn_by_inverse_layer_idx is true", "false"));
+  CHECK(
+      says(error_with("tie_word_embeddings", false), "config.json", "tie_word_embeddings is false", "true"));
+}
+
+TEST_CASE("sizes are integers of a possible size") {
+  for (const char* name : {"vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner"}) {
+    CAPTURE(name);
+    const std::vector<json> impossible = {0,
+                                          -1,
+                                          1.5,
+                                          1e3,
+                                          "12",
+                                          true,
+                                          json::array({1}),
+                                          {{"a", 1}},
+                                          (1 << 24) + 1,
+                                          4294967295u,
+                                          9223372036854775807,
+                                          18446744073709551615u,
+                                          -9223372036854775807};
+    for (const json& value : impossible) {
+      CAPTURE(value.dump());
+      CHECK(says(error_with(name, value), "config.json", name, "not an integer from 1 to 16777216"));
+    }
+  }
+  CHECK(says(error_with("n_embd", 18446744073709551615u), "n_embd is 18446744073709551615"));
+  for (const char* name : {"vocab_size", "n_positions", "n_embd", "n_layer", "n_head"}) {
+    CAPTURE(name);
+    CHECK(says(error_with(name, nullptr), "config.json", name));
+    json settings = valid();
+    settings.erase(name);
+    CHECK(says(error_message([&] { read(settings.dump()); }), "config.json has no ", name));
+  }
+}
+
+TEST_CASE("sizes that fit one by one may still be too large together") {
+  json settings = valid();
+  settings["n_embd"] = 1 << 14;
+  settings["n_head"] = 16;
+  CHECK(error_message([&] { read(settings.dump()); }) == "");
+  settings["vocab_size"] = 1 << 17;
+  CHECK(says(error_message([&] { read(settings.dump()); }), "config.json", "vocab_size", "131072", "16384"));
+  settings["vocab_size"] = (1 << 17) - 1;
+  CHECK(error_message([&] { read(settings.dump()); }) == "");
+  settings["n_positions"] = 1 << 17;
+  CHECK(says(error_message([&] { read(settings.dump()); }), "config.json", "n_positions"));
+  settings["n_positions"] = 8;
+  settings["n_inner"] = 1 << 17;
+  CHECK(says(error_message([&] { read(settings.dump()); }), "config.json", "n_inner"));
+  settings["n_embd"] = 1 << 15;
+  settings["vocab_size"] = 8;
+  settings["n_inner"] = 8;
+  CHECK(says(error_message([&] { read(settings.dump()); }), "config.json", "3 n_embd"));
+}
+
+TEST_CASE("the heads divide the width") {
+  CHECK(says(error_with("n_head", 5), "config.json", "n_embd is 48", "n_head", "5"));
+  CHECK(error_with("n_head", 48) == "");
+  CHECK(says(error_with("n_head", 96), "config.json", "n_head"));
+}
+
+TEST_CASE("the end-of-text token is in the vocabulary") {
+  CHECK(error_with("eos_token_id", 0) == "");
+  CHECK(error_with("eos_token_id", 99) == "");
+  for (const json& value : {json(100), json(-1), json("7"), json::array({7})}) {
+    CHECK(says(error_with("eos_token_id", value), "config.json", "eos_token_id", "from 0 to 99"));
+  }
+}
+
+TEST_CASE("the layer norm's epsilon is a number above 0") {
+  for (const json& value :
+       {json(0), json(0.0), json(-1e-5), json("1e-5"), json(true), json(1e-60), json(1e60)}) {
+    CAPTURE(value.dump());
+    CHECK(says(error_with("layer_norm_epsilon", value), "config.json", "layer_norm_epsilon", "above 0"));
+  }
+  CHECK(error_with("layer_norm_epsilon", 1) == "");
+}
+
+TEST_CASE("a file that is no JSON object is an error that says where it stops") {
+  const auto error = [](const std::string& text) { return error_message([&] { read(text); }); };
+  CHECK(says(error(""), "config.json", "not valid JSON"));
+  CHECK(says(error("{\n\"n_embd\": 3,\n oops\n}"), "config.json", "line 3"));
+  CHECK(says(error("{} {}"), "config.json", "not valid JSON"));
+  CHECK(says(error(std::string("{}\0{}", 5)), "config.json", "byte 2 is zero"));
+  CHECK(says(error("[1, 2]"), "config.json", "an array"));
+  CHECK(says(error("12"), "config.json", "12"));
+  CHECK(says(error(R"({"n_embd": 48, "n_embd": 64})"), "config.json", "\"n_embd\" twice"));
+  CHECK(says(error(R"({"n_embd": "\xff"})"), "config.json", "not valid JSON"));
+  CHECK(says(error("{\"n_embd\": \"\xff\"}"), "config.json", "not valid JSON"));
+  CHECK(says(error(R"({"n_embd": 1e999})"), "config.json", "not valid JSON"));
+  CHECK(says(error("{\"a\": " + std::string(1'000'000, '[')), "config.json", "deep"));
+  std::string deep = "{\"a\": ";
+  for (int i = 0; i < 100'000; ++i) deep += "{\"a\": ";
+  CHECK(says(error(deep), "config.json", "deep"));
+}
+
+TEST_CASE("a model's folder without a readable config.json is an error with its path") {
+  const TemporaryFolder folder;
+  const auto error = [&](const std::filesystem::path& path) {
+    return error_message([&] { read_config(path); });
+  };
+  CHECK(says(error(folder.path()), folder.path().string(), "config.json does not exist"));
+  CHECK(says(error(folder.path() / "nowhere"), "nowhere", "does not exist"));
+  std::filesystem::create_directory(folder.path() / "config.json");
+  CHECK(says(error(folder.path()), "config.json is a folder"));
+}
