@@ -18,6 +18,11 @@ class Tokenizer {
   /// broken file.
   static Tokenizer load(const std::filesystem::path& folder);
 
+  /// The same from the two files' contents. Separate from the folder so that a test can feed it anything;
+  /// the paths are for error messages only.
+  static Tokenizer parse(std::string_view vocab_json, std::string_view merges_txt,
+                         const std::string& vocab_path, const std::string& merges_path);
+
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
