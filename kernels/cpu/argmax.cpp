@@ -1,0 +1,58 @@
+// argmax: the index of the largest value of each row, the lowest one among equals.
+//
+// x [rows, width], 4 · rows · width bytes read: limited by bandwidth. First the largest value, lane by lane,
+// then the first place where it stands.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/argmax.cpp"
+#include <hwy/foreach_target.h>
+// The target comes first.
+#include <hwy/highway.h>
+
+#include "kernels/cpu/cpu_device.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace staircase {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+HWY_ATTR std::int32_t argmax_row(const float* x, std::int64_t width) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t whole = width / lanes * lanes;
+  float largest = x[0];
+  if (whole > 0) {
+    auto largest_lanes = hn::LoadU(d, x);
+    for (std::int64_t i = lanes; i < whole; i += lanes) {
+      largest_lanes = hn::Max(largest_lanes, hn::LoadU(d, x + i));
+    }
+    largest = hn::GetLane(hn::MaxOfLanes(d, largest_lanes));
+  }
+  for (std::int64_t i = whole; i < width; ++i) largest = std::max(largest, x[i]);
+  const auto index = static_cast<std::int32_t>(std::find(x, x + width, largest) - x);
+  return index < width ? index : 0;  // only NaN is not found
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace staircase
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace staircase {
+
+HWY_EXPORT(argmax_row);
+
+int argmax(std::span<const float> values) {
+  return HWY_DYNAMIC_DISPATCH(argmax_row)(values.data(), static_cast<std::int64_t>(values.size()));
+}
+
+void CpuDevice::argmax(const Tensor& x, Tensor& out) {
+  const std::int64_t width = x.dim(1);
+  parallel_ranges(threads_, x.dim(0), [&](std::int64_t first, std::int64_t last) {
+    for (std::int64_t r = first; r < last; ++r) {
+      out.data<std::int32_t>()[r] = HWY_DYNAMIC_DISPATCH(argmax_row)(x.data<float>() + r * width, width);
+    }
+  });
+}
+
+}  // namespace staircase
+#endif  // HWY_ONCE

@@ -1,0 +1,60 @@
+// The CPU device itself: its name, its memory and its threads.
+#include "kernels/cpu/cpu_device.h"
+
+#include <hwy/targets.h>
+#include <sys/mman.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace staircase {
+
+int available_processors() {
+  return omp_get_num_procs();
+}
+
+std::unique_ptr<Device> make_cpu_device(int threads) {
+  return std::make_unique<CpuDevice>(threads);
+}
+
+std::string CpuDevice::description() const {
+  // Highway lists the targets of this machine as bits, the best one lowest.
+  const std::int64_t targets = hwy::SupportedTargets();
+  return "CPU, " + std::to_string(threads_) + (threads_ == 1 ? " thread, " : " threads, ") +
+         hwy::TargetName(targets & -targets);
+}
+
+Tensor CpuDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
+  std::size_t bytes = size_of(dtype);
+  for (const std::int64_t dim : shape) bytes *= static_cast<std::size_t>(dim);
+  // Big tensors in huge pages: a product reads its weights once from end to end, and looking up 4 KiB pages
+  // would cost it a good part of the memory bandwidth.
+  constexpr std::size_t kHugePage = std::size_t{2} << 20, kCacheLine = 64;
+  const std::size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
+  bytes = std::max(alignment, (bytes + alignment - 1) / alignment * alignment);
+  void* memory = std::aligned_alloc(alignment, bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+#ifdef MADV_HUGEPAGE
+  if (alignment == kHugePage) madvise(memory, bytes, MADV_HUGEPAGE);
+#endif
+  return Tensor(dtype, std::move(shape), std::shared_ptr<void>(memory, std::free));
+}
+
+void CpuDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& destination) {
+  std::memcpy(destination.data<std::int32_t>(), source.data(), source.size_bytes());
+}
+
+void CpuDevice::copy_to_host(const Tensor& source, std::span<float> destination) {
+  std::memcpy(destination.data(), source.data<float>(), destination.size_bytes());
+}
+
+float* CpuDevice::scratch(std::size_t floats) {
+  if (static_cast<std::size_t>(scratch_.size()) < floats) {
+    scratch_ = Tensor();
+    scratch_ = allocate(DType::kFloat32, {static_cast<std::int64_t>(floats)});
+  }
+  return scratch_.data<float>();
+}
+
+}  // namespace staircase

@@ -1,0 +1,84 @@
+// The CPU as a device. Each operation is in the file of its name; they share the parallel loop below and the
+// register tile of tile-inl.h.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/device.h"
+
+namespace staircase {
+
+/// Weights are kept in panels of 16 output columns: packed[out / 16][in][out % 16], the last panel filled up
+/// with zeros. One panel is one stream of memory, read from front to back; 16 floats are one AVX-512
+/// register, two of AVX2, four of NEON.
+constexpr std::int64_t kPanel = 16;
+
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// Where the query, the key and the value of one token belong.
+struct TokenPlaces {
+  float* parts[3];
+};
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(int threads) : threads_(threads) {}
+
+  std::string description() const override;
+
+  Tensor allocate(DType dtype, std::vector<std::int64_t> shape) override;
+  void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) override;
+  void copy_to_host(const Tensor& source, std::span<float> destination) override;
+  Tensor load(const HostArray& array) override;
+  Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) override;
+
+  void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
+                 Tensor& out) override;
+  void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon,
+                  Tensor& out) override;
+  void linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
+              Tensor& out) override;
+  void query_key_value(const Batch& batch, const Tensor& x, const Weight& weight, const Tensor& bias,
+                       Tensor& queries, KeysValues& keys_values) override;
+  void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, int n_head,
+                 Tensor& out) override;
+  void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) override;
+  void argmax(const Tensor& x, Tensor& out) override;
+
+ private:
+  /// Memory for intermediate results of an operation, kept from call to call.
+  float* scratch(std::size_t floats);
+
+  int threads_;
+  Tensor scratch_;
+};
+
+/// Calls body(first, last) on each thread with its share of 0 .. count - 1. The same thread gets the same
+/// share every time, so what it wrote first lies in the memory nearest to it.
+template <typename Body>
+void parallel_ranges(int threads, std::int64_t count, const Body& body) {
+  const int team = static_cast<int>(std::clamp<std::int64_t>(count, 1, threads));
+  if (team == 1) {
+    body(std::int64_t{0}, count);
+    return;
+  }
+#pragma omp parallel num_threads(team)
+  {
+    const std::int64_t index = omp_get_thread_num(), size = omp_get_num_threads();
+    body(count * index / size, count * (index + 1) / size);
+  }
+}
+
+/// Calls body(i) for each i of 0 .. count - 1 on whichever thread is free: for work of uneven size.
+template <typename Body>
+void parallel_each(int threads, std::int64_t count, const Body& body) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic) if (count > 1)
+  for (std::int64_t i = 0; i < count; ++i) body(i);
+}
+
+}  // namespace staircase

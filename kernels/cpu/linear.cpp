@@ -1,0 +1,127 @@
+// linear and query_key_value: out = epilogue(x W + b).
+//
+// x [rows, in], W in panels [out / 16, in, 16], out [rows, out]. 2 · rows · in · out operations; the weights
+// are read once, 4 · in · out bytes, and x, which is small, stays in the cache. So one row is limited by the
+// memory's bandwidth and a few dozen rows or more by arithmetic. The threads share the columns: each reads
+// its own weights.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/linear.cpp"
+#include <hwy/foreach_target.h>
+// The target comes first.
+#include <hwy/contrib/math/math-inl.h>
+
+#include "kernels/cpu/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace staircase {
+namespace HWY_NAMESPACE {
+
+/// gelu(x) = x/2 · (1 + tanh(u)) = x / (1 + exp(-2u)) with u = sqrt(2/π) (x + 0.044715 x³).
+HWY_INLINE hn::Vec<Floats> gelu(hn::Vec<Floats> x) {
+  const Floats d;
+  const auto cubic = hn::MulAdd(hn::Mul(hn::Set(d, 0.044715f), hn::Mul(x, x)), x, x);
+  const auto exponential = hn::Exp(d, hn::Mul(hn::Set(d, -2.0f * 0.7978845608f), cubic));
+  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), exponential));
+}
+
+/// Adds the bias to `count` products, applies the epilogue and stores what lies within the width of the row.
+HWY_NOINLINE void finish(const float* products, std::int64_t count, const float* bias, Epilogue epilogue,
+                         float* out) {
+  const Floats d;
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    auto value = hn::Load(d, products + i);
+    if (bias != nullptr) value = hn::Add(value, hn::LoadU(d, bias + i));
+    if (epilogue == Epilogue::kGelu) value = gelu(value);
+    if (epilogue == Epilogue::kAdd) value = hn::Add(value, hn::LoadU(d, out + i));
+    hn::StoreU(value, d, out + i);
+  }
+  if (i == count) return;
+  // The last columns of a width that is no multiple of a vector: the same on a copy.
+  HWY_ALIGN float in_bias[kLanes] = {}, in_out[kLanes] = {};
+  for (std::int64_t j = i; j < count; ++j) {
+    if (bias != nullptr) in_bias[j - i] = bias[j];
+    in_out[j - i] = out[j];
+  }
+  finish(products + i, kLanes, in_bias, epilogue, in_out);
+  std::copy_n(in_out, count - i, out + i);
+}
+
+HWY_ATTR void linear_panels(const Tensor& x, const Weight& weight, const float* bias, Epilogue epilogue,
+                            const Tensor& out, std::int64_t first, std::int64_t last) {
+  const std::int64_t width = weight.out_features;
+  float* const out_data = out.data<float>();
+  const std::int64_t depth = weight.in_features;
+  multiply_panels(
+      x.data<float>(), x.dim(0), depth, weight.packed.data<float>(), depth * kPanel, depth, first, last,
+      [=](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) HWY_ATTR {
+        finish(products, std::min(count, width - column), bias == nullptr ? nullptr : bias + column, epilogue,
+               out_data + row * width + column);
+      });
+}
+
+HWY_ATTR void query_key_value_panels(const Tensor& x, const Weight& weight, const float* bias,
+                                     const std::vector<TokenPlaces>& places, std::int64_t first,
+                                     std::int64_t last) {
+  const std::int64_t width = weight.out_features / 3;
+  const std::int64_t depth = weight.in_features;
+  multiply_panels(
+      x.data<float>(), x.dim(0), depth, weight.packed.data<float>(), depth * kPanel, depth, first, last,
+      [&](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) HWY_ATTR {
+        count = std::min(count, 3 * width - column);
+        // A piece may reach over the border between q, k and v.
+        for (std::int64_t done = 0; done < count;) {
+          const std::int64_t part = (column + done) / width, offset = (column + done) % width;
+          const std::int64_t piece = std::min(count - done, width - offset);
+          const float* const part_bias = bias + column + done;
+          float* const out = places[static_cast<std::size_t>(row)].parts[part] + offset;
+          if (done % kLanes == 0) {
+            finish(products + done, piece, part_bias, Epilogue::kStore, out);
+          } else {
+            for (std::int64_t i = 0; i < piece; ++i) out[i] = products[done + i] + part_bias[i];
+          }
+          done += piece;
+        }
+      });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace staircase
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace staircase {
+
+HWY_EXPORT(linear_panels);
+HWY_EXPORT(query_key_value_panels);
+
+void CpuDevice::linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
+                       Tensor& out) {
+  parallel_ranges(
+      threads_, divide_up(weight.out_features, kPanel), [&](std::int64_t first, std::int64_t last) {
+        HWY_DYNAMIC_DISPATCH(linear_panels)(x, weight, bias.data<float>(), epilogue, out, first, last);
+      });
+}
+
+void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const Weight& weight, const Tensor& bias,
+                                Tensor& queries, KeysValues& keys_values) {
+  const std::int64_t width = weight.out_features / 3, capacity = keys_values.keys.dim(1);
+  const auto* const offsets = batch.offsets.data<std::int32_t>();
+  const auto* const starts = batch.starts.data<std::int32_t>();
+  std::vector<TokenPlaces> places;
+  places.reserve(static_cast<std::size_t>(batch.n_tokens()));
+  for (std::int64_t s = 0; s < batch.n_sequences(); ++s) {
+    for (std::int64_t t = offsets[s]; t < offsets[s + 1]; ++t) {
+      const std::int64_t place = (s * capacity + starts[s] + t - offsets[s]) * width;
+      places.push_back({{queries.data<float>() + t * width, keys_values.keys.data<float>() + place,
+                         keys_values.values.data<float>() + place}});
+    }
+  }
+  parallel_ranges(
+      threads_, divide_up(weight.out_features, kPanel), [&](std::int64_t first, std::int64_t last) {
+        HWY_DYNAMIC_DISPATCH(query_key_value_panels)(x, weight, bias.data<float>(), places, first, last);
+      });
+}
+
+}  // namespace staircase
+#endif  // HWY_ONCE

@@ -1,0 +1,109 @@
+// load and load_weight: from the bytes of a file to tensors, each element read and written once.
+//
+// A weight matrix goes into panels, packed[out / 16][in][out % 16] (see cpu_device.h), and from its stored
+// format to float32 on the way. The threads share the panels as they will in `linear`, so on a machine with
+// several memories each panel lies near the thread that will read it.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/load.cpp"
+#include <hwy/foreach_target.h>
+// The target comes first.
+#include <hwy/highway.h>
+
+#include <cstring>
+
+#include "kernels/cpu/cpu_device.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace staircase {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Narrow = hn::CappedTag<float, 4>;  // the widest vector whose 16-bit half exists on every target
+
+/// Widens `count` values from `source`, which need not be aligned.
+template <typename Stored>
+HWY_ATTR void widen(const std::byte* source, std::int64_t count, float* out) {
+  const Narrow d;
+  const hn::Rebind<Stored, Narrow> stored;
+  constexpr std::int64_t kStep = hn::MaxLanes(Narrow());
+  HWY_ALIGN Stored buffer[kStep] = {};
+  HWY_ALIGN float wide[kStep];
+  for (std::int64_t i = 0; i < count; i += kStep) {
+    const std::int64_t n = std::min(kStep, count - i);
+    std::memcpy(buffer, source + i * static_cast<std::int64_t>(sizeof(Stored)),
+                static_cast<std::size_t>(n) * sizeof(Stored));
+    hn::Store(hn::PromoteTo(d, hn::Load(stored, buffer)), d, wide);
+    std::copy_n(wide, n, out + i);
+  }
+}
+
+/// `count` elements of the array from element `first` on, as float32.
+HWY_ATTR void to_float32(const HostArray& array, std::int64_t first, std::int64_t count, float* out) {
+  const auto* const source =
+      static_cast<const std::byte*>(array.data) + first * static_cast<std::int64_t>(size_of(array.dtype));
+  if (array.dtype == DType::kFloat16) {
+    widen<hwy::float16_t>(source, count, out);
+  } else if (array.dtype == DType::kBFloat16) {
+    widen<hwy::bfloat16_t>(source, count, out);
+  } else {
+    std::memcpy(out, source, static_cast<std::size_t>(count) * sizeof(float));
+  }
+}
+
+/// Fills the panels first .. last - 1.
+HWY_ATTR void pack_panels(const HostArray& matrix, WeightOrder order, std::int64_t in, std::int64_t out,
+                          std::int64_t first, std::int64_t last, float* packed) {
+  std::vector<float> rows(static_cast<std::size_t>(kPanel * in));
+  for (std::int64_t panel = first; panel < last; ++panel) {
+    const std::int64_t column = panel * kPanel, columns = std::min(kPanel, out - column);
+    float* const panel_out = packed + panel * in * kPanel;
+    if (columns < kPanel) std::fill_n(panel_out, in * kPanel, 0.0f);
+    if (order == WeightOrder::kInputFirst) {
+      for (std::int64_t k = 0; k < in; ++k) {
+        to_float32(matrix, k * out + column, columns, panel_out + k * kPanel);
+      }
+    } else {
+      to_float32(matrix, column * in, columns * in, rows.data());
+      for (std::int64_t k = 0; k < in; ++k) {
+        for (std::int64_t c = 0; c < columns; ++c) {
+          panel_out[k * kPanel + c] = rows[static_cast<std::size_t>(c * in + k)];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace staircase
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace staircase {
+
+HWY_EXPORT(to_float32);
+HWY_EXPORT(pack_panels);
+
+Tensor CpuDevice::load(const HostArray& array) {
+  std::vector<std::int64_t> shape{array.columns};
+  if (array.rows > 1) shape.insert(shape.begin(), array.rows);
+  Tensor tensor = allocate(DType::kFloat32, std::move(shape));
+  HWY_DYNAMIC_DISPATCH(to_float32)(array, 0, tensor.size(), tensor.data<float>());
+  return tensor;
+}
+
+Weight CpuDevice::load_weight(const HostArray& matrix, WeightOrder order, DType dtype) {
+  const bool input_first = order == WeightOrder::kInputFirst;
+  Weight weight;
+  weight.in_features = input_first ? matrix.rows : matrix.columns;
+  weight.out_features = input_first ? matrix.columns : matrix.rows;
+  const std::int64_t panels = divide_up(weight.out_features, kPanel);
+  weight.packed = allocate(dtype, {panels, weight.in_features, kPanel});
+  parallel_ranges(threads_, panels, [&](std::int64_t first, std::int64_t last) {
+    HWY_DYNAMIC_DISPATCH(pack_panels)
+    (matrix, order, weight.in_features, weight.out_features, first, last, weight.packed.data<float>());
+  });
+  return weight;
+}
+
+}  // namespace staircase
+#endif  // HWY_ONCE

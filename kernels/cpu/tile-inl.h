@@ -1,0 +1,107 @@
+// The inner loop of every product on the CPU: a tile of up to 6 rows of x times a few panels of W stays in
+// registers while the depth runs by. It is included once for each SIMD target (see Highway's
+// foreach_target.h).
+//
+// Why 6 × 64 with AVX-512: its 24 accumulators, 4 registers of W and one of x fit in 32 registers, and each
+// value loaded is used often enough that the two multiply-add units, not the two load units, are the limit.
+// With AVX2 (16 registers of half the width) 6 × 16 follows from the same arithmetic. See Goto and van de
+// Geijn 2008, "Anatomy of high-performance matrix multiplication", section 4.
+//
+// Every element of the result is one chain of multiply-adds in the order of the depth, whatever the number of
+// rows, panels or threads. So a token's values do not depend, to the bit, on what else is in the batch.
+
+#if defined(STAIRCASE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef STAIRCASE_TILE_INL_H_
+#undef STAIRCASE_TILE_INL_H_
+#else
+#define STAIRCASE_TILE_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include "kernels/cpu/cpu_device.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace staircase {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::CappedTag<float, kPanel>;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(Floats()));
+constexpr int kTileRows = 6;
+constexpr int kTilePanels = kLanes == kPanel ? 4 : 1;
+
+/// One tile: [kRows, depth] times [depth, kPanels · 16], written to result[kRows][kTilePanels · 16].
+/// Neighbouring rows of x lie x_stride floats apart, neighbouring panels of w panel_stride.
+template <int kRows, int kPanels>
+HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stride,
+                                const float* HWY_RESTRICT w, std::int64_t panel_stride, std::int64_t depth,
+                                float* HWY_RESTRICT result) {
+  constexpr int kVectors = kPanel / kLanes * kPanels;
+  const Floats d;
+  hn::Vec<Floats> sum[kRows][kVectors];
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
+  }
+  for (std::int64_t k = 0; k < depth; ++k) {
+    hn::Vec<Floats> column[kVectors];
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      const int lane = v * kLanes;
+      column[v] = hn::Load(d, w + (lane / kPanel) * panel_stride + k * kPanel + lane % kPanel);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const auto value = hn::Set(d, x[r * x_stride + k]);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(value, column[v], sum[r][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      hn::Store(sum[r][v], d, result + r * kTilePanels * kPanel + v * kLanes);
+    }
+  }
+}
+
+using TileFunction = void (*)(const float*, std::int64_t, const float*, std::int64_t, std::int64_t, float*);
+
+template <int kPanels>
+constexpr TileFunction kTileOfRows[kTileRows] = {
+    multiply_tile<1, kPanels>, multiply_tile<2, kPanels>, multiply_tile<3, kPanels>,
+    multiply_tile<4, kPanels>, multiply_tile<5, kPanels>, multiply_tile<6, kPanels>,
+};
+
+/// Multiplies x [rows, depth] by the panels first .. last - 1 of w and hands over each finished piece of a
+/// row: store(row, column, count, values), `values` being the products for the columns column .. column +
+/// count - 1. The panels of a tile stay in the cache while all rows pass.
+template <typename Store>
+HWY_INLINE void multiply_panels(const float* x, std::int64_t rows, std::int64_t x_stride, const float* w,
+                                std::int64_t panel_stride, std::int64_t depth, std::int64_t first,
+                                std::int64_t last, const Store& store) {
+  HWY_ALIGN float result[kTileRows * kTilePanels * kPanel];
+  int panels = kTilePanels;
+  for (std::int64_t panel = first; panel < last; panel += panels) {
+    while (panel + panels > last) panels /= 2;
+    for (std::int64_t row = 0; row < rows; row += kTileRows) {
+      const int count = static_cast<int>(std::min<std::int64_t>(kTileRows, rows - row));
+      const TileFunction tile = panels == 4   ? kTileOfRows<kTilePanels>[count - 1]
+                                : panels == 2 ? kTileOfRows<(kTilePanels + 1) / 2>[count - 1]
+                                              : kTileOfRows<1>[count - 1];
+      tile(x + row * x_stride, x_stride, w + panel * panel_stride, panel_stride, depth, result);
+      for (int r = 0; r < count; ++r) {
+        store(row + r, panel * kPanel, panels * kPanel, result + r * kTilePanels * kPanel);
+      }
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace staircase
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard, once for each target

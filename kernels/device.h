@@ -1,0 +1,136 @@
+// What a device can do: hold memory, and the operations that a GPT-2 is made of. Every operation is declared
+// here once, with its shapes and its mathematics, and implemented in kernels/<device>/<operation>.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kernels/tensor.h"
+
+namespace staircase {
+
+/// An array in host memory, as a file stores it: [rows, columns], row-major.
+struct HostArray {
+  const void* data = nullptr;
+  DType dtype = DType::kFloat32;
+  std::int64_t rows = 1;
+  std::int64_t columns = 0;
+};
+
+/// A weight matrix in the layout that its device multiplies fastest, so that y[out] = Σ_in x[in] · W[in,
+/// out].
+struct Weight {
+  Tensor packed;
+  std::int64_t in_features = 0;
+  std::int64_t out_features = 0;
+};
+
+/// Which dimension of a stored weight matrix comes first.
+enum class WeightOrder {
+  kInputFirst,   ///< [in, out]: the "Conv1D" layers of GPT-2
+  kOutputFirst,  ///< [out, in]: the token embedding when it serves as the output layer
+};
+
+/// What `linear` does with the product before it is stored.
+enum class Epilogue {
+  kStore,  ///< out = x W + b
+  kGelu,   ///< out = gelu(x W + b), the tanh form of Hendrycks and Gimpel 2016, section 2
+  kAdd,    ///< out += x W + b: the residual connection
+};
+
+/// The new tokens of one or more sequences, packed one sequence behind the other without padding. Sequence s
+/// owns the tokens offsets[s] .. offsets[s + 1] - 1; the first of them stands at position starts[s] of that
+/// sequence. A batch without a cache starts at 0 everywhere; a decoding step has one token a sequence.
+struct Batch {
+  Tensor tokens;   ///< [n_tokens] int32
+  Tensor offsets;  ///< [n_sequences + 1] int32, ascending, from 0 to n_tokens
+  Tensor starts;   ///< [n_sequences] int32
+
+  std::int64_t n_tokens() const { return tokens.dim(0); }
+  std::int64_t n_sequences() const { return starts.dim(0); }
+};
+
+/// Keys and values of one layer. Sequence s of a batch uses row s; position p of it is keys[s, p].
+struct KeysValues {
+  Tensor keys;    ///< [n_rows, capacity, n_embd]
+  Tensor values;  ///< [n_rows, capacity, n_embd]
+};
+
+/// Tensors handed to an operation must live on the device, have the stated shapes and not overlap; an
+/// operation neither allocates what it returns nor checks what the model guarantees.
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  /// For people: "CPU, 2 threads, AVX3".
+  virtual std::string description() const = 0;
+
+  // ── Memory
+  // ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+  /// Uninitialised memory for a tensor. Throws std::bad_alloc when the device has too little.
+  virtual Tensor allocate(DType dtype, std::vector<std::int64_t> shape) = 0;
+
+  /// Copies all of `source` to the start of `destination`.
+  virtual void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) = 0;
+
+  /// Copies the first destination.size() elements of a float32 tensor to the host.
+  virtual void copy_to_host(const Tensor& source, std::span<float> destination) = 0;
+
+  /// A float32 copy of a vector or a small table (biases, norms, positions): [columns] for one row, else
+  /// [rows, columns].
+  virtual Tensor load(const HostArray& array) = 0;
+
+  /// A weight matrix, converted to `dtype` and brought into the device's own layout in one pass.
+  virtual Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) = 0;
+
+  // ── Operations
+  // ──────────────────────────────────────────────────────────────────────────────────────────────
+
+  /// out[t] = token_table[tokens[t]] + position_table[position of t], for every token t of the batch.
+  /// token_table is [n_embd, vocab_size] as a Weight (it is the output layer as well), position_table
+  /// [n_positions, n_embd], out [n_tokens, n_embd].
+  virtual void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
+                         Tensor& out) = 0;
+
+  /// out[r] = (x[r] - mean) / sqrt(variance + epsilon) · weight + bias over each row (Ba et al. 2016, section
+  /// 3). x and out [rows, width], weight and bias [width].
+  virtual void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon,
+                          Tensor& out) = 0;
+
+  /// out = epilogue(x W + b). x [rows, in_features], out [rows, out_features], bias [out_features] or an
+  /// empty tensor for none.
+  virtual void linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
+                      Tensor& out) = 0;
+
+  /// [q | k | v] = x W + b in one product, W being [n_embd, 3 n_embd]. The queries go to `queries` [n_tokens,
+  /// n_embd]; keys and values go straight to the row and position of each token.
+  virtual void query_key_value(const Batch& batch, const Tensor& x, const Weight& weight, const Tensor& bias,
+                               Tensor& queries, KeysValues& keys_values) = 0;
+
+  /// Causal attention (Vaswani et al. 2017, section 3.2): the query at position p of a sequence sees the keys
+  /// 0 .. p of its row. For each head, out = softmax(q Kᵀ / sqrt(head_size)) V. Only a few rows of scores
+  /// exist at a time, never a matrix of all positions by all positions. queries and out [n_tokens, n_embd].
+  virtual void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, int n_head,
+                         Tensor& out) = 0;
+
+  /// out[i] = x[indices[i]]. x [rows, width], indices [n] int32, out [n, width].
+  virtual void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) = 0;
+
+  /// out[r] = the index of the largest of x[r], the lowest one among equals. x [rows, width], out [rows]
+  /// int32.
+  virtual void argmax(const Tensor& x, Tensor& out) = 0;
+};
+
+/// The index of the largest value on the host, the lowest one among equals. `values` must not be empty or
+/// hold NaN.
+int argmax(std::span<const float> values);
+
+/// The CPU, with that many threads. The SIMD instructions are chosen when the program starts.
+std::unique_ptr<Device> make_cpu_device(int threads);
+
+/// The number of processors that this process may use.
+int available_processors();
+
+}  // namespace staircase

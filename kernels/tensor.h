@@ -1,0 +1,61 @@
+// A dense row-major array in the memory of one device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+namespace staircase {
+
+enum class DType { kFloat32, kFloat16, kBFloat16, kInt32 };
+
+constexpr std::size_t size_of(DType dtype) {
+  return dtype == DType::kFloat16 || dtype == DType::kBFloat16 ? 2 : 4;
+}
+
+/// A handle: copies and views share the memory, which goes back to its device with the last of them.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(DType dtype, std::vector<std::int64_t> shape, std::shared_ptr<void> memory)
+      : dtype_(dtype), shape_(std::move(shape)), memory_(std::move(memory)) {}
+
+  DType dtype() const { return dtype_; }
+  const std::vector<std::int64_t>& shape() const { return shape_; }
+  std::int64_t dim(std::size_t i) const { return shape_[i]; }
+  std::int64_t size() const {
+    return std::accumulate(shape_.begin(), shape_.end(), std::int64_t{memory_ != nullptr},
+                           std::multiplies<>());
+  }
+  std::size_t bytes() const { return static_cast<std::size_t>(size()) * size_of(dtype_); }
+
+  /// The elements, in the device's memory: the host may touch them only where the device is the CPU.
+  template <typename T>
+  T* data() const {
+    return static_cast<T*>(memory_.get());
+  }
+
+  /// The same memory from its start, with another shape that fits into it.
+  Tensor reshaped(std::vector<std::int64_t> shape) const { return Tensor(dtype_, std::move(shape), memory_); }
+
+  /// The `count` entries of the first dimension from `first` on, as a view: [count, ...].
+  Tensor rows(std::int64_t first, std::int64_t count) const {
+    Tensor view = *this;
+    view.shape_[0] = count;
+    const std::size_t row_bytes = shape_[0] == 0 ? 0 : bytes() / static_cast<std::size_t>(shape_[0]);
+    view.memory_ =
+        std::shared_ptr<void>(memory_, data<std::byte>() + static_cast<std::size_t>(first) * row_bytes);
+    return view;
+  }
+
+ private:
+  DType dtype_ = DType::kFloat32;
+  std::vector<std::int64_t> shape_;
+  std::shared_ptr<void> memory_;
+};
+
+}  // namespace staircase
