@@ -1,0 +1,27 @@
+// What a generation loop tells the rest of the program.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+namespace staircase {
+
+enum class FinishReason {
+  kLength,  ///< as many tokens as were asked for
+  kEos,     ///< the model chose its end-of-text token
+};
+
+/// A finished sequence.
+struct Generation {
+  std::vector<int> tokens;  ///< the prompt and what follows it
+  FinishReason finish_reason = FinishReason::kLength;
+};
+
+/// One new token, at the moment it is chosen.
+struct Token {
+  int id = 0;
+};
+
+using OnToken = std::function<void(const Token&)>;
+
+}  // namespace staircase

@@ -1,0 +1,245 @@
+// The whole model: the names and shapes of its weights, and the way from tokens to logits.
+#include "common/gpt2.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "common/error.h"
+#include "common/safetensors.h"
+
+namespace staircase {
+namespace {
+
+/// Finds weights by name, checks what the file says about them and counts their bytes.
+class WeightReader {
+ public:
+  WeightReader(const std::filesystem::path& file, Device& device, DType dtype)
+      : file_(file), safetensors_(file), device_(device), dtype_(dtype) {}
+
+  Weight weight(const std::string& name, WeightOrder order, std::int64_t rows, std::int64_t columns) {
+    const Weight weight = device_.load_weight(find(name, {rows, columns}), order, dtype_);
+    bytes_ += weight.packed.bytes();
+    return weight;
+  }
+
+  Tensor table(const std::string& name, std::vector<std::int64_t> shape) {
+    const Tensor tensor = device_.load(find(name, std::move(shape)));
+    bytes_ += tensor.bytes();
+    return tensor;
+  }
+
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  HostArray find(const std::string& name, std::vector<std::int64_t> shape) const {
+    const StoredTensor* stored = safetensors_.find(name);
+    if (stored == nullptr) stored = safetensors_.find("transformer." + name);
+    if (stored == nullptr)
+      throw Error("{} has no tensor {}, which a GPT-2 of this shape needs", file_.string(), name);
+    if (stored->shape != shape) {
+      throw Error("{}: tensor {} has shape {}, but config.json asks for {}", file_.string(), name,
+                  to_string(stored->shape), to_string(shape));
+    }
+    const auto dtype = stored->dtype == "F32"    ? std::optional(DType::kFloat32)
+                       : stored->dtype == "F16"  ? std::optional(DType::kFloat16)
+                       : stored->dtype == "BF16" ? std::optional(DType::kBFloat16)
+                                                 : std::nullopt;
+    if (!dtype) {
+      throw Error("{}: tensor {} is stored as {}; F32, F16 and BF16 can be read", file_.string(), name,
+                  stored->dtype);
+    }
+    return {stored->bytes.data(), *dtype, shape.size() == 2 ? shape[0] : 1, shape.back()};
+  }
+
+  std::filesystem::path file_;
+  Safetensors safetensors_;
+  Device& device_;
+  DType dtype_;
+  std::size_t bytes_ = 0;
+};
+
+/// A tensor of that shape in `memory`, which grows when it is too small.
+Tensor sized(Device& device, DType dtype, Tensor& memory, std::vector<std::int64_t> shape) {
+  std::int64_t size = 1;
+  for (const std::int64_t dim : shape) size *= dim;
+  if (memory.size() < size) memory = device.allocate(dtype, {size});
+  return memory.reshaped(std::move(shape));
+}
+
+}  // namespace
+
+Gpt2 Gpt2::load(const std::filesystem::path& folder, std::shared_ptr<Device> device, DType dtype) {
+  Gpt2 model;
+  model.config_ = read_config(folder);
+  model.device_ = std::move(device);
+  const auto& config = model.config_;
+  const std::int64_t n_embd = config.n_embd, n_inner = config.n_inner;
+
+  WeightReader reader(folder / "model.safetensors", *model.device_, dtype);
+  const auto layer_norm = [&](const std::string& name) {
+    return LayerNorm{reader.table(name + ".weight", {n_embd}), reader.table(name + ".bias", {n_embd})};
+  };
+  const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
+    return Linear{reader.weight(name + ".weight", WeightOrder::kInputFirst, in, out),
+                  reader.table(name + ".bias", {out})};
+  };
+  model.token_embedding_ = reader.weight("wte.weight", WeightOrder::kOutputFirst, config.vocab_size, n_embd);
+  model.position_embedding_ = reader.table("wpe.weight", {config.n_positions, n_embd});
+  for (int l = 0; l < config.n_layer; ++l) {
+    const std::string block = fmt::format("h.{}.", l);
+    model.blocks_.push_back({.ln_1 = layer_norm(block + "ln_1"),
+                             .attention_input = linear(block + "attn.c_attn", n_embd, 3 * n_embd),
+                             .attention_output = linear(block + "attn.c_proj", n_embd, n_embd),
+                             .ln_2 = layer_norm(block + "ln_2"),
+                             .mlp_input = linear(block + "mlp.c_fc", n_embd, n_inner),
+                             .mlp_output = linear(block + "mlp.c_proj", n_inner, n_embd)});
+  }
+  model.ln_f_ = layer_norm("ln_f");
+  model.weight_bytes_ = reader.bytes();
+  return model;
+}
+
+std::span<float> Gpt2::next_logits(std::span<const int> tokens) {
+  return last_logits(tokens, 1);
+}
+
+std::span<float> Gpt2::next_logits(std::span<const int> tokens, KvCache& cache) {
+  return last_logits(tokens, 1, &cache);
+}
+
+std::span<float> Gpt2::last_logits(std::span<const int> tokens, int count, KvCache* cache) {
+  return forward({&tokens, 1}, count, cache);
+}
+
+std::span<float> Gpt2::next_logits(std::span<const std::span<const int>> sequences, KvCache* cache) {
+  return forward(sequences, 1, cache);
+}
+
+std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, int count, KvCache* cache) {
+  Device& device = *device_;
+  const std::int64_t n_embd = config_.n_embd;
+
+  // Pack the sequences one behind the other, and note which rows will have logits.
+  std::vector<std::int32_t> tokens, offsets{0}, starts, wanted;
+  std::int64_t longest = 0;
+  for (const std::span<const int> sequence : sequences) {
+    const int row = static_cast<int>(starts.size()), length = static_cast<int>(sequence.size());
+    const int start = cache == nullptr ? 0 : cache->length(row);
+    check_input(sequence, start, count);
+    if (cache != nullptr) cache->append(row, length);
+    tokens.insert(tokens.end(), sequence.begin(), sequence.end());
+    offsets.push_back(static_cast<std::int32_t>(tokens.size()));
+    starts.push_back(start);
+    for (int i = length - count; i < length; ++i) wanted.push_back(offsets[starts.size() - 1] + i);
+    longest = std::max<std::int64_t>(longest, length);
+  }
+  const auto n_tokens = static_cast<std::int64_t>(tokens.size());
+  const auto n_sequences = static_cast<std::int64_t>(starts.size());
+  const auto n_wanted = static_cast<std::int64_t>(wanted.size());
+
+  const auto upload = [&](Tensor& memory, const std::vector<std::int32_t>& values) {
+    Tensor tensor = sized(device, DType::kInt32, memory, {static_cast<std::int64_t>(values.size())});
+    device.copy_from_host(values, tensor);
+    return tensor;
+  };
+  const auto matrix = [&](Tensor& memory, std::int64_t rows, std::int64_t columns) {
+    return sized(device, DType::kFloat32, memory, {rows, columns});
+  };
+  const Batch batch{upload(memory_.tokens, tokens), upload(memory_.offsets, offsets),
+                    upload(memory_.starts, starts)};
+  Tensor x = matrix(memory_.x, n_tokens, n_embd);  // the residual stream
+  Tensor normed = matrix(memory_.normed, n_tokens, n_embd);
+  Tensor queries = matrix(memory_.queries, n_tokens, n_embd);
+  Tensor attended = matrix(memory_.attended, n_tokens, n_embd);
+  Tensor hidden = matrix(memory_.hidden, n_tokens, config_.n_inner);
+  Tensor logits = matrix(memory_.logits, n_wanted, config_.vocab_size);
+  KeysValues keys_values;
+  if (cache == nullptr) {  // the layers take turns in one pair of buffers
+    keys_values.keys = sized(device, DType::kFloat32, memory_.keys, {n_sequences, longest, n_embd});
+    keys_values.values = sized(device, DType::kFloat32, memory_.values, {n_sequences, longest, n_embd});
+  }
+
+  device.embedding(batch, token_embedding_, position_embedding_, x);
+  show("embeddings", x);
+  for (int l = 0; l < config_.n_layer; ++l) {
+    const Block& block = blocks_[static_cast<std::size_t>(l)];
+    if (cache != nullptr) keys_values = cache->layer(l);
+
+    layer_norm(x, block.ln_1, normed);
+    device.query_key_value(batch, normed, block.attention_input.weight, block.attention_input.bias, queries,
+                           keys_values);
+    device.attention(batch, queries, keys_values, config_.n_head, attended);
+    if (l + 1 == config_.n_layer && n_wanted < n_tokens) {
+      // No later layer asks for the keys and values of the other rows: from here on only the wanted ones
+      // matter.
+      const Tensor indices = upload(memory_.wanted, wanted);
+      const auto keep_wanted = [&](Tensor& tensor, Tensor& memory) {
+        Tensor kept = matrix(memory, n_wanted, n_embd);
+        device.gather_rows(tensor, indices, kept);
+        tensor = kept;
+      };
+      keep_wanted(x, memory_.wanted_x);
+      keep_wanted(attended, memory_.wanted_attended);
+      normed = normed.rows(0, n_wanted);
+      hidden = hidden.rows(0, n_wanted);
+    }
+    linear(attended, block.attention_output, Epilogue::kAdd, x);
+
+    layer_norm(x, block.ln_2, normed);
+    linear(normed, block.mlp_input, Epilogue::kGelu, hidden);
+    linear(hidden, block.mlp_output, Epilogue::kAdd, x);
+    show(fmt::format("block.{}", l), x);
+  }
+  layer_norm(x, ln_f_, normed);
+  show("ln_f", normed);
+  device.linear(normed, token_embedding_, Tensor(), Epilogue::kStore, logits);
+
+  memory_.host_logits.resize(static_cast<std::size_t>(logits.size()));
+  device.copy_to_host(logits, memory_.host_logits);
+  check_finite(memory_.host_logits);
+  return memory_.host_logits;
+}
+
+void Gpt2::layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) const {
+  device_->layer_norm(x, norm.weight, norm.bias, config_.layer_norm_epsilon, out);
+}
+
+void Gpt2::linear(const Tensor& x, const Linear& layer, Epilogue epilogue, Tensor& out) const {
+  device_->linear(x, layer.weight, layer.bias, epilogue, out);
+}
+
+void Gpt2::check_input(std::span<const int> tokens, int start, int count) const {
+  if (tokens.empty()) throw Error("the model needs at least one token to say what comes next");
+  if (count < 1 || count > static_cast<int>(tokens.size())) {
+    throw Error("logits after the last {} of {} tokens were asked for", count, tokens.size());
+  }
+  if (start + static_cast<std::int64_t>(tokens.size()) > config_.n_positions) {
+    throw Error("{} tokens do not fit into the model's context of {} positions", start + tokens.size(),
+                config_.n_positions);
+  }
+  for (const int token : tokens) {
+    if (token < 0 || token >= config_.vocab_size) {
+      throw Error("token {} is not in the model's vocabulary of {} tokens", token, config_.vocab_size);
+    }
+  }
+}
+
+void Gpt2::check_finite(std::span<const float> logits) {
+  const auto broken =
+      std::find_if_not(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); });
+  if (broken != logits.end()) {
+    throw Error(
+        "the model computed a logit of {}, which is no number to choose a token by: its weights are broken",
+        *broken);
+  }
+}
+
+void Gpt2::show(std::string_view name, const Tensor& values) const {
+  if (!observer_) return;
+  std::vector<float> host(static_cast<std::size_t>(values.size()));
+  device_->copy_to_host(values, host);
+  observer_(name, host);
+}
+
+}  // namespace staircase

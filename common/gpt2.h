@@ -1,0 +1,96 @@
+// GPT-2 (Radford et al. 2019): weights and forward pass.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/config.h"
+#include "common/kv_cache.h"
+#include "kernels/device.h"
+
+namespace staircase {
+
+/// Sees intermediate results as they arise: a name ("embeddings", "block.0" …, "ln_f") and the values,
+/// [rows, n_embd]. For tests and for the curious; it costs a copy to the host each time.
+using Observer = std::function<void(std::string_view name, std::span<const float> values)>;
+
+class Gpt2 {
+ public:
+  /// Reads config.json and model.safetensors of a Hugging Face GPT-2 folder; the weights are kept on `device`
+  /// in `dtype`. Tensor names may carry the prefix "transformer."; attention mask buffers are ignored. Throws
+  /// Error with one sentence for a missing or broken file and for weights that contradict the configuration.
+  static Gpt2 load(const std::filesystem::path& folder, std::shared_ptr<Device> device,
+                   DType dtype = DType::kFloat32);
+
+  const Gpt2Config& config() const { return config_; }
+  Device& device() const { return *device_; }
+
+  /// Memory that the weights take on the device.
+  std::size_t weight_bytes() const { return weight_bytes_; }
+
+  /// Logits after the last of `tokens`, [vocab_size], computed from position 0. Valid until the next call.
+  /// Throws Error for no token, more than n_positions, an id outside the vocabulary, or a result that is not
+  /// finite.
+  std::span<float> next_logits(std::span<const int> tokens);
+
+  /// The same with a cache: `tokens` are only the new ones, behind those that row 0 of the cache holds.
+  std::span<float> next_logits(std::span<const int> tokens, KvCache& cache);
+
+  /// Logits after each of the last `count` of `tokens`, [count, vocab_size].
+  std::span<float> last_logits(std::span<const int> tokens, int count, KvCache* cache = nullptr);
+
+  /// A batch of sequences of any lengths: logits after the last token of each, [sequences.size(),
+  /// vocab_size]. Sequence s belongs to row s of the cache.
+  std::span<float> next_logits(std::span<const std::span<const int>> sequences, KvCache* cache = nullptr);
+
+  void observe(Observer observer) { observer_ = std::move(observer); }
+
+ private:
+  struct LayerNorm {
+    Tensor weight, bias;  // [n_embd]
+  };
+  struct Linear {
+    Weight weight;
+    Tensor bias;  // [out_features]
+  };
+  struct Block {
+    LayerNorm ln_1;
+    Linear attention_input;   // [n_embd, 3 n_embd]
+    Linear attention_output;  // [n_embd, n_embd]
+    LayerNorm ln_2;
+    Linear mlp_input;   // [n_embd, n_inner]
+    Linear mlp_output;  // [n_inner, n_embd]
+  };
+  /// Memory for intermediate results, kept from call to call; it grows to the largest batch seen.
+  struct Memory {
+    Tensor tokens, offsets, starts, wanted;
+    Tensor x, normed, queries, keys, values, attended, hidden, wanted_x, wanted_attended, logits;
+    std::vector<float> host_logits;
+  };
+
+  Gpt2() = default;
+
+  std::span<float> forward(std::span<const std::span<const int>> sequences, int count, KvCache* cache);
+  void layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) const;
+  void linear(const Tensor& x, const Linear& layer, Epilogue epilogue, Tensor& out) const;
+  void check_input(std::span<const int> tokens, int start, int count) const;
+  static void check_finite(std::span<const float> logits);
+  void show(std::string_view name, const Tensor& values) const;
+
+  Gpt2Config config_;
+  std::shared_ptr<Device> device_;
+  Weight token_embedding_;     // [n_embd, vocab_size], also the output layer
+  Tensor position_embedding_;  // [n_positions, n_embd]
+  std::vector<Block> blocks_;
+  LayerNorm ln_f_;
+  std::size_t weight_bytes_ = 0;
+  Memory memory_;
+  Observer observer_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,31 @@
+// What the model needs of a cache of keys and values. The steps about the cache implement it; without one the
+// model recomputes the whole sequence each time.
+#pragma once
+
+#include "kernels/device.h"
+
+namespace staircase {
+
+/// Keys and values of the tokens that the model has already seen, for one or more rows (sequences).
+class KvCache {
+ public:
+  virtual ~KvCache() = default;
+
+  /// Positions that row holds.
+  virtual int length(int row) const = 0;
+
+  /// Makes room for `count` more positions in that row and counts them in; the model fills them. Throws Error
+  /// when the cache cannot hold them.
+  virtual void append(int row, int count) = 0;
+
+  /// Keys and values of one layer, [n_rows, capacity, n_embd] each. Valid until the next append.
+  virtual KeysValues layer(int index) = 0;
+
+  /// Forgets everything from position `length` on: the roll-back after a rejected draft.
+  virtual void truncate(int row, int length) = 0;
+
+  /// Memory in use, for the statistics.
+  virtual std::size_t bytes() const = 0;
+};
+
+}  // namespace staircase

@@ -1,0 +1,40 @@
+#include "common/model_folder.h"
+
+#include <cstdlib>
+#include <vector>
+
+#include "common/error.h"
+
+namespace staircase {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> model_collections() {
+  std::vector<fs::path> places;
+  if (const char* folder = std::getenv("STAIRCASE_MODELS")) places.emplace_back(folder);
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  if (!program.empty())
+    places.push_back(program.parent_path().parent_path() / "share" / "staircase" / "models");
+  places.emplace_back(STAIRCASE_SOURCE_MODELS);
+  places.emplace_back(STAIRCASE_INSTALLED_MODELS);
+  return places;
+}
+
+}  // namespace
+
+fs::path find_model(const std::string& name) {
+  std::error_code ignored;
+  if (fs::is_directory(name, ignored)) return name;
+  if (fs::exists(name, ignored)) throw Error("--model {}: this is a file, but a model is a folder", name);
+  std::string looked = "as a folder";
+  for (const fs::path& place : model_collections()) {
+    if (fs::is_directory(place / name, ignored)) return place / name;
+    if (fs::is_directory(place, ignored)) looked += ", in " + place.string();
+  }
+  throw Error("--model {}: no such model (looked {}); tools/download gets gpt2 and its larger sisters", name,
+              looked);
+}
+
+}  // namespace staircase

@@ -1,0 +1,14 @@
+// Finds the folder of a model from what was typed after --model.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace staircase {
+
+/// `name` as a folder, or else the folder of that name among the models of this project: in
+/// $STAIRCASE_MODELS, in the source tree, or in the installed prefix. Throws Error that names the places
+/// where it looked.
+std::filesystem::path find_model(const std::string& name);
+
+}  // namespace staircase

@@ -1,0 +1,118 @@
+#include "common/program.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
+
+#include "common/error.h"
+#include "common/model_folder.h"
+#include "common/tokenizer.h"
+
+namespace staircase {
+namespace {
+
+/// Standard input, byte for byte.
+std::string read_standard_input() {
+  std::string text;
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t count = read(STDIN_FILENO, buffer, sizeof buffer);
+    if (count > 0) text.append(buffer, static_cast<std::size_t>(count));
+    if (count == 0) return text;
+    if (count < 0 && errno != EINTR) {
+      throw Error("--prompt -: standard input cannot be read: {}", std::strerror(errno));
+    }
+  }
+}
+
+std::shared_ptr<Device> make_device(const std::string& name, int threads) {
+  if (name == "cuda") throw Error("--device cuda: this program was built for the CPU only");
+  return make_cpu_device(threads);
+}
+
+}  // namespace
+
+struct Program::Impl {
+  explicit Impl(const std::string& description) : app(description) {}
+
+  CLI::App app;
+  std::string model = "tales-6m";
+  std::string prompt;
+  std::string device = "auto";
+  int threads = available_processors();
+  bool json = false;
+
+  void run(const Run& run) const {
+    const std::string text = prompt == "-" ? read_standard_input() : prompt;
+    const std::filesystem::path folder = find_model(model);
+    Gpt2 gpt2 = Gpt2::load(folder, make_device(device, threads));
+    const Tokenizer tokenizer = Tokenizer::load(folder);
+    if (tokenizer.vocab_size() > gpt2.config().vocab_size) {
+      throw Error("{}: the tokenizer knows {} tokens, but the model only {}", folder.string(),
+                  tokenizer.vocab_size(), gpt2.config().vocab_size);
+    }
+    std::vector<int> tokens = tokenizer.encode(text);
+    // Between two texts of its training data the model saw the end-of-text token: from there it begins a new
+    // one.
+    if (tokens.empty()) tokens.push_back(gpt2.config().eos_token_id);
+
+    Output output(tokenizer, gpt2.config().eos_token_id, tokens,
+                  json ? Output::Form::kJson : Output::Form::kText);
+    run(gpt2, tokens, output);
+    output.close(gpt2.weight_bytes(), 0);
+    fmt::print(stderr, "{}\n", to_string(output.statistics()));
+  }
+};
+
+Program::Program(const std::string& description) : impl_(std::make_unique<Impl>(description)) {
+  CLI::App& app = impl_->app;
+  app.option_defaults()->always_capture_default();
+  app.add_option("--model", impl_->model, "folder of a GPT-2, or the name of one in models/")
+      ->type_name("DIR");
+  app.add_option("--prompt", impl_->prompt, "text to continue; - reads it from standard input")
+      ->type_name("TEXT");
+  app.add_option("--device", impl_->device, "where to compute")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->type_name("auto|cpu|cuda");
+  app.add_option("--threads", impl_->threads, "threads on the CPU")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
+  app.add_flag("--json", impl_->json, "print one JSON object instead of the text");
+}
+
+Program::~Program() = default;
+
+void Program::add_option(const std::string& name, int& value, const std::string& help) {
+  impl_->app.add_option(name, value, help)->type_name("N");
+}
+
+void Program::add_flag(const std::string& name, bool& value, const std::string& help) {
+  impl_->app.add_flag(name, value, help);
+}
+
+int Program::run(int argc, char** argv, const Run& run) {
+  try {
+    impl_->app.parse(argc, argv);
+    impl_->run(run);
+    return 0;
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", impl_->app.help());
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "error: {} (--help lists the options)\n", error.what());
+    return 2;
+  } catch (const UsageError& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 2;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "error: out of memory\n");
+    return 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace staircase

@@ -1,0 +1,36 @@
+// The frame of every step's program: the command line that all steps share, loading, and the way out of an
+// error.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/gpt2.h"
+#include "common/output.h"
+
+namespace staircase {
+
+/// A step adds its own options and hands over what it does with a model and a prompt.
+class Program {
+ public:
+  explicit Program(const std::string& description);
+  ~Program();
+
+  void add_option(const std::string& name, int& value, const std::string& help);
+  void add_flag(const std::string& name, bool& value, const std::string& help);
+
+  /// Continues a prompt, telling `output` about each token.
+  using Run = std::function<void(Gpt2& model, const std::vector<int>& prompt, Output& output)>;
+
+  /// Reads the command line, loads the model, runs. Returns the exit status: 0, 1 after a failure, 2 for
+  /// wrong usage; an error is one line on standard error.
+  int run(int argc, char** argv, const Run& run);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace staircase

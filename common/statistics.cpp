@@ -1,0 +1,25 @@
+#include "common/statistics.h"
+
+#include <fmt/format.h>
+
+namespace staircase {
+namespace {
+
+std::string mebibytes(std::size_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+}  // namespace
+
+std::string to_string(const Statistics& s) {
+  std::string line =
+      fmt::format("{} prompt token{}, prefill {:.1f} ms (TTFT); {} new token{}", s.prompt_tokens,
+                  s.prompt_tokens == 1 ? "" : "s", s.prefill_ms, s.new_tokens, s.new_tokens == 1 ? "" : "s");
+  if (s.decode_tokens > 0) {
+    line +=
+        fmt::format(", {:.2f} ms per token (TPOT), {:.1f} tokens/s", s.ms_per_token(), s.tokens_per_second());
+  }
+  return line + fmt::format("; weights {}, cache {}", mebibytes(s.weight_bytes), mebibytes(s.cache_bytes));
+}
+
+}  // namespace staircase

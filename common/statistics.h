@@ -1,0 +1,30 @@
+// How fast it was, in the words of the serving field.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+
+namespace staircase {
+
+using Clock = std::chrono::steady_clock;
+
+/// TTFT (time to first token) is the prefill; TPOT (time per output token) is the mean over the tokens after
+/// it.
+struct Statistics {
+  int prompt_tokens = 0;
+  int new_tokens = 0;
+  double prefill_ms = 0.0;  ///< of all sequences together
+  double decode_ms = 0.0;   ///< between the first and the last token of each sequence, together
+  int decode_tokens = 0;    ///< new tokens but for the first of each sequence
+  std::size_t weight_bytes = 0;
+  std::size_t cache_bytes = 0;
+
+  double ms_per_token() const { return decode_tokens == 0 ? 0.0 : decode_ms / decode_tokens; }
+  double tokens_per_second() const { return decode_ms > 0.0 ? 1000.0 * decode_tokens / decode_ms : 0.0; }
+};
+
+/// One line for a person.
+std::string to_string(const Statistics& statistics);
+
+}  // namespace staircase
