@@ -1,4 +1,4 @@
-// Greedy decoding: always the most likely token.
+// The generation loop: one token after the other.
 #pragma once
 
 #include <vector>

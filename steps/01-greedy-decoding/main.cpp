@@ -5,7 +5,7 @@ using namespace staircase;
 
 int main(int argc, char** argv) {
   GenerateOptions options;
-  Program program("Continues a text with the most likely token, again and again.");
+  Program program("Continues a text with a GPT-2.");
   program.add_option("--max-new-tokens", options.max_new_tokens, "how many tokens to generate");
   return program.run(argc, argv, [&](Gpt2& model, const std::vector<int>& prompt, Output& output) {
     const Generation generation = generate(model, prompt, options, output.on_token());

@@ -1,0 +1,39 @@
+#include <doctest/doctest.h>
+
+#include "generate.h"
+#include "tests/step.h"
+
+using namespace staircase;
+
+TEST_CASE("greedy decoding chooses the tokens that Hugging Face's generate chooses") {
+  for (const auto& run : reference("greedy.json")["cases"]) {
+    CAPTURE(run["name"]);
+    const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
+    const GenerateOptions options{.max_new_tokens = static_cast<int>(want.size())};
+    const Generation generation = generate(tales(), prompt, options, [](const Token&) {});
+    CHECK(first_difference(behind(prompt.size(), generation.tokens), want, run["gaps"]) == -1);
+  }
+}
+
+TEST_CASE("every token is reported at the moment it is chosen") {
+  std::vector<int> reported;
+  const Generation generation = generate(tales(), {100}, {.max_new_tokens = 5},
+                                         [&](const Token& token) { reported.push_back(token.id); });
+  CHECK(reported.size() == 5);
+  CHECK(reported == behind(1, generation.tokens));
+  CHECK(generation.finish_reason == FinishReason::kLength);
+}
+
+TEST_CASE("no new token leaves the prompt as it is") {
+  CHECK(generate(tales(), {100, 200}, {.max_new_tokens = 0}, [](const Token&) {}).tokens ==
+        std::vector{100, 200});
+}
+
+TEST_CASE("a text may fill the context but not outgrow it") {
+  const int context = tales().config().n_positions;
+  const std::vector<int> prompt(static_cast<std::size_t>(context - 1), 100);
+  const auto ignore = [](const Token&) {};
+  CHECK(std::ssize(generate(tales(), prompt, {.max_new_tokens = 1}, ignore).tokens) == context);
+  CHECK_THROWS_WITH_AS(generate(tales(), prompt, {.max_new_tokens = 2}, ignore),
+                       doctest::Contains("03-context-window"), UsageError);
+}

@@ -1,0 +1,37 @@
+// The generation loop: one token after the other.
+#pragma once
+
+#include <vector>
+
+#include "common/error.h"
+#include "common/generation.h"
+#include "common/gpt2.h"
+
+namespace staircase {
+
+struct GenerateOptions {
+  int max_new_tokens = 100;
+  bool ignore_eos = false;
+};
+
+/// Continues `tokens` with the most likely token, again and again; `on_token` sees each one as it is chosen.
+inline Generation generate(Gpt2& model, std::vector<int> tokens, const GenerateOptions& options,
+                           const OnToken& on_token) {
+  const int context = model.config().n_positions;
+  if (std::ssize(tokens) + options.max_new_tokens > context) {
+    throw UsageError(
+        "{} prompt tokens and {} new ones (--max-new-tokens) outgrow the model's context of {}; "
+        "ask for fewer, or take step 03-context-window",
+        tokens.size(), options.max_new_tokens, context);
+  }
+  for (int i = 0; i < options.max_new_tokens; ++i) {
+    const std::span<float> logits = model.next_logits(tokens);  // [vocab_size]
+    const int next = argmax(logits);
+    tokens.push_back(next);
+    on_token({next});
+    if (next == model.config().eos_token_id && !options.ignore_eos) return {tokens, FinishReason::kEos};
+  }
+  return {tokens, FinishReason::kLength};
+}
+
+}  // namespace staircase

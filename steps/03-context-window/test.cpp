@@ -1,0 +1,33 @@
+#include <doctest/doctest.h>
+
+#include "generate.h"
+#include "tests/step.h"
+
+using namespace staircase;
+
+TEST_CASE("600 tokens slide through a context of 512 as Hugging Face's model does on each window") {
+  const auto run = reference("sliding.json");
+  const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
+  REQUIRE(prompt.size() + want.size() > static_cast<std::size_t>(tales().config().n_positions));
+  const GenerateOptions options{.max_new_tokens = static_cast<int>(want.size()), .ignore_eos = true};
+  const Generation generation = generate(tales(), prompt, options, [](const Token&) {});
+  CHECK(first_difference(behind(prompt.size(), generation.tokens), want, run["gaps"]) == -1);
+}
+
+TEST_CASE("a prompt longer than the context counts as its last tokens") {
+  std::vector<int> prompt(static_cast<std::size_t>(tales().config().n_positions), 100);
+  prompt.front() = 200;
+  prompt.push_back(300);
+  const std::vector<int> window(prompt.begin() + 1, prompt.end());
+  const auto ignore = [](const Token&) {};
+  const int next = generate(tales(), prompt, {.max_new_tokens = 1}, ignore).tokens.back();
+  CHECK(next == generate(tales(), window, {.max_new_tokens = 1}, ignore).tokens.back());
+}
+
+TEST_CASE("a text that fits is the text of the step before") {
+  for (const auto& run : reference("greedy.json")["cases"]) {
+    const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
+    const Generation generation = generate(tales(), prompt, {.max_new_tokens = 64}, [](const Token&) {});
+    CHECK(first_difference(behind(prompt.size(), generation.tokens), want, run["gaps"]) == -1);
+  }
+}

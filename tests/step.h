@@ -1,0 +1,49 @@
+// What the checks of every step share: the embedded model, loaded once, and the reference outputs.
+#pragma once
+
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/gpt2.h"
+#include "common/model_folder.h"
+
+namespace staircase {
+
+/// tales-6m on the CPU.
+inline Gpt2& tales() {
+  static Gpt2 model = Gpt2::load(find_model("tales-6m"), make_cpu_device(available_processors()));
+  return model;
+}
+
+/// tests/reference/`name`, made with Hugging Face transformers; read once.
+inline const nlohmann::json& reference(const std::string& name) {
+  static std::map<std::string, nlohmann::json> files;
+  if (!files.contains(name)) {
+    std::ifstream file(STAIRCASE_SOURCE_TREE "/tests/reference/" + name);
+    files[name] = nlohmann::json::parse(file);
+  }
+  return files[name];
+}
+
+/// The first place where `got` differs from the `want` of the reference, or -1. Where the two best logits lie
+/// closer together than 1e-3 (`gaps`, one for each token) another correct program may choose the other token,
+/// and everything behind it may differ: the comparison ends there.
+inline int first_difference(const std::vector<int>& got, const std::vector<int>& want,
+                            const std::vector<double>& gaps) {
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    if (i < got.size() && got[i] == want[i]) continue;
+    return gaps[i] < 1e-3 ? -1 : static_cast<int>(i);
+  }
+  return got.size() == want.size() ? -1 : static_cast<int>(want.size());
+}
+
+/// The tokens of `tokens` behind a prompt of `prompt_length`.
+inline std::vector<int> behind(std::size_t prompt_length, const std::vector<int>& tokens) {
+  return {tokens.begin() + static_cast<std::ptrdiff_t>(prompt_length), tokens.end()};
+}
+
+}  // namespace staircase
