@@ -47,7 +47,7 @@ int argmax(std::span<const float> values) {
 
 void CpuDevice::argmax(const Tensor& x, Tensor& out) {
   const std::int64_t width = x.dim(1);
-  parallel_ranges(threads_, x.dim(0), [&](std::int64_t first, std::int64_t last) {
+  parallel_ranges(team_, x.dim(0), [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t r = first; r < last; ++r) {
       out.data<std::int32_t>()[r] = HWY_DYNAMIC_DISPATCH(argmax_row)(x.data<float>() + r * width, width);
     }

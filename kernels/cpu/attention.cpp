@@ -199,14 +199,14 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     }
   }
   const std::int64_t score_floats = kTileQueries * divide_up(longest, kPanel) * kPanel;
-  float* const scores = scratch(static_cast<std::size_t>(threads_ * score_floats + packed_floats));
+  float* const scores = scratch(static_cast<std::size_t>(team_.size() * score_floats + packed_floats));
 
   struct Tile {
     const Head* head;
     std::int64_t first;  ///< of its queries
   };
   std::vector<Tile> tiles;
-  float* packed = scores + threads_ * score_floats;
+  float* packed = scores + team_.size() * score_floats;
   for (Head& head : heads) {
     if (head.queries < kManyQueries) continue;
     const std::int64_t padded_total = divide_up(head.total, kPanel) * kPanel;
@@ -216,7 +216,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     for (std::int64_t first = 0; first < head.queries; first += kTileQueries) tiles.push_back({&head, first});
   }
 
-  parallel_each(threads_, static_cast<std::int64_t>(heads.size()), [&](std::int64_t i) {
+  parallel_each(team_, static_cast<std::int64_t>(heads.size()), [&](int thread, std::int64_t i) {
     const Head& head = heads[static_cast<std::size_t>(i)];
     if (head.packed_keys != nullptr) {
       HWY_DYNAMIC_DISPATCH(pack_head)
@@ -226,15 +226,15 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     for (std::int64_t q = 0; q < head.queries; ++q) {
       HWY_DYNAMIC_DISPATCH(attend_one)
       (head.query + q * width, head.keys, head.values, width, head.start + q + 1, head_size,
-       scores + omp_get_thread_num() * score_floats, head.out + q * width);
+       scores + thread * score_floats, head.out + q * width);
     }
   });
-  parallel_each(threads_, static_cast<std::int64_t>(tiles.size()), [&](std::int64_t i) {
+  parallel_each(team_, static_cast<std::int64_t>(tiles.size()), [&](int thread, std::int64_t i) {
     const auto& [head, first] = tiles[static_cast<std::size_t>(i)];
     HWY_DYNAMIC_DISPATCH(attend_tile)
     (head->query + first * width, std::min(kTileQueries, head->queries - first), head->start + first, width,
-     head->packed_keys, head->packed_values, head->total, head_size,
-     scores + omp_get_thread_num() * score_floats, head->out + first * width);
+     head->packed_keys, head->packed_values, head->total, head_size, scores + thread * score_floats,
+     head->out + first * width);
   });
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/cpu/cpu_device.h"
 
 #include <hwy/targets.h>
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -11,7 +12,12 @@
 namespace staircase {
 
 int available_processors() {
-  return omp_get_num_procs();
+#ifdef __linux__
+  // The processors that this process may run on: taskset and containers restrict them.
+  cpu_set_t processors;
+  if (sched_getaffinity(0, sizeof processors, &processors) == 0) return CPU_COUNT(&processors);
+#endif
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }
 
 std::unique_ptr<Device> make_cpu_device(int threads) {
@@ -21,7 +27,7 @@ std::unique_ptr<Device> make_cpu_device(int threads) {
 std::string CpuDevice::description() const {
   // Highway lists the targets of this machine as bits, the best one lowest.
   const std::int64_t targets = hwy::SupportedTargets();
-  return "CPU, " + std::to_string(threads_) + (threads_ == 1 ? " thread, " : " threads, ") +
+  return "CPU, " + std::to_string(team_.size()) + (team_.size() == 1 ? " thread, " : " threads, ") +
          hwy::TargetName(targets & -targets);
 }
 

@@ -1,12 +1,11 @@
-// The CPU as a device. Each operation is in the file of its name; they share the parallel loop below and the
-// register tile of tile-inl.h.
+// The CPU as a device. Each operation is in the file of its name; they share the threads of
+// thread_team.h and the register tile of tile-inl.h.
 #pragma once
-
-#include <omp.h>
 
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cpu/thread_team.h"
 #include "kernels/device.h"
 
 namespace staircase {
@@ -27,7 +26,7 @@ struct TokenPlaces {
 
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(int threads) : threads_(threads) {}
+  explicit CpuDevice(int threads) : team_(threads) {}
 
   std::string description() const override;
 
@@ -54,31 +53,8 @@ class CpuDevice final : public Device {
   /// Memory for intermediate results of an operation, kept from call to call.
   float* scratch(std::size_t floats);
 
-  int threads_;
+  ThreadTeam team_;
   Tensor scratch_;
 };
-
-/// Calls body(first, last) on each thread with its share of 0 .. count - 1. The same thread gets the same
-/// share every time, so what it wrote first lies in the memory nearest to it.
-template <typename Body>
-void parallel_ranges(int threads, std::int64_t count, const Body& body) {
-  const int team = static_cast<int>(std::clamp<std::int64_t>(count, 1, threads));
-  if (team == 1) {
-    body(std::int64_t{0}, count);
-    return;
-  }
-#pragma omp parallel num_threads(team)
-  {
-    const std::int64_t index = omp_get_thread_num(), size = omp_get_num_threads();
-    body(count * index / size, count * (index + 1) / size);
-  }
-}
-
-/// Calls body(i) for each i of 0 .. count - 1 on whichever thread is free: for work of uneven size.
-template <typename Body>
-void parallel_each(int threads, std::int64_t count, const Body& body) {
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (count > 1)
-  for (std::int64_t i = 0; i < count; ++i) body(i);
-}
 
 }  // namespace staircase

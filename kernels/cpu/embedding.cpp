@@ -13,7 +13,7 @@ void CpuDevice::embedding(const Batch& batch, const Weight& token_table, const T
   const auto* const tokens = batch.tokens.data<std::int32_t>();
   const auto* const offsets = batch.offsets.data<std::int32_t>();
   const auto* const starts = batch.starts.data<std::int32_t>();
-  parallel_ranges(threads_, batch.n_tokens(), [&](std::int64_t first, std::int64_t last) {
+  parallel_ranges(team_, batch.n_tokens(), [&](std::int64_t first, std::int64_t last) {
     std::int64_t sequence = 0;
     for (std::int64_t t = first; t < last; ++t) {
       while (t >= offsets[sequence + 1]) ++sequence;

@@ -60,7 +60,7 @@ HWY_EXPORT(layer_norm_row);
 void CpuDevice::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon,
                            Tensor& out) {
   const std::int64_t width = x.dim(1);
-  parallel_ranges(threads_, x.dim(0), [&](std::int64_t first, std::int64_t last) {
+  parallel_ranges(team_, x.dim(0), [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t r = first; r < last; ++r) {
       HWY_DYNAMIC_DISPATCH(layer_norm_row)
       (x.data<float>() + r * width, weight.data<float>(), bias.data<float>(), epsilon, width,

@@ -97,10 +97,9 @@ HWY_EXPORT(query_key_value_panels);
 
 void CpuDevice::linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
                        Tensor& out) {
-  parallel_ranges(
-      threads_, divide_up(weight.out_features, kPanel), [&](std::int64_t first, std::int64_t last) {
-        HWY_DYNAMIC_DISPATCH(linear_panels)(x, weight, bias.data<float>(), epilogue, out, first, last);
-      });
+  parallel_ranges(team_, divide_up(weight.out_features, kPanel), [&](std::int64_t first, std::int64_t last) {
+    HWY_DYNAMIC_DISPATCH(linear_panels)(x, weight, bias.data<float>(), epilogue, out, first, last);
+  });
 }
 
 void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const Weight& weight, const Tensor& bias,
@@ -117,10 +116,9 @@ void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const Weigh
                          keys_values.values.data<float>() + place}});
     }
   }
-  parallel_ranges(
-      threads_, divide_up(weight.out_features, kPanel), [&](std::int64_t first, std::int64_t last) {
-        HWY_DYNAMIC_DISPATCH(query_key_value_panels)(x, weight, bias.data<float>(), places, first, last);
-      });
+  parallel_ranges(team_, divide_up(weight.out_features, kPanel), [&](std::int64_t first, std::int64_t last) {
+    HWY_DYNAMIC_DISPATCH(query_key_value_panels)(x, weight, bias.data<float>(), places, first, last);
+  });
 }
 
 }  // namespace staircase

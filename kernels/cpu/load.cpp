@@ -98,7 +98,7 @@ Weight CpuDevice::load_weight(const HostArray& matrix, WeightOrder order, DType 
   weight.out_features = input_first ? matrix.columns : matrix.rows;
   const std::int64_t panels = divide_up(weight.out_features, kPanel);
   weight.packed = allocate(dtype, {panels, weight.in_features, kPanel});
-  parallel_ranges(threads_, panels, [&](std::int64_t first, std::int64_t last) {
+  parallel_ranges(team_, panels, [&](std::int64_t first, std::int64_t last) {
     HWY_DYNAMIC_DISPATCH(pack_panels)
     (matrix, order, weight.in_features, weight.out_features, first, last, weight.packed.data<float>());
   });
