@@ -17,9 +17,17 @@ struct Generation {
   FinishReason finish_reason = FinishReason::kLength;
 };
 
-/// One new token, at the moment it is chosen.
+/// A token that could have been chosen.
+struct Candidate {
+  int token_id = 0;
+  float probability = 0.0f;
+};
+
+/// One new token, at the moment it is chosen, and the likeliest ones it was chosen from where they are asked
+/// for.
 struct Token {
   int id = 0;
+  std::vector<Candidate> candidates = {};
 };
 
 using OnToken = std::function<void(const Token&)>;

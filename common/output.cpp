@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -26,6 +27,30 @@ const char* name(FinishReason reason) {
   return "";
 }
 
+/// A token's text on one line, in quotes.
+std::string quoted(const std::string& text) {
+  std::string line = "\"";
+  for (const char c : text) {
+    if (c == '\n') {
+      line += "\\n";
+    } else if (static_cast<unsigned char>(c) < ' ') {
+      line += fmt::format("\\x{:02x}", static_cast<int>(c));
+    } else {
+      line += c;
+    }
+  }
+  return line + '"';
+}
+
+/// A bar of up to 40 characters, in eighths of one.
+std::string bar(float probability) {
+  static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const auto eighths = static_cast<int>(std::lround(probability * 40 * 8));
+  std::string line;
+  for (int i = 0; i < eighths / 8; ++i) line += "█";
+  return line + kEighths[eighths % 8];
+}
+
 /// Writes at once, so that a reader sees each token as it is chosen.
 void print(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
@@ -43,14 +68,15 @@ Output::Output(const Tokenizer& tokenizer, int eos_token_id, std::vector<int> pr
       decoder_(tokenizer),
       last_(Clock::now()) {
   statistics_.prompt_tokens = static_cast<int>(prompt_.size());
-  // A person reads the continuation behind its prompt; a pipe gets the new text only.
-  if (form_ == Form::kText && isatty(STDOUT_FILENO) != 0) {
-    print("\033[2m" + tokenizer_.decode(prompt_) + "\033[0m");
-  }
 }
 
 OnToken Output::on_token() {
   sequences_.emplace_back();
+  if (form_ == Form::kText) {
+    if (expected_ > 1) print(fmt::format("{}[{}]\n", sequences_.size() > 1 ? "\n\n" : "", sequences_.size()));
+    // A person reads the continuation behind its prompt; a pipe gets the new text only.
+    if (isatty(STDOUT_FILENO) != 0) print("\033[2m" + tokenizer_.decode(prompt_) + "\033[0m");
+  }
   last_ = Clock::now();
   return [this](const Token& token) { take(token); };
 }
@@ -67,6 +93,7 @@ void Output::take(const Token& token) {
   last_ = now;
   ++statistics_.new_tokens;
   sequence.token_ids.push_back(token.id);
+  if (!token.candidates.empty()) show(token);
 
   if (holds_eos_) add_text(decoder_.push(eos_token_id_));
   holds_eos_ = token.id == eos_token_id_;
@@ -78,6 +105,8 @@ void Output::finish(FinishReason reason) {
   if (holds_eos_ && reason != FinishReason::kEos) add_text(decoder_.push(eos_token_id_));
   holds_eos_ = false;
   add_text(decoder_.finish());
+  // The bars of the candidates would tear the text apart: it waits for the end.
+  if (form_ == Form::kText && !sequences_.back().candidates.empty()) print(sequences_.back().text);
 }
 
 void Output::close(std::size_t weight_bytes, std::size_t cache_bytes) {
@@ -94,6 +123,16 @@ void Output::close(std::size_t weight_bytes, std::size_t cache_bytes) {
                                  {"token_ids", sequence.token_ids},
                                  {"text", sequence.text},
                                  {"finish_reason", name(sequence.finish_reason)}});
+    if (sequence.candidates.empty()) continue;
+    auto& all = json["sequences"].back()["candidates"] = nlohmann::ordered_json::array();
+    for (const std::vector<Candidate>& candidates : sequence.candidates) {
+      auto& one = all.emplace_back(nlohmann::ordered_json::array());
+      for (const Candidate& candidate : candidates) {
+        one.push_back({{"token_id", candidate.token_id},
+                       {"text", tokenizer_.decode(std::span(&candidate.token_id, 1))},
+                       {"probability", candidate.probability}});
+      }
+    }
   }
   json["stats"] = {{"prompt_tokens", statistics_.prompt_tokens},
                    {"new_tokens", statistics_.new_tokens},
@@ -107,7 +146,20 @@ void Output::close(std::size_t weight_bytes, std::size_t cache_bytes) {
 
 void Output::add_text(const std::string& text) {
   sequences_.back().text += text;
-  if (form_ == Form::kText) print(text);
+  if (form_ == Form::kText && sequences_.back().candidates.empty()) print(text);
+}
+
+void Output::show(const Token& token) {
+  sequences_.back().candidates.push_back(token.candidates);
+  if (form_ != Form::kText) return;
+  std::string lines;
+  for (const Candidate& candidate : token.candidates) {
+    const bool chosen = candidate.token_id == token.id;
+    const std::string text = quoted(tokenizer_.decode(std::span(&candidate.token_id, 1)));
+    lines += fmt::format("{} {:<16} {:5.1f} % {}\n", chosen ? ">" : " ", text, 100.0f * candidate.probability,
+                         bar(candidate.probability));
+  }
+  fmt::print(stderr, "{}\n", lines);
 }
 
 }  // namespace staircase

@@ -18,7 +18,11 @@ class Output {
 
   Output(const Tokenizer& tokenizer, int eos_token_id, std::vector<int> prompt, Form form);
 
-  /// What a generation loop calls for each new token. The clock of the first token starts here.
+  /// Announces more than one sequence: each gets a number.
+  void expect(int sequences) { expected_ = sequences; }
+
+  /// Begins a sequence: what a generation loop calls for each new token. The clock of the first token starts
+  /// here.
   OnToken on_token();
 
   /// Ends the sequence.
@@ -33,12 +37,14 @@ class Output {
  private:
   struct Sequence {
     std::vector<int> token_ids;
+    std::vector<std::vector<Candidate>> candidates;
     std::string text;
     FinishReason finish_reason = FinishReason::kLength;
   };
 
   void take(const Token& token);
   void add_text(const std::string& text);
+  void show(const Token& token);
 
   const Tokenizer& tokenizer_;
   int eos_token_id_;
@@ -46,6 +52,7 @@ class Output {
   Form form_;
   std::vector<Sequence> sequences_;
   StreamDecoder decoder_;
+  int expected_ = 1;
   bool holds_eos_ = false;  // printed only when the sequence goes on behind it
   Statistics statistics_;
   Clock::time_point last_;

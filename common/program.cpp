@@ -43,6 +43,7 @@ struct Program::Impl {
   std::string device = "auto";
   int threads = available_processors();
   bool json = false;
+  std::function<void()> check = [] {};
 
   void run(const Run& run) const {
     const std::string text = prompt == "-" ? read_standard_input() : prompt;
@@ -88,6 +89,26 @@ void Program::add_option(const std::string& name, int& value, const std::string&
   impl_->app.add_option(name, value, help)->type_name("N");
 }
 
+void Program::add_option(const std::string& name, unsigned& value, const std::string& help) {
+  impl_->app.add_option(name, value, help)->type_name("N");
+}
+
+void Program::add_option(const std::string& name, float& value, const std::string& help) {
+  impl_->app.add_option(name, value, help)->type_name("X");
+}
+
+void Program::add_option(const std::string& name, std::optional<int>& value, const std::string& help) {
+  impl_->app.add_option(name, value, help)->type_name("N")->always_capture_default(false);
+}
+
+void Program::add_option(const std::string& name, std::optional<float>& value, const std::string& help) {
+  impl_->app.add_option(name, value, help)->type_name("X")->always_capture_default(false);
+}
+
+void Program::add_check(std::function<void()> check) {
+  impl_->check = std::move(check);
+}
+
 void Program::add_flag(const std::string& name, bool& value, const std::string& help) {
   impl_->app.add_flag(name, value, help);
 }
@@ -95,6 +116,7 @@ void Program::add_flag(const std::string& name, bool& value, const std::string& 
 int Program::run(int argc, char** argv, const Run& run) {
   try {
     impl_->app.parse(argc, argv);
+    impl_->check();
     impl_->run(run);
     return 0;
   } catch (const CLI::CallForHelp&) {

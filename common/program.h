@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,17 @@ class Program {
   explicit Program(const std::string& description);
   ~Program();
 
+  /// The value that a variable has now is the default; an optional without a value is off.
   void add_option(const std::string& name, int& value, const std::string& help);
+  void add_option(const std::string& name, unsigned& value, const std::string& help);
+  void add_option(const std::string& name, float& value, const std::string& help);
+  void add_option(const std::string& name, std::optional<int>& value, const std::string& help);
+  void add_option(const std::string& name, std::optional<float>& value, const std::string& help);
   void add_flag(const std::string& name, bool& value, const std::string& help);
+
+  /// Runs after the command line is read and before anything is loaded; throws UsageError for impossible
+  /// values.
+  void add_check(std::function<void()> check);
 
   /// Continues a prompt, telling `output` about each token.
   using Run = std::function<void(Gpt2& model, const std::vector<int>& prompt, Output& output)>;

@@ -1,0 +1,18 @@
+// From logits to probabilities.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "common/generation.h"
+
+namespace staircase {
+
+/// softmax(logits), [vocab_size]: p[i] = exp(logits[i]) / Σ exp(logits[j]). A token whose logit is -infinity
+/// cannot be chosen, its probability is 0. Throws Error when no token is left or a logit is NaN or +infinity.
+std::vector<float> softmax(std::span<const float> logits);
+
+/// The `count` likeliest tokens with their probabilities, falling; among equals the lowest id first.
+std::vector<Candidate> likeliest(std::span<const float> logits, int count);
+
+}  // namespace staircase

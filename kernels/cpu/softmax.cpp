@@ -1,0 +1,57 @@
+// softmax: x[i] = exp(x[i] - max) / Σ exp(x[j] - max), on the host.
+//
+// x [n]: three passes over 4 · n bytes, about 20 operations for each exponential; for a vocabulary that fits
+// into the cache it is limited by arithmetic.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/softmax.cpp"
+#include <hwy/foreach_target.h>
+// The target comes first.
+#include <hwy/contrib/math/math-inl.h>
+
+#include <cmath>
+
+#include "kernels/cpu/cpu_device.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace staircase {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+HWY_ATTR float softmax_of(float* x, std::int64_t count, float largest) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t whole = count / lanes * lanes;
+  auto sums = hn::Zero(d);
+  for (std::int64_t i = 0; i < whole; i += lanes) {
+    const auto value = hn::Exp(d, hn::Sub(hn::LoadU(d, x + i), hn::Set(d, largest)));
+    hn::StoreU(value, d, x + i);
+    sums = hn::Add(sums, value);
+  }
+  float sum = hn::GetLane(hn::SumOfLanes(d, sums));
+  for (std::int64_t i = whole; i < count; ++i) sum += x[i] = std::exp(x[i] - largest);
+  for (std::int64_t i = 0; i < whole; i += lanes) {
+    hn::StoreU(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, 1.0f / sum)), d, x + i);
+  }
+  for (std::int64_t i = whole; i < count; ++i) x[i] *= 1.0f / sum;
+  return sum;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace staircase
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace staircase {
+
+HWY_EXPORT(softmax_of);
+
+bool softmax(std::span<float> x) {
+  if (x.empty()) return false;
+  const float largest = x[static_cast<std::size_t>(argmax(x))];
+  if (!std::isfinite(largest)) return false;
+  return std::isfinite(
+      HWY_DYNAMIC_DISPATCH(softmax_of)(x.data(), static_cast<std::int64_t>(x.size()), largest));
+}
+
+}  // namespace staircase
+#endif  // HWY_ONCE
