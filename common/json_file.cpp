@@ -5,8 +5,8 @@
 #include <cerrno>
 #include <fstream>
 #include <iterator>
-#include <set>
 #include <system_error>
+#include <unordered_set>
 #include <vector>
 
 #include "common/error.h"
@@ -65,7 +65,7 @@ class StrictCheck : public nlohmann::json_sax<json> {
   }
 
   std::string_view text_;
-  std::vector<std::set<std::string>> keys_;  // of every open object; an array has none
+  std::vector<std::unordered_set<std::string>> keys_;  // of every open object; an array has none
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "common/error.h"
+#include "common/utf8.h"
 
 namespace staircase {
 
@@ -37,31 +38,40 @@ PreTokenizer::PreTokenizer() {
   int fault = 0;
   PCRE2_SIZE where = 0;
   pattern_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED,
-                               PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &fault, &where, nullptr));
+                               PCRE2_UTF | PCRE2_UCP, &fault, &where, nullptr));
   if (!pattern_)
     throw Error("PCRE2 cannot compile GPT-2's pattern: {} at character {}", message(fault), where);
   pcre2_jit_compile(pattern_.get(), PCRE2_JIT_COMPLETE);  // without a JIT the interpreter does the same work
 }
 
-std::vector<std::string_view> PreTokenizer::split(std::string_view text) const {
+void PreTokenizer::split_valid(std::string_view text, std::vector<std::string_view>& pieces) const {
   const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
       pcre2_match_data_create(1, nullptr), &pcre2_match_data_free);
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  // Every character is in one of the pattern's classes, so each match begins where the last one ended. No
+  // alternative has more than one repetition to go back into, so neither the JIT's stack nor a match limit
+  // depends on the length of a piece. PCRE2's own check of the text would look at all the rest, every time.
+  for (std::size_t begin = 0; begin < text.size();) {
+    const int found =
+        pcre2_match(pattern_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK, match.get(), nullptr);
+    if (found < 0) throw Error("PCRE2 cannot split the text at byte {}: {}", begin, message(found));
+    const std::size_t end = pcre2_get_ovector_pointer(match.get())[1];
+    pieces.push_back(text.substr(begin, end - begin));
+    begin = end;
+  }
+}
 
+std::vector<std::string_view> PreTokenizer::split(std::string_view text) const {
   std::vector<std::string_view> pieces;
-  std::size_t done = 0;  // everything before it is in a piece
-  while (done < text.size()) {
-    // No alternative needs to remember more than one position to go back to, so neither the JIT's stack nor
-    // a match limit depends on the length of a match.
-    const int found = pcre2_match(pattern_.get(), subject, text.size(), done, 0, match.get(), nullptr);
-    if (found < 0 && found != PCRE2_ERROR_NOMATCH)
-      throw Error("PCRE2 cannot split the text: {}", message(found));
-    const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match.get());
-    const std::size_t begin = found < 0 ? text.size() : range[0];
-    const std::size_t end = found < 0 ? text.size() : range[1];
-    if (begin > done) pieces.push_back(text.substr(done, begin - done));
-    if (end > begin) pieces.push_back(text.substr(begin, end - begin));
-    done = end;
+  while (!text.empty()) {
+    const Utf8Run run = first_utf8_run(text);
+    const std::string_view part = text.substr(0, run.length);
+    if (run.valid) {
+      split_valid(part, pieces);
+    } else {
+      pieces.push_back(part);
+    }
+    text.remove_prefix(run.length);
   }
   return pieces;
 }

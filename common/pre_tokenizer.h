@@ -14,11 +14,13 @@ class PreTokenizer {
  public:
   PreTokenizer();
 
-  /// Views of `text` that cover it from end to end: every match of GPT-2's pattern and, since any bytes must
-  /// survive, every run of bytes between two matches that is no valid UTF-8.
+  /// Views of `text` that cover it from end to end: the matches of GPT-2's pattern and, since any bytes must
+  /// survive, every run of bytes that is no valid UTF-8.
   std::vector<std::string_view> split(std::string_view text) const;
 
  private:
+  void split_valid(std::string_view text, std::vector<std::string_view>& pieces) const;
+
   struct Free {
     void operator()(pcre2_real_code_8* pattern) const;
   };

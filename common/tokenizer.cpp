@@ -145,6 +145,7 @@ using WrittenTokens = std::unordered_map<std::string, int>;  // as the files wri
 WrittenTokens read_vocabulary(std::string_view vocab_json, const std::string& path) {
   const nlohmann::json object = parse_json_object(vocab_json, path);
   WrittenTokens tokens;
+  tokens.reserve(object.size());
   std::vector<const std::string*> owner(object.size());  // by id: as many ids as tokens, so none is left out
   for (const auto& [written, id] : object.items()) {
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= object.size()) {
@@ -167,6 +168,7 @@ std::unordered_map<std::uint64_t, MergeTable::Merge> read_merges(std::string_vie
                                                                  const WrittenTokens& tokens,
                                                                  const std::string& path) {
   std::unordered_map<std::uint64_t, MergeTable::Merge> merges;
+  merges.reserve(tokens.size());
   for (int number = 1; !text.empty(); ++number) {
     std::string_view line = text.substr(0, text.find('\n'));
     text.remove_prefix(std::min(line.size() + 1, text.size()));

@@ -37,6 +37,17 @@ Front look_at_front(std::string_view bytes) {
 
 }  // namespace
 
+Utf8Run first_utf8_run(std::string_view bytes) {
+  const bool valid = look_at_front(bytes).kind == Kind::character;
+  std::size_t length = 0;
+  while (length < bytes.size()) {
+    const Front front = look_at_front(bytes.substr(length));
+    if ((front.kind == Kind::character) != valid) break;
+    length += front.length;
+  }
+  return {valid, length};
+}
+
 std::string take_complete_utf8(std::string& bytes) {
   std::string text;
   std::string_view rest = bytes;

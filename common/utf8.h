@@ -1,10 +1,19 @@
 // Splits bytes into valid UTF-8 and the rest.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
 namespace staircase {
+
+struct Utf8Run {
+  bool valid;          ///< characters only, or else not one
+  std::size_t length;  ///< in bytes
+};
+
+/// The longest run at the front of `bytes`, which are not empty, that is valid UTF-8 throughout or nowhere.
+Utf8Run first_utf8_run(std::string_view bytes);
 
 /// Moves everything that is complete out of `bytes` and returns it as valid UTF-8: a byte sequence that can
 /// never become a character is replaced by U+FFFD, one per maximal subpart as Python and the Unicode standard

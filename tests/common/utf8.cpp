@@ -105,3 +105,20 @@ TEST_CASE("wherever the bytes are cut, the text is the same, and valid") {
   }
   CHECK(wrong == 0);
 }
+
+TEST_CASE("bytes fall into runs of characters and runs without any") {
+  const auto runs = [](std::string_view bytes) {
+    std::string shown;
+    while (!bytes.empty()) {
+      const Utf8Run run = first_utf8_run(bytes);
+      REQUIRE(run.length > 0);
+      shown += (run.valid ? 'v' : 'x') + std::to_string(run.length) + ' ';
+      bytes.remove_prefix(run.length);
+    }
+    return shown;
+  };
+  CHECK(runs("a\u00E9\u4E2D\U0001F600") == "v10 ");
+  CHECK(runs("\xFF\xC3\xE2\x82\xF0\x9F\x98") == "x7 ");
+  CHECK(runs("ab\xC3 \xE2\x82") == "v2 x1 v1 x2 ");
+  CHECK(runs("\xED\xA0\x80\u00E9\xC0\x80") == "x3 v2 x2 ");
+}
