@@ -17,10 +17,8 @@ namespace {
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 // White space is spelled out, because PCRE2 still counts U+180E as such, which Unicode no longer does (6.3).
 // The look-ahead leaves the last of several spaces to the word behind them.
-#define SPACE R"(\t-\r\x{85}\p{Z})"
-constexpr char kPattern[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+)"
-                            R"(| ?[^\p{L}\p{N})" SPACE "]+|[" SPACE "]+(?![^" SPACE "])|[" SPACE "]+";
-#undef SPACE
+constexpr char kPattern[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\t-\r\x{85}\p{Z}\p{L}\p{N}]+)"
+                            R"(|[\t-\r\x{85}\p{Z}]+(?![^\t-\r\x{85}\p{Z}])|[\t-\r\x{85}\p{Z}]+)";
 
 std::string message(int fault) {
   char text[256];
@@ -39,8 +37,7 @@ PreTokenizer::PreTokenizer() {
   PCRE2_SIZE where = 0;
   pattern_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED,
                                PCRE2_UTF | PCRE2_UCP, &fault, &where, nullptr));
-  if (!pattern_)
-    throw Error("PCRE2 cannot compile GPT-2's pattern: {} at character {}", message(fault), where);
+  if (!pattern_) throw Error("PCRE2 cannot compile the pattern: {} at character {}", message(fault), where);
   pcre2_jit_compile(pattern_.get(), PCRE2_JIT_COMPLETE);  // without a JIT the interpreter does the same work
 }
 
