@@ -1,0 +1,78 @@
+# What the tools share: where things are, and how to build without noise. It is sourced, never run.
+# shellcheck shell=bash
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+say() { printf '%s\n' "$*" >&2; }
+
+# fail MESSAGE [STATUS]
+fail() { say "$1"; exit "${2:-1}"; }
+
+# The help of a tool is the comment at its top.
+show_help() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
+
+# watched LOG COMMAND...: the output goes to LOG; a terminal sees its newest line meanwhile.
+watched() {
+  local log=$1 status=0 line
+  shift
+  if [[ -t 2 ]]; then
+    "$@" </dev/null 2>&1 | tee "$log" | while IFS= read -r line; do
+      printf '\r\033[K%.79s' "$line" >&2
+    done || status=$?
+    printf '\r\033[K' >&2
+  else
+    "$@" </dev/null >"$log" 2>&1 || status=$?
+  fi
+  return "$status"
+}
+
+# quietly LOG COMMAND...: the same, and a failure shows the last lines of LOG.
+quietly() {
+  local status=0
+  watched "$@" || status=$?
+  ((status == 0)) && return
+  tail -n 40 "$1" >&2
+  say "'${*:2}' failed with status $status; all that it said is in $1."
+  return "$status"
+}
+
+# configure DIR [-Doption=value...]: installs what is missing and prepares the build directory.
+configure() {
+  local dir=$root/$1
+  shift
+  "$root/tools/setup" || return
+  mkdir -p "$dir"
+  if [[ ! -f $dir/build.ninja ]]; then
+    quietly "$dir/setup.log" meson setup "$@" "$dir" "$root"
+  elif (($#)); then
+    quietly "$dir/setup.log" meson configure "$@" "$dir"
+  fi
+}
+
+# compile DIR [TARGET...]: builds the targets, or everything.
+compile() {
+  local dir=$root/$1
+  shift
+  if [[ $(ninja -C "$dir" -n "$@" 2>&1) != *'no work to do'* ]]; then
+    say "Building in ${dir##*/}/ (the compiler's words go to ${dir##*/}/build.log) ..."
+    NINJA_STATUS='[%f/%t] ' quietly "$dir/build.log" ninja -C "$dir" "$@"
+  fi
+}
+
+# steps: the names of all steps, lowest first.
+steps() { (cd "$root/steps" && printf '%s\n' [0-9][0-9]-*/ | sed 's|/$||'); }
+
+# step_name 3 | 03 | 03-context-window: prints the full name; an unknown step lists the known ones, status 2.
+step_name() {
+  local number=${1%%-*} name
+  [[ $number =~ ^[0-9]{1,2}$ ]] && number=$(printf '%02d' "$((10#$number))")
+  for name in $(steps); do
+    if [[ $name == "$1" || ($1 != *-* && ${name%%-*} == "$number") ]]; then
+      echo "$name"
+      return
+    fi
+  done
+  say "There is no step '$1'; these are the steps:"
+  steps | sed 's/^/  /' >&2
+  return 2
+}
