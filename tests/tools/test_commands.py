@@ -1,0 +1,114 @@
+"""Arguments and refusals of the shell tools; what needs no build."""
+
+import json
+import shutil
+import tempfile
+import unittest
+from pathlib import Path
+
+from support import ROOT, run
+
+
+class Commands(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def test_help(self):
+        for tool in ("setup", "demo", "run", "test", "download", "verify", "count-tests"):
+            with self.subTest(tool):
+                done = run(f"tools/{tool}", "--help")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn(f"tools/{tool}", done.stdout + done.stderr)
+
+    def test_an_unknown_step(self):
+        for step in ("99", "x", "-1", "01-no-such-name", "0x1", ""):
+            with self.subTest(step):
+                done = run("tools/run", step)
+                self.assertEqual(done.returncode, 2)
+                self.assertEqual(done.stdout, "")
+                self.assertIn("steps:\n", done.stderr)
+                for known in sorted((ROOT / "steps").glob("[0-9][0-9]-*")):
+                    self.assertIn(f"  {known.name}\n", done.stderr)
+
+    def test_an_unknown_option(self):
+        for tool in ("setup", "test"):
+            done = run(f"tools/{tool}", "--frobnicate")
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("'--frobnicate'", done.stderr)
+
+    def commands(self, *names):
+        """A PATH with the named programs only."""
+        for name in names:
+            (self.folder / name).symlink_to(shutil.which(name))
+        return {"PATH": str(self.folder)}
+
+    def fake(self, name, script):
+        (self.folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (self.folder / name).chmod(0o755)
+
+    BASICS = ("bash", "env", "dirname", "sed", "sort", "head", "xargs", "echo", "cut")
+
+    def test_setup_without_a_known_package_manager(self):
+        done = run("tools/setup", env=self.commands(*self.BASICS))
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("not found here: g++ meson ninja", done.stderr)
+        self.assertIn("libfmt-dev", done.stderr)
+
+    def test_setup_names_the_command_of_other_systems(self):
+        environment = self.commands(*self.BASICS)
+        for manager, words in {"brew": "brew install meson ninja", "pacman": "sudo pacman -S --needed gcc meson",
+                               "dnf": "sudo dnf install gcc-c++ meson"}.items():
+            self.fake(manager, "exit 1")  # named, never called
+            with self.subTest(manager):
+                done = run("tools/setup", env=environment)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn(words, done.stderr)
+
+    def test_setup_goes_on_where_everything_was_installed_by_hand(self):
+        environment = self.commands(*self.BASICS, "git", "python3")
+        for name in ("g++", "c++", "ninja", "pkg-config"):
+            self.fake(name, "exit 0")
+        self.fake("meson", "echo 1.4.0")
+        done = run("tools/setup", env=environment)
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
+
+    def test_setup_refuses_an_old_meson(self):
+        environment = self.commands(*self.BASICS, "git", "python3")
+        for name in ("g++", "c++", "ninja", "pkg-config"):
+            self.fake(name, "exit 0")
+        self.fake("meson", "echo 0.61.2")
+        done = run("tools/setup", env=environment)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("Meson 0.61.2 is too old", done.stderr)
+
+    def test_counting(self):
+        summary = "[doctest] test cases:  3 |  {} passed | {} failed | 0 skipped"
+        log = self.folder / "build" / "testlog.json"
+        log.parent.mkdir()
+
+        def count(*tests):
+            lines = [json.dumps({"name": "x / y", "result": result, "duration": 0.1, "stdout": output})
+                     for result, output in tests]
+            log.write_text("\n".join(lines))
+            done = run("tools/count-tests", log)
+            return done.returncode, done.stdout.splitlines()[-1]
+
+        self.assertEqual(count(("OK", summary.format(3, 0))), (0, "3 passed, 0 failed"))
+        self.assertEqual(count(("FAIL", summary.format(1, 2))), (1, "1 passed, 2 failed"))
+        self.assertEqual(count(("FAIL", summary.format(3, 0))), (1, "3 passed, 1 failed"))  # a leak, after the tests
+        self.assertEqual(count(("TIMEOUT", "")), (1, "0 passed, 1 failed"))
+        self.assertEqual(count(("OK", "no count")), (0, "1 passed, 0 failed"))
+        self.assertEqual(count(("OK", "Ran 7 tests in 1.2s\n\nOK (skipped=2)")), (0, "5 passed, 0 failed"))
+        self.assertEqual(count(("FAIL", "Ran 7 tests in 1.2s\n\nFAILED (failures=1, errors=2)")),
+                         (1, "4 passed, 3 failed"))
+        self.assertEqual(count(("OK", summary.format(3, 0)), ("OK", summary.format(3, 0))), (0, "6 passed, 0 failed"))
+        self.assertEqual(count(("SKIP", "")), (1, "0 passed, 0 failed"))
+        log.unlink()
+        done = run("tools/count-tests", log)
+        self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (1, "0 passed, 1 failed"))
+
+
+if __name__ == "__main__":
+    unittest.main()
