@@ -10,6 +10,7 @@
 #include <hwy/highway.h>
 
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/cpu/cpu_device.h"
 
@@ -32,7 +33,14 @@ HWY_ATTR void widen(const std::byte* source, std::int64_t count, float* out) {
     const std::int64_t n = std::min(kStep, count - i);
     std::memcpy(buffer, source + i * static_cast<std::int64_t>(sizeof(Stored)),
                 static_cast<std::size_t>(n) * sizeof(Stored));
-    hn::Store(hn::PromoteTo(d, hn::Load(stored, buffer)), d, wide);
+    auto value = hn::PromoteTo(d, hn::Load(stored, buffer));
+    if constexpr (std::is_same_v<Stored, hwy::float16_t>) {
+      // Without an instruction for it, Highway takes infinity and NaN for numbers from 65536 on: the fraction
+      // is right, the exponent is not.
+      const auto beyond = hn::Ge(hn::Abs(value), hn::Set(d, 65536.0f));
+      value = hn::IfThenElse(beyond, hn::Or(value, hn::Inf(d)), value);
+    }
+    hn::Store(value, d, wide);
     std::copy_n(wide, n, out + i);
   }
 }
