@@ -1,0 +1,81 @@
+// argmax, the one on the host and the one of the device.
+#include "tests/kernels/kernel_test.h"
+
+namespace staircase {
+namespace {
+
+/// Both must say `want` for one row.
+void check_argmax(const Values& row, int want) {
+  on_every_device([&](Device& device) {
+    CAPTURE(row.size());
+    CHECK(argmax(row) == want);
+    const Tensor x = upload(device, {1, static_cast<std::int64_t>(row.size())}, row);
+    Tensor out = upload_ints(device, {-1});
+    device.argmax(x, out);
+    CHECK(download_ints(device, out, 1)[0] == want);
+  });
+}
+
+constexpr std::size_t kWidths[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 257};
+
+TEST_CASE("argmax finds the largest value wherever it stands") {
+  for (const std::size_t width : kWidths) {
+    for (std::size_t place = 0; place<width; place += width> 33 ? 13 : 1) {
+      Values row = random_values(width, 1);
+      row[place] = 2.0f;
+      check_argmax(row, static_cast<int>(place));
+    }
+  }
+}
+
+TEST_CASE("argmax takes the lowest index among equals") {
+  for (const std::size_t width : kWidths) {
+    check_argmax(Values(width, -1.5f), 0);
+    for (std::size_t first = 0; first<width; first += width> 33 ? 31 : 3) {
+      for (std::size_t second = first; second<width; second += width> 33 ? 17 : 5) {
+        Values row = random_values(width, 2);
+        row[first] = row[second] = 3.0f;
+        check_argmax(row, static_cast<int>(first));
+      }
+    }
+  }
+}
+
+TEST_CASE("argmax takes minus and plus zero for equal") {
+  check_argmax({-1.0f, -0.0f, 0.0f}, 1);
+  check_argmax({-1.0f, 0.0f, -0.0f}, 1);
+}
+
+TEST_CASE("argmax looks past minus infinity, and takes the first where there is nothing else") {
+  for (const std::size_t width : kWidths) {
+    Values row(width, -kInfinity);
+    check_argmax(row, 0);
+    row.back() = -1e38f;
+    check_argmax(row, static_cast<int>(width) - 1);
+    row.front() = kInfinity;
+    check_argmax(row, 0);
+  }
+}
+
+TEST_CASE("argmax of many rows is the argmax of each") {
+  for (const std::size_t width : kWidths) {
+    for (const std::size_t rows : {0u, 1u, 2u, 13u, 33u}) {
+      Values x = random_values(rows * width, 3);
+      for (float& value : x) value = std::round(value * 8.0f);  // with many ties
+      std::vector<std::int32_t> want;
+      for (std::size_t r = 0; r < rows; ++r) {
+        const float* const row = x.data() + r * width;
+        want.push_back(static_cast<std::int32_t>(std::max_element(row, row + width) - row));
+      }
+      on_every_device([&](Device& device) {
+        Tensor out = upload_ints(device, std::vector<std::int32_t>(rows, -1));
+        const Shape shape{static_cast<std::int64_t>(rows), static_cast<std::int64_t>(width)};
+        device.argmax(upload(device, shape, x), out);
+        CHECK(download_ints(device, out, rows) == want);
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace staircase

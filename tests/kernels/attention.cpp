@@ -1,0 +1,152 @@
+// attention against plain loops.
+//
+// The tolerance: the result is a mean of values below 1, whose weights err by the relative error of exp of a
+// score, some eps · |score|; 1e-6 for the ordinary scores here, and 1e-5 where queries and keys are large.
+#include "tests/kernels/kernel_test.h"
+
+namespace staircase {
+namespace {
+
+struct Attention {
+  std::vector<Sequence> sequences;
+  std::size_t n_head, head_size;
+  std::size_t spare = 5;  // positions of capacity that no sequence needs
+  float scale = 1.0f;     // of queries and keys
+
+  std::size_t width = n_head * head_size, n_tokens = 0, capacity = spare;
+  Values queries, keys, values;
+
+  Attention(std::vector<Sequence> batch, std::size_t heads, std::size_t size, float query_scale = 1.0f)
+      : sequences(std::move(batch)), n_head(heads), head_size(size), scale(query_scale) {
+    std::size_t longest = 0;
+    for (const Sequence& s : sequences) {
+      n_tokens += static_cast<std::size_t>(s.count);
+      longest = std::max(longest, static_cast<std::size_t>(s.start + s.count));
+    }
+    capacity = longest + spare;
+    queries = random_values(n_tokens * width, 1, scale);
+    keys = random_values(sequences.size() * capacity * width, 2, scale);
+    values = random_values(sequences.size() * capacity * width, 3);
+    // What a cache holds behind the positions in use is anything, NaN too.
+    for (std::size_t s = 0; s < sequences.size(); ++s) {
+      const auto end = static_cast<std::size_t>(sequences[s].start + sequences[s].count);
+      for (std::size_t i = (s * capacity + end) * width; i < (s + 1) * capacity * width; ++i) {
+        keys[i] = values[i] = kNaN;
+      }
+    }
+  }
+
+  Values run(Device& device) const {
+    const auto rows = static_cast<std::int64_t>(n_tokens), columns = static_cast<std::int64_t>(width);
+    const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(capacity),
+                      columns};
+    Tensor out = result_tensor(device, {rows, columns});
+    const KeysValues keys_values{upload(device, cache, keys), upload(device, cache, values)};
+    device.attention(make_batch(device, sequences), upload(device, {rows, columns}, queries), keys_values,
+                     static_cast<int>(n_head), out);
+    return download(device, out);
+  }
+
+  void check(double tolerance) const {
+    const auto want = naive::attention(sequences, queries, keys, values, capacity, width, n_head);
+    on_every_device([&](Device& device) {
+      INFO(to_string(sequences));
+      CAPTURE(n_head);
+      CAPTURE(head_size);
+      CHECK(difference("out", run(device), want, width, tolerance) == "");
+    });
+  }
+};
+
+TEST_CASE("attention agrees with its formula for one sequence of any length from any start") {
+  for (const int count : {1, 2, 15, 16, 17, 33, 130}) {
+    for (const int start : {0, 1, 7, 100}) Attention({{start, count}}, 3, 8).check(1e-6);
+  }
+}
+
+TEST_CASE("attention agrees with its formula for every number and size of heads") {
+  const std::vector<Sequence> batch = {{0, 17}, {7, 2}};
+  for (const std::size_t n_head : {1u, 3u, 5u, 12u, 25u}) {
+    for (const std::size_t head_size : {1u, 2u, 3u, 7u, 8u, 15u, 16u, 17u, 25u, 31u, 64u, 80u}) {
+      Attention(batch, n_head, head_size).check(1e-6);
+    }
+  }
+  for (const std::size_t head_size : {64u, 65u, 79u, 80u, 96u, 128u, 200u}) {
+    Attention(batch, 1, head_size).check(1e-6);
+  }
+}
+
+TEST_CASE("attention keeps sequences of different lengths and starts in one batch apart") {
+  Attention({{0, 130}, {100, 1}, {7, 15}, {0, 1}, {1, 16}, {100, 33}, {0, 2}, {7, 17}}, 5, 15).check(1e-6);
+  Attention({{100, 1}, {1, 1}, {0, 1}, {7, 1}}, 12, 8).check(1e-6);
+  Attention({{0, 16}, {0, 17}, {0, 15}}, 3, 32).check(1e-6);
+}
+
+TEST_CASE("a sequence without new tokens changes nothing in a batch") {
+  Attention({{3, 0}, {0, 17}, {5, 0}, {2, 3}, {0, 0}}, 3, 8).check(1e-6);
+}
+
+TEST_CASE("scores too large for exp do not overflow") {
+  // Scores of up to 100² · 16 / 4 = 40000: all the weight is on one key, but for near-ties.
+  for (const int count : {1, 40}) Attention({{20, count}}, 3, 16, 100.0f).check(2e-3);
+  // Scores of up to 100 keep several weights alive.
+  for (const int count : {1, 40}) Attention({{20, count}}, 3, 16, 5.0f).check(1e-5);
+}
+
+TEST_CASE("equal keys give the mean of the values seen") {
+  for (const int count : {3, 20}) {
+    Attention attention({{0, count}}, 1, 4);
+    for (float& key : attention.keys) key = std::isnan(key) ? key : 0.5f;
+    on_every_device([&](Device& device) {
+      const Values out = attention.run(device);
+      naive::Doubles sum(4), want;
+      for (std::size_t p = 0; p < attention.n_tokens; ++p) {
+        for (std::size_t i = 0; i < 4; ++i) {
+          sum[i] += static_cast<double>(attention.values[p * 4 + i]);
+          want.push_back(sum[i] / static_cast<double>(p + 1));
+        }
+      }
+      CHECK(difference("out", out, want, 4, 1e-6) == "");
+    });
+  }
+}
+
+TEST_CASE("queries one by one give what they give together") {
+  const Attention all({{7, 130}}, 3, 25);
+  on_every_device([&](Device& device) {
+    const Values together = all.run(device);
+    for (const int step : {1, 5}) {
+      Values pieces;
+      for (int first = 0; first < 130; first += step) {
+        Attention one = all;
+        one.sequences = {{7 + first, step}};
+        one.n_tokens = static_cast<std::size_t>(step);
+        const float* const query = all.queries.data() + static_cast<std::size_t>(first) * all.width;
+        one.queries.assign(query, query + one.n_tokens * all.width);
+        const Values out = one.run(device);
+        pieces.insert(pieces.end(), out.begin(), out.end());
+      }
+      CAPTURE(step);
+      CHECK(difference("out", pieces, together, all.width, 1e-5) == "");
+    }
+  });
+}
+
+TEST_CASE("a later token never changes an earlier one") {
+  const Attention before({{3, 40}}, 3, 16);
+  Attention after = before;
+  // From position 20 on other keys and values: the first 17 queries, at the positions 3 to 19, see none.
+  for (std::size_t i = 20 * before.width; i < 43 * before.width; ++i) {
+    after.keys[i] = 1000.0f;
+    after.values[i] = -1000.0f;
+  }
+  on_every_device([&](Device& device) {
+    const Values one = before.run(device), other = after.run(device);
+    const auto end = static_cast<std::ptrdiff_t>(17 * before.width);
+    CHECK(same_bits(Values(one.begin(), one.begin() + end), Values(other.begin(), other.begin() + end)));
+    CHECK(!same_bits(one, other));
+  });
+}
+
+}  // namespace
+}  // namespace staircase

@@ -1,0 +1,44 @@
+// embedding against the two table rows that it adds: one addition, so it must be equal to the bit.
+#include "tests/kernels/kernel_test.h"
+
+namespace staircase {
+namespace {
+
+TEST_CASE("embedding adds the rows of the token and of its position") {
+  const std::size_t vocab = 101, n_positions = 140;
+  const std::vector<Sequence> batches[] = {
+      {{0, 1}}, {{139, 1}}, {{0, 140}}, {{100, 1}, {0, 33}, {5, 0}, {7, 2}, {1, 17}}};
+  for (const std::size_t width : {1u, 3u, 8u, 64u, 75u, 96u}) {
+    const Values table = random_values(vocab * width, 1), positions = random_values(n_positions * width, 2);
+    for (const auto& sequences : batches) {
+      std::vector<std::int32_t> tokens;
+      Values want;
+      for (const Sequence& s : sequences) {
+        for (int i = 0; i < s.count; ++i) {
+          // The first and the last token of the vocabulary, then all others.
+          const std::size_t t = tokens.size(), token = t == 0 ? 0 : t == 1 ? vocab - 1 : t * 37 % vocab;
+          tokens.push_back(static_cast<std::int32_t>(token));
+          const std::size_t position = static_cast<std::size_t>(s.start + i);
+          for (std::size_t c = 0; c < width; ++c) {
+            want.push_back(table[token * width + c] + positions[position * width + c]);
+          }
+        }
+      }
+      on_every_device([&](Device& device) {
+        const auto columns = static_cast<std::int64_t>(width);
+        const Weight weight =
+            device.load_weight({table.data(), DType::kFloat32, static_cast<std::int64_t>(vocab), columns},
+                               WeightOrder::kOutputFirst, DType::kFloat32);
+        Tensor out = result_tensor(device, {static_cast<std::int64_t>(tokens.size()), columns});
+        device.embedding(make_batch(device, sequences, tokens), weight,
+                         upload(device, {static_cast<std::int64_t>(n_positions), columns}, positions), out);
+        CAPTURE(width);
+        INFO(to_string(sequences));
+        CHECK(difference("out", download(device, out), want, width, 0.0) == "");
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace staircase

@@ -1,0 +1,28 @@
+// gather_rows copies, so it must be equal to the bit.
+#include "tests/kernels/kernel_test.h"
+
+namespace staircase {
+namespace {
+
+TEST_CASE("gather_rows copies the rows asked for, in their order and as often as asked") {
+  const std::vector<std::int32_t> lists[] = {{0}, {6}, {6, 0, 3}, {2, 2, 2}, {0, 1, 2, 3, 4, 5, 6}};
+  for (const std::size_t width : {1u, 3u, 16u, 75u, 257u}) {
+    const Values x = random_values(7 * width, 1);
+    for (const auto& indices : lists) {
+      Values want;
+      for (const std::int32_t index : indices) {
+        const float* const row = x.data() + static_cast<std::size_t>(index) * width;
+        want.insert(want.end(), row, row + width);
+      }
+      on_every_device([&](Device& device) {
+        const auto columns = static_cast<std::int64_t>(width);
+        Tensor out = result_tensor(device, {static_cast<std::int64_t>(indices.size()), columns});
+        device.gather_rows(upload(device, {7, columns}, x), upload_ints(device, indices), out);
+        CHECK(difference("out", download(device, out), want, width, 0.0) == "");
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace staircase

@@ -1,0 +1,133 @@
+// What the tests of the kernels share: every device to test, tensors to and from it, and memory that must
+// stay as it is.
+#pragma once
+
+#include <doctest/doctest.h>
+#include <hwy/targets.h>
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "kernels/device.h"
+#include "tests/compare.h"
+#include "tests/kernels/naive.h"
+
+namespace staircase {
+
+using naive::Sequence;
+using Values = std::vector<float>;
+using Shape = std::vector<std::int64_t>;
+
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+/// Stands in memory that no operation may write.
+constexpr float kCanary = 12345.5f;
+constexpr std::size_t kCanaries = 67;
+
+/// Calls test(device) for each SIMD target that was compiled and that this machine has, with 1, 2 and 3
+/// threads.
+template <typename Test>
+void on_every_device(const Test& test) {
+  struct Restore {
+    ~Restore() { choose(0); }
+    static void choose(std::int64_t targets) {
+      hwy::SetSupportedTargetsForTest(targets);
+      hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    }
+  } restore;
+  Restore::choose(0);
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    Restore::choose(target);
+    for (const int threads : {1, 2, 3}) {
+      const std::unique_ptr<Device> device = make_cpu_device(threads);
+      INFO(device->description());
+      test(*device);
+    }
+  }
+}
+
+inline std::size_t element_count(const Shape& shape) {
+  return static_cast<std::size_t>(
+      std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
+}
+
+/// Uniform in [-scale, scale), from the bits of the generator, so that they are the same everywhere.
+inline Values random_values(std::size_t count, std::uint32_t seed, float scale = 1.0f) {
+  std::mt19937 generator(seed);
+  Values values(count);
+  for (float& value : values) value = (static_cast<float>(generator() >> 8) * 0x1p-23f - 1.0f) * scale;
+  return values;
+}
+
+/// `values` and canaries behind them, as a tensor of that shape.
+inline Tensor upload(Device& device, const Shape& shape, Values values) {
+  values.resize(element_count(shape) + kCanaries, kCanary);
+  return device.load({values.data(), DType::kFloat32, 1, static_cast<std::int64_t>(values.size())})
+      .reshaped(shape);
+}
+
+/// A tensor for a result: NaN all over, with canaries behind it.
+inline Tensor result_tensor(Device& device, const Shape& shape) {
+  return upload(device, shape, Values(element_count(shape), kNaN));
+}
+
+inline Tensor upload_ints(Device& device, const std::vector<std::int32_t>& values) {
+  Tensor tensor = device.allocate(DType::kInt32, {static_cast<std::int64_t>(values.size())});
+  device.copy_from_host(values, tensor);
+  return tensor;
+}
+
+/// The values of a tensor of `upload` or `result_tensor`, after a look at its canaries.
+inline Values download(Device& device, const Tensor& tensor) {
+  Values values(element_count(tensor.shape()) + kCanaries);
+  device.copy_to_host(tensor, values);
+  const auto canaries = values.end() - kCanaries;
+  CHECK_MESSAGE(std::count(canaries, values.end(), kCanary) == kCanaries,
+                "something was written behind the tensor");
+  values.erase(canaries, values.end());
+  return values;
+}
+
+inline std::vector<std::int32_t> download_ints(Device& device, const Tensor& tensor, std::size_t count) {
+  Values bits(count);
+  device.copy_to_host(tensor, bits);
+  std::vector<std::int32_t> values(count);
+  std::memcpy(values.data(), bits.data(), count * sizeof(float));
+  return values;
+}
+
+inline Weight upload_weight(Device& device, const Values& values, std::size_t in, std::size_t out) {
+  return device.load_weight(
+      {values.data(), DType::kFloat32, static_cast<std::int64_t>(in), static_cast<std::int64_t>(out)},
+      WeightOrder::kInputFirst, DType::kFloat32);
+}
+
+inline Batch make_batch(Device& device, const std::vector<Sequence>& sequences,
+                        std::vector<std::int32_t> tokens = {}) {
+  std::vector<std::int32_t> offsets{0}, starts;
+  for (const Sequence& sequence : sequences) {
+    offsets.push_back(offsets.back() + sequence.count);
+    starts.push_back(sequence.start);
+  }
+  tokens.resize(static_cast<std::size_t>(offsets.back()));
+  return {upload_ints(device, tokens), upload_ints(device, offsets), upload_ints(device, starts)};
+}
+
+inline std::string to_string(const std::vector<Sequence>& sequences) {
+  std::string text = "sequences as start+count:";
+  for (const Sequence& s : sequences) text += fmt::format(" {}+{}", s.start, s.count);
+  return text;
+}
+
+inline bool same_bits(const Values& a, const Values& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+}
+
+}  // namespace staircase

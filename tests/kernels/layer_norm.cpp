@@ -1,0 +1,59 @@
+// layer_norm against its formula in double precision.
+//
+// The tolerance: a normalised value is below sqrt(width) and errs by a few eps of its own; the sums add eps ·
+// sqrt(width) to the mean and the variance. 1e-6 · sqrt(width), and 1e-6 for the bias, covers both.
+#include "tests/kernels/kernel_test.h"
+
+namespace staircase {
+namespace {
+
+void check_layer_norm(const Values& x, std::size_t rows, std::size_t width, double tolerance,
+                      float epsilon = 1e-5f) {
+  const Values weight = random_values(width, 2), bias = random_values(width, 3);
+  const auto want = naive::layer_norm(x, weight, bias, static_cast<double>(epsilon), rows, width);
+  on_every_device([&](Device& device) {
+    const auto columns = static_cast<std::int64_t>(width);
+    const Shape shape{static_cast<std::int64_t>(rows), columns};
+    Tensor out = result_tensor(device, shape);
+    device.layer_norm(upload(device, shape, x), upload(device, {columns}, weight),
+                      upload(device, {columns}, bias), epsilon, out);
+    CAPTURE(rows);
+    CAPTURE(epsilon);
+    CHECK(difference("out", download(device, out), want, width, tolerance) == "");
+  });
+}
+
+TEST_CASE("layer_norm agrees with its formula for every odd shape") {
+  for (const std::size_t rows : {0u, 1u, 2u, 5u, 33u}) {
+    for (const std::size_t width : {1u, 2u, 3u, 8u, 15u, 16u, 17u, 31u, 64u, 75u, 96u, 257u, 768u, 1600u}) {
+      check_layer_norm(random_values(rows * width, 1), rows, width,
+                       1e-6 * (1.0 + std::sqrt(static_cast<double>(width))));
+    }
+  }
+}
+
+TEST_CASE("layer_norm of a constant row is the bias") {
+  for (const float value : {0.0f, 1.0f, -3000.0f}) check_layer_norm(Values(2 * 31, value), 2, 31, 1e-6);
+}
+
+TEST_CASE("layer_norm keeps its precision where the sum of squares would cancel") {
+  // Mean 1000 and variance 1/3: in float32, the mean of the squares minus the squared mean has no digit left.
+  Values x = random_values(3 * 257, 1);
+  for (float& value : x) value += 1000.0f;
+  check_layer_norm(x, 3, 257, 1e-3);
+}
+
+TEST_CASE("layer_norm takes features hundreds of times larger than the others") {
+  Values x = random_values(5 * 768, 1);
+  for (std::size_t r = 0; r < 5; ++r) x[r * 768 + 447] = 3000.0f;
+  check_layer_norm(x, 5, 768, 1e-5);
+}
+
+TEST_CASE("layer_norm adds epsilon under the root") {
+  for (const float epsilon : {1e-12f, 1e-5f, 1.0f}) {
+    check_layer_norm(random_values(2 * 17, 1, 0.01f), 2, 17, 1e-5, epsilon);
+  }
+}
+
+}  // namespace
+}  // namespace staircase

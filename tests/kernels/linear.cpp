@@ -1,0 +1,211 @@
+// linear and query_key_value against plain loops.
+//
+// The tolerance: a sum of K products of numbers below 1 that is rounded after every step errs by about
+// eps/2 · |partial sum| each time, and the partial sums grow like sqrt(K). 1e-6 · sqrt(K), and as much for
+// the bias and the epilogue, leaves a factor of a few to the largest of some thousand such errors; an error
+// of one product or one bias would be thousands of times larger.
+#include "tests/kernels/kernel_test.h"
+
+namespace staircase {
+namespace {
+
+constexpr std::size_t kRowCounts[] = {0, 1, 2, 5, 6, 7, 13, 31, 33};
+constexpr std::size_t kWidths[] = {1, 2, 15, 16, 17, 31, 64, 100, 257};
+
+double tolerance(std::size_t in) {
+  return 1e-6 * (1.0 + std::sqrt(static_cast<double>(in)));
+}
+
+struct Linear {
+  std::size_t rows, in, out;
+  Values x = random_values(rows * in, 1), w = random_values(in * out, 2), bias = random_values(out, 3),
+         before = random_values(rows * out, 4);
+
+  Values run(Device& device, Epilogue epilogue, bool with_bias = true) const {
+    const Tensor device_x = upload(device, shape(rows, in), x);
+    const Weight weight = upload_weight(device, w, in, out);
+    Tensor result = epilogue == Epilogue::kAdd ? upload(device, shape(rows, out), before)
+                                               : result_tensor(device, shape(rows, out));
+    const Tensor device_bias = with_bias ? upload(device, {static_cast<std::int64_t>(out)}, bias) : Tensor();
+    device.linear(device_x, weight, device_bias, epilogue, result);
+    return download(device, result);
+  }
+
+  naive::Doubles expected(Epilogue epilogue, bool with_bias = true) const {
+    return naive::linear(x, w, with_bias ? bias : Values(), rows, in, out, epilogue, before);
+  }
+
+  static Shape shape(std::size_t rows, std::size_t columns) {
+    return {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns)};
+  }
+};
+
+TEST_CASE("linear multiplies matrices of every odd shape") {
+  for (const std::size_t rows : kRowCounts) {
+    for (const std::size_t in : kWidths) {
+      for (const std::size_t out : kWidths) {
+        const Linear linear{rows, in, out};
+        const auto want = linear.expected(Epilogue::kStore);
+        on_every_device([&](Device& device) {
+          CAPTURE(rows);
+          CAPTURE(in);
+          CHECK(difference("out", linear.run(device, Epilogue::kStore), want, out, tolerance(in)) == "");
+        });
+      }
+    }
+  }
+}
+
+TEST_CASE("linear applies every epilogue, with a bias and without") {
+  for (const std::size_t rows : {1u, 6u, 13u}) {
+    for (const std::size_t out : kWidths) {
+      const std::size_t in = 31;
+      const Linear linear{rows, in, out};
+      for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kAdd}) {
+        for (const bool with_bias : {false, true}) {
+          const auto want = linear.expected(epilogue, with_bias);
+          on_every_device([&](Device& device) {
+            CAPTURE(rows);
+            CAPTURE(static_cast<int>(epilogue));
+            CAPTURE(with_bias);
+            CHECK(difference("out", linear.run(device, epilogue, with_bias), want, out, tolerance(in)) == "");
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("gelu is right from minus a thousand to a thousand") {
+  // One input with weight 1: the product is the argument itself.
+  Linear linear{1, 1, 401};
+  linear.x = {1.0f};
+  for (std::size_t i = 0; i < linear.out; ++i) {
+    const double u = (static_cast<double>(i) - 200.0) / 200.0;
+    linear.w[i] = static_cast<float>(1000.0 * u * u * u);
+  }
+  const auto want = linear.expected(Epilogue::kGelu, false);
+  on_every_device([&](Device& device) {
+    const Values got = linear.run(device, Epilogue::kGelu, false);
+    for (std::size_t i = 0; i < linear.out; ++i) {
+      CAPTURE(linear.w[i]);
+      // Relative to the value; below zero gelu vanishes, and there float32 ends before double does.
+      CHECK(std::abs(static_cast<double>(got[i]) - want[i]) <= 1e-6 * std::abs(want[i]) + 1e-7);
+    }
+  });
+}
+
+TEST_CASE("a row of linear is the same to the bit whatever stands beside it and however many threads run") {
+  for (const std::size_t out : {17u, 100u, 257u}) {
+    const Linear all{33, 100, out};
+    for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kAdd}) {
+      std::string last_target;
+      Values first;
+      on_every_device([&](Device& device) {
+        const Values together = all.run(device, epilogue);
+        // The description ends with the SIMD target; thread counts of one target must agree.
+        const std::string name = device.description(), target = name.substr(name.rfind(' '));
+        if (target != last_target) first = together;
+        last_target = target;
+        CHECK(same_bits(together, first));
+        for (const std::size_t count : {1u, 2u, 5u, 6u, 7u}) {
+          for (const std::size_t begin : {std::size_t{0}, std::size_t{11}, all.rows - count}) {
+            Linear some{count, all.in, out};
+            const auto rows_of = [&](const Values& values, std::size_t width) {
+              return Values(values.data() + begin * width, values.data() + (begin + count) * width);
+            };
+            some.x = rows_of(all.x, all.in);
+            some.before = rows_of(all.before, out);
+            CAPTURE(begin);
+            CAPTURE(count);
+            CHECK(same_bits(some.run(device, epilogue), rows_of(together, out)));
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("query_key_value puts each part in its place and touches nothing else") {
+  const std::vector<Sequence> batches[] = {
+      {{0, 1}}, {{0, 7}}, {{5, 1}, {0, 1}, {9, 1}}, {{0, 13}, {3, 2}, {0, 1}, {7, 6}}};
+  const std::size_t capacity = 16;
+  for (const std::size_t width : {1u, 3u, 8u, 16u, 25u, 64u, 75u, 96u}) {
+    for (const auto& sequences : batches) {
+      std::size_t n_tokens = 0;
+      for (const Sequence& s : sequences) n_tokens += static_cast<std::size_t>(s.count);
+      const Values x = random_values(n_tokens * width, 5), w = random_values(3 * width * width, 6),
+                   bias = random_values(3 * width, 7);
+      const auto product = naive::linear(x, w, bias, n_tokens, width, 3 * width);
+
+      const std::size_t cache_size = sequences.size() * capacity * width;
+      naive::Doubles queries(n_tokens * width);
+      naive::Doubles keys(cache_size, static_cast<double>(kCanary)), values = keys;
+      std::size_t token = 0;
+      for (std::size_t s = 0; s < sequences.size(); ++s) {
+        for (int i = 0; i < sequences[s].count; ++i, ++token) {
+          const std::size_t place = (s * capacity + static_cast<std::size_t>(sequences[s].start + i)) * width;
+          const double* const row = product.data() + token * 3 * width;
+          std::copy_n(row, width, queries.data() + token * width);
+          std::copy_n(row + width, width, keys.data() + place);
+          std::copy_n(row + 2 * width, width, values.data() + place);
+        }
+      }
+
+      on_every_device([&](Device& device) {
+        const auto tokens = static_cast<std::int64_t>(n_tokens), columns = static_cast<std::int64_t>(width);
+        const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(capacity),
+                          columns};
+        KeysValues keys_values{upload(device, cache, Values(cache_size, kCanary)),
+                               upload(device, cache, Values(cache_size, kCanary))};
+        Tensor got = result_tensor(device, {tokens, columns});
+        device.query_key_value(make_batch(device, sequences), upload(device, {tokens, columns}, x),
+                               upload_weight(device, w, width, 3 * width),
+                               upload(device, {3 * columns}, bias), got, keys_values);
+        CAPTURE(width);
+        INFO(to_string(sequences));
+        CHECK(difference("queries", download(device, got), queries, width, tolerance(width)) == "");
+        CHECK(difference("keys", download(device, keys_values.keys), keys, width, tolerance(width)) == "");
+        CHECK(difference("values", download(device, keys_values.values), values, width, tolerance(width)) ==
+              "");
+      });
+    }
+  }
+}
+
+TEST_CASE("a token of query_key_value is the same to the bit alone and in a batch") {
+  const std::size_t width = 75, n_tokens = 13;
+  const std::int64_t columns = 75, rows = 13;
+  const Values x = random_values(n_tokens * width, 8), w = random_values(3 * width * width, 9),
+               bias = random_values(3 * width, 10);
+  on_every_device([&](Device& device) {
+    const Weight weight = upload_weight(device, w, width, 3 * width);
+    const Tensor device_bias = upload(device, {3 * columns}, bias);
+    const auto run = [&](std::size_t first, std::int64_t count) {
+      const Shape shape{count, columns};
+      KeysValues keys_values{result_tensor(device, {1, count, columns}),
+                             result_tensor(device, {1, count, columns})};
+      Tensor queries = result_tensor(device, shape);
+      const float* const begin = x.data() + first * width;
+      device.query_key_value(
+          make_batch(device, {{0, static_cast<int>(count)}}),
+          upload(device, shape, Values(begin, begin + static_cast<std::size_t>(count) * width)), weight,
+          device_bias, queries, keys_values);
+      return std::vector<Values>{download(device, queries), download(device, keys_values.keys),
+                                 download(device, keys_values.values)};
+    };
+    const auto together = run(0, rows);
+    for (std::size_t t = 0; t < n_tokens; ++t) {
+      const auto alone = run(t, 1);
+      for (std::size_t part = 0; part < 3; ++part) {
+        const float* const row = together[part].data() + t * width;
+        CAPTURE(t);
+        CAPTURE(part);
+        CHECK(same_bits(alone[part], Values(row, row + width)));
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace staircase

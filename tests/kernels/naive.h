@@ -1,0 +1,100 @@
+// The operations once more, as their formulas read: plain loops in double precision, with nothing in common
+// with the kernels but the mathematics.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <vector>
+
+#include "kernels/device.h"
+
+namespace staircase::naive {
+
+using Values = std::vector<float>;
+using Doubles = std::vector<double>;
+using std::size_t;
+
+/// `count` new tokens of a sequence, the first of them at position `start`.
+struct Sequence {
+  int start = 0;
+  int count = 0;
+};
+
+inline double gelu(double x) {
+  constexpr double kPi = 3.14159265358979323846;
+  return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / kPi) * (x + 0.044715 * x * x * x)));
+}
+
+/// x [rows, in], w [in, out], bias [out] or empty, before [rows, out]: what kAdd adds to.
+inline Doubles linear(const Values& x, const Values& w, const Values& bias, size_t rows, size_t in,
+                      size_t out, Epilogue epilogue = Epilogue::kStore, const Values& before = {}) {
+  Doubles result(rows * out);
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t o = 0; o < out; ++o) {
+      double sum = bias.empty() ? 0.0 : static_cast<double>(bias[o]);
+      for (size_t i = 0; i < in; ++i) {
+        sum += static_cast<double>(x[r * in + i]) * static_cast<double>(w[i * out + o]);
+      }
+      if (epilogue == Epilogue::kGelu) sum = gelu(sum);
+      if (epilogue == Epilogue::kAdd) sum += static_cast<double>(before[r * out + o]);
+      result[r * out + o] = sum;
+    }
+  }
+  return result;
+}
+
+/// x [rows, width], weight and bias [width].
+inline Doubles layer_norm(const Values& x, const Values& weight, const Values& bias, double epsilon,
+                          size_t rows, size_t width) {
+  Doubles result(rows * width);
+  for (size_t r = 0; r < rows; ++r) {
+    const float* const row = x.data() + r * width;
+    double mean = 0.0, variance = 0.0;
+    for (size_t i = 0; i < width; ++i) mean += static_cast<double>(row[i]) / static_cast<double>(width);
+    for (size_t i = 0; i < width; ++i) {
+      variance += std::pow(static_cast<double>(row[i]) - mean, 2.0) / static_cast<double>(width);
+    }
+    for (size_t i = 0; i < width; ++i) {
+      const double normal = (static_cast<double>(row[i]) - mean) / std::sqrt(variance + epsilon);
+      result[r * width + i] = normal * static_cast<double>(weight[i]) + static_cast<double>(bias[i]);
+    }
+  }
+  return result;
+}
+
+/// queries [n_tokens, width], keys and values [n_sequences, capacity, width].
+inline Doubles attention(const std::vector<Sequence>& sequences, const Values& queries, const Values& keys,
+                         const Values& values, size_t capacity, size_t width, size_t n_head) {
+  const size_t head_size = width / n_head;
+  Doubles result(queries.size());
+  size_t token = 0;
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    for (int q = 0; q < sequences[s].count; ++q, ++token) {
+      const auto seen = static_cast<size_t>(sequences[s].start + q + 1);
+      for (size_t head = 0; head < n_head; ++head) {
+        const size_t first = head * head_size;
+        Doubles scores(seen);
+        for (size_t p = 0; p < seen; ++p) {
+          for (size_t i = first; i < first + head_size; ++i) {
+            scores[p] += static_cast<double>(queries[token * width + i]) *
+                         static_cast<double>(keys[(s * capacity + p) * width + i]);
+          }
+          scores[p] /= std::sqrt(static_cast<double>(head_size));
+        }
+        const double largest = *std::max_element(scores.begin(), scores.end());
+        double sum = 0.0;
+        for (double& score : scores) sum += score = std::exp(score - largest);
+        for (size_t p = 0; p < seen; ++p) {
+          for (size_t i = first; i < first + head_size; ++i) {
+            result[token * width + i] +=
+                scores[p] / sum * static_cast<double>(values[(s * capacity + p) * width + i]);
+          }
+        }
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace staircase::naive
