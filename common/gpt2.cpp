@@ -127,12 +127,18 @@ std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, 
     const int row = static_cast<int>(starts.size()), length = static_cast<int>(sequence.size());
     const int start = cache == nullptr ? 0 : cache->length(row);
     check_input(sequence, start, count);
-    if (cache != nullptr) cache->append(row, length);
     tokens.insert(tokens.end(), sequence.begin(), sequence.end());
     offsets.push_back(static_cast<std::int32_t>(tokens.size()));
     starts.push_back(start);
     for (int i = length - count; i < length; ++i) wanted.push_back(offsets[starts.size() - 1] + i);
     longest = std::max<std::int64_t>(longest, length);
+  }
+  // Only now that every sequence is known to be good does the cache change.
+  if (cache != nullptr) {
+    int row = 0;
+    for (const std::span<const int> sequence : sequences) {
+      cache->append(row++, static_cast<int>(sequence.size()));
+    }
   }
   const auto n_tokens = static_cast<std::int64_t>(tokens.size());
   const auto n_sequences = static_cast<std::int64_t>(starts.size());
