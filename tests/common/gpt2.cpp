@@ -1,0 +1,489 @@
+// The whole model: against Hugging Face transformers, against plain loops for odd sizes, and against itself
+// with a cache, in batches and from every layout of a weight file.
+#include "common/gpt2.h"
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "common/error.h"
+#include "common/safetensors.h"
+#include "tests/compare.h"
+#include "tests/kernels/naive.h"
+#include "tests/tiny_model.h"
+
+namespace staircase {
+namespace {
+
+using Values = std::vector<float>;
+using Tokens = std::vector<int>;
+
+const std::filesystem::path kSource = STAIRCASE_SOURCE_TREE;
+
+Gpt2& tales() {
+  static Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cpu_device(2));
+  return model;
+}
+
+Gpt2 load_tiny(const TinyModel& model, const std::string& dtype = "F32", const std::string& prefix = "") {
+  const TemporaryFolder folder;
+  model.write(folder.path(), dtype, prefix);
+  return Gpt2::load(folder.path(), make_cpu_device(2));
+}
+
+Values copy(std::span<const float> values) {
+  return {values.begin(), values.end()};
+}
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+/// The message of the Error that `call` throws.
+template <typename Call>
+std::string error_of(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+Tokens some_tokens(std::size_t count, int vocab_size, std::uint32_t seed = 1) {
+  std::mt19937 generator(seed);
+  Tokens tokens(count);
+  for (int& token : tokens) token = static_cast<int>(generator() % static_cast<std::uint32_t>(vocab_size));
+  return tokens;
+}
+
+/// The simplest cache there can be: memory for all positions from the start. NaN fills what was never written
+/// or was given up, so nobody reads it unnoticed.
+class TestCache final : public KvCache {
+ public:
+  TestCache(Gpt2& model, int rows, int capacity)
+      : capacity_(capacity), lengths_(static_cast<std::size_t>(rows)) {
+    width_ = model.config().n_embd;
+    for (int l = 0; l < model.config().n_layer; ++l) {
+      const std::vector<std::int64_t> shape{rows, capacity, width_};
+      layers_.push_back(
+          {model.device().allocate(DType::kFloat32, shape), model.device().allocate(DType::kFloat32, shape)});
+    }
+    for (int row = 0; row < rows; ++row) forget(row, 0);
+  }
+
+  int length(int row) const override { return lengths_[static_cast<std::size_t>(row)]; }
+
+  void append(int row, int count) override {
+    if (length(row) + count > capacity_) throw Error("the cache is full");
+    lengths_[static_cast<std::size_t>(row)] += count;
+  }
+
+  KeysValues layer(int index) override { return layers_[static_cast<std::size_t>(index)]; }
+
+  void truncate(int row, int length) override {
+    lengths_[static_cast<std::size_t>(row)] = length;
+    forget(row, length);
+  }
+
+  std::size_t bytes() const override { return 0; }
+
+ private:
+  void forget(int row, int from) {
+    for (const KeysValues& layer : layers_) {
+      for (const Tensor* tensor : {&layer.keys, &layer.values}) {
+        float* const first = tensor->data<float>() + row * capacity_ * width_;
+        std::fill(first + from * width_, first + capacity_ * width_, std::numeric_limits<float>::quiet_NaN());
+      }
+    }
+  }
+
+  int capacity_;
+  int width_ = 0;
+  std::vector<int> lengths_;
+  std::vector<KeysValues> layers_;
+};
+
+struct Reference {
+  nlohmann::json cases;
+  Safetensors tensors;
+
+  static const Reference& get() {
+    static const Reference reference = [] {
+      const std::filesystem::path folder = kSource / "tests/reference";
+      std::ifstream file(folder / "logits.json");
+      return Reference{nlohmann::json::parse(file).at("cases"), Safetensors(folder / "logits.safetensors")};
+    }();
+    return reference;
+  }
+
+  const nlohmann::json& by_name(const std::string& name) const {
+    for (const auto& c : cases) {
+      if (c.at("name") == name) return c;
+    }
+    throw Error("no reference case {}", name);
+  }
+
+  Values values(const std::string& name) const {
+    const StoredTensor* const stored = tensors.find(name);
+    REQUIRE_MESSAGE(stored != nullptr, name);
+    Values values(stored->bytes.size() / sizeof(float));
+    std::memcpy(values.data(), stored->bytes.data(), stored->bytes.size());
+    return values;
+  }
+};
+
+// ── Against transformers
+// ─────────────────────────────────────────────────────────────────────────────────────
+
+TEST_CASE("the logits are those of transformers") {
+  double largest = 0.0;
+  for (const auto& reference : Reference::get().cases) {
+    const std::string name = reference.at("name");
+    CAPTURE(name);
+    const Values want = Reference::get().values(name + ".last_logits");
+    const Values got = copy(tales().next_logits(reference.at("tokens").get<Tokens>()));
+    CHECK(difference(name + ".last_logits", got, want, want.size(), 1e-4) == "");
+    CHECK(argmax(got) == reference.at("argmax").get<int>());
+    largest = std::max(largest, largest_difference<float>(got, want).largest);
+  }
+  MESSAGE("largest difference of a logit: ", largest);
+}
+
+TEST_CASE("the mean negative log-likelihood of each text is that of transformers") {
+  for (const auto& reference : Reference::get().cases) {
+    if (reference.at("mean_nll").is_null()) continue;
+    const auto tokens = reference.at("tokens").get<Tokens>();
+    const auto vocab_size = static_cast<std::size_t>(tales().config().vocab_size);
+    const std::span<const float> logits = tales().last_logits(tokens, static_cast<int>(tokens.size()));
+    REQUIRE(logits.size() == tokens.size() * vocab_size);
+    double nll = 0.0;
+    for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
+      const auto row = logits.subspan(i * vocab_size, vocab_size);
+      double sum = 0.0;
+      for (const float logit : row) sum += std::exp(static_cast<double>(logit));
+      nll += std::log(sum) - static_cast<double>(row[static_cast<std::size_t>(tokens[i + 1])]);
+    }
+    CAPTURE(reference.at("name").get<std::string>());
+    CHECK(nll / static_cast<double>(tokens.size() - 1) ==
+          doctest::Approx(reference.at("mean_nll").get<double>()).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("every hidden state is that of transformers, and the first that differs is named first") {
+  const auto& reference = Reference::get().by_name("len17");
+  const auto tokens = reference.at("tokens").get<Tokens>();
+  std::vector<std::string> names;
+  std::vector<Values> states;
+  tales().observe([&](std::string_view name, std::span<const float> values) {
+    names.push_back("len17." + std::string(name));
+    states.push_back(copy(values));
+  });
+  const Values logits = copy(tales().last_logits(tokens, 17));
+  tales().observe(nullptr);
+
+  std::vector<std::string> wanted_names = reference.at("all_positions");
+  const std::vector<double> scales = reference.at("all_positions_max_abs");
+  names.insert(names.begin(), "len17.logits");
+  states.insert(states.begin(), logits);
+  REQUIRE(names == wanted_names);
+  double largest = 0.0;
+  // The logits, first in the list, come last of all.
+  for (std::size_t i = 1; i <= names.size(); ++i) {
+    const std::size_t n = i % names.size();
+    const Values want = Reference::get().values(names[n]);
+    CHECK(difference(names[n], states[n], want, want.size() / 17, 2e-6 * scales[n]) == "");
+    largest = std::max(largest, largest_difference<float>(states[n], want).largest / scales[n]);
+  }
+  MESSAGE("largest difference of a hidden state, relative to the largest value of its layer: ", largest);
+}
+
+// ── Against plain loops
+// ──────────────────────────────────────────────────────────────────────────────────────
+
+/// Logits after every token, [tokens.size(), vocab_size].
+Values naive_logits(const TinyModel& model, const Tokens& tokens) {
+  const std::size_t rows = tokens.size(), width = static_cast<std::size_t>(model.n_embd),
+                    inner = static_cast<std::size_t>(model.n_inner),
+                    vocab = static_cast<std::size_t>(model.vocab_size);
+  const auto narrow = [](const naive::Doubles& values) { return Values(values.begin(), values.end()); };
+  const auto norm = [&](const Values& x, const std::string& name) {
+    return narrow(naive::layer_norm(x, model.values(name + ".weight"), model.values(name + ".bias"), 1e-5,
+                                    rows, width));
+  };
+  const auto linear = [&](const Values& x, const std::string& name, std::size_t in, std::size_t out,
+                          Epilogue epilogue, const Values& before = {}) {
+    return narrow(naive::linear(x, model.values(name + ".weight"), model.values(name + ".bias"), rows, in,
+                                out, epilogue, before));
+  };
+  Values x(rows * width);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const auto token = static_cast<std::size_t>(tokens[i / width]);
+    x[i] = model.values("wte.weight")[token * width + i % width] + model.values("wpe.weight")[i];
+  }
+  for (int l = 0; l < model.n_layer; ++l) {
+    const std::string block = fmt::format("h.{}.", l);
+    const Values qkv =
+        linear(norm(x, block + "ln_1"), block + "attn.c_attn", width, 3 * width, Epilogue::kStore);
+    Values parts[3];
+    for (std::size_t i = 0; i < qkv.size(); ++i) parts[i / width % 3].push_back(qkv[i]);
+    const Values attended =
+        narrow(naive::attention({{0, static_cast<int>(rows)}}, parts[0], parts[1], parts[2], rows, width,
+                                static_cast<std::size_t>(model.n_head)));
+    x = linear(attended, block + "attn.c_proj", width, width, Epilogue::kAdd, x);
+    const Values hidden = linear(norm(x, block + "ln_2"), block + "mlp.c_fc", width, inner, Epilogue::kGelu);
+    x = linear(hidden, block + "mlp.c_proj", inner, width, Epilogue::kAdd, x);
+  }
+  Values output_layer(width * vocab);
+  for (std::size_t i = 0; i < output_layer.size(); ++i) {
+    output_layer[i] = model.values("wte.weight")[i % vocab * width + i / vocab];
+  }
+  return narrow(naive::linear(norm(x, "ln_f"), output_layer, {}, rows, width, vocab));
+}
+
+TEST_CASE("a model of odd sizes gives the logits of plain loops, at every position up to the last") {
+  const TinyModel tiny;
+  Gpt2 model = load_tiny(tiny);
+  for (const std::size_t length : {1u, 2u, 15u, 16u, 37u}) {
+    const Tokens tokens = some_tokens(length, tiny.vocab_size);
+    const Values want = naive_logits(tiny, tokens);
+    for (const std::size_t count : {std::size_t{1}, (length + 1) / 2, length}) {
+      CAPTURE(length);
+      const Values got = copy(model.last_logits(tokens, static_cast<int>(count)));
+      const Values last(want.end() - static_cast<std::ptrdiff_t>(count * 101), want.end());
+      CHECK(difference("logits", got, last, 101, 2e-5) == "");
+    }
+  }
+}
+
+// ── Batches and caches
+// ───────────────────────────────────────────────────────────────────────────────────────
+
+TEST_CASE("a batch of sequences of different lengths gives each what it gets alone") {
+  std::vector<Tokens> texts;
+  for (const auto& reference : Reference::get().cases) texts.push_back(reference.at("tokens").get<Tokens>());
+  const std::vector<std::span<const int>> batch(texts.begin(), texts.end());
+  const Values together = copy(tales().next_logits(batch));
+  const std::size_t vocab_size = 4096;
+  REQUIRE(together.size() == texts.size() * vocab_size);
+  for (std::size_t s = 0; s < texts.size(); ++s) {
+    CAPTURE(texts[s].size());
+    const auto row = std::span(together).subspan(s * vocab_size, vocab_size);
+    CHECK(same_bits(row, tales().next_logits(texts[s])));
+  }
+}
+
+TEST_CASE("prefill and decoding with a cache give what recomputing gives") {
+  const auto tokens = Reference::get().by_name("len64").at("tokens").get<Tokens>();
+  const std::size_t vocab_size = 4096;
+  const Values want = copy(tales().last_logits(tokens, 64));
+  // How many tokens go in at a time, after a prefill of the first number.
+  for (const std::vector<std::size_t>& steps : {std::vector<std::size_t>{1, 1},
+                                                {5, 1},
+                                                {16, 1},
+                                                {40, 1},
+                                                {63, 1},
+                                                {64, 1},
+                                                {1, 5},
+                                                {7, 17},
+                                                {20, 33}}) {
+    TestCache cache(tales(), 1, 64 + 3);
+    std::size_t done = 0;
+    while (done < tokens.size()) {
+      const std::size_t count = std::min(done == 0 ? steps[0] : steps[1], tokens.size() - done);
+      const auto next = std::span(tokens).subspan(done, count);
+      const Values got = copy(tales().last_logits(next, static_cast<int>(count), &cache));
+      done += count;
+      REQUIRE(cache.length(0) == static_cast<int>(done));
+      const Values rows(want.begin() + static_cast<std::ptrdiff_t>((done - count) * vocab_size),
+                        want.begin() + static_cast<std::ptrdiff_t>(done * vocab_size));
+      CAPTURE(steps[0]);
+      CAPTURE(steps[1]);
+      CAPTURE(done);
+      CHECK(difference("logits", got, rows, vocab_size, 1e-4) == "");
+    }
+  }
+}
+
+TEST_CASE("a cache can be used up to the last position of the context") {
+  const auto tokens = Reference::get().by_name("len512").at("tokens").get<Tokens>();
+  const Values want = Reference::get().values("len512.last_logits");
+  TestCache cache(tales(), 1, 512);
+  tales().next_logits(std::span(tokens).first(510), cache);
+  tales().next_logits(std::span(tokens).subspan(510, 1), cache);
+  const Values got = copy(tales().next_logits(std::span(tokens).last(1), cache));
+  CHECK(difference("len512.last_logits", got, want, want.size(), 1e-4) == "");
+  CHECK(error_of([&] { tales().next_logits(std::span(tokens).last(1), cache); }) ==
+        "513 tokens do not fit into the model's context of 512 positions");
+  CHECK(cache.length(0) == 512);
+}
+
+TEST_CASE("after a roll-back everything is as if the rejected tokens had never been") {
+  const auto tokens = Reference::get().by_name("len64").at("tokens").get<Tokens>();
+  const auto rejected = some_tokens(23, 4096, 7);
+  for (const std::size_t draft : {1u, 4u, 23u}) {
+    TestCache straight(tales(), 1, 100), detour(tales(), 1, 100);
+    for (TestCache* cache : {&straight, &detour}) tales().next_logits(std::span(tokens).first(20), *cache);
+    tales().next_logits(std::span(rejected).first(draft), detour);
+    detour.truncate(0, 20);
+    for (std::size_t i = 20; i < 30; ++i) {
+      const Values want = copy(tales().next_logits(std::span(tokens).subspan(i, 1), straight));
+      CAPTURE(draft);
+      CAPTURE(i);
+      CHECK(same_bits(tales().next_logits(std::span(tokens).subspan(i, 1), detour), want));
+    }
+  }
+}
+
+TEST_CASE("rows of one cache may differ in length and grow by different numbers of tokens") {
+  const TinyModel tiny;
+  Gpt2 model = load_tiny(tiny);
+  const std::vector<Tokens> texts = {some_tokens(36, 101, 1), some_tokens(20, 101, 2),
+                                     some_tokens(37, 101, 3)};
+  const std::vector<std::vector<std::size_t>> rounds = {{1, 17, 20}, {30, 1, 1}, {1, 1, 16}, {4, 1, 0}};
+  TestCache cache(model, 3, 41);
+  std::vector<std::size_t> done(3);
+  for (const auto& counts : rounds) {
+    std::vector<std::span<const int>> batch;
+    for (std::size_t s = 0; s < 3; ++s) {
+      if (counts[s] > 0) batch.push_back(std::span(texts[s]).subspan(done[s], counts[s]));
+      done[s] += counts[s];
+    }
+    const Values got = copy(model.next_logits(batch, &cache));
+    for (std::size_t s = 0; s < batch.size(); ++s) {
+      const Values want = naive_logits(
+          tiny, Tokens(texts[s].begin(), texts[s].begin() + static_cast<std::ptrdiff_t>(done[s])));
+      const Values row(got.begin() + static_cast<std::ptrdiff_t>(s * 101),
+                       got.begin() + static_cast<std::ptrdiff_t>((s + 1) * 101));
+      CAPTURE(s);
+      CAPTURE(done[s]);
+      CHECK(difference("logits", row, Values(want.end() - 101, want.end()), 101, 2e-5) == "");
+    }
+  }
+}
+
+TEST_CASE("the number of threads changes no bit of the logits") {
+  const auto tokens = Reference::get().by_name("len64").at("tokens").get<Tokens>();
+  const Values want = copy(tales().next_logits(tokens));
+  for (const int threads : {1, 3}) {
+    Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cpu_device(threads));
+    CHECK(same_bits(model.next_logits(tokens), want));
+  }
+}
+
+// ── Errors
+// ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+TEST_CASE("input that the model cannot take is refused in one sentence") {
+  const Tokens tokens = some_tokens(512, 4096);
+  const auto refused = [&](Tokens input, int count = 1) {
+    return error_of([&] { tales().last_logits(input, count); });
+  };
+  CHECK(refused({}) == "the model needs at least one token to say what comes next");
+  CHECK(refused(Tokens(513, 0)) == "513 tokens do not fit into the model's context of 512 positions");
+  CHECK(refused({5, -1}) == "token -1 is not in the model's vocabulary of 4096 tokens");
+  CHECK(refused({4096}) == "token 4096 is not in the model's vocabulary of 4096 tokens");
+  CHECK(refused({1, 2, 3}, 0) == "logits after the last 0 of 3 tokens were asked for");
+  CHECK(refused({1, 2, 3}, -1) == "logits after the last -1 of 3 tokens were asked for");
+  CHECK(refused({1, 2, 3}, 4) == "logits after the last 4 of 3 tokens were asked for");
+  CHECK(refused(tokens) == "no error");
+  CHECK(refused({0, 4095}, 2) == "no error");
+}
+
+TEST_CASE("a refused batch leaves the cache as it was") {
+  const Tokens good = {1, 2, 3}, bad = {4, 4096};
+  TestCache cache(tales(), 2, 16);
+  const std::vector<std::span<const int>> batch{good, bad};
+  CHECK(contains(error_of([&] { tales().next_logits(batch, &cache); }), "token 4096"));
+  CHECK(cache.length(0) == 0);
+  CHECK(cache.length(1) == 0);
+}
+
+// ── Weight files
+// ─────────────────────────────────────────────────────────────────────────────────────────────
+
+TEST_CASE("every layout of a weight file gives the same logits") {
+  TinyModel tiny;
+  const Tokens tokens = some_tokens(20, tiny.vocab_size);
+  const Values want = copy(load_tiny(tiny).next_logits(tokens));
+  for (const bool extras : {false, true}) {
+    if (extras) {
+      tiny.add_masks();
+      tiny.tensors["lm_head.weight"] = tiny.tensors["wte.weight"];
+    }
+    for (const std::string dtype : {"F32", "F16", "BF16"}) {
+      for (const std::string prefix : {"", "transformer."}) {
+        CAPTURE(dtype);
+        CAPTURE(prefix);
+        CAPTURE(extras);
+        CHECK(same_bits(load_tiny(tiny, dtype, prefix).next_logits(tokens), want));
+      }
+    }
+  }
+}
+
+TEST_CASE("tensors of different formats may stand in one file") {
+  TinyModel tiny;
+  const Tokens tokens = some_tokens(20, tiny.vocab_size);
+  const Values want = copy(load_tiny(tiny).next_logits(tokens));
+  const char* const dtypes[] = {"F32", "BF16", "F16"};
+  std::size_t i = 0;
+  for (auto& [name, tensor] : tiny.tensors) tensor.dtype = dtypes[i++ % 3];
+  CHECK(same_bits(load_tiny(tiny).next_logits(tokens), want));
+}
+
+TEST_CASE("a weight file that contradicts config.json is refused with the names of file and tensor") {
+  const auto refused = [](const std::string& tensor, const auto& change) {
+    TinyModel tiny;
+    change(tiny);
+    const std::string error = error_of([&] { load_tiny(tiny); });
+    CAPTURE(error);
+    CHECK(contains(error, "model.safetensors"));
+    CHECK(contains(error, tensor));
+    CHECK(!contains(error, "\n"));
+    return error;
+  };
+  for (const std::string name :
+       {"wte.weight", "wpe.weight", "h.1.attn.c_attn.bias", "h.0.ln_1.weight", "ln_f.bias"}) {
+    const std::string missing = refused(name, [&](TinyModel& tiny) { tiny.tensors.erase(name); });
+    CHECK(contains(missing, "has no tensor"));
+  }
+  const std::string transposed = refused("h.0.mlp.c_fc.weight", [](TinyModel& tiny) {
+    tiny.tensors["h.0.mlp.c_fc.weight"].shape = {50, 24};
+  });
+  CHECK(contains(transposed, "has shape [50, 24], but config.json asks for [24, 50]"));
+  refused("wte.weight", [](TinyModel& tiny) { tiny.vocab_size = 102; });
+  refused("wpe.weight", [](TinyModel& tiny) { tiny.n_positions = 36; });
+  refused("h.2.ln_1.weight", [](TinyModel& tiny) { tiny.n_layer = 3; });
+  refused("h.0.attn.c_attn.bias", [](TinyModel& tiny) {
+    tiny.tensors["h.0.attn.c_attn.bias"].shape = {1, 72};
+  });
+  const std::string integers =
+      refused("wpe.weight", [](TinyModel& tiny) { tiny.tensors["wpe.weight"].dtype = "I64"; });
+  CHECK(contains(integers, "I64; F32, F16 and BF16 can be read"));
+}
+
+TEST_CASE("weights that are no numbers end in an error and not in a token") {
+  for (const std::string name :
+       {"wte.weight", "h.1.mlp.c_fc.weight", "h.0.attn.c_attn.bias", "ln_f.weight"}) {
+    for (const float value :
+         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+      TinyModel tiny;
+      tiny.tensors[name].values[5] = value;
+      CAPTURE(name);
+      CAPTURE(value);
+      const std::string error = error_of([&] { load_tiny(tiny).next_logits(some_tokens(20, 101)); });
+      CHECK(contains(error, "broken"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace staircase
