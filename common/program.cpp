@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "common/error.h"
@@ -30,6 +31,18 @@ std::string read_standard_input() {
 std::shared_ptr<Device> make_device(const std::string& name, int threads) {
   if (name == "cuda") throw Error("--device cuda: this program was built for the CPU only");
   return make_cpu_device(threads);
+}
+
+/// One line for a person. A standard error that takes none changes nothing.
+void say(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stderr);
+}
+
+/// Throws Error when standard output takes no more.
+void print_help(const std::string& help) {
+  if (std::fputs(help.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
+    throw Error("standard output takes no more text: {}", std::strerror(errno));
+  }
 }
 
 }  // namespace
@@ -63,7 +76,7 @@ struct Program::Impl {
                   json ? Output::Form::kJson : Output::Form::kText);
     run(gpt2, tokens, output);
     output.close(gpt2.weight_bytes(), 0);
-    fmt::print(stderr, "{}\n", to_string(output.statistics()));
+    say(to_string(output.statistics()));
   }
 };
 
@@ -115,24 +128,26 @@ void Program::add_flag(const std::string& name, bool& value, const std::string& 
 
 int Program::run(int argc, char** argv, const Run& run) {
   try {
-    impl_->app.parse(argc, argv);
+    try {
+      impl_->app.parse(argc, argv);
+    } catch (const CLI::CallForHelp&) {
+      print_help(impl_->app.help());
+      return 0;
+    }
     impl_->check();
     impl_->run(run);
     return 0;
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", impl_->app.help());
-    return 0;
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "error: {} (--help lists the options)\n", error.what());
+    say(fmt::format("error: {} (--help lists the options)", error.what()));
     return 2;
   } catch (const UsageError& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
+    say(fmt::format("error: {}", error.what()));
     return 2;
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "error: out of memory\n");
+    say("error: out of memory");
     return 1;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
+    say(fmt::format("error: {}", error.what()));
     return 1;
   }
 }
