@@ -1,0 +1,214 @@
+// Output: what reaches standard output, and when.
+#include "common/output.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "common/error.h"
+#include "tests/tiny_model.h"
+
+namespace staircase {
+namespace {
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer tokenizer = Tokenizer::load(STAIRCASE_SOURCE_TREE "/models/tales-6m");
+  return tokenizer;
+}
+
+/// Standard output goes to a file until the end of the scope.
+class Captured {
+ public:
+  explicit Captured(const std::string& file = "")
+      : file_(file.empty() ? (folder_.path() / "out").string() : file) {
+    std::fflush(stdout);
+    saved_ = dup(STDOUT_FILENO);
+    const int to = open(file_.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    REQUIRE(to >= 0);
+    dup2(to, STDOUT_FILENO);
+    close(to);
+  }
+  ~Captured() {
+    std::fflush(stdout);
+    std::clearerr(stdout);
+    dup2(saved_, STDOUT_FILENO);
+    close(saved_);
+  }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+
+  /// All that has been written so far, without a flush.
+  std::string text() const {
+    std::ifstream file(file_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+ private:
+  TemporaryFolder folder_;
+  std::filesystem::path file_;
+  int saved_ = -1;
+};
+
+/// What a run prints that chooses these tokens.
+std::string printed(const std::vector<int>& tokens, FinishReason reason, Output::Form form) {
+  Captured captured;
+  Output output(tokenizer(), 4095, {321}, form);
+  const OnToken on_token = output.on_token();
+  for (const int token : tokens) on_token({token});
+  output.finish(reason);
+  output.close(1000, 20);
+  return captured.text();
+}
+
+std::vector<std::string> keys(const nlohmann::ordered_json& object) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object.items()) names.push_back(name);
+  return names;
+}
+
+TEST_CASE("text reaches standard output token by token, and the prompt does not") {
+  const std::string text = "The queen smiled.";
+  const std::vector<int> tokens = tokenizer().encode(text);
+  REQUIRE(tokens.size() >= 3);
+  std::vector<std::string> after_each;
+  {
+    Captured captured;
+    Output output(tokenizer(), 4095, {321}, Output::Form::kText);
+    const OnToken on_token = output.on_token();
+    for (const int token : tokens) {
+      on_token({token});
+      after_each.push_back(captured.text());
+    }
+  }
+  std::string want;
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    want += tokenizer().bytes(tokens[i]);
+    CHECK(after_each[i] == want);
+  }
+  CHECK(want == text);
+}
+
+TEST_CASE("a character is printed with its last byte and not before") {
+  // In this vocabulary each byte of a character beyond ASCII is a token.
+  const std::vector<int> tokens = tokenizer().encode("a😀é");
+  REQUIRE(tokens.size() == 7);
+  std::vector<std::string> after_each;
+  {
+    Captured captured;
+    Output output(tokenizer(), 4095, {321}, Output::Form::kText);
+    const OnToken on_token = output.on_token();
+    for (const int token : tokens) {
+      on_token({token});
+      after_each.push_back(captured.text());
+    }
+  }
+  CHECK(after_each == std::vector<std::string>{"a", "a", "a", "a", "a😀", "a😀", "a😀é"});
+}
+
+TEST_CASE("a character that is never finished ends as a replacement character") {
+  std::vector<int> tokens = tokenizer().encode("a😀");
+  tokens.pop_back();
+  CHECK(printed(tokens, FinishReason::kLength, Output::Form::kText) == "a\uFFFD\n");
+  const auto json =
+      nlohmann::ordered_json::parse(printed(tokens, FinishReason::kLength, Output::Form::kJson));
+  CHECK(json["sequences"][0]["text"] == "a\uFFFD");
+  CHECK(json["sequences"][0]["token_ids"] == tokens);
+}
+
+TEST_CASE("the end-of-text token that ends a run is a token but no text") {
+  CHECK(printed({321, 4095}, FinishReason::kEos, Output::Form::kText) == "The\n");
+  const auto json =
+      nlohmann::ordered_json::parse(printed({321, 4095}, FinishReason::kEos, Output::Form::kJson));
+  CHECK(json["sequences"][0]["text"] == "The");
+  CHECK(json["sequences"][0]["token_ids"] == std::vector<int>{321, 4095});
+  CHECK(json["sequences"][0]["finish_reason"] == "eos");
+}
+
+TEST_CASE("an end-of-text token inside a run is text like any other") {
+  CHECK(printed({4095, 4095, 321}, FinishReason::kLength, Output::Form::kText) ==
+        "<|endoftext|><|endoftext|>The\n");
+  CHECK(printed({321, 4095}, FinishReason::kLength, Output::Form::kText) == "The<|endoftext|>\n");
+}
+
+TEST_CASE("no token at all is an empty text") {
+  CHECK(printed({}, FinishReason::kLength, Output::Form::kText) == "\n");
+  const auto json = nlohmann::ordered_json::parse(printed({}, FinishReason::kLength, Output::Form::kJson));
+  CHECK(json["sequences"][0]["token_ids"] == nlohmann::ordered_json::array());
+  CHECK(json["stats"]["new_tokens"] == 0);
+  CHECK(json["stats"]["ms_per_token"] == 0.0);
+  CHECK(json["stats"]["tokens_per_second"] == 0.0);
+}
+
+TEST_CASE("the JSON object has the documented keys in their order and no other") {
+  const std::string text = printed({321, 11}, FinishReason::kLength, Output::Form::kJson);
+  CHECK(text.back() == '\n');
+  CHECK(text.find('\n') == text.size() - 1);
+  const auto json = nlohmann::ordered_json::parse(text);
+  CHECK(keys(json) == std::vector<std::string>{"sequences", "stats"});
+  REQUIRE(json["sequences"].size() == 1);
+  CHECK(keys(json["sequences"][0]) ==
+        std::vector<std::string>{"prompt_token_ids", "token_ids", "text", "finish_reason"});
+  CHECK(keys(json["stats"]) == std::vector<std::string>{"prompt_tokens", "new_tokens", "prefill_ms",
+                                                        "ms_per_token", "tokens_per_second", "weight_bytes",
+                                                        "cache_bytes"});
+  CHECK(json["sequences"][0]["prompt_token_ids"] == std::vector<int>{321});
+  CHECK(json["sequences"][0]["finish_reason"] == "length");
+  CHECK(json["stats"]["prompt_tokens"] == 1);
+  CHECK(json["stats"]["new_tokens"] == 2);
+  CHECK(json["stats"]["weight_bytes"] == 1000);
+  CHECK(json["stats"]["cache_bytes"] == 20);
+}
+
+TEST_CASE("each sequence of a run is an entry of its own") {
+  std::string text;
+  {
+    Captured captured;
+    Output output(tokenizer(), 4095, {321}, Output::Form::kJson);
+    for (const int token : {11, 321}) {
+      const OnToken on_token = output.on_token();
+      on_token({token});
+      on_token({4095});
+      output.finish(FinishReason::kEos);
+    }
+    output.close(0, 0);
+    text = captured.text();
+  }
+  const auto json = nlohmann::ordered_json::parse(text);
+  REQUIRE(json["sequences"].size() == 2);
+  CHECK(json["sequences"][0]["text"] == ",");
+  CHECK(json["sequences"][1]["text"] == "The");
+  CHECK(json["stats"]["new_tokens"] == 4);
+}
+
+TEST_CASE("the time per token is the mean over the tokens behind the first of each sequence") {
+  Statistics statistics;
+  statistics.decode_ms = 30.0;
+  statistics.decode_tokens = 3;
+  CHECK(statistics.ms_per_token() == doctest::Approx(10.0));
+  CHECK(statistics.tokens_per_second() == doctest::Approx(100.0));
+}
+
+TEST_CASE("a full disk is an error") {
+  if (!std::filesystem::exists("/dev/full")) return;
+  for (const Output::Form form : {Output::Form::kText, Output::Form::kJson}) {
+    std::string message;
+    {
+      Captured captured("/dev/full");
+      try {
+        Output output(tokenizer(), 4095, {321}, form);
+        output.on_token()({321});
+        output.close(0, 0);
+      } catch (const Error& error) {
+        message = error.what();
+      }
+    }
+    CHECK(message.find("standard output takes no more text") == 0);
+  }
+}
+
+}  // namespace
+}  // namespace staircase

@@ -1,0 +1,247 @@
+// The frame of the steps' programs, from outside: step 01 is run as a person or a script would run it.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "tests/tiny_model.h"
+
+namespace staircase {
+namespace {
+
+using Tokens = std::vector<int>;
+using nlohmann::json;
+
+struct Result {
+  int status = -1;
+  std::string out, err;
+};
+
+std::string read(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+/// Runs step 01 by a shell: `arguments` as they are typed, redirections included.
+Result run(const std::string& arguments, const std::string& input = "") {
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  std::ofstream(folder.path() / "in", std::ios::binary) << input;
+  const std::string command =
+      fmt::format("'{}' <{}/in >{}/out 2>{}/err {}", STAIRCASE_STEP_01, path, path, path, arguments);
+  const int status = std::system(command.c_str());
+  Result result{WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(folder.path() / "out"),
+                read(folder.path() / "err")};
+  INFO(arguments);
+  INFO(result.err);
+  CHECK(WIFEXITED(status));
+  CHECK(result.status <= 2);
+  CHECK(result.err.find("terminate called") == std::string::npos);
+  return result;
+}
+
+/// Checks that a run fails with that status and one line on standard error which contains `part`.
+void check_refused(const std::string& arguments, int status, const std::string& part,
+                   const std::string& input = "") {
+  const Result result = run(arguments, input);
+  CAPTURE(arguments.substr(0, 200));
+  CAPTURE(result.err);
+  CHECK(result.status == status);
+  CHECK(result.out == "");
+  CHECK(result.err.starts_with("error: "));
+  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+  CHECK(result.err.find(part) != std::string::npos);
+}
+
+json run_json(const std::string& arguments, const std::string& input = "") {
+  const Result result = run("--json " + arguments, input);
+  CAPTURE(result.err);
+  REQUIRE(result.status == 0);
+  return json::parse(result.out);
+}
+
+Tokens prompt_of(const json& object) {
+  return object.at("sequences").at(0).at("prompt_token_ids");
+}
+
+Tokens tokens_of(const json& object) {
+  return object.at("sequences").at(0).at("token_ids");
+}
+
+TEST_CASE("wrong usage ends with status 2 and a sentence that names the option") {
+  check_refused("--threads 0", 2, "--threads");
+  check_refused("--threads -1", 2, "--threads");
+  check_refused("--threads 2x", 2, "--threads");
+  check_refused("--device tpu", 2, "--device");
+  check_refused("--max-new-tokens abc", 2, "--max-new-tokens");
+  check_refused("--max-new-tokens 2.5", 2, "--max-new-tokens");
+  check_refused("--max-new-tokens 99999999999", 2, "--max-new-tokens");
+  check_refused("--no-such-option", 2, "--no-such-option");
+  check_refused("something", 2, "something");
+  check_refused("--prompt", 2, "--prompt");
+}
+
+TEST_CASE("what fails ends with status 1 and a sentence") {
+  check_refused("--model /no/such/folder", 1, "/no/such/folder");
+  check_refused("--model ''", 1, "config.json");
+  check_refused("--prompt - <&-", 1, "standard input cannot be read");
+  check_refused("--prompt - </", 1, "standard input cannot be read");
+}
+
+TEST_CASE("--device cuda without CUDA in the build says so") {
+  const Result result = run("--device cuda --max-new-tokens 1");
+  if (result.status == 0) return;  // a build and a machine with CUDA
+  CHECK(result.status == 1);
+  CHECK(result.err.starts_with("error: --device cuda: "));
+  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+}
+
+TEST_CASE("--help goes to standard output and names every option") {
+  const Result result = run("--help");
+  CHECK(result.status == 0);
+  CHECK(result.err == "");
+  for (const char* const option :
+       {"--model", "--prompt", "--device", "--threads", "--json", "--max-new-tokens"}) {
+    CHECK(result.out.find(option) != std::string::npos);
+  }
+}
+
+TEST_CASE("a pipe gets the new text and nothing else; the statistics go to standard error") {
+  const json object = run_json("--prompt 'The queen' --max-new-tokens 20");
+  const Result result = run("--prompt 'The queen' --max-new-tokens 20");
+  CHECK(result.status == 0);
+  CHECK(result.out == object["sequences"][0]["text"].get<std::string>() + "\n");
+  CHECK(std::count(result.err.begin(), result.err.end(), '\n') == 1);
+  CHECK(result.err.find("20 new tokens") != std::string::npos);
+}
+
+TEST_CASE("step 01 makes the reference's greedy choices wherever they are clear") {
+  std::ifstream file(STAIRCASE_SOURCE_TREE "/tests/reference/greedy.json");
+  const json references = json::parse(file);
+  int compared = 0;
+  for (const auto& reference : references.at("cases")) {
+    const auto prompt = reference.at("prompt").get<std::string>();
+    const auto want = reference.at("ids").get<Tokens>();
+    const auto gaps = reference.at("gaps").get<std::vector<double>>();
+    const auto prompt_ids = reference.at("prompt_ids").get<Tokens>();
+    if (prompt_ids.empty() || prompt_ids.size() + want.size() > 512) continue;
+    const json object = run_json(fmt::format("--prompt - --max-new-tokens {}", want.size()), prompt);
+    CAPTURE(reference.at("name").get<std::string>());
+    CHECK(prompt_of(object) == prompt_ids);
+    const Tokens got = tokens_of(object);
+    REQUIRE(got.size() == want.size());
+    for (std::size_t i = 0; i < want.size() && gaps[i] > 1e-3; ++i) {
+      CAPTURE(i);
+      CHECK(got[i] == want[i]);
+      ++compared;
+    }
+  }
+  CHECK(compared > 100);
+}
+
+TEST_CASE("an empty prompt begins a text from the end-of-text token") {
+  for (const char* const prompt : {"", "--prompt ''", "--prompt -"}) {
+    const json object = run_json(std::string(prompt) + " --max-new-tokens 2");
+    CHECK(prompt_of(object) == Tokens{4095});
+    CHECK(tokens_of(object).size() == 2);
+    CHECK(object["stats"]["prompt_tokens"] == 1);
+  }
+}
+
+TEST_CASE("standard input is taken byte for byte") {
+  const std::string nasty("\n a\tb\r\n\0c \xff\xfe\xc3 \xf0\x9f\x98\x80 \n", 20);
+  const Tokens all = prompt_of(run_json("--prompt - --max-new-tokens 0", nasty));
+  // What precedes the last line break must be the same, and the line break itself must be there.
+  const Tokens newline = prompt_of(run_json("--prompt - --max-new-tokens 0", "\n"));
+  REQUIRE(newline.size() == 1);
+  CHECK(all.front() == newline[0]);
+  CHECK(all.back() == newline[0]);
+  // This vocabulary has a token for each byte and merges of ASCII only: two bytes that are no character, and
+  // the four of the emoji, are a token each, so no byte can be lost unseen.
+  CHECK(all.size() >= 14);
+  const Tokens zero = prompt_of(run_json("--prompt - --max-new-tokens 0", std::string(1, '\0')));
+  CHECK(zero.size() == 1);
+  CHECK(std::count(all.begin(), all.end(), zero[0]) == 1);
+}
+
+TEST_CASE("a prompt that is no UTF-8 works, and the output is valid all the same") {
+  const json object = run_json("--prompt \"$(printf '\\377\\376hi')\" --max-new-tokens 3");
+  CHECK(prompt_of(object).size() >= 3);
+  CHECK(tokens_of(object).size() == 3);
+}
+
+TEST_CASE("a full disk or a closed output is an error and no crash") {
+  check_refused("--prompt hi --max-new-tokens 2 >&-", 1, "standard output takes no more text");
+  if (!std::filesystem::exists("/dev/full")) return;
+  check_refused("--prompt hi --max-new-tokens 2 >/dev/full", 1, "standard output takes no more text");
+  check_refused("--prompt hi --max-new-tokens 2 --json >/dev/full", 1, "standard output takes no more text");
+  check_refused("--help >/dev/full", 1, "standard output takes no more text");
+}
+
+TEST_CASE("a standard error that takes nothing costs the message and not the status") {
+  for (const std::string to : {"2>&-", "2>/dev/full"}) {
+    CHECK(run("--prompt hi --max-new-tokens 2 " + to).status == 0);
+    CHECK(run("--threads 0 " + to).status == 2);
+    CHECK(run("--model /no/such/folder " + to).status == 1);
+  }
+}
+
+TEST_CASE("prompt and new tokens may fill the context, and one token more is refused") {
+  // " a" is a token, and so is "a" at the start.
+  const auto text = [](int tokens) {
+    std::string text = "a";
+    for (int i = 1; i < tokens; ++i) text += " a";
+    return text;
+  };
+  const auto fits = [&](int prompt_tokens, int new_tokens) {
+    const json object =
+        run_json(fmt::format("--prompt - --max-new-tokens {}", new_tokens), text(prompt_tokens));
+    CHECK(prompt_of(object).size() == static_cast<std::size_t>(prompt_tokens));
+    CHECK(tokens_of(object).size() == static_cast<std::size_t>(new_tokens));
+  };
+  fits(1, 3);
+  fits(509, 3);
+  fits(511, 1);
+  fits(512, 0);
+  check_refused("--prompt - --max-new-tokens 3", 2, "03-context-window", text(510));
+  check_refused("--prompt - --max-new-tokens 1", 2, "03-context-window", text(512));
+  check_refused("--prompt - --max-new-tokens 0", 2, "03-context-window", text(513));
+  check_refused("--prompt - --max-new-tokens 2147483647", 2, "03-context-window", text(1));
+}
+
+TEST_CASE("a prompt of a megabyte is refused for its length") {
+  std::string text;
+  while (text.size() < (1u << 20)) text += "once upon a time ";
+  check_refused("--prompt -", 2, "03-context-window", text);
+  check_refused("--prompt -", 2, "03-context-window", std::string(1 << 20, 'a'));
+}
+
+TEST_CASE("the number of threads changes nothing in the output") {
+  const Tokens want = tokens_of(run_json("--prompt 'Once' --max-new-tokens 12 --threads 1"));
+  for (const int threads : {2, 3, 16}) {
+    CHECK(tokens_of(run_json(fmt::format("--prompt 'Once' --max-new-tokens 12 --threads {}", threads))) ==
+          want);
+  }
+}
+
+TEST_CASE("a broken model folder ends in one sentence") {
+  const TemporaryFolder folder;
+  TinyModel tiny;
+  tiny.write(folder.path());
+  const std::string option = fmt::format("--model {} --prompt hi", folder.path().string());
+  check_refused(option, 1, "vocab.json");
+  std::filesystem::resize_file(folder.path() / "model.safetensors", 1000);
+  check_refused(option, 1, "model.safetensors");
+  std::filesystem::remove(folder.path() / "model.safetensors");
+  check_refused(option, 1, "model.safetensors");
+  std::ofstream(folder.path() / "config.json") << "{";
+  check_refused(option, 1, "config.json");
+}
+
+}  // namespace
+}  // namespace staircase
