@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
+#include "common/message.h"
 
 namespace staircase {
 namespace {
@@ -159,7 +160,7 @@ void Output::show(const Token& token) {
     lines += fmt::format("{} {:<16} {:5.1f} % {}\n", chosen ? ">" : " ", text, 100.0f * candidate.probability,
                          bar(candidate.probability));
   }
-  fmt::print(stderr, "{}\n", lines);
+  say(lines);
 }
 
 }  // namespace staircase

@@ -10,7 +10,7 @@ namespace staircase {
 
 std::vector<float> softmax(std::span<const float> logits) {
   std::vector<float> probabilities(logits.begin(), logits.end());
-  if (!softmax(std::span<float>(probabilities))) {
+  if (!softmax_in_place(probabilities)) {
     throw Error("no token can be chosen: the options leave no logit that is a finite number");
   }
   return probabilities;

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "common/error.h"
+#include "common/message.h"
 #include "common/model_folder.h"
 #include "common/tokenizer.h"
 
@@ -31,11 +32,6 @@ std::string read_standard_input() {
 std::shared_ptr<Device> make_device(const std::string& name, int threads) {
   if (name == "cuda") throw Error("--device cuda: this program was built for the CPU only");
   return make_cpu_device(threads);
-}
-
-/// One line for a person. A standard error that takes none changes nothing.
-void say(const std::string& line) {
-  std::fputs((line + "\n").c_str(), stderr);
 }
 
 /// Throws Error when standard output takes no more.

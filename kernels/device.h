@@ -129,7 +129,7 @@ int argmax(std::span<const float> values);
 
 /// x becomes exp(x) / Σ exp(x) on the host, a distribution; -infinity becomes 0. Returns false, x being useless then,
 /// where there is none: nothing but -infinity, or +infinity or NaN among the values.
-bool softmax(std::span<float> x);
+bool softmax_in_place(std::span<float> x);
 
 /// The CPU, with that many threads. The SIMD instructions are chosen when the program starts.
 std::unique_ptr<Device> make_cpu_device(int threads);

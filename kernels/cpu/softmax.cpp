@@ -45,7 +45,7 @@ namespace staircase {
 
 HWY_EXPORT(softmax_of);
 
-bool softmax(std::span<float> x) {
+bool softmax_in_place(std::span<float> x) {
   if (x.empty()) return false;
   const float largest = x[static_cast<std::size_t>(argmax(x))];
   if (!std::isfinite(largest)) return false;
