@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <new>
 
 namespace staircase {
@@ -48,11 +47,11 @@ Tensor CpuDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
 }
 
 void CpuDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& destination) {
-  std::memcpy(destination.data<std::int32_t>(), source.data(), source.size_bytes());
+  std::copy(source.begin(), source.end(), destination.data<std::int32_t>());
 }
 
 void CpuDevice::copy_to_host(const Tensor& source, std::span<float> destination) {
-  std::memcpy(destination.data(), source.data<float>(), destination.size_bytes());
+  std::copy_n(source.data<float>(), destination.size(), destination.begin());
 }
 
 float* CpuDevice::scratch(std::size_t floats) {
