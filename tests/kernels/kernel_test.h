@@ -5,6 +5,8 @@
 #include <doctest/doctest.h>
 #include <hwy/targets.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -98,7 +100,8 @@ inline std::vector<std::int32_t> download_ints(Device& device, const Tensor& ten
   Values bits(count);
   device.copy_to_host(tensor, bits);
   std::vector<std::int32_t> values(count);
-  std::memcpy(values.data(), bits.data(), count * sizeof(float));
+  std::transform(bits.begin(), bits.end(), values.begin(),
+                 [](float value) { return std::bit_cast<std::int32_t>(value); });
   return values;
 }
 
