@@ -1,0 +1,76 @@
+#include "bench/generation.h"
+
+#include <limits>
+
+#include "bench/static_cache.h"
+#include "bench/timing.h"
+#include "common/error.h"
+#include "common/gpt2.h"
+#include "common/json_file.h"
+
+namespace staircase::bench {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kPrefills = 3;  // after one to warm up
+
+float gap_below(std::span<const float> logits, int best) {
+  float second = -std::numeric_limits<float>::infinity();
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (static_cast<int>(i) != best) second = std::max(second, logits[i]);
+  }
+  return logits[static_cast<std::size_t>(best)] - second;
+}
+
+}  // namespace
+
+json measure_generation(const GenerationOptions& options) {
+  const json prompts = parse_json_object(read_file(options.prompts), options.prompts.string());
+  const auto prefill = prompts.at("prefill").get<std::vector<int>>();
+  const auto prompt = prompts.at("decode").get<std::vector<int>>();
+  const std::shared_ptr<Device> device = make_cpu_device(options.threads);
+  Gpt2 model = Gpt2::load(options.model, device);
+  const Gpt2Config& config = model.config();
+  if (options.new_tokens < 2 || std::ssize(prompt) + options.new_tokens > config.n_positions) {
+    throw UsageError("--new-tokens {}: from 2 to {} fit behind the prompt", options.new_tokens,
+                     config.n_positions - std::ssize(prompt));
+  }
+  StaticCache cache(*device, config.n_layer, config.n_positions, config.n_embd);
+
+  // Greedy decoding; the clock runs from the first new token to the last.
+  std::vector<int> tokens;
+  std::vector<float> gaps;
+  const auto decode = [&](int count) {
+    cache.truncate(0, 0);
+    tokens = {argmax(model.next_logits(prompt, cache))};
+    return seconds_of([&] {
+      while (std::ssize(tokens) < count)
+        tokens.push_back(argmax(model.next_logits({&tokens.back(), 1}, cache)));
+    });
+  };
+  decode(8);
+  const double seconds = decode(options.new_tokens);
+  const std::vector<int> timed = tokens;
+
+  cache.truncate(0, 0);
+  std::span<const float> logits = model.next_logits(prompt, cache);
+  for (const int token : timed) {
+    gaps.push_back(gap_below(logits, token));
+    logits = model.next_logits({&token, 1}, cache);
+  }
+
+  json prefill_ms = json::array();
+  for (int i = 0; i <= kPrefills; ++i) {
+    cache.truncate(0, 0);
+    const double time = seconds_of([&] { tokens = {argmax(model.next_logits(prefill, cache))}; });
+    if (i > 0) prefill_ms.push_back(1e3 * time);
+  }
+  return {{"prefill_ms", prefill_ms},
+          {"prefill_token", tokens[0]},
+          {"decode_tokens_per_s", (options.new_tokens - 1) / seconds},
+          {"token_ids", timed},
+          {"gaps", gaps}};
+}
+
+}  // namespace staircase::bench

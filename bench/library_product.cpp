@@ -1,0 +1,111 @@
+#include "bench/library_product.h"
+
+#ifdef STAIRCASE_HAVE_DNNL
+
+#include <dnnl_version.h>
+
+#include <algorithm>
+#include <cstring>
+#include <oneapi/dnnl/dnnl.hpp>
+
+namespace staircase::bench {
+
+struct LibraryProduct::Impl {
+  dnnl::engine engine{dnnl::engine::kind::cpu, 0};
+  dnnl::stream stream{engine};
+  dnnl::matmul product;
+  dnnl::memory x, y;
+  std::vector<dnnl::memory> weights;
+};
+
+std::string library_name() {
+  const dnnl_version_t* const version = dnnl_version();
+  return "oneDNN " + std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
+         std::to_string(version->patch);
+}
+
+LibraryProduct::LibraryProduct(std::int64_t rows, std::int64_t in, std::int64_t out, const float* weights,
+                               int copies)
+    : impl_(std::make_unique<Impl>()) {
+  using dnnl::memory;
+  constexpr auto kFloat = memory::data_type::f32;
+  constexpr auto kRows = memory::format_tag::ab;
+  Impl& impl = *impl_;
+  const memory::desc x({rows, in}, kFloat, kRows), y({rows, out}, kFloat, kRows);
+  const memory::desc any({in, out}, kFloat, memory::format_tag::any);
+#if DNNL_VERSION_MAJOR >= 3
+  const dnnl::matmul::primitive_desc description(impl.engine, x, any, y);
+#else
+  const dnnl::matmul::primitive_desc description({x, any, y}, impl.engine);
+#endif
+  impl.product = dnnl::matmul(description);
+  impl.x = memory(x, impl.engine);
+  impl.y = memory(y, impl.engine);
+  std::fill_n(this->x(), rows * in, 0.0f);
+
+  memory stored(memory::desc({in, out}, kFloat, kRows), impl.engine, const_cast<float*>(weights));
+  for (int copy = 0; copy < copies; ++copy) {
+    impl.weights.emplace_back(description.weights_desc(), impl.engine);
+    if (copy == 0) {
+      dnnl::reorder(stored, impl.weights[0]).execute(impl.stream, stored, impl.weights[0]);
+      impl.stream.wait();
+    } else {
+      std::memcpy(impl.weights.back().get_data_handle(), impl.weights[0].get_data_handle(),
+                  description.weights_desc().get_size());
+    }
+  }
+}
+
+void LibraryProduct::run(int copy) {
+  impl_->product.execute(impl_->stream, {{DNNL_ARG_SRC, impl_->x},
+                                         {DNNL_ARG_WEIGHTS, impl_->weights[static_cast<std::size_t>(copy)]},
+                                         {DNNL_ARG_DST, impl_->y}});
+  impl_->stream.wait();
+}
+
+float* LibraryProduct::x() {
+  return static_cast<float*>(impl_->x.get_data_handle());
+}
+
+const float* LibraryProduct::y() {
+  return static_cast<const float*>(impl_->y.get_data_handle());
+}
+
+}  // namespace staircase::bench
+
+#else  // without the library
+
+#include "common/error.h"
+
+namespace staircase::bench {
+
+struct LibraryProduct::Impl {};
+
+std::string library_name() {
+  return "";
+}
+
+LibraryProduct::LibraryProduct(std::int64_t, std::int64_t, std::int64_t, const float*, int) {
+  throw Error("this program was built without oneDNN, so there is nothing to compare with");
+}
+
+void LibraryProduct::run(int) {}
+
+float* LibraryProduct::x() {
+  return nullptr;
+}
+
+const float* LibraryProduct::y() {
+  return nullptr;
+}
+
+}  // namespace staircase::bench
+
+#endif
+
+namespace staircase::bench {
+
+LibraryProduct::~LibraryProduct() = default;
+LibraryProduct::LibraryProduct(LibraryProduct&&) noexcept = default;
+
+}  // namespace staircase::bench

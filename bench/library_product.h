@@ -1,0 +1,37 @@
+// The yardstick: the same product done by a library, oneDNN, where the build found it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace staircase::bench {
+
+/// "oneDNN 2.6.3", or an empty string where it is not built in.
+std::string library_name();
+
+/// y = x W by the library: x [rows, in], W [in, out], y [rows, out], all float32, with as many threads as
+/// OpenMP was told. The weights lie in whatever layout the library likes best for that number of rows
+/// ("format any").
+class LibraryProduct {
+ public:
+  /// `weights` [in, out] row-major, brought into the library's layout `copies` times.
+  LibraryProduct(std::int64_t rows, std::int64_t in, std::int64_t out, const float* weights, int copies = 1);
+  ~LibraryProduct();
+  LibraryProduct(LibraryProduct&&) noexcept;
+
+  /// Multiplies by that copy of the weights.
+  void run(int copy = 0);
+
+  /// [rows, in]; zero at first.
+  float* x();
+  /// [rows, out].
+  const float* y();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace staircase::bench

@@ -1,0 +1,121 @@
+// The program behind tools/bench, which builds it, makes the models and calls it.
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "bench/generation.h"
+#include "bench/products.h"
+#include "bench/random_model.h"
+#include "bench/speed.h"
+#include "common/error.h"
+#include "common/model_folder.h"
+#include "kernels/device.h"
+
+using namespace staircase;
+using namespace staircase::bench;
+
+namespace {
+
+void write_json(const nlohmann::json& result, const std::string& file) {
+  if (file.empty()) return;
+  std::ofstream stream(file);
+  stream << result.dump(2) << '\n';
+  if (!stream.flush()) throw Error("--json {}: the file cannot be written", file);
+}
+
+/// Whatever may stand on the command line, for all commands.
+struct Options {
+  std::string model = "tales-6m", shape = "124m", prompts, folder, json_file;
+  int threads = available_processors(), rounds = 7, prompt_tokens = 0, new_tokens = 128, stream_mb = 1024;
+};
+
+/// Adds the commands to `app`; each runs when the command line has been read.
+void add_commands(CLI::App& app, Options& o) {
+  app.require_subcommand(1);
+  app.option_defaults()->always_capture_default();
+  const auto add_common = [&](CLI::App* command) {
+    command->add_option("--threads", o.threads, "threads on the CPU")->check(CLI::Range(1, 1024));
+    command->add_option("--json", o.json_file, "write all figures to this file");
+  };
+  const auto add_model = [&](CLI::App* command) {
+    command->add_option("--model", o.model, "folder of a GPT-2, or the name of one in models/");
+  };
+  const auto add_rounds = [&](CLI::App* command) {
+    command->add_option("--rounds", o.rounds, "samples of each measurement")->check(CLI::Range(1, 1000));
+  };
+
+  CLI::App* const speed = app.add_subcommand("speed", "prefill and decoding beside the machine's limits");
+  add_common(speed);
+  add_model(speed);
+  add_rounds(speed);
+  speed->add_option("--prompt-tokens", o.prompt_tokens, "0: 512, or the context where it is shorter")
+      ->check(CLI::Range(0, 1 << 20));
+  speed->callback([&o] {
+    const nlohmann::json result = measure_speed({.model = find_model(o.model),
+                                                 .threads = o.threads,
+                                                 .prompt_tokens = o.prompt_tokens,
+                                                 .rounds = o.rounds});
+    write_json(result, o.json_file);
+  });
+
+  CLI::App* const products = app.add_subcommand("products", "our matrix product against the library's");
+  add_common(products);
+  add_rounds(products);
+  products->add_option("--shape", o.shape, "whose products: 124m, 355m, 774m, 1558m");
+  products->add_option("--stream-mb", o.stream_mb, "weight copies to walk over, for products of few rows")
+      ->check(CLI::Range(1, 1 << 20));
+  products->callback([&o] {
+    const nlohmann::json result = compare_products({.config = published_shape(o.shape),
+                                                    .threads = o.threads,
+                                                    .rounds = o.rounds,
+                                                    .stream_bytes = 1048576.0 * o.stream_mb});
+    write_json(result, o.json_file);
+  });
+
+  CLI::App* const generation =
+      app.add_subcommand("generation", "one run of the comparison with other engines");
+  add_common(generation);
+  add_model(generation);
+  generation->add_option("--prompts", o.prompts, "JSON file with the two prompts")->required();
+  generation->add_option("--new-tokens", o.new_tokens, "tokens to decode");
+  generation->callback([&o] {
+    const nlohmann::json result = measure_generation({.model = find_model(o.model),
+                                                      .prompts = o.prompts,
+                                                      .threads = o.threads,
+                                                      .new_tokens = o.new_tokens});
+    write_json(result, o.json_file);
+  });
+
+  CLI::App* const random =
+      app.add_subcommand("random-model", "write a model of a published shape, weights random");
+  random->add_option("--shape", o.shape, "124m, 355m, 774m or 1558m")->required();
+  random->add_option("--folder", o.folder, "where to")->required();
+  random->callback([&o] { write_random_model(published_shape(o.shape), o.folder); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  CLI::App app("Measures the engine. tools/bench is the way to call it.");
+  try {
+    add_commands(app, options);
+    app.parse(argc, argv);
+    return 0;
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help("", CLI::AppFormatMode::All));
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "error: {} (--help lists the options)\n", error.what());
+    return 2;
+  } catch (const UsageError& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 2;
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "error: out of memory\n");
+    return 1;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "error: {}\n", error.what());
+    return 1;
+  }
+}

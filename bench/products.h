@@ -1,0 +1,21 @@
+// "Whose matrix product": the device's own against the library's, for the shapes of one model.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "common/config.h"
+
+namespace staircase::bench {
+
+struct ProductOptions {
+  Gpt2Config config;
+  int threads = 1;
+  int rounds = 5;
+  double stream_bytes = 1 << 30;  ///< of weight copies, for products of few rows
+};
+
+/// Measures, prints a table, and returns all figures. Throws Error where the library is not built in, and
+/// when the two disagree about a product.
+nlohmann::json compare_products(const ProductOptions& options);
+
+}  // namespace staircase::bench

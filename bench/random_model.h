@@ -1,0 +1,20 @@
+// Models with the shapes of the published GPT-2 and random weights, to measure what a real one would take
+// without a download: how fast a product is does not depend on the numbers in it.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "common/config.h"
+
+namespace staircase::bench {
+
+/// The shape of a published model: "124m", "355m", "774m" or "1558m" (Radford et al. 2019, table 2; the sizes
+/// as counted in the released files). Throws UsageError that lists them.
+Gpt2Config published_shape(const std::string& name);
+
+/// Writes config.json and model.safetensors (float32) into `folder`, which is made if needed. The weights are
+/// the same on every machine: normally distributed with deviation 0.02, norms around 1.
+void write_random_model(const Gpt2Config& config, const std::filesystem::path& folder);
+
+}  // namespace staircase::bench

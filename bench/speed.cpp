@@ -1,0 +1,276 @@
+#include "bench/speed.h"
+
+#include <omp.h>
+
+#include <deque>
+#include <optional>
+
+#include "bench/library_product.h"
+#include "bench/machine.h"
+#include "bench/peaks.h"
+#include "bench/static_cache.h"
+#include "bench/timing.h"
+#include "bench/work.h"
+#include "common/error.h"
+#include "common/gpt2.h"
+
+namespace staircase::bench {
+namespace {
+
+using nlohmann::json;
+
+/// Samples shorter than this are repeated: the clock and a thread that wakes up late would show in them.
+constexpr double kShortest = 0.02;
+
+/// Tokens decoded in one sample; the last context measured leaves room for them.
+constexpr int kDecodeSteps = 16;
+constexpr int kRoomForDecoding = 24;
+
+/// Any tokens do: no product is faster or slower for them.
+std::vector<int> some_tokens(int count, int vocab_size) {
+  std::vector<int> tokens(static_cast<std::size_t>(count));
+  std::uint32_t state = 1;
+  for (int& token : tokens) {
+    state = state * 1664525u + 1013904223u;
+    token = static_cast<int>((state >> 8) % static_cast<std::uint32_t>(vocab_size));
+  }
+  return tokens;
+}
+
+/// The products of one block by the library, one after the other.
+class LibraryBlock {
+ public:
+  LibraryBlock(const Gpt2Config& config, int rows) {
+    const std::int64_t d = config.n_embd, inner = config.n_inner;
+    for (const auto& [in, out] : {std::pair{d, 3 * d}, {d, d}, {d, inner}, {inner, d}}) {
+      const std::vector<float> weights(static_cast<std::size_t>(in * out), 0.01f);
+      products_.emplace_back(rows, in, out, weights.data());
+      std::fill_n(products_.back().x(), rows * in, 0.5f);
+    }
+  }
+
+  void run() {
+    for (LibraryProduct& product : products_) product.run();
+  }
+
+ private:
+  std::vector<LibraryProduct> products_;
+};
+
+/// A rate, from the work and the seconds that it took: the fastest sample gives the highest.
+json rate(double work, const Samples& seconds) {
+  return {{"median", work / seconds.median() / 1e9},
+          {"min", work / seconds.max() / 1e9},
+          {"max", work / seconds.min() / 1e9}};
+}
+
+json milliseconds(const Samples& seconds) {
+  return {{"median", 1e3 * seconds.median()}, {"min", 1e3 * seconds.min()}, {"max", 1e3 * seconds.max()}};
+}
+
+double percent(double part, double whole) {
+  return 100.0 * part / whole;
+}
+
+std::string range(const json& figure, int digits) {
+  return fmt::format("{:.{}f} ({:.{}f}–{:.{}f})", figure["median"].get<double>(), digits,
+                     figure["min"].get<double>(), digits, figure["max"].get<double>(), digits);
+}
+
+/// One line of the table; a column that has nothing to say is empty.
+void print_line(const std::string& what, const std::string& ms, const std::string& tokens_per_second,
+                const std::string& speed, const std::string& share) {
+  fmt::print("{:<24}{:>24}{:>10}{:>26}   {}\n", what, ms, tokens_per_second, speed, share);
+}
+
+void print_table(const json& result) {
+  const json& limits = result["limits"];
+  const auto median = [](const json& figure) { return figure["median"].get<double>(); };
+  fmt::print("\n");
+  print_line("", "ms: median (min–max)", "tokens/s", "GB/s or GFLOP/s", "share of the limit");
+  print_line("read bandwidth", "", "", range(limits["read_gb_per_s"], 1) + " GB/s", "");
+  print_line("multiply-adds", "", "", range(limits["multiply_add_gflop_per_s"], 0) + " GFLOP/s", "");
+  const json& library = limits["library_product_gflop_per_s"];
+  print_line("products of the library", "", "", library.is_null() ? "" : range(library, 0) + " GFLOP/s",
+             library.is_null() ? "oneDNN is not built in" : result["machine"]["library"].get<std::string>());
+
+  const json& prefill = result["prefill"];
+  std::string share =
+      fmt::format("{:.0f} % of the multiply-adds", prefill["percent_of_multiply_add"].get<double>());
+  if (!library.is_null()) {
+    share += fmt::format(", {:.0f} % of the library's products",
+                         prefill["percent_of_library_product"].get<double>());
+  }
+  print_line(fmt::format("prefill, {} tokens", prefill["tokens"].get<int>()), range(prefill["ms"], 2),
+             fmt::format("{:.0f}", prefill["tokens_per_s"].get<double>()),
+             fmt::format("{:.0f} GFLOP/s", median(prefill["gflop_per_s"])), share);
+  const auto print_bytes = [&](const std::string& what, const json& figures) {
+    print_line(what, range(figures["ms"], 3), fmt::format("{:.1f}", figures["tokens_per_s"].get<double>()),
+               fmt::format("{:.1f} GB/s", median(figures["gb_per_s"])),
+               fmt::format("{:.0f} % of the read bandwidth", figures["percent_of_read"].get<double>()));
+  };
+  print_bytes("one-token pass", result["one_token_pass"]);
+  for (const json& decode : result["decode"]) {
+    print_bytes(fmt::format("decode, context {}", decode["context"].get<int>()), decode);
+  }
+  const json& load = result["load"];
+  fmt::print(
+      "\nload: {:.1f} ms ({:.1f} GB/s); peak memory {:.0f} MB after loading, {:.0f} MB after running; "
+      "weights "
+      "{:.0f} MB\n",
+      load["ms"].get<double>(), load["gb_per_s"].get<double>(),
+      load["peak_bytes_after_loading"].get<double>() / 1e6,
+      load["peak_bytes_after_running"].get<double>() / 1e6, load["weight_bytes"].get<double>() / 1e6);
+}
+
+}  // namespace
+
+json measure_speed(const SpeedOptions& options) {
+  omp_set_num_threads(options.threads);  // for the library; the device is told its own
+  const std::shared_ptr<Device> device = make_cpu_device(options.threads);
+  const Machine machine = this_machine(device->description(), options.threads);
+  print(machine);
+
+  std::optional<Gpt2> loaded;
+  const double load_seconds = seconds_of([&] { loaded.emplace(Gpt2::load(options.model, device)); });
+  const std::size_t peak_after_loading = peak_memory();
+  Gpt2& model = *loaded;
+  const Gpt2Config& config = model.config();
+  const auto weight_bytes = static_cast<double>(model.weight_bytes());
+  fmt::print(
+      "{}: {} blocks, n_embd {}, {} heads, {} tokens in the vocabulary, {:.1f} MB of float32 weights\n",
+      options.model.filename().string(), config.n_layer, config.n_embd, config.n_head, config.vocab_size,
+      weight_bytes / 1e6);
+
+  const int prompt_tokens =
+      options.prompt_tokens == 0 ? std::min(512, config.n_positions) : options.prompt_tokens;
+  if (prompt_tokens > config.n_positions) {
+    throw UsageError("--prompt-tokens {}: the model's context is {} positions", prompt_tokens,
+                     config.n_positions);
+  }
+  const std::vector<int> text = some_tokens(config.n_positions, config.vocab_size);
+  const std::span<const int> prompt = std::span(text).first(static_cast<std::size_t>(prompt_tokens));
+  const std::span<const int> one_token = std::span(text).first(1);
+
+  StaticCache cache(*device, config.n_layer, config.n_positions, config.n_embd);
+  std::vector<int> contexts;
+  for (const int context : {16, 256, config.n_positions - kRoomForDecoding}) {
+    if (context > (contexts.empty() ? 0 : contexts.back()) &&
+        context <= config.n_positions - kRoomForDecoding)
+      contexts.push_back(context);
+  }
+  if (contexts.empty()) throw Error("a context of {} positions is too short to measure", config.n_positions);
+  model.next_logits(std::span(text).first(static_cast<std::size_t>(contexts.back())), cache);
+
+  Task prefill{[&] { return seconds_per_call(kShortest, [&] { model.next_logits(prompt); }); }, {}};
+  Task one_token_pass{[&] { return seconds_per_call(kShortest, [&] { model.next_logits(one_token); }); }, {}};
+  std::deque<Task> decodes;
+  for (const int context : contexts) {
+    decodes.push_back({[&, context] {
+                         const auto steps = [&] {
+                           cache.jump_to(context);
+                           int token = text[0];
+                           for (int i = 0; i < kDecodeSteps; ++i)
+                             token = argmax(model.next_logits(std::span(&token, 1), cache));
+                         };
+                         return seconds_per_call(kShortest, steps) / kDecodeSteps;
+                       },
+                       {}});
+  }
+  // Once each before the limits' own buffers exist, so that the memory is the model's and nothing else's.
+  model.next_logits(prompt);
+  const std::size_t peak_after_running = peak_memory();
+
+  ReadBandwidth bandwidth(*device, model.weight_bytes(), options.threads);
+  Task read{[&] { return seconds_per_call(kShortest, [&] { bandwidth.read(); }); }, {}};
+  constexpr int kSteps = 100'000;
+  double multiply_add_operations = 0.0;
+  Task multiply_adds{[&] {
+                       return seconds_per_call(kShortest, [&] {
+                         multiply_add_operations = multiply_add(options.threads, kSteps);
+                       });
+                     },
+                     {}};
+  std::optional<LibraryBlock> library;
+  if (!machine.library.empty()) library.emplace(config, prompt_tokens);
+  Task library_products{[&] { return seconds_per_call(kShortest, [&] { library->run(); }); }, {}};
+
+  std::vector<Task*> tasks{&read, &multiply_adds, &prefill, &one_token_pass};
+  if (library) tasks.insert(tasks.begin() + 2, &library_products);
+  for (Task& decode : decodes) tasks.push_back(&decode);
+  measure_in_rounds(tasks, options.rounds);
+
+  // From seconds to figures.
+  const json read_rate = rate(static_cast<double>(bandwidth.bytes()), read.seconds);
+  const json multiply_add_rate = rate(multiply_add_operations, multiply_adds.seconds);
+  const json library_rate =
+      library ? rate(prompt_tokens * block_operations(config), library_products.seconds) : json();
+  const auto median = [](const json& figure) { return figure["median"].get<double>(); };
+
+  const double operations = prefill_operations(config, prompt_tokens);
+  const json prefill_rate = rate(operations, prefill.seconds);
+  json prefill_figures{{"tokens", prompt_tokens},
+                       {"ms", milliseconds(prefill.seconds)},
+                       {"tokens_per_s", prompt_tokens / prefill.seconds.median()},
+                       {"gflop", operations / 1e9},
+                       {"gflop_per_s", prefill_rate},
+                       {"percent_of_multiply_add", percent(median(prefill_rate), median(multiply_add_rate))},
+                       {"percent_of_library_product", nullptr}};
+  if (library) {
+    prefill_figures["percent_of_library_product"] = percent(median(prefill_rate), median(library_rate));
+  }
+  const auto bytes_figures = [&](const Task& task, double bytes) {
+    const json gb_per_s = rate(bytes, task.seconds);
+    return json{{"ms", milliseconds(task.seconds)},
+                {"tokens_per_s", 1 / task.seconds.median()},
+                {"bytes", bytes},
+                {"gb_per_s", gb_per_s},
+                {"percent_of_read", percent(median(gb_per_s), median(read_rate))}};
+  };
+  json decode_figures = json::array();
+  for (std::size_t i = 0; i < contexts.size(); ++i) {
+    const double mean_context = contexts[i] + (kDecodeSteps - 1) / 2.0;
+    json figures = bytes_figures(decodes[i], decode_bytes(config, model.weight_bytes(), mean_context));
+    figures["context"] = contexts[i];
+    decode_figures.push_back(figures);
+  }
+  const json result{
+      {"machine",
+       {{"build", machine.build},
+        {"compiler", machine.compiler},
+        {"optimised", machine.optimised},
+        {"cpu", machine.cpu},
+        {"device", machine.device},
+        {"processors", machine.processors},
+        {"library", machine.library}}},
+      {"threads", options.threads},
+      {"rounds", options.rounds},
+      {"model",
+       {{"name", options.model.filename().string()},
+        {"n_layer", config.n_layer},
+        {"n_embd", config.n_embd},
+        {"n_head", config.n_head},
+        {"n_inner", config.n_inner},
+        {"n_positions", config.n_positions},
+        {"vocab_size", config.vocab_size},
+        {"dtype", "float32"}}},
+      {"load",
+       {{"ms", 1e3 * load_seconds},
+        {"gb_per_s", weight_bytes / load_seconds / 1e9},
+        {"weight_bytes", model.weight_bytes()},
+        {"cache_bytes", cache.bytes()},
+        {"peak_bytes_after_loading", peak_after_loading},
+        {"peak_bytes_after_running", peak_after_running}}},
+      {"limits",
+       {{"read_gb_per_s", read_rate},
+        {"read_buffer_bytes", bandwidth.bytes()},
+        {"multiply_add_gflop_per_s", multiply_add_rate},
+        {"library_product_gflop_per_s", library_rate}}},
+      {"prefill", prefill_figures},
+      {"one_token_pass", bytes_figures(one_token_pass, decode_bytes(config, model.weight_bytes(), 0))},
+      {"decode", decode_figures}};
+  print_table(result);
+  return result;
+}
+
+}  // namespace staircase::bench

@@ -1,0 +1,19 @@
+// How fast one model runs, beside what the machine could do at best.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+namespace staircase::bench {
+
+struct SpeedOptions {
+  std::filesystem::path model;
+  int threads = 1;
+  int prompt_tokens = 0;  ///< 0: 512, or the model's context where that is shorter
+  int rounds = 7;
+};
+
+/// Measures, prints a table, and returns all figures.
+nlohmann::json measure_speed(const SpeedOptions& options);
+
+}  // namespace staircase::bench

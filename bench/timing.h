@@ -1,0 +1,69 @@
+// How the benchmark takes time: in rounds, one sample of everything a round, so that a machine that slows
+// down for a while slows the work and the limit that it is compared with alike.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace staircase::bench {
+
+/// One number a round.
+class Samples {
+ public:
+  void add(double value) { values_.push_back(value); }
+  bool empty() const { return values_.empty(); }
+  const std::vector<double>& values() const { return values_; }
+
+  double min() const { return *std::min_element(values_.begin(), values_.end()); }
+  double max() const { return *std::max_element(values_.begin(), values_.end()); }
+  double median() const {
+    std::vector<double> sorted = values_;
+    std::sort(sorted.begin(), sorted.end());
+    const std::size_t middle = sorted.size() / 2;
+    return sorted.size() % 2 == 1 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+  }
+
+ private:
+  std::vector<double> values_;
+};
+
+/// Seconds that `work` took.
+template <typename Work>
+double seconds_of(const Work& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Seconds per call of `work`: it is called once to warm the caches, then until `at_least` seconds have
+/// passed.
+template <typename Work>
+double seconds_per_call(double at_least, const Work& work) {
+  work();
+  double total = 0.0;
+  int calls = 0;
+  do {
+    total += seconds_of(work);
+    ++calls;
+  } while (total < at_least);
+  return total / calls;
+}
+
+/// A thing to measure: `sample` measures it once and returns the seconds.
+struct Task {
+  std::function<double()> sample;
+  Samples seconds;
+};
+
+/// Every round takes one sample of each task.
+inline void measure_in_rounds(const std::vector<Task*>& tasks, int rounds) {
+  for (int round = 0; round < rounds; ++round) {
+    for (Task* task : tasks) task->seconds.add(task->sample());
+  }
+}
+
+}  // namespace staircase::bench

@@ -1,0 +1,24 @@
+#include "bench/work.h"
+
+namespace staircase::bench {
+
+double block_operations(const Gpt2Config& config) {
+  const double d = config.n_embd, inner = config.n_inner;
+  return 2 * (3 * d * d + d * d + 2 * d * inner);
+}
+
+double prefill_operations(const Gpt2Config& config, std::int64_t n) {
+  const double d = config.n_embd, tokens = static_cast<double>(n);
+  const double attention = 2 * d * tokens * (tokens + 1);
+  const double full_block = tokens * block_operations(config) + attention;
+  const double last_block = tokens * 4 * d * d + block_operations(config) - 4 * d * d + 4 * d * tokens;
+  return (config.n_layer - 1) * full_block + last_block + 2 * d * config.vocab_size;
+}
+
+double decode_bytes(const Gpt2Config& config, std::size_t weight_bytes, double n) {
+  const double d = config.n_embd, four = sizeof(float);
+  return static_cast<double>(weight_bytes) - (config.n_positions - 1) * d * four +
+         2 * config.n_layer * (n + 1) * d * four;
+}
+
+}  // namespace staircase::bench

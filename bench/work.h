@@ -1,0 +1,31 @@
+// How much work a GPT-2 is: the floating-point operations and the bytes that the results cannot be had
+// without. What an engine does beyond that counts against it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/config.h"
+
+namespace staircase::bench {
+
+/// Operations of the four products of one block for one token, 2 a weight: queries, keys and values (3 d²),
+/// attention's output (d²), and the MLP (2 d · n_inner), d being n_embd.
+double block_operations(const Gpt2Config& config);
+
+/// Operations to know what comes after n tokens:
+///
+///   all blocks but the last    n · block_operations + 2 d n (n + 1) for the attention: query p sees p keys,
+///   and
+///                              each pair costs 2 d for the score and 2 d for the weighted sum of values
+///   the last block             keys and values of all tokens, 4 d² n; all else only for the last token
+///   output layer               2 d · vocab_size, for the last token
+///
+/// Norms, softmax and GELU are left out: a thousandth of the whole.
+double prefill_operations(const Gpt2Config& config, std::int64_t n);
+
+/// Bytes to read for one more token at a context of n: the weights (all but the rows of the position table
+/// that belong to other positions), and the keys and values of n + 1 tokens.
+double decode_bytes(const Gpt2Config& config, std::size_t weight_bytes, double n);
+
+}  // namespace staircase::bench
