@@ -1,0 +1,74 @@
+"""One run of Hugging Face transformers for tools/bench --peers: generate(), float32, not compiled."""
+
+import argparse
+import json
+import time
+
+import torch
+import transformers
+
+
+class Clock:
+    """As a streamer, it sees the prompt first and then each token as it is known."""
+
+    def __init__(self):
+        self.times = []
+
+    def put(self, _):
+        self.times.append(time.perf_counter())
+
+    def end(self):
+        pass
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--prompts", required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--new-tokens", type=int, required=True)
+    parser.add_argument("--json", required=True)
+    arguments = parser.parse_args()
+    with open(arguments.prompts, encoding="utf-8") as file:
+        prompts = json.load(file)
+
+    torch.set_num_threads(arguments.threads)
+    transformers.logging.set_verbosity_error()
+    model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None  # nothing ends the text early
+    model.generation_config.pad_token_id = 0
+
+    def generate(tokens, count):
+        clock, prompt = Clock(), torch.tensor([tokens])
+        with torch.inference_mode():
+            start = time.perf_counter()
+            out = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=count,
+                                 streamer=clock)
+        # times[0] is the prompt, times[1] the first new token
+        return out[0, len(tokens):].tolist(), clock.times[1] - start, clock.times[-1] - clock.times[1]
+
+    def gaps(tokens, first):
+        """How far the best logit lay above the second, from the token behind tokens[:first] on."""
+        with torch.inference_mode():
+            best = model(torch.tensor([tokens])).logits[0, first - 1:].topk(2).values
+        return (best[:, 0] - best[:, 1]).tolist()
+
+    decode, prefill, count = prompts["decode"], prompts["prefill"], arguments.new_tokens
+    generate(decode, 8)
+    tokens, _, seconds = generate(decode, count)
+    prefill_runs = [generate(prefill, 1) for _ in range(4)][1:]  # the first warms up
+    result = {
+        "version": f"transformers {transformers.__version__}, PyTorch {torch.__version__}",
+        "prefill_ms": [1e3 * run[1] for run in prefill_runs],
+        "prefill_token": prefill_runs[0][0][0],
+        "prefill_gap": gaps(prefill, len(prefill))[0],
+        "decode_tokens_per_s": (count - 1) / seconds,
+        "token_ids": tokens,
+        "gaps": gaps(decode + tokens[:-1], len(decode)),
+    }
+    with open(arguments.json, "w", encoding="utf-8") as file:
+        json.dump(result, file)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+#!/usr/bin/env python3
+"""The benchmark runs and its figures can be true. How fast anything is, no test asks.
+
+usage: bench_test.py BENCH_PROGRAM
+"""
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = "bench"
+
+
+def run(*command):
+    return subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=120, check=False)
+
+
+def numbers(value, path=""):
+    """Every number in a JSON document, with the way to it."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from numbers(inner, f"{path}.{key}")
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from numbers(inner, f"{path}[{index}]")
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        yield path, value
+
+
+class Speed(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "speed.json")
+            cls.done = run(PROGRAM, "speed", "--model", ROOT / "models" / "tales-1m", "--threads", 1,
+                           "--prompt-tokens", 16, "--rounds", 1, "--json", file)
+            cls.result = json.loads(file.read_text()) if file.exists() else None
+
+    def test_it_prints_a_table(self):
+        self.assertEqual(self.done.returncode, 0, self.done.stderr)
+        for word in ("1 thread", "read bandwidth", "prefill, 16 tokens", "decode, context 16", "decode, context 488",
+                     "peak memory"):
+            self.assertIn(word, self.done.stdout)
+
+    def test_every_figure_is_positive(self):
+        for path, value in numbers(self.result):
+            self.assertTrue(math.isfinite(value) and value > 0, f"{path} is {value}")
+
+    def test_figures_fit_together(self):
+        prefill = self.result["prefill"]
+        limit = self.result["limits"]["multiply_add_gflop_per_s"]["median"]
+        self.assertAlmostEqual(prefill["percent_of_multiply_add"] / 100, prefill["gflop_per_s"]["median"] / limit)
+        self.assertAlmostEqual(prefill["gflop"] / prefill["ms"]["median"] * 1e3, prefill["gflop_per_s"]["median"])
+        read = self.result["limits"]["read_gb_per_s"]["median"]
+        for figures in [self.result["one_token_pass"], *self.result["decode"]]:
+            self.assertAlmostEqual(figures["percent_of_read"] / 100, figures["gb_per_s"]["median"] / read)
+            self.assertLessEqual(figures["ms"]["min"], figures["ms"]["max"])
+
+    def test_the_work_is_counted_right(self):
+        # tales-1m: 2 blocks, width 128, MLP 512, 4096 tokens; 16 tokens to read
+        block, pairs = 2 * (3 + 1 + 8) * 128 * 128, 16 * 17 / 2
+        last = 16 * 2 * 2 * 128 * 128 + 2 * (1 + 1 + 8) * 128 * 128 + 4 * 128 * 16
+        self.assertAlmostEqual(self.result["prefill"]["gflop"] * 1e9,
+                               16 * block + 4 * 128 * pairs + last + 2 * 128 * 4096)
+        # one more token after one sample's mean context, 16 + 7.5: all weights, one row of positions, the cache
+        self.assertAlmostEqual(self.result["decode"][0]["bytes"],
+                               self.result["load"]["weight_bytes"] - 511 * 128 * 4 + 2 * 2 * 24.5 * 128 * 4)
+
+
+class Generation(unittest.TestCase):
+    def test_the_model_does_not_depend_on_the_clock(self):
+        with tempfile.TemporaryDirectory() as folder:
+            prompts, file = Path(folder, "prompts.json"), Path(folder, "out.json")
+            prompts.write_text(json.dumps({"prefill": [1, 2, 3], "decode": [4, 5]}))
+            texts = []
+            for _ in range(2):
+                done = run(PROGRAM, "generation", "--model", ROOT / "models" / "tales-1m", "--prompts", prompts,
+                           "--new-tokens", 10, "--json", file)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                result = json.loads(file.read_text())
+                self.assertEqual((len(result["token_ids"]), len(result["gaps"])), (10, 10))
+                self.assertGreater(min(result["gaps"]), 0)
+                self.assertGreater(result["decode_tokens_per_s"], 0)
+                texts.append(result["token_ids"])
+            self.assertEqual(*texts)
+
+
+class Errors(unittest.TestCase):
+    def check(self, status, sentence, *command):
+        done = run(*command)
+        self.assertEqual(done.returncode, status, done.stderr)
+        self.assertIn(sentence, done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+
+    def test_of_the_program(self):
+        self.check(2, "the shapes are 124m", PROGRAM, "random-model", "--shape", "9m", "--folder", "/nonexistent")
+        self.check(1, "no such model", PROGRAM, "speed", "--model", "nothing")
+        self.check(2, "context is 512", PROGRAM, "speed", "--model", ROOT / "models" / "tales-1m", "--prompt-tokens", 513)
+
+    def test_of_the_tool(self):
+        tool = ROOT / "tools" / "bench"
+        self.check(2, "invalid choice: '9m'", tool, "--shape", "9m")
+        self.check(2, "no list of thread counts", tool, "--threads", "1,none")
+        self.check(2, "there is no folder", tool, "--json", "/nonexistent/out.json")
+        self.assertIn("--peers", run(tool, "--help").stdout)
+
+
+if __name__ == "__main__":
+    PROGRAM = sys.argv.pop(1)
+    unittest.main()
