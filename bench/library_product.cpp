@@ -15,6 +15,7 @@ struct LibraryProduct::Impl {
   dnnl::stream stream{engine};
   dnnl::matmul product;
   dnnl::memory x, y;
+  std::vector<Tensor> allocated;
   std::vector<dnnl::memory> weights;
 };
 
@@ -24,8 +25,8 @@ std::string library_name() {
          std::to_string(version->patch);
 }
 
-LibraryProduct::LibraryProduct(std::int64_t rows, std::int64_t in, std::int64_t out, const float* weights,
-                               int copies)
+LibraryProduct::LibraryProduct(Device& device, std::int64_t rows, std::int64_t in, std::int64_t out,
+                               const float* weights, int copies)
     : impl_(std::make_unique<Impl>()) {
   using dnnl::memory;
   constexpr auto kFloat = memory::data_type::f32;
@@ -45,7 +46,10 @@ LibraryProduct::LibraryProduct(std::int64_t rows, std::int64_t in, std::int64_t 
 
   memory stored(memory::desc({in, out}, kFloat, kRows), impl.engine, const_cast<float*>(weights));
   for (int copy = 0; copy < copies; ++copy) {
-    impl.weights.emplace_back(description.weights_desc(), impl.engine);
+    const auto bytes = static_cast<std::int64_t>(description.weights_desc().get_size());
+    const auto floats = (bytes + 3) / static_cast<std::int64_t>(sizeof(float));
+    impl.allocated.push_back(device.allocate(DType::kFloat32, {floats}));
+    impl.weights.emplace_back(description.weights_desc(), impl.engine, impl.allocated.back().data<void>());
     if (copy == 0) {
       dnnl::reorder(stored, impl.weights[0]).execute(impl.stream, stored, impl.weights[0]);
       impl.stream.wait();
@@ -85,7 +89,7 @@ std::string library_name() {
   return "";
 }
 
-LibraryProduct::LibraryProduct(std::int64_t, std::int64_t, std::int64_t, const float*, int) {
+LibraryProduct::LibraryProduct(Device&, std::int64_t, std::int64_t, std::int64_t, const float*, int) {
   throw Error("this program was built without oneDNN, so there is nothing to compare with");
 }
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/device.h"
+
 namespace staircase::bench {
 
 /// "oneDNN 2.6.3", or an empty string where it is not built in.
@@ -16,8 +18,10 @@ std::string library_name();
 /// ("format any").
 class LibraryProduct {
  public:
-  /// `weights` [in, out] row-major, brought into the library's layout `copies` times.
-  LibraryProduct(std::int64_t rows, std::int64_t in, std::int64_t out, const float* weights, int copies = 1);
+  /// `weights` [in, out] row-major, brought into the library's layout `copies` times. The device allocates
+  /// them, so that they lie in the same huge pages as the device's own.
+  LibraryProduct(Device& device, std::int64_t rows, std::int64_t in, std::int64_t out, const float* weights,
+                 int copies = 1);
   ~LibraryProduct();
   LibraryProduct(LibraryProduct&&) noexcept;
 

@@ -50,7 +50,7 @@ Figures compare(Device& device, const Shape& shape, int rows, const std::vector<
   for (int i = 0; i < copies; ++i) {
     own.push_back(device.load_weight(stored, WeightOrder::kInputFirst, DType::kFloat32));
   }
-  LibraryProduct library(rows, shape.in, shape.out, weights.data(), copies);
+  LibraryProduct library(device, rows, shape.in, shape.out, weights.data(), copies);
 
   const Tensor x = device.allocate(DType::kFloat32, {rows, shape.in});
   Tensor y = device.allocate(DType::kFloat32, {rows, shape.out});

@@ -40,11 +40,11 @@ std::vector<int> some_tokens(int count, int vocab_size) {
 /// The products of one block by the library, one after the other.
 class LibraryBlock {
  public:
-  LibraryBlock(const Gpt2Config& config, int rows) {
+  LibraryBlock(Device& device, const Gpt2Config& config, int rows) {
     const std::int64_t d = config.n_embd, inner = config.n_inner;
     for (const auto& [in, out] : {std::pair{d, 3 * d}, {d, d}, {d, inner}, {inner, d}}) {
       const std::vector<float> weights(static_cast<std::size_t>(in * out), 0.01f);
-      products_.emplace_back(rows, in, out, weights.data());
+      products_.emplace_back(device, rows, in, out, weights.data());
       std::fill_n(products_.back().x(), rows * in, 0.5f);
     }
   }
@@ -192,7 +192,7 @@ json measure_speed(const SpeedOptions& options) {
                      },
                      {}};
   std::optional<LibraryBlock> library;
-  if (!machine.library.empty()) library.emplace(config, prompt_tokens);
+  if (!machine.library.empty()) library.emplace(*device, config, prompt_tokens);
   Task library_products{[&] { return seconds_per_call(kShortest, [&] { library->run(); }); }, {}};
 
   std::vector<Task*> tasks{&read, &multiply_adds, &prefill, &one_token_pass};
