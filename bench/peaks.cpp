@@ -40,8 +40,9 @@ HWY_ATTR float multiply_add_steps(int steps, float factor, double* operations) {
   const Floats d;
   const auto a = hn::Set(d, factor), b = hn::Set(d, factor);
   hn::Vec<Floats> sums[kSums];
+  // Each from another number: of equal sums the compiler computes one.
 #pragma GCC unroll 16
-  for (auto& s : sums) s = hn::Zero(d);
+  for (int s = 0; s < kSums; ++s) sums[s] = hn::Set(d, factor * static_cast<float>(s));
   for (int step = 0; step < steps; ++step) {
 #pragma GCC unroll 16
     for (int s = 0; s < kSums; ++s) sums[s] = hn::MulAdd(a, b, sums[s]);
