@@ -7,6 +7,7 @@
 #include "bench/products.h"
 #include "bench/random_model.h"
 #include "bench/speed.h"
+#include "bench/timing.h"
 #include "common/error.h"
 #include "common/model_folder.h"
 #include "kernels/device.h"
@@ -27,6 +28,7 @@ void write_json(const nlohmann::json& result, const std::string& file) {
 struct Options {
   std::string model = "tales-6m", shape = "124m", prompts, folder, json_file;
   int threads = available_processors(), rounds = 7, prompt_tokens = 0, new_tokens = 128, stream_mb = 1024;
+  bool cpu_time = false;
 };
 
 /// Adds the commands to `app`; each runs when the command line has been read.
@@ -42,6 +44,12 @@ void add_commands(CLI::App& app, Options& o) {
   };
   const auto add_rounds = [&](CLI::App* command) {
     command->add_option("--rounds", o.rounds, "samples of each measurement")->check(CLI::Range(1, 1000));
+    command->add_flag("--cpu-time", o.cpu_time, "processor time of one thread, for a busy machine");
+  };
+  const auto choose_clock = [&o] {
+    if (o.cpu_time && o.threads != 1)
+      throw UsageError("--cpu-time: it is the time of one thread; add --threads 1");
+    use_processor_time = o.cpu_time;
   };
 
   CLI::App* const speed = app.add_subcommand("speed", "prefill and decoding beside the machine's limits");
@@ -50,7 +58,8 @@ void add_commands(CLI::App& app, Options& o) {
   add_rounds(speed);
   speed->add_option("--prompt-tokens", o.prompt_tokens, "0: 512, or the context where it is shorter")
       ->check(CLI::Range(0, 1 << 20));
-  speed->callback([&o] {
+  speed->callback([&o, choose_clock] {
+    choose_clock();
     const nlohmann::json result = measure_speed({.model = find_model(o.model),
                                                  .threads = o.threads,
                                                  .prompt_tokens = o.prompt_tokens,
@@ -64,7 +73,8 @@ void add_commands(CLI::App& app, Options& o) {
   products->add_option("--shape", o.shape, "whose products: 124m, 355m, 774m, 1558m");
   products->add_option("--stream-mb", o.stream_mb, "weight copies to walk over, for products of few rows")
       ->check(CLI::Range(1, 1 << 20));
-  products->callback([&o] {
+  products->callback([&o, choose_clock] {
+    choose_clock();
     const nlohmann::json result = compare_products({.config = published_shape(o.shape),
                                                     .threads = o.threads,
                                                     .rounds = o.rounds,

@@ -172,6 +172,7 @@ json compare_products(const ProductOptions& options) {
             {"library", machine.library}}},
           {"threads", options.threads},
           {"rounds", options.rounds},
+          {"clock", use_processor_time ? "processor" : "wall"},
           {"products", products},
           {"blocks", blocks}};
 }

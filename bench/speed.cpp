@@ -245,6 +245,7 @@ json measure_speed(const SpeedOptions& options) {
         {"library", machine.library}}},
       {"threads", options.threads},
       {"rounds", options.rounds},
+      {"clock", use_processor_time ? "processor" : "wall"},
       {"model",
        {{"name", options.model.filename().string()},
         {"n_layer", config.n_layer},

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <functional>
 #include <string>
 #include <utility>
@@ -31,12 +32,24 @@ class Samples {
   std::vector<double> values_;
 };
 
+/// Which clock all measurements use. The processor time of the process stands still while others have the
+/// processor, so on a busy machine it still tells what the work costs; but of one thread only, since threads
+/// that wait for one another spend processor time as well.
+inline bool use_processor_time = false;
+
+inline double now() {
+  if (!use_processor_time) {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
+  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+}
+
 /// Seconds that `work` took.
 template <typename Work>
 double seconds_of(const Work& work) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = now();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return now() - start;
 }
 
 /// Seconds per call of `work`: it is called once to warm the caches, then until `at_least` seconds have
