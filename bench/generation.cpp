@@ -36,7 +36,7 @@ json measure_generation(const GenerationOptions& options) {
     throw UsageError("--new-tokens {}: from 2 to {} fit behind the prompt", options.new_tokens,
                      config.n_positions - std::ssize(prompt));
   }
-  StaticCache cache(*device, config.n_layer, config.n_positions, config.n_embd);
+  StaticCache cache(*device, config);
 
   // Greedy decoding; the clock runs from the first new token to the last.
   std::vector<int> tokens;

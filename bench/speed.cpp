@@ -152,7 +152,7 @@ json measure_speed(const SpeedOptions& options) {
   const std::span<const int> prompt = std::span(text).first(static_cast<std::size_t>(prompt_tokens));
   const std::span<const int> one_token = std::span(text).first(1);
 
-  StaticCache cache(*device, config.n_layer, config.n_positions, config.n_embd);
+  StaticCache cache(*device, config);
   std::vector<int> contexts;
   for (const int context : {16, 256, config.n_positions - kRoomForDecoding}) {
     if (context > (contexts.empty() ? 0 : contexts.back()) &&

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "common/config.h"
 #include "common/error.h"
 #include "common/kv_cache.h"
 
@@ -10,10 +11,11 @@ namespace staircase::bench {
 
 class StaticCache final : public KvCache {
  public:
-  StaticCache(Device& device, int n_layer, std::int64_t capacity, std::int64_t n_embd) : capacity_(capacity) {
-    for (int l = 0; l < n_layer; ++l) {
-      layers_.push_back({device.allocate(DType::kFloat32, {1, capacity, n_embd}),
-                         device.allocate(DType::kFloat32, {1, capacity, n_embd})});
+  StaticCache(Device& device, const Gpt2Config& config) : capacity_(config.n_positions) {
+    for (int l = 0; l < config.n_layer; ++l) {
+      layers_.push_back(
+          {device.allocate(DType::kFloat32, {1, config.n_head, capacity_, config.head_size()}),
+           device.allocate(DType::kFloat32, {1, config.n_head, capacity_, config.head_size()})});
     }
   }
 

@@ -162,8 +162,9 @@ std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, 
   Tensor logits = matrix(memory_.logits, n_wanted, config_.vocab_size);
   KeysValues keys_values;
   if (cache == nullptr) {  // the layers take turns in one pair of buffers
-    keys_values.keys = sized(device, DType::kFloat32, memory_.keys, {n_sequences, longest, n_embd});
-    keys_values.values = sized(device, DType::kFloat32, memory_.values, {n_sequences, longest, n_embd});
+    const std::vector<std::int64_t> shape{n_sequences, config_.n_head, longest, config_.head_size()};
+    keys_values = {sized(device, DType::kFloat32, memory_.keys, shape),
+                   sized(device, DType::kFloat32, memory_.values, shape)};
   }
 
   device.embedding(batch, token_embedding_, position_embedding_, x);

@@ -18,7 +18,7 @@ class KvCache {
   /// when the cache cannot hold them.
   virtual void append(int row, int count) = 0;
 
-  /// Keys and values of one layer, [n_rows, capacity, n_embd] each. Valid until the next append.
+  /// Keys and values of one layer, [n_rows, n_head, capacity, head_size] each. Valid until the next append.
   virtual KeysValues layer(int index) = 0;
 
   /// Forgets everything from position `length` on: the roll-back after a rejected draft.

@@ -51,10 +51,11 @@ struct Batch {
   std::int64_t n_sequences() const { return starts.dim(0); }
 };
 
-/// Keys and values of one layer. Sequence s of a batch uses row s; position p of it is keys[s, p].
+/// Keys and values of one layer. Sequence s of a batch uses row s; head h of its position p is keys[s, h, p]. The
+/// positions of a head lie side by side, so that attention reads memory in order.
 struct KeysValues {
-  Tensor keys;    ///< [n_rows, capacity, n_embd]
-  Tensor values;  ///< [n_rows, capacity, n_embd]
+  Tensor keys;    ///< [n_rows, n_head, capacity, head_size]
+  Tensor values;  ///< [n_rows, n_head, capacity, head_size]
 };
 
 /// Tensors handed to an operation must live on the device, have the stated shapes and not overlap; an

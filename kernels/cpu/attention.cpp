@@ -1,8 +1,8 @@
 // attention: out = softmax(q Kᵀ / sqrt(head_size)) V for each head, each query seeing its own position and
 // those before.
 //
-// queries and out [n_tokens, n_embd], keys and values [n_rows, capacity, n_embd]. For a sequence of n
-// positions: 4 · n_embd operations for each pair of a query and a key that it sees.
+// queries and out [n_tokens, n_embd], keys and values [n_rows, n_head, capacity, head_size]. For a sequence
+// of n positions: 4 · n_embd operations for each pair of a query and a key that it sees.
 //
 // Many queries (prefill): both products have the shape of `linear`, [queries, depth] times [depth, columns],
 // so the keys (as [head_size, positions]) and the values (as [positions, head_size]) of each head are brought
@@ -45,14 +45,14 @@ HWY_INLINE float exponentials(float* scores, std::int64_t count) {
   return 1.0f / hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-/// One query on `count` keys and values that lie `stride` floats apart. `scores` has room for them.
-HWY_ATTR void attend_one(const float* query, const float* keys, const float* values, std::int64_t stride,
-                         std::int64_t count, std::int64_t head_size, float* scores, float* out) {
+/// One query of a head on its first `count` keys and values, [count, head_size]. `scores` has room for them.
+HWY_ATTR void attend_one(const float* query, const float* keys, const float* values, std::int64_t count,
+                         std::int64_t head_size, float* scores, float* out) {
   const Floats d;
   const std::int64_t whole = head_size / kLanes * kLanes;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
   for (std::int64_t p = 0; p < count; ++p) {
-    const float* const key = keys + p * stride;
+    const float* const key = keys + p * head_size;
     auto sum = hn::Zero(d);
     for (std::int64_t i = 0; i < whole; i += kLanes) {
       sum = hn::MulAdd(hn::LoadU(d, query + i), hn::LoadU(d, key + i), sum);
@@ -70,7 +70,7 @@ HWY_ATTR void attend_one(const float* query, const float* keys, const float* val
     for (auto& s : sum) s = hn::Zero(d);
     for (std::int64_t p = 0; p < count; ++p) {
       const auto weight = hn::Set(d, scores[p]);
-      const float* const value = values + p * stride + first;
+      const float* const value = values + p * head_size + first;
       if (registers == kRegisters) {
 #pragma GCC unroll 16
         for (std::int64_t r = 0; r < kRegisters; ++r) {
@@ -88,23 +88,24 @@ HWY_ATTR void attend_one(const float* query, const float* keys, const float* val
   }
   for (std::int64_t i = whole; i < head_size; ++i) {
     float sum = 0.0f;
-    for (std::int64_t p = 0; p < count; ++p) sum += scores[p] * values[p * stride + i];
+    for (std::int64_t p = 0; p < count; ++p) sum += scores[p] * values[p * head_size + i];
     out[i] = sum * inverse_sum;
   }
 }
 
 /// Keys of one head into panels [positions / 16, head_size, 16], values into [head_size / 16, positions, 16].
-HWY_ATTR void pack_head(const float* keys, const float* values, std::int64_t stride, std::int64_t count,
-                        std::int64_t head_size, float* packed_keys, float* packed_values) {
+HWY_ATTR void pack_head(const float* keys, const float* values, std::int64_t count, std::int64_t head_size,
+                        float* packed_keys, float* packed_values) {
   for (std::int64_t p = 0; p < divide_up(count, kPanel) * kPanel; ++p) {
     float* const column = packed_keys + p / kPanel * head_size * kPanel + p % kPanel;
-    for (std::int64_t i = 0; i < head_size; ++i) column[i * kPanel] = p < count ? keys[p * stride + i] : 0.0f;
+    for (std::int64_t i = 0; i < head_size; ++i)
+      column[i * kPanel] = p < count ? keys[p * head_size + i] : 0.0f;
   }
   for (std::int64_t panel = 0; panel < divide_up(head_size, kPanel); ++panel) {
     const std::int64_t first = panel * kPanel, width = std::min(kPanel, head_size - first);
     for (std::int64_t p = 0; p < count; ++p) {
       float* const row = packed_values + (panel * count + p) * kPanel;
-      std::copy_n(values + p * stride + first, width, row);
+      std::copy_n(values + p * head_size + first, width, row);
       std::fill(row + width, row + kPanel, 0.0f);
     }
   }
@@ -178,7 +179,7 @@ struct Head {
 
 void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                           int n_head, Tensor& out) {
-  const std::int64_t width = queries.dim(1), head_size = width / n_head, capacity = keys_values.keys.dim(1);
+  const std::int64_t width = queries.dim(1), head_size = width / n_head, capacity = keys_values.keys.dim(2);
   const std::int64_t padded_head = divide_up(head_size, kPanel) * kPanel;
   const auto* const offsets = batch.offsets.data<std::int32_t>();
   const auto* const starts = batch.starts.data<std::int32_t>();
@@ -192,7 +193,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
       packed_floats += n_head * divide_up(total, kPanel) * kPanel * (head_size + padded_head);
     for (std::int64_t h = 0; h < n_head; ++h) {
       const std::int64_t query = offsets[s] * width + h * head_size,
-                         key = s * capacity * width + h * head_size;
+                         key = (s * n_head + h) * capacity * head_size;
       heads.push_back({count, starts[s], total, queries.data<float>() + query,
                        keys_values.keys.data<float>() + key, keys_values.values.data<float>() + key,
                        out.data<float>() + query});
@@ -220,12 +221,12 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     const Head& head = heads[static_cast<std::size_t>(i)];
     if (head.packed_keys != nullptr) {
       HWY_DYNAMIC_DISPATCH(pack_head)
-      (head.keys, head.values, width, head.total, head_size, head.packed_keys, head.packed_values);
+      (head.keys, head.values, head.total, head_size, head.packed_keys, head.packed_values);
       return;
     }
     for (std::int64_t q = 0; q < head.queries; ++q) {
       HWY_DYNAMIC_DISPATCH(attend_one)
-      (head.query + q * width, head.keys, head.values, width, head.start + q + 1, head_size,
+      (head.query + q * width, head.keys, head.values, head.start + q + 1, head_size,
        scores + thread * score_floats, head.out + q * width);
     }
   });

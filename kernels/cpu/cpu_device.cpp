@@ -1,6 +1,7 @@
 // The CPU device itself: its name, its memory and its threads.
 #include "kernels/cpu/cpu_device.h"
 
+#include <hwy/detect_targets.h>
 #include <hwy/targets.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -24,8 +25,9 @@ std::unique_ptr<Device> make_cpu_device(int threads) {
 }
 
 std::string CpuDevice::description() const {
-  // Highway lists the targets of this machine as bits, the best one lowest.
-  const std::int64_t targets = hwy::SupportedTargets();
+  // Highway lists targets as bits, the best one lowest: those of this machine that the kernels were compiled
+  // for.
+  const std::int64_t targets = hwy::SupportedTargets() & (HWY_TARGETS);
   return "CPU, " + std::to_string(team_.size()) + (team_.size() == 1 ? " thread, " : " threads, ") +
          hwy::TargetName(targets & -targets);
 }

@@ -19,9 +19,11 @@ constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// Where the query, the key and the value of one token belong.
+/// Where the query, the key and the value of one token belong: the places of head 0.
 struct TokenPlaces {
-  float* parts[3];
+  float* query;
+  float* key;
+  float* value;
 };
 
 class CpuDevice final : public Device {

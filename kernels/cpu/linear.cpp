@@ -62,27 +62,32 @@ HWY_ATTR void linear_panels(const Tensor& x, const Weight& weight, const float* 
       });
 }
 
+/// Keys and values of neighbouring heads lie head_stride floats apart.
 HWY_ATTR void query_key_value_panels(const Tensor& x, const Weight& weight, const float* bias,
-                                     const std::vector<TokenPlaces>& places, std::int64_t first,
-                                     std::int64_t last) {
+                                     const std::vector<TokenPlaces>& places, std::int64_t head_size,
+                                     std::int64_t head_stride, std::int64_t first, std::int64_t last) {
   const std::int64_t width = weight.out_features / 3;
   const std::int64_t depth = weight.in_features;
   multiply_panels(
       x.data<float>(), x.dim(0), depth, weight.packed.data<float>(), depth * kPanel, depth, first, last,
       [&](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) HWY_ATTR {
-        count = std::min(count, 3 * width - column);
-        // A piece may reach over the border between q, k and v.
-        for (std::int64_t done = 0; done < count;) {
-          const std::int64_t part = (column + done) / width, offset = (column + done) % width;
-          const std::int64_t piece = std::min(count - done, width - offset);
-          const float* const part_bias = bias + column + done;
-          float* const out = places[static_cast<std::size_t>(row)].parts[part] + offset;
-          if (done % kLanes == 0) {
-            finish(products + done, piece, part_bias, Epilogue::kStore, out);
+        const TokenPlaces& place = places[static_cast<std::size_t>(row)];
+        const std::int64_t end = std::min(column + count, 3 * width);
+        // Head by head: a piece of the row may reach over the border between two of them, or between q, k and
+        // v.
+        for (std::int64_t i = column; i < end;) {
+          const std::int64_t part = i / width, head = i % width / head_size, offset = i % head_size;
+          const std::int64_t piece = std::min(end - i, head_size - offset);
+          float* const out = offset + (part == 0   ? place.query + head * head_size
+                                       : part == 1 ? place.key + head * head_stride
+                                                   : place.value + head * head_stride);
+          const float* const product = products + (i - column);
+          if ((i - column) % kLanes == 0) {
+            finish(product, piece, bias + i, Epilogue::kStore, out);
           } else {
-            for (std::int64_t i = 0; i < piece; ++i) out[i] = products[done + i] + part_bias[i];
+            for (std::int64_t j = 0; j < piece; ++j) out[j] = product[j] + bias[i + j];
           }
-          done += piece;
+          i += piece;
         }
       });
 }
@@ -106,20 +111,23 @@ void CpuDevice::linear(const Tensor& x, const Weight& weight, const Tensor& bias
 
 void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const Weight& weight, const Tensor& bias,
                                 Tensor& queries, KeysValues& keys_values) {
-  const std::int64_t width = weight.out_features / 3, capacity = keys_values.keys.dim(1);
+  const std::int64_t width = weight.out_features / 3;
+  const std::int64_t n_head = keys_values.keys.dim(1), capacity = keys_values.keys.dim(2);
+  const std::int64_t head_size = keys_values.keys.dim(3), head_stride = capacity * head_size;
   const auto* const offsets = batch.offsets.data<std::int32_t>();
   const auto* const starts = batch.starts.data<std::int32_t>();
   std::vector<TokenPlaces> places;
   places.reserve(static_cast<std::size_t>(batch.n_tokens()));
   for (std::int64_t s = 0; s < batch.n_sequences(); ++s) {
     for (std::int64_t t = offsets[s]; t < offsets[s + 1]; ++t) {
-      const std::int64_t place = (s * capacity + starts[s] + t - offsets[s]) * width;
-      places.push_back({{queries.data<float>() + t * width, keys_values.keys.data<float>() + place,
-                         keys_values.values.data<float>() + place}});
+      const std::int64_t place = s * n_head * head_stride + (starts[s] + t - offsets[s]) * head_size;
+      places.push_back({queries.data<float>() + t * width, keys_values.keys.data<float>() + place,
+                        keys_values.values.data<float>() + place});
     }
   }
   parallel_ranges(team_, divide_up(weight.out_features, kPanel), [&](std::int64_t first, std::int64_t last) {
-    HWY_DYNAMIC_DISPATCH(query_key_value_panels)(x, weight, bias.data<float>(), places, first, last);
+    HWY_DYNAMIC_DISPATCH(query_key_value_panels)
+    (x, weight, bias.data<float>(), places, head_size, head_stride, first, last);
   });
 }
 

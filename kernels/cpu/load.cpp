@@ -10,6 +10,7 @@
 #include <hwy/highway.h>
 
 #include <cstring>
+#include <stdexcept>
 #include <type_traits>
 
 #include "kernels/cpu/cpu_device.h"
@@ -100,6 +101,7 @@ Tensor CpuDevice::load(const HostArray& array) {
 }
 
 Weight CpuDevice::load_weight(const HostArray& matrix, WeightOrder order, DType dtype) {
+  if (dtype != DType::kFloat32) throw std::invalid_argument("the CPU keeps weights in float32 only");
   const bool input_first = order == WeightOrder::kInputFirst;
   Weight weight;
   weight.in_features = input_first ? matrix.rows : matrix.columns;

@@ -70,9 +70,9 @@ class TestCache final : public KvCache {
  public:
   TestCache(Gpt2& model, int rows, int capacity)
       : capacity_(capacity), lengths_(static_cast<std::size_t>(rows)) {
-    width_ = model.config().n_embd;
-    for (int l = 0; l < model.config().n_layer; ++l) {
-      const std::vector<std::int64_t> shape{rows, capacity, width_};
+    const Gpt2Config& config = model.config();
+    for (int l = 0; l < config.n_layer; ++l) {
+      const std::vector<std::int64_t> shape{rows, config.n_head, capacity, config.head_size()};
       layers_.push_back(
           {model.device().allocate(DType::kFloat32, shape), model.device().allocate(DType::kFloat32, shape)});
     }
@@ -99,14 +99,17 @@ class TestCache final : public KvCache {
   void forget(int row, int from) {
     for (const KeysValues& layer : layers_) {
       for (const Tensor* tensor : {&layer.keys, &layer.values}) {
-        float* const first = tensor->data<float>() + row * capacity_ * width_;
-        std::fill(first + from * width_, first + capacity_ * width_, std::numeric_limits<float>::quiet_NaN());
+        const std::int64_t n_head = tensor->dim(1), head_size = tensor->dim(3);
+        for (std::int64_t head = 0; head < n_head; ++head) {
+          float* const first = tensor->data<float>() + (row * n_head + head) * capacity_ * head_size;
+          std::fill(first + from * head_size, first + capacity_ * head_size,
+                    std::numeric_limits<float>::quiet_NaN());
+        }
       }
     }
   }
 
   int capacity_;
-  int width_ = 0;
   std::vector<int> lengths_;
   std::vector<KeysValues> layers_;
 };

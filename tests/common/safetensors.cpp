@@ -237,6 +237,11 @@ TEST_CASE("a file moves, and its tensors stay readable") {
   Safetensors moved(std::move(first));
   CHECK(text(*moved.find("t")) == "1111");
   CHECK(first.find("t") == nullptr);  // NOLINT: what is left is empty, and safe to ask
+  const Safetensors outlives = [&] {
+    Safetensors local(write("local.safetensors", "3333"));
+    return Safetensors(std::move(local));
+  }();
+  CHECK(text(*outlives.find("t")) == "3333");  // the one that was moved from has not unmapped it
   Safetensors second(write("second.safetensors", "2222"));
   second = std::move(moved);
   CHECK(text(*second.find("t")) == "1111");

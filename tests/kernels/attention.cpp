@@ -30,16 +30,19 @@ struct Attention {
     // What a cache holds behind the positions in use is anything, NaN too.
     for (std::size_t s = 0; s < sequences.size(); ++s) {
       const auto end = static_cast<std::size_t>(sequences[s].start + sequences[s].count);
-      for (std::size_t i = (s * capacity + end) * width; i < (s + 1) * capacity * width; ++i) {
-        keys[i] = values[i] = kNaN;
+      for (std::size_t head = s * n_head; head < (s + 1) * n_head; ++head) {
+        for (std::size_t i = (head * capacity + end) * head_size; i < (head + 1) * capacity * head_size;
+             ++i) {
+          keys[i] = values[i] = kNaN;
+        }
       }
     }
   }
 
   Values run(Device& device) const {
     const auto rows = static_cast<std::int64_t>(n_tokens), columns = static_cast<std::int64_t>(width);
-    const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(capacity),
-                      columns};
+    const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(n_head),
+                      static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(head_size)};
     Tensor out = result_tensor(device, {rows, columns});
     const KeysValues keys_values{upload(device, cache, keys), upload(device, cache, values)};
     device.attention(make_batch(device, sequences), upload(device, {rows, columns}, queries), keys_values,

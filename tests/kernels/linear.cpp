@@ -130,7 +130,10 @@ TEST_CASE("query_key_value puts each part in its place and touches nothing else"
   const std::vector<Sequence> batches[] = {
       {{0, 1}}, {{0, 7}}, {{5, 1}, {0, 1}, {9, 1}}, {{0, 13}, {3, 2}, {0, 1}, {7, 6}}};
   const std::size_t capacity = 16;
-  for (const std::size_t width : {1u, 3u, 8u, 16u, 25u, 64u, 75u, 96u}) {
+  const std::pair<std::size_t, std::size_t> shapes[] = {{1, 1},  {3, 1},  {3, 3},  {8, 2},   {16, 1}, {25, 5},
+                                                        {64, 1}, {64, 4}, {75, 3}, {96, 12}, {96, 2}};
+  for (const auto& [width, n_head] : shapes) {
+    const std::size_t head_size = width / n_head;
     for (const auto& sequences : batches) {
       std::size_t n_tokens = 0;
       for (const Sequence& s : sequences) n_tokens += static_cast<std::size_t>(s.count);
@@ -144,18 +147,21 @@ TEST_CASE("query_key_value puts each part in its place and touches nothing else"
       std::size_t token = 0;
       for (std::size_t s = 0; s < sequences.size(); ++s) {
         for (int i = 0; i < sequences[s].count; ++i, ++token) {
-          const std::size_t place = (s * capacity + static_cast<std::size_t>(sequences[s].start + i)) * width;
           const double* const row = product.data() + token * 3 * width;
           std::copy_n(row, width, queries.data() + token * width);
-          std::copy_n(row + width, width, keys.data() + place);
-          std::copy_n(row + 2 * width, width, values.data() + place);
+          for (std::size_t head = 0; head < n_head; ++head) {
+            const std::size_t position = static_cast<std::size_t>(sequences[s].start + i);
+            const std::size_t place = ((s * n_head + head) * capacity + position) * head_size;
+            std::copy_n(row + width + head * head_size, head_size, keys.data() + place);
+            std::copy_n(row + 2 * width + head * head_size, head_size, values.data() + place);
+          }
         }
       }
 
       on_every_device([&](Device& device) {
         const auto tokens = static_cast<std::int64_t>(n_tokens), columns = static_cast<std::int64_t>(width);
-        const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(capacity),
-                          columns};
+        const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(n_head),
+                          static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(head_size)};
         KeysValues keys_values{upload(device, cache, Values(cache_size, kCanary)),
                                upload(device, cache, Values(cache_size, kCanary))};
         Tensor got = result_tensor(device, {tokens, columns});
@@ -163,6 +169,7 @@ TEST_CASE("query_key_value puts each part in its place and touches nothing else"
                                upload_weight(device, w, width, 3 * width),
                                upload(device, {3 * columns}, bias), got, keys_values);
         CAPTURE(width);
+        CAPTURE(n_head);
         INFO(to_string(sequences));
         CHECK(difference("queries", download(device, got), queries, width, tolerance(width)) == "");
         CHECK(difference("keys", download(device, keys_values.keys), keys, width, tolerance(width)) == "");
@@ -183,8 +190,8 @@ TEST_CASE("a token of query_key_value is the same to the bit alone and in a batc
     const Tensor device_bias = upload(device, {3 * columns}, bias);
     const auto run = [&](std::size_t first, std::int64_t count) {
       const Shape shape{count, columns};
-      KeysValues keys_values{result_tensor(device, {1, count, columns}),
-                             result_tensor(device, {1, count, columns})};
+      KeysValues keys_values{result_tensor(device, {1, 1, count, columns}),
+                             result_tensor(device, {1, 1, count, columns})};
       Tensor queries = result_tensor(device, shape);
       const float* const begin = x.data() + first * width;
       device.query_key_value(

@@ -63,7 +63,7 @@ inline Doubles layer_norm(const Values& x, const Values& weight, const Values& b
   return result;
 }
 
-/// queries [n_tokens, width], keys and values [n_sequences, capacity, width].
+/// queries [n_tokens, width], keys and values [n_sequences, n_head, capacity, head_size].
 inline Doubles attention(const std::vector<Sequence>& sequences, const Values& queries, const Values& keys,
                          const Values& values, size_t capacity, size_t width, size_t n_head) {
   const size_t head_size = width / n_head;
@@ -73,12 +73,12 @@ inline Doubles attention(const std::vector<Sequence>& sequences, const Values& q
     for (int q = 0; q < sequences[s].count; ++q, ++token) {
       const auto seen = static_cast<size_t>(sequences[s].start + q + 1);
       for (size_t head = 0; head < n_head; ++head) {
-        const size_t first = head * head_size;
+        const size_t first = head * head_size, cache = (s * n_head + head) * capacity * head_size;
         Doubles scores(seen);
         for (size_t p = 0; p < seen; ++p) {
-          for (size_t i = first; i < first + head_size; ++i) {
-            scores[p] += static_cast<double>(queries[token * width + i]) *
-                         static_cast<double>(keys[(s * capacity + p) * width + i]);
+          for (size_t i = 0; i < head_size; ++i) {
+            scores[p] += static_cast<double>(queries[token * width + first + i]) *
+                         static_cast<double>(keys[cache + p * head_size + i]);
           }
           scores[p] /= std::sqrt(static_cast<double>(head_size));
         }
@@ -86,9 +86,9 @@ inline Doubles attention(const std::vector<Sequence>& sequences, const Values& q
         double sum = 0.0;
         for (double& score : scores) sum += score = std::exp(score - largest);
         for (size_t p = 0; p < seen; ++p) {
-          for (size_t i = first; i < first + head_size; ++i) {
-            result[token * width + i] +=
-                scores[p] / sum * static_cast<double>(values[(s * capacity + p) * width + i]);
+          for (size_t i = 0; i < head_size; ++i) {
+            result[token * width + first + i] +=
+                scores[p] / sum * static_cast<double>(values[cache + p * head_size + i]);
           }
         }
       }
