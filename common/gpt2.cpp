@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
+#include <map>
 
 #include "common/error.h"
 #include "common/safetensors.h"
@@ -18,13 +18,15 @@ class WeightReader {
       : file_(file), safetensors_(file), device_(device), dtype_(dtype) {}
 
   Weight weight(const std::string& name, WeightOrder order, std::int64_t rows, std::int64_t columns) {
-    const Weight weight = device_.load_weight(find(name, {rows, columns}), order, dtype_);
+    const StoredTensor& stored = find(name, {rows, columns});
+    const Weight weight = device_.load_weight(array(stored), order, dtype_);
+    safetensors_.release(stored);
     bytes_ += weight.packed.bytes();
     return weight;
   }
 
   Tensor table(const std::string& name, std::vector<std::int64_t> shape) {
-    const Tensor tensor = device_.load(find(name, std::move(shape)));
+    const Tensor tensor = device_.load(array(find(name, std::move(shape))));
     bytes_ += tensor.bytes();
     return tensor;
   }
@@ -32,25 +34,30 @@ class WeightReader {
   std::size_t bytes() const { return bytes_; }
 
  private:
-  HostArray find(const std::string& name, std::vector<std::int64_t> shape) const {
+  const StoredTensor& find(const std::string& name, const std::vector<std::int64_t>& shape) const {
     const StoredTensor* stored = safetensors_.find(name);
     if (stored == nullptr) stored = safetensors_.find("transformer." + name);
-    if (stored == nullptr)
+    if (stored == nullptr) {
       throw Error("{} has no tensor {}, which a GPT-2 of this shape needs", file_.string(), name);
+    }
     if (stored->shape != shape) {
       throw Error("{}: tensor {} has shape {}, but config.json asks for {}", file_.string(), name,
                   to_string(stored->shape), to_string(shape));
     }
-    const auto dtype = stored->dtype == "F32"    ? std::optional(DType::kFloat32)
-                       : stored->dtype == "F16"  ? std::optional(DType::kFloat16)
-                       : stored->dtype == "BF16" ? std::optional(DType::kBFloat16)
-                                                 : std::nullopt;
-    if (!dtype) {
+    if (!kReadable.contains(stored->dtype)) {
       throw Error("{}: tensor {} is stored as {}; F32, F16 and BF16 can be read", file_.string(), name,
                   stored->dtype);
     }
-    return {stored->bytes.data(), *dtype, shape.size() == 2 ? shape[0] : 1, shape.back()};
+    return *stored;
   }
+
+  static HostArray array(const StoredTensor& stored) {
+    return {stored.bytes.data(), kReadable.at(stored.dtype), stored.shape.size() == 2 ? stored.shape[0] : 1,
+            stored.shape.back()};
+  }
+
+  inline static const std::map<std::string, DType> kReadable{
+      {"F32", DType::kFloat32}, {"F16", DType::kFloat16}, {"BF16", DType::kBFloat16}};
 
   std::filesystem::path file_;
   Safetensors safetensors_;

@@ -1,4 +1,5 @@
-// What a program tells a person besides its text: lines on standard error. One that takes no lines changes nothing.
+// What a program tells a person besides its text: lines on standard error. One that takes no lines changes
+// nothing.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,7 +10,9 @@
 
 namespace staircase {
 
-inline void say(const std::string& line) { std::fputs((line + "\n").c_str(), stderr); }
+inline void say(const std::string& line) {
+  std::fputs((line + "\n").c_str(), stderr);
+}
 
 /// Something looks like a mistake, but the program goes on.
 template <typename... Args>

@@ -198,6 +198,13 @@ Safetensors::Safetensors(const std::filesystem::path& file) : mapping_(map_file(
   }
 }
 
+void Safetensors::release(const StoredTensor& tensor) const {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const auto first = static_cast<std::size_t>(tensor.bytes.data() - mapping_.data()) / page * page;
+  const auto last = static_cast<std::size_t>(tensor.bytes.data() - mapping_.data()) + tensor.bytes.size();
+  madvise(const_cast<std::byte*>(mapping_.data()) + first, last - first, MADV_DONTNEED);
+}
+
 Safetensors::~Safetensors() {
   unmap(mapping_);
 }

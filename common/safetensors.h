@@ -40,6 +40,10 @@ class Safetensors {
   /// The tensor of that name, or nullptr.
   const StoredTensor* find(std::string_view name) const;
 
+  /// Gives back the memory that holds the file's bytes of this tensor, for one that has been copied
+  /// elsewhere. They can still be read: then they come from the file again.
+  void release(const StoredTensor& tensor) const;
+
  private:
   std::span<const std::byte> mapping_;
   std::map<std::string, StoredTensor, std::less<>> tensors_;

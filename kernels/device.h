@@ -67,8 +67,7 @@ class Device {
   /// For people: "CPU, 2 threads, AVX3".
   virtual std::string description() const = 0;
 
-  // ── Memory
-  // ──────────────────────────────────────────────────────────────────────────────────────────────────
+  // ── Memory ──
 
   /// Uninitialised memory for a tensor. Throws std::bad_alloc when the device has too little.
   virtual Tensor allocate(DType dtype, std::vector<std::int64_t> shape) = 0;
@@ -86,8 +85,7 @@ class Device {
   /// A weight matrix, converted to `dtype` and brought into the device's own layout in one pass.
   virtual Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) = 0;
 
-  // ── Operations
-  // ──────────────────────────────────────────────────────────────────────────────────────────────
+  // ── Operations ──
 
   /// out[t] = token_table[tokens[t]] + position_table[position of t], for every token t of the batch.
   /// token_table is [n_embd, vocab_size] as a Weight (it is the output layer as well), position_table

@@ -62,21 +62,27 @@ HWY_ATTR void to_float32(const HostArray& array, std::int64_t first, std::int64_
 /// Fills the panels first .. last - 1.
 HWY_ATTR void pack_panels(const HostArray& matrix, WeightOrder order, std::int64_t in, std::int64_t out,
                           std::int64_t first, std::int64_t last, float* packed) {
-  std::vector<float> rows(static_cast<std::size_t>(kPanel * in));
-  for (std::int64_t panel = first; panel < last; ++panel) {
-    const std::int64_t column = panel * kPanel, columns = std::min(kPanel, out - column);
-    float* const panel_out = packed + panel * in * kPanel;
-    if (columns < kPanel) std::fill_n(panel_out, in * kPanel, 0.0f);
-    if (order == WeightOrder::kInputFirst) {
-      for (std::int64_t k = 0; k < in; ++k) {
-        to_float32(matrix, k * out + column, columns, panel_out + k * kPanel);
+  if (last * kPanel > out) std::fill_n(packed + (last - 1) * in * kPanel, in * kPanel, 0.0f);
+  const std::int64_t first_column = first * kPanel, last_column = std::min(last * kPanel, out);
+  if (order == WeightOrder::kInputFirst) {
+    // A row of the file at a time: it lies there in one piece.
+    std::vector<float> row(static_cast<std::size_t>(last_column - first_column));
+    for (std::int64_t k = 0; k < in; ++k) {
+      to_float32(matrix, k * out + first_column, last_column - first_column, row.data());
+      for (std::int64_t column = first_column; column < last_column; column += kPanel) {
+        std::copy_n(row.data() + (column - first_column), std::min(kPanel, last_column - column),
+                    packed + (column * in + k * kPanel));
       }
-    } else {
-      to_float32(matrix, column * in, columns * in, rows.data());
-      for (std::int64_t k = 0; k < in; ++k) {
-        for (std::int64_t c = 0; c < columns; ++c) {
-          panel_out[k * kPanel + c] = rows[static_cast<std::size_t>(c * in + k)];
-        }
+    }
+    return;
+  }
+  std::vector<float> rows(static_cast<std::size_t>(kPanel * in));
+  for (std::int64_t column = first_column; column < last_column; column += kPanel) {
+    const std::int64_t columns = std::min(kPanel, last_column - column);
+    to_float32(matrix, column * in, columns * in, rows.data());
+    for (std::int64_t k = 0; k < in; ++k) {
+      for (std::int64_t c = 0; c < columns; ++c) {
+        packed[(column * in) + k * kPanel + c] = rows[static_cast<std::size_t>(c * in + k)];
       }
     }
   }

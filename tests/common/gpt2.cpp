@@ -143,8 +143,7 @@ struct Reference {
   }
 };
 
-// ── Against transformers
-// ─────────────────────────────────────────────────────────────────────────────────────
+// ── Against transformers ──
 
 TEST_CASE("the logits are those of transformers") {
   double largest = 0.0;
@@ -208,8 +207,7 @@ TEST_CASE("every hidden state is that of transformers, and the first that differ
   MESSAGE("largest difference of a hidden state, relative to the largest value of its layer: ", largest);
 }
 
-// ── Against plain loops
-// ──────────────────────────────────────────────────────────────────────────────────────
+// ── Against plain loops ──
 
 /// Logits after every token, [tokens.size(), vocab_size].
 Values naive_logits(const TinyModel& model, const Tokens& tokens) {
@@ -236,7 +234,16 @@ Values naive_logits(const TinyModel& model, const Tokens& tokens) {
     const Values qkv =
         linear(norm(x, block + "ln_1"), block + "attn.c_attn", width, 3 * width, Epilogue::kStore);
     Values parts[3];
-    for (std::size_t i = 0; i < qkv.size(); ++i) parts[i / width % 3].push_back(qkv[i]);
+    for (Values& part : parts) part.resize(rows * width);
+    const std::size_t head_size = width / static_cast<std::size_t>(model.n_head);
+    for (std::size_t i = 0; i < qkv.size(); ++i) {
+      const std::size_t row = i / (3 * width), part = i / width % 3, column = i % width;
+      // Queries are [rows, width], keys and values [n_head, rows, head_size].
+      const std::size_t place = part == 0
+                                    ? row * width + column
+                                    : (column / head_size * rows + row) * head_size + column % head_size;
+      parts[part][place] = qkv[i];
+    }
     const Values attended =
         narrow(naive::attention({{0, static_cast<int>(rows)}}, parts[0], parts[1], parts[2], rows, width,
                                 static_cast<std::size_t>(model.n_head)));
@@ -266,8 +273,7 @@ TEST_CASE("a model of odd sizes gives the logits of plain loops, at every positi
   }
 }
 
-// ── Batches and caches
-// ───────────────────────────────────────────────────────────────────────────────────────
+// ── Batches and caches ──
 
 TEST_CASE("a batch of sequences of different lengths gives each what it gets alone") {
   std::vector<Tokens> texts;
@@ -381,8 +387,7 @@ TEST_CASE("the number of threads changes no bit of the logits") {
   }
 }
 
-// ── Errors
-// ───────────────────────────────────────────────────────────────────────────────────────────────────
+// ── Errors ──
 
 TEST_CASE("input that the model cannot take is refused in one sentence") {
   const Tokens tokens = some_tokens(512, 4096);
@@ -409,8 +414,7 @@ TEST_CASE("a refused batch leaves the cache as it was") {
   CHECK(cache.length(1) == 0);
 }
 
-// ── Weight files
-// ─────────────────────────────────────────────────────────────────────────────────────────────
+// ── Weight files ──
 
 TEST_CASE("every layout of a weight file gives the same logits") {
   TinyModel tiny;

@@ -139,9 +139,12 @@ TEST_CASE("a later token never changes an earlier one") {
   const Attention before({{3, 40}}, 3, 16);
   Attention after = before;
   // From position 20 on other keys and values: the first 17 queries, at the positions 3 to 19, see none.
-  for (std::size_t i = 20 * before.width; i < 43 * before.width; ++i) {
-    after.keys[i] = 1000.0f;
-    after.values[i] = -1000.0f;
+  for (std::size_t head = 0; head < before.n_head; ++head) {
+    const std::size_t first = head * before.capacity;
+    for (std::size_t i = (first + 20) * before.head_size; i < (first + 43) * before.head_size; ++i) {
+      after.keys[i] = 1000.0f;
+      after.values[i] = -1000.0f;
+    }
   }
   on_every_device([&](Device& device) {
     const Values one = before.run(device), other = after.run(device);
