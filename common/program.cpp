@@ -4,8 +4,11 @@
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <limits>
+#include <type_traits>
 
 #include "common/error.h"
 #include "common/message.h"
@@ -27,6 +30,24 @@ std::string read_standard_input() {
       throw Error("--prompt -: standard input cannot be read: {}", std::strerror(errno));
     }
   }
+}
+
+/// Accepts a number of that type from `least` to `most`, and says what would be right otherwise.
+template <typename T>
+CLI::Validator number(T least = std::numeric_limits<T>::lowest(), T most = std::numeric_limits<T>::max()) {
+  return CLI::Validator(
+      [=](const std::string& text) {
+        T value{};
+        const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
+        const bool whole = fault == std::errc() && end == text.data() + text.size();
+        if (whole && !(value < least || value > most)) return std::string();
+        if constexpr (std::is_integral_v<T>) {
+          return fmt::format("{} is not a whole number from {} to {}", text, least, most);
+        } else {
+          return fmt::format("{} is not a number", text);
+        }
+      },
+      "");
 }
 
 std::shared_ptr<Device> make_device(const std::string& name, int threads) {
@@ -86,32 +107,36 @@ Program::Program(const std::string& description) : impl_(std::make_unique<Impl>(
   app.add_option("--device", impl_->device, "where to compute")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->type_name("auto|cpu|cuda");
-  app.add_option("--threads", impl_->threads, "threads on the CPU")
-      ->check(CLI::Range(1, 1024))
-      ->type_name("N");
+  app.add_option("--threads", impl_->threads, "threads on the CPU")->check(number(1, 1024))->type_name("N");
   app.add_flag("--json", impl_->json, "print one JSON object instead of the text");
 }
 
 Program::~Program() = default;
 
 void Program::add_option(const std::string& name, int& value, const std::string& help) {
-  impl_->app.add_option(name, value, help)->type_name("N");
+  impl_->app.add_option(name, value, help)->check(number<int>())->type_name("N");
 }
 
 void Program::add_option(const std::string& name, unsigned& value, const std::string& help) {
-  impl_->app.add_option(name, value, help)->type_name("N");
+  impl_->app.add_option(name, value, help)->check(number<unsigned>())->type_name("N");
 }
 
 void Program::add_option(const std::string& name, float& value, const std::string& help) {
-  impl_->app.add_option(name, value, help)->type_name("X");
+  impl_->app.add_option(name, value, help)->check(number<float>())->type_name("X");
 }
 
 void Program::add_option(const std::string& name, std::optional<int>& value, const std::string& help) {
-  impl_->app.add_option(name, value, help)->type_name("N")->always_capture_default(false);
+  impl_->app.add_option(name, value, help)
+      ->check(number<int>())
+      ->type_name("N")
+      ->always_capture_default(false);
 }
 
 void Program::add_option(const std::string& name, std::optional<float>& value, const std::string& help) {
-  impl_->app.add_option(name, value, help)->type_name("X")->always_capture_default(false);
+  impl_->app.add_option(name, value, help)
+      ->check(number<float>())
+      ->type_name("X")
+      ->always_capture_default(false);
 }
 
 void Program::add_check(std::function<void()> check) {
