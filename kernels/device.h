@@ -51,8 +51,8 @@ struct Batch {
   std::int64_t n_sequences() const { return starts.dim(0); }
 };
 
-/// Keys and values of one layer. Sequence s of a batch uses row s; head h of its position p is keys[s, h, p]. The
-/// positions of a head lie side by side, so that attention reads memory in order.
+/// Keys and values of one layer. Sequence s of a batch uses row s; head h of its position p is keys[s, h, p].
+/// The positions of a head lie side by side, so that attention reads memory in order.
 struct KeysValues {
   Tensor keys;    ///< [n_rows, n_head, capacity, head_size]
   Tensor values;  ///< [n_rows, n_head, capacity, head_size]
@@ -126,8 +126,8 @@ class Device {
 /// hold NaN.
 int argmax(std::span<const float> values);
 
-/// x becomes exp(x) / Σ exp(x) on the host, a distribution; -infinity becomes 0. Returns false, x being useless then,
-/// where there is none: nothing but -infinity, or +infinity or NaN among the values.
+/// x becomes exp(x) / Σ exp(x) on the host, a distribution; -infinity becomes 0. Returns false, x being
+/// useless then, where there is none: nothing but -infinity, or +infinity or NaN among the values.
 bool softmax_in_place(std::span<float> x);
 
 /// The CPU, with that many threads. The SIMD instructions are chosen when the program starts.

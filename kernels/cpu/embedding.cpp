@@ -3,9 +3,21 @@
 // out [n_tokens, n_embd]. The token table is kept once, in the panels of the output layer (packed[token /
 // 16][feature] [token % 16]), so the features of a token lie 64 bytes apart and a token touches n_embd cache
 // lines: some 10 µs, against a second copy of the largest matrix of the model.
+#include <functional>
+
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/half.h"
 
 namespace staircase {
+namespace {
+
+/// out[i] = the token's feature i plus its position's.
+template <typename W, typename Widen>
+void embed(const W* token, const float* position, std::int64_t width, const Widen& widen, float* out) {
+  for (std::int64_t i = 0; i < width; ++i) out[i] = widen(token[i * kPanel]) + position[i];
+}
+
+}  // namespace
 
 void CpuDevice::embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                           Tensor& out) {
@@ -17,12 +29,18 @@ void CpuDevice::embedding(const Batch& batch, const Weight& token_table, const T
     std::int64_t sequence = 0;
     for (std::int64_t t = first; t < last; ++t) {
       while (t >= offsets[sequence + 1]) ++sequence;
-      const std::int64_t position = starts[sequence] + t - offsets[sequence];
-      const float* const token_row =
-          token_table.packed.data<float>() + tokens[t] / kPanel * width * kPanel + tokens[t] % kPanel;
-      const float* const position_row = position_table.data<float>() + position * width;
+      const std::int64_t place = tokens[t] / kPanel * width * kPanel + tokens[t] % kPanel;
+      const float* const position =
+          position_table.data<float>() + (starts[sequence] + t - offsets[sequence]) * width;
       float* const out_row = out.data<float>() + t * width;
-      for (std::int64_t i = 0; i < width; ++i) out_row[i] = token_row[i * kPanel] + position_row[i];
+      const Tensor& table = token_table.packed;
+      if (table.dtype() == DType::kFloat16) {
+        embed(table.data<std::uint16_t>() + place, position, width, float32_from_float16, out_row);
+      } else if (table.dtype() == DType::kBFloat16) {
+        embed(table.data<std::uint16_t>() + place, position, width, float32_from_bfloat16, out_row);
+      } else {
+        embed(table.data<float>() + place, position, width, std::identity(), out_row);
+      }
     }
   });
 }

@@ -1,7 +1,7 @@
 // linear and query_key_value: out = epilogue(x W + b).
 //
 // x [rows, in], W in panels [out / 16, in, 16], out [rows, out]. 2 · rows · in · out operations; the weights
-// are read once, 4 · in · out bytes, and x, which is small, stays in the cache. So one row is limited by the
+// are read once, 4 or 2 bytes each, and x, which is small, stays in the cache. So one row is limited by the
 // memory's bandwidth and a few dozen rows or more by arithmetic. The threads share the columns: each reads
 // its own weights.
 #undef HWY_TARGET_INCLUDE
@@ -15,6 +15,23 @@
 HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
+
+/// multiply_panels for whatever type the weights have.
+template <typename Store>
+HWY_INLINE void multiply_weight(const Tensor& x, const Weight& weight, std::int64_t first, std::int64_t last,
+                                const Store& store) {
+  const std::int64_t depth = weight.in_features;
+  const auto multiply = [&](const auto* panels) HWY_ATTR {
+    multiply_panels(x.data<float>(), x.dim(0), depth, panels, depth * kPanel, depth, first, last, store);
+  };
+  if (weight.packed.dtype() == DType::kFloat16) {
+    multiply(weight.packed.data<hwy::float16_t>());
+  } else if (weight.packed.dtype() == DType::kBFloat16) {
+    multiply(weight.packed.data<hwy::bfloat16_t>());
+  } else {
+    multiply(weight.packed.data<float>());
+  }
+}
 
 /// gelu(x) = x/2 · (1 + tanh(u)) = x / (1 + exp(-2u)) with u = sqrt(2/π) (x + 0.044715 x³).
 HWY_INLINE hn::Vec<Floats> gelu(hn::Vec<Floats> x) {
@@ -53,9 +70,8 @@ HWY_ATTR void linear_panels(const Tensor& x, const Weight& weight, const float* 
                             const Tensor& out, std::int64_t first, std::int64_t last) {
   const std::int64_t width = weight.out_features;
   float* const out_data = out.data<float>();
-  const std::int64_t depth = weight.in_features;
-  multiply_panels(
-      x.data<float>(), x.dim(0), depth, weight.packed.data<float>(), depth * kPanel, depth, first, last,
+  multiply_weight(
+      x, weight, first, last,
       [=](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) HWY_ATTR {
         finish(products, std::min(count, width - column), bias == nullptr ? nullptr : bias + column, epilogue,
                out_data + row * width + column);
@@ -67,9 +83,8 @@ HWY_ATTR void query_key_value_panels(const Tensor& x, const Weight& weight, cons
                                      const std::vector<TokenPlaces>& places, std::int64_t head_size,
                                      std::int64_t head_stride, std::int64_t first, std::int64_t last) {
   const std::int64_t width = weight.out_features / 3;
-  const std::int64_t depth = weight.in_features;
-  multiply_panels(
-      x.data<float>(), x.dim(0), depth, weight.packed.data<float>(), depth * kPanel, depth, first, last,
+  multiply_weight(
+      x, weight, first, last,
       [&](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) HWY_ATTR {
         const TokenPlaces& place = places[static_cast<std::size_t>(row)];
         const std::int64_t end = std::min(column + count, 3 * width);

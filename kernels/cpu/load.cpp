@@ -1,8 +1,8 @@
 // load and load_weight: from the bytes of a file to tensors, each element read and written once.
 //
 // A weight matrix goes into panels, packed[out / 16][in][out % 16] (see cpu_device.h), and from its stored
-// format to float32 on the way. The threads share the panels as they will in `linear`, so on a machine with
-// several memories each panel lies near the thread that will read it.
+// format to the one that is asked for on the way. The threads share the panels as they will in `linear`, so
+// on a machine with several memories each panel lies near the thread that will read it.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/load.cpp"
 #include <hwy/foreach_target.h>
@@ -10,10 +10,10 @@
 #include <hwy/highway.h>
 
 #include <cstring>
-#include <stdexcept>
 #include <type_traits>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/half.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace staircase {
@@ -59,10 +59,23 @@ HWY_ATTR void to_float32(const HostArray& array, std::int64_t first, std::int64_
   }
 }
 
+/// Stores `count` values in the type of the weights.
+void narrow(const float* values, std::int64_t count, float* out) {
+  std::copy_n(values, count, out);
+}
+void narrow(const float* values, std::int64_t count, hwy::float16_t* out) {
+  for (std::int64_t i = 0; i < count; ++i) out[i].bits = float16_from_float32(values[i]);
+}
+void narrow(const float* values, std::int64_t count, hwy::bfloat16_t* out) {
+  for (std::int64_t i = 0; i < count; ++i) out[i].bits = bfloat16_from_float32(values[i]);
+}
+
 /// Fills the panels first .. last - 1.
+template <typename W>
 HWY_ATTR void pack_panels(const HostArray& matrix, WeightOrder order, std::int64_t in, std::int64_t out,
-                          std::int64_t first, std::int64_t last, float* packed) {
-  if (last * kPanel > out) std::fill_n(packed + (last - 1) * in * kPanel, in * kPanel, 0.0f);
+                          std::int64_t first, std::int64_t last, W* packed) {
+  if (last * kPanel > out)
+    std::memset(packed + (last - 1) * in * kPanel, 0, sizeof(W) * static_cast<std::size_t>(in * kPanel));
   const std::int64_t first_column = first * kPanel, last_column = std::min(last * kPanel, out);
   if (order == WeightOrder::kInputFirst) {
     // A row of the file at a time: it lies there in one piece.
@@ -70,21 +83,35 @@ HWY_ATTR void pack_panels(const HostArray& matrix, WeightOrder order, std::int64
     for (std::int64_t k = 0; k < in; ++k) {
       to_float32(matrix, k * out + first_column, last_column - first_column, row.data());
       for (std::int64_t column = first_column; column < last_column; column += kPanel) {
-        std::copy_n(row.data() + (column - first_column), std::min(kPanel, last_column - column),
-                    packed + (column * in + k * kPanel));
+        narrow(row.data() + (column - first_column), std::min(kPanel, last_column - column),
+               packed + (column * in + k * kPanel));
       }
     }
     return;
   }
   std::vector<float> rows(static_cast<std::size_t>(kPanel * in));
+  float panel_row[kPanel];
   for (std::int64_t column = first_column; column < last_column; column += kPanel) {
     const std::int64_t columns = std::min(kPanel, last_column - column);
     to_float32(matrix, column * in, columns * in, rows.data());
     for (std::int64_t k = 0; k < in; ++k) {
-      for (std::int64_t c = 0; c < columns; ++c) {
-        packed[(column * in) + k * kPanel + c] = rows[static_cast<std::size_t>(c * in + k)];
-      }
+      for (std::int64_t c = 0; c < columns; ++c) panel_row[c] = rows[static_cast<std::size_t>(c * in + k)];
+      narrow(panel_row, columns, packed + (column * in + k * kPanel));
     }
+  }
+}
+
+HWY_ATTR void pack_weight(const HostArray& matrix, WeightOrder order, const Weight& weight,
+                          std::int64_t first, std::int64_t last) {
+  const auto pack = [&](auto* packed) HWY_ATTR {
+    pack_panels(matrix, order, weight.in_features, weight.out_features, first, last, packed);
+  };
+  if (weight.packed.dtype() == DType::kFloat16) {
+    pack(weight.packed.data<hwy::float16_t>());
+  } else if (weight.packed.dtype() == DType::kBFloat16) {
+    pack(weight.packed.data<hwy::bfloat16_t>());
+  } else {
+    pack(weight.packed.data<float>());
   }
 }
 
@@ -96,7 +123,7 @@ HWY_AFTER_NAMESPACE();
 namespace staircase {
 
 HWY_EXPORT(to_float32);
-HWY_EXPORT(pack_panels);
+HWY_EXPORT(pack_weight);
 
 Tensor CpuDevice::load(const HostArray& array) {
   std::vector<std::int64_t> shape{array.columns};
@@ -107,7 +134,6 @@ Tensor CpuDevice::load(const HostArray& array) {
 }
 
 Weight CpuDevice::load_weight(const HostArray& matrix, WeightOrder order, DType dtype) {
-  if (dtype != DType::kFloat32) throw std::invalid_argument("the CPU keeps weights in float32 only");
   const bool input_first = order == WeightOrder::kInputFirst;
   Weight weight;
   weight.in_features = input_first ? matrix.rows : matrix.columns;
@@ -115,8 +141,7 @@ Weight CpuDevice::load_weight(const HostArray& matrix, WeightOrder order, DType 
   const std::int64_t panels = divide_up(weight.out_features, kPanel);
   weight.packed = allocate(dtype, {panels, weight.in_features, kPanel});
   parallel_ranges(team_, panels, [&](std::int64_t first, std::int64_t last) {
-    HWY_DYNAMIC_DISPATCH(pack_panels)
-    (matrix, order, weight.in_features, weight.out_features, first, last, weight.packed.data<float>());
+    HWY_DYNAMIC_DISPATCH(pack_weight)(matrix, order, weight, first, last);
   });
   return weight;
 }

@@ -17,7 +17,11 @@
 #define STAIRCASE_TILE_INL_H_
 #endif
 
+#include <hwy/aligned_allocator.h>
 #include <hwy/highway.h>
+
+#include <new>
+#include <type_traits>
 
 #include "kernels/cpu/cpu_device.h"
 
@@ -31,12 +35,21 @@ constexpr int kLanes = static_cast<int>(hn::MaxLanes(Floats()));
 constexpr int kTileRows = 6;
 constexpr int kTilePanels = kLanes == kPanel ? 4 : 1;
 
+HWY_INLINE hn::Vec<Floats> load_weights(const float* w) {
+  return hn::Load(Floats(), w);
+}
+
+/// 16-bit weights become float32 on their way into the register: their point is to be half as many bytes.
+template <typename Half>
+HWY_INLINE hn::Vec<Floats> load_weights(const Half* w) {
+  return hn::PromoteTo(Floats(), hn::Load(hn::Rebind<Half, Floats>(), w));
+}
+
 /// One tile: [kRows, depth] times [depth, kPanels · 16], written to result[kRows][kTilePanels · 16].
-/// Neighbouring rows of x lie x_stride floats apart, neighbouring panels of w panel_stride.
-template <int kRows, int kPanels>
-HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stride,
-                                const float* HWY_RESTRICT w, std::int64_t panel_stride, std::int64_t depth,
-                                float* HWY_RESTRICT result) {
+/// Neighbouring rows of x lie x_stride elements apart, neighbouring panels of w panel_stride.
+template <typename W, int kRows, int kPanels>
+HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stride, const W* HWY_RESTRICT w,
+                                std::int64_t panel_stride, std::int64_t depth, float* HWY_RESTRICT result) {
   constexpr int kVectors = kPanel / kLanes * kPanels;
   const Floats d;
   hn::Vec<Floats> sum[kRows][kVectors];
@@ -50,7 +63,7 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const int lane = v * kLanes;
-      column[v] = hn::Load(d, w + (lane / kPanel) * panel_stride + k * kPanel + lane % kPanel);
+      column[v] = load_weights(w + (lane / kPanel) * panel_stride + k * kPanel + lane % kPanel);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -68,35 +81,64 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
   }
 }
 
-using TileFunction = void (*)(const float*, std::int64_t, const float*, std::int64_t, std::int64_t, float*);
+template <typename W>
+using TileFunction = void (*)(const float*, std::int64_t, const W*, std::int64_t, std::int64_t, float*);
 
-template <int kPanels>
-constexpr TileFunction kTileOfRows[kTileRows] = {
-    multiply_tile<1, kPanels>, multiply_tile<2, kPanels>, multiply_tile<3, kPanels>,
-    multiply_tile<4, kPanels>, multiply_tile<5, kPanels>, multiply_tile<6, kPanels>,
+template <typename W, int kPanels>
+constexpr TileFunction<W> kTileOfRows[kTileRows] = {
+    multiply_tile<W, 1, kPanels>, multiply_tile<W, 2, kPanels>, multiply_tile<W, 3, kPanels>,
+    multiply_tile<W, 4, kPanels>, multiply_tile<W, 5, kPanels>, multiply_tile<W, 6, kPanels>,
 };
+
+/// From this number of rows on it pays to widen 16-bit panels once, instead of once for each tile.
+constexpr std::int64_t kManyRows = 4 * kTileRows;
+
+/// The panels of one tile as float32, in memory of this thread.
+template <typename Half>
+HWY_INLINE const float* widen_panels(const Half* w, std::int64_t count) {
+  thread_local hwy::AlignedFreeUniquePtr<float[]> memory;
+  thread_local std::int64_t size = 0;
+  if (size < count) {
+    memory = hwy::AllocateAligned<float>(static_cast<std::size_t>(count));
+    if (memory == nullptr) throw std::bad_alloc();
+    size = count;
+  }
+  for (std::int64_t i = 0; i < count; i += kLanes) hn::Store(load_weights(w + i), Floats(), memory.get() + i);
+  return memory.get();
+}
 
 /// Multiplies x [rows, depth] by the panels first .. last - 1 of w and hands over each finished piece of a
 /// row: store(row, column, count, values), `values` being the products for the columns column .. column +
 /// count - 1. The panels of a tile stay in the cache while all rows pass.
-template <typename Store>
-HWY_INLINE void multiply_panels(const float* x, std::int64_t rows, std::int64_t x_stride, const float* w,
+template <typename W, typename Store>
+HWY_INLINE void multiply_panels(const float* x, std::int64_t rows, std::int64_t x_stride, const W* w,
                                 std::int64_t panel_stride, std::int64_t depth, std::int64_t first,
                                 std::int64_t last, const Store& store) {
   HWY_ALIGN float result[kTileRows * kTilePanels * kPanel];
   int panels = kTilePanels;
   for (std::int64_t panel = first; panel < last; panel += panels) {
     while (panel + panels > last) panels /= 2;
-    for (std::int64_t row = 0; row < rows; row += kTileRows) {
-      const int count = static_cast<int>(std::min<std::int64_t>(kTileRows, rows - row));
-      const TileFunction tile = panels == 4   ? kTileOfRows<kTilePanels>[count - 1]
-                                : panels == 2 ? kTileOfRows<(kTilePanels + 1) / 2>[count - 1]
-                                              : kTileOfRows<1>[count - 1];
-      tile(x + row * x_stride, x_stride, w + panel * panel_stride, panel_stride, depth, result);
-      for (int r = 0; r < count; ++r) {
-        store(row + r, panel * kPanel, panels * kPanel, result + r * kTilePanels * kPanel);
+    const auto multiply_rows = [&](const auto* tile_w) HWY_ATTR {
+      using T = std::remove_cvref_t<decltype(*tile_w)>;
+      for (std::int64_t row = 0; row < rows; row += kTileRows) {
+        const int count = static_cast<int>(std::min<std::int64_t>(kTileRows, rows - row));
+        const TileFunction<T> tile = panels == 4   ? kTileOfRows<T, kTilePanels>[count - 1]
+                                     : panels == 2 ? kTileOfRows<T, (kTilePanels + 1) / 2>[count - 1]
+                                                   : kTileOfRows<T, 1>[count - 1];
+        tile(x + row * x_stride, x_stride, tile_w, panel_stride, depth, result);
+        for (int r = 0; r < count; ++r) {
+          store(row + r, panel * kPanel, panels * kPanel, result + r * kTilePanels * kPanel);
+        }
+      }
+    };
+    const W* const tile_w = w + panel * panel_stride;
+    if constexpr (!std::is_same_v<W, float>) {
+      if (rows >= kManyRows) {
+        multiply_rows(widen_panels(tile_w, panels * panel_stride));
+        continue;
       }
     }
+    multiply_rows(tile_w);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "common/error.h"
+#include "common/model_folder.h"
 #include "common/safetensors.h"
 #include "tests/compare.h"
 #include "tests/kernels/naive.h"
@@ -205,6 +206,27 @@ TEST_CASE("every hidden state is that of transformers, and the first that differ
     largest = std::max(largest, largest_difference<float>(states[n], want).largest / scales[n]);
   }
   MESSAGE("largest difference of a hidden state, relative to the largest value of its layer: ", largest);
+}
+
+TEST_CASE("weights in 16 bits change the logits as much as rounding them does") {
+  const auto reference =
+      nlohmann::json::parse(std::ifstream(STAIRCASE_SOURCE_TREE "/tests/reference/precision.json"));
+  Gpt2 half = Gpt2::load(find_model("tales-6m"), make_cpu_device(2), DType::kFloat16);
+  Gpt2 brain = Gpt2::load(find_model("tales-6m"), make_cpu_device(2), DType::kBFloat16);
+  CHECK(half.weight_bytes() < 0.53 * tales().weight_bytes());
+  CHECK(brain.weight_bytes() == half.weight_bytes());
+  for (const auto& prompt : reference["cases"]) {
+    const Tokens tokens = prompt["prompt_ids"];
+    CAPTURE(prompt["prompt"]);
+    const Values want = copy(tales().next_logits(tokens));
+    CHECK(same_bits(half.next_logits(tokens), want));  // the file's own format
+    // The reference rounds the biases, norms and positions as well, which stay in float32 here.
+    const double bound = 1.1 * prompt["weights"]["bfloat16"]["max_abs_diff"].get<double>();
+    const double difference = largest_difference<float>(copy(brain.next_logits(tokens)), want).largest;
+    MESSAGE("bfloat16: ", difference);
+    CHECK(difference < bound);
+    CHECK(difference > bound / 20);
+  }
 }
 
 // ── Against plain loops ──
