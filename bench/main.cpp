@@ -9,6 +9,7 @@
 #include "bench/speed.h"
 #include "bench/timing.h"
 #include "common/error.h"
+#include "common/gpt2.h"
 #include "common/model_folder.h"
 #include "kernels/device.h"
 
@@ -26,7 +27,7 @@ void write_json(const nlohmann::json& result, const std::string& file) {
 
 /// Whatever may stand on the command line, for all commands.
 struct Options {
-  std::string model = "tales-6m", shape = "124m", prompts, folder, json_file;
+  std::string model = "tales-6m", dtype = "float32", shape = "124m", prompts, folder, json_file;
   int threads = available_processors(), rounds = 7, prompt_tokens = 0, new_tokens = 128, stream_mb = 1024;
   bool cpu_time = false;
 };
@@ -56,11 +57,13 @@ void add_commands(CLI::App& app, Options& o) {
   add_common(speed);
   add_model(speed);
   add_rounds(speed);
+  speed->add_option("--dtype", o.dtype, "how the weights are kept: float32, float16 or bfloat16");
   speed->add_option("--prompt-tokens", o.prompt_tokens, "0: 512, or the context where it is shorter")
       ->check(CLI::Range(0, 1 << 20));
   speed->callback([&o, choose_clock] {
     choose_clock();
     const nlohmann::json result = measure_speed({.model = find_model(o.model),
+                                                 .dtype = weight_dtype(o.dtype),
                                                  .threads = o.threads,
                                                  .prompt_tokens = o.prompt_tokens,
                                                  .rounds = o.rounds});

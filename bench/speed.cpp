@@ -132,15 +132,15 @@ json measure_speed(const SpeedOptions& options) {
   print(machine);
 
   std::optional<Gpt2> loaded;
-  const double load_seconds = seconds_of([&] { loaded.emplace(Gpt2::load(options.model, device)); });
+  const double load_seconds =
+      seconds_of([&] { loaded.emplace(Gpt2::load(options.model, device, options.dtype)); });
   const std::size_t peak_after_loading = peak_memory();
   Gpt2& model = *loaded;
   const Gpt2Config& config = model.config();
   const auto weight_bytes = static_cast<double>(model.weight_bytes());
-  fmt::print(
-      "{}: {} blocks, n_embd {}, {} heads, {} tokens in the vocabulary, {:.1f} MB of float32 weights\n",
-      options.model.filename().string(), config.n_layer, config.n_embd, config.n_head, config.vocab_size,
-      weight_bytes / 1e6);
+  fmt::print("{}: {} blocks, n_embd {}, {} heads, {} tokens in the vocabulary, {:.1f} MB of {} weights\n",
+             options.model.filename().string(), config.n_layer, config.n_embd, config.n_head,
+             config.vocab_size, weight_bytes / 1e6, to_string(options.dtype));
 
   const int prompt_tokens =
       options.prompt_tokens == 0 ? std::min(512, config.n_positions) : options.prompt_tokens;
@@ -254,7 +254,7 @@ json measure_speed(const SpeedOptions& options) {
         {"n_inner", config.n_inner},
         {"n_positions", config.n_positions},
         {"vocab_size", config.vocab_size},
-        {"dtype", "float32"}}},
+        {"dtype", to_string(options.dtype)}}},
       {"load",
        {{"ms", 1e3 * load_seconds},
         {"gb_per_s", weight_bytes / load_seconds / 1e9},

@@ -4,10 +4,13 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "kernels/tensor.h"
+
 namespace staircase::bench {
 
 struct SpeedOptions {
   std::filesystem::path model;
+  DType dtype = DType::kFloat32;
   int threads = 1;
   int prompt_tokens = 0;  ///< 0: 512, or the model's context where that is shorter
   int rounds = 7;

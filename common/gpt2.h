@@ -15,6 +15,9 @@
 
 namespace staircase {
 
+/// The dtype that weights can be kept in, by its name. Throws UsageError for another name.
+DType weight_dtype(std::string_view name);
+
 /// Sees intermediate results as they arise: a name ("embeddings", "block.0" …, "ln_f") and the values,
 /// [rows, n_embd]. For tests and for the curious; it costs a copy to the host each time.
 using Observer = std::function<void(std::string_view name, std::span<const float> values)>;

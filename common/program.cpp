@@ -72,13 +72,14 @@ struct Program::Impl {
   std::string prompt;
   std::string device = "auto";
   int threads = available_processors();
+  std::string dtype = "float32";
   bool json = false;
   std::function<void()> check = [] {};
 
   void run(const Run& run) const {
     const std::string text = prompt == "-" ? read_standard_input() : prompt;
     const std::filesystem::path folder = find_model(model);
-    Gpt2 gpt2 = Gpt2::load(folder, make_device(device, threads));
+    Gpt2 gpt2 = Gpt2::load(folder, make_device(device, threads), weight_dtype(dtype));
     const Tokenizer tokenizer = Tokenizer::load(folder);
     if (tokenizer.vocab_size() > gpt2.config().vocab_size) {
       throw Error("{}: the tokenizer knows {} tokens, but the model only {}", folder.string(),
@@ -137,6 +138,12 @@ void Program::add_option(const std::string& name, std::optional<float>& value, c
       ->check(number<float>())
       ->type_name("X")
       ->always_capture_default(false);
+}
+
+void Program::add_dtype_option() {
+  impl_->app.add_option("--dtype", impl_->dtype, "what the weights are kept in")
+      ->check(CLI::IsMember({"float32", "float16", "bfloat16"}))
+      ->type_name("float32|float16|bfloat16");
 }
 
 void Program::add_check(std::function<void()> check) {

@@ -27,6 +27,9 @@ class Program {
   void add_option(const std::string& name, std::optional<float>& value, const std::string& help);
   void add_flag(const std::string& name, bool& value, const std::string& help);
 
+  /// Adds --dtype: what the weights are kept in.
+  void add_dtype_option();
+
   /// Runs after the command line is read and before anything is loaded; throws UsageError for impossible
   /// values.
   void add_check(std::function<void()> check);

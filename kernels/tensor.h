@@ -6,12 +6,19 @@
 #include <functional>
 #include <memory>
 #include <numeric>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace staircase {
 
 enum class DType { kFloat32, kFloat16, kBFloat16, kInt32 };
+
+/// As Hugging Face writes it: "float32", "float16", "bfloat16", "int32".
+constexpr std::string_view to_string(DType dtype) {
+  constexpr std::string_view kNames[] = {"float32", "float16", "bfloat16", "int32"};
+  return kNames[static_cast<int>(dtype)];
+}
 
 constexpr std::size_t size_of(DType dtype) {
   return dtype == DType::kFloat16 || dtype == DType::kBFloat16 ? 2 : 4;
