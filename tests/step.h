@@ -13,6 +13,13 @@
 
 namespace staircase {
 
+/// Sanitizers make products twenty times slower: what takes seconds without them is left out.
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
 /// tales-6m on the CPU.
 inline Gpt2& tales() {
   static Gpt2 model = Gpt2::load(find_model("tales-6m"), make_cpu_device(available_processors()));
