@@ -1,0 +1,42 @@
+// How a token is chosen from the logits.
+#pragma once
+
+#include <limits>
+#include <span>
+
+#include "common/probabilities.h"
+#include "kernels/device.h"
+
+namespace staircase {
+
+struct SamplingOptions {
+  float temperature = 1.0f;
+};
+
+constexpr float kMasked =
+    -std::numeric_limits<float>::infinity();  // the logit of a token that cannot be chosen
+
+/// Below this temperature nothing but the likeliest token is left.
+constexpr float kGreedyTemperature = 1e-5f;
+
+/// Divides the logits by the temperature (Ackley et al. 1985): below 1 the likely tokens become likelier,
+/// above 1 the unlikely ones.
+inline void apply_temperature(std::span<float> logits, float temperature) {
+  const int best = argmax(logits);
+  if (temperature >= 0.0f && temperature < kGreedyTemperature) {
+    for (int i = 0; i < std::ssize(logits); ++i) {
+      if (i != best) logits[i] = kMasked;
+    }
+    return;
+  }
+  // Only the differences between logits count. With the largest at 0 no quotient can overflow.
+  const float shift = temperature < 0.1f ? logits[best] : 0.0f;
+  for (float& logit : logits) logit = (logit - shift) / temperature;
+}
+
+/// Brings the raw logits of a model into the form that the options ask for.
+inline void process(std::span<float> logits, const SamplingOptions& options) {
+  apply_temperature(logits, options.temperature);
+}
+
+}  // namespace staircase
