@@ -1,12 +1,32 @@
 #include "common/probabilities.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "common/error.h"
 #include "kernels/device.h"
 
 namespace staircase {
+namespace {
+
+/// Visits the index of each value from `first` on that is `wanted`. Most are not: a compiler finds out with
+/// SIMD whether a whole block holds none.
+template <typename Wanted, typename Visit>
+void for_each_wanted(std::span<const float> values, std::size_t first, const Wanted& wanted,
+                     const Visit& visit) {
+  constexpr std::size_t kBlock = 64;
+  for (; first < values.size(); first += kBlock) {
+    const std::size_t last = std::min(first + kBlock, values.size());
+    int count = 0;
+    for (std::size_t i = first; i < last; ++i) count += wanted(values[i]);
+    for (std::size_t i = first; count > 0 && i < last; ++i) {
+      if (wanted(values[i])) visit(i);
+    }
+  }
+}
+
+}  // namespace
 
 std::vector<float> softmax(std::span<const float> logits) {
   std::vector<float> probabilities(logits.begin(), logits.end());
@@ -14,6 +34,31 @@ std::vector<float> softmax(std::span<const float> logits) {
     throw Error("no token can be chosen: the options leave no logit that is a finite number");
   }
   return probabilities;
+}
+
+float kth_largest(std::span<const float> values, int k) {
+  // A heap of the k largest so far, the smallest of them in front. After the first few blocks hardly a value
+  // gets past it.
+  std::vector<float> largest(values.begin(), values.begin() + k);
+  std::ranges::make_heap(largest, std::greater<>());
+  for_each_wanted(
+      values, k, [&](float value) { return value > largest.front(); },
+      [&](std::size_t i) {
+        std::ranges::pop_heap(largest, std::greater<>());
+        largest.back() = values[i];
+        std::ranges::push_heap(largest, std::greater<>());
+      });
+  return largest.front();
+}
+
+std::vector<Candidate> at_least(std::span<const float> probabilities, float least) {
+  std::vector<Candidate> candidates;
+  for_each_wanted(
+      probabilities, 0, [&](float value) { return value >= least; },
+      [&](std::size_t i) {
+        candidates.push_back({static_cast<int>(i), probabilities[i]});
+      });
+  return candidates;
 }
 
 std::vector<Candidate> likeliest(std::span<const float> logits, int count) {

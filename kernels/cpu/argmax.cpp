@@ -19,17 +19,23 @@ HWY_ATTR std::int32_t argmax_row(const float* x, std::int64_t width) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t whole = width / lanes * lanes;
-  float largest = x[0];
-  if (whole > 0) {
-    auto largest_lanes = hn::LoadU(d, x);
-    for (std::int64_t i = lanes; i < whole; i += lanes) {
-      largest_lanes = hn::Max(largest_lanes, hn::LoadU(d, x + i));
-    }
-    largest = hn::GetLane(hn::MaxOfLanes(d, largest_lanes));
+  // Two maxima that do not wait for one another.
+  auto even = hn::Set(d, x[0]), odd = even;
+  std::int64_t i = 0;
+  for (; i + lanes < whole; i += 2 * lanes) {
+    even = hn::Max(even, hn::LoadU(d, x + i));
+    odd = hn::Max(odd, hn::LoadU(d, x + i + lanes));
   }
-  for (std::int64_t i = whole; i < width; ++i) largest = std::max(largest, x[i]);
-  const auto index = static_cast<std::int32_t>(std::find(x, x + width, largest) - x);
-  return index < width ? index : 0;  // only NaN is not found
+  if (i < whole) even = hn::Max(even, hn::LoadU(d, x + i));
+  float largest = hn::GetLane(hn::MaxOfLanes(d, hn::Max(even, odd)));
+  for (i = whole; i < width; ++i) largest = std::max(largest, x[i]);
+
+  for (i = 0; i < whole; i += lanes) {
+    const auto found = hn::Eq(hn::LoadU(d, x + i), hn::Set(d, largest));
+    if (!hn::AllFalse(d, found)) return static_cast<std::int32_t>(i + hn::FindFirstTrue(d, found));
+  }
+  while (i < width && x[i] != largest) ++i;
+  return i < width ? static_cast<std::int32_t>(i) : 0;  // only NaN is not found
 }
 
 }  // namespace HWY_NAMESPACE

@@ -23,7 +23,13 @@ HWY_ATTR float softmax_of(float* x, std::int64_t count, float largest) {
   const std::int64_t whole = count / lanes * lanes;
   auto sums = hn::Zero(d);
   for (std::int64_t i = 0; i < whole; i += lanes) {
-    const auto value = hn::Exp(d, hn::Sub(hn::LoadU(d, x + i), hn::Set(d, largest)));
+    const auto logits = hn::LoadU(d, x + i);
+    // Where only a few tokens are left most vectors hold nothing else.
+    if (hn::AllTrue(d, hn::Eq(logits, hn::Set(d, -HUGE_VALF)))) {
+      hn::StoreU(hn::Zero(d), d, x + i);
+      continue;
+    }
+    const auto value = hn::Exp(d, hn::Sub(logits, hn::Set(d, largest)));
     hn::StoreU(value, d, x + i);
     sums = hn::Add(sums, value);
   }
