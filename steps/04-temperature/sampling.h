@@ -13,8 +13,8 @@ struct SamplingOptions {
   float temperature = 1.0f;
 };
 
-constexpr float kMasked =
-    -std::numeric_limits<float>::infinity();  // the logit of a token that cannot be chosen
+/// The logit of a token that cannot be chosen.
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 /// Below this temperature nothing but the likeliest token is left.
 constexpr float kGreedyTemperature = 1e-5f;
@@ -22,15 +22,15 @@ constexpr float kGreedyTemperature = 1e-5f;
 /// Divides the logits by the temperature (Ackley et al. 1985): below 1 the likely tokens become likelier,
 /// above 1 the unlikely ones.
 inline void apply_temperature(std::span<float> logits, float temperature) {
-  const int best = argmax(logits);
-  if (temperature >= 0.0f && temperature < kGreedyTemperature) {
+  if (temperature < kGreedyTemperature) {
+    const int best = argmax(logits);
     for (int i = 0; i < std::ssize(logits); ++i) {
       if (i != best) logits[i] = kMasked;
     }
     return;
   }
   // Only the differences between logits count. With the largest at 0 no quotient can overflow.
-  const float shift = temperature < 0.1f ? logits[best] : 0.0f;
+  const float shift = temperature < 0.1f ? logits[argmax(logits)] : 0.0f;
   for (float& logit : logits) logit = (logit - shift) / temperature;
 }
 

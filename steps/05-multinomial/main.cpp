@@ -1,5 +1,5 @@
-#include "common/program.h"
 #include "common/message.h"
+#include "common/program.h"
 #include "generate.h"
 
 using namespace staircase;

@@ -1,6 +1,7 @@
 // How a token is chosen from the logits.
 #pragma once
 
+#include <cstdint>
 #include <limits>
 #include <random>
 #include <span>
@@ -15,8 +16,8 @@ struct SamplingOptions {
   float temperature = 1.0f;
 };
 
-constexpr float kMasked =
-    -std::numeric_limits<float>::infinity();  // the logit of a token that cannot be chosen
+/// The logit of a token that cannot be chosen.
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 /// Below this temperature nothing but the likeliest token is left.
 constexpr float kGreedyTemperature = 1e-5f;
@@ -24,15 +25,15 @@ constexpr float kGreedyTemperature = 1e-5f;
 /// Divides the logits by the temperature (Ackley et al. 1985): below 1 the likely tokens become likelier,
 /// above 1 the unlikely ones.
 inline void apply_temperature(std::span<float> logits, float temperature) {
-  const int best = argmax(logits);
-  if (temperature >= 0.0f && temperature < kGreedyTemperature) {
+  if (temperature < kGreedyTemperature) {
+    const int best = argmax(logits);
     for (int i = 0; i < std::ssize(logits); ++i) {
       if (i != best) logits[i] = kMasked;
     }
     return;
   }
   // Only the differences between logits count. With the largest at 0 no quotient can overflow.
-  const float shift = temperature < 0.1f ? logits[best] : 0.0f;
+  const float shift = temperature < 0.1f ? logits[argmax(logits)] : 0.0f;
   for (float& logit : logits) logit = (logit - shift) / temperature;
 }
 
@@ -44,8 +45,9 @@ inline void process(std::span<float> logits, const SamplingOptions& options) {
 /// Draws an index with the given probabilities: a uniform number from [0, 1) falls into the share of one of
 /// them. Written out, since the distributions of the standard library differ from one compiler to the next.
 inline int draw(std::span<const float> probabilities, std::mt19937& generator) {
-  const std::uint32_t high = generator() >> 5,
-                      low = generator() >> 6;  // 27 + 26 bits: all that a double can hold
+  // 27 + 26 random bits: all that a double can hold.
+  const std::uint32_t high = generator() >> 5;
+  const std::uint32_t low = generator() >> 6;
   const double uniform = (high * 67108864.0 + low) / 9007199254740992.0;
   double sum = 0.0;
   int last = 0;

@@ -1,13 +1,11 @@
 // How a token is chosen from the logits.
 #pragma once
 
-#include <algorithm>
-#include <functional>
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <random>
 #include <span>
-#include <vector>
 
 #include "common/probabilities.h"
 #include "kernels/device.h"
@@ -20,8 +18,8 @@ struct SamplingOptions {
   std::optional<int> top_k = {};
 };
 
-constexpr float kMasked =
-    -std::numeric_limits<float>::infinity();  // the logit of a token that cannot be chosen
+/// The logit of a token that cannot be chosen.
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 /// Below this temperature nothing but the likeliest token is left.
 constexpr float kGreedyTemperature = 1e-5f;
@@ -29,32 +27,23 @@ constexpr float kGreedyTemperature = 1e-5f;
 /// Divides the logits by the temperature (Ackley et al. 1985): below 1 the likely tokens become likelier,
 /// above 1 the unlikely ones.
 inline void apply_temperature(std::span<float> logits, float temperature) {
-  const int best = argmax(logits);
-  if (temperature >= 0.0f && temperature < kGreedyTemperature) {
+  if (temperature < kGreedyTemperature) {
+    const int best = argmax(logits);
     for (int i = 0; i < std::ssize(logits); ++i) {
       if (i != best) logits[i] = kMasked;
     }
     return;
   }
   // Only the differences between logits count. With the largest at 0 no quotient can overflow.
-  const float shift = temperature < 0.1f ? logits[best] : 0.0f;
+  const float shift = temperature < 0.1f ? logits[argmax(logits)] : 0.0f;
   for (float& logit : logits) logit = (logit - shift) / temperature;
 }
 
 /// Keeps the k largest logits (Fan et al. 2018, section 5.4) and all that equal the smallest of them.
 inline void keep_top_k(std::span<float> logits, int k) {
   if (k < 1 || k >= std::ssize(logits)) return;
-  // A heap of the k largest so far, the smallest of them in front: after the first few hardly any logit gets
-  // past it, so this costs little more than one look at each.
-  std::vector<float> largest(logits.begin(), logits.begin() + k);
-  std::ranges::make_heap(largest, std::greater<>());
-  for (const float logit : logits.subspan(k)) {
-    if (logit <= largest.front()) continue;
-    std::ranges::pop_heap(largest, std::greater<>());
-    largest.back() = logit;
-    std::ranges::push_heap(largest, std::greater<>());
-  }
-  for (float& logit : logits) logit = logit < largest.front() ? kMasked : logit;
+  const float smallest = kth_largest(logits, k);
+  for (float& logit : logits) logit = logit < smallest ? kMasked : logit;
 }
 
 /// Brings the raw logits of a model into the form that the options ask for.
@@ -66,8 +55,9 @@ inline void process(std::span<float> logits, const SamplingOptions& options) {
 /// Draws an index with the given probabilities: a uniform number from [0, 1) falls into the share of one of
 /// them. Written out, since the distributions of the standard library differ from one compiler to the next.
 inline int draw(std::span<const float> probabilities, std::mt19937& generator) {
-  const std::uint32_t high = generator() >> 5,
-                      low = generator() >> 6;  // 27 + 26 bits: all that a double can hold
+  // 27 + 26 random bits: all that a double can hold.
+  const std::uint32_t high = generator() >> 5;
+  const std::uint32_t low = generator() >> 6;
   const double uniform = (high * 67108864.0 + low) / 9007199254740992.0;
   double sum = 0.0;
   int last = 0;

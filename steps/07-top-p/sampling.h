@@ -2,7 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <functional>
+#include <cstdint>
 #include <limits>
 #include <optional>
 #include <random>
@@ -21,8 +21,8 @@ struct SamplingOptions {
   std::optional<float> top_p = {};
 };
 
-constexpr float kMasked =
-    -std::numeric_limits<float>::infinity();  // the logit of a token that cannot be chosen
+/// The logit of a token that cannot be chosen.
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
 /// Below this temperature nothing but the likeliest token is left.
 constexpr float kGreedyTemperature = 1e-5f;
@@ -30,32 +30,23 @@ constexpr float kGreedyTemperature = 1e-5f;
 /// Divides the logits by the temperature (Ackley et al. 1985): below 1 the likely tokens become likelier,
 /// above 1 the unlikely ones.
 inline void apply_temperature(std::span<float> logits, float temperature) {
-  const int best = argmax(logits);
-  if (temperature >= 0.0f && temperature < kGreedyTemperature) {
+  if (temperature < kGreedyTemperature) {
+    const int best = argmax(logits);
     for (int i = 0; i < std::ssize(logits); ++i) {
       if (i != best) logits[i] = kMasked;
     }
     return;
   }
   // Only the differences between logits count. With the largest at 0 no quotient can overflow.
-  const float shift = temperature < 0.1f ? logits[best] : 0.0f;
+  const float shift = temperature < 0.1f ? logits[argmax(logits)] : 0.0f;
   for (float& logit : logits) logit = (logit - shift) / temperature;
 }
 
 /// Keeps the k largest logits (Fan et al. 2018, section 5.4) and all that equal the smallest of them.
 inline void keep_top_k(std::span<float> logits, int k) {
   if (k < 1 || k >= std::ssize(logits)) return;
-  // A heap of the k largest so far, the smallest of them in front: after the first few hardly any logit gets
-  // past it, so this costs little more than one look at each.
-  std::vector<float> largest(logits.begin(), logits.begin() + k);
-  std::ranges::make_heap(largest, std::greater<>());
-  for (const float logit : logits.subspan(k)) {
-    if (logit <= largest.front()) continue;
-    std::ranges::pop_heap(largest, std::greater<>());
-    largest.back() = logit;
-    std::ranges::push_heap(largest, std::greater<>());
-  }
-  for (float& logit : logits) logit = logit < largest.front() ? kMasked : logit;
+  const float smallest = kth_largest(logits, k);
+  for (float& logit : logits) logit = logit < smallest ? kMasked : logit;
 }
 
 /// Keeps the nucleus (Holtzman et al. 2020, section 3.1): the smallest set of likeliest tokens whose
@@ -64,25 +55,20 @@ inline void keep_top_k(std::span<float> logits, int k) {
 inline void keep_top_p(std::span<float> logits, float p) {
   if (p >= 1.0f) return;
   const std::vector<float> probabilities = softmax(logits);
-  const auto less_likely = [&](int a, int b) {
-    return probabilities[a] != probabilities[b] ? probabilities[a] < probabilities[b] : a > b;
-  };
   // All tokens below (1 - p) / vocab_size weigh less than 1 - p together: the others reach p without them.
   const float least = (1.0f - p) / static_cast<float>(logits.size());
-  std::vector<int> rest;
-  for (int i = 0; i < std::ssize(logits); ++i) {
-    if (probabilities[i] < least) {
-      logits[i] = kMasked;
-    } else {
-      rest.push_back(i);
-    }
-  }
+  for (int i = 0; i < std::ssize(logits); ++i) logits[i] = probabilities[i] < least ? kMasked : logits[i];
+  std::vector<Candidate> rest = at_least(probabilities, least);
+  const auto less_likely = [](const Candidate& a, const Candidate& b) {
+    return a.probability != b.probability ? a.probability < b.probability : a.token_id > b.token_id;
+  };
+  // A heap hands out the likeliest first, and sorts no further than p.
   std::ranges::make_heap(rest, less_likely);
   for (double sum = 0.0; sum < p && !rest.empty(); rest.pop_back()) {
     std::ranges::pop_heap(rest, less_likely);
-    sum += probabilities[rest.back()];
+    sum += rest.back().probability;
   }
-  for (const int token : rest) logits[token] = kMasked;
+  for (const Candidate& candidate : rest) logits[candidate.token_id] = kMasked;
 }
 
 /// Brings the raw logits of a model into the form that the options ask for.
@@ -95,8 +81,9 @@ inline void process(std::span<float> logits, const SamplingOptions& options) {
 /// Draws an index with the given probabilities: a uniform number from [0, 1) falls into the share of one of
 /// them. Written out, since the distributions of the standard library differ from one compiler to the next.
 inline int draw(std::span<const float> probabilities, std::mt19937& generator) {
-  const std::uint32_t high = generator() >> 5,
-                      low = generator() >> 6;  // 27 + 26 bits: all that a double can hold
+  // 27 + 26 random bits: all that a double can hold.
+  const std::uint32_t high = generator() >> 5;
+  const std::uint32_t low = generator() >> 6;
   const double uniform = (high * 67108864.0 + low) / 9007199254740992.0;
   double sum = 0.0;
   int last = 0;
