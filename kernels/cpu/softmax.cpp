@@ -29,7 +29,8 @@ HWY_ATTR float softmax_of(float* x, std::int64_t count, float largest) {
       hn::StoreU(hn::Zero(d), d, x + i);
       continue;
     }
-    const auto value = hn::Exp(d, hn::Sub(logits, hn::Set(d, largest)));
+    auto value = hn::Exp(d, hn::Sub(logits, hn::Set(d, largest)));
+    value = hn::IfThenElse(hn::IsNaN(logits), logits, value);  // where Exp makes a 0 of it
     hn::StoreU(value, d, x + i);
     sums = hn::Add(sums, value);
   }
