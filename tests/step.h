@@ -53,4 +53,16 @@ inline std::vector<int> behind(std::size_t prompt_length, const std::vector<int>
   return {tokens.begin() + static_cast<std::ptrdiff_t>(prompt_length), tokens.end()};
 }
 
+/// Empty when `continued(prompt, 64)`, the new tokens, gives every greedy run of the reference; else the
+/// first place where it does not.
+template <typename Continued>
+std::string difference_from_greedy(const Continued& continued) {
+  for (const auto& run : reference("greedy.json")["cases"]) {
+    const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
+    const int place = first_difference(continued(prompt, 64), want, run["gaps"]);
+    if (place != -1) return run["name"].get<std::string>() + ", token " + std::to_string(place);
+  }
+  return "";
+}
+
 }  // namespace staircase

@@ -1,14 +1,12 @@
 // The frame of the steps' programs, from outside: step 01 is run as a person or a script would run it.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <sys/wait.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "tests/run_program.h"
 #include "tests/tiny_model.h"
 
 namespace staircase {
@@ -17,32 +15,11 @@ namespace {
 using Tokens = std::vector<int>;
 using nlohmann::json;
 
-struct Result {
-  int status = -1;
-  std::string out, err;
-};
+using Result = ProgramRun;
 
-std::string read(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
-}
-
-/// Runs step 01 by a shell: `arguments` as they are typed, redirections included.
+/// Runs step 01.
 Result run(const std::string& arguments, const std::string& input = "") {
-  const TemporaryFolder folder;
-  const std::string path = folder.path().string();
-  std::ofstream(folder.path() / "in", std::ios::binary) << input;
-  const std::string command =
-      fmt::format("'{}' <{}/in >{}/out 2>{}/err {}", STAIRCASE_STEP_01, path, path, path, arguments);
-  const int status = std::system(command.c_str());
-  Result result{WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(folder.path() / "out"),
-                read(folder.path() / "err")};
-  INFO(arguments);
-  INFO(result.err);
-  CHECK(WIFEXITED(status));
-  CHECK(result.status <= 2);
-  CHECK(result.err.find("terminate called") == std::string::npos);
-  return result;
+  return run_program(STAIRCASE_STEP_01, arguments, input);
 }
 
 /// Checks that a run fails with that status and one line on standard error which contains `part`.

@@ -1,0 +1,88 @@
+// From logits to probabilities, and the largest of them.
+#include "common/probabilities.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+
+#include "tests/error_message.h"
+
+namespace staircase {
+namespace {
+
+/// Multiples of 1/`parts` around 0: many of them are equal.
+std::vector<float> with_ties(std::size_t size, float parts, unsigned seed) {
+  std::mt19937 generator(seed);
+  std::vector<float> values(size);
+  for (float& value : values)
+    value = std::round(static_cast<float>(generator() % 1000) / 50.0f * parts) / parts;
+  return values;
+}
+
+TEST_CASE("kth_largest is what a full sort says") {
+  for (const std::size_t size : {1u, 2u, 63u, 64u, 65u, 200u, 1000u}) {
+    for (const float parts : {0.1f, 1.0f, 1000.0f}) {
+      const std::vector<float> values = with_ties(size, parts, 1);
+      std::vector<float> sorted = values;
+      std::sort(sorted.begin(), sorted.end(), std::greater<>());
+      for (std::size_t k = 1; k <= size; k += 1 + k / 10) {
+        CHECK(kth_largest(values, static_cast<int>(k)) == sorted[k - 1]);
+      }
+    }
+  }
+}
+
+TEST_CASE("kth_largest counts masked values like any other") {
+  std::vector<float> values(300, -HUGE_VALF);
+  values[5] = values[299] = 1.0f;
+  CHECK(kth_largest(values, 2) == 1.0f);
+  CHECK(kth_largest(values, 3) == -HUGE_VALF);
+}
+
+TEST_CASE("at_least finds every token that is likely enough, by id") {
+  for (const std::size_t size : {0u, 1u, 63u, 64u, 65u, 130u, 1000u}) {
+    const std::vector<float> values = with_ties(size, 10.0f, 2);
+    for (const float least : {-1.0f, 0.0f, 3.0f, 19.9f, 21.0f}) {
+      std::vector<int> want, got;
+      for (std::size_t i = 0; i < size; ++i) {
+        if (values[i] >= least) want.push_back(static_cast<int>(i));
+      }
+      for (const Candidate& candidate : at_least(values, least)) {
+        got.push_back(candidate.token_id);
+        CHECK(candidate.probability == values[static_cast<std::size_t>(candidate.token_id)]);
+      }
+      CHECK(got == want);
+    }
+  }
+}
+
+TEST_CASE("where no logit is left softmax says so in a sentence") {
+  const auto message = [](const std::vector<float>& logits) {
+    return error_message([&] { softmax(logits); });
+  };
+  CHECK(says(message({-HUGE_VALF, -HUGE_VALF}), "no token can be chosen"));
+  CHECK(says(message({0.0f, std::nanf("")}), "no token can be chosen"));
+  CHECK(says(message({}), "no token can be chosen"));
+  CHECK(message({0.0f, -HUGE_VALF}) == "");
+}
+
+TEST_CASE("likeliest falls, and puts the lowest id first among equals") {
+  const std::vector<float> logits{std::log(1.0f), std::log(3.0f), -HUGE_VALF, std::log(3.0f), std::log(2.0f)};
+  const std::vector<Candidate> candidates = likeliest(logits, 10);
+  REQUIRE(candidates.size() == 4);
+  const int ids[] = {1, 3, 4, 0};
+  const float probabilities[] = {3 / 9.0f, 3 / 9.0f, 2 / 9.0f, 1 / 9.0f};
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(candidates[i].token_id == ids[i]);
+    CHECK(candidates[i].probability == doctest::Approx(probabilities[i]));
+  }
+  CHECK(likeliest(logits, 2).size() == 2);
+  CHECK(likeliest(logits, 0).empty());
+  CHECK(likeliest(logits, -1).empty());
+}
+
+}  // namespace
+}  // namespace staircase
