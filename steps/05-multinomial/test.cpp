@@ -1,3 +1,154 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 #include "generate.h"
+#include "tests/chi_square.h"
+#include "tests/processors.h"
+#include "tests/run_program.h"
+
+using namespace staircase;
+
+TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
+  CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
+          std::mt19937 generator(0);
+          return behind(
+              prompt.size(),
+              generate(tales(), prompt, {.max_new_tokens = count}, generator, [](const Token&) {}).tokens);
+        }) == "");
+}
+
+/// Processors of the reference, in the order of the chain.
+void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> logits, std::span<const int>) {
+  SamplingOptions options;
+  for (const auto& step : steps) {
+    if (step["op"] == "temperature") options.temperature = step["value"];
+  }
+  process(logits, options);
+}
+
+TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
+  CHECK(difference_from_processors({"temperature"}, 8, process_steps) == "");
+}
+
+/// How often each of `size` tokens comes in `count` draws.
+template <typename Draw>
+std::vector<int> counts_of(const Draw& draw, std::size_t size, int count) {
+  std::vector<int> counts(size);
+  for (int i = 0; i < count; ++i) ++counts.at(static_cast<std::size_t>(draw()));
+  return counts;
+}
+
+// A right draw falls below this once in a thousand tests; the seeds are fixed, so that it is always the same
+// one.
+constexpr double kTooUnlikely = 1e-3;
+
+TEST_CASE("each token is drawn as often as its probability says") {
+  const std::vector<float> distributions[] = {
+      {0.5f, 0.25f, 0.125f, 0.125f},
+      {0.0f, 0.1f, 0.0f, 0.9f, 0.0f},
+      {0.001f, 0.002f, 0.997f},
+      std::vector<float>(100, 0.01f),
+  };
+  for (const std::vector<float>& probabilities : distributions) {
+    for (const unsigned seed : {1u, 2u, 3u}) {
+      std::mt19937 generator(seed);
+      const auto counts =
+          counts_of([&] { return draw(probabilities, generator); }, probabilities.size(), 200'000);
+      CHECK(p_value(counts, probabilities) > kTooUnlikely);
+    }
+  }
+}
+
+TEST_CASE("the first token of a text is drawn as often as the model says") {
+  const std::vector<int> prompt = tokens_before("model");
+  const std::span<float> logits = tales().next_logits(std::span(prompt).first(1));
+  for (const float temperature : {0.7f, 1.0f, 1.5f}) {
+    std::vector<float> processed(logits.begin(), logits.end());
+    const SamplingOptions options{.do_sample = true, .temperature = temperature};
+    process(processed, options);
+    std::mt19937 generator(7);
+    const auto counts =
+        counts_of([&] { return choose(processed, options, generator); }, processed.size(), 100'000);
+    const std::vector<double> exact = exact_softmax(processed);
+    CHECK(p_value(counts, std::vector<float>(exact.begin(), exact.end())) > kTooUnlikely);
+  }
+}
+
+TEST_CASE("a draw that is slightly wrong would be noticed") {
+  const std::vector<float> probabilities{0.5f, 0.25f, 0.125f, 0.125f};
+  std::mt19937 generator(1);
+  const auto p_of = [&](const auto& wrong) { return p_value(counts_of(wrong, 4, 200'000), probabilities); };
+  CHECK(p_of([&] { return (draw(probabilities, generator) + 1) % 4; }) < 1e-9);
+  CHECK(p_of([&] { return std::min(draw(probabilities, generator), 2); }) < 1e-9);
+  const std::vector<float> skewed{0.49f, 0.26f, 0.125f, 0.125f};
+  CHECK(p_of([&] { return draw(skewed, generator); }) < 1e-9);
+}
+
+TEST_CASE("a seed gives the same tokens with every compiler") {
+  // NumPy's RandomState(42).random_sample() has the same generator and makes the same 53 bits of it.
+  const std::vector<int> want{2, 3, 3, 2, 1, 1, 0, 3, 3, 3, 0, 3, 3, 1, 1, 1, 2, 2, 2, 1, 3, 1, 1, 2};
+  std::mt19937 generator(42);
+  for (const int token : want) CHECK(draw(std::vector{0.1f, 0.2f, 0.3f, 0.4f}, generator) == token);
+}
+
+TEST_CASE("a token without probability is never drawn, not even by a rounding error") {
+  std::mt19937 generator(3);
+  const std::vector<float> edges{0.0f, 0.5f, 0.0f, 0.5f, 0.0f};
+  const std::vector<float> short_of_one{0.0f, 0.25f, 0.25f, 0.0f};  // half of the numbers find no share
+  for (int i = 0; i < 20'000; ++i) {
+    CHECK(draw(edges, generator) % 2 == 1);
+    const int token = draw(short_of_one, generator);
+    CHECK((token == 1 || token == 2));
+  }
+  CHECK(draw(std::vector{1.0f}, generator) == 0);
+}
+
+TEST_CASE("a draw takes two random numbers, whatever it draws") {
+  std::mt19937 generator(5), same(5);
+  draw(std::vector{1.0f}, generator);
+  draw(std::vector{0.25f, 0.75f}, generator);
+  same.discard(4);
+  CHECK(generator == same);
+}
+
+TEST_CASE("without --do-sample no random number is used") {
+  std::mt19937 generator(5);
+  CHECK(choose(std::vector{1.0f, 2.0f, 2.0f}, {}, generator) == 1);
+  CHECK(generator == std::mt19937(5));
+}
+
+/// 24 drawn tokens.
+std::vector<int> drawn(unsigned seed, float temperature = 1.0f) {
+  std::mt19937 generator(seed);
+  const GenerateOptions options{
+      .max_new_tokens = 24, .ignore_eos = true, .sampling = {.do_sample = true, .temperature = temperature}};
+  return generate(tales(), {100}, options, generator, [](const Token&) {}).tokens;
+}
+
+TEST_CASE("the same seed gives the same text, another seed another one") {
+  CHECK(drawn(1) == drawn(1));
+  CHECK(drawn(1) != drawn(2));
+  CHECK(drawn(1) != drawn(1, 1.5f));
+}
+
+TEST_CASE("a temperature of 0 draws the greedy text") {
+  std::mt19937 generator(0);
+  const GenerateOptions options{.max_new_tokens = 24, .ignore_eos = true};
+  const std::vector<int> greedy = generate(tales(), {100}, options, generator, [](const Token&) {}).tokens;
+  CHECK(drawn(1, 0.0f) == greedy);
+  CHECK(drawn(2, 0.0f) == greedy);
+}
+
+TEST_CASE("--num-return-sequences counts the seed up") {
+  const auto run = [](const std::string& arguments) {
+    const ProgramRun run = run_program(
+        STAIRCASE_STEP_PROGRAM, "--json --prompt 'The king' --do-sample --max-new-tokens 12 " + arguments);
+    REQUIRE(run.status == 0);
+    return nlohmann::json::parse(run.out)["sequences"];
+  };
+  const auto sequences = run("--seed 5 --num-return-sequences 3");
+  REQUIRE(sequences.size() == 3);
+  for (unsigned i = 0; i < 3; ++i) CHECK(sequences[i] == run(fmt::format("--seed {}", 5 + i))[0]);
+  CHECK(sequences[0]["token_ids"] != sequences[1]["token_ids"]);
+}
