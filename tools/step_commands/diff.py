@@ -1,0 +1,152 @@
+"""tools/step list and diff: the lessons, counted and shown."""
+
+import difflib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+from .series import Problem, below, by_file, changes, compare, find, steps
+
+RED, GREEN, BOLD, CYAN, REVERSE, NO_REVERSE, PLAIN = (f"\033[{code}m" for code in (31, 32, 1, 36, 7, 27, 0))
+
+
+def add_commands(commands):
+    parser = commands.add_parser("list", help="every step and how many lines it changes",
+                                 description="Every step and how many lines its lesson adds and removes; "
+                                             "README.md and test.cpp do not count.")
+    parser.add_argument("--markdown", action="store_true", help="as a table for the project's README")
+    add_colour(parser)
+    parser.set_defaults(run=show_list)
+
+    parser = commands.add_parser("diff", help="what a step changes; the difference is the lesson",
+                                 description="What STEP changes in the step before, or in all steps up to TO. A pipe gets "
+                                             "a plain patch; a terminal gets colours, the changed words in reverse.")
+    parser.add_argument("step", metavar="STEP", help="6, 06 or 06-top-k")
+    parser.add_argument("to", metavar="TO", nargs="?", help="everything from STEP to TO")
+    parser.add_argument("--stat", action="store_true", help="only how many lines of each file")
+    parser.add_argument("--all", action="store_true", help="README.md and test.cpp too")
+    parser.add_argument("--no-pager", action="store_true", help="write to the terminal at once")
+    add_colour(parser)
+    parser.set_defaults(run=show_diff)
+
+
+def add_colour(parser):
+    parser.add_argument("--color", choices=("auto", "always", "never"), default="auto",
+                        help="auto: on a terminal, unless NO_COLOR is set")
+
+
+def coloured(options):
+    return options.color == "always" or (
+        options.color == "auto" and sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+
+
+def bar_rows(rows, colour):
+    """Lines like those of `git log --stat`: name, count and a bar of + and -."""
+    if not rows:
+        return
+    longest = max(len(name) for name, *_ in rows)
+    most = max(added + removed for _, added, removed in rows)
+    room = max(10, min(60, shutil.get_terminal_size().columns - longest - 20))
+    scale = min(1, room / most) if most else 1
+    for name, added, removed in rows:
+        plus, minus = (-(-int(count * scale * 1000) // 1000) for count in (added, removed))  # at least one each
+        bar = (GREEN + "+" * plus + RED + "-" * minus + PLAIN) if colour else "+" * plus + "-" * minus
+        yield f"{name:{longest}}  {f'+{added}':>5} {f'-{removed}' if removed else '':>4}  {bar}".rstrip()
+
+
+def show_list(options):
+    series, rows = steps(), []
+    for index, step in enumerate(series):
+        counts = changes(below(index, series), step).values()
+        rows.append((step, sum(added for added, _ in counts), sum(removed for _, removed in counts)))
+    if not options.markdown:
+        print(*bar_rows([(step.heading(), added, removed) for step, added, removed in rows], coloured(options)), sep="\n")
+        return
+    print("| step | what it adds | lines |\n|---|---|---|")
+    for step, added, removed in rows:
+        lines = f"+{added}" + (f" −{removed}" if removed else "")
+        print(f"| [{step.name}](steps/{step.name}) | {step.first_sentence()} | {lines} |".replace("\n", " "))
+
+
+def show_diff(options):
+    after, index, series = find(options.step)
+    before = below(index, series)
+    if options.to is not None:
+        before, (after, to, _) = after, find(options.to)
+        if to <= index:
+            raise Problem(f"{after.name} does not come after {before.name}; name the earlier step first.", 2)
+    if options.stat:
+        counts = changes(before, after, options.all)
+        text = "".join(line + "\n" for line in bar_rows([(name, *count) for name, count in counts.items()],
+                                                       coloured(options)))
+    else:
+        text = compare(before, after, options.all)
+        if coloured(options):
+            text = paint(text)
+    page(text, options.no_pager)
+
+
+def page(text, no_pager=False):
+    pager = os.environ.get("GIT_PAGER", os.environ.get("PAGER", "less"))
+    if no_pager or not sys.stdout.isatty() or not pager.strip() or not shutil.which(shlex.split(pager)[0]):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    # As git does: short texts stay on the screen, colours pass.
+    environment = {"LESS": "FRX", "LV": "-c", **os.environ}
+    subprocess.run(pager, shell=True, input=text.encode(), env=environment)
+
+
+def paint(text):
+    """The diff with colours; where a line was rewritten, its changed words stand out."""
+    lines = []
+    for _, header, hunks in by_file(text):
+        lines += [f"{BOLD}{line}{PLAIN}" for line in header]
+        removed, added = [], []
+        for line in [*hunks, " end"]:
+            if line.startswith("-") and not added:
+                removed.append(line)
+                continue
+            if line.startswith("+"):
+                added.append(line)
+                continue
+            lines += paint_change(removed, added)
+            removed, added = ([line], []) if line.startswith("-") else ([], [])
+            if not removed:
+                lines.append(re.sub(r"^@@.*?@@", rf"{CYAN}\g<0>{PLAIN}", line))
+        lines.pop()  # " end"
+    return "".join(line + "\n" for line in lines)
+
+
+def paint_change(removed, added):
+    """Each removed line is paired with the first later added line that resembles it."""
+    marks, start = {}, 0
+    for i, old in enumerate(removed):
+        for j in range(start, len(added)):
+            pair = differing_words(old[1:], added[j][1:])
+            if pair:
+                marks["-", i], marks["+", j] = pair
+                start = j + 1
+                break
+    for sign, colour, lines in (("-", RED, removed), ("+", GREEN, added)):
+        for i, line in enumerate(lines):
+            yield f"{colour}{sign}{marks.get((sign, i), line[1:])}{PLAIN}"
+
+
+def differing_words(old, new):
+    """Both lines with their differing words in reverse, or None if too little is common."""
+    old, new = (re.findall(r"\w+|\s+|[^\w\s]", line) for line in (old, new))
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    common = sum(len("".join(old[block.a:block.a + block.size]).strip()) for block in matcher.get_matching_blocks())
+    longest = max(len("".join(line).replace(" ", "")) for line in (old, new))
+    if not longest or common * 2 < longest:
+        return None
+    sides = ["", ""]
+    for tag, a, b, c, d in matcher.get_opcodes():
+        for side, words in enumerate((old[a:b], new[c:d])):
+            if words:
+                sides[side] += "".join(words) if tag == "equal" else REVERSE + "".join(words) + NO_REVERSE
+    return sides

@@ -1,0 +1,107 @@
+"""tools/step history: the staircase as a git repository with one commit a step."""
+
+import os
+import re
+import shutil
+import textwrap
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+from .series import ROOT, Problem, git, steps
+
+# What every commit stands on; it comes with the first. The models make a clone complete: 14 MB, stored once.
+FLOOR = ("LICENSE", "meson_options.txt", "common", "kernels", "models/tales-6m", "models/tales-1m",
+         "tests/*.h", "tests/doctest_main.cpp", "tests/reference")
+FIRST_DATE = datetime(2024, 1, 1, 12, tzinfo=timezone.utc)  # any fixed date: the same input makes the same hashes
+
+BUILD_HEAD = """# One step of the staircase at a time:
+#   meson setup build && ninja -C build && build/staircase --prompt "Once upon a time"
+#   meson test -C build
+"""
+BUILD_TAIL = """
+executable('staircase', 'main.cpp', dependencies: common)
+
+test('step',
+  executable('test-step', 'test.cpp', 'tests/doctest_main.cpp',
+    cpp_args: '-DSTAIRCASE_SOURCE_TREE="@0@"'.format(meson.project_source_root()),
+    dependencies: [common, json]),
+  timeout: 900)
+"""
+
+
+def add_commands(commands):
+    parser = commands.add_parser(
+        "history", help="a git repository with one commit a step",
+        description="Writes a git repository with one commit and one tag a step into DIR, which must be empty or absent. "
+                    "The program stands at the top, and each commit builds. The same input makes the same hashes.")
+    parser.add_argument("folder", metavar="DIR", type=Path)
+    parser.set_defaults(run=history)
+
+
+def history(options):
+    folder = options.folder.absolute()
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise Problem(f"{folder} is not empty; name an empty folder or one that does not exist yet.", 2)
+    series = steps()
+    build = build_file()
+    folder.mkdir(parents=True, exist_ok=True)
+    git("init", "-q", "--template=", "--initial-branch=main", folder)
+    copy_floor(folder)
+    (folder / "meson.build").write_text(build, encoding="utf-8")
+    (folder / ".gitignore").write_text("/build*/\n", encoding="utf-8")
+    names = ()
+    for day, step in enumerate(series):
+        for name in names:
+            (folder / name).unlink()
+        names = step.files()
+        for name, path in names.items():
+            if day == 0 and (folder / name).exists():
+                raise Problem(f"{step.name}/{name} has the name of a file that all steps share; rename it.")
+            copy(path, folder / name)
+        date = (FIRST_DATE + timedelta(days=day)).strftime("%Y-%m-%dT%H:%M:%S+0000")
+        who = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER")
+               for what, value in (("NAME", "Staircase"), ("EMAIL", "staircase@localhost"), ("DATE", date))}
+        git("add", "--all", "--force", ".", cwd=folder)  # forced: a person's own ignore file does not count
+        git("commit", "-q", "--allow-empty", "-F", "-", cwd=folder, input=message(step).encode(), env=who)
+        git("tag", step.name, cwd=folder)
+    print(f"{folder} has {len(series)} commits, {series[0].name} to {series[-1].name}; each one is a tag.",
+          f"  cd {folder}",
+          "  git log -p --reverse -- ':(glob)*.h' main.cpp       the lessons",
+          f"  git checkout {series[-1].name} && meson setup build && meson test -C build", sep="\n")
+
+
+def copy(source, target):
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, target)
+    target.chmod(0o755 if os.access(source, os.X_OK) else 0o644)
+
+
+def copy_floor(folder):
+    for pattern in FLOOR:
+        found = sorted(ROOT.glob(pattern))
+        if not found:
+            raise Problem(f"{pattern} is missing in {ROOT}.")
+        for path in found:
+            for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+                if file.is_file() and "__pycache__" not in file.parts:
+                    copy(file, folder / file.relative_to(ROOT))
+
+
+def build_file():
+    """The project's own meson.build up to common/, so that its dependencies stay the same; then one program and its test."""
+    text = (ROOT / "meson.build").read_text(encoding="utf-8")
+    head, common, _ = text.partition("subdir('common')\n")
+    if not common:
+        raise Problem("meson.build has no line subdir('common') any more; tools/step history ends its copy there.")
+    head = re.sub(r"^if get_option\('fuzz'\)\n.*?^endif\n\n?", "", head, flags=re.MULTILINE | re.DOTALL)
+    return BUILD_HEAD + head + common + BUILD_TAIL
+
+
+def message(step):
+    """The title, and the idea of the README, wrapped; lists, tables and indented lines stay as they are."""
+    paragraphs = []
+    for paragraph in re.split(r"\n\s*\n", step.section("The idea")):
+        keep = re.search(r"^(    |[-*|>] |\d+\. |\$\$|```)", paragraph, re.MULTILINE)
+        paragraphs.append(paragraph if keep else
+                          textwrap.fill(" ".join(paragraph.split()), 72, break_long_words=False, break_on_hyphens=False))
+    return "\n\n".join([step.heading(), *filter(None, paragraphs)]) + "\n"
