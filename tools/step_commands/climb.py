@@ -1,1 +1,322 @@
-def add_commands(c): pass
+"""tools/step climb: carries an edit of one step through all later steps.
+
+Each step passes on what it received: for step n+1 the base is step n as it was before the climb, theirs is step n as it
+is now, and ours is step n+1. So a conflict that was resolved in step n is not met again in step n+1, and edits that a
+later step had before the climb are merged into, never passed on.
+
+What has been carried is remembered for each step, together with the commit's version that it was carried from. The next
+climb starts there, so that it carries only what is new.
+"""
+
+import base64
+import functools
+import json
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from .series import OWN, ROOT, Problem, Step, find
+from .series import git as plain_git
+
+git = functools.partial(plain_git, settings=True)  # a person's settings may be what makes the repository safe to read
+
+LINK, PROGRAM, PLAIN = "120000", "100755", "100644"  # git's modes
+
+
+def add_commands(commands):
+    parser = commands.add_parser(
+        "climb", help="carries an edit of a step through all later steps",
+        description="Carries what changed in STEP since the revision REV, or since its last climb, into every later step "
+                    "by three-way merge, and stops at a conflict. README.md and test.cpp are each step's own and stay. "
+                    "Nothing is committed.")
+    parser.add_argument("step", metavar="STEP", nargs="?", help="6, 06 or 06-top-k")
+    parser.add_argument("--base", metavar="REV", default="HEAD", help="the step before the edit (HEAD)")
+    parser.add_argument("--continue", dest="go_on", action="store_true", help="after a conflict has been resolved")
+    parser.add_argument("--abort", action="store_true", help="put every file back as it was before the climb")
+    parser.set_defaults(run=climb)
+
+
+def climb(options):
+    if sum(map(bool, (options.step, options.go_on, options.abort))) != 1:
+        raise Problem("climb needs either a STEP or one of --continue and --abort.", 2)
+    state = State()
+    if options.abort:
+        return abort(state)
+    if options.go_on:
+        return go_on(state)
+    return start(state, *find(options.step), options.base)
+
+
+# A step's lesson is {name: [mode, content]} here; an absent file is None.
+
+def read(step):
+    """The lesson as it lies on the disk, without what git ignores."""
+    names = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", f"steps/{step.name}").decode().split("\0")
+    files = {}
+    for name in filter(None, names):
+        path, name = ROOT / name, name.split("/", 2)[2]
+        if name in OWN:
+            continue
+        if path.is_symlink():
+            files[name] = [LINK, os.readlink(path).encode()]
+        elif path.is_file():
+            files[name] = [PROGRAM if path.stat().st_mode & 0o100 else PLAIN, path.read_bytes()]
+    return files
+
+
+def tree_of(step, revision):
+    """The id of the step's folder in a commit, or ''."""
+    try:
+        return git("rev-parse", "--verify", "-q", f"{revision}:./steps/{step.name}").decode().strip()
+    except Problem:
+        return ""
+
+
+def read_tree(tree):
+    files = {}
+    for line in filter(None, git("ls-tree", "-r", "-z", "--full-tree", tree).decode().split("\0") if tree else ()):
+        (mode, kind, blob), name = line.split("\t")[0].split(), line.split("\t", 1)[1]
+        if kind == "blob" and name not in OWN:
+            files[name] = [mode, git("cat-file", "blob", blob)]
+    return files
+
+
+def write(step, files, names):
+    """Makes these files of the step as they are in `files`, on the disk."""
+    for name in names:
+        path, file = step.folder / name, files.get(name)
+        if file is None or path.is_symlink() or file[0] == LINK:
+            path.unlink(missing_ok=True)
+        if file is None:
+            for _ in name.split("/")[1:]:  # folders that are empty now
+                path = path.parent
+                if path.is_dir() and not any(path.iterdir()):
+                    path.rmdir()
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if file[0] == LINK:
+            path.symlink_to(file[1].decode())
+        else:
+            path.write_bytes(file[1])
+            path.chmod(path.stat().st_mode & ~0o111 | (0o111 if file[0] == PROGRAM else 0) & ~current_umask())
+
+
+def current_umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+class State:
+    """Two files in git's own folder: the climb under way, and what earlier climbs have carried."""
+
+    def __init__(self):
+        try:
+            folder = ROOT / git("rev-parse", "--git-path", "staircase-climb").decode().strip()
+        except Problem:
+            raise Problem(f"{ROOT} is no git repository, so nothing says what a step was before the edit; "
+                          "`git init`, add and commit the unedited staircase first.") from None
+        self.under_way, self.carried = folder / "under-way.json", folder / "carried.json"
+
+    @staticmethod
+    def load(path):
+        def bytes_back(item):
+            return base64.b64decode(item["b64"]) if set(item) == {"b64"} else item
+        return json.loads(path.read_text(), object_hook=bytes_back) if path.exists() else None
+
+    @staticmethod
+    def save(path, value):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(value, default=lambda content: {"b64": base64.b64encode(content).decode()})
+        new = path.with_suffix(".new")
+        new.write_text(text)
+        os.replace(new, path)  # a state is whole or absent
+
+
+def start(state, step, index, series, revision):
+    if state.under_way.exists():
+        raise Problem("a climb is under way; finish it with --continue or undo it with --abort.", 2)
+    if not tree_of(step, revision):
+        try:
+            git("rev-parse", "--verify", "-q", f"{revision}^{{commit}}")
+        except Problem:
+            raise Problem(f"'{revision}' is no commit of this repository.", 2) from None
+        raise Problem(f"{step.name} is not in {revision}; --base names a commit that has it from before the edit.", 2)
+    if not series[index + 1:]:
+        raise Problem(f"{step.name} is the last step; there is none to carry its edit to.", 2)
+    carried = state.load(state.carried) or {}
+    trees = {later.name: tree_of(later, "HEAD") for later in series[index + 1:]}
+    following = series[index + 1].name
+    if following in carried and read(series[index + 1]) == read_tree(trees[following]) != carried[following]["files"]:
+        carried = {}  # what the last climb did was thrown away since, with `git checkout` perhaps
+
+    def known(name, tree):
+        record = carried.get(name)
+        return record["files"] if record and record["tree"] == tree else read_tree(tree)
+
+    old, new = known(step.name, tree_of(step, revision)), read(step)
+    if old == new:
+        print(f"Nothing to carry: {step.name} is as in {revision}, or as the last climb carried it "
+              "(its README.md and test.cpp stay where they are).")
+        return 0
+    climb = {
+        "step": step.name,
+        "todo": [later.name for later in series[index + 1:]],
+        "before": {later.name: read(later) for later in series[index + 1:]},  # what --abort puts back
+        "written": {},    # step: the files that the climb has written
+        "conflicts": [],  # in the step todo[0], a person's turn; None while that step is being written
+        "base": {name: known(name, tree) for name, tree in trees.items()},
+        "records": {step.name: {"tree": tree_of(step, revision), "files": new}},
+        "trees": trees, "old": old, "new": new,
+    }
+    markers = conflicts_left({name: step.folder / name for name in new})
+    if markers:
+        raise Problem(f"steps/{step.name}/{markers[0]} still has conflict markers; resolve them before the climb.")
+    State.save(state.under_way, climb)
+    return run(state, climb)
+
+
+def run(state, climb):
+    """Merges old -> new into each step that is left."""
+    while climb["todo"]:
+        step = Step(ROOT / "steps" / climb["todo"][0])
+        ours = read(step)
+        merged, report, conflicts = merge(climb["old"], climb["new"], ours, step.name)
+        changed = [name for name in {**ours, **merged} if ours.get(name) != merged.get(name)]
+        climb["before"][step.name] = ours  # it may have been edited while the climb had stopped below
+        climb["written"][step.name], climb["conflicts"] = changed, None
+        State.save(state.under_way, climb)
+        write(step, merged, changed)
+        for name, what in report:
+            print(f"{step.name}/{name}: {what}")
+        if not report:
+            print(f"{step.name}: nothing to change")
+        if conflicts:
+            climb["conflicts"] = conflicts
+            State.save(state.under_way, climb)
+            print(f"\n{step.name} needs you: edit {', '.join(f'steps/{step.name}/{name}' for name in conflicts)}, then\n"
+                  "  tools/step climb --continue     goes on with the steps above\n"
+                  "  tools/step climb --abort        puts every file back as it was")
+            return 1
+        settle(climb, step, ours, merged)
+        climb["conflicts"] = []
+        State.save(state.under_way, climb)
+    records = state.load(state.carried) or {}
+    records.update(climb["records"])
+    State.save(state.carried, records)
+    state.under_way.unlink()
+    print(f"The edit of {climb['step']} is in every later step. Next: tools/test steps")
+    return 0
+
+
+def settle(climb, step, ours, now):
+    """The step is done: what it received is what the next one gets. Edits that it had before the climb stay behind, and
+    do not count as carried."""
+    base, tree = climb["base"][step.name], climb["trees"][step.name]
+    if ours == base:
+        climb["records"][step.name] = {"tree": tree, "files": now}
+    elif tree:
+        merged, _, conflicts = merge(climb["old"], climb["new"], base, step.name)
+        climb["records"][step.name] = {"tree": tree, "files": {
+            name: base[name] if name in conflicts and name in base else file
+            for name, file in merged.items() if name not in conflicts or name in base}}
+    # A file that only an uncommitted edit had added here, and that the climb changed, is new to the next step.
+    climb["old"] = {name: file for name, file in ours.items() if name in base or file == now.get(name)}
+    climb["new"] = now
+    climb["todo"].pop(0)
+
+
+def merge(old, new, ours, where):
+    """(the step's files with the edit old -> new, [(file, what was done)], the files in conflict)"""
+    merged, report, conflicts = dict(ours), [], []
+    for name in sorted({*old, *new}):
+        base, theirs, mine = old.get(name), new.get(name), ours.get(name)
+        if base == theirs:
+            continue
+        if mine == theirs:
+            what = "already so"
+        elif mine == base:
+            merged[name] = theirs
+            what = "deleted" if theirs is None else "added" if mine is None else "follows"
+        elif mine is None:
+            what = "left out, since this step has no such file"
+        else:
+            file, extra, what = merge_file(base, theirs, mine, where)
+            merged[name] = file
+            if extra:  # no markers possible: the other version is put beside it
+                merged[name + ".theirs"] = extra
+            if what.startswith("CONFLICT"):
+                conflicts += [name, name + ".theirs"] if extra else [name]
+        report.append((name, what))
+        if merged.get(name) is None:
+            merged.pop(name, None)
+    return merged, report, conflicts
+
+
+def merge_file(base, theirs, mine, where):
+    """(the merged file, theirs if a person must choose one of them, what was done)"""
+    if theirs is None:
+        ends = b"" if mine[1].endswith(b"\n") else b"\n"
+        if LINK == mine[0] or b"\0" in mine[1]:
+            return mine, [PLAIN, b"deleted\n"], "CONFLICT, deleted below and changed here; keep it or delete it too"
+        text = b"<<<<<<< " + where.encode() + b"\n" + mine[1] + ends + b"=======\n>>>>>>> deleted in the step before\n"
+        return [mine[0], text], None, "CONFLICT, deleted below and changed here; keep it or delete it too"
+    mode = theirs[0] if base and mine[0] == base[0] else mine[0]
+    if base and mine[1] == base[1]:
+        return [mode, theirs[1]], None, "follows"
+    if mine[1] == theirs[1] or (base and theirs[1] == base[1]):
+        return [mode, mine[1]], None, "merged (its mode)"
+    versions = [mine, base or [PLAIN, b""], theirs]
+    if any(mode == LINK or b"\0" in content for mode, content in versions):
+        return mine, theirs, "CONFLICT, not a text; choose between it and the file .theirs, and delete that"
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in ("ours", "base", "theirs")]
+        for path, (_, content) in zip(paths, versions):
+            path.write_bytes(content)
+        done = subprocess.run(["git", "merge-file", "-p", "-L", where, "-L", "before the edit",
+                               "-L", "the step before", *map(str, paths)], capture_output=True)
+    if done.returncode > 127:
+        raise Problem(f"git merge-file failed: {done.stderr.decode(errors='replace').strip()}")
+    return [mode, done.stdout], None, f"CONFLICT, {done.returncode} to resolve" if done.returncode else "merged"
+
+
+def conflicts_left(paths):
+    """The names of {name: path} that still have markers."""
+    def marked(path):
+        if path.name.endswith(".theirs"):
+            return True
+        lines = path.read_bytes().splitlines() if path.is_file() else []
+        return any(line.startswith((b"<<<<<<< ", b">>>>>>> ")) for line in lines)
+    return [name for name, path in paths.items() if path.exists() and marked(path)]
+
+
+def go_on(state):
+    climb = state.load(state.under_way)
+    if climb is None:
+        raise Problem("no climb is under way; tools/step climb STEP starts one.", 2)
+    if climb["conflicts"] is None:
+        raise Problem("the climb was interrupted while it wrote; --abort puts every file back.", 1)
+    if climb["conflicts"]:
+        step = Step(ROOT / "steps" / climb["todo"][0])
+        left = conflicts_left({name: step.folder / name for name in climb["conflicts"]})
+        if left:
+            raise Problem(f"steps/{step.name}/{left[0]} " + (
+                "is still there; take what you need of it and delete it." if left[0].endswith(".theirs") else
+                "still has conflict markers; resolve them first."))
+        settle(climb, step, climb["before"][step.name], read(step))
+        climb["conflicts"] = []
+        State.save(state.under_way, climb)
+    return run(state, climb)
+
+
+def abort(state):
+    climb = state.load(state.under_way)
+    if climb is None:
+        raise Problem("no climb is under way.", 2)
+    for name, written in climb["written"].items():
+        step, before = Step(ROOT / "steps" / name), climb["before"][name]
+        write(step, before, {*written, *before})
+    state.under_way.unlink()
+    print(f"Every file is as it was before the climb of {climb['step']}.")
+    return 0

@@ -55,7 +55,7 @@ def history(options):
             (folder / name).unlink()
         names = step.files()
         for name, path in names.items():
-            if day == 0 and (folder / name).exists():
+            if (folder / name).exists():
                 raise Problem(f"{step.name}/{name} has the name of a file that all steps share; rename it.")
             copy(path, folder / name)
         date = (FIRST_DATE + timedelta(days=day)).strftime("%Y-%m-%dT%H:%M:%S+0000")

@@ -18,10 +18,12 @@ class Problem(Exception):
         self.status = status
 
 
-def git(*arguments, cwd=ROOT, ok=(0,), **options):
-    """The output of git as bytes, the same on every machine: no settings, hooks or variables of a person."""
+def git(*arguments, cwd=ROOT, ok=(0,), settings=False, env={}, **options):
+    """The output of git as bytes; the same on every machine unless a person's `settings` count."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1", LC_ALL="C", **options.pop("env", {}))
+    if not settings:
+        environment.update(GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1")
+    environment.update(LC_ALL="C", **env)
     try:
         done = subprocess.run(["git", *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, **options)
     except FileNotFoundError:

@@ -1,0 +1,270 @@
+"""tools/step climb on small staircases, and on a copy of the real one."""
+
+import shutil
+import unittest
+
+from support import ROOT, STEPS, Scratch, copy_tool, snapshot
+
+
+def lines(*words):
+    return "".join(f"{word}\n" for word in words)
+
+
+BASE = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+def small():
+    """Step n adds the line `step n` at its end; 03 also rewrites `nine`; `same.h` never changes."""
+    steps = {}
+    for number in range(1, 7):
+        body = [*BASE[:-1], "nine" if number < 3 else "NINE", *(f"step {n}" for n in range(1, number + 1))]
+        steps[f"{number:02}-step"] = {
+            "a.h": lines(*body), "same.h": lines("same"), "README.md": f"# {number:02} Step\n", "test.cpp": f"{number}\n",
+            "picture.bin": b"\0\1\2" if number < 4 else b"\0\1\3",
+        }
+    return steps
+
+
+class Climb(Scratch):
+    def setUp(self):
+        super().setUp()
+        self.root = self.staircase(small())
+
+    def climb(self, *arguments, status=0):
+        return self.step("climb", *arguments, status=status, root=self.root)
+
+    def path(self, number, name="a.h"):
+        return self.root / "steps" / f"{number:02}-step" / name
+
+    def text(self, number, name="a.h"):
+        return self.path(number, name).read_text()
+
+    def edit(self, number, old, new, name="a.h"):
+        text = self.text(number, name)
+        self.assertEqual(text.count(f"{old}\n"), 1, text)
+        self.path(number, name).write_text(text.replace(f"{old}\n", f"{new}\n" if new else ""))
+
+    def now(self):
+        return snapshot(self.root)
+
+    def expect(self, number, *words, name="a.h"):
+        self.assertEqual(self.text(number, name).splitlines(), list(words))
+
+    def words(self, number, **changed):
+        return [changed.get(word, word) for word in small()[f"{number:02}-step"]["a.h"].splitlines()]
+
+    def test_an_edit_reaches_every_later_step_and_nothing_else(self):
+        self.edit(2, "two", "TWO")
+        self.edit(2, "same", "still the same", "same.h")
+        before = self.now()
+        said = self.climb(2)
+        after = self.now()
+        for number in range(3, 7):
+            self.expect(number, *self.words(number, two="TWO"))
+            self.expect(number, "still the same", name="same.h")
+            self.assertIn(f"{number:02}-step/a.h: merged", said)
+            self.assertIn(f"{number:02}-step/same.h: follows", said)
+        touched = {name for name in after if before.get(name) != after[name]}
+        self.assertEqual(touched, {f"steps/{number:02}-step/{name}" for number in range(3, 7) for name in ("a.h", "same.h")})
+        self.assertEqual(set(before), set(after))
+
+    def test_a_conflict_waits_for_a_person_and_is_met_once(self):
+        self.edit(2, "nine", "9")
+        said = self.climb(2, status=1)
+        self.assertIn("steps/03-step/a.h", said)
+        self.assertEqual(self.text(3).count("<<<<<<< 03-step\n"), 1)
+        self.assertNotIn("<<<<<<<", self.text(4))
+        self.assertIn("markers", self.climb("--continue", status=1))
+        self.assertIn("under way", self.climb(2, status=2))
+        self.path(3).write_text(lines(*self.words(3, NINE="9!")))
+        self.climb("--continue")
+        for number in range(4, 7):
+            self.expect(number, *self.words(number, NINE="9!"))
+        self.assertIn("no climb is under way", self.climb("--continue", status=2))
+
+    def test_abort_puts_every_byte_back(self):
+        self.path(3, "same.h").chmod(0o755)
+        self.path(4, "mine.txt").write_bytes(b"mine\r\n")
+        self.edit(2, "nine", "9")
+        self.path(2, "new.h").write_text("new\n")
+        self.path(2, "same.h").unlink()
+        self.path(5).write_text(lines("mine", *self.words(5)))
+        before = self.now()
+        for _ in range(2):
+            self.climb(2, status=1)
+            self.assertNotEqual(self.now(), before)
+            self.path(3).write_text("half resolved\n")
+            self.climb("--abort")
+            self.assertEqual(self.now(), before)
+        self.assertIn("no climb is under way", self.climb("--abort", status=2))
+
+    def test_abort_after_some_steps_were_continued(self):
+        self.edit(1, "nine", "9")
+        self.edit(4, "NINE", "neuf")
+        before = self.now()
+        self.climb(1, status=1)
+        self.path(3).write_text(lines(*self.words(3, NINE="9!")))
+        self.climb("--continue", status=1)  # 04 had an edit in the same line
+        self.climb("--abort")
+        self.assertEqual(self.now()["steps/02-step/a.h"], before["steps/02-step/a.h"])
+        self.assertEqual(self.now(), before)
+
+    def test_edits_in_later_steps_are_kept_and_not_passed_on(self):
+        self.edit(2, "two", "TWO")
+        self.edit(4, "six", "mine")
+        self.path(5, "mine.h").write_text("mine\n")
+        self.climb(2)
+        self.expect(4, *self.words(4, two="TWO", six="mine"))
+        self.expect(5, *self.words(5, two="TWO"))
+        self.assertEqual(self.text(5, "mine.h"), "mine\n")
+        self.climb(4)  # now the other edit climbs
+        self.expect(5, *self.words(5, two="TWO", six="mine"))
+        self.expect(6, *self.words(6, two="TWO", six="mine"))
+        self.assertFalse(self.path(6, "mine.h").exists())
+        self.climb(5)
+        self.assertEqual(self.text(6, "mine.h"), "mine\n")
+
+    def test_added_and_deleted_files(self):
+        self.path(2, "sub").mkdir()
+        self.path(2, "sub/new.h").write_text("new\n")
+        self.path(2, "same.h").unlink()
+        self.climb(2)
+        for number in range(3, 7):
+            self.assertEqual(self.text(number, "sub/new.h"), "new\n")
+            self.assertFalse(self.path(number, "same.h").exists())
+
+    def test_a_file_deleted_below_and_changed_above(self):
+        self.path(2).unlink()
+        said = self.climb(2, status=1)
+        self.assertIn("deleted below", said)
+        self.assertIn("NINE", self.text(3))  # nothing is lost
+        self.path(3).unlink()
+        self.climb("--continue", status=1)  # 04 has a line of its own again
+        self.climb("--abort")
+        self.assertEqual(self.text(3), small()["03-step"]["a.h"])
+
+    def test_a_file_that_a_later_step_does_not_have(self):
+        for number in (4, 5, 6):
+            self.path(number, "same.h").unlink()
+        self.commit(self.root)
+        self.edit(2, "same", "other", "same.h")
+        self.assertIn("04-step/same.h: left out", self.climb(2))
+        self.assertEqual(self.text(3, "same.h"), "other\n")
+        self.assertFalse(self.path(4, "same.h").exists())
+
+    def test_the_same_file_added_in_both(self):
+        self.path(2, "new.h").write_text("below\n")
+        self.path(3, "new.h").write_text("above\n")
+        self.climb(2, status=1)
+        self.assertIn("above\n=======\nbelow\n", self.text(3, "new.h"))
+        self.path(3, "new.h").write_text("both\n")
+        self.climb("--continue")
+        self.assertEqual(self.text(6, "new.h"), "both\n")
+
+    def test_binary_files(self):
+        self.path(2, "picture.bin").write_bytes(b"\0new")
+        self.climb(2, status=1)
+        self.assertEqual(self.path(3, "picture.bin").read_bytes(), b"\0new")
+        self.assertEqual(self.path(4, "picture.bin").read_bytes(), b"\0\1\3")
+        self.assertEqual(self.path(4, "picture.bin.theirs").read_bytes(), b"\0new")
+        self.assertIn("picture.bin.theirs is still there", self.climb("--continue", status=1))
+        self.path(4, "picture.bin.theirs").rename(self.path(4, "picture.bin"))
+        self.climb("--continue")
+        self.assertEqual(self.path(6, "picture.bin").read_bytes(), b"\0new")
+
+    def test_modes_and_links(self):
+        self.path(2).chmod(0o755)
+        self.path(2, "link").symlink_to("a.h")
+        self.climb(2)
+        for number in range(3, 7):
+            self.assertTrue(self.path(number).stat().st_mode & 0o100)
+            self.assertEqual(self.path(number, "link").readlink().name, "a.h")
+            self.expect(number, *self.words(number))
+
+    def test_a_second_climb_carries_only_what_is_new(self):
+        self.edit(2, "nine", "9")
+        self.climb(2, status=1)
+        self.path(3).write_text(lines(*self.words(3, NINE="9!")))
+        self.climb("--continue")
+        before = self.now()
+        self.assertIn("Nothing to carry", self.climb(2))
+        self.assertEqual(self.now(), before)
+        self.edit(2, "two", "zwei")
+        self.climb(2)
+        self.edit(2, "zwei", "deux")  # the same line again, which HEAD alone would see as a conflict
+        self.climb(2)
+        for number in range(4, 7):
+            self.expect(number, *self.words(number, NINE="9!", two="deux"))
+        self.commit(self.root)
+        self.assertIn("Nothing to carry", self.climb(2))
+        self.edit(2, "deux", "two")
+        self.climb(2)
+        self.expect(6, *self.words(6, NINE="9!"))
+
+    def test_a_climb_that_was_thrown_away_is_forgotten(self):
+        self.edit(2, "two", "zwei")
+        self.climb(2)
+        self.git(self.root, "checkout", "-q", "steps")
+        self.edit(2, "two", "deux")
+        self.climb(2)
+        self.expect(6, *self.words(6, two="deux"))
+
+    def test_a_committed_edit(self):
+        self.edit(2, "two", "TWO")
+        self.commit(self.root)
+        self.assertIn("Nothing to carry", self.climb(2))
+        self.climb(2, "--base", "HEAD~1")
+        self.expect(6, *self.words(6, two="TWO"))
+        self.assertIn("Nothing to carry", self.climb(2, "--base", "HEAD~1"))
+
+    def test_readme_and_test_stay(self):
+        self.path(2, "README.md").write_text("other\n")
+        self.path(2, "test.cpp").write_text("other\n")
+        self.assertIn("Nothing to carry", self.climb(2))
+        self.assertEqual(self.text(3, "README.md"), "# 03 Step\n")
+
+    def test_line_ends_are_kept(self):
+        self.edit(2, "two", "TWO\r")
+        self.path(6).write_bytes(self.path(6).read_bytes()[:-1])  # no newline at the end
+        self.climb(2)
+        self.assertEqual(self.path(6).read_bytes(), lines(*self.words(6, two="TWO\r")).encode()[:-1])
+
+    def test_wrong_usage(self):
+        self.assertIn("either a STEP", self.climb(status=2))
+        self.assertIn("either a STEP", self.climb("2", "--abort", status=2))
+        self.assertIn("There is no step '9'", self.climb(9, status=2))
+        self.assertIn("last step", self.climb(6, status=2))
+        self.assertIn("'nowhere' is no commit", self.climb(2, "--base", "nowhere", status=2))
+        self.edit(2, "two", "<<<<<<< two")
+        self.assertIn("markers", self.climb(2, status=1))
+        shutil.rmtree(self.root / ".git")
+        self.assertIn("no git repository", self.climb(2, status=1))
+
+
+class RealStaircase(Scratch):
+    def test_an_edit_of_the_first_step_climbs_to_the_last(self):
+        root = self.folder / "staircase"
+        copy_tool(root)
+        shutil.copytree(ROOT / "steps", root / "steps")
+        self.commit(root)
+        first = root / "steps" / STEPS[0].name
+        # Two lines that no lesson stands next to: git takes changes of neighbouring lines for a conflict.
+        edits = (("main.cpp", b"Continues a text with a GPT-2.", b"Goes on with a text."),
+                 ("generate.h", b"one token after the other", b"token by token"))
+        for name, old, new in edits:
+            text = (first / name).read_bytes()
+            self.assertEqual(text.count(old), 1)
+            (first / name).write_bytes(text.replace(old, new))
+        before = snapshot(root)
+        self.step("climb", 1, root=root)
+        after = snapshot(root)
+        for step in STEPS[1:]:
+            for name, old, new in edits:
+                path = f"steps/{step.name}/{name}"
+                self.assertEqual(after[path][1], before[path][1].replace(old, new), path)
+        changed = {name for name in after if after[name] != before.get(name)}
+        self.assertEqual(changed, {f"steps/{step.name}/{name}" for step in STEPS[1:] for name in ("main.cpp", "generate.h")})
+
+
+if __name__ == "__main__":
+    unittest.main()
