@@ -1,0 +1,159 @@
+"""tools/step list, diff, practice and check: what they show, write and refuse. test_practice.py tries every step."""
+
+import os
+import pty
+import re
+import shutil
+import subprocess
+import unittest
+
+from support import STEPS, Scratch, snapshot
+
+README = "# 0{} {}\n\n## The idea\n\nFirst sentence of {},\nin two lines. Second one.\n\n## The task\n\nWork.\n"
+STEPS_BEFORE_AFTER = {
+    "01-a": {"main.cpp": "int one;\nint two;\n", "README.md": README.format(1, "First", 1), "test.cpp": "1\n"},
+    "02-b-c": {"main.cpp": "int one;\nint three, two;\n", "new.h": "new\n", "README.md": README.format(2, "Second", 2),
+               "test.cpp": "2\n"},
+    "03-d": {"main.cpp": "int one;\nint three, two;\n", "test.cpp": "3\n"},
+}
+
+
+class Show(Scratch):
+    def setUp(self):
+        super().setUp()
+        self.root = self.staircase(STEPS_BEFORE_AFTER)
+        shutil.rmtree(self.root / ".git")  # none of this needs a repository
+
+    def show(self, *arguments, **options):
+        return self.step(*arguments, root=self.root, **options)
+
+    def test_list(self):
+        lines = self.show("list").splitlines()
+        self.assertEqual([line.split() for line in lines],
+                         [["01", "First", "+2", "++"], ["02", "Second", "+2", "-1", "++-"], ["03", "d", "+0", "-1", "-"]])
+
+    def test_list_as_a_table(self):
+        self.assertEqual(self.show("list", "--markdown").splitlines()[2:], [
+            "| [01-a](steps/01-a) | First sentence of 1, in two lines. | +2 |",
+            "| [02-b-c](steps/02-b-c) | First sentence of 2, in two lines. | +2 −1 |",
+            "| [03-d](steps/03-d) | d | +0 −1 |"])
+
+    def test_a_pipe_gets_a_patch_that_makes_the_next_step(self):
+        patch = self.show("diff", "2", "--all")
+        self.assertNotIn("\033", patch)
+        work = self.folder / "work"
+        shutil.copytree(self.root / "steps/01-a", work)
+        subprocess.run(["git", "apply", "-p1"], cwd=work, input=patch, text=True, check=True)
+        self.assertEqual(snapshot(work), snapshot(self.root / "steps/02-b-c"))
+
+    def test_what_a_diff_shows(self):
+        for name in ("2", "02", "02-b-c"):
+            self.assertEqual(self.show("diff", name), self.show("diff", "2"))
+        self.assertNotIn("README.md", self.show("diff", "2"))
+        self.assertIn("README.md", self.show("diff", "2", "--all"))
+        self.assertIn("+int two;", self.show("diff", "1"))  # all of it is new
+        self.assertEqual(re.findall(r"^[+-]\w.*", self.show("diff", "1", "3"), re.MULTILINE), ["-int two;", "+int three, two;"])
+        self.assertEqual([line.split() for line in self.show("diff", "2", "--stat").splitlines()],
+                         [["main.cpp", "+1", "-1", "+-"], ["new.h", "+1", "+"]])
+
+    def test_changed_words_stand_out(self):
+        text = self.show("diff", "2", "--color", "always")
+        self.assertIn("\033[32m+int\033[7m three,\033[27m two;\033[0m", text)
+        self.assertIn("\033[31m-int two;\033[0m", text)
+        plain = re.sub(r"\033\[\d+m", "", text)
+        self.assertEqual(plain, self.show("diff", "2"))
+        for step in STEPS:  # nothing is lost on the way, whatever the hunks look like
+            plain = re.sub(r"\033\[\d+m", "", self.step("diff", step.number, "--all", "--color", "always"))
+            self.assertEqual(plain, self.step("diff", step.number, "--all"))
+
+    def on_a_terminal(self, *arguments, **environment):
+        clean = {name: value for name, value in os.environ.items() if name not in ("PAGER", "GIT_PAGER", "NO_COLOR", "LESS")}
+        main, side = pty.openpty()
+        done = subprocess.Popen([self.root / "tools/step", *arguments], stdin=subprocess.DEVNULL, stdout=side, stderr=side,
+                                env={**clean, **environment})
+        os.close(side)
+        output = b""
+        while True:
+            try:
+                part = os.read(main, 65536)
+            except OSError:  # Linux's way to say that the other side is closed
+                part = b""
+            if not part:
+                break
+            output += part
+        os.close(main)
+        self.assertEqual(done.wait(), 0, output)
+        return output.decode()
+
+    def test_a_terminal_gets_colours_and_a_pager(self):
+        pager = {"PAGER": "sed 's/^/paged /'"}
+        text = self.on_a_terminal("diff", "2", **pager)
+        self.assertIn("paged ", text)
+        self.assertIn("\033[31m", text)
+        self.assertNotIn("\033", self.on_a_terminal("diff", "2", NO_COLOR="1", **pager))
+        self.assertNotIn("paged", self.on_a_terminal("diff", "2", "--no-pager", **pager))
+        self.assertNotIn("paged", self.on_a_terminal("diff", "2", GIT_PAGER="cat", **pager))
+        self.assertIn("three", self.on_a_terminal("diff", "2", PAGER="no-such-pager"))
+
+    def test_wrong_usage(self):
+        for arguments, words in {
+            (): "COMMAND", ("frobnicate",): "frobnicate", ("diff",): "STEP", ("diff", "9"): "There is no step '9'",
+            ("diff", "2", "1"): "does not come after", ("diff", "2", "2"): "does not come after",
+            ("diff", "02-x"): "01-a, 02-b-c, 03-d", ("diff", "2", "--colour"): "--colour",
+            ("check",): "no practice folder", ("check", "2"): "not there yet", ("check", "/"): "no practice folder",
+            ("practice", "0"): "There is no step", ("history",): "DIR",
+        }.items():
+            with self.subTest(arguments):
+                self.assertIn(words, self.show(*arguments, status=2))
+
+    def test_help(self):
+        for command in ("list", "diff", "practice", "check", "history", "climb"):
+            self.assertIn(f"tools/step {command}", self.show(command, "--help"))
+            self.assertIn(command, self.show("--help"))
+
+    def test_nothing_is_left_behind(self):
+        before = snapshot(self.root)
+        for arguments in (["list"], ["diff", "2"], ["practice", "2", "--solution"]):
+            self.show(*arguments)
+        self.assertEqual(snapshot(self.root), before)
+
+
+class Practice(Scratch):
+    def setUp(self):
+        super().setUp()
+        self.root = self.staircase(STEPS_BEFORE_AFTER)
+
+    def practice(self, *arguments, **options):
+        return self.step("practice", *arguments, root=self.root, **options)
+
+    def test_the_code_of_one_step_and_the_checks_of_the_next(self):
+        said = self.practice(2)
+        folder = self.root / "practice/02-b-c"
+        self.assertEqual((folder / "main.cpp").read_text(), "int one;\nint two;\n")
+        self.assertEqual((folder / "test.cpp").read_text(), "2\n")
+        self.assertIn("# 02 Second", (folder / "README.md").read_text())
+        self.assertFalse((folder / "new.h").exists())
+        self.assertIn(f"tools/step check {folder}", said)
+        self.assertEqual(self.practice(2, "--solution"), self.step("diff", 2, root=self.root))
+
+    def test_any_folder(self):
+        self.practice(2, "some where/else", cwd=self.folder)
+        self.assertTrue((self.folder / "some where/else/main.cpp").is_file())
+
+    def test_a_learners_work_is_safe(self):
+        folder = self.folder / "mine"
+        self.practice(2, folder)
+        (folder / "main.cpp").write_text("mine")
+        (folder / "more.h").write_text("mine")
+        before = snapshot(self.folder)
+        self.assertIn("not empty", self.practice(2, folder, status=2))
+        self.assertIn("steps/", self.practice(2, self.root / "steps/03-d", "--force", status=2))
+        self.assertIn("is a file", self.practice(2, folder / "main.cpp", "--force", status=2))
+        self.assertEqual(snapshot(self.folder), before)
+        self.practice(2, folder, "--force")
+        self.assertEqual((folder / "main.cpp").read_text(), "int one;\nint two;\n")
+        self.assertEqual((folder / "more.h").read_text(), "mine")
+
+
+if __name__ == "__main__":
+    unittest.main()
