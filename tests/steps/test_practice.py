@@ -55,7 +55,7 @@ class Practice(Scratch):
         (folder / "main.cpp").write_text("int main() { return nothing; }\n")
         status, said = self.check(folder)
         self.assertEqual(status, 1)
-        self.assertIn("main.cpp does not compile", said)
+        self.assertIn("RED: main.cpp does not compile:", said)
 
 
 if __name__ == "__main__":

@@ -19,13 +19,15 @@ BUILD_HEAD = """# One step of the staircase at a time:
 #   meson test -C build
 """
 BUILD_TAIL = """
-executable('staircase', 'main.cpp', dependencies: common)
+program = executable('staircase', 'main.cpp', dependencies: common)
 
 test('step',
   executable('test-step', 'test.cpp', 'tests/doctest_main.cpp',
-    cpp_args: '-DSTAIRCASE_SOURCE_TREE="@0@"'.format(meson.project_source_root()),
+    cpp_args: [
+      '-DSTAIRCASE_SOURCE_TREE="@0@"'.format(meson.project_source_root()),
+      '-DSTAIRCASE_STEP_PROGRAM="@0@"'.format(program.full_path())],
     dependencies: [common, json]),
-  timeout: 900)
+  depends: program, timeout: 900)
 """
 
 

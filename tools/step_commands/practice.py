@@ -12,6 +12,7 @@ from .diff import coloured, page, paint
 from .series import OWN, ROOT, Problem, below, changes, compare, find
 
 BUILD = "build.ninja"  # marks a practice folder: its third line names the step
+PROGRAM = "-DSTAIRCASE_STEP_PROGRAM="  # tells test.cpp which program is the step's
 HEADER = """# Made by tools/step, and made again by each `tools/step check`; every other file here is yours.
 # The flags are those of the project's own build.
 step = {}
@@ -121,19 +122,21 @@ def check(options):
         library('compile build "$@"', *libraries)
     (folder / BUILD).write_text(text, encoding="utf-8")
 
-    done = ninja(folder, "build/test")
+    # Both at once; a failure of test.cpp comes first, since it says what is missing.
+    done = subprocess.run(["ninja", "-C", folder, "-k0", "build/test", "build/program"], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
-        return red(f"test.cpp does not compile yet. At first that is as it should be: it asks for what {step.name} adds.\n"
-                   "The compiler's first complaint says what it misses:", complaint(done.stdout))
+        failures = {words.split(".o")[0].split()[0]: words for words in done.stdout.split("FAILED: build/")[1:]}
+        if "test" in failures:
+            return red(f"test.cpp does not compile yet. At first that is as it should be: it asks for what {step.name} "
+                       "adds.\nThe compiler's first complaint says what it misses:", complaint(failures["test"]))
+        return red("main.cpp does not compile:", complaint(failures.get("program", done.stdout)))
     sys.stdout.flush()
     status = subprocess.run([folder / "build/test"], stdin=subprocess.DEVNULL).returncode
     if status < 0:
         return red(f"the checks were ended by signal {-status}.")
     if status:
         return red("the checks above fail. Until the step is written that is as it should be.")
-    done = ninja(folder, "build/program")
-    if done.returncode:
-        return red("the checks pass, but main.cpp does not compile:", complaint(done.stdout))
     shown = subprocess.run([folder / "build/program", "--help"], capture_output=True, text=True).stdout
     main = step.folder / "main.cpp"
     for option in re.findall(r'"(--[a-z0-9-]+)"', main.read_text(encoding="utf-8")):
@@ -162,11 +165,6 @@ def library(script, *arguments):
         raise Problem("the project itself does not build; the lines above say why.")
 
 
-def ninja(folder, target):
-    return subprocess.run(["ninja", "-C", folder, target], stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
 def build_file(folder, step, build):
     """The text of build.ninja, and the project's libraries that it links. The commands are those with which the
     project builds the step itself, so that new dependencies need no change here."""
@@ -180,6 +178,7 @@ def build_file(folder, step, build):
         if done.returncode or not compilers or not linkers:
             raise Problem(f"{build} does not know how to build {target}; tools/test {step.number} shows whether it builds.")
         compiler, linker = (absolute(without(words[-1], step.folder, build), build) for words in (compilers, linkers))
+        compiler = [f'{PROGRAM}"{folder}/build/program"' if word.startswith(PROGRAM) else word for word in compiler]
         used = [word for word in linker if word.endswith(".a") and Path(word).is_relative_to(build)]
         libraries.update(os.path.relpath(word, build) for word in used)
         text += f"""
