@@ -92,6 +92,18 @@ TEST_CASE("a seed gives the same tokens with every compiler") {
   for (const int token : want) CHECK(draw(std::vector{0.1f, 0.2f, 0.3f, 0.4f}, generator) == token);
 }
 
+TEST_CASE("a draw uses as many random bits as a double holds") {
+  const double uniform = 0.3745401188473625;  // the first number of NumPy's RandomState(42)
+  const float most = std::nextafter(static_cast<float>(uniform), 0.0f);
+  const auto rest = static_cast<float>(uniform - static_cast<double>(most));
+  for (const float wide : {0.0f, 1.0f}) {
+    std::mt19937 generator(42);
+    // The first two shares together end just below the number, or just above it.
+    const float share = std::nextafter(std::nextafter(rest, wide), wide);
+    CHECK(draw(std::vector{most, share, 0.625f}, generator) == (wide == 0.0f ? 2 : 1));
+  }
+}
+
 TEST_CASE("a token without probability is never drawn, not even by a rounding error") {
   std::mt19937 generator(3);
   const std::vector<float> edges{0.0f, 0.5f, 0.0f, 0.5f, 0.0f};
