@@ -10,7 +10,7 @@ namespace {
 /// Returns when `value` is no longer `old`.
 template <typename T>
 void wait_while(const std::atomic<T>& value, T old) {
-  constexpr int kLooks = 2000;  // of 20 to 100 cycles each
+  constexpr int kLooks = 20000;  // some 0.3 ms
   for (int i = 0; i < kLooks; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;
     hwy::Pause();
