@@ -21,6 +21,7 @@ LESSON = {
     "09": "check.h generate.h main.cpp sampling.h",
     "10": "check.h main.cpp sampling.h",
     "11": "check.h main.cpp sampling.h",
+    "12": "main.cpp",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -37,8 +38,9 @@ ON = {
     "09": ["--presence-penalty", "1.5"],
     "10": ["--frequency-penalty", "0.5"],
     "11": ["--repetition-penalty", "1.3"],
+    "12": ["--dtype", "float16"],  # the format of the file: nothing is rounded
 }
-SAME_TEXT = {"04"}
+SAME_TEXT = {"04", "12"}
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 
 
@@ -87,6 +89,7 @@ class Series(unittest.TestCase):
                     self.assertTrue(step.section(heading), f"nothing below '{heading}'")
                 self.assertEqual(text.splitlines()[0], f"# {step.heading()}")
                 self.assertEqual(step.heading()[:3], f"{step.number} ")
+                self.assertRegex(text, r"\A# .+\n\n\*.+[.]\*\n\n## The idea", "a summary in italics below the title")
                 title = step.heading()[3:]
                 if step.name in TITLES:
                     self.assertEqual(title, TITLES[step.name])

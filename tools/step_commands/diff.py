@@ -68,7 +68,7 @@ def show_list(options):
     print("| step | what it adds | lines |\n|---|---|---|")
     for step, added, removed in rows:
         lines = f"+{added}" + (f" −{removed}" if removed else "")
-        print(f"| [{step.name}](steps/{step.name}) | {step.first_sentence()} | {lines} |".replace("\n", " "))
+        print(f"| [{step.name}](steps/{step.name}) | {step.summary()} | {lines} |".replace("\n", " "))
 
 
 def show_diff(options):

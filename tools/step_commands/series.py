@@ -62,11 +62,10 @@ class Step:
         match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", self.readme(), re.MULTILINE | re.DOTALL)
         return match.group(1).strip() if match else ""
 
-    def first_sentence(self):
-        """Of the idea; the title where there is none."""
-        paragraph = " ".join(self.section("The idea").split("\n\n")[0].split())
-        match = re.match(r".+?[.!?](?=\s|$)", paragraph)
-        return match.group() if match else self.heading()[3:]
+    def summary(self):
+        """The line in italics below the title; the title where there is none."""
+        match = re.search(r"^\*(.+)\*$", self.readme().split("\n## ")[0], re.MULTILINE)
+        return match.group(1) if match else self.heading()[3:]
 
 
 def steps():

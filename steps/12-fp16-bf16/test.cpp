@@ -1,0 +1,66 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "generate.h"
+#include "tests/step.h"
+
+using namespace staircase;
+
+namespace {
+
+Gpt2 tales_in(DType dtype) {
+  return Gpt2::load(find_model("tales-6m"), make_cpu_device(available_processors()), dtype);
+}
+
+/// The largest distance between two vectors of logits.
+float distance(std::span<const float> a, std::span<const float> b) {
+  float largest = 0.0f;
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(a[i] - b[i]));
+  return largest;
+}
+
+}  // namespace
+
+TEST_CASE("16-bit weights take half the memory") {
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    const double share =
+        static_cast<double>(tales_in(dtype).weight_bytes()) / static_cast<double>(tales().weight_bytes());
+    CHECK(share > 0.5);  // biases, norms and positions stay in float32
+    CHECK(share < 0.53);
+  }
+}
+
+TEST_CASE("float16 changes no logit of a model that is stored in float16") {
+  Gpt2 half = tales_in(DType::kFloat16);
+  for (const auto& run : reference("precision.json")["cases"]) {
+    const std::vector<int> prompt = run["prompt_ids"];
+    CHECK(distance(half.next_logits(prompt), tales().next_logits(prompt)) == 0.0f);
+  }
+}
+
+TEST_CASE("bfloat16 moves the logits no further than Hugging Face's rounded model moves them") {
+  Gpt2 brain = tales_in(DType::kBFloat16);
+  for (const auto& run : reference("precision.json")["cases"]) {
+    const std::vector<int> prompt = run["prompt_ids"];
+    const float moved = distance(brain.next_logits(prompt), tales().next_logits(prompt));
+    CHECK(moved > 0.0f);
+    CHECK(moved < 1.1f * run["weights"]["bfloat16"]["max_abs_diff"].get<float>());
+  }
+}
+
+TEST_CASE("greedy decoding with bfloat16 agrees until the first token that is nearly a tie") {
+  Gpt2 brain = tales_in(DType::kBFloat16);
+  for (const auto& run : reference("greedy.json")["cases"]) {
+    CAPTURE(run["name"]);
+    const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
+    std::mt19937 generator;
+    const Generation generation =
+        generate(brain, prompt, {.max_new_tokens = 64}, generator, [](const Token&) {});
+    const std::vector<int> got = behind(prompt.size(), generation.tokens);
+    const auto parting = std::mismatch(got.begin(), got.end(), want.begin(), want.end()).first - got.begin();
+    // Each of two logits may move by 0.07, see the test above.
+    if (parting < std::ssize(want))
+      CHECK(run["gaps"][static_cast<std::size_t>(parting)].get<double>() < 0.14);
+  }
+}
