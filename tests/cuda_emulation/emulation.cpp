@@ -1,0 +1,280 @@
+// The emulation itself: what CUDA promises works, and each fault that it is there for is caught.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "tests/cuda_emulation/kernels.h"
+
+extern __shared__ float4 dynamic_shared_memory[];
+
+namespace {
+
+using cuda_emulation::settings;
+
+constexpr unsigned kAll = 0xffffffffu;
+
+// ── What works ──
+
+__global__ void reverse_in_shared(const int* in, int* out) {
+  __shared__ int shared[256];
+  shared[threadIdx.x] = in[blockIdx.x * blockDim.x + threadIdx.x];
+  __syncthreads();
+  out[blockIdx.x * blockDim.x + threadIdx.x] = shared[blockDim.x - 1 - threadIdx.x];
+}
+
+TEST_CASE("a barrier shows every thread what all others wrote") {
+  in_every_order([] {
+    std::vector<int> in(3 * 256), out(3 * 256), want;
+    for (int i = 0; i < 3 * 256; ++i) in[static_cast<std::size_t>(i)] = i;
+    CHECK(fault_of(reverse_in_shared, 3, 256, 0, in.data(), out.data()) == "");
+    for (int b = 0; b < 3; ++b) {
+      for (int i = 255; i >= 0; --i) want.push_back(b * 256 + i);
+    }
+    CHECK(out == want);
+  });
+}
+
+__global__ void shuffles(int* out) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  int* const to = out + threadIdx.x * 8;
+  to[0] = __shfl_sync(kAll, lane, 5);
+  to[1] = __shfl_sync(kAll, lane, 3, 8);
+  to[2] = __shfl_up_sync(kAll, lane, 2);
+  to[3] = __shfl_down_sync(kAll, lane, 4);
+  to[4] = __shfl_xor_sync(kAll, lane, 16);
+  to[5] = static_cast<int>(__ballot_sync(kAll, lane % 3 == 0));
+  to[6] = __any_sync(kAll, lane == 31);
+  to[7] = __all_sync(kAll, lane != 31);
+}
+
+TEST_CASE("shuffles and votes do what the programming guide says") {
+  in_every_order([] {
+    std::vector<int> out(64 * 8);
+    CHECK(fault_of(shuffles, 1, 64, 0, out.data()) == "");
+    for (int t = 0; t < 64; ++t) {
+      const int lane = t % 32;
+      const std::vector<int> got(out.begin() + t * 8, out.begin() + t * 8 + 8);
+      CHECK(got == std::vector<int>{5, lane / 8 * 8 + 3, lane < 2 ? lane : lane - 2,
+                                    lane + 4 < 32 ? lane + 4 : lane, lane ^ 16, 0x49249249, 1, 0});
+    }
+  });
+}
+
+__global__ void halves(int* out) {
+  const unsigned lane = threadIdx.x, mask = lane < 16 ? 0xffffu : 0xffff0000u;
+  int sum = static_cast<int>(lane);
+  // The halves of a warp go their own ways, with different numbers of steps.
+  for (int distance = lane < 16 ? 8 : 4; distance > 0; distance /= 2)
+    sum += __shfl_xor_sync(mask, sum, distance);
+  out[lane] = sum;
+}
+
+TEST_CASE("parts of a warp may shuffle on their own") {
+  in_every_order([] {
+    std::vector<int> out(32);
+    CHECK(fault_of(halves, 1, 32, 0, out.data()) == "");
+    CHECK(out[3] == 120);
+    CHECK(out[20] == 16 + 17 + 18 + 19 + 20 + 21 + 22 + 23);
+  });
+}
+
+__global__ void count(int* total) {
+  atomicAdd(total, 1);
+}
+
+TEST_CASE("every thread of every block runs once") {
+  int total = 0;
+  CHECK(fault_of(count, 7, 33, 0, &total) == "");
+  CHECK(total == 7 * 33);
+}
+
+// ── Barriers ──
+
+__global__ void barrier_for_some(int last) {
+  if (static_cast<int>(threadIdx.x) < last) __syncthreads();
+}
+
+TEST_CASE("a barrier that some threads never reach is a fault") {
+  in_every_order([] {
+    const std::string fault = fault_of(barrier_for_some, 2, 64, 0, 40);
+    CHECK(contains(fault, "waits at a barrier that thread "));
+    CHECK(contains(fault, "never reaches: it has left the kernel"));
+    CHECK(contains(fault, "emulation.cpp:"));
+  });
+  CHECK(fault_of(barrier_for_some, 2, 64, 0, 64) == "");
+}
+
+__global__ void two_barriers() {
+  if (threadIdx.x < 32) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+}
+
+TEST_CASE("threads of a block at different barriers are a fault") {
+  in_every_order(
+      [] { CHECK(contains(fault_of(two_barriers, 1, 64, 0), "waits at another barrier than thread 0")); });
+}
+
+__global__ void forgotten_barrier(const int* in, int* out) {
+  __shared__ int shared[64];
+  shared[threadIdx.x] = in[threadIdx.x];
+  out[threadIdx.x] = shared[threadIdx.x ^ 32];
+}
+
+TEST_CASE("a forgotten barrier gives wrong results in one order or another") {
+  std::vector<int> in(64), want(64);
+  for (int i = 0; i < 64; ++i) {
+    in[static_cast<std::size_t>(i)] = 100 + i;
+    want[static_cast<std::size_t>(i)] = 100 + (i ^ 32);
+  }
+  int wrong = 0;
+  in_every_order([&] {
+    std::vector<int> out(64);
+    for (int& i : in) ++i;
+    for (int& i : want) ++i;
+    CHECK(fault_of(forgotten_barrier, 1, 64, 0, in.data(), out.data()) == "");
+    if (out != want) ++wrong;
+  });
+  CHECK(wrong > 0);
+}
+
+// ── Warps ──
+
+__global__ void shuffle_with(unsigned mask, int first_to_leave, int* out) {
+  if (static_cast<int>(threadIdx.x) >= first_to_leave) return;
+  out[threadIdx.x] = __shfl_sync(mask, static_cast<int>(threadIdx.x), 0);
+}
+
+TEST_CASE("a mask that names a lane that has left is a fault") {
+  in_every_order([] {
+    std::vector<int> out(32);
+    const std::string fault = fault_of(shuffle_with, 1, 32, 0, kAll, 31, out.data());
+    CHECK((contains(fault, "names lane 31, which has left the kernel") ||
+           contains(fault, "waits for lanes that never arrive")));
+    CHECK(fault_of(shuffle_with, 1, 32, 0, 0x7fffffffu, 31, out.data()) == "");
+  });
+}
+
+TEST_CASE("a mask that names a lane beyond the block is a fault") {
+  std::vector<int> out(48);
+  CHECK(contains(fault_of(shuffle_with, 1, 48, 0, kAll, 48, out.data()),
+                 "names lane 16, which does not exist"));
+}
+
+TEST_CASE("a mask without the calling lane is a fault") {
+  std::vector<int> out(32);
+  CHECK(contains(fault_of(shuffle_with, 1, 32, 0, 0xfu, 32, out.data()), "does not name its own lane"));
+}
+
+__global__ void shuffle_from_outside(int* out) {
+  if (threadIdx.x < 16) out[threadIdx.x] = __shfl_sync(0xffffu, 1, 20);
+}
+
+TEST_CASE("a shuffle from a lane outside the mask is a fault") {
+  std::vector<int> out(32);
+  CHECK(contains(fault_of(shuffle_from_outside, 1, 32, 0, out.data()),
+                 "reads from lane 20, which its mask does not name"));
+}
+
+__global__ void absent_lane() {
+  if (threadIdx.x == 7) {
+    __syncthreads();
+  } else {
+    __any_sync(kAll, 1);
+    __syncthreads();
+  }
+}
+
+TEST_CASE("a vote that waits for a lane at a barrier is a fault") {
+  in_every_order(
+      [] { CHECK(contains(fault_of(absent_lane, 1, 32, 0), "waits for lanes that never arrive")); });
+}
+
+TEST_CASE("after a fault the next kernel runs as if nothing had been") {
+  CHECK(fault_of(absent_lane, 1, 32, 0) != "");
+  int total = 0;
+  CHECK(fault_of(count, 3, 64, 0, &total) == "");
+  CHECK(total == 3 * 64);
+}
+
+// ── Launches and memory ──
+
+TEST_CASE("a launch beyond the limits of a GPU is refused") {
+  cudaLaunchConfig_t config;
+  int total = 0;
+  config.blockDim = dim3(1025);
+  CHECK(cudaLaunchKernelEx(&config, count, &total) == cudaErrorInvalidConfiguration);
+  config.blockDim = dim3(32);
+  config.gridDim = dim3(1, 65536);
+  CHECK(cudaLaunchKernelEx(&config, count, &total) == cudaErrorInvalidConfiguration);
+  config.gridDim = dim3(0);
+  CHECK(cudaLaunchKernelEx(&config, count, &total) == cudaErrorInvalidConfiguration);
+  config.gridDim = dim3(1);
+  config.dynamicSmemBytes = (48 << 10) + 1;
+  CHECK(cudaLaunchKernelEx(&config, count, &total) == cudaErrorInvalidValue);
+  CHECK(cudaFuncSetAttribute(count, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 << 10) == cudaSuccess);
+  CHECK(cudaLaunchKernelEx(&config, count, &total) == cudaSuccess);
+  CHECK(total == 32);
+}
+
+TEST_CASE("device memory has an end") {
+  settings.memory = 1000;
+  void *first = nullptr, *second = nullptr;
+  CHECK(cudaMalloc(&first, 600) == cudaSuccess);
+  CHECK(cudaMalloc(&second, 600) == cudaErrorMemoryAllocation);
+  CHECK(cudaFree(first) == cudaSuccess);
+  CHECK(cudaMalloc(&second, 600) == cudaSuccess);
+  CHECK(cudaFree(second) == cudaSuccess);
+  settings.memory = std::size_t{8} << 30;
+}
+
+#ifdef CUDA_EMULATION_ASAN
+
+__global__ void write_dynamic(std::size_t index) {
+  reinterpret_cast<float*>(dynamic_shared_memory)[index] = 1.0f;
+}
+
+__global__ void write_global(float* memory, std::size_t index) {
+  memory[index] = 1.0f;
+}
+
+/// Whether a copy of this process that runs the kernel ends with an error.
+template <typename Launch>
+bool ends_with_an_error(const Launch& launch) {
+  const pid_t child = fork();
+  if (child == 0) {
+    std::freopen("/dev/null", "w", stderr);
+    launch();
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status != 0;
+}
+
+TEST_CASE("an access beyond dynamic shared memory ends the program under AddressSanitizer") {
+  const auto write = [](std::size_t index) {
+    return ends_with_an_error([=] { fault_of(write_dynamic, 1, 1, 40, index); });
+  };
+  CHECK(!write(9));
+  CHECK(write(10));
+  CHECK(write(100));
+}
+
+TEST_CASE("an access beyond global memory ends the program under AddressSanitizer") {
+  void* memory = nullptr;
+  REQUIRE(cudaMalloc(&memory, 40) == cudaSuccess);
+  const auto write = [&](std::size_t index) {
+    return ends_with_an_error([=] { fault_of(write_global, 1, 1, 0, static_cast<float*>(memory), index); });
+  };
+  CHECK(!write(9));
+  CHECK(write(10));
+  CHECK(cudaFree(memory) == cudaSuccess);
+}
+
+#endif
+
+}  // namespace

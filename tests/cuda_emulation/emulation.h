@@ -1,0 +1,408 @@
+// CUDA's execution model on the CPU: the threads of a block are fibers, which stop only where CUDA lets them
+// wait for each other (__syncthreads, __syncwarp, shuffles and votes), and blocks run one after the other.
+// Whatever a GPU would punish or silently get wrong becomes a Fault with a sentence:
+//
+//   - a barrier that some threads of the block never reach, or that they reach at different places in the
+//   source;
+//   - a shuffle or vote whose mask lacks the calling lane, or names a lane that has left the kernel, that
+//   does not exist
+//     or that never arrives; a shuffle that reads from a lane outside the mask;
+//   - with race_check.h, two accesses to one byte of shared memory that nothing orders.
+//
+// What else may go wrong shows in the results or is for the sanitizers: global memory is one heap block for
+// each cudaMalloc, and dynamic shared memory ends after the bytes asked for, so AddressSanitizer sees an
+// access beyond; static shared arrays are arrays, whose bounds UndefinedBehaviorSanitizer checks, as it does
+// the alignment of vector loads. Memory that nobody wrote holds NaN.
+//
+// Threads and blocks run in an order that a test chooses. Between two waiting points a thread runs alone: an
+// order of accesses that needs two threads to alternate there never happens, nor do a GPU's weak memory order
+// and asynchronous streams.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/cuda_emulation/fiber.h"
+
+struct uint3 {
+  unsigned x, y, z;
+};
+
+struct dim3 {
+  unsigned x = 1, y = 1, z = 1;
+  constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+};
+
+inline uint3 threadIdx, blockIdx;
+inline dim3 blockDim, gridDim;
+constexpr int warpSize = 32;
+
+/// The one storage class of C++ that does what __shared__ does: inside a function it makes a variable static,
+/// and it may follow `extern`. All emulated threads are one thread of the host, so they share it.
+#define __shared__ thread_local
+
+namespace cuda_emulation {
+
+constexpr std::size_t kLargestDynamicShared = 99 << 10;
+
+}  // namespace cuda_emulation
+
+/// Dynamic shared memory: kernels declare it outside of all namespaces under this name,
+/// `extern __shared__ float4 dynamic_shared_memory[];`.
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+inline thread_local float4 dynamic_shared_memory[cuda_emulation::kLargestDynamicShared / sizeof(float4)];
+
+namespace cuda_emulation {
+
+/// What a kernel did wrong.
+struct Fault : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+enum class Order { kForward, kReverse, kRandom };
+
+/// What a test may choose.
+struct Settings {
+  Order order = Order::kForward;  ///< in which blocks and the threads of a block run
+  std::uint32_t seed = 1;         ///< of a random order
+  int devices = 1;
+  std::size_t memory = std::size_t{8} << 30;  ///< of the device, in bytes
+};
+inline Settings settings;
+
+constexpr unsigned kWarp = 32;
+
+/// In the source, for messages.
+struct Place {
+  const char* file = "";
+  int line = 0;
+};
+
+enum class WarpOperation { kShuffle, kVote, kSync };
+
+struct Thread {
+  enum class State { kReady, kAtBarrier, kInWarpOperation, kExited };
+
+  unsigned number = 0;  ///< in the block
+  uint3 index{};
+  State state = State::kReady;
+  Place where;  ///< of the last waiting point
+  // A warp operation, and what it gave this lane.
+  WarpOperation operation{};
+  unsigned mask = 0, source = 0;
+  std::uint64_t value = 0, result = 0;
+
+  unsigned lane() const { return number % kWarp; }
+  unsigned warp() const { return number / kWarp; }
+};
+
+/// What orders accesses to shared memory, for race_check.h: how many barriers the block has passed, and how
+/// many times each of its warps has synchronised.
+struct Epochs {
+  std::uint64_t blocks = 0;  ///< how many came before, of all kernels
+  std::uint32_t barriers = 0;
+  std::uint32_t warps[kWarp] = {};
+};
+
+inline std::string describe(Place where) {
+  if (where.line == 0) return "the start";
+  const std::string path = where.file;
+  return path.substr(path.rfind('/') + 1) + ":" + std::to_string(where.line);
+}
+
+/// Runs blocks, one at a time.
+class Processor {
+ public:
+  /// The running thread, or null outside of kernels.
+  const Thread* thread() const { return current_; }
+  const Epochs& epochs() const { return epochs_; }
+
+  void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& kernel) {
+    kernel_ = &kernel;
+    gridDim = grid;
+    blockDim = block;
+    random_.seed(settings.seed);
+    std::vector<unsigned> blocks(std::size_t{grid.x} * grid.y * grid.z);
+    arrange(blocks);
+    for (const unsigned b : blocks) {
+      blockIdx = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
+      run_block(block, shared_bytes);
+    }
+  }
+
+  /// __syncthreads
+  void barrier(Place where) {
+    Thread& self = *current_;
+    self.where = where;
+    self.state = Thread::State::kAtBarrier;
+    wait(self);
+  }
+
+  /// Shuffles, votes and __syncwarp: waits for all lanes of the mask, then returns to each what it is due.
+  std::uint64_t warp_operation(WarpOperation operation, unsigned mask, unsigned source, std::uint64_t value,
+                               Place where) {
+    Thread& self = *current_;
+    self.operation = operation;
+    self.mask = mask;
+    self.source = source;
+    self.value = value;
+    self.where = where;
+    self.state = Thread::State::kInWarpOperation;
+    if ((mask >> self.lane() & 1) == 0) fail(self, "calls with a mask that does not name its own lane");
+    if (operation == WarpOperation::kShuffle && (mask >> source & 1) == 0) {
+      fail(self, "reads from lane " + std::to_string(source) + ", which its mask does not name");
+    }
+    bool complete = true;
+    for (unsigned lane = 0; lane < kWarp; ++lane) {
+      if ((mask >> lane & 1) == 0) continue;
+      const unsigned number = self.warp() * kWarp + lane;
+      if (number >= n_threads_) fail(self, "names lane " + std::to_string(lane) + ", which does not exist");
+      const Thread& other = threads_[number];
+      if (other.state == Thread::State::kExited) {
+        fail(self, "names lane " + std::to_string(lane) + ", which has left the kernel");
+      }
+      complete = complete && other.state == Thread::State::kInWarpOperation && other.operation == operation &&
+                 other.mask == mask;
+    }
+    if (complete) {
+      finish_warp_operation(self);
+    } else {
+      wait(self);
+    }
+    return self.result;
+  }
+
+ private:
+  void run_block(dim3 block, std::size_t shared_bytes) {
+    n_threads_ = block.x * block.y * block.z;
+    while (fibers_.size() < n_threads_) add_fiber();
+    epochs_ = {.blocks = epochs_.blocks + 1};
+    prepare_shared_memory(shared_bytes);
+    std::vector<unsigned> order(n_threads_);
+    for (unsigned i = 0; i < n_threads_; ++i) {
+      threads_[i] = Thread();
+      threads_[i].number = i;
+      threads_[i].index = {i % block.x, i / block.x % block.y, i / block.x / block.y};
+    }
+    arrange(order);
+    for (unsigned left = n_threads_; left > 0;) {
+      bool any_ran = false;
+      for (const unsigned i : order) {
+        if (threads_[i].state != Thread::State::kReady) continue;
+        any_ran = true;
+        current_ = &threads_[i];
+        threadIdx = current_->index;
+        Fiber::change(scheduler_, *fibers_[i]);
+        current_ = nullptr;
+        if (!fault_.empty()) abandon();
+        if (threads_[i].state == Thread::State::kExited) --left;
+      }
+      if (!any_ran) release_barrier();
+      if (settings.order == Order::kRandom) arrange(order);
+    }
+  }
+
+  /// A fiber outlives its thread: it serves the thread of the same number in each block that comes.
+  void add_fiber() {
+    const std::size_t i = fibers_.size();
+    fibers_.push_back(std::make_unique<Fiber>([this, i] {
+      while (true) {
+        (*kernel_)();
+        threads_[i].state = Thread::State::kExited;
+        Fiber::change(*fibers_[i], scheduler_);
+      }
+    }));
+    threads_.resize(fibers_.size());
+  }
+
+  void wait(Thread& self) { Fiber::change(*fibers_[self.number], scheduler_); }
+
+  /// Nobody can run: either the whole block stands at one barrier, or it hangs for ever.
+  void release_barrier() {
+    const auto first = threads_.begin(), last = first + n_threads_;
+    const auto at_barrier = [](const Thread& t) { return t.state == Thread::State::kAtBarrier; };
+    const auto waiting =
+        std::find_if(first, last, [](const Thread& t) { return t.state != Thread::State::kExited; });
+    const auto missing = std::find_if_not(first, last, at_barrier);
+    if (!at_barrier(*waiting) || missing != last) {
+      const Thread& stuck = *waiting;
+      if (stuck.state == Thread::State::kInWarpOperation) note(stuck, "waits for lanes that never arrive");
+      const auto barrier = std::find_if(first, last, at_barrier);
+      if (fault_.empty()) {
+        note(*barrier, "waits at a barrier that thread " + std::to_string(missing->number) +
+                           " never reaches" +
+                           (missing->state == Thread::State::kExited ? ": it has left the kernel" : ""));
+      }
+      abandon();
+    }
+    for (auto t = first; t != last; ++t) {
+      if (t->where.line != first->where.line || std::strcmp(t->where.file, first->where.file) != 0) {
+        note(*t, "waits at another barrier than thread 0, which is at " + describe(first->where));
+        abandon();
+      }
+      t->state = Thread::State::kReady;
+    }
+    ++epochs_.barriers;
+  }
+
+  void finish_warp_operation(const Thread& last) {
+    Thread* const lanes = threads_.data() + last.warp() * kWarp;
+    std::uint64_t votes = 0;
+    for (unsigned lane = 0; lane < kWarp; ++lane) {
+      if ((last.mask >> lane & 1) != 0 && lanes[lane].value != 0) votes |= std::uint64_t{1} << lane;
+    }
+    for (unsigned lane = 0; lane < kWarp; ++lane) {
+      if ((last.mask >> lane & 1) == 0) continue;
+      lanes[lane].result = last.operation == WarpOperation::kVote ? votes : lanes[lanes[lane].source].value;
+      lanes[lane].state = Thread::State::kReady;
+    }
+    if (last.operation == WarpOperation::kSync) ++epochs_.warps[last.warp()];
+  }
+
+  static void prepare_shared_memory(std::size_t bytes) {
+    auto* const memory = reinterpret_cast<unsigned char*>(dynamic_shared_memory);
+#ifdef CUDA_EMULATION_ASAN
+    __asan_unpoison_memory_region(memory, bytes);
+    __asan_poison_memory_region(memory + bytes, sizeof dynamic_shared_memory - bytes);
+#endif
+    std::memset(memory, 0xff, bytes);
+  }
+
+  void arrange(std::vector<unsigned>& order) {
+    std::iota(order.begin(), order.end(), 0u);
+    if (settings.order == Order::kReverse) std::reverse(order.begin(), order.end());
+    if (settings.order == Order::kRandom) std::shuffle(order.begin(), order.end(), random_);
+  }
+
+  void note(const Thread& thread, std::string what) {
+    fault_ = "block (" + std::to_string(blockIdx.x) + ", " + std::to_string(blockIdx.y) + ", " +
+             std::to_string(blockIdx.z) + "), thread " + std::to_string(thread.number) + ", " + "at " +
+             describe(thread.where) + ": " + what;
+  }
+
+ public:
+  /// Ends the kernel with a Fault, from within a thread. The thread's stack is never unwound, so nothing that
+  /// owns memory may stay on it.
+  void fail(Thread& self, std::string what) {
+    note(self, std::move(what));
+    wait(self);
+  }
+  void fail(std::string what) {
+    fail(*current_, std::move(what));
+  }
+
+ private:
+  /// The threads stay where they are: there is nothing in device code that would have to be undone.
+  [[noreturn]] void abandon() {
+    fibers_.clear();
+    throw Fault(std::exchange(fault_, ""));
+  }
+
+  const std::function<void()>* kernel_ = nullptr;
+  Fiber scheduler_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Thread> threads_;
+  unsigned n_threads_ = 0;
+  Thread* current_ = nullptr;
+  Epochs epochs_;
+  std::string fault_;
+  std::mt19937 random_;
+};
+inline Processor processor;
+
+template <typename T>
+T shuffle(unsigned mask, T value, unsigned source, Place where) {
+  static_assert(sizeof(T) <= sizeof(std::uint64_t));
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  bits = processor.warp_operation(WarpOperation::kShuffle, mask, source, bits, where);
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+inline unsigned vote(unsigned mask, bool predicate, Place where) {
+  return static_cast<unsigned>(
+      processor.warp_operation(WarpOperation::kVote, mask, 0, predicate ? 1 : 0, where));
+}
+
+inline unsigned lane() {
+  return processor.thread()->lane();
+}
+
+}  // namespace cuda_emulation
+
+// ── Device functions, as the CUDA C++ Programming Guide describes them ──
+
+inline void __syncthreads(cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
+  cuda_emulation::processor.barrier(where);
+}
+
+inline void __syncwarp(unsigned mask = 0xffffffffu,
+                       cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
+  cuda_emulation::processor.warp_operation(cuda_emulation::WarpOperation::kSync, mask, 0, 0, where);
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate,
+                              cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
+  return cuda_emulation::vote(mask, predicate != 0, where);
+}
+
+inline int __any_sync(unsigned mask, int predicate,
+                      cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
+  return cuda_emulation::vote(mask, predicate != 0, where) != 0;
+}
+
+inline int __all_sync(unsigned mask, int predicate,
+                      cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
+  return cuda_emulation::vote(mask, predicate != 0, where) == mask;
+}
+
+// Shuffles work in segments of `width` lanes; where the source would lie outside, a lane gets its own value.
+template <typename T>
+T __shfl_sync(unsigned mask, T value, int source, int width = warpSize,
+              cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
+  const unsigned size = static_cast<unsigned>(width), first = cuda_emulation::lane() / size * size;
+  return cuda_emulation::shuffle(mask, value, first + static_cast<unsigned>(source) % size, where);
+}
+
+template <typename T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
+                 cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
+  const unsigned lane = cuda_emulation::lane(), place = lane % static_cast<unsigned>(width);
+  return cuda_emulation::shuffle(mask, value, place >= delta ? lane - delta : lane, where);
+}
+
+template <typename T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = warpSize,
+                   cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
+  const unsigned lane = cuda_emulation::lane(), size = static_cast<unsigned>(width);
+  return cuda_emulation::shuffle(mask, value, lane % size + delta < size ? lane + delta : lane, where);
+}
+
+template <typename T>
+T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = warpSize,
+                  cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
+  const unsigned lane = cuda_emulation::lane(), size = static_cast<unsigned>(width);
+  const unsigned source = lane ^ static_cast<unsigned>(lanes);
+  return cuda_emulation::shuffle(mask, value, source < (lane / size + 1) * size ? source : lane, where);
+}
+
+/// Between two waiting points a thread runs alone, so plain arithmetic is atomic. Race checking does not see
+/// it.
+template <typename T>
+__attribute__((no_sanitize("thread"))) T atomicAdd(T* address, T value) {
+  const T before = *address;
+  *address = before + value;
+  return before;
+}

@@ -1,0 +1,256 @@
+// Stands in for the CUDA runtime where kernels/cuda is compiled for the CPU: the part of it that is in use
+// there. Every call has done its work when it returns; streams and events are only names.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <tuple>
+
+#include "tests/cuda_emulation/emulation.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+inline float2 make_float2(float x, float y) {
+  return {x, y};
+}
+inline float4 make_float4(float x, float y, float z, float w) {
+  return {x, y, z, w};
+}
+
+using std::max;
+using std::min;
+inline float rsqrtf(float x) {
+  return 1.0f / std::sqrt(x);
+}
+inline float __int_as_float(int bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// ── Errors ──
+
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorInsufficientDriver = 35,
+  cudaErrorNoDevice = 100,
+  cudaErrorInvalidDevice = 101,
+  cudaErrorDevicesUnavailable = 46,
+  cudaErrorNoKernelImageForDevice = 209
+};
+
+inline const char* cudaGetErrorString(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess:
+      return "no error";
+    case cudaErrorMemoryAllocation:
+      return "out of memory";
+    case cudaErrorInvalidConfiguration:
+      return "invalid configuration argument";
+    case cudaErrorNoDevice:
+      return "no CUDA-capable device is detected";
+    default:
+      return "invalid argument";
+  }
+}
+
+inline cudaError_t cudaGetLastError() {
+  return cudaSuccess;
+}
+
+// ── Devices ──
+
+struct cudaDeviceProp {
+  char name[256];
+  int major, minor, multiProcessorCount;
+  std::size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin;
+};
+
+inline cudaError_t cudaGetDeviceCount(int* count) {
+  *count = cuda_emulation::settings.devices;
+  return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
+}
+
+inline cudaError_t cudaSetDevice(int device) {
+  return device < cuda_emulation::settings.devices ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
+inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
+  *properties = {};
+  std::snprintf(properties->name, sizeof properties->name, "emulated GPU");
+  properties->major = 7;
+  properties->minor = 5;
+  properties->multiProcessorCount = 3;
+  properties->totalGlobalMem = cuda_emulation::settings.memory;
+  properties->sharedMemPerBlock = 48 << 10;
+  properties->sharedMemPerBlockOptin = cuda_emulation::kLargestDynamicShared;
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaDeviceSynchronize() {
+  return cudaSuccess;
+}
+
+// ── Memory ──
+
+namespace cuda_emulation {
+
+/// The size of each allocation.
+inline std::map<void*, std::size_t> allocations;
+
+inline std::size_t free_memory() {
+  std::size_t used = 0;
+  for (const auto& [memory, bytes] : allocations) used += bytes;
+  return settings.memory - std::min(used, settings.memory);
+}
+
+}  // namespace cuda_emulation
+
+inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  if (bytes > cuda_emulation::free_memory()) return cudaErrorMemoryAllocation;
+  if (bytes == 0) {
+    *memory = nullptr;
+    return cudaSuccess;
+  }
+  if (posix_memalign(memory, 256, bytes) != 0) return cudaErrorMemoryAllocation;
+  std::memset(*memory, 0xff, bytes);
+  cuda_emulation::allocations[*memory] = bytes;
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaFree(void* memory) {
+  if (memory == nullptr) return cudaSuccess;
+  if (cuda_emulation::allocations.erase(memory) == 0) return cudaErrorInvalidValue;
+  std::free(memory);
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = cuda_emulation::free_memory();
+  *total = cuda_emulation::settings.memory;
+  return cudaSuccess;
+}
+
+enum cudaMemcpyKind {
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice,
+  cudaMemcpyDefault
+};
+
+// ── Streams and events ──
+
+using cudaStream_t = struct CudaEmulationStream*;
+using cudaEvent_t = std::chrono::steady_clock::time_point*;
+constexpr unsigned cudaStreamNonBlocking = 1;
+
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = nullptr;
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                                   cudaStream_t) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+  return cudaSuccess;
+}
+inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
+}
+inline cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t) {
+  if (bytes > 0) std::memset(memory, value, bytes);
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = new std::chrono::steady_clock::time_point;
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  *event = std::chrono::steady_clock::now();
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventSynchronize(cudaEvent_t) {
+  return cudaSuccess;
+}
+inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
+  *milliseconds = std::chrono::duration<float, std::milli>(*to - *from).count();
+  return cudaSuccess;
+}
+
+// ── Launches ──
+
+struct cudaLaunchAttribute {};
+
+struct cudaLaunchConfig_t {
+  dim3 gridDim, blockDim;
+  std::size_t dynamicSmemBytes = 0;
+  cudaStream_t stream = nullptr;
+  cudaLaunchAttribute* attrs = nullptr;
+  unsigned numAttrs = 0;
+};
+
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+
+namespace cuda_emulation {
+
+/// The dynamic shared memory that a kernel may ask for, where it was raised.
+inline std::map<const void*, std::size_t> shared_limits;
+
+}  // namespace cuda_emulation
+
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int value) {
+  if (value < 0 || static_cast<std::size_t>(value) > cuda_emulation::kLargestDynamicShared)
+    return cudaErrorInvalidValue;
+  cuda_emulation::shared_limits[reinterpret_cast<const void*>(kernel)] = static_cast<std::size_t>(value);
+  return cudaSuccess;
+}
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  const dim3 grid = config->gridDim, block = config->blockDim;
+  const auto found = cuda_emulation::shared_limits.find(reinterpret_cast<const void*>(kernel));
+  const std::size_t shared_limit = found == cuda_emulation::shared_limits.end() ? 48 << 10 : found->second;
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 || grid.z > 65535 ||
+      block.x == 0 || block.y == 0 || block.z == 0 || block.z > 64 ||
+      std::size_t{block.x} * block.y * block.z > 1024) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if (config->dynamicSmemBytes > shared_limit) return cudaErrorInvalidValue;
+  // A kernel gets its own copies of the arguments; each thread may change its own.
+  const std::tuple<Parameters...> values(std::forward<Arguments>(arguments)...);
+  cuda_emulation::processor.run_grid(grid, block, config->dynamicSmemBytes,
+                                     [&] { std::apply(kernel, values); });
+  return cudaSuccess;
+}

@@ -1,0 +1,149 @@
+// The shadow of shared memory, and the functions that -fsanitize=thread calls. This file itself must be
+// compiled without it.
+#include "tests/cuda_emulation/race_check.h"
+
+#include <link.h>
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "tests/cuda_emulation/emulation.h"
+
+namespace cuda_emulation {
+namespace {
+
+bool checking = false;
+
+/// What one warp did with one byte since the last barrier.
+struct WarpAccesses {
+  std::uint32_t barriers = 0xffffffffu;  ///< the interval that the rest is about
+  bool read = false, written = false;
+  std::uint32_t syncs = 0;  ///< the lanes are those since this __syncwarp
+  std::uint32_t lanes_read = 0, lanes_written = 0;
+};
+
+/// For each byte of shared memory, one entry for each warp.
+std::unordered_map<std::uintptr_t, std::vector<WarpAccesses>> shadow;
+std::uint64_t shadow_block = 0;
+
+/// Shared variables are thread_local, and nothing else in a test program that kernels touch is.
+struct Range {
+  std::uintptr_t begin = 0, end = 0;
+};
+
+Range shared_variables() {
+  Range range;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* result) {
+        for (int i = 0; i < info->dlpi_phnum; ++i) {
+          if (info->dlpi_phdr[i].p_type != PT_TLS || info->dlpi_tls_data == nullptr) continue;
+          const auto begin = reinterpret_cast<std::uintptr_t>(info->dlpi_tls_data);
+          *static_cast<Range*>(result) = {begin, begin + info->dlpi_phdr[i].p_memsz};
+        }
+        return 1;  // the program itself comes first, and no library has shared variables
+      },
+      &range);
+  return range;
+}
+
+void on_access(void* address, std::size_t bytes, bool write) {
+  if (!checking) return;
+  const Thread* const thread = processor.thread();
+  if (thread == nullptr) return;
+  static const Range range = shared_variables();
+  const auto first = reinterpret_cast<std::uintptr_t>(address);
+  if (first < range.begin || first >= range.end) return;
+
+  const Epochs& epochs = processor.epochs();
+  if (shadow_block != epochs.blocks) {
+    shadow.clear();
+    shadow_block = epochs.blocks;
+  }
+  const unsigned warp = thread->warp(), n_warps = (blockDim.x * blockDim.y * blockDim.z + kWarp - 1) / kWarp;
+  const std::uint32_t lane = 1u << thread->lane();
+  for (std::uintptr_t byte = first; byte < first + bytes; ++byte) {
+    std::vector<WarpAccesses>& warps = shadow[byte];
+    if (warps.size() != n_warps) warps.assign(n_warps, {});
+    WarpAccesses& own = warps[warp];
+    if (own.barriers != epochs.barriers) own = {.barriers = epochs.barriers, .syncs = epochs.warps[warp]};
+    if (own.syncs != epochs.warps[warp]) {
+      own.syncs = epochs.warps[warp];
+      own.lanes_read = own.lanes_written = 0;
+    }
+    bool race = (own.lanes_written & ~lane) != 0 || (write && (own.lanes_read & ~lane) != 0);
+    for (unsigned w = 0; w < n_warps; ++w) {
+      const WarpAccesses& other = warps[w];
+      if (w == warp || other.barriers != epochs.barriers) continue;
+      race = race || other.written || (write && other.read);
+    }
+    if (race) {
+      processor.fail(std::string(write ? "writes" : "reads") + " shared memory that another thread " +
+                     (write ? "touched" : "wrote") + " with nothing since the last barrier that orders them");
+    }
+    (write ? own.written : own.read) = true;
+    (write ? own.lanes_written : own.lanes_read) |= lane;
+  }
+}
+
+}  // namespace
+
+void check_races(bool on) {
+  checking = on;
+  shadow.clear();
+}
+
+}  // namespace cuda_emulation
+
+extern "C" {
+
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_read(void**) {}
+void __tsan_vptr_update(void**, void*) {}
+
+#define ACCESS(bytes)                                 \
+  void __tsan_read##bytes(void* address) {            \
+    cuda_emulation::on_access(address, bytes, false); \
+  }                                                   \
+  void __tsan_write##bytes(void* address) {           \
+    cuda_emulation::on_access(address, bytes, true);  \
+  }                                                   \
+  void __tsan_unaligned_read##bytes(void* address) {  \
+    cuda_emulation::on_access(address, bytes, false); \
+  }                                                   \
+  void __tsan_unaligned_write##bytes(void* address) { \
+    cuda_emulation::on_access(address, bytes, true);  \
+  }
+ACCESS(1)
+ACCESS(2)
+ACCESS(4)
+ACCESS(8)
+ACCESS(16)
+#undef ACCESS
+
+void __tsan_read_range(void* address, std::size_t bytes) {
+  cuda_emulation::on_access(address, bytes, false);
+}
+void __tsan_write_range(void* address, std::size_t bytes) {
+  cuda_emulation::on_access(address, bytes, true);
+}
+
+// Clang's names for the functions that copy.
+void* __tsan_memcpy(void* to, const void* from, std::size_t bytes) {
+  cuda_emulation::on_access(const_cast<void*>(from), bytes, false);
+  cuda_emulation::on_access(to, bytes, true);
+  return std::memcpy(to, from, bytes);
+}
+void* __tsan_memmove(void* to, const void* from, std::size_t bytes) {
+  cuda_emulation::on_access(const_cast<void*>(from), bytes, false);
+  cuda_emulation::on_access(to, bytes, true);
+  return std::memmove(to, from, bytes);
+}
+void* __tsan_memset(void* to, int value, std::size_t bytes) {
+  cuda_emulation::on_access(to, bytes, true);
+  return std::memset(to, value, bytes);
+}
+
+}  // extern "C"
