@@ -20,6 +20,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -107,6 +108,13 @@ struct Thread {
   unsigned warp() const { return number / kWarp; }
 };
 
+/// Lanes of a warp, a bit for each.
+struct Warp {
+  unsigned present = 0;  ///< in the block
+  unsigned waiting = 0;  ///< in a warp operation
+  unsigned exited = 0;
+};
+
 /// What orders accesses to shared memory, for race_check.h: how many barriers the block has passed, and how
 /// many times each of its warps has synchronised.
 struct Epochs {
@@ -159,27 +167,22 @@ class Processor {
     self.value = value;
     self.where = where;
     self.state = Thread::State::kInWarpOperation;
+    Warp& warp = warps_[self.warp()];
+    warp.waiting |= 1u << self.lane();
     if ((mask >> self.lane() & 1) == 0) fail(self, "calls with a mask that does not name its own lane");
     if (operation == WarpOperation::kShuffle && (mask >> source & 1) == 0) {
       fail(self, "reads from lane " + std::to_string(source) + ", which its mask does not name");
     }
-    bool complete = true;
-    for (unsigned lane = 0; lane < kWarp; ++lane) {
-      if ((mask >> lane & 1) == 0) continue;
-      const unsigned number = self.warp() * kWarp + lane;
-      if (number >= n_threads_) fail(self, "names lane " + std::to_string(lane) + ", which does not exist");
-      const Thread& other = threads_[number];
-      if (other.state == Thread::State::kExited) {
-        fail(self, "names lane " + std::to_string(lane) + ", which has left the kernel");
-      }
-      complete = complete && other.state == Thread::State::kInWarpOperation && other.operation == operation &&
-                 other.mask == mask;
+    if ((mask & ~warp.present) != 0) {
+      fail(self,
+           "names lane " + std::to_string(std::countr_zero(mask & ~warp.present)) + ", which does not exist");
     }
-    if (complete) {
-      finish_warp_operation(self);
-    } else {
-      wait(self);
+    if ((mask & warp.exited) != 0) {
+      fail(self, "names lane " + std::to_string(std::countr_zero(mask & warp.exited)) +
+                     ", which has left the kernel");
     }
+    if ((mask & ~warp.waiting) == 0 && finish_warp_operation(self)) return self.result;
+    wait(self);
     return self.result;
   }
 
@@ -195,6 +198,10 @@ class Processor {
       threads_[i].number = i;
       threads_[i].index = {i % block.x, i / block.x % block.y, i / block.x / block.y};
     }
+    for (unsigned first = 0; first < n_threads_; first += kWarp) {
+      const unsigned lanes = std::min(kWarp, n_threads_ - first);
+      warps_[first / kWarp] = {.present = lanes == kWarp ? 0xffffffffu : (1u << lanes) - 1};
+    }
     arrange(order);
     for (unsigned left = n_threads_; left > 0;) {
       bool any_ran = false;
@@ -206,7 +213,10 @@ class Processor {
         Fiber::change(scheduler_, *fibers_[i]);
         current_ = nullptr;
         if (!fault_.empty()) abandon();
-        if (threads_[i].state == Thread::State::kExited) --left;
+        if (threads_[i].state == Thread::State::kExited) {
+          warps_[i / kWarp].exited |= 1u << i % kWarp;
+          --left;
+        }
       }
       if (!any_ran) release_barrier();
       if (settings.order == Order::kRandom) arrange(order);
@@ -256,9 +266,15 @@ class Processor {
     ++epochs_.barriers;
   }
 
-  void finish_warp_operation(const Thread& last) {
+  /// All lanes of the mask wait. True if it is for the same thing: then each has its result and can run
+  /// again.
+  bool finish_warp_operation(const Thread& last) {
     Thread* const lanes = threads_.data() + last.warp() * kWarp;
     std::uint64_t votes = 0;
+    for (unsigned lane = 0; lane < kWarp; ++lane) {
+      if ((last.mask >> lane & 1) == 0) continue;
+      if (lanes[lane].operation != last.operation || lanes[lane].mask != last.mask) return false;
+    }
     for (unsigned lane = 0; lane < kWarp; ++lane) {
       if ((last.mask >> lane & 1) != 0 && lanes[lane].value != 0) votes |= std::uint64_t{1} << lane;
     }
@@ -267,7 +283,9 @@ class Processor {
       lanes[lane].result = last.operation == WarpOperation::kVote ? votes : lanes[lanes[lane].source].value;
       lanes[lane].state = Thread::State::kReady;
     }
+    warps_[last.warp()].waiting &= ~last.mask;
     if (last.operation == WarpOperation::kSync) ++epochs_.warps[last.warp()];
+    return true;
   }
 
   static void prepare_shared_memory(std::size_t bytes) {
@@ -314,6 +332,7 @@ class Processor {
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Thread> threads_;
   unsigned n_threads_ = 0;
+  Warp warps_[kWarp] = {};
   Thread* current_ = nullptr;
   Epochs epochs_;
   std::string fault_;
