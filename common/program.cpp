@@ -50,9 +50,15 @@ CLI::Validator number(T least = std::numeric_limits<T>::lowest(), T most = std::
       "");
 }
 
+/// "auto" takes a GPU where there is one to use.
 std::shared_ptr<Device> make_device(const std::string& name, int threads) {
-  if (name == "cuda") throw Error("--device cuda: this program was built for the CPU only");
-  return make_cpu_device(threads);
+  if (name == "cpu") return make_cpu_device(threads);
+  try {
+    return make_cuda_device();
+  } catch (const std::exception& error) {
+    if (name == "cuda") throw Error("--device cuda: {}", error.what());
+    return make_cpu_device(threads);
+  }
 }
 
 /// Throws Error when standard output takes no more.

@@ -69,7 +69,8 @@ class Device {
 
   // ── Memory ──
 
-  /// Uninitialised memory for a tensor. Throws std::bad_alloc when the device has too little.
+  /// Uninitialised memory for a tensor. When the device has too little: std::bad_alloc on the CPU, and on a
+  /// GPU std::runtime_error with the sizes.
   virtual Tensor allocate(DType dtype, std::vector<std::int64_t> shape) = 0;
 
   /// Copies all of `source` to the start of `destination`.
@@ -132,6 +133,10 @@ bool softmax_in_place(std::span<float> x);
 
 /// The CPU, with that many threads. The SIMD instructions are chosen when the program starts.
 std::unique_ptr<Device> make_cpu_device(int threads);
+
+/// The first NVIDIA GPU. Throws std::runtime_error that says why there is none to use: this program was built
+/// without CUDA, there is no driver or no GPU, or it is too old.
+std::unique_ptr<Device> make_cuda_device();
 
 /// The number of processors that this process may use.
 int available_processors();

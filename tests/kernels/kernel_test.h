@@ -20,6 +20,10 @@
 #include "tests/compare.h"
 #include "tests/kernels/naive.h"
 
+#ifdef STAIRCASE_CUDA_EMULATION
+#include "tests/cuda_emulation/emulation.h"
+#endif
+
 namespace staircase {
 
 using naive::Sequence;
@@ -32,8 +36,36 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kCanary = 12345.5f;
 constexpr std::size_t kCanaries = 67;
 
+#ifdef STAIRCASE_CUDA_EMULATION
+
+/// Calls test(device) with the emulated GPU, its threads running in several orders.
+template <typename Test>
+void on_every_device(const Test& test) {
+  using cuda_emulation::Order;
+  for (const Order order : {Order::kForward, Order::kReverse, Order::kRandom}) {
+    cuda_emulation::settings.order = order;
+    const std::unique_ptr<Device> device = make_cuda_device();
+    INFO(device->description(), ", order ", static_cast<int>(order));
+    test(*device);
+  }
+}
+
+#else
+
+/// The GPU of this machine, or null.
+inline Device* gpu() {
+  static const std::unique_ptr<Device> device = []() -> std::unique_ptr<Device> {
+    try {
+      return make_cuda_device();
+    } catch (const std::exception&) {
+      return nullptr;
+    }
+  }();
+  return device.get();
+}
+
 /// Calls test(device) for each SIMD target that was compiled and that this machine has, with 1, 2 and 3
-/// threads.
+/// threads, and for the GPU if there is one.
 template <typename Test>
 void on_every_device(const Test& test) {
   struct Restore {
@@ -52,6 +84,18 @@ void on_every_device(const Test& test) {
       test(*device);
     }
   }
+  if (gpu() != nullptr) {
+    INFO(gpu()->description());
+    test(*gpu());
+  }
+}
+
+#endif
+
+/// On the CPU the values of a token do not depend, to the bit, on what else is in the batch. On a GPU another
+/// number of rows may choose another kernel.
+inline bool has_one_kernel(const Device& device) {
+  return device.description().starts_with("CPU");
 }
 
 inline std::size_t element_count(const Shape& shape) {

@@ -85,6 +85,11 @@ struct cudaDeviceProp {
   std::size_t totalGlobalMem, sharedMemPerBlock, sharedMemPerBlockOptin;
 };
 
+inline cudaError_t cudaDriverGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+
 inline cudaError_t cudaGetDeviceCount(int* count) {
   *count = cuda_emulation::settings.devices;
   return *count > 0 ? cudaSuccess : cudaErrorNoDevice;

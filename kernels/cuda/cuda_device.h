@@ -1,0 +1,68 @@
+// An NVIDIA GPU as a device. Each operation is in the file of its name; all of them run one behind the other
+// on one stream.
+#pragma once
+
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include "kernels/device.h"
+
+namespace staircase {
+
+/// Weights are kept as [out_features, in_features], row-major: the weights of one output lie side by side, so
+/// a warp reads them in order, and a token of the embedding is one row.
+class CudaDevice final : public Device {
+ public:
+  /// Throws std::runtime_error when there is no GPU that this program can use.
+  CudaDevice();
+
+  std::string description() const override { return description_; }
+
+  Tensor allocate(DType dtype, std::vector<std::int64_t> shape) override;
+  void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) override;
+  void copy_to_host(const Tensor& source, std::span<float> destination) override;
+  Tensor load(const HostArray& array) override;
+  Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) override;
+
+  void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
+                 Tensor& out) override;
+  void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon,
+                  Tensor& out) override;
+  void linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
+              Tensor& out) override;
+  void query_key_value(const Batch& batch, const Tensor& x, const Weight& weight, const Tensor& bias,
+                       Tensor& queries, KeysValues& keys_values) override;
+  void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, int n_head,
+                 Tensor& out) override;
+  void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) override;
+  void argmax(const Tensor& x, Tensor& out) override;
+
+ private:
+  struct DestroyStream {
+    void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
+  };
+  struct DestroyCublas {
+    void operator()(cublasHandle_t handle) const { cublasDestroy(handle); }
+  };
+
+  cudaStream_t stream() const { return stream_.get(); }
+
+  /// out = x Wᵀ + keep · out through cuBLAS. x [rows, in], weight [out_features, in], out [rows,
+  /// out_features].
+  void product(const float* x, std::int64_t rows, const Weight& weight, float keep, float* out);
+
+  /// Memory for intermediate results of an operation, kept from call to call.
+  float* scratch(std::int64_t floats);
+
+  std::string description_;
+  int multiprocessors_ = 0;
+  std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream> stream_;
+  std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, DestroyCublas> cublas_;
+  Tensor scratch_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,119 @@
+// What several kernels share on the device: vector loads, sums over a warp or a block, and where a token of a
+// batch belongs.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/device.h"
+
+/// The dynamic shared memory of a block, as many bytes as its launch asked for.
+extern __shared__ float4 dynamic_shared_memory[];
+
+namespace staircase::cuda {
+
+// ── Memory ──
+
+/// kCount neighbouring elements, loaded and stored at once: up to 16 bytes, the most that one instruction
+/// moves.
+template <typename T, int kCount>
+struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vector {
+  T values[kCount];
+};
+
+/// `from` must be aligned to the size of the vector.
+template <int kCount, typename T>
+__device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
+  return *reinterpret_cast<const Vector<T, kCount>*>(from);
+}
+
+__device__ __forceinline__ float widen(float x) {
+  return x;
+}
+__device__ __forceinline__ float widen(__half x) {
+  return __half2float(x);
+}
+__device__ __forceinline__ float widen(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+
+// ── Sums ──
+
+// Lanes swap with partners at distance 16, 8, 4, 2, 1 (or from kLanes / 2 on, in groups of kLanes); then
+// every lane has the result of all.
+template <int kLanes = kWarp>
+__device__ __forceinline__ float warp_sum(float value) {
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, distance);
+  }
+  return value;
+}
+
+template <int kLanes = kWarp>
+__device__ __forceinline__ float warp_max(float value) {
+  for (int distance = kLanes / 2; distance > 0; distance /= 2) {
+    value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, distance));
+  }
+  return value;
+}
+
+/// The sum over all threads of a block, for each of them. Every thread of the block must call it.
+template <int kThreads>
+__device__ float block_sum(float value) {
+  __shared__ float warps[kThreads / kWarp];
+  value = warp_sum(value);
+  __syncthreads();  // nobody still reads the sums of the last call
+  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float sum = 0.0f;
+  for (int w = 0; w < kThreads / kWarp; ++w) sum += warps[w];
+  return sum;
+}
+
+template <int kThreads>
+__device__ float block_max(float value) {
+  __shared__ float warps[kThreads / kWarp];
+  value = warp_max(value);
+  __syncthreads();
+  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  float largest = warps[0];
+  for (int w = 1; w < kThreads / kWarp; ++w) largest = fmaxf(largest, warps[w]);
+  return largest;
+}
+
+// ── Batches ──
+
+/// The part of a Batch that kernels read: which tokens belong together.
+struct Sequences {
+  const std::int32_t* offsets;  ///< [count + 1]
+  const std::int32_t* starts;   ///< [count]
+  int count;
+
+  explicit Sequences(const Batch& batch)
+      : offsets(batch.offsets.data<std::int32_t>()),
+        starts(batch.starts.data<std::int32_t>()),
+        count(static_cast<int>(batch.n_sequences())) {}
+
+  /// The sequence that owns a token: the last one that begins at it or before, which skips those without
+  /// tokens.
+  __device__ int of_token(int token) const {
+    int first = 0, last = count - 1;
+    while (first < last) {
+      const int middle = (first + last + 1) / 2;
+      if (offsets[middle] <= token) {
+        first = middle;
+      } else {
+        last = middle - 1;
+      }
+    }
+    return first;
+  }
+
+  __device__ int position(int sequence, int token) const {
+    return starts[sequence] + token - offsets[sequence];
+  }
+};
+
+}  // namespace staircase::cuda

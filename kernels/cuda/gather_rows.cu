@@ -1,0 +1,27 @@
+// gather_rows: out[i] = x[indices[i]]. x [rows, width], out [n, width]: n · width · 8 bytes moved, limited by
+// bandwidth.
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device_functions.cuh"
+
+namespace staircase {
+namespace cuda {
+
+constexpr int kGatherThreads = 256;
+
+/// One block a row.
+__global__ __launch_bounds__(kGatherThreads) void gather(const float* x, const std::int32_t* indices,
+                                                         int width, float* out) {
+  const float* const from = x + static_cast<std::int64_t>(indices[blockIdx.x]) * width;
+  float* const to = out + static_cast<std::int64_t>(blockIdx.x) * width;
+  for (int i = static_cast<int>(threadIdx.x); i < width; i += kGatherThreads) to[i] = from[i];
+}
+
+}  // namespace cuda
+
+void CudaDevice::gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) {
+  cuda::launch("gather_rows was started", stream(), cuda::blocks(out.dim(0)), cuda::kGatherThreads, 0,
+               cuda::gather, x.data<float>(), indices.data<std::int32_t>(), static_cast<int>(x.dim(1)),
+               out.data<float>());
+}
+
+}  // namespace staircase

@@ -1,0 +1,47 @@
+// Calls of the CUDA runtime, with errors as exceptions; and the one way in which kernels are launched.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace staircase::cuda {
+
+/// Threads that work in step; lane masks have one bit for each.
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+template <typename Integer>
+__host__ __device__ constexpr Integer divide_up(Integer a, Integer b) {
+  return (a + b - 1) / b;
+}
+
+/// Throws std::runtime_error for anything but success: "the GPU failed while attention was started: ...".
+inline void check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return;
+  throw std::runtime_error(std::string("the GPU failed while ") + what + ": " + cudaGetErrorString(status));
+}
+
+/// Starts kernel(arguments...) on a grid of blocks; an empty grid is nothing to do. `what` completes the
+/// sentence of an error.
+template <typename... Parameters, typename... Arguments>
+void launch(const char* what, cudaStream_t stream, dim3 grid, int threads, std::size_t shared_bytes,
+            void (*kernel)(Parameters...), Arguments... arguments) {
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), what);
+}
+
+/// A dimension of a grid, from a dimension of a tensor.
+inline unsigned blocks(std::int64_t count) {
+  return static_cast<unsigned>(count);
+}
+
+}  // namespace staircase::cuda

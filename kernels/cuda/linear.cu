@@ -1,0 +1,216 @@
+// linear and query_key_value: out = epilogue(x W + b).
+//
+// x [rows, in], W as [out, in], out [rows, out]. 2 · rows · in · out operations; the weights are read once, 4
+// · in · out bytes.
+//
+// A few rows (decoding, or the verification of a handful of drafts) are limited by the bandwidth at which the
+// weights come from memory: a kernel of our own, in which each warp reads the weights of one output, or a
+// few, from front to back, 16 bytes a lane. What is done to a result on its way out (bias, GELU, residual,
+// its place in the cache) costs nothing there.
+//
+// Many rows (prefill) are limited by arithmetic: cuBLAS multiplies, and a small kernel, limited by bandwidth,
+// finishes its results in place.
+#include <algorithm>
+
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device_functions.cuh"
+
+namespace staircase {
+namespace cuda {
+
+constexpr int kLinearThreads = 128;
+constexpr int kFewRows = 8;
+
+/// gelu(x) = x/2 · (1 + tanh(u)) = x / (1 + exp(-2u)) with u = sqrt(2/π) (x + 0.044715 x³). For a large
+/// negative x the exponential is infinite and the result -0.
+__device__ __forceinline__ float gelu(float x) {
+  const float u = 0.7978845608f * (x + 0.044715f * x * x * x);
+  return x / (1.0f + expf(-2.0f * u));
+}
+
+/// Where `linear` puts its results.
+struct StoreRow {
+  const float* bias;  ///< [width], or null
+  Epilogue epilogue;
+  int width;
+  float* out;  ///< [rows, width]
+
+  __device__ void operator()(int row, int column, float product) const {
+    float value = product + (bias == nullptr ? 0.0f : bias[column]);
+    if (epilogue == Epilogue::kGelu) value = gelu(value);
+    float& to = out[static_cast<std::int64_t>(row) * width + column];
+    to = epilogue == Epilogue::kAdd ? to + value : value;
+  }
+};
+
+/// Where `query_key_value` puts its results: a row is a token, and its columns are [q | k | v].
+struct StoreQueryKeyValue {
+  const float* bias;  ///< [3 width]
+  Sequences sequences;
+  int width, head_size;
+  std::int64_t capacity;
+  float* queries;        ///< [n_tokens, width]
+  float *keys, *values;  ///< [n_rows, n_head, capacity, head_size]
+
+  __device__ void operator()(int row, int column, float product) const {
+    const float value = product + bias[column];
+    const int part = column / width, feature = column % width;
+    if (part == 0) {
+      queries[static_cast<std::int64_t>(row) * width + feature] = value;
+      return;
+    }
+    const int sequence = sequences.of_token(row), position = sequences.position(sequence, row);
+    const int n_head = width / head_size, head = feature / head_size;
+    const std::int64_t place =
+        ((static_cast<std::int64_t>(sequence) * n_head + head) * capacity + position) * head_size +
+        feature % head_size;
+    (part == 1 ? keys : values)[place] = value;
+  }
+};
+
+/// Up to kRows rows times the weights of kOutputs outputs a warp; a lane takes kVector neighbouring inputs at
+/// a time. `in` must be a multiple of kVector. Every result is summed in the same order, whatever the number
+/// of rows.
+template <int kRows, int kOutputs, int kVector, typename Stored, typename Store>
+__global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float* __restrict__ x,
+                                                                    const Stored* __restrict__ weight,
+                                                                    int rows, int in, int out, Store store) {
+  static_assert(kRows * kOutputs <= kWarp);
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int first = static_cast<int>((blockIdx.x * kLinearThreads + threadIdx.x) / kWarp) * kOutputs;
+  if (first >= out) return;
+
+  // Rows and outputs beyond the end repeat the last one: no branch where it would cost most.
+  const float* x_rows[kRows];
+  const Stored* weights[kOutputs];
+  for (int r = 0; r < kRows; ++r) x_rows[r] = x + static_cast<std::int64_t>(min(r, rows - 1)) * in;
+  for (int o = 0; o < kOutputs; ++o)
+    weights[o] = weight + static_cast<std::int64_t>(min(first + o, out - 1)) * in;
+
+  float sums[kRows][kOutputs] = {};
+  // Unrolled, so that several loads are under way before the first result is needed.
+#pragma unroll 4
+  for (int i = lane * kVector; i < in; i += kWarp * kVector) {
+    Vector<Stored, kVector> w[kOutputs];
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) w[o] = load_vector<kVector>(weights[o] + i);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const Vector<float, kVector> values = load_vector<kVector>(x_rows[r] + i);
+#pragma unroll
+      for (int o = 0; o < kOutputs; ++o) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) sums[r][o] += values.values[v] * widen(w[o].values[v]);
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      const float sum = warp_sum(sums[r][o]);
+      // A lane for each result, so that they are stored side by side.
+      if (lane == r * kOutputs + o && r < rows && first + o < out) store(r, first + o, sum);
+    }
+  }
+}
+
+/// Finishes what cuBLAS multiplied: store(row, column, products[row, column]). products [rows, width] may be
+/// where `store` writes.
+template <typename Store>
+__global__ __launch_bounds__(kLinearThreads) void finish(const float* products, int width, Store store) {
+  const int row = static_cast<int>(blockIdx.x);
+  const int column = static_cast<int>(blockIdx.y * kLinearThreads + threadIdx.x);
+  if (column < width) store(row, column, products[static_cast<std::int64_t>(row) * width + column]);
+}
+
+template <int kRows, int kOutputs, int kVector, typename Store>
+void launch_few_rows(const Tensor& x, const Weight& weight, const Store& store, cudaStream_t stream) {
+  const std::int64_t outputs_per_block = kLinearThreads / kWarp * kOutputs;
+  launch("linear was started", stream, blocks(divide_up(weight.out_features, outputs_per_block)),
+         kLinearThreads, 0, multiply_few_rows<kRows, kOutputs, kVector, float, Store>, x.data<float>(),
+         weight.packed.data<float>(), static_cast<int>(x.dim(0)), static_cast<int>(weight.in_features),
+         static_cast<int>(weight.out_features), store);
+}
+
+/// x W for 1 to kFewRows rows. With more rows a warp takes more outputs, so that the values of x, which come
+/// from the cache again and again, are used more often.
+template <typename Store>
+void few_rows(const Tensor& x, const Weight& weight, const Store& store, cudaStream_t stream) {
+  const std::int64_t rows = x.dim(0);
+  if (weight.in_features % 4 != 0) {
+    launch_few_rows<8, 1, 1>(x, weight, store, stream);  // rows of W are not aligned to 16 bytes
+  } else if (rows <= 1) {
+    launch_few_rows<1, 1, 4>(x, weight, store, stream);
+  } else if (rows <= 2) {
+    launch_few_rows<2, 1, 4>(x, weight, store, stream);
+  } else if (rows <= 4) {
+    launch_few_rows<4, 2, 4>(x, weight, store, stream);
+  } else {
+    launch_few_rows<8, 2, 4>(x, weight, store, stream);
+  }
+}
+
+template <typename Store>
+void launch_finish(const float* products, std::int64_t rows, std::int64_t width, const Store& store,
+                   cudaStream_t stream) {
+  const dim3 grid(blocks(rows), blocks(divide_up<std::int64_t>(width, kLinearThreads)));
+  launch("linear was finished", stream, grid, kLinearThreads, 0, finish<Store>, products,
+         static_cast<int>(width), store);
+}
+
+}  // namespace cuda
+
+void CudaDevice::product(const float* x, std::int64_t rows, const Weight& weight, float keep, float* out) {
+  const int in = static_cast<int>(weight.in_features), columns = static_cast<int>(weight.out_features);
+  const float one = 1.0f;
+  // cuBLAS counts its matrices by columns, so what it sees are the transposes: outᵀ = W xᵀ, with W given as
+  // its transpose.
+  const cublasStatus_t status =
+      cublasGemmEx(cublas_.get(), CUBLAS_OP_T, CUBLAS_OP_N, columns, static_cast<int>(rows), in, &one,
+                   weight.packed.data<float>(), CUDA_R_32F, in, x, CUDA_R_32F, in, &keep, out, CUDA_R_32F,
+                   columns, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    throw std::runtime_error("the GPU failed while cuBLAS multiplied matrices: status " +
+                             std::to_string(static_cast<int>(status)));
+  }
+}
+
+void CudaDevice::linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
+                        Tensor& out) {
+  const std::int64_t rows = x.dim(0), width = weight.out_features;
+  if (rows == 0) return;
+  cuda::StoreRow store{bias.data<float>(), epilogue, static_cast<int>(width), out.data<float>()};
+  if (rows <= cuda::kFewRows) {
+    cuda::few_rows(x, weight, store, stream());
+    return;
+  }
+  // cuBLAS itself adds to what is there.
+  product(x.data<float>(), rows, weight, epilogue == Epilogue::kAdd ? 1.0f : 0.0f, out.data<float>());
+  if (epilogue == Epilogue::kAdd) store.epilogue = Epilogue::kStore;
+  if (store.epilogue == Epilogue::kStore && store.bias == nullptr) return;
+  cuda::launch_finish(out.data<float>(), rows, width, store, stream());
+}
+
+void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const Weight& weight,
+                                 const Tensor& bias, Tensor& queries, KeysValues& keys_values) {
+  const std::int64_t rows = x.dim(0), width = weight.out_features / 3;
+  if (rows == 0) return;
+  const cuda::StoreQueryKeyValue store{bias.data<float>(),
+                                       cuda::Sequences(batch),
+                                       static_cast<int>(width),
+                                       static_cast<int>(keys_values.keys.dim(3)),
+                                       keys_values.keys.dim(2),
+                                       queries.data<float>(),
+                                       keys_values.keys.data<float>(),
+                                       keys_values.values.data<float>()};
+  if (rows <= cuda::kFewRows) {
+    cuda::few_rows(x, weight, store, stream());
+    return;
+  }
+  float* const products = scratch(rows * 3 * width);
+  product(x.data<float>(), rows, weight, 0.0f, products);
+  cuda::launch_finish(products, rows, 3 * width, store, stream());
+}
+
+}  // namespace staircase
