@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "generate.h"
+#include "tests/run_program.h"
 #include "tests/step.h"
 
 using namespace staircase;
@@ -29,6 +30,17 @@ TEST_CASE("16-bit weights take half the memory") {
     CHECK(share > 0.5);  // biases, norms and positions stay in float32
     CHECK(share < 0.53);
   }
+}
+
+TEST_CASE("--dtype is what the program keeps its weights in") {
+  const std::string arguments = "--max-new-tokens 1 --json --dtype ";
+  for (const std::string dtype : {"float32", "float16", "bfloat16"}) {
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, arguments + dtype);
+    REQUIRE(run.status == 0);
+    CHECK(nlohmann::json::parse(run.out)["stats"]["weight_bytes"] ==
+          tales_in(weight_dtype(dtype)).weight_bytes());
+  }
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, arguments + "int8").status == 2);
 }
 
 TEST_CASE("float16 changes no logit of a model that is stored in float16") {

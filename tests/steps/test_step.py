@@ -9,7 +9,7 @@ import unittest
 
 from support import STEPS, Scratch, snapshot
 
-README = "# 0{} {}\n\n## The idea\n\nFirst sentence of {},\nin two lines. Second one.\n\n## The task\n\nWork.\n"
+README = "# 0{} {}\n\n*Summary of {}.*\n\n## The idea\n\nA sentence,\nin two lines. Second one.\n\n## The task\n\nWork.\n"
 STEPS_BEFORE_AFTER = {
     "01-a": {"main.cpp": "int one;\nint two;\n", "README.md": README.format(1, "First", 1), "test.cpp": "1\n"},
     "02-b-c": {"main.cpp": "int one;\nint three, two;\n", "new.h": "new\n", "README.md": README.format(2, "Second", 2),
@@ -34,8 +34,8 @@ class Show(Scratch):
 
     def test_list_as_a_table(self):
         self.assertEqual(self.show("list", "--markdown").splitlines()[2:], [
-            "| [01-a](steps/01-a) | First sentence of 1, in two lines. | +2 |",
-            "| [02-b-c](steps/02-b-c) | First sentence of 2, in two lines. | +2 −1 |",
+            "| [01-a](steps/01-a) | Summary of 1. | +2 |",
+            "| [02-b-c](steps/02-b-c) | Summary of 2. | +2 −1 |",
             "| [03-d](steps/03-d) | d | +0 −1 |"])
 
     def test_a_pipe_gets_a_patch_that_makes_the_next_step(self):
