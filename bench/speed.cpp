@@ -152,7 +152,7 @@ json measure_speed(const SpeedOptions& options) {
   const std::span<const int> prompt = std::span(text).first(static_cast<std::size_t>(prompt_tokens));
   const std::span<const int> one_token = std::span(text).first(1);
 
-  StaticCache cache(*device, config);
+  StaticCache cache(*device, config, model.dtype());
   std::vector<int> contexts;
   for (const int context : {16, 256, config.n_positions - kRoomForDecoding}) {
     if (context > (contexts.empty() ? 0 : contexts.back()) &&
@@ -259,7 +259,7 @@ json measure_speed(const SpeedOptions& options) {
        {{"ms", 1e3 * load_seconds},
         {"gb_per_s", weight_bytes / load_seconds / 1e9},
         {"weight_bytes", model.weight_bytes()},
-        {"cache_bytes", cache.bytes()},
+        {"cache_bytes", cache.use().bytes},
         {"peak_bytes_after_loading", peak_after_loading},
         {"peak_bytes_after_running", peak_after_running}}},
       {"limits",

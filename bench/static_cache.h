@@ -11,11 +11,10 @@ namespace staircase::bench {
 
 class StaticCache final : public KvCache {
  public:
-  StaticCache(Device& device, const Gpt2Config& config) : capacity_(config.n_positions) {
+  StaticCache(Device& device, const Gpt2Config& config, DType dtype) : capacity_(config.n_positions) {
     for (int l = 0; l < config.n_layer; ++l) {
-      layers_.push_back(
-          {device.allocate(DType::kFloat32, {1, config.n_head, capacity_, config.head_size()}),
-           device.allocate(DType::kFloat32, {1, config.n_head, capacity_, config.head_size()})});
+      layers_.push_back({device.allocate(dtype, {1, config.n_head, capacity_, config.head_size()}),
+                         device.allocate(dtype, {1, config.n_head, capacity_, config.head_size()})});
     }
   }
 
@@ -38,8 +37,9 @@ class StaticCache final : public KvCache {
     length_ = length;
   }
 
-  std::size_t bytes() const override {
-    return layers_.empty() ? 0 : layers_.size() * 2 * layers_[0].keys.bytes();
+  CacheUse use() const override {
+    const std::size_t bytes = layers_.size() * 2 * layers_[0].keys.bytes();
+    return {bytes, bytes, 0};
   }
 
  private:

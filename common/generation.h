@@ -4,6 +4,8 @@
 #include <functional>
 #include <vector>
 
+#include "common/statistics.h"
+
 namespace staircase {
 
 enum class FinishReason {
@@ -15,6 +17,7 @@ enum class FinishReason {
 struct Generation {
   std::vector<int> tokens;  ///< the prompt and what follows it
   FinishReason finish_reason = FinishReason::kLength;
+  CacheUse cache = {};
 };
 
 /// A token that could have been chosen.

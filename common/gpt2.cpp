@@ -87,6 +87,7 @@ Gpt2 Gpt2::load(const std::filesystem::path& folder, std::shared_ptr<Device> dev
   Gpt2 model;
   model.config_ = read_config(folder);
   model.device_ = std::move(device);
+  model.dtype_ = dtype;
   const auto& config = model.config_;
   const std::int64_t n_embd = config.n_embd, n_inner = config.n_inner;
 

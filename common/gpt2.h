@@ -33,6 +33,9 @@ class Gpt2 {
   const Gpt2Config& config() const { return config_; }
   Device& device() const { return *device_; }
 
+  /// What the weights are kept in.
+  DType dtype() const { return dtype_; }
+
   /// Memory that the weights take on the device.
   std::size_t weight_bytes() const { return weight_bytes_; }
 
@@ -87,6 +90,7 @@ class Gpt2 {
 
   Gpt2Config config_;
   std::shared_ptr<Device> device_;
+  DType dtype_ = DType::kFloat32;
   Weight token_embedding_;     // [n_embd, vocab_size], also the output layer
   Tensor position_embedding_;  // [n_positions, n_embd]
   std::vector<Block> blocks_;

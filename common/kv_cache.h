@@ -2,6 +2,7 @@
 // model recomputes the whole sequence each time.
 #pragma once
 
+#include "common/statistics.h"
 #include "kernels/device.h"
 
 namespace staircase {
@@ -24,8 +25,8 @@ class KvCache {
   /// Forgets everything from position `length` on: the roll-back after a rejected draft.
   virtual void truncate(int row, int length) = 0;
 
-  /// Memory in use, for the statistics.
-  virtual std::size_t bytes() const = 0;
+  /// For the statistics.
+  virtual CacheUse use() const = 0;
 };
 
 }  // namespace staircase

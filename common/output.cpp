@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -101,7 +102,10 @@ void Output::take(const Token& token) {
   if (!holds_eos_) add_text(decoder_.push(token.id));
 }
 
-void Output::finish(FinishReason reason) {
+void Output::finish(FinishReason reason, const CacheUse& cache) {
+  statistics_.cache.bytes = std::max(statistics_.cache.bytes, cache.bytes);
+  statistics_.cache.allocated += cache.allocated;
+  statistics_.cache.copied += cache.copied;
   sequences_.back().finish_reason = reason;
   if (holds_eos_ && reason != FinishReason::kEos) add_text(decoder_.push(eos_token_id_));
   holds_eos_ = false;
@@ -110,9 +114,8 @@ void Output::finish(FinishReason reason) {
   if (form_ == Form::kText && !sequences_.back().candidates.empty()) print(sequences_.back().text);
 }
 
-void Output::close(std::size_t weight_bytes, std::size_t cache_bytes) {
+void Output::close(std::size_t weight_bytes) {
   statistics_.weight_bytes = weight_bytes;
-  statistics_.cache_bytes = cache_bytes;
   if (form_ == Form::kText) {
     print("\n");
     return;
@@ -141,7 +144,9 @@ void Output::close(std::size_t weight_bytes, std::size_t cache_bytes) {
                    {"ms_per_token", statistics_.ms_per_token()},
                    {"tokens_per_second", statistics_.tokens_per_second()},
                    {"weight_bytes", weight_bytes},
-                   {"cache_bytes", cache_bytes}};
+                   {"cache_bytes", statistics_.cache.bytes},
+                   {"cache_allocated_bytes", statistics_.cache.allocated},
+                   {"cache_copied_bytes", statistics_.cache.copied}};
   print(json.dump() + "\n");
 }
 

@@ -26,11 +26,10 @@ class Output {
   OnToken on_token();
 
   /// Ends the sequence.
-  void finish(FinishReason reason);
+  void finish(FinishReason reason, const CacheUse& cache = {});
 
-  /// Ends the output: the last line break, or the JSON object with the memory sizes of the model in its
-  /// statistics.
-  void close(std::size_t weight_bytes, std::size_t cache_bytes);
+  /// Ends the output: the last line break, or the JSON object with the size of the model in its statistics.
+  void close(std::size_t weight_bytes);
 
   const Statistics& statistics() const { return statistics_; }
 

@@ -99,7 +99,7 @@ struct Program::Impl {
     Output output(tokenizer, gpt2.config().eos_token_id, tokens,
                   json ? Output::Form::kJson : Output::Form::kText);
     run(gpt2, tokens, output);
-    output.close(gpt2.weight_bytes(), 0);
+    output.close(gpt2.weight_bytes());
     say(to_string(output.statistics()));
   }
 };

@@ -9,6 +9,13 @@ namespace staircase {
 
 using Clock = std::chrono::steady_clock;
 
+/// Memory of a cache of keys and values, in bytes.
+struct CacheUse {
+  std::size_t bytes = 0;      ///< held at the end
+  std::size_t allocated = 0;  ///< asked for altogether
+  std::size_t copied = 0;     ///< moved from one place to another
+};
+
 /// TTFT (time to first token) is the prefill; TPOT (time per output token) is the mean over the tokens after
 /// it.
 struct Statistics {
@@ -18,7 +25,7 @@ struct Statistics {
   double decode_ms = 0.0;   ///< between the first and the last token of each sequence, together
   int decode_tokens = 0;    ///< new tokens but for the first of each sequence
   std::size_t weight_bytes = 0;
-  std::size_t cache_bytes = 0;
+  CacheUse cache = {};  ///< the most that one sequence held; allocated and copied by all of them
 
   double ms_per_token() const { return decode_tokens == 0 ? 0.0 : decode_ms / decode_tokens; }
   double tokens_per_second() const { return decode_ms > 0.0 ? 1000.0 * decode_tokens / decode_ms : 0.0; }

@@ -51,8 +51,9 @@ struct Batch {
   std::int64_t n_sequences() const { return starts.dim(0); }
 };
 
-/// Keys and values of one layer. Sequence s of a batch uses row s; head h of its position p is keys[s, h, p].
-/// The positions of a head lie side by side, so that attention reads memory in order.
+/// Keys and values of one layer, in float32, float16 or bfloat16. Sequence s of a batch uses row s; head h of
+/// its position p is keys[s, h, p]. The positions of a head lie side by side, so that attention reads memory
+/// in order.
 struct KeysValues {
   Tensor keys;    ///< [n_rows, n_head, capacity, head_size]
   Tensor values;  ///< [n_rows, n_head, capacity, head_size]
@@ -105,7 +106,7 @@ class Device {
                       Tensor& out) = 0;
 
   /// [q | k | v] = x W + b in one product, W being [n_embd, 3 n_embd]. The queries go to `queries` [n_tokens,
-  /// n_embd]; keys and values go straight to the row and position of each token.
+  /// n_embd]; keys and values go straight to the row and position of each token, rounded to their dtype.
   virtual void query_key_value(const Batch& batch, const Tensor& x, const Weight& weight, const Tensor& bias,
                                Tensor& queries, KeysValues& keys_values) = 0;
 
@@ -114,6 +115,12 @@ class Device {
   /// exist at a time, never a matrix of all positions by all positions. queries and out [n_tokens, n_embd].
   virtual void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, int n_head,
                          Tensor& out) = 0;
+
+  /// to[r, h, to_first + p] = from[r, h, from_first + p] for p < count, in every row r and head h: keys or
+  /// values on their way from one cache to another or, inside one, towards its start (then from_first >=
+  /// to_first). Both [n_rows, n_head, capacity, head_size], of the same dtype; their capacities may differ.
+  virtual void copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
+                              std::int64_t to_first) = 0;
 
   /// out[i] = x[indices[i]]. x [rows, width], indices [n] int32, out [n, width].
   virtual void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) = 0;

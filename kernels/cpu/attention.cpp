@@ -11,7 +11,7 @@
 //
 // A few queries (decoding): packing would cost more than it saves. Each score is a dot product with a key
 // where it lies, and the limit is the bandwidth at which keys and values are read: 8 · n_embd bytes a
-// position.
+// position, or half of it where they are kept in 16 bits.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cpp"
 #include <hwy/foreach_target.h>
@@ -46,19 +46,20 @@ HWY_INLINE float exponentials(float* scores, std::int64_t count) {
 }
 
 /// One query of a head on its first `count` keys and values, [count, head_size]. `scores` has room for them.
-HWY_ATTR void attend_one(const float* query, const float* keys, const float* values, std::int64_t count,
-                         std::int64_t head_size, float* scores, float* out) {
+template <typename T>
+HWY_INLINE void attend(const float* query, const T* keys, const T* values, std::int64_t count,
+                       std::int64_t head_size, float* scores, float* out) {
   const Floats d;
   const std::int64_t whole = head_size / kLanes * kLanes;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
   for (std::int64_t p = 0; p < count; ++p) {
-    const float* const key = keys + p * head_size;
+    const T* const key = keys + p * head_size;
     auto sum = hn::Zero(d);
     for (std::int64_t i = 0; i < whole; i += kLanes) {
-      sum = hn::MulAdd(hn::LoadU(d, query + i), hn::LoadU(d, key + i), sum);
+      sum = hn::MulAdd(hn::LoadU(d, query + i), load_wide(key + i), sum);
     }
     float score = hn::GetLane(hn::SumOfLanes(d, sum));
-    for (std::int64_t i = whole; i < head_size; ++i) score += query[i] * key[i];
+    for (std::int64_t i = whole; i < head_size; ++i) score += query[i] * widen(key[i]);
     scores[p] = score * scale;
   }
   const float inverse_sum = exponentials(scores, count);
@@ -70,15 +71,15 @@ HWY_ATTR void attend_one(const float* query, const float* keys, const float* val
     for (auto& s : sum) s = hn::Zero(d);
     for (std::int64_t p = 0; p < count; ++p) {
       const auto weight = hn::Set(d, scores[p]);
-      const float* const value = values + p * head_size + first;
+      const T* const value = values + p * head_size + first;
       if (registers == kRegisters) {
 #pragma GCC unroll 16
         for (std::int64_t r = 0; r < kRegisters; ++r) {
-          sum[r] = hn::MulAdd(weight, hn::LoadU(d, value + r * kLanes), sum[r]);
+          sum[r] = hn::MulAdd(weight, load_wide(value + r * kLanes), sum[r]);
         }
       } else {
         for (std::int64_t r = 0; r < registers; ++r) {
-          sum[r] = hn::MulAdd(weight, hn::LoadU(d, value + r * kLanes), sum[r]);
+          sum[r] = hn::MulAdd(weight, load_wide(value + r * kLanes), sum[r]);
         }
       }
     }
@@ -88,24 +89,25 @@ HWY_ATTR void attend_one(const float* query, const float* keys, const float* val
   }
   for (std::int64_t i = whole; i < head_size; ++i) {
     float sum = 0.0f;
-    for (std::int64_t p = 0; p < count; ++p) sum += scores[p] * values[p * head_size + i];
+    for (std::int64_t p = 0; p < count; ++p) sum += scores[p] * widen(values[p * head_size + i]);
     out[i] = sum * inverse_sum;
   }
 }
 
 /// Keys of one head into panels [positions / 16, head_size, 16], values into [head_size / 16, positions, 16].
-HWY_ATTR void pack_head(const float* keys, const float* values, std::int64_t count, std::int64_t head_size,
-                        float* packed_keys, float* packed_values) {
+template <typename T>
+HWY_INLINE void pack(const T* keys, const T* values, std::int64_t count, std::int64_t head_size,
+                     float* packed_keys, float* packed_values) {
   for (std::int64_t p = 0; p < divide_up(count, kPanel) * kPanel; ++p) {
     float* const column = packed_keys + p / kPanel * head_size * kPanel + p % kPanel;
     for (std::int64_t i = 0; i < head_size; ++i)
-      column[i * kPanel] = p < count ? keys[p * head_size + i] : 0.0f;
+      column[i * kPanel] = p < count ? widen(keys[p * head_size + i]) : 0.0f;
   }
   for (std::int64_t panel = 0; panel < divide_up(head_size, kPanel); ++panel) {
     const std::int64_t first = panel * kPanel, width = std::min(kPanel, head_size - first);
     for (std::int64_t p = 0; p < count; ++p) {
       float* const row = packed_values + (panel * count + p) * kPanel;
-      std::copy_n(values + p * head_size + first, width, row);
+      for (std::int64_t i = 0; i < width; ++i) row[i] = widen(values[p * head_size + first + i]);
       std::fill(row + width, row + kPanel, 0.0f);
     }
   }
@@ -146,6 +148,22 @@ HWY_ATTR void attend_tile(const float* queries, std::int64_t rows, std::int64_t 
       });
 }
 
+HWY_ATTR void attend_one(const float* query, const HeadOfCache& head, std::int64_t count, float* scores,
+                         float* out) {
+  with_elements(head.keys_values.keys.dtype(), head.keys_values.keys.data<void>(), [&](auto* keys) HWY_ATTR {
+    auto* const values = head.keys_values.values.data<std::remove_pointer_t<decltype(keys)>>();
+    attend(query, keys + head.first, values + head.first, count, head.size, scores, out);
+  });
+}
+
+HWY_ATTR void pack_head(const HeadOfCache& head, std::int64_t count, float* packed_keys,
+                        float* packed_values) {
+  with_elements(head.keys_values.keys.dtype(), head.keys_values.keys.data<void>(), [&](auto* keys) HWY_ATTR {
+    auto* const values = head.keys_values.values.data<std::remove_pointer_t<decltype(keys)>>();
+    pack(keys + head.first, values + head.first, count, head.size, packed_keys, packed_values);
+  });
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace staircase
 HWY_AFTER_NAMESPACE();
@@ -168,8 +186,7 @@ struct Head {
   std::int64_t start;    ///< the position of the first
   std::int64_t total;    ///< positions, the new ones included
   const float* query;
-  const float* keys;
-  const float* values;
+  HeadOfCache cache;
   float* out;
   float* packed_keys = nullptr;
   float* packed_values = nullptr;
@@ -194,8 +211,11 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     for (std::int64_t h = 0; h < n_head; ++h) {
       const std::int64_t query = offsets[s] * width + h * head_size,
                          key = (s * n_head + h) * capacity * head_size;
-      heads.push_back({count, starts[s], total, queries.data<float>() + query,
-                       keys_values.keys.data<float>() + key, keys_values.values.data<float>() + key,
+      heads.push_back({count,
+                       starts[s],
+                       total,
+                       queries.data<float>() + query,
+                       {keys_values, key, head_size},
                        out.data<float>() + query});
     }
   }
@@ -221,13 +241,13 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     const Head& head = heads[static_cast<std::size_t>(i)];
     if (head.packed_keys != nullptr) {
       HWY_DYNAMIC_DISPATCH(pack_head)
-      (head.keys, head.values, head.total, head_size, head.packed_keys, head.packed_values);
+      (head.cache, head.total, head.packed_keys, head.packed_values);
       return;
     }
     for (std::int64_t q = 0; q < head.queries; ++q) {
       HWY_DYNAMIC_DISPATCH(attend_one)
-      (head.query + q * width, head.keys, head.values, head.start + q + 1, head_size,
-       scores + thread * score_floats, head.out + q * width);
+      (head.query + q * width, head.cache, head.start + q + 1, scores + thread * score_floats,
+       head.out + q * width);
     }
   });
   parallel_each(team_, static_cast<std::int64_t>(tiles.size()), [&](int thread, std::int64_t i) {

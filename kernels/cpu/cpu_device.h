@@ -19,11 +19,17 @@ constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// Where the query, the key and the value of one token belong: the places of head 0.
+/// Where head 0 of one token belongs.
 struct TokenPlaces {
   float* query;
-  float* key;
-  float* value;
+  std::int64_t key_value;  ///< the index of its first element among the keys, and among the values
+};
+
+/// The keys and values of one head of one sequence.
+struct HeadOfCache {
+  const KeysValues& keys_values;
+  std::int64_t first;  ///< the index of the first element of position 0
+  std::int64_t size;   ///< elements of a position
 };
 
 class CpuDevice final : public Device {
@@ -48,6 +54,8 @@ class CpuDevice final : public Device {
                        Tensor& queries, KeysValues& keys_values) override;
   void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, int n_head,
                  Tensor& out) override;
+  void copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
+                      std::int64_t to_first) override;
   void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) override;
   void argmax(const Tensor& x, Tensor& out) override;
 

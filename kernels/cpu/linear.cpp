@@ -21,16 +21,9 @@ template <typename Store>
 HWY_INLINE void multiply_weight(const Tensor& x, const Weight& weight, std::int64_t first, std::int64_t last,
                                 const Store& store) {
   const std::int64_t depth = weight.in_features;
-  const auto multiply = [&](const auto* panels) HWY_ATTR {
+  with_elements(weight.packed.dtype(), weight.packed.data<void>(), [&](const auto* panels) HWY_ATTR {
     multiply_panels(x.data<float>(), x.dim(0), depth, panels, depth * kPanel, depth, first, last, store);
-  };
-  if (weight.packed.dtype() == DType::kFloat16) {
-    multiply(weight.packed.data<hwy::float16_t>());
-  } else if (weight.packed.dtype() == DType::kBFloat16) {
-    multiply(weight.packed.data<hwy::bfloat16_t>());
-  } else {
-    multiply(weight.packed.data<float>());
-  }
+  });
 }
 
 /// gelu(x) = x/2 · (1 + tanh(u)) = x / (1 + exp(-2u)) with u = sqrt(2/π) (x + 0.044715 x³).
@@ -78,11 +71,21 @@ HWY_ATTR void linear_panels(const Tensor& x, const Weight& weight, const float* 
       });
 }
 
-/// Keys and values of neighbouring heads lie head_stride floats apart.
+/// Keys and values of neighbouring heads lie head_stride elements apart.
 HWY_ATTR void query_key_value_panels(const Tensor& x, const Weight& weight, const float* bias,
-                                     const std::vector<TokenPlaces>& places, std::int64_t head_size,
-                                     std::int64_t head_stride, std::int64_t first, std::int64_t last) {
-  const std::int64_t width = weight.out_features / 3;
+                                     const std::vector<TokenPlaces>& places, const KeysValues& keys_values,
+                                     std::int64_t first, std::int64_t last) {
+  const std::int64_t width = weight.out_features / 3, head_size = keys_values.keys.dim(3),
+                     head_stride = keys_values.keys.dim(2) * head_size;
+  // `count` finished products to where a head has its query, key or value.
+  const auto finish_piece = [&](const float* products, std::int64_t count, const float* piece_bias,
+                                bool aligned, float* out) HWY_ATTR {
+    if (aligned) {
+      finish(products, count, piece_bias, Epilogue::kStore, out);
+    } else {
+      for (std::int64_t j = 0; j < count; ++j) out[j] = products[j] + piece_bias[j];
+    }
+  };
   multiply_weight(
       x, weight, first, last,
       [&](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) HWY_ATTR {
@@ -93,14 +96,17 @@ HWY_ATTR void query_key_value_panels(const Tensor& x, const Weight& weight, cons
         for (std::int64_t i = column; i < end;) {
           const std::int64_t part = i / width, head = i % width / head_size, offset = i % head_size;
           const std::int64_t piece = std::min(end - i, head_size - offset);
-          float* const out = offset + (part == 0   ? place.query + head * head_size
-                                       : part == 1 ? place.key + head * head_stride
-                                                   : place.value + head * head_stride);
           const float* const product = products + (i - column);
-          if ((i - column) % kLanes == 0) {
-            finish(product, piece, bias + i, Epilogue::kStore, out);
+          const bool aligned = (i - column) % kLanes == 0;
+          if (part == 0) {
+            finish_piece(product, piece, bias + i, aligned, place.query + head * head_size + offset);
           } else {
-            for (std::int64_t j = 0; j < piece; ++j) out[j] = product[j] + bias[i + j];
+            const Tensor& to = part == 1 ? keys_values.keys : keys_values.values;
+            HWY_ALIGN float wide[kTilePanels * kPanel];
+            finish_piece(product, piece, bias + i, aligned, wide);
+            with_elements(to.dtype(), to.data<void>(), [&](auto* elements) HWY_ATTR {
+              narrow(wide, piece, elements + place.key_value + head * head_stride + offset);
+            });
           }
           i += piece;
         }
@@ -128,21 +134,20 @@ void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const Weigh
                                 Tensor& queries, KeysValues& keys_values) {
   const std::int64_t width = weight.out_features / 3;
   const std::int64_t n_head = keys_values.keys.dim(1), capacity = keys_values.keys.dim(2);
-  const std::int64_t head_size = keys_values.keys.dim(3), head_stride = capacity * head_size;
+  const std::int64_t head_size = keys_values.keys.dim(3);
   const auto* const offsets = batch.offsets.data<std::int32_t>();
   const auto* const starts = batch.starts.data<std::int32_t>();
   std::vector<TokenPlaces> places;
   places.reserve(static_cast<std::size_t>(batch.n_tokens()));
   for (std::int64_t s = 0; s < batch.n_sequences(); ++s) {
     for (std::int64_t t = offsets[s]; t < offsets[s + 1]; ++t) {
-      const std::int64_t place = s * n_head * head_stride + (starts[s] + t - offsets[s]) * head_size;
-      places.push_back({queries.data<float>() + t * width, keys_values.keys.data<float>() + place,
-                        keys_values.values.data<float>() + place});
+      places.push_back({queries.data<float>() + t * width,
+                        (s * n_head * capacity + starts[s] + t - offsets[s]) * head_size});
     }
   }
   parallel_ranges(team_, divide_up(weight.out_features, kPanel), [&](std::int64_t first, std::int64_t last) {
     HWY_DYNAMIC_DISPATCH(query_key_value_panels)
-    (x, weight, bias.data<float>(), places, head_size, head_stride, first, last);
+    (x, weight, bias.data<float>(), places, keys_values, first, last);
   });
 }
 

@@ -12,19 +12,17 @@
 #include <cstring>
 #include <type_traits>
 
-#include "kernels/cpu/cpu_device.h"
-#include "kernels/half.h"
+#include "kernels/cpu/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 using Narrow = hn::CappedTag<float, 4>;  // the widest vector whose 16-bit half exists on every target
 
 /// Widens `count` values from `source`, which need not be aligned.
 template <typename Stored>
-HWY_ATTR void widen(const std::byte* source, std::int64_t count, float* out) {
+HWY_ATTR void widen_bytes(const std::byte* source, std::int64_t count, float* out) {
   const Narrow d;
   const hn::Rebind<Stored, Narrow> stored;
   constexpr std::int64_t kStep = hn::MaxLanes(Narrow());
@@ -51,23 +49,12 @@ HWY_ATTR void to_float32(const HostArray& array, std::int64_t first, std::int64_
   const auto* const source =
       static_cast<const std::byte*>(array.data) + first * static_cast<std::int64_t>(size_of(array.dtype));
   if (array.dtype == DType::kFloat16) {
-    widen<hwy::float16_t>(source, count, out);
+    widen_bytes<hwy::float16_t>(source, count, out);
   } else if (array.dtype == DType::kBFloat16) {
-    widen<hwy::bfloat16_t>(source, count, out);
+    widen_bytes<hwy::bfloat16_t>(source, count, out);
   } else {
     std::memcpy(out, source, static_cast<std::size_t>(count) * sizeof(float));
   }
-}
-
-/// Stores `count` values in the type of the weights.
-void narrow(const float* values, std::int64_t count, float* out) {
-  std::copy_n(values, count, out);
-}
-void narrow(const float* values, std::int64_t count, hwy::float16_t* out) {
-  for (std::int64_t i = 0; i < count; ++i) out[i].bits = float16_from_float32(values[i]);
-}
-void narrow(const float* values, std::int64_t count, hwy::bfloat16_t* out) {
-  for (std::int64_t i = 0; i < count; ++i) out[i].bits = bfloat16_from_float32(values[i]);
 }
 
 /// Fills the panels first .. last - 1.
@@ -103,16 +90,9 @@ HWY_ATTR void pack_panels(const HostArray& matrix, WeightOrder order, std::int64
 
 HWY_ATTR void pack_weight(const HostArray& matrix, WeightOrder order, const Weight& weight,
                           std::int64_t first, std::int64_t last) {
-  const auto pack = [&](auto* packed) HWY_ATTR {
+  with_elements(weight.packed.dtype(), weight.packed.data<void>(), [&](auto* packed) HWY_ATTR {
     pack_panels(matrix, order, weight.in_features, weight.out_features, first, last, packed);
-  };
-  if (weight.packed.dtype() == DType::kFloat16) {
-    pack(weight.packed.data<hwy::float16_t>());
-  } else if (weight.packed.dtype() == DType::kBFloat16) {
-    pack(weight.packed.data<hwy::bfloat16_t>());
-  } else {
-    pack(weight.packed.data<float>());
-  }
+  });
 }
 
 }  // namespace HWY_NAMESPACE

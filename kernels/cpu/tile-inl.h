@@ -24,6 +24,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/half.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace staircase {
@@ -35,14 +36,49 @@ constexpr int kLanes = static_cast<int>(hn::MaxLanes(Floats()));
 constexpr int kTileRows = 6;
 constexpr int kTilePanels = kLanes == kPanel ? 4 : 1;
 
-HWY_INLINE hn::Vec<Floats> load_weights(const float* w) {
-  return hn::Load(Floats(), w);
+HWY_INLINE hn::Vec<Floats> load_wide(const float* values) {
+  return hn::LoadU(Floats(), values);
 }
 
-/// 16-bit weights become float32 on their way into the register: their point is to be half as many bytes.
+/// 16-bit weights, keys and values become float32 on their way into the register: their point is to be half
+/// as many bytes.
 template <typename Half>
-HWY_INLINE hn::Vec<Floats> load_weights(const Half* w) {
-  return hn::PromoteTo(Floats(), hn::Load(hn::Rebind<Half, Floats>(), w));
+HWY_INLINE hn::Vec<Floats> load_wide(const Half* values) {
+  return hn::PromoteTo(Floats(), hn::LoadU(hn::Rebind<Half, Floats>(), values));
+}
+
+/// Stores `count` values in another type, rounded.
+HWY_INLINE void narrow(const float* values, std::int64_t count, float* out) {
+  std::copy_n(values, count, out);
+}
+HWY_INLINE void narrow(const float* values, std::int64_t count, hwy::float16_t* out) {
+  for (std::int64_t i = 0; i < count; ++i) out[i].bits = float16_from_float32(values[i]);
+}
+HWY_INLINE void narrow(const float* values, std::int64_t count, hwy::bfloat16_t* out) {
+  for (std::int64_t i = 0; i < count; ++i) out[i].bits = bfloat16_from_float32(values[i]);
+}
+
+/// The other way, one value at a time.
+HWY_INLINE float widen(float value) {
+  return value;
+}
+HWY_INLINE float widen(hwy::float16_t value) {
+  return float32_from_float16(value.bits);
+}
+HWY_INLINE float widen(hwy::bfloat16_t value) {
+  return float32_from_bfloat16(value.bits);
+}
+
+/// Calls function(pointer) with `data` as a pointer to elements of that type.
+template <typename Function>
+HWY_INLINE void with_elements(DType dtype, void* data, const Function& function) {
+  if (dtype == DType::kFloat16) {
+    function(static_cast<hwy::float16_t*>(data));
+  } else if (dtype == DType::kBFloat16) {
+    function(static_cast<hwy::bfloat16_t*>(data));
+  } else {
+    function(static_cast<float*>(data));
+  }
 }
 
 /// One tile: [kRows, depth] times [depth, kPanels · 16], written to result[kRows][kTilePanels · 16].
@@ -63,7 +99,7 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const int lane = v * kLanes;
-      column[v] = load_weights(w + (lane / kPanel) * panel_stride + k * kPanel + lane % kPanel);
+      column[v] = load_wide(w + (lane / kPanel) * panel_stride + k * kPanel + lane % kPanel);
     }
 #pragma GCC unroll 8
     for (int r = 0; r < kRows; ++r) {
@@ -103,7 +139,7 @@ HWY_INLINE const float* widen_panels(const Half* w, std::int64_t count) {
     if (memory == nullptr) throw std::bad_alloc();
     size = count;
   }
-  for (std::int64_t i = 0; i < count; i += kLanes) hn::Store(load_weights(w + i), Floats(), memory.get() + i);
+  for (std::int64_t i = 0; i < count; i += kLanes) hn::Store(load_wide(w + i), Floats(), memory.get() + i);
   return memory.get();
 }
 

@@ -94,7 +94,7 @@ class TestCache final : public KvCache {
     forget(row, length);
   }
 
-  std::size_t bytes() const override { return 0; }
+  CacheUse use() const override { return {}; }
 
  private:
   void forget(int row, int from) {

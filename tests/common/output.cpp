@@ -59,8 +59,8 @@ std::string printed(const std::vector<int>& tokens, FinishReason reason, Output:
   Output output(tokenizer(), 4095, {321}, form);
   const OnToken on_token = output.on_token();
   for (const int token : tokens) on_token({token});
-  output.finish(reason);
-  output.close(1000, 20);
+  output.finish(reason, {20, 300, 280});
+  output.close(1000);
   return captured.text();
 }
 
@@ -154,13 +154,16 @@ TEST_CASE("the JSON object has the documented keys in their order and no other")
         std::vector<std::string>{"prompt_token_ids", "token_ids", "text", "finish_reason"});
   CHECK(keys(json["stats"]) == std::vector<std::string>{"prompt_tokens", "new_tokens", "prefill_ms",
                                                         "ms_per_token", "tokens_per_second", "weight_bytes",
-                                                        "cache_bytes"});
+                                                        "cache_bytes", "cache_allocated_bytes",
+                                                        "cache_copied_bytes"});
   CHECK(json["sequences"][0]["prompt_token_ids"] == std::vector<int>{321});
   CHECK(json["sequences"][0]["finish_reason"] == "length");
   CHECK(json["stats"]["prompt_tokens"] == 1);
   CHECK(json["stats"]["new_tokens"] == 2);
   CHECK(json["stats"]["weight_bytes"] == 1000);
   CHECK(json["stats"]["cache_bytes"] == 20);
+  CHECK(json["stats"]["cache_allocated_bytes"] == 300);
+  CHECK(json["stats"]["cache_copied_bytes"] == 280);
 }
 
 TEST_CASE("each sequence of a run is an entry of its own") {
@@ -172,9 +175,9 @@ TEST_CASE("each sequence of a run is an entry of its own") {
       const OnToken on_token = output.on_token();
       on_token({token});
       on_token({4095});
-      output.finish(FinishReason::kEos);
+      output.finish(FinishReason::kEos, {token == 11 ? 7u : 5u, 10, 1});
     }
-    output.close(0, 0);
+    output.close(0);
     text = captured.text();
   }
   const auto json = nlohmann::ordered_json::parse(text);
@@ -182,6 +185,17 @@ TEST_CASE("each sequence of a run is an entry of its own") {
   CHECK(json["sequences"][0]["text"] == ",");
   CHECK(json["sequences"][1]["text"] == "The");
   CHECK(json["stats"]["new_tokens"] == 4);
+  CHECK(json["stats"]["cache_bytes"] == 7);  // one cache after the other
+  CHECK(json["stats"]["cache_allocated_bytes"] == 20);
+  CHECK(json["stats"]["cache_copied_bytes"] == 2);
+}
+
+TEST_CASE("the line of statistics tells what a cache cost beyond its size") {
+  Statistics statistics;
+  statistics.cache = {3 << 20, 3 << 20, 0};
+  CHECK(to_string(statistics).ends_with("cache 3.0 MiB"));
+  statistics.cache = {3 << 20, 9 << 20, 6 << 20};
+  CHECK(to_string(statistics).ends_with("cache 3.0 MiB (9.0 MiB allocated, 6.0 MiB copied)"));
 }
 
 TEST_CASE("the time per token is the mean over the tokens behind the first of each sequence") {
@@ -201,7 +215,7 @@ TEST_CASE("a full disk is an error") {
       try {
         Output output(tokenizer(), 4095, {321}, form);
         output.on_token()({321});
-        output.close(0, 0);
+        output.close(0);
       } catch (const Error& error) {
         message = error.what();
       }

@@ -1,6 +1,7 @@
 // The kernels for NVIDIA GPUs, compiled for the CPU.
 #include "kernels/cuda/argmax.cu"
 #include "kernels/cuda/attention.cu"
+#include "kernels/cuda/copy_positions.cu"
 #include "kernels/cuda/cuda_device.cu"
 #include "kernels/cuda/embedding.cu"
 #include "kernels/cuda/gather_rows.cu"

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kernels/device.h"
+#include "kernels/half.h"
 #include "tests/compare.h"
 #include "tests/kernels/naive.h"
 
@@ -148,6 +149,47 @@ inline std::vector<std::int32_t> download_ints(Device& device, const Tensor& ten
                  [](float value) { return std::bit_cast<std::int32_t>(value); });
   return values;
 }
+
+/// The nearest value that the dtype can hold.
+inline float rounded(float value, DType dtype) {
+  if (dtype == DType::kFloat16) return float32_from_float16(float16_from_float32(value));
+  if (dtype == DType::kBFloat16) return float32_from_bfloat16(bfloat16_from_float32(value));
+  return value;
+}
+
+/// The same as upload and download for tensors of any floating-point type; the values are rounded.
+inline Tensor upload_as(DType dtype, Device& device, const Shape& shape, Values values) {
+  if (dtype == DType::kFloat32) return upload(device, shape, std::move(values));
+  values.resize(element_count(shape) + kCanaries + 1, kCanary);  // an even number where half a word is free
+  std::vector<std::int32_t> words(values.size() / 2);
+  for (std::size_t i = 0; i < 2 * words.size(); ++i) {
+    const std::uint32_t half =
+        dtype == DType::kFloat16 ? float16_from_float32(values[i]) : bfloat16_from_float32(values[i]);
+    words[i / 2] |= static_cast<std::int32_t>(half << (i % 2 * 16));
+  }
+  Tensor tensor = device.allocate(dtype, {static_cast<std::int64_t>(values.size())});
+  device.copy_from_host(words, tensor);
+  return tensor.reshaped(shape);
+}
+
+inline Values download_as(DType dtype, Device& device, const Tensor& tensor) {
+  if (dtype == DType::kFloat32) return download(device, tensor);
+  const std::size_t count = element_count(tensor.shape());
+  Values values;
+  for (const std::int32_t word : download_ints(device, tensor, (count + kCanaries + 1) / 2)) {
+    for (const int shift : {0, 16}) {
+      const auto half = static_cast<std::uint16_t>(static_cast<std::uint32_t>(word) >> shift);
+      values.push_back(dtype == DType::kFloat16 ? float32_from_float16(half) : float32_from_bfloat16(half));
+    }
+  }
+  const auto canaries = values.begin() + static_cast<std::ptrdiff_t>(count);
+  CHECK_MESSAGE(std::count(canaries, canaries + kCanaries - 1, rounded(kCanary, dtype)) == kCanaries - 1,
+                "something was written behind the tensor");
+  values.erase(canaries, values.end());
+  return values;
+}
+
+constexpr DType kCacheTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
 inline Weight upload_weight(Device& device, const Values& values, std::size_t in, std::size_t out) {
   return device.load_weight(

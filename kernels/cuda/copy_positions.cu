@@ -1,0 +1,55 @@
+// copy_positions: entries of a cache to another place, or towards its start.
+//
+// from and to [n_rows, n_head, capacity, head_size]: the positions of a head lie side by side, so each head
+// is one piece of count · head_size elements, read and written once; limited by bandwidth.
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/device_functions.cuh"
+
+namespace staircase {
+namespace cuda {
+
+constexpr int kCopyThreads = 1024;
+
+/// One block a head, which goes from front to back. Between two places of one head each step reads before it
+/// writes, and what it writes no later step reads, since the entries move towards the start.
+template <typename Unit>
+__global__ __launch_bounds__(kCopyThreads) void copy_heads(const Unit* from, std::int64_t from_stride,
+                                                           std::int64_t count, Unit* to,
+                                                           std::int64_t to_stride) {
+  from += blockIdx.x * from_stride;
+  to += blockIdx.x * to_stride;
+  for (std::int64_t first = 0; first < count; first += kCopyThreads) {
+    const std::int64_t i = first + threadIdx.x;
+    Unit value{};
+    if (i < count) value = from[i];
+    __syncthreads();
+    if (i < count) to[i] = value;
+  }
+}
+
+/// The strides and the places in units of that type.
+template <typename Unit>
+void copy_positions(cudaStream_t stream, const Tensor& from, std::int64_t from_first, std::int64_t count,
+                    Tensor& to, std::int64_t to_first) {
+  const std::int64_t units = from.dim(3) * static_cast<std::int64_t>(size_of(from.dtype())) /
+                             static_cast<std::int64_t>(sizeof(Unit));
+  launch("copy_positions was started", stream, blocks(from.dim(0) * from.dim(1)), kCopyThreads, 0,
+         copy_heads<Unit>, from.data<Unit>() + from_first * units, from.dim(2) * units, count * units,
+         to.data<Unit>() + to_first * units, to.dim(2) * units);
+}
+
+}  // namespace cuda
+
+void CudaDevice::copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
+                                std::int64_t to_first) {
+  const auto aligned = [](const Tensor& tensor) {
+    return reinterpret_cast<std::uintptr_t>(tensor.data<void>()) % sizeof(float4) == 0;
+  };
+  const bool wide = from.dim(3) * static_cast<std::int64_t>(size_of(from.dtype())) % 16 == 0;
+  const auto copy = wide && aligned(from) && aligned(to) ? cuda::copy_positions<float4>
+                    : size_of(from.dtype()) == 4         ? cuda::copy_positions<float>
+                                                         : cuda::copy_positions<std::uint16_t>;
+  copy(stream(), from, from_first, count, to, to_first);
+}
+
+}  // namespace staircase
