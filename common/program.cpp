@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
@@ -132,6 +133,10 @@ void Program::add_option(const std::string& name, float& value, const std::strin
   impl_->app.add_option(name, value, help)->check(number<float>())->type_name("X");
 }
 
+void Program::add_option(const std::string& name, std::string& value, const std::string& help) {
+  impl_->app.add_option(name, value, help)->type_name("TEXT")->always_capture_default(false);
+}
+
 void Program::add_option(const std::string& name, std::optional<int>& value, const std::string& help) {
   impl_->app.add_option(name, value, help)
       ->check(number<int>())
@@ -150,6 +155,21 @@ void Program::add_dtype_option() {
   impl_->app.add_option("--dtype", impl_->dtype, "what the weights are kept in")
       ->check(CLI::IsMember({"float32", "float16", "bfloat16"}))
       ->type_name("float32|float16|bfloat16");
+}
+
+void Program::add_choice(const std::string& name, const std::vector<std::string>& words,
+                         const std::string& present, const std::function<void(std::size_t)>& choose,
+                         const std::string& help) {
+  impl_->app
+      .add_option_function<std::string>(
+          name,
+          [=](const std::string& word) {
+            choose(static_cast<std::size_t>(std::find(words.begin(), words.end(), word) - words.begin()));
+          },
+          help)
+      ->check(CLI::IsMember(words))
+      ->type_name(fmt::format("{}", fmt::join(words, "|")))
+      ->default_str(present);
 }
 
 void Program::add_check(std::function<void()> check) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/gpt2.h"
@@ -23,9 +24,24 @@ class Program {
   void add_option(const std::string& name, int& value, const std::string& help);
   void add_option(const std::string& name, unsigned& value, const std::string& help);
   void add_option(const std::string& name, float& value, const std::string& help);
+  void add_option(const std::string& name, std::string& value, const std::string& help);
   void add_option(const std::string& name, std::optional<int>& value, const std::string& help);
   void add_option(const std::string& name, std::optional<float>& value, const std::string& help);
   void add_flag(const std::string& name, bool& value, const std::string& help);
+
+  /// One of several words, each with its value.
+  template <typename Value>
+  void add_choice(const std::string& name, Value& value,
+                  const std::vector<std::pair<std::string, Value>>& choices, const std::string& help) {
+    std::vector<std::string> words;
+    std::string present;
+    for (const auto& [word, meaning] : choices) {
+      words.push_back(word);
+      if (meaning == value) present = word;
+    }
+    add_choice(
+        name, words, present, [&value, choices](std::size_t index) { value = choices[index].second; }, help);
+  }
 
   /// Adds --dtype: what the weights are kept in.
   void add_dtype_option();
@@ -42,6 +58,9 @@ class Program {
   int run(int argc, char** argv, const Run& run);
 
  private:
+  void add_choice(const std::string& name, const std::vector<std::string>& words, const std::string& present,
+                  const std::function<void(std::size_t index)>& choose, const std::string& help);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
