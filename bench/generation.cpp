@@ -23,20 +23,45 @@ float gap_below(std::span<const float> logits, int best) {
   return logits[static_cast<std::size_t>(best)] - second;
 }
 
+/// Greedy decoding of all prompts together, `count` tokens each: new tokens of all of them a second, the
+/// clock running from the first to the last.
+double decode_batch(Gpt2& model, const std::vector<std::vector<int>>& prompts, int count) {
+  std::size_t longest = 0;
+  for (const std::vector<int>& prompt : prompts) longest = std::max(longest, prompt.size());
+  StaticCache cache(model.device(), model.config(), model.dtype(), static_cast<int>(prompts.size()),
+                    static_cast<int>(longest) + count);
+  std::vector<std::span<const int>> sequences(prompts.begin(), prompts.end());
+  std::vector<int> tokens(prompts.size());
+  const auto vocab_size = static_cast<std::size_t>(model.config().vocab_size);
+  const auto step = [&] {
+    const std::span<const float> logits = model.next_logits(sequences, &cache);
+    for (std::size_t row = 0; row < tokens.size(); ++row) {
+      tokens[row] = argmax(logits.subspan(row * vocab_size, vocab_size));
+      sequences[row] = {&tokens[row], 1};
+    }
+  };
+  step();
+  const double seconds = seconds_of([&] {
+    for (int i = 1; i < count; ++i) step();
+  });
+  return static_cast<double>(prompts.size()) * (count - 1) / seconds;
+}
+
 }  // namespace
 
 json measure_generation(const GenerationOptions& options) {
   const json prompts = parse_json_object(read_file(options.prompts), options.prompts.string());
   const auto prefill = prompts.at("prefill").get<std::vector<int>>();
   const auto prompt = prompts.at("decode").get<std::vector<int>>();
+  const auto batch = prompts.at("batch").get<std::vector<std::vector<int>>>();
   const std::shared_ptr<Device> device = make_cpu_device(options.threads);
-  Gpt2 model = Gpt2::load(options.model, device);
+  Gpt2 model = Gpt2::load(options.model, device, options.dtype);
   const Gpt2Config& config = model.config();
   if (options.new_tokens < 2 || std::ssize(prompt) + options.new_tokens > config.n_positions) {
     throw UsageError("--new-tokens {}: from 2 to {} fit behind the prompt", options.new_tokens,
                      config.n_positions - std::ssize(prompt));
   }
-  StaticCache cache(*device, config);
+  StaticCache cache(*device, config, model.dtype());
 
   // Greedy decoding; the clock runs from the first new token to the last.
   std::vector<int> tokens;
@@ -66,9 +91,11 @@ json measure_generation(const GenerationOptions& options) {
     const double time = seconds_of([&] { tokens = {argmax(model.next_logits(prefill, cache))}; });
     if (i > 0) prefill_ms.push_back(1e3 * time);
   }
+  decode_batch(model, batch, 4);
   return {{"prefill_ms", prefill_ms},
           {"prefill_token", tokens[0]},
           {"decode_tokens_per_s", (options.new_tokens - 1) / seconds},
+          {"batch_tokens_per_s", decode_batch(model, batch, options.new_tokens)},
           {"token_ids", timed},
           {"gaps", gaps}};
 }

@@ -29,6 +29,7 @@ void write_json(const nlohmann::json& result, const std::string& file) {
 struct Options {
   std::string model = "tales-6m", dtype = "float32", shape = "124m", prompts, folder, json_file;
   int threads = available_processors(), rounds = 7, prompt_tokens = 0, new_tokens = 128, stream_mb = 1024;
+  std::vector<int> batches;
   bool cpu_time = false;
 };
 
@@ -60,13 +61,17 @@ void add_commands(CLI::App& app, Options& o) {
   speed->add_option("--dtype", o.dtype, "how the weights are kept: float32, float16 or bfloat16");
   speed->add_option("--prompt-tokens", o.prompt_tokens, "0: 512, or the context where it is shorter")
       ->check(CLI::Range(0, 1 << 20));
+  speed->add_option("--batch", o.batches, "decode that many sequences together; several numbers: 1,2,4")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024));
   speed->callback([&o, choose_clock] {
     choose_clock();
     const nlohmann::json result = measure_speed({.model = find_model(o.model),
                                                  .dtype = weight_dtype(o.dtype),
                                                  .threads = o.threads,
                                                  .prompt_tokens = o.prompt_tokens,
-                                                 .rounds = o.rounds});
+                                                 .rounds = o.rounds,
+                                                 .batches = o.batches});
     write_json(result, o.json_file);
   });
 
@@ -89,11 +94,13 @@ void add_commands(CLI::App& app, Options& o) {
       app.add_subcommand("generation", "one run of the comparison with other engines");
   add_common(generation);
   add_model(generation);
-  generation->add_option("--prompts", o.prompts, "JSON file with the two prompts")->required();
+  generation->add_option("--dtype", o.dtype, "how the weights are kept: float32, float16 or bfloat16");
+  generation->add_option("--prompts", o.prompts, "JSON file with the prompts")->required();
   generation->add_option("--new-tokens", o.new_tokens, "tokens to decode");
   generation->callback([&o] {
     const nlohmann::json result = measure_generation({.model = find_model(o.model),
                                                       .prompts = o.prompts,
+                                                      .dtype = weight_dtype(o.dtype),
                                                       .threads = o.threads,
                                                       .new_tokens = o.new_tokens});
     write_json(result, o.json_file);

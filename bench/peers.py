@@ -15,7 +15,7 @@ from pathlib import Path
 
 PACKAGES = ("torch", "transformers", "ctranslate2", "safetensors")
 HERE = Path(__file__).resolve().parent
-DECODE_PROMPT, NEW_TOKENS = 16, 128
+DECODE_PROMPT, NEW_TOKENS, BATCH = 16, 128, 8
 
 # A choice between logits that lie closer than this is a near-tie, which rounding may decide either way.
 NEAR_TIE = 1e-3
@@ -82,6 +82,7 @@ def write_prompts(setting, config):
     choice = random.Random(1)
     prompts = {name: [choice.randrange(config["vocab_size"] - 1) for _ in range(length)]
                for name, length in (("prefill", count), ("decode", DECODE_PROMPT))}
+    prompts["batch"] = [[choice.randrange(config["vocab_size"] - 1) for _ in range(DECODE_PROMPT)] for _ in range(BATCH)]
     file = setting.build / "peers" / "prompts.json"
     file.write_text(json.dumps(prompts))
     return file, count

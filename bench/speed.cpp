@@ -26,6 +26,11 @@ constexpr double kShortest = 0.02;
 constexpr int kDecodeSteps = 16;
 constexpr int kRoomForDecoding = 24;
 
+/// Where batches are decoded and drafts verified, or as near to it as the model's context allows; and how
+/// many drafted tokens are verified in one pass.
+constexpr int kBatchContext = 256;
+constexpr int kDrafts[] = {1, 2, 4, 8};
+
 /// Any tokens do: no product is faster or slower for them.
 std::vector<int> some_tokens(int count, int vocab_size) {
   std::vector<int> tokens(static_cast<std::size_t>(count));
@@ -36,6 +41,46 @@ std::vector<int> some_tokens(int count, int vocab_size) {
   }
   return tokens;
 }
+
+/// Decodes 1, 2, 4 … sequences together, each behind `context` tokens of its own.
+class BatchDecoding {
+ public:
+  BatchDecoding(Gpt2& model, int context, int largest)
+      : model_(model),
+        context_(context),
+        cache_(model.device(), model.config(), model.dtype(), largest, context + kDecodeSteps) {
+    const std::vector<int> text = some_tokens(context * largest, model.config().vocab_size);
+    std::vector<std::span<const int>> prompts;
+    for (int row = 0; row < largest; ++row) {
+      prompts.push_back(std::span(text).subspan(static_cast<std::size_t>(row * context),
+                                                static_cast<std::size_t>(context)));
+    }
+    model.next_logits(prompts, &cache_);
+  }
+
+  /// Seconds for one more token of each of `batch` sequences.
+  double seconds_per_step(int batch) {
+    const auto rows = static_cast<std::size_t>(batch),
+               vocab_size = static_cast<std::size_t>(model_.config().vocab_size);
+    const auto steps = [&] {
+      cache_.jump_to(context_);
+      std::vector<int> tokens(rows, 0);
+      std::vector<std::span<const int>> sequences;
+      for (const int& token : tokens) sequences.emplace_back(&token, 1);
+      for (int i = 0; i < kDecodeSteps; ++i) {
+        const std::span<const float> logits = model_.next_logits(sequences, &cache_);
+        for (std::size_t row = 0; row < rows; ++row)
+          tokens[row] = argmax(logits.subspan(row * vocab_size, vocab_size));
+      }
+    };
+    return seconds_per_call(kShortest, steps) / kDecodeSteps;
+  }
+
+ private:
+  Gpt2& model_;
+  int context_;
+  StaticCache cache_;
+};
 
 /// The products of one block by the library, one after the other.
 class LibraryBlock {
@@ -113,6 +158,18 @@ void print_table(const json& result) {
   for (const json& decode : result["decode"]) {
     print_bytes(fmt::format("decode, context {}", decode["context"].get<int>()), decode);
   }
+  for (const json& batch : result["batches"]) {
+    print_line(fmt::format("decode, batch {}", batch["batch"].get<int>()), range(batch["ms"], 3),
+               fmt::format("{:.1f}", batch["tokens_per_s"].get<double>()),
+               fmt::format("{:.1f} GB/s", median(batch["gb_per_s"])),
+               fmt::format("{:.2f} x batch 1; {:.0f} % of the read bandwidth, {:.0f} % of the multiply-adds",
+                           batch["times_batch_1"].get<double>(), batch["percent_of_read"].get<double>(),
+                           batch["percent_of_multiply_add"].get<double>()));
+  }
+  for (const json& pass : result["verification"]) {
+    print_line(fmt::format("verify {} + 1 tokens", pass["drafted"].get<int>()), range(pass["ms"], 3), "", "",
+               fmt::format("{:.2f} x the pass of one token", pass["times_one_token"].get<double>()));
+  }
   const json& load = result["load"];
   fmt::print(
       "\nload: {:.1f} ms ({:.1f} GB/s); peak memory {:.0f} MB after loading, {:.0f} MB after running; "
@@ -177,9 +234,33 @@ json measure_speed(const SpeedOptions& options) {
                        },
                        {}});
   }
+  // Always behind the same tokens, like a draft that is rejected.
+  const int batch_context = contexts[contexts.size() == 1 || contexts[1] > kBatchContext ? 0 : 1];
+  const auto verify = [&, batch_context](int drafted) {
+    return [&, batch_context, drafted] {
+      return seconds_per_call(kShortest, [&] {
+        cache.jump_to(batch_context);
+        model.last_logits(std::span(text).first(static_cast<std::size_t>(drafted + 1)), drafted + 1, &cache);
+      });
+    };
+  };
+  Task verify_nothing{verify(0), {}};
+  std::deque<Task> verifications;
+  for (const int drafted : kDrafts) verifications.push_back({verify(drafted), {}});
+
   // Once each before the limits' own buffers exist, so that the memory is the model's and nothing else's.
   model.next_logits(prompt);
   const std::size_t peak_after_running = peak_memory();
+
+  std::vector<int> batches = options.batches;
+  if (!batches.empty()) batches.push_back(1);
+  std::sort(batches.begin(), batches.end());
+  batches.erase(std::unique(batches.begin(), batches.end()), batches.end());
+  std::optional<BatchDecoding> batch_decoding;
+  if (!batches.empty()) batch_decoding.emplace(model, batch_context, batches.back());
+  std::deque<Task> batch_decodes;
+  for (const int batch : batches)
+    batch_decodes.push_back({[&, batch] { return batch_decoding->seconds_per_step(batch); }, {}});
 
   ReadBandwidth bandwidth(*device, model.weight_bytes(), options.threads);
   Task read{[&] { return seconds_per_call(kShortest, [&] { bandwidth.read(); }); }, {}};
@@ -198,6 +279,9 @@ json measure_speed(const SpeedOptions& options) {
   std::vector<Task*> tasks{&read, &multiply_adds, &prefill, &one_token_pass};
   if (library) tasks.insert(tasks.begin() + 2, &library_products);
   for (Task& decode : decodes) tasks.push_back(&decode);
+  for (Task& decode : batch_decodes) tasks.push_back(&decode);
+  tasks.push_back(&verify_nothing);
+  for (Task& verification : verifications) tasks.push_back(&verification);
   measure_in_rounds(tasks, options.rounds);
 
   // From seconds to figures.
@@ -230,9 +314,34 @@ json measure_speed(const SpeedOptions& options) {
   json decode_figures = json::array();
   for (std::size_t i = 0; i < contexts.size(); ++i) {
     const double mean_context = contexts[i] + (kDecodeSteps - 1) / 2.0;
-    json figures = bytes_figures(decodes[i], decode_bytes(config, model.weight_bytes(), mean_context));
+    json figures =
+        bytes_figures(decodes[i], decode_bytes(config, model.weight_bytes(), model.dtype(), mean_context));
     figures["context"] = contexts[i];
     decode_figures.push_back(figures);
+  }
+  json batch_figures = json::array();
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const double mean_context = batch_context + (kDecodeSteps - 1) / 2.0;
+    const Samples& seconds = batch_decodes[i].seconds;
+    json figures = bytes_figures(batch_decodes[i], decode_bytes(config, model.weight_bytes(), model.dtype(),
+                                                                mean_context, batches[i]));
+    const json operations_rate = rate(batches[i] * decode_operations(config, mean_context), seconds);
+    figures["batch"] = batches[i];
+    figures["context"] = batch_context;
+    figures["tokens_per_s"] = batches[i] / seconds.median();
+    figures["times_batch_1"] = batches[i] * batch_decodes[0].seconds.median() / seconds.median();
+    figures["gflop_per_s"] = operations_rate;
+    figures["percent_of_multiply_add"] = percent(median(operations_rate), median(multiply_add_rate));
+    batch_figures.push_back(figures);
+  }
+  json verification_figures = json::array();
+  for (std::size_t i = 0; i < verifications.size(); ++i) {
+    const Samples& seconds = verifications[i].seconds;
+    verification_figures.push_back({{"drafted", kDrafts[i]},
+                                    {"context", batch_context},
+                                    {"ms", milliseconds(seconds)},
+                                    {"one_token_ms", milliseconds(verify_nothing.seconds)},
+                                    {"times_one_token", seconds.median() / verify_nothing.seconds.median()}});
   }
   const json result{
       {"machine",
@@ -268,8 +377,11 @@ json measure_speed(const SpeedOptions& options) {
         {"multiply_add_gflop_per_s", multiply_add_rate},
         {"library_product_gflop_per_s", library_rate}}},
       {"prefill", prefill_figures},
-      {"one_token_pass", bytes_figures(one_token_pass, decode_bytes(config, model.weight_bytes(), 0))},
-      {"decode", decode_figures}};
+      {"one_token_pass",
+       bytes_figures(one_token_pass, decode_bytes(config, model.weight_bytes(), DType::kFloat32, 0))},
+      {"decode", decode_figures},
+      {"batches", batch_figures},
+      {"verification", verification_figures}};
   print_table(result);
   return result;
 }

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "kernels/tensor.h"
 
@@ -14,6 +15,7 @@ struct SpeedOptions {
   int threads = 1;
   int prompt_tokens = 0;  ///< 0: 512, or the model's context where that is shorter
   int rounds = 7;
+  std::vector<int> batches;  ///< numbers of sequences to decode together; with any, 1 is measured as well
 };
 
 /// Measures, prints a table, and returns all figures.

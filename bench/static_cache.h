@@ -1,6 +1,7 @@
-// A cache of keys and values for one sequence, allocated once for the whole context.
+// A cache of keys and values for one or more sequences, allocated once.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "common/config.h"
@@ -11,30 +12,36 @@ namespace staircase::bench {
 
 class StaticCache final : public KvCache {
  public:
-  StaticCache(Device& device, const Gpt2Config& config, DType dtype) : capacity_(config.n_positions) {
+  /// Room for `capacity` positions in each row; 0: for the model's whole context.
+  StaticCache(Device& device, const Gpt2Config& config, DType dtype, int rows = 1, int capacity = 0)
+      : capacity_(capacity == 0 ? config.n_positions : capacity), rows_(static_cast<std::size_t>(rows)) {
+    const std::vector<std::int64_t> shape{rows, config.n_head, capacity_, config.head_size()};
     for (int l = 0; l < config.n_layer; ++l) {
-      layers_.push_back({device.allocate(dtype, {1, config.n_head, capacity_, config.head_size()}),
-                         device.allocate(dtype, {1, config.n_head, capacity_, config.head_size()})});
+      layers_.push_back({device.allocate(dtype, shape), device.allocate(dtype, shape)});
     }
   }
 
-  int length(int) const override { return length_; }
+  int length(int row) const override { return rows_.at(static_cast<std::size_t>(row)).length; }
 
-  void append(int, int count) override {
-    if (length_ + count > capacity_) throw Error("the cache holds {} positions and is full", capacity_);
-    length_ += count;
-    filled_ = std::max(filled_, length_);
+  void append(int row, int count) override {
+    auto& [length, filled] = rows_.at(static_cast<std::size_t>(row));
+    if (length + count > capacity_) throw Error("the cache holds {} positions and is full", capacity_);
+    length += count;
+    filled = std::max(filled, length);
   }
 
   KeysValues layer(int index) override { return layers_[static_cast<std::size_t>(index)]; }
 
-  void truncate(int, int length) override { length_ = length; }
+  void truncate(int row, int length) override { rows_.at(static_cast<std::size_t>(row)).length = length; }
 
-  /// Goes back, or forward again as far as the cache has ever been filled, to measure at any length without
-  /// computing the prompt anew. What was overwritten meanwhile belongs to another text, which costs the same.
+  /// All rows go back, or forward again as far as they have ever been filled, to measure at any length
+  /// without computing the prompt anew. What was overwritten meanwhile belongs to another text, which costs
+  /// the same.
   void jump_to(int length) {
-    if (length > filled_) throw Error("the cache was filled up to {}, not {}", filled_, length);
-    length_ = length;
+    for (Row& row : rows_) {
+      if (length > row.filled) throw Error("the cache was filled up to {}, not {}", row.filled, length);
+      row.length = length;
+    }
   }
 
   CacheUse use() const override {
@@ -43,10 +50,14 @@ class StaticCache final : public KvCache {
   }
 
  private:
+  struct Row {
+    int length = 0;
+    int filled = 0;  ///< the longest that it has been
+  };
+
   std::vector<KeysValues> layers_;
   std::int64_t capacity_;
-  int length_ = 0;
-  int filled_ = 0;
+  std::vector<Row> rows_;
 };
 
 }  // namespace staircase::bench

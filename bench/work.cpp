@@ -15,10 +15,17 @@ double prefill_operations(const Gpt2Config& config, std::int64_t n) {
   return (config.n_layer - 1) * full_block + last_block + 2 * d * config.vocab_size;
 }
 
-double decode_bytes(const Gpt2Config& config, std::size_t weight_bytes, double n) {
-  const double d = config.n_embd, four = sizeof(float);
-  return static_cast<double>(weight_bytes) - (config.n_positions - 1) * d * four +
-         2 * config.n_layer * (n + 1) * d * four;
+double decode_operations(const Gpt2Config& config, double n) {
+  const double d = config.n_embd;
+  return config.n_layer * (block_operations(config) + 4 * d * (n + 1)) + 2 * d * config.vocab_size;
+}
+
+double decode_bytes(const Gpt2Config& config, std::size_t weight_bytes, DType cache_dtype, double n,
+                    int rows) {
+  const double d = config.n_embd;
+  const double other_positions = (config.n_positions - 1) * d * sizeof(float);
+  const double cache = 2 * config.n_layer * (n + 1) * d * static_cast<double>(size_of(cache_dtype));
+  return static_cast<double>(weight_bytes) - other_positions + rows * cache;
 }
 
 }  // namespace staircase::bench

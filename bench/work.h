@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "common/config.h"
+#include "kernels/tensor.h"
 
 namespace staircase::bench {
 
@@ -24,8 +25,14 @@ double block_operations(const Gpt2Config& config);
 /// Norms, softmax and GELU are left out: a thousandth of the whole.
 double prefill_operations(const Gpt2Config& config, std::int64_t n);
 
-/// Bytes to read for one more token at a context of n: the weights (all but the rows of the position table
-/// that belong to other positions), and the keys and values of n + 1 tokens.
-double decode_bytes(const Gpt2Config& config, std::size_t weight_bytes, double n);
+/// Operations for one more token of a sequence whose cache holds n positions: all blocks, the attention on
+/// n + 1 keys and values, and the output layer.
+double decode_operations(const Gpt2Config& config, double n);
+
+/// Bytes to read for one more token of each of `rows` sequences at a context of n: the weights once for all
+/// of them (but for the rows of the position table that belong to other positions; that table is float32
+/// always), and keys and values of n + 1 tokens a sequence, in `cache_dtype`.
+double decode_bytes(const Gpt2Config& config, std::size_t weight_bytes, DType cache_dtype, double n,
+                    int rows = 1);
 
 }  // namespace staircase::bench

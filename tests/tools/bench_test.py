@@ -39,13 +39,13 @@ class Speed(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder, "speed.json")
             cls.done = run(PROGRAM, "speed", "--model", ROOT / "models" / "tales-1m", "--threads", 1,
-                           "--prompt-tokens", 16, "--rounds", 1, "--json", file)
+                           "--prompt-tokens", 16, "--rounds", 1, "--batch", "2,3", "--json", file)
             cls.result = json.loads(file.read_text()) if file.exists() else None
 
     def test_it_prints_a_table(self):
         self.assertEqual(self.done.returncode, 0, self.done.stderr)
         for word in ("1 thread", "read bandwidth", "prefill, 16 tokens", "decode, context 16", "decode, context 488",
-                     "peak memory"):
+                     "decode, batch 3", "verify 4 + 1 tokens", "peak memory"):
             self.assertIn(word, self.done.stdout)
 
     def test_every_figure_is_positive(self):
@@ -58,7 +58,7 @@ class Speed(unittest.TestCase):
         self.assertAlmostEqual(prefill["percent_of_multiply_add"] / 100, prefill["gflop_per_s"]["median"] / limit)
         self.assertAlmostEqual(prefill["gflop"] / prefill["ms"]["median"] * 1e3, prefill["gflop_per_s"]["median"])
         read = self.result["limits"]["read_gb_per_s"]["median"]
-        for figures in [self.result["one_token_pass"], *self.result["decode"]]:
+        for figures in [self.result["one_token_pass"], *self.result["decode"], *self.result["batches"]]:
             self.assertAlmostEqual(figures["percent_of_read"] / 100, figures["gb_per_s"]["median"] / read)
             self.assertLessEqual(figures["ms"]["min"], figures["ms"]["max"])
 
@@ -71,13 +71,44 @@ class Speed(unittest.TestCase):
         # one more token after one sample's mean context, 16 + 7.5: all weights, one row of positions, the cache
         self.assertAlmostEqual(self.result["decode"][0]["bytes"],
                                self.result["load"]["weight_bytes"] - 511 * 128 * 4 + 2 * 2 * 24.5 * 128 * 4)
+        # three sequences after a mean context of 256 + 7.5: the weights once, three caches
+        batch = self.result["batches"][2]
+        self.assertAlmostEqual(batch["bytes"],
+                               self.result["load"]["weight_bytes"] - 511 * 128 * 4 + 3 * 2 * 2 * 264.5 * 128 * 4)
+        one = 2 * block + 2 * 4 * 128 * 264.5 + 2 * 128 * 4096
+        self.assertAlmostEqual(batch["gflop_per_s"]["median"] * batch["ms"]["median"] * 1e6, 3 * one, delta=1)
+
+    def test_batches_and_verification_are_compared_with_one_token(self):
+        batches, passes = self.result["batches"], self.result["verification"]
+        self.assertEqual([figures["batch"] for figures in batches], [1, 2, 3])
+        self.assertEqual([figures["drafted"] for figures in passes], [1, 2, 4, 8])
+        for figures in batches:
+            self.assertEqual(figures["context"], 256)
+            self.assertAlmostEqual(figures["tokens_per_s"], 1e3 * figures["batch"] / figures["ms"]["median"])
+            self.assertAlmostEqual(figures["times_batch_1"], figures["tokens_per_s"] / batches[0]["tokens_per_s"])
+        for figures in passes:
+            self.assertAlmostEqual(figures["times_one_token"],
+                                   figures["ms"]["median"] / figures["one_token_ms"]["median"])
+
+    def test_a_cache_in_16_bits_is_half_as_many_bytes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "speed.json")
+            done = run(PROGRAM, "speed", "--model", ROOT / "models" / "tales-1m", "--threads", 1, "--dtype", "float16",
+                       "--prompt-tokens", 16, "--rounds", 1, "--json", file)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            result = json.loads(file.read_text())
+        self.assertEqual(result["batches"], [])
+        self.assertEqual(result["load"]["cache_bytes"] * 2, self.result["load"]["cache_bytes"])
+        # the positions stay in float32
+        self.assertAlmostEqual(result["decode"][0]["bytes"],
+                               result["load"]["weight_bytes"] - 511 * 128 * 4 + 2 * 2 * 24.5 * 128 * 2)
 
 
 class Generation(unittest.TestCase):
     def test_the_model_does_not_depend_on_the_clock(self):
         with tempfile.TemporaryDirectory() as folder:
             prompts, file = Path(folder, "prompts.json"), Path(folder, "out.json")
-            prompts.write_text(json.dumps({"prefill": [1, 2, 3], "decode": [4, 5]}))
+            prompts.write_text(json.dumps({"prefill": [1, 2, 3], "decode": [4, 5], "batch": [[6, 7], [8, 9, 10]]}))
             texts = []
             for _ in range(2):
                 done = run(PROGRAM, "generation", "--model", ROOT / "models" / "tales-1m", "--prompts", prompts,
@@ -87,6 +118,7 @@ class Generation(unittest.TestCase):
                 self.assertEqual((len(result["token_ids"]), len(result["gaps"])), (10, 10))
                 self.assertGreater(min(result["gaps"]), 0)
                 self.assertGreater(result["decode_tokens_per_s"], 0)
+                self.assertGreater(result["batch_tokens_per_s"], 0)
                 texts.append(result["token_ids"])
             self.assertEqual(*texts)
 
@@ -106,7 +138,8 @@ class Errors(unittest.TestCase):
     def test_of_the_tool(self):
         tool = ROOT / "tools" / "bench"
         self.check(2, "invalid choice: '9m'", tool, "--shape", "9m")
-        self.check(2, "no list of thread counts", tool, "--threads", "1,none")
+        self.check(2, "no list of numbers", tool, "--threads", "1,none")
+        self.check(2, "--batch is for measuring a model", tool, "--batch", "2", "--products")
         self.check(2, "there is no folder", tool, "--json", "/nonexistent/out.json")
         self.assertIn("--peers", run(tool, "--help").stdout)
 
