@@ -11,21 +11,19 @@
 namespace staircase {
 namespace {
 
-/// A string of gnuplot's that nothing in it can end or command.
+std::string replaced(const std::string& text, char from, const std::string& to) {
+  std::string result;
+  for (const char c : text) result += c == from ? to : std::string(1, c);
+  return result;
+}
+
+/// A string of gnuplot's. Between single quotes nothing but such a quote has a meaning.
 std::string quoted(const std::string& text) {
-  std::string result = "'";
-  for (const char c : text) {
-    if (c == '\n') {
-      result += ' ';
-    } else {
-      result += c == '\'' ? std::string("''") : std::string(1, c);
-    }
-  }
-  return result + "'";
+  return fmt::format("'{}'", replaced(replaced(text, '\'', "’"), '\n', " "));
 }
 
 /// The program that gnuplot runs: the data first, one block a series, then how to draw it.
-std::string script(const std::filesystem::path& file, const Plot& plot) {
+std::string script(const Plot& plot) {
   std::string text, curves;
   for (std::size_t i = 0; i < plot.series.size(); ++i) {
     text += fmt::format("$series{} << END_OF_SERIES\n", i);
@@ -43,8 +41,8 @@ std::string script(const std::filesystem::path& file, const Plot& plot) {
   }
   text += fmt::format(
       "set terminal svg size 720,440 font 'sans-serif,13' background '#ffffff' noenhanced\n"
-      "set output {}\nset title {}\nset xlabel {}\nset ylabel {}\n",
-      quoted(file.string()), quoted(plot.title), quoted(plot.x_label), quoted(plot.y_label));
+      "set title {}\nset xlabel {}\nset ylabel {}\n",
+      quoted(plot.title), quoted(plot.x_label), quoted(plot.y_label));
   // Colours that stay apart for colour-blind readers (Okabe and Ito 2008).
   const char* const kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                   "#e69f00", "#56b4e9", "#000000"};
@@ -70,9 +68,10 @@ void write_svg(const std::filesystem::path& file, const Plot& plot) {
   }
   if (!std::ofstream(file)) throw Error("{} cannot be written", file.string());
 
-  std::FILE* const gnuplot = popen("gnuplot", "w");
+  const std::string command = fmt::format("gnuplot >'{}'", replaced(file.string(), '\'', "'\\''"));
+  std::FILE* const gnuplot = popen(command.c_str(), "w");
   if (gnuplot == nullptr) throw Error("gnuplot, which draws the plots, cannot be started");
-  const std::string text = script(file, plot);
+  const std::string text = script(plot);
   std::fwrite(text.data(), 1, text.size(), gnuplot);
   const int status = pclose(gnuplot);
   if (status != 0) throw Error("gnuplot failed to draw {}", file.string());
