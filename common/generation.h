@@ -34,5 +34,7 @@ struct Token {
 };
 
 using OnToken = std::function<void(const Token&)>;
+/// The same for texts that grow together, numbered from 0.
+using OnRowToken = std::function<void(int row, const Token&)>;
 
 }  // namespace staircase

@@ -62,56 +62,91 @@ void print(const std::string& text) {
 
 }  // namespace
 
-Output::Output(const Tokenizer& tokenizer, int eos_token_id, std::vector<int> prompt, Form form)
+Output::Output(const Tokenizer& tokenizer, int eos_token_id, std::vector<std::vector<int>> prompts, Form form)
     : tokenizer_(tokenizer),
       eos_token_id_(eos_token_id),
-      prompt_(std::move(prompt)),
+      prompts_(std::move(prompts)),
       form_(form),
-      decoder_(tokenizer),
-      last_(Clock::now()) {
-  statistics_.prompt_tokens = static_cast<int>(prompt_.size());
+      start_(Clock::now()) {
+  for (const auto& prompt : prompts_) statistics_.prompt_tokens += static_cast<int>(prompt.size());
 }
 
 OnToken Output::on_token() {
-  sequences_.emplace_back();
-  if (form_ == Form::kText) {
-    if (expected_ > 1) print(fmt::format("{}[{}]\n", sequences_.size() > 1 ? "\n\n" : "", sequences_.size()));
-    // A person reads the continuation behind its prompt; a pipe gets the new text only.
-    if (isatty(STDOUT_FILENO) != 0) print("\033[2m" + tokenizer_.decode(prompt_) + "\033[0m");
-  }
-  last_ = Clock::now();
-  return [this](const Token& token) { take(token); };
+  return [take = on_row_token({0})](const Token& token) { take(0, token); };
 }
 
-void Output::take(const Token& token) {
-  const Clock::time_point now = Clock::now();
-  Sequence& sequence = sequences_.back();
-  if (sequence.token_ids.empty()) {
-    statistics_.prefill_ms += milliseconds(now - last_);
-  } else {
-    statistics_.decode_ms += milliseconds(now - last_);
-    ++statistics_.decode_tokens;
+OnRowToken Output::on_row_token(const std::vector<int>& prompts) {
+  growing_ = sequences_.size();
+  for (const int prompt : prompts) {
+    const int number = static_cast<int>(sequences_.size()) + 1;
+    sequences_.push_back({number, prompt, StreamDecoder(tokenizer_)});
   }
-  last_ = now;
+  if (form_ == Form::kText) print_head(sequences_[growing_]);
+  start_ = Clock::now();
+  return [this](int row, const Token& token) {
+    take(sequences_[growing_ + static_cast<std::size_t>(row)], token);
+  };
+}
+
+/// Only one sequence at a time can be printed while it grows.
+bool Output::streams(const Sequence& sequence) const {
+  return form_ == Form::kText && &sequence == &sequences_[growing_];
+}
+
+void Output::print_head(const Sequence& sequence) {
+  if (expected_ > 1) print(fmt::format("{}[{}]\n", sequence.number > 1 ? "\n\n" : "", sequence.number));
+  // A person reads the continuation behind its prompt; a pipe gets the new text only.
+  if (isatty(STDOUT_FILENO) != 0) {
+    print("\033[2m" + tokenizer_.decode(prompts_[static_cast<std::size_t>(sequence.prompt)]) + "\033[0m");
+  }
+}
+
+void Output::take(Sequence& sequence, const Token& token) {
+  sequence.last = Clock::now();
+  if (sequence.token_ids.empty()) sequence.first = sequence.last;
   ++statistics_.new_tokens;
   sequence.token_ids.push_back(token.id);
-  if (!token.candidates.empty()) show(token);
+  if (!token.candidates.empty()) show(sequence, token);
 
-  if (holds_eos_) add_text(decoder_.push(eos_token_id_));
-  holds_eos_ = token.id == eos_token_id_;
-  if (!holds_eos_) add_text(decoder_.push(token.id));
+  if (sequence.holds_eos) add_text(sequence, sequence.decoder.push(eos_token_id_));
+  sequence.holds_eos = token.id == eos_token_id_;
+  if (!sequence.holds_eos) add_text(sequence, sequence.decoder.push(token.id));
 }
 
 void Output::finish(FinishReason reason, const CacheUse& cache) {
+  Generation generation;
+  generation.finish_reason = reason;
+  finish(std::vector<Generation>{generation}, cache);
+}
+
+void Output::finish(const std::vector<Generation>& rows, const CacheUse& cache) {
+  Clock::time_point first = start_, last = start_;  // when all had begun, when none went on
+  for (std::size_t row = 0; row < rows.size(); ++row) {
+    Sequence& sequence = sequences_[growing_ + row];
+    if (row > 0 && form_ == Form::kText) print_head(sequence);
+    end(sequence, rows[row].finish_reason);
+    if (sequence.token_ids.empty()) continue;
+    first = std::max(first, sequence.first);
+    last = std::max(last, sequence.last);
+    statistics_.row_ms += milliseconds(sequence.last - sequence.first);
+    statistics_.decode_tokens += static_cast<int>(sequence.token_ids.size()) - 1;
+  }
+  statistics_.prefill_ms += milliseconds(first - start_);
+  statistics_.decode_ms += milliseconds(last - first);
   statistics_.cache.bytes = std::max(statistics_.cache.bytes, cache.bytes);
   statistics_.cache.allocated += cache.allocated;
   statistics_.cache.copied += cache.copied;
-  sequences_.back().finish_reason = reason;
-  if (holds_eos_ && reason != FinishReason::kEos) add_text(decoder_.push(eos_token_id_));
-  holds_eos_ = false;
-  add_text(decoder_.finish());
-  // The bars of the candidates would tear the text apart: it waits for the end.
-  if (form_ == Form::kText && !sequences_.back().candidates.empty()) print(sequences_.back().text);
+}
+
+void Output::end(Sequence& sequence, FinishReason reason) {
+  sequence.finish_reason = reason;
+  if (sequence.holds_eos && reason != FinishReason::kEos) {
+    add_text(sequence, sequence.decoder.push(eos_token_id_));
+  }
+  sequence.holds_eos = false;
+  add_text(sequence, sequence.decoder.finish());
+  // What was not printed while it grew: the bars of the candidates would have torn it apart.
+  if (form_ == Form::kText && (!streams(sequence) || !sequence.candidates.empty())) print(sequence.text);
 }
 
 void Output::close(std::size_t weight_bytes) {
@@ -123,7 +158,7 @@ void Output::close(std::size_t weight_bytes) {
   nlohmann::ordered_json json;
   json["sequences"] = nlohmann::ordered_json::array();
   for (const Sequence& sequence : sequences_) {
-    json["sequences"].push_back({{"prompt_token_ids", prompt_},
+    json["sequences"].push_back({{"prompt_token_ids", prompts_[static_cast<std::size_t>(sequence.prompt)]},
                                  {"token_ids", sequence.token_ids},
                                  {"text", sequence.text},
                                  {"finish_reason", name(sequence.finish_reason)}});
@@ -150,15 +185,16 @@ void Output::close(std::size_t weight_bytes) {
   print(json.dump() + "\n");
 }
 
-void Output::add_text(const std::string& text) {
-  sequences_.back().text += text;
-  if (form_ == Form::kText && sequences_.back().candidates.empty()) print(text);
+void Output::add_text(Sequence& sequence, const std::string& text) {
+  sequence.text += text;
+  if (streams(sequence) && sequence.candidates.empty()) print(text);
 }
 
-void Output::show(const Token& token) {
-  sequences_.back().candidates.push_back(token.candidates);
+void Output::show(Sequence& sequence, const Token& token) {
+  sequence.candidates.push_back(token.candidates);
   if (form_ != Form::kText) return;
-  std::string lines;
+  const bool alone = sequences_.size() - growing_ == 1;
+  std::string lines = alone ? "" : fmt::format("[{}]\n", sequence.number);
   for (const Candidate& candidate : token.candidates) {
     const bool chosen = candidate.token_id == token.id;
     const std::string text = quoted(tokenizer_.decode(std::span(&candidate.token_id, 1)));

@@ -16,17 +16,24 @@ class Output {
  public:
   enum class Form { kText, kJson };
 
-  Output(const Tokenizer& tokenizer, int eos_token_id, std::vector<int> prompt, Form form);
+  Output(const Tokenizer& tokenizer, int eos_token_id, std::vector<std::vector<int>> prompts, Form form);
 
   /// Announces more than one sequence: each gets a number.
   void expect(int sequences) { expected_ = sequences; }
 
-  /// Begins a sequence: what a generation loop calls for each new token. The clock of the first token starts
-  /// here.
+  /// Begins a sequence behind the first prompt: what a generation loop calls for each new token. The clock of
+  /// the first token starts here.
   OnToken on_token();
 
   /// Ends the sequence.
   void finish(FinishReason reason, const CacheUse& cache = {});
+
+  /// The same for sequences that grow together, row i behind the prompt with the number prompts[i]. The text
+  /// of the first is printed as it arises, that of the others at the end.
+  OnRowToken on_row_token(const std::vector<int>& prompts);
+
+  /// Ends the sequences that grew together, each for its reason.
+  void finish(const std::vector<Generation>& rows, const CacheUse& cache);
 
   /// Ends the output: the last line break, or the JSON object with the size of the model in its statistics.
   void close(std::size_t weight_bytes);
@@ -35,26 +42,33 @@ class Output {
 
  private:
   struct Sequence {
-    std::vector<int> token_ids;
-    std::vector<std::vector<Candidate>> candidates;
-    std::string text;
+    int number;
+    int prompt;
+    StreamDecoder decoder;
+    std::vector<int> token_ids = {};
+    std::vector<std::vector<Candidate>> candidates = {};
+    std::string text = {};
+    bool holds_eos = false;  // printed only when the sequence goes on behind it
     FinishReason finish_reason = FinishReason::kLength;
+    Clock::time_point first = {}, last = {};  // of its tokens
   };
 
-  void take(const Token& token);
-  void add_text(const std::string& text);
-  void show(const Token& token);
+  void take(Sequence& sequence, const Token& token);
+  void end(Sequence& sequence, FinishReason reason);
+  void print_head(const Sequence& sequence);
+  void add_text(Sequence& sequence, const std::string& text);
+  void show(Sequence& sequence, const Token& token);
+  bool streams(const Sequence& sequence) const;
 
   const Tokenizer& tokenizer_;
   int eos_token_id_;
-  std::vector<int> prompt_;
+  std::vector<std::vector<int>> prompts_;
   Form form_;
   std::vector<Sequence> sequences_;
-  StreamDecoder decoder_;
+  std::size_t growing_ = 0;  // the first of the sequences that grow together now
   int expected_ = 1;
-  bool holds_eos_ = false;  // printed only when the sequence goes on behind it
   Statistics statistics_;
-  Clock::time_point last_;
+  Clock::time_point start_;
 };
 
 }  // namespace staircase

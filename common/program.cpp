@@ -9,9 +9,11 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <sstream>
 #include <type_traits>
 
 #include "common/error.h"
+#include "common/json_file.h"
 #include "common/message.h"
 #include "common/model_folder.h"
 #include "common/tokenizer.h"
@@ -76,15 +78,33 @@ struct Program::Impl {
 
   CLI::App app;
   std::string model = "tales-6m";
-  std::string prompt;
+  std::vector<std::string> prompts{""};
+  std::string prompt_file;
   std::string device = "auto";
   int threads = available_processors();
   std::string dtype = "float32";
   bool json = false;
   std::function<void()> check = [] {};
 
-  void run(const Run& run) const {
-    const std::string text = prompt == "-" ? read_standard_input() : prompt;
+  /// The texts to continue: --prompt, if it was given, and the lines of --prompts.
+  std::vector<std::string> texts() const {
+    std::vector<std::string> texts;
+    if (prompt_file.empty() || app.count("--prompt") > 0) {
+      for (const std::string& prompt : prompts)
+        texts.push_back(prompt == "-" ? read_standard_input() : prompt);
+    }
+    if (prompt_file.empty()) return texts;
+    std::istringstream lines(prompt_file == "-" ? read_standard_input() : read_file(prompt_file));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.ends_with('\r')) line.pop_back();
+      texts.push_back(line);
+    }
+    if (texts.empty()) throw Error("--prompts {}: there is no line in it", prompt_file);
+    return texts;
+  }
+
+  void run(const RunAll& run) const {
+    const std::vector<std::string> prompt_texts = texts();
     const std::filesystem::path folder = find_model(model);
     Gpt2 gpt2 = Gpt2::load(folder, make_device(device, threads), weight_dtype(dtype));
     const Tokenizer tokenizer = Tokenizer::load(folder);
@@ -92,10 +112,13 @@ struct Program::Impl {
       throw Error("{}: the tokenizer knows {} tokens, but the model only {}", folder.string(),
                   tokenizer.vocab_size(), gpt2.config().vocab_size);
     }
-    std::vector<int> tokens = tokenizer.encode(text);
-    // Between two texts of its training data the model saw the end-of-text token: from there it begins a new
-    // one.
-    if (tokens.empty()) tokens.push_back(gpt2.config().eos_token_id);
+    std::vector<std::vector<int>> tokens;
+    for (const std::string& text : prompt_texts) {
+      tokens.push_back(tokenizer.encode(text));
+      // Between two texts of its training data the model saw the end-of-text token: from there it begins a
+      // new one.
+      if (tokens.back().empty()) tokens.back().push_back(gpt2.config().eos_token_id);
+    }
 
     Output output(tokenizer, gpt2.config().eos_token_id, tokens,
                   json ? Output::Form::kJson : Output::Form::kText);
@@ -110,8 +133,11 @@ Program::Program(const std::string& description) : impl_(std::make_unique<Impl>(
   app.option_defaults()->always_capture_default();
   app.add_option("--model", impl_->model, "folder of a GPT-2, or the name of one in models/")
       ->type_name("DIR");
-  app.add_option("--prompt", impl_->prompt, "text to continue; - reads it from standard input")
-      ->type_name("TEXT");
+  app.add_option("--prompt", impl_->prompts, "text to continue; - reads it from standard input")
+      ->type_name("TEXT")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->default_str("");
   app.add_option("--device", impl_->device, "where to compute")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
       ->type_name("auto|cpu|cuda");
@@ -172,6 +198,13 @@ void Program::add_choice(const std::string& name, const std::vector<std::string>
       ->default_str(present);
 }
 
+void Program::add_prompts_option() {
+  impl_->app.get_option("--prompt")->expected(1, 1 << 20);
+  impl_->app
+      .add_option("--prompts", impl_->prompt_file, "a file with one prompt a line; - is standard input")
+      ->type_name("FILE");
+}
+
 void Program::add_check(std::function<void()> check) {
   impl_->check = std::move(check);
 }
@@ -181,6 +214,13 @@ void Program::add_flag(const std::string& name, bool& value, const std::string& 
 }
 
 int Program::run(int argc, char** argv, const Run& run) {
+  return this->run(argc, argv,
+                   RunAll([&](Gpt2& model, const std::vector<std::vector<int>>& prompts, Output& output) {
+                     run(model, prompts.at(0), output);
+                   }));
+}
+
+int Program::run(int argc, char** argv, const RunAll& run) {
   try {
     try {
       impl_->app.parse(argc, argv);

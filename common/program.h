@@ -46,6 +46,9 @@ class Program {
   /// Adds --dtype: what the weights are kept in.
   void add_dtype_option();
 
+  /// Makes --prompt repeatable and adds --prompts: one prompt a line of a file.
+  void add_prompts_option();
+
   /// Runs after the command line is read and before anything is loaded; throws UsageError for impossible
   /// values.
   void add_check(std::function<void()> check);
@@ -53,9 +56,14 @@ class Program {
   /// Continues a prompt, telling `output` about each token.
   using Run = std::function<void(Gpt2& model, const std::vector<int>& prompt, Output& output)>;
 
+  /// Continues all prompts.
+  using RunAll =
+      std::function<void(Gpt2& model, const std::vector<std::vector<int>>& prompts, Output& output)>;
+
   /// Reads the command line, loads the model, runs. Returns the exit status: 0, 1 after a failure, 2 for
   /// wrong usage; an error is one line on standard error.
   int run(int argc, char** argv, const Run& run);
+  int run(int argc, char** argv, const RunAll& run);
 
  private:
   void add_choice(const std::string& name, const std::vector<std::string>& words, const std::string& present,

@@ -17,17 +17,19 @@ struct CacheUse {
 };
 
 /// TTFT (time to first token) is the prefill; TPOT (time per output token) is the mean over the tokens after
-/// it.
+/// it, as a reader of one sequence waits for them. Sequences that grow together, in a batch, share the time:
+/// then tokens/s is more than 1 / TPOT.
 struct Statistics {
   int prompt_tokens = 0;
   int new_tokens = 0;
-  double prefill_ms = 0.0;  ///< of all sequences together
-  double decode_ms = 0.0;   ///< between the first and the last token of each sequence, together
+  double prefill_ms = 0.0;  ///< until all have their first token; of all batches together
+  double decode_ms = 0.0;   ///< from there to the last token of a batch; of all batches together
+  double row_ms = 0.0;      ///< between the first and the last token of each sequence, together
   int decode_tokens = 0;    ///< new tokens but for the first of each sequence
   std::size_t weight_bytes = 0;
-  CacheUse cache = {};  ///< the most that one sequence held; allocated and copied by all of them
+  CacheUse cache = {};  ///< the most that was held at a time; allocated and copied by all of them
 
-  double ms_per_token() const { return decode_tokens == 0 ? 0.0 : decode_ms / decode_tokens; }
+  double ms_per_token() const { return decode_tokens == 0 ? 0.0 : row_ms / decode_tokens; }
   double tokens_per_second() const { return decode_ms > 0.0 ? 1000.0 * decode_tokens / decode_ms : 0.0; }
 };
 

@@ -56,7 +56,7 @@ class Captured {
 /// What a run prints that chooses these tokens.
 std::string printed(const std::vector<int>& tokens, FinishReason reason, Output::Form form) {
   Captured captured;
-  Output output(tokenizer(), 4095, {321}, form);
+  Output output(tokenizer(), 4095, {{321}}, form);
   const OnToken on_token = output.on_token();
   for (const int token : tokens) on_token({token});
   output.finish(reason, {20, 300, 280});
@@ -77,7 +77,7 @@ TEST_CASE("text reaches standard output token by token, and the prompt does not"
   std::vector<std::string> after_each;
   {
     Captured captured;
-    Output output(tokenizer(), 4095, {321}, Output::Form::kText);
+    Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);
     const OnToken on_token = output.on_token();
     for (const int token : tokens) {
       on_token({token});
@@ -99,7 +99,7 @@ TEST_CASE("a character is printed with its last byte and not before") {
   std::vector<std::string> after_each;
   {
     Captured captured;
-    Output output(tokenizer(), 4095, {321}, Output::Form::kText);
+    Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);
     const OnToken on_token = output.on_token();
     for (const int token : tokens) {
       on_token({token});
@@ -170,7 +170,7 @@ TEST_CASE("each sequence of a run is an entry of its own") {
   std::string text;
   {
     Captured captured;
-    Output output(tokenizer(), 4095, {321}, Output::Form::kJson);
+    Output output(tokenizer(), 4095, {{321}}, Output::Form::kJson);
     for (const int token : {11, 321}) {
       const OnToken on_token = output.on_token();
       on_token({token});
@@ -190,6 +190,47 @@ TEST_CASE("each sequence of a run is an entry of its own") {
   CHECK(json["stats"]["cache_copied_bytes"] == 2);
 }
 
+TEST_CASE("of sequences that grow together the first is printed as it arises and the others behind it") {
+  std::string while_growing, text;
+  {
+    Captured captured;
+    Output output(tokenizer(), 4095, {{321}, {11}}, Output::Form::kText);
+    output.expect(3);
+    const OnRowToken on_token = output.on_row_token({0, 1, 1});
+    for (const int row : {0, 1, 2, 0, 2}) on_token(row, {row == 1 ? 4095 : 321});
+    while_growing = captured.text();
+    std::vector<Generation> rows(3);
+    rows[1].finish_reason = FinishReason::kEos;
+    output.finish(rows, {});
+    output.close(0);
+    text = captured.text();
+    CHECK(output.statistics().prompt_tokens == 2);
+    CHECK(output.statistics().new_tokens == 5);
+    CHECK(output.statistics().decode_tokens == 2);
+    CHECK(output.statistics().row_ms <= 2 * output.statistics().decode_ms);
+  }
+  CHECK(while_growing == "[1]\nTheThe");
+  CHECK(text == "[1]\nTheThe\n\n[2]\n\n\n[3]\nTheThe\n");
+}
+
+TEST_CASE("each sequence of a batch has its own prompt in the JSON object") {
+  std::string text;
+  {
+    Captured captured;
+    Output output(tokenizer(), 4095, {{321}, {11, 12}}, Output::Form::kJson);
+    const OnRowToken on_token = output.on_row_token({1, 0});
+    on_token(0, {5});
+    on_token(1, {6});
+    output.finish(std::vector<Generation>(2), {});
+    output.close(0);
+    text = captured.text();
+  }
+  const auto json = nlohmann::ordered_json::parse(text);
+  CHECK(json["sequences"][0]["prompt_token_ids"] == std::vector<int>{11, 12});
+  CHECK(json["sequences"][0]["token_ids"] == std::vector<int>{5});
+  CHECK(json["sequences"][1]["prompt_token_ids"] == std::vector<int>{321});
+}
+
 TEST_CASE("the line of statistics tells what a cache cost beyond its size") {
   Statistics statistics;
   statistics.cache = {3 << 20, 3 << 20, 0};
@@ -201,9 +242,10 @@ TEST_CASE("the line of statistics tells what a cache cost beyond its size") {
 TEST_CASE("the time per token is the mean over the tokens behind the first of each sequence") {
   Statistics statistics;
   statistics.decode_ms = 30.0;
-  statistics.decode_tokens = 3;
+  statistics.row_ms = 60.0;  // of two that grew together
+  statistics.decode_tokens = 6;
   CHECK(statistics.ms_per_token() == doctest::Approx(10.0));
-  CHECK(statistics.tokens_per_second() == doctest::Approx(100.0));
+  CHECK(statistics.tokens_per_second() == doctest::Approx(200.0));
 }
 
 TEST_CASE("a full disk is an error") {
@@ -213,7 +255,7 @@ TEST_CASE("a full disk is an error") {
     {
       Captured captured("/dev/full");
       try {
-        Output output(tokenizer(), 4095, {321}, form);
+        Output output(tokenizer(), 4095, {{321}}, form);
         output.on_token()({321});
         output.close(0);
       } catch (const Error& error) {
