@@ -26,11 +26,20 @@ struct Candidate {
   float probability = 0.0f;
 };
 
+/// Where a token comes from; in speculative decoding a draft model proposes and the target decides.
+enum class Origin {
+  kModel,      ///< the only model there is
+  kAccepted,   ///< proposed by the draft model, and accepted
+  kCorrected,  ///< the target's, in the place of a rejected one
+  kBonus,      ///< the target's, behind proposals that were all accepted
+};
+
 /// One new token, at the moment it is chosen, and the likeliest ones it was chosen from where they are asked
 /// for.
 struct Token {
   int id = 0;
   std::vector<Candidate> candidates = {};
+  Origin origin = Origin::kModel;
 };
 
 using OnToken = std::function<void(const Token&)>;

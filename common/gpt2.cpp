@@ -85,6 +85,7 @@ DType weight_dtype(std::string_view name) {
 
 Gpt2 Gpt2::load(const std::filesystem::path& folder, std::shared_ptr<Device> device, DType dtype) {
   Gpt2 model;
+  model.folder_ = folder;
   model.config_ = read_config(folder);
   model.device_ = std::move(device);
   model.dtype_ = dtype;

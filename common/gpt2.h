@@ -30,6 +30,12 @@ class Gpt2 {
   static Gpt2 load(const std::filesystem::path& folder, std::shared_ptr<Device> device,
                    DType dtype = DType::kFloat32);
 
+  /// Another model, on the same device and in the same dtype.
+  Gpt2 load_beside(const std::filesystem::path& folder) const { return load(folder, device_, dtype_); }
+
+  /// The same weights in another dtype, read again.
+  Gpt2 load_as(DType dtype) const { return load(folder_, device_, dtype); }
+
   const Gpt2Config& config() const { return config_; }
   Device& device() const { return *device_; }
 
@@ -88,6 +94,7 @@ class Gpt2 {
   static void check_finite(std::span<const float> logits);
   void show(std::string_view name, const Tensor& values) const;
 
+  std::filesystem::path folder_;
   Gpt2Config config_;
   std::shared_ptr<Device> device_;
   DType dtype_ = DType::kFloat32;

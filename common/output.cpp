@@ -53,6 +53,21 @@ std::string bar(float probability) {
   return line + kEighths[eighths % 8];
 }
 
+/// What a terminal is told before a token from there, for a person to see how the draft model does.
+std::string colour_of(Origin origin) {
+  switch (origin) {
+    case Origin::kModel:
+      return "";
+    case Origin::kAccepted:
+      return "\033[32m";  // green
+    case Origin::kCorrected:
+      return "\033[31m";  // red
+    case Origin::kBonus:
+      return "\033[36m";  // cyan
+  }
+  return "";
+}
+
 /// Writes at once, so that a reader sees each token as it is chosen.
 void print(const std::string& text) {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
@@ -71,8 +86,8 @@ Output::Output(const Tokenizer& tokenizer, int eos_token_id, std::vector<std::ve
   for (const auto& prompt : prompts_) statistics_.prompt_tokens += static_cast<int>(prompt.size());
 }
 
-OnToken Output::on_token() {
-  return [take = on_row_token({0})](const Token& token) { take(0, token); };
+OnToken Output::on_token(int prompt) {
+  return [take = on_row_token({prompt})](const Token& token) { take(0, token); };
 }
 
 OnRowToken Output::on_row_token(const std::vector<int>& prompts) {
@@ -110,7 +125,7 @@ void Output::take(Sequence& sequence, const Token& token) {
 
   if (sequence.holds_eos) add_text(sequence, sequence.decoder.push(eos_token_id_));
   sequence.holds_eos = token.id == eos_token_id_;
-  if (!sequence.holds_eos) add_text(sequence, sequence.decoder.push(token.id));
+  if (!sequence.holds_eos) add_text(sequence, sequence.decoder.push(token.id), token.origin);
 }
 
 void Output::finish(FinishReason reason, const CacheUse& cache) {
@@ -182,12 +197,15 @@ void Output::close(std::size_t weight_bytes) {
                    {"cache_bytes", statistics_.cache.bytes},
                    {"cache_allocated_bytes", statistics_.cache.allocated},
                    {"cache_copied_bytes", statistics_.cache.copied}};
+  for (const auto& [name, value] : more_statistics_) json["stats"][name] = value;
   print(json.dump() + "\n");
 }
 
-void Output::add_text(Sequence& sequence, const std::string& text) {
+void Output::add_text(Sequence& sequence, const std::string& text, Origin origin) {
   sequence.text += text;
-  if (streams(sequence) && sequence.candidates.empty()) print(text);
+  if (!streams(sequence) || !sequence.candidates.empty()) return;
+  const std::string colour = isatty(STDOUT_FILENO) != 0 ? colour_of(origin) : "";
+  print(colour.empty() ? text : colour + text + "\033[0m");
 }
 
 void Output::show(Sequence& sequence, const Token& token) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/generation.h"
@@ -21,9 +22,9 @@ class Output {
   /// Announces more than one sequence: each gets a number.
   void expect(int sequences) { expected_ = sequences; }
 
-  /// Begins a sequence behind the first prompt: what a generation loop calls for each new token. The clock of
-  /// the first token starts here.
-  OnToken on_token();
+  /// Begins a sequence behind the prompt of that number: what a generation loop calls for each new token. The
+  /// clock of the first token starts here.
+  OnToken on_token(int prompt = 0);
 
   /// Ends the sequence.
   void finish(FinishReason reason, const CacheUse& cache = {});
@@ -37,6 +38,9 @@ class Output {
 
   /// Ends the output: the last line break, or the JSON object with the size of the model in its statistics.
   void close(std::size_t weight_bytes);
+
+  /// One more number among the statistics of the JSON object.
+  void add_statistic(const std::string& name, double value) { more_statistics_.emplace_back(name, value); }
 
   const Statistics& statistics() const { return statistics_; }
 
@@ -56,7 +60,7 @@ class Output {
   void take(Sequence& sequence, const Token& token);
   void end(Sequence& sequence, FinishReason reason);
   void print_head(const Sequence& sequence);
-  void add_text(Sequence& sequence, const std::string& text);
+  void add_text(Sequence& sequence, const std::string& text, Origin origin = Origin::kModel);
   void show(Sequence& sequence, const Token& token);
   bool streams(const Sequence& sequence) const;
 
@@ -68,6 +72,7 @@ class Output {
   std::size_t growing_ = 0;  // the first of the sequences that grow together now
   int expected_ = 1;
   Statistics statistics_;
+  std::vector<std::pair<std::string, double>> more_statistics_;
   Clock::time_point start_;
 };
 

@@ -83,6 +83,8 @@ struct Program::Impl {
   std::string device = "auto";
   int threads = available_processors();
   std::string dtype = "float32";
+  std::string draft_model;
+  std::optional<Gpt2>* draft = nullptr;
   bool json = false;
   std::function<void()> check = [] {};
 
@@ -103,6 +105,19 @@ struct Program::Impl {
     return texts;
   }
 
+  /// Throws Error unless the two models mean the same by every token.
+  void load_draft(const Gpt2& target, const std::filesystem::path& target_folder,
+                  const Tokenizer& tokenizer) const {
+    const std::filesystem::path folder = find_model(draft_model);
+    *draft = target.load_beside(folder);
+    const Gpt2Config &ours = target.config(), &theirs = (*draft)->config();
+    if (!Tokenizer::load(folder).same_tokens(tokenizer) || ours.vocab_size != theirs.vocab_size ||
+        ours.eos_token_id != theirs.eos_token_id) {
+      throw Error("--draft-model {}: its vocabulary is not that of {}, so it cannot propose tokens to it",
+                  folder.string(), target_folder.string());
+    }
+  }
+
   void run(const RunAll& run) const {
     const std::vector<std::string> prompt_texts = texts();
     const std::filesystem::path folder = find_model(model);
@@ -112,6 +127,7 @@ struct Program::Impl {
       throw Error("{}: the tokenizer knows {} tokens, but the model only {}", folder.string(),
                   tokenizer.vocab_size(), gpt2.config().vocab_size);
     }
+    if (!draft_model.empty()) load_draft(gpt2, folder, tokenizer);
     std::vector<std::vector<int>> tokens;
     for (const std::string& text : prompt_texts) {
       tokens.push_back(tokenizer.encode(text));
@@ -123,7 +139,7 @@ struct Program::Impl {
     Output output(tokenizer, gpt2.config().eos_token_id, tokens,
                   json ? Output::Form::kJson : Output::Form::kText);
     run(gpt2, tokens, output);
-    output.close(gpt2.weight_bytes());
+    output.close(gpt2.weight_bytes() + (draft_model.empty() ? 0 : (*draft)->weight_bytes()));
     say(to_string(output.statistics()));
   }
 };
@@ -183,6 +199,21 @@ void Program::add_dtype_option() {
       ->type_name("float32|float16|bfloat16");
 }
 
+void Program::add_auto_option(const std::string& name, std::optional<int>& value, const std::string& help) {
+  const CLI::Validator whole = number<int>();
+  impl_->app
+      .add_option_function<std::string>(
+          name,
+          [&value](const std::string& text) {
+            value.reset();
+            if (text != "auto") value = std::stoi(text);
+          },
+          help)
+      ->check([whole](const std::string& text) { return text == "auto" ? std::string() : whole(text); })
+      ->type_name("N|auto")
+      ->default_str(value ? std::to_string(*value) : "auto");
+}
+
 void Program::add_choice(const std::string& name, const std::vector<std::string>& words,
                          const std::string& present, const std::function<void(std::size_t)>& choose,
                          const std::string& help) {
@@ -203,6 +234,15 @@ void Program::add_prompts_option() {
   impl_->app
       .add_option("--prompts", impl_->prompt_file, "a file with one prompt a line; - is standard input")
       ->type_name("FILE");
+}
+
+void Program::add_draft_model_option(std::optional<Gpt2>& draft) {
+  impl_->draft = &draft;
+  impl_->app
+      .add_option("--draft-model", impl_->draft_model,
+                  "folder or name of a smaller model that proposes tokens")
+      ->type_name("DIR")
+      ->always_capture_default(false);
 }
 
 void Program::add_check(std::function<void()> check) {

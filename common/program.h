@@ -29,6 +29,9 @@ class Program {
   void add_option(const std::string& name, std::optional<float>& value, const std::string& help);
   void add_flag(const std::string& name, bool& value, const std::string& help);
 
+  /// A number or "auto", which is no value.
+  void add_auto_option(const std::string& name, std::optional<int>& value, const std::string& help);
+
   /// One of several words, each with its value.
   template <typename Value>
   void add_choice(const std::string& name, Value& value,
@@ -48,6 +51,9 @@ class Program {
 
   /// Makes --prompt repeatable and adds --prompts: one prompt a line of a file.
   void add_prompts_option();
+
+  /// Adds --draft-model: a second, smaller model with the same vocabulary, loaded beside the first.
+  void add_draft_model_option(std::optional<Gpt2>& draft);
 
   /// Runs after the command line is read and before anything is loaded; throws UsageError for impossible
   /// values.

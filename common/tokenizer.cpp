@@ -281,6 +281,14 @@ std::string Tokenizer::decode(std::span<const int> tokens) const {
   return to_valid_utf8(all);
 }
 
+bool Tokenizer::same_tokens(const Tokenizer& other) const {
+  if (vocab_size() != other.vocab_size() || eos_token_id() != other.eos_token_id()) return false;
+  for (int token = 0; token < vocab_size(); ++token) {
+    if (bytes(token) != other.bytes(token)) return false;
+  }
+  return true;
+}
+
 int Tokenizer::vocab_size() const {
   return static_cast<int>(vocabulary_->bytes.size());
 }

@@ -41,6 +41,9 @@ class Tokenizer {
   /// The bytes of all tokens together, as valid UTF-8: what is not a character becomes U+FFFD.
   std::string decode(std::span<const int> tokens) const;
 
+  /// Whether every id means the same bytes in both.
+  bool same_tokens(const Tokenizer& other) const;
+
   int vocab_size() const;
   int eos_token_id() const;
 

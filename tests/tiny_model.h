@@ -28,7 +28,8 @@ struct TinyModel {
   std::map<std::string, TinyTensor> tensors;  ///< without prefix
 
   /// The weights are multiples of 1/128 below 1, which every format stores exactly.
-  explicit TinyModel(std::uint32_t seed = 1) {
+  explicit TinyModel(std::uint32_t seed = 1, int tokens = 101, int positions = 37)
+      : vocab_size(tokens), n_positions(positions) {
     std::mt19937 generator(seed);
     const auto add = [&](const std::string& name, std::vector<std::int64_t> shape, float offset = 0.0f) {
       std::int64_t size = 1;

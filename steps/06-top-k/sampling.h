@@ -52,20 +52,25 @@ inline void process(std::span<float> logits, const SamplingOptions& options) {
   if (options.top_k) keep_top_k(logits, *options.top_k);
 }
 
-/// Draws an index with the given probabilities: a uniform number from [0, 1) falls into the share of one of
-/// them. Written out, since the distributions of the standard library differ from one compiler to the next.
-inline int draw(std::span<const float> probabilities, std::mt19937& generator) {
+/// A number from [0, 1). Written out, since the distributions of the standard library differ from one
+/// compiler to the next.
+inline double uniform(std::mt19937& generator) {
   // 27 + 26 random bits: all that a double can hold.
   const std::uint32_t high = generator() >> 5;
   const std::uint32_t low = generator() >> 6;
-  const double uniform = (high * 67108864.0 + low) / 9007199254740992.0;
+  return (high * 67108864.0 + low) / 9007199254740992.0;
+}
+
+/// Draws an index with the given probabilities: a uniform number falls into the share of one of them.
+inline int draw(std::span<const float> probabilities, std::mt19937& generator) {
+  const double number = uniform(generator);
   double sum = 0.0;
   int last = 0;
   for (int i = 0; i < std::ssize(probabilities); ++i) {
     if (probabilities[i] == 0.0f) continue;
     sum += probabilities[i];
     last = i;
-    if (uniform < sum) break;
+    if (number < sum) break;
   }
   return last;  // the sum may be a rounding error below 1
 }

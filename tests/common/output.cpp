@@ -207,7 +207,6 @@ TEST_CASE("of sequences that grow together the first is printed as it arises and
     CHECK(output.statistics().prompt_tokens == 2);
     CHECK(output.statistics().new_tokens == 5);
     CHECK(output.statistics().decode_tokens == 2);
-    CHECK(output.statistics().row_ms <= 2 * output.statistics().decode_ms);
   }
   CHECK(while_growing == "[1]\nTheThe");
   CHECK(text == "[1]\nTheThe\n\n[2]\n\n\n[3]\nTheThe\n");

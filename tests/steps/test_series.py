@@ -26,6 +26,7 @@ LESSON = {
     "14": "generate.h kv_cache.h",
     "15": "check.h drift.h generate.h kv_cache.h main.cpp",
     "16": "check.h drift.h generate.h kv_cache.h main.cpp",
+    "17": "check.h generate.h main.cpp speculative.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -45,8 +46,9 @@ ON = {
     "12": ["--dtype", "float16"],  # the format of the file: nothing is rounded
     "15": ["--on-overflow", "recompute"],  # the texts are too short to need it
     "16": ["--max-batch-size", "1"],
+    "17": ["--num-speculative-tokens", "auto"],
 }
-SAME_TEXT = {"04", "12", "15", "16"}
+SAME_TEXT = {"04", "12", "15", "16", "17"}
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 
 

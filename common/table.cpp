@@ -1,0 +1,111 @@
+#include "common/table.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "common/error.h"
+
+namespace staircase {
+namespace {
+
+std::string shown(const Table::Cell& cell, int digits) {
+  if (const auto* text = std::get_if<std::string>(&cell)) return *text;
+  if (const auto* number = std::get_if<int>(&cell)) return std::to_string(*number);
+  return fmt::format("{:.{}f}", std::get<double>(cell), digits);
+}
+
+/// A field of CSV, in quotes where it needs them (RFC 4180, section 2).
+std::string field(const Table::Cell& cell) {
+  const auto* const text = std::get_if<std::string>(&cell);
+  if (text == nullptr) return shown(cell, 6);
+  if (text->find_first_of(",\"\n\r") == std::string::npos) return *text;
+  std::string quoted = "\"";
+  for (const char c : *text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+void write(const std::filesystem::path& file, const std::string& text) {
+  std::ofstream stream(file, std::ios::binary);
+  stream << text;
+  stream.close();
+  if (!stream) throw Error("{} cannot be written", file.string());
+}
+
+}  // namespace
+
+std::string Table::text(int digits) const {
+  std::vector<std::vector<std::string>> lines{columns_};
+  for (const auto& row : rows_) {
+    auto& line = lines.emplace_back();
+    for (const Cell& cell : row) line.push_back(shown(cell, digits));
+  }
+  std::vector<std::size_t> widths(columns_.size());
+  for (const auto& line : lines) {
+    for (std::size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], line[c].size());
+  }
+  std::string text;
+  for (std::size_t l = 0; l < lines.size(); ++l) {
+    for (std::size_t c = 0; c < lines[l].size(); ++c) {
+      const bool number = !rows_.empty() && !std::holds_alternative<std::string>(rows_[0][c]);
+      text += number ? fmt::format("{:>{}}", lines[l][c], widths[c])
+                     : fmt::format("{:<{}}", lines[l][c], widths[c]);
+      text += c + 1 < lines[l].size() ? "  " : "\n";
+    }
+  }
+  return text;
+}
+
+void Table::write_csv(const std::filesystem::path& file) const {
+  std::string text;
+  const auto add = [&](const auto& cells) {
+    for (std::size_t c = 0; c < cells.size(); ++c) text += (c == 0 ? "" : ",") + field(cells[c]);
+    text += "\r\n";
+  };
+  add(columns_);
+  for (const auto& row : rows_) add(row);
+  write(file, text);
+}
+
+void Table::write_json(const std::filesystem::path& file) const {
+  auto list = nlohmann::ordered_json::array();
+  for (const auto& row : rows_) {
+    nlohmann::ordered_json object;
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      std::visit([&](const auto& value) { object[columns_[c]] = value; }, row[c]);
+    }
+    list.push_back(std::move(object));
+  }
+  write(file, list.dump(2) + "\n");
+}
+
+Spread spread(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  // Between two measurements a quantile is on the line from one to the other.
+  const auto quantile = [&](double share) {
+    const double place = share * static_cast<double>(values.size() - 1);
+    const auto below = static_cast<std::size_t>(place), above = std::min(below + 1, values.size() - 1);
+    return std::lerp(values[below], values[above], place - static_cast<double>(below));
+  };
+  return {quantile(0.5), quantile(0.25), quantile(0.75)};
+}
+
+void Progress::next(const std::string& what) {
+  ++done_;
+  if (isatty(STDERR_FILENO) != 0) {
+    fmt::print(stderr, "\r\033[K[{:<30}] {}/{} {}",
+               std::string(static_cast<std::size_t>(30 * (done_ - 1) / steps_), '#'), done_, steps_, what);
+    std::fflush(stderr);
+  }
+}
+
+Progress::~Progress() {
+  if (isatty(STDERR_FILENO) != 0 && done_ > 0) std::fputs("\r\033[K", stderr);
+}
+
+}  // namespace staircase

@@ -1,0 +1,53 @@
+// Results of a measurement: a table for people, and the same as CSV and JSON.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace staircase {
+
+class Table {
+ public:
+  using Cell = std::variant<std::string, int, double>;
+
+  explicit Table(std::vector<std::string> columns) : columns_(std::move(columns)) {}
+
+  /// One cell for each column.
+  void add(std::vector<Cell> row) { rows_.push_back(std::move(row)); }
+
+  /// Aligned columns, numbers with `digits` behind the point.
+  std::string text(int digits = 2) const;
+
+  /// Throw Error when the file cannot be written. CSV as RFC 4180 has it; JSON as a list of objects.
+  void write_csv(const std::filesystem::path& file) const;
+  void write_json(const std::filesystem::path& file) const;
+
+ private:
+  std::vector<std::string> columns_;
+  std::vector<std::vector<Cell>> rows_;
+};
+
+/// The middle of several measurements and the quarter of them below and above it.
+struct Spread {
+  double median = 0.0, low = 0.0, high = 0.0;
+};
+
+/// `values` must not be empty.
+Spread spread(std::vector<double> values);
+
+/// How far a long measurement has come, on one line of a terminal; nothing elsewhere.
+class Progress {
+ public:
+  explicit Progress(int steps) : steps_(steps) {}
+  ~Progress();
+
+  /// One step is done, and this comes next.
+  void next(const std::string& what);
+
+ private:
+  int steps_, done_ = 0;
+};
+
+}  // namespace staircase

@@ -1,0 +1,68 @@
+#include "common/table.h"
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "tests/error_message.h"
+#include "tests/temporary_folder.h"
+
+namespace staircase {
+namespace {
+
+std::string text_of(const std::filesystem::path& file) {
+  std::ifstream stream(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+Table some_table() {
+  Table table({"name", "count", "time"});
+  table.add({"one", 1, 0.5});
+  table.add({"a \"b\", c", 200, 12.25});
+  return table;
+}
+
+TEST_CASE("a table has aligned columns, words to the left and numbers to the right") {
+  CHECK(some_table().text(1) ==
+        "name      count  time\n"
+        "one           1   0.5\n"
+        "a \"b\", c    200  12.2\n");
+}
+
+TEST_CASE("a table as CSV puts quotes where a comma or a quote needs them") {
+  const TemporaryFolder folder;
+  some_table().write_csv(folder.path() / "t.csv");
+  CHECK(text_of(folder.path() / "t.csv") ==
+        "name,count,time\r\none,1,0.500000\r\n\"a \"\"b\"\", c\",200,12.250000\r\n");
+}
+
+TEST_CASE("a table as JSON is a list of objects") {
+  const TemporaryFolder folder;
+  some_table().write_json(folder.path() / "t.json");
+  const auto json = nlohmann::json::parse(text_of(folder.path() / "t.json"));
+  REQUIRE(json.size() == 2);
+  CHECK(json[1]["name"] == "a \"b\", c");
+  CHECK(json[1]["count"] == 200);
+  CHECK(json[0]["time"] == 0.5);
+}
+
+TEST_CASE("a table that cannot be written is an error") {
+  CHECK(says(error_message([] { some_table().write_csv("/nonexistent/t.csv"); }),
+             "/nonexistent/t.csv cannot be written"));
+}
+
+TEST_CASE("the spread of measurements is their median and quartiles") {
+  const Spread one = spread({3.0});
+  CHECK(one.median == 3.0);
+  CHECK(one.low == 3.0);
+  const Spread five = spread({5.0, 1.0, 4.0, 2.0, 3.0});
+  CHECK(five.low == 2.0);
+  CHECK(five.median == 3.0);
+  CHECK(five.high == 4.0);
+  CHECK(spread({1.0, 2.0}).median == 1.5);
+}
+
+}  // namespace
+}  // namespace staircase
