@@ -179,6 +179,16 @@ void Program::add_option(const std::string& name, std::string& value, const std:
   impl_->app.add_option(name, value, help)->type_name("TEXT")->always_capture_default(false);
 }
 
+void Program::add_option(const std::string& name, std::vector<int>& values, const std::string& help) {
+  impl_->app.add_option(name, values, help)
+      ->delimiter(',')
+      ->expected(1, 1 << 20)
+      ->allow_extra_args(false)
+      ->check(number<int>())
+      ->type_name("N,N")
+      ->default_str(fmt::format("{}", fmt::join(values, ",")));
+}
+
 void Program::add_option(const std::string& name, std::optional<int>& value, const std::string& help) {
   impl_->app.add_option(name, value, help)
       ->check(number<int>())

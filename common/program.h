@@ -25,6 +25,8 @@ class Program {
   void add_option(const std::string& name, unsigned& value, const std::string& help);
   void add_option(const std::string& name, float& value, const std::string& help);
   void add_option(const std::string& name, std::string& value, const std::string& help);
+  /// Numbers with commas between them.
+  void add_option(const std::string& name, std::vector<int>& values, const std::string& help);
   void add_option(const std::string& name, std::optional<int>& value, const std::string& help);
   void add_option(const std::string& name, std::optional<float>& value, const std::string& help);
   void add_flag(const std::string& name, bool& value, const std::string& help);

@@ -25,9 +25,9 @@ std::string field(const Table::Cell& cell) {
   const auto* const text = std::get_if<std::string>(&cell);
   if (text == nullptr) return shown(cell, 6);
   if (text->find_first_of(",\"\n\r") == std::string::npos) return *text;
-  std::string quoted = "\"";
-  for (const char c : *text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
+  std::string doubled;
+  for (const char c : *text) doubled.append(c == '"' ? 2 : 1, c);
+  return fmt::format("\"{}\"", doubled);
 }
 
 void write(const std::filesystem::path& file, const std::string& text) {
@@ -64,7 +64,7 @@ std::string Table::text(int digits) const {
 void Table::write_csv(const std::filesystem::path& file) const {
   std::string text;
   const auto add = [&](const auto& cells) {
-    for (std::size_t c = 0; c < cells.size(); ++c) text += (c == 0 ? "" : ",") + field(cells[c]);
+    for (std::size_t c = 0; c < cells.size(); ++c) text += fmt::format("{}{}", c == 0 ? "" : ",", field(cells[c]));
     text += "\r\n";
   };
   add(columns_);
@@ -82,6 +82,12 @@ void Table::write_json(const std::filesystem::path& file) const {
     list.push_back(std::move(object));
   }
   write(file, list.dump(2) + "\n");
+}
+
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw Error("the folder {} cannot be made: {}", folder.string(), error.message());
 }
 
 Spread spread(std::vector<double> values) {

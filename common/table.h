@@ -29,6 +29,9 @@ class Table {
   std::vector<std::vector<Cell>> rows_;
 };
 
+/// Makes the folder that results go to, unless it is there. Throws Error when that is impossible.
+void make_folder(const std::filesystem::path& folder);
+
 /// The middle of several measurements and the quarter of them below and above it.
 struct Spread {
   double median = 0.0, low = 0.0, high = 0.0;

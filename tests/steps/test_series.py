@@ -27,6 +27,8 @@ LESSON = {
     "15": "check.h drift.h generate.h kv_cache.h main.cpp",
     "16": "check.h drift.h generate.h kv_cache.h main.cpp",
     "17": "check.h generate.h main.cpp speculative.h",
+    "18": "benchmark.h check.h main.cpp",
+    "19": "benchmark_kv_cache.h dynamic_kv_cache.h main.cpp",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
