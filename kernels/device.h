@@ -101,12 +101,14 @@ class Device {
                           Tensor& out) = 0;
 
   /// out = epilogue(x W + b). x [rows, in_features], out [rows, out_features], bias [out_features] or an
-  /// empty tensor for none.
+  /// empty tensor for none. If W is bfloat16, the product takes x rounded to bfloat16 as well; the sums are
+  /// float32 in any case.
   virtual void linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
                       Tensor& out) = 0;
 
-  /// [q | k | v] = x W + b in one product, W being [n_embd, 3 n_embd]. The queries go to `queries` [n_tokens,
-  /// n_embd]; keys and values go straight to the row and position of each token, rounded to their dtype.
+  /// [q | k | v] = x W + b in one product as of `linear`, W being [n_embd, 3 n_embd]. The queries go to
+  /// `queries` [n_tokens, n_embd]; keys and values go straight to the row and position of each token, rounded
+  /// to their dtype.
   virtual void query_key_value(const Batch& batch, const Tensor& x, const Weight& weight, const Tensor& bias,
                                Tensor& queries, KeysValues& keys_values) = 0;
 

@@ -63,6 +63,10 @@ class CpuDevice final : public Device {
   /// Memory for intermediate results of an operation, kept from call to call.
   float* scratch(std::size_t floats);
 
+  /// x [rows, in] as products with that weight take it: in scratch memory and rounded to bfloat16 if the
+  /// weights are bfloat16, else x itself.
+  Tensor as_factor(const Tensor& x, const Weight& weight);
+
   ThreadTeam team_;
   Tensor scratch_;
 };

@@ -4,6 +4,11 @@
 // are read once, 4 or 2 bytes each, and x, which is small, stays in the cache. So one row is limited by the
 // memory's bandwidth and a few dozen rows or more by arithmetic. The threads share the columns: each reads
 // its own weights.
+//
+// Weights in bfloat16 are multiplied by x in bfloat16 too: processors have an instruction for that, with sums
+// in float32 (bfloat16_tile.h). x is rounded for every number of rows, also where memory is the limit, since
+// a token must get the same bits alone as in a prompt of 512; and on every processor, with the instruction or
+// without, so that a model is equally good everywhere.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear.cpp"
 #include <hwy/foreach_target.h>
@@ -16,11 +21,34 @@ HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
 
-/// multiply_panels for whatever type the weights have.
+/// Whether products of that depth take x in bfloat16. Else they take it as float32; so does an odd depth,
+/// which no GPT-2 has.
+bool multiplies_bfloat16(std::int64_t depth) {
+  return kLanes == kPanel && has_bfloat16_tile() && depth % 2 == 0;
+}
+
+/// out[i] = x[i], rounded to bfloat16; `out` is bfloat16 or float32.
+HWY_ATTR void round_to_bfloat16(const float* x, std::int64_t first, std::int64_t last, const Tensor& out) {
+  if (out.dtype() == DType::kBFloat16) {
+    narrow(x + first, last - first, out.data<hwy::bfloat16_t>() + first);
+  } else {
+    float* const values = out.data<float>();
+    for (std::int64_t i = first; i < last; ++i) {
+      values[i] = float32_from_bfloat16(bfloat16_from_float32(x[i]));
+    }
+  }
+}
+
+/// multiply_panels for whatever types x and the weights have.
 template <typename Store>
 HWY_INLINE void multiply_weight(const Tensor& x, const Weight& weight, std::int64_t first, std::int64_t last,
                                 const Store& store) {
   const std::int64_t depth = weight.in_features;
+  if (x.dtype() == DType::kBFloat16) {
+    multiply_panels(x.data<std::uint16_t>(), x.dim(0), depth, weight.packed.data<std::uint16_t>(),
+                    depth * kPanel, depth, first, last, store);
+    return;
+  }
   with_elements(weight.packed.dtype(), weight.packed.data<void>(), [&](const auto* panels) HWY_ATTR {
     multiply_panels(x.data<float>(), x.dim(0), depth, panels, depth * kPanel, depth, first, last, store);
   });
@@ -120,18 +148,37 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace staircase {
 
+HWY_EXPORT(multiplies_bfloat16);
+HWY_EXPORT(round_to_bfloat16);
 HWY_EXPORT(linear_panels);
 HWY_EXPORT(query_key_value_panels);
 
+Tensor CpuDevice::as_factor(const Tensor& x, const Weight& weight) {
+  if (weight.packed.dtype() != DType::kBFloat16) return x;
+  const bool in_16_bits = HWY_DYNAMIC_DISPATCH(multiplies_bfloat16)(weight.in_features);
+  const std::int64_t size = x.dim(0) * weight.in_features;
+  float* const memory = scratch(static_cast<std::size_t>(size));
+  const Tensor rounded(in_16_bits ? DType::kBFloat16 : DType::kFloat32, {x.dim(0), weight.in_features},
+                       std::shared_ptr<void>(memory, [](void*) {}));  // the device owns it
+  constexpr std::int64_t kShare = 8192;  // a few rows are rounded before another thread hears of them
+  parallel_ranges(team_, divide_up(size, kShare), [&](std::int64_t first, std::int64_t last) {
+    HWY_DYNAMIC_DISPATCH(round_to_bfloat16)
+    (x.data<float>(), first * kShare, std::min(last * kShare, size), rounded);
+  });
+  return rounded;
+}
+
 void CpuDevice::linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
                        Tensor& out) {
+  const Tensor factor = as_factor(x, weight);
   parallel_ranges(team_, divide_up(weight.out_features, kPanel), [&](std::int64_t first, std::int64_t last) {
-    HWY_DYNAMIC_DISPATCH(linear_panels)(x, weight, bias.data<float>(), epilogue, out, first, last);
+    HWY_DYNAMIC_DISPATCH(linear_panels)(factor, weight, bias.data<float>(), epilogue, out, first, last);
   });
 }
 
 void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const Weight& weight, const Tensor& bias,
                                 Tensor& queries, KeysValues& keys_values) {
+  const Tensor factor = as_factor(x, weight);
   const std::int64_t width = weight.out_features / 3;
   const std::int64_t n_head = keys_values.keys.dim(1), capacity = keys_values.keys.dim(2);
   const std::int64_t head_size = keys_values.keys.dim(3);
@@ -147,7 +194,7 @@ void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const Weigh
   }
   parallel_ranges(team_, divide_up(weight.out_features, kPanel), [&](std::int64_t first, std::int64_t last) {
     HWY_DYNAMIC_DISPATCH(query_key_value_panels)
-    (x, weight, bias.data<float>(), places, keys_values, first, last);
+    (factor, weight, bias.data<float>(), places, keys_values, first, last);
   });
 }
 

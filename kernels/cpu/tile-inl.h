@@ -8,7 +8,8 @@
 // Geijn 2008, "Anatomy of high-performance matrix multiplication", section 4.
 //
 // Every element of the result is one chain of multiply-adds in the order of the depth, whatever the number of
-// rows, panels or threads. So a token's values do not depend, to the bit, on what else is in the batch.
+// rows, panels or threads. So a token's values do not depend, to the bit, on what else is in the batch. That
+// holds for each type of weights, and for the tile of bfloat16_tile.h.
 
 #if defined(STAIRCASE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STAIRCASE_TILE_INL_H_
@@ -23,6 +24,7 @@
 #include <new>
 #include <type_traits>
 
+#include "kernels/cpu/bfloat16_tile.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/half.h"
 
@@ -81,7 +83,7 @@ HWY_INLINE void with_elements(DType dtype, void* data, const Function& function)
   }
 }
 
-/// One tile: [kRows, depth] times [depth, kPanels · 16], written to result[kRows][kTilePanels · 16].
+/// One tile: [kRows, depth] times [depth, kPanels · 16], written to result[kRows][kPanels · 16].
 /// Neighbouring rows of x lie x_stride elements apart, neighbouring panels of w panel_stride.
 template <typename W, int kRows, int kPanels>
 HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stride, const W* HWY_RESTRICT w,
@@ -112,19 +114,31 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
-      hn::Store(sum[r][v], d, result + r * kTilePanels * kPanel + v * kLanes);
+      hn::Store(sum[r][v], d, result + r * kPanels * kPanel + v * kLanes);
     }
   }
 }
 
-template <typename W>
-using TileFunction = void (*)(const float*, std::int64_t, const W*, std::int64_t, std::int64_t, float*);
+template <typename X, typename W>
+using TileFunction = void (*)(const X*, std::int64_t, const W*, std::int64_t, std::int64_t, float*);
 
 template <typename W, int kPanels>
-constexpr TileFunction<W> kTileOfRows[kTileRows] = {
+constexpr TileFunction<float, W> kTileOfRows[kTileRows] = {
     multiply_tile<W, 1, kPanels>, multiply_tile<W, 2, kPanels>, multiply_tile<W, 3, kPanels>,
     multiply_tile<W, 4, kPanels>, multiply_tile<W, 5, kPanels>, multiply_tile<W, 6, kPanels>,
 };
+
+/// The tile for that many rows and panels: with x in bfloat16 that of bfloat16_tile.h.
+template <typename X, typename W>
+HWY_INLINE TileFunction<X, W> tile_of(int rows, int panels) {
+  if constexpr (std::is_same_v<X, std::uint16_t>) {
+    return bfloat16_tile(rows, panels);
+  } else {
+    return panels == 4   ? kTileOfRows<W, kTilePanels>[rows - 1]
+           : panels == 2 ? kTileOfRows<W, (kTilePanels + 1) / 2>[rows - 1]
+                         : kTileOfRows<W, 1>[rows - 1];
+  }
+}
 
 /// From this number of rows on it pays to widen 16-bit panels once, instead of once for each tile.
 constexpr std::int64_t kManyRows = 4 * kTileRows;
@@ -146,8 +160,8 @@ HWY_INLINE const float* widen_panels(const Half* w, std::int64_t count) {
 /// Multiplies x [rows, depth] by the panels first .. last - 1 of w and hands over each finished piece of a
 /// row: store(row, column, count, values), `values` being the products for the columns column .. column +
 /// count - 1. The panels of a tile stay in the cache while all rows pass.
-template <typename W, typename Store>
-HWY_INLINE void multiply_panels(const float* x, std::int64_t rows, std::int64_t x_stride, const W* w,
+template <typename X, typename W, typename Store>
+HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_stride, const W* w,
                                 std::int64_t panel_stride, std::int64_t depth, std::int64_t first,
                                 std::int64_t last, const Store& store) {
   HWY_ALIGN float result[kTileRows * kTilePanels * kPanel];
@@ -158,17 +172,14 @@ HWY_INLINE void multiply_panels(const float* x, std::int64_t rows, std::int64_t 
       using T = std::remove_cvref_t<decltype(*tile_w)>;
       for (std::int64_t row = 0; row < rows; row += kTileRows) {
         const int count = static_cast<int>(std::min<std::int64_t>(kTileRows, rows - row));
-        const TileFunction<T> tile = panels == 4   ? kTileOfRows<T, kTilePanels>[count - 1]
-                                     : panels == 2 ? kTileOfRows<T, (kTilePanels + 1) / 2>[count - 1]
-                                                   : kTileOfRows<T, 1>[count - 1];
-        tile(x + row * x_stride, x_stride, tile_w, panel_stride, depth, result);
+        tile_of<X, T>(count, panels)(x + row * x_stride, x_stride, tile_w, panel_stride, depth, result);
         for (int r = 0; r < count; ++r) {
-          store(row + r, panel * kPanel, panels * kPanel, result + r * kTilePanels * kPanel);
+          store(row + r, panel * kPanel, panels * kPanel, result + r * panels * kPanel);
         }
       }
     };
     const W* const tile_w = w + panel * panel_stride;
-    if constexpr (!std::is_same_v<W, float>) {
+    if constexpr (!std::is_same_v<W, X>) {
       if (rows >= kManyRows) {
         multiply_rows(widen_panels(tile_w, panels * panel_stride));
         continue;

@@ -51,14 +51,21 @@ TEST_CASE("float16 changes no logit of a model that is stored in float16") {
   }
 }
 
-TEST_CASE("bfloat16 moves the logits no further than Hugging Face's rounded model moves them") {
+TEST_CASE("bfloat16 moves the logits less than Hugging Face's bfloat16 moves them") {
+  // Both round what is multiplied; here the sums, the norms and what lies between two products stay in
+  // float32.
   Gpt2 brain = tales_in(DType::kBFloat16);
-  for (const auto& run : reference("precision.json")["cases"]) {
-    const std::vector<int> prompt = run["prompt_ids"];
-    const float moved = distance(brain.next_logits(prompt), tales().next_logits(prompt));
-    CHECK(moved > 0.0f);
-    CHECK(moved < 1.1f * run["weights"]["bfloat16"]["max_abs_diff"].get<float>());
+  float moved = 0.0f, moved_there = 0.0f;
+  for (const auto& run : reference("bfloat16.json")["cases"]) {
+    CAPTURE(run["name"]);
+    const std::vector<int> tokens = run["tokens"];
+    const float here = distance(brain.next_logits(tokens), tales().next_logits(tokens));
+    CHECK(here > 0.0f);
+    CHECK(here < 0.1f);
+    moved += here;
+    moved_there += run["everything"]["max_abs_diff"].get<float>();
   }
+  CHECK(moved < 0.8f * moved_there);
 }
 
 TEST_CASE("greedy decoding with bfloat16 agrees until the first token that is nearly a tie") {
@@ -71,8 +78,7 @@ TEST_CASE("greedy decoding with bfloat16 agrees until the first token that is ne
         generate(brain, prompt, {.max_new_tokens = 64}, generator, [](const Token&) {});
     const std::vector<int> got = behind(prompt.size(), generation.tokens);
     const auto parting = std::mismatch(got.begin(), got.end(), want.begin(), want.end()).first - got.begin();
-    // Each of two logits may move by 0.07, see the test above.
-    if (parting < std::ssize(want))
-      CHECK(run["gaps"][static_cast<std::size_t>(parting)].get<double>() < 0.14);
+    // Each of two logits may move by 0.1, see the test above.
+    if (parting < std::ssize(want)) CHECK(run["gaps"][static_cast<std::size_t>(parting)].get<double>() < 0.2);
   }
 }

@@ -208,25 +208,38 @@ TEST_CASE("every hidden state is that of transformers, and the first that differ
   MESSAGE("largest difference of a hidden state, relative to the largest value of its layer: ", largest);
 }
 
-TEST_CASE("weights in 16 bits change the logits as much as rounding them does") {
+Gpt2 tales_in(DType dtype) {
+  return Gpt2::load(find_model("tales-6m"), make_cpu_device(2), dtype);
+}
+
+TEST_CASE("16 bits change the logits as much as rounding does") {
   const auto reference =
-      nlohmann::json::parse(std::ifstream(STAIRCASE_SOURCE_TREE "/tests/reference/precision.json"));
-  Gpt2 half = Gpt2::load(find_model("tales-6m"), make_cpu_device(2), DType::kFloat16);
-  Gpt2 brain = Gpt2::load(find_model("tales-6m"), make_cpu_device(2), DType::kBFloat16);
+      nlohmann::json::parse(std::ifstream(STAIRCASE_SOURCE_TREE "/tests/reference/bfloat16.json"));
+  Gpt2 half = tales_in(DType::kFloat16), brain = tales_in(DType::kBFloat16);
   CHECK(half.weight_bytes() < 0.53 * tales().weight_bytes());
   CHECK(brain.weight_bytes() == half.weight_bytes());
-  for (const auto& prompt : reference["cases"]) {
-    const Tokens tokens = prompt["prompt_ids"];
-    CAPTURE(prompt["prompt"]);
-    const Values want = copy(tales().next_logits(tokens));
-    CHECK(same_bits(half.next_logits(tokens), want));  // the file's own format
-    // The reference rounds the biases, norms and positions as well, which stay in float32 here.
-    const double bound = 1.1 * prompt["weights"]["bfloat16"]["max_abs_diff"].get<double>();
-    const double difference = largest_difference<float>(copy(brain.next_logits(tokens)), want).largest;
-    MESSAGE("bfloat16: ", difference);
-    CHECK(difference < bound);
-    CHECK(difference > bound / 20);
+  double mean = 0.0, factors = 0.0, everything = 0.0;
+  for (const auto& run : reference["cases"]) {
+    const Tokens tokens = run["tokens"];
+    CAPTURE(run["name"]);
+    const Values exact = copy(tales().next_logits(tokens));
+    CHECK(same_bits(half.next_logits(tokens), exact));  // the file's own format
+    const Values got = copy(brain.next_logits(tokens));
+    CHECK(difference("logits", got, exact, exact.size(), 0.1) == "");
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      mean += std::abs(static_cast<double>(got[i] - exact[i])) / static_cast<double>(got.size());
+    }
+    factors += run["factors"]["mean_abs_diff"].get<double>();
+    everything += run["everything"]["mean_abs_diff"].get<double>();
   }
+  // "factors" is the same mathematics. Sums in another order differ in their last bits, and some values come
+  // out on the other side of a rounding: that moves all logits of a text together, so texts vary by a third.
+  MESSAGE("bfloat16 moves a logit by ", mean / factors, " of what it should, ", mean / everything,
+          " of what Hugging Face's moves it");
+  CHECK(mean > 0.8 * factors);
+  CHECK(mean < 1.2 * factors);
+  // That sums, norms and the residual stream stay in float32 is worth it.
+  CHECK(mean < 0.8 * everything);
 }
 
 // ── Against plain loops ──
@@ -301,13 +314,38 @@ TEST_CASE("a batch of sequences of different lengths gives each what it gets alo
   std::vector<Tokens> texts;
   for (const auto& reference : Reference::get().cases) texts.push_back(reference.at("tokens").get<Tokens>());
   const std::vector<std::span<const int>> batch(texts.begin(), texts.end());
-  const Values together = copy(tales().next_logits(batch));
-  const std::size_t vocab_size = 4096;
-  REQUIRE(together.size() == texts.size() * vocab_size);
-  for (std::size_t s = 0; s < texts.size(); ++s) {
-    CAPTURE(texts[s].size());
-    const auto row = std::span(together).subspan(s * vocab_size, vocab_size);
-    CHECK(same_bits(row, tales().next_logits(texts[s])));
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    Gpt2 model = tales_in(dtype);
+    const Values together = copy(model.next_logits(batch));
+    const std::size_t vocab_size = 4096;
+    REQUIRE(together.size() == texts.size() * vocab_size);
+    for (std::size_t s = 0; s < texts.size(); ++s) {
+      CAPTURE(to_string(dtype));
+      CAPTURE(texts[s].size());
+      const auto row = std::span(together).subspan(s * vocab_size, vocab_size);
+      CHECK(same_bits(row, model.next_logits(texts[s])));
+    }
+  }
+}
+
+TEST_CASE("a handful of drafted tokens get the logits that they get one by one, to the bit") {
+  const auto tokens = Reference::get().by_name("len64").at("tokens").get<Tokens>();
+  const std::size_t prompt = 40, vocab_size = 4096;
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    Gpt2 model = tales_in(dtype);
+    for (const std::size_t drafted : {2u, 5u, 15u}) {
+      TestCache together(model, 1, 64), single(model, 1, 64);
+      for (TestCache* cache : {&together, &single})
+        model.next_logits(std::span(tokens).first(prompt), *cache);
+      const auto draft = std::span(tokens).subspan(prompt, drafted);
+      const Values got = copy(model.last_logits(draft, static_cast<int>(drafted), &together));
+      for (std::size_t i = 0; i < drafted; ++i) {
+        CAPTURE(to_string(dtype));
+        CAPTURE(i);
+        CHECK(same_bits(model.next_logits(draft.subspan(i, 1), single),
+                        std::span(got).subspan(i * vocab_size, vocab_size)));
+      }
+    }
   }
 }
 

@@ -61,29 +61,99 @@ Values rounded(Values values, DType dtype) {
   return values;
 }
 
-TEST_CASE("a product with 16-bit weights is the product with the rounded weights, to the bit") {
-  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
-    for (const auto& [in, out] :
-         {std::pair<std::int64_t, std::int64_t>{1, 1}, {17, 31}, {75, 100}, {64, 257}}) {
-      const Values w = random_values(static_cast<std::size_t>(in * out), 1);
-      const Values exact = rounded(w, dtype);
-      for (const std::int64_t rows : {1, 5, 7, 23, 24, 40}) {
-        const Values x = random_values(static_cast<std::size_t>(rows * in), 2);
-        on_every_device([&](Device& device) {
-          const auto product = [&](const Values& weights, DType stored) {
-            Tensor result = result_tensor(device, {rows, out});
-            const Weight weight = device.load_weight({weights.data(), DType::kFloat32, in, out},
-                                                     WeightOrder::kInputFirst, stored);
-            device.linear(upload(device, {rows, in}, x), weight, Tensor(), Epilogue::kStore, result);
-            return download(device, result);
-          };
-          CAPTURE(in);
-          CAPTURE(out);
-          CAPTURE(rows);
-          CHECK(same_bits(product(w, dtype), product(exact, DType::kFloat32)));
-        });
-      }
+/// x [rows, in] times w [in, out], the weights kept in that dtype.
+Values product(Device& device, const Values& x, const Values& w, std::int64_t in, std::int64_t out,
+               DType dtype) {
+  const std::int64_t rows = std::ssize(x) / in;
+  Tensor result = result_tensor(device, {rows, out});
+  const Weight weight =
+      device.load_weight({w.data(), DType::kFloat32, in, out}, WeightOrder::kInputFirst, dtype);
+  device.linear(upload(device, {rows, in}, x), weight, Tensor(), Epilogue::kStore, result);
+  return download(device, result);
+}
+
+constexpr std::pair<std::int64_t, std::int64_t> kMatrices[] = {{1, 1},   {2, 16},  {17, 31}, {75, 100},
+                                                               {64, 33}, {64, 48}, {98, 65}, {64, 257}};
+
+TEST_CASE("a product with float16 weights is the product with the rounded weights, to the bit") {
+  for (const auto& [in, out] : kMatrices) {
+    const Values w = random_values(static_cast<std::size_t>(in * out), 1);
+    for (const std::int64_t rows : {1, 5, 7, 23, 24, 40}) {
+      const Values x = random_values(static_cast<std::size_t>(rows * in), 2);
+      on_every_device([&](Device& device) {
+        CAPTURE(in);
+        CAPTURE(out);
+        CAPTURE(rows);
+        CHECK(same_bits(product(device, x, w, in, out, DType::kFloat16),
+                        product(device, x, rounded(w, DType::kFloat16), in, out, DType::kFloat32)));
+      });
     }
+  }
+}
+
+// The products of bfloat16 numbers are exact in float32, so only the sums err: the tolerance of linear.cpp.
+// Rounding x or not makes a difference of some 0.002 sqrt(in), more than a thousand times as much.
+TEST_CASE("a product with bfloat16 weights is the product of both factors rounded, its sums in float32") {
+  for (const auto& [in, out] : kMatrices) {
+    const Values w = random_values(static_cast<std::size_t>(in * out), 1);
+    for (const std::int64_t rows : {1, 2, 3, 4, 5, 6, 7, 23, 24, 40}) {
+      const Values x = random_values(static_cast<std::size_t>(rows * in), 2);
+      const auto columns = static_cast<std::size_t>(out), depth = static_cast<std::size_t>(in);
+      const auto want = naive::linear(rounded(x, DType::kBFloat16), rounded(w, DType::kBFloat16), {},
+                                      static_cast<std::size_t>(rows), depth, columns);
+      on_every_device([&](Device& device) {
+        CAPTURE(in);
+        CAPTURE(rows);
+        CHECK(difference("product", product(device, x, w, in, out, DType::kBFloat16), want, columns,
+                         1e-6 * (1.0 + std::sqrt(static_cast<double>(in)))) == "");
+      });
+    }
+  }
+}
+
+TEST_CASE("a row of a product with 16-bit weights is the same to the bit whatever stands beside it") {
+  const std::int64_t rows = 33;
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    for (const auto& [in, out] : kMatrices) {
+      const Values x = random_values(static_cast<std::size_t>(rows * in), 1),
+                   w = random_values(static_cast<std::size_t>(in * out), 2);
+      std::string last_target;
+      Values first;
+      on_every_device([&](Device& device) {
+        const Values together = product(device, x, w, in, out, dtype);
+        // As in linear.cpp: thread counts of one target must agree.
+        const std::string name = device.description(), target = name.substr(name.rfind(' '));
+        if (target != last_target) first = together;
+        last_target = target;
+        CHECK(same_bits(together, first));
+        for (const std::int64_t count : {1, 2, 6, 7, 24}) {
+          for (const std::int64_t begin : {std::int64_t{0}, std::int64_t{5}, rows - count}) {
+            const auto rows_of = [&](const Values& values, std::int64_t width) {
+              return Values(values.begin() + begin * width, values.begin() + (begin + count) * width);
+            };
+            CAPTURE(to_string(dtype));
+            CAPTURE(in);
+            CAPTURE(begin);
+            CAPTURE(count);
+            CHECK(same_bits(product(device, rows_of(x, in), w, in, out, dtype), rows_of(together, out)));
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("what is no number stays so in a product with bfloat16 weights") {
+  const std::int64_t in = 64, out = 20;
+  const Values w(static_cast<std::size_t>(in * out), 1.0f);
+  for (const float broken : {kNaN, kInfinity, -kInfinity, std::numeric_limits<float>::max()}) {
+    Values x(static_cast<std::size_t>(7 * in));
+    x[3 * in + 5] = broken;
+    on_every_device([&](Device& device) {
+      const Values got = product(device, x, w, in, out, DType::kBFloat16);
+      const auto finite = [](float value) { return std::isfinite(value); };
+      CHECK(std::count_if(got.begin(), got.end(), finite) == 6 * out);
+    });
   }
 }
 
