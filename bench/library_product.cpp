@@ -4,7 +4,6 @@
 
 #include <dnnl_version.h>
 
-#include <algorithm>
 #include <cstring>
 #include <oneapi/dnnl/dnnl.hpp>
 
@@ -15,6 +14,7 @@ struct LibraryProduct::Impl {
   dnnl::stream stream{engine};
   dnnl::matmul product;
   dnnl::memory x, y;
+  dnnl::memory::desc given;  // of x in float32
   std::vector<Tensor> allocated;
   std::vector<dnnl::memory> weights;
 };
@@ -26,14 +26,15 @@ std::string library_name() {
 }
 
 LibraryProduct::LibraryProduct(Device& device, std::int64_t rows, std::int64_t in, std::int64_t out,
-                               const float* weights, int copies)
+                               const float* weights, int copies, DType dtype)
     : impl_(std::make_unique<Impl>()) {
   using dnnl::memory;
   constexpr auto kFloat = memory::data_type::f32;
   constexpr auto kRows = memory::format_tag::ab;
+  const auto type = dtype == DType::kBFloat16 ? memory::data_type::bf16 : kFloat;
   Impl& impl = *impl_;
-  const memory::desc x({rows, in}, kFloat, kRows), y({rows, out}, kFloat, kRows);
-  const memory::desc any({in, out}, kFloat, memory::format_tag::any);
+  const memory::desc x({rows, in}, type, kRows), y({rows, out}, kFloat, kRows);
+  const memory::desc any({in, out}, type, memory::format_tag::any);
 #if DNNL_VERSION_MAJOR >= 3
   const dnnl::matmul::primitive_desc description(impl.engine, x, any, y);
 #else
@@ -42,7 +43,7 @@ LibraryProduct::LibraryProduct(Device& device, std::int64_t rows, std::int64_t i
   impl.product = dnnl::matmul(description);
   impl.x = memory(x, impl.engine);
   impl.y = memory(y, impl.engine);
-  std::fill_n(this->x(), rows * in, 0.0f);
+  impl.given = memory::desc({rows, in}, kFloat, kRows);
 
   memory stored(memory::desc({in, out}, kFloat, kRows), impl.engine, const_cast<float*>(weights));
   for (int copy = 0; copy < copies; ++copy) {
@@ -67,8 +68,10 @@ void LibraryProduct::run(int copy) {
   impl_->stream.wait();
 }
 
-float* LibraryProduct::x() {
-  return static_cast<float*>(impl_->x.get_data_handle());
+void LibraryProduct::set_x(const float* values) {
+  dnnl::memory given(impl_->given, impl_->engine, const_cast<float*>(values));
+  dnnl::reorder(given, impl_->x).execute(impl_->stream, given, impl_->x);
+  impl_->stream.wait();
 }
 
 const float* LibraryProduct::y() {
@@ -89,15 +92,13 @@ std::string library_name() {
   return "";
 }
 
-LibraryProduct::LibraryProduct(Device&, std::int64_t, std::int64_t, std::int64_t, const float*, int) {
+LibraryProduct::LibraryProduct(Device&, std::int64_t, std::int64_t, std::int64_t, const float*, int, DType) {
   throw Error("this program was built without oneDNN, so there is nothing to compare with");
 }
 
 void LibraryProduct::run(int) {}
 
-float* LibraryProduct::x() {
-  return nullptr;
-}
+void LibraryProduct::set_x(const float*) {}
 
 const float* LibraryProduct::y() {
   return nullptr;

@@ -13,23 +13,23 @@ namespace staircase::bench {
 /// "oneDNN 2.6.3", or an empty string where it is not built in.
 std::string library_name();
 
-/// y = x W by the library: x [rows, in], W [in, out], y [rows, out], all float32, with as many threads as
-/// OpenMP was told. The weights lie in whatever layout the library likes best for that number of rows
-/// ("format any").
+/// y = x W by the library: x [rows, in], W [in, out], y [rows, out], with as many threads as OpenMP was told.
+/// x and W are float32 or bfloat16, y is float32. The weights lie in whatever layout the library likes best
+/// for that number of rows ("format any").
 class LibraryProduct {
  public:
   /// `weights` [in, out] row-major, brought into the library's layout `copies` times. The device allocates
   /// them, so that they lie in the same huge pages as the device's own.
   LibraryProduct(Device& device, std::int64_t rows, std::int64_t in, std::int64_t out, const float* weights,
-                 int copies = 1);
+                 int copies = 1, DType dtype = DType::kFloat32);
   ~LibraryProduct();
   LibraryProduct(LibraryProduct&&) noexcept;
 
   /// Multiplies by that copy of the weights.
   void run(int copy = 0);
 
-  /// [rows, in]; zero at first.
-  float* x();
+  /// Sets x, [rows, in].
+  void set_x(const float* values);
   /// [rows, out].
   const float* y();
 

@@ -85,12 +85,12 @@ class BatchDecoding {
 /// The products of one block by the library, one after the other.
 class LibraryBlock {
  public:
-  LibraryBlock(Device& device, const Gpt2Config& config, int rows) {
+  LibraryBlock(Device& device, const Gpt2Config& config, int rows, DType dtype) {
     const std::int64_t d = config.n_embd, inner = config.n_inner;
     for (const auto& [in, out] : {std::pair{d, 3 * d}, {d, d}, {d, inner}, {inner, d}}) {
       const std::vector<float> weights(static_cast<std::size_t>(in * out), 0.01f);
-      products_.emplace_back(device, rows, in, out, weights.data());
-      std::fill_n(products_.back().x(), rows * in, 0.5f);
+      products_.emplace_back(device, rows, in, out, weights.data(), 1, dtype);
+      products_.back().set_x(std::vector<float>(static_cast<std::size_t>(rows * in), 0.5f).data());
     }
   }
 
@@ -134,14 +134,16 @@ void print_table(const json& result) {
   fmt::print("\n");
   print_line("", "ms: median (min–max)", "tokens/s", "GB/s or GFLOP/s", "share of the limit");
   print_line("read bandwidth", "", "", range(limits["read_gb_per_s"], 1) + " GB/s", "");
-  print_line("multiply-adds", "", "", range(limits["multiply_add_gflop_per_s"], 0) + " GFLOP/s", "");
+  print_line("multiply-adds, float32", "", "", range(limits["multiply_add_gflop_per_s"], 0) + " GFLOP/s", "");
   const json& library = limits["library_product_gflop_per_s"];
   print_line("products of the library", "", "", library.is_null() ? "" : range(library, 0) + " GFLOP/s",
-             library.is_null() ? "oneDNN is not built in" : result["machine"]["library"].get<std::string>());
+             library.is_null() ? "oneDNN is not built in"
+                               : fmt::format("{}, {}", result["machine"]["library"].get<std::string>(),
+                                             result["library_product_dtype"].get<std::string>()));
 
   const json& prefill = result["prefill"];
   std::string share =
-      fmt::format("{:.0f} % of the multiply-adds", prefill["percent_of_multiply_add"].get<double>());
+      fmt::format("{:.0f} % of float32's multiply-adds", prefill["percent_of_multiply_add"].get<double>());
   if (!library.is_null()) {
     share += fmt::format(", {:.0f} % of the library's products",
                          prefill["percent_of_library_product"].get<double>());
@@ -272,8 +274,10 @@ json measure_speed(const SpeedOptions& options) {
                        });
                      },
                      {}};
+  // Like ours: weights in float16 are multiplied in float32, those in bfloat16 in bfloat16.
+  const DType product_dtype = options.dtype == DType::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
   std::optional<LibraryBlock> library;
-  if (!machine.library.empty()) library.emplace(*device, config, prompt_tokens);
+  if (!machine.library.empty()) library.emplace(*device, config, prompt_tokens, product_dtype);
   Task library_products{[&] { return seconds_per_call(kShortest, [&] { library->run(); }); }, {}};
 
   std::vector<Task*> tasks{&read, &multiply_adds, &prefill, &one_token_pass};
@@ -355,6 +359,7 @@ json measure_speed(const SpeedOptions& options) {
       {"threads", options.threads},
       {"rounds", options.rounds},
       {"clock", use_processor_time ? "processor" : "wall"},
+      {"library_product_dtype", to_string(product_dtype)},
       {"model",
        {{"name", options.model.filename().string()},
         {"n_layer", config.n_layer},
