@@ -57,6 +57,7 @@ CudaDevice::CudaDevice() {
   const cudaDeviceProp properties = select_gpu();
   description_ = std::string(properties.name) + ", " + gigabytes(properties.totalGlobalMem);
   multiprocessors_ = properties.multiProcessorCount;
+  has_bfloat16_ = properties.major >= 8;
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "it was started");
   stream_.reset(stream);
@@ -99,12 +100,12 @@ void CudaDevice::copy_to_host(const Tensor& source, std::span<float> destination
   check(cudaStreamSynchronize(stream()), "it computed");
 }
 
-float* CudaDevice::scratch(std::int64_t floats) {
-  if (scratch_.size() < floats) {
-    scratch_ = Tensor();
-    scratch_ = allocate(DType::kFloat32, {floats});
+float* CudaDevice::grown(Tensor& memory, std::int64_t floats) {
+  if (memory.size() < floats) {
+    memory = Tensor();
+    memory = allocate(DType::kFloat32, {floats});
   }
-  return scratch_.data<float>();
+  return memory.data<float>();
 }
 
 }  // namespace staircase

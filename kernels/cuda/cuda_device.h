@@ -51,18 +51,26 @@ class CudaDevice final : public Device {
 
   cudaStream_t stream() const { return stream_.get(); }
 
+  /// `attention`, with the C++ type that keys and values are stored in.
+  template <typename Stored>
+  void attend(const Batch& batch, const float* queries, const Stored* keys, const Stored* values,
+              const std::vector<std::int64_t>& shape, float* out);
+
   /// out = x Wᵀ + keep · out through cuBLAS. x [rows, in], weight [out_features, in], out [rows,
   /// out_features].
-  void product(const float* x, std::int64_t rows, const Weight& weight, float keep, float* out);
+  void product(const Tensor& x, const Weight& weight, float keep, float* out);
 
   /// Memory for intermediate results of an operation, kept from call to call.
-  float* scratch(std::int64_t floats);
+  float* scratch(std::int64_t floats) { return grown(scratch_, floats); }
+  float* grown(Tensor& memory, std::int64_t floats);
 
   std::string description_;
   int multiprocessors_ = 0;
+  bool has_bfloat16_ = true;
   std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream> stream_;
   std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, DestroyCublas> cublas_;
   Tensor scratch_;
+  Tensor narrowed_;  // the rows that cuBLAS multiplies, in the type of the weights
 };
 
 }  // namespace staircase

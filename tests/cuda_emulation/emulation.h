@@ -78,6 +78,7 @@ struct Settings {
   Order order = Order::kForward;  ///< in which blocks and the threads of a block run
   std::uint32_t seed = 1;         ///< of a random order
   int devices = 1;
+  int capability = 80;                        ///< compute capability, times ten
   std::size_t memory = std::size_t{8} << 30;  ///< of the device, in bytes
 };
 inline Settings settings;

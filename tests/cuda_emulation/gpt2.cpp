@@ -37,6 +37,32 @@ TEST_CASE("on the emulated GPU the logits are those of transformers") {
   CHECK(lengths >= 3);
 }
 
+TEST_CASE("on the emulated GPU 16-bit weights change the logits no more than they may") {
+  std::ifstream file(kSource / "tests/reference/logits.json");
+  const nlohmann::json cases = nlohmann::json::parse(file).at("cases");
+  const Safetensors tensors(kSource / "tests/reference/logits.safetensors");
+  const auto check = [&](DType dtype, double tolerance) {
+    Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
+    double largest = 0.0;
+    for (const auto& reference : cases) {
+      const auto tokens = reference.at("tokens").get<std::vector<int>>();
+      if (tokens.size() > 40) continue;  // shorter than nine tokens and longer: both kinds of product
+      const std::string name = reference.at("name").get<std::string>() + ".last_logits";
+      const StoredTensor* const stored = tensors.find(name);
+      REQUIRE(stored != nullptr);
+      std::vector<float> want(stored->bytes.size() / sizeof(float));
+      std::memcpy(want.data(), stored->bytes.data(), stored->bytes.size());
+      const std::span<const float> logits = model.next_logits(tokens);
+      const std::vector<float> got(logits.begin(), logits.end());
+      CHECK(difference(name, got, want, want.size(), tolerance) == "");
+      largest = std::max(largest, largest_difference<float>(got, want).largest);
+    }
+    MESSAGE(to_string(dtype), ": largest difference of a logit ", largest);
+  };
+  check(DType::kFloat16, 2e-2);
+  check(DType::kBFloat16, 1e-1);
+}
+
 TEST_CASE("on the emulated GPU a batch gives each sequence what it gets alone") {
   Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device());
   const std::vector<std::vector<int>> texts = {

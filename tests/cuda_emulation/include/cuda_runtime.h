@@ -102,8 +102,8 @@ inline cudaError_t cudaSetDevice(int device) {
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "emulated GPU");
-  properties->major = 7;
-  properties->minor = 5;
+  properties->major = cuda_emulation::settings.capability / 10;
+  properties->minor = cuda_emulation::settings.capability % 10;
   properties->multiProcessorCount = 3;
   properties->totalGlobalMem = cuda_emulation::settings.memory;
   properties->sharedMemPerBlock = 48 << 10;
