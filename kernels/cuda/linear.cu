@@ -196,14 +196,10 @@ void CudaDevice::product(const Tensor& x, const Weight& weight, float keep, floa
   }
   // cuBLAS counts its matrices by columns, so what it sees are the transposes: outᵀ = W xᵀ, with W given as
   // its transpose.
-  const cublasStatus_t status =
-      cublasGemmEx(cublas_.get(), CUBLAS_OP_T, CUBLAS_OP_N, columns, static_cast<int>(rows), in, &one,
-                   weight.packed.data<void>(), type, in, left, type, in, &keep, out, CUDA_R_32F, columns,
-                   CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-  if (status != CUBLAS_STATUS_SUCCESS) {
-    throw std::runtime_error("the GPU failed while cuBLAS multiplied matrices: status " +
-                             std::to_string(static_cast<int>(status)));
-  }
+  cuda::check(cublasGemmEx(cublas_.get(), CUBLAS_OP_T, CUBLAS_OP_N, columns, static_cast<int>(rows), in, &one,
+                           weight.packed.data<void>(), type, in, left, type, in, &keep, out, CUDA_R_32F,
+                           columns, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+              "cuBLAS multiplied matrices");
 }
 
 void CudaDevice::linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,

@@ -92,8 +92,7 @@ Tensor CudaDevice::load(const HostArray& array) {
 Weight CudaDevice::load_weight(const HostArray& matrix, WeightOrder order, DType dtype) {
   if (dtype == DType::kBFloat16 && !has_bfloat16_) {
     throw std::runtime_error(
-        "this GPU multiplies no bfloat16, which needs compute capability 8.0 or newer; "
-        "float16 needs as little memory");
+        "this GPU multiplies no bfloat16, which takes compute capability 8.0 or newer; float16 is as small");
   }
   const bool input_first = order == WeightOrder::kInputFirst;
   Weight weight;

@@ -1,13 +1,18 @@
-// The whole model on the emulated GPU: the logits are those of transformers and of the CPU.
+// The whole model on the emulated GPU: the logits are those of transformers and of the CPU, and what fails is
+// one sentence and an exit status.
 #include "common/gpt2.h"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "common/program.h"
 #include "common/safetensors.h"
 #include "tests/compare.h"
+#include "tests/cuda_emulation/include/cuda_runtime.h"
+#include "tests/temporary_folder.h"
 
 namespace staircase {
 namespace {
@@ -77,6 +82,66 @@ TEST_CASE("on the emulated GPU a batch gives each sequence what it gets alone") 
                                  rows.begin() + static_cast<std::ptrdiff_t>((s + 1) * vocab_size));
     CHECK(difference("logits", got, std::vector<float>(alone.begin(), alone.end()), vocab_size, 1e-4) == "");
   }
+}
+
+// ── What fails ──
+
+struct Ended {
+  int status;
+  std::string error;  ///< all of standard error
+};
+
+/// Runs a program of one token on the emulated GPU, and `before_computing` when the model is loaded.
+Ended run_program_on_gpu(const std::function<void()>& before_computing = [] {}) {
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder.path() / "error";
+  const std::string model = (kSource / "models/tales-6m").string();
+  const char* arguments[] = {"program",     "--device", "cuda",     "--model",
+                             model.c_str(), "--prompt", "Once upon"};
+  Program program("A test.");
+  std::fflush(stderr);
+  const int standard_error = dup(STDERR_FILENO);
+  std::freopen(file.c_str(), "w", stderr);
+  const int status = program.run(static_cast<int>(std::size(arguments)), const_cast<char**>(arguments),
+                                 [&](Gpt2& gpt2, const std::vector<int>& prompt, Output&) {
+                                   before_computing();
+                                   gpt2.next_logits(prompt);
+                                 });
+  std::fflush(stderr);
+  dup2(standard_error, STDERR_FILENO);
+  close(standard_error);
+  std::ifstream stream(file);
+  return {status, std::string(std::istreambuf_iterator<char>(stream), {})};
+}
+
+/// Checks that a program ends with status 1, a line that begins so and no memory left on the GPU.
+void check_ends_with(
+    const std::string& beginning, const std::function<void()>& before_computing = [] {}) {
+  const Ended ended = run_program_on_gpu(before_computing);
+  CAPTURE(ended.error);
+  CHECK(ended.status == 1);
+  CHECK(ended.error.starts_with("error: " + beginning));
+  CHECK(std::count(ended.error.begin(), ended.error.end(), '\n') == 1);
+  CHECK(cuda_emulation::allocations.empty());
+}
+
+TEST_CASE("a program on a GPU that fails ends with one sentence and status 1") {
+  const cuda_emulation::Settings before = cuda_emulation::settings;
+  auto& settings = cuda_emulation::settings;
+  CHECK(run_program_on_gpu().status == 0);
+  settings.devices = 0;
+  check_ends_with("--device cuda: the NVIDIA driver finds no GPU");
+  settings = before;
+  settings.memory = 2'000'000;
+  check_ends_with("the GPU has too little memory: 4.2 MB were asked for, 2.0 MB of 2.0 MB are free");
+  settings = before;
+  settings.calls_until_lost = 2;
+  check_ends_with("--device cuda: the GPU failed while cuBLAS was started");
+  settings.calls_until_lost = 10;
+  check_ends_with("the GPU failed while ");
+  settings = before;
+  check_ends_with("the GPU failed while ", [] { cuda_emulation::settings.calls_until_lost = 40; });
+  settings = before;
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 enum cublasStatus_t {
   CUBLAS_STATUS_SUCCESS = 0,
   CUBLAS_STATUS_INVALID_VALUE = 7,
+  CUBLAS_STATUS_EXECUTION_FAILED = 13,
   CUBLAS_STATUS_NOT_SUPPORTED = 15
 };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
@@ -17,14 +18,30 @@ enum cudaDataType_t { CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F };
 enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT };
 
-using cublasHandle_t = struct CudaEmulationCublas*;
+inline const char* cublasGetStatusString(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_EXECUTION_FAILED ? "the function failed to launch on the GPU"
+                                                  : "unsupported value or parameter";
+}
+
+namespace cuda_emulation {
+
+inline cublasStatus_t cublas_status_of_call() {
+  return gpu_is_lost() ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
+}
+
+}  // namespace cuda_emulation
+
+struct CudaEmulationCublas {};
+using cublasHandle_t = CudaEmulationCublas*;
 
 inline cublasStatus_t cublasCreate(cublasHandle_t* handle) {
-  *handle = nullptr;
+  if (cuda_emulation::gpu_is_lost()) return CUBLAS_STATUS_EXECUTION_FAILED;
+  *handle = new CudaEmulationCublas;
   return CUBLAS_STATUS_SUCCESS;
 }
-inline cublasStatus_t cublasDestroy(cublasHandle_t) {
-  return CUBLAS_STATUS_SUCCESS;
+inline cublasStatus_t cublasDestroy(cublasHandle_t handle) {
+  delete handle;
+  return cuda_emulation::cublas_status_of_call();
 }
 inline cublasStatus_t cublasSetStream(cublasHandle_t, cudaStream_t) {
   return CUBLAS_STATUS_SUCCESS;
@@ -63,6 +80,7 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t a_operation
   }
   // As the table of types in cuBLAS's documentation has it.
   if (a_type != b_type || c_type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (cuda_emulation::gpu_is_lost()) return CUBLAS_STATUS_EXECUTION_FAILED;
   const std::vector<float> a_rows = cuda_emulation::widened(a, a_type, m, k, a_stride),
                            b_rows = cuda_emulation::widened(b, b_type, n, k, b_stride);
   const float factor = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);

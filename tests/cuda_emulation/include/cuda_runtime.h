@@ -46,16 +46,22 @@ inline float __int_as_float(int bits) {
 
 // ── Errors ──
 
+constexpr int CUDART_VERSION = 13000;
+#define __CUDA_ARCH_LIST__ 750, 800, 900
+
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorInsufficientDriver = 35,
+  cudaErrorDevicesUnavailable = 46,
+  cudaErrorInvalidDeviceFunction = 98,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
-  cudaErrorDevicesUnavailable = 46,
-  cudaErrorNoKernelImageForDevice = 209
+  cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorECCUncorrectable = 214,
+  cudaErrorUnsupportedPtxVersion = 222
 };
 
 inline const char* cudaGetErrorString(cudaError_t error) {
@@ -68,6 +74,8 @@ inline const char* cudaGetErrorString(cudaError_t error) {
       return "invalid configuration argument";
     case cudaErrorNoDevice:
       return "no CUDA-capable device is detected";
+    case cudaErrorECCUncorrectable:
+      return "uncorrectable ECC error encountered";
     default:
       return "invalid argument";
   }
@@ -76,6 +84,21 @@ inline const char* cudaGetErrorString(cudaError_t error) {
 inline cudaError_t cudaGetLastError() {
   return cudaSuccess;
 }
+
+namespace cuda_emulation {
+
+/// Counts a call of the runtime. A lost GPU stays lost.
+inline bool gpu_is_lost() {
+  if (settings.calls_until_lost <= 0) return settings.calls_until_lost == 0;
+  --settings.calls_until_lost;
+  return false;
+}
+
+inline cudaError_t status_of_call() {
+  return gpu_is_lost() ? cudaErrorECCUncorrectable : cudaSuccess;
+}
+
+}  // namespace cuda_emulation
 
 // ── Devices ──
 
@@ -86,11 +109,12 @@ struct cudaDeviceProp {
 };
 
 inline cudaError_t cudaDriverGetVersion(int* version) {
-  *version = 13000;
+  *version = cuda_emulation::settings.driver_version;
   return cudaSuccess;
 }
 
 inline cudaError_t cudaGetDeviceCount(int* count) {
+  if (cuda_emulation::settings.driver_version < CUDART_VERSION) return cudaErrorInsufficientDriver;
   *count = cuda_emulation::settings.devices;
   return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
@@ -112,7 +136,7 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 }
 
 inline cudaError_t cudaDeviceSynchronize() {
-  return cudaSuccess;
+  return cuda_emulation::status_of_call();
 }
 
 // ── Memory ──
@@ -131,6 +155,7 @@ inline std::size_t free_memory() {
 }  // namespace cuda_emulation
 
 inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
   if (bytes > cuda_emulation::free_memory()) return cudaErrorMemoryAllocation;
   if (bytes == 0) {
     *memory = nullptr;
@@ -146,7 +171,7 @@ inline cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   if (cuda_emulation::allocations.erase(memory) == 0) return cudaErrorInvalidValue;
   std::free(memory);
-  return cudaSuccess;
+  return cuda_emulation::status_of_call();
 }
 
 inline cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
@@ -164,23 +189,27 @@ enum cudaMemcpyKind {
 
 // ── Streams and events ──
 
-using cudaStream_t = struct CudaEmulationStream*;
+struct CudaEmulationStream {};
+using cudaStream_t = CudaEmulationStream*;
 using cudaEvent_t = std::chrono::steady_clock::time_point*;
 constexpr unsigned cudaStreamNonBlocking = 1;
 
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = nullptr;
+  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  *stream = new CudaEmulationStream;
   return cudaSuccess;
 }
-inline cudaError_t cudaStreamDestroy(cudaStream_t) {
-  return cudaSuccess;
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cuda_emulation::status_of_call();
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  return cudaSuccess;
+  return cuda_emulation::status_of_call();
 }
 
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                                    cudaStream_t) {
+  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
@@ -224,6 +253,8 @@ struct cudaLaunchConfig_t {
   unsigned numAttrs = 0;
 };
 
+struct cudaFuncAttributes {};
+
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 
 namespace cuda_emulation {
@@ -241,6 +272,13 @@ cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int value) {
   return cudaSuccess;
 }
 
+template <typename Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel*) {
+  constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
+  return cuda_emulation::settings.capability * 10 < kArchitectures[0] ? cudaErrorNoKernelImageForDevice
+                                                                      : cuda_emulation::status_of_call();
+}
+
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
@@ -253,6 +291,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     return cudaErrorInvalidConfiguration;
   }
   if (config->dynamicSmemBytes > shared_limit) return cudaErrorInvalidValue;
+  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
   // A kernel gets its own copies of the arguments; each thread may change its own.
   const std::tuple<Parameters...> values(std::forward<Arguments>(arguments)...);
   cuda_emulation::processor.run_grid(grid, block, config->dynamicSmemBytes,
