@@ -2,6 +2,7 @@
 // here once, with its shapes and its mathematics, and implemented in kernels/<device>/<operation>.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -87,6 +88,12 @@ class Device {
   virtual Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) = 0;
 
   // ── Operations ──
+
+  /// Does the operations that `work` calls. A device that needs time to start each of them may remember them,
+  /// and do them in one go when a later `work` asks for the same ones on the same tensors. What is in the
+  /// tensors may differ. So `work` must call operations only, no copies from or to the host, and may be
+  /// called more than once, to see what it asks for.
+  virtual void run(const std::function<void()>& work) { work(); }
 
   /// out[t] = token_table[tokens[t]] + position_table[position of t], for every token t of the batch.
   /// token_table is [n_embd, vocab_size] as a Weight (it is the output layer as well), position_table

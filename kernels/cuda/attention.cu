@@ -376,8 +376,9 @@ void CudaDevice::attend(const Batch& batch, const float* queries, const Stored* 
   }
 }
 
-void CudaDevice::attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, int,
-                           Tensor& out) {
+void CudaDevice::attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
+                           int n_head, Tensor& out) {
+  if (listed(Operation::kAttention, batch, queries, keys_values, n_head, out)) return;
   cuda::with_type(keys_values.keys.dtype(), keys_values.keys.data<void>(), [&](auto* keys) {
     attend(batch, queries.data<float>(), keys, static_cast<decltype(keys)>(keys_values.values.data<void>()),
            keys_values.keys.shape(), out.data<float>());

@@ -31,6 +31,7 @@ __global__ __launch_bounds__(kEmbeddingThreads) void embed(Sequences sequences, 
 
 void CudaDevice::embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                            Tensor& out) {
+  if (listed(Operation::kEmbedding, batch, token_table, position_table, out)) return;
   cuda::with_type(token_table.packed.dtype(), token_table.packed.data<void>(), [&](const auto* table) {
     using Stored = std::remove_cvref_t<decltype(*table)>;
     cuda::launch("embedding was started", stream(), cuda::blocks(batch.n_tokens()), cuda::kEmbeddingThreads,

@@ -204,6 +204,7 @@ void CudaDevice::product(const Tensor& x, const Weight& weight, float keep, floa
 
 void CudaDevice::linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
                         Tensor& out) {
+  if (listed(Operation::kLinear, x, weight, bias, epilogue, out)) return;
   const std::int64_t rows = x.dim(0), width = weight.out_features;
   if (rows == 0) return;
   cuda::StoreRow store{bias.data<float>(), epilogue, static_cast<int>(width), out.data<float>()};
@@ -220,6 +221,7 @@ void CudaDevice::linear(const Tensor& x, const Weight& weight, const Tensor& bia
 
 void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const Weight& weight,
                                  const Tensor& bias, Tensor& queries, KeysValues& keys_values) {
+  if (listed(Operation::kQueryKeyValue, batch, x, weight, bias, queries, keys_values)) return;
   const std::int64_t rows = x.dim(0), width = weight.out_features / 3;
   if (rows == 0) return;
   const cuda::StoreQueryKeyValue store{bias.data<float>(),

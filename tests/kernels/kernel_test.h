@@ -49,9 +49,9 @@ void on_every_device(const Test& test) {
 #else
   constexpr Order kOrders[] = {Order::kForward, Order::kReverse, Order::kRandom};
 #endif
+  static const std::unique_ptr<Device> device = make_cuda_device();
   for (const Order order : kOrders) {
     cuda_emulation::settings.order = order;
-    const std::unique_ptr<Device> device = make_cuda_device();
     INFO(device->description(), ", order ", static_cast<int>(order));
     test(*device);
   }

@@ -31,7 +31,10 @@ inline cublasStatus_t cublas_status_of_call() {
 
 }  // namespace cuda_emulation
 
-struct CudaEmulationCublas {};
+struct CudaEmulationCublas {
+  cudaStream_t stream = nullptr;
+  bool has_workspace = false;
+};
 using cublasHandle_t = CudaEmulationCublas*;
 
 inline cublasStatus_t cublasCreate(cublasHandle_t* handle) {
@@ -43,7 +46,12 @@ inline cublasStatus_t cublasDestroy(cublasHandle_t handle) {
   delete handle;
   return cuda_emulation::cublas_status_of_call();
 }
-inline cublasStatus_t cublasSetStream(cublasHandle_t, cudaStream_t) {
+inline cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
+  *handle = {.stream = stream, .has_workspace = false};  // as it is written in cuBLAS's documentation
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, std::size_t bytes) {
+  handle->has_workspace = workspace != nullptr && bytes > 0;
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -66,7 +74,7 @@ inline std::vector<float> widened(const void* from, cudaDataType_t type, int row
 }  // namespace cuda_emulation
 
 /// C = alpha · op(A) op(B) + beta · C with op(A) [m, k], op(B) [k, n] and C [m, n], all stored by columns.
-inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t a_operation,
+inline cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_operation,
                                    cublasOperation_t b_operation, int m, int n, int k, const void* alpha,
                                    const void* a, cudaDataType_t a_type, int a_stride, const void* b,
                                    cudaDataType_t b_type, int b_stride, const void* beta, void* c,
@@ -80,27 +88,31 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t a_operation
   }
   // As the table of types in cuBLAS's documentation has it.
   if (a_type != b_type || c_type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  // Without a workspace it would allocate one.
+  if (handle->stream->capturing != nullptr && !handle->has_workspace) return CUBLAS_STATUS_EXECUTION_FAILED;
   if (cuda_emulation::gpu_is_lost()) return CUBLAS_STATUS_EXECUTION_FAILED;
-  const std::vector<float> a_rows = cuda_emulation::widened(a, a_type, m, k, a_stride),
-                           b_rows = cuda_emulation::widened(b, b_type, n, k, b_stride);
   const float factor = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
-  for (std::ptrdiff_t column = 0; column < n; ++column) {
-    const float* const right = b_rows.data() + column * k;
-    for (std::ptrdiff_t row = 0; row < m; ++row) {
-      const float* const left = a_rows.data() + row * k;
-      // Eight sums, so that the compiler may use vectors.
-      float sums[8] = {};
-      int i = 0;
-      for (; i + 8 <= k; i += 8) {
-        for (int j = 0; j < 8; ++j) sums[j] += left[i + j] * right[i + j];
+  cuda_emulation::do_or_capture(handle->stream, [=] {
+    const std::vector<float> a_rows = cuda_emulation::widened(a, a_type, m, k, a_stride),
+                             b_rows = cuda_emulation::widened(b, b_type, n, k, b_stride);
+    for (std::ptrdiff_t column = 0; column < n; ++column) {
+      const float* const right = b_rows.data() + column * k;
+      for (std::ptrdiff_t row = 0; row < m; ++row) {
+        const float* const left = a_rows.data() + row * k;
+        // Eight sums, so that the compiler may use vectors.
+        float sums[8] = {};
+        int i = 0;
+        for (; i + 8 <= k; i += 8) {
+          for (int j = 0; j < 8; ++j) sums[j] += left[i + j] * right[i + j];
+        }
+        for (; i < k; ++i) sums[i % 8] += left[i] * right[i];
+        float sum = 0.0f;
+        for (const float s : sums) sum += s;
+        float& to = static_cast<float*>(c)[column * c_stride + row];
+        // As in cuBLAS, beta 0 means that C is not read.
+        to = factor * sum + (keep == 0.0f ? 0.0f : keep * to);
       }
-      for (; i < k; ++i) sums[i % 8] += left[i] * right[i];
-      float sum = 0.0f;
-      for (const float s : sums) sum += s;
-      float& to = static_cast<float*>(c)[column * c_stride + row];
-      // As in cuBLAS, beta 0 means that C is not read.
-      to = factor * sum + (keep == 0.0f ? 0.0f : keep * to);
     }
-  }
+  });
   return CUBLAS_STATUS_SUCCESS;
 }

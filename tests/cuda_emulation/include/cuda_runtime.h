@@ -6,8 +6,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "tests/cuda_emulation/emulation.h"
 
@@ -61,7 +64,9 @@ enum cudaError_t {
   cudaErrorInvalidDevice = 101,
   cudaErrorNoKernelImageForDevice = 209,
   cudaErrorECCUncorrectable = 214,
-  cudaErrorUnsupportedPtxVersion = 222
+  cudaErrorUnsupportedPtxVersion = 222,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901
 };
 
 inline const char* cudaGetErrorString(cudaError_t error) {
@@ -76,6 +81,8 @@ inline const char* cudaGetErrorString(cudaError_t error) {
       return "no CUDA-capable device is detected";
     case cudaErrorECCUncorrectable:
       return "uncorrectable ECC error encountered";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
     default:
       return "invalid argument";
   }
@@ -139,6 +146,90 @@ inline cudaError_t cudaDeviceSynchronize() {
   return cuda_emulation::status_of_call();
 }
 
+// ── Graphs ──
+
+/// Launches in their order, each with its own copies of the arguments.
+struct CudaEmulationGraph {
+  std::vector<std::function<void()>> launches;
+};
+using cudaGraph_t = CudaEmulationGraph*;
+using cudaGraphExec_t = struct CudaEmulationExecutableGraph*;
+struct CudaEmulationExecutableGraph {
+  CudaEmulationGraph graph;
+};
+
+struct CudaEmulationStream {
+  cudaGraph_t capturing = nullptr;  ///< where launches go instead of being done
+};
+using cudaStream_t = CudaEmulationStream*;
+
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
+
+namespace cuda_emulation {
+
+inline int captures = 0;         ///< that have begun and not ended
+inline bool broken = false;      ///< such a capture, by a call that it forbids
+inline int graphs_launched = 0;  ///< since the program began
+
+/// Does `launch`, or puts it into the graph that the stream captures.
+inline void do_or_capture(cudaStream_t stream, std::function<void()> launch) {
+  if (stream != nullptr && stream->capturing != nullptr) {
+    stream->capturing->launches.push_back(std::move(launch));
+  } else {
+    launch();
+  }
+}
+
+/// Allocations, copies and waiting are forbidden while a stream captures, and break the capture.
+inline cudaError_t status_outside_of_graphs() {
+  if (captures == 0) return status_of_call();
+  broken = true;
+  return cudaErrorStreamCaptureUnsupported;
+}
+
+}  // namespace cuda_emulation
+
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  if (stream == nullptr || stream->capturing != nullptr) return cudaErrorInvalidValue;
+  stream->capturing = new CudaEmulationGraph;
+  ++cuda_emulation::captures;
+  cuda_emulation::broken = false;
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cuda_emulation::status_of_call();
+}
+
+inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = std::exchange(stream->capturing, nullptr);
+  --cuda_emulation::captures;
+  const cudaError_t status =
+      cuda_emulation::broken ? cudaErrorStreamCaptureInvalidated : cuda_emulation::status_of_call();
+  if (status != cudaSuccess) delete std::exchange(*graph, nullptr);
+  return status;
+}
+
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  *executable = new CudaEmulationExecutableGraph{*graph};
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t) {
+  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  ++cuda_emulation::graphs_launched;
+  for (const auto& launch : executable->graph.launches) launch();
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete executable;
+  return cuda_emulation::status_of_call();
+}
+
 // ── Memory ──
 
 namespace cuda_emulation {
@@ -155,7 +246,8 @@ inline std::size_t free_memory() {
 }  // namespace cuda_emulation
 
 inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
-  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  if (const cudaError_t status = cuda_emulation::status_outside_of_graphs(); status != cudaSuccess)
+    return status;
   if (bytes > cuda_emulation::free_memory()) return cudaErrorMemoryAllocation;
   if (bytes == 0) {
     *memory = nullptr;
@@ -171,7 +263,7 @@ inline cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   if (cuda_emulation::allocations.erase(memory) == 0) return cudaErrorInvalidValue;
   std::free(memory);
-  return cuda_emulation::status_of_call();
+  return cuda_emulation::status_outside_of_graphs();
 }
 
 inline cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
@@ -189,8 +281,6 @@ enum cudaMemcpyKind {
 
 // ── Streams and events ──
 
-struct CudaEmulationStream {};
-using cudaStream_t = CudaEmulationStream*;
 using cudaEvent_t = std::chrono::steady_clock::time_point*;
 constexpr unsigned cudaStreamNonBlocking = 1;
 
@@ -204,12 +294,13 @@ inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cuda_emulation::status_of_call();
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  return cuda_emulation::status_of_call();
+  return cuda_emulation::status_outside_of_graphs();
 }
 
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                                    cudaStream_t) {
-  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  if (const cudaError_t status = cuda_emulation::status_outside_of_graphs(); status != cudaSuccess)
+    return status;
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
@@ -294,7 +385,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
   // A kernel gets its own copies of the arguments; each thread may change its own.
   const std::tuple<Parameters...> values(std::forward<Arguments>(arguments)...);
-  cuda_emulation::processor.run_grid(grid, block, config->dynamicSmemBytes,
-                                     [&] { std::apply(kernel, values); });
+  cuda_emulation::do_or_capture(
+      config->stream, [kernel, values, grid, block, shared_bytes = config->dynamicSmemBytes] {
+        cuda_emulation::processor.run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, values); });
+      });
   return cudaSuccess;
 }
