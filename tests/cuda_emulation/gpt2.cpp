@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "bench/gpu.h"
 #include "bench/static_cache.h"
 #include "common/program.h"
 #include "common/safetensors.h"
@@ -104,6 +105,26 @@ TEST_CASE("on the emulated GPU decoding with a cache is done by graphs and gives
       CHECK(difference("logits", got, want[i], got.size(), 1e-4) == "");
     }
     CHECK(cuda_emulation::graphs_launched - before >= 7);
+  }
+}
+
+TEST_CASE("what tools/gpu-check measures is there and adds up") {
+  const nlohmann::json result = bench::measure_gpu({.model = kSource / "models/tales-6m",
+                                                    .dtype = DType::kFloat16,
+                                                    .prompt_tokens = 9,
+                                                    .batches = {1, 2},
+                                                    .new_tokens = 3,
+                                                    .rounds = 1,
+                                                    .copy_bytes = 1 << 20});
+  CHECK(result.at("dtype") == "float16");
+  CHECK(result.at("ttft_ms") > 0.0);
+  CHECK(result.at("copy_gb_per_s") > 0.0);
+  REQUIRE(result.at("decode").size() == 2);
+  for (const auto& decode : result.at("decode")) {
+    const double batch = decode.at("batch"), seconds = decode.at("ms_per_step").get<double>() / 1e3;
+    CHECK(decode.at("tokens_per_s").get<double>() == doctest::Approx(batch / seconds));
+    // 11.8 MB of weights, and a cache of some kB.
+    CHECK(decode.at("gb_per_s").get<double>() * seconds == doctest::Approx(0.0115).epsilon(0.05));
   }
 }
 
