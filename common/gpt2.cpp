@@ -134,7 +134,6 @@ std::span<float> Gpt2::next_logits(std::span<const std::span<const int>> sequenc
 
 std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, int count, KvCache* cache) {
   Device& device = *device_;
-  const std::int64_t n_embd = config_.n_embd;
 
   // Pack the sequences one behind the other, and note which rows will have logits.
   std::vector<std::int32_t> tokens, offsets{0}, starts, wanted;
@@ -157,7 +156,6 @@ std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, 
     }
   }
   const auto n_tokens = static_cast<std::int64_t>(tokens.size());
-  const auto n_sequences = static_cast<std::int64_t>(starts.size());
   const auto n_wanted = static_cast<std::int64_t>(wanted.size());
 
   const auto upload = [&](Tensor& memory, const std::vector<std::int32_t>& values) {
@@ -165,20 +163,35 @@ std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, 
     device.copy_from_host(values, tensor);
     return tensor;
   };
-  const auto matrix = [&](Tensor& memory, std::int64_t rows, std::int64_t columns) {
-    return sized(device, DType::kFloat32, memory, {rows, columns});
-  };
   const Batch batch{upload(memory_.tokens, tokens), upload(memory_.offsets, offsets),
                     upload(memory_.starts, starts)};
+  const Tensor wanted_rows = n_wanted < n_tokens ? upload(memory_.wanted, wanted) : Tensor();
+  Tensor logits = matrix(memory_.logits, n_wanted, config_.vocab_size);
+  const auto work = [&] { compute(batch, longest, wanted_rows, cache, logits); };
+  if (observer_) {
+    work();  // it copies intermediate results to the host
+  } else {
+    device.run(work);
+  }
+
+  memory_.host_logits.resize(static_cast<std::size_t>(logits.size()));
+  device.copy_to_host(logits, memory_.host_logits);
+  check_finite(memory_.host_logits);
+  return memory_.host_logits;
+}
+
+void Gpt2::compute(const Batch& batch, std::int64_t longest, const Tensor& wanted_rows, KvCache* cache,
+                   Tensor& logits) {
+  Device& device = *device_;
+  const std::int64_t n_tokens = batch.n_tokens(), n_wanted = logits.dim(0), n_embd = config_.n_embd;
   Tensor x = matrix(memory_.x, n_tokens, n_embd);  // the residual stream
   Tensor normed = matrix(memory_.normed, n_tokens, n_embd);
   Tensor queries = matrix(memory_.queries, n_tokens, n_embd);
   Tensor attended = matrix(memory_.attended, n_tokens, n_embd);
   Tensor hidden = matrix(memory_.hidden, n_tokens, config_.n_inner);
-  Tensor logits = matrix(memory_.logits, n_wanted, config_.vocab_size);
   KeysValues keys_values;
   if (cache == nullptr) {  // the layers take turns in one pair of buffers
-    const std::vector<std::int64_t> shape{n_sequences, config_.n_head, longest, config_.head_size()};
+    const std::vector<std::int64_t> shape{batch.n_sequences(), config_.n_head, longest, config_.head_size()};
     keys_values = {sized(device, DType::kFloat32, memory_.keys, shape),
                    sized(device, DType::kFloat32, memory_.values, shape)};
   }
@@ -196,10 +209,9 @@ std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, 
     if (l + 1 == config_.n_layer && n_wanted < n_tokens) {
       // No later layer asks for the keys and values of the other rows: from here on only the wanted ones
       // matter.
-      const Tensor indices = upload(memory_.wanted, wanted);
       const auto keep_wanted = [&](Tensor& tensor, Tensor& memory) {
         Tensor kept = matrix(memory, n_wanted, n_embd);
-        device.gather_rows(tensor, indices, kept);
+        device.gather_rows(tensor, wanted_rows, kept);
         tensor = kept;
       };
       keep_wanted(x, memory_.wanted_x);
@@ -217,11 +229,10 @@ std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, 
   layer_norm(x, ln_f_, normed);
   show("ln_f", normed);
   device.linear(normed, token_embedding_, Tensor(), Epilogue::kStore, logits);
+}
 
-  memory_.host_logits.resize(static_cast<std::size_t>(logits.size()));
-  device.copy_to_host(logits, memory_.host_logits);
-  check_finite(memory_.host_logits);
-  return memory_.host_logits;
+Tensor Gpt2::matrix(Tensor& memory, std::int64_t rows, std::int64_t columns) const {
+  return sized(*device_, DType::kFloat32, memory, {rows, columns});
 }
 
 void Gpt2::layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) const {

@@ -88,6 +88,11 @@ class Gpt2 {
   Gpt2() = default;
 
   std::span<float> forward(std::span<const std::span<const int>> sequences, int count, KvCache* cache);
+  /// From tokens to logits, on the device alone. `longest` is the number of new tokens of the longest
+  /// sequence, `wanted_rows` the tokens behind which logits [n_wanted, vocab_size] are asked for; empty: all.
+  void compute(const Batch& batch, std::int64_t longest, const Tensor& wanted_rows, KvCache* cache,
+               Tensor& logits);
+  Tensor matrix(Tensor& memory, std::int64_t rows, std::int64_t columns) const;
   void layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) const;
   void linear(const Tensor& x, const Linear& layer, Epilogue epilogue, Tensor& out) const;
   void check_input(std::span<const int> tokens, int start, int count) const;

@@ -2,6 +2,7 @@
 // here once, with its shapes and its mathematics, and implemented in kernels/<device>/<operation>.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -89,6 +90,12 @@ class Device {
 
   // ── Operations ──
 
+  /// Does the operations that `work` calls. A device that needs time to start each of them may remember them,
+  /// and do them in one go when a later `work` asks for the same ones on the same tensors. What is in the
+  /// tensors may differ. So `work` must call operations only, no copies from or to the host, and may be
+  /// called more than once, to see what it asks for.
+  virtual void run(const std::function<void()>& work) { work(); }
+
   /// out[t] = token_table[tokens[t]] + position_table[position of t], for every token t of the batch.
   /// token_table is [n_embd, vocab_size] as a Weight (it is the output layer as well), position_table
   /// [n_positions, n_embd], out [n_tokens, n_embd].
@@ -101,8 +108,8 @@ class Device {
                           Tensor& out) = 0;
 
   /// out = epilogue(x W + b). x [rows, in_features], out [rows, out_features], bias [out_features] or an
-  /// empty tensor for none. If W is bfloat16, the product takes x rounded to bfloat16 as well; the sums are
-  /// float32 in any case.
+  /// empty tensor for none. If W has 16 bits, the product may take x rounded to its type as well; the sums
+  /// are float32 in any case.
   virtual void linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
                       Tensor& out) = 0;
 

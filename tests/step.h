@@ -1,6 +1,7 @@
 // What the checks of every step share: the embedded model, loaded once, and the reference outputs.
 #pragma once
 
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -20,9 +21,16 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-/// tales-6m on the CPU.
+/// The CPU, or the GPU where STAIRCASE_TEST_DEVICE is cuda: tools/gpu-check sets it.
+inline std::shared_ptr<Device> test_device() {
+  const char* const name = std::getenv("STAIRCASE_TEST_DEVICE");
+  if (name != nullptr && std::string(name) == "cuda") return make_cuda_device();
+  return make_cpu_device(available_processors());
+}
+
+/// tales-6m on the device of the tests.
 inline Gpt2& tales() {
-  static Gpt2 model = Gpt2::load(find_model("tales-6m"), make_cpu_device(available_processors()));
+  static Gpt2 model = Gpt2::load(find_model("tales-6m"), test_device());
   return model;
 }
 

@@ -36,14 +36,19 @@ quietly() {
   return "$status"
 }
 
-# configure DIR [-Doption=value...]: installs what is missing and prepares the build directory.
+# Whether this machine has an NVIDIA GPU and its driver, in Linux or in Windows' Linux.
+have_gpu() { [[ -e /dev/nvidiactl || -e /dev/dxg ]]; }
+
+# configure DIR [-Doption=value...]: installs what is missing and prepares the build directory. Where there is no GPU to run
+# them, the kernels for one would only be minutes of compiling.
 configure() {
-  local dir=$root/$1
+  local dir=$root/$1 cuda=()
   shift
   "$root/tools/setup" || return
   mkdir -p "$dir"
   if [[ ! -f $dir/build.ninja ]]; then
-    quietly "$dir/setup.log" meson setup "$@" "$dir" "$root"
+    if ! have_gpu; then cuda=(-Dcuda=disabled); fi
+    quietly "$dir/setup.log" meson setup "${cuda[@]}" "$@" "$dir" "$root"
   elif (($#)); then
     quietly "$dir/setup.log" meson configure "$@" "$dir"
   fi

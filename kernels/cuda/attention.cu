@@ -14,7 +14,10 @@
 //
 // A few queries (decoding): one block a query and head would leave most of the GPU idle, so the keys of a
 // query are split among several blocks (Dao et al. 2023, "Flash-Decoding"), and a second kernel combines
-// their sums. The limit is the bandwidth at which keys and values are read: 8 · n_embd bytes a position.
+// their sums. The limit is the bandwidth at which keys and values are read: 8 · n_embd bytes a position, or 4
+// in 16 bits.
+//
+// Keys and values in 16 bits are widened to float32 where they are loaded.
 #include <algorithm>
 
 #include "kernels/cuda/cuda_device.h"
@@ -24,11 +27,12 @@ namespace staircase {
 namespace cuda {
 
 /// What both kernels read.
+template <typename Stored>
 struct Heads {
   Sequences sequences;
   const float* queries;  ///< [n_tokens, n_head · size]
-  const float* keys;     ///< [n_rows, n_head, capacity, size]
-  const float* values;
+  const Stored* keys;    ///< [n_rows, n_head, capacity, size]
+  const Stored* values;
   int n_head, size;
   std::int64_t capacity;
   float scale;  ///< 1 / sqrt(size)
@@ -63,15 +67,17 @@ constexpr std::size_t tile_shared_bytes(int head_size) {
                                                   kTileQueries * kWeightStride);
 }
 
-/// Brings rows of `width` floats, `stride` apart in memory, to shared memory, times `scale`; what lies beyond
-/// becomes 0.
-__device__ __forceinline__ void load_tile(const float* from, std::int64_t stride, int rows, int width,
+/// Brings rows of `width` elements, `stride` apart in memory, to shared memory, times `scale`; what lies
+/// beyond becomes 0.
+template <typename Stored>
+__device__ __forceinline__ void load_tile(const Stored* from, std::int64_t stride, int rows, int width,
                                           float scale, float* tile) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int tile_width = tile_stride(width) - 4;
   for (int row = warp; row < kTileKeys; row += kTileThreads / kWarp) {
     for (int i = lane; i < tile_width; i += kWarp) {
-      tile[row * tile_stride(width) + i] = row < rows && i < width ? from[row * stride + i] * scale : 0.0f;
+      tile[row * tile_stride(width) + i] =
+          row < rows && i < width ? widen(from[row * stride + i]) * scale : 0.0f;
     }
   }
 }
@@ -86,8 +92,8 @@ __device__ __forceinline__ float4 load4(const float* from) {
 
 /// Block (tile, head): the tiles of all sequences, one sequence behind the other. kMaxHead ≥ head size, a
 /// multiple of 32.
-template <int kMaxHead>
-__global__ __launch_bounds__(kTileThreads) void attend_tile(Heads heads, float* out) {
+template <int kMaxHead, typename Stored>
+__global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads, float* out) {
   static_assert(kTileQueries == kTileKeys, "load_tile serves both");
   const Sequences& sequences = heads.sequences;
   int tile = static_cast<int>(blockIdx.x), sequence = 0;
@@ -222,8 +228,8 @@ constexpr std::size_t split_shared_bytes(int head_size, int vector) {
 /// Block (token, head, split): one of `splits` equal parts of the keys that the token sees. With several, the
 /// sums go undivided to partial [n_tokens, n_head, splits, size], and to states [n_tokens, n_head, splits]
 /// the largest score and the sum of the weights. head size / kVector ≤ kSplitThreads.
-template <int kVector>
-__global__ __launch_bounds__(kSplitThreads) void attend_split(Heads heads, float* out, float* partial,
+template <int kVector, typename Stored>
+__global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> heads, float* out, float* partial,
                                                               float2* states) {
   const int token = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int split = static_cast<int>(blockIdx.z), splits = static_cast<int>(gridDim.z);
@@ -231,8 +237,8 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads heads, float
   const int sequence = heads.sequences.of_token(token);
   const int length = heads.sequences.position(sequence, token) + 1, share = divide_up(length, splits);
   const int first = split * share, last = min(length, first + share);
-  const float* const keys = heads.keys + heads.key(sequence, head, 0);
-  const float* const values = heads.values + heads.key(sequence, head, 0);
+  const Stored* const keys = heads.keys + heads.key(sequence, head, 0);
+  const Stored* const values = heads.values + heads.key(sequence, head, 0);
 
   float* const query = reinterpret_cast<float*>(dynamic_shared_memory);  // [size]
   float* const scores = query + size;                                    // [kChunk]
@@ -253,11 +259,11 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads heads, float
     for (int k = thread / kKeyLanes; k < kChunk; k += kSplitThreads / kKeyLanes) {
       float score = 0.0f;
       if (k < count) {
-        const float* const key = keys + static_cast<std::int64_t>(chunk + k) * size;
+        const Stored* const key = keys + static_cast<std::int64_t>(chunk + k) * size;
         for (int i = thread % kKeyLanes * kVector; i < size; i += kKeyLanes * kVector) {
-          const Vector<float, kVector> piece = load_vector<kVector>(key + i);
+          const Vector<Stored, kVector> piece = load_vector<kVector>(key + i);
 #pragma unroll
-          for (int v = 0; v < kVector; ++v) score += query[i + v] * piece.values[v];
+          for (int v = 0; v < kVector; ++v) score += query[i + v] * widen(piece.values[v]);
         }
       }
       score = warp_sum<kKeyLanes>(score);
@@ -277,10 +283,10 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads heads, float
     if (group < groups) {
 #pragma unroll 4
       for (int k = group; k < count; k += groups) {
-        const Vector<float, kVector> value =
+        const Vector<Stored, kVector> value =
             load_vector<kVector>(values + static_cast<std::int64_t>(chunk + k) * size + column);
 #pragma unroll
-        for (int v = 0; v < kVector; ++v) result[v] += scores[k] * value.values[v];
+        for (int v = 0; v < kVector; ++v) result[v] += scores[k] * widen(value.values[v]);
       }
     }
   }
@@ -320,35 +326,33 @@ constexpr std::int64_t kManyQueries = 12;
 
 }  // namespace cuda
 
-void CudaDevice::attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
-                           int n_head, Tensor& out) {
+/// keys and values [n_rows, n_head, capacity, head_size]: `shape`.
+template <typename Stored>
+void CudaDevice::attend(const Batch& batch, const float* queries, const Stored* keys, const Stored* values,
+                        const std::vector<std::int64_t>& shape, float* out) {
   using namespace cuda;
-  const std::int64_t n_tokens = batch.n_tokens(), capacity = keys_values.keys.dim(2);
-  const int size = static_cast<int>(keys_values.keys.dim(3));
-  const Heads heads{Sequences(batch),
-                    queries.data<float>(),
-                    keys_values.keys.data<float>(),
-                    keys_values.values.data<float>(),
-                    n_head,
-                    size,
-                    capacity,
-                    1.0f / std::sqrt(static_cast<float>(size))};
+  const std::int64_t n_tokens = batch.n_tokens(), n_head = shape[1], capacity = shape[2];
+  const int size = static_cast<int>(shape[3]);
+  const Heads<Stored> heads{
+      Sequences(batch),         queries, keys,     values,
+      static_cast<int>(n_head), size,    capacity, 1.0f / std::sqrt(static_cast<float>(size))};
   const auto grid_heads = static_cast<unsigned>(n_head);
 
   // The lengths are known on the GPU only, so the choice is by what the host knows.
   if (n_tokens >= kManyQueries * batch.n_sequences() && size <= kLargestTiledHead) {
     const dim3 grid(blocks(n_tokens / kTileQueries + batch.n_sequences()), grid_heads);
     launch("attention was started", stream(), grid, kTileThreads, tile_shared_bytes(size),
-           size <= 64 ? attend_tile<64> : attend_tile<kLargestTiledHead>, heads, out.data<float>());
+           size <= 64 ? attend_tile<64, Stored> : attend_tile<kLargestTiledHead, Stored>, heads, out);
     return;
   }
 
-  const int vector = size % 4 == 0 ? 4 : 1;
+  constexpr int kVector = 16 / sizeof(Stored);  // 16 bytes
+  const int vector = size % kVector == 0 ? kVector : 1;
   if (size / vector > kSplitThreads) {
     throw std::runtime_error(
-        "attention on the GPU takes heads of up to 512 features where their number is a multiple of 4, "
-        "else of up to 128, not of " +
-        std::to_string(size));
+        "attention on the GPU takes heads of up to " + std::to_string(kVector * kSplitThreads) +
+        " features where their number is a multiple of " + std::to_string(kVector) + ", else of up to " +
+        std::to_string(kSplitThreads) + ", not of " + std::to_string(size));
   }
   // Enough blocks for every multiprocessor to have two, as long as each still has some 64 keys when the cache
   // is full.
@@ -358,17 +362,27 @@ void CudaDevice::attention(const Batch& batch, const Tensor& queries, const Keys
   float* partial = nullptr;
   float2* states = nullptr;
   if (splits > 1) {
-    partial = scratch(rows * splits * (size + 2));
+    partial = scratch(rows * splits * (size + 2) + 1);
     // After an even number of floats, so that pairs of them are aligned.
     states = reinterpret_cast<float2*>(partial + divide_up<std::int64_t>(rows * splits * size, 2) * 2);
   }
   launch("attention was started", stream(), dim3(blocks(n_tokens), grid_heads, blocks(splits)), kSplitThreads,
-         split_shared_bytes(size, vector), vector == 4 ? attend_split<4> : attend_split<1>, heads,
-         out.data<float>(), partial, states);
+         split_shared_bytes(size, vector),
+         vector == kVector ? attend_split<kVector, Stored> : attend_split<1, Stored>, heads, out, partial,
+         states);
   if (splits > 1) {
     launch("attention was combined", stream(), dim3(blocks(n_tokens), grid_heads), kSplitThreads, 0,
-           combine_splits, partial, states, static_cast<int>(splits), size, out.data<float>());
+           combine_splits, partial, states, static_cast<int>(splits), size, out);
   }
+}
+
+void CudaDevice::attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
+                           int n_head, Tensor& out) {
+  if (listed(Operation::kAttention, batch, queries, keys_values, n_head, out)) return;
+  cuda::with_type(keys_values.keys.dtype(), keys_values.keys.data<void>(), [&](auto* keys) {
+    attend(batch, queries.data<float>(), keys, static_cast<decltype(keys)>(keys_values.values.data<void>()),
+           keys_values.keys.shape(), out.data<float>());
+  });
 }
 
 }  // namespace staircase

@@ -42,6 +42,7 @@ void copy_positions(cudaStream_t stream, const Tensor& from, std::int64_t from_f
 
 void CudaDevice::copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
                                 std::int64_t to_first) {
+  if (listed(Operation::kCopyPositions, from, from_first, count, to, to_first)) return;
   const auto aligned = [](const Tensor& tensor) {
     return reinterpret_cast<std::uintptr_t>(tensor.data<void>()) % sizeof(float4) == 0;
   };

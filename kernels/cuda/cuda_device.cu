@@ -10,15 +10,35 @@ namespace {
 
 using cuda::check;
 
-/// The oldest GPUs that the kernels are compiled for: Turing.
-constexpr int kOldestMajor = 7, kOldestMinor = 5;
-
-/// "1.50 GB"
-std::string gigabytes(std::size_t bytes) {
+/// "1.50 GB", "23.4 MB"
+std::string size_in_words(std::size_t bytes) {
+  const double size = static_cast<double>(bytes);
   char text[32];
-  std::snprintf(text, sizeof text, "%.2f GB", static_cast<double>(bytes) * 1e-9);
+  std::snprintf(text, sizeof text, size < 1e9 ? "%.1f MB" : "%.2f GB",
+                size < 1e9 ? size * 1e-6 : size * 1e-9);
   return text;
 }
+
+/// "12.4", from a number as CUDA counts its versions.
+std::string cuda_version(int number) {
+  return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+}
+
+/// What the kernels were compiled for, 750 for compute capability 7.5: nvcc says it.
+constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
+
+/// "7.5, 8.0, 9.0"
+std::string architectures() {
+  std::string text;
+  for (const int architecture : kArchitectures) {
+    if (!text.empty()) text += ", ";
+    text += std::to_string(architecture / 100) + "." + std::to_string(architecture / 10 % 10);
+  }
+  return text;
+}
+
+/// Does nothing; a GPU that can run it can run the other kernels as well.
+__global__ void probe() {}
 
 /// Selects the first GPU, or throws a sentence that says why there is none to use.
 cudaDeviceProp select_gpu() {
@@ -28,9 +48,9 @@ cudaDeviceProp select_gpu() {
   }
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaErrorInsufficientDriver) {
-    throw std::runtime_error("the NVIDIA driver knows CUDA up to version " + std::to_string(driver / 1000) +
-                             "." + std::to_string(driver % 1000 / 10) +
-                             ", which is too old for this program");
+    throw std::runtime_error("the NVIDIA driver knows CUDA up to version " + cuda_version(driver) +
+                             ", and this program was built with " + cuda_version(CUDART_VERSION) +
+                             ": it needs a newer driver, or a build with an older toolkit");
   }
   if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0)) {
     throw std::runtime_error("the NVIDIA driver finds no GPU");
@@ -38,12 +58,17 @@ cudaDeviceProp select_gpu() {
   check(status, "it was looked for");
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, 0), "it was asked for its properties");
-  if (properties.major * 10 + properties.minor < kOldestMajor * 10 + kOldestMinor) {
+  check(cudaSetDevice(0), "it was selected");
+  cudaFuncAttributes attributes{};
+  const cudaError_t usable = cudaFuncGetAttributes(&attributes, probe);
+  if (usable == cudaErrorNoKernelImageForDevice || usable == cudaErrorInvalidDeviceFunction ||
+      usable == cudaErrorUnsupportedPtxVersion) {
     throw std::runtime_error("the GPU " + std::string(properties.name) + " has compute capability " +
                              std::to_string(properties.major) + "." + std::to_string(properties.minor) +
-                             ", which is too old: 7.5 or newer is needed");
+                             ", and this program was built for " + architectures() +
+                             ": the build option gpu_arch chooses others");
   }
-  check(cudaSetDevice(0), "it was selected");
+  check(usable, "the program was loaded");
   return properties;
 }
 
@@ -55,17 +80,20 @@ std::unique_ptr<Device> make_cuda_device() {
 
 CudaDevice::CudaDevice() {
   const cudaDeviceProp properties = select_gpu();
-  description_ = std::string(properties.name) + ", " + gigabytes(properties.totalGlobalMem);
+  description_ = std::string(properties.name) + ", " + size_in_words(properties.totalGlobalMem);
   multiprocessors_ = properties.multiProcessorCount;
+  has_bfloat16_ = properties.major >= 8;
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "it was started");
   stream_.reset(stream);
   cublasHandle_t handle = nullptr;
-  if (cublasCreate(&handle) != CUBLAS_STATUS_SUCCESS ||
-      cublasSetStream(handle, stream) != CUBLAS_STATUS_SUCCESS) {
-    throw std::runtime_error("cuBLAS does not start on the GPU " + std::string(properties.name));
-  }
+  check(cublasCreate(&handle), "cuBLAS was started");
   cublas_.reset(handle);
+  check(cublasSetStream(handle, stream), "cuBLAS was started");
+  // What NVIDIA advises for its newest GPUs. Memory of cuBLAS's own would be allocated in the middle of a
+  // graph.
+  workspace_ = allocate(DType::kFloat32, {std::int64_t{8} << 20});
+  check(cublasSetWorkspace(handle, workspace_.data<void>(), workspace_.bytes()), "cuBLAS was started");
 }
 
 Tensor CudaDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
@@ -77,21 +105,23 @@ Tensor CudaDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
     cudaGetLastError();  // this error is told here and not again
     std::size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "it was asked for its free memory");
-    throw std::runtime_error("the GPU has too little memory: " + gigabytes(bytes) + " were asked for, " +
-                             gigabytes(free) + " of " + gigabytes(total) + " are free");
+    throw std::runtime_error("the GPU has too little memory: " + size_in_words(bytes) + " were asked for, " +
+                             size_in_words(free) + " of " + size_in_words(total) + " are free");
   }
   check(status, "memory was asked for");
-  // A lost GPU fails here too, and its memory is gone anyway.
+  // What cudaFree says does not matter: it fails when the GPU is lost, and then its memory is gone anyway.
   return Tensor(dtype, std::move(shape), std::shared_ptr<void>(memory, [](void* m) { cudaFree(m); }));
 }
 
 void CudaDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& destination) {
+  check_not_running();
   check(cudaMemcpyAsync(destination.data<void>(), source.data(), source.size_bytes(), cudaMemcpyHostToDevice,
                         stream()),
         "data was copied to it");
 }
 
 void CudaDevice::copy_to_host(const Tensor& source, std::span<float> destination) {
+  check_not_running();
   check(cudaMemcpyAsync(destination.data(), source.data<void>(), destination.size_bytes(),
                         cudaMemcpyDeviceToHost, stream()),
         "results were copied from it");
@@ -99,12 +129,12 @@ void CudaDevice::copy_to_host(const Tensor& source, std::span<float> destination
   check(cudaStreamSynchronize(stream()), "it computed");
 }
 
-float* CudaDevice::scratch(std::int64_t floats) {
-  if (scratch_.size() < floats) {
-    scratch_ = Tensor();
-    scratch_ = allocate(DType::kFloat32, {floats});
+float* CudaDevice::grown(Tensor& memory, std::int64_t floats) {
+  if (memory.size() < floats) {
+    memory = Tensor();
+    memory = allocate(DType::kFloat32, {floats});
   }
-  return scratch_.data<float>();
+  return memory.data<float>();
 }
 
 }  // namespace staircase

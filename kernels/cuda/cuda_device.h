@@ -5,10 +5,13 @@
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 
+#include "kernels/cuda/operation_list.h"
 #include "kernels/device.h"
 
 namespace staircase {
@@ -27,6 +30,8 @@ class CudaDevice final : public Device {
   void copy_to_host(const Tensor& source, std::span<float> destination) override;
   Tensor load(const HostArray& array) override;
   Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) override;
+
+  void run(const std::function<void()>& work) override;
 
   void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                  Tensor& out) override;
@@ -51,20 +56,66 @@ class CudaDevice final : public Device {
     void operator()(cublasHandle_t handle) const { cublasDestroy(handle); }
   };
 
+  struct DestroyGraph {
+    void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+  };
+  /// Work that run() has seen.
+  struct Recording {
+    int times = 0;
+    std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, DestroyGraph> graph;  // from the second time on
+  };
+
   cudaStream_t stream() const { return stream_.get(); }
+
+  enum class Operation {
+    kEmbedding,
+    kLayerNorm,
+    kLinear,
+    kQueryKeyValue,
+    kAttention,
+    kCopyPositions,
+    kGatherRows,
+    kArgmax
+  };
+
+  /// The first line of every operation: true while run() only lists them, and then there is nothing to do.
+  template <typename... Arguments>
+  bool listed(Operation operation, const Arguments&... arguments) {
+    if (!list_) return false;
+    list_->add(operation);
+    (list_->add(arguments), ...);
+    return true;
+  }
+
+  /// Copies from and to the host call it.
+  void check_not_running() const {
+    if (running_) throw std::logic_error("a copy from or to the host stands between operations of a run");
+  }
+
+  /// `attention`, with the C++ type that keys and values are stored in.
+  template <typename Stored>
+  void attend(const Batch& batch, const float* queries, const Stored* keys, const Stored* values,
+              const std::vector<std::int64_t>& shape, float* out);
 
   /// out = x Wᵀ + keep · out through cuBLAS. x [rows, in], weight [out_features, in], out [rows,
   /// out_features].
-  void product(const float* x, std::int64_t rows, const Weight& weight, float keep, float* out);
+  void product(const Tensor& x, const Weight& weight, float keep, float* out);
 
   /// Memory for intermediate results of an operation, kept from call to call.
-  float* scratch(std::int64_t floats);
+  float* scratch(std::int64_t floats) { return grown(scratch_, floats); }
+  float* grown(Tensor& memory, std::int64_t floats);
 
   std::string description_;
   int multiprocessors_ = 0;
+  bool has_bfloat16_ = true;
   std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream> stream_;
   std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, DestroyCublas> cublas_;
   Tensor scratch_;
+  Tensor narrowed_;   // the rows that cuBLAS multiplies, in the type of the weights
+  Tensor workspace_;  // of cuBLAS
+  bool running_ = false;
+  std::optional<cuda::OperationList> list_;  // what the work asks for, while run() lists it
+  std::map<cuda::OperationList, Recording> recordings_;
 };
 
 }  // namespace staircase

@@ -1,9 +1,11 @@
-// What several kernels share on the device: vector loads, sums over a warp or a block, and where a token of a
-// batch belongs.
+// What several kernels share on the device: vector loads, the 16-bit formats, sums over a warp or a block,
+// and where a token of a batch belongs.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+#include <type_traits>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/device.h"
@@ -36,6 +38,30 @@ __device__ __forceinline__ float widen(__half x) {
 }
 __device__ __forceinline__ float widen(__nv_bfloat16 x) {
   return __bfloat162float(x);
+}
+
+/// Rounds to the nearest, of two equally near to the even one.
+template <typename Stored>
+__device__ __forceinline__ Stored narrow(float x) {
+  if constexpr (std::is_same_v<Stored, __half>) {
+    return __float2half_rn(x);
+  } else if constexpr (std::is_same_v<Stored, __nv_bfloat16>) {
+    return __float2bfloat16_rn(x);
+  } else {
+    return x;
+  }
+}
+
+/// Calls use(data) with the pointer to the C++ type that stands for `dtype`: float, __half or __nv_bfloat16.
+template <typename Use>
+void with_type(DType dtype, void* data, const Use& use) {
+  if (dtype == DType::kFloat16) {
+    use(static_cast<__half*>(data));
+  } else if (dtype == DType::kBFloat16) {
+    use(static_cast<__nv_bfloat16*>(data));
+  } else {
+    use(static_cast<float*>(data));
+  }
 }
 
 // ── Sums ──

@@ -1,8 +1,8 @@
 // embedding: out[t] = token_table[tokens[t]] + position_table[position of t].
 //
 // token_table [vocab_size, n_embd], position_table [n_positions, n_embd], out [n_tokens, n_embd]. 12 · n_embd
-// bytes for each token, one addition for each element: limited by bandwidth, and for a few tokens by the time
-// that a launch takes.
+// bytes for each token (10 with a table in 16 bits), one addition for each element: limited by bandwidth, and
+// for a few tokens by the time that a launch takes.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/device_functions.cuh"
 
@@ -31,10 +31,13 @@ __global__ __launch_bounds__(kEmbeddingThreads) void embed(Sequences sequences, 
 
 void CudaDevice::embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                            Tensor& out) {
-  cuda::launch("embedding was started", stream(), cuda::blocks(batch.n_tokens()), cuda::kEmbeddingThreads, 0,
-               cuda::embed<float>, cuda::Sequences(batch), batch.tokens.data<std::int32_t>(),
-               token_table.packed.data<float>(), position_table.data<float>(), static_cast<int>(out.dim(1)),
-               out.data<float>());
+  if (listed(Operation::kEmbedding, batch, token_table, position_table, out)) return;
+  cuda::with_type(token_table.packed.dtype(), token_table.packed.data<void>(), [&](const auto* table) {
+    using Stored = std::remove_cvref_t<decltype(*table)>;
+    cuda::launch("embedding was started", stream(), cuda::blocks(batch.n_tokens()), cuda::kEmbeddingThreads,
+                 0, cuda::embed<Stored>, cuda::Sequences(batch), batch.tokens.data<std::int32_t>(), table,
+                 position_table.data<float>(), static_cast<int>(out.dim(1)), out.data<float>());
+  });
 }
 
 }  // namespace staircase

@@ -1,19 +1,21 @@
 // linear and query_key_value: out = epilogue(x W + b).
 //
 // x [rows, in], W as [out, in], out [rows, out]. 2 · rows · in · out operations; the weights are read once, 4
-// · in · out bytes.
+// · in · out bytes, or half of that when they are kept in 16 bits.
 //
 // A few rows (decoding, or the verification of a handful of drafts) are limited by the bandwidth at which the
 // weights come from memory: a kernel of our own, in which each warp reads the weights of one output, or a
-// few, from front to back, 16 bytes a lane. What is done to a result on its way out (bias, GELU, residual,
-// its place in the cache) costs nothing there.
+// few, from front to back, 16 bytes a lane. Weights in 16 bits are widened in registers: all arithmetic is in
+// float32. What is done to a result on its way out (bias, GELU, residual, its place in the cache) costs
+// nothing there.
 //
 // Many rows (prefill) are limited by arithmetic: cuBLAS multiplies, and a small kernel, limited by bandwidth,
-// finishes its results in place.
+// finishes its results in place. The tensor cores behind cuBLAS take two matrices of one type, so with 16-bit
+// weights x is rounded to their type first; the sums are in float32.
 #include <algorithm>
 
+#include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/device_functions.cuh"
 
 namespace staircase {
 namespace cuda {
@@ -43,14 +45,27 @@ struct StoreRow {
   }
 };
 
+/// memory[place] = value, rounded to nearest even where the type is narrower. A branch that all threads take
+/// alike, once a result: cheaper than a kernel of its own for every type.
+__device__ __forceinline__ void store_as(DType dtype, void* memory, std::int64_t place, float value) {
+  if (dtype == DType::kFloat16) {
+    static_cast<__half*>(memory)[place] = narrow<__half>(value);
+  } else if (dtype == DType::kBFloat16) {
+    static_cast<__nv_bfloat16*>(memory)[place] = narrow<__nv_bfloat16>(value);
+  } else {
+    static_cast<float*>(memory)[place] = value;
+  }
+}
+
 /// Where `query_key_value` puts its results: a row is a token, and its columns are [q | k | v].
 struct StoreQueryKeyValue {
   const float* bias;  ///< [3 width]
   Sequences sequences;
   int width, head_size;
   std::int64_t capacity;
-  float* queries;        ///< [n_tokens, width]
-  float *keys, *values;  ///< [n_rows, n_head, capacity, head_size]
+  float* queries;       ///< [n_tokens, width]
+  DType stored;         ///< the type of keys and values
+  void *keys, *values;  ///< [n_rows, n_head, capacity, head_size]
 
   __device__ void operator()(int row, int column, float product) const {
     const float value = product + bias[column];
@@ -64,7 +79,7 @@ struct StoreQueryKeyValue {
     const std::int64_t place =
         ((static_cast<std::int64_t>(sequence) * n_head + head) * capacity + position) * head_size +
         feature % head_size;
-    (part == 1 ? keys : values)[place] = value;
+    store_as(stored, part == 1 ? keys : values, place, value);
   }
 };
 
@@ -124,12 +139,13 @@ __global__ __launch_bounds__(kLinearThreads) void finish(const float* products, 
   if (column < width) store(row, column, products[static_cast<std::int64_t>(row) * width + column]);
 }
 
-template <int kRows, int kOutputs, int kVector, typename Store>
-void launch_few_rows(const Tensor& x, const Weight& weight, const Store& store, cudaStream_t stream) {
+template <int kRows, int kOutputs, int kVector, typename Stored, typename Store>
+void launch_few_rows(const Tensor& x, const Weight& weight, const Stored* weights, const Store& store,
+                     cudaStream_t stream) {
   const std::int64_t outputs_per_block = kLinearThreads / kWarp * kOutputs;
   launch("linear was started", stream, blocks(divide_up(weight.out_features, outputs_per_block)),
-         kLinearThreads, 0, multiply_few_rows<kRows, kOutputs, kVector, float, Store>, x.data<float>(),
-         weight.packed.data<float>(), static_cast<int>(x.dim(0)), static_cast<int>(weight.in_features),
+         kLinearThreads, 0, multiply_few_rows<kRows, kOutputs, kVector, Stored, Store>, x.data<float>(),
+         weights, static_cast<int>(x.dim(0)), static_cast<int>(weight.in_features),
          static_cast<int>(weight.out_features), store);
 }
 
@@ -137,18 +153,21 @@ void launch_few_rows(const Tensor& x, const Weight& weight, const Store& store, 
 /// from the cache again and again, are used more often.
 template <typename Store>
 void few_rows(const Tensor& x, const Weight& weight, const Store& store, cudaStream_t stream) {
-  const std::int64_t rows = x.dim(0);
-  if (weight.in_features % 4 != 0) {
-    launch_few_rows<8, 1, 1>(x, weight, store, stream);  // rows of W are not aligned to 16 bytes
-  } else if (rows <= 1) {
-    launch_few_rows<1, 1, 4>(x, weight, store, stream);
-  } else if (rows <= 2) {
-    launch_few_rows<2, 1, 4>(x, weight, store, stream);
-  } else if (rows <= 4) {
-    launch_few_rows<4, 2, 4>(x, weight, store, stream);
-  } else {
-    launch_few_rows<8, 2, 4>(x, weight, store, stream);
-  }
+  with_type(weight.packed.dtype(), weight.packed.data<void>(), [&](const auto* weights) {
+    constexpr int kVector = 16 / sizeof(*weights);  // 16 bytes
+    const std::int64_t rows = x.dim(0);
+    if (weight.in_features % kVector != 0) {
+      launch_few_rows<8, 1, 1>(x, weight, weights, store, stream);  // rows of W are not aligned to 16 bytes
+    } else if (rows <= 1) {
+      launch_few_rows<1, 1, kVector>(x, weight, weights, store, stream);
+    } else if (rows <= 2) {
+      launch_few_rows<2, 1, kVector>(x, weight, weights, store, stream);
+    } else if (rows <= 4) {
+      launch_few_rows<4, 2, kVector>(x, weight, weights, store, stream);
+    } else {
+      launch_few_rows<8, 2, kVector>(x, weight, weights, store, stream);
+    }
+  });
 }
 
 template <typename Store>
@@ -161,23 +180,31 @@ void launch_finish(const float* products, std::int64_t rows, std::int64_t width,
 
 }  // namespace cuda
 
-void CudaDevice::product(const float* x, std::int64_t rows, const Weight& weight, float keep, float* out) {
+void CudaDevice::product(const Tensor& x, const Weight& weight, float keep, float* out) {
+  const std::int64_t rows = x.dim(0);
   const int in = static_cast<int>(weight.in_features), columns = static_cast<int>(weight.out_features);
   const float one = 1.0f;
+  cudaDataType_t type = CUDA_R_32F;
+  const void* left = x.data<void>();
+  if (weight.packed.dtype() != DType::kFloat32) {
+    type = weight.packed.dtype() == DType::kFloat16 ? CUDA_R_16F : CUDA_R_16BF;
+    float* const memory = grown(narrowed_, cuda::divide_up<std::int64_t>(rows * in, 2));
+    cuda::with_type(weight.packed.dtype(), memory, [&](auto* narrowed) {
+      cuda::launch_convert(x.data<const float>(), rows * in, narrowed, stream());
+    });
+    left = memory;
+  }
   // cuBLAS counts its matrices by columns, so what it sees are the transposes: outᵀ = W xᵀ, with W given as
   // its transpose.
-  const cublasStatus_t status =
-      cublasGemmEx(cublas_.get(), CUBLAS_OP_T, CUBLAS_OP_N, columns, static_cast<int>(rows), in, &one,
-                   weight.packed.data<float>(), CUDA_R_32F, in, x, CUDA_R_32F, in, &keep, out, CUDA_R_32F,
-                   columns, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
-  if (status != CUBLAS_STATUS_SUCCESS) {
-    throw std::runtime_error("the GPU failed while cuBLAS multiplied matrices: status " +
-                             std::to_string(static_cast<int>(status)));
-  }
+  cuda::check(cublasGemmEx(cublas_.get(), CUBLAS_OP_T, CUBLAS_OP_N, columns, static_cast<int>(rows), in, &one,
+                           weight.packed.data<void>(), type, in, left, type, in, &keep, out, CUDA_R_32F,
+                           columns, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+              "cuBLAS multiplied matrices");
 }
 
 void CudaDevice::linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
                         Tensor& out) {
+  if (listed(Operation::kLinear, x, weight, bias, epilogue, out)) return;
   const std::int64_t rows = x.dim(0), width = weight.out_features;
   if (rows == 0) return;
   cuda::StoreRow store{bias.data<float>(), epilogue, static_cast<int>(width), out.data<float>()};
@@ -186,7 +213,7 @@ void CudaDevice::linear(const Tensor& x, const Weight& weight, const Tensor& bia
     return;
   }
   // cuBLAS itself adds to what is there.
-  product(x.data<float>(), rows, weight, epilogue == Epilogue::kAdd ? 1.0f : 0.0f, out.data<float>());
+  product(x, weight, epilogue == Epilogue::kAdd ? 1.0f : 0.0f, out.data<float>());
   if (epilogue == Epilogue::kAdd) store.epilogue = Epilogue::kStore;
   if (store.epilogue == Epilogue::kStore && store.bias == nullptr) return;
   cuda::launch_finish(out.data<float>(), rows, width, store, stream());
@@ -194,6 +221,7 @@ void CudaDevice::linear(const Tensor& x, const Weight& weight, const Tensor& bia
 
 void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const Weight& weight,
                                  const Tensor& bias, Tensor& queries, KeysValues& keys_values) {
+  if (listed(Operation::kQueryKeyValue, batch, x, weight, bias, queries, keys_values)) return;
   const std::int64_t rows = x.dim(0), width = weight.out_features / 3;
   if (rows == 0) return;
   const cuda::StoreQueryKeyValue store{bias.data<float>(),
@@ -202,14 +230,15 @@ void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const Weig
                                        static_cast<int>(keys_values.keys.dim(3)),
                                        keys_values.keys.dim(2),
                                        queries.data<float>(),
-                                       keys_values.keys.data<float>(),
-                                       keys_values.values.data<float>()};
+                                       keys_values.keys.dtype(),
+                                       keys_values.keys.data<void>(),
+                                       keys_values.values.data<void>()};
   if (rows <= cuda::kFewRows) {
     cuda::few_rows(x, weight, store, stream());
     return;
   }
   float* const products = scratch(rows * 3 * width);
-  product(x.data<float>(), rows, weight, 0.0f, products);
+  product(x, weight, 0.0f, products);
   cuda::launch_finish(products, rows, 3 * width, store, stream());
 }
 

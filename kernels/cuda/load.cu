@@ -1,12 +1,12 @@
 // load and load_weight: from the bytes of a file to tensors on the GPU.
 //
-// The bytes cross the bus as they are stored, in pieces of up to 32 MiB, and are widened (and transposed, for
-// the layers that GPT-2 stores as [in, out]) on the GPU: each element is read and written there once, at the
-// bandwidth of its memory, which is some hundred times that of the bus, the limit here.
+// The bytes cross the bus as they are stored, in pieces of up to 32 MiB, and are converted (and transposed,
+// for the layers that GPT-2 stores as [in, out]) on the GPU: each element is read and written there once, at
+// the bandwidth of its memory, which is some hundred times that of the bus, the limit here.
 #include <algorithm>
 
+#include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/device_functions.cuh"
 
 namespace staircase {
 namespace cuda {
@@ -15,23 +15,17 @@ constexpr int kLoadThreads = 256;
 constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;
 constexpr std::int64_t kMostRows = 1 << 20;  // so that a grid of tiles stays within its limit of 65535
 
-/// to[i] = from[i]
-template <typename Stored>
-__global__ __launch_bounds__(kLoadThreads) void convert(const Stored* from, std::int64_t count, float* to) {
-  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kLoadThreads + threadIdx.x;
-  if (i < count) to[i] = widen(from[i]);
-}
-
 constexpr int kTile = 32, kTileRows = kLoadThreads / kTile;
 
 /// to[column, row] = from[row, column] for from [rows, columns]; neighbouring rows of `to` lie `stride`
 /// elements apart.
 ///
-/// A block turns a tile of 32 × 32 in shared memory, so that both its reads and its writes are rows of 128
-/// bytes. The tile's rows are one element longer: a column of it then lies in 32 different memory banks.
-template <typename Stored>
-__global__ __launch_bounds__(kLoadThreads) void transpose(const Stored* from, int rows, int columns,
-                                                          std::int64_t stride, float* to) {
+/// A block turns a tile of 32 × 32 in shared memory, so that both its reads and its writes are rows of 32
+/// neighbouring elements. The tile's rows are one element longer: a column of it then lies in 32 different
+/// memory banks.
+template <typename From, typename To>
+__global__ __launch_bounds__(kLoadThreads) void transpose(const From* from, int rows, int columns,
+                                                          std::int64_t stride, To* to) {
   __shared__ float tile[kTile][kTile + 1];
   const int x = static_cast<int>(threadIdx.x) % kTile, y = static_cast<int>(threadIdx.x) / kTile;
   const int first_column = static_cast<int>(blockIdx.x) * kTile,
@@ -45,19 +39,7 @@ __global__ __launch_bounds__(kLoadThreads) void transpose(const Stored* from, in
   __syncthreads();
   for (int c = y; c < kTile; c += kTileRows) {
     const int row = first_row + x, column = first_column + c;
-    if (row < rows && column < columns) to[column * stride + row] = tile[x][c];
-  }
-}
-
-/// Calls use(pointer) with a pointer to the C++ type that stands for `dtype`.
-template <typename Use>
-void with_type(DType dtype, const void* data, const Use& use) {
-  if (dtype == DType::kFloat16) {
-    use(static_cast<const __half*>(data));
-  } else if (dtype == DType::kBFloat16) {
-    use(static_cast<const __nv_bfloat16*>(data));
-  } else {
-    use(static_cast<const float*>(data));
+    if (row < rows && column < columns) to[column * stride + row] = narrow<To>(tile[x][c]);
   }
 }
 
@@ -82,10 +64,15 @@ std::int64_t staging_floats(const HostArray& array) {
   return divide_up<std::int64_t>(bytes, sizeof(float));
 }
 
-template <typename Stored>
-void launch_convert(const Stored* from, std::int64_t count, float* to, cudaStream_t stream) {
-  launch("weights were converted", stream, blocks(divide_up<std::int64_t>(count, kLoadThreads)), kLoadThreads,
-         0, convert<Stored>, from, count, to);
+/// Writes `rows` rows of the file, [rows, columns] from row `first` of `in_features` on, as columns of
+/// `packed`.
+template <typename From, typename To>
+void launch_transpose(const From* from, std::int64_t rows, std::int64_t columns, std::int64_t first,
+                      std::int64_t in_features, To* packed, cudaStream_t stream) {
+  const dim3 grid(blocks(divide_up<std::int64_t>(columns, kTile)),
+                  blocks(divide_up<std::int64_t>(rows, kTile)));
+  launch("weights were transposed", stream, grid, kLoadThreads, 0, transpose<From, To>, from,
+         static_cast<int>(rows), static_cast<int>(columns), in_features, packed + first);
 }
 
 }  // namespace cuda
@@ -103,27 +90,26 @@ Tensor CudaDevice::load(const HostArray& array) {
 }
 
 Weight CudaDevice::load_weight(const HostArray& matrix, WeightOrder order, DType dtype) {
-  if (dtype != DType::kFloat32) throw std::invalid_argument("the GPU keeps weights in float32 only");
+  if (dtype == DType::kBFloat16 && !has_bfloat16_) {
+    throw std::runtime_error(
+        "this GPU multiplies no bfloat16, which takes compute capability 8.0 or newer; float16 is as small");
+  }
   const bool input_first = order == WeightOrder::kInputFirst;
   Weight weight;
   weight.in_features = input_first ? matrix.rows : matrix.columns;
   weight.out_features = input_first ? matrix.columns : matrix.rows;
   weight.packed = allocate(dtype, {weight.out_features, weight.in_features});
-  float* const packed = weight.packed.data<float>();
-  cuda::in_pieces(matrix, scratch(cuda::staging_floats(matrix)), stream(),
-                  [&](const auto* piece, std::int64_t first, std::int64_t rows) {
-                    if (!input_first) {
-                      cuda::launch_convert(piece, rows * matrix.columns, packed + first * matrix.columns,
-                                           stream());
-                      return;
-                    }
-                    using Stored = std::remove_cvref_t<decltype(*piece)>;
-                    const dim3 grid(cuda::blocks(cuda::divide_up<std::int64_t>(matrix.columns, cuda::kTile)),
-                                    cuda::blocks(cuda::divide_up<std::int64_t>(rows, cuda::kTile)));
-                    cuda::launch("weights were transposed", stream(), grid, cuda::kLoadThreads, 0,
-                                 cuda::transpose<Stored>, piece, static_cast<int>(rows),
-                                 static_cast<int>(matrix.columns), matrix.rows, packed + first);
-                  });
+  cuda::with_type(dtype, weight.packed.data<void>(), [&](auto* packed) {
+    cuda::in_pieces(
+        matrix, scratch(cuda::staging_floats(matrix)), stream(),
+        [&](const auto* piece, std::int64_t first, std::int64_t rows) {
+          if (input_first) {
+            cuda::launch_transpose(piece, rows, matrix.columns, first, matrix.rows, packed, stream());
+          } else {
+            cuda::launch_convert(piece, rows * matrix.columns, packed + first * matrix.columns, stream());
+          }
+        });
+  });
   return weight;
 }
 

@@ -8,3 +8,4 @@
 #include "kernels/cuda/layer_norm.cu"
 #include "kernels/cuda/linear.cu"
 #include "kernels/cuda/load.cu"
+#include "kernels/cuda/run.cu"

@@ -1,10 +1,12 @@
 // What the emulated GPU says when it fails.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "kernels/device.h"
-#include "tests/cuda_emulation/emulation.h"
+#include "tests/cuda_emulation/include/cuda_runtime.h"
 
 namespace staircase {
 namespace {
@@ -21,20 +23,93 @@ std::string error_of(const Call& call) {
   return "no error";
 }
 
-TEST_CASE("a machine without a GPU is told apart") {
+/// Puts the settings back when a test ends.
+struct Restore {
+  cuda_emulation::Settings before = settings;
+  ~Restore() { settings = before; }
+};
+
+std::string error_of_starting() {
+  return error_of([] { make_cuda_device(); });
+}
+
+TEST_CASE("what a machine lacks to use its GPU is said") {
+  const Restore restore;
+  settings.driver_version = 0;
+  CHECK(error_of_starting() == "this machine has no NVIDIA driver");
+  settings.driver_version = 12040;
+  CHECK(error_of_starting() ==
+        "the NVIDIA driver knows CUDA up to version 12.4, and this program was built with 13.0: it needs a "
+        "newer driver, or a build with an older toolkit");
+  settings.driver_version = 13010;
   settings.devices = 0;
-  CHECK(error_of([] { make_cuda_device(); }) == "the NVIDIA driver finds no GPU");
+  CHECK(error_of_starting() == "the NVIDIA driver finds no GPU");
   settings.devices = 1;
+  settings.capability = 61;
+  CHECK(error_of_starting() ==
+        "the GPU emulated GPU has compute capability 6.1, and this program was built for 7.5, 8.0, 9.0: the "
+        "build option gpu_arch chooses others");
+  settings.capability = 75;
   CHECK(make_cuda_device()->description() == "emulated GPU, 8.59 GB");
 }
 
+TEST_CASE("a GPU without bfloat16 refuses weights in it and names what it has") {
+  const Restore restore;
+  const float value = 1.0f;
+  const HostArray matrix{&value, DType::kFloat32, 1, 1};
+  const auto load = [&](DType dtype) {
+    return error_of([&] { make_cuda_device()->load_weight(matrix, WeightOrder::kInputFirst, dtype); });
+  };
+  settings.capability = 75;
+  CHECK(load(DType::kBFloat16) ==
+        "this GPU multiplies no bfloat16, which takes compute capability 8.0 or newer; float16 is as small");
+  CHECK(load(DType::kFloat16) == "no error");
+  settings.capability = 80;
+  CHECK(load(DType::kBFloat16) == "no error");
+}
+
 TEST_CASE("out of memory names the sizes") {
+  const Restore restore;
   const auto device = make_cuda_device();
   settings.memory = 1'500'000'000;
+  const Tensor first = device->allocate(DType::kFloat16, {1000, 250'000});  // and 34 MB are cuBLAS's
   CHECK(error_of([&] {
           device->allocate(DType::kFloat32, {1000, 500'000});
-        }) == "the GPU has too little memory: 2.00 GB were asked for, 1.50 GB of 1.50 GB are free");
-  settings.memory = std::size_t{8} << 30;
+        }) == "the GPU has too little memory: 2.00 GB were asked for, 966.4 MB of 1.50 GB are free");
+}
+
+/// Loads a weight and multiplies a few rows and many; what a program does to a GPU from start to end.
+void use_gpu() {
+  const std::unique_ptr<Device> device = make_cuda_device();
+  const std::vector<float> values(24 * 24, 0.5f);
+  const Weight weight = device->load_weight({values.data(), DType::kFloat32, 24, 24},
+                                            WeightOrder::kInputFirst, DType::kFloat16);
+  for (const std::int64_t rows : {1, 20}) {
+    const Tensor x = device->load({values.data(), DType::kFloat32, rows, 24}).reshaped({rows, 24});
+    Tensor out = device->allocate(DType::kFloat32, {rows, 24});
+    device->linear(x, weight, Tensor(), Epilogue::kGelu, out);
+    std::vector<float> result(static_cast<std::size_t>(rows * 24));
+    device->copy_to_host(out, result);
+    CHECK(result[0] == doctest::Approx(6.0f));
+  }
+}
+
+TEST_CASE("a GPU that is lost at any moment is one sentence, and no memory stays behind") {
+  const Restore restore;
+  const std::size_t before = cuda_emulation::allocations.size();
+  int errors = 0;
+  for (int calls = 0; calls == 0 || settings.calls_until_lost == 0; ++calls) {
+    settings.calls_until_lost = calls;
+    const std::string error = error_of(use_gpu);
+    CAPTURE(calls);
+    CHECK(cuda_emulation::allocations.size() == before);
+    // Where only destructors meet the lost GPU, all results are there and nothing is wrong.
+    if (error == "no error") continue;
+    CHECK(error.starts_with("the GPU failed while "));
+    CHECK(std::count(error.begin(), error.end(), '\n') == 0);
+    ++errors;
+  }
+  CHECK(errors > 15);
 }
 
 }  // namespace

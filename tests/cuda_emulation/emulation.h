@@ -78,7 +78,12 @@ struct Settings {
   Order order = Order::kForward;  ///< in which blocks and the threads of a block run
   std::uint32_t seed = 1;         ///< of a random order
   int devices = 1;
+  int driver_version = 13000;                 ///< as CUDA counts; 0: there is no driver
+  int capability = 80;                        ///< compute capability, times ten
   std::size_t memory = std::size_t{8} << 30;  ///< of the device, in bytes
+  /// How many more calls of the runtime and of cuBLAS succeed before the GPU is lost; none fails by itself
+  /// when negative.
+  int calls_until_lost = -1;
 };
 inline Settings settings;
 

@@ -1,13 +1,20 @@
-// The whole model on the emulated GPU: the logits are those of transformers and of the CPU.
+// The whole model on the emulated GPU: the logits are those of transformers and of the CPU, and what fails is
+// one sentence and an exit status.
 #include "common/gpt2.h"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "bench/gpu.h"
+#include "bench/static_cache.h"
+#include "common/program.h"
 #include "common/safetensors.h"
 #include "tests/compare.h"
+#include "tests/cuda_emulation/include/cuda_runtime.h"
+#include "tests/temporary_folder.h"
 
 namespace staircase {
 namespace {
@@ -37,6 +44,32 @@ TEST_CASE("on the emulated GPU the logits are those of transformers") {
   CHECK(lengths >= 3);
 }
 
+TEST_CASE("on the emulated GPU 16-bit weights change the logits no more than they may") {
+  std::ifstream file(kSource / "tests/reference/logits.json");
+  const nlohmann::json cases = nlohmann::json::parse(file).at("cases");
+  const Safetensors tensors(kSource / "tests/reference/logits.safetensors");
+  const auto check = [&](DType dtype, double tolerance) {
+    Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
+    double largest = 0.0;
+    for (const auto& reference : cases) {
+      const auto tokens = reference.at("tokens").get<std::vector<int>>();
+      if (tokens.size() > 40) continue;  // shorter than nine tokens and longer: both kinds of product
+      const std::string name = reference.at("name").get<std::string>() + ".last_logits";
+      const StoredTensor* const stored = tensors.find(name);
+      REQUIRE(stored != nullptr);
+      std::vector<float> want(stored->bytes.size() / sizeof(float));
+      std::memcpy(want.data(), stored->bytes.data(), stored->bytes.size());
+      const std::span<const float> logits = model.next_logits(tokens);
+      const std::vector<float> got(logits.begin(), logits.end());
+      CHECK(difference(name, got, want, want.size(), tolerance) == "");
+      largest = std::max(largest, largest_difference<float>(got, want).largest);
+    }
+    MESSAGE(to_string(dtype), ": largest difference of a logit ", largest);
+  };
+  check(DType::kFloat16, 2e-2);
+  check(DType::kBFloat16, 1e-1);
+}
+
 TEST_CASE("on the emulated GPU a batch gives each sequence what it gets alone") {
   Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device());
   const std::vector<std::vector<int>> texts = {
@@ -51,6 +84,108 @@ TEST_CASE("on the emulated GPU a batch gives each sequence what it gets alone") 
                                  rows.begin() + static_cast<std::ptrdiff_t>((s + 1) * vocab_size));
     CHECK(difference("logits", got, std::vector<float>(alone.begin(), alone.end()), vocab_size, 1e-4) == "");
   }
+}
+
+TEST_CASE("on the emulated GPU decoding with a cache is done by graphs and gives what it gives without") {
+  Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device());
+  const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
+  std::vector<std::vector<float>> want;
+  for (std::size_t length = 1; length <= text.size(); ++length) {
+    const std::span<const float> logits = model.next_logits(std::span(text).first(length));
+    want.emplace_back(logits.begin(), logits.end());
+  }
+  // The second cache comes when the first one is gone, and may lie where that was.
+  for (int time = 0; time < 2; ++time) {
+    bench::StaticCache cache(model.device(), model.config());
+    const int before = cuda_emulation::graphs_launched;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const std::span<const float> logits = model.next_logits(std::span(text).subspan(i, 1), cache);
+      const std::vector<float> got(logits.begin(), logits.end());
+      CAPTURE(i);
+      CHECK(difference("logits", got, want[i], got.size(), 1e-4) == "");
+    }
+    CHECK(cuda_emulation::graphs_launched - before >= 7);
+  }
+}
+
+TEST_CASE("what tools/gpu-check measures is there and adds up") {
+  const nlohmann::json result = bench::measure_gpu({.model = kSource / "models/tales-6m",
+                                                    .dtype = DType::kFloat16,
+                                                    .prompt_tokens = 9,
+                                                    .batches = {1, 2},
+                                                    .new_tokens = 3,
+                                                    .rounds = 1,
+                                                    .copy_bytes = 1 << 20});
+  CHECK(result.at("dtype") == "float16");
+  CHECK(result.at("ttft_ms") > 0.0);
+  CHECK(result.at("copy_gb_per_s") > 0.0);
+  REQUIRE(result.at("decode").size() == 2);
+  for (const auto& decode : result.at("decode")) {
+    const double batch = decode.at("batch"), seconds = decode.at("ms_per_step").get<double>() / 1e3;
+    CHECK(decode.at("tokens_per_s").get<double>() == doctest::Approx(batch / seconds));
+    // 11.8 MB of weights, and a cache of some kB.
+    CHECK(decode.at("gb_per_s").get<double>() * seconds == doctest::Approx(0.0115).epsilon(0.05));
+  }
+}
+
+// ── What fails ──
+
+struct Ended {
+  int status;
+  std::string error;  ///< all of standard error
+};
+
+/// Runs a program of one token on the emulated GPU, and `before_computing` when the model is loaded.
+Ended run_program_on_gpu(const std::function<void()>& before_computing = [] {}) {
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder.path() / "error";
+  const std::string model = (kSource / "models/tales-6m").string();
+  const char* arguments[] = {"program",     "--device", "cuda",     "--model",
+                             model.c_str(), "--prompt", "Once upon"};
+  Program program("A test.");
+  std::fflush(stderr);
+  const int standard_error = dup(STDERR_FILENO);
+  std::freopen(file.c_str(), "w", stderr);
+  const int status = program.run(static_cast<int>(std::size(arguments)), const_cast<char**>(arguments),
+                                 [&](Gpt2& gpt2, const std::vector<int>& prompt, Output&) {
+                                   before_computing();
+                                   gpt2.next_logits(prompt);
+                                 });
+  std::fflush(stderr);
+  dup2(standard_error, STDERR_FILENO);
+  close(standard_error);
+  std::ifstream stream(file);
+  return {status, std::string(std::istreambuf_iterator<char>(stream), {})};
+}
+
+/// Checks that a program ends with status 1, a line that begins so and no memory left on the GPU.
+void check_ends_with(
+    const std::string& beginning, const std::function<void()>& before_computing = [] {}) {
+  const Ended ended = run_program_on_gpu(before_computing);
+  CAPTURE(ended.error);
+  CHECK(ended.status == 1);
+  CHECK(ended.error.starts_with("error: " + beginning));
+  CHECK(std::count(ended.error.begin(), ended.error.end(), '\n') == 1);
+  CHECK(cuda_emulation::allocations.empty());
+}
+
+TEST_CASE("a program on a GPU that fails ends with one sentence and status 1") {
+  const cuda_emulation::Settings before = cuda_emulation::settings;
+  auto& settings = cuda_emulation::settings;
+  CHECK(run_program_on_gpu().status == 0);
+  settings.devices = 0;
+  check_ends_with("--device cuda: the NVIDIA driver finds no GPU");
+  settings = before;
+  settings.memory = 36'000'000;
+  check_ends_with("the GPU has too little memory: 4.2 MB were asked for, 2.4 MB of 36.0 MB are free");
+  settings = before;
+  settings.calls_until_lost = 2;
+  check_ends_with("--device cuda: the GPU failed while cuBLAS was started");
+  settings.calls_until_lost = 10;
+  check_ends_with("the GPU failed while ");
+  settings = before;
+  check_ends_with("the GPU failed while ", [] { cuda_emulation::settings.calls_until_lost = 40; });
+  settings = before;
 }
 
 }  // namespace

@@ -10,9 +10,8 @@ namespace {
 struct Attention {
   std::vector<Sequence> sequences;
   std::size_t n_head, head_size;
-  std::size_t spare = 5;          // positions of capacity that no sequence needs
-  float scale = 1.0f;             // of queries and keys
-  DType dtype = DType::kFloat32;  // of keys and values
+  std::size_t spare = 5;  // positions of capacity that no sequence needs
+  float scale = 1.0f;     // of queries and keys
 
   std::size_t width = n_head * head_size, n_tokens = 0, capacity = spare;
   Values queries, keys, values;
@@ -45,8 +44,7 @@ struct Attention {
     const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(n_head),
                       static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(head_size)};
     Tensor out = result_tensor(device, {rows, columns});
-    const KeysValues keys_values{upload_as(dtype, device, cache, keys),
-                                 upload_as(dtype, device, cache, values)};
+    const KeysValues keys_values{upload(device, cache, keys), upload(device, cache, values)};
     device.attention(make_batch(device, sequences), upload(device, {rows, columns}, queries), keys_values,
                      static_cast<int>(n_head), out);
     return download(device, out);
@@ -78,19 +76,6 @@ TEST_CASE("attention agrees with its formula for every number and size of heads"
   }
   for (const std::size_t head_size : {64u, 65u, 79u, 80u, 96u, 128u, 200u}) {
     Attention(batch, 1, head_size).check(1e-6);
-  }
-}
-
-TEST_CASE("attention reads keys and values of 16 bits") {
-  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
-    for (const std::size_t head_size : {1u, 8u, 17u, 64u, 80u}) {
-      Attention attention({{0, 130}, {100, 1}, {7, 15}, {0, 16}}, 3, head_size);
-      for (Values* tensor : {&attention.keys, &attention.values}) {
-        for (float& value : *tensor) value = rounded(value, dtype);
-      }
-      attention.dtype = dtype;
-      attention.check(1e-6);
-    }
   }
 }
 

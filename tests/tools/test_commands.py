@@ -16,7 +16,7 @@ class Commands(unittest.TestCase):
         self.folder = Path(folder.name)
 
     def test_help(self):
-        for tool in ("setup", "demo", "run", "test", "download", "verify", "count-tests"):
+        for tool in ("setup", "demo", "run", "test", "download", "verify", "count-tests", "gpu-check"):
             with self.subTest(tool):
                 done = run(f"tools/{tool}", "--help")
                 self.assertEqual(done.returncode, 0, done.stderr)

@@ -1,57 +1,118 @@
 // Stands in for cuBLAS: the one product that is in use, as its definition reads.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-enum cublasStatus_t { CUBLAS_STATUS_SUCCESS = 0, CUBLAS_STATUS_INVALID_VALUE = 7 };
+#include <vector>
+
+enum cublasStatus_t {
+  CUBLAS_STATUS_SUCCESS = 0,
+  CUBLAS_STATUS_INVALID_VALUE = 7,
+  CUBLAS_STATUS_EXECUTION_FAILED = 13,
+  CUBLAS_STATUS_NOT_SUPPORTED = 15
+};
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
-enum cudaDataType_t { CUDA_R_32F };
+enum cudaDataType_t { CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F };
 enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT };
 
-using cublasHandle_t = struct CudaEmulationCublas*;
+inline const char* cublasGetStatusString(cublasStatus_t status) {
+  return status == CUBLAS_STATUS_EXECUTION_FAILED ? "the function failed to launch on the GPU"
+                                                  : "unsupported value or parameter";
+}
+
+namespace cuda_emulation {
+
+inline cublasStatus_t cublas_status_of_call() {
+  return gpu_is_lost() ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
+}
+
+}  // namespace cuda_emulation
+
+struct CudaEmulationCublas {
+  cudaStream_t stream = nullptr;
+  bool has_workspace = false;
+};
+using cublasHandle_t = CudaEmulationCublas*;
 
 inline cublasStatus_t cublasCreate(cublasHandle_t* handle) {
-  *handle = nullptr;
+  if (cuda_emulation::gpu_is_lost()) return CUBLAS_STATUS_EXECUTION_FAILED;
+  *handle = new CudaEmulationCublas;
   return CUBLAS_STATUS_SUCCESS;
 }
-inline cublasStatus_t cublasDestroy(cublasHandle_t) {
+inline cublasStatus_t cublasDestroy(cublasHandle_t handle) {
+  delete handle;
+  return cuda_emulation::cublas_status_of_call();
+}
+inline cublasStatus_t cublasSetStream(cublasHandle_t handle, cudaStream_t stream) {
+  *handle = {.stream = stream, .has_workspace = false};  // as it is written in cuBLAS's documentation
   return CUBLAS_STATUS_SUCCESS;
 }
-inline cublasStatus_t cublasSetStream(cublasHandle_t, cudaStream_t) {
+inline cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace, std::size_t bytes) {
+  handle->has_workspace = workspace != nullptr && bytes > 0;
   return CUBLAS_STATUS_SUCCESS;
 }
 
+namespace cuda_emulation {
+
+/// Rows of `width` elements, `stride` apart, as float32 without gaps.
+inline std::vector<float> widened(const void* from, cudaDataType_t type, int rows, int width, int stride) {
+  std::vector<float> values(static_cast<std::size_t>(rows) * static_cast<std::size_t>(width));
+  float* to = values.data();
+  for (std::ptrdiff_t row = 0; row < rows; ++row) {
+    for (std::ptrdiff_t i = row * stride; i < row * stride + width; ++i) {
+      *to++ = type == CUDA_R_16F    ? __half2float(static_cast<const __half*>(from)[i])
+              : type == CUDA_R_16BF ? __bfloat162float(static_cast<const __nv_bfloat16*>(from)[i])
+                                    : static_cast<const float*>(from)[i];
+    }
+  }
+  return values;
+}
+
+}  // namespace cuda_emulation
+
 /// C = alpha · op(A) op(B) + beta · C with op(A) [m, k], op(B) [k, n] and C [m, n], all stored by columns.
-inline cublasStatus_t cublasGemmEx(cublasHandle_t, cublasOperation_t a_operation,
+inline cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_operation,
                                    cublasOperation_t b_operation, int m, int n, int k, const void* alpha,
-                                   const void* a, cudaDataType_t, int a_stride, const void* b, cudaDataType_t,
-                                   int b_stride, const void* beta, void* c, cudaDataType_t, int c_stride,
-                                   cublasComputeType_t, cublasGemmAlgo_t) {
+                                   const void* a, cudaDataType_t a_type, int a_stride, const void* b,
+                                   cudaDataType_t b_type, int b_stride, const void* beta, void* c,
+                                   cudaDataType_t c_type, int c_stride, cublasComputeType_t,
+                                   cublasGemmAlgo_t) {
   // Only what is in use: there the elements that are multiplied with each other lie side by side in both
   // matrices.
   if (a_operation != CUBLAS_OP_T || b_operation != CUBLAS_OP_N || a_stride < k || b_stride < k ||
       c_stride < m) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  const float one = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
-  for (std::ptrdiff_t column = 0; column < n; ++column) {
-    const float* const right = static_cast<const float*>(b) + column * b_stride;
-    for (std::ptrdiff_t row = 0; row < m; ++row) {
-      const float* const left = static_cast<const float*>(a) + row * a_stride;
-      // Eight sums, so that the compiler may use vectors.
-      float sums[8] = {};
-      int i = 0;
-      for (; i + 8 <= k; i += 8) {
-        for (int j = 0; j < 8; ++j) sums[j] += left[i + j] * right[i + j];
+  // As the table of types in cuBLAS's documentation has it.
+  if (a_type != b_type || c_type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  // Without a workspace it would allocate one.
+  if (handle->stream->capturing != nullptr && !handle->has_workspace) return CUBLAS_STATUS_EXECUTION_FAILED;
+  if (cuda_emulation::gpu_is_lost()) return CUBLAS_STATUS_EXECUTION_FAILED;
+  const float factor = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
+  cuda_emulation::do_or_capture(handle->stream, [=] {
+    const std::vector<float> a_rows = cuda_emulation::widened(a, a_type, m, k, a_stride),
+                             b_rows = cuda_emulation::widened(b, b_type, n, k, b_stride);
+    for (std::ptrdiff_t column = 0; column < n; ++column) {
+      const float* const right = b_rows.data() + column * k;
+      for (std::ptrdiff_t row = 0; row < m; ++row) {
+        const float* const left = a_rows.data() + row * k;
+        // Eight sums, so that the compiler may use vectors.
+        float sums[8] = {};
+        int i = 0;
+        for (; i + 8 <= k; i += 8) {
+          for (int j = 0; j < 8; ++j) sums[j] += left[i + j] * right[i + j];
+        }
+        for (; i < k; ++i) sums[i % 8] += left[i] * right[i];
+        float sum = 0.0f;
+        for (const float s : sums) sum += s;
+        float& to = static_cast<float*>(c)[column * c_stride + row];
+        // As in cuBLAS, beta 0 means that C is not read.
+        to = factor * sum + (keep == 0.0f ? 0.0f : keep * to);
       }
-      for (; i < k; ++i) sums[i % 8] += left[i] * right[i];
-      float sum = 0.0f;
-      for (const float s : sums) sum += s;
-      float& to = static_cast<float*>(c)[column * c_stride + row];
-      // As in cuBLAS, beta 0 means that C is not read.
-      to = one * sum + (keep == 0.0f ? 0.0f : keep * to);
     }
-  }
+  });
   return CUBLAS_STATUS_SUCCESS;
 }

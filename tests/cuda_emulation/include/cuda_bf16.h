@@ -1,16 +1,16 @@
 // Stands in for CUDA's bfloat16: storage, and the conversions that are in use.
 #pragma once
 
-#include <cstdint>
-#include <cstring>
+#include "kernels/half.h"
 
 struct __nv_bfloat16 {
   std::uint16_t bits;
 };
 
 inline float __bfloat162float(__nv_bfloat16 x) {
-  const std::uint32_t wide = std::uint32_t{x.bits} << 16;
-  float value;
-  std::memcpy(&value, &wide, sizeof value);
-  return value;
+  return staircase::float32_from_bfloat16(x.bits);
+}
+
+inline __nv_bfloat16 __float2bfloat16_rn(float x) {
+  return {staircase::bfloat16_from_float32(x)};
 }

@@ -6,8 +6,11 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "tests/cuda_emulation/emulation.h"
 
@@ -46,16 +49,24 @@ inline float __int_as_float(int bits) {
 
 // ── Errors ──
 
+constexpr int CUDART_VERSION = 13000;
+#define __CUDA_ARCH_LIST__ 750, 800, 900
+
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
   cudaErrorMemoryAllocation = 2,
   cudaErrorInvalidConfiguration = 9,
   cudaErrorInsufficientDriver = 35,
+  cudaErrorDevicesUnavailable = 46,
+  cudaErrorInvalidDeviceFunction = 98,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
-  cudaErrorDevicesUnavailable = 46,
-  cudaErrorNoKernelImageForDevice = 209
+  cudaErrorNoKernelImageForDevice = 209,
+  cudaErrorECCUncorrectable = 214,
+  cudaErrorUnsupportedPtxVersion = 222,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901
 };
 
 inline const char* cudaGetErrorString(cudaError_t error) {
@@ -68,6 +79,10 @@ inline const char* cudaGetErrorString(cudaError_t error) {
       return "invalid configuration argument";
     case cudaErrorNoDevice:
       return "no CUDA-capable device is detected";
+    case cudaErrorECCUncorrectable:
+      return "uncorrectable ECC error encountered";
+    case cudaErrorStreamCaptureUnsupported:
+      return "operation not permitted when stream is capturing";
     default:
       return "invalid argument";
   }
@@ -76,6 +91,21 @@ inline const char* cudaGetErrorString(cudaError_t error) {
 inline cudaError_t cudaGetLastError() {
   return cudaSuccess;
 }
+
+namespace cuda_emulation {
+
+/// Counts a call of the runtime. A lost GPU stays lost.
+inline bool gpu_is_lost() {
+  if (settings.calls_until_lost <= 0) return settings.calls_until_lost == 0;
+  --settings.calls_until_lost;
+  return false;
+}
+
+inline cudaError_t status_of_call() {
+  return gpu_is_lost() ? cudaErrorECCUncorrectable : cudaSuccess;
+}
+
+}  // namespace cuda_emulation
 
 // ── Devices ──
 
@@ -86,11 +116,12 @@ struct cudaDeviceProp {
 };
 
 inline cudaError_t cudaDriverGetVersion(int* version) {
-  *version = 13000;
+  *version = cuda_emulation::settings.driver_version;
   return cudaSuccess;
 }
 
 inline cudaError_t cudaGetDeviceCount(int* count) {
+  if (cuda_emulation::settings.driver_version < CUDART_VERSION) return cudaErrorInsufficientDriver;
   *count = cuda_emulation::settings.devices;
   return *count > 0 ? cudaSuccess : cudaErrorNoDevice;
 }
@@ -102,8 +133,8 @@ inline cudaError_t cudaSetDevice(int device) {
 inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   *properties = {};
   std::snprintf(properties->name, sizeof properties->name, "emulated GPU");
-  properties->major = 7;
-  properties->minor = 5;
+  properties->major = cuda_emulation::settings.capability / 10;
+  properties->minor = cuda_emulation::settings.capability % 10;
   properties->multiProcessorCount = 3;
   properties->totalGlobalMem = cuda_emulation::settings.memory;
   properties->sharedMemPerBlock = 48 << 10;
@@ -112,7 +143,91 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
 }
 
 inline cudaError_t cudaDeviceSynchronize() {
+  return cuda_emulation::status_of_call();
+}
+
+// ── Graphs ──
+
+/// Launches in their order, each with its own copies of the arguments.
+struct CudaEmulationGraph {
+  std::vector<std::function<void()>> launches;
+};
+using cudaGraph_t = CudaEmulationGraph*;
+using cudaGraphExec_t = struct CudaEmulationExecutableGraph*;
+struct CudaEmulationExecutableGraph {
+  CudaEmulationGraph graph;
+};
+
+struct CudaEmulationStream {
+  cudaGraph_t capturing = nullptr;  ///< where launches go instead of being done
+};
+using cudaStream_t = CudaEmulationStream*;
+
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal };
+
+namespace cuda_emulation {
+
+inline int captures = 0;         ///< that have begun and not ended
+inline bool broken = false;      ///< such a capture, by a call that it forbids
+inline int graphs_launched = 0;  ///< since the program began
+
+/// Does `launch`, or puts it into the graph that the stream captures.
+inline void do_or_capture(cudaStream_t stream, std::function<void()> launch) {
+  if (stream != nullptr && stream->capturing != nullptr) {
+    stream->capturing->launches.push_back(std::move(launch));
+  } else {
+    launch();
+  }
+}
+
+/// Allocations, copies and waiting are forbidden while a stream captures, and break the capture.
+inline cudaError_t status_outside_of_graphs() {
+  if (captures == 0) return status_of_call();
+  broken = true;
+  return cudaErrorStreamCaptureUnsupported;
+}
+
+}  // namespace cuda_emulation
+
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  if (stream == nullptr || stream->capturing != nullptr) return cudaErrorInvalidValue;
+  stream->capturing = new CudaEmulationGraph;
+  ++cuda_emulation::captures;
+  cuda_emulation::broken = false;
   return cudaSuccess;
+}
+
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cuda_emulation::status_of_call();
+}
+
+inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  *graph = std::exchange(stream->capturing, nullptr);
+  --cuda_emulation::captures;
+  const cudaError_t status =
+      cuda_emulation::broken ? cudaErrorStreamCaptureInvalidated : cuda_emulation::status_of_call();
+  if (status != cudaSuccess) delete std::exchange(*graph, nullptr);
+  return status;
+}
+
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  *executable = new CudaEmulationExecutableGraph{*graph};
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t) {
+  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  ++cuda_emulation::graphs_launched;
+  for (const auto& launch : executable->graph.launches) launch();
+  return cudaSuccess;
+}
+
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete executable;
+  return cuda_emulation::status_of_call();
 }
 
 // ── Memory ──
@@ -131,6 +246,8 @@ inline std::size_t free_memory() {
 }  // namespace cuda_emulation
 
 inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
+  if (const cudaError_t status = cuda_emulation::status_outside_of_graphs(); status != cudaSuccess)
+    return status;
   if (bytes > cuda_emulation::free_memory()) return cudaErrorMemoryAllocation;
   if (bytes == 0) {
     *memory = nullptr;
@@ -146,7 +263,7 @@ inline cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
   if (cuda_emulation::allocations.erase(memory) == 0) return cudaErrorInvalidValue;
   std::free(memory);
-  return cudaSuccess;
+  return cuda_emulation::status_outside_of_graphs();
 }
 
 inline cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
@@ -164,23 +281,26 @@ enum cudaMemcpyKind {
 
 // ── Streams and events ──
 
-using cudaStream_t = struct CudaEmulationStream*;
 using cudaEvent_t = std::chrono::steady_clock::time_point*;
 constexpr unsigned cudaStreamNonBlocking = 1;
 
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
-  *stream = nullptr;
+  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  *stream = new CudaEmulationStream;
   return cudaSuccess;
 }
-inline cudaError_t cudaStreamDestroy(cudaStream_t) {
-  return cudaSuccess;
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cuda_emulation::status_of_call();
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  return cudaSuccess;
+  return cuda_emulation::status_outside_of_graphs();
 }
 
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                                    cudaStream_t) {
+  if (const cudaError_t status = cuda_emulation::status_outside_of_graphs(); status != cudaSuccess)
+    return status;
   if (bytes > 0) std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
@@ -224,6 +344,8 @@ struct cudaLaunchConfig_t {
   unsigned numAttrs = 0;
 };
 
+struct cudaFuncAttributes {};
+
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 
 namespace cuda_emulation {
@@ -241,6 +363,13 @@ cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int value) {
   return cudaSuccess;
 }
 
+template <typename Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel*) {
+  constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
+  return cuda_emulation::settings.capability * 10 < kArchitectures[0] ? cudaErrorNoKernelImageForDevice
+                                                                      : cuda_emulation::status_of_call();
+}
+
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
@@ -253,9 +382,12 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     return cudaErrorInvalidConfiguration;
   }
   if (config->dynamicSmemBytes > shared_limit) return cudaErrorInvalidValue;
+  if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
   // A kernel gets its own copies of the arguments; each thread may change its own.
   const std::tuple<Parameters...> values(std::forward<Arguments>(arguments)...);
-  cuda_emulation::processor.run_grid(grid, block, config->dynamicSmemBytes,
-                                     [&] { std::apply(kernel, values); });
+  cuda_emulation::do_or_capture(
+      config->stream, [kernel, values, grid, block, shared_bytes = config->dynamicSmemBytes] {
+        cuda_emulation::processor.run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, values); });
+      });
   return cudaSuccess;
 }

@@ -1,0 +1,98 @@
+"""One model in Hugging Face transformers on an NVIDIA GPU, for tools/gpu-check: eager, or compiled with a static cache.
+
+Greedy decoding is written out instead of calling generate(), so that the compiled step is all that is timed.
+"""
+
+import argparse
+import json
+import statistics
+import time
+
+import torch
+import transformers
+
+DECODE_PROMPT = 16  # as in bench/gpu.cpp
+
+
+def median_seconds(action, device, rounds):
+    """The median of `rounds` calls, after one to warm up."""
+    def timed():
+        if device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        action()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+    timed()
+    return statistics.median(timed() for _ in range(rounds))
+
+
+def some_tokens(count, vocab_size, batch=1):
+    return [[(i * 7919 + 13) % vocab_size for i in range(count)]] * batch
+
+
+def measure(arguments):
+    torch.set_grad_enabled(False)
+    transformers.logging.set_verbosity_error()
+    device = arguments.device
+    model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=getattr(torch, arguments.dtype))
+    model = model.eval().to(device)
+    vocab_size, compiled = model.config.vocab_size, arguments.compile
+    step_model = torch.compile(model, mode="reduce-overhead", fullgraph=True) if compiled else model
+
+    def new_cache(batch, length):
+        if not compiled:
+            return transformers.DynamicCache()
+        return transformers.StaticCache(config=model.config, max_batch_size=batch, max_cache_len=length, device=device,
+                                        dtype=model.dtype)
+
+    def forward(network, tokens, cache, position):
+        places = torch.arange(position, position + tokens.shape[1], device=device)
+        logits = network(tokens, past_key_values=cache, cache_position=places, position_ids=places[None],
+                         use_cache=True, logits_to_keep=1).logits
+        return logits[:, -1].argmax(-1, keepdim=True).clone()
+
+    prompt = torch.tensor(some_tokens(arguments.prompt_tokens, vocab_size), device=device)
+    first_token = median_seconds(lambda: forward(model, prompt, transformers.DynamicCache(), 0).tolist(), device,
+                                 arguments.rounds)
+
+    decode = []
+    for batch in arguments.batches:
+        tokens = torch.tensor(some_tokens(DECODE_PROMPT, vocab_size, batch), device=device)
+
+        def generate():
+            cache = new_cache(batch, DECODE_PROMPT + arguments.new_tokens)
+            newest = forward(model, tokens, cache, 0)
+            start = time.perf_counter()
+            for i in range(arguments.new_tokens - 1):
+                newest = forward(step_model, newest, cache, DECODE_PROMPT + i)
+                newest.tolist()  # a program that prints its tokens waits for each of them
+            return (time.perf_counter() - start) / (arguments.new_tokens - 1)
+        generate()
+        generate()  # compiling takes a call or two
+        seconds = statistics.median(generate() for _ in range(arguments.rounds))
+        decode.append({"batch": batch, "tokens_per_s": batch / seconds, "ms_per_step": 1e3 * seconds})
+    return {"version": f"transformers {transformers.__version__}, PyTorch {torch.__version__}",
+            "ttft_ms": 1e3 * first_token, "decode": decode}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--prompt-tokens", type=int, default=512)
+    parser.add_argument("--new-tokens", type=int, default=128)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--json", required=True)
+    arguments = parser.parse_args()
+    result = measure(arguments)
+    with open(arguments.json, "w", encoding="utf-8") as file:
+        json.dump(result, file)
+
+
+if __name__ == "__main__":
+    main()

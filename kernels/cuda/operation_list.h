@@ -1,0 +1,48 @@
+// What a piece of work asks of the GPU: which operations, on which tensors. Two lists that are equal stand
+// for the same launches, with the same arguments.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/device.h"
+
+namespace staircase::cuda {
+
+/// Where each tensor lies, its type and its shape; not what is in it. Numbers stand for everything.
+class OperationList {
+ public:
+  void add(const Tensor& tensor) {
+    add(reinterpret_cast<std::uintptr_t>(tensor.data<void>()));
+    add(tensor.dtype());
+    add(tensor.shape().size());
+    for (const std::int64_t dim : tensor.shape()) add(dim);
+  }
+  void add(const Weight& weight) {
+    add(weight.packed);
+    add(weight.in_features);
+    add(weight.out_features);
+  }
+  void add(const Batch& batch) {
+    add(batch.tokens);
+    add(batch.offsets);
+    add(batch.starts);
+  }
+  void add(const KeysValues& keys_values) {
+    add(keys_values.keys);
+    add(keys_values.values);
+  }
+  void add(float number) { add(std::bit_cast<std::uint32_t>(number)); }
+  template <typename Number>
+  requires std::is_integral_v<Number> || std::is_enum_v<Number>
+  void add(Number number) { numbers_.push_back(static_cast<std::uint64_t>(number)); }
+
+  auto operator<=>(const OperationList&) const = default;
+
+ private:
+  std::vector<std::uint64_t> numbers_;
+};
+
+}  // namespace staircase::cuda

@@ -1,0 +1,258 @@
+// Weights, keys and values that are kept in 16 bits, against plain loops on the numbers as they were rounded.
+//
+// All arithmetic is in float32, so the tolerances are those of the float32 tests, with two exceptions.
+// A product of many rows, or with bfloat16, may round its x to the type of the weights as well (tensor cores
+// and the CPU's bfloat16 instruction take two factors of one type): each of K products of numbers below 1
+// then errs by up to u, the rounding error of the type. The errors are independent and partly cancel: their
+// root mean square is below u/6, that of the sum below sqrt(K) · u/6, and u · sqrt(K) is six of it. And what
+// is stored in 16 bits is rounded once more.
+#include "tests/kernels/kernel_test.h"
+
+namespace staircase {
+namespace {
+
+constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+constexpr DType kHalves[] = {DType::kFloat16, DType::kBFloat16};
+
+/// From that many rows on, a product may round x; with bfloat16 it always may.
+constexpr std::size_t kManyRows = 9;
+
+double tolerance(std::size_t rows, std::size_t in, DType dtype) {
+  const double root = std::sqrt(static_cast<double>(in));
+  return 1e-6 * (1.0 + root) +
+         (rows < kManyRows && dtype != DType::kBFloat16 ? 0.0 : rounding_error(dtype) * root);
+}
+
+Shape shape_of(std::size_t rows, std::size_t columns) {
+  return {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns)};
+}
+
+Weight load_as(DType dtype, Device& device, const Values& values, std::size_t rows, std::size_t columns,
+               WeightOrder order = WeightOrder::kInputFirst) {
+  return device.load_weight(
+      {values.data(), DType::kFloat32, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns)},
+      order, dtype);
+}
+
+void check_product(std::size_t rows, std::size_t in, std::size_t out, Epilogue epilogue, DType dtype) {
+  const Values x = random_values(rows * in, 1), w = random_values(in * out, 2), bias = random_values(out, 3),
+               before = random_values(rows * out, 4);
+  const auto want = naive::linear(x, rounded(w, dtype), bias, rows, in, out, epilogue, before);
+  on_every_device([&](Device& device) {
+    Tensor result = epilogue == Epilogue::kAdd ? upload(device, shape_of(rows, out), before)
+                                               : result_tensor(device, shape_of(rows, out));
+    device.linear(upload(device, shape_of(rows, in), x), load_as(dtype, device, w, in, out),
+                  upload(device, {static_cast<std::int64_t>(out)}, bias), epilogue, result);
+    CAPTURE(rows);
+    CAPTURE(in);
+    CAPTURE(static_cast<int>(epilogue));
+    INFO(to_string(dtype));
+    CHECK(difference("out", download(device, result), want, out, tolerance(rows, in, dtype)) == "");
+  });
+}
+
+TEST_CASE("a product with 16-bit weights agrees with its formula for every odd shape") {
+  for (const DType dtype : kHalves) {
+    for (const std::size_t rows : {1u, 2u, 3u, 8u, 9u, 33u}) {
+      for (const std::size_t in : {1u, 2u, 31u, 33u, 64u, 100u, 264u}) {
+        for (const std::size_t out : {1u, 2u, 31u, 33u, 257u}) {
+          check_product(rows, in, out, Epilogue::kStore, dtype);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a product with 16-bit weights applies every epilogue") {
+  for (const DType dtype : kHalves) {
+    for (const std::size_t rows : {1u, 7u, 13u}) {
+      for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kAdd}) {
+        check_product(rows, 24, 17, epilogue, dtype);
+      }
+    }
+  }
+}
+
+TEST_CASE("the output layer of a large vocabulary agrees with its formula in every dtype") {
+  for (const DType dtype : kTypes) check_product(1, 8, 4096, Epilogue::kStore, dtype);
+  check_product(1, 8, 50257, Epilogue::kStore, DType::kBFloat16);
+}
+
+/// Every number that a float32 can be, some 65536 of them, with rounding ties of both formats among them.
+Values numbers_of_every_kind() {
+  Values values;
+  for (std::uint32_t i = 0; i < 65536; ++i) {
+    const std::uint32_t low[] = {0x0000, 0x1000, 0x3000, 0x8000, 0x7fff, 0x8001, i};
+    values.push_back(std::bit_cast<float>(i * 40503u % 65536u << 16 | low[i % 7]));
+  }
+  return values;
+}
+
+TEST_CASE("load_weight rounds every number to the nearest, of two equally near to the even one") {
+  const Values values = numbers_of_every_kind();
+  const std::int64_t size = 256;
+  std::vector<std::int32_t> ids(256);
+  std::iota(ids.begin(), ids.end(), 0);
+  for (const DType dtype : kHalves) {
+    for (const WeightOrder order : {WeightOrder::kOutputFirst, WeightOrder::kInputFirst}) {
+      Values want = rounded(values, dtype);
+      if (order == WeightOrder::kInputFirst) {
+        const Values turned = want;
+        for (std::size_t i = 0; i < want.size(); ++i) want[i % 256 * 256 + i / 256] = turned[i];
+      }
+      on_every_device([&](Device& device) {
+        const Weight weight = load_as(dtype, device, values, 256, 256, order);
+        CHECK(weight.packed.dtype() == dtype);
+        // An embedding with positions of minus zero shows the rows as they are.
+        Tensor out = result_tensor(device, {size, size});
+        device.embedding(make_batch(device, {{0, 256}}, ids), weight,
+                         upload(device, {size, size}, Values(values.size(), -0.0f)), out);
+        INFO(to_string(dtype));
+        CHECK(difference("weights", download(device, out), want, 256, 0.0) == "");
+      });
+    }
+  }
+}
+
+TEST_CASE("query_key_value rounds keys and values to the nearest even, to the bit") {
+  // x is 1 and the bias 0: each result is the weight itself, of which only keys and values are rounded.
+  const std::size_t width = 512, head_size = 64;
+  Values w = numbers_of_every_kind();
+  w.erase(std::remove_if(w.begin(), w.end(), [](float value) { return !std::isfinite(value); }), w.end());
+  for (const DType dtype : kHalves) {
+    for (std::size_t first = 0; first + 3 * width <= w.size(); first += 60 * width) {
+      const Values part(w.data() + first, w.data() + first + 3 * width);
+      const Values queries(part.data(), part.data() + width),
+          keys = rounded(Values(part.data() + width, part.data() + 2 * width), dtype),
+          values = rounded(Values(part.data() + 2 * width, part.data() + 3 * width), dtype);
+      on_every_device([&](Device& device) {
+        const Shape cache{1, static_cast<std::int64_t>(width / head_size), 1,
+                          static_cast<std::int64_t>(head_size)};
+        KeysValues keys_values{upload_as(dtype, device, cache, Values(width, kNaN)),
+                               upload_as(dtype, device, cache, Values(width, kNaN))};
+        Tensor out = result_tensor(device, shape_of(1, width));
+        device.query_key_value(make_batch(device, {{0, 1}}), upload(device, {1, 1}, {1.0f}),
+                               load_as(DType::kFloat32, device, part, 1, 3 * width),
+                               upload(device, {static_cast<std::int64_t>(3 * width)}, Values(3 * width)), out,
+                               keys_values);
+        INFO(to_string(dtype));
+        CHECK(difference("queries", download(device, out), queries, width, 0.0) == "");
+        CHECK(difference("keys", download_any(device, keys_values.keys), keys, width, 0.0) == "");
+        CHECK(difference("values", download_any(device, keys_values.values), values, width, 0.0) == "");
+      });
+    }
+  }
+}
+
+TEST_CASE("query_key_value puts each part in its place in every pair of dtypes") {
+  const std::vector<Sequence> batches[] = {{{5, 1}, {0, 1}, {9, 1}}, {{0, 13}, {3, 2}, {0, 1}, {7, 6}}};
+  const std::size_t capacity = 16, width = 48, n_head = 3, head_size = 16;
+  for (const auto& sequences : batches) {
+    std::size_t n_tokens = 0;
+    for (const Sequence& s : sequences) n_tokens += static_cast<std::size_t>(s.count);
+    const Values x = random_values(n_tokens * width, 5), w = random_values(3 * width * width, 6),
+                 bias = random_values(3 * width, 7);
+    for (const DType weights : kTypes) {
+      for (const DType dtype : kTypes) {
+        const auto product = naive::linear(x, rounded(w, weights), bias, n_tokens, width, 3 * width);
+        const std::size_t cache_size = sequences.size() * capacity * width;
+        const Values untouched = rounded(Values(cache_size, kCanary), dtype);
+        naive::Doubles queries(n_tokens * width), keys(untouched.begin(), untouched.end()), values = keys;
+        std::size_t token = 0;
+        double largest = 0.0;
+        for (std::size_t s = 0; s < sequences.size(); ++s) {
+          for (int i = 0; i < sequences[s].count; ++i, ++token) {
+            const double* const row = product.data() + token * 3 * width;
+            std::copy_n(row, width, queries.data() + token * width);
+            for (std::size_t c = 0; c < 3 * width; ++c) largest = std::max(largest, std::abs(row[c]));
+            for (std::size_t head = 0; head < n_head; ++head) {
+              const std::size_t position = static_cast<std::size_t>(sequences[s].start + i);
+              const std::size_t place = ((s * n_head + head) * capacity + position) * head_size;
+              std::copy_n(row + width + head * head_size, head_size, keys.data() + place);
+              std::copy_n(row + 2 * width + head * head_size, head_size, values.data() + place);
+            }
+          }
+        }
+        on_every_device([&](Device& device) {
+          const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(n_head),
+                            static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(head_size)};
+          KeysValues keys_values{upload_as(dtype, device, cache, Values(cache_size, kCanary)),
+                                 upload_as(dtype, device, cache, Values(cache_size, kCanary))};
+          Tensor got = result_tensor(device, shape_of(n_tokens, width));
+          device.query_key_value(make_batch(device, sequences), upload(device, shape_of(n_tokens, width), x),
+                                 load_as(weights, device, w, width, 3 * width),
+                                 upload(device, {static_cast<std::int64_t>(3 * width)}, bias), got,
+                                 keys_values);
+          INFO(to_string(sequences));
+          INFO("weights in ", to_string(weights), ", keys and values in ", to_string(dtype));
+          const double within = tolerance(n_tokens, width, weights);
+          const double stored = within + rounding_error(dtype) * largest;
+          CHECK(difference("queries", download(device, got), queries, width, within) == "");
+          CHECK(difference("keys", download_any(device, keys_values.keys), keys, width, stored) == "");
+          CHECK(difference("values", download_any(device, keys_values.values), values, width, stored) == "");
+        });
+      }
+    }
+  }
+}
+
+void check_attention(const std::vector<Sequence>& sequences, std::size_t n_head, std::size_t head_size,
+                     DType dtype) {
+  const std::size_t width = n_head * head_size;
+  std::size_t n_tokens = 0, capacity = 0;
+  for (const Sequence& s : sequences) {
+    n_tokens += static_cast<std::size_t>(s.count);
+    capacity = std::max(capacity, static_cast<std::size_t>(s.start + s.count));
+  }
+  capacity += 3;
+  const Values queries = random_values(n_tokens * width, 1);
+  Values keys = random_values(sequences.size() * capacity * width, 2), values = random_values(keys.size(), 3);
+  // What a cache holds behind the positions in use is anything, NaN too.
+  for (std::size_t row = 0; row < sequences.size() * n_head; ++row) {
+    const Sequence& s = sequences[row / n_head];
+    const auto used = static_cast<std::size_t>(s.start + s.count);
+    for (std::size_t i = (row * capacity + used) * head_size; i < (row + 1) * capacity * head_size; ++i) {
+      keys[i] = values[i] = kNaN;
+    }
+  }
+  const auto want = naive::attention(sequences, queries, rounded(keys, dtype), rounded(values, dtype),
+                                     capacity, width, n_head);
+  on_every_device([&](Device& device) {
+    const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(n_head),
+                      static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(head_size)};
+    const KeysValues keys_values{upload_as(dtype, device, cache, keys),
+                                 upload_as(dtype, device, cache, values)};
+    Tensor out = result_tensor(device, shape_of(n_tokens, width));
+    device.attention(make_batch(device, sequences), upload(device, shape_of(n_tokens, width), queries),
+                     keys_values, static_cast<int>(n_head), out);
+    INFO(to_string(sequences));
+    CAPTURE(n_head);
+    CAPTURE(head_size);
+    INFO(to_string(dtype));
+    CHECK(difference("out", download(device, out), want, width, 1e-6) == "");
+  });
+}
+
+TEST_CASE("attention on keys and values in 16 bits agrees with its formula") {
+  for (const DType dtype : kHalves) {
+    for (const int count : {1, 2, 31, 33}) {
+      for (const int start : {0, 1, 100}) check_attention({{start, count}}, 3, 8, dtype);
+    }
+    for (const auto& [n_head, head_size] :
+         {std::pair{1u, 12u}, {3u, 64u}, {12u, 64u}, {25u, 7u}, {1u, 1u}, {1u, 128u}, {1u, 200u}}) {
+      check_attention({{0, 17}}, n_head, head_size, dtype);
+      check_attention({{7, 2}, {0, 1}}, n_head, head_size, dtype);
+    }
+    check_attention({{100, 1}, {3, 0}, {0, 33}, {7, 15}}, 5, 16, dtype);
+  }
+}
+
+TEST_CASE("attention over 513 positions agrees with its formula in every dtype") {
+  for (const DType dtype : kTypes) {
+    check_attention({{512, 1}}, 12, 64, dtype);
+    check_attention({{0, 513}}, 1, 16, dtype);
+  }
+}
+
+}  // namespace
+}  // namespace staircase
