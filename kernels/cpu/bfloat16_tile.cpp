@@ -13,7 +13,10 @@
 
 #include <immintrin.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "kernels/cpu/cpu_device.h"
 
@@ -30,7 +33,7 @@ __attribute__((target("avx512bw,avx512bf16"))) void multiply_tile(
                                                                    11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const __m512i pairs = _mm512_load_si512(kPairs);
   __m512 sum[kRows][kPanels];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) sum[r][p] = _mm512_setzero_ps();
@@ -42,7 +45,7 @@ __attribute__((target("avx512bw,avx512bf16"))) void multiply_tile(
       const __m512i two_rows = _mm512_loadu_si512(w + p * panel_stride + k * kPanel);
       columns[p] = _mm512_permutexvar_epi16(pairs, two_rows);
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       std::int32_t two_values;
       std::memcpy(&two_values, x + r * x_stride + k, sizeof two_values);
@@ -53,18 +56,21 @@ __attribute__((target("avx512bw,avx512bf16"))) void multiply_tile(
       }
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) _mm512_storeu_ps(result + (r * kPanels + p) * kPanel, sum[r][p]);
   }
 }
 
+/// The tile of r rows is element r - 1; 24 registers hold the sums.
+template <int kPanels, int... kLess>
+constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
+  return std::array<BFloat16Tile, sizeof...(kLess)>{multiply_tile<kLess + 1, kPanels>...};
+}
 template <int kPanels>
-constexpr BFloat16Tile kTileOfRows[] = {
-    multiply_tile<1, kPanels>, multiply_tile<2, kPanels>, multiply_tile<3, kPanels>,
-    multiply_tile<4, kPanels>, multiply_tile<5, kPanels>, multiply_tile<6, kPanels>,
-};
+constexpr auto kTileOfRows =
+    tiles_of_rows<kPanels>(std::make_integer_sequence<int, std::min(12, 24 / kPanels)>());
 
 }  // namespace
 
@@ -73,9 +79,11 @@ bool has_bfloat16_tile() {
 }
 
 BFloat16Tile bfloat16_tile(int rows, int panels) {
-  return panels == 4   ? kTileOfRows<4>[rows - 1]
-         : panels == 2 ? kTileOfRows<2>[rows - 1]
-                       : kTileOfRows<1>[rows - 1];
+  const auto row = static_cast<std::size_t>(rows - 1);
+  return panels == 4   ? kTileOfRows<4>[row]
+         : panels == 3 ? kTileOfRows<3>[row]
+         : panels == 2 ? kTileOfRows<2>[row]
+                       : kTileOfRows<1>[row];
 }
 
 }  // namespace staircase

@@ -14,7 +14,8 @@ using BFloat16Tile = void (*)(const std::uint16_t* x, std::int64_t x_stride, con
 /// Whether this processor has the instruction.
 bool has_bfloat16_tile();
 
-/// The tile of that size: 1 to 6 rows and 1, 2 or 4 panels. Only where has_bfloat16_tile().
+/// The tile of that size: 1 to 4 panels, and as many rows as tile-inl.h takes at a time with them. Only where
+/// has_bfloat16_tile().
 BFloat16Tile bfloat16_tile(int rows, int panels);
 
 }  // namespace staircase

@@ -1,4 +1,4 @@
-// The inner loop of every product on the CPU: a tile of up to 6 rows of x times a few panels of W stays in
+// The inner loop of every product on the CPU: a tile of a few rows of x times a few panels of W stays in
 // registers while the depth runs by. It is included once for each SIMD target (see Highway's
 // foreach_target.h).
 //
@@ -6,6 +6,9 @@
 // value loaded is used often enough that the two multiply-add units, not the two load units, are the limit.
 // With AVX2 (16 registers of half the width) 6 × 16 follows from the same arithmetic. See Goto and van de
 // Geijn 2008, "Anatomy of high-performance matrix multiplication", section 4.
+//
+// A batch of 7 to 12 rows, or a draft to verify, gets a tile that holds all of them, 8 × 48 or 12 × 32: the
+// same 24 accumulators. In two tiles the multiply-adds of the second would keep the memory waiting.
 //
 // Every element of the result is one chain of multiply-adds in the order of the depth, whatever the number of
 // rows, panels or threads. So a token's values do not depend, to the bit, on what else is in the batch. That
@@ -19,10 +22,13 @@
 #endif
 
 #include <hwy/aligned_allocator.h>
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include <array>
 #include <new>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/cpu/bfloat16_tile.h"
 #include "kernels/cpu/cpu_device.h"
@@ -37,6 +43,19 @@ using Floats = hn::CappedTag<float, kPanel>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(Floats()));
 constexpr int kTileRows = 6;
 constexpr int kTilePanels = kLanes == kPanel ? 4 : 1;
+constexpr int kMaxTileRows = kLanes == kPanel ? 12 : kTileRows;
+
+/// Rows and panels of the tiles that a product of `rows` rows is cut into.
+struct TileShape {
+  int rows, panels;
+};
+constexpr TileShape tile_shape(std::int64_t rows) {
+  if (kLanes == kPanel && rows > kTileRows) {
+    if (rows <= 8 || (rows > 12 && rows <= 16)) return {8, 3};
+    if (rows <= 12) return {12, 2};
+  }
+  return {kTileRows, kTilePanels};
+}
 
 HWY_INLINE hn::Vec<Floats> load_wide(const float* values) {
   return hn::LoadU(Floats(), values);
@@ -83,34 +102,50 @@ HWY_INLINE void with_elements(DType dtype, void* data, const Function& function)
   }
 }
 
+/// How far ahead of the multiply-adds each panel is asked for. Left alone, the processor stops looking ahead
+/// at the end of a panel, and does not look far enough while the rows of a tile keep the multiply-add units
+/// busy.
+constexpr std::int64_t kAheadBytes = 2048, kLineBytes = 64;
+
 /// One tile: [kRows, depth] times [depth, kPanels · 16], written to result[kRows][kPanels · 16].
-/// Neighbouring rows of x lie x_stride elements apart, neighbouring panels of w panel_stride.
+/// Neighbouring rows of x lie x_stride elements apart, neighbouring panels of w panel_stride. The panels
+/// behind those of this tile are taken to be next.
 template <typename W, int kRows, int kPanels>
 HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stride, const W* HWY_RESTRICT w,
                                 std::int64_t panel_stride, std::int64_t depth, float* HWY_RESTRICT result) {
   constexpr int kVectors = kPanel / kLanes * kPanels;
   const Floats d;
   hn::Vec<Floats> sum[kRows][kVectors];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
   }
+  // One or two rows of float32 leave the processor time enough to look ahead itself.
+  constexpr bool kLookAhead = sizeof(W) < sizeof(float) || kRows > 2;
+  constexpr std::int64_t kAhead = kAheadBytes / (kPanel * sizeof(W)),
+                         kLine = std::max<std::int64_t>(1, kLineBytes / (kPanel * sizeof(W)));
+  const W* ahead = w + kAhead * kPanel;
   for (std::int64_t k = 0; k < depth; ++k) {
+    if (kLookAhead && k % kLine == 0) {
+      if (k + kAhead == depth) ahead += kPanels * panel_stride - depth * kPanel;
+#pragma GCC unroll 8
+      for (int p = 0; p < kPanels; ++p) hwy::Prefetch(ahead + p * panel_stride + k * kPanel);
+    }
     hn::Vec<Floats> column[kVectors];
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const int lane = v * kLanes;
       column[v] = load_wide(w + (lane / kPanel) * panel_stride + k * kPanel + lane % kPanel);
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       const auto value = hn::Set(d, x[r * x_stride + k]);
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(value, column[v], sum[r][v]);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
@@ -122,11 +157,15 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
 template <typename X, typename W>
 using TileFunction = void (*)(const X*, std::int64_t, const W*, std::int64_t, std::int64_t, float*);
 
+template <typename W, int kPanels, int... kLess>
+constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
+  return std::array<TileFunction<float, W>, sizeof...(kLess)>{multiply_tile<W, kLess + 1, kPanels>...};
+}
+
+/// The tile of r rows is element r - 1.
 template <typename W, int kPanels>
-constexpr TileFunction<float, W> kTileOfRows[kTileRows] = {
-    multiply_tile<W, 1, kPanels>, multiply_tile<W, 2, kPanels>, multiply_tile<W, 3, kPanels>,
-    multiply_tile<W, 4, kPanels>, multiply_tile<W, 5, kPanels>, multiply_tile<W, 6, kPanels>,
-};
+constexpr auto kTileOfRows = tiles_of_rows<W, kPanels>(
+    std::make_integer_sequence<int, std::min(kMaxTileRows, kTileRows* kTilePanels / kPanels)>());
 
 /// The tile for that many rows and panels: with x in bfloat16 that of bfloat16_tile.h.
 template <typename X, typename W>
@@ -134,9 +173,13 @@ HWY_INLINE TileFunction<X, W> tile_of(int rows, int panels) {
   if constexpr (std::is_same_v<X, std::uint16_t>) {
     return bfloat16_tile(rows, panels);
   } else {
-    return panels == 4   ? kTileOfRows<W, kTilePanels>[rows - 1]
-           : panels == 2 ? kTileOfRows<W, (kTilePanels + 1) / 2>[rows - 1]
-                         : kTileOfRows<W, 1>[rows - 1];
+    const auto row = static_cast<std::size_t>(rows - 1);
+    if constexpr (kTilePanels == 4) {
+      if (panels == 4) return kTileOfRows<W, 4>[row];
+      if (panels == 3) return kTileOfRows<W, 3>[row];
+      if (panels == 2) return kTileOfRows<W, 2>[row];
+    }
+    return kTileOfRows<W, 1>[row];
   }
 }
 
@@ -164,14 +207,15 @@ template <typename X, typename W, typename Store>
 HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_stride, const W* w,
                                 std::int64_t panel_stride, std::int64_t depth, std::int64_t first,
                                 std::int64_t last, const Store& store) {
-  HWY_ALIGN float result[kTileRows * kTilePanels * kPanel];
-  int panels = kTilePanels;
+  HWY_ALIGN float result[kMaxTileRows * kTilePanels * kPanel];
+  const TileShape shape = tile_shape(rows);
+  int panels = shape.panels;
   for (std::int64_t panel = first; panel < last; panel += panels) {
-    while (panel + panels > last) panels /= 2;
+    panels = static_cast<int>(std::min<std::int64_t>(panels, last - panel));
     const auto multiply_rows = [&](const auto* tile_w) HWY_ATTR {
       using T = std::remove_cvref_t<decltype(*tile_w)>;
-      for (std::int64_t row = 0; row < rows; row += kTileRows) {
-        const int count = static_cast<int>(std::min<std::int64_t>(kTileRows, rows - row));
+      for (std::int64_t row = 0; row < rows; row += shape.rows) {
+        const int count = static_cast<int>(std::min<std::int64_t>(shape.rows, rows - row));
         tile_of<X, T>(count, panels)(x + row * x_stride, x_stride, tile_w, panel_stride, depth, result);
         for (int r = 0; r < count; ++r) {
           store(row + r, panel * kPanel, panels * kPanel, result + r * panels * kPanel);

@@ -9,7 +9,7 @@
 namespace staircase {
 namespace {
 
-constexpr std::size_t kRowCounts[] = {0, 1, 2, 5, 6, 7, 13, 31, 33};
+constexpr std::size_t kRowCounts[] = {0, 1, 2, 5, 6, 7, 8, 11, 12, 13, 31, 33};
 constexpr std::size_t kWidths[] = {1, 2, 15, 16, 17, 31, 64, 100, 257};
 
 double tolerance(std::size_t in) {
@@ -115,7 +115,7 @@ TEST_CASE("a row of linear is the same to the bit whatever stands beside it and 
         if (target != last_target) first = together;
         last_target = target;
         CHECK(same_bits(together, first));
-        for (const std::size_t count : {1u, 2u, 5u, 6u, 7u}) {
+        for (const std::size_t count : {1u, 2u, 5u, 6u, 7u, 8u, 12u, 16u}) {
           for (const std::size_t begin : {std::size_t{0}, std::size_t{11}, all.rows - count}) {
             Linear some{count, all.in, out};
             const auto rows_of = [&](const Values& values, std::size_t width) {
