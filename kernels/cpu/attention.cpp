@@ -52,8 +52,14 @@ HWY_INLINE void attend(const float* query, const T* keys, const T* values, std::
   const Floats d;
   const std::int64_t whole = head_size / kLanes * kLanes;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
+  // Keys and values are asked for ahead of time, the first values behind the last keys: each head is a short
+  // stream, and a good part of it has passed before the processor itself notices that it is one.
+  constexpr std::int64_t kAhead = 4096 / sizeof(T), kLine = kLineBytes / sizeof(T);
   for (std::int64_t p = 0; p < count; ++p) {
     const T* const key = keys + p * head_size;
+    const std::int64_t ahead = p * head_size + kAhead, beyond = ahead - count * head_size;
+    const T* const next = beyond < 0 ? keys + ahead : values + beyond;
+    for (std::int64_t i = 0; i < head_size; i += kLine) hwy::Prefetch(next + i);
     auto sum = hn::Zero(d);
     for (std::int64_t i = 0; i < whole; i += kLanes) {
       sum = hn::MulAdd(hn::LoadU(d, query + i), load_wide(key + i), sum);
@@ -72,6 +78,7 @@ HWY_INLINE void attend(const float* query, const T* keys, const T* values, std::
     for (std::int64_t p = 0; p < count; ++p) {
       const auto weight = hn::Set(d, scores[p]);
       const T* const value = values + p * head_size + first;
+      for (std::int64_t i = 0; i < kRegisters * kLanes; i += kLine) hwy::Prefetch(value + kAhead + i);
       if (registers == kRegisters) {
 #pragma GCC unroll 16
         for (std::int64_t r = 0; r < kRegisters; ++r) {
