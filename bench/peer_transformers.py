@@ -1,4 +1,4 @@
-"""One run of Hugging Face transformers for tools/bench --peers: generate(), float32, not compiled."""
+"""One run of Hugging Face transformers for tools/bench --peers: generate(), as it is or compiled."""
 
 import argparse
 import json
@@ -24,6 +24,8 @@ class Clock:
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", required=True)
+    parser.add_argument("--dtype", choices=["float32", "float16", "bfloat16"], default="float32")
+    parser.add_argument("--compiled", action="store_true", help="decode with a static cache and compiled code")
     parser.add_argument("--prompts", required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--new-tokens", type=int, required=True)
@@ -34,35 +36,45 @@ def main():
 
     torch.set_num_threads(arguments.threads)
     transformers.logging.set_verbosity_error()
-    model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=getattr(torch, arguments.dtype)).eval()
     model.generation_config.eos_token_id = None  # nothing ends the text early
     model.generation_config.pad_token_id = 0
+    options = {}
+    if arguments.compiled:
+        compiler = transformers.CompileConfig(fullgraph=False, dynamic=False, mode="default")
+        compiler._compile_all_devices = True  # on a CPU, generate() compiles only where it is told to
+        options = {"cache_implementation": "static", "compile_config": compiler}
 
-    def generate(tokens, count):
-        clock, prompt = Clock(), torch.tensor([tokens])
+    def generate(rows, count):
+        """New tokens of the first row, seconds until the first step is done, and from there to the last."""
+        clock, prompt = Clock(), torch.tensor(rows)
         with torch.inference_mode():
             start = time.perf_counter()
             out = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=count,
-                                 streamer=clock)
+                                 streamer=clock, **options)
         # times[0] is the prompt, times[1] the first new token
-        return out[0, len(tokens):].tolist(), clock.times[1] - start, clock.times[-1] - clock.times[1]
+        return out[0, len(rows[0]):].tolist(), clock.times[1] - start, clock.times[-1] - clock.times[1]
 
     def gaps(tokens, first):
         """How far the best logit lay above the second, from the token behind tokens[:first] on."""
         with torch.inference_mode():
-            best = model(torch.tensor([tokens])).logits[0, first - 1:].topk(2).values
+            best = model(torch.tensor([tokens])).logits[0, first - 1:].float().topk(2).values
         return (best[:, 0] - best[:, 1]).tolist()
 
     decode, prefill, count = prompts["decode"], prompts["prefill"], arguments.new_tokens
-    generate(decode, 8)
-    tokens, _, seconds = generate(decode, count)
-    prefill_runs = [generate(prefill, 1) for _ in range(4)][1:]  # the first warms up
+    batch = prompts["batch"]
+    # Compiled code is made for one size of the cache, so the run to warm up has it as well.
+    generate([decode], count if arguments.compiled else 8)
+    tokens, _, seconds = generate([decode], count)
+    prefill_runs = [generate([prefill], 1) for _ in range(4)][1:]  # the first warms up
+    generate(batch, count if arguments.compiled else 4)
     result = {
         "version": f"transformers {transformers.__version__}, PyTorch {torch.__version__}",
         "prefill_ms": [1e3 * run[1] for run in prefill_runs],
         "prefill_token": prefill_runs[0][0][0],
         "prefill_gap": gaps(prefill, len(prefill))[0],
         "decode_tokens_per_s": (count - 1) / seconds,
+        "batch_tokens_per_s": len(batch) * (count - 1) / generate(batch, count)[2],
         "token_ids": tokens,
         "gaps": gaps(decode + tokens[:-1], len(decode)),
     }

@@ -2,11 +2,14 @@
 
 Every engine is a fresh process in every round, and the rounds begin with another engine each time, so that neither
 what a process leaves in the caches nor a machine that slows down favours one of them.
+
+Engines that are no Python packages come from outside: $PEERS_DIR/peers.json lists them, see read_peers_file.
 """
 
 import json
 import os
 import random
+import shlex
 import statistics
 import subprocess
 import sys
@@ -20,7 +23,11 @@ DECODE_PROMPT, NEW_TOKENS, BATCH = 16, 128, 8
 # A choice between logits that lie closer than this is a near-tie, which rounding may decide either way.
 NEAR_TIE = 1e-3
 
-OURS, REFERENCE = "Staircase", "transformers, float32"
+OURS, REFERENCE = "Staircase, float32", "transformers, float32"
+
+# What is compared with what: only weights of the same precision do the same work.
+PRECISIONS = {"float32": "float32", "float16": "16 bits", "bfloat16": "16 bits"}
+OTHER_PRECISION = "other precision"
 
 
 class Failure(Exception):
@@ -37,6 +44,20 @@ class Setting:
     prompt_tokens: int
     rounds: int
     busy: float
+    only: list
+
+
+@dataclass
+class Engine:
+    name: str
+    dtype: str  # of the weights
+    commands: list
+    environment: dict
+    ours: bool = False
+
+    @property
+    def precision(self):
+        return PRECISIONS.get(self.dtype, OTHER_PRECISION)
 
 
 def run(*command, log, environment=None):
@@ -85,6 +106,9 @@ def write_prompts(setting, config):
     prompts["batch"] = [[choice.randrange(config["vocab_size"] - 1) for _ in range(DECODE_PROMPT)] for _ in range(BATCH)]
     file = setting.build / "peers" / "prompts.json"
     file.write_text(json.dumps(prompts))
+    # The same for programs that read no JSON: a prompt a line, "decode", "prefill" and then the batch.
+    lines = [prompts["decode"], prompts["prefill"], *prompts["batch"]]
+    file.with_suffix(".txt").write_text("".join(" ".join(map(str, line)) + "\n" for line in lines))
     return file, count
 
 
@@ -112,64 +136,206 @@ def agreement(run_, reference):
     tokens, wanted = run_["token_ids"], reference["token_ids"]
     same = next((i for i, (a, b) in enumerate(zip(tokens, wanted)) if a != b), len(wanted))
     tie = same < len(wanted) and min(reference["gaps"][same], run_.get("gaps", reference["gaps"])[same]) < NEAR_TIE
-    prefill = (run_["prefill_token"] == reference["prefill_token"] or reference["prefill_gap"] < NEAR_TIE)
+    prefill = (run_.get("prefill_token") == reference["prefill_token"] or reference["prefill_gap"] < NEAR_TIE)
     return {"same_tokens": same, "of": len(wanted), "near_tie": tie,
             "agrees": prefill and (same == len(wanted) or tie)}
 
 
+def read_peers_file(setting, threads):
+    """The engines of $PEERS_DIR/peers.json: a list of
+
+        {"name": "llama.cpp, float16", "dtype": "float16",
+         "prepare": "convert {model} {converted}",               once for a model, where {converted} is missing
+         "commands": ["bench {converted} {prompts} {new_tokens}"],
+         "threads": 2}                                           the only number it can run with, if there is one
+
+    Commands run in $PEERS_DIR and print a line 'RESULT {...}' with any of decode_tok_s, batch8_tok_s, prefill_ms (a
+    list), tokens and prefill_token; of several commands each adds what those before it have not said. {prompts} is a
+    text file, write_prompts says how it looks; {threads} is the number of threads.
+    """
+    folder = os.environ.get("PEERS_DIR")
+    if not folder:
+        return []
+    try:
+        entries = json.loads(Path(folder, "peers.json").read_text(encoding="utf-8"))
+        engines = []
+        for entry in entries:
+            if entry.get("threads", threads) != threads:
+                continue
+            converted = Path(folder, f"{setting.model.name}-{entry['dtype']}-{entry['name'].split(',')[0].replace(' ', '-')}")
+            words = {"model": setting.model, "converted": converted.absolute(), "threads": threads,
+                     "new_tokens": NEW_TOKENS, "prompts": setting.build / "peers" / "prompts.txt"}
+            words = {name: shlex.quote(str(value)) for name, value in words.items()}
+            commands = [command.format(**words) for command in entry["commands"]]
+            prepare = entry.get("prepare")
+            if prepare and not converted.exists() and wanted(setting, entry["name"]):
+                log = setting.build / "peers" / "prepare.log"
+                print(f"Preparing {setting.model.name} for {entry['name']} ...", file=sys.stderr)
+                if not run("bash", "-c", f"cd {shlex.quote(folder)} && {prepare.format(**words)}", log=log):
+                    raise Failure(f"{entry['name']}: preparing the model failed; see {log}")
+            engines.append(Engine(entry["name"], entry["dtype"],
+                                  [["bash", "-c", f"cd {shlex.quote(folder)} && {command}"] for command in commands], {}))
+        return engines
+    except (OSError, ValueError, KeyError) as error:
+        raise Failure(f"PEERS_DIR={folder}: peers.json cannot be used ({type(error).__name__}: {error})") from error
+
+
+def wanted(setting, name):
+    """Ours and the reference always: without them there is nothing to compare."""
+    return (not setting.only or name == REFERENCE or name.startswith("Staircase")
+            or any(text in name for text in setting.only))
+
+
+def find_engines(setting, threads, python, converted, prompts):
+    part = setting.build / "peers" / "result.json"
+    common = ["--threads", threads, "--prompts", prompts, "--new-tokens", NEW_TOKENS, "--json", part]
+    transformers = [python, HERE / "peer_transformers.py", "--model", setting.model, *common]
+    ctranslate2 = [python, HERE / "peer_ctranslate2.py", "--model", converted, *common, "--compute-type"]
+    engines = [Engine(f"Staircase, {dtype}", dtype,
+                      [[setting.program, "generation", "--model", setting.model, "--dtype", dtype, *common]], {}, True)
+               for dtype in PRECISIONS]
+    for dtype in ("float32", "bfloat16"):
+        engines.append(Engine(f"transformers, {dtype}", dtype, [[*transformers, "--dtype", dtype]], {}))
+        engines.append(Engine(f"transformers compiled, {dtype}", dtype, [[*transformers, "--dtype", dtype, "--compiled"]],
+                              {}))
+    # CTranslate2 chooses between MKL and oneDNN by the maker of the processor; whichever is faster is the peer.
+    engines.append(Engine("CTranslate2 with oneDNN, float32", "float32", [[*ctranslate2, "float32"]], {"CT2_USE_MKL": "0"}))
+    engines += [Engine(f"CTranslate2, {dtype}", dtype, [[*ctranslate2, dtype]], {})
+                for dtype in ("float32", "bfloat16", "int8")]
+    engines += read_peers_file(setting, threads)
+    return [engine for engine in engines if wanted(setting, engine.name)]
+
+
+def result_line(text):
+    """What the last line 'RESULT {...}' says, in our words."""
+    lines = [line for line in text.splitlines() if line.startswith("RESULT ")]
+    if not lines:
+        raise ValueError("no line that begins with RESULT")
+    said = json.loads(lines[-1].removeprefix("RESULT "))
+    names = {"decode_tok_s": "decode_tokens_per_s", "batch8_tok_s": "batch_tokens_per_s", "prefill_ms": "prefill_ms",
+             "tokens": "token_ids", "prefill_token": "prefill_token"}
+    return {ours: said[theirs] for theirs, ours in names.items() if said.get(theirs)}
+
+
+def run_engine(engine, setting, threads):
+    """One run's figures; a Failure says why there are none."""
+    part, log = setting.build / "peers" / "result.json", setting.build / "peers" / "engine.log"
+    environment = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads),
+                       TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", **engine.environment)
+    figures = {}
+    for command in engine.commands:
+        part.unlink(missing_ok=True)
+        went_well, said = run(*command, log=log, environment=environment), log.read_text(errors="replace")
+        try:
+            if not went_well:
+                raise ValueError((said.strip().splitlines() or ["without a word"])[-1])
+            figures = {**(json.loads(part.read_text()) if part.exists() else result_line(said)), **figures}
+        except ValueError as error:
+            log.rename(log.with_name("failed.log"))
+            raise Failure(f"{engine.name} failed ({error}); see {log.with_name('failed.log')}") from error
+    return figures
+
+
+def median(values):
+    return statistics.median(values) if values else None
+
+
+# What is shown of each engine: the key, the heading, digits, and whether more is better.
+COLUMNS = (("prefill_ms", "prefill {} tokens, ms", 1, False), ("decode_tokens_per_s", "decode, tokens/s", 1, True),
+           ("batch_tokens_per_s", f"batch {BATCH}, tokens/s", 0, True))
+
+
+def lead(ours, theirs, more_is_better):
+    """How many times faster ours is."""
+    return ours / theirs if more_is_better else theirs / ours
+
+
 def print_table(result, prompt_tokens):
     engines = result["engines"]
-    decode, prefill = (statistics.median(engines[OURS][key]) for key in ("decode_tokens_per_s", "prefill_ms"))
-    print(f"\n{result['model']}, {result['threads']} threads, {result['rounds']} rounds: median (min–max); a ratio above 1 "
-          "means that ours is faster\n")
-    print(f"| engine | prefill {prompt_tokens} tokens, ms | ratio | decode, tokens/s | ratio "
-          "| greedy tokens as in transformers |")
-    print("|---|---|---|---|---|---|")
-    for name, e in engines.items():
-        same = e["agreement"]
-        words = f"{same['same_tokens']} of {same['of']}" + (", then a near-tie" if same["near_tie"] else "")
-        print(f"| {name} | {spread(e['prefill_ms'], 2)} | {statistics.median(e['prefill_ms']) / prefill:.2f} "
-              f"| {spread(e['decode_tokens_per_s'], 1)} | {decode / statistics.median(e['decode_tokens_per_s']):.2f} "
-              f"| {words if name != REFERENCE else '–'} |")
+    print(f"\n{result['model']}, {result['threads']} threads, {result['rounds']} rounds: median (min–max); a ratio is how "
+          "many times faster ours with weights of the same dtype is")
+    for precision in (*dict.fromkeys(PRECISIONS.values()), OTHER_PRECISION):
+        group = {name: e for name, e in engines.items() if e["precision"] == precision}
+        if not group:
+            continue
+        print(f"\n{precision}:\n")
+        print("| engine | " + " | ".join(f"{heading.format(prompt_tokens)} | ratio" for _, heading, _, _ in COLUMNS)
+              + " | greedy tokens as in transformers |\n|---" + 7 * "|---" + "|")
+        for name, e in group.items():
+            cells = []
+            for key, _, digits, more_is_better in COLUMNS:
+                ours = median(engines.get(f"Staircase, {e['dtype']}", {}).get(key))
+                cells.append(spread(e[key], digits) if e[key] else "–")
+                cells.append(f"{lead(ours, median(e[key]), more_is_better):.2f}" if ours and e[key] and not e["ours"] else "–")
+            same = e["agreement"]
+            words = "–" if same is None or name == REFERENCE else (
+                f"{same['same_tokens']} of {same['of']}" + (", then a near-tie" if same["near_tie"] else ""))
+            print(f"| {name} | " + " | ".join(cells) + f" | {words} |")
+    print()
+    for precision, leads in result["leads"].items():
+        for key, heading, _, _ in COLUMNS:
+            if key in leads:
+                found = leads[key]
+                print(f"{precision}, {heading.format(prompt_tokens).split(',')[0]}: {found['ours']} is "
+                      f"{found['lead']:.2f} times as fast as the fastest peer, {found['peer']}")
+
+
+def leads_of(engines):
+    """For each precision, the fastest of ours against the fastest peer."""
+    result = {}
+    for precision in dict.fromkeys(PRECISIONS.values()):
+        for key, _, _, more_is_better in COLUMNS:
+            best = {}
+            for ours in (True, False):
+                candidates = [(median(e[key]), name) for name, e in engines.items()
+                              if e["precision"] == precision and e["ours"] == ours and e[key]]
+                if candidates:
+                    best[ours] = (max if more_is_better else min)(candidates)
+            if len(best) == 2:
+                result.setdefault(precision, {})[key] = {
+                    "ours": best[True][1], "peer": best[False][1],
+                    "lead": lead(best[True][0], best[False][0], more_is_better)}
+    return result
 
 
 def compare_with_threads(setting, threads, python, converted, prompts, prompt_tokens):
-    part, log = setting.build / "peers" / "result.json", setting.build / "peers" / "engine.log"
-    common = ["--threads", threads, "--prompts", prompts, "--new-tokens", NEW_TOKENS, "--json", part]
-    ctranslate2 = [python, HERE / "peer_ctranslate2.py", "--model", converted, *common]
-    engines = [
-        (OURS, {}, [setting.program, "generation", "--model", setting.model, *common]),
-        (REFERENCE, {}, [python, HERE / "peer_transformers.py", "--model", setting.model, *common]),
-        # CTranslate2 chooses between MKL and oneDNN by the maker of the processor; whichever is faster is the peer.
-        ("CTranslate2, float32, oneDNN", {"CT2_USE_MKL": "0"}, ctranslate2),
-        ("CTranslate2, float32", {}, ctranslate2),
-    ]
-    runs = {name: [] for name, _, _ in engines}
+    engines = find_engines(setting, threads, python, converted, prompts)
+    runs, left_out = {engine.name: [] for engine in engines}, {}
     for number in range(setting.rounds):
         turn = number % len(engines)
-        for name, variables, command in engines[turn:] + engines[:turn]:
-            environment = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads),
-                               TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", **variables)
-            part.unlink(missing_ok=True)
+        for engine in engines[turn:] + engines[:turn]:
+            if engine.name in left_out:
+                continue
             if sys.stderr.isatty():
-                print(f"\r\033[Kround {number + 1} of {setting.rounds}: {name}", end="", file=sys.stderr, flush=True)
-            if not run(*command, log=log, environment=environment) or not part.exists():
-                lines = log.read_text().strip().splitlines()
-                raise Failure(f"{name} failed ({lines[-1] if lines else 'without a word'}); see {log}")
-            runs[name].append(json.loads(part.read_text()))
+                print(f"\r\033[Kround {number + 1} of {setting.rounds}: {engine.name}", end="", file=sys.stderr, flush=True)
+            try:
+                runs[engine.name].append(run_engine(engine, setting, threads))
+            except Failure as failure:
+                if engine.ours or engine.name == REFERENCE:
+                    raise
+                left_out[engine.name] = str(failure)
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
 
     result = {"model": setting.model.name, "threads": threads, "rounds": setting.rounds, "prompt_tokens": prompt_tokens,
-              "decode_prompt_tokens": DECODE_PROMPT, "new_tokens": NEW_TOKENS, "engines": {}}
-    for name, of_engine in runs.items():
-        result["engines"][name] = {
-            "version": of_engine[0].get("version", ""),
-            "prefill_ms": [statistics.median(one["prefill_ms"]) for one in of_engine],
-            "decode_tokens_per_s": [one["decode_tokens_per_s"] for one in of_engine],
-            "agreement": agreement(of_engine[0], runs[REFERENCE][0]),
+              "decode_prompt_tokens": DECODE_PROMPT, "new_tokens": NEW_TOKENS, "batch": BATCH, "engines": {},
+              "left_out": left_out}
+    for engine in engines:
+        of_engine = runs[engine.name]
+        if engine.name in left_out or not of_engine:
+            continue
+        figures = {key: [one[key] for one in of_engine if key in one] for key, _, _, _ in COLUMNS}
+        figures["prefill_ms"] = [statistics.median(one) for one in figures["prefill_ms"]]
+        first, reference = of_engine[0], runs[REFERENCE][0]
+        result["engines"][engine.name] = {
+            "version": first.get("version", ""), "dtype": engine.dtype, "precision": engine.precision,
+            "ours": engine.ours, **figures,
+            "agreement": agreement(first, reference) if "token_ids" in first else None,
         }
+    result["leads"] = leads_of(result["engines"])
     print_table(result, prompt_tokens)
+    for failure in left_out.values():
+        print(f"left out: {failure}")
     return result
 
 
@@ -184,8 +350,7 @@ def compare(setting):
     converted = convert(python, setting)
     runs = [compare_with_threads(setting, threads, python, converted, prompts, prompt_tokens)
             for threads in setting.threads]
-    for name, engine in runs[0]["engines"].items():
-        if engine["version"]:
-            print(("\n" if name == REFERENCE else "") + f"{name}: {engine['version']}")
+    for version in dict.fromkeys(engine["version"] for engine in runs[0]["engines"].values() if engine["version"]):
+        print(version)
     return {"busy_before": setting.busy, "agree": all(run_["engines"][OURS]["agreement"]["agrees"] for run_ in runs),
             "runs": runs}

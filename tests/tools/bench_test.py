@@ -6,6 +6,7 @@ usage: bench_test.py BENCH_PROGRAM
 
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "bench"
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(ROOT / "bench"))
+import peers  # noqa: E402
 
 
 def run(*command):
@@ -121,6 +125,59 @@ class Generation(unittest.TestCase):
                 self.assertGreater(result["batch_tokens_per_s"], 0)
                 texts.append(result["token_ids"])
             self.assertEqual(*texts)
+
+
+class Peers(unittest.TestCase):
+    """What stands around the engines, with engines that only say what they would have measured."""
+
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.folder = Path(self.temporary.name)
+        (self.folder / "peers").mkdir()
+        self.setting = peers.Setting(root=ROOT, build=self.folder, program=PROGRAM, model=self.folder / "a-model",
+                                     threads=[2], prompt_tokens=None, rounds=1, busy=0.0, only=[])
+        os.environ["PEERS_DIR"] = str(self.folder)
+
+    def tearDown(self):
+        del os.environ["PEERS_DIR"]
+        self.temporary.cleanup()
+
+    def engines(self, *entries, threads=2):
+        (self.folder / "peers.json").write_text(json.dumps(entries))
+        return peers.read_peers_file(self.setting, threads)
+
+    def test_an_engine_from_outside_says_its_figures_in_a_line(self):
+        engine, = self.engines({
+            "name": "other, float16", "dtype": "float16", "prepare": "echo {model} > {converted}",
+            "commands": ["""echo noise; echo 'RESULT {{"decode_tok_s": 5, "prefill_ms": [2, 1, 3], "tokens": [7]}}'""",
+                         """cat {converted}; echo 'RESULT {{"decode_tok_s": 6, "batch8_tok_s": {threads}{new_tokens}}}'"""]})
+        self.assertEqual(engine.precision, "16 bits")
+        self.assertEqual(peers.run_engine(engine, self.setting, 2), {
+            "decode_tokens_per_s": 5, "prefill_ms": [2, 1, 3], "token_ids": [7],
+            "batch_tokens_per_s": int(f"2{peers.NEW_TOKENS}")})
+
+    def test_an_engine_for_other_threads_stays_out(self):
+        entry = {"name": "other", "dtype": "int8", "commands": ["true"], "threads": 1}
+        self.assertEqual(self.engines(entry), [])
+        self.assertEqual(self.engines(entry, threads=1)[0].precision, peers.OTHER_PRECISION)
+
+    def test_a_failure_says_which_engine(self):
+        for command, why in (("echo no such thing; false", "no such thing"), ("true", "no line that begins with RESULT")):
+            engine, = self.engines({"name": "other", "dtype": "int8", "commands": [command]})
+            with self.assertRaisesRegex(peers.Failure, f"other failed.*{why}"):
+                peers.run_engine(engine, self.setting, 2)
+        with self.assertRaisesRegex(peers.Failure, "peers.json cannot be used"):
+            self.engines({"name": "nameless"})
+
+    def test_only_equal_precisions_are_compared(self):
+        def engine(precision, ours, prefill, decode):
+            return {"precision": precision, "ours": ours, "prefill_ms": prefill, "decode_tokens_per_s": decode,
+                    "batch_tokens_per_s": []}
+        leads = peers.leads_of({"ours": engine("float32", True, [10.0], [50.0]), "slow": engine("float32", False, [40.0], [20.0]),
+                                "fast": engine("float32", False, [20.0], [40.0, 25.0, 1.0]),
+                                "smaller": engine(peers.OTHER_PRECISION, False, [1.0], [900.0])})
+        self.assertEqual(leads, {"float32": {"prefill_ms": {"ours": "ours", "peer": "fast", "lead": 2.0},
+                                             "decode_tokens_per_s": {"ours": "ours", "peer": "fast", "lead": 2.0}}})
 
 
 class Errors(unittest.TestCase):
