@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "bench/static_cache.h"
 #include "bench/timing.h"
 #include "bench/work.h"
 #include "common/error.h"
@@ -13,33 +14,6 @@ namespace {
 using nlohmann::json;
 
 constexpr int kDecodePrompt = 16;
-
-/// Keys and values of some sequences, allocated once.
-class BatchCache final : public KvCache {
- public:
-  BatchCache(Device& device, const Gpt2Config& config, int rows, int capacity)
-      : lengths_(static_cast<std::size_t>(rows)) {
-    for (int l = 0; l < config.n_layer; ++l) {
-      const std::vector<std::int64_t> shape{rows, config.n_head, capacity, config.head_size()};
-      layers_.push_back({device.allocate(DType::kFloat32, shape), device.allocate(DType::kFloat32, shape)});
-    }
-  }
-
-  int length(int row) const override { return lengths_[static_cast<std::size_t>(row)]; }
-  void append(int row, int count) override { lengths_[static_cast<std::size_t>(row)] += count; }
-  KeysValues layer(int index) override { return layers_[static_cast<std::size_t>(index)]; }
-  void truncate(int row, int length) override { lengths_[static_cast<std::size_t>(row)] = length; }
-  void truncate_all(int length) { std::fill(lengths_.begin(), lengths_.end(), length); }
-  std::size_t bytes() const override {
-    std::size_t sum = 0;
-    for (const KeysValues& layer : layers_) sum += layer.keys.bytes() + layer.values.bytes();
-    return sum;
-  }
-
- private:
-  std::vector<KeysValues> layers_;
-  std::vector<int> lengths_;
-};
 
 /// Any tokens do: no product is faster or slower for them.
 std::vector<int> some_tokens(int count, int vocab_size) {
@@ -53,14 +27,14 @@ class Decoding {
  public:
   Decoding(Gpt2& model, int batch, int new_tokens)
       : model_(model),
-        cache_(model.device(), model.config(), batch, kDecodePrompt + new_tokens),
+        cache_(model.device(), model.config(), model.dtype(), batch, kDecodePrompt + new_tokens),
         prompt_(some_tokens(kDecodePrompt, model.config().vocab_size)),
         next_(static_cast<std::size_t>(batch)),
         steps_(new_tokens - 1) {}
 
   /// Seconds for one step of greedy decoding.
   double seconds_per_step() {
-    cache_.truncate_all(0);
+    cache_.jump_to(0);
     forward(std::vector<std::span<const int>>(next_.size(), prompt_));
     std::vector<std::span<const int>> newest;
     for (const int& token : next_) newest.emplace_back(&token, 1);
@@ -78,7 +52,7 @@ class Decoding {
   }
 
   Gpt2& model_;
-  BatchCache cache_;
+  StaticCache cache_;
   std::vector<int> prompt_, next_;
   int steps_;
 };
@@ -112,9 +86,8 @@ json measure_gpu(const GpuOptions& options) {
     const double seconds = samples([&] { return decoding.seconds_per_step(); });
     // The weights once for all sequences, and each sequence's own keys and values.
     const double context = kDecodePrompt + options.new_tokens / 2.0;
-    const double weights = decode_bytes(config, model.weight_bytes(), -1.0);
-    const double cache = decode_bytes(config, model.weight_bytes(), context) - weights;
-    const double gb_per_s = (weights + batch * cache) / seconds / 1e9;
+    const double gb_per_s =
+        decode_bytes(config, model.weight_bytes(), model.dtype(), context, batch) / seconds / 1e9;
     decode.push_back({{"batch", batch},
                       {"tokens_per_s", batch / seconds},
                       {"ms_per_step", 1e3 * seconds},

@@ -96,7 +96,7 @@ TEST_CASE("on the emulated GPU decoding with a cache is done by graphs and gives
   }
   // The second cache comes when the first one is gone, and may lie where that was.
   for (int time = 0; time < 2; ++time) {
-    bench::StaticCache cache(model.device(), model.config());
+    bench::StaticCache cache(model.device(), model.config(), model.dtype());
     const int before = cuda_emulation::graphs_launched;
     for (std::size_t i = 0; i < text.size(); ++i) {
       const std::span<const float> logits = model.next_logits(std::span(text).subspan(i, 1), cache);
