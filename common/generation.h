@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "common/statistics.h"
@@ -11,6 +13,7 @@ namespace staircase {
 enum class FinishReason {
   kLength,  ///< as many tokens as were asked for
   kEos,     ///< the model chose its end-of-text token
+  kStop,    ///< the text came to a stop sequence
 };
 
 /// A finished sequence.
@@ -40,6 +43,7 @@ struct Token {
   int id = 0;
   std::vector<Candidate> candidates = {};
   Origin origin = Origin::kModel;
+  std::optional<std::string> text = {};  ///< what to show for it, if that is not the token itself
 };
 
 using OnToken = std::function<void(const Token&)>;

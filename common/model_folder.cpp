@@ -24,17 +24,17 @@ std::vector<fs::path> model_collections() {
 
 }  // namespace
 
-fs::path find_model(const std::string& name) {
+fs::path find_model(const std::string& name, const std::string& option) {
   std::error_code ignored;
   if (fs::is_directory(name, ignored)) return name;
-  if (fs::exists(name, ignored)) throw Error("--model {}: this is a file, but a model is a folder", name);
+  if (fs::exists(name, ignored)) throw Error("{} {}: this is a file, but a model is a folder", option, name);
   std::string looked = "as a folder";
   for (const fs::path& place : model_collections()) {
     if (fs::is_directory(place / name, ignored)) return place / name;
     if (fs::is_directory(place, ignored)) looked += ", in " + place.string();
   }
-  throw Error("--model {}: no such model (looked {}); tools/download gets gpt2 and its larger sisters", name,
-              looked);
+  throw Error("{} {}: no such model (looked {}); tools/download gets gpt2 and its larger sisters", option,
+              name, looked);
 }
 
 }  // namespace staircase

@@ -1,4 +1,4 @@
-// Finds the folder of a model from what was typed after --model.
+// Finds the folder of a model from what was typed after an option.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 namespace staircase {
 
 /// `name` as a folder, or else the folder of that name among the models of this project: in
-/// $STAIRCASE_MODELS, in the source tree, or in the installed prefix. Throws Error that names the places
-/// where it looked.
-std::filesystem::path find_model(const std::string& name);
+/// $STAIRCASE_MODELS, in the source tree, or in the installed prefix. Throws Error that names the option
+/// and the places where it looked.
+std::filesystem::path find_model(const std::string& name, const std::string& option = "--model");
 
 }  // namespace staircase

@@ -25,6 +25,8 @@ const char* name(FinishReason reason) {
       return "length";
     case FinishReason::kEos:
       return "eos";
+    case FinishReason::kStop:
+      return "stop";
   }
   return "";
 }
@@ -123,6 +125,10 @@ void Output::take(Sequence& sequence, const Token& token) {
   sequence.token_ids.push_back(token.id);
   if (!token.candidates.empty()) show(sequence, token);
 
+  if (token.text) {
+    add_text(sequence, sequence.decoder.push(*token.text), token.origin);
+    return;
+  }
   if (sequence.holds_eos) add_text(sequence, sequence.decoder.push(eos_token_id_));
   sequence.holds_eos = token.id == eos_token_id_;
   if (!sequence.holds_eos) add_text(sequence, sequence.decoder.push(token.id), token.origin);
@@ -167,7 +173,7 @@ void Output::end(Sequence& sequence, FinishReason reason) {
 void Output::close(std::size_t weight_bytes) {
   statistics_.weight_bytes = weight_bytes;
   if (form_ == Form::kText) {
-    print("\n");
+    if (!sequences_.empty()) print("\n");
     return;
   }
   nlohmann::ordered_json json;

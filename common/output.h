@@ -42,6 +42,8 @@ class Output {
   /// One more number among the statistics of the JSON object.
   void add_statistic(const std::string& name, double value) { more_statistics_.emplace_back(name, value); }
 
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+
   const Statistics& statistics() const { return statistics_; }
 
  private:

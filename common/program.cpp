@@ -108,7 +108,7 @@ struct Program::Impl {
   /// Throws Error unless the two models mean the same by every token.
   void load_draft(const Gpt2& target, const std::filesystem::path& target_folder,
                   const Tokenizer& tokenizer) const {
-    const std::filesystem::path folder = find_model(draft_model);
+    const std::filesystem::path folder = find_model(draft_model, "--draft-model");
     *draft = target.load_beside(folder);
     const Gpt2Config &ours = target.config(), &theirs = (*draft)->config();
     if (!Tokenizer::load(folder).same_tokens(tokenizer) || ours.vocab_size != theirs.vocab_size ||
@@ -187,6 +187,14 @@ void Program::add_option(const std::string& name, std::vector<int>& values, cons
       ->check(number<int>())
       ->type_name("N,N")
       ->default_str(fmt::format("{}", fmt::join(values, ",")));
+}
+
+void Program::add_option(const std::string& name, std::vector<std::string>& values, const std::string& help) {
+  impl_->app.add_option(name, values, help)
+      ->expected(1, 1 << 20)
+      ->allow_extra_args(false)
+      ->type_name("TEXT")
+      ->always_capture_default(false);
 }
 
 void Program::add_option(const std::string& name, std::optional<int>& value, const std::string& help) {

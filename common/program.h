@@ -27,6 +27,8 @@ class Program {
   void add_option(const std::string& name, std::string& value, const std::string& help);
   /// Numbers with commas between them.
   void add_option(const std::string& name, std::vector<int>& values, const std::string& help);
+  /// Texts, each behind the name of the option once more.
+  void add_option(const std::string& name, std::vector<std::string>& values, const std::string& help);
   void add_option(const std::string& name, std::optional<int>& value, const std::string& help);
   void add_option(const std::string& name, std::optional<float>& value, const std::string& help);
   void add_flag(const std::string& name, bool& value, const std::string& help);

@@ -64,7 +64,8 @@ std::string Table::text(int digits) const {
 void Table::write_csv(const std::filesystem::path& file) const {
   std::string text;
   const auto add = [&](const auto& cells) {
-    for (std::size_t c = 0; c < cells.size(); ++c) text += fmt::format("{}{}", c == 0 ? "" : ",", field(cells[c]));
+    for (std::size_t c = 0; c < cells.size(); ++c)
+      text += fmt::format("{}{}", c == 0 ? "" : ",", field(cells[c]));
     text += "\r\n";
   };
   add(columns_);

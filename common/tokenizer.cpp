@@ -298,7 +298,11 @@ int Tokenizer::eos_token_id() const {
 }
 
 std::string StreamDecoder::push(int token) {
-  pending_ += tokenizer_->bytes(token);
+  return push(tokenizer_->bytes(token));
+}
+
+std::string StreamDecoder::push(std::string_view bytes) {
+  pending_ += bytes;
   return take_complete_utf8(pending_);
 }
 

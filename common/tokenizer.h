@@ -62,6 +62,9 @@ class StreamDecoder {
   /// Takes the next token and returns the text that is complete now, valid UTF-8 and often empty.
   std::string push(int token);
 
+  /// The same for any bytes.
+  std::string push(std::string_view bytes);
+
   /// The end: what still waits becomes U+FFFD.
   std::string finish();
 
