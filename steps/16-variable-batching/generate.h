@@ -1,4 +1,4 @@
-// The generation loop: one token after the other, for all rows of a batch.
+// The generation loop: one token after the other.
 #pragma once
 
 #include <algorithm>

@@ -9,8 +9,6 @@ using namespace staircase;
 
 int main(int argc, char** argv) {
   GenerateOptions options;
-  std::optional<Gpt2> draft;
-  BenchmarkOptions benchmark;
   Program program("Continues a text with a GPT-2.");
   program.add_option("--max-new-tokens", options.max_new_tokens, "how many tokens to generate");
   program.add_flag("--ignore-eos", options.ignore_eos, "go on behind the end-of-text token");
@@ -40,9 +38,11 @@ int main(int argc, char** argv) {
   program.add_option("--show-candidates", options.show_candidates, "show the likeliest tokens at each step");
   program.add_prompts_option();
   program.add_option("--max-batch-size", options.max_batch_size, "how many texts grow at a time, at most");
+  std::optional<Gpt2> draft;
   program.add_draft_model_option(draft);
   program.add_auto_option("--num-speculative-tokens", options.num_speculative_tokens,
                           "how many tokens the draft model proposes at a time");
+  BenchmarkOptions benchmark;
   program.add_option("--benchmark", benchmark.folder,
                      "measure the gain of the draft model; results go to this folder");
   program.add_option("--repetitions", benchmark.repetitions, "how often to measure");

@@ -10,9 +10,6 @@ using namespace staircase;
 
 int main(int argc, char** argv) {
   GenerateOptions options;
-  std::optional<Gpt2> draft;
-  BenchmarkOptions benchmark;
-  std::vector<int> lengths = CacheBenchmarkOptions().lengths;
   Program program("Continues a text with a GPT-2.");
   program.add_option("--max-new-tokens", options.max_new_tokens, "how many tokens to generate");
   program.add_option("--min-new-tokens", options.min_new_tokens, "how many tokens before the text may end");
@@ -44,15 +41,18 @@ int main(int argc, char** argv) {
   program.add_option("--show-candidates", options.show_candidates, "show the likeliest tokens at each step");
   program.add_prompts_option();
   program.add_option("--max-batch-size", options.max_batch_size, "how many texts grow at a time, at most");
+  std::optional<Gpt2> draft;
   program.add_draft_model_option(draft);
   program.add_auto_option("--num-speculative-tokens", options.num_speculative_tokens,
                           "how many tokens the draft model proposes at a time");
+  BenchmarkOptions benchmark;
   program.add_option(
       "--benchmark", benchmark.folder,
       "measure the gain of the draft model, or without one of the cache; results go to this folder");
   program.add_option("--repetitions", benchmark.repetitions, "how often to measure");
   program.add_option("--most-speculative-tokens", benchmark.most_speculative_tokens,
                      "where the benchmark ends");
+  std::vector<int> lengths = CacheBenchmarkOptions().lengths;
   program.add_option("--benchmark-lengths", lengths, "for how many new tokens to measure the cache");
   program.add_check([&] {
     for (const int length : lengths) require(length >= 1, "--benchmark-lengths", length, "1 or more");
