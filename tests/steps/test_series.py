@@ -50,7 +50,7 @@ ON = {
     "15": ["--on-overflow", "recompute"],  # the texts are too short to need it
     "16": ["--max-batch-size", "1"],
     "17": ["--num-speculative-tokens", "auto"],
-    "20": ["--stop", " and"],
+    "20": ["--stop", "the"],
 }
 SAME_TEXT = {"04", "12", "15", "16", "17"}
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
