@@ -10,6 +10,9 @@
 
 namespace staircase {
 
+/// Token ids of several texts to continue.
+using Prompts = std::vector<std::vector<int>>;
+
 enum class FinishReason {
   kLength,  ///< as many tokens as were asked for
   kEos,     ///< the model chose its end-of-text token

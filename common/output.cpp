@@ -79,7 +79,7 @@ void print(const std::string& text) {
 
 }  // namespace
 
-Output::Output(const Tokenizer& tokenizer, int eos_token_id, std::vector<std::vector<int>> prompts, Form form)
+Output::Output(const Tokenizer& tokenizer, int eos_token_id, Prompts prompts, Form form)
     : tokenizer_(tokenizer),
       eos_token_id_(eos_token_id),
       prompts_(std::move(prompts)),

@@ -17,7 +17,7 @@ class Output {
  public:
   enum class Form { kText, kJson };
 
-  Output(const Tokenizer& tokenizer, int eos_token_id, std::vector<std::vector<int>> prompts, Form form);
+  Output(const Tokenizer& tokenizer, int eos_token_id, Prompts prompts, Form form);
 
   /// Announces more than one sequence: each gets a number.
   void expect(int sequences) { expected_ = sequences; }
@@ -68,7 +68,7 @@ class Output {
 
   const Tokenizer& tokenizer_;
   int eos_token_id_;
-  std::vector<std::vector<int>> prompts_;
+  Prompts prompts_;
   Form form_;
   std::vector<Sequence> sequences_;
   std::size_t growing_ = 0;  // the first of the sequences that grow together now

@@ -128,7 +128,7 @@ struct Program::Impl {
                   tokenizer.vocab_size(), gpt2.config().vocab_size);
     }
     if (!draft_model.empty()) load_draft(gpt2, folder, tokenizer);
-    std::vector<std::vector<int>> tokens;
+    Prompts tokens;
     for (const std::string& text : prompt_texts) {
       tokens.push_back(tokenizer.encode(text));
       // Between two texts of its training data the model saw the end-of-text token: from there it begins a
@@ -272,8 +272,7 @@ void Program::add_flag(const std::string& name, bool& value, const std::string& 
 }
 
 int Program::run(int argc, char** argv, const Run& run) {
-  return this->run(argc, argv,
-                   RunAll([&](Gpt2& model, const std::vector<std::vector<int>>& prompts, Output& output) {
+  return this->run(argc, argv, RunAll([&](Gpt2& model, const Prompts& prompts, Output& output) {
                      run(model, prompts.at(0), output);
                    }));
 }

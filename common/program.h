@@ -67,8 +67,7 @@ class Program {
   using Run = std::function<void(Gpt2& model, const std::vector<int>& prompt, Output& output)>;
 
   /// Continues all prompts.
-  using RunAll =
-      std::function<void(Gpt2& model, const std::vector<std::vector<int>>& prompts, Output& output)>;
+  using RunAll = std::function<void(Gpt2& model, const Prompts& prompts, Output& output)>;
 
   /// Reads the command line, loads the model, runs. Returns the exit status: 0, 1 after a failure, 2 for
   /// wrong usage; an error is one line on standard error.

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "common/measurement.h"
 #include "common/message.h"
 #include "common/plot.h"
-#include "common/table.h"
 #include "speculative.h"
 
 namespace staircase {

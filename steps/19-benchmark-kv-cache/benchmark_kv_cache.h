@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "common/measurement.h"
 #include "common/message.h"
 #include "common/plot.h"
-#include "common/table.h"
 #include "dynamic_kv_cache.h"
 #include "generate.h"
 

@@ -1,3 +1,4 @@
+#include "batches.h"
 #include "benchmark.h"
 #include "benchmark_kv_cache.h"
 #include "check.h"
@@ -57,34 +58,17 @@ int main(int argc, char** argv) {
     check(options);
     check(benchmark);
   });
-  return program.run(
-      argc, argv, [&](Gpt2& model, const std::vector<std::vector<int>>& prompts, Output& output) {
-        for (const std::vector<int>& prompt : prompts) check(options, prompt, model.config());
-        if (draft) {
-          check_speculation(options);
-          if (!benchmark.folder.empty())
-            return benchmark_speculative(model, *draft, prompts, options, benchmark);
-          return speculate_all(model, *draft, prompts, options, output);
-        }
-        if (!benchmark.folder.empty()) {
-          return benchmark_kv_cache(model, prompts[0], {benchmark.folder, benchmark.repetitions, lengths});
-        }
-        if (!options.drift.empty()) return compare_overflow(model, prompts[0], options, output);
-        const int copies = options.num_return_sequences, at_a_time = options.max_batch_size / copies;
-        output.expect(static_cast<int>(prompts.size()) * copies);
-        for (std::size_t first = 0; first < prompts.size(); first += at_a_time) {
-          const auto batch =
-              std::span(prompts).subspan(first, std::min<std::size_t>(at_a_time, prompts.size() - first));
-          std::vector<int> owners;  // the prompt of each text
-          for (std::size_t i = 0; i < batch.size() * copies; ++i)
-            owners.push_back(static_cast<int>(first + i / copies));
-          std::optional<StaticKvCache> cache;
-          if (options.use_cache) cache.emplace(model, static_cast<int>(owners.size()));
-          GenerateOptions batch_options = options;
-          batch_options.seed += static_cast<unsigned>(first) * copies;
-          const std::vector<Generation> texts =
-              generate(model, batch, batch_options, cache ? &*cache : nullptr, output.on_row_token(owners));
-          output.finish(texts, cache ? cache->use() : CacheUse());
-        }
-      });
+  return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
+    for (const std::vector<int>& prompt : prompts) check(options, prompt, model.config());
+    if (draft) {
+      check_speculation(options);
+      if (!benchmark.folder.empty()) return benchmark_speculative(model, *draft, prompts, options, benchmark);
+      return speculate_all(model, *draft, prompts, options, output);
+    }
+    if (!benchmark.folder.empty()) {
+      return benchmark_kv_cache(model, prompts[0], {benchmark.folder, benchmark.repetitions, lengths});
+    }
+    if (!options.drift.empty()) return compare_overflow(model, prompts[0], options, output);
+    generate_all(model, prompts, options, output);
+  });
 }

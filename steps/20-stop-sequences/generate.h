@@ -109,25 +109,29 @@ inline std::vector<Generation> generate(Gpt2& model, std::span<const std::vector
   for (int p = 0; p < std::ssize(prompts); ++p) add_row(p * copies);
 
   for (int i = 0; i < options.max_new_tokens && !rows.empty(); ++i) {
-    const std::span<const float> logits = next_logits(model, rows, cache, options);
-    std::vector<std::vector<float>> scores;  // of each row: [vocab_size]
-    for (int r = 0; r < std::ssize(rows); ++r) {
-      scores.emplace_back(logits.begin() + r * vocab_size, logits.begin() + (r + 1) * vocab_size);
-    }
+    std::span<float> logits = next_logits(model, rows, cache, options);
     // A prompt went through the model once, for all the texts that it begins.
-    for (int text = 0; i == 0 && text < std::ssize(texts); ++text) {
-      if (text % copies == 0) continue;
-      add_row(text);
-      scores.push_back(scores[text / copies]);
-      if (cache != nullptr) cache->copy_row(text / copies, static_cast<int>(rows.size()) - 1);
+    std::vector<float> shared;
+    if (i == 0 && copies > 1) {
+      shared.assign(logits.begin(), logits.end());
+      for (int text = 0; text < std::ssize(texts); ++text) {
+        if (text % copies == 0) continue;
+        const int first = text / copies;  // the row of the same prompt
+        add_row(text);
+        if (cache != nullptr) cache->copy_row(first, static_cast<int>(rows.size()) - 1);
+        const std::span<const float> own = logits.subspan(first * vocab_size, vocab_size);
+        shared.insert(shared.end(), own.begin(), own.end());
+      }
+      logits = shared;
     }
     for (int r = 0; r < std::ssize(rows); ++r) {
       Row& row = rows[r];
-      if (i < options.min_new_tokens) scores[r][eos] = kMasked;
-      process(scores[r], row.tokens, options.sampling);
-      const int next = choose(scores[r], options.sampling, row.generator);
+      const std::span<float> scores = logits.subspan(r * vocab_size, vocab_size);
+      if (i < options.min_new_tokens) scores[eos] = kMasked;
+      process(scores, row.tokens, options.sampling);
+      const int next = choose(scores, options.sampling, row.generator);
       row.tokens.push_back(next);
-      Token token{next, likeliest(scores[r], options.show_candidates)};
+      Token token{next, likeliest(scores, options.show_candidates)};
       row.finished = end_of_text(token, row.filter, eos, i + 1 == options.max_new_tokens, options);
       on_token(row.number, token);
     }

@@ -25,7 +25,7 @@ LESSON = {
     "13": "generate.h kv_cache.h main.cpp",
     "14": "generate.h kv_cache.h",
     "15": "check.h drift.h generate.h kv_cache.h main.cpp",
-    "16": "check.h drift.h generate.h kv_cache.h main.cpp",
+    "16": "batches.h check.h drift.h generate.h kv_cache.h main.cpp",
     "17": "check.h generate.h main.cpp speculative.h",
     "18": "benchmark.h check.h main.cpp",
     "19": "benchmark_kv_cache.h dynamic_kv_cache.h main.cpp",

@@ -1,4 +1,5 @@
-// Results of a measurement: a table for people, and the same as CSV and JSON.
+// Results of a measurement: a table for people, the same as CSV and JSON, how much they vary, and how far it
+// is.
 #pragma once
 
 #include <filesystem>

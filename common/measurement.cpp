@@ -1,4 +1,4 @@
-#include "common/table.h"
+#include "common/measurement.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
