@@ -38,7 +38,13 @@ __attribute__((target("avx512bw,avx512bf16"))) void multiply_tile(
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) sum[r][p] = _mm512_setzero_ps();
   }
+  const std::uint16_t* ahead = w + kRowsAhead * kPanel;
   for (std::int64_t k = 0; k < depth; k += 2) {
+    if (kRows > 2) {  // as in tile-inl.h
+      if (k + kRowsAhead == depth) ahead += kPanels * panel_stride - depth * kPanel;
+#pragma GCC unroll 8
+      for (int p = 0; p < kPanels; ++p) _mm_prefetch(ahead + p * panel_stride + k * kPanel, _MM_HINT_T0);
+    }
     __m512i columns[kPanels];
 #pragma GCC unroll 8
     for (int p = 0; p < kPanels; ++p) {

@@ -15,6 +15,11 @@ namespace staircase {
 /// register, two of AVX2, four of NEON.
 constexpr std::int64_t kPanel = 16;
 
+/// How many rows of a panel ahead of the multiply-adds it is asked for. Left alone, the processor stops
+/// looking ahead at the end of a panel, and does not look far enough while the rows of a tile keep the
+/// multiply-add units busy.
+constexpr std::int64_t kRowsAhead = 48;
+
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }

@@ -102,10 +102,7 @@ HWY_INLINE void with_elements(DType dtype, void* data, const Function& function)
   }
 }
 
-/// How far ahead of the multiply-adds each panel is asked for. Left alone, the processor stops looking ahead
-/// at the end of a panel, and does not look far enough while the rows of a tile keep the multiply-add units
-/// busy.
-constexpr std::int64_t kAheadBytes = 2048, kLineBytes = 64;
+constexpr std::int64_t kLineBytes = 64;
 
 /// One tile: [kRows, depth] times [depth, kPanels · 16], written to result[kRows][kPanels · 16].
 /// Neighbouring rows of x lie x_stride elements apart, neighbouring panels of w panel_stride. The panels
@@ -123,12 +120,11 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
   }
   // One or two rows of float32 leave the processor time enough to look ahead itself.
   constexpr bool kLookAhead = sizeof(W) < sizeof(float) || kRows > 2;
-  constexpr std::int64_t kAhead = kAheadBytes / (kPanel * sizeof(W)),
-                         kLine = std::max<std::int64_t>(1, kLineBytes / (kPanel * sizeof(W)));
-  const W* ahead = w + kAhead * kPanel;
+  constexpr std::int64_t kRowsOfLine = kLineBytes / std::int64_t{kPanel * sizeof(W)};
+  const W* ahead = w + kRowsAhead * kPanel;
   for (std::int64_t k = 0; k < depth; ++k) {
-    if (kLookAhead && k % kLine == 0) {
-      if (k + kAhead == depth) ahead += kPanels * panel_stride - depth * kPanel;
+    if (kLookAhead && k % kRowsOfLine == 0) {
+      if (k + kRowsAhead == depth) ahead += kPanels * panel_stride - depth * kPanel;
 #pragma GCC unroll 8
       for (int p = 0; p < kPanels; ++p) hwy::Prefetch(ahead + p * panel_stride + k * kPanel);
     }
