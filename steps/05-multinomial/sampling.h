@@ -39,7 +39,7 @@ inline void apply_temperature(std::span<float> logits, float temperature) {
 
 /// Brings the raw logits of a model into the form that the options ask for.
 inline void process(std::span<float> logits, const SamplingOptions& options) {
-  apply_temperature(logits, options.temperature);
+  if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);
 }
 
 /// A number from [0, 1). Written out, since the distributions of the standard library differ from one

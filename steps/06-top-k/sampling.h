@@ -48,7 +48,7 @@ inline void keep_top_k(std::span<float> logits, int k) {
 
 /// Brings the raw logits of a model into the form that the options ask for.
 inline void process(std::span<float> logits, const SamplingOptions& options) {
-  apply_temperature(logits, options.temperature);
+  if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);
   if (options.top_k) keep_top_k(logits, *options.top_k);
 }
 

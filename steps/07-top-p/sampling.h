@@ -73,7 +73,7 @@ inline void keep_top_p(std::span<float> logits, float p) {
 
 /// Brings the raw logits of a model into the form that the options ask for.
 inline void process(std::span<float> logits, const SamplingOptions& options) {
-  apply_temperature(logits, options.temperature);
+  if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);
   if (options.top_k) keep_top_k(logits, *options.top_k);
   if (options.top_p) keep_top_p(logits, *options.top_p);
 }
