@@ -32,6 +32,19 @@ struct Candidate {
   float probability = 0.0f;
 };
 
+/// A token and the natural logarithm of its probability.
+struct Logprob {
+  int token_id = 0;
+  float logprob = 0.0f;
+};
+
+/// What the model itself says of a token: its log-probability, none where nothing comes before it, and the
+/// likeliest tokens in its place.
+struct Logprobs {
+  std::optional<float> own = {};
+  std::vector<Logprob> likeliest = {};
+};
+
 /// Where a token comes from; in speculative decoding a draft model proposes and the target decides.
 enum class Origin {
   kModel,      ///< the only model there is
@@ -40,13 +53,14 @@ enum class Origin {
   kBonus,      ///< the target's, behind proposals that were all accepted
 };
 
-/// One new token, at the moment it is chosen, and the likeliest ones it was chosen from where they are asked
-/// for.
+/// One new token, at the moment it is chosen; the likeliest ones it was chosen from and its log-probabilities
+/// where they are asked for.
 struct Token {
   int id = 0;
   std::vector<Candidate> candidates = {};
   Origin origin = Origin::kModel;
   std::optional<std::string> text = {};  ///< what to show for it, if that is not the token itself
+  std::optional<Logprobs> logprobs = {};
 };
 
 using OnToken = std::function<void(const Token&)>;

@@ -55,6 +55,23 @@ std::string bar(float probability) {
   return line + kEighths[eighths % 8];
 }
 
+/// One object a token: its log-probability and those of the likeliest ones in its place.
+nlohmann::ordered_json logprobs_json(const std::vector<Token>& tokens, const Tokenizer& tokenizer) {
+  const auto entry = [&](int id, std::optional<float> logprob) {
+    return nlohmann::ordered_json{{"token_id", id},
+                                  {"text", tokenizer.decode(std::span(&id, 1))},
+                                  {"logprob", logprob ? nlohmann::ordered_json(*logprob) : nullptr}};
+  };
+  auto all = nlohmann::ordered_json::array();
+  for (const Token& token : tokens) {
+    auto& one = all.emplace_back(entry(token.id, token.logprobs->own));
+    auto& top = one["top_logprobs"] = nlohmann::ordered_json::array();
+    for (const Logprob& other : token.logprobs->likeliest)
+      top.push_back(entry(other.token_id, other.logprob));
+  }
+  return all;
+}
+
 /// What a terminal is told before a token from there, for a person to see how the draft model does.
 std::string colour_of(Origin origin) {
   switch (origin) {
@@ -88,6 +105,12 @@ Output::Output(const Tokenizer& tokenizer, int eos_token_id, Prompts prompts, Fo
   for (const auto& prompt : prompts_) statistics_.prompt_tokens += static_cast<int>(prompt.size());
 }
 
+void Output::echo(int prompt, std::vector<Token> tokens, std::optional<double> perplexity) {
+  const std::string number = prompts_.size() > 1 ? fmt::format("prompt {}: ", prompt + 1) : "";
+  for (const Token& token : tokens) show_logprobs(token, number);
+  echoes_[prompt] = {std::move(tokens), perplexity};
+}
+
 OnToken Output::on_token(int prompt) {
   return [take = on_row_token({prompt})](const Token& token) { take(0, token); };
 }
@@ -105,16 +128,21 @@ OnRowToken Output::on_row_token(const std::vector<int>& prompts) {
   };
 }
 
-/// Only one sequence at a time can be printed while it grows.
+/// Only one sequence at a time can be printed while it grows, and none that what is shown of its tokens would
+/// tear apart.
 bool Output::streams(const Sequence& sequence) const {
-  return form_ == Form::kText && &sequence == &sequences_[growing_];
+  return form_ == Form::kText && &sequence == &sequences_[growing_] && sequence.candidates.empty() &&
+         sequence.tokens.empty();
 }
 
 void Output::print_head(const Sequence& sequence) {
   if (expected_ > 1) print(fmt::format("{}[{}]\n", sequence.number > 1 ? "\n\n" : "", sequence.number));
-  // A person reads the continuation behind its prompt; a pipe gets the new text only.
+  // A person reads the continuation behind its prompt; a pipe gets the new text only, unless it asks.
+  const std::string prompt = tokenizer_.decode(prompts_[static_cast<std::size_t>(sequence.prompt)]);
   if (isatty(STDOUT_FILENO) != 0) {
-    print("\033[2m" + tokenizer_.decode(prompts_[static_cast<std::size_t>(sequence.prompt)]) + "\033[0m");
+    print("\033[2m" + prompt + "\033[0m");
+  } else if (echoes_.contains(sequence.prompt)) {
+    print(prompt);
   }
 }
 
@@ -124,6 +152,11 @@ void Output::take(Sequence& sequence, const Token& token) {
   ++statistics_.new_tokens;
   sequence.token_ids.push_back(token.id);
   if (!token.candidates.empty()) show(sequence, token);
+  if (token.logprobs) {
+    const bool alone = sequences_.size() - growing_ == 1;
+    show_logprobs(token, alone ? "" : fmt::format("[{}] ", sequence.number));
+    sequence.tokens.push_back(token);
+  }
 
   if (token.text) {
     add_text(sequence, sequence.decoder.push(*token.text), token.origin);
@@ -166,8 +199,8 @@ void Output::end(Sequence& sequence, FinishReason reason) {
   }
   sequence.holds_eos = false;
   add_text(sequence, sequence.decoder.finish());
-  // What was not printed while it grew: the bars of the candidates would have torn it apart.
-  if (form_ == Form::kText && (!streams(sequence) || !sequence.candidates.empty())) print(sequence.text);
+  // What was not printed while it grew.
+  if (form_ == Form::kText && !streams(sequence)) print(sequence.text);
 }
 
 void Output::close(std::size_t weight_bytes) {
@@ -183,8 +216,15 @@ void Output::close(std::size_t weight_bytes) {
                                  {"token_ids", sequence.token_ids},
                                  {"text", sequence.text},
                                  {"finish_reason", name(sequence.finish_reason)}});
+    auto& object = json["sequences"].back();
+    if (const auto echo = echoes_.find(sequence.prompt); echo != echoes_.end()) {
+      const auto& [tokens, perplexity] = echo->second;
+      object["prompt_logprobs"] = logprobs_json(tokens, tokenizer_);
+      object["perplexity"] = perplexity ? nlohmann::ordered_json(*perplexity) : nullptr;
+    }
+    if (!sequence.tokens.empty()) object["logprobs"] = logprobs_json(sequence.tokens, tokenizer_);
     if (sequence.candidates.empty()) continue;
-    auto& all = json["sequences"].back()["candidates"] = nlohmann::ordered_json::array();
+    auto& all = object["candidates"] = nlohmann::ordered_json::array();
     for (const std::vector<Candidate>& candidates : sequence.candidates) {
       auto& one = all.emplace_back(nlohmann::ordered_json::array());
       for (const Candidate& candidate : candidates) {
@@ -209,7 +249,7 @@ void Output::close(std::size_t weight_bytes) {
 
 void Output::add_text(Sequence& sequence, const std::string& text, Origin origin) {
   sequence.text += text;
-  if (!streams(sequence) || !sequence.candidates.empty()) return;
+  if (!streams(sequence)) return;
   const std::string colour = isatty(STDOUT_FILENO) != 0 ? colour_of(origin) : "";
   print(colour.empty() ? text : colour + text + "\033[0m");
 }
@@ -226,6 +266,19 @@ void Output::show(Sequence& sequence, const Token& token) {
                          bar(candidate.probability));
   }
   say(lines);
+}
+
+void Output::show_logprobs(const Token& token, const std::string& number) {
+  if (form_ != Form::kText) return;
+  const auto text = [&](int id) { return quoted(tokenizer_.decode(std::span(&id, 1))); };
+  const Logprobs& logprobs = *token.logprobs;
+  std::string line = fmt::format("{}{:<16} {:>8}", number, text(token.id),
+                                 logprobs.own ? fmt::format("{:.4f}", *logprobs.own) : "-");
+  if (!logprobs.likeliest.empty()) line += "  |";
+  for (const Logprob& other : logprobs.likeliest) {
+    line += fmt::format("  {} {:.4f}", text(other.token_id), other.logprob);
+  }
+  say(line);
 }
 
 }  // namespace staircase

@@ -2,6 +2,8 @@
 // taken on the way.
 #pragma once
 
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +23,10 @@ class Output {
 
   /// Announces more than one sequence: each gets a number.
   void expect(int sequences) { expected_ = sequences; }
+
+  /// Shows a prompt itself, each token with its log-probabilities, and how surprising it is altogether.
+  /// Before its sequences begin.
+  void echo(int prompt, std::vector<Token> tokens, std::optional<double> perplexity);
 
   /// Begins a sequence behind the prompt of that number: what a generation loop calls for each new token. The
   /// clock of the first token starts here.
@@ -53,10 +59,16 @@ class Output {
     StreamDecoder decoder;
     std::vector<int> token_ids = {};
     std::vector<std::vector<Candidate>> candidates = {};
+    std::vector<Token> tokens = {};  // those with log-probabilities
     std::string text = {};
     bool holds_eos = false;  // printed only when the sequence goes on behind it
     FinishReason finish_reason = FinishReason::kLength;
     Clock::time_point first = {}, last = {};  // of its tokens
+  };
+
+  struct Echo {
+    std::vector<Token> tokens;
+    std::optional<double> perplexity;
   };
 
   void take(Sequence& sequence, const Token& token);
@@ -64,6 +76,7 @@ class Output {
   void print_head(const Sequence& sequence);
   void add_text(Sequence& sequence, const std::string& text, Origin origin = Origin::kModel);
   void show(Sequence& sequence, const Token& token);
+  void show_logprobs(const Token& token, const std::string& number);
   bool streams(const Sequence& sequence) const;
 
   const Tokenizer& tokenizer_;
@@ -71,7 +84,8 @@ class Output {
   Prompts prompts_;
   Form form_;
   std::vector<Sequence> sequences_;
-  std::size_t growing_ = 0;  // the first of the sequences that grow together now
+  std::map<int, Echo> echoes_;  // by the number of the prompt
+  std::size_t growing_ = 0;     // the first of the sequences that grow together now
   int expected_ = 1;
   Statistics statistics_;
   std::vector<std::pair<std::string, double>> more_statistics_;

@@ -134,6 +134,32 @@ TEST_CASE("an end-of-text token inside a run is text like any other") {
   CHECK(printed({321, 4095}, FinishReason::kLength, Output::Form::kText) == "The<|endoftext|>\n");
 }
 
+TEST_CASE("log-probabilities and what is known of the prompt are told in JSON, a missing one as null") {
+  Captured captured;
+  Output output(tokenizer(), 4095, {{321}}, Output::Form::kJson);
+  output.echo(0, {{.id = 321, .logprobs = Logprobs()}}, std::nullopt);
+  output.on_token()({.id = 11, .logprobs = Logprobs{-0.5f, {{12, -0.25f}, {11, -0.5f}}}});
+  output.finish(FinishReason::kLength);
+  output.close(1000);
+  const auto sequence = nlohmann::ordered_json::parse(captured.text())["sequences"][0];
+  CHECK(sequence["perplexity"].is_null());
+  CHECK(sequence["prompt_logprobs"].dump() ==
+        R"([{"token_id":321,"text":"The","logprob":null,"top_logprobs":[]}])");
+  CHECK(sequence["logprobs"].dump() ==
+        R"([{"token_id":11,"text":",","logprob":-0.5,"top_logprobs":[)"
+        R"({"token_id":12,"text":"-","logprob":-0.25},{"token_id":11,"text":",","logprob":-0.5}]}])");
+}
+
+TEST_CASE("a prompt that is echoed is printed in front of its text") {
+  Captured captured;
+  Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);
+  output.echo(0, {{.id = 321, .logprobs = Logprobs()}}, std::nullopt);
+  output.on_token()({11});
+  output.finish(FinishReason::kLength);
+  output.close(1000);
+  CHECK(captured.text() == "The,\n");
+}
+
 TEST_CASE("no token at all is an empty text") {
   CHECK(printed({}, FinishReason::kLength, Output::Form::kText) == "\n");
   const auto json = nlohmann::ordered_json::parse(printed({}, FinishReason::kLength, Output::Form::kJson));
