@@ -30,6 +30,7 @@ LESSON = {
     "18": "benchmark.h check.h main.cpp",
     "19": "benchmark_kv_cache.h dynamic_kv_cache.h main.cpp",
     "20": "check.h generate.h main.cpp speculative.h stop.h",
+    "21": "check.h generate.h logprobs.h main.cpp speculative.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -51,6 +52,7 @@ ON = {
     "16": ["--max-batch-size", "1"],
     "17": ["--num-speculative-tokens", "auto"],
     "20": ["--stop", "the"],
+    "21": ["--echo", "--logprobs", "2"],
 }
 SAME_TEXT = {"04", "12", "15", "16", "17"}
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
