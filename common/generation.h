@@ -24,6 +24,7 @@ struct Generation {
   std::vector<int> tokens;  ///< the prompt and what follows it
   FinishReason finish_reason = FinishReason::kLength;
   CacheUse cache = {};
+  std::optional<double> score = {};  ///< by which a search ranks it
 };
 
 /// A token that could have been chosen.
@@ -61,6 +62,7 @@ struct Token {
   Origin origin = Origin::kModel;
   std::optional<std::string> text = {};  ///< what to show for it, if that is not the token itself
   std::optional<Logprobs> logprobs = {};
+  Clock::time_point time = Clock::now();  ///< when it was chosen; a search shows its tokens later
 };
 
 using OnToken = std::function<void(const Token&)>;

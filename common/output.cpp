@@ -31,21 +31,6 @@ const char* name(FinishReason reason) {
   return "";
 }
 
-/// A token's text on one line, in quotes.
-std::string quoted(const std::string& text) {
-  std::string line = "\"";
-  for (const char c : text) {
-    if (c == '\n') {
-      line += "\\n";
-    } else if (static_cast<unsigned char>(c) < ' ') {
-      line += fmt::format("\\x{:02x}", static_cast<int>(c));
-    } else {
-      line += c;
-    }
-  }
-  return line + '"';
-}
-
 /// A bar of up to 40 characters, in eighths of one.
 std::string bar(float probability) {
   static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
@@ -95,6 +80,20 @@ void print(const std::string& text) {
 }
 
 }  // namespace
+
+std::string quoted(const std::string& text) {
+  std::string line = "\"";
+  for (const char c : text) {
+    if (c == '\n') {
+      line += "\\n";
+    } else if (static_cast<unsigned char>(c) < ' ') {
+      line += fmt::format("\\x{:02x}", static_cast<int>(c));
+    } else {
+      line += c;
+    }
+  }
+  return line + '"';
+}
 
 Output::Output(const Tokenizer& tokenizer, int eos_token_id, Prompts prompts, Form form)
     : tokenizer_(tokenizer),
@@ -147,7 +146,7 @@ void Output::print_head(const Sequence& sequence) {
 }
 
 void Output::take(Sequence& sequence, const Token& token) {
-  sequence.last = Clock::now();
+  sequence.last = token.time;
   if (sequence.token_ids.empty()) sequence.first = sequence.last;
   ++statistics_.new_tokens;
   sequence.token_ids.push_back(token.id);
@@ -179,6 +178,7 @@ void Output::finish(const std::vector<Generation>& rows, const CacheUse& cache) 
     Sequence& sequence = sequences_[growing_ + row];
     if (row > 0 && form_ == Form::kText) print_head(sequence);
     end(sequence, rows[row].finish_reason);
+    sequence.score = rows[row].score;
     if (sequence.token_ids.empty()) continue;
     first = std::max(first, sequence.first);
     last = std::max(last, sequence.last);
@@ -217,6 +217,7 @@ void Output::close(std::size_t weight_bytes) {
                                  {"text", sequence.text},
                                  {"finish_reason", name(sequence.finish_reason)}});
     auto& object = json["sequences"].back();
+    if (sequence.score) object["score"] = *sequence.score;
     if (const auto echo = echoes_.find(sequence.prompt); echo != echoes_.end()) {
       const auto& [tokens, perplexity] = echo->second;
       object["prompt_logprobs"] = logprobs_json(tokens, tokenizer_);

@@ -14,6 +14,9 @@
 
 namespace staircase {
 
+/// A text on one line, in quotes.
+std::string quoted(const std::string& text);
+
 /// Throws Error when standard output takes no more.
 class Output {
  public:
@@ -63,6 +66,7 @@ class Output {
     std::string text = {};
     bool holds_eos = false;  // printed only when the sequence goes on behind it
     FinishReason finish_reason = FinishReason::kLength;
+    std::optional<double> score = {};
     Clock::time_point first = {}, last = {};  // of its tokens
   };
 

@@ -160,6 +160,26 @@ TEST_CASE("a prompt that is echoed is printed in front of its text") {
   CHECK(captured.text() == "The,\n");
 }
 
+TEST_CASE("times are those at which tokens were chosen, not shown, and the score of a search is told") {
+  Captured captured;
+  Output output(tokenizer(), 4095, {{321}}, Output::Form::kJson);
+  const OnRowToken on_token = output.on_row_token({0});
+  const Clock::time_point start = Clock::now();
+  for (const int second : {1, 3, 5}) {
+    Token token{11};
+    token.time = start + std::chrono::seconds(second);
+    on_token(0, token);
+  }
+  Generation generation;
+  generation.score = -0.75;
+  output.finish(std::vector<Generation>{generation}, {});
+  output.close(1000);
+  const auto json = nlohmann::ordered_json::parse(captured.text());
+  CHECK(json["sequences"][0]["score"] == -0.75);
+  CHECK(json["stats"]["ms_per_token"].get<double>() == doctest::Approx(2000.0));
+  CHECK(json["stats"]["tokens_per_second"].get<double>() == doctest::Approx(0.5));
+}
+
 TEST_CASE("no token at all is an empty text") {
   CHECK(printed({}, FinishReason::kLength, Output::Form::kText) == "\n");
   const auto json = nlohmann::ordered_json::parse(printed({}, FinishReason::kLength, Output::Form::kJson));
