@@ -103,10 +103,11 @@ inline void keep_top_p(std::span<float> logits, float p) {
 
 /// Brings the raw logits of a model into the form that the options ask for; `tokens` are those so far.
 inline void process(std::span<float> logits, std::span<const int> tokens, const SamplingOptions& options) {
-  apply_presence_penalty(logits, tokens, options.presence_penalty);
-  apply_frequency_penalty(logits, tokens, options.frequency_penalty);
-  apply_repetition_penalty(logits, tokens, options.repetition_penalty);
-  apply_temperature(logits, options.temperature);
+  if (options.presence_penalty != 0.0f) apply_presence_penalty(logits, tokens, options.presence_penalty);
+  if (options.frequency_penalty != 0.0f) apply_frequency_penalty(logits, tokens, options.frequency_penalty);
+  if (options.repetition_penalty != 1.0f)
+    apply_repetition_penalty(logits, tokens, options.repetition_penalty);
+  if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);
   if (options.top_k) keep_top_k(logits, *options.top_k);
   if (options.top_p) keep_top_p(logits, *options.top_p);
 }

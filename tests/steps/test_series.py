@@ -31,6 +31,7 @@ LESSON = {
     "19": "benchmark_kv_cache.h dynamic_kv_cache.h main.cpp",
     "20": "check.h generate.h main.cpp speculative.h stop.h",
     "21": "check.h generate.h logprobs.h main.cpp speculative.h",
+    "22": "beam_search.h beam_tree.h check.h generate.h main.cpp",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
