@@ -144,6 +144,34 @@ TEST_CASE("prompts come from the command line and from the lines of a file, an e
         json("--prompts - --max-batch-size 2", "The wolf\n\nOnce upon a time\n")["sequences"]);
 }
 
+TEST_CASE("a sampled text does not depend on how many grow at a time") {
+  const auto sequences = [](const std::string& arguments) {
+    const ProgramRun run =
+        run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 8 --do-sample --seed 5 " + arguments,
+                    "The wolf\nThe wolf\nThe wolf\n");
+    REQUIRE(run.status == 0);
+    return nlohmann::json::parse(run.out)["sequences"];
+  };
+  for (const std::string copies : {"1", "2"}) {
+    const auto want = sequences("--prompts - --num-return-sequences " + copies);
+    CHECK(want[0] != want[1]);
+    for (const char* most : {"2", "4"}) {
+      CHECK(sequences(fmt::format("--prompts - --num-return-sequences {} --max-batch-size {}", copies,
+                                  most)) == want);
+    }
+  }
+}
+
+TEST_CASE("a cache can serve one batch after another") {
+  const GenerateOptions options{.max_new_tokens = 6, .ignore_eos = true};
+  const Texts first{{321, 1682, 11, 5}, {1294}}, second{{1294, 259}, {321, 1682, 11, 5}};
+  StaticKvCache cache(tales(), 2);
+  generate(tales(), first, options, &cache, [](int, const Token&) {});
+  const auto texts = generate(tales(), second, options, &cache, [](int, const Token&) {});
+  const Texts want = continued(second, options);
+  for (std::size_t i = 0; i < second.size(); ++i) CHECK(behind(second[i].size(), texts[i].tokens) == want[i]);
+}
+
 TEST_CASE("a thousand prompts take the memory of the largest batch") {
   std::string lines;
   for (int i = 0; i < 1000; ++i) lines += "The wolf\n";
