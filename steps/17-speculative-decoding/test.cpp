@@ -242,6 +242,38 @@ TEST_CASE("where the smaller of the two contexts ends the target goes on alone, 
   }
 }
 
+TEST_CASE("what the target draws alone has nothing to do with what was drawn before") {
+  Gpt2 target = tiny(1), smaller = tiny(2, 3);
+  GenerateOptions options{.max_new_tokens = 3, .ignore_eos = true};
+  options.sampling = {.do_sample = true, .temperature = 4.0f};
+  const std::vector<int> prompt{3, 1};  // a round of one or two tokens, and then no more
+  const double p = p_value_of_texts(
+      kSanitized ? 1000 : 8000,
+      [&](std::mt19937& generator) {
+        options.seed = generator();
+        return speculated(target, smaller, prompt, options).tokens;
+      },
+      [&](const std::vector<int>& text) {
+        std::vector<int> tokens = prompt;
+        double chance = 1.0;
+        for (const int token : text) {
+          chance *= distribution(target.next_logits(tokens), tokens, options.sampling)[token];
+          tokens.push_back(token);
+        }
+        return chance;
+      });
+  CHECK(p > 0.01);
+}
+
+TEST_CASE("several texts of a prompt go on alone one by one") {
+  Gpt2 target = tiny(1), smaller = tiny(2, 13);
+  GenerateOptions options{.max_new_tokens = 30, .ignore_eos = true};
+  options.sampling.do_sample = true;
+  const Run want = speculated(target, smaller, {3, 1}, options);
+  options.num_return_sequences = 3;
+  CHECK(speculated(target, smaller, {3, 1}, options).tokens == want.tokens);
+}
+
 TEST_CASE("the expected speed-up is the one of the paper") {
   CHECK(expected_speedup(0.0, 4, 0.0) == doctest::Approx(1.0));
   CHECK(expected_speedup(1.0, 4, 0.0) == doctest::Approx(5.0));
@@ -258,6 +290,19 @@ TEST_CASE("the program tells how well it went, and refuses what cannot be") {
     CHECK(stats.contains(name));
   }
   CHECK(run.err.find("drafted tokens accepted") != std::string::npos);
+
+  // Each text has random numbers of its own.
+  const auto sequences = [](const std::string& arguments) {
+    const ProgramRun drawn = run_program(
+        STAIRCASE_STEP_PROGRAM,
+        "--json --max-new-tokens 12 --draft-model tales-1m --prompt The --do-sample " + arguments);
+    REQUIRE(drawn.status == 0);
+    return nlohmann::json::parse(drawn.out)["sequences"];
+  };
+  const auto both = sequences("--num-return-sequences 2 --seed 5");
+  CHECK(both[0] == sequences("--seed 5")[0]);
+  CHECK(both[1] == sequences("--seed 6")[0]);
+  CHECK(both[0] != both[1]);
 
   // The vocabulary of tales-6m, but two tokens have changed places.
   const TemporaryFolder other;
