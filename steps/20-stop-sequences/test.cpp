@@ -3,6 +3,7 @@
 #include "speculative.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
+#include "tests/tiny_model.h"
 
 using namespace staircase;
 
@@ -130,6 +131,44 @@ TEST_CASE("the end of text cannot come before the least number of tokens") {
     const auto end = std::find(tokens.begin(), tokens.end(), tales().config().eos_token_id);
     CHECK(end - tokens.begin() >= least);
     if (least == 0) CHECK(tokens == ids);
+  }
+}
+
+TEST_CASE("a text that ends by itself shows what was held back, and not the end-of-text token") {
+  const std::vector<int> prompt = reference("batch.json")["cases"].back()["prompt_ids"];
+  GenerateOptions options{.max_new_tokens = 64};
+  const Generation plain = continued({prompt}, options)[0].generation;
+  REQUIRE(plain.finish_reason == FinishReason::kEos);
+  std::string text;
+  for (std::size_t i = prompt.size(); i + 1 < plain.tokens.size(); ++i)
+    text += tokenizer().bytes(plain.tokens[i]);
+  for (const std::string& stop : {std::string("never"), text.substr(text.size() - 3) + "Q"}) {
+    options.stop = {{stop}, &tokenizer()};
+    const Shown got = continued({prompt}, options)[0];
+    CHECK(got.text == text);
+    CHECK(got.generation.finish_reason == FinishReason::kEos);
+  }
+}
+
+TEST_CASE("speculation keeps the least number of tokens, and so does the target when it goes on alone") {
+  const auto& run = reference("batch.json")["cases"].back();
+  const std::vector<int> prompt = run["prompt_ids"];
+  const int length = static_cast<int>(run["ids"].size()), prompt_length = static_cast<int>(prompt.size());
+  // Of all contexts of the draft, the last lasts to the end.
+  for (const int context : {prompt_length, prompt_length + 2, prompt_length + length + 30}) {
+    const TemporaryFolder folder;
+    TinyModel(1, tales().config().vocab_size, context).write(folder.path());
+    Gpt2 draft = tales().load_beside(folder.path());
+    for (const int least : {0, length - 1, length, length + 5}) {
+      const GenerateOptions options{.max_new_tokens = length + 20, .min_new_tokens = least};
+      CAPTURE(context);
+      CAPTURE(least);
+      Speculation speculation;
+      const Generation got = speculate(tales(), draft, prompt, options, speculation, [](const Token&) {});
+      const Generation want = continued({prompt}, options)[0].generation;
+      CHECK(got.tokens == want.tokens);
+      CHECK(got.finish_reason == want.finish_reason);
+    }
   }
 }
 
