@@ -32,6 +32,7 @@ LESSON = {
     "20": "check.h generate.h main.cpp speculative.h stop.h",
     "21": "check.h generate.h logprobs.h main.cpp speculative.h",
     "22": "beam_search.h beam_tree.h check.h generate.h main.cpp",
+    "23": "benchmark.h check.h generate.h main.cpp prompt_lookup.h speculative.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -54,8 +55,9 @@ ON = {
     "17": ["--num-speculative-tokens", "auto"],
     "20": ["--stop", "the"],
     "21": ["--echo", "--logprobs", "2"],
+    "23": ["--prompt-lookup-num-tokens", "5"],
 }
-SAME_TEXT = {"04", "12", "15", "16", "17"}
+SAME_TEXT = {"04", "12", "15", "16", "17", "23"}
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 
 
