@@ -95,9 +95,7 @@ inline void check(const BeamOptions& search, const GenerateOptions& options) {
   const SamplingOptions& sampling = options.sampling;
   if (sampling.do_sample || sampling.temperature != 1.0f || sampling.top_k || sampling.top_p) {
     throw UsageError(
-        "--num-beams searches and draws nothing: it goes with none of --do-sample, --temperature, --top-k "
-        "and "
-        "--top-p");
+        "--num-beams draws nothing: it goes with none of --do-sample, --temperature, --top-k and --top-p");
   }
   if (options.show_candidates > 0 || !options.drift.empty()) {
     throw UsageError("--num-beams goes with neither --show-candidates (--show-beams shows more) nor --drift");
