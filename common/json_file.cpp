@@ -46,8 +46,9 @@ class StrictCheck : public nlohmann::json_sax<json> {
   bool parse_error(std::size_t position, const std::string&, const json::exception&) override {
     const std::size_t read = std::min(position, text_.size());
     const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(read), '\n');
-    fault = fmt::format("is not valid JSON: the parser stops in line {}, at byte {} of {}", line, read,
-                        text_.size());
+    const bool one_line = text_.find('\n') == text_.npos;
+    fault = fmt::format("is not valid JSON: the parser stops {}at byte {} of {}",
+                        one_line ? "" : fmt::format("in line {}, ", line), read, text_.size());
     return false;
   }
 

@@ -91,15 +91,15 @@ void make_folder(const std::filesystem::path& folder) {
   if (error) throw Error("the folder {} cannot be made: {}", folder.string(), error.message());
 }
 
-Spread spread(std::vector<double> values) {
+double quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
-  // Between two measurements a quantile is on the line from one to the other.
-  const auto quantile = [&](double share) {
-    const double place = share * static_cast<double>(values.size() - 1);
-    const auto below = static_cast<std::size_t>(place), above = std::min(below + 1, values.size() - 1);
-    return std::lerp(values[below], values[above], place - static_cast<double>(below));
-  };
-  return {quantile(0.5), quantile(0.25), quantile(0.75)};
+  const double place = share * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(place), above = std::min(below + 1, values.size() - 1);
+  return std::lerp(values[below], values[above], place - static_cast<double>(below));
+}
+
+Spread spread(const std::vector<double>& values) {
+  return {quantile(values, 0.5), quantile(values, 0.25), quantile(values, 0.75)};
 }
 
 void Progress::next(const std::string& what) {

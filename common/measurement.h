@@ -33,13 +33,17 @@ class Table {
 /// Makes the folder that results go to, unless it is there. Throws Error when that is impossible.
 void make_folder(const std::filesystem::path& folder);
 
+/// The value that the share (0 to 1) of `values`, which must not be empty, is not above. Between two of them
+/// it is on the line from one to the other (Hyndman and Fan 1996, definition 7, as NumPy has it).
+double quantile(std::vector<double> values, double share);
+
 /// The middle of several measurements and the quarter of them below and above it.
 struct Spread {
   double median = 0.0, low = 0.0, high = 0.0;
 };
 
 /// `values` must not be empty.
-Spread spread(std::vector<double> values);
+Spread spread(const std::vector<double>& values);
 
 /// How far a long measurement has come, on one line of a terminal; nothing elsewhere.
 class Progress {

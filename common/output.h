@@ -45,6 +45,13 @@ class Output {
   /// Ends the sequences that grew together, each for its reason.
   void finish(const std::vector<Generation>& rows, const CacheUse& cache);
 
+  /// Puts the times of a caller that knows better in the place of the statistics', in milliseconds: where
+  /// sequences begin and end one by one, no time belongs to all of them.
+  void set_times(double prefill_ms, double decode_ms) {
+    statistics_.prefill_ms = prefill_ms;
+    statistics_.decode_ms = decode_ms;
+  }
+
   /// Ends the output: the last line break, or the JSON object with the size of the model in its statistics.
   void close(std::size_t weight_bytes);
 

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -21,6 +22,10 @@ std::string replaced(const std::string& text, char from, const std::string& to) 
 std::string quoted(const std::string& text) {
   return fmt::format("'{}'", replaced(replaced(text, '\'', "’"), '\n', " "));
 }
+
+// Colours that stay apart for colour-blind readers (Okabe and Ito 2008).
+constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                    "#e69f00", "#56b4e9", "#000000"};
 
 /// The program that gnuplot runs: the data first, one block a series, then how to draw it.
 std::string script(const Plot& plot) {
@@ -43,9 +48,6 @@ std::string script(const Plot& plot) {
       "set terminal svg size 720,440 font 'sans-serif,13' background '#ffffff' noenhanced\n"
       "set title {}\nset xlabel {}\nset ylabel {}\n",
       quoted(plot.title), quoted(plot.x_label), quoted(plot.y_label));
-  // Colours that stay apart for colour-blind readers (Okabe and Ito 2008).
-  const char* const kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                  "#e69f00", "#56b4e9", "#000000"};
   for (std::size_t i = 0; i < plot.series.size(); ++i) {
     text += fmt::format("set linetype {} linewidth 1.8 pointtype 7 pointsize 0.5 linecolor rgb '{}'\n", i + 1,
                         kColours[i % std::size(kColours)]);
@@ -57,12 +59,47 @@ std::string script(const Plot& plot) {
   return text + "plot " + curves + "\n";
 }
 
-}  // namespace
+/// The same for a timeline: a block of data for each kind of bar in each panel.
+std::string script(const Timeline& timeline) {
+  std::string data, panels;
+  double end = 0.0;
+  int lanes = 1;
+  for (const TimelinePanel& panel : timeline.panels) {
+    for (const TimelineBar& bar : panel.bars) {
+      end = std::max(end, bar.to);
+      lanes = std::max(lanes, bar.lane);
+    }
+  }
+  for (std::size_t p = 0; p < timeline.panels.size(); ++p) {
+    std::string bars;
+    for (std::size_t kind = 0; kind < timeline.kinds.size(); ++kind) {
+      std::string block;
+      for (const TimelineBar& bar : timeline.panels[p].bars) {
+        if (bar.kind != kind) continue;
+        block += fmt::format("{} {} {} {} {} {}\n", (bar.from + bar.to) / 2, bar.lane, bar.from, bar.to,
+                             bar.lane - 0.4, bar.lane + 0.4);
+      }
+      if (block.empty()) continue;
+      data += fmt::format("$bars{}_{} << END_OF_BARS\n{}END_OF_BARS\n", p, kind, block);
+      bars += fmt::format(
+          "{}$bars{}_{} using 1:2:3:4:5:6 with boxxyerror fillstyle solid 0.85 border rgb '#ffffff' "
+          "linecolor rgb '{}' title {}",
+          bars.empty() ? "plot " : ", ", p, kind, kColours[kind % std::size(kColours)],
+          quoted(timeline.kinds[kind]));
+    }
+    panels += fmt::format("set title {}\n{}\n", quoted(timeline.panels[p].title), bars);
+  }
+  return data + fmt::format(
+                    "set terminal svg size 960,{} font 'sans-serif,13' background '#ffffff' noenhanced\n"
+                    "set xlabel {}\nset ylabel {}\nset xrange [0:{}]\nset yrange [{}:0.4]\nset ytics 1\n"
+                    "set border 3\nset tics nomirror\nset key outside right top\n"
+                    "set multiplot layout {},1\n{}unset multiplot\n",
+                    80 + 220 * timeline.panels.size(), quoted(timeline.x_label), quoted(timeline.y_label),
+                    end > 0.0 ? end : 1.0, lanes + 0.6, timeline.panels.size(), panels);
+}
 
-void write_svg(const std::filesystem::path& file, const Plot& plot) {
-  std::size_t points = 0;
-  for (const PlotSeries& series : plot.series) points += series.points.size();
-  if (points == 0) throw Error("{}: there is nothing to plot", file.string());
+/// Has gnuplot run that program.
+void draw(const std::filesystem::path& file, const std::string& text) {
   if (std::system("command -v gnuplot >/dev/null") != 0) {
     throw Error("{} needs gnuplot, which is not installed", file.string());
   }
@@ -71,10 +108,25 @@ void write_svg(const std::filesystem::path& file, const Plot& plot) {
   const std::string command = fmt::format("gnuplot >'{}'", replaced(file.string(), '\'', "'\\''"));
   std::FILE* const gnuplot = popen(command.c_str(), "w");
   if (gnuplot == nullptr) throw Error("gnuplot, which draws the plots, cannot be started");
-  const std::string text = script(plot);
   std::fwrite(text.data(), 1, text.size(), gnuplot);
   const int status = pclose(gnuplot);
   if (status != 0) throw Error("gnuplot failed to draw {}", file.string());
+}
+
+}  // namespace
+
+void write_svg(const std::filesystem::path& file, const Plot& plot) {
+  std::size_t points = 0;
+  for (const PlotSeries& series : plot.series) points += series.points.size();
+  if (points == 0) throw Error("{}: there is nothing to plot", file.string());
+  draw(file, script(plot));
+}
+
+void write_svg(const std::filesystem::path& file, const Timeline& timeline) {
+  for (const TimelinePanel& panel : timeline.panels) {
+    if (panel.bars.empty()) throw Error("{}: there is nothing to plot", file.string());
+  }
+  draw(file, script(timeline));
 }
 
 }  // namespace staircase

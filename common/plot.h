@@ -24,8 +24,28 @@ struct Plot {
   std::vector<PlotSeries> series = {};
 };
 
+/// A bar of a timeline: from one time to another, on a lane (from 1), in the colour of its kind.
+struct TimelineBar {
+  int lane = 1;
+  double from = 0.0, to = 0.0;
+  std::size_t kind = 0;
+};
+
+struct TimelinePanel {
+  std::string title;
+  std::vector<TimelineBar> bars;
+};
+
+/// Panels one below the other, over the same time.
+struct Timeline {
+  std::string x_label, y_label;
+  std::vector<std::string> kinds;  ///< their names
+  std::vector<TimelinePanel> panels = {};
+};
+
 /// Writes `plot` to `file`, an SVG. Throws Error when gnuplot is not installed, when the file cannot be
-/// written, and when there is no point to plot.
+/// written, and when there is nothing to plot.
 void write_svg(const std::filesystem::path& file, const Plot& plot);
+void write_svg(const std::filesystem::path& file, const Timeline& timeline);
 
 }  // namespace staircase

@@ -22,7 +22,7 @@ namespace staircase {
 namespace {
 
 /// Standard input, byte for byte.
-std::string read_standard_input() {
+std::string read_standard_input(const std::string& option) {
   std::string text;
   char buffer[1 << 16];
   while (true) {
@@ -30,7 +30,7 @@ std::string read_standard_input() {
     if (count > 0) text.append(buffer, static_cast<std::size_t>(count));
     if (count == 0) return text;
     if (count < 0 && errno != EINTR) {
-      throw Error("--prompt -: standard input cannot be read: {}", std::strerror(errno));
+      throw Error("{} -: standard input cannot be read: {}", option, std::strerror(errno));
     }
   }
 }
@@ -87,16 +87,43 @@ struct Program::Impl {
   std::optional<Gpt2>* draft = nullptr;
   bool json = false;
   std::function<void()> check = [] {};
+  std::string request_file;
+  CLI::Option* request_option = nullptr;
+  std::function<void(RequestLine&)> take_request;
+  bool failed = false;  // in part: what could be done was done
 
-  /// The texts to continue: --prompt, if it was given, and the lines of --prompts.
-  std::vector<std::string> texts() const {
+  /// The prompts of the lines of --requests that can be understood.
+  std::vector<std::string> request_texts() {
+    std::vector<std::string> texts;
+    std::istringstream lines(request_file == "-" ? read_standard_input("--requests")
+                                                 : read_file(request_file));
+    int number = 0;
+    for (std::string text; std::getline(lines, text);) {
+      ++number;
+      if (text.find_first_not_of(" \t\r") == text.npos) continue;
+      try {
+        RequestLine line(text);
+        take_request(line);
+        texts.push_back(line.prompt());
+      } catch (const Error& error) {
+        say(fmt::format("error: --requests {}, line {}: {}", request_file, number, error.what()));
+        failed = true;
+      }
+    }
+    if (texts.empty()) throw Error("--requests {}: there is no request in it to run", request_file);
+    return texts;
+  }
+
+  /// The texts to continue: those of --requests, or --prompt, if it was given, and the lines of --prompts.
+  std::vector<std::string> texts() {
+    if (request_option != nullptr && request_option->count() > 0) return request_texts();
     std::vector<std::string> texts;
     if (prompt_file.empty() || app.count("--prompt") > 0) {
       for (const std::string& prompt : prompts)
-        texts.push_back(prompt == "-" ? read_standard_input() : prompt);
+        texts.push_back(prompt == "-" ? read_standard_input("--prompt") : prompt);
     }
     if (prompt_file.empty()) return texts;
-    std::istringstream lines(prompt_file == "-" ? read_standard_input() : read_file(prompt_file));
+    std::istringstream lines(prompt_file == "-" ? read_standard_input("--prompts") : read_file(prompt_file));
     for (std::string line; std::getline(lines, line);) {
       if (line.ends_with('\r')) line.pop_back();
       texts.push_back(line);
@@ -118,7 +145,7 @@ struct Program::Impl {
     }
   }
 
-  void run(const RunAll& run) const {
+  void run(const RunAll& run) {
     const std::vector<std::string> prompt_texts = texts();
     const std::filesystem::path folder = find_model(model);
     Gpt2 gpt2 = Gpt2::load(folder, make_device(device, threads), weight_dtype(dtype));
@@ -254,6 +281,16 @@ void Program::add_prompts_option() {
       ->type_name("FILE");
 }
 
+void Program::add_requests_option(std::function<void(RequestLine&)> take) {
+  impl_->take_request = std::move(take);
+  impl_->request_option = impl_->app
+                              .add_option("--requests", impl_->request_file,
+                                          "a file of requests, one JSON object a line; - is standard input")
+                              ->type_name("FILE")
+                              ->excludes("--prompt")
+                              ->excludes("--prompts");
+}
+
 void Program::add_draft_model_option(std::optional<Gpt2>& draft) {
   impl_->draft = &draft;
   impl_->app
@@ -287,7 +324,7 @@ int Program::run(int argc, char** argv, const RunAll& run) {
     }
     impl_->check();
     impl_->run(run);
-    return 0;
+    return impl_->failed ? 1 : 0;
   } catch (const CLI::ParseError& error) {
     say(fmt::format("error: {} (--help lists the options)", error.what()));
     return 2;

@@ -11,6 +11,7 @@
 
 #include "common/gpt2.h"
 #include "common/output.h"
+#include "common/requests.h"
 
 namespace staircase {
 
@@ -55,6 +56,10 @@ class Program {
 
   /// Makes --prompt repeatable and adds --prompts: one prompt a line of a file.
   void add_prompts_option();
+
+  /// Adds --requests: a file of requests, whose prompts take the place of --prompt and --prompts. `take` gets
+  /// each line; one that it refuses by an Error is told of and left out, and the exit status is 1 in the end.
+  void add_requests_option(std::function<void(RequestLine& line)> take);
 
   /// Adds --draft-model: a second, smaller model with the same vocabulary, loaded beside the first.
   void add_draft_model_option(std::optional<Gpt2>& draft);

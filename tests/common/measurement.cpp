@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -62,6 +64,21 @@ TEST_CASE("the spread of measurements is their median and quartiles") {
   CHECK(five.median == 3.0);
   CHECK(five.high == 4.0);
   CHECK(spread({1.0, 2.0}).median == 1.5);
+}
+
+TEST_CASE("a quantile is where the sorted values say, and on the line between two of them") {
+  std::vector<double> values;
+  for (int i = 0; i < 101; ++i) values.push_back((37 * i) % 101);  // 0 … 100, in no order
+  for (int percent = 0; percent <= 100; ++percent) {
+    CHECK(quantile(values, percent / 100.0) == doctest::Approx(percent));
+  }
+  CHECK(quantile({4.0, 2.0}, 0.95) == doctest::Approx(3.9));
+  CHECK(quantile({5.0}, 0.99) == 5.0);
+  // Ten of a thousand values are above the 99th percentile, whatever they are.
+  values.clear();
+  for (int i = 0; i < 1000; ++i) values.push_back(std::pow(1.01, (7 * i) % 1000));
+  const double p99 = quantile(values, 0.99);
+  CHECK(std::ranges::count_if(values, [&](double value) { return value > p99; }) == 10);
 }
 
 }  // namespace

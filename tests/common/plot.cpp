@@ -44,11 +44,31 @@ TEST_CASE("words of a plot are words, whatever gnuplot would make of them" * doc
   CHECK(text_of(file).find("100 % a_b^{c}") != std::string::npos);
 }
 
+TEST_CASE("a timeline has a bar for each stretch of time" * doctest::skip(!has_gnuplot())) {
+  const TemporaryFolder folder;
+  const std::filesystem::path file = folder.path() / "timeline.svg";
+  const auto drawn = [&](const std::vector<TimelineBar>& bars) {
+    write_svg(file, Timeline{"seconds", "row", {"wait", "work"}, {{"it's `one`", bars}, {"two", bars}}});
+    const std::string svg = text_of(file);
+    for (const char* word : {"it’s `one`", ">two<", ">seconds<", ">row<", ">wait<"})
+      CHECK(svg.find(word) != std::string::npos);
+    int polygons = 0;
+    for (std::size_t at = svg.find("<polygon"); at != svg.npos; at = svg.find("<polygon", at + 1)) ++polygons;
+    return polygons;
+  };
+  const int two = drawn({{1, 0.0, 1.0, 0}, {3, 1.0, 2.5, 1}});
+  CHECK(drawn({{1, 0.0, 1.0, 0}, {3, 1.0, 2.5, 1}, {3, 2.5, 3.0, 1}}) == two + 2);  // one a panel
+  CHECK(drawn({{1, 0.0, 1.0, 0}}) > 0);                                             // a kind without bars
+}
+
 TEST_CASE("a plot that cannot be made is an error") {
   const TemporaryFolder folder;
   CHECK(error_message([&] {
           write_svg(folder.path() / "plot.svg", {"t", "x", "y", {{"none", {}}}});
         }).ends_with("plot.svg: there is nothing to plot"));
+  CHECK(error_message([&] {
+          write_svg(folder.path() / "t.svg", Timeline{"x", "y", {"kind"}, {{"none", {}}}});
+        }).ends_with("t.svg: there is nothing to plot"));
   const std::string path = std::getenv("PATH");
   setenv("PATH", folder.path().c_str(), 1);
   const std::string message = error_message([&] { write_svg(folder.path() / "plot.svg", kPlot); });
