@@ -12,18 +12,18 @@
 #include "common/gpt2.h"
 #include "common/message.h"
 #include "common/output.h"
+#include "common/probabilities.h"
+#include "kernels/device.h"
 
 namespace staircase {
 
 /// ln softmax(logits), [vocab_size]: logits[i] - max - ln Σ exp(logits[j] - max). With the largest logit at 0
 /// no exponential overflows, and no logarithm is taken of a probability that was rounded to 0.
 inline std::vector<float> log_softmax(std::span<const float> logits) {
-  const double largest = *std::ranges::max_element(logits);
-  double sum = 0.0;
-  for (const float logit : logits) sum += std::exp(logit - largest);
-  const double log_sum = largest + std::log(sum);
-  std::vector<float> logprobs;
-  for (const float logit : logits) logprobs.push_back(static_cast<float>(logit - log_sum));
+  const int best = argmax(logits);
+  const double log_sum = -std::log(softmax(logits)[best]);  // its probability is exp(0) / Σ
+  std::vector<float> logprobs(logits.begin(), logits.end());
+  for (float& logprob : logprobs) logprob = static_cast<float>(logprob - logits[best] - log_sum);
   return logprobs;
 }
 

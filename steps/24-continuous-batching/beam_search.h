@@ -53,10 +53,13 @@ inline std::vector<Continuation> best_continuations(std::span<const Beam> beams,
                                                     std::span<const float> scores, int count) {
   const int vocab_size = static_cast<int>(scores.size() / beams.size());
   std::vector<Continuation> all;
-  all.reserve(scores.size());
-  for (int i = 0; i < std::ssize(scores); ++i) {
-    const int beam = i / vocab_size;
-    if (scores[i] != kMasked) all.push_back({beam, i % vocab_size, beams[beam].sum + scores[i]});
+  for (int beam = 0; beam < std::ssize(beams); ++beam) {
+    // Only the best of each beam can be among the best of all.
+    const std::span<const float> own = scores.subspan(beam * vocab_size, vocab_size);
+    for (const Candidate& candidate : at_least(own, kth_largest(own, std::min(count, vocab_size)))) {
+      const float logprob = candidate.probability;
+      if (logprob != kMasked) all.push_back({beam, candidate.token_id, beams[beam].sum + logprob});
+    }
   }
   const auto end = all.begin() + std::min<std::ptrdiff_t>(count, std::ssize(all));
   std::partial_sort(all.begin(), end, all.end(), [](const Continuation& a, const Continuation& b) {
