@@ -10,10 +10,15 @@ namespace {
 /// Returns when `value` is no longer `old`.
 template <typename T>
 void wait_while(const std::atomic<T>& value, T old) {
-  constexpr int kLooks = 20000;  // some 0.3 ms
-  for (int i = 0; i < kLooks; ++i) {
+  constexpr int kLooks = 200;   // some 10 µs
+  constexpr int kYields = 500;  // some 0.3 ms, unless somebody else has use for the processor
+  for (int i = 0; i < kLooks + kYields; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;
-    hwy::Pause();
+    if (i < kLooks) {
+      hwy::Pause();
+    } else {
+      std::this_thread::yield();
+    }
   }
   value.wait(old, std::memory_order_acquire);
 }

@@ -2,8 +2,8 @@
 //
 // A token of a small model is some hundred operations of a few microseconds each, so the threads must not
 // fall asleep between two of them; and on a busy machine they must not burn the time slice that another
-// thread of the team is waiting for. So a thread that waits looks again and again for a fraction of
-// a millisecond, and sleeps after that.
+// thread of the team is waiting for. So a thread that waits looks again and again for some microseconds, then
+// lets others go first between two looks, and sleeps after a fraction of a millisecond.
 #pragma once
 
 #include <algorithm>
