@@ -148,30 +148,15 @@ TEST_CASE("query_key_value puts each part in its place and touches nothing else"
       const Values x = random_values(n_tokens * width, 5), w = random_values(3 * width * width, 6),
                    bias = random_values(3 * width, 7);
       const auto product = naive::linear(x, w, bias, n_tokens, width, 3 * width);
-
-      const std::size_t cache_size = sequences.size() * capacity * width;
-      naive::Doubles queries(n_tokens * width);
-      naive::Doubles keys(cache_size, static_cast<double>(kCanary)), values = keys;
-      std::size_t token = 0;
-      for (std::size_t s = 0; s < sequences.size(); ++s) {
-        for (int i = 0; i < sequences[s].count; ++i, ++token) {
-          const double* const row = product.data() + token * 3 * width;
-          std::copy_n(row, width, queries.data() + token * width);
-          for (std::size_t head = 0; head < n_head; ++head) {
-            const std::size_t position = static_cast<std::size_t>(sequences[s].start + i);
-            const std::size_t place = ((s * n_head + head) * capacity + position) * head_size;
-            std::copy_n(row + width + head * head_size, head_size, keys.data() + place);
-            std::copy_n(row + 2 * width + head * head_size, head_size, values.data() + place);
-          }
-        }
-      }
+      const auto want =
+          naive::split(sequences, product, capacity, width, n_head, static_cast<double>(kCanary));
 
       on_every_device([&](Device& device) {
         const auto tokens = static_cast<std::int64_t>(n_tokens), columns = static_cast<std::int64_t>(width);
         const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(n_head),
                           static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(head_size)};
-        KeysValues keys_values{upload(device, cache, Values(cache_size, kCanary)),
-                               upload(device, cache, Values(cache_size, kCanary))};
+        KeysValues keys_values{upload(device, cache, Values(want.keys.size(), kCanary)),
+                               upload(device, cache, Values(want.keys.size(), kCanary))};
         Tensor got = result_tensor(device, {tokens, columns});
         device.query_key_value(make_batch(device, sequences), upload(device, {tokens, columns}, x),
                                upload_weight(device, w, width, 3 * width),
@@ -179,10 +164,11 @@ TEST_CASE("query_key_value puts each part in its place and touches nothing else"
         CAPTURE(width);
         CAPTURE(n_head);
         INFO(to_string(sequences));
-        CHECK(difference("queries", download(device, got), queries, width, tolerance(width)) == "");
-        CHECK(difference("keys", download(device, keys_values.keys), keys, width, tolerance(width)) == "");
-        CHECK(difference("values", download(device, keys_values.values), values, width, tolerance(width)) ==
+        CHECK(difference("queries", download(device, got), want.queries, width, tolerance(width)) == "");
+        CHECK(difference("keys", download(device, keys_values.keys), want.keys, width, tolerance(width)) ==
               "");
+        CHECK(difference("values", download(device, keys_values.values), want.values, width,
+                         tolerance(width)) == "");
       });
     }
   }

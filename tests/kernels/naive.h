@@ -97,4 +97,32 @@ inline Doubles attention(const std::vector<Sequence>& sequences, const Values& q
   return result;
 }
 
+/// What query_key_value makes of its product, in three parts.
+struct Parts {
+  Doubles queries;  ///< [n_tokens, width]
+  Doubles keys;     ///< [n_sequences, n_head, capacity, head_size], and so `values`
+  Doubles values;
+};
+
+/// product [n_tokens, 3 · width]; `untouched` is what stands in the cache where no new token is.
+inline Parts split(const std::vector<Sequence>& sequences, const Doubles& product, size_t capacity,
+                   size_t width, size_t n_head, double untouched) {
+  const size_t head_size = width / n_head;
+  Parts parts;
+  parts.keys = parts.values = Doubles(sequences.size() * capacity * width, untouched);
+  const double* row = product.data();
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    for (int i = 0; i < sequences[s].count; ++i, row += 3 * width) {
+      parts.queries.insert(parts.queries.end(), row, row + width);
+      for (size_t head = 0; head < n_head; ++head) {
+        const auto position = static_cast<size_t>(sequences[s].start + i);
+        const size_t place = ((s * n_head + head) * capacity + position) * head_size;
+        std::copy_n(row + width + head * head_size, head_size, parts.keys.data() + place);
+        std::copy_n(row + 2 * width + head * head_size, head_size, parts.values.data() + place);
+      }
+    }
+  }
+  return parts;
+}
+
 }  // namespace staircase::naive

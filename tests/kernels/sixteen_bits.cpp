@@ -155,29 +155,15 @@ TEST_CASE("query_key_value puts each part in its place in every pair of dtypes")
     for (const DType weights : kTypes) {
       for (const DType dtype : kTypes) {
         const auto product = naive::linear(x, rounded(w, weights), bias, n_tokens, width, 3 * width);
-        const std::size_t cache_size = sequences.size() * capacity * width;
-        const Values untouched = rounded(Values(cache_size, kCanary), dtype);
-        naive::Doubles queries(n_tokens * width), keys(untouched.begin(), untouched.end()), values = keys;
-        std::size_t token = 0;
+        const auto want = naive::split(sequences, product, capacity, width, n_head,
+                                       static_cast<double>(rounded(kCanary, dtype)));
         double largest = 0.0;
-        for (std::size_t s = 0; s < sequences.size(); ++s) {
-          for (int i = 0; i < sequences[s].count; ++i, ++token) {
-            const double* const row = product.data() + token * 3 * width;
-            std::copy_n(row, width, queries.data() + token * width);
-            for (std::size_t c = 0; c < 3 * width; ++c) largest = std::max(largest, std::abs(row[c]));
-            for (std::size_t head = 0; head < n_head; ++head) {
-              const std::size_t position = static_cast<std::size_t>(sequences[s].start + i);
-              const std::size_t place = ((s * n_head + head) * capacity + position) * head_size;
-              std::copy_n(row + width + head * head_size, head_size, keys.data() + place);
-              std::copy_n(row + 2 * width + head * head_size, head_size, values.data() + place);
-            }
-          }
-        }
+        for (const double value : product) largest = std::max(largest, std::abs(value));
         on_every_device([&](Device& device) {
           const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(n_head),
                             static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(head_size)};
-          KeysValues keys_values{upload_as(dtype, device, cache, Values(cache_size, kCanary)),
-                                 upload_as(dtype, device, cache, Values(cache_size, kCanary))};
+          KeysValues keys_values{upload_as(dtype, device, cache, Values(want.keys.size(), kCanary)),
+                                 upload_as(dtype, device, cache, Values(want.keys.size(), kCanary))};
           Tensor got = result_tensor(device, shape_of(n_tokens, width));
           device.query_key_value(make_batch(device, sequences), upload(device, shape_of(n_tokens, width), x),
                                  load_as(weights, device, w, width, 3 * width),
@@ -187,9 +173,10 @@ TEST_CASE("query_key_value puts each part in its place in every pair of dtypes")
           INFO("weights in ", to_string(weights), ", keys and values in ", to_string(dtype));
           const double within = tolerance(n_tokens, width, weights);
           const double stored = within + rounding_error(dtype) * largest;
-          CHECK(difference("queries", download(device, got), queries, width, within) == "");
-          CHECK(difference("keys", download_any(device, keys_values.keys), keys, width, stored) == "");
-          CHECK(difference("values", download_any(device, keys_values.values), values, width, stored) == "");
+          CHECK(difference("queries", download(device, got), want.queries, width, within) == "");
+          CHECK(difference("keys", download_any(device, keys_values.keys), want.keys, width, stored) == "");
+          CHECK(difference("values", download_any(device, keys_values.values), want.values, width, stored) ==
+                "");
         });
       }
     }
