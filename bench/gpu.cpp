@@ -15,13 +15,6 @@ using nlohmann::json;
 
 constexpr int kDecodePrompt = 16;
 
-/// Any tokens do: no product is faster or slower for them.
-std::vector<int> some_tokens(int count, int vocab_size) {
-  std::vector<int> tokens;
-  for (int i = 0; i < count; ++i) tokens.push_back((i * 7919 + 13) % vocab_size);
-  return tokens;
-}
-
 /// The new tokens of one sequence, or of each of several, with their cache.
 class Decoding {
  public:

@@ -31,17 +31,6 @@ constexpr int kRoomForDecoding = 24;
 constexpr int kBatchContext = 256;
 constexpr int kDrafts[] = {1, 2, 4, 8};
 
-/// Any tokens do: no product is faster or slower for them.
-std::vector<int> some_tokens(int count, int vocab_size) {
-  std::vector<int> tokens(static_cast<std::size_t>(count));
-  std::uint32_t state = 1;
-  for (int& token : tokens) {
-    state = state * 1664525u + 1013904223u;
-    token = static_cast<int>((state >> 8) % static_cast<std::uint32_t>(vocab_size));
-  }
-  return tokens;
-}
-
 /// Decodes 1, 2, 4 … sequences together, each behind `context` tokens of its own.
 class BatchDecoding {
  public:

@@ -28,4 +28,14 @@ double decode_bytes(const Gpt2Config& config, std::size_t weight_bytes, DType ca
   return static_cast<double>(weight_bytes) - other_positions + rows * cache;
 }
 
+std::vector<int> some_tokens(int count, int vocab_size) {
+  std::vector<int> tokens(static_cast<std::size_t>(count));
+  std::uint32_t state = 1;
+  for (int& token : tokens) {
+    state = state * 1664525u + 1013904223u;
+    token = static_cast<int>((state >> 8) % static_cast<std::uint32_t>(vocab_size));
+  }
+  return tokens;
+}
+
 }  // namespace staircase::bench

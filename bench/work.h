@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "common/config.h"
 #include "kernels/tensor.h"
@@ -34,5 +35,8 @@ double decode_operations(const Gpt2Config& config, double n);
 /// always), and keys and values of n + 1 tokens a sequence, in `cache_dtype`.
 double decode_bytes(const Gpt2Config& config, std::size_t weight_bytes, DType cache_dtype, double n,
                     int rows = 1);
+
+/// Tokens to measure with. Any do: no product is faster or slower for them.
+std::vector<int> some_tokens(int count, int vocab_size);
 
 }  // namespace staircase::bench
