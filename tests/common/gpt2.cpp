@@ -8,6 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <random>
 
 #include "common/error.h"
 #include "common/model_folder.h"

@@ -11,7 +11,7 @@ from .series import ROOT, Problem, git, steps
 
 # What every commit stands on; it comes with the first. The models make a clone complete: 14 MB, stored once.
 FLOOR = ("LICENSE", "meson_options.txt", "common", "kernels", "models/tales-6m", "models/tales-1m",
-         "tests/*.h", "tests/doctest_main.cpp", "tests/reference")
+         "tests/*.h", "tests/*.cpp", "tests/reference")
 FIRST_DATE = datetime(2024, 1, 1, 12, tzinfo=timezone.utc)  # any fixed date: the same input makes the same hashes
 
 BUILD_HEAD = """# One step of the staircase at a time:
@@ -22,7 +22,12 @@ BUILD_TAIL = """
 program = executable('staircase', 'main.cpp', dependencies: common)
 
 test('step',
-  executable('test-step', 'test.cpp', 'tests/doctest_main.cpp',
+  executable('test-step', 'test.cpp',
+    'tests/doctest_main.cpp',
+    'tests/processors.cpp',
+    'tests/run_program.cpp',
+    'tests/step.cpp',
+    'tests/tiny_model.cpp',
     cpp_args: [
       '-DSTAIRCASE_SOURCE_TREE="@0@"'.format(meson.project_source_root()),
       '-DSTAIRCASE_STEP_PROGRAM="@0@"'.format(program.full_path())],

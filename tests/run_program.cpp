@@ -1,0 +1,33 @@
+#include "tests/run_program.h"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+
+namespace staircase {
+
+ProgramRun run_program(const std::string& program, const std::string& arguments, const std::string& input) {
+  const auto read = [](const std::filesystem::path& file) {
+    std::ifstream stream(file, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(stream), {});
+  };
+  const TemporaryFolder folder;
+  const std::string path = folder.path().string();
+  std::ofstream(folder.path() / "in", std::ios::binary) << input;
+  const std::string command =
+      fmt::format("'{}' <{}/in >{}/out 2>{}/err {}", program, path, path, path, arguments);
+  const int status = std::system(command.c_str());
+  ProgramRun run{WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(folder.path() / "out"),
+                 read(folder.path() / "err")};
+  INFO(arguments);
+  INFO(run.err);
+  CHECK(WIFEXITED(status));
+  CHECK(run.status <= 2);
+  CHECK(run.err.find("terminate called") == std::string::npos);
+  return run;
+}
+
+}  // namespace staircase
