@@ -36,6 +36,7 @@ def add_commands(commands):
     parser.add_argument("folder", metavar="DIR", nargs="?",
                         help="or a step's number; without it this folder, or the one used last under practice/")
     parser.add_argument("--build", type=Path, metavar="DIR", help=argparse.SUPPRESS)  # of the project; for its tests
+    parser.add_argument("--jobs", type=int, metavar="N", help=argparse.SUPPRESS)  # at once; for its tests too
     parser.set_defaults(run=check)
 
 
@@ -122,8 +123,9 @@ def check(options):
         library('compile build "$@"', *libraries)
     (folder / BUILD).write_text(text, encoding="utf-8")
 
-    # Both at once; a failure of test.cpp comes first, since it says what is missing.
-    done = subprocess.run(["ninja", "-C", folder, "-k0", "build/test", "build/program"], stdin=subprocess.DEVNULL,
+    # Both at once; a failure of test.cpp comes first, since it says what is missing. One at a time it is the only one.
+    jobs = ["-j", str(options.jobs)] if options.jobs else ["-k0"]
+    done = subprocess.run(["ninja", "-C", folder, *jobs, "build/test", "build/program"], stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
         failures = {words.split(".o")[0].split()[0]: words for words in done.stdout.split("FAILED: build/")[1:]}
@@ -132,7 +134,7 @@ def check(options):
                        "adds.\nThe compiler's first complaint says what it misses:", complaint(failures["test"]))
         return red("main.cpp does not compile:", complaint(failures.get("program", done.stdout)))
     sys.stdout.flush()
-    status = subprocess.run([folder / "build/test"], stdin=subprocess.DEVNULL).returncode
+    status = subprocess.run([folder / "build/test"], cwd=folder, stdin=subprocess.DEVNULL).returncode
     if status < 0:
         return red(f"the checks were ended by signal {-status}.")
     if status:
@@ -167,7 +169,8 @@ def library(script, *arguments):
 
 def build_file(folder, step, build):
     """The text of build.ninja, and the project's libraries that it links. The commands are those with which the
-    project builds the step itself, so that new dependencies need no change here."""
+    project builds the step itself, so that new dependencies need no change here. They name no place in the folder:
+    a compiler cache knows the same code again wherever it stands."""
     text, libraries = HEADER.format(step.name), set()
     for target, product, source in ((f"tests/test-{step.number}", "test", "test.cpp"),
                                     (f"steps/{step.name}", "program", "main.cpp")):
@@ -178,7 +181,7 @@ def build_file(folder, step, build):
         if done.returncode or not compilers or not linkers:
             raise Problem(f"{build} does not know how to build {target}; tools/test {step.number} shows whether it builds.")
         compiler, linker = (absolute(without(words[-1], step.folder, build), build) for words in (compilers, linkers))
-        compiler = [f'{PROGRAM}"{folder}/build/program"' if word.startswith(PROGRAM) else word for word in compiler]
+        compiler = [f'{PROGRAM}"build/program"' if word.startswith(PROGRAM) else word for word in compiler]
         used = [word for word in linker if word.endswith(".a") and Path(word).is_relative_to(build)]
         libraries.update(os.path.relpath(word, build) for word in used)
         text += f"""
@@ -188,7 +191,7 @@ rule compile-{product}
   deps = gcc
 rule link-{product}
   command = {shlex.join([linker[0], "-o"]).replace("$", "$$")} $out $in {shlex.join(linker[1:]).replace("$", "$$")}
-build build/{product}.o: compile-{product} {quote(folder / source)}
+build build/{product}.o: compile-{product} {source}
 build build/{product}: link-{product} build/{product}.o | {" ".join(map(quote, used))}
 """
     return text, sorted(libraries)
