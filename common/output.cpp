@@ -120,7 +120,6 @@ OnRowToken Output::on_row_token(const std::vector<int>& prompts) {
     const int number = static_cast<int>(sequences_.size()) + 1;
     sequences_.push_back({number, prompt, StreamDecoder(tokenizer_)});
   }
-  if (form_ == Form::kText) print_head(sequences_[growing_]);
   start_ = Clock::now();
   return [this](int row, const Token& token) {
     take(sequences_[growing_ + static_cast<std::size_t>(row)], token);
@@ -134,7 +133,8 @@ bool Output::streams(const Sequence& sequence) const {
          sequence.tokens.empty();
 }
 
-void Output::print_head(const Sequence& sequence) {
+void Output::print_head(Sequence& sequence) {
+  if (std::exchange(sequence.has_head, true)) return;
   if (expected_ > 1) print(fmt::format("{}[{}]\n", sequence.number > 1 ? "\n\n" : "", sequence.number));
   // A person reads the continuation behind its prompt; a pipe gets the new text only, unless it asks.
   const std::string prompt = tokenizer_.decode(prompts_[static_cast<std::size_t>(sequence.prompt)]);
@@ -176,7 +176,6 @@ void Output::finish(const std::vector<Generation>& rows, const CacheUse& cache) 
   Clock::time_point first = start_, last = start_;  // when all had begun, when none went on
   for (std::size_t row = 0; row < rows.size(); ++row) {
     Sequence& sequence = sequences_[growing_ + row];
-    if (row > 0 && form_ == Form::kText) print_head(sequence);
     end(sequence, rows[row].finish_reason);
     sequence.score = rows[row].score;
     if (sequence.token_ids.empty()) continue;
@@ -199,8 +198,10 @@ void Output::end(Sequence& sequence, FinishReason reason) {
   }
   sequence.holds_eos = false;
   add_text(sequence, sequence.decoder.finish());
+  if (form_ == Form::kJson) return;
   // What was not printed while it grew.
-  if (form_ == Form::kText && !streams(sequence)) print(sequence.text);
+  print_head(sequence);
+  if (!streams(sequence)) print(sequence.text);
 }
 
 void Output::close(std::size_t weight_bytes) {
@@ -251,6 +252,7 @@ void Output::close(std::size_t weight_bytes) {
 void Output::add_text(Sequence& sequence, const std::string& text, Origin origin) {
   sequence.text += text;
   if (!streams(sequence)) return;
+  print_head(sequence);
   const std::string colour = isatty(STDOUT_FILENO) != 0 ? colour_of(origin) : "";
   print(colour.empty() ? text : colour + text + "\033[0m");
 }

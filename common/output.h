@@ -71,6 +71,7 @@ class Output {
     std::vector<std::vector<Candidate>> candidates = {};
     std::vector<Token> tokens = {};  // those with log-probabilities
     std::string text = {};
+    bool has_head = false;   // printed before the first of its text: its number and its prompt
     bool holds_eos = false;  // printed only when the sequence goes on behind it
     FinishReason finish_reason = FinishReason::kLength;
     std::optional<double> score = {};
@@ -84,7 +85,7 @@ class Output {
 
   void take(Sequence& sequence, const Token& token);
   void end(Sequence& sequence, FinishReason reason);
-  void print_head(const Sequence& sequence);
+  void print_head(Sequence& sequence);
   void add_text(Sequence& sequence, const std::string& text, Origin origin = Origin::kModel);
   void show(Sequence& sequence, const Token& token);
   void show_logprobs(const Token& token, const std::string& number);

@@ -249,9 +249,9 @@ inline void serve_all(Gpt2& model, const Prompts& prompts, std::span<const Reque
   const Latencies times = latencies(service.served);
   const double seconds = duration(service.served);
   output.set_times(quantile(times.first_token, 0.5), 1000.0 * seconds);
-  std::string report =
-      fmt::format("\n{} requests in {:.2f} s, {:.1f} tokens/s, {:.1f} rows a pass", texts, seconds,
-                  new_tokens / seconds, static_cast<double>(service.rows) / service.passes);
+  std::string report = fmt::format("\n{} request{} in {:.2f} s, {:.1f} tokens/s, {:.1f} rows a pass", texts,
+                                   texts == 1 ? "" : "s", seconds, new_tokens / seconds,
+                                   static_cast<double>(service.rows) / service.passes);
   const auto add = [&](const char* name, const char* statistic, const std::vector<double>& values) {
     if (values.empty()) return;
     report += fmt::format("; {} in ms:", name);
