@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 
 #include "common/error.h"
 #include "kernels/device.h"
@@ -61,18 +60,26 @@ std::vector<Candidate> at_least(std::span<const float> probabilities, float leas
   return candidates;
 }
 
+std::vector<int> highest(std::span<const float> values, int count) {
+  count = std::min(count, static_cast<int>(values.size()));
+  if (count <= 0) return {};
+  std::vector<int> ids;
+  const float least = kth_largest(values, count);
+  for_each_wanted(
+      values, 0, [&](float value) { return value >= least; },
+      [&](std::size_t i) { ids.push_back(static_cast<int>(i)); });
+  std::ranges::stable_sort(ids, std::greater<>(), [&](int id) { return values[id]; });
+  ids.resize(static_cast<std::size_t>(count));
+  return ids;
+}
+
 std::vector<Candidate> likeliest(std::span<const float> logits, int count) {
   if (count <= 0) return {};
   const std::vector<float> probabilities = softmax(logits);
   std::vector<Candidate> candidates;
-  for (std::size_t i = 0; i < probabilities.size(); ++i) {
-    if (probabilities[i] > 0.0f) candidates.push_back({static_cast<int>(i), probabilities[i]});
+  for (const int id : highest(probabilities, count)) {
+    if (probabilities[id] > 0.0f) candidates.push_back({id, probabilities[id]});
   }
-  const auto end = candidates.begin() + std::min<std::ptrdiff_t>(count, std::ssize(candidates));
-  std::partial_sort(candidates.begin(), end, candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return a.probability != b.probability ? a.probability > b.probability : a.token_id < b.token_id;
-  });
-  candidates.erase(end, candidates.end());
   return candidates;
 }
 

@@ -15,8 +15,11 @@ std::vector<float> softmax(std::span<const float> logits);
 /// The k-th largest value, 1 ≤ k ≤ values.size(); equal ones count one by one.
 float kth_largest(std::span<const float> values, int k);
 
-/// The tokens with a probability, or whatever else ranks them, of at least `least`, by id.
+/// The tokens with a probability of at least `least`, by id.
 std::vector<Candidate> at_least(std::span<const float> probabilities, float least);
+
+/// The indices of the `count` largest values, or of all, falling; among equals the lowest index first.
+std::vector<int> highest(std::span<const float> values, int count);
 
 /// The `count` likeliest tokens with their probabilities, falling; among equals the lowest id first.
 std::vector<Candidate> likeliest(std::span<const float> logits, int count);

@@ -12,9 +12,11 @@ std::string mebibytes(std::size_t bytes) {
 }  // namespace
 
 std::string to_string(const Statistics& s) {
-  std::string line =
-      fmt::format("{} prompt token{}, prefill {:.1f} ms (TTFT); {} new token{}", s.prompt_tokens,
-                  s.prompt_tokens == 1 ? "" : "s", s.prefill_ms, s.new_tokens, s.new_tokens == 1 ? "" : "s");
+  std::string line = fmt::format("{} prompt token{}", s.prompt_tokens, s.prompt_tokens == 1 ? "" : "s");
+  if (s.new_tokens > 0) {
+    line += fmt::format(", prefill {:.1f} ms (TTFT); {} new token{}", s.prefill_ms, s.new_tokens,
+                        s.new_tokens == 1 ? "" : "s");
+  }
   if (s.decode_tokens > 0) {
     line +=
         fmt::format(", {:.2f} ms per token (TPOT), {:.1f} tokens/s", s.ms_per_token(), s.tokens_per_second());

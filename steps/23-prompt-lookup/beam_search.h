@@ -56,9 +56,8 @@ inline std::vector<Continuation> best_continuations(std::span<const Beam> beams,
   for (int beam = 0; beam < std::ssize(beams); ++beam) {
     // Only the best of each beam can be among the best of all.
     const std::span<const float> own = scores.subspan(beam * vocab_size, vocab_size);
-    for (const Candidate& candidate : at_least(own, kth_largest(own, std::min(count, vocab_size)))) {
-      const float logprob = candidate.probability;
-      if (logprob != kMasked) all.push_back({beam, candidate.token_id, beams[beam].sum + logprob});
+    for (const int token : highest(own, count)) {
+      if (own[token] != kMasked) all.push_back({beam, token, beams[beam].sum + own[token]});
     }
   }
   const auto end = all.begin() + std::min<std::ptrdiff_t>(count, std::ssize(all));

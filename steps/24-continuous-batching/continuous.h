@@ -115,22 +115,6 @@ inline void plan(ServedRow& row, int r, int& budget, StaticKvCache& cache) {
   row.next = row.pending;
 }
 
-/// The next token of a row, as `generate` chooses it from the logits, [vocab_size].
-inline Token take_token(ServedRow& served, std::span<float> logits, int eos) {
-  Row& row = served.row;
-  const GenerateOptions& options = *served.options;
-  const std::vector<float> logprobs = options.logprobs ? log_softmax(logits) : std::vector<float>();
-  if (served.count < options.min_new_tokens) logits[eos] = kMasked;
-  process(logits, row.tokens, options.sampling);
-  const int next = choose(logits, options.sampling, row.generator);
-  row.tokens.push_back(next);
-  served.count += 1;
-  Token token{next, likeliest(logits, options.show_candidates)};
-  if (options.logprobs) token.logprobs = logprobs_of(next, logprobs, *options.logprobs);
-  row.finished = end_of_text(token, row.filter, eos, served.count == options.max_new_tokens, options);
-  return token;
-}
-
 /// Continues prompts[i] as requests[i] says, first come, first served; `on_token` sees each token as it is
 /// chosen. Each text is what it would be alone, whatever the others are: a row has its own cache, options and
 /// random numbers. The prompts share prefill_chunk tokens of each pass (Agrawal et al. 2023, section 4), so
@@ -139,7 +123,7 @@ inline Token take_token(ServedRow& served, std::span<float> logits, int eos) {
 inline Service serve(Gpt2& model, const Prompts& prompts, std::span<const Request> requests,
                      const ServingOptions& serving, StaticKvCache& cache, const Timer& timer,
                      const OnRowToken& on_token) {
-  const int vocab_size = model.config().vocab_size;
+  const int vocab_size = model.config().vocab_size, eos = model.config().eos_token_id;
   Service service{.served = std::vector<Served>(requests.size())};
   std::vector<int> queue(requests.size());
   std::iota(queue.begin(), queue.end(), 0);
@@ -182,10 +166,9 @@ inline Service serve(Gpt2& model, const Prompts& prompts, std::span<const Reques
       rows[r].pending -= rows[r].next;
       if (rows[r].pending > 0) continue;  // the rest of the prompt comes in the next passes
       const int number = rows[r].row.number;
-      const Token token =
-          take_token(rows[r], logits.subspan(r * vocab_size, vocab_size), model.config().eos_token_id);
+      const std::span<float> scores = logits.subspan(r * vocab_size, vocab_size);
       service.served[number].times.push_back(now);
-      on_token(number, token);
+      on_token(number, take_token(rows[r].row, scores, rows[r].count++, eos, *rows[r].options));
     }
     service.most_positions = std::max(service.most_positions, positions);
     // As in `generate`, the last row takes the place of one that leaves.

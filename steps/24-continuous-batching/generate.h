@@ -98,6 +98,20 @@ std::span<float> next_logits(Gpt2& model, const std::vector<Row>& rows, StaticKv
   return model.next_logits(fed, cache);
 }
 
+/// The next token of a row that has `count` new ones, chosen from the logits behind it, [vocab_size].
+inline Token take_token(Row& row, std::span<float> scores, int count, int eos,
+                        const GenerateOptions& options) {
+  const std::vector<float> logprobs = options.logprobs ? log_softmax(scores) : std::vector<float>();
+  if (count < options.min_new_tokens) scores[eos] = kMasked;
+  process(scores, row.tokens, options.sampling);
+  const int next = choose(scores, options.sampling, row.generator);
+  row.tokens.push_back(next);
+  Token token{next, likeliest(scores, options.show_candidates)};
+  if (options.logprobs) token.logprobs = logprobs_of(next, logprobs, *options.logprobs);
+  row.finished = end_of_text(token, row.filter, eos, count + 1 == options.max_new_tokens, options);
+  return token;
+}
+
 /// Continues all prompts at once, each with one chosen token after the other and num_return_sequences times;
 /// `on_token` sees each one as it is chosen. Text i belongs to prompt i / num_return_sequences and has random
 /// numbers of its own, so no text depends on the others. The cache has a row for each.
@@ -132,17 +146,8 @@ inline std::vector<Generation> generate(Gpt2& model, std::span<const std::vector
       logits = shared;
     }
     for (int r = 0; r < std::ssize(rows); ++r) {
-      Row& row = rows[r];
       const std::span<float> scores = logits.subspan(r * vocab_size, vocab_size);
-      const std::vector<float> logprobs = options.logprobs ? log_softmax(scores) : std::vector<float>();
-      if (i < options.min_new_tokens) scores[eos] = kMasked;
-      process(scores, row.tokens, options.sampling);
-      const int next = choose(scores, options.sampling, row.generator);
-      row.tokens.push_back(next);
-      Token token{next, likeliest(scores, options.show_candidates)};
-      if (options.logprobs) token.logprobs = logprobs_of(next, logprobs, *options.logprobs);
-      row.finished = end_of_text(token, row.filter, eos, i + 1 == options.max_new_tokens, options);
-      on_token(row.number, token);
+      on_token(rows[r].number, take_token(rows[r], scores, i, eos, options));
     }
     // A finished row leaves, and the last one takes its place: the others pay for no row that has ended.
     for (int r = static_cast<int>(rows.size()) - 1; r >= 0; --r) {

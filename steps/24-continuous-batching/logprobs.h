@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <vector>
@@ -30,14 +29,8 @@ inline std::vector<float> log_softmax(std::span<const float> logits) {
 /// What the model says of `token` and of the `count` likeliest tokens, where `logprobs`, [vocab_size], are
 /// those of all; among equals the lowest id comes first.
 inline Logprobs logprobs_of(int token, std::span<const float> logprobs, int count) {
-  std::vector<int> ids(logprobs.size());
-  std::iota(ids.begin(), ids.end(), 0);
-  const auto end = ids.begin() + std::min<std::ptrdiff_t>(count, std::ssize(ids));
-  std::partial_sort(ids.begin(), end, ids.end(), [&](int a, int b) {
-    return logprobs[a] != logprobs[b] ? logprobs[a] > logprobs[b] : a < b;
-  });
   Logprobs result{logprobs[token]};
-  for (auto id = ids.begin(); id != end; ++id) result.likeliest.push_back({*id, logprobs[*id]});
+  for (const int id : highest(logprobs, count)) result.likeliest.push_back({id, logprobs[id]});
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <numeric>
 #include <random>
 
 #include "tests/error_message.h"
@@ -55,6 +56,25 @@ TEST_CASE("at_least finds every token that is likely enough, by id") {
         CHECK(candidate.probability == values[static_cast<std::size_t>(candidate.token_id)]);
       }
       CHECK(got == want);
+    }
+  }
+}
+
+TEST_CASE("highest is the beginning of a full sort, masked values last") {
+  for (const std::size_t size : {0u, 1u, 64u, 65u, 200u, 1000u}) {
+    for (const float parts : {0.1f, 1000.0f}) {
+      std::vector<float> values = with_ties(size, parts, 3);
+      for (std::size_t i = 0; i < size; i += 3) values[i] = -HUGE_VALF;
+      std::vector<int> sorted(size);
+      std::iota(sorted.begin(), sorted.end(), 0);
+      std::stable_sort(sorted.begin(), sorted.end(), [&](int a, int b) {
+        return values[static_cast<std::size_t>(a)] > values[static_cast<std::size_t>(b)];
+      });
+      for (const std::size_t count : {0u, 1u, 7u, 900u, 2000u}) {
+        CHECK(highest(values, static_cast<int>(count)) ==
+              std::vector<int>(sorted.begin(),
+                               sorted.begin() + static_cast<std::ptrdiff_t>(std::min(size, count))));
+      }
     }
   }
 }

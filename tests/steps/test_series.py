@@ -33,7 +33,7 @@ LESSON = {
     "21": "check.h generate.h logprobs.h main.cpp speculative.h",
     "22": "beam_search.h beam_tree.h check.h generate.h main.cpp",
     "23": "benchmark.h check.h generate.h main.cpp prompt_lookup.h speculative.h",
-    "24": "benchmark_continuous.h check.h continuous.h main.cpp",
+    "24": "benchmark_continuous.h check.h continuous.h generate.h main.cpp",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
