@@ -23,7 +23,8 @@ std::string quoted(const std::string& text) {
   return fmt::format("'{}'", replaced(replaced(text, '\'', "’"), '\n', " "));
 }
 
-// Colours that stay apart for colour-blind readers (Okabe and Ito 2008).
+// Colours that stay apart for colour-blind readers (Okabe and Ito 2008). Where a plot needs more of them,
+// they begin anew with dashes.
 constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                     "#e69f00", "#56b4e9", "#000000"};
 
@@ -49,8 +50,9 @@ std::string script(const Plot& plot) {
       "set title {}\nset xlabel {}\nset ylabel {}\n",
       quoted(plot.title), quoted(plot.x_label), quoted(plot.y_label));
   for (std::size_t i = 0; i < plot.series.size(); ++i) {
-    text += fmt::format("set linetype {} linewidth 1.8 pointtype 7 pointsize 0.5 linecolor rgb '{}'\n", i + 1,
-                        kColours[i % std::size(kColours)]);
+    text += fmt::format(
+        "set linetype {} linewidth 1.8 dashtype {} pointtype 7 pointsize 0.5 linecolor rgb '{}'\n", i + 1,
+        i / std::size(kColours) + 1, kColours[i % std::size(kColours)]);
     text += fmt::format("set style line {0} linetype {0}\n", i + 1);
   }
   text +=

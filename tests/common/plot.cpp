@@ -33,6 +33,22 @@ TEST_CASE("a plot is an SVG with its title, its axes and its series" * doctest::
     CHECK(svg.find(word) != std::string::npos);
 }
 
+TEST_CASE("where the colours of a plot begin anew the lines are dashed" * doctest::skip(!has_gnuplot())) {
+  const TemporaryFolder folder;
+  const auto dashed = [&](int count) {  // with those of the grid, which are as many for any number of series
+    Plot plot{"A title", "x", "y"};
+    for (int i = 0; i < count; ++i) plot.series.push_back({"series", {{1, 1}, {2, 2}}});
+    write_svg(folder.path() / "plot.svg", plot);
+    const std::string svg = text_of(folder.path() / "plot.svg");
+    int strokes = 0;
+    for (std::size_t at = svg.find("stroke-dash"); at != svg.npos; at = svg.find("stroke-dash", at + 1))
+      ++strokes;
+    return strokes;
+  };
+  CHECK(dashed(7) == dashed(1));
+  CHECK(dashed(8) > dashed(7));
+}
+
 TEST_CASE("words of a plot are words, whatever gnuplot would make of them" * doctest::skip(!has_gnuplot())) {
   const TemporaryFolder folder;
   const std::filesystem::path file = folder.path() / "it's a \"plot\".svg", trap = folder.path() / "trap";
