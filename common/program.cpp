@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
+#include <set>
 #include <sstream>
 #include <type_traits>
 
@@ -83,8 +84,8 @@ struct Program::Impl {
   std::string device = "auto";
   int threads = available_processors();
   std::string dtype = "float32";
-  std::string draft_model;
-  std::optional<Gpt2>* draft = nullptr;
+  std::vector<std::string> draft_models;
+  std::function<void(NamedModel draft)> take_draft;
   bool json = false;
   std::function<void()> check = [] {};
   std::string request_file;
@@ -132,17 +133,37 @@ struct Program::Impl {
     return texts;
   }
 
-  /// Throws Error unless the two models mean the same by every token.
-  void load_draft(const Gpt2& target, const std::filesystem::path& target_folder,
-                  const Tokenizer& tokenizer) const {
-    const std::filesystem::path folder = find_model(draft_model, "--draft-model");
-    *draft = target.load_beside(folder);
-    const Gpt2Config &ours = target.config(), &theirs = (*draft)->config();
-    if (!Tokenizer::load(folder).same_tokens(tokenizer) || ours.vocab_size != theirs.vocab_size ||
-        ours.eos_token_id != theirs.eos_token_id) {
-      throw Error("--draft-model {}: its vocabulary is not that of {}, so it cannot propose tokens to it",
-                  folder.string(), target_folder.string());
+  void add_draft_model_option(int most, const std::string& help, std::function<void(NamedModel draft)> take) {
+    take_draft = std::move(take);
+    app.add_option("--draft-model", draft_models, help)
+        ->expected(1, most)
+        ->allow_extra_args(false)
+        ->type_name("DIR")
+        ->default_str("");
+  }
+
+  /// Hands over the draft models and returns the size of their weights in bytes. Throws Error unless each
+  /// means the same by every token as the target does.
+  std::size_t load_drafts(const Gpt2& target, const std::filesystem::path& target_folder,
+                          const Tokenizer& tokenizer) const {
+    std::size_t weight_bytes = 0;
+    std::set<std::filesystem::path> folders;
+    for (const std::string& name : draft_models) {
+      const std::filesystem::path folder = find_model(name, "--draft-model");
+      if (!folders.insert(std::filesystem::weakly_canonical(folder)).second) {
+        throw UsageError("--draft-model {} is given twice, but each model is measured once", name);
+      }
+      NamedModel draft{name, target.load_beside(folder)};
+      const Gpt2Config &ours = target.config(), &theirs = draft.model.config();
+      if (!Tokenizer::load(folder).same_tokens(tokenizer) || ours.vocab_size != theirs.vocab_size ||
+          ours.eos_token_id != theirs.eos_token_id) {
+        throw Error("--draft-model {}: its vocabulary is not that of {}, so it cannot propose tokens to it",
+                    folder.string(), target_folder.string());
+      }
+      weight_bytes += draft.model.weight_bytes();
+      take_draft(std::move(draft));
     }
+    return weight_bytes;
   }
 
   void run(const RunAll& run) {
@@ -154,7 +175,7 @@ struct Program::Impl {
       throw Error("{}: the tokenizer knows {} tokens, but the model only {}", folder.string(),
                   tokenizer.vocab_size(), gpt2.config().vocab_size);
     }
-    if (!draft_model.empty()) load_draft(gpt2, folder, tokenizer);
+    const std::size_t draft_bytes = load_drafts(gpt2, folder, tokenizer);
     Prompts tokens;
     for (const std::string& text : prompt_texts) {
       tokens.push_back(tokenizer.encode(text));
@@ -166,7 +187,7 @@ struct Program::Impl {
     Output output(tokenizer, gpt2.config().eos_token_id, tokens,
                   json ? Output::Form::kJson : Output::Form::kText);
     run(gpt2, tokens, output);
-    output.close(gpt2.weight_bytes() + (draft_model.empty() ? 0 : (*draft)->weight_bytes()));
+    output.close(gpt2.weight_bytes() + draft_bytes);
     say(to_string(output.statistics()));
   }
 };
@@ -292,12 +313,13 @@ void Program::add_requests_option(std::function<void(RequestLine&)> take) {
 }
 
 void Program::add_draft_model_option(std::optional<Gpt2>& draft) {
-  impl_->draft = &draft;
-  impl_->app
-      .add_option("--draft-model", impl_->draft_model,
-                  "folder or name of a smaller model that proposes tokens")
-      ->type_name("DIR")
-      ->always_capture_default(false);
+  impl_->add_draft_model_option(1, "folder or name of a smaller model that proposes tokens",
+                                [&draft](NamedModel loaded) { draft = std::move(loaded.model); });
+}
+
+void Program::add_draft_model_option(std::vector<NamedModel>& drafts) {
+  impl_->add_draft_model_option(1 << 20, "folder or name of a smaller model that proposes tokens; repeatable",
+                                [&drafts](NamedModel loaded) { drafts.push_back(std::move(loaded)); });
 }
 
 void Program::add_check(std::function<void()> check) {

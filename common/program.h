@@ -15,6 +15,12 @@
 
 namespace staircase {
 
+/// A model and what was typed for it.
+struct NamedModel {
+  std::string name;
+  Gpt2 model;
+};
+
 /// A step adds its own options and hands over what it does with a model and a prompt.
 class Program {
  public:
@@ -63,6 +69,8 @@ class Program {
 
   /// Adds --draft-model: a second, smaller model with the same vocabulary, loaded beside the first.
   void add_draft_model_option(std::optional<Gpt2>& draft);
+  /// The same for several of them, each behind the name of the option once more; none may come twice.
+  void add_draft_model_option(std::vector<NamedModel>& drafts);
 
   /// Runs after the command line is read and before anything is loaded; throws UsageError for impossible
   /// values.

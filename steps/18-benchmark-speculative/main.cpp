@@ -39,8 +39,8 @@ int main(int argc, char** argv) {
   program.add_option("--show-candidates", options.show_candidates, "show the likeliest tokens at each step");
   program.add_prompts_option();
   program.add_option("--max-batch-size", options.max_batch_size, "how many texts grow at a time, at most");
-  std::optional<Gpt2> draft;
-  program.add_draft_model_option(draft);
+  std::vector<NamedModel> drafts;
+  program.add_draft_model_option(drafts);
   program.add_auto_option("--num-speculative-tokens", options.num_speculative_tokens,
                           "how many tokens the draft model proposes at a time");
   BenchmarkOptions benchmark;
@@ -55,10 +55,15 @@ int main(int argc, char** argv) {
   });
   return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
     for (const std::vector<int>& prompt : prompts) check(options, prompt, model.config());
-    if (draft) {
+    if (!drafts.empty()) {
       check_speculation(options);
-      if (!benchmark.folder.empty()) return benchmark_speculative(model, *draft, prompts, options, benchmark);
-      return speculate_all(model, *draft, prompts, options, output);
+      if (!benchmark.folder.empty()) return benchmark_speculative(model, drafts, prompts, options, benchmark);
+      if (drafts.size() > 1) {
+        throw UsageError(
+            "--draft-model is given {} times, but without --benchmark only one can propose tokens",
+            drafts.size());
+      }
+      return speculate_all(model, drafts[0].model, prompts, options, output);
     }
     if (!benchmark.folder.empty()) throw UsageError("--benchmark needs a --draft-model to measure");
     if (!options.drift.empty()) return compare_overflow(model, prompts[0], options, output);

@@ -1,10 +1,13 @@
 #include <doctest/doctest.h>
 
+#include <map>
 #include <set>
 #include <sstream>
+#include <tuple>
 
 #include "tests/run_program.h"
 #include "tests/step.h"
+#include "tests/tiny_model.h"
 
 using namespace staircase;
 
@@ -16,6 +19,10 @@ std::string text_of(const std::filesystem::path& file) {
 }
 
 const std::string kShort = "--draft-model tales-1m --ignore-eos --max-new-tokens 8 --repetitions 1 ";
+
+nlohmann::json measured(const std::filesystem::path& results) {
+  return nlohmann::json::parse(text_of(results / "speculative.json"));
+}
 
 }  // namespace
 
@@ -30,10 +37,11 @@ TEST_CASE("the benchmark measures every number of drafted tokens in every dtype,
   REQUIRE(run.status == (has_gnuplot ? 0 : 1));
   if (has_gnuplot) CHECK(text_of(results / "speculative.svg").find(">bfloat16<") != std::string::npos);
 
-  const auto json = nlohmann::json::parse(text_of(results / "speculative.json"));
+  const auto json = measured(results);
   REQUIRE(json.size() == 9);
   std::set<std::pair<std::string, int>> cases;
   for (const auto& row : json) {
+    CHECK(row["draft"] == "tales-1m");
     cases.emplace(row["dtype"].get<std::string>(), row["drafted"].get<int>());
     CHECK(row["acceptance"] >= 0.0);
     CHECK(row["acceptance"] <= 1.0);
@@ -60,10 +68,80 @@ TEST_CASE("acceptance depends on the text and not on the clock") {
     run_program(STAIRCASE_STEP_PROGRAM,
                 kShort + "--prompt 'The wolf' --most-speculative-tokens 2 --benchmark " + results.string());
     auto& all = rates.emplace_back(nlohmann::json::array());
-    for (const auto& row : nlohmann::json::parse(text_of(results / "speculative.json")))
-      all.push_back(row["acceptance"]);
+    for (const auto& row : measured(results)) all.push_back(row["acceptance"]);
   }
   CHECK(rates[0] == rates[1]);
+}
+
+TEST_CASE("several draft models are measured beside the same target, each as if it were alone") {
+  const TemporaryFolder folder;
+  const std::string prompt = "--prompt 'The wolf' --most-speculative-tokens 2 --json --benchmark ";
+  const auto weight_bytes = [&](const std::string& arguments, const std::string& results) {
+    const ProgramRun run =
+        run_program(STAIRCASE_STEP_PROGRAM, arguments + prompt + (folder.path() / results).string());
+    return run.status == 0 ? nlohmann::json::parse(run.out)["stats"]["weight_bytes"].get<int>() : 0;
+  };
+  const int one = weight_bytes(kShort, "one");
+  const int both = weight_bytes(kShort + "--draft-model tales-6m ", "both");
+  const bool has_gnuplot = std::system("command -v gnuplot >/dev/null") == 0;
+  if (has_gnuplot) {
+    const auto larger = static_cast<int>(tales().weight_bytes());
+    CHECK(one > larger);
+    CHECK(both == one + larger);
+    const std::string svg = text_of(folder.path() / "both" / "speculative.svg");
+    for (const char* draft : {"tales-1m", "tales-6m"}) {
+      for (const char* dtype : {"float32", "float16", "bfloat16"})
+        CHECK(svg.find(fmt::format(">{}, {}<", draft, dtype)) != std::string::npos);
+    }
+  }
+
+  std::map<std::tuple<std::string, std::string, int>, nlohmann::json> cases;
+  std::map<std::string, double> baselines;
+  for (const auto& row : measured(folder.path() / "both")) {
+    cases[{row["draft"], row["dtype"], row["drafted"]}] = row;
+    // Measured once for both.
+    CHECK(baselines.emplace(row["dtype"], row["baseline tokens/s"]).first->second ==
+          row["baseline tokens/s"]);
+    // The target agrees with itself, but for near-ties on a GPU.
+    if (row["draft"] == "tales-6m") CHECK(row["acceptance"] > 0.8);
+  }
+  CHECK(cases.size() == 12);
+  CHECK(baselines.size() == 3);
+  for (const auto& row : measured(folder.path() / "one")) {
+    const auto& same = cases[{row["draft"], row["dtype"], row["drafted"]}];
+    CHECK(same["acceptance"] == row["acceptance"]);
+    CHECK(same["tokens per pass"] == row["tokens per pass"]);
+  }
+}
+
+TEST_CASE("of several draft models each must be another one that fits, and only the benchmark takes them") {
+  // The vocabulary of tales-6m, but two tokens have changed places.
+  const TemporaryFolder other;
+  const std::filesystem::path ours = find_model("tales-6m");
+  TinyModel(1, 4096).write(other.path());
+  std::filesystem::copy(ours / "merges.txt", other.path());
+  auto vocabulary = nlohmann::json::parse(text_of(ours / "vocab.json"));
+  std::swap(vocabulary["the"], vocabulary["and"]);
+  std::ofstream(other.path() / "vocab.json") << vocabulary;
+
+  const TemporaryFolder results;
+  const std::string benchmark = " --benchmark " + (results.path() / "none").string();
+  const std::tuple<std::string, int, std::string> wrong[] = {
+      {"--draft-model tales-1m" + benchmark, 2, "--draft-model tales-1m is given twice"},
+      {"--draft-model " + find_model("tales-1m").string() + "/." + benchmark, 2, "is given twice"},
+      {"--draft-model nowhere" + benchmark, 1, "--draft-model nowhere"},
+      {"--draft-model " + other.path().string() + benchmark, 1, "it cannot propose tokens"},
+      {"--draft-model tales-6m", 2, "--draft-model is given 2 times, but without --benchmark only one"},
+  };
+  for (const auto& [arguments, status, message] : wrong) {
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, kShort + arguments);
+    CAPTURE(run.err);
+    CHECK(run.status == status);
+    CHECK(run.out.empty());
+    CHECK(run.err.find(message) != std::string::npos);
+    CHECK(std::count(run.err.begin(), run.err.end(), '\n') == 1);
+  }
+  CHECK(!std::filesystem::exists(results.path() / "none"));
 }
 
 TEST_CASE("wrong usage of the benchmark is refused before it measures") {

@@ -66,8 +66,8 @@ int main(int argc, char** argv) {
   ServingOptions serving;
   program.add_option("--prefill-chunk", serving.prefill_chunk,
                      "how many tokens of prompts go through the model in one pass, at most");
-  std::optional<Gpt2> draft;
-  program.add_draft_model_option(draft);
+  std::vector<NamedModel> drafts;
+  program.add_draft_model_option(drafts);
   program.add_auto_option("--num-speculative-tokens", options.num_speculative_tokens,
                           "how many tokens the draft model proposes at a time");
   program.add_option("--prompt-lookup-num-tokens", options.prompt_lookup_num_tokens,
@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
     options.stop.tokenizer = &output.tokenizer();
     for (const std::vector<int>& prompt : prompts) check(options, prompt, model.config());
     if (!requests.empty()) {
-      check_requests(options, search, draft.has_value());
+      check_requests(options, search, !drafts.empty());
       for (Request& request : requests) request.options.stop.tokenizer = &output.tokenizer();
       serving.max_batch_size = options.max_batch_size;
       if (!benchmark.folder.empty()) {
@@ -105,10 +105,15 @@ int main(int argc, char** argv) {
       return serve_all(model, prompts, requests, serving, output);
     }
     if (options.echo) echo(model, prompts, options.logprobs.value_or(0), output);
-    if (draft) {
+    if (!drafts.empty()) {
       check_speculation(options, search);
-      if (!benchmark.folder.empty()) return benchmark_speculative(model, *draft, prompts, options, benchmark);
-      DraftModel drafter(*draft);
+      if (!benchmark.folder.empty()) return benchmark_speculative(model, drafts, prompts, options, benchmark);
+      if (drafts.size() > 1) {
+        throw UsageError(
+            "--draft-model is given {} times, but without --benchmark only one can propose tokens",
+            drafts.size());
+      }
+      DraftModel drafter(drafts[0].model);
       return speculate_all(model, drafter, prompts, options, output);
     }
     if (options.prompt_lookup_num_tokens) {
