@@ -105,7 +105,7 @@ void draw(const std::filesystem::path& file, const std::string& text) {
   if (std::system("command -v gnuplot >/dev/null") != 0) {
     throw Error("{} needs gnuplot, which is not installed", file.string());
   }
-  if (!std::ofstream(file)) throw Error("{} cannot be written", file.string());
+  check_writable(file);
 
   const std::string command = fmt::format("gnuplot >'{}'", replaced(file.string(), '\'', "'\\''"));
   std::FILE* const gnuplot = popen(command.c_str(), "w");
@@ -116,6 +116,13 @@ void draw(const std::filesystem::path& file, const std::string& text) {
 }
 
 }  // namespace
+
+void check_writable(const std::filesystem::path& file) {
+  std::error_code ignored;
+  const bool exists = std::filesystem::exists(std::filesystem::symlink_status(file, ignored));
+  if (!std::ofstream(file, std::ios::app)) throw Error("{} cannot be written", file.string());
+  if (!exists) std::filesystem::remove(file, ignored);
+}
 
 void write_svg(const std::filesystem::path& file, const Plot& plot) {
   std::size_t points = 0;

@@ -43,6 +43,9 @@ struct Timeline {
   std::vector<TimelinePanel> panels = {};
 };
 
+/// Throws Error when `file` cannot be written, which is good to know before a long run; changes nothing.
+void check_writable(const std::filesystem::path& file);
+
 /// Writes `plot` to `file`, an SVG. Throws Error when gnuplot is not installed, when the file cannot be
 /// written, and when there is nothing to plot.
 void write_svg(const std::filesystem::path& file, const Plot& plot);

@@ -128,6 +128,24 @@ TEST_CASE("the program compares both rules and plots their drift") {
   }
 }
 
+TEST_CASE("a plot that cannot be written is refused before any token, and a run that fails leaves no trace") {
+  const TemporaryFolder folder;
+  const std::string nowhere = (folder.path() / "none" / "drift.svg").string();
+  const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, "--drift " + nowhere);
+  CHECK(refused.status == 1);
+  CHECK(refused.out.empty());
+  CHECK(refused.err == "error: " + nowhere + " cannot be written\n");
+
+  const std::filesystem::path old = folder.write("old.svg", "an older plot");
+  for (const std::filesystem::path& file : {old, folder.path() / "new.svg"}) {
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 2 --drift " + file.string());
+    CHECK(run.status == 1);
+    CHECK(run.err.find("nothing to compare") != std::string::npos);
+  }
+  CHECK(std::filesystem::file_size(old) == 13);
+  CHECK(!std::filesystem::exists(folder.path() / "new.svg"));
+}
+
 TEST_CASE("impossible options are refused before any token") {
   const std::pair<std::string, std::string> wrong[] = {
       {"--on-overflow grow", "--on-overflow: grow not in {slide,recompute}"},

@@ -45,6 +45,7 @@ inline std::vector<double> drift(Gpt2& model, std::span<const int> tokens, const
 /// window, and plots that.
 inline void compare_overflow(Gpt2& model, const std::vector<int>& prompt, GenerateOptions options,
                              Output& output) {
+  check_writable(options.drift);
   const int context = model.config().n_positions;
   output.expect(2);
   std::vector<std::vector<int>> texts;

@@ -77,6 +77,19 @@ TEST_CASE("a timeline has a bar for each stretch of time" * doctest::skip(!has_g
   CHECK(drawn({{1, 0.0, 1.0, 0}}) > 0);                                             // a kind without bars
 }
 
+TEST_CASE("whether a file can be written is found out without changing anything") {
+  const TemporaryFolder folder;
+  const std::filesystem::path old = folder.write("old.svg", "an older plot"),
+                              link = folder.path() / "link.svg";
+  std::filesystem::create_symlink("target.svg", link);
+  for (const std::filesystem::path& file : {old, folder.path() / "new.svg", link}) check_writable(file);
+  CHECK(text_of(old) == "an older plot");
+  CHECK(!std::filesystem::exists(folder.path() / "new.svg"));
+  CHECK(std::filesystem::is_symlink(link));
+  for (const std::filesystem::path& file : {folder.path(), folder.path() / "none/plot.svg", old / "plot.svg"})
+    CHECK(error_message([&] { check_writable(file); }) == file.string() + " cannot be written");
+}
+
 TEST_CASE("a plot that cannot be made is an error") {
   const TemporaryFolder folder;
   CHECK(error_message([&] {
