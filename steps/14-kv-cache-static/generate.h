@@ -26,25 +26,26 @@ struct GenerateOptions {
 inline Generation generate(Gpt2& model, std::vector<int> tokens, const GenerateOptions& options,
                            std::mt19937& generator, const OnToken& on_token) {
   const auto context = static_cast<std::size_t>(model.config().n_positions);
-  StaticKvCache cache(model);
+  std::optional<StaticKvCache> cache;
+  if (options.use_cache) cache.emplace(model);
   for (int i = 0; i < options.max_new_tokens; ++i) {
     const std::span<const int> window = std::span(tokens).last(std::min(tokens.size(), context));
-    if (options.use_cache && tokens.size() > context) {
+    if (cache && tokens.size() > context) {
       throw Error("the cache is full: {} positions are all that the model has; step 15 goes on from there",
                   context);
     }
     // With a cache only new tokens go through the model: the prompt, and then one token at a time.
     const std::span<const int> fresh = i == 0 ? window : window.last(1);
     const std::span<float> logits =  // [vocab_size]
-        options.use_cache ? model.next_logits(fresh, cache) : model.next_logits(window);
+        cache ? model.next_logits(fresh, *cache) : model.next_logits(window);
     process(logits, tokens, options.sampling);
     const int next = choose(logits, options.sampling, generator);
     tokens.push_back(next);
     on_token({next, likeliest(logits, options.show_candidates)});
     if (next == model.config().eos_token_id && !options.ignore_eos)
-      return {tokens, FinishReason::kEos, cache.use()};
+      return {tokens, FinishReason::kEos, cache ? cache->use() : CacheUse()};
   }
-  return {tokens, FinishReason::kLength, cache.use()};
+  return {tokens, FinishReason::kLength, cache ? cache->use() : CacheUse()};
 }
 
 }  // namespace staircase

@@ -92,12 +92,13 @@ TEST_CASE("at the end of the context the cache says so, and without it the windo
             .tokens.size() == prompt.size() + 4);
 }
 
-TEST_CASE("the program tells the size of its cache, whatever it holds") {
-  const auto cache_bytes = [](const std::string& count) {
-    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens " + count);
+TEST_CASE("the program tells the size of its cache, whatever it holds, and --no-use-cache is without one") {
+  const auto cache_bytes = [](const std::string& arguments) {
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens " + arguments);
     REQUIRE(run.status == 0);
     return nlohmann::json::parse(run.out)["stats"]["cache_bytes"].get<std::size_t>();
   };
   CHECK(cache_bytes("1") > 0);
   CHECK(cache_bytes("1") == cache_bytes("9"));
+  CHECK(cache_bytes("9 --no-use-cache") == 0);
 }

@@ -110,6 +110,12 @@ TEST_CASE("sliding drifts away from the exact window, and recomputing does not")
   CHECK(*std::ranges::max_element(exact) < 1e-9);
 }
 
+TEST_CASE("--no-use-cache takes no memory for a cache") {
+  std::mt19937 generator;
+  const GenerateOptions options{.max_new_tokens = 2, .ignore_eos = true, .use_cache = false};
+  CHECK(generate(tales(), nearly_full(1), options, generator, [](const Token&) {}).cache.allocated == 0);
+}
+
 TEST_CASE("the program compares both rules and plots their drift") {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "drift.svg").string();
