@@ -9,9 +9,9 @@
 // into panels once and the tile of tile-inl.h does the rest, 6 queries at a time; it is limited by
 // arithmetic. Six rows of scores per thread are all that is ever stored.
 //
-// A few queries (decoding): packing would cost more than it saves. Each score is a dot product with a key
-// where it lies, and the limit is the bandwidth at which keys and values are read: 8 · n_embd bytes a
-// position, or half of it where they are kept in 16 bits.
+// A few queries (decoding, or drafts to verify): packing would cost more than it saves. Each score is a dot
+// product with a key where it lies, and the limit is the bandwidth at which keys and values are read: 8 ·
+// n_embd bytes a position, or half of it where they are kept in 16 bits, once for up to 6 queries together.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cpp"
 #include <hwy/foreach_target.h>
@@ -26,10 +26,10 @@ HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
 
-/// Softmax of scores[0 .. count - 1] in place, without the division: returns 1 / sum (Milakov and Gimelshein
-/// 2018, section 2: the largest score is subtracted first, so that exp cannot overflow). The scores up to the
-/// next whole panel become 0.
-HWY_INLINE float exponentials(float* scores, std::int64_t count) {
+/// softmax(scale · scores[0 .. count - 1]) in place, without the division: returns 1 / sum (Milakov and
+/// Gimelshein 2018, section 2: the largest score is subtracted first, so that exp cannot overflow). The
+/// others, of `total` and up to the next whole panel, become 0.
+HWY_INLINE float exponentials(float* scores, float scale, std::int64_t count, std::int64_t total) {
   const Floats d;
   const std::int64_t padded = divide_up(count, kPanel) * kPanel;
   std::fill(scores + count, scores + padded, -HUGE_VALF);
@@ -38,68 +38,175 @@ HWY_INLINE float exponentials(float* scores, std::int64_t count) {
   largest = hn::MaxOfLanes(d, largest);
   auto sum = hn::Zero(d);
   for (std::int64_t i = 0; i < padded; i += kLanes) {
-    const auto value = hn::Exp(d, hn::Sub(hn::Load(d, scores + i), largest));
+    const auto below = hn::Sub(hn::Load(d, scores + i), largest);
+    const auto value = hn::Exp(d, hn::Mul(below, hn::Set(d, scale)));
     hn::Store(value, d, scores + i);
     sum = hn::Add(sum, value);
   }
+  if (padded < total) std::fill(scores + padded, scores + total, 0.0f);
   return 1.0f / hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-/// One query of a head on its first `count` keys and values, [count, head_size]. `scores` has room for them.
-template <typename T>
-HWY_INLINE void attend(const float* query, const T* keys, const T* values, std::int64_t count,
-                       std::int64_t head_size, float* scores, float* out) {
+/// Lane i of the result is the sum of the lanes of vectors[i]: neighbours are added, then neighbours of those
+/// sums, and so on.
+HWY_INLINE hn::Vec<Floats> sums_of_lanes(hn::Vec<Floats>* vectors) {
+#if HWY_TARGET != HWY_SCALAR  // which has one lane
   const Floats d;
-  const std::int64_t whole = head_size / kLanes * kLanes;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
-  // Keys and values are asked for ahead of time, the first values behind the last keys: each head is a short
-  // stream, and a good part of it has passed before the processor itself notices that it is one.
-  constexpr std::int64_t kAhead = 4096 / sizeof(T), kLine = kLineBytes / sizeof(T);
-  for (std::int64_t p = 0; p < count; ++p) {
-    const T* const key = keys + p * head_size;
-    const std::int64_t ahead = p * head_size + kAhead, beyond = ahead - count * head_size;
-    const T* const next = beyond < 0 ? keys + ahead : values + beyond;
-    for (std::int64_t i = 0; i < head_size; i += kLine) hwy::Prefetch(next + i);
-    auto sum = hn::Zero(d);
-    for (std::int64_t i = 0; i < whole; i += kLanes) {
-      sum = hn::MulAdd(hn::LoadU(d, query + i), load_wide(key + i), sum);
+#pragma GCC unroll 4
+  for (int count = kLanes / 2; count > 0; count /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i) {
+      const auto a = vectors[2 * i], b = vectors[2 * i + 1];
+      vectors[i] = hn::Add(hn::ConcatEven(d, b, a), hn::ConcatOdd(d, b, a));
     }
-    float score = hn::GetLane(hn::SumOfLanes(d, sum));
-    for (std::int64_t i = whole; i < head_size; ++i) score += query[i] * widen(key[i]);
-    scores[p] = score * scale;
   }
-  const float inverse_sum = exponentials(scores, count);
+#endif
+  return vectors[0];
+}
 
-  constexpr std::int64_t kRegisters = 64 / kLanes;  // of the sums, kept while all positions pass
-  for (std::int64_t first = 0; first < whole; first += kRegisters * kLanes) {
-    const std::int64_t registers = std::min(kRegisters, (whole - first) / kLanes);
-    hn::Vec<Floats> sum[kRegisters];
-    for (auto& s : sum) s = hn::Zero(d);
-    for (std::int64_t p = 0; p < count; ++p) {
-      const auto weight = hn::Set(d, scores[p]);
-      const T* const value = values + p * head_size + first;
-      for (std::int64_t i = 0; i < kRegisters * kLanes; i += kLine) hwy::Prefetch(value + kAhead + i);
-      if (registers == kRegisters) {
-#pragma GCC unroll 16
-        for (std::int64_t r = 0; r < kRegisters; ++r) {
-          sum[r] = hn::MulAdd(weight, load_wide(value + r * kLanes), sum[r]);
-        }
-      } else {
-        for (std::int64_t r = 0; r < registers; ++r) {
-          sum[r] = hn::MulAdd(weight, load_wide(value + r * kLanes), sum[r]);
-        }
-      }
-    }
-    for (std::int64_t r = 0; r < registers; ++r) {
-      hn::StoreU(hn::Mul(sum[r], hn::Set(d, inverse_sum)), d, out + first + r * kLanes);
-    }
-  }
-  for (std::int64_t i = whole; i < head_size; ++i) {
-    float sum = 0.0f;
-    for (std::int64_t p = 0; p < count; ++p) sum += scores[p] * widen(values[p * head_size + i]);
-    out[i] = sum * inverse_sum;
+/// Features that fill no vector, of one query: their part of its scores. Not inlined, so that the compiler
+/// rounds in the same way for every number of queries; and so the next.
+template <typename T>
+HWY_NOINLINE void add_rest_of_scores(const float* query, const T* keys, std::int64_t total,
+                                     std::int64_t whole, std::int64_t head_size, float* scores) {
+  for (std::int64_t p = 0; p < total; ++p) {
+    for (std::int64_t i = whole; i < head_size; ++i) scores[p] += query[i] * widen(keys[p * head_size + i]);
   }
 }
+
+/// Their part of its result, from `total` positions.
+template <typename T>
+HWY_NOINLINE void rest_of_values(const float* weights, const T* values, std::int64_t total,
+                                 std::int64_t whole, std::int64_t head_size, float* out) {
+  for (std::int64_t i = whole; i < head_size; ++i) {
+    float sum = 0.0f;
+    for (std::int64_t p = 0; p < total; ++p) sum += weights[p] * widen(values[p * head_size + i]);
+    out[i] = sum;
+  }
+}
+
+/// So many elements ahead keys and values are asked for: each head is a short stream, and a good part of it
+/// has passed before the processor itself notices that it is one.
+template <typename T>
+constexpr std::int64_t kElementsAhead = 4096 / sizeof(T);
+template <typename T>
+constexpr std::int64_t kElementsOfLine = kLineBytes / sizeof(T);
+
+/// q · k for each query and key, but for features that fill no vector: scores [kQueries, score_stride]. The
+/// first values are asked for behind the last keys.
+template <int kQueries, typename T>
+HWY_INLINE void multiply_keys(const float* queries, std::int64_t stride, const T* keys, const T* values,
+                              std::int64_t total, std::int64_t head_size, std::int64_t score_stride,
+                              float* scores) {
+  const Floats d;
+  for (std::int64_t first = 0; first < total; first += kLanes) {
+    HWY_ALIGN float partial[kQueries][kLanes * kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      // Behind the last key it is taken again, and its score overwritten later.
+      const std::int64_t p = std::min(first + lane, total - 1);
+      const T* const key = keys + p * head_size;
+      const std::int64_t ahead = p * head_size + kElementsAhead<T>, beyond = ahead - total * head_size;
+      const T* const next = beyond < 0 ? keys + ahead : values + beyond;
+      for (std::int64_t i = 0; i < head_size; i += kElementsOfLine<T>) hwy::Prefetch(next + i);
+      hn::Vec<Floats> sum[kQueries];
+      for (auto& s : sum) s = hn::Zero(d);
+      for (std::int64_t i = 0; i + kLanes <= head_size; i += kLanes) {
+        const auto part = load_wide(key + i);
+#pragma GCC unroll 8
+        for (int q = 0; q < kQueries; ++q) {
+          sum[q] = hn::MulAdd(hn::LoadU(d, queries + q * stride + i), part, sum[q]);
+        }
+      }
+#pragma GCC unroll 8
+      for (int q = 0; q < kQueries; ++q) hn::Store(sum[q], d, partial[q] + lane * kLanes);
+    }
+    for (int q = 0; q < kQueries; ++q) {
+      hn::Vec<Floats> sums[kLanes];
+#pragma GCC unroll 16
+      for (int lane = 0; lane < kLanes; ++lane) sums[lane] = hn::Load(d, partial[q] + lane * kLanes);
+      hn::Store(sums_of_lanes(sums), d, scores + q * score_stride + first);
+    }
+  }
+}
+
+/// out[q] = the values, each times the weight that q gives it; again but for features that fill no vector.
+template <int kQueries, typename T>
+HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, const T* values,
+                           std::int64_t total, std::int64_t head_size, std::int64_t stride, float* out) {
+  const Floats d;
+  // Registers of each query's sums, kept while all positions pass.
+  constexpr std::int64_t kRegisters =
+      std::clamp<std::int64_t>((kLanes == kPanel ? 24 : 12) / kQueries, 1, 64 / kLanes);
+  const std::int64_t vectors = head_size / kLanes;
+  for (std::int64_t first = 0; first < vectors; first += kRegisters) {
+    const std::int64_t registers = std::min(kRegisters, vectors - first);
+    hn::Vec<Floats> sum[kQueries][kRegisters];
+    for (auto& row : sum) {
+      for (auto& s : row) s = hn::Zero(d);
+    }
+    for (std::int64_t p = 0; p < total; ++p) {
+      const T* const value = values + p * head_size + first * kLanes;
+      for (std::int64_t i = 0; i < kRegisters * kLanes; i += kElementsOfLine<T>) {
+        hwy::Prefetch(value + kElementsAhead<T> + i);
+      }
+      hn::Vec<Floats> weight[kQueries];
+#pragma GCC unroll 8
+      for (int q = 0; q < kQueries; ++q) weight[q] = hn::Set(d, weights[q * weight_stride + p]);
+      const auto add = [&](std::int64_t count) HWY_ATTR {
+#pragma GCC unroll 16
+        for (std::int64_t r = 0; r < count; ++r) {
+          const auto part = load_wide(value + r * kLanes);
+#pragma GCC unroll 8
+          for (int q = 0; q < kQueries; ++q) sum[q][r] = hn::MulAdd(weight[q], part, sum[q][r]);
+        }
+      };
+      // The usual number is a constant, for which the compiler keeps the sums in registers.
+      registers == kRegisters ? add(kRegisters) : add(registers);
+    }
+    for (int q = 0; q < kQueries; ++q) {
+      for (std::int64_t r = 0; r < registers; ++r) {
+        hn::StoreU(sum[q][r], d, out + q * stride + (first + r) * kLanes);
+      }
+    }
+  }
+}
+
+/// kQueries neighbouring queries of a head, each of which sees one position more than the one before; the
+/// last one sees all `total` keys and values, [total, head_size]. Each key and each value is read once for
+/// all of them. Neighbouring queries lie `stride` elements apart, and so do their results. `scores` has room
+/// for whole panels of them.
+template <int kQueries, typename T>
+HWY_NOINLINE void attend_few(const float* queries, std::int64_t stride, const T* keys, const T* values,
+                             std::int64_t total, std::int64_t head_size, float* scores, float* out) {
+  const std::int64_t score_stride = divide_up(total, kPanel) * kPanel;
+  const std::int64_t rest = head_size % kLanes, whole = head_size - rest;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
+  const auto seen_by = [=](int query) { return total - kQueries + 1 + query; };
+  multiply_keys<kQueries>(queries, stride, keys, values, total, head_size, score_stride, scores);
+  float inverse_sums[kQueries];
+  for (int q = 0; q < kQueries; ++q) {
+    float* const own = scores + q * score_stride;
+    if (rest > 0) add_rest_of_scores(queries + q * stride, keys, seen_by(q), whole, head_size, own);
+    inverse_sums[q] = exponentials(own, scale, seen_by(q), total);
+  }
+  add_values<kQueries>(scores, score_stride, values, total, head_size, stride, out);
+  for (int q = 0; q < kQueries; ++q) {
+    float* const own = out + q * stride;
+    if (rest > 0) rest_of_values(scores + q * score_stride, values, seen_by(q), whole, head_size, own);
+    for (std::int64_t i = 0; i < head_size; ++i) own[i] *= inverse_sums[q];
+  }
+}
+
+template <typename T>
+using AttendFunction = void (*)(const float*, std::int64_t, const T*, const T*, std::int64_t, std::int64_t,
+                                float*, float*);
+template <typename T, int... kLess>
+constexpr auto attend_functions(std::integer_sequence<int, kLess...>) {
+  return std::array<AttendFunction<T>, sizeof...(kLess)>{attend_few<kLess + 1, T>...};
+}
+/// attend_few for q queries is element q - 1.
+template <typename T>
+constexpr auto kAttendFew = attend_functions<T>(std::make_integer_sequence<int, kTileRows>());
 
 /// Keys of one head into panels [positions / 16, head_size, 16], values into [head_size / 16, positions, 16].
 template <typename T>
@@ -125,26 +232,17 @@ HWY_INLINE void pack(const T* keys, const T* values, std::int64_t count, std::in
 HWY_ATTR void attend_tile(const float* queries, std::int64_t rows, std::int64_t position, std::int64_t stride,
                           const float* packed_keys, const float* packed_values, std::int64_t total,
                           std::int64_t head_size, float* scores, float* out) {
-  const Floats d;
   const std::int64_t seen = position + rows;  // by the last query
   const std::int64_t score_stride = divide_up(total, kPanel) * kPanel;
-  const auto scale = hn::Set(d, 1.0f / std::sqrt(static_cast<float>(head_size)));
-  multiply_panels(
-      queries, rows, stride, packed_keys, head_size * kPanel, head_size, 0, divide_up(seen, kPanel),
-      [=](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) HWY_ATTR {
-        float* const to = scores + row * score_stride + column;
-        for (std::int64_t i = 0; i < count; i += kLanes) {
-          hn::Store(hn::Mul(hn::Load(d, products + i), scale), d, to + i);
-        }
-      });
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
+  multiply_panels(queries, rows, stride, packed_keys, head_size * kPanel, head_size, 0,
+                  divide_up(seen, kPanel),
+                  [=](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) {
+                    std::copy_n(products, count, scores + row * score_stride + column);
+                  });
   float inverse_sums[kTileRows];
   for (std::int64_t row = 0; row < rows; ++row) {
-    float* const row_scores = scores + row * score_stride;
-    const std::int64_t own = position + row + 1;
-    inverse_sums[row] = exponentials(row_scores, own);
-    // Later queries of the tile see a few keys more; for this one their weight is 0.
-    const std::int64_t written = divide_up(own, kPanel) * kPanel;
-    if (written < seen) std::fill(row_scores + written, row_scores + seen, 0.0f);
+    inverse_sums[row] = exponentials(scores + row * score_stride, scale, position + row + 1, seen);
   }
   multiply_panels(
       scores, rows, score_stride, packed_values, total * kPanel, seen, 0, divide_up(head_size, kPanel),
@@ -155,11 +253,15 @@ HWY_ATTR void attend_tile(const float* queries, std::int64_t rows, std::int64_t 
       });
 }
 
-HWY_ATTR void attend_one(const float* query, const HeadOfCache& head, std::int64_t count, float* scores,
-                         float* out) {
+/// Up to 6 neighbouring queries of one head where its keys and values lie; the last one sees all of the
+/// `total` positions.
+HWY_ATTR void attend_in_place(const float* queries, std::int64_t rows, std::int64_t stride,
+                              const HeadOfCache& head, std::int64_t total, float* scores, float* out) {
   with_elements(head.keys_values.keys.dtype(), head.keys_values.keys.data<void>(), [&](auto* keys) HWY_ATTR {
-    auto* const values = head.keys_values.values.data<std::remove_pointer_t<decltype(keys)>>();
-    attend(query, keys + head.first, values + head.first, count, head.size, scores, out);
+    using T = std::remove_pointer_t<decltype(keys)>;
+    auto* const values = head.keys_values.values.data<T>();
+    kAttendFew<T>[static_cast<std::size_t>(rows - 1)](queries, stride, keys + head.first, values + head.first,
+                                                      total, head.size, scores, out);
   });
 }
 
@@ -179,7 +281,7 @@ HWY_AFTER_NAMESPACE();
 namespace staircase {
 namespace {
 
-HWY_EXPORT(attend_one);
+HWY_EXPORT(attend_in_place);
 HWY_EXPORT(attend_tile);
 HWY_EXPORT(pack_head);
 
@@ -251,10 +353,11 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
       (head.cache, head.total, head.packed_keys, head.packed_values);
       return;
     }
-    for (std::int64_t q = 0; q < head.queries; ++q) {
-      HWY_DYNAMIC_DISPATCH(attend_one)
-      (head.query + q * width, head.cache, head.start + q + 1, scores + thread * score_floats,
-       head.out + q * width);
+    for (std::int64_t first = 0; first < head.queries; first += kTileQueries) {
+      const std::int64_t rows = std::min(kTileQueries, head.queries - first);
+      HWY_DYNAMIC_DISPATCH(attend_in_place)
+      (head.query + first * width, rows, width, head.cache, head.start + first + rows,
+       scores + thread * score_floats, head.out + first * width);
     }
   });
   parallel_each(team_, static_cast<std::int64_t>(tiles.size()), [&](int thread, std::int64_t i) {
