@@ -20,6 +20,9 @@ constexpr std::int64_t kPanel = 16;
 /// multiply-add units busy.
 constexpr std::int64_t kRowsAhead = 48;
 
+/// So many elements of a row or a few are finished before another thread hears of them.
+constexpr std::int64_t kFewElements = 8192;
+
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }

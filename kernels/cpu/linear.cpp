@@ -160,10 +160,9 @@ Tensor CpuDevice::as_factor(const Tensor& x, const Weight& weight) {
   float* const memory = scratch(static_cast<std::size_t>(size));
   const Tensor rounded(in_16_bits ? DType::kBFloat16 : DType::kFloat32, {x.dim(0), weight.in_features},
                        std::shared_ptr<void>(memory, [](void*) {}));  // the device owns it
-  constexpr std::int64_t kShare = 8192;  // a few rows are rounded before another thread hears of them
-  parallel_ranges(team_, divide_up(size, kShare), [&](std::int64_t first, std::int64_t last) {
+  parallel_ranges(team_, divide_up(size, kFewElements), [&](std::int64_t first, std::int64_t last) {
     HWY_DYNAMIC_DISPATCH(round_to_bfloat16)
-    (x.data<float>(), first * kShare, std::min(last * kShare, size), rounded);
+    (x.data<float>(), first * kFewElements, std::min(last * kFewElements, size), rounded);
   });
   return rounded;
 }
