@@ -28,10 +28,10 @@ namespace HWY_NAMESPACE {
 
 /// softmax(scale · scores[0 .. count - 1]) in place, without the division: returns 1 / sum (Milakov and
 /// Gimelshein 2018, section 2: the largest score is subtracted first, so that exp cannot overflow). The
-/// others, of `total` and up to the next whole panel, become 0.
+/// others, of `total` and up to the next whole vector, become 0.
 HWY_INLINE float exponentials(float* scores, float scale, std::int64_t count, std::int64_t total) {
   const Floats d;
-  const std::int64_t padded = divide_up(count, kPanel) * kPanel;
+  const std::int64_t padded = divide_up(count, kLanes) * kLanes;
   std::fill(scores + count, scores + padded, -HUGE_VALF);
   auto largest = hn::Load(d, scores);
   for (std::int64_t i = kLanes; i < padded; i += kLanes) largest = hn::Max(largest, hn::Load(d, scores + i));
@@ -85,10 +85,10 @@ HWY_NOINLINE void rest_of_values(const float* weights, const T* values, std::int
   }
 }
 
-/// So many elements ahead keys and values are asked for: each head is a short stream, and a good part of it
-/// has passed before the processor itself notices that it is one.
+/// Keys and values are asked for ahead of time: each head is a short stream, and a good part of it has passed
+/// before the processor itself notices that it is one.
 template <typename T>
-constexpr std::int64_t kElementsAhead = 4096 / sizeof(T);
+constexpr std::int64_t kElementsAhead = kBytesAhead / sizeof(T);
 template <typename T>
 constexpr std::int64_t kElementsOfLine = kLineBytes / sizeof(T);
 
@@ -135,8 +135,7 @@ HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, con
                            std::int64_t total, std::int64_t head_size, std::int64_t stride, float* out) {
   const Floats d;
   // Registers of each query's sums, kept while all positions pass.
-  constexpr std::int64_t kRegisters =
-      std::clamp<std::int64_t>((kLanes == kPanel ? 24 : 12) / kQueries, 1, 64 / kLanes);
+  constexpr std::int64_t kRegisters = std::clamp<std::int64_t>(kAccumulators / kQueries, 1, 64 / kLanes);
   const std::int64_t vectors = head_size / kLanes;
   for (std::int64_t first = 0; first < vectors; first += kRegisters) {
     const std::int64_t registers = std::min(kRegisters, vectors - first);
@@ -174,11 +173,11 @@ HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, con
 /// kQueries neighbouring queries of a head, each of which sees one position more than the one before; the
 /// last one sees all `total` keys and values, [total, head_size]. Each key and each value is read once for
 /// all of them. Neighbouring queries lie `stride` elements apart, and so do their results. `scores` has room
-/// for whole panels of them.
+/// for whole halves of a panel of them.
 template <int kQueries, typename T>
 HWY_NOINLINE void attend_few(const float* queries, std::int64_t stride, const T* keys, const T* values,
                              std::int64_t total, std::int64_t head_size, float* scores, float* out) {
-  const std::int64_t score_stride = divide_up(total, kPanel) * kPanel;
+  const std::int64_t score_stride = divide_up(total, kHalfPanel) * kHalfPanel;
   const std::int64_t rest = head_size % kLanes, whole = head_size - rest;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
   const auto seen_by = [=](int query) { return total - kQueries + 1 + query; };
@@ -208,11 +207,11 @@ constexpr auto attend_functions(std::integer_sequence<int, kLess...>) {
 template <typename T>
 constexpr auto kAttendFew = attend_functions<T>(std::make_integer_sequence<int, kTileRows>());
 
-/// Keys of one head into panels [positions / 16, head_size, 16], values into [head_size / 16, positions, 16].
+/// Keys of one head into panels [positions / 64, head_size, 64], values into [head_size / 64, positions, 64].
 template <typename T>
 HWY_INLINE void pack(const T* keys, const T* values, std::int64_t count, std::int64_t head_size,
                      float* packed_keys, float* packed_values) {
-  for (std::int64_t p = 0; p < divide_up(count, kPanel) * kPanel; ++p) {
+  for (std::int64_t p = 0; p < divide_up(count, kHalfPanel) * kHalfPanel; ++p) {
     float* const column = packed_keys + p / kPanel * head_size * kPanel + p % kPanel;
     for (std::int64_t i = 0; i < head_size; ++i)
       column[i * kPanel] = p < count ? widen(keys[p * head_size + i]) : 0.0f;
@@ -233,10 +232,10 @@ HWY_ATTR void attend_tile(const float* queries, std::int64_t rows, std::int64_t 
                           const float* packed_keys, const float* packed_values, std::int64_t total,
                           std::int64_t head_size, float* scores, float* out) {
   const std::int64_t seen = position + rows;  // by the last query
-  const std::int64_t score_stride = divide_up(total, kPanel) * kPanel;
+  const std::int64_t score_stride = divide_up(total, kHalfPanel) * kHalfPanel;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
   multiply_panels(queries, rows, stride, packed_keys, head_size * kPanel, head_size, 0,
-                  divide_up(seen, kPanel),
+                  divide_up(seen, kHalfPanel),
                   [=](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) {
                     std::copy_n(products, count, scores + row * score_stride + column);
                   });
@@ -245,7 +244,7 @@ HWY_ATTR void attend_tile(const float* queries, std::int64_t rows, std::int64_t 
     inverse_sums[row] = exponentials(scores + row * score_stride, scale, position + row + 1, seen);
   }
   multiply_panels(
-      scores, rows, score_stride, packed_values, total * kPanel, seen, 0, divide_up(head_size, kPanel),
+      scores, rows, score_stride, packed_values, total * kPanel, seen, 0, divide_up(head_size, kHalfPanel),
       [=](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) HWY_ATTR {
         count = std::min(count, head_size - column);
         float* const to = out + row * stride + column;
@@ -328,7 +327,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
                        out.data<float>() + query});
     }
   }
-  const std::int64_t score_floats = kTileQueries * divide_up(longest, kPanel) * kPanel;
+  const std::int64_t score_floats = kTileQueries * divide_up(longest, kHalfPanel) * kHalfPanel;
   float* const scores = scratch(static_cast<std::size_t>(team_.size() * score_floats + packed_floats));
 
   struct Tile {

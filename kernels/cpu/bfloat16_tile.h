@@ -6,16 +6,15 @@
 
 namespace staircase {
 
-/// Writes result [rows, panels · 16] = x [rows, depth] times those panels of w; both are bfloat16, and the
-/// depth is even. Neighbouring rows of x lie x_stride elements apart, neighbouring panels of w panel_stride.
+/// Adds x [rows, depth] times w [depth, columns] to result [rows, columns]; x and w are bfloat16, and the
+/// depth is even. Neighbouring rows of x lie x_stride elements apart, those of w and of the result kPanel.
 using BFloat16Tile = void (*)(const std::uint16_t* x, std::int64_t x_stride, const std::uint16_t* w,
-                              std::int64_t panel_stride, std::int64_t depth, float* result);
+                              std::int64_t depth, float* result);
 
 /// Whether this processor has the instruction.
 bool has_bfloat16_tile();
 
-/// The tile of that size: 1 to 4 panels, and as many rows as tile-inl.h takes at a time with them. Only where
-/// has_bfloat16_tile().
-BFloat16Tile bfloat16_tile(int rows, int panels);
+/// The tile of that size: 1 to 6 rows and 32 or 64 columns. Only where has_bfloat16_tile().
+BFloat16Tile bfloat16_tile(int rows, int columns);
 
 }  // namespace staircase

@@ -10,15 +10,18 @@
 
 namespace staircase {
 
-/// Weights are kept in panels of 16 output columns: packed[out / 16][in][out % 16], the last panel filled up
-/// with zeros. One panel is one stream of memory, read from front to back; 16 floats are one AVX-512
-/// register, two of AVX2, four of NEON.
-constexpr std::int64_t kPanel = 16;
+/// Weights are kept in panels of 64 output columns: packed[out / 64][in][out % 64], the last panel filled up
+/// with zeros. A tile of tile-inl.h takes the whole width where it can, so it reads memory from front to back
+/// as one stream, for which the processor looks ahead best: 64 floats are four registers of AVX-512, eight of
+/// AVX2.
+constexpr std::int64_t kPanel = 64;
 
-/// How many rows of a panel ahead of the multiply-adds it is asked for. Left alone, the processor stops
-/// looking ahead at the end of a panel, and does not look far enough while the rows of a tile keep the
-/// multiply-add units busy.
-constexpr std::int64_t kRowsAhead = 48;
+/// The threads share the columns of a product in halves of a panel.
+constexpr std::int64_t kHalfPanel = 32;
+
+/// How far ahead weights, keys and values are asked for. Left alone, the processor stops looking ahead at the
+/// end of a page, and does not look far enough while it is busy with the rows of a tile.
+constexpr std::int64_t kBytesAhead = 8192;
 
 /// So many elements of a row or a few are finished before another thread hears of them.
 constexpr std::int64_t kFewElements = 8192;

@@ -1,7 +1,7 @@
 // embedding: out[t] = token_table[tokens[t]] + position_table[position of t].
 //
 // out [n_tokens, n_embd]. The token table is kept once, in the panels of the output layer (packed[token /
-// 16][feature] [token % 16]), so the features of a token lie 64 bytes apart and a token touches n_embd cache
+// 64][feature] [token % 64]), so the features of a token lie far apart and a token touches n_embd cache
 // lines: some 10 µs, against a second copy of the largest matrix of the model.
 #include <functional>
 

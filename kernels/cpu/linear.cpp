@@ -1,6 +1,6 @@
 // linear and query_key_value: out = epilogue(x W + b).
 //
-// x [rows, in], W in panels [out / 16, in, 16], out [rows, out]. 2 · rows · in · out operations; the weights
+// x [rows, in], W in panels [out / 64, in, 64], out [rows, out]. 2 · rows · in · out operations; the weights
 // are read once, 4 or 2 bytes each, and x, which is small, stays in the cache. So one row is limited by the
 // memory's bandwidth and a few dozen rows or more by arithmetic. The threads share the columns: each reads
 // its own weights.
@@ -24,7 +24,7 @@ namespace HWY_NAMESPACE {
 /// Whether products of that depth take x in bfloat16. Else they take it as float32; so does an odd depth,
 /// which no GPT-2 has.
 bool multiplies_bfloat16(std::int64_t depth) {
-  return kLanes == kPanel && has_bfloat16_tile() && depth % 2 == 0;
+  return kAvx512 && has_bfloat16_tile() && depth % 2 == 0;
 }
 
 /// out[i] = x[i], rounded to bfloat16; `out` is bfloat16 or float32.
@@ -130,7 +130,7 @@ HWY_ATTR void query_key_value_panels(const Tensor& x, const Weight& weight, cons
             finish_piece(product, piece, bias + i, aligned, place.query + head * head_size + offset);
           } else {
             const Tensor& to = part == 1 ? keys_values.keys : keys_values.values;
-            HWY_ALIGN float wide[kTilePanels * kPanel];
+            HWY_ALIGN float wide[kPanel];
             finish_piece(product, piece, bias + i, aligned, wide);
             with_elements(to.dtype(), to.data<void>(), [&](auto* elements) HWY_ATTR {
               narrow(wide, piece, elements + place.key_value + head * head_stride + offset);
@@ -170,9 +170,10 @@ Tensor CpuDevice::as_factor(const Tensor& x, const Weight& weight) {
 void CpuDevice::linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
                        Tensor& out) {
   const Tensor factor = as_factor(x, weight);
-  parallel_ranges(team_, divide_up(weight.out_features, kPanel), [&](std::int64_t first, std::int64_t last) {
-    HWY_DYNAMIC_DISPATCH(linear_panels)(factor, weight, bias.data<float>(), epilogue, out, first, last);
-  });
+  parallel_ranges(
+      team_, divide_up(weight.out_features, kHalfPanel), [&](std::int64_t first, std::int64_t last) {
+        HWY_DYNAMIC_DISPATCH(linear_panels)(factor, weight, bias.data<float>(), epilogue, out, first, last);
+      });
 }
 
 void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const Weight& weight, const Tensor& bias,
@@ -191,10 +192,11 @@ void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const Weigh
                         (s * n_head * capacity + starts[s] + t - offsets[s]) * head_size});
     }
   }
-  parallel_ranges(team_, divide_up(weight.out_features, kPanel), [&](std::int64_t first, std::int64_t last) {
-    HWY_DYNAMIC_DISPATCH(query_key_value_panels)
-    (factor, weight, bias.data<float>(), places, keys_values, first, last);
-  });
+  parallel_ranges(team_, divide_up(weight.out_features, kHalfPanel),
+                  [&](std::int64_t first, std::int64_t last) {
+                    HWY_DYNAMIC_DISPATCH(query_key_value_panels)
+                    (factor, weight, bias.data<float>(), places, keys_values, first, last);
+                  });
 }
 
 }  // namespace staircase

@@ -1,6 +1,6 @@
 // load and load_weight: from the bytes of a file to tensors, each element read and written once.
 //
-// A weight matrix goes into panels, packed[out / 16][in][out % 16] (see cpu_device.h), and from its stored
+// A weight matrix goes into panels, packed[out / 64][in][out % 64] (see cpu_device.h), and from its stored
 // format to the one that is asked for on the way. The threads share the panels as they will in `linear`, so
 // on a machine with several memories each panel lies near the thread that will read it.
 #undef HWY_TARGET_INCLUDE

@@ -1,17 +1,15 @@
-// The inner loop of every product on the CPU: a tile of a few rows of x times a few panels of W stays in
+// The inner loop of every product on the CPU: a tile of a few rows of x times a few columns of W stays in
 // registers while the depth runs by. It is included once for each SIMD target (see Highway's
 // foreach_target.h).
 //
 // Why 6 × 64 with AVX-512: its 24 accumulators, 4 registers of W and one of x fit in 32 registers, and each
 // value loaded is used often enough that the two multiply-add units, not the two load units, are the limit.
-// With AVX2 (16 registers of half the width) 6 × 16 follows from the same arithmetic. See Goto and van de
-// Geijn 2008, "Anatomy of high-performance matrix multiplication", section 4.
-//
-// A batch of 7 to 12 rows, or a draft to verify, gets a tile that holds all of them, 8 × 48 or 12 × 32: the
-// same 24 accumulators. In two tiles the multiply-adds of the second would keep the memory waiting.
+// With AVX2 (16 registers of half the width) 6 × 16 follows from the same arithmetic; fewer than 4 rows get a
+// wider tile there, so that it reads memory in larger pieces. See Goto and van de Geijn 2008, "Anatomy of
+// high-performance matrix multiplication", section 4.
 //
 // Every element of the result is one chain of multiply-adds in the order of the depth, whatever the number of
-// rows, panels or threads. So a token's values do not depend, to the bit, on what else is in the batch. That
+// rows, columns or threads. So a token's values do not depend, to the bit, on what else is in the batch. That
 // holds for each type of weights, and for the tile of bfloat16_tile.h.
 
 #if defined(STAIRCASE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -25,6 +23,7 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <array>
 #include <new>
 #include <type_traits>
@@ -39,22 +38,31 @@ namespace staircase {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using Floats = hn::CappedTag<float, kPanel>;
+using Floats = hn::CappedTag<float, 16>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(Floats()));
+constexpr bool kAvx512 = kLanes == 16;
 constexpr int kTileRows = 6;
-constexpr int kTilePanels = kLanes == kPanel ? 4 : 1;
-constexpr int kMaxTileRows = kLanes == kPanel ? 12 : kTileRows;
+constexpr int kAccumulators = kAvx512 ? 24 : 12;
 
-/// Rows and panels of the tiles that a product of `rows` rows is cut into.
+/// From this number of rows on a product is limited by arithmetic, not by the memory that holds the weights.
+constexpr std::int64_t kManyRows = 4 * kTileRows;
+
+/// So many rows of a tile of that width have their accumulators in registers.
+constexpr int most_rows(int columns) {
+  return std::clamp(kAccumulators * kLanes / columns, columns == 16 ? kTileRows : 1, kTileRows);
+}
+
+/// Rows and columns of the tiles that a product of `rows` rows is cut into. A few rows are shared out evenly.
 struct TileShape {
-  int rows, panels;
+  int rows, columns;
 };
 constexpr TileShape tile_shape(std::int64_t rows) {
-  if (kLanes == kPanel && rows > kTileRows) {
-    if (rows <= 8 || (rows > 12 && rows <= 16)) return {8, 3};
-    if (rows <= 12) return {12, 2};
+  const std::int64_t tiles = std::max<std::int64_t>(divide_up(rows, kTileRows), 1);
+  const int tile_rows = rows < kManyRows ? static_cast<int>(divide_up(rows, tiles)) : kTileRows;
+  for (const int columns : {64, 32}) {
+    if (tile_rows <= most_rows(columns)) return {tile_rows, columns};
   }
-  return {kTileRows, kTilePanels};
+  return {tile_rows, 16};
 }
 
 HWY_INLINE hn::Vec<Floats> load_wide(const float* values) {
@@ -104,87 +112,74 @@ HWY_INLINE void with_elements(DType dtype, void* data, const Function& function)
 
 constexpr std::int64_t kLineBytes = 64;
 
-/// One tile: [kRows, depth] times [depth, kPanels · 16], written to result[kRows][kPanels · 16].
-/// Neighbouring rows of x lie x_stride elements apart, neighbouring panels of w panel_stride. The panels
-/// behind those of this tile are taken to be next.
-template <typename W, int kRows, int kPanels>
+/// One tile: [kRows, depth] times [depth, kColumns], added to result [kRows, kColumns]. Neighbouring rows of
+/// x lie x_stride elements apart, those of w and of the result kPanel.
+template <typename W, int kRows, int kColumns>
 HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stride, const W* HWY_RESTRICT w,
-                                std::int64_t panel_stride, std::int64_t depth, float* HWY_RESTRICT result) {
-  constexpr int kVectors = kPanel / kLanes * kPanels;
+                                std::int64_t depth, float* HWY_RESTRICT result) {
+  constexpr int kVectors = kColumns / kLanes;
   const Floats d;
   hn::Vec<Floats> sum[kRows][kVectors];
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Zero(d);
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Load(d, result + r * kPanel + v * kLanes);
   }
   // One or two rows of float32 leave the processor time enough to look ahead itself.
   constexpr bool kLookAhead = sizeof(W) < sizeof(float) || kRows > 2;
-  constexpr std::int64_t kRowsOfLine = kLineBytes / std::int64_t{kPanel * sizeof(W)};
-  const W* ahead = w + kRowsAhead * kPanel;
+  constexpr std::int64_t kAhead = kBytesAhead / kColumns * kPanel / std::int64_t{sizeof(W)};
+  constexpr std::int64_t kElementsOfLine = kLineBytes / std::int64_t{sizeof(W)};
   for (std::int64_t k = 0; k < depth; ++k) {
-    if (kLookAhead && k % kRowsOfLine == 0) {
-      if (k + kRowsAhead == depth) ahead += kPanels * panel_stride - depth * kPanel;
-#pragma GCC unroll 8
-      for (int p = 0; p < kPanels; ++p) hwy::Prefetch(ahead + p * panel_stride + k * kPanel);
-    }
+    const W* const row = w + k * kPanel;
+#pragma GCC unroll 4
+    for (std::int64_t i = 0; kLookAhead && i < kColumns; i += kElementsOfLine)
+      hwy::Prefetch(row + kAhead + i);
     hn::Vec<Floats> column[kVectors];
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      const int lane = v * kLanes;
-      column[v] = load_wide(w + (lane / kPanel) * panel_stride + k * kPanel + lane % kPanel);
-    }
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) column[v] = load_wide(row + v * kLanes);
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
       const auto value = hn::Set(d, x[r * x_stride + k]);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(value, column[v], sum[r][v]);
     }
   }
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      hn::Store(sum[r][v], d, result + r * kPanels * kPanel + v * kLanes);
-    }
+#pragma GCC unroll 16
+    for (int v = 0; v < kVectors; ++v) hn::Store(sum[r][v], d, result + r * kPanel + v * kLanes);
   }
 }
 
 template <typename X, typename W>
-using TileFunction = void (*)(const X*, std::int64_t, const W*, std::int64_t, std::int64_t, float*);
+using TileFunction = void (*)(const X*, std::int64_t, const W*, std::int64_t, float*);
 
-template <typename W, int kPanels, int... kLess>
+template <typename W, int kColumns, int... kLess>
 constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
-  return std::array<TileFunction<float, W>, sizeof...(kLess)>{multiply_tile<W, kLess + 1, kPanels>...};
+  return std::array<TileFunction<float, W>, sizeof...(kLess)>{multiply_tile<W, kLess + 1, kColumns>...};
 }
 
 /// The tile of r rows is element r - 1.
-template <typename W, int kPanels>
-constexpr auto kTileOfRows = tiles_of_rows<W, kPanels>(
-    std::make_integer_sequence<int, std::min(kMaxTileRows, kTileRows* kTilePanels / kPanels)>());
+template <typename W, int kColumns>
+constexpr auto kTileOfRows =
+    tiles_of_rows<W, kColumns>(std::make_integer_sequence<int, most_rows(kColumns)>());
 
-/// The tile for that many rows and panels: with x in bfloat16 that of bfloat16_tile.h.
+/// The tile for that many rows and columns: with x in bfloat16 that of bfloat16_tile.h.
 template <typename X, typename W>
-HWY_INLINE TileFunction<X, W> tile_of(int rows, int panels) {
+HWY_INLINE TileFunction<X, W> tile_of(int rows, int columns) {
   if constexpr (std::is_same_v<X, std::uint16_t>) {
-    return bfloat16_tile(rows, panels);
+    return bfloat16_tile(rows, columns);
   } else {
     const auto row = static_cast<std::size_t>(rows - 1);
-    if constexpr (kTilePanels == 4) {
-      if (panels == 4) return kTileOfRows<W, 4>[row];
-      if (panels == 3) return kTileOfRows<W, 3>[row];
-      if (panels == 2) return kTileOfRows<W, 2>[row];
-    }
-    return kTileOfRows<W, 1>[row];
+    if (columns == 64) return kTileOfRows<W, 64>[row];
+    if (columns == 32) return kTileOfRows<W, 32>[row];
+    return kTileOfRows<W, 16>[row];
   }
 }
 
-/// From this number of rows on it pays to widen 16-bit panels once, instead of once for each tile.
-constexpr std::int64_t kManyRows = 4 * kTileRows;
-
-/// The panels of one tile as float32, in memory of this thread.
+/// A panel as float32, in memory of this thread.
 template <typename Half>
-HWY_INLINE const float* widen_panels(const Half* w, std::int64_t count) {
+HWY_INLINE const float* widen_panel(const Half* w, std::int64_t count) {
   thread_local hwy::AlignedFreeUniquePtr<float[]> memory;
   thread_local std::int64_t size = 0;
   if (size < count) {
@@ -196,36 +191,54 @@ HWY_INLINE const float* widen_panels(const Half* w, std::int64_t count) {
   return memory.get();
 }
 
-/// Multiplies x [rows, depth] by the panels first .. last - 1 of w and hands over each finished piece of a
-/// row: store(row, column, count, values), `values` being the products for the columns column .. column +
-/// count - 1. The panels of a tile stay in the cache while all rows pass.
+/// Multiplies x [rows, depth] by the halves first .. last - 1 of the panels of w and hands over each finished
+/// piece of a row: store(row, column, count, values), `values` being the products for the columns column ..
+/// column + count - 1. Neighbouring panels lie panel_stride elements apart.
+///
+/// Many rows: a panel stays in the cache while they pass, 6 at a time. If it has 16 bits it is widened once,
+/// not once for each tile. A few rows: all of them go down the panel together, in steps so short that what
+/// the first tile reads is in the nearest cache for the others. So memory is read once, from front to back.
 template <typename X, typename W, typename Store>
 HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_stride, const W* w,
                                 std::int64_t panel_stride, std::int64_t depth, std::int64_t first,
                                 std::int64_t last, const Store& store) {
-  HWY_ALIGN float result[kMaxTileRows * kTilePanels * kPanel];
+  constexpr std::int64_t kStep = 32;
+  HWY_ALIGN float result[kManyRows * kPanel];
   const TileShape shape = tile_shape(rows);
-  int panels = shape.panels;
-  for (std::int64_t panel = first; panel < last; panel += panels) {
-    panels = static_cast<int>(std::min<std::int64_t>(panels, last - panel));
-    const auto multiply_rows = [&](const auto* tile_w) HWY_ATTR {
-      using T = std::remove_cvref_t<decltype(*tile_w)>;
-      for (std::int64_t row = 0; row < rows; row += shape.rows) {
-        const int count = static_cast<int>(std::min<std::int64_t>(shape.rows, rows - row));
-        tile_of<X, T>(count, panels)(x + row * x_stride, x_stride, tile_w, panel_stride, depth, result);
-        for (int r = 0; r < count; ++r) {
-          store(row + r, panel * kPanel, panels * kPanel, result + r * panels * kPanel);
+  const bool few = rows < kManyRows, one_tile = rows <= shape.rows && shape.columns == kPanel;
+  const std::int64_t together = few ? rows : shape.rows, step = few && !one_tile ? kStep : depth;
+  // `from` is where the columns of this panel begin that are wanted, `to` where they end.
+  const auto multiply_panel = [&](const auto* panel, std::int64_t from, std::int64_t to) HWY_ATTR {
+    using T = std::remove_cvref_t<decltype(*panel)>;
+    for (std::int64_t begin = 0; begin < rows; begin += together) {
+      const std::int64_t end = std::min(begin + together, rows);
+      std::fill_n(result, (end - begin) * kPanel, 0.0f);
+      for (std::int64_t k = 0; k < depth; k += step) {
+        for (std::int64_t column = from; column < to; column += shape.columns) {
+          const int columns = static_cast<int>(std::min<std::int64_t>(shape.columns, to - column));
+          for (std::int64_t row = begin; row < end; row += shape.rows) {
+            const int count = static_cast<int>(std::min<std::int64_t>(shape.rows, end - row));
+            tile_of<X, T>(count, columns)(x + row * x_stride + k, x_stride,
+                                          panel + k * kPanel + column % kPanel, std::min(step, depth - k),
+                                          result + (row - begin) * kPanel + (column - from));
+          }
         }
       }
-    };
-    const W* const tile_w = w + panel * panel_stride;
+      for (std::int64_t row = begin; row < end; ++row) {
+        store(row, from, to - from, result + (row - begin) * kPanel);
+      }
+    }
+  };
+  for (std::int64_t from = first * kHalfPanel, end = last * kHalfPanel, to = 0; from < end; from = to) {
+    to = std::min((from / kPanel + 1) * kPanel, end);
+    const W* const panel = w + from / kPanel * panel_stride;
     if constexpr (!std::is_same_v<W, X>) {
-      if (rows >= kManyRows) {
-        multiply_rows(widen_panels(tile_w, panels * panel_stride));
+      if (!few) {
+        multiply_panel(widen_panel(panel, depth * kPanel), from, to);
         continue;
       }
     }
-    multiply_rows(tile_w);
+    multiply_panel(panel, from, to);
   }
 }
 
