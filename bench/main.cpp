@@ -28,7 +28,7 @@ void write_json(const nlohmann::json& result, const std::string& file) {
 
 /// Whatever may stand on the command line, for all commands.
 struct Options {
-  std::string model = "tales-6m", dtype = "float32", shape = "124m", prompts, folder, json_file;
+  std::string model = "tales-6m", dtype = "float32", shape = "124m", prompts, folder, draft_folder, json_file;
   int threads = available_processors(), rounds = 7, prompt_tokens = 0, new_tokens = 128, stream_mb = 1024;
   std::vector<int> batches;
   bool cpu_time = false;
@@ -121,6 +121,13 @@ void add_commands(CLI::App& app, Options& o) {
   random->add_option("--shape", o.shape, "124m, 355m, 774m or 1558m")->required();
   random->add_option("--folder", o.folder, "where to")->required();
   random->callback([&o] { write_random_model(published_shape(o.shape), o.folder); });
+
+  CLI::App* const pair =
+      app.add_subcommand("random-pair", "write a target and a draft of a published shape, weights random");
+  pair->add_option("--shape", o.shape, "124m, 355m, 774m or 1558m")->required();
+  pair->add_option("--folder", o.folder, "where the target goes")->required();
+  pair->add_option("--draft-folder", o.draft_folder, "where the draft goes")->required();
+  pair->callback([&o] { write_random_pair(published_shape(o.shape), o.folder, o.draft_folder); });
 }
 
 }  // namespace

@@ -35,9 +35,12 @@ struct Entry {
   std::string name;
   std::vector<std::int64_t> shape;
   float mean = 0.0f;
+  float deviation = 0.02f;
 };
 
-std::vector<Entry> entries(const Gpt2Config& config) {
+/// What blocks from `damped_from` on add to the residual stream is damped. The blocks come last, so that a
+/// model with fewer of them is equal in all the rest.
+std::vector<Entry> entries(const Gpt2Config& config, int damped_from) {
   const std::int64_t n_embd = config.n_embd, n_inner = config.n_inner;
   std::vector<Entry> list{{"wte.weight", {config.vocab_size, n_embd}},
                           {"wpe.weight", {config.n_positions, n_embd}}};
@@ -45,20 +48,22 @@ std::vector<Entry> entries(const Gpt2Config& config) {
     list.push_back({name + ".weight", {n_embd}, 1.0f});
     list.push_back({name + ".bias", {n_embd}});
   };
-  const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
-    list.push_back({name + ".weight", {in, out}});
-    list.push_back({name + ".bias", {out}});
+  const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out,
+                          float deviation = 0.02f) {
+    list.push_back({name + ".weight", {in, out}, 0.0f, deviation});
+    list.push_back({name + ".bias", {out}, 0.0f, deviation});
   };
+  layer_norm("ln_f");
   for (int l = 0; l < config.n_layer; ++l) {
     const std::string block = fmt::format("h.{}.", l);
+    const float added = l < damped_from ? 0.02f : 0.002f;
     layer_norm(block + "ln_1");
     linear(block + "attn.c_attn", n_embd, 3 * n_embd);
-    linear(block + "attn.c_proj", n_embd, n_embd);
+    linear(block + "attn.c_proj", n_embd, n_embd, added);
     layer_norm(block + "ln_2");
     linear(block + "mlp.c_fc", n_embd, n_inner);
-    linear(block + "mlp.c_proj", n_inner, n_embd);
+    linear(block + "mlp.c_proj", n_inner, n_embd, added);
   }
-  layer_norm("ln_f");
   return list;
 }
 
@@ -107,12 +112,22 @@ void write_weights(const std::vector<Entry>& list, const std::filesystem::path& 
   for (const Entry& entry : list) {
     values.resize(static_cast<std::size_t>(size(entry)));
 #pragma omp parallel for
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = entry.mean + 0.02f * normal(place + i);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] = entry.mean + entry.deviation * normal(place + i);
     place += values.size();
     stream.write(reinterpret_cast<const char*>(values.data()),
                  static_cast<std::streamsize>(values.size() * sizeof(float)));
   }
   if (!stream.flush()) throw Error("{} cannot be written: is the disk full?", file.string());
+}
+
+void write_model(const Gpt2Config& config, int damped_from, const std::filesystem::path& folder) {
+  std::filesystem::create_directories(folder);
+  // Under another name until it is whole: a run that is interrupted leaves nothing that looks like a model.
+  const std::filesystem::path part = folder / "model.safetensors.part";
+  write_weights(entries(config, damped_from), part);
+  write_config(config, folder / "config.json");
+  std::filesystem::rename(part, folder / "model.safetensors");
 }
 
 }  // namespace
@@ -139,12 +154,15 @@ Gpt2Config published_shape(const std::string& name) {
 }
 
 void write_random_model(const Gpt2Config& config, const std::filesystem::path& folder) {
-  std::filesystem::create_directories(folder);
-  // Under another name until it is whole: a run that is interrupted leaves nothing that looks like a model.
-  const std::filesystem::path part = folder / "model.safetensors.part";
-  write_weights(entries(config), part);
-  write_config(config, folder / "config.json");
-  std::filesystem::rename(part, folder / "model.safetensors");
+  write_model(config, config.n_layer, folder);
+}
+
+void write_random_pair(const Gpt2Config& config, const std::filesystem::path& target,
+                       const std::filesystem::path& draft) {
+  write_model(config, 1, target);
+  Gpt2Config one_block = config;
+  one_block.n_layer = 1;
+  write_model(one_block, 1, draft);
 }
 
 }  // namespace staircase::bench

@@ -17,4 +17,10 @@ Gpt2Config published_shape(const std::string& name);
 /// the same on every machine: normally distributed with deviation 0.02, norms around 1.
 void write_random_model(const Gpt2Config& config, const std::filesystem::path& folder);
 
+/// Writes two models to measure speculative decoding at that size. The draft is the first block of the target
+/// with the same embeddings and the same last norm. All that the other blocks of the target add to the
+/// residual stream is damped, to a tenth, so that the two agree about two tokens in three.
+void write_random_pair(const Gpt2Config& config, const std::filesystem::path& target,
+                       const std::filesystem::path& draft);
+
 }  // namespace staircase::bench

@@ -197,6 +197,8 @@ class Errors(unittest.TestCase):
         self.check(2, "invalid choice: '9m'", tool, "--shape", "9m")
         self.check(2, "no list of numbers", tool, "--threads", "1,none")
         self.check(2, "--batch is for measuring a model", tool, "--batch", "2", "--products")
+        self.check(2, "--pair goes with --shape", tool, "--pair")
+        self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--peers")
         self.check(2, "there is no folder", tool, "--json", "/nonexistent/out.json")
         self.assertIn("--peers", run(tool, "--help").stdout)
 
