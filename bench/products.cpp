@@ -66,7 +66,7 @@ Figures compare(Device& device, const Shape& shape, int rows, const std::vector<
   Task ours{[&] {
               return seconds_per_call(kShortest, [&] {
                 all_copies([&](int i) {
-                  device.linear(x, own[static_cast<std::size_t>(i)], Tensor(), Epilogue::kStore, y);
+                  device.linear(x, {}, own[static_cast<std::size_t>(i)], Tensor(), Epilogue::kStore, y);
                 });
               });
             },

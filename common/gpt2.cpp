@@ -94,7 +94,8 @@ Gpt2 Gpt2::load(const std::filesystem::path& folder, std::shared_ptr<Device> dev
 
   WeightReader reader(folder / "model.safetensors", *model.device_, dtype);
   const auto layer_norm = [&](const std::string& name) {
-    return LayerNorm{reader.table(name + ".weight", {n_embd}), reader.table(name + ".bias", {n_embd})};
+    return LayerNorm{reader.table(name + ".weight", {n_embd}), reader.table(name + ".bias", {n_embd}),
+                     config.layer_norm_epsilon};
   };
   const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
     return Linear{reader.weight(name + ".weight", WeightOrder::kInputFirst, in, out),
@@ -185,7 +186,6 @@ void Gpt2::compute(const Batch& batch, std::int64_t longest, const Tensor& wante
   Device& device = *device_;
   const std::int64_t n_tokens = batch.n_tokens(), n_wanted = logits.dim(0), n_embd = config_.n_embd;
   Tensor x = matrix(memory_.x, n_tokens, n_embd);  // the residual stream
-  Tensor normed = matrix(memory_.normed, n_tokens, n_embd);
   Tensor queries = matrix(memory_.queries, n_tokens, n_embd);
   Tensor attended = matrix(memory_.attended, n_tokens, n_embd);
   Tensor hidden = matrix(memory_.hidden, n_tokens, config_.n_inner);
@@ -202,9 +202,8 @@ void Gpt2::compute(const Batch& batch, std::int64_t longest, const Tensor& wante
     const Block& block = blocks_[static_cast<std::size_t>(l)];
     if (cache != nullptr) keys_values = cache->layer(l);
 
-    layer_norm(x, block.ln_1, normed);
-    device.query_key_value(batch, normed, block.attention_input.weight, block.attention_input.bias, queries,
-                           keys_values);
+    device.query_key_value(batch, x, block.ln_1, block.attention_input.weight, block.attention_input.bias,
+                           queries, keys_values);
     device.attention(batch, queries, keys_values, config_.n_head, attended);
     if (l + 1 == config_.n_layer && n_wanted < n_tokens) {
       // No later layer asks for the keys and values of the other rows: from here on only the wanted ones
@@ -216,31 +215,26 @@ void Gpt2::compute(const Batch& batch, std::int64_t longest, const Tensor& wante
       };
       keep_wanted(x, memory_.wanted_x);
       keep_wanted(attended, memory_.wanted_attended);
-      normed = normed.rows(0, n_wanted);
       hidden = hidden.rows(0, n_wanted);
     }
-    linear(attended, block.attention_output, Epilogue::kAdd, x);
-
-    layer_norm(x, block.ln_2, normed);
-    linear(normed, block.mlp_input, Epilogue::kGelu, hidden);
-    linear(hidden, block.mlp_output, Epilogue::kAdd, x);
+    linear(attended, {}, block.attention_output, Epilogue::kAdd, x);
+    linear(x, block.ln_2, block.mlp_input, Epilogue::kGelu, hidden);
+    linear(hidden, {}, block.mlp_output, Epilogue::kAdd, x);
     show(fmt::format("block.{}", l), x);
   }
-  layer_norm(x, ln_f_, normed);
+  Tensor normed = matrix(memory_.normed, n_wanted, n_embd);
+  device.layer_norm(x, ln_f_, normed);
   show("ln_f", normed);
-  device.linear(normed, token_embedding_, Tensor(), Epilogue::kStore, logits);
+  device.linear(normed, {}, token_embedding_, Tensor(), Epilogue::kStore, logits);
 }
 
 Tensor Gpt2::matrix(Tensor& memory, std::int64_t rows, std::int64_t columns) const {
   return sized(*device_, DType::kFloat32, memory, {rows, columns});
 }
 
-void Gpt2::layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) const {
-  device_->layer_norm(x, norm.weight, norm.bias, config_.layer_norm_epsilon, out);
-}
-
-void Gpt2::linear(const Tensor& x, const Linear& layer, Epilogue epilogue, Tensor& out) const {
-  device_->linear(x, layer.weight, layer.bias, epilogue, out);
+void Gpt2::linear(const Tensor& x, const LayerNorm& norm, const Linear& layer, Epilogue epilogue,
+                  Tensor& out) const {
+  device_->linear(x, norm, layer.weight, layer.bias, epilogue, out);
 }
 
 void Gpt2::check_input(std::span<const int> tokens, int start, int count) const {

@@ -63,9 +63,6 @@ class Gpt2 {
   void observe(Observer observer) { observer_ = std::move(observer); }
 
  private:
-  struct LayerNorm {
-    Tensor weight, bias;  // [n_embd]
-  };
   struct Linear {
     Weight weight;
     Tensor bias;  // [out_features]
@@ -81,7 +78,7 @@ class Gpt2 {
   /// Memory for intermediate results, kept from call to call; it grows to the largest batch seen.
   struct Memory {
     Tensor tokens, offsets, starts, wanted;
-    Tensor x, normed, queries, keys, values, attended, hidden, wanted_x, wanted_attended, logits;
+    Tensor x, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed, logits;
     std::vector<float> host_logits;
   };
 
@@ -93,8 +90,8 @@ class Gpt2 {
   void compute(const Batch& batch, std::int64_t longest, const Tensor& wanted_rows, KvCache* cache,
                Tensor& logits);
   Tensor matrix(Tensor& memory, std::int64_t rows, std::int64_t columns) const;
-  void layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) const;
-  void linear(const Tensor& x, const Linear& layer, Epilogue epilogue, Tensor& out) const;
+  void linear(const Tensor& x, const LayerNorm& norm, const Linear& layer, Epilogue epilogue,
+              Tensor& out) const;
   void check_input(std::span<const int> tokens, int start, int count) const;
   static void check_finite(std::span<const float> logits);
   void show(std::string_view name, const Tensor& values) const;

@@ -33,6 +33,13 @@ enum class WeightOrder {
   kOutputFirst,  ///< [out, in]: the token embedding when it serves as the output layer
 };
 
+/// Layer normalization of a row: (x - mean) / sqrt(variance + epsilon) · weight + bias (Ba et al. 2016,
+/// section 3).
+struct LayerNorm {
+  Tensor weight, bias;  ///< [width]; empty: the row stays as it is
+  float epsilon = 0.0f;
+};
+
 /// What `linear` does with the product before it is stored.
 enum class Epilogue {
   kStore,  ///< out = x W + b
@@ -102,22 +109,22 @@ class Device {
   virtual void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                          Tensor& out) = 0;
 
-  /// out[r] = (x[r] - mean) / sqrt(variance + epsilon) · weight + bias over each row (Ba et al. 2016, section
-  /// 3). x and out [rows, width], weight and bias [width].
-  virtual void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon,
-                          Tensor& out) = 0;
+  /// out[r] = norm(x[r]) for each row. x and out [rows, width].
+  virtual void layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) = 0;
 
-  /// out = epilogue(x W + b). x [rows, in_features], out [rows, out_features], bias [out_features] or an
-  /// empty tensor for none. If W has 16 bits, the product may take x rounded to its type as well; the sums
-  /// are float32 in any case.
-  virtual void linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
-                      Tensor& out) = 0;
+  /// out = epilogue(norm(x) W + b). x [rows, in_features], out [rows, out_features], bias [out_features] or
+  /// an empty tensor for none. If W has 16 bits, the product may take norm(x) rounded to its type as well;
+  /// the sums are float32 in any case. The norm is part of the product because a GPU, for a few rows, takes
+  /// longer to start a kernel of its own for it than to compute it.
+  virtual void linear(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Tensor& bias,
+                      Epilogue epilogue, Tensor& out) = 0;
 
-  /// [q | k | v] = x W + b in one product as of `linear`, W being [n_embd, 3 n_embd]. The queries go to
+  /// [q | k | v] = norm(x) W + b in one product as of `linear`, W being [n_embd, 3 n_embd]. The queries go to
   /// `queries` [n_tokens, n_embd]; keys and values go straight to the row and position of each token, rounded
   /// to their dtype.
-  virtual void query_key_value(const Batch& batch, const Tensor& x, const Weight& weight, const Tensor& bias,
-                               Tensor& queries, KeysValues& keys_values) = 0;
+  virtual void query_key_value(const Batch& batch, const Tensor& x, const LayerNorm& norm,
+                               const Weight& weight, const Tensor& bias, Tensor& queries,
+                               KeysValues& keys_values) = 0;
 
   /// Causal attention (Vaswani et al. 2017, section 3.2): the query at position p of a sequence sees the keys
   /// 0 .. p of its row. For each head, out = softmax(q Kᵀ / sqrt(head_size)) V. Only a few rows of scores

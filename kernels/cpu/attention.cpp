@@ -328,7 +328,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     }
   }
   const std::int64_t score_floats = kTileQueries * divide_up(longest, kHalfPanel) * kHalfPanel;
-  float* const scores = scratch(static_cast<std::size_t>(team_.size() * score_floats + packed_floats));
+  float* const scores = scratch(team_.size() * score_floats + packed_floats);
 
   struct Tile {
     const Head* head;

@@ -56,12 +56,12 @@ void CpuDevice::copy_to_host(const Tensor& source, std::span<float> destination)
   std::copy_n(source.data<float>(), destination.size(), destination.begin());
 }
 
-float* CpuDevice::scratch(std::size_t floats) {
-  if (static_cast<std::size_t>(scratch_.size()) < floats) {
-    scratch_ = Tensor();
-    scratch_ = allocate(DType::kFloat32, {static_cast<std::int64_t>(floats)});
+float* CpuDevice::grown(Tensor& memory, std::int64_t floats) {
+  if (memory.size() < floats) {
+    memory = Tensor();
+    memory = allocate(DType::kFloat32, {floats});
   }
-  return scratch_.data<float>();
+  return memory.data<float>();
 }
 
 }  // namespace staircase

@@ -57,12 +57,11 @@ class CpuDevice final : public Device {
 
   void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                  Tensor& out) override;
-  void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon,
-                  Tensor& out) override;
-  void linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
-              Tensor& out) override;
-  void query_key_value(const Batch& batch, const Tensor& x, const Weight& weight, const Tensor& bias,
-                       Tensor& queries, KeysValues& keys_values) override;
+  void layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) override;
+  void linear(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Tensor& bias,
+              Epilogue epilogue, Tensor& out) override;
+  void query_key_value(const Batch& batch, const Tensor& x, const LayerNorm& norm, const Weight& weight,
+                       const Tensor& bias, Tensor& queries, KeysValues& keys_values) override;
   void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, int n_head,
                  Tensor& out) override;
   void copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
@@ -72,14 +71,16 @@ class CpuDevice final : public Device {
 
  private:
   /// Memory for intermediate results of an operation, kept from call to call.
-  float* scratch(std::size_t floats);
+  float* scratch(std::int64_t floats) { return grown(scratch_, floats); }
+  float* grown(Tensor& memory, std::int64_t floats);
 
-  /// x [rows, in] as products with that weight take it: in scratch memory and rounded to bfloat16 if the
-  /// weights are bfloat16, else x itself.
-  Tensor as_factor(const Tensor& x, const Weight& weight);
+  /// norm(x) [rows, in] as products with that weight take it: rounded to bfloat16 if the weights are
+  /// bfloat16. It lies in memory of the device, or is x itself where nothing is to be done.
+  Tensor as_factor(const Tensor& x, const LayerNorm& norm, const Weight& weight);
 
   ThreadTeam team_;
   Tensor scratch_;
+  Tensor normed_;  // the rows that `linear` multiplies, once their norm is applied
 };
 
 }  // namespace staircase

@@ -57,14 +57,13 @@ namespace staircase {
 
 HWY_EXPORT(layer_norm_row);
 
-void CpuDevice::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon,
-                           Tensor& out) {
+void CpuDevice::layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) {
   const std::int64_t width = x.dim(1);
   const std::int64_t share = divide_up(kFewElements, width);
   parallel_ranges(team_, divide_up(x.dim(0), share), [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t r = first * share; r < std::min(last * share, x.dim(0)); ++r) {
       HWY_DYNAMIC_DISPATCH(layer_norm_row)
-      (x.data<float>() + r * width, weight.data<float>(), bias.data<float>(), epsilon, width,
+      (x.data<float>() + r * width, norm.weight.data<float>(), norm.bias.data<float>(), norm.epsilon, width,
        out.data<float>() + r * width);
     }
   });

@@ -35,12 +35,11 @@ class CudaDevice final : public Device {
 
   void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                  Tensor& out) override;
-  void layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, float epsilon,
-                  Tensor& out) override;
-  void linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
-              Tensor& out) override;
-  void query_key_value(const Batch& batch, const Tensor& x, const Weight& weight, const Tensor& bias,
-                       Tensor& queries, KeysValues& keys_values) override;
+  void layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) override;
+  void linear(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Tensor& bias,
+              Epilogue epilogue, Tensor& out) override;
+  void query_key_value(const Batch& batch, const Tensor& x, const LayerNorm& norm, const Weight& weight,
+                       const Tensor& bias, Tensor& queries, KeysValues& keys_values) override;
   void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, int n_head,
                  Tensor& out) override;
   void copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
@@ -97,6 +96,13 @@ class CudaDevice final : public Device {
   void attend(const Batch& batch, const float* queries, const Stored* keys, const Stored* values,
               const std::vector<std::int64_t>& shape, float* out);
 
+  /// norm(x) in memory of the device, or x itself where there is no norm.
+  Tensor normalized(const Tensor& x, const LayerNorm& norm);
+
+  /// store(row, column, norm(x) W) for a few rows.
+  template <typename Store>
+  void few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Store& store);
+
   /// out = x Wᵀ + keep · out through cuBLAS. x [rows, in], weight [out_features, in], out [rows,
   /// out_features].
   void product(const Tensor& x, const Weight& weight, float keep, float* out);
@@ -111,6 +117,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream> stream_;
   std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, DestroyCublas> cublas_;
   Tensor scratch_;
+  Tensor normed_;     // the rows that a product multiplies, where their norm is not part of it
   Tensor narrowed_;   // the rows that cuBLAS multiplies, in the type of the weights
   Tensor workspace_;  // of cuBLAS
   bool running_ = false;

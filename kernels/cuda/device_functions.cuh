@@ -30,6 +30,18 @@ __device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
   return *reinterpret_cast<const Vector<T, kCount>*>(from);
 }
 
+/// Asks for `count` neighbouring elements to be brought to the L2 cache, and does not wait for them. A warp
+/// calls it together.
+template <typename T>
+__device__ __forceinline__ void prefetch([[maybe_unused]] const T* first, [[maybe_unused]] int count) {
+#ifdef __CUDA_ARCH__
+  constexpr int kLine = 128 / sizeof(T);
+  for (int i = static_cast<int>(threadIdx.x) % kWarp * kLine; i < count; i += kWarp * kLine) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(first + i));
+  }
+#endif
+}
+
 __device__ __forceinline__ float widen(float x) {
   return x;
 }

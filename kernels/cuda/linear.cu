@@ -1,4 +1,4 @@
-// linear and query_key_value: out = epilogue(x W + b).
+// linear and query_key_value: out = epilogue(norm(x) W + b).
 //
 // x [rows, in], W as [out, in], out [rows, out]. 2 · rows · in · out operations; the weights are read once, 4
 // · in · out bytes, or half of that when they are kept in 16 bits.
@@ -7,7 +7,8 @@
 // weights come from memory: a kernel of our own, in which each warp reads the weights of one output, or a
 // few, from front to back, 16 bytes a lane. Weights in 16 bits are widened in registers: all arithmetic is in
 // float32. What is done to a result on its way out (bias, GELU, residual, its place in the cache) costs
-// nothing there.
+// nothing there. Nor does the norm of up to four rows: every block computes it for itself, in shared memory,
+// while its weights are on their way to the L2 cache.
 //
 // Many rows (prefill) are limited by arithmetic: cuBLAS multiplies, and a small kernel, limited by bandwidth,
 // finishes its results in place. The tensor cores behind cuBLAS take two matrices of one type, so with 16-bit
@@ -16,12 +17,17 @@
 
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/normalize.cuh"
 
 namespace staircase {
 namespace cuda {
 
 constexpr int kLinearThreads = 128;
 constexpr int kFewRows = 8;
+
+// More rows than that, or longer ones, would take shared memory from other blocks.
+constexpr std::int64_t kNormalizedRows = 4;
+constexpr std::int64_t kNormalizedFloats = 8192;
 
 /// gelu(x) = x/2 · (1 + tanh(u)) = x / (1 + exp(-2u)) with u = sqrt(2/π) (x + 0.044715 x³). For a large
 /// negative x the exponential is infinite and the result -0.
@@ -83,24 +89,40 @@ struct StoreQueryKeyValue {
   }
 };
 
-/// Up to kRows rows times the weights of kOutputs outputs a warp; a lane takes kVector neighbouring inputs at
-/// a time. `in` must be a multiple of kVector. Every result is summed in the same order, whatever the number
-/// of rows.
-template <int kRows, int kOutputs, int kVector, typename Stored, typename Store>
-__global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float* __restrict__ x,
+/// norm(x) [rows, in] in the shared memory of the block, a warp for each row. Every thread of the block must
+/// call it.
+__device__ __forceinline__ const float* normalize_in_block(const float* x, const Norm& norm, int rows,
+                                                           int in) {
+  float* const normed = reinterpret_cast<float*>(dynamic_shared_memory);
+  for (int r = static_cast<int>(threadIdx.x) / kWarp; r < rows; r += kLinearThreads / kWarp) {
+    normalize_row<4>(x + static_cast<std::int64_t>(r) * in, norm, in, normed + r * in);
+  }
+  __syncthreads();
+  return normed;
+}
+
+/// Up to kRows rows, normalized or as they are, times the weights of kOutputs outputs a warp; a lane takes
+/// kVector neighbouring inputs at a time. `in` must be a multiple of kVector, with a norm of 4 as well. Every
+/// result is summed in the same order, whatever the number of rows.
+template <int kRows, int kOutputs, int kVector, bool kNormalize, typename Stored, typename Store>
+__global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float* __restrict__ x, Norm norm,
                                                                     const Stored* __restrict__ weight,
                                                                     int rows, int in, int out, Store store) {
   static_assert(kRows * kOutputs <= kWarp);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first = static_cast<int>((blockIdx.x * kLinearThreads + threadIdx.x) / kWarp) * kOutputs;
-  if (first >= out) return;
 
   // Rows and outputs beyond the end repeat the last one: no branch where it would cost most.
-  const float* x_rows[kRows];
   const Stored* weights[kOutputs];
-  for (int r = 0; r < kRows; ++r) x_rows[r] = x + static_cast<std::int64_t>(min(r, rows - 1)) * in;
   for (int o = 0; o < kOutputs; ++o)
     weights[o] = weight + static_cast<std::int64_t>(min(first + o, out - 1)) * in;
+  if constexpr (kNormalize) {
+    for (int o = 0; o < kOutputs; ++o) prefetch(weights[o], in);
+    x = normalize_in_block(x, norm, rows, in);
+  }
+  if (first >= out) return;
+  const float* x_rows[kRows];
+  for (int r = 0; r < kRows; ++r) x_rows[r] = x + static_cast<std::int64_t>(min(r, rows - 1)) * in;
 
   float sums[kRows][kOutputs] = {};
   // Unrolled, so that several loads are under way before the first result is needed.
@@ -139,33 +161,47 @@ __global__ __launch_bounds__(kLinearThreads) void finish(const float* products, 
   if (column < width) store(row, column, products[static_cast<std::int64_t>(row) * width + column]);
 }
 
-template <int kRows, int kOutputs, int kVector, typename Stored, typename Store>
-void launch_few_rows(const Tensor& x, const Weight& weight, const Stored* weights, const Store& store,
-                     cudaStream_t stream) {
+template <int kRows, int kOutputs, int kVector, bool kNormalize, typename Stored, typename Store>
+void launch_few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Stored* weights,
+                     const Store& store, cudaStream_t stream) {
   const std::int64_t outputs_per_block = kLinearThreads / kWarp * kOutputs;
   launch("linear was started", stream, blocks(divide_up(weight.out_features, outputs_per_block)),
-         kLinearThreads, 0, multiply_few_rows<kRows, kOutputs, kVector, Stored, Store>, x.data<float>(),
+         kLinearThreads, kNormalize ? x.bytes() : 0,
+         multiply_few_rows<kRows, kOutputs, kVector, kNormalize, Stored, Store>, x.data<float>(), Norm(norm),
          weights, static_cast<int>(x.dim(0)), static_cast<int>(weight.in_features),
          static_cast<int>(weight.out_features), store);
 }
 
-/// x W for 1 to kFewRows rows. With more rows a warp takes more outputs, so that the values of x, which come
-/// from the cache again and again, are used more often.
-template <typename Store>
-void few_rows(const Tensor& x, const Weight& weight, const Store& store, cudaStream_t stream) {
+/// Whether the norm of those rows can be part of their product.
+bool normalizes(const Tensor& x, const Weight& weight) {
+  const auto vector = 16 / static_cast<std::int64_t>(size_of(weight.packed.dtype()));
+  return x.dim(0) <= kNormalizedRows && x.size() <= kNormalizedFloats && weight.in_features % vector == 0;
+}
+
+/// norm(x) W or x W for 1 to kFewRows rows. With more rows a warp takes more outputs, so that the values of
+/// x, which come from the cache again and again, are used more often.
+template <bool kNormalize, typename Store>
+void few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Store& store,
+              cudaStream_t stream) {
   with_type(weight.packed.dtype(), weight.packed.data<void>(), [&](const auto* weights) {
     constexpr int kVector = 16 / sizeof(*weights);  // 16 bytes
     const std::int64_t rows = x.dim(0);
-    if (weight.in_features % kVector != 0) {
-      launch_few_rows<8, 1, 1>(x, weight, weights, store, stream);  // rows of W are not aligned to 16 bytes
-    } else if (rows <= 1) {
-      launch_few_rows<1, 1, kVector>(x, weight, weights, store, stream);
+    if constexpr (!kNormalize) {
+      if (weight.in_features % kVector != 0) {  // rows of W are not aligned to 16 bytes
+        launch_few_rows<8, 1, 1, kNormalize>(x, norm, weight, weights, store, stream);
+        return;
+      }
+      if (rows > 4) {
+        launch_few_rows<8, 2, kVector, kNormalize>(x, norm, weight, weights, store, stream);
+        return;
+      }
+    }
+    if (rows <= 1) {
+      launch_few_rows<1, 1, kVector, kNormalize>(x, norm, weight, weights, store, stream);
     } else if (rows <= 2) {
-      launch_few_rows<2, 1, kVector>(x, weight, weights, store, stream);
-    } else if (rows <= 4) {
-      launch_few_rows<4, 2, kVector>(x, weight, weights, store, stream);
+      launch_few_rows<2, 1, kVector, kNormalize>(x, norm, weight, weights, store, stream);
     } else {
-      launch_few_rows<8, 2, kVector>(x, weight, weights, store, stream);
+      launch_few_rows<4, 2, kVector, kNormalize>(x, norm, weight, weights, store, stream);
     }
   });
 }
@@ -202,26 +238,44 @@ void CudaDevice::product(const Tensor& x, const Weight& weight, float keep, floa
               "cuBLAS multiplied matrices");
 }
 
-void CudaDevice::linear(const Tensor& x, const Weight& weight, const Tensor& bias, Epilogue epilogue,
-                        Tensor& out) {
-  if (listed(Operation::kLinear, x, weight, bias, epilogue, out)) return;
+Tensor CudaDevice::normalized(const Tensor& x, const LayerNorm& norm) {
+  if (norm.weight.size() == 0) return x;
+  grown(normed_, x.size());
+  Tensor normed = normed_.reshaped(x.shape());
+  layer_norm(x, norm, normed);
+  return normed;
+}
+
+template <typename Store>
+void CudaDevice::few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Store& store) {
+  if (norm.weight.size() > 0 && cuda::normalizes(x, weight)) {
+    cuda::few_rows<true>(x, norm, weight, store, stream());
+  } else {
+    cuda::few_rows<false>(normalized(x, norm), {}, weight, store, stream());
+  }
+}
+
+void CudaDevice::linear(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Tensor& bias,
+                        Epilogue epilogue, Tensor& out) {
+  if (listed(Operation::kLinear, x, norm, weight, bias, epilogue, out)) return;
   const std::int64_t rows = x.dim(0), width = weight.out_features;
   if (rows == 0) return;
   cuda::StoreRow store{bias.data<float>(), epilogue, static_cast<int>(width), out.data<float>()};
   if (rows <= cuda::kFewRows) {
-    cuda::few_rows(x, weight, store, stream());
+    few_rows(x, norm, weight, store);
     return;
   }
   // cuBLAS itself adds to what is there.
-  product(x, weight, epilogue == Epilogue::kAdd ? 1.0f : 0.0f, out.data<float>());
+  product(normalized(x, norm), weight, epilogue == Epilogue::kAdd ? 1.0f : 0.0f, out.data<float>());
   if (epilogue == Epilogue::kAdd) store.epilogue = Epilogue::kStore;
   if (store.epilogue == Epilogue::kStore && store.bias == nullptr) return;
   cuda::launch_finish(out.data<float>(), rows, width, store, stream());
 }
 
-void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const Weight& weight,
-                                 const Tensor& bias, Tensor& queries, KeysValues& keys_values) {
-  if (listed(Operation::kQueryKeyValue, batch, x, weight, bias, queries, keys_values)) return;
+void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const LayerNorm& norm,
+                                 const Weight& weight, const Tensor& bias, Tensor& queries,
+                                 KeysValues& keys_values) {
+  if (listed(Operation::kQueryKeyValue, batch, x, norm, weight, bias, queries, keys_values)) return;
   const std::int64_t rows = x.dim(0), width = weight.out_features / 3;
   if (rows == 0) return;
   const cuda::StoreQueryKeyValue store{bias.data<float>(),
@@ -234,11 +288,11 @@ void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const Weig
                                        keys_values.keys.data<void>(),
                                        keys_values.values.data<void>()};
   if (rows <= cuda::kFewRows) {
-    cuda::few_rows(x, weight, store, stream());
+    few_rows(x, norm, weight, store);
     return;
   }
   float* const products = scratch(rows * 3 * width);
-  product(x, weight, 0.0f, products);
+  product(normalized(x, norm), weight, 0.0f, products);
   cuda::launch_finish(products, rows, 3 * width, store, stream());
 }
 

@@ -25,6 +25,11 @@ class OperationList {
     add(weight.in_features);
     add(weight.out_features);
   }
+  void add(const LayerNorm& norm) {
+    add(norm.weight);
+    add(norm.bias);
+    add(norm.epsilon);
+  }
   void add(const Batch& batch) {
     add(batch.tokens);
     add(batch.offsets);

@@ -87,7 +87,7 @@ void use_gpu() {
   for (const std::int64_t rows : {1, 20}) {
     const Tensor x = device->load({values.data(), DType::kFloat32, rows, 24}).reshaped({rows, 24});
     Tensor out = device->allocate(DType::kFloat32, {rows, 24});
-    device->linear(x, weight, Tensor(), Epilogue::kGelu, out);
+    device->linear(x, {}, weight, Tensor(), Epilogue::kGelu, out);
     std::vector<float> result(static_cast<std::size_t>(rows * 24));
     device->copy_to_host(out, result);
     CHECK(result[0] == doctest::Approx(6.0f));

@@ -48,7 +48,7 @@ struct Layer {
   }
 
   void work(KeysValues& cache) {
-    device.query_key_value(batch, x, weight, device_bias, queries, cache);
+    device.query_key_value(batch, x, {}, weight, device_bias, queries, cache);
     device.attention(batch, queries, cache, kHeads, out);
   }
 
@@ -115,7 +115,7 @@ TEST_CASE("memory for intermediate results that has moved is never used where it
     const Tensor x = upload(device, {600, 24}, random_values(600 * 24, 4));
     KeysValues large{result_tensor(device, {1, 3, 600, 8}), result_tensor(device, {1, 3, 600, 8})};
     Tensor queries = result_tensor(device, {600, 24});
-    device.query_key_value(make_batch(device, {{0, 600}}), x, layer.weight, layer.device_bias, queries,
+    device.query_key_value(make_batch(device, {{0, 600}}), x, {}, layer.weight, layer.device_bias, queries,
                            large);
     for (int position = 4; position < 8; ++position) {
       layer.go_to(position);

@@ -59,7 +59,7 @@ Values product(Device& device, const Values& x, const Values& w, std::int64_t in
   Tensor result = result_tensor(device, {rows, out});
   const Weight weight =
       device.load_weight({w.data(), DType::kFloat32, in, out}, WeightOrder::kInputFirst, dtype);
-  device.linear(upload(device, {rows, in}, x), weight, Tensor(), Epilogue::kStore, result);
+  device.linear(upload(device, {rows, in}, x), {}, weight, Tensor(), Epilogue::kStore, result);
   return download(device, result);
 }
 

@@ -27,7 +27,7 @@ struct Linear {
     Tensor result = epilogue == Epilogue::kAdd ? upload(device, shape(rows, out), before)
                                                : result_tensor(device, shape(rows, out));
     const Tensor device_bias = with_bias ? upload(device, {static_cast<std::int64_t>(out)}, bias) : Tensor();
-    device.linear(device_x, weight, device_bias, epilogue, result);
+    device.linear(device_x, {}, weight, device_bias, epilogue, result);
     return download(device, result);
   }
 
@@ -158,7 +158,7 @@ TEST_CASE("query_key_value puts each part in its place and touches nothing else"
         KeysValues keys_values{upload(device, cache, Values(want.keys.size(), kCanary)),
                                upload(device, cache, Values(want.keys.size(), kCanary))};
         Tensor got = result_tensor(device, {tokens, columns});
-        device.query_key_value(make_batch(device, sequences), upload(device, {tokens, columns}, x),
+        device.query_key_value(make_batch(device, sequences), upload(device, {tokens, columns}, x), {},
                                upload_weight(device, w, width, 3 * width),
                                upload(device, {3 * columns}, bias), got, keys_values);
         CAPTURE(width);
@@ -190,7 +190,7 @@ TEST_CASE("a token of query_key_value is the same to the bit alone and in a batc
       const float* const begin = x.data() + first * width;
       device.query_key_value(
           make_batch(device, {{0, static_cast<int>(count)}}),
-          upload(device, shape, Values(begin, begin + static_cast<std::size_t>(count) * width)), weight,
+          upload(device, shape, Values(begin, begin + static_cast<std::size_t>(count) * width)), {}, weight,
           device_bias, queries, keys_values);
       return std::vector<Values>{download(device, queries), download(device, keys_values.keys),
                                  download(device, keys_values.values)};

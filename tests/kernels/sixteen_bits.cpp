@@ -41,7 +41,7 @@ void check_product(std::size_t rows, std::size_t in, std::size_t out, Epilogue e
   on_every_device([&](Device& device) {
     Tensor result = epilogue == Epilogue::kAdd ? upload(device, shape_of(rows, out), before)
                                                : result_tensor(device, shape_of(rows, out));
-    device.linear(upload(device, shape_of(rows, in), x), load_as(dtype, device, w, in, out),
+    device.linear(upload(device, shape_of(rows, in), x), {}, load_as(dtype, device, w, in, out),
                   upload(device, {static_cast<std::int64_t>(out)}, bias), epilogue, result);
     CAPTURE(rows);
     CAPTURE(in);
@@ -131,7 +131,7 @@ TEST_CASE("query_key_value rounds keys and values to the nearest even, to the bi
         KeysValues keys_values{upload_as(dtype, device, cache, Values(width, kNaN)),
                                upload_as(dtype, device, cache, Values(width, kNaN))};
         Tensor out = result_tensor(device, shape_of(1, width));
-        device.query_key_value(make_batch(device, {{0, 1}}), upload(device, {1, 1}, {1.0f}),
+        device.query_key_value(make_batch(device, {{0, 1}}), upload(device, {1, 1}, {1.0f}), {},
                                load_as(DType::kFloat32, device, part, 1, 3 * width),
                                upload(device, {static_cast<std::int64_t>(3 * width)}, Values(3 * width)), out,
                                keys_values);
@@ -166,7 +166,7 @@ TEST_CASE("query_key_value puts each part in its place in every pair of dtypes")
                                  upload_as(dtype, device, cache, Values(want.keys.size(), kCanary))};
           Tensor got = result_tensor(device, shape_of(n_tokens, width));
           device.query_key_value(make_batch(device, sequences), upload(device, shape_of(n_tokens, width), x),
-                                 load_as(weights, device, w, width, 3 * width),
+                                 {}, load_as(weights, device, w, width, 3 * width),
                                  upload(device, {static_cast<std::int64_t>(3 * width)}, bias), got,
                                  keys_values);
           INFO(to_string(sequences));

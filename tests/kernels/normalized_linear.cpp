@@ -1,0 +1,119 @@
+// linear and query_key_value of rows that they normalize themselves, against the two formulas one behind the
+// other in double precision.
+//
+// The tolerance: a uniform row has a deviation of its half width / sqrt(3), so normalized numbers are below
+// 1.8, and with a weight and a bias below 1 each at most 2.8: up to three times the errors that linear.cpp
+// and sixteen_bits.cpp explain. And some widths here are so large that the sum of K products, one behind the
+// other, counts: the deviation of a product is 0.5, that of the partial sum of k of them 0.5 sqrt(k), which
+// is rounded by up to 6e-8 of it; all errors together have a deviation of 2e-8 · K, and 1e-7 · K is five of
+// it.
+#include "tests/kernels/kernel_test.h"
+
+namespace staircase {
+namespace {
+
+constexpr float kEpsilon = 1e-5f;
+constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+
+/// From that many rows on, a product may round what it multiplies; with bfloat16 it always may.
+constexpr std::size_t kManyRows = 9;
+
+double tolerance(std::size_t rows, std::size_t in, DType dtype) {
+  const double root = std::sqrt(static_cast<double>(in));
+  return 3e-6 * (1.0 + root) + 1e-7 * static_cast<double>(in) +
+         (rows < kManyRows && dtype != DType::kBFloat16 ? 0.0 : 3.0 * rounding_error(dtype) * root);
+}
+
+/// Rows to normalize, the norm, and the weights of a product of them.
+struct Inputs {
+  std::size_t rows, in, out;
+  Values x = random_values(rows * in, 1, 50.0f), norm_weight = random_values(in, 2),
+         norm_bias = random_values(in, 3), w = random_values(in * out, 4), bias = random_values(out, 5);
+
+  naive::Doubles product(DType dtype) const {
+    const auto normed = naive::layer_norm(x, norm_weight, norm_bias, double{kEpsilon}, rows, in);
+    return naive::linear(Values(normed.begin(), normed.end()), rounded(w, dtype), bias, rows, in, out);
+  }
+
+  Tensor device_x(Device& device) const {
+    return upload(device, {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(in)}, x);
+  }
+  LayerNorm norm(Device& device) const {
+    const Shape shape{static_cast<std::int64_t>(in)};
+    return {upload(device, shape, norm_weight), upload(device, shape, norm_bias), kEpsilon};
+  }
+  Weight weight(Device& device, DType dtype) const {
+    return device.load_weight(
+        {w.data(), DType::kFloat32, static_cast<std::int64_t>(in), static_cast<std::int64_t>(out)},
+        WeightOrder::kInputFirst, dtype);
+  }
+  Tensor device_bias(Device& device) const { return upload(device, {static_cast<std::int64_t>(out)}, bias); }
+};
+
+void check_linear(const Inputs& inputs, DType dtype) {
+  const auto want = inputs.product(dtype);
+  on_every_device([&](Device& device) {
+    Tensor result = result_tensor(
+        device, {static_cast<std::int64_t>(inputs.rows), static_cast<std::int64_t>(inputs.out)});
+    const Tensor x = inputs.device_x(device);
+    device.linear(x, inputs.norm(device), inputs.weight(device, dtype), inputs.device_bias(device),
+                  Epilogue::kStore, result);
+    CAPTURE(inputs.rows);
+    CAPTURE(inputs.in);
+    INFO(to_string(dtype));
+    CHECK(difference("out", download(device, result), want, inputs.out,
+                     tolerance(inputs.rows, inputs.in, dtype)) == "");
+    CHECK(same_bits(download(device, x), inputs.x));
+  });
+}
+
+TEST_CASE("linear normalizes a few rows and many of every odd width") {
+  for (const DType dtype : kTypes) {
+    for (const std::size_t rows : {0u, 1u, 2u, 3u, 4u, 5u, 8u, 9u, 33u}) {
+      for (const std::size_t in : {1u, 3u, 8u, 12u, 31u, 33u, 64u, 100u, 264u}) {
+        for (const std::size_t out : {1u, 5u, 33u}) check_linear({rows, in, out}, dtype);
+      }
+    }
+  }
+}
+
+TEST_CASE("linear normalizes the rows of every published width") {
+  for (const std::size_t rows : {1u, 3u, 4u, 6u}) {
+    for (const std::size_t in : {768u, 1600u, 3072u, 8192u, 8200u}) {
+      for (const DType dtype : kTypes) check_linear({rows, in, 3}, dtype);
+    }
+  }
+}
+
+TEST_CASE("query_key_value normalizes the rows that it multiplies") {
+  const std::size_t capacity = 16, width = 24, n_head = 3;
+  const std::vector<Sequence> batches[] = {{{0, 1}}, {{2, 3}}, {{5, 1}, {0, 2}, {9, 1}}, {{0, 13}}};
+  for (const auto& sequences : batches) {
+    std::size_t n_tokens = 0;
+    for (const Sequence& s : sequences) n_tokens += static_cast<std::size_t>(s.count);
+    const Inputs inputs{n_tokens, width, 3 * width};
+    for (const DType dtype : kTypes) {
+      const auto want = naive::split(sequences, inputs.product(dtype), capacity, width, n_head,
+                                     static_cast<double>(kCanary));
+      on_every_device([&](Device& device) {
+        const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(n_head),
+                          static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(width / n_head)};
+        KeysValues keys_values{upload(device, cache, Values(want.keys.size(), kCanary)),
+                               upload(device, cache, Values(want.keys.size(), kCanary))};
+        Tensor got =
+            result_tensor(device, {static_cast<std::int64_t>(n_tokens), static_cast<std::int64_t>(width)});
+        device.query_key_value(make_batch(device, sequences), inputs.device_x(device), inputs.norm(device),
+                               inputs.weight(device, dtype), inputs.device_bias(device), got, keys_values);
+        INFO(to_string(sequences));
+        INFO(to_string(dtype));
+        const double within = tolerance(n_tokens, width, dtype);
+        CHECK(difference("queries", download(device, got), want.queries, width, within) == "");
+        CHECK(difference("keys", download(device, keys_values.keys), want.keys, width, within) == "");
+        CHECK(difference("values", download(device, keys_values.values), want.values, width, within) == "");
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace staircase
