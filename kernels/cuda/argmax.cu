@@ -33,6 +33,7 @@ struct Candidate {
 };
 
 __global__ __launch_bounds__(kArgmaxThreads) void find_largest(const float* x, int width, std::int32_t* out) {
+  take_turn();
   constexpr int kWarps = kArgmaxThreads / kWarp;
   __shared__ Candidate warps[kWarps];
   const float* const row = x + static_cast<std::int64_t>(blockIdx.x) * width;

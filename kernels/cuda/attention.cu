@@ -94,6 +94,7 @@ __device__ __forceinline__ float4 load4(const float* from) {
 /// multiple of 32.
 template <int kMaxHead, typename Stored>
 __global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads, float* out) {
+  take_turn();
   static_assert(kTileQueries == kTileKeys, "load_tile serves both");
   const Sequences& sequences = heads.sequences;
   int tile = static_cast<int>(blockIdx.x), sequence = 0;
@@ -231,6 +232,7 @@ constexpr std::size_t split_shared_bytes(int head_size, int vector) {
 template <int kVector, typename Stored>
 __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> heads, float* out, float* partial,
                                                               float2* states) {
+  take_turn();
   const int token = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int split = static_cast<int>(blockIdx.z), splits = static_cast<int>(gridDim.z);
   const int thread = static_cast<int>(threadIdx.x), size = heads.size;
@@ -308,6 +310,7 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> head
 /// Block (token, head): adds up the parts, each scaled down to the largest score of all.
 __global__ __launch_bounds__(kSplitThreads) void combine_splits(const float* partial, const float2* states,
                                                                 int splits, int size, float* out) {
+  take_turn();
   const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * gridDim.y + blockIdx.y;
   const float2* const state = states + row * splits;
   float largest = -INFINITY, sum = 0.0f;

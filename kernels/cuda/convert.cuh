@@ -11,12 +11,13 @@ constexpr int kConvertThreads = 256;
 /// to[i] = from[i], rounded where `To` is narrower.
 template <typename From, typename To>
 __global__ __launch_bounds__(kConvertThreads) void convert(const From* from, std::int64_t count, To* to) {
+  take_turn();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kConvertThreads + threadIdx.x;
   if (i < count) to[i] = narrow<To>(widen(from[i]));
 }
 
 template <typename From, typename To>
-void launch_convert(const From* from, std::int64_t count, To* to, cudaStream_t stream) {
+void launch_convert(const From* from, std::int64_t count, To* to, Stream stream) {
   launch("numbers were converted", stream, blocks(divide_up<std::int64_t>(count, kConvertThreads)),
          kConvertThreads, 0, convert<From, To>, from, count, to);
 }

@@ -16,6 +16,7 @@ template <typename Unit>
 __global__ __launch_bounds__(kCopyThreads) void copy_heads(const Unit* from, std::int64_t from_stride,
                                                            std::int64_t count, Unit* to,
                                                            std::int64_t to_stride) {
+  take_turn();
   from += blockIdx.x * from_stride;
   to += blockIdx.x * to_stride;
   for (std::int64_t first = 0; first < count; first += kCopyThreads) {
@@ -29,7 +30,7 @@ __global__ __launch_bounds__(kCopyThreads) void copy_heads(const Unit* from, std
 
 /// The strides and the places in units of that type.
 template <typename Unit>
-void copy_positions(cudaStream_t stream, const Tensor& from, std::int64_t from_first, std::int64_t count,
+void copy_positions(Stream stream, const Tensor& from, std::int64_t from_first, std::int64_t count,
                     Tensor& to, std::int64_t to_first) {
   const std::int64_t units = from.dim(3) * static_cast<std::int64_t>(size_of(from.dtype())) /
                              static_cast<std::int64_t>(sizeof(Unit));

@@ -40,8 +40,13 @@ std::string architectures() {
 /// Does nothing; a GPU that can run it can run the other kernels as well.
 __global__ void probe() {}
 
+struct Gpu {
+  cudaDeviceProp properties{};
+  bool overlaps = false;  ///< a kernel may begin before the one before it has ended
+};
+
 /// Selects the first GPU, or throws a sentence that says why there is none to use.
-cudaDeviceProp select_gpu() {
+Gpu select_gpu() {
   int driver = 0, count = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
     throw std::runtime_error("this machine has no NVIDIA driver");
@@ -56,8 +61,9 @@ cudaDeviceProp select_gpu() {
     throw std::runtime_error("the NVIDIA driver finds no GPU");
   }
   check(status, "it was looked for");
-  cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, 0), "it was asked for its properties");
+  Gpu gpu;
+  const cudaDeviceProp& properties = gpu.properties;
+  check(cudaGetDeviceProperties(&gpu.properties, 0), "it was asked for its properties");
   check(cudaSetDevice(0), "it was selected");
   cudaFuncAttributes attributes{};
   const cudaError_t usable = cudaFuncGetAttributes(&attributes, probe);
@@ -69,7 +75,10 @@ cudaDeviceProp select_gpu() {
                              ": the build option gpu_arch chooses others");
   }
   check(usable, "the program was loaded");
-  return properties;
+  // What the kernels were compiled for decides whether they can wait for each other, and the driver whether
+  // a graph keeps it: from 12.3 on.
+  gpu.overlaps = attributes.ptxVersion >= 90 && driver >= 12030;
+  return gpu;
 }
 
 }  // namespace
@@ -79,7 +88,9 @@ std::unique_ptr<Device> make_cuda_device() {
 }
 
 CudaDevice::CudaDevice() {
-  const cudaDeviceProp properties = select_gpu();
+  const Gpu gpu = select_gpu();
+  const cudaDeviceProp& properties = gpu.properties;
+  overlaps_ = gpu.overlaps;
   description_ = std::string(properties.name) + ", " + size_in_words(properties.totalGlobalMem);
   multiprocessors_ = properties.multiProcessorCount;
   has_bfloat16_ = properties.major >= 8;

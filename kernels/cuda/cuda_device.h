@@ -11,6 +11,7 @@
 #include <string>
 #include <type_traits>
 
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/operation_list.h"
 #include "kernels/device.h"
 
@@ -64,7 +65,7 @@ class CudaDevice final : public Device {
     std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, DestroyGraph> graph;  // from the second time on
   };
 
-  cudaStream_t stream() const { return stream_.get(); }
+  cuda::Stream stream() const { return {stream_.get(), overlaps_}; }
 
   enum class Operation {
     kEmbedding,
@@ -114,6 +115,7 @@ class CudaDevice final : public Device {
   std::string description_;
   int multiprocessors_ = 0;
   bool has_bfloat16_ = true;
+  bool overlaps_ = false;
   std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream> stream_;
   std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, DestroyCublas> cublas_;
   Tensor scratch_;

@@ -15,6 +15,37 @@ extern __shared__ float4 dynamic_shared_memory[];
 
 namespace staircase::cuda {
 
+// ── One kernel behind the other ──
+//
+// The end of a kernel and the start of the next cost about a microsecond, in which memory rests. From compute
+// capability 9.0 on, a kernel may begin while the one before still runs, in the places that it leaves (CUDA
+// Programming Guide, section "Programmatic Dependent Launch"); there it can ask for its weights, as CUTLASS's
+// example 63 does. Where the GPU or its driver cannot do that, these functions do nothing.
+//
+// So that nothing else changes, every thread of every kernel waits before it touches what a kernel writes.
+// Then a kernel ends after all that came before it. Nor may such memory be read through `const __restrict__`:
+// that promises that nobody writes it while the kernel runs, and the kernel runs while it waits.
+
+/// The next kernel may begin once every block has called it.
+__device__ __forceinline__ void let_next_begin() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
+/// Waits until the kernel before has ended, and what it wrote can be seen.
+__device__ __forceinline__ void wait_for_previous() {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+
+/// The first line of a kernel that has nothing to do before.
+__device__ __forceinline__ void take_turn() {
+  let_next_begin();
+  wait_for_previous();
+}
+
 // ── Memory ──
 
 /// kCount neighbouring elements, loaded and stored at once: up to 16 bytes, the most that one instruction

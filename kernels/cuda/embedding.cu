@@ -17,6 +17,7 @@ __global__ __launch_bounds__(kEmbeddingThreads) void embed(Sequences sequences, 
                                                            const Stored* token_table,
                                                            const float* position_table, int width,
                                                            float* out) {
+  take_turn();
   const int t = static_cast<int>(blockIdx.x);
   const std::int64_t position = sequences.position(sequences.of_token(t), t);
   const Stored* const token_row = token_table + static_cast<std::int64_t>(tokens[t]) * width;

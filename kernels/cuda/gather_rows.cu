@@ -11,6 +11,7 @@ constexpr int kGatherThreads = 256;
 /// One block a row.
 __global__ __launch_bounds__(kGatherThreads) void gather(const float* x, const std::int32_t* indices,
                                                          int width, float* out) {
+  take_turn();
   const float* const from = x + static_cast<std::int64_t>(indices[blockIdx.x]) * width;
   float* const to = out + static_cast<std::int64_t>(blockIdx.x) * width;
   for (int i = static_cast<int>(threadIdx.x); i < width; i += kGatherThreads) to[i] = from[i];

@@ -32,10 +32,18 @@ inline void check(cublasStatus_t status, const char* what) {
                            cublasGetStatusString(status));
 }
 
+/// Where kernels go, one behind the other.
+struct Stream {
+  cudaStream_t handle = nullptr;
+  bool overlaps = false;  ///< a kernel may begin before the one before it has ended, see wait_for_previous
+
+  operator cudaStream_t() const { return handle; }
+};
+
 /// Starts kernel(arguments...) on a grid of blocks; an empty grid is nothing to do. `what` completes the
 /// sentence of an error.
 template <typename... Parameters, typename... Arguments>
-void launch(const char* what, cudaStream_t stream, dim3 grid, int threads, std::size_t shared_bytes,
+void launch(const char* what, Stream stream, dim3 grid, int threads, std::size_t shared_bytes,
             void (*kernel)(Parameters...), Arguments... arguments) {
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
   cudaLaunchConfig_t config{};
@@ -43,6 +51,11 @@ void launch(const char* what, cudaStream_t stream, dim3 grid, int threads, std::
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
+  cudaLaunchAttribute overlap{};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = stream.overlaps ? 1 : 0;
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), what);
 }
 

@@ -15,6 +15,7 @@ constexpr int kRowsPerBlock = kNormThreads / kWarp;
 template <int kVector>
 __global__ __launch_bounds__(kNormThreads) void normalize(const float* x, Norm norm, int rows, int width,
                                                           float* out) {
+  take_turn();
   const int row = static_cast<int>(blockIdx.x) * kRowsPerBlock + static_cast<int>(threadIdx.x) / kWarp;
   if (row >= rows) return;
   const std::int64_t place = static_cast<std::int64_t>(row) * width;

@@ -105,9 +105,9 @@ __device__ __forceinline__ const float* normalize_in_block(const float* x, const
 /// kVector neighbouring inputs at a time. `in` must be a multiple of kVector, with a norm of 4 as well. Every
 /// result is summed in the same order, whatever the number of rows.
 template <int kRows, int kOutputs, int kVector, bool kNormalize, typename Stored, typename Store>
-__global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float* __restrict__ x, Norm norm,
-                                                                    const Stored* __restrict__ weight,
-                                                                    int rows, int in, int out, Store store) {
+__global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float* x, Norm norm,
+                                                                    const Stored* weight, int rows, int in,
+                                                                    int out, Store store) {
   static_assert(kRows * kOutputs <= kWarp);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first = static_cast<int>((blockIdx.x * kLinearThreads + threadIdx.x) / kWarp) * kOutputs;
@@ -116,10 +116,10 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
   const Stored* weights[kOutputs];
   for (int o = 0; o < kOutputs; ++o)
     weights[o] = weight + static_cast<std::int64_t>(min(first + o, out - 1)) * in;
-  if constexpr (kNormalize) {
-    for (int o = 0; o < kOutputs; ++o) prefetch(weights[o], in);
-    x = normalize_in_block(x, norm, rows, in);
-  }
+  let_next_begin();
+  for (int o = 0; o < kOutputs; ++o) prefetch(weights[o], in);
+  wait_for_previous();
+  if constexpr (kNormalize) x = normalize_in_block(x, norm, rows, in);
   if (first >= out) return;
   const float* x_rows[kRows];
   for (int r = 0; r < kRows; ++r) x_rows[r] = x + static_cast<std::int64_t>(min(r, rows - 1)) * in;
@@ -156,6 +156,7 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
 /// where `store` writes.
 template <typename Store>
 __global__ __launch_bounds__(kLinearThreads) void finish(const float* products, int width, Store store) {
+  take_turn();
   const int row = static_cast<int>(blockIdx.x);
   const int column = static_cast<int>(blockIdx.y * kLinearThreads + threadIdx.x);
   if (column < width) store(row, column, products[static_cast<std::int64_t>(row) * width + column]);
@@ -163,7 +164,7 @@ __global__ __launch_bounds__(kLinearThreads) void finish(const float* products, 
 
 template <int kRows, int kOutputs, int kVector, bool kNormalize, typename Stored, typename Store>
 void launch_few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Stored* weights,
-                     const Store& store, cudaStream_t stream) {
+                     const Store& store, Stream stream) {
   const std::int64_t outputs_per_block = kLinearThreads / kWarp * kOutputs;
   launch("linear was started", stream, blocks(divide_up(weight.out_features, outputs_per_block)),
          kLinearThreads, kNormalize ? x.bytes() : 0,
@@ -182,7 +183,7 @@ bool normalizes(const Tensor& x, const Weight& weight) {
 /// x, which come from the cache again and again, are used more often.
 template <bool kNormalize, typename Store>
 void few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Store& store,
-              cudaStream_t stream) {
+              Stream stream) {
   with_type(weight.packed.dtype(), weight.packed.data<void>(), [&](const auto* weights) {
     constexpr int kVector = 16 / sizeof(*weights);  // 16 bytes
     const std::int64_t rows = x.dim(0);
@@ -208,7 +209,7 @@ void few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, cons
 
 template <typename Store>
 void launch_finish(const float* products, std::int64_t rows, std::int64_t width, const Store& store,
-                   cudaStream_t stream) {
+                   Stream stream) {
   const dim3 grid(blocks(rows), blocks(divide_up<std::int64_t>(width, kLinearThreads)));
   launch("linear was finished", stream, grid, kLinearThreads, 0, finish<Store>, products,
          static_cast<int>(width), store);

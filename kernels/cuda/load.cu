@@ -26,6 +26,7 @@ constexpr int kTile = 32, kTileRows = kLoadThreads / kTile;
 template <typename From, typename To>
 __global__ __launch_bounds__(kLoadThreads) void transpose(const From* from, int rows, int columns,
                                                           std::int64_t stride, To* to) {
+  take_turn();
   __shared__ float tile[kTile][kTile + 1];
   const int x = static_cast<int>(threadIdx.x) % kTile, y = static_cast<int>(threadIdx.x) / kTile;
   const int first_column = static_cast<int>(blockIdx.x) * kTile,
@@ -45,7 +46,7 @@ __global__ __launch_bounds__(kLoadThreads) void transpose(const From* from, int 
 
 /// Calls use(piece on the GPU, first row, rows) for all rows of the array, some at a time.
 template <typename Use>
-void in_pieces(const HostArray& array, float* staging, cudaStream_t stream, const Use& use) {
+void in_pieces(const HostArray& array, float* staging, Stream stream, const Use& use) {
   const auto row_bytes = array.columns * static_cast<std::int64_t>(size_of(array.dtype));
   const std::int64_t rows_at_once =
       std::clamp<std::int64_t>(kPieceBytes / std::max<std::int64_t>(1, row_bytes), 1, kMostRows);
@@ -68,7 +69,7 @@ std::int64_t staging_floats(const HostArray& array) {
 /// `packed`.
 template <typename From, typename To>
 void launch_transpose(const From* from, std::int64_t rows, std::int64_t columns, std::int64_t first,
-                      std::int64_t in_features, To* packed, cudaStream_t stream) {
+                      std::int64_t in_features, To* packed, Stream stream) {
   const dim3 grid(blocks(divide_up<std::int64_t>(columns, kTile)),
                   blocks(divide_up<std::int64_t>(rows, kTile)));
   launch("weights were transposed", stream, grid, kLoadThreads, 0, transpose<From, To>, from,

@@ -94,6 +94,20 @@ void use_gpu() {
   }
 }
 
+TEST_CASE("kernels overlap only on a GPU for which they were compiled to wait for each other") {
+  const Restore restore;
+  const auto overlapping_launches = [](int capability) {
+    settings.capability = capability;
+    const int before = cuda_emulation::overlapping_launches;
+    use_gpu();
+    return cuda_emulation::overlapping_launches - before;
+  };
+  CHECK(overlapping_launches(80) == 0);
+  CHECK(overlapping_launches(89) == 0);
+  CHECK(overlapping_launches(90) > 0);
+  CHECK(overlapping_launches(120) > 0);
+}
+
 TEST_CASE("a GPU that is lost at any moment is one sentence, and no memory stays behind") {
   const Restore restore;
   const std::size_t before = cuda_emulation::allocations.size();

@@ -200,6 +200,22 @@ TEST_CASE("after a fault the next kernel runs as if nothing had been") {
   CHECK(total == 3 * 64);
 }
 
+// ── One kernel behind the other ──
+
+__global__ void wait_for_the_previous(unsigned threads_that_wait) {
+  cudaTriggerProgrammaticLaunchCompletion();
+  if (threadIdx.x < threads_that_wait) cudaGridDependencySynchronize();
+}
+
+TEST_CASE("where kernels overlap, a thread that leaves without having waited is a fault") {
+  in_every_order([] {
+    CHECK(overlapping_fault_of(wait_for_the_previous, 64, 64) == "");
+    CHECK(contains(overlapping_fault_of(wait_for_the_previous, 64, 63),
+                   "thread 63, at the start: leaves without having waited for the kernel before"));
+    CHECK(fault_of(wait_for_the_previous, 1, 64, 0, 0) == "");
+  });
+}
+
 // ── Launches and memory ──
 
 TEST_CASE("a launch beyond the limits of a GPU is refused") {

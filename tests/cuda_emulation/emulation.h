@@ -2,12 +2,12 @@
 // wait for each other (__syncthreads, __syncwarp, shuffles and votes), and blocks run one after the other.
 // Whatever a GPU would punish or silently get wrong becomes a Fault with a sentence:
 //
-//   - a barrier that some threads of the block never reach, or that they reach at different places in the
-//   source;
-//   - a shuffle or vote whose mask lacks the calling lane, or names a lane that has left the kernel, that
-//   does not exist
-//     or that never arrives; a shuffle that reads from a lane outside the mask;
-//   - with race_check.h, two accesses to one byte of shared memory that nothing orders.
+//   - a barrier that some threads of the block never reach, or that they reach at different places;
+//   - a shuffle or vote whose mask lacks the calling lane, or names a lane that has left the kernel, does not
+//     exist or never arrives; a shuffle that reads from a lane outside the mask;
+//   - in a kernel that may begin before the one before it has ended, a thread that never waits for that;
+//   - with race_check.h, two accesses to one byte of shared memory that nothing orders, or one to global
+//     memory before such a kernel has waited.
 //
 // What else may go wrong shows in the results or is for the sanitizers: global memory is one heap block for
 // each cudaMalloc, and dynamic shared memory ends after the bytes asked for, so AddressSanitizer sees an
@@ -79,7 +79,7 @@ struct Settings {
   std::uint32_t seed = 1;         ///< of a random order
   int devices = 1;
   int driver_version = 13000;                 ///< as CUDA counts; 0: there is no driver
-  int capability = 80;                        ///< compute capability, times ten
+  int capability = 90;                        ///< compute capability, times ten
   std::size_t memory = std::size_t{8} << 30;  ///< of the device, in bytes
   /// How many more calls of the runtime and of cuBLAS succeed before the GPU is lost; none fails by itself
   /// when negative.
@@ -103,7 +103,8 @@ struct Thread {
   unsigned number = 0;  ///< in the block
   uint3 index{};
   State state = State::kReady;
-  Place where;  ///< of the last waiting point
+  Place where;          ///< of the last waiting point
+  bool waited = false;  ///< for the kernel before
   // A warp operation, and what it gave this lane.
   WarpOperation operation{};
   unsigned mask = 0, source = 0;
@@ -141,8 +142,11 @@ class Processor {
   const Thread* thread() const { return current_; }
   const Epochs& epochs() const { return epochs_; }
 
-  void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& kernel) {
+  /// `overlaps`: as if the kernel before were still running.
+  void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, bool overlaps,
+                const std::function<void()>& kernel) {
     kernel_ = &kernel;
+    overlaps_ = overlaps;
     gridDim = grid;
     blockDim = block;
     random_.seed(settings.seed);
@@ -153,6 +157,9 @@ class Processor {
       run_block(block, shared_bytes);
     }
   }
+
+  /// cudaGridDependencySynchronize
+  void wait_for_previous_kernel() { current_->waited = true; }
 
   /// __syncthreads
   void barrier(Place where) {
@@ -201,6 +208,7 @@ class Processor {
     for (unsigned i = 0; i < n_threads_; ++i) {
       threads_[i] = Thread();
       threads_[i].number = i;
+      threads_[i].waited = !overlaps_;
       threads_[i].index = {i % block.x, i / block.x % block.y, i / block.x / block.y};
     }
     for (unsigned first = 0; first < n_threads_; first += kWarp) {
@@ -234,6 +242,7 @@ class Processor {
     fibers_.push_back(std::make_unique<Fiber>([this, i] {
       while (true) {
         (*kernel_)();
+        if (!threads_[i].waited) fail(threads_[i], "leaves without having waited for the kernel before");
         threads_[i].state = Thread::State::kExited;
         Fiber::change(*fibers_[i], scheduler_);
       }
@@ -333,6 +342,7 @@ class Processor {
   }
 
   const std::function<void()>* kernel_ = nullptr;
+  bool overlaps_ = false;
   Fiber scheduler_;
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Thread> threads_;
@@ -367,6 +377,13 @@ inline unsigned lane() {
 }  // namespace cuda_emulation
 
 // ── Device functions, as the CUDA C++ Programming Guide describes them ──
+
+inline void cudaGridDependencySynchronize() {
+  cuda_emulation::processor.wait_for_previous_kernel();
+}
+
+/// Blocks run one after the other, so it is never too early.
+inline void cudaTriggerProgrammaticLaunchCompletion() {}
 
 inline void __syncthreads(cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
   cuda_emulation::processor.barrier(where);

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tests/cuda_emulation/emulation.h"
+#include "tests/cuda_emulation/include/cuda_runtime.h"
 
 namespace cuda_emulation {
 namespace {
@@ -47,12 +47,23 @@ Range shared_variables() {
   return range;
 }
 
+bool is_global(const void* address) {
+  const auto behind = allocations.upper_bound(const_cast<void*>(address));
+  if (behind == allocations.begin()) return false;
+  const auto& [memory, bytes] = *std::prev(behind);
+  return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(memory) + bytes;
+}
+
 void on_access(void* address, std::size_t bytes, bool write) {
   if (!checking) return;
   const Thread* const thread = processor.thread();
   if (thread == nullptr) return;
   static const Range range = shared_variables();
   const auto first = reinterpret_cast<std::uintptr_t>(address);
+  if (!thread->waited && is_global(address)) {
+    processor.fail(std::string(write ? "writes" : "reads") +
+                   " global memory without having waited for the kernel before");
+  }
   if (first < range.begin || first >= range.end) return;
 
   const Epochs& epochs = processor.epochs();

@@ -1,13 +1,15 @@
 // Finds races on shared memory: two accesses of different threads to one byte, at least one of them a write,
-// with neither a barrier of the block nor (inside a warp) a __syncwarp between them.
+// with neither a barrier of the block nor (inside a warp) a __syncwarp between them. And accesses to global
+// memory by a thread that has not waited for the kernel before, where that may still run.
 //
 // How it sees accesses: a file compiled with -fsanitize=thread calls __tsan_read4(address) and its like
 // before every access to memory. race_check.cpp defines these functions, so the program is linked without
 // ThreadSanitizer's own. Kernels need no change, and every shared variable is watched, static or dynamic.
 //
 // Limits: it sees the accesses that happen in the order chosen, so branches not taken are not checked;
-// atomics are not watched; __syncwarp counts for the whole warp, whatever its mask; shared memory only, no
-// global memory; and since AddressSanitizer instruments the same accesses, a program has one or the other.
+// atomics are not watched; __syncwarp counts for the whole warp, whatever its mask; between the threads of
+// one kernel shared memory only, no global memory; and since AddressSanitizer instruments the same accesses,
+// a program has one or the other.
 #pragma once
 
 namespace cuda_emulation {

@@ -86,6 +86,38 @@ TEST_CASE("neighbouring bytes are no race, nor is the same byte in the next bloc
   in_every_order([] { CHECK(race_of(neighbouring_bytes, 64) == ""); });
 }
 
+template <bool kEarly>
+__global__ void read_what_another_kernel_wrote(const int* in, int* out) {
+  __shared__ int shared[64];
+  shared[threadIdx.x] = kEarly ? in[threadIdx.x] : 1;
+  cudaGridDependencySynchronize();
+  out[threadIdx.x] = shared[threadIdx.x] + in[threadIdx.x];
+}
+
+__global__ void write_what_another_kernel_reads(const int* in, int* out) {
+  out[threadIdx.x] = 1;
+  cudaGridDependencySynchronize();
+  out[threadIdx.x] = in[threadIdx.x];
+}
+
+TEST_CASE("where kernels overlap, global memory is out of bounds before a thread has waited") {
+  void* memory = nullptr;
+  REQUIRE(cudaMalloc(&memory, 1024) == cudaSuccess);
+  int* const in = static_cast<int*>(memory);
+  const auto fault = [&](void (*kernel)(const int*, int*)) {
+    cuda_emulation::check_races(true);
+    const std::string text = overlapping_fault_of(kernel, 64, in, in + 64);
+    cuda_emulation::check_races(false);
+    return text;
+  };
+  in_every_order([&] {
+    CHECK(fault(read_what_another_kernel_wrote<false>) == "");
+    CHECK(contains(fault(read_what_another_kernel_wrote<true>), "reads global memory without having waited"));
+    CHECK(contains(fault(write_what_another_kernel_reads), "writes global memory without having waited"));
+  });
+  CHECK(cudaFree(memory) == cudaSuccess);
+}
+
 __global__ void same_place(int* out) {
   __shared__ int shared[2];
   shared[threadIdx.x / 64] = 1;

@@ -334,7 +334,14 @@ inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, c
 
 // ── Launches ──
 
-struct cudaLaunchAttribute {};
+enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization };
+
+struct cudaLaunchAttribute {
+  cudaLaunchAttributeID id;
+  struct {
+    int programmaticStreamSerializationAllowed;
+  } val;
+};
 
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -344,7 +351,9 @@ struct cudaLaunchConfig_t {
   unsigned numAttrs = 0;
 };
 
-struct cudaFuncAttributes {};
+struct cudaFuncAttributes {
+  int ptxVersion;
+};
 
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 
@@ -352,6 +361,8 @@ namespace cuda_emulation {
 
 /// The dynamic shared memory that a kernel may ask for, where it was raised.
 inline std::map<const void*, std::size_t> shared_limits;
+
+inline int overlapping_launches = 0;  ///< since the program began
 
 }  // namespace cuda_emulation
 
@@ -364,10 +375,11 @@ cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int value) {
 }
 
 template <typename Kernel>
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel*) {
-  constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
-  return cuda_emulation::settings.capability * 10 < kArchitectures[0] ? cudaErrorNoKernelImageForDevice
-                                                                      : cuda_emulation::status_of_call();
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel*) {
+  for (const int architecture : {__CUDA_ARCH_LIST__}) {
+    if (architecture <= cuda_emulation::settings.capability * 10) attributes->ptxVersion = architecture / 10;
+  }
+  return attributes->ptxVersion == 0 ? cudaErrorNoKernelImageForDevice : cuda_emulation::status_of_call();
 }
 
 template <typename... Parameters, typename... Arguments>
@@ -383,11 +395,17 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   }
   if (config->dynamicSmemBytes > shared_limit) return cudaErrorInvalidValue;
   if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  bool overlaps = false;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    overlaps = overlaps || config->attrs[i].val.programmaticStreamSerializationAllowed != 0;
+  }
+  if (overlaps) ++cuda_emulation::overlapping_launches;
   // A kernel gets its own copies of the arguments; each thread may change its own.
   const std::tuple<Parameters...> values(std::forward<Arguments>(arguments)...);
   cuda_emulation::do_or_capture(
-      config->stream, [kernel, values, grid, block, shared_bytes = config->dynamicSmemBytes] {
-        cuda_emulation::processor.run_grid(grid, block, shared_bytes, [&] { std::apply(kernel, values); });
+      config->stream, [kernel, values, grid, block, overlaps, shared_bytes = config->dynamicSmemBytes] {
+        cuda_emulation::processor.run_grid(grid, block, shared_bytes, overlaps,
+                                           [&] { std::apply(kernel, values); });
       });
   return cudaSuccess;
 }
