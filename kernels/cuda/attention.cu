@@ -13,9 +13,9 @@
 // arithmetic, and here by the bandwidth of shared memory.
 //
 // A few queries (decoding): one block a query and head would leave most of the GPU idle, so the keys of a
-// query are split among several blocks (Dao et al. 2023, "Flash-Decoding"), and a second kernel combines
-// their sums. The limit is the bandwidth at which keys and values are read: 8 · n_embd bytes a position, or 4
-// in 16 bits.
+// query are split among several blocks (Dao et al. 2023, "Flash-Decoding"), and the last of them to be done
+// combines their sums. The limit is the bandwidth at which keys and values are read: 8 · n_embd bytes a
+// position, or 4 in 16 bits.
 //
 // Keys and values in 16 bits are widened to float32 where they are loaded.
 #include <algorithm>
@@ -226,12 +226,45 @@ constexpr std::size_t split_shared_bytes(int head_size, int vector) {
   return sizeof(float) * static_cast<std::size_t>(head_size + kChunk + groups * head_size);
 }
 
-/// Block (token, head, split): one of `splits` equal parts of the keys that the token sees. With several, the
-/// sums go undivided to partial [n_tokens, n_head, splits, size], and to states [n_tokens, n_head, splits]
-/// the largest score and the sum of the weights. head size / kVector ≤ kSplitThreads.
+/// What the blocks that share a token and a head tell each other.
+struct Splits {
+  float* sums;     ///< [n_tokens, n_head, splits, size], of values times weights, undivided
+  float2* states;  ///< [n_tokens, n_head, splits]: the largest score and the sum of the weights
+  unsigned* done;  ///< [n_tokens, n_head]: how many of the blocks are done; 0 between two kernels
+};
+
+/// True in the last of `count` blocks that come here, which then sees what all of them wrote (CUDA
+/// Programming Guide, section "Memory Fence Functions"). Every thread of the block must call it. `done`
+/// begins and ends with 0.
+__device__ __forceinline__ bool is_last(unsigned count, unsigned* done) {
+  __shared__ bool last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicInc(done, count - 1) == count - 1;
+    __threadfence();
+  }
+  __syncthreads();
+  return last;
+}
+
+/// Adds up the parts, each scaled down to the largest score of all.
+__device__ __forceinline__ void combine(const float* sums, const float2* states, int splits, int size,
+                                        float* out) {
+  float largest = -INFINITY, sum = 0.0f;
+  for (int s = 0; s < splits; ++s) largest = fmaxf(largest, states[s].x);
+  for (int s = 0; s < splits; ++s) sum += expf(states[s].x - largest) * states[s].y;
+  for (int i = static_cast<int>(threadIdx.x); i < size; i += kSplitThreads) {
+    float total = 0.0f;
+    for (int s = 0; s < splits; ++s) total += expf(states[s].x - largest) * sums[s * size + i];
+    out[i] = total / sum;
+  }
+}
+
+/// Block (token, head, split): one of gridDim.z equal parts of the keys that the token sees. head size /
+/// kVector ≤ kSplitThreads.
 template <int kVector, typename Stored>
-__global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> heads, float* out, float* partial,
-                                                              float2* states) {
+__global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> heads, float* out, Splits parts) {
   take_turn();
   const int token = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int split = static_cast<int>(blockIdx.z), splits = static_cast<int>(gridDim.z);
@@ -297,31 +330,24 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> head
     for (int v = 0; v < kVector; ++v) group_sums[group * size + column + v] = result[v];
   }
   __syncthreads();
-  const std::int64_t part = (static_cast<std::int64_t>(token) * heads.n_head + head) * splits + split;
-  float* const to = splits == 1 ? out + heads.query(token, head) : partial + part * size;
-  for (int i = thread; i < size; i += kSplitThreads) {
-    float total = 0.0f;
-    for (int g = 0; g < groups; ++g) total += group_sums[g * size + i];
-    to[i] = splits == 1 ? total / sum : total;
+  const auto add_groups = [&](float divisor, float* to) {
+    for (int i = thread; i < size; i += kSplitThreads) {
+      float total = 0.0f;
+      for (int g = 0; g < groups; ++g) total += group_sums[g * size + i];
+      to[i] = total / divisor;
+    }
+  };
+  float* const out_row = out + heads.query(token, head);
+  if (splits == 1) {
+    add_groups(sum, out_row);
+    return;
   }
-  if (thread == 0 && splits > 1) states[part] = make_float2(largest, sum);
-}
-
-/// Block (token, head): adds up the parts, each scaled down to the largest score of all.
-__global__ __launch_bounds__(kSplitThreads) void combine_splits(const float* partial, const float2* states,
-                                                                int splits, int size, float* out) {
-  take_turn();
-  const std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * gridDim.y + blockIdx.y;
-  const float2* const state = states + row * splits;
-  float largest = -INFINITY, sum = 0.0f;
-  for (int s = 0; s < splits; ++s) largest = fmaxf(largest, state[s].x);
-  for (int s = 0; s < splits; ++s) sum += expf(state[s].x - largest) * state[s].y;
-  for (int i = static_cast<int>(threadIdx.x); i < size; i += kSplitThreads) {
-    float total = 0.0f;
-    for (int s = 0; s < splits; ++s)
-      total += expf(state[s].x - largest) * partial[(row * splits + s) * size + i];
-    out[row * size + i] = total / sum;
-  }
+  const std::int64_t row = static_cast<std::int64_t>(token) * heads.n_head + head;
+  float* const sums = parts.sums + row * splits * size;
+  float2* const states = parts.states + row * splits;
+  add_groups(1.0f, sums + split * size);
+  if (thread == 0) states[split] = make_float2(largest, sum);
+  if (is_last(gridDim.z, parts.done + row)) combine(sums, states, splits, size, out_row);
 }
 
 /// From this mean number of new tokens in a sequence on, tiles pay: a good part of their rows is in use.
@@ -362,21 +388,17 @@ void CudaDevice::attend(const Batch& batch, const float* queries, const Stored* 
   const std::int64_t rows = std::max<std::int64_t>(1, n_tokens * n_head);
   const std::int64_t splits = std::clamp<std::int64_t>(
       std::min(divide_up<std::int64_t>(2 * multiprocessors_, rows), capacity / 64), 1, kMaxSplits);
-  float* partial = nullptr;
-  float2* states = nullptr;
+  Splits parts{};
   if (splits > 1) {
-    partial = scratch(rows * splits * (size + 2) + 1);
+    parts.sums = scratch(rows * splits * (size + 2) + 1);
     // After an even number of floats, so that pairs of them are aligned.
-    states = reinterpret_cast<float2*>(partial + divide_up<std::int64_t>(rows * splits * size, 2) * 2);
+    parts.states =
+        reinterpret_cast<float2*>(parts.sums + divide_up<std::int64_t>(rows * splits * size, 2) * 2);
+    parts.done = zeros(rows);
   }
   launch("attention was started", stream(), dim3(blocks(n_tokens), grid_heads, blocks(splits)), kSplitThreads,
          split_shared_bytes(size, vector),
-         vector == kVector ? attend_split<kVector, Stored> : attend_split<1, Stored>, heads, out, partial,
-         states);
-  if (splits > 1) {
-    launch("attention was combined", stream(), dim3(blocks(n_tokens), grid_heads), kSplitThreads, 0,
-           combine_splits, partial, states, static_cast<int>(splits), size, out);
-  }
+         vector == kVector ? attend_split<kVector, Stored> : attend_split<1, Stored>, heads, out, parts);
 }
 
 void CudaDevice::attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,

@@ -148,4 +148,13 @@ float* CudaDevice::grown(Tensor& memory, std::int64_t floats) {
   return memory.data<float>();
 }
 
+unsigned* CudaDevice::zeros(std::int64_t count) {
+  if (zeros_.size() < count) {
+    zeros_ = Tensor();
+    zeros_ = allocate(DType::kInt32, {count});
+    check(cudaMemsetAsync(zeros_.data<void>(), 0, zeros_.bytes(), stream()), "memory was set to 0");
+  }
+  return zeros_.data<unsigned>();
+}
+
 }  // namespace staircase

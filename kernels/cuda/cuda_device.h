@@ -111,6 +111,8 @@ class CudaDevice final : public Device {
   /// Memory for intermediate results of an operation, kept from call to call.
   float* scratch(std::int64_t floats) { return grown(scratch_, floats); }
   float* grown(Tensor& memory, std::int64_t floats);
+  /// Counters that begin with 0, and that every operation leaves so.
+  unsigned* zeros(std::int64_t count);
 
   std::string description_;
   int multiprocessors_ = 0;
@@ -119,6 +121,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream> stream_;
   std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, DestroyCublas> cublas_;
   Tensor scratch_;
+  Tensor zeros_;
   Tensor normed_;     // the rows that a product multiplies, where their norm is not part of it
   Tensor narrowed_;   // the rows that cuBLAS multiplies, in the type of the weights
   Tensor workspace_;  // of cuBLAS

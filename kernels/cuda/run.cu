@@ -56,6 +56,7 @@ void CudaDevice::run(const std::function<void()>& work) {
   list_.emplace();
   work();
   list_->add(scratch_);
+  list_->add(zeros_);
   list_->add(normed_);
   list_->add(narrowed_);
   cuda::OperationList list = *std::exchange(list_, std::nullopt);

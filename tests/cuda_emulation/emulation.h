@@ -447,3 +447,13 @@ __attribute__((no_sanitize("thread"))) T atomicAdd(T* address, T value) {
   *address = before + value;
   return before;
 }
+
+/// The next number, or 0 after `last`.
+__attribute__((no_sanitize("thread"))) inline unsigned atomicInc(unsigned* address, unsigned last) {
+  const unsigned before = *address;
+  *address = before >= last ? 0 : before + 1;
+  return before;
+}
+
+/// Between two waiting points a thread runs alone, so all that came before can be seen.
+inline void __threadfence() {}

@@ -95,6 +95,14 @@ TEST_CASE("attention keeps sequences of different lengths and starts in one batc
   Attention({{0, 16}, {0, 17}, {0, 15}}, 3, 32).check(1e-6);
 }
 
+TEST_CASE("attention of a few queries agrees with its formula when the cache is long") {
+  // On a GPU several blocks share the keys of a query; those of a short sequence have none to read.
+  for (const int start : {127, 500, 959}) {
+    for (const int count : {1, 2, 5}) Attention({{start, count}}, 1, 16).check(1e-6);
+    Attention({{start, 1}, {0, 1}, {3, 2}}, 3, 8).check(1e-6);
+  }
+}
+
 TEST_CASE("a sequence without new tokens changes nothing in a batch") {
   Attention({{3, 0}, {0, 17}, {5, 0}, {2, 3}, {0, 0}}, 3, 8).check(1e-6);
 }

@@ -135,7 +135,7 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   std::snprintf(properties->name, sizeof properties->name, "emulated GPU");
   properties->major = cuda_emulation::settings.capability / 10;
   properties->minor = cuda_emulation::settings.capability % 10;
-  properties->multiProcessorCount = 3;
+  properties->multiProcessorCount = 13;
   properties->totalGlobalMem = cuda_emulation::settings.memory;
   properties->sharedMemPerBlock = 48 << 10;
   properties->sharedMemPerBlockOptin = cuda_emulation::kLargestDynamicShared;
@@ -308,6 +308,8 @@ inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cud
   return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
 }
 inline cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t) {
+  if (const cudaError_t status = cuda_emulation::status_outside_of_graphs(); status != cudaSuccess)
+    return status;
   if (bytes > 0) std::memset(memory, value, bytes);
   return cudaSuccess;
 }
