@@ -77,16 +77,15 @@ class Gpt2 {
   };
   /// Memory for intermediate results, kept from call to call; it grows to the largest batch seen.
   struct Memory {
-    Tensor tokens, offsets, starts, wanted;
-    Tensor x, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed, logits;
-    std::vector<float> host_logits;
+    Tensor numbers;
+    Tensor x, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed, logits, host_logits;
   };
 
   Gpt2() = default;
 
   std::span<float> forward(std::span<const std::span<const int>> sequences, int count, KvCache* cache);
   /// From tokens to logits, on the device alone. `longest` is the number of new tokens of the longest
-  /// sequence, `wanted_rows` the tokens behind which logits [n_wanted, vocab_size] are asked for; empty: all.
+  /// sequence, `wanted_rows` the tokens behind which logits [n_wanted, vocab_size] are asked for.
   void compute(const Batch& batch, std::int64_t longest, const Tensor& wanted_rows, KvCache* cache,
                Tensor& logits);
   Tensor matrix(Tensor& memory, std::int64_t rows, std::int64_t columns) const;

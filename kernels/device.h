@@ -82,6 +82,9 @@ class Device {
   /// GPU std::runtime_error with the sizes.
   virtual Tensor allocate(DType dtype, std::vector<std::int64_t> shape) = 0;
 
+  /// The same on the host, in memory that copy_to_host fills fastest.
+  virtual Tensor allocate_on_host(DType dtype, std::vector<std::int64_t> shape) = 0;
+
   /// Copies all of `source` to the start of `destination`.
   virtual void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) = 0;
 

@@ -124,6 +124,15 @@ Tensor CudaDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
   return Tensor(dtype, std::move(shape), std::shared_ptr<void>(memory, [](void* m) { cudaFree(m); }));
 }
 
+Tensor CudaDevice::allocate_on_host(DType dtype, std::vector<std::int64_t> shape) {
+  std::size_t bytes = size_of(dtype);
+  for (const std::int64_t dim : shape) bytes *= static_cast<std::size_t>(dim);
+  // Page-locked: the GPU writes to it itself, where other memory is filled by the host from a buffer.
+  void* memory = nullptr;
+  check(cudaMallocHost(&memory, std::max<std::size_t>(bytes, 1)), "memory of the host was asked for");
+  return Tensor(dtype, std::move(shape), std::shared_ptr<void>(memory, [](void* m) { cudaFreeHost(m); }));
+}
+
 void CudaDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& destination) {
   check_not_running();
   check(cudaMemcpyAsync(destination.data<void>(), source.data(), source.size_bytes(), cudaMemcpyHostToDevice,
