@@ -27,15 +27,18 @@ float normal(std::uint64_t place) {
   const std::uint64_t bits = random_bits(place);
   std::int64_t sum = 0;
   for (int i = 0; i < 4; ++i) sum += static_cast<std::int64_t>(bits >> (16 * i) & 0xffff);
-  constexpr float kDeviation = 37837.2f;  // of that sum: 2^16 · sqrt(4 / 12)
-  return static_cast<float>(2 * sum - 4 * 0xffff) / (2.0f * kDeviation);
+  constexpr float kDeviationOfSum = 37837.2f;  // 2^16 · sqrt(4 / 12)
+  return static_cast<float>(2 * sum - 4 * 0xffff) / (2.0f * kDeviationOfSum);
 }
+
+// The deviation that GPT-2 begins its training with (Radford et al. 2019, released code), and a tenth of it.
+constexpr float kDeviation = 0.02f, kDamped = 0.002f;
 
 struct Entry {
   std::string name;
   std::vector<std::int64_t> shape;
   float mean = 0.0f;
-  float deviation = 0.02f;
+  float deviation = kDeviation;
 };
 
 /// What blocks from `damped_from` on add to the residual stream is damped. The blocks come last, so that a
@@ -49,14 +52,14 @@ std::vector<Entry> entries(const Gpt2Config& config, int damped_from) {
     list.push_back({name + ".bias", {n_embd}});
   };
   const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out,
-                          float deviation = 0.02f) {
+                          float deviation = kDeviation) {
     list.push_back({name + ".weight", {in, out}, 0.0f, deviation});
     list.push_back({name + ".bias", {out}, 0.0f, deviation});
   };
   layer_norm("ln_f");
   for (int l = 0; l < config.n_layer; ++l) {
     const std::string block = fmt::format("h.{}.", l);
-    const float added = l < damped_from ? 0.02f : 0.002f;
+    const float added = l < damped_from ? kDeviation : kDamped;
     layer_norm(block + "ln_1");
     linear(block + "attn.c_attn", n_embd, 3 * n_embd);
     linear(block + "attn.c_proj", n_embd, n_embd, added);

@@ -199,6 +199,7 @@ class Errors(unittest.TestCase):
         self.check(2, "--batch is for measuring a model", tool, "--batch", "2", "--products")
         self.check(2, "--pair goes with --shape", tool, "--pair")
         self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--peers")
+        self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--batch", "2")
         self.check(2, "there is no folder", tool, "--json", "/nonexistent/out.json")
         self.assertIn("--peers", run(tool, "--help").stdout)
 
