@@ -1,4 +1,4 @@
-// linear and query_key_value: out = epilogue(x W + b).
+// linear and query_key_value: out = epilogue(norm(x) W + b).
 //
 // x [rows, in], W in panels [out / 64, in, 64], out [rows, out]. 2 · rows · in · out operations; the weights
 // are read once, 4 or 2 bytes each, and x, which is small, stays in the cache. So one row is limited by the
