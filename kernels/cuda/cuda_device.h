@@ -98,16 +98,16 @@ class CudaDevice final : public Device {
   void attend(const Batch& batch, const float* queries, const Stored* keys, const Stored* values,
               const std::vector<std::int64_t>& shape, float* out);
 
-  /// norm(x) in memory of the device, or x itself where there is no norm.
-  Tensor normalized(const Tensor& x, const LayerNorm& norm);
+  /// norm(x) [rows, in] in that type, in memory of the device; x itself where nothing is to be done.
+  Tensor as_factor(const Tensor& x, const LayerNorm& norm, DType dtype);
 
   /// store(row, column, norm(x) W) for a few rows.
   template <typename Store>
   void few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Store& store);
 
-  /// out = x Wᵀ + keep · out through cuBLAS. x [rows, in], weight [out_features, in], out [rows,
+  /// out = norm(x) Wᵀ + keep · out through cuBLAS. x [rows, in], weight [out_features, in], out [rows,
   /// out_features].
-  void product(const Tensor& x, const Weight& weight, float keep, float* out);
+  void product(const Tensor& x, const LayerNorm& norm, const Weight& weight, float keep, float* out);
 
   /// Memory for intermediate results of an operation, kept from call to call.
   float* scratch(std::int64_t floats) { return grown(scratch_, floats); }
@@ -123,8 +123,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, DestroyCublas> cublas_;
   Tensor scratch_;
   Tensor zeros_;
-  Tensor normed_;     // the rows that a product multiplies, where their norm is not part of it
-  Tensor narrowed_;   // the rows that cuBLAS multiplies, in the type of the weights
+  Tensor factor_;     // the rows that a product multiplies, normalized or in the type of the weights
   Tensor workspace_;  // of cuBLAS
   bool running_ = false;
   std::optional<cuda::OperationList> list_;  // what the work asks for, while run() lists it

@@ -217,34 +217,37 @@ void launch_finish(const float* products, std::int64_t rows, std::int64_t width,
 
 }  // namespace cuda
 
-void CudaDevice::product(const Tensor& x, const Weight& weight, float keep, float* out) {
-  const std::int64_t rows = x.dim(0);
-  const int in = static_cast<int>(weight.in_features), columns = static_cast<int>(weight.out_features);
-  const float one = 1.0f;
-  cudaDataType_t type = CUDA_R_32F;
-  const void* left = x.data<void>();
-  if (weight.packed.dtype() != DType::kFloat32) {
-    type = weight.packed.dtype() == DType::kFloat16 ? CUDA_R_16F : CUDA_R_16BF;
-    float* const memory = grown(narrowed_, cuda::divide_up<std::int64_t>(rows * in, 2));
-    cuda::with_type(weight.packed.dtype(), memory, [&](auto* narrowed) {
-      cuda::launch_convert(x.data<const float>(), rows * in, narrowed, stream());
-    });
-    left = memory;
-  }
-  // cuBLAS counts its matrices by columns, so what it sees are the transposes: outᵀ = W xᵀ, with W given as
-  // its transpose.
-  cuda::check(cublasGemmEx(cublas_.get(), CUBLAS_OP_T, CUBLAS_OP_N, columns, static_cast<int>(rows), in, &one,
-                           weight.packed.data<void>(), type, in, left, type, in, &keep, out, CUDA_R_32F,
-                           columns, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-              "cuBLAS multiplied matrices");
+Tensor CudaDevice::as_factor(const Tensor& x, const LayerNorm& norm, DType dtype) {
+  const bool has_norm = norm.weight.size() > 0;
+  if (!has_norm && dtype == DType::kFloat32) return x;
+  const std::int64_t bytes = x.size() * static_cast<std::int64_t>(size_of(dtype));
+  float* const memory = grown(factor_, cuda::divide_up<std::int64_t>(bytes, sizeof(float)));
+  cuda::with_type(dtype, memory, [&](auto* factor) {
+    if (has_norm) {
+      cuda::launch_normalize(x, norm, factor, stream());
+    } else {
+      cuda::launch_convert(x.data<const float>(), x.size(), factor, stream());
+    }
+  });
+  return Tensor(dtype, x.shape(), std::shared_ptr<void>(memory, [](void*) {}));  // the device owns it
 }
 
-Tensor CudaDevice::normalized(const Tensor& x, const LayerNorm& norm) {
-  if (norm.weight.size() == 0) return x;
-  grown(normed_, x.size());
-  Tensor normed = normed_.reshaped(x.shape());
-  layer_norm(x, norm, normed);
-  return normed;
+void CudaDevice::product(const Tensor& x, const LayerNorm& norm, const Weight& weight, float keep,
+                         float* out) {
+  const DType dtype = weight.packed.dtype();
+  const Tensor factor = as_factor(x, norm, dtype);
+  const auto rows = static_cast<int>(x.dim(0)), in = static_cast<int>(weight.in_features),
+             columns = static_cast<int>(weight.out_features);
+  const float one = 1.0f;
+  const cudaDataType_t type = dtype == DType::kFloat16    ? CUDA_R_16F
+                              : dtype == DType::kBFloat16 ? CUDA_R_16BF
+                                                          : CUDA_R_32F;
+  // cuBLAS counts its matrices by columns, so what it sees are the transposes: outᵀ = W xᵀ, with W given as
+  // its transpose.
+  cuda::check(cublasGemmEx(cublas_.get(), CUBLAS_OP_T, CUBLAS_OP_N, columns, rows, in, &one,
+                           weight.packed.data<void>(), type, in, factor.data<void>(), type, in, &keep, out,
+                           CUDA_R_32F, columns, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
+              "cuBLAS multiplied matrices");
 }
 
 template <typename Store>
@@ -252,7 +255,7 @@ void CudaDevice::few_rows(const Tensor& x, const LayerNorm& norm, const Weight& 
   if (norm.weight.size() > 0 && cuda::normalizes(x, weight)) {
     cuda::few_rows<true>(x, norm, weight, store, stream());
   } else {
-    cuda::few_rows<false>(normalized(x, norm), {}, weight, store, stream());
+    cuda::few_rows<false>(as_factor(x, norm, DType::kFloat32), {}, weight, store, stream());
   }
 }
 
@@ -267,7 +270,7 @@ void CudaDevice::linear(const Tensor& x, const LayerNorm& norm, const Weight& we
     return;
   }
   // cuBLAS itself adds to what is there.
-  product(normalized(x, norm), weight, epilogue == Epilogue::kAdd ? 1.0f : 0.0f, out.data<float>());
+  product(x, norm, weight, epilogue == Epilogue::kAdd ? 1.0f : 0.0f, out.data<float>());
   if (epilogue == Epilogue::kAdd) store.epilogue = Epilogue::kStore;
   if (store.epilogue == Epilogue::kStore && store.bias == nullptr) return;
   cuda::launch_finish(out.data<float>(), rows, width, store, stream());
@@ -293,7 +296,7 @@ void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const Laye
     return;
   }
   float* const products = scratch(rows * 3 * width);
-  product(normalized(x, norm), weight, 0.0f, products);
+  product(x, norm, weight, 0.0f, products);
   cuda::launch_finish(products, rows, 3 * width, store, stream());
 }
 
