@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "kernels/cuda/operation_list.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"
 #include "tests/kernels/kernel_test.h"
 
@@ -62,6 +63,40 @@ struct Layer {
     return download(device, out);
   }
 };
+
+TEST_CASE("a list of operations tells apart whatever their kernels can tell apart") {
+  const auto list_of = [](const auto& argument) {
+    cuda::OperationList list;
+    list.add(argument);
+    return list;
+  };
+  const std::unique_ptr<Device> device = make_cuda_device();
+  const Tensor a = device->allocate(DType::kFloat32, {6}), b = device->allocate(DType::kFloat32, {6});
+  CHECK(list_of(a) == list_of(a.rows(0, 6)));
+  for (const Tensor& other : {b, a.rows(1, 5), a.reshaped({2, 3}), a.reshaped({3, 2}), Tensor(),
+                              Tensor(DType::kInt32, {6}, {a.data<void>(), [](void*) {}})}) {
+    CHECK(list_of(a) != list_of(other));
+  }
+  const Weight weight{a, 2, 3};
+  CHECK(list_of(weight) == list_of(Weight{a, 2, 3}));
+  for (const Weight& other : {Weight{b, 2, 3}, Weight{a, 3, 3}, Weight{a, 2, 2}}) {
+    CHECK(list_of(weight) != list_of(other));
+  }
+  const LayerNorm norm{a, a, 1e-5f};
+  CHECK(list_of(norm) == list_of(LayerNorm{a, a, 1e-5f}));
+  for (const LayerNorm& other : {LayerNorm{b, a, 1e-5f}, LayerNorm{a, b, 1e-5f}, LayerNorm{a, a, 1e-6f}}) {
+    CHECK(list_of(norm) != list_of(other));
+  }
+  const Batch batch{a, a, a};
+  CHECK(list_of(batch) == list_of(Batch{a, a, a}));
+  for (const Batch& other : {Batch{b, a, a}, Batch{a, b, a}, Batch{a, a, b}}) {
+    CHECK(list_of(batch) != list_of(other));
+  }
+  CHECK(list_of(KeysValues{a, a}) == list_of(KeysValues{a, a}));
+  for (const KeysValues& other : {KeysValues{b, a}, KeysValues{a, b}}) {
+    CHECK(list_of(KeysValues{a, a}) != list_of(other));
+  }
+}
 
 TEST_CASE("work that comes again is done as a graph, with what the tensors hold then") {
   on_new_devices([](Device& device) {
