@@ -229,7 +229,7 @@ void Gpt2::compute(const Batch& batch, std::int64_t longest, const Tensor& wante
     linear(attended, {}, block.attention_output, Epilogue::kAdd, x);
     linear(x, block.ln_2, block.mlp_input, Epilogue::kGelu, hidden);
     linear(hidden, {}, block.mlp_output, Epilogue::kAdd, x);
-    show(fmt::format("block.{}", l), x);
+    if (observer_) show(fmt::format("block.{}", l), x);
   }
   Tensor normed = matrix(memory_.normed, n_wanted, n_embd);
   device.layer_norm(x, ln_f_, normed);

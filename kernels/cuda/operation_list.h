@@ -14,6 +14,9 @@ namespace staircase::cuda {
 /// Where each tensor lies, its type and its shape; not what is in it. Numbers stand for everything.
 class OperationList {
  public:
+  /// With room for a model of some dozen blocks: the GPU rests while a list is made.
+  OperationList() { numbers_.reserve(4096); }
+
   void add(const Tensor& tensor) {
     add(reinterpret_cast<std::uintptr_t>(tensor.data<void>()));
     add(tensor.dtype());
