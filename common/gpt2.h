@@ -77,7 +77,7 @@ class Gpt2 {
   };
   /// Memory for intermediate results, kept from call to call; it grows to the largest batch seen.
   struct Memory {
-    Tensor numbers;
+    Tensor numbers;  // tokens, offsets, starts and wanted rows, one behind the other
     Tensor x, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed, logits, host_logits;
   };
 

@@ -147,6 +147,17 @@ class Device {
   /// out[r] = the index of the largest of x[r], the lowest one among equals. x [rows, width], out [rows]
   /// int32.
   virtual void argmax(const Tensor& x, Tensor& out) = 0;
+
+ protected:
+  /// Memory for intermediate results of an operation, kept from call to call. What was in it is lost when it
+  /// grows.
+  float* grown(Tensor& memory, std::int64_t floats) {
+    if (memory.size() < floats) {
+      memory = Tensor();
+      memory = allocate(DType::kFloat32, {floats});
+    }
+    return memory.data<float>();
+  }
 };
 
 /// The index of the largest value on the host, the lowest one among equals. `values` must not be empty or

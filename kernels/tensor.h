@@ -24,6 +24,13 @@ constexpr std::size_t size_of(DType dtype) {
   return dtype == DType::kFloat16 || dtype == DType::kBFloat16 ? 2 : 4;
 }
 
+/// The memory of a tensor of that shape.
+inline std::size_t bytes_of(DType dtype, const std::vector<std::int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), size_of(dtype), [](std::size_t bytes, std::int64_t dim) {
+    return bytes * static_cast<std::size_t>(dim);
+  });
+}
+
 /// A handle: copies and views share the memory, which goes back to its device with the last of them.
 class Tensor {
  public:

@@ -33,8 +33,7 @@ std::string CpuDevice::description() const {
 }
 
 Tensor CpuDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
-  std::size_t bytes = size_of(dtype);
-  for (const std::int64_t dim : shape) bytes *= static_cast<std::size_t>(dim);
+  std::size_t bytes = bytes_of(dtype, shape);
   // Big tensors in huge pages: a product reads its weights once from end to end, and looking up 4 KiB pages
   // would cost it a good part of the memory bandwidth.
   constexpr std::size_t kHugePage = std::size_t{2} << 20, kCacheLine = 64;
@@ -54,14 +53,6 @@ void CpuDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& des
 
 void CpuDevice::copy_to_host(const Tensor& source, std::span<float> destination) {
   std::copy_n(source.data<float>(), destination.size(), destination.begin());
-}
-
-float* CpuDevice::grown(Tensor& memory, std::int64_t floats) {
-  if (memory.size() < floats) {
-    memory = Tensor();
-    memory = allocate(DType::kFloat32, {floats});
-  }
-  return memory.data<float>();
 }
 
 }  // namespace staircase

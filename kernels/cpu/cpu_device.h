@@ -73,9 +73,7 @@ class CpuDevice final : public Device {
   void argmax(const Tensor& x, Tensor& out) override;
 
  private:
-  /// Memory for intermediate results of an operation, kept from call to call.
   float* scratch(std::int64_t floats) { return grown(scratch_, floats); }
-  float* grown(Tensor& memory, std::int64_t floats);
 
   /// norm(x) [rows, in] as products with that weight take it: rounded to bfloat16 if the weights are
   /// bfloat16. It lies in memory of the device, or is x itself where nothing is to be done.

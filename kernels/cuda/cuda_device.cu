@@ -108,8 +108,7 @@ CudaDevice::CudaDevice() {
 }
 
 Tensor CudaDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
-  std::size_t bytes = size_of(dtype);
-  for (const std::int64_t dim : shape) bytes *= static_cast<std::size_t>(dim);
+  const std::size_t bytes = bytes_of(dtype, shape);
   void* memory = nullptr;
   const cudaError_t status = cudaMalloc(&memory, std::max<std::size_t>(bytes, 1));
   if (status == cudaErrorMemoryAllocation) {
@@ -125,8 +124,7 @@ Tensor CudaDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
 }
 
 Tensor CudaDevice::allocate_on_host(DType dtype, std::vector<std::int64_t> shape) {
-  std::size_t bytes = size_of(dtype);
-  for (const std::int64_t dim : shape) bytes *= static_cast<std::size_t>(dim);
+  const std::size_t bytes = bytes_of(dtype, shape);
   // Page-locked: the GPU writes to it itself, where other memory is filled by the host from a buffer.
   void* memory = nullptr;
   check(cudaMallocHost(&memory, std::max<std::size_t>(bytes, 1)), "memory of the host was asked for");
@@ -147,14 +145,6 @@ void CudaDevice::copy_to_host(const Tensor& source, std::span<float> destination
         "results were copied from it");
   // Kernels run behind the host's back: whatever went wrong in them is known here at the latest.
   check(cudaStreamSynchronize(stream()), "it computed");
-}
-
-float* CudaDevice::grown(Tensor& memory, std::int64_t floats) {
-  if (memory.size() < floats) {
-    memory = Tensor();
-    memory = allocate(DType::kFloat32, {floats});
-  }
-  return memory.data<float>();
 }
 
 unsigned* CudaDevice::zeros(std::int64_t count) {

@@ -109,9 +109,7 @@ class CudaDevice final : public Device {
   /// out_features].
   void product(const Tensor& x, const LayerNorm& norm, const Weight& weight, float keep, float* out);
 
-  /// Memory for intermediate results of an operation, kept from call to call.
   float* scratch(std::int64_t floats) { return grown(scratch_, floats); }
-  float* grown(Tensor& memory, std::int64_t floats);
   /// Counters that begin with 0, and that every operation leaves so.
   unsigned* zeros(std::int64_t count);
 

@@ -17,7 +17,7 @@
 
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/normalize.cuh"
+#include "kernels/cuda/layer_norm.cuh"
 
 namespace staircase {
 namespace cuda {

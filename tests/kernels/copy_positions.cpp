@@ -37,7 +37,7 @@ Values copied(Cache from, std::size_t from_first, std::size_t count, Cache to, s
 }
 
 TEST_CASE("copy_positions copies from one cache to another of any size, and nothing else") {
-  for (const DType dtype : kCacheTypes) {
+  for (const DType dtype : kTypes) {
     for (const std::size_t head_size : {1u, 5u, 8u, 64u}) {
       const Cache from = some_cache(2, 3, 41, head_size, 1, dtype),
                   to = some_cache(2, 3, 50, head_size, 2, dtype);
@@ -57,7 +57,7 @@ TEST_CASE("copy_positions copies from one cache to another of any size, and noth
 }
 
 TEST_CASE("copy_positions moves entries inside a cache towards its start, however far") {
-  for (const DType dtype : kCacheTypes) {
+  for (const DType dtype : kTypes) {
     for (const std::size_t head_size : {3u, 64u}) {
       const Cache cache = some_cache(2, 5, 97, head_size, 3, dtype);
       for (const std::size_t distance : {0u, 1u, 2u, 50u, 96u}) {

@@ -105,6 +105,10 @@ inline bool has_one_kernel(const Device& device) {
   return device.description().starts_with("CPU");
 }
 
+inline Shape shape_of(std::size_t rows, std::size_t columns) {
+  return {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns)};
+}
+
 inline std::size_t element_count(const Shape& shape) {
   return static_cast<std::size_t>(
       std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>()));
@@ -210,12 +214,13 @@ inline Values download_any(Device& device, const Tensor& tensor) {
   return values;
 }
 
-constexpr DType kCacheTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
-inline Weight upload_weight(Device& device, const Values& values, std::size_t in, std::size_t out) {
+inline Weight upload_weight(Device& device, const Values& values, std::size_t rows, std::size_t columns,
+                            DType dtype = DType::kFloat32, WeightOrder order = WeightOrder::kInputFirst) {
   return device.load_weight(
-      {values.data(), DType::kFloat32, static_cast<std::int64_t>(in), static_cast<std::int64_t>(out)},
-      WeightOrder::kInputFirst, DType::kFloat32);
+      {values.data(), DType::kFloat32, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns)},
+      order, dtype);
 }
 
 inline Batch make_batch(Device& device, const std::vector<Sequence>& sequences,

@@ -22,10 +22,10 @@ struct Linear {
          before = random_values(rows * out, 4);
 
   Values run(Device& device, Epilogue epilogue, bool with_bias = true) const {
-    const Tensor device_x = upload(device, shape(rows, in), x);
+    const Tensor device_x = upload(device, shape_of(rows, in), x);
     const Weight weight = upload_weight(device, w, in, out);
-    Tensor result = epilogue == Epilogue::kAdd ? upload(device, shape(rows, out), before)
-                                               : result_tensor(device, shape(rows, out));
+    Tensor result = epilogue == Epilogue::kAdd ? upload(device, shape_of(rows, out), before)
+                                               : result_tensor(device, shape_of(rows, out));
     const Tensor device_bias = with_bias ? upload(device, {static_cast<std::int64_t>(out)}, bias) : Tensor();
     device.linear(device_x, {}, weight, device_bias, epilogue, result);
     return download(device, result);
@@ -33,10 +33,6 @@ struct Linear {
 
   naive::Doubles expected(Epilogue epilogue, bool with_bias = true) const {
     return naive::linear(x, w, with_bias ? bias : Values(), rows, in, out, epilogue, before);
-  }
-
-  static Shape shape(std::size_t rows, std::size_t columns) {
-    return {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns)};
   }
 };
 

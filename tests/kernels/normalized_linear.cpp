@@ -13,7 +13,6 @@ namespace staircase {
 namespace {
 
 constexpr float kEpsilon = 1e-5f;
-constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
 /// From that many rows on, a product may round what it multiplies; with bfloat16 it always may.
 constexpr std::size_t kManyRows = 9;
@@ -35,26 +34,19 @@ struct Inputs {
     return naive::linear(Values(normed.begin(), normed.end()), rounded(w, dtype), bias, rows, in, out);
   }
 
-  Tensor device_x(Device& device) const {
-    return upload(device, {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(in)}, x);
-  }
+  Tensor device_x(Device& device) const { return upload(device, shape_of(rows, in), x); }
   LayerNorm norm(Device& device) const {
     const Shape shape{static_cast<std::int64_t>(in)};
     return {upload(device, shape, norm_weight), upload(device, shape, norm_bias), kEpsilon};
   }
-  Weight weight(Device& device, DType dtype) const {
-    return device.load_weight(
-        {w.data(), DType::kFloat32, static_cast<std::int64_t>(in), static_cast<std::int64_t>(out)},
-        WeightOrder::kInputFirst, dtype);
-  }
+  Weight weight(Device& device, DType dtype) const { return upload_weight(device, w, in, out, dtype); }
   Tensor device_bias(Device& device) const { return upload(device, {static_cast<std::int64_t>(out)}, bias); }
 };
 
 void check_linear(const Inputs& inputs, DType dtype) {
   const auto want = inputs.product(dtype);
   on_every_device([&](Device& device) {
-    Tensor result = result_tensor(
-        device, {static_cast<std::int64_t>(inputs.rows), static_cast<std::int64_t>(inputs.out)});
+    Tensor result = result_tensor(device, shape_of(inputs.rows, inputs.out));
     const Tensor x = inputs.device_x(device);
     device.linear(x, inputs.norm(device), inputs.weight(device, dtype), inputs.device_bias(device),
                   Epilogue::kStore, result);
@@ -100,8 +92,7 @@ TEST_CASE("query_key_value normalizes the rows that it multiplies") {
                           static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(width / n_head)};
         KeysValues keys_values{upload(device, cache, Values(want.keys.size(), kCanary)),
                                upload(device, cache, Values(want.keys.size(), kCanary))};
-        Tensor got =
-            result_tensor(device, {static_cast<std::int64_t>(n_tokens), static_cast<std::int64_t>(width)});
+        Tensor got = result_tensor(device, shape_of(n_tokens, width));
         device.query_key_value(make_batch(device, sequences), inputs.device_x(device), inputs.norm(device),
                                inputs.weight(device, dtype), inputs.device_bias(device), got, keys_values);
         INFO(to_string(sequences));

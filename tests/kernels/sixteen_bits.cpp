@@ -11,7 +11,6 @@
 namespace staircase {
 namespace {
 
-constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 constexpr DType kHalves[] = {DType::kFloat16, DType::kBFloat16};
 
 /// From that many rows on, a product may round x; with bfloat16 it always may.
@@ -23,17 +22,6 @@ double tolerance(std::size_t rows, std::size_t in, DType dtype) {
          (rows < kManyRows && dtype != DType::kBFloat16 ? 0.0 : rounding_error(dtype) * root);
 }
 
-Shape shape_of(std::size_t rows, std::size_t columns) {
-  return {static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns)};
-}
-
-Weight load_as(DType dtype, Device& device, const Values& values, std::size_t rows, std::size_t columns,
-               WeightOrder order = WeightOrder::kInputFirst) {
-  return device.load_weight(
-      {values.data(), DType::kFloat32, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns)},
-      order, dtype);
-}
-
 void check_product(std::size_t rows, std::size_t in, std::size_t out, Epilogue epilogue, DType dtype) {
   const Values x = random_values(rows * in, 1), w = random_values(in * out, 2), bias = random_values(out, 3),
                before = random_values(rows * out, 4);
@@ -41,7 +29,7 @@ void check_product(std::size_t rows, std::size_t in, std::size_t out, Epilogue e
   on_every_device([&](Device& device) {
     Tensor result = epilogue == Epilogue::kAdd ? upload(device, shape_of(rows, out), before)
                                                : result_tensor(device, shape_of(rows, out));
-    device.linear(upload(device, shape_of(rows, in), x), {}, load_as(dtype, device, w, in, out),
+    device.linear(upload(device, shape_of(rows, in), x), {}, upload_weight(device, w, in, out, dtype),
                   upload(device, {static_cast<std::int64_t>(out)}, bias), epilogue, result);
     CAPTURE(rows);
     CAPTURE(in);
@@ -101,7 +89,7 @@ TEST_CASE("load_weight rounds every number to the nearest, of two equally near t
         for (std::size_t i = 0; i < want.size(); ++i) want[i % 256 * 256 + i / 256] = turned[i];
       }
       on_every_device([&](Device& device) {
-        const Weight weight = load_as(dtype, device, values, 256, 256, order);
+        const Weight weight = upload_weight(device, values, 256, 256, dtype, order);
         CHECK(weight.packed.dtype() == dtype);
         // An embedding with positions of minus zero shows the rows as they are.
         Tensor out = result_tensor(device, {size, size});
@@ -132,7 +120,7 @@ TEST_CASE("query_key_value rounds keys and values to the nearest even, to the bi
                                upload_as(dtype, device, cache, Values(width, kNaN))};
         Tensor out = result_tensor(device, shape_of(1, width));
         device.query_key_value(make_batch(device, {{0, 1}}), upload(device, {1, 1}, {1.0f}), {},
-                               load_as(DType::kFloat32, device, part, 1, 3 * width),
+                               upload_weight(device, part, 1, 3 * width, DType::kFloat32),
                                upload(device, {static_cast<std::int64_t>(3 * width)}, Values(3 * width)), out,
                                keys_values);
         INFO(to_string(dtype));
@@ -166,7 +154,7 @@ TEST_CASE("query_key_value puts each part in its place in every pair of dtypes")
                                  upload_as(dtype, device, cache, Values(want.keys.size(), kCanary))};
           Tensor got = result_tensor(device, shape_of(n_tokens, width));
           device.query_key_value(make_batch(device, sequences), upload(device, shape_of(n_tokens, width), x),
-                                 {}, load_as(weights, device, w, width, 3 * width),
+                                 {}, upload_weight(device, w, width, 3 * width, weights),
                                  upload(device, {static_cast<std::int64_t>(3 * width)}, bias), got,
                                  keys_values);
           INFO(to_string(sequences));
