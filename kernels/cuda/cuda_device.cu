@@ -43,6 +43,7 @@ __global__ void probe() {}
 struct Gpu {
   cudaDeviceProp properties{};
   bool overlaps = false;  ///< a kernel may begin before the one before it has ended
+  bool has_tensor_cores = false;
 };
 
 /// Selects the first GPU, or throws a sentence that says why there is none to use.
@@ -78,6 +79,7 @@ Gpu select_gpu() {
   // What the kernels were compiled for decides whether they can wait for each other, and the driver whether
   // a graph keeps it: from 12.3 on.
   gpu.overlaps = attributes.ptxVersion >= 90 && driver >= 12030;
+  gpu.has_tensor_cores = attributes.ptxVersion >= 80;
   return gpu;
 }
 
@@ -91,6 +93,7 @@ CudaDevice::CudaDevice() {
   const Gpu gpu = select_gpu();
   const cudaDeviceProp& properties = gpu.properties;
   overlaps_ = gpu.overlaps;
+  has_tensor_cores_ = gpu.has_tensor_cores;
   description_ = std::string(properties.name) + ", " + size_in_words(properties.totalGlobalMem);
   multiprocessors_ = properties.multiProcessorCount;
   has_bfloat16_ = properties.major >= 8;

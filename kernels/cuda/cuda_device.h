@@ -95,8 +95,7 @@ class CudaDevice final : public Device {
 
   /// `attention`, with the C++ type that keys and values are stored in.
   template <typename Stored>
-  void attend(const Batch& batch, const float* queries, const Stored* keys, const Stored* values,
-              const std::vector<std::int64_t>& shape, float* out);
+  void attend(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, Tensor& out);
 
   /// norm(x) [rows, in] in that type, in memory of the device; x itself where nothing is to be done.
   Tensor as_factor(const Tensor& x, const LayerNorm& norm, DType dtype);
@@ -116,6 +115,7 @@ class CudaDevice final : public Device {
   std::string description_;
   int multiprocessors_ = 0;
   bool has_bfloat16_ = true;
+  bool has_tensor_cores_ = false;  // with the instructions of tensor_cores.cuh
   bool overlaps_ = false;
   std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream> stream_;
   std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, DestroyCublas> cublas_;

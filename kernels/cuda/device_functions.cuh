@@ -107,6 +107,18 @@ void with_type(DType dtype, void* data, const Use& use) {
   }
 }
 
+/// memory[place] = value, rounded to nearest even where the type is narrower. A branch that all threads take
+/// alike, once a result: cheaper than a kernel of its own for every type.
+__device__ __forceinline__ void store_as(DType dtype, void* memory, std::int64_t place, float value) {
+  if (dtype == DType::kFloat16) {
+    static_cast<__half*>(memory)[place] = narrow<__half>(value);
+  } else if (dtype == DType::kBFloat16) {
+    static_cast<__nv_bfloat16*>(memory)[place] = narrow<__nv_bfloat16>(value);
+  } else {
+    static_cast<float*>(memory)[place] = value;
+  }
+}
+
 // ── Sums ──
 
 // Lanes swap with partners at distance 16, 8, 4, 2, 1 (or from kLanes / 2 on, in groups of kLanes); then

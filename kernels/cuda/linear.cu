@@ -51,18 +51,6 @@ struct StoreRow {
   }
 };
 
-/// memory[place] = value, rounded to nearest even where the type is narrower. A branch that all threads take
-/// alike, once a result: cheaper than a kernel of its own for every type.
-__device__ __forceinline__ void store_as(DType dtype, void* memory, std::int64_t place, float value) {
-  if (dtype == DType::kFloat16) {
-    static_cast<__half*>(memory)[place] = narrow<__half>(value);
-  } else if (dtype == DType::kBFloat16) {
-    static_cast<__nv_bfloat16*>(memory)[place] = narrow<__nv_bfloat16>(value);
-  } else {
-    static_cast<float*>(memory)[place] = value;
-  }
-}
-
 /// Where `query_key_value` puts its results: a row is a token, and its columns are [q | k | v].
 struct StoreQueryKeyValue {
   const float* bias;  ///< [3 width]

@@ -5,6 +5,7 @@
 //   - a barrier that some threads of the block never reach, or that they reach at different places;
 //   - a shuffle or vote whose mask lacks the calling lane, or names a lane that has left the kernel, does not
 //     exist or never arrives; a shuffle that reads from a lane outside the mask;
+//   - memory that an asynchronous copy fills, read before the copy was waited for: it holds NaN until then;
 //   - in a kernel that may begin before the one before it has ended, a thread that never waits for that;
 //   - with race_check.h, two accesses to one byte of shared memory that nothing orders, or one to global
 //     memory before such a kernel has waited.
@@ -20,6 +21,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -62,6 +64,9 @@ constexpr std::size_t kLargestDynamicShared = 99 << 10;
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
 inline thread_local float4 dynamic_shared_memory[cuda_emulation::kLargestDynamicShared / sizeof(float4)];
 
 namespace cuda_emulation {
@@ -95,7 +100,14 @@ struct Place {
   int line = 0;
 };
 
-enum class WarpOperation { kShuffle, kVote, kSync };
+enum class WarpOperation { kShuffle, kVote, kSync, kGather };
+
+/// An asynchronous copy to shared memory that a thread has begun.
+struct Copy {
+  void* to;
+  uint4 bits;      ///< what it will write
+  unsigned group;  ///< how many groups the thread had committed before
+};
 
 struct Thread {
   enum class State { kReady, kAtBarrier, kInWarpOperation, kExited };
@@ -109,6 +121,9 @@ struct Thread {
   WarpOperation operation{};
   unsigned mask = 0, source = 0;
   std::uint64_t value = 0, result = 0;
+  std::array<std::uint64_t, 32> gathered{};  ///< the values of all lanes
+  std::vector<Copy> copies;
+  unsigned copy_groups = 0;  ///< committed
 
   unsigned lane() const { return number % kWarp; }
   unsigned warp() const { return number / kWarp; }
@@ -160,6 +175,30 @@ class Processor {
 
   /// cudaGridDependencySynchronize
   void wait_for_previous_kernel() { current_->waited = true; }
+
+  /// cp.async of 16 bytes. Until it is waited for, nobody may rely on what is there.
+  void begin_copy(void* to, uint4 bits) {
+    *static_cast<uint4*>(to) = {~0u, ~0u, ~0u, ~0u};
+    current_->copies.push_back({to, bits, current_->copy_groups});
+  }
+
+  /// cp.async.commit_group
+  void commit_copies() { ++current_->copy_groups; }
+
+  /// cp.async.wait_group: all but the `newest` groups that were committed last.
+  void wait_for_copies(unsigned newest) {
+    std::erase_if(current_->copies, [&](const Copy& copy) {
+      const bool due = copy.group + newest < current_->copy_groups;
+      if (due) *static_cast<uint4*>(copy.to) = copy.bits;
+      return due;
+    });
+  }
+
+  /// What each lane of the warp gives, for all of them.
+  const std::array<std::uint64_t, 32>& gather(std::uint64_t value, Place where) {
+    warp_operation(WarpOperation::kGather, 0xffffffffu, 0, value, where);
+    return current_->gathered;
+  }
 
   /// __syncthreads
   void barrier(Place where) {
@@ -295,6 +334,9 @@ class Processor {
     for (unsigned lane = 0; lane < kWarp; ++lane) {
       if ((last.mask >> lane & 1) == 0) continue;
       lanes[lane].result = last.operation == WarpOperation::kVote ? votes : lanes[lanes[lane].source].value;
+      if (last.operation == WarpOperation::kGather) {
+        for (unsigned other = 0; other < kWarp; ++other) lanes[lane].gathered[other] = lanes[other].value;
+      }
       lanes[lane].state = Thread::State::kReady;
     }
     warps_[last.warp()].waiting &= ~last.mask;

@@ -1,6 +1,8 @@
 // The race check: compiled with -fsanitize=thread, see race_check.h.
 #include "tests/cuda_emulation/race_check.h"
 
+#include <ptx_instructions.h>
+
 #include <vector>
 
 #include "tests/cuda_emulation/kernels.h"
@@ -61,6 +63,26 @@ TEST_CASE("inside a warp __syncwarp is enough, and dynamic shared memory is watc
   in_every_order([] {
     CHECK(race_of(exchange_in_warp<true>, 64, 256) == "");
     CHECK(contains(race_of(exchange_in_warp<false>, 64, 256), "shared memory that another thread"));
+  });
+}
+
+template <bool kBarrier>
+__global__ void copy_over_what_is_read(int* memory) {
+  int* const shared = reinterpret_cast<int*>(dynamic_shared_memory);
+  shared[threadIdx.x] = 1;
+  __syncthreads();
+  memory[threadIdx.x] = shared[threadIdx.x ^ 32];
+  if (kBarrier) __syncthreads();
+  if (threadIdx.x % 4 == 0) cp_async_16(shared + threadIdx.x, memory + 64 + threadIdx.x);
+  cp_async_commit_group();
+  __syncthreads();
+  cp_async_wait_group<0>();
+}
+
+TEST_CASE("an asynchronous copy over what another thread reads needs a barrier before it begins") {
+  in_every_order([] {
+    CHECK(race_of(copy_over_what_is_read<true>, 64, 256) == "");
+    CHECK(contains(race_of(copy_over_what_is_read<false>, 64, 256), "shared memory that another thread"));
   });
 }
 

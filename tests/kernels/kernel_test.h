@@ -215,6 +215,7 @@ inline Values download_any(Device& device, const Tensor& tensor) {
 }
 
 constexpr DType kTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+constexpr DType kHalves[] = {DType::kFloat16, DType::kBFloat16};
 
 inline Weight upload_weight(Device& device, const Values& values, std::size_t rows, std::size_t columns,
                             DType dtype = DType::kFloat32, WeightOrder order = WeightOrder::kInputFirst) {

@@ -11,8 +11,6 @@
 namespace staircase {
 namespace {
 
-constexpr DType kHalves[] = {DType::kFloat16, DType::kBFloat16};
-
 /// From that many rows on, a product may round x; with bfloat16 it always may.
 constexpr std::size_t kManyRows = 9;
 
@@ -168,64 +166,6 @@ TEST_CASE("query_key_value puts each part in its place in every pair of dtypes")
         });
       }
     }
-  }
-}
-
-void check_attention(const std::vector<Sequence>& sequences, std::size_t n_head, std::size_t head_size,
-                     DType dtype) {
-  const std::size_t width = n_head * head_size;
-  std::size_t n_tokens = 0, capacity = 0;
-  for (const Sequence& s : sequences) {
-    n_tokens += static_cast<std::size_t>(s.count);
-    capacity = std::max(capacity, static_cast<std::size_t>(s.start + s.count));
-  }
-  capacity += 3;
-  const Values queries = random_values(n_tokens * width, 1);
-  Values keys = random_values(sequences.size() * capacity * width, 2), values = random_values(keys.size(), 3);
-  // What a cache holds behind the positions in use is anything, NaN too.
-  for (std::size_t row = 0; row < sequences.size() * n_head; ++row) {
-    const Sequence& s = sequences[row / n_head];
-    const auto used = static_cast<std::size_t>(s.start + s.count);
-    for (std::size_t i = (row * capacity + used) * head_size; i < (row + 1) * capacity * head_size; ++i) {
-      keys[i] = values[i] = kNaN;
-    }
-  }
-  const auto want = naive::attention(sequences, queries, rounded(keys, dtype), rounded(values, dtype),
-                                     capacity, width, n_head);
-  on_every_device([&](Device& device) {
-    const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(n_head),
-                      static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(head_size)};
-    const KeysValues keys_values{upload_as(dtype, device, cache, keys),
-                                 upload_as(dtype, device, cache, values)};
-    Tensor out = result_tensor(device, shape_of(n_tokens, width));
-    device.attention(make_batch(device, sequences), upload(device, shape_of(n_tokens, width), queries),
-                     keys_values, static_cast<int>(n_head), out);
-    INFO(to_string(sequences));
-    CAPTURE(n_head);
-    CAPTURE(head_size);
-    INFO(to_string(dtype));
-    CHECK(difference("out", download(device, out), want, width, 1e-6) == "");
-  });
-}
-
-TEST_CASE("attention on keys and values in 16 bits agrees with its formula") {
-  for (const DType dtype : kHalves) {
-    for (const int count : {1, 2, 31, 33}) {
-      for (const int start : {0, 1, 100}) check_attention({{start, count}}, 3, 8, dtype);
-    }
-    for (const auto& [n_head, head_size] :
-         {std::pair{1u, 12u}, {3u, 64u}, {12u, 64u}, {25u, 7u}, {1u, 1u}, {1u, 128u}, {1u, 200u}}) {
-      check_attention({{0, 17}}, n_head, head_size, dtype);
-      check_attention({{7, 2}, {0, 1}}, n_head, head_size, dtype);
-    }
-    check_attention({{100, 1}, {3, 0}, {0, 33}, {7, 15}}, 5, 16, dtype);
-  }
-}
-
-TEST_CASE("attention over 513 positions agrees with its formula in every dtype") {
-  for (const DType dtype : kTypes) {
-    check_attention({{512, 1}}, 12, 64, dtype);
-    check_attention({{0, 513}}, 1, 16, dtype);
   }
 }
 

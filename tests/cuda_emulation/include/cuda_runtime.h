@@ -26,9 +26,6 @@ struct alignas(8) float2 {
 struct alignas(8) uint2 {
   unsigned x, y;
 };
-struct alignas(16) uint4 {
-  unsigned x, y, z, w;
-};
 inline float2 make_float2(float x, float y) {
   return {x, y};
 }

@@ -1,0 +1,61 @@
+// What the kernels of attention share: what they read and write, and which queries a block has.
+#pragma once
+
+#include "kernels/cuda/device_functions.cuh"
+
+namespace staircase::cuda {
+
+template <typename Stored>
+struct Heads {
+  Sequences sequences;
+  const float* queries;  ///< [n_tokens, n_head · size]
+  const Stored* keys;    ///< [n_rows, n_head, capacity, size]
+  const Stored* values;
+  int n_head, size;
+  std::int64_t capacity;
+  float scale;  ///< 1 / sqrt(size)
+  DType out_type;
+  void* out;  ///< [n_tokens, n_head · size]
+
+  __device__ std::int64_t query(int token, int head) const {
+    return (static_cast<std::int64_t>(token) * n_head + head) * size;
+  }
+  __device__ std::int64_t key(int sequence, int head, int position) const {
+    return ((static_cast<std::int64_t>(sequence) * n_head + head) * capacity + position) * size;
+  }
+  __device__ void store(int token, int head, int feature, float value) const {
+    store_as(out_type, out, query(token, head) + feature, value);
+  }
+};
+
+/// Neighbouring queries of a sequence, for kernels whose blocks take several.
+struct QueryTile {
+  int sequence;
+  int first_token, count;  ///< count is 0 in a block without work
+  int position;            ///< of the first query
+
+  /// One behind the last key that the queries see.
+  __device__ int seen() const { return position + count; }
+};
+
+/// Tile number blockIdx.x of up to `most` queries: those of all sequences, one sequence behind the other.
+__device__ __forceinline__ QueryTile query_tile(const Sequences& sequences, int most) {
+  int tile = static_cast<int>(blockIdx.x);
+  for (int s = 0; s < sequences.count; ++s) {
+    const int first = sequences.offsets[s], last = sequences.offsets[s + 1];
+    const int tiles = divide_up(last - first, most);
+    if (tile < tiles) {
+      const int token = first + tile * most;
+      return {s, token, min(most, last - token), sequences.position(s, token)};
+    }
+    tile -= tiles;
+  }
+  return {};
+}
+
+/// Blocks for tiles of up to `most` queries: as many as there can be, since only the GPU knows the lengths.
+inline unsigned query_tiles(const Batch& batch, std::int64_t most) {
+  return blocks(batch.n_tokens() / most + batch.n_sequences());
+}
+
+}  // namespace staircase::cuda

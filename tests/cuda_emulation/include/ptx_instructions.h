@@ -1,0 +1,88 @@
+// Stands in for the instructions that CUDA C++ has no functions for and kernels/cuda/tensor_cores.cuh writes
+// in PTX, as the PTX ISA describes them. All lanes of a warp execute them together.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cmath>
+#include <type_traits>
+
+#include "tests/cuda_emulation/emulation.h"
+
+namespace cuda_emulation {
+
+inline std::uint64_t pair(unsigned low, unsigned high) {
+  return std::uint64_t{high} << 32 | low;
+}
+
+template <typename T>
+float element(std::uint64_t registers, unsigned i) {
+  const auto bits = static_cast<std::uint16_t>(registers >> 16 * i);
+  if constexpr (std::is_same_v<T, __half>) {
+    return __half2float({bits});
+  } else {
+    return __bfloat162float({bits});
+  }
+}
+
+}  // namespace cuda_emulation
+
+/// mma.sync.aligned.m16n8k16.row.col: d += a b with a [16, 16] and b [16, 8] of T and d [16, 8] in float32,
+/// spread over the registers of a warp as the figures of section "Matrix Fragments for mma.m16n8k16" show.
+template <typename T>
+void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1,
+                  cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
+  using cuda_emulation::element, cuda_emulation::pair;
+  // Of each lane: the elements of its a in the columns below 8 and above, and those of its b.
+  const auto left = cuda_emulation::processor.gather(pair(a[0], a[1]), where);
+  const auto right = cuda_emulation::processor.gather(pair(a[2], a[3]), where);
+  const auto b = cuda_emulation::processor.gather(pair(b0, b1), where);
+  const unsigned group = cuda_emulation::lane() / 4, place = cuda_emulation::lane() % 4;
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned below = i / 2 * 2;  // the rows from 8 on are in the upper half of a pair
+    const unsigned column = place * 2 + i % 2;
+    for (unsigned k = 0; k < 16; ++k) {
+      const unsigned owner = k % 8 / 2;  // among the four lanes that share a row of a or a column of b
+      const float x = element<T>((k < 8 ? left : right)[group * 4 + owner], below + k % 2);
+      const float y = element<T>(b[column * 4 + owner], k / 8 * 2 + k % 2);
+      d[i] += x * y;
+    }
+  }
+}
+
+/// ldmatrix.sync.aligned.m8n8.x4.shared.b16: four 8x8 matrices of 16-bit elements. Lane 8 m + r names row r
+/// of matrix m, 16 bytes, and gets of each matrix two neighbours of row lane / 4, or of column lane / 4 with
+/// .trans.
+template <bool kTransposed>
+void ldmatrix_x4(unsigned (&to)[4], const void* row,
+                 cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
+  const auto rows = cuda_emulation::processor.gather(reinterpret_cast<std::uintptr_t>(row), where);
+  const unsigned group = cuda_emulation::lane() / 4, place = cuda_emulation::lane() % 4 * 2;
+  for (unsigned m = 0; m < 4; ++m) {
+    unsigned bits[2];
+    for (unsigned i = 0; i < 2; ++i) {
+      const unsigned r = kTransposed ? place + i : group, column = kTransposed ? group : place + i;
+      bits[i] = reinterpret_cast<const std::uint16_t*>(rows[m * 8 + r])[column];
+    }
+    to[m] = bits[1] << 16 | bits[0];
+  }
+}
+
+inline float ex2_approx_ftz(float x) {
+  return x < -126.0f ? 0.0f : std::exp2(x);
+}
+
+/// cp.async.cg.shared.global of 16 bytes
+inline void cp_async_16(void* to, const void* from) {
+  cuda_emulation::processor.begin_copy(to, *static_cast<const uint4*>(from));
+}
+
+inline void cp_async_commit_group() {
+  cuda_emulation::processor.commit_copies();
+}
+
+template <unsigned kNewest>
+void cp_async_wait_group() {
+  cuda_emulation::processor.wait_for_copies(kNewest);
+}
