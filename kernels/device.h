@@ -132,6 +132,8 @@ class Device {
   /// Causal attention (Vaswani et al. 2017, section 3.2): the query at position p of a sequence sees the keys
   /// 0 .. p of its row. For each head, out = softmax(q Kᵀ / sqrt(head_size)) V. Only a few rows of scores
   /// exist at a time, never a matrix of all positions by all positions. queries and out [n_tokens, n_embd].
+  /// If keys and values have 16 bits, queries and softmax may be rounded to their type before they are
+  /// multiplied; the sums are float32 in any case.
   virtual void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, int n_head,
                          Tensor& out) = 0;
 
