@@ -8,6 +8,7 @@
 #include "bench/library_product.h"
 #include "bench/machine.h"
 #include "bench/timing.h"
+#include "bench/work.h"
 #include "common/error.h"
 #include "kernels/device.h"
 
@@ -23,16 +24,11 @@ constexpr int kRows[] = {512, 64, 16, 6, 4, 1};
 /// the copies that do not fit in the cache tell more than the one that does.
 constexpr int kFewRows = 16;
 
-struct Shape {
-  std::string name;
-  std::int64_t in, out;
-};
-
 struct Figures {
   double ours = 0.0, library = 0.0;  // seconds per product
 };
 
-void check_agreement(const float* ours, const float* library, std::int64_t count, const Shape& shape,
+void check_agreement(const float* ours, const float* library, std::int64_t count, const Product& shape,
                      int rows) {
   for (std::int64_t i = 0; i < count; ++i) {
     if (!(std::abs(ours[i] - library[i]) <= 1e-3f)) {
@@ -43,7 +39,7 @@ void check_agreement(const float* ours, const float* library, std::int64_t count
 }
 
 /// One shape with one number of rows: `copies` of the weights are walked over, 1 stays in the cache.
-Figures compare(Device& device, const Shape& shape, int rows, const std::vector<float>& weights, int copies,
+Figures compare(Device& device, const Product& shape, int rows, const std::vector<float>& weights, int copies,
                 int rounds) {
   const HostArray stored{weights.data(), DType::kFloat32, shape.in, shape.out};
   std::vector<Weight> own;
@@ -90,12 +86,6 @@ json compare_products(const ProductOptions& options) {
         "this program was built without oneDNN, so there is nothing to compare with: install it "
         "(libdnnl-dev, onednn-devel) and build anew");
   }
-  const std::int64_t d = options.config.n_embd, inner = options.config.n_inner;
-  const std::vector<Shape> shapes{{"queries, keys, values", d, 3 * d},
-                                  {"attention output", d, d},
-                                  {"MLP input", d, inner},
-                                  {"MLP output", inner, d}};
-
   struct Total {
     int rows;
     bool streamed;
@@ -128,7 +118,7 @@ json compare_products(const ProductOptions& options) {
   fmt::print("{:<24}{:>5}  {:<9}{:>26}{:>26}{:>8}\n", "product", "rows", "weights", "ours: ms, speed ",
              "library: ms, speed ", "ratio");
   json products = json::array();
-  for (const Shape& shape : shapes) {
+  for (const Product& shape : block_products(options.config)) {
     std::mt19937 random(1);
     std::vector<float> weights(static_cast<std::size_t>(shape.in * shape.out));
     for (float& w : weights) w = (static_cast<float>(random()) * 0x1p-32f - 0.5f) * 0.1f;
@@ -158,7 +148,7 @@ json compare_products(const ProductOptions& options) {
   fmt::print("\n");
   json blocks = json::array();
   for (const auto& [rows, streamed, f] : totals) {
-    print_line("the four of a block", rows, streamed, f, static_cast<double>(4 * d * d + 2 * d * inner));
+    print_line("the four of a block", rows, streamed, f, block_operations(options.config) / 2);
     blocks.push_back({{"rows", rows},
                       {"weights", streamed ? "streamed" : "hot"},
                       {"ours_ms", 1e3 * f.ours},

@@ -75,8 +75,7 @@ class BatchDecoding {
 class LibraryBlock {
  public:
   LibraryBlock(Device& device, const Gpt2Config& config, int rows, DType dtype) {
-    const std::int64_t d = config.n_embd, inner = config.n_inner;
-    for (const auto& [in, out] : {std::pair{d, 3 * d}, {d, d}, {d, inner}, {inner, d}}) {
+    for (const auto& [name, in, out] : block_products(config)) {
       const std::vector<float> weights(static_cast<std::size_t>(in * out), 0.01f);
       products_.emplace_back(device, rows, in, out, weights.data(), 1, dtype);
       products_.back().set_x(std::vector<float>(static_cast<std::size_t>(rows * in), 0.5f).data());

@@ -2,9 +2,18 @@
 
 namespace staircase::bench {
 
+std::vector<Product> block_products(const Gpt2Config& config) {
+  const std::int64_t d = config.n_embd, inner = config.n_inner;
+  return {{"queries, keys, values", d, 3 * d},
+          {"attention output", d, d},
+          {"MLP input", d, inner},
+          {"MLP output", inner, d}};
+}
+
 double block_operations(const Gpt2Config& config) {
-  const double d = config.n_embd, inner = config.n_inner;
-  return 2 * (3 * d * d + d * d + 2 * d * inner);
+  std::int64_t weights = 0;
+  for (const Product& product : block_products(config)) weights += product.in * product.out;
+  return 2.0 * static_cast<double>(weights);
 }
 
 double prefill_operations(const Gpt2Config& config, std::int64_t n) {

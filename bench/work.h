@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "common/config.h"
@@ -11,8 +12,17 @@
 
 namespace staircase::bench {
 
-/// Operations of the four products of one block for one token, 2 a weight: queries, keys and values (3 d²),
-/// attention's output (d²), and the MLP (2 d · n_inner), d being n_embd.
+/// A product with a weight matrix [in, out].
+struct Product {
+  std::string name;
+  std::int64_t in, out;
+};
+
+/// The four products of one block, d being n_embd: queries, keys and values [d, 3 d], attention's output
+/// [d, d], and the MLP [d, n_inner] and [n_inner, d].
+std::vector<Product> block_products(const Gpt2Config& config);
+
+/// Operations of the four products of one block for one token, 2 a weight.
 double block_operations(const Gpt2Config& config);
 
 /// Operations to know what comes after n tokens:
