@@ -54,15 +54,21 @@ class Decoding {
 
 json measure_gpu(const GpuOptions& options) {
   const std::shared_ptr<Device> device = make_cuda_device();
-  Gpt2 model = Gpt2::load(options.model, device, options.dtype);
-  const Gpt2Config& config = model.config();
+  const Gpt2Config config = read_config(options.model);
   if (options.prompt_tokens > config.n_positions || kDecodePrompt + options.new_tokens > config.n_positions) {
     throw Error("the context of {} has {} positions, too few for a prompt of {} or {} new tokens",
                 options.model.filename().string(), config.n_positions, options.prompt_tokens,
                 options.new_tokens);
   }
   if (options.new_tokens < 2) throw Error("at least 2 new tokens are needed to measure decoding");
-  const double copy = copy_gb_per_s(options.copy_bytes);
+  // The limits before the model, so that their matrices and its weights need not fit into memory together.
+  const double copy = copy_gb_per_s(*device, options.copy_bytes);
+  const std::int64_t size = options.product_size;
+  const double cublas =
+      cublas_tflop_per_s(*device, options.dtype, size, {{"large", size, size}}, /*copies=*/1);
+  const double cublas_block = cublas_tflop_per_s(*device, options.dtype, options.prompt_tokens,
+                                                 block_products(config), config.n_layer);
+  Gpt2 model = Gpt2::load(options.model, device, options.dtype);
 
   const auto samples = [&](const auto& sample) {
     sample();  // warms up: memory grows, libraries load, graphs are made
@@ -72,6 +78,8 @@ json measure_gpu(const GpuOptions& options) {
   };
   const std::vector<int> prompt = some_tokens(options.prompt_tokens, config.vocab_size);
   const double first_token = samples([&] { return seconds_of([&] { model.next_logits(prompt); }); });
+  const double prefill_tflop = prefill_operations(config, options.prompt_tokens) / 1e12;
+  const double prefill = prefill_tflop / first_token;
 
   json decode = json::array();
   for (const int batch : options.batches) {
@@ -91,8 +99,15 @@ json measure_gpu(const GpuOptions& options) {
           {"dtype", to_string(options.dtype)},
           {"weight_bytes", model.weight_bytes()},
           {"copy_gb_per_s", copy},
+          {"cublas_size", options.product_size},
+          {"cublas_tflop_per_s", cublas},
+          {"cublas_block_tflop_per_s", cublas_block},
           {"prompt_tokens", options.prompt_tokens},
           {"ttft_ms", 1e3 * first_token},
+          {"prefill_tflop", prefill_tflop},
+          {"prefill_tflop_per_s", prefill},
+          {"prefill_percent_of_cublas", 100.0 * prefill / cublas},
+          {"prefill_percent_of_cublas_block", 100.0 * prefill / cublas_block},
           {"decode", decode}};
 }
 

@@ -1,12 +1,14 @@
-// What tools/gpu-check measures on an NVIDIA GPU: the time until the first token after a prompt, decoding of
-// one sequence and of batches, and how much of the memory's bandwidth that is.
+// What tools/gpu-check measures on an NVIDIA GPU: the time until the first token after a prompt, and how much
+// of cuBLAS's own rate that is; decoding of one sequence and of batches, and how much of the memory's
+// bandwidth that is.
 #pragma once
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "kernels/tensor.h"
+#include "bench/work.h"
+#include "kernels/device.h"
 
 namespace staircase::bench {
 
@@ -18,14 +20,34 @@ struct GpuOptions {
   int new_tokens = 128;                             ///< decoded by each sequence behind a prompt of 16
   int rounds = 5;                                   ///< samples of each measurement; the median counts
   std::size_t copy_bytes = std::size_t{256} << 20;  ///< copied to measure the limit, more than a cache holds
+  int product_size = 8192;  ///< rows and columns of the matrices that show cuBLAS's peak
 };
 
-/// {"device", "dtype", "weight_bytes", "copy_gb_per_s", "prompt_tokens", "ttft_ms", "decode": [{"batch",
-/// "tokens_per_s", "ms_per_step", "gb_per_s", "percent_of_copy"}]}. Throws Error when the prompt or the new
-/// tokens do not fit into the model's context.
+/// The keys of what is returned:
+///
+///   device, dtype, weight_bytes   what was measured
+///   copy_gb_per_s                 the limit of decoding, see below
+///   cublas_size                   rows and columns of the square matrices of the next figure
+///   cublas_tflop_per_s            cuBLAS's peak, the limit of prefill: one large product again and again
+///   cublas_block_tflop_per_s      cuBLAS on the four products of the model's blocks, for that prompt
+///   prompt_tokens, ttft_ms        the time from a prompt to the logits after it
+///   prefill_tflop                 the prompt's prefill_operations
+///   prefill_tflop_per_s           these in the time to the first token
+///   prefill_percent_of_cublas, prefill_percent_of_cublas_block
+///   decode                        [{batch, tokens_per_s, ms_per_step, gb_per_s, percent_of_copy}]
+///
+/// TFLOP are 10^12 operations, a multiply-add being two. Throws Error when the prompt or the new tokens do
+/// not fit into the model's context.
 nlohmann::json measure_gpu(const GpuOptions& options);
 
 /// Bytes that the GPU's memory reads and writes in a second while a buffer is copied to another one, in GB.
-double copy_gb_per_s(std::size_t buffer_bytes);
+double copy_gb_per_s(Device& device, std::size_t buffer_bytes);
+
+/// 10^12 operations in a second while cuBLAS multiplies `rows` rows by the weights of all `products`, and
+/// that `copies` times with other weights, so that a cache that holds those of one block does not make it
+/// faster than a model of several. All matrices are of that type and random, the sums are float32; in float32
+/// without TF32, as in the model. `device` is the GPU.
+double cublas_tflop_per_s(Device& device, DType dtype, std::int64_t rows,
+                          const std::vector<Product>& products, int copies);
 
 }  // namespace staircase::bench

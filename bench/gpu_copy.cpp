@@ -3,65 +3,32 @@
 
 #ifdef STAIRCASE_HAVE_CUDA
 
-#include <cuda_runtime.h>
-
-#include <algorithm>
-
-#include "common/error.h"
+#include "bench/gpu_events.h"
 
 namespace staircase::bench {
-namespace {
 
-void check(cudaError_t status) {
-  if (status != cudaSuccess)
-    throw Error("the GPU failed while memory was copied: {}", cudaGetErrorString(status));
-}
-
-struct Buffer {
-  void* memory = nullptr;
-  explicit Buffer(std::size_t bytes) { check(cudaMalloc(&memory, bytes)); }
-  ~Buffer() { cudaFree(memory); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-};
-
-struct Event {
-  cudaEvent_t event{};
-  Event() { check(cudaEventCreate(&event)); }
-  ~Event() { cudaEventDestroy(event); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-};
-
-}  // namespace
-
-double copy_gb_per_s(std::size_t buffer_bytes) {
-  constexpr int kCopies = 10, kRounds = 7;
-  const Buffer from(buffer_bytes), to(buffer_bytes);
-  const Event begin, end;
+double copy_gb_per_s(Device& device, std::size_t buffer_bytes) {
+  constexpr int kCopies = 10;
+  const auto floats = static_cast<std::int64_t>(buffer_bytes / sizeof(float));
+  const Tensor from = device.allocate(DType::kFloat32, {floats}),
+               to = device.allocate(DType::kFloat32, {floats});
   cudaStream_t stream = nullptr;
-  double fastest = 0.0;
-  for (int round = 0; round < kRounds; ++round) {
-    check(cudaEventRecord(begin.event, stream));
+  const double seconds = fastest_seconds(stream, [&] {
     for (int i = 0; i < kCopies; ++i) {
-      check(cudaMemcpyAsync(to.memory, from.memory, buffer_bytes, cudaMemcpyDeviceToDevice, stream));
+      check(
+          cudaMemcpyAsync(to.data<void>(), from.data<void>(), from.bytes(), cudaMemcpyDeviceToDevice, stream),
+          "memory was copied");
     }
-    check(cudaEventRecord(end.event, stream));
-    check(cudaEventSynchronize(end.event));
-    float milliseconds = 0.0f;
-    check(cudaEventElapsedTime(&milliseconds, begin.event, end.event));
-    // Every byte is read and written.
-    const double bytes = 2.0 * kCopies * static_cast<double>(buffer_bytes);
-    fastest = std::max(fastest, bytes / (1e6 * static_cast<double>(milliseconds)));
-  }
-  return fastest;
+  });
+  // Every byte is read and written.
+  return 2.0 * kCopies * static_cast<double>(from.bytes()) / seconds / 1e9;
 }
 
 }  // namespace staircase::bench
 
 #else
 
-double staircase::bench::copy_gb_per_s(std::size_t) {
+double staircase::bench::copy_gb_per_s(Device&, std::size_t) {
   return 0.0;  // there is no device to ask for it
 }
 

@@ -10,9 +10,11 @@
 
 #include "bench/gpu.h"
 #include "bench/static_cache.h"
+#include "bench/timing.h"
 #include "common/program.h"
 #include "common/safetensors.h"
 #include "tests/compare.h"
+#include "tests/cuda_emulation/include/cublas_v2.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"
 #include "tests/temporary_folder.h"
 
@@ -102,24 +104,98 @@ TEST_CASE("on the emulated GPU decoding with a cache is done by graphs and gives
   }
 }
 
+const bench::GpuOptions kSmallMeasurement{.model = kSource / "models/tales-6m",
+                                          .dtype = DType::kFloat16,
+                                          .prompt_tokens = 9,
+                                          .batches = {1, 2},
+                                          .new_tokens = 3,
+                                          .rounds = 1,
+                                          .copy_bytes = 1 << 20,
+                                          .product_size = 64};
+
+/// Operations for the logits after the last of n tokens, product by product and pair by pair.
+double operations_counted_one_by_one(const Gpt2Config& config, int n) {
+  const double d = config.n_embd;
+  double multiply_adds = 0.0;
+  for (int layer = 0; layer < config.n_layer; ++layer) {
+    for (int query = 0; query < n; ++query) {
+      multiply_adds += d * 2 * d;  // its key and value
+      // Of the last layer nobody needs more than the last token's row.
+      if (layer == config.n_layer - 1 && query < n - 1) continue;
+      multiply_adds += d * d;  // the query itself
+      for (int key = 0; key <= query; ++key) {
+        for (int head = 0; head < config.n_head; ++head) {
+          multiply_adds += config.head_size();  // the score
+          multiply_adds += config.head_size();  // the weighted value
+        }
+      }
+      multiply_adds += d * d;                   // attention's output
+      multiply_adds += 2 * d * config.n_inner;  // the MLP
+    }
+  }
+  multiply_adds += d * config.vocab_size;  // the logits
+  return 2 * multiply_adds;
+}
+
 TEST_CASE("what tools/gpu-check measures is there and adds up") {
-  const nlohmann::json result = bench::measure_gpu({.model = kSource / "models/tales-6m",
-                                                    .dtype = DType::kFloat16,
-                                                    .prompt_tokens = 9,
-                                                    .batches = {1, 2},
-                                                    .new_tokens = 3,
-                                                    .rounds = 1,
-                                                    .copy_bytes = 1 << 20});
+  const nlohmann::json result = bench::measure_gpu(kSmallMeasurement);
   CHECK(result.at("dtype") == "float16");
-  CHECK(result.at("ttft_ms") > 0.0);
   CHECK(result.at("copy_gb_per_s") > 0.0);
+  const auto figure = [&](const char* key) {
+    CAPTURE(key);
+    const double value = result.at(key);
+    CHECK(std::isfinite(value));
+    CHECK(value > 0.0);
+    return value;
+  };
+  const double operations =
+      operations_counted_one_by_one(read_config(kSmallMeasurement.model), kSmallMeasurement.prompt_tokens);
+  CHECK(1e12 * figure("prefill_tflop") == doctest::Approx(operations).epsilon(1e-9));
+  const double prefill = figure("prefill_tflop_per_s");
+  CHECK(1e9 * prefill * figure("ttft_ms") == doctest::Approx(operations));
+  CHECK(figure("cublas_size") == 64);
+  CHECK(figure("prefill_percent_of_cublas") / 100 == doctest::Approx(prefill / figure("cublas_tflop_per_s")));
+  CHECK(figure("prefill_percent_of_cublas_block") / 100 ==
+        doctest::Approx(prefill / figure("cublas_block_tflop_per_s")));
   REQUIRE(result.at("decode").size() == 2);
   for (const auto& decode : result.at("decode")) {
     const double batch = decode.at("batch"), seconds = decode.at("ms_per_step").get<double>() / 1e3;
     CHECK(decode.at("tokens_per_s").get<double>() == doctest::Approx(batch / seconds));
     // 11.8 MB of weights, and a cache of some kB.
-    CHECK(decode.at("gb_per_s").get<double>() * seconds == doctest::Approx(0.0115).epsilon(0.05));
+    CHECK(1e9 * decode.at("gb_per_s").get<double>() * seconds == doctest::Approx(11.5e6).epsilon(0.05));
   }
+}
+
+TEST_CASE(
+    "a GPU with too little memory to be measured says so, as tools/gpu-check expects, and keeps nothing") {
+  const cuda_emulation::Settings before = cuda_emulation::settings;
+  cuda_emulation::settings.memory = 36'000'000;
+  CHECK_THROWS_WITH(bench::measure_gpu(kSmallMeasurement),
+                    doctest::Contains("the GPU has too little memory: "));
+  CHECK(cuda_emulation::allocations.empty());
+  cuda_emulation::settings = before;
+}
+
+TEST_CASE("cuBLAS's rate counts the products that it does, and every copy of them") {
+  std::unique_ptr<Device> device = make_cuda_device();
+  constexpr int kRows = 200, kCopies = 3;
+  const double a_pass = kCopies * (2.0 * kRows * 24 * 40 + 2.0 * kRows * 40 * 8);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    CAPTURE(to_string(dtype));
+    const double before = cuda_emulation::cublas_operations;
+    const double start = bench::now();
+    const double rate =
+        bench::cublas_tflop_per_s(*device, dtype, kRows, {{"one", 24, 40}, {"two", 40, 8}}, kCopies);
+    const double seconds = bench::now() - start;
+    const double passes = (cuda_emulation::cublas_operations - before) / a_pass;
+    CHECK(passes == std::round(passes));
+    CHECK(passes > 7 * 10);  // in rounds; some more to warm up
+    CHECK(std::isfinite(rate));
+    // The fastest is no slower than all of it together, in which the matrices were made as well.
+    CHECK(rate >= passes * a_pass / seconds / 1e12);
+  }
+  device.reset();
+  CHECK(cuda_emulation::allocations.empty());
 }
 
 // ── What fails ──

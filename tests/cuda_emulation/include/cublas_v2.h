@@ -1,4 +1,4 @@
-// Stands in for cuBLAS: the one product that is in use, as its definition reads.
+// Stands in for cuBLAS: the products that are in use, as their definition reads.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -24,6 +24,8 @@ inline const char* cublasGetStatusString(cublasStatus_t status) {
 }
 
 namespace cuda_emulation {
+
+inline double cublas_operations = 0.0;  ///< since the program began, a multiply-add being two
 
 inline cublasStatus_t cublas_status_of_call() {
   return gpu_is_lost() ? CUBLAS_STATUS_EXECUTION_FAILED : CUBLAS_STATUS_SUCCESS;
@@ -57,18 +59,30 @@ inline cublasStatus_t cublasSetWorkspace(cublasHandle_t handle, void* workspace,
 
 namespace cuda_emulation {
 
+inline float load(const void* from, cudaDataType_t type, std::ptrdiff_t place) {
+  return type == CUDA_R_16F    ? __half2float(static_cast<const __half*>(from)[place])
+         : type == CUDA_R_16BF ? __bfloat162float(static_cast<const __nv_bfloat16*>(from)[place])
+                               : static_cast<const float*>(from)[place];
+}
+
 /// Rows of `width` elements, `stride` apart, as float32 without gaps.
 inline std::vector<float> widened(const void* from, cudaDataType_t type, int rows, int width, int stride) {
   std::vector<float> values(static_cast<std::size_t>(rows) * static_cast<std::size_t>(width));
   float* to = values.data();
   for (std::ptrdiff_t row = 0; row < rows; ++row) {
-    for (std::ptrdiff_t i = row * stride; i < row * stride + width; ++i) {
-      *to++ = type == CUDA_R_16F    ? __half2float(static_cast<const __half*>(from)[i])
-              : type == CUDA_R_16BF ? __bfloat162float(static_cast<const __nv_bfloat16*>(from)[i])
-                                    : static_cast<const float*>(from)[i];
-    }
+    for (std::ptrdiff_t i = row * stride; i < row * stride + width; ++i) *to++ = load(from, type, i);
   }
   return values;
+}
+
+inline void store(float value, void* to, cudaDataType_t type, std::ptrdiff_t place) {
+  if (type == CUDA_R_16F) {
+    static_cast<__half*>(to)[place] = __float2half_rn(value);
+  } else if (type == CUDA_R_16BF) {
+    static_cast<__nv_bfloat16*>(to)[place] = __float2bfloat16_rn(value);
+  } else {
+    static_cast<float*>(to)[place] = value;
+  }
 }
 
 }  // namespace cuda_emulation
@@ -87,12 +101,13 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_op
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   // As the table of types in cuBLAS's documentation has it.
-  if (a_type != b_type || c_type != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (a_type != b_type || (c_type != CUDA_R_32F && c_type != a_type)) return CUBLAS_STATUS_NOT_SUPPORTED;
   // Without a workspace it would allocate one.
   if (handle->stream->capturing != nullptr && !handle->has_workspace) return CUBLAS_STATUS_EXECUTION_FAILED;
   if (cuda_emulation::gpu_is_lost()) return CUBLAS_STATUS_EXECUTION_FAILED;
   const float factor = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
   cuda_emulation::do_or_capture(handle->stream, [=] {
+    cuda_emulation::cublas_operations += 2.0 * m * n * k;
     const std::vector<float> a_rows = cuda_emulation::widened(a, a_type, m, k, a_stride),
                              b_rows = cuda_emulation::widened(b, b_type, n, k, b_stride);
     for (std::ptrdiff_t column = 0; column < n; ++column) {
@@ -108,9 +123,10 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_op
         for (; i < k; ++i) sums[i % 8] += left[i] * right[i];
         float sum = 0.0f;
         for (const float s : sums) sum += s;
-        float& to = static_cast<float*>(c)[column * c_stride + row];
+        const std::ptrdiff_t place = column * c_stride + row;
         // As in cuBLAS, beta 0 means that C is not read.
-        to = factor * sum + (keep == 0.0f ? 0.0f : keep * to);
+        const float kept = keep == 0.0f ? 0.0f : keep * cuda_emulation::load(c, c_type, place);
+        cuda_emulation::store(factor * sum + kept, c, c_type, place);
       }
     }
   });
