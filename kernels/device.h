@@ -143,7 +143,8 @@ class Device {
   virtual void copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
                               std::int64_t to_first) = 0;
 
-  /// out[i] = x[indices[i]]. x [rows, width], indices [n] int32, out [n, width].
+  /// out[i] = x[indices[i]]. x [rows, width], indices [n] int32, out [n, width] of the type of x, which may
+  /// be any.
   virtual void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) = 0;
 
   /// out[r] = the index of the largest of x[r], the lowest one among equals. x [rows, width], out [rows]

@@ -129,11 +129,6 @@ inline Tensor upload(Device& device, const Shape& shape, Values values) {
       .reshaped(shape);
 }
 
-/// A tensor for a result: NaN all over, with canaries behind it.
-inline Tensor result_tensor(Device& device, const Shape& shape) {
-  return upload(device, shape, Values(element_count(shape), kNaN));
-}
-
 inline Tensor upload_ints(Device& device, const std::vector<std::int32_t>& values) {
   Tensor tensor = device.allocate(DType::kInt32, {static_cast<std::int64_t>(values.size())});
   device.copy_from_host(values, tensor);
@@ -194,6 +189,11 @@ inline Tensor upload_as(DType dtype, Device& device, const Shape& shape, Values 
   Tensor tensor = device.allocate(dtype, {static_cast<std::int64_t>(2 * pairs.size())});
   device.copy_from_host(pairs, tensor);
   return tensor.reshaped(shape);
+}
+
+/// A tensor for a result: NaN all over, with canaries behind it.
+inline Tensor result_tensor(Device& device, const Shape& shape, DType dtype = DType::kFloat32) {
+  return upload_as(dtype, device, shape, Values(element_count(shape), kNaN));
 }
 
 /// `download` of a tensor of `upload_as`, in float32.
