@@ -1,5 +1,5 @@
-// Elements of one type to elements of another: for weights on their way from a file, and for the rows that
-// cuBLAS multiplies with 16-bit weights. Each is read and written once, limited by bandwidth.
+// Elements of one type to elements of another: for weights on their way from a file, and for rows that a
+// product takes in another type than theirs. Each is read and written once, limited by bandwidth.
 #pragma once
 
 #include "kernels/cuda/device_functions.cuh"

@@ -35,6 +35,7 @@ class CudaDevice final : public Device {
 
   void run(const std::function<void()>& work) override;
 
+  DType factor_dtype(std::int64_t rows, DType weights) const override;
   void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                  Tensor& out) override;
   void layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) override;

@@ -95,18 +95,6 @@ __device__ __forceinline__ Stored narrow(float x) {
   }
 }
 
-/// Calls use(data) with the pointer to the C++ type that stands for `dtype`: float, __half or __nv_bfloat16.
-template <typename Use>
-void with_type(DType dtype, void* data, const Use& use) {
-  if (dtype == DType::kFloat16) {
-    use(static_cast<__half*>(data));
-  } else if (dtype == DType::kBFloat16) {
-    use(static_cast<__nv_bfloat16*>(data));
-  } else {
-    use(static_cast<float*>(data));
-  }
-}
-
 /// memory[place] = value, rounded to nearest even where the type is narrower. A branch that all threads take
 /// alike, once a result: cheaper than a kernel of its own for every type.
 __device__ __forceinline__ void store_as(DType dtype, void* memory, std::int64_t place, float value) {
@@ -116,6 +104,18 @@ __device__ __forceinline__ void store_as(DType dtype, void* memory, std::int64_t
     static_cast<__nv_bfloat16*>(memory)[place] = narrow<__nv_bfloat16>(value);
   } else {
     static_cast<float*>(memory)[place] = value;
+  }
+}
+
+/// Calls use(data) with the pointer to the C++ type that stands for `dtype`: float, __half or __nv_bfloat16.
+template <typename Use>
+void with_type(DType dtype, void* data, const Use& use) {
+  if (dtype == DType::kFloat16) {
+    use(static_cast<__half*>(data));
+  } else if (dtype == DType::kBFloat16) {
+    use(static_cast<__nv_bfloat16*>(data));
+  } else {
+    use(static_cast<float*>(data));
   }
 }
 

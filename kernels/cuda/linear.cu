@@ -11,8 +11,8 @@
 // while its weights are on their way to the L2 cache.
 //
 // Many rows (prefill) are limited by arithmetic: cuBLAS multiplies, and a small kernel, limited by bandwidth,
-// finishes its results in place. The tensor cores behind cuBLAS take two matrices of one type, so with 16-bit
-// weights x is rounded to their type first; the sums are in float32.
+// finishes its results. The tensor cores behind cuBLAS take two matrices of one type, so with 16-bit weights
+// x is rounded to their type first, unless it was stored so; the sums are in float32.
 #include <algorithm>
 
 #include "kernels/cuda/convert.cuh"
@@ -41,13 +41,15 @@ struct StoreRow {
   const float* bias;  ///< [width], or null
   Epilogue epilogue;
   int width;
-  float* out;  ///< [rows, width]
+  DType stored;  ///< the type of `out`
+  void* out;     ///< [rows, width], of float32 where the epilogue adds to it
 
   __device__ void operator()(int row, int column, float product) const {
     float value = product + (bias == nullptr ? 0.0f : bias[column]);
+    const std::int64_t place = static_cast<std::int64_t>(row) * width + column;
     if (epilogue == Epilogue::kGelu) value = gelu(value);
-    float& to = out[static_cast<std::int64_t>(row) * width + column];
-    to = epilogue == Epilogue::kAdd ? to + value : value;
+    if (epilogue == Epilogue::kAdd) value += static_cast<const float*>(out)[place];
+    store_as(stored, out, place, value);
   }
 };
 
@@ -205,16 +207,21 @@ void launch_finish(const float* products, std::int64_t rows, std::int64_t width,
 
 }  // namespace cuda
 
+DType CudaDevice::factor_dtype(std::int64_t rows, DType weights) const {
+  return rows <= cuda::kFewRows ? DType::kFloat32 : weights;
+}
+
 Tensor CudaDevice::as_factor(const Tensor& x, const LayerNorm& norm, DType dtype) {
   const bool has_norm = norm.weight.size() > 0;
-  if (!has_norm && dtype == DType::kFloat32) return x;
+  if (!has_norm && dtype == x.dtype()) return x;
   const std::int64_t bytes = x.size() * static_cast<std::int64_t>(size_of(dtype));
   float* const memory = grown(factor_, cuda::divide_up<std::int64_t>(bytes, sizeof(float)));
   cuda::with_type(dtype, memory, [&](auto* factor) {
     if (has_norm) {
       cuda::launch_normalize(x, norm, factor, stream());
     } else {
-      cuda::launch_convert(x.data<const float>(), x.size(), factor, stream());
+      cuda::with_type(x.dtype(), x.data<void>(),
+                      [&](const auto* rows) { cuda::launch_convert(rows, x.size(), factor, stream()); });
     }
   });
   return Tensor(dtype, x.shape(), std::shared_ptr<void>(memory, [](void*) {}));  // the device owns it
@@ -252,16 +259,18 @@ void CudaDevice::linear(const Tensor& x, const LayerNorm& norm, const Weight& we
   if (listed(Operation::kLinear, x, norm, weight, bias, epilogue, out)) return;
   const std::int64_t rows = x.dim(0), width = weight.out_features;
   if (rows == 0) return;
-  cuda::StoreRow store{bias.data<float>(), epilogue, static_cast<int>(width), out.data<float>()};
+  cuda::StoreRow store{bias.data<float>(), epilogue, static_cast<int>(width), out.dtype(), out.data<void>()};
   if (rows <= cuda::kFewRows) {
     few_rows(x, norm, weight, store);
     return;
   }
   // cuBLAS itself adds to what is there.
-  product(x, norm, weight, epilogue == Epilogue::kAdd ? 1.0f : 0.0f, out.data<float>());
+  const bool in_place = out.dtype() == DType::kFloat32;
+  float* const products = in_place ? out.data<float>() : scratch(rows * width);
+  product(x, norm, weight, epilogue == Epilogue::kAdd ? 1.0f : 0.0f, products);
   if (epilogue == Epilogue::kAdd) store.epilogue = Epilogue::kStore;
-  if (store.epilogue == Epilogue::kStore && store.bias == nullptr) return;
-  cuda::launch_finish(out.data<float>(), rows, width, store, stream());
+  if (in_place && store.epilogue == Epilogue::kStore && store.bias == nullptr) return;
+  cuda::launch_finish(products, rows, width, store, stream());
 }
 
 void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const LayerNorm& norm,

@@ -177,6 +177,13 @@ constexpr double rounding_error(DType dtype) {
   return dtype == DType::kFloat16 ? 0x1p-11 : dtype == DType::kBFloat16 ? 0x1p-8 : 0x1p-24;
 }
 
+/// What rounding to `dtype` may change about the largest of `values`, and so about any of them.
+inline double rounding_of_largest(const naive::Doubles& values, DType dtype) {
+  double largest = 0.0;
+  for (const double value : values) largest = std::max(largest, std::abs(value));
+  return rounding_error(dtype) * largest;
+}
+
 /// `upload` in any dtype.
 inline Tensor upload_as(DType dtype, Device& device, const Shape& shape, Values values) {
   if (dtype == DType::kFloat32) return upload(device, shape, std::move(values));

@@ -29,9 +29,10 @@ struct Inputs {
   Values x = random_values(rows * in, 1, 50.0f), norm_weight = random_values(in, 2),
          norm_bias = random_values(in, 3), w = random_values(in * out, 4), bias = random_values(out, 5);
 
-  naive::Doubles product(DType dtype) const {
+  naive::Doubles product(DType dtype, Epilogue epilogue = Epilogue::kStore) const {
     const auto normed = naive::layer_norm(x, norm_weight, norm_bias, double{kEpsilon}, rows, in);
-    return naive::linear(Values(normed.begin(), normed.end()), rounded(w, dtype), bias, rows, in, out);
+    return naive::linear(Values(normed.begin(), normed.end()), rounded(w, dtype), bias, rows, in, out,
+                         epilogue);
   }
 
   Tensor device_x(Device& device) const { return upload(device, shape_of(rows, in), x); }
@@ -43,19 +44,24 @@ struct Inputs {
   Tensor device_bias(Device& device) const { return upload(device, {static_cast<std::int64_t>(out)}, bias); }
 };
 
-void check_linear(const Inputs& inputs, DType dtype) {
-  const auto want = inputs.product(dtype);
+void check_linear(const Inputs& inputs, DType dtype, Epilogue epilogue = Epilogue::kStore) {
+  const auto want = inputs.product(dtype, epilogue);
   on_every_device([&](Device& device) {
-    Tensor result = result_tensor(device, shape_of(inputs.rows, inputs.out));
-    const Tensor x = inputs.device_x(device);
-    device.linear(x, inputs.norm(device), inputs.weight(device, dtype), inputs.device_bias(device),
-                  Epilogue::kStore, result);
-    CAPTURE(inputs.rows);
-    CAPTURE(inputs.in);
-    INFO(to_string(dtype));
-    CHECK(difference("out", download(device, result), want, inputs.out,
-                     tolerance(inputs.rows, inputs.in, dtype)) == "");
-    CHECK(same_bits(download(device, x), inputs.x));
+    // The result as the product behind it takes it.
+    const DType stored = device.factor_dtype(static_cast<std::int64_t>(inputs.rows), dtype);
+    for (const DType out_dtype : {DType::kFloat32, stored}) {
+      Tensor result = result_tensor(device, shape_of(inputs.rows, inputs.out), out_dtype);
+      const Tensor x = inputs.device_x(device);
+      device.linear(x, inputs.norm(device), inputs.weight(device, dtype), inputs.device_bias(device),
+                    epilogue, result);
+      CAPTURE(inputs.rows);
+      CAPTURE(inputs.in);
+      INFO("weights in ", to_string(dtype), ", out in ", to_string(out_dtype));
+      CHECK(difference("out", download_any(device, result), want, inputs.out,
+                       tolerance(inputs.rows, inputs.in, dtype) + rounding_of_largest(want, out_dtype)) ==
+            "");
+      CHECK(same_bits(download(device, x), inputs.x));
+    }
   });
 }
 
@@ -66,6 +72,12 @@ TEST_CASE("linear normalizes a few rows and many of every odd width") {
         for (const std::size_t out : {1u, 5u, 33u}) check_linear({rows, in, out}, dtype);
       }
     }
+  }
+}
+
+TEST_CASE("linear applies GELU to products of rows that it normalized") {
+  for (const DType dtype : kTypes) {
+    for (const std::size_t rows : {1u, 5u, 9u, 33u}) check_linear({rows, 100, 33}, dtype, Epilogue::kGelu);
   }
 }
 

@@ -1,4 +1,5 @@
-// Weights, keys and values that are kept in 16 bits, against plain loops on the numbers as they were rounded.
+// Weights, keys and values, and what products take and give, in 16 bits: against plain loops on the numbers
+// as they were rounded.
 //
 // All arithmetic is in float32, so the tolerances are those of the float32 tests, with two exceptions.
 // A product of many rows, or with bfloat16, may round its x to the type of the weights as well (tensor cores
@@ -57,6 +58,62 @@ TEST_CASE("a product with 16-bit weights applies every epilogue") {
       }
     }
   }
+}
+
+/// A product whose x, result or both have the type that products of many rows take on that device.
+void check_stored_product(std::size_t rows, std::size_t in, std::size_t out, Epilogue epilogue, DType dtype) {
+  // As they come back from the type of the weights, so that no product has anything to round.
+  const Values x = rounded(random_values(rows * in, 1), dtype), w = random_values(in * out, 2),
+               bias = random_values(out, 3), before = random_values(rows * out, 4);
+  const auto want = naive::linear(x, rounded(w, dtype), bias, rows, in, out, epilogue, before);
+  on_every_device([&](Device& device) {
+    const DType narrow = device.factor_dtype(1000, dtype);
+    const Weight weight = upload_weight(device, w, in, out, dtype);
+    const Tensor device_bias = upload(device, {static_cast<std::int64_t>(out)}, bias);
+    for (const DType x_dtype : {DType::kFloat32, narrow}) {
+      for (const DType out_dtype : {DType::kFloat32, narrow}) {
+        const bool adds = epilogue == Epilogue::kAdd;
+        if (adds && out_dtype != DType::kFloat32) continue;
+        Tensor result = adds ? upload(device, shape_of(rows, out), before)
+                             : result_tensor(device, shape_of(rows, out), out_dtype);
+        device.linear(upload_as(x_dtype, device, shape_of(rows, in), x), {}, weight, device_bias, epilogue,
+                      result);
+        CAPTURE(rows);
+        CAPTURE(in);
+        CAPTURE(static_cast<int>(epilogue));
+        INFO("weights in ", to_string(dtype), ", x in ", to_string(x_dtype), ", out in ",
+             to_string(out_dtype));
+        CHECK(difference("out", download_any(device, result), want, out,
+                         tolerance(1, in, DType::kFloat32) + rounding_of_largest(want, out_dtype)) == "");
+      }
+    }
+  });
+}
+
+TEST_CASE("a product takes and gives rows in 16 bits, of every odd shape and with every epilogue") {
+  for (const DType dtype : kTypes) {
+    for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kAdd}) {
+      for (const std::size_t rows : {0u, 1u, 4u, 8u, 9u, 33u}) {
+        for (const std::size_t in : {1u, 31u, 64u, 100u}) {
+          for (const std::size_t out : {1u, 2u, 33u, 257u}) {
+            check_stored_product(rows, in, out, epilogue, dtype);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("the type in which a product takes its rows is float32 or that of its weights") {
+  on_every_device([](const Device& device) {
+    for (const std::int64_t rows : {1, 8, 9, 1000}) {
+      CHECK(device.factor_dtype(rows, DType::kFloat32) == DType::kFloat32);
+      for (const DType dtype : kHalves) {
+        const DType factor = device.factor_dtype(rows, dtype);
+        CHECK((factor == DType::kFloat32 || factor == dtype));
+      }
+    }
+  });
 }
 
 TEST_CASE("the output layer of a large vocabulary agrees with its formula in every dtype") {
@@ -143,8 +200,6 @@ TEST_CASE("query_key_value puts each part in its place in every pair of dtypes")
         const auto product = naive::linear(x, rounded(w, weights), bias, n_tokens, width, 3 * width);
         const auto want = naive::split(sequences, product, capacity, width, n_head,
                                        static_cast<double>(rounded(kCanary, dtype)));
-        double largest = 0.0;
-        for (const double value : product) largest = std::max(largest, std::abs(value));
         on_every_device([&](Device& device) {
           const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(n_head),
                             static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(head_size)};
@@ -158,7 +213,7 @@ TEST_CASE("query_key_value puts each part in its place in every pair of dtypes")
           INFO(to_string(sequences));
           INFO("weights in ", to_string(weights), ", keys and values in ", to_string(dtype));
           const double within = tolerance(n_tokens, width, weights);
-          const double stored = within + rounding_error(dtype) * largest;
+          const double stored = within + rounding_of_largest(product, dtype);
           CHECK(difference("queries", download(device, got), want.queries, width, within) == "");
           CHECK(difference("keys", download_any(device, keys_values.keys), want.keys, width, stored) == "");
           CHECK(difference("values", download_any(device, keys_values.values), want.values, width, stored) ==
