@@ -67,12 +67,10 @@ class WeightReader {
   std::size_t bytes_ = 0;
 };
 
-/// A tensor of that shape in `memory`, which grows when it is too small.
+/// A tensor in `memory`, which grows when it is too small; what it held before may have been of another type.
 Tensor sized(Device& device, DType dtype, Tensor& memory, std::vector<std::int64_t> shape) {
-  std::int64_t size = 1;
-  for (const std::int64_t dim : shape) size *= dim;
-  if (memory.size() < size) memory = device.allocate(dtype, {size});
-  return memory.reshaped(std::move(shape));
+  if (memory.bytes() < bytes_of(dtype, shape)) memory = device.allocate(dtype, shape);
+  return memory.viewed_as(dtype, std::move(shape));
 }
 
 }  // namespace
@@ -196,13 +194,13 @@ void Gpt2::compute(const Batch& batch, std::int64_t longest, const Tensor& wante
   const std::int64_t n_tokens = batch.n_tokens(), n_wanted = logits.dim(0), n_embd = config_.n_embd;
   Tensor x = matrix(memory_.x, n_tokens, n_embd);  // the residual stream
   Tensor queries = matrix(memory_.queries, n_tokens, n_embd);
-  Tensor attended = matrix(memory_.attended, n_tokens, n_embd);
-  Tensor hidden = matrix(memory_.hidden, n_tokens, config_.n_inner);
+  Tensor attended = factor(memory_.attended, n_tokens, n_embd);
+  Tensor hidden = factor(memory_.hidden, n_tokens, config_.n_inner);
   KeysValues keys_values;
   if (cache == nullptr) {  // the layers take turns in one pair of buffers
     const std::vector<std::int64_t> shape{batch.n_sequences(), config_.n_head, longest, config_.head_size()};
-    keys_values = {sized(device, DType::kFloat32, memory_.keys, shape),
-                   sized(device, DType::kFloat32, memory_.values, shape)};
+    const DType dtype = device.factor_dtype(n_tokens, dtype_);
+    keys_values = {sized(device, dtype, memory_.keys, shape), sized(device, dtype, memory_.values, shape)};
   }
 
   device.embedding(batch, token_embedding_, position_embedding_, x);
@@ -218,13 +216,13 @@ void Gpt2::compute(const Batch& batch, std::int64_t longest, const Tensor& wante
       // No later layer asks for the keys and values of the other rows: from here on only the wanted ones
       // matter.
       const auto keep_wanted = [&](Tensor& tensor, Tensor& memory) {
-        Tensor kept = matrix(memory, n_wanted, n_embd);
+        Tensor kept = matrix(memory, n_wanted, n_embd, tensor.dtype());
         device.gather_rows(tensor, wanted_rows, kept);
         tensor = kept;
       };
       keep_wanted(x, memory_.wanted_x);
       keep_wanted(attended, memory_.wanted_attended);
-      hidden = hidden.rows(0, n_wanted);
+      hidden = factor(memory_.hidden, n_wanted, config_.n_inner);
     }
     linear(attended, {}, block.attention_output, Epilogue::kAdd, x);
     linear(x, block.ln_2, block.mlp_input, Epilogue::kGelu, hidden);
@@ -237,8 +235,12 @@ void Gpt2::compute(const Batch& batch, std::int64_t longest, const Tensor& wante
   device.linear(normed, {}, token_embedding_, Tensor(), Epilogue::kStore, logits);
 }
 
-Tensor Gpt2::matrix(Tensor& memory, std::int64_t rows, std::int64_t columns) const {
-  return sized(*device_, DType::kFloat32, memory, {rows, columns});
+Tensor Gpt2::matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype) const {
+  return sized(*device_, dtype, memory, {rows, columns});
+}
+
+Tensor Gpt2::factor(Tensor& memory, std::int64_t rows, std::int64_t columns) const {
+  return matrix(memory, rows, columns, device_->factor_dtype(rows, dtype_));
 }
 
 void Gpt2::linear(const Tensor& x, const LayerNorm& norm, const Linear& layer, Epilogue epilogue,

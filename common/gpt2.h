@@ -88,7 +88,10 @@ class Gpt2 {
   /// sequence, `wanted_rows` the tokens behind which logits [n_wanted, vocab_size] are asked for.
   void compute(const Batch& batch, std::int64_t longest, const Tensor& wanted_rows, KvCache* cache,
                Tensor& logits);
-  Tensor matrix(Tensor& memory, std::int64_t rows, std::int64_t columns) const;
+  /// [rows, columns] in `memory`.
+  Tensor matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype = DType::kFloat32) const;
+  /// The same for what nothing but a product reads, in the type that the product takes.
+  Tensor factor(Tensor& memory, std::int64_t rows, std::int64_t columns) const;
   void linear(const Tensor& x, const LayerNorm& norm, const Linear& layer, Epilogue epilogue,
               Tensor& out) const;
   void check_input(std::span<const int> tokens, int start, int count) const;

@@ -54,7 +54,12 @@ class Tensor {
   }
 
   /// The same memory from its start, with another shape that fits into it.
-  Tensor reshaped(std::vector<std::int64_t> shape) const { return Tensor(dtype_, std::move(shape), memory_); }
+  Tensor reshaped(std::vector<std::int64_t> shape) const { return viewed_as(dtype_, std::move(shape)); }
+
+  /// The same for elements of another type: what is in the memory means nothing then.
+  Tensor viewed_as(DType dtype, std::vector<std::int64_t> shape) const {
+    return Tensor(dtype, std::move(shape), memory_);
+  }
 
   /// The `count` entries of the first dimension from `first` on, as a view: [count, ...].
   Tensor rows(std::int64_t first, std::int64_t count) const {

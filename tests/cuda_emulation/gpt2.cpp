@@ -82,6 +82,32 @@ TEST_CASE("on the emulated GPU a batch gives each sequence what it gets alone") 
   }
 }
 
+TEST_CASE("on the emulated GPU passes of few tokens and of many take turns in the same memory") {
+  Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), DType::kFloat16);
+  const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
+  const auto logits = [&](std::size_t tokens, int count) {
+    const std::span<const float> rows = model.last_logits(std::span(text).first(tokens), count);
+    return std::vector<float>(rows.begin(), rows.end());
+  };
+  // The first is of many tokens up to the last block, and of a few, in another type, from there.
+  const std::pair<std::size_t, int> passes[] = {{9, 8}, {9, 1}, {2, 1}};
+  std::vector<std::vector<float>> want;
+  for (const auto& [tokens, count] : passes) want.push_back(logits(tokens, count));
+  const std::map<void*, std::size_t> memory = cuda_emulation::allocations;
+  for (int time = 0; time < 2; ++time) {
+    for (std::size_t pass = 0; pass < std::size(passes); ++pass) {
+      CAPTURE(pass);
+      CHECK(logits(passes[pass].first, passes[pass].second) == want[pass]);
+    }
+  }
+  CHECK(cuda_emulation::allocations == memory);
+  // The tokens of the first as others see them: its last one and its first.
+  const std::vector<float> last(want[0].end() - std::ssize(want[1]), want[0].end());
+  CHECK(difference("logits", last, want[1], last.size(), 2e-2) == "");
+  const std::vector<float> first(want[0].begin(), want[0].begin() + std::ssize(want[2]));
+  CHECK(difference("logits", first, want[2], first.size(), 2e-2) == "");
+}
+
 TEST_CASE("on the emulated GPU decoding with a cache is done by graphs and gives what it gives without") {
   Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device());
   const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
