@@ -100,14 +100,7 @@ CudaDevice::CudaDevice() {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "it was started");
   stream_.reset(stream);
-  cublasHandle_t handle = nullptr;
-  check(cublasCreate(&handle), "cuBLAS was started");
-  cublas_.reset(handle);
-  check(cublasSetStream(handle, stream), "cuBLAS was started");
-  // What NVIDIA advises for its newest GPUs. Memory of cuBLAS's own would be allocated in the middle of a
-  // graph.
-  workspace_ = allocate(DType::kFloat32, {std::int64_t{8} << 20});
-  check(cublasSetWorkspace(handle, workspace_.data<void>(), workspace_.bytes()), "cuBLAS was started");
+  cublas_.emplace(*this);
 }
 
 Tensor CudaDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {

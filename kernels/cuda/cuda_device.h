@@ -2,7 +2,6 @@
 // on one stream.
 #pragma once
 
-#include <cublas_v2.h>
 #include <cuda_runtime.h>
 
 #include <map>
@@ -11,6 +10,7 @@
 #include <string>
 #include <type_traits>
 
+#include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/operation_list.h"
 #include "kernels/device.h"
@@ -54,10 +54,6 @@ class CudaDevice final : public Device {
   struct DestroyStream {
     void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
   };
-  struct DestroyCublas {
-    void operator()(cublasHandle_t handle) const { cublasDestroy(handle); }
-  };
-
   struct DestroyGraph {
     void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
   };
@@ -105,10 +101,6 @@ class CudaDevice final : public Device {
   template <typename Store>
   void few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Store& store);
 
-  /// out = norm(x) Wᵀ + keep · out through cuBLAS. x [rows, in], weight [out_features, in], out [rows,
-  /// out_features].
-  void product(const Tensor& x, const LayerNorm& norm, const Weight& weight, float keep, float* out);
-
   float* scratch(std::int64_t floats) { return grown(scratch_, floats); }
   /// Counters that begin with 0, and that every operation leaves so.
   unsigned* zeros(std::int64_t count);
@@ -119,11 +111,10 @@ class CudaDevice final : public Device {
   bool has_tensor_cores_ = false;  // with the instructions of tensor_cores.cuh
   bool overlaps_ = false;
   std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream> stream_;
-  std::unique_ptr<std::remove_pointer_t<cublasHandle_t>, DestroyCublas> cublas_;
+  std::optional<cuda::CublasLt> cublas_;  // there from the constructor on
   Tensor scratch_;
   Tensor zeros_;
-  Tensor factor_;     // the rows that a product multiplies, normalized or in the type of the weights
-  Tensor workspace_;  // of cuBLAS
+  Tensor factor_;  // the rows that a product multiplies, normalized or in the type of the weights
   bool running_ = false;
   std::optional<cuda::OperationList> list_;  // what the work asks for, while run() lists it
   std::map<cuda::OperationList, Recording> recordings_;

@@ -1,7 +1,6 @@
 // Calls of the CUDA runtime, with errors as exceptions; and the one way in which kernels are launched.
 #pragma once
 
-#include <cublas_v2.h>
 #include <cuda_runtime.h>
 
 #include <cstddef>
@@ -24,12 +23,6 @@ __host__ __device__ constexpr Integer divide_up(Integer a, Integer b) {
 inline void check(cudaError_t status, const char* what) {
   if (status == cudaSuccess) return;
   throw std::runtime_error(std::string("the GPU failed while ") + what + ": " + cudaGetErrorString(status));
-}
-
-inline void check(cublasStatus_t status, const char* what) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw std::runtime_error(std::string("the GPU failed while ") + what + ": " +
-                           cublasGetStatusString(status));
 }
 
 /// Where kernels go, one behind the other.

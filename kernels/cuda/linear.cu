@@ -10,9 +10,10 @@
 // nothing there. Nor does the norm of up to four rows: every block computes it for itself, in shared memory,
 // while its weights are on their way to the L2 cache.
 //
-// Many rows (prefill) are limited by arithmetic: cuBLAS multiplies, and a small kernel, limited by bandwidth,
-// finishes its results. The tensor cores behind cuBLAS take two matrices of one type, so with 16-bit weights
-// x is rounded to their type first, unless it was stored so; the sums are in float32.
+// Many rows (prefill) are limited by arithmetic: cuBLAS multiplies, and adds the bias and the residual before
+// it stores its results. A small kernel, limited by bandwidth, does the rest: GELU, rounding to 16 bits, and
+// bringing keys and values to their places. The tensor cores behind cuBLAS take two matrices of one type, so
+// with 16-bit weights x is rounded to their type first, unless it was stored so; the sums are in float32.
 #include <algorithm>
 
 #include "kernels/cuda/convert.cuh"
@@ -227,24 +228,6 @@ Tensor CudaDevice::as_factor(const Tensor& x, const LayerNorm& norm, DType dtype
   return Tensor(dtype, x.shape(), std::shared_ptr<void>(memory, [](void*) {}));  // the device owns it
 }
 
-void CudaDevice::product(const Tensor& x, const LayerNorm& norm, const Weight& weight, float keep,
-                         float* out) {
-  const DType dtype = weight.packed.dtype();
-  const Tensor factor = as_factor(x, norm, dtype);
-  const auto rows = static_cast<int>(x.dim(0)), in = static_cast<int>(weight.in_features),
-             columns = static_cast<int>(weight.out_features);
-  const float one = 1.0f;
-  const cudaDataType_t type = dtype == DType::kFloat16    ? CUDA_R_16F
-                              : dtype == DType::kBFloat16 ? CUDA_R_16BF
-                                                          : CUDA_R_32F;
-  // cuBLAS counts its matrices by columns, so what it sees are the transposes: outᵀ = W xᵀ, with W given as
-  // its transpose.
-  cuda::check(cublasGemmEx(cublas_.get(), CUBLAS_OP_T, CUBLAS_OP_N, columns, rows, in, &one,
-                           weight.packed.data<void>(), type, in, factor.data<void>(), type, in, &keep, out,
-                           CUDA_R_32F, columns, CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT),
-              "cuBLAS multiplied matrices");
-}
-
 template <typename Store>
 void CudaDevice::few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Store& store) {
   if (norm.weight.size() > 0 && cuda::normalizes(x, weight)) {
@@ -264,12 +247,16 @@ void CudaDevice::linear(const Tensor& x, const LayerNorm& norm, const Weight& we
     few_rows(x, norm, weight, store);
     return;
   }
-  // cuBLAS itself adds to what is there.
-  const bool in_place = out.dtype() == DType::kFloat32;
+  const Tensor factor = as_factor(x, norm, weight.packed.dtype());
+  const float keep = epilogue == Epilogue::kAdd ? 1.0f : 0.0f;
+  // To cuBLAS a bias has the type of the result, and ours are float32.
+  const bool in_place = out.dtype() == DType::kFloat32, has_gelu = epilogue == Epilogue::kGelu;
+  if (in_place && !has_gelu && cublas_->multiply(factor, weight, bias, keep, out.data<float>(), stream())) {
+    return;
+  }
   float* const products = in_place ? out.data<float>() : scratch(rows * width);
-  product(x, norm, weight, epilogue == Epilogue::kAdd ? 1.0f : 0.0f, products);
-  if (epilogue == Epilogue::kAdd) store.epilogue = Epilogue::kStore;
-  if (in_place && store.epilogue == Epilogue::kStore && store.bias == nullptr) return;
+  cublas_->multiply(factor, weight, {}, keep, products, stream());
+  if (epilogue == Epilogue::kAdd) store.epilogue = Epilogue::kStore;  // that much is done
   cuda::launch_finish(products, rows, width, store, stream());
 }
 
@@ -293,7 +280,7 @@ void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const Laye
     return;
   }
   float* const products = scratch(rows * 3 * width);
-  product(x, norm, weight, 0.0f, products);
+  cublas_->multiply(as_factor(x, norm, weight.packed.dtype()), weight, {}, 0.0f, products, stream());
   cuda::launch_finish(products, rows, 3 * width, store, stream());
 }
 

@@ -2,6 +2,7 @@
 #include "kernels/cuda/argmax.cu"
 #include "kernels/cuda/attention.cu"
 #include "kernels/cuda/copy_positions.cu"
+#include "kernels/cuda/cublas_lt.cu"
 #include "kernels/cuda/cuda_device.cu"
 #include "kernels/cuda/embedding.cu"
 #include "kernels/cuda/gather_rows.cu"

@@ -14,7 +14,7 @@
 #include "common/program.h"
 #include "common/safetensors.h"
 #include "tests/compare.h"
-#include "tests/cuda_emulation/include/cublas_v2.h"
+#include "tests/cuda_emulation/include/cublasLt.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"
 #include "tests/temporary_folder.h"
 
@@ -106,6 +106,25 @@ TEST_CASE("on the emulated GPU passes of few tokens and of many take turns in th
   CHECK(difference("logits", last, want[1], last.size(), 2e-2) == "");
   const std::vector<float> first(want[0].begin(), want[0].begin() + std::ssize(want[2]));
   CHECK(difference("logits", first, want[2], first.size(), 2e-2) == "");
+}
+
+TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, or eight in float32") {
+  const std::vector<int> text(16, 7);
+  const auto kernels_of_a_layer = [&](DType dtype) {
+    Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
+    const auto so_far = [] { return cuda_emulation::overlapping_launches + cuda_emulation::products; };
+    const int before = so_far();
+    model.last_logits(text, 16);
+    // Beside the layers: the embedding, the last norm, and the output layer, which rounds its rows to 16
+    // bits.
+    const int others = dtype == DType::kFloat32 ? 3 : 4, n_layer = model.config().n_layer;
+    const int in_layers = so_far() - before - others;
+    CHECK(in_layers % n_layer == 0);
+    return in_layers / n_layer;
+  };
+  CHECK(kernels_of_a_layer(DType::kFloat32) == 9);
+  CHECK(kernels_of_a_layer(DType::kFloat16) == 9);
+  CHECK(kernels_of_a_layer(DType::kBFloat16) == 9);
 }
 
 TEST_CASE("on the emulated GPU decoding with a cache is done by graphs and gives what it gives without") {

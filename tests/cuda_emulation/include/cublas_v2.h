@@ -87,6 +87,35 @@ inline void store(float value, void* to, cudaDataType_t type, std::ptrdiff_t pla
 
 }  // namespace cuda_emulation
 
+namespace cuda_emulation {
+
+/// store(row, column, sum) for every element of Aᵀ B. A [k, m] and B [k, n] are stored by columns, which
+/// begin so far apart.
+template <typename Store>
+void multiply(const void* a, cudaDataType_t a_type, int a_stride, const void* b, cudaDataType_t b_type,
+              int b_stride, int m, int n, int k, const Store& store) {
+  const std::vector<float> a_columns = widened(a, a_type, m, k, a_stride),
+                           b_columns = widened(b, b_type, n, k, b_stride);
+  for (std::ptrdiff_t column = 0; column < n; ++column) {
+    const float* const right = b_columns.data() + column * k;
+    for (std::ptrdiff_t row = 0; row < m; ++row) {
+      const float* const left = a_columns.data() + row * k;
+      // Eight sums, so that the compiler may use vectors.
+      float sums[8] = {};
+      int i = 0;
+      for (; i + 8 <= k; i += 8) {
+        for (int j = 0; j < 8; ++j) sums[j] += left[i + j] * right[i + j];
+      }
+      for (; i < k; ++i) sums[i % 8] += left[i] * right[i];
+      float sum = 0.0f;
+      for (const float s : sums) sum += s;
+      store(row, column, sum);
+    }
+  }
+}
+
+}  // namespace cuda_emulation
+
 /// C = alpha · op(A) op(B) + beta · C with op(A) [m, k], op(B) [k, n] and C [m, n], all stored by columns.
 inline cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_operation,
                                    cublasOperation_t b_operation, int m, int n, int k, const void* alpha,
@@ -108,27 +137,13 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_op
   const float factor = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
   cuda_emulation::do_or_capture(handle->stream, [=] {
     cuda_emulation::cublas_operations += 2.0 * m * n * k;
-    const std::vector<float> a_rows = cuda_emulation::widened(a, a_type, m, k, a_stride),
-                             b_rows = cuda_emulation::widened(b, b_type, n, k, b_stride);
-    for (std::ptrdiff_t column = 0; column < n; ++column) {
-      const float* const right = b_rows.data() + column * k;
-      for (std::ptrdiff_t row = 0; row < m; ++row) {
-        const float* const left = a_rows.data() + row * k;
-        // Eight sums, so that the compiler may use vectors.
-        float sums[8] = {};
-        int i = 0;
-        for (; i + 8 <= k; i += 8) {
-          for (int j = 0; j < 8; ++j) sums[j] += left[i + j] * right[i + j];
-        }
-        for (; i < k; ++i) sums[i % 8] += left[i] * right[i];
-        float sum = 0.0f;
-        for (const float s : sums) sum += s;
-        const std::ptrdiff_t place = column * c_stride + row;
-        // As in cuBLAS, beta 0 means that C is not read.
-        const float kept = keep == 0.0f ? 0.0f : keep * cuda_emulation::load(c, c_type, place);
-        cuda_emulation::store(factor * sum + kept, c, c_type, place);
-      }
-    }
+    const auto store = [&](std::ptrdiff_t row, std::ptrdiff_t column, float sum) {
+      const std::ptrdiff_t place = column * c_stride + row;
+      // As in cuBLAS, beta 0 means that C is not read.
+      const float kept = keep == 0.0f ? 0.0f : keep * cuda_emulation::load(c, c_type, place);
+      cuda_emulation::store(factor * sum + kept, c, c_type, place);
+    };
+    cuda_emulation::multiply(a, a_type, a_stride, b, b_type, b_stride, m, n, k, store);
   });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,0 +1,165 @@
+// What cuBLASLt does of a product of many rows, and what kernels of our own do where it cannot.
+#include <cublasLt.h>
+#include <doctest/doctest.h>
+
+#include "tests/kernels/kernel_test.h"
+
+namespace staircase {
+namespace {
+
+using cuda_emulation::EpilogueAnswer;
+
+struct Launched {
+  int products = 0, kernels = 0;  ///< by cuBLASLt, and of our own
+
+  static Launched so_far() { return {cuda_emulation::products, cuda_emulation::overlapping_launches}; }
+  Launched operator-(const Launched& before) const {
+    return {products - before.products, kernels - before.kernels};
+  }
+};
+
+/// A product of more rows than the kernels for a few take. The rows of x and of the result are some of a
+/// larger matrix: they begin anywhere.
+struct Product {
+  static constexpr std::size_t kRows = 12, kIn = 33, kOut = 17;
+  static constexpr std::int64_t kFirst = 3;
+
+  DType dtype;
+  Epilogue epilogue;
+  bool with_bias = true;
+  Values x = rounded(random_values(kRows * kIn, 1), dtype), w = random_values(kIn * kOut, 2),
+         bias = random_values(with_bias ? kOut : 0, 3), before = random_values(kRows * kOut, 4);
+
+  /// Behind rows of canaries, which only a result must leave as they are.
+  static Tensor upload_rows(Device& device, DType dtype, std::size_t width, const Values& values) {
+    Values all(static_cast<std::size_t>(kFirst) * width, kCanary);
+    all.insert(all.end(), values.begin(), values.end());
+    return upload_as(dtype, device, shape_of(kFirst + kRows, width), all);
+  }
+
+  /// Multiplies on the device, checks the result and returns what was launched.
+  Launched check(Device& device) const {
+    const bool adds = epilogue == Epilogue::kAdd;
+    const Tensor all_x = upload_rows(device, dtype, kIn, x),
+                 all_out =
+                     upload_rows(device, DType::kFloat32, kOut, adds ? before : Values(before.size(), kNaN));
+    const Weight weight = upload_weight(device, w, kIn, kOut, dtype);
+    const Tensor device_bias = with_bias ? upload(device, shape_of(1, kOut), bias) : Tensor();
+    Tensor out = all_out.rows(kFirst, kRows);
+    const Launched earlier = Launched::so_far();
+    device.linear(all_x.rows(kFirst, kRows), {}, weight, device_bias, epilogue, out);
+    const Launched launched = Launched::so_far() - earlier;
+
+    naive::Doubles want(static_cast<std::size_t>(kFirst) * kOut, static_cast<double>(kCanary));
+    const auto rows = naive::linear(x, rounded(w, dtype), bias, kRows, kIn, kOut, epilogue, before);
+    want.insert(want.end(), rows.begin(), rows.end());
+    CAPTURE(static_cast<int>(epilogue));
+    CAPTURE(with_bias);
+    INFO(to_string(dtype));
+    CHECK(difference("out", download(device, all_out), want, kOut, 7e-6) == "");  // as in linear.cpp
+    return launched;
+  }
+};
+
+template <typename Test>
+void for_every_product(const Test& test) {
+  for (const DType dtype : kTypes) {
+    for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kAdd}) {
+      for (const bool with_bias : {false, true}) test(Product{dtype, epilogue, with_bias});
+    }
+  }
+}
+
+TEST_CASE("a product of many rows is one kernel with its bias and residual, and two with GELU") {
+  for_every_product([](const Product& product) {
+    on_every_device([&](Device& device) {
+      const Launched launched = product.check(device);
+      CHECK(launched.products == 1);
+      CHECK(launched.kernels == (product.epilogue == Epilogue::kGelu ? 1 : 0));
+    });
+  });
+}
+
+TEST_CASE("where cuBLASLt knows no kernel with an epilogue, one of our own finishes its product") {
+  struct Restore {
+    ~Restore() { cuda_emulation::epilogue_answer = EpilogueAnswer::kAlgorithm; }
+  } const restore;
+  for (const EpilogueAnswer answer : {EpilogueAnswer::kNoAlgorithm, EpilogueAnswer::kNotSupported}) {
+    cuda_emulation::epilogue_answer = answer;
+    for_every_product([](const Product& product) {
+      const bool has_nothing_to_finish = !product.with_bias && product.epilogue != Epilogue::kGelu;
+      on_every_device([&](Device& device) {
+        const Launched launched = product.check(device);
+        CHECK(launched.products == 1);
+        CHECK(launched.kernels == (has_nothing_to_finish ? 0 : 1));
+      });
+    });
+  }
+}
+
+/// What the stand-in for cuBLASLt says to a product of 4 rows and 4 columns of 32 elements.
+struct Asked {
+  cublasLtMatmulDescOpaque_t operation;
+  cublasLtMatrixLayoutOpaque_t a, b, c;
+  cublasLtMatmulPreferenceOpaque_t preference;
+  alignas(256) float memory[512] = {};
+
+  explicit Asked(cudaDataType_t a_type = CUDA_R_16F, cudaDataType_t b_type = CUDA_R_16F,
+                 cudaDataType_t c_type = CUDA_R_32F) {
+    cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    const cublasOperation_t transpose = CUBLAS_OP_T;
+    cublasLtMatmulDescSetAttribute(&operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose, sizeof transpose);
+    cublasLtMatrixLayoutInit(&a, a_type, 32, 4, 32);
+    cublasLtMatrixLayoutInit(&b, b_type, 32, 4, 32);
+    cublasLtMatrixLayoutInit(&c, c_type, 4, 4, 4);
+    cublasLtMatmulPreferenceInit(&preference);
+  }
+
+  /// With A at the start of the memory, B and C behind it, and a workspace of that many bytes at the end.
+  cublasStatus_t multiply(std::size_t workspace_bytes = 0, std::ptrdiff_t b_place = 64) {
+    cublasLtMatmulHeuristicResult_t best{};
+    int found = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(nullptr, &operation, &a, &b, &c, &c, &preference, 1, &best, &found);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    const float one = 1.0f, zero = 0.0f;
+    float* const out = memory + 256;
+    return cublasLtMatmul(nullptr, &operation, &one, memory, &a, memory + b_place, &b, &zero, out, &c, out,
+                          &c, &best.algo, memory + 384, workspace_bytes, nullptr);
+  }
+};
+
+TEST_CASE("what cuBLASLt would refuse, its stand-in refuses") {
+  CHECK(Asked().multiply() == CUBLAS_STATUS_SUCCESS);
+  CHECK(Asked(CUDA_R_16F, CUDA_R_16BF).multiply() == CUBLAS_STATUS_NOT_SUPPORTED);
+  CHECK(Asked(CUDA_R_32F, CUDA_R_16F).multiply() == CUBLAS_STATUS_NOT_SUPPORTED);
+  CHECK(Asked(CUDA_R_16F, CUDA_R_16F, CUDA_R_16BF).multiply() == CUBLAS_STATUS_NOT_SUPPORTED);
+
+  Asked shape;
+  shape.b.rows = 31;
+  CHECK(shape.multiply() == CUBLAS_STATUS_INVALID_VALUE);
+
+  Asked workspace;
+  const std::uint64_t bytes = 64;
+  cublasLtMatmulPreferenceSetAttribute(&workspace.preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                       &bytes, sizeof bytes);
+  CHECK(workspace.multiply(63) == CUBLAS_STATUS_INVALID_VALUE);
+  CHECK(workspace.multiply(64) == CUBLAS_STATUS_SUCCESS);
+
+  Asked place;
+  CHECK(place.multiply(0, 68) == CUBLAS_STATUS_EXECUTION_FAILED);
+  const std::uint32_t alignment = 16;
+  cublasLtMatmulPreferenceSetAttribute(&place.preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                                       &alignment, sizeof alignment);
+  CHECK(place.multiply(0, 68) == CUBLAS_STATUS_SUCCESS);
+  CHECK(cublasLtMatmulPreferenceSetAttribute(&place.preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                                             &bytes, sizeof bytes) == CUBLAS_STATUS_INVALID_VALUE);
+
+  Asked epilogue;
+  const cublasLtEpilogue_t bias = CUBLASLT_EPILOGUE_BIAS;
+  cublasLtMatmulDescSetAttribute(&epilogue.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &bias, sizeof bias);
+  CHECK(epilogue.multiply() == CUBLAS_STATUS_INVALID_VALUE);  // without the address of one
+}
+
+}  // namespace
+}  // namespace staircase
