@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "generate.h"
+#include "tests/error_message.h"
 #include "tests/step.h"
 
 using namespace staircase;
@@ -36,4 +37,10 @@ TEST_CASE("a text may fill the context but not outgrow it") {
   CHECK(std::ssize(generate(tales(), prompt, {.max_new_tokens = 1}, ignore).tokens) == context);
   CHECK_THROWS_WITH_AS(generate(tales(), prompt, {.max_new_tokens = 2}, ignore),
                        doctest::Contains("03-context-window"), UsageError);
+  const auto refusal = [&](int length) {
+    const std::vector<int> tokens(static_cast<std::size_t>(length), 100);
+    return error_message([&] { generate(tales(), tokens, {.max_new_tokens = 600}, ignore); });
+  };
+  CHECK(says(refusal(1), "--max-new-tokens 600", "have 601 tokens together", "context has 512"));
+  CHECK(says(refusal(513), "have 1113 tokens together"));
 }

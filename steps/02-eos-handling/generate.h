@@ -18,11 +18,11 @@ struct GenerateOptions {
 inline Generation generate(Gpt2& model, std::vector<int> tokens, const GenerateOptions& options,
                            const OnToken& on_token) {
   const int context = model.config().n_positions;
-  if (std::ssize(tokens) + options.max_new_tokens > context) {
+  if (const auto length = std::ssize(tokens) + options.max_new_tokens; length > context) {
     throw UsageError(
-        "{} prompt tokens and {} new ones (--max-new-tokens) outgrow the model's context of {}; "
+        "with --max-new-tokens {} prompt and text have {} tokens together, but the model's context has {}; "
         "ask for fewer, or take step 03-context-window",
-        tokens.size(), options.max_new_tokens, context);
+        options.max_new_tokens, length, context);
   }
   for (int i = 0; i < options.max_new_tokens; ++i) {
     const std::span<float> logits = model.next_logits(tokens);  // [vocab_size]
