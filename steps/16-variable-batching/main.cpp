@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
   program.add_option("--max-batch-size", options.max_batch_size, "how many texts grow at a time, at most");
   program.add_check([&] { check(options); });
   return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
-    for (const std::vector<int>& prompt : prompts) check(options, prompt, model.config());
+    check(options, prompts, model.config());
     if (!options.drift.empty()) return compare_overflow(model, prompts[0], options, output);
     generate_all(model, prompts, options, output);
   });

@@ -190,10 +190,19 @@ TEST_CASE("the texts come out one behind the other, and wrong usage is refused")
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 3 --prompt The --prompt Once");
   CHECK(run.out.starts_with("[1]\n"));
   CHECK(run.out.find("\n\n[2]\n") != std::string::npos);
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-batch-size 0").status == 2);
-  CHECK(
-      run_program(STAIRCASE_STEP_PROGRAM, "--do-sample --num-return-sequences 5 --max-batch-size 4").status ==
-      2);
+  const TemporaryFolder folder;
+  const std::string drift = "--prompt The --prompt Once --drift " + (folder.path() / "drift.svg").string();
+  for (const auto& [wrong, message] : std::vector<std::pair<std::string, std::string>>{
+           {"--max-batch-size 0", "--max-batch-size is 0, but it must be 1 or more\n"},
+           {"--do-sample --num-return-sequences 5 --max-batch-size 4",
+            "--max-batch-size is 4, but it must be 5 or more, the --num-return-sequences\n"},
+           {drift, "--drift compares two texts of one prompt, but there are 2 prompts\n"}}) {
+    const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, wrong);
+    CAPTURE(refused.err);
+    CHECK(refused.status == 2);
+    CHECK(refused.err.ends_with(message));
+    CHECK(refused.out.empty());
+  }
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompts /nonexistent").status == 1);
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompts -", "").status == 1);
 }

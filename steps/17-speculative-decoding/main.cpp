@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
                           "how many tokens the draft model proposes at a time");
   program.add_check([&] { check(options); });
   return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
-    for (const std::vector<int>& prompt : prompts) check(options, prompt, model.config());
+    check(options, prompts, model.config());
     if (draft) {
       check_speculation(options);
       return speculate_all(model, *draft, prompts, options, output);

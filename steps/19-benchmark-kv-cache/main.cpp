@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
     check(benchmark);
   });
   return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
-    for (const std::vector<int>& prompt : prompts) check(options, prompt, model.config());
+    check(options, prompts, model.config());
     if (!drafts.empty()) {
       check_speculation(options);
       if (!benchmark.folder.empty()) return benchmark_speculative(model, drafts, prompts, options, benchmark);

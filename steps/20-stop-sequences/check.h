@@ -29,8 +29,9 @@ inline void check(const GenerateOptions& options) {
   }
   require(options.num_return_sequences >= 1, "--num-return-sequences", options.num_return_sequences,
           "1 or more");
+  require(options.max_batch_size >= 1, "--max-batch-size", options.max_batch_size, "1 or more");
   require(options.max_batch_size >= options.num_return_sequences, "--max-batch-size", options.max_batch_size,
-          fmt::format("{} or more, the texts of one prompt", options.num_return_sequences));
+          fmt::format("{} or more, the --num-return-sequences", options.num_return_sequences));
   require(options.show_candidates >= 0, "--show-candidates", options.show_candidates, "0 or more");
   require(std::abs(sampling.presence_penalty) <= 2.0f, "--presence-penalty", sampling.presence_penalty,
           "between -2 and 2");
@@ -85,15 +86,21 @@ inline void check_speculation(const GenerateOptions& options) {
   }
 }
 
-/// Throws UsageError for what does not go with the model; warns of a prompt that it cannot see whole.
-inline void check(const GenerateOptions& options, const std::vector<int>& prompt, const Gpt2Config& config) {
+/// Throws UsageError for what does not go with the prompts or the model; warns of a prompt that it cannot see
+/// whole.
+inline void check(const GenerateOptions& options, const Prompts& prompts, const Gpt2Config& config) {
   if (options.refill) {
     require(*options.refill <= config.n_positions, "--refill", *options.refill,
             fmt::format("at most the model's {} positions", config.n_positions));
   }
-  if (std::ssize(prompt) > config.n_positions) {
-    warn("the prompt has {} tokens, and the model sees only the last {} of them", prompt.size(),
-         config.n_positions);
+  if (!options.drift.empty() && prompts.size() > 1) {
+    throw UsageError("--drift compares two texts of one prompt, but there are {} prompts", prompts.size());
+  }
+  for (const std::vector<int>& prompt : prompts) {
+    if (std::ssize(prompt) > config.n_positions) {
+      warn("the prompt has {} tokens, and the model sees only the last {} of them", prompt.size(),
+           config.n_positions);
+    }
   }
 }
 

@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
   });
   return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
     options.stop.tokenizer = &output.tokenizer();
-    for (const std::vector<int>& prompt : prompts) check(options, prompt, model.config());
+    check(options, prompts, model.config());
     if (!drafts.empty()) {
       check_speculation(options);
       if (!benchmark.folder.empty()) return benchmark_speculative(model, drafts, prompts, options, benchmark);

@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
   });
   return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
     options.stop.tokenizer = &output.tokenizer();
-    for (const std::vector<int>& prompt : prompts) check(options, prompt, model.config());
+    check(options, prompts, model.config());
     if (options.echo) echo(model, prompts, options.logprobs.value_or(0), output);
     if (!drafts.empty()) {
       check_speculation(options);

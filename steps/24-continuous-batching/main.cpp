@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
   });
   return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
     options.stop.tokenizer = &output.tokenizer();
-    for (const std::vector<int>& prompt : prompts) check(options, prompt, model.config());
+    check(options, prompts, model.config());
     if (!requests.empty()) {
       check_requests(options, search, !drafts.empty());
       for (Request& request : requests) request.options.stop.tokenizer = &output.tokenizer();
