@@ -5,6 +5,7 @@
 #include <sstream>
 #include <tuple>
 
+#include "benchmark.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -58,6 +59,14 @@ TEST_CASE("the benchmark measures every number of drafted tokens in every dtype,
   for (std::string line; std::getline(csv, line);) ++lines;
   CHECK(lines == 10);
   CHECK(run.err.find("baseline tokens/s") != std::string::npos);
+}
+
+TEST_CASE("a speed-up compares runs of the same turn, so a turn in which all are slow changes nothing") {
+  const Spread slow_turn = speedup({40.0, 4.0, 40.0}, {20.0, 2.0, 20.0});
+  CHECK(slow_turn.low == 2.0);
+  CHECK(slow_turn.high == 2.0);
+  // The medians of both are 20.
+  CHECK(speedup({10.0, 20.0, 40.0}, {20.0, 40.0, 10.0}).median == 0.5);
 }
 
 TEST_CASE("acceptance depends on the text and not on the clock") {

@@ -84,10 +84,15 @@ inline void check(const BenchmarkOptions& benchmark) {
           "--most-speculative-tokens", benchmark.most_speculative_tokens, "between 1 and 16");
 }
 
-/// Throws UsageError for what does not go with a draft model.
-inline void check_speculation(const GenerateOptions& options) {
+/// Throws UsageError for what does not go with so many draft models.
+inline void check_speculation(const GenerateOptions& options, const BenchmarkOptions& benchmark,
+                              std::size_t drafts) {
   if (!options.use_cache || !options.drift.empty()) {
     throw UsageError("--draft-model goes with neither --no-use-cache nor --drift");
+  }
+  if (drafts > 1 && benchmark.folder.empty()) {
+    throw UsageError("--draft-model is given {} times, but without --benchmark only one can propose tokens",
+                     drafts);
   }
 }
 

@@ -68,13 +68,8 @@ int main(int argc, char** argv) {
     check(options, prompts, model.config());
     if (options.echo) echo(model, prompts, options.logprobs.value_or(0), output);
     if (!drafts.empty()) {
-      check_speculation(options);
+      check_speculation(options, benchmark, drafts.size());
       if (!benchmark.folder.empty()) return benchmark_speculative(model, drafts, prompts, options, benchmark);
-      if (drafts.size() > 1) {
-        throw UsageError(
-            "--draft-model is given {} times, but without --benchmark only one can propose tokens",
-            drafts.size());
-      }
       return speculate_all(model, drafts[0].model, prompts, options, output);
     }
     if (!benchmark.folder.empty()) {

@@ -45,6 +45,14 @@ inline double tokens_per_second(Gpt2& target, NamedModel* draft, const std::vect
   return static_cast<double>(length - prompt.size()) / seconds.count();
 }
 
+/// How many times as fast as the baseline, from pairs of runs of the same turn: what slows the machine down
+/// slows both. `rates` and `baselines` have a run of each turn.
+inline Spread speedup(const std::vector<double>& rates, const std::vector<double>& baselines) {
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < rates.size(); ++i) ratios.push_back(rates[i] / baselines[i]);
+  return spread(ratios);
+}
+
 /// Sweeps the number of drafted tokens for each draft model beside the target, in each dtype. The target
 /// alone, all drafts and all numbers take turns within a repetition, so that a machine that slows down slows
 /// all of them; the first turn warms up and does not count. Writes speculative.csv, .json and .svg.
@@ -85,19 +93,15 @@ inline void benchmark_speculative(Gpt2& target_model, std::span<const NamedModel
     }
     const SpeculationRuns& alone = runs[0];
     for (const SpeculationRuns& run : std::span(runs).subspan(1)) {
-      // Pairs of runs of the same turn: what slows the machine down slows both.
-      std::vector<double> speedups;
-      for (std::size_t i = 0; i < run.rates.size(); ++i) speedups.push_back(run.rates[i] / alone.rates[i]);
-      const Spread rate = spread(run.rates), speedup = spread(speedups);
+      const Spread rate = spread(run.rates), gain = speedup(run.rates, alone.rates);
       const Speculation& s = run.speculation;
       table.add({run.draft->name, kept_in, run.gamma, spread(alone.rates).median, rate.median, rate.low,
-                 rate.high, speedup.median, static_cast<double>(s.accepted) / std::max(1, s.drafted),
+                 rate.high, gain.median, static_cast<double>(s.accepted) / std::max(1, s.drafted),
                  static_cast<double>(s.tokens) / std::max(1, s.rounds)});
       if (run.gamma == 1) {
         plot.series.push_back({drafts.size() == 1 ? kept_in : run.draft->name + ", " + kept_in, {}});
       }
-      plot.series.back().points.push_back(
-          {static_cast<double>(run.gamma), speedup.median, speedup.low, speedup.high});
+      plot.series.back().points.push_back({static_cast<double>(run.gamma), gain.median, gain.low, gain.high});
     }
   }
   say(table.text());

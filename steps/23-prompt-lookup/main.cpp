@@ -84,13 +84,8 @@ int main(int argc, char** argv) {
     check(options, prompts, model.config());
     if (options.echo) echo(model, prompts, options.logprobs.value_or(0), output);
     if (!drafts.empty()) {
-      check_speculation(options, search);
+      check_speculation(options, search, benchmark, drafts.size());
       if (!benchmark.folder.empty()) return benchmark_speculative(model, drafts, prompts, options, benchmark);
-      if (drafts.size() > 1) {
-        throw UsageError(
-            "--draft-model is given {} times, but without --benchmark only one can propose tokens",
-            drafts.size());
-      }
       DraftModel drafter(drafts[0].model);
       return speculate_all(model, drafter, prompts, options, output);
     }

@@ -99,13 +99,11 @@ inline void benchmark_continuous(Gpt2& model, const Prompts& prompts, std::span<
   const double cache_mib = static_cast<double>(cache.use().bytes) / (1 << 20);
   for (const ServingRuns& way : ways) {
     const Spread rate = spread(way.rates);
-    std::vector<double> speedups;
-    for (std::size_t i = 0; i < way.rates.size(); ++i) speedups.push_back(way.rates[i] / ways[0].rates[i]);
     std::vector<Table::Cell> row{way.name,
                                  rate.median,
                                  rate.low,
                                  rate.high,
-                                 spread(speedups).median,
+                                 speedup(way.rates, ways[0].rates).median,
                                  static_cast<double>(way.service.rows) / way.service.passes};
     for (const std::vector<double>& times : {way.times.first_token, way.times.per_token}) {
       for (const double share : {0.5, 0.95, 0.99}) {
