@@ -1,11 +1,13 @@
 // Measures what a cache gains: none, one that grows, and one that stands, over texts of several lengths.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "benchmark.h"
 #include "common/measurement.h"
 #include "common/message.h"
 #include "common/plot.h"
@@ -14,7 +16,7 @@
 
 namespace staircase {
 
-/// What is measured; the prompt and everything else are as the options say.
+/// What is measured: greedy decoding behind one prompt. Of the other options only those of the model count.
 struct CacheBenchmarkOptions {
   std::string folder = {};  ///< where the results go
   int repetitions = 3;
@@ -51,9 +53,10 @@ inline CacheRun decode_static(Gpt2& model, const std::vector<int>& prompt, int c
           cache ? cache->use() : CacheUse()};
 }
 
-/// Measures every cache over every length, taking turns within a repetition; the first turn of the shortest
-/// length warms up and does not count. Writes kv-cache.csv, .json and .svg. "same tokens" counts how far the
-/// text is the one without a cache: all the way, unless the cache slid or two tokens were nearly a tie.
+/// Measures every cache over every length, taking turns within a repetition. One more turn of the shortest
+/// length comes first, warms up and does not count. Writes kv-cache.csv, .json and .svg. "same tokens" counts
+/// how far the text is the one without a cache: all the way, unless the cache slid or two tokens were nearly
+/// a tie.
 inline void benchmark_kv_cache(Gpt2& model, const std::vector<int>& prompt,
                                const CacheBenchmarkOptions& benchmark) {
   const std::filesystem::path folder = benchmark.folder;
@@ -65,29 +68,36 @@ inline void benchmark_kv_cache(Gpt2& model, const std::vector<int>& prompt,
   Plot plot{
       .title = "Decoding with a cache of keys and values", .x_label = "new tokens", .y_label = "tokens/s"};
   for (const char* name : kNames) plot.series.push_back({name, {}});
-  Progress progress(static_cast<int>(benchmark.lengths.size()) * benchmark.repetitions * 3);
-  decode_static(model, prompt, benchmark.lengths[0], true);
+  Progress progress((static_cast<int>(benchmark.lengths.size()) * benchmark.repetitions + 1) * 3);
+  // The last token never enters a cache.
+  const auto fits = [&](int length) { return std::ssize(prompt) + length <= context + 1; };
+  const auto run_turn = [&](int length) {
+    std::vector<std::optional<CacheRun>> runs(3);
+    for (int cache = 0; cache < 3; ++cache) {
+      progress.next(fmt::format("{} new tokens, cache: {}", length, kNames[cache]));
+      if (cache == 1 && !fits(length)) continue;  // it ends with the context
+      runs[cache] = cache == 1 ? decode_dynamic(model, prompt, length)
+                               : decode_static(model, prompt, length, cache == 2);
+    }
+    return runs;
+  };
+  run_turn(std::ranges::min(benchmark.lengths));
   for (const int length : benchmark.lengths) {
-    const bool fits = std::ssize(prompt) + length <= context + 1;  // the last token never enters a cache
     std::vector<std::vector<double>> rates(3);
-    std::vector<CacheRun> runs(3);
+    std::vector<std::optional<CacheRun>> runs;
     for (int turn = 0; turn < benchmark.repetitions; ++turn) {
+      runs = run_turn(length);
       for (int cache = 0; cache < 3; ++cache) {
-        progress.next(fmt::format("{} new tokens, cache: {}", length, kNames[cache]));
-        if (cache == 1 && !fits) continue;  // it ends with the context
-        runs[cache] = cache == 1 ? decode_dynamic(model, prompt, length)
-                                 : decode_static(model, prompt, length, cache == 2);
-        rates[cache].push_back(length / runs[cache].seconds);
+        if (runs[cache]) rates[cache].push_back(length / runs[cache]->seconds);
       }
     }
-    const double baseline = spread(rates[0]).median;
     for (int cache = 0; cache < 3; ++cache) {
-      if (rates[cache].empty()) continue;
-      const CacheRun& run = runs[cache];
+      if (!runs[cache]) continue;
+      const CacheRun& run = *runs[cache];
       const Spread rate = spread(rates[cache]);
-      const auto same = std::ranges::mismatch(run.tokens, runs[0].tokens).in1 - run.tokens.begin();
-      const std::string name = cache == 2 && !fits ? "static, slides" : kNames[cache];
-      table.add({length, name, rate.median, rate.low, rate.high, rate.median / baseline,
+      const auto same = std::ranges::mismatch(run.tokens, runs[0]->tokens).in1 - run.tokens.begin();
+      const std::string name = cache == 2 && !fits(length) ? "static, slides" : kNames[cache];
+      table.add({length, name, rate.median, rate.low, rate.high, speedup(rates[cache], rates[0]).median,
                  static_cast<double>(run.use.bytes) / (1 << 20),
                  static_cast<double>(run.use.copied) / (1 << 20),
                  static_cast<int>(same - std::ssize(prompt))});

@@ -1,5 +1,10 @@
 #include <doctest/doctest.h>
 
+#include <chrono>
+#include <thread>
+
+#include "benchmark_kv_cache.h"
+#include "common/error.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -59,6 +64,42 @@ TEST_CASE("beyond the context the growing cache ends and the standing one slides
   CHECK(rows[1]["cache"] == "dynamic");
   CHECK(rows[4]["cache"] == "static, slides");
   CHECK(rows[4]["copied MiB"] > 0.0);
+}
+
+TEST_CASE("every way warms up over the shortest length, and a speed-up compares runs of the same turn" *
+          doctest::skip(kSanitized)) {
+  // Each run is one pass. Without a cache and with the standing one they last so many milliseconds.
+  constexpr int kNone[] = {200, 400, 100}, kStatic[] = {400, 200, 200};  // the medians are equal
+  const TemporaryFolder folder;
+  int pass = 0;
+  tales().observe([&](std::string_view name, std::span<const float>) {
+    if (name != "embeddings") return;
+    const int turn = pass / 3 - 1, way = pass % 3;
+    ++pass;
+    if (turn < 0 || turn >= 3 || way == 1) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(way == 0 ? kNone[turn] : kStatic[turn]));
+  });
+  try {
+    benchmark_kv_cache(tales(), {100}, {folder.path().string(), 3, {1}});
+  } catch (const Error&) {  // no plot without gnuplot
+  }
+  tales().observe(nullptr);
+  CHECK(pass == 3 + 3 * 3);
+  std::ifstream file(folder.path() / "kv-cache.json");
+  CHECK(nlohmann::json::parse(file)[2]["speed-up"] == doctest::Approx(0.5).epsilon(0.2));
+}
+
+TEST_CASE("the benchmark of the cache refuses what it would not look at") {
+  const TemporaryFolder folder;
+  const std::string benchmark =
+      " --benchmark-lengths 2 --repetitions 1 --benchmark " + folder.path().string();
+  for (const char* wrong : {"--prompt The --prompt Once", "--do-sample", "--no-use-cache", "--drift x.svg"}) {
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, wrong + benchmark);
+    CAPTURE(run.err);
+    CHECK(run.status == 2);
+    CHECK(run.err.find("the --benchmark of the cache") != std::string::npos);
+  }
+  CHECK(std::filesystem::is_empty(folder.path()));
 }
 
 TEST_CASE("wrong usage of the benchmark is refused") {

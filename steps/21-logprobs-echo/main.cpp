@@ -73,6 +73,7 @@ int main(int argc, char** argv) {
       return speculate_all(model, drafts[0].model, prompts, options, output);
     }
     if (!benchmark.folder.empty()) {
+      check_cache_benchmark(options, prompts);
       return benchmark_kv_cache(model, prompts[0], {benchmark.folder, benchmark.repetitions, lengths});
     }
     if (!options.drift.empty()) return compare_overflow(model, prompts[0], options, output);

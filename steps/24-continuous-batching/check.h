@@ -144,6 +144,15 @@ inline void check_prompt_lookup(const GenerateOptions& options, const BeamOption
   }
 }
 
+/// Throws UsageError for what the benchmark of the cache would not look at.
+inline void check_cache_benchmark(const GenerateOptions& options, const Prompts& prompts) {
+  if (prompts.size() > 1 || options.sampling.do_sample || !options.use_cache || !options.drift.empty()) {
+    throw UsageError(
+        "the --benchmark of the cache continues one prompt greedily, with a cache and without: it goes with "
+        "none of a second prompt, --do-sample, --no-use-cache and --drift");
+  }
+}
+
 inline void check(const ServingOptions& serving) {
   if (serving.prefill_chunk) {
     require(*serving.prefill_chunk >= 1, "--prefill-chunk", *serving.prefill_chunk, "1 or more");

@@ -117,6 +117,7 @@ int main(int argc, char** argv) {
       return speculate_all(model, drafter, prompts, options, output);
     }
     if (!benchmark.folder.empty()) {
+      check_cache_benchmark(options, prompts);
       return benchmark_kv_cache(model, prompts[0], {benchmark.folder, benchmark.repetitions, lengths});
     }
     if (!options.drift.empty()) return compare_overflow(model, prompts[0], options, output);

@@ -28,7 +28,7 @@ LESSON = {
     "16": "batches.h check.h drift.h generate.h kv_cache.h main.cpp",
     "17": "check.h generate.h main.cpp speculative.h",
     "18": "benchmark.h check.h main.cpp",
-    "19": "benchmark_kv_cache.h dynamic_kv_cache.h main.cpp",
+    "19": "benchmark_kv_cache.h check.h dynamic_kv_cache.h main.cpp",
     "20": "check.h generate.h main.cpp speculative.h stop.h",
     "21": "check.h generate.h logprobs.h main.cpp speculative.h",
     "22": "beam_search.h beam_tree.h check.h generate.h main.cpp",
