@@ -195,3 +195,17 @@ TEST_CASE("the program reads a text without writing on") {
     CHECK(run_program(STAIRCASE_STEP_PROGRAM, wrong).status == 2);
   }
 }
+
+TEST_CASE("what cannot be is refused before the prompt is shown") {
+  const TemporaryFolder folder;
+  const std::string drift = "--prompt b --drift " + (folder.path() / "drift.svg").string();
+  const std::string benchmark = "--prompt b --benchmark-lengths 1 --benchmark " + folder.path().string();
+  for (const std::string& wrong : {std::string("--draft-model tales-1m --draft-model tales-6m"),
+                                   std::string("--draft-model tales-1m --no-use-cache"), drift, benchmark}) {
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--echo --prompt 'a b c' " + wrong);
+    CAPTURE(run.err);
+    CHECK(run.status == 2);
+    CHECK(run.err.starts_with("error: "));
+    CHECK(run.out.empty());
+  }
+}

@@ -76,14 +76,17 @@ int main(int argc, char** argv) {
   return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
     options.stop.tokenizer = &output.tokenizer();
     check(options, prompts, model.config());
-    if (options.echo) echo(model, prompts, options.logprobs.value_or(0), output);
     if (!drafts.empty()) {
       check_speculation(options, search, benchmark, drafts.size());
+    } else if (!benchmark.folder.empty()) {
+      check_cache_benchmark(options, search, prompts);
+    }
+    if (options.echo) echo(model, prompts, options.logprobs.value_or(0), output);
+    if (!drafts.empty()) {
       if (!benchmark.folder.empty()) return benchmark_speculative(model, drafts, prompts, options, benchmark);
       return speculate_all(model, drafts[0].model, prompts, options, output);
     }
     if (!benchmark.folder.empty()) {
-      check_cache_benchmark(options, prompts);
       return benchmark_kv_cache(model, prompts[0], {benchmark.folder, benchmark.repetitions, lengths});
     }
     if (!options.drift.empty()) return compare_overflow(model, prompts[0], options, output);

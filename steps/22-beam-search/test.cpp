@@ -340,4 +340,13 @@ TEST_CASE("the program tells the best texts of each prompt, best first, and refu
                             "--num-beams 2 --draft-model tales-1m", "--num-beams 2 --show-candidates 3"}) {
     CHECK(run_program(STAIRCASE_STEP_PROGRAM, wrong).status == 2);
   }
+  const TemporaryFolder folder;
+  for (const std::string& wrong : {std::string("--draft-model tales-1m"),
+                                   "--benchmark-lengths 1 --benchmark " + folder.path().string()}) {
+    const ProgramRun refused =
+        run_program(STAIRCASE_STEP_PROGRAM, "--num-beams 2 --echo --prompt 'a b c' " + wrong);
+    CAPTURE(refused.err);
+    CHECK(refused.status == 2);
+    CHECK(refused.err.starts_with("error: "));
+  }
 }

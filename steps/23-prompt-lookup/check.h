@@ -144,11 +144,13 @@ inline void check_prompt_lookup(const GenerateOptions& options, const BeamOption
 }
 
 /// Throws UsageError for what the benchmark of the cache would not look at.
-inline void check_cache_benchmark(const GenerateOptions& options, const Prompts& prompts) {
-  if (prompts.size() > 1 || options.sampling.do_sample || !options.use_cache || !options.drift.empty()) {
+inline void check_cache_benchmark(const GenerateOptions& options, const BeamOptions& search,
+                                  const Prompts& prompts) {
+  if (prompts.size() > 1 || options.sampling.do_sample || search.num_beams > 1 || !options.use_cache ||
+      !options.drift.empty()) {
     throw UsageError(
         "the --benchmark of the cache continues one prompt greedily, with a cache and without: it goes with "
-        "none of a second prompt, --do-sample, --no-use-cache and --drift");
+        "none of a second prompt, --do-sample, --num-beams, --no-use-cache and --drift");
   }
 }
 

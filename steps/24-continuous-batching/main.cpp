@@ -104,9 +104,13 @@ int main(int argc, char** argv) {
       }
       return serve_all(model, prompts, requests, serving, output);
     }
-    if (options.echo) echo(model, prompts, options.logprobs.value_or(0), output);
     if (!drafts.empty()) {
       check_speculation(options, search, benchmark, drafts.size());
+    } else if (!benchmark.folder.empty()) {
+      check_cache_benchmark(options, search, prompts);
+    }
+    if (options.echo) echo(model, prompts, options.logprobs.value_or(0), output);
+    if (!drafts.empty()) {
       if (!benchmark.folder.empty()) return benchmark_speculative(model, drafts, prompts, options, benchmark);
       DraftModel drafter(drafts[0].model);
       return speculate_all(model, drafter, prompts, options, output);
@@ -117,7 +121,6 @@ int main(int argc, char** argv) {
       return speculate_all(model, drafter, prompts, options, output);
     }
     if (!benchmark.folder.empty()) {
-      check_cache_benchmark(options, prompts);
       return benchmark_kv_cache(model, prompts[0], {benchmark.folder, benchmark.repetitions, lengths});
     }
     if (!options.drift.empty()) return compare_overflow(model, prompts[0], options, output);
