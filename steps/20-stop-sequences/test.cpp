@@ -220,6 +220,11 @@ TEST_CASE("the program says why a text ended, and prints nothing of the stop seq
   const std::string stop = text.substr(20, 6);
   const std::string arguments = "--prompt The --max-new-tokens 30 --stop Q --stop '" + stop + "'";
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, arguments).out == text.substr(0, text.find(stop)) + "\n");
+  // The least number of tokens is no matter of stop sequences, and the help says so.
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, arguments + " --min-new-tokens 30").out ==
+        text.substr(0, text.find(stop)) + "\n");
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--help").out.find("before the end-of-text token may come") !=
+        std::string::npos);
   const auto json = nlohmann::json::parse(run_program(STAIRCASE_STEP_PROGRAM, arguments + " --json").out);
   CHECK(json["sequences"][0]["finish_reason"] == "stop");
   CHECK(json["sequences"][0]["text"] == text.substr(0, text.find(stop)));

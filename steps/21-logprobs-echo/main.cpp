@@ -13,7 +13,8 @@ int main(int argc, char** argv) {
   GenerateOptions options;
   Program program("Continues a text with a GPT-2.");
   program.add_option("--max-new-tokens", options.max_new_tokens, "how many tokens to generate");
-  program.add_option("--min-new-tokens", options.min_new_tokens, "how many tokens before the text may end");
+  program.add_option("--min-new-tokens", options.min_new_tokens,
+                     "how many tokens before the end-of-text token may come");
   program.add_option("--stop", options.stop.sequences, "end the text where this would come; repeatable");
   program.add_flag("--ignore-eos", options.ignore_eos, "go on behind the end-of-text token");
   program.add_flag("--do-sample", options.sampling.do_sample,
