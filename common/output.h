@@ -45,11 +45,11 @@ class Output {
   /// Ends the sequences that grew together, each for its reason.
   void finish(const std::vector<Generation>& rows, const CacheUse& cache);
 
-  /// Puts the times of a caller that knows better in the place of the statistics', in milliseconds: where
-  /// sequences begin and end one by one, no time belongs to all of them.
-  void set_times(double prefill_ms, double decode_ms) {
+  /// Puts the time to the first token and the tokens/s of a caller that knows better in the place of the
+  /// statistics': where sequences begin and end one by one, no time belongs to all of them.
+  void set_speed(double prefill_ms, double tokens_per_second) {
     statistics_.prefill_ms = prefill_ms;
-    statistics_.decode_ms = decode_ms;
+    statistics_.throughput = tokens_per_second;
   }
 
   /// Ends the output: the last line break, or the JSON object with the size of the model in its statistics.

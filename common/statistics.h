@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <optional>
 #include <string>
 
 namespace staircase {
@@ -26,11 +27,15 @@ struct Statistics {
   double decode_ms = 0.0;   ///< from there to the last token of a batch; of all batches together
   double row_ms = 0.0;      ///< between the first and the last token of each sequence, together
   int decode_tokens = 0;    ///< new tokens but for the first of each sequence
+  std::optional<double> throughput = {};  ///< tokens/s of a service, where no time is only decoding
   std::size_t weight_bytes = 0;
   CacheUse cache = {};  ///< the most that was held at a time; allocated and copied by all of them
 
   double ms_per_token() const { return decode_tokens == 0 ? 0.0 : row_ms / decode_tokens; }
-  double tokens_per_second() const { return decode_ms > 0.0 ? 1000.0 * decode_tokens / decode_ms : 0.0; }
+  double tokens_per_second() const {
+    if (throughput) return *throughput;
+    return decode_ms > 0.0 ? 1000.0 * decode_tokens / decode_ms : 0.0;
+  }
 };
 
 /// One line for a person.

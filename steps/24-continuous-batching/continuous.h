@@ -211,7 +211,7 @@ inline double duration(std::span<const Served> all) {
 }
 
 /// Serves all requests as their time comes and tells how long they took; `output` gets the texts in the order
-/// of the requests.
+/// of the requests. tokens/s are all new tokens, the first of each text included, by the `duration`.
 inline void serve_all(Gpt2& model, const Prompts& prompts, std::span<const Request> requests,
                       const ServingOptions& serving, Output& output) {
   const int texts = static_cast<int>(requests.size());
@@ -230,11 +230,11 @@ inline void serve_all(Gpt2& model, const Prompts& prompts, std::span<const Reque
   output.finish(generations, cache.use());
 
   const Latencies times = latencies(service.served);
-  const double seconds = duration(service.served);
-  output.set_times(quantile(times.first_token, 0.5), 1000.0 * seconds);
-  std::string report = fmt::format("\n{} request{} in {:.2f} s, {:.1f} tokens/s, {:.1f} rows a pass", texts,
-                                   texts == 1 ? "" : "s", seconds, new_tokens / seconds,
-                                   static_cast<double>(service.rows) / service.passes);
+  const double seconds = duration(service.served), rate = new_tokens / seconds;
+  output.set_speed(quantile(times.first_token, 0.5), rate);
+  std::string report =
+      fmt::format("\n{} request{} in {:.2f} s, {:.1f} tokens/s, {:.1f} rows a pass", texts,
+                  texts == 1 ? "" : "s", seconds, rate, static_cast<double>(service.rows) / service.passes);
   const auto add = [&](const char* name, const char* statistic, const std::vector<double>& values) {
     if (values.empty()) return;
     report += fmt::format("; {} in ms:", name);

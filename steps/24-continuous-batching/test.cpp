@@ -318,6 +318,26 @@ TEST_CASE("a request of a file is what the same options on the command line make
   CHECK(printed.err.find("5 requests in") != std::string::npos);
 }
 
+TEST_CASE("tokens/s are all new tokens by the time from the first arrival to the last token, in every line") {
+  // The first token of a text counts as well.
+  const ProgramRun apart = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --max-new-tokens 1",
+                                       "{\"prompt\": \"The\"}\n{\"prompt\": \"A\", \"arrival\": 0.4}\n");
+  REQUIRE(apart.status == 0);
+  const double rate = nlohmann::json::parse(apart.out)["stats"]["tokens_per_second"];
+  CHECK(rate > 0.5);
+  CHECK(rate <= 2 / 0.4);
+
+  const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --max-new-tokens 9",
+                                     "{\"prompt\": \"The\"}\n{\"prompt\": \"A\"}\n");
+  REQUIRE(run.status == 0);
+  const double told = nlohmann::json::parse(run.out)["stats"]["tokens_per_second"];
+  const std::string want = fmt::format(" {:.1f} tokens/s", told);
+  CAPTURE(run.err);
+  const std::size_t first = run.err.find(want);
+  REQUIRE(first != std::string::npos);
+  CHECK(run.err.find(want, first + 1) != std::string::npos);
+}
+
 TEST_CASE("a broken line is named and left out, and the others run") {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --max-new-tokens 4",
                                      "{\"prompt\": \"The wolf\"}\r\n"

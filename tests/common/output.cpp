@@ -291,6 +291,9 @@ TEST_CASE("the time per token is the mean over the tokens behind the first of ea
   statistics.decode_tokens = 6;
   CHECK(statistics.ms_per_token() == doctest::Approx(10.0));
   CHECK(statistics.tokens_per_second() == doctest::Approx(200.0));
+  statistics.throughput = 150.0;
+  CHECK(statistics.tokens_per_second() == 150.0);
+  CHECK(to_string(statistics).find("10.00 ms per token (TPOT), 150.0 tokens/s") != std::string::npos);
 }
 
 TEST_CASE("a full disk is an error") {
