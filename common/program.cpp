@@ -93,6 +93,24 @@ struct Program::Impl {
   std::function<void(RequestLine&)> take_request;
   bool failed = false;  // in part: what could be done was done
 
+  /// The arguments in the order in which CLI11 takes them, the last one first. To CLI11 `--name=` has no
+  /// value yet, and it would take the next argument for one; so the empty text becomes an argument of its
+  /// own.
+  std::vector<std::string> reversed_arguments(int argc, char** argv) const {
+    std::vector<std::string> arguments;
+    for (int i = argc - 1; i > 0; --i) {
+      const std::string argument = argv[i], name = argument.substr(0, argument.find('='));
+      const CLI::Option* const option = app.get_option_no_throw(name);
+      const bool takes_a_value = option != nullptr && option->get_items_expected_max() > 0;
+      if (takes_a_value && argument == name + "=") {
+        arguments.insert(arguments.end(), {"", name});
+      } else {
+        arguments.push_back(argument);
+      }
+    }
+    return arguments;
+  }
+
   /// The prompts of the lines of --requests that can be understood.
   std::vector<std::string> request_texts() {
     std::vector<std::string> texts;
@@ -339,7 +357,8 @@ int Program::run(int argc, char** argv, const Run& run) {
 int Program::run(int argc, char** argv, const RunAll& run) {
   try {
     try {
-      impl_->app.parse(argc, argv);
+      if (argc > 0) impl_->app.name(argv[0]);
+      impl_->app.parse(impl_->reversed_arguments(argc, argv));
     } catch (const CLI::CallForHelp&) {
       print_help(impl_->app.help());
       return 0;

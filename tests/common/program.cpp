@@ -220,5 +220,13 @@ TEST_CASE("a broken model folder ends in one sentence") {
   check_refused(option, 1, "config.json");
 }
 
+TEST_CASE("an option with = and nothing behind it has the empty text, and not the next option") {
+  const json object = run_json("--prompt= --max-new-tokens 2");
+  CHECK(prompt_of(object) == Tokens{4095});
+  CHECK(tokens_of(object).size() == 2);
+  check_refused("--max-new-tokens= --threads 1", 2, "--max-new-tokens");
+  check_refused("--no-such-option= --threads 1", 2, "--no-such-option=");
+}
+
 }  // namespace
 }  // namespace staircase
