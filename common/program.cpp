@@ -22,6 +22,10 @@
 namespace staircase {
 namespace {
 
+/// How often an option may be repeated. Up to 2^25 CLI11 would let several values follow one name, whatever
+/// allow_extra_args says; its own "any number" would put dots behind the option in the help.
+constexpr int kAnyNumber = 1 << 28;
+
 /// Standard input, byte for byte.
 std::string read_standard_input(const std::string& option) {
   std::string text;
@@ -248,7 +252,7 @@ void Program::add_option(const std::string& name, std::string& value, const std:
 void Program::add_option(const std::string& name, std::vector<int>& values, const std::string& help) {
   impl_->app.add_option(name, values, help)
       ->delimiter(',')
-      ->expected(1, 1 << 20)
+      ->expected(1, kAnyNumber)
       ->allow_extra_args(false)
       ->check(number<int>())
       ->type_name("N,N")
@@ -257,7 +261,7 @@ void Program::add_option(const std::string& name, std::vector<int>& values, cons
 
 void Program::add_option(const std::string& name, std::vector<std::string>& values, const std::string& help) {
   impl_->app.add_option(name, values, help)
-      ->expected(1, 1 << 20)
+      ->expected(1, kAnyNumber)
       ->allow_extra_args(false)
       ->type_name("TEXT")
       ->always_capture_default(false);
@@ -314,7 +318,7 @@ void Program::add_choice(const std::string& name, const std::vector<std::string>
 }
 
 void Program::add_prompts_option() {
-  impl_->app.get_option("--prompt")->expected(1, 1 << 20);
+  impl_->app.get_option("--prompt")->expected(1, kAnyNumber);
   impl_->app
       .add_option("--prompts", impl_->prompt_file, "a file with one prompt a line; - is standard input")
       ->type_name("FILE");
@@ -336,7 +340,8 @@ void Program::add_draft_model_option(std::optional<Gpt2>& draft) {
 }
 
 void Program::add_draft_model_option(std::vector<NamedModel>& drafts) {
-  impl_->add_draft_model_option(1 << 20, "folder or name of a smaller model that proposes tokens; repeatable",
+  impl_->add_draft_model_option(kAnyNumber,
+                                "folder or name of a smaller model that proposes tokens; repeatable",
                                 [&drafts](NamedModel loaded) { drafts.push_back(std::move(loaded)); });
 }
 

@@ -228,5 +228,22 @@ TEST_CASE("an option with = and nothing behind it has the empty text, and not th
   check_refused("--no-such-option= --threads 1", 2, "--no-such-option=");
 }
 
+TEST_CASE("an option that can be repeated takes one text each time") {
+  const auto run_last = [](const std::string& arguments) {
+    return run_program(STAIRCASE_STEP_24, "--json --max-new-tokens 1 " + arguments);
+  };
+  const Result two = run_last("--prompt a --prompt b --stop c --stop d");
+  CAPTURE(two.err);
+  REQUIRE(two.status == 0);
+  CHECK(json::parse(two.out).at("sequences").size() == 2);
+  for (const char* const wrong : {"--prompt a zebra", "--prompt a --stop b zebra",
+                                  "--draft-model tales-1m zebra", "--benchmark-lengths 1,2 zebra"}) {
+    const Result refused = run_last(wrong);
+    CAPTURE(refused.err);
+    CHECK(refused.status == 2);
+    CHECK(refused.err.find("The following argument was not expected: zebra") != std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace staircase
