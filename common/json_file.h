@@ -15,6 +15,9 @@ void require_file(const std::filesystem::path& file);
 /// All bytes of `file`. Throws Error with one sentence if it cannot be read.
 std::string read_file(const std::filesystem::path& file);
 
+/// The same for a file that may be a pipe, as the shell's <(command) is one.
+std::string read_file_or_pipe(const std::filesystem::path& file);
+
 /// The JSON object that `text` is. Throws Error for anything else, for a key that an object holds twice, and
 /// for nesting deeper than any model's file has. `file` is for the message.
 nlohmann::json parse_json_object(std::string_view text, const std::string& file);

@@ -40,6 +40,11 @@ std::string read_standard_input(const std::string& option) {
   }
 }
 
+/// What lies in the file that an option names; - is standard input.
+std::string read_input(const std::string& option, const std::string& file) {
+  return file == "-" ? read_standard_input(option) : read_file_or_pipe(file);
+}
+
 /// Accepts a number of that type from `least` to `most`, and says what would be right otherwise.
 template <typename T>
 CLI::Validator number(T least = std::numeric_limits<T>::lowest(), T most = std::numeric_limits<T>::max()) {
@@ -118,8 +123,7 @@ struct Program::Impl {
   /// The prompts of the lines of --requests that can be understood.
   std::vector<std::string> request_texts() {
     std::vector<std::string> texts;
-    std::istringstream lines(request_file == "-" ? read_standard_input("--requests")
-                                                 : read_file(request_file));
+    std::istringstream lines(read_input("--requests", request_file));
     int number = 0;
     for (std::string text; std::getline(lines, text);) {
       ++number;
@@ -146,7 +150,7 @@ struct Program::Impl {
         texts.push_back(prompt == "-" ? read_standard_input("--prompt") : prompt);
     }
     if (prompt_file.empty()) return texts;
-    std::istringstream lines(prompt_file == "-" ? read_standard_input("--prompts") : read_file(prompt_file));
+    std::istringstream lines(read_input("--prompts", prompt_file));
     for (std::string line; std::getline(lines, line);) {
       if (line.ends_with('\r')) line.pop_back();
       texts.push_back(line);

@@ -245,5 +245,19 @@ TEST_CASE("an option that can be repeated takes one text each time") {
   }
 }
 
+TEST_CASE("prompts and requests are read from a pipe, too") {
+  const auto sequences = [](const std::string& option, const std::string& line) {
+    const Result result = run_program(
+        "/bin/sh",
+        fmt::format("-c 'cat | {} --json --max-new-tokens 1 {} /dev/stdin'", STAIRCASE_STEP_24, option),
+        line + line);
+    CAPTURE(result.err);
+    REQUIRE(result.status == 0);
+    return json::parse(result.out).at("sequences").size();
+  };
+  CHECK(sequences("--prompts", "a\n") == 2);
+  CHECK(sequences("--requests", "{\"prompt\": \"a\"}\n") == 2);
+}
+
 }  // namespace
 }  // namespace staircase
