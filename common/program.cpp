@@ -42,6 +42,7 @@ std::string read_standard_input(const std::string& option) {
 
 /// What lies in the file that an option names; - is standard input.
 std::string read_input(const std::string& option, const std::string& file) {
+  if (file.empty()) throw Error("{}: the name is empty", option);
   return file == "-" ? read_standard_input(option) : read_file_or_pipe(file);
 }
 
@@ -97,6 +98,7 @@ struct Program::Impl {
   std::function<void(NamedModel draft)> take_draft;
   bool json = false;
   std::function<void()> check = [] {};
+  CLI::Option* prompts_option = nullptr;
   std::string request_file;
   CLI::Option* request_option = nullptr;
   std::function<void(RequestLine&)> take_request;
@@ -145,11 +147,12 @@ struct Program::Impl {
   std::vector<std::string> texts() {
     if (request_option != nullptr && request_option->count() > 0) return request_texts();
     std::vector<std::string> texts;
-    if (prompt_file.empty() || app.count("--prompt") > 0) {
+    const bool has_prompts = prompts_option != nullptr && prompts_option->count() > 0;
+    if (!has_prompts || app.count("--prompt") > 0) {
       for (const std::string& prompt : prompts)
         texts.push_back(prompt == "-" ? read_standard_input("--prompt") : prompt);
     }
-    if (prompt_file.empty()) return texts;
+    if (!has_prompts) return texts;
     std::istringstream lines(read_input("--prompts", prompt_file));
     for (std::string line; std::getline(lines, line);) {
       if (line.ends_with('\r')) line.pop_back();
@@ -323,9 +326,10 @@ void Program::add_choice(const std::string& name, const std::vector<std::string>
 
 void Program::add_prompts_option() {
   impl_->app.get_option("--prompt")->expected(1, kAnyNumber);
-  impl_->app
-      .add_option("--prompts", impl_->prompt_file, "a file with one prompt a line; - is standard input")
-      ->type_name("FILE");
+  impl_->prompts_option =
+      impl_->app
+          .add_option("--prompts", impl_->prompt_file, "a file with one prompt a line; - is standard input")
+          ->type_name("FILE");
 }
 
 void Program::add_requests_option(std::function<void(RequestLine&)> take) {

@@ -65,7 +65,6 @@ TEST_CASE("wrong usage ends with status 2 and a sentence that names the option")
 
 TEST_CASE("what fails ends with status 1 and a sentence") {
   check_refused("--model /no/such/folder", 1, "/no/such/folder");
-  check_refused("--model ''", 1, "config.json");
   check_refused("--prompt - <&-", 1, "standard input cannot be read");
   check_refused("--prompt - </", 1, "standard input cannot be read");
 }
@@ -257,6 +256,14 @@ TEST_CASE("prompts and requests are read from a pipe, too") {
   };
   CHECK(sequences("--prompts", "a\n") == 2);
   CHECK(sequences("--requests", "{\"prompt\": \"a\"}\n") == 2);
+}
+
+TEST_CASE("a file or a model without a name is refused") {
+  for (const std::string option : {"--model", "--draft-model", "--prompts", "--requests"}) {
+    const Result result = run_program(STAIRCASE_STEP_24, "--max-new-tokens 1 " + option + " ''");
+    CHECK(result.status == 1);
+    CHECK(result.err == "error: " + option + ": the name is empty\n");
+  }
 }
 
 }  // namespace
