@@ -75,6 +75,12 @@ std::shared_ptr<Device> make_device(const std::string& name, int threads) {
   }
 }
 
+/// Accepts one of these words. The name of the option's type lists them in the help, so the validator does
+/// not.
+CLI::Validator one_of(const std::vector<std::string>& words) {
+  return CLI::IsMember(words).description("");
+}
+
 /// Throws Error when standard output takes no more.
 void print_help(const std::string& help) {
   if (std::fputs(help.c_str(), stdout) < 0 || std::fflush(stdout) != 0) {
@@ -232,7 +238,7 @@ Program::Program(const std::string& description) : impl_(std::make_unique<Impl>(
       ->allow_extra_args(false)
       ->default_str("");
   app.add_option("--device", impl_->device, "where to compute")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
+      ->check(one_of({"auto", "cpu", "cuda"}))
       ->type_name("auto|cpu|cuda");
   app.add_option("--threads", impl_->threads, "threads on the CPU")->check(number(1, 1024))->type_name("N");
   app.add_flag("--json", impl_->json, "print one JSON object instead of the text");
@@ -253,7 +259,7 @@ void Program::add_option(const std::string& name, float& value, const std::strin
 }
 
 void Program::add_option(const std::string& name, std::string& value, const std::string& help) {
-  impl_->app.add_option(name, value, help)->type_name("TEXT")->always_capture_default(false);
+  impl_->app.add_option(name, value, help)->type_name("PATH");
 }
 
 void Program::add_option(const std::string& name, std::vector<int>& values, const std::string& help) {
@@ -271,7 +277,7 @@ void Program::add_option(const std::string& name, std::vector<std::string>& valu
       ->expected(1, kAnyNumber)
       ->allow_extra_args(false)
       ->type_name("TEXT")
-      ->always_capture_default(false);
+      ->default_str("");
 }
 
 void Program::add_option(const std::string& name, std::optional<int>& value, const std::string& help) {
@@ -290,7 +296,7 @@ void Program::add_option(const std::string& name, std::optional<float>& value, c
 
 void Program::add_dtype_option() {
   impl_->app.add_option("--dtype", impl_->dtype, "what the weights are kept in")
-      ->check(CLI::IsMember({"float32", "float16", "bfloat16"}))
+      ->check(one_of({"float32", "float16", "bfloat16"}))
       ->type_name("float32|float16|bfloat16");
 }
 
@@ -319,7 +325,7 @@ void Program::add_choice(const std::string& name, const std::vector<std::string>
             choose(static_cast<std::size_t>(std::find(words.begin(), words.end(), word) - words.begin()));
           },
           help)
-      ->check(CLI::IsMember(words))
+      ->check(one_of(words))
       ->type_name(fmt::format("{}", fmt::join(words, "|")))
       ->default_str(present);
 }

@@ -31,6 +31,7 @@ class Program {
   void add_option(const std::string& name, int& value, const std::string& help);
   void add_option(const std::string& name, unsigned& value, const std::string& help);
   void add_option(const std::string& name, float& value, const std::string& help);
+  /// The name of a file or folder.
   void add_option(const std::string& name, std::string& value, const std::string& help);
   /// Numbers with commas between them.
   void add_option(const std::string& name, std::vector<int>& values, const std::string& help);

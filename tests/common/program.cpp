@@ -266,5 +266,17 @@ TEST_CASE("a file or a model without a name is refused") {
   }
 }
 
+TEST_CASE("--help says what an option takes and what it has now") {
+  const Result result = run_program(STAIRCASE_STEP_24, "--help");
+  CHECK(result.status == 0);
+  for (const char* const words :
+       {"--device auto|cpu|cuda=auto", "--dtype float32|float16|bfloat16=float32",
+        "--on-overflow slide|recompute=slide", "--stop TEXT ", "--prompt TEXT Excludes", "--draft-model DIR ",
+        "--drift PATH ", "--benchmark PATH "}) {
+    CAPTURE(words);
+    CHECK(result.out.find(words) != std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace staircase
