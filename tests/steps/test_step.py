@@ -106,6 +106,15 @@ class Show(Scratch):
             with self.subTest(arguments):
                 self.assertIn(words, self.show(*arguments, status=2))
 
+    def test_what_the_system_refuses_is_a_sentence(self):
+        (self.folder / "file").write_text("")
+        under = self.folder / "file/x"
+        for said in (self.show("practice", "2", under, status=1), self.step("history", under, status=1)):
+            self.assertEqual(said, f"tools/step: {under}: Not a directory.\n")
+        for redirection, reason in {">&-": "standard output is closed", ">/dev/full": "No space left on device"}.items():
+            done = subprocess.run(f"tools/step diff 2 {redirection}", shell=True, cwd=self.root, capture_output=True, text=True)
+            self.assertEqual((done.returncode, done.stderr), (1, f"tools/step: {reason}.\n"))
+
     def test_help(self):
         for command in ("list", "diff", "practice", "check", "history", "climb"):
             self.assertIn(f"tools/step {command}", self.show(command, "--help"))

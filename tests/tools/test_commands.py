@@ -1,6 +1,7 @@
 """Arguments and refusals of the shell tools; what needs no build."""
 
 import json
+import os
 import shutil
 import tempfile
 import unittest
@@ -82,6 +83,22 @@ class Commands(unittest.TestCase):
         done = run("tools/setup", env=environment)
         self.assertEqual(done.returncode, 1)
         self.assertIn("Meson 0.61.2 is too old", done.stderr)
+
+    def copied(self, *names):
+        """A project with these files of ours."""
+        for name in names:
+            (self.folder / name).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, self.folder / name)
+        return self.folder
+
+    def test_bench_in_a_folder_that_takes_no_files(self):
+        root = self.copied("tools/bench", "bench/peers.py")
+        (root / "build-bench").write_text("")  # where a folder belongs; unlike permissions, it stops root as well
+        self.fake("meson", "exit 0")
+        done = run(root / "tools/bench", env={"PATH": f"{root}:{os.environ['PATH']}"})
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertEqual(done.stderr.splitlines()[-1], f"tools/bench: {root.resolve() / 'build-bench'}: File exists.")
+        self.assertNotIn("Traceback", done.stderr)
 
     def test_counting(self):
         summary = "[doctest] test cases:  3 |  {} passed | {} failed | 0 skipped"
