@@ -100,6 +100,22 @@ class Commands(unittest.TestCase):
         self.assertEqual(done.stderr.splitlines()[-1], f"tools/bench: {root.resolve() / 'build-bench'}: File exists.")
         self.assertNotIn("Traceback", done.stderr)
 
+    def test_a_demo_with_arguments_of_its_own_adds_none(self):
+        root = self.copied("tools/demo", "tools/lib.sh")
+        self.fake("tools/setup", "")
+        self.fake("ninja", "echo 'no work to do'")
+        (root / "build/steps").mkdir(parents=True)
+        (root / "build/build.ninja").write_text("")
+        (root / "steps/01-a").mkdir(parents=True)
+        self.fake("build/steps/01-a", "for argument; do echo \"$argument\"; done")
+        environment = {"PATH": f"{root}:{os.environ['PATH']}"}
+        for arguments in (["--prompts", "a file"], ["--num-beams", "4"], ["--prompt", "", "--echo"], ["--bogus"]):
+            done = run(root / "tools/demo", *arguments, env=environment)
+            self.assertEqual((done.returncode, done.stdout.splitlines()), (0, arguments), done.stderr)
+        lines = run(root / "tools/demo", env=environment).stdout.splitlines()
+        self.assertEqual(lines[:2], ["Once upon a time--prompt", "Once upon a time"])  # a pipe gets the prompt, too
+        self.assertIn("--do-sample", lines)
+
     def test_counting(self):
         summary = "[doctest] test cases:  3 |  {} passed | {} failed | 0 skipped"
         log = self.folder / "build" / "testlog.json"
