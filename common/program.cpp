@@ -381,6 +381,10 @@ int Program::run(int argc, char** argv, const RunAll& run) {
     } catch (const CLI::CallForHelp&) {
       print_help(impl_->app.help());
       return 0;
+    } catch (const CLI::ExtrasError&) {  // its own message has them in reverse
+      throw UsageError(
+          "not understood: {} (a text of several words needs quotation marks; --help lists the options)",
+          fmt::join(impl_->app.remaining(), " "));
     }
     impl_->check();
     impl_->run(run);

@@ -240,7 +240,7 @@ TEST_CASE("an option that can be repeated takes one text each time") {
     const Result refused = run_last(wrong);
     CAPTURE(refused.err);
     CHECK(refused.status == 2);
-    CHECK(refused.err.find("The following argument was not expected: zebra") != std::string::npos);
+    CHECK(refused.err.find("error: not understood: zebra (") != std::string::npos);
   }
 }
 
@@ -276,6 +276,11 @@ TEST_CASE("--help says what an option takes and what it has now") {
     CAPTURE(words);
     CHECK(result.out.find(words) != std::string::npos);
   }
+}
+
+TEST_CASE("words that belong to no option are named in their order") {
+  check_refused("--prompt Once upon a time", 2, "error: not understood: upon a time (");
+  check_refused("--no-such-option --threads 1", 2, "error: not understood: --no-such-option (");
 }
 
 }  // namespace
