@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 
 #include "common/error.h"
 
@@ -31,12 +32,15 @@ constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
 /// The program that gnuplot runs: the data first, one block a series, then how to draw it.
 std::string script(const Plot& plot) {
   std::string text, curves;
+  double least = std::numeric_limits<double>::infinity(), most = -least;  // of all x
   for (std::size_t i = 0; i < plot.series.size(); ++i) {
     text += fmt::format("$series{} << END_OF_SERIES\n", i);
     bool bars = false;
     for (const PlotPoint& point : plot.series[i].points) {
       text += fmt::format("{} {} {} {}\n", point.x, point.y, point.low, point.high);
       bars = bars || point.low < point.high;
+      least = std::min(least, point.x);
+      most = std::max(most, point.x);
     }
     text += "END_OF_SERIES\n";
     const bool few = plot.series[i].points.size() <= 30;  // more markers would only hide the line
@@ -58,6 +62,10 @@ std::string script(const Plot& plot) {
   text +=
       "set border 3\nset tics nomirror\nset grid ytics linecolor rgb '#dddddd'\nset yrange [0:*]\n"
       "set offsets 0, 0, graph 0.05, 0\nset key outside right top\n";
+  // Of a single x gnuplot would make a range by itself, with a warning.
+  if (least == most) {
+    text += fmt::format("set xrange [{}:{}]\nset xtics ('{}' {})\n", least - 1, least + 1, least, least);
+  }
   return text + "plot " + curves + "\n";
 }
 

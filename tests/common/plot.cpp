@@ -1,9 +1,13 @@
 #include "common/plot.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <iterator>
 
 #include "tests/error_message.h"
@@ -21,6 +25,20 @@ std::string text_of(const std::filesystem::path& file) {
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 
+/// What `draw` and the programs that it starts write to standard error.
+std::string standard_error(const std::function<void()>& draw) {
+  const TemporaryFolder folder;
+  std::fflush(stderr);
+  const int kept = dup(STDERR_FILENO), file = creat((folder.path() / "err").c_str(), 0600);
+  dup2(file, STDERR_FILENO);
+  draw();
+  std::fflush(stderr);
+  dup2(kept, STDERR_FILENO);
+  close(kept);
+  close(file);
+  return text_of(folder.path() / "err");
+}
+
 const Plot kPlot{"A title", "tokens", "ms", {{"one", {{1, 2, 1.5, 2.5}, {2, 3}}}, {"two", {{1, 1}, {2, 4}}}}};
 
 TEST_CASE("a plot is an SVG with its title, its axes and its series" * doctest::skip(!has_gnuplot())) {
@@ -31,6 +49,20 @@ TEST_CASE("a plot is an SVG with its title, its axes and its series" * doctest::
   CHECK(svg.find("<svg") != std::string::npos);
   for (const char* word : {"A title", ">tokens<", ">ms<", ">one<", ">two<"})
     CHECK(svg.find(word) != std::string::npos);
+}
+
+TEST_CASE("a plot with one x has its point in the middle, and gnuplot has nothing to say" *
+          doctest::skip(!has_gnuplot())) {
+  const TemporaryFolder folder;
+  const auto plot = [&](double x) {
+    write_svg(folder.path() / "plot.svg", {"A title", "x", "y", {{"one", {{x, 2}}}, {"two", {{x, 3}}}}});
+  };
+  CHECK(standard_error([&] {
+          plot(400);
+          plot(0);
+          plot(1e9);
+        }) == "");
+  CHECK(text_of(folder.path() / "plot.svg").find(">1000000000<") != std::string::npos);
 }
 
 TEST_CASE("where the colours of a plot begin anew the lines are dashed" * doctest::skip(!has_gnuplot())) {
