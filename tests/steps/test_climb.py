@@ -1,5 +1,6 @@
 """tools/step climb on small staircases, and on a copy of the real one."""
 
+import os
 import shutil
 import unittest
 
@@ -239,6 +240,14 @@ class Climb(Scratch):
         self.assertIn("markers", self.climb(2, status=1))
         shutil.rmtree(self.root / ".git")
         self.assertIn("no git repository", self.climb(2, status=1))
+
+    def test_why_git_does_not_read_a_repository(self):
+        git = self.folder / "bin/git"  # git's words about a repository of somebody else's
+        git.parent.mkdir()
+        git.write_text("#!/bin/sh\nprintf 'fatal: detected dubious ownership\\nTo add an exception\\n' >&2\nexit 128\n")
+        git.chmod(0o755)
+        said = self.step("climb", "2", status=1, root=self.root, env={**os.environ, "PATH": f"{git.parent}:{os.environ['PATH']}"})
+        self.assertIn("git says: fatal: detected dubious ownership\n", said)
 
 
 class RealStaircase(Scratch):

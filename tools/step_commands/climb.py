@@ -114,9 +114,11 @@ class State:
     def __init__(self):
         try:
             folder = ROOT / git("rev-parse", "--git-path", "staircase-climb").decode().strip()
-        except Problem:
-            raise Problem(f"{ROOT} is no git repository, so nothing says what a step was before the edit; "
-                          "`git init`, add and commit the unedited staircase first.") from None
+        except Problem as problem:
+            reason = str(problem).splitlines()[0].removeprefix("git rev-parse failed: ")
+            raise Problem(f"{ROOT} is no git repository that git reads, so nothing says what a step was before the edit; "
+                          "where there is none, `git init`, add and commit the unedited staircase first. "
+                          f"git says: {reason}") from None
         self.under_way, self.carried = folder / "under-way.json", folder / "carried.json"
 
     @staticmethod
