@@ -286,7 +286,7 @@ HWY_EXPORT(pack_head);
 
 /// From this number of new tokens on, packing the keys and values of a sequence pays.
 constexpr std::int64_t kManyQueries = 16;
-constexpr std::int64_t kTileQueries = 6;
+constexpr std::int64_t kTileQueries = HWY_NAMESPACE::kTileRows;
 
 /// One head of one sequence.
 struct Head {
