@@ -84,7 +84,9 @@ void print(const std::string& text) {
 std::string quoted(const std::string& text) {
   std::string line = "\"";
   for (const char c : text) {
-    if (c == '\n') {
+    if (c == '"' || c == '\\') {
+      line += {'\\', c};
+    } else if (c == '\n') {
       line += "\\n";
     } else if (static_cast<unsigned char>(c) < ' ') {
       line += fmt::format("\\x{:02x}", static_cast<int>(c));

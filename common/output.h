@@ -14,7 +14,7 @@
 
 namespace staircase {
 
-/// A text on one line, in quotes.
+/// A text on one line, in quotes. Quotes, backslashes and control characters in it are escaped.
 std::string quoted(const std::string& text);
 
 /// Throws Error when standard output takes no more.

@@ -314,5 +314,12 @@ TEST_CASE("a full disk is an error") {
   }
 }
 
+TEST_CASE("a text in quotes ends where it seems to end") {
+  CHECK(quoted(" a") == R"(" a")");
+  CHECK(quoted(" \"") == R"(" \"")");
+  CHECK(quoted("\\") == R"("\\")");
+  CHECK(quoted("\n\t") == R"("\n\x09")");
+}
+
 }  // namespace
 }  // namespace staircase
