@@ -2,14 +2,11 @@
 #include "common/output.h"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <unistd.h>
 
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "common/error.h"
+#include "tests/captured.h"
 #include "tests/tiny_model.h"
 
 namespace staircase {
@@ -20,42 +17,9 @@ const Tokenizer& tokenizer() {
   return tokenizer;
 }
 
-/// Standard output goes to a file until the end of the scope.
-class Captured {
- public:
-  explicit Captured(const std::string& file = "")
-      : file_(file.empty() ? (folder_.path() / "out").string() : file) {
-    std::fflush(stdout);
-    saved_ = dup(STDOUT_FILENO);
-    const int to = open(file_.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
-    REQUIRE(to >= 0);
-    dup2(to, STDOUT_FILENO);
-    close(to);
-  }
-  ~Captured() {
-    std::fflush(stdout);
-    std::clearerr(stdout);
-    dup2(saved_, STDOUT_FILENO);
-    close(saved_);
-  }
-  Captured(const Captured&) = delete;
-  Captured& operator=(const Captured&) = delete;
-
-  /// All that has been written so far, without a flush.
-  std::string text() const {
-    std::ifstream file(file_, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
-
- private:
-  TemporaryFolder folder_;
-  std::filesystem::path file_;
-  int saved_ = -1;
-};
-
 /// What a run prints that chooses these tokens.
 std::string printed(const std::vector<int>& tokens, FinishReason reason, Output::Form form) {
-  Captured captured;
+  Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, form);
   const OnToken on_token = output.on_token();
   for (const int token : tokens) on_token({token});
@@ -76,7 +40,7 @@ TEST_CASE("text reaches standard output token by token, and the prompt does not"
   REQUIRE(tokens.size() >= 3);
   std::vector<std::string> after_each;
   {
-    Captured captured;
+    Captured captured(stdout);
     Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);
     const OnToken on_token = output.on_token();
     for (const int token : tokens) {
@@ -98,7 +62,7 @@ TEST_CASE("a character is printed with its last byte and not before") {
   REQUIRE(tokens.size() == 7);
   std::vector<std::string> after_each;
   {
-    Captured captured;
+    Captured captured(stdout);
     Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);
     const OnToken on_token = output.on_token();
     for (const int token : tokens) {
@@ -135,7 +99,7 @@ TEST_CASE("an end-of-text token inside a run is text like any other") {
 }
 
 TEST_CASE("log-probabilities and what is known of the prompt are told in JSON, a missing one as null") {
-  Captured captured;
+  Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, Output::Form::kJson);
   output.echo(0, {{.id = 321, .logprobs = Logprobs()}}, std::nullopt);
   output.on_token()({.id = 11, .logprobs = Logprobs{-0.5f, {{12, -0.25f}, {11, -0.5f}}}});
@@ -151,7 +115,7 @@ TEST_CASE("log-probabilities and what is known of the prompt are told in JSON, a
 }
 
 TEST_CASE("a prompt that is echoed is printed in front of its text") {
-  Captured captured;
+  Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);
   output.echo(0, {{.id = 321, .logprobs = Logprobs()}}, std::nullopt);
   output.on_token()({11});
@@ -161,7 +125,7 @@ TEST_CASE("a prompt that is echoed is printed in front of its text") {
 }
 
 TEST_CASE("times are those at which tokens were chosen, not shown, and the score of a search is told") {
-  Captured captured;
+  Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, Output::Form::kJson);
   const OnRowToken on_token = output.on_row_token({0});
   const Clock::time_point start = Clock::now();
@@ -215,7 +179,7 @@ TEST_CASE("the JSON object has the documented keys in their order and no other")
 TEST_CASE("each sequence of a run is an entry of its own") {
   std::string text;
   {
-    Captured captured;
+    Captured captured(stdout);
     Output output(tokenizer(), 4095, {{321}}, Output::Form::kJson);
     for (const int token : {11, 321}) {
       const OnToken on_token = output.on_token();
@@ -239,7 +203,7 @@ TEST_CASE("each sequence of a run is an entry of its own") {
 TEST_CASE("of sequences that grow together the first is printed as it arises and the others behind it") {
   std::string while_growing, text;
   {
-    Captured captured;
+    Captured captured(stdout);
     Output output(tokenizer(), 4095, {{321}, {11}}, Output::Form::kText);
     output.expect(3);
     const OnRowToken on_token = output.on_row_token({0, 1, 1});
@@ -261,7 +225,7 @@ TEST_CASE("of sequences that grow together the first is printed as it arises and
 TEST_CASE("each sequence of a batch has its own prompt in the JSON object") {
   std::string text;
   {
-    Captured captured;
+    Captured captured(stdout);
     Output output(tokenizer(), 4095, {{321}, {11, 12}}, Output::Form::kJson);
     const OnRowToken on_token = output.on_row_token({1, 0});
     on_token(0, {5});
@@ -301,7 +265,7 @@ TEST_CASE("a full disk is an error") {
   for (const Output::Form form : {Output::Form::kText, Output::Form::kJson}) {
     std::string message;
     {
-      Captured captured("/dev/full");
+      Captured captured(stdout, "/dev/full");
       try {
         Output output(tokenizer(), 4095, {{321}}, form);
         output.on_token()({321});

@@ -1,15 +1,12 @@
 #include "common/plot.h"
 
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <functional>
 #include <iterator>
 
+#include "tests/captured.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 
@@ -23,20 +20,6 @@ bool has_gnuplot() {
 std::string text_of(const std::filesystem::path& file) {
   std::ifstream stream(file);
   return {std::istreambuf_iterator<char>(stream), {}};
-}
-
-/// What `draw` and the programs that it starts write to standard error.
-std::string standard_error(const std::function<void()>& draw) {
-  const TemporaryFolder folder;
-  std::fflush(stderr);
-  const int kept = dup(STDERR_FILENO), file = creat((folder.path() / "err").c_str(), 0600);
-  dup2(file, STDERR_FILENO);
-  draw();
-  std::fflush(stderr);
-  dup2(kept, STDERR_FILENO);
-  close(kept);
-  close(file);
-  return text_of(folder.path() / "err");
 }
 
 const Plot kPlot{"A title", "tokens", "ms", {{"one", {{1, 2, 1.5, 2.5}, {2, 3}}}, {"two", {{1, 1}, {2, 4}}}}};
@@ -54,14 +37,11 @@ TEST_CASE("a plot is an SVG with its title, its axes and its series" * doctest::
 TEST_CASE("a plot with one x has its point in the middle, and gnuplot has nothing to say" *
           doctest::skip(!has_gnuplot())) {
   const TemporaryFolder folder;
-  const auto plot = [&](double x) {
+  const Captured captured(stderr);
+  for (const double x : {400.0, 0.0, 1e9}) {
     write_svg(folder.path() / "plot.svg", {"A title", "x", "y", {{"one", {{x, 2}}}, {"two", {{x, 3}}}}});
-  };
-  CHECK(standard_error([&] {
-          plot(400);
-          plot(0);
-          plot(1e9);
-        }) == "");
+  }
+  CHECK(captured.text() == "");
   CHECK(text_of(folder.path() / "plot.svg").find(">1000000000<") != std::string::npos);
 }
 
