@@ -69,10 +69,6 @@ class StrictCheck : public nlohmann::json_sax<json> {
   std::vector<std::unordered_set<std::string>> keys_;  // of every open object; an array has none
 };
 
-}  // namespace
-
-namespace {
-
 /// The status of a file that exists and is no folder. Throws Error otherwise.
 std::filesystem::file_status status_of(const std::filesystem::path& file) {
   std::error_code fault;
