@@ -86,7 +86,11 @@ inline void check(const BeamOptions& search, const GenerateOptions& options) {
   require(std::abs(search.length_penalty) <= 10.0f, "--length-penalty", search.length_penalty,
           "between -10 and 10");
   if (search.num_beams == 1) {
-    if (search.show_beams) warn("--show-beams does nothing without --num-beams");
+    const BeamOptions plain;
+    if (search.show_beams || search.length_penalty != plain.length_penalty ||
+        search.early_stopping != plain.early_stopping) {
+      warn("--show-beams, --length-penalty and --early-stopping do nothing without --num-beams");
+    }
     return;
   }
   require(options.num_return_sequences <= search.num_beams, "--num-return-sequences",

@@ -340,6 +340,13 @@ TEST_CASE("the program tells the best texts of each prompt, best first, and refu
                             "--num-beams 2 --draft-model tales-1m", "--num-beams 2 --show-candidates 3"}) {
     CHECK(run_program(STAIRCASE_STEP_PROGRAM, wrong).status == 2);
   }
+  for (const char* idle : {"--show-beams", "--length-penalty 2", "--early-stopping true"}) {
+    const ProgramRun warned =
+        run_program(STAIRCASE_STEP_PROGRAM, fmt::format("--max-new-tokens 1 --prompt The {}", idle));
+    CAPTURE(idle);
+    CHECK(warned.status == 0);
+    CHECK(warned.err.find("do nothing without --num-beams") != std::string::npos);
+  }
   const TemporaryFolder folder;
   for (const std::string& wrong : {std::string("--draft-model tales-1m"),
                                    "--benchmark-lengths 1 --benchmark " + folder.path().string()}) {

@@ -92,7 +92,11 @@ inline void check(const BeamOptions& search, const GenerateOptions& options) {
   require(std::abs(search.length_penalty) <= 10.0f, "--length-penalty", search.length_penalty,
           "between -10 and 10");
   if (search.num_beams == 1) {
-    if (search.show_beams) warn("--show-beams does nothing without --num-beams");
+    const BeamOptions plain;
+    if (search.show_beams || search.length_penalty != plain.length_penalty ||
+        search.early_stopping != plain.early_stopping) {
+      warn("--show-beams, --length-penalty and --early-stopping do nothing without --num-beams");
+    }
     return;
   }
   require(options.num_return_sequences <= search.num_beams, "--num-return-sequences",
@@ -136,8 +140,13 @@ inline void check_speculation(const GenerateOptions& options, const BeamOptions&
 /// Throws UsageError for what does not go with looking up.
 inline void check_prompt_lookup(const GenerateOptions& options, const BeamOptions& search,
                                 const BenchmarkOptions& benchmark) {
-  if (options.prompt_lookup_num_tokens &&
-      (!options.use_cache || !options.drift.empty() || search.num_beams > 1 || !benchmark.folder.empty())) {
+  if (!options.prompt_lookup_num_tokens) {
+    if (options.max_matching_ngram_size != GenerateOptions().max_matching_ngram_size) {
+      warn("--max-matching-ngram-size does nothing without --prompt-lookup-num-tokens");
+    }
+    return;
+  }
+  if (!options.use_cache || !options.drift.empty() || search.num_beams > 1 || !benchmark.folder.empty()) {
     throw UsageError(
         "--prompt-lookup-num-tokens goes with none of --no-use-cache, --drift, --num-beams and --benchmark");
   }

@@ -431,6 +431,8 @@ TEST_CASE("the program tells how well it went, and refuses what cannot be") {
 
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prompt-lookup-num-tokens 5")
             .err.find("no token was drafted") != std::string::npos);
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --max-matching-ngram-size 3")
+            .err.find("does nothing without --prompt-lookup-num-tokens") != std::string::npos);
   const ProgramRun both =
       run_program(STAIRCASE_STEP_PROGRAM, "--draft-model tales-1m --prompt-lookup-num-tokens 5");
   CHECK(both.status == 2);

@@ -105,6 +105,7 @@ int main(int argc, char** argv) {
       }
       return serve_all(model, prompts, requests, serving, output);
     }
+    if (serving.prefill_chunk) warn("--prefill-chunk does nothing without --requests");
     if (!drafts.empty()) {
       check_speculation(options, search, benchmark, drafts.size());
     } else if (!benchmark.folder.empty()) {

@@ -367,6 +367,8 @@ TEST_CASE("a broken line is named and left out, and the others run") {
 }
 
 TEST_CASE("wrong usage of requests is refused") {
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prefill-chunk 8")
+            .err.find("--prefill-chunk does nothing without --requests") != std::string::npos);
   const std::string request = "{\"prompt\": \"The\"}\n";
   for (const char* wrong :
        {"--requests - --prompt a", "--requests - --prompts -", "--requests",
