@@ -1,5 +1,6 @@
-// The tile of tile-inl.h once more for processors that multiply in bfloat16 (AVX-512 BF16), with both factors
-// in 16 bits and the sums in float32: twice the work of a multiply-add in one instruction.
+// The tile of tile-inl.h once more for processors that multiply in bfloat16, with both factors in 16 bits and
+// the sums in float32: by vectors (AVX-512 BF16), twice the work of a multiply-add in one instruction, or by
+// matrices (AMX), sixteen times that.
 #pragma once
 
 #include <cstdint>
@@ -16,5 +17,22 @@ bool has_bfloat16_tile();
 
 /// The tile of that size: 1 to 6 rows and 32 or 64 columns. Only where has_bfloat16_tile().
 BFloat16Tile bfloat16_tile(int rows, int columns);
+
+/// Whether this processor multiplies matrices, the system lets it, and the depth is a multiple of their
+/// width. Does not depend on the number of rows: a row gets the same bits alone as among others.
+bool has_bfloat16_matrices(std::int64_t depth);
+
+/// Rows of x that are multiplied together, and the most for which a panel need not have been woven.
+constexpr std::int64_t kMatrixRows = 32, kUnwovenRows = 16;
+
+/// w, a panel [depth, kPanel], in the order in which matrices take it. `woven` is as large and begins at a
+/// multiple of 64 bytes.
+void weave_panel(const std::uint16_t* w, std::int64_t depth, std::uint16_t* woven);
+
+/// result [rows, kPanel] = x [rows, depth] times w, a woven panel for up to kMatrixRows rows or one as it is
+/// for up to kUnwovenRows. Neighbouring rows of x lie x_stride elements apart. Only where
+/// has_bfloat16_matrices(depth).
+void multiply_matrices(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
+                       const std::uint16_t* w, bool is_woven, std::int64_t depth, float* result);
 
 }  // namespace staircase

@@ -177,9 +177,8 @@ HWY_INLINE TileFunction<X, W> tile_of(int rows, int columns) {
   }
 }
 
-/// A panel as float32, in memory of this thread.
-template <typename Half>
-HWY_INLINE const float* widen_panel(const Half* w, std::int64_t count) {
+/// Memory of this thread for a panel in another form.
+HWY_INLINE float* panel_memory(std::int64_t count) {
   thread_local hwy::AlignedFreeUniquePtr<float[]> memory;
   thread_local std::int64_t size = 0;
   if (size < count) {
@@ -187,8 +186,41 @@ HWY_INLINE const float* widen_panel(const Half* w, std::int64_t count) {
     if (memory == nullptr) throw std::bad_alloc();
     size = count;
   }
-  for (std::int64_t i = 0; i < count; i += kLanes) hn::Store(load_wide(w + i), Floats(), memory.get() + i);
   return memory.get();
+}
+
+/// A panel as float32.
+template <typename Half>
+HWY_INLINE const float* widen_panel(const Half* w, std::int64_t count) {
+  float* const memory = panel_memory(count);
+  for (std::int64_t i = 0; i < count; i += kLanes) hn::Store(load_wide(w + i), Floats(), memory + i);
+  return memory;
+}
+
+/// multiply_panels, see below, by the matrices of bfloat16_tile.h.
+template <typename Store>
+HWY_INLINE void multiply_panels_as_matrices(const std::uint16_t* x, std::int64_t rows, std::int64_t x_stride,
+                                            const std::uint16_t* w, std::int64_t panel_stride,
+                                            std::int64_t depth, std::int64_t first, std::int64_t last,
+                                            const Store& store) {
+  HWY_ALIGN float result[kMatrixRows * kPanel];
+  const bool is_woven = rows > kUnwovenRows;
+  for (std::int64_t from = first * kHalfPanel, end = last * kHalfPanel, to = 0; from < end; from = to) {
+    to = std::min((from / kPanel + 1) * kPanel, end);
+    const std::uint16_t* panel = w + from / kPanel * panel_stride;
+    if (is_woven) {
+      auto* const woven = reinterpret_cast<std::uint16_t*>(panel_memory(depth * kPanel / 2));
+      weave_panel(panel, depth, woven);
+      panel = woven;
+    }
+    for (std::int64_t begin = 0; begin < rows; begin += kMatrixRows) {
+      const std::int64_t count = std::min(kMatrixRows, rows - begin);
+      multiply_matrices(x + begin * x_stride, x_stride, count, panel, is_woven, depth, result);
+      for (std::int64_t row = 0; row < count; ++row) {
+        store(begin + row, from, to - from, result + row * kPanel + from % kPanel);
+      }
+    }
+  }
 }
 
 /// Multiplies x [rows, depth] by the halves first .. last - 1 of the panels of w and hands over each finished
@@ -202,6 +234,12 @@ template <typename X, typename W, typename Store>
 HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_stride, const W* w,
                                 std::int64_t panel_stride, std::int64_t depth, std::int64_t first,
                                 std::int64_t last, const Store& store) {
+  if constexpr (std::is_same_v<X, std::uint16_t>) {
+    if (has_bfloat16_matrices(depth)) {
+      multiply_panels_as_matrices(x, rows, x_stride, w, panel_stride, depth, first, last, store);
+      return;
+    }
+  }
   constexpr std::int64_t kStep = 32;
   HWY_ALIGN float result[kManyRows * kPanel];
   const TileShape shape = tile_shape(rows);
