@@ -8,8 +8,8 @@
 // chain in the order of the depth, whatever else is computed beside it.
 //
 // TDPBF16PS does as much for 16 rows of x, 16 columns of w and a depth of 32, which lie in registers of 1 KB,
-// there called tiles. A panel is woven once for many rows, then: weaving takes as long as 16 of them. It adds
-// in another order than VDPBF16PS, so where it is used, a single row is multiplied by it as well.
+// there called tiles. Beside it weaving is no longer cheap, so for many rows a panel is woven once. It adds
+// in another order than VDPBF16PS: where it is used, a single row is multiplied by it as well.
 //
 // Highway 1.0 knows neither of the instructions nor a target that has them, so this file calls them by their
 // names.
