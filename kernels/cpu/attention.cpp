@@ -88,7 +88,9 @@ HWY_NOINLINE void rest_of_values(const float* weights, const T* values, std::int
 /// Keys and values are asked for ahead of time: each head is a short stream, and a good part of it has passed
 /// before the processor itself notices that it is one.
 template <typename T>
-constexpr std::int64_t kElementsAhead = kBytesAhead / sizeof(T);
+HWY_INLINE std::int64_t elements_ahead() {
+  return kBytesAhead / std::int64_t{sizeof(T)};
+}
 template <typename T>
 constexpr std::int64_t kElementsOfLine = kLineBytes / sizeof(T);
 
@@ -105,7 +107,7 @@ HWY_INLINE void multiply_keys(const float* queries, std::int64_t stride, const T
       // Behind the last key it is taken again, and its score overwritten later.
       const std::int64_t p = std::min(first + lane, total - 1);
       const T* const key = keys + p * head_size;
-      const std::int64_t ahead = p * head_size + kElementsAhead<T>, beyond = ahead - total * head_size;
+      const std::int64_t ahead = p * head_size + elements_ahead<T>(), beyond = ahead - total * head_size;
       const T* const next = beyond < 0 ? keys + ahead : values + beyond;
       for (std::int64_t i = 0; i < head_size; i += kElementsOfLine<T>) hwy::Prefetch(next + i);
       hn::Vec<Floats> sum[kQueries];
@@ -146,7 +148,7 @@ HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, con
     for (std::int64_t p = 0; p < total; ++p) {
       const T* const value = values + p * head_size + first * kLanes;
       for (std::int64_t i = 0; i < kRegisters * kLanes; i += kElementsOfLine<T>) {
-        hwy::Prefetch(value + kElementsAhead<T> + i);
+        hwy::Prefetch(value + elements_ahead<T>() + i);
       }
       hn::Vec<Floats> weight[kQueries];
 #pragma GCC unroll 8

@@ -1,15 +1,13 @@
 // VDPBF16PS takes two neighbouring values of a row of x and two of a column of w, and adds both products to
-// the sum of that row and column, for 16 columns at once. So two rows of w are woven into each other, 32
-// columns at a time, which puts the two values of each column side by side. (Panels stored in that order
-// would need no weaving; it costs some 2 % of a prefill, and one order of panels for all types is worth
-// more.)
+// the sum of that row and column, for 16 columns at once. That is why panels of bfloat16 keep two neighbours
+// of the depth side by side (kPair in cpu_device.h).
 //
 // The size of the tile follows from the same arithmetic as in tile-inl.h. As there, every element is one
 // chain in the order of the depth, whatever else is computed beside it.
 //
 // TDPBF16PS does as much for 16 rows of x, 16 columns of w and a depth of 32, which lie in registers of 1 KB,
-// there called tiles. Beside it weaving is no longer cheap, so for many rows a panel is woven once. It adds
-// in another order than VDPBF16PS: where it is used, a single row is multiplied by it as well.
+// there called tiles. It adds in another order than VDPBF16PS, in which a single row is then added up as
+// well.
 //
 // Highway 1.0 knows neither of the instructions nor a target that has them, so this file calls them by their
 // names.
@@ -34,55 +32,25 @@ namespace {
 
 #define STAIRCASE_TARGET __attribute__((target("avx512bw,avx512bf16")))
 
-// Weaving works on each quarter of a register by itself. So of 32 columns the first of two woven registers
-// holds the quarters 0, 2, 4 and 6, and the second one the others.
-
-/// Quarters of a, the first two of the result, and of b, the last two. (GCC 12 warns of its own
-/// _mm512_shuffle_f32x4 without a mask.)
-template <int kQuarters>
-STAIRCASE_TARGET inline __m512 quarters(__m512 a, __m512 b) {
-  return _mm512_maskz_shuffle_f32x4(0xffff, a, b, kQuarters);
-}
-
-/// Two registers with 16 columns each, in order, become sums of woven columns.
-STAIRCASE_TARGET inline void to_woven(__m512& a, __m512& b) {
-  const __m512 even = quarters<_MM_SHUFFLE(2, 0, 2, 0)>(a, b);
-  b = quarters<_MM_SHUFFLE(3, 1, 3, 1)>(a, b);
-  a = even;
-}
-
-/// And back.
-STAIRCASE_TARGET inline void from_woven(__m512& a, __m512& b) {
-  const __m512 low = quarters<_MM_SHUFFLE(1, 0, 1, 0)>(a, b);
-  const __m512 high = quarters<_MM_SHUFFLE(3, 2, 3, 2)>(a, b);
-  a = quarters<_MM_SHUFFLE(3, 1, 2, 0)>(low, low);
-  b = quarters<_MM_SHUFFLE(3, 1, 2, 0)>(high, high);
-}
-
 template <int kRows, int kColumns>
 STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int64_t x_stride,
                                     const std::uint16_t* __restrict w, std::int64_t depth,
                                     float* __restrict result) {
   constexpr int kVectors = kColumns / 16;
-  constexpr std::int64_t kAhead = kBytesAhead / kColumns * kPanel / std::int64_t{sizeof(std::uint16_t)};
+  const std::int64_t ahead = kBytesAhead / kColumns * kPanel / std::int64_t{sizeof(std::uint16_t)};
   __m512 sum[kRows][kVectors];
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_loadu_ps(result + r * kPanel + v * 16);
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; v += 2) to_woven(sum[r][v], sum[r][v + 1]);
   }
-  for (std::int64_t k = 0; k < depth; k += 2) {
+  for (std::int64_t k = 0; k < depth; k += kPair) {
     __m512i columns[kVectors];
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; v += 2) {
-      const std::uint16_t *const row = w + k * kPanel + v * 16, *const row_below = row + kPanel;
-      _mm_prefetch(row + kAhead, _MM_HINT_T0);
-      _mm_prefetch(row_below + kAhead, _MM_HINT_T0);
-      const __m512i a = _mm512_loadu_si512(row), b = _mm512_loadu_si512(row_below);
-      columns[v] = _mm512_unpacklo_epi16(a, b);
-      columns[v + 1] = _mm512_unpackhi_epi16(a, b);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      const std::uint16_t* const pairs = w + k * kPanel + v * 16 * kPair;
+      _mm_prefetch(pairs + ahead, _MM_HINT_T0);
+      columns[v] = _mm512_loadu_si512(pairs);
     }
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
@@ -97,8 +65,6 @@ STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int6
   }
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; v += 2) from_woven(sum[r][v], sum[r][v + 1]);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) _mm512_storeu_ps(result + r * kPanel + v * 16, sum[r][v]);
   }
@@ -129,9 +95,11 @@ namespace {
 
 #define STAIRCASE_AMX_TARGET __attribute__((target("avx512bw,amx-tile,amx-bf16")))
 
-constexpr std::int64_t kDepth = 32;                   // of a tile of x or w
-constexpr std::int64_t kTile = 512, kRowOfTile = 32;  // elements
-constexpr std::int64_t kSums = 16;                    // columns of a tile of sums
+constexpr std::int64_t kTile = 16;   // rows of a tile of x, columns of one of w
+constexpr std::int64_t kDepth = 32;  // of both
+
+/// As kBytesAhead, in elements: one row reads faster than a multiply_tile, and 2 KB suit it best.
+constexpr std::int64_t kAheadOfTiles = 1024;
 
 /// Linux gives a process these registers only when it asks: they make every switch between threads longer.
 bool is_granted_tiles() {
@@ -165,10 +133,11 @@ inline void settle_memory() {
 
 // Tiles 0 to 3 are sums, 4 and 5 come from x, 6 and 7 from w.
 
-/// `low` rows in the tiles of the first 16 rows of x, `high` in those of the others.
-STAIRCASE_AMX_TARGET void shape_tiles(std::int64_t low, std::int64_t high) {
+/// The tiles for that many rows of x.
+STAIRCASE_AMX_TARGET void shape_tiles(std::int64_t x_rows) {
+  const std::int64_t low = std::min(x_rows, kTile), high = x_rows > kTile ? x_rows - kTile : x_rows;
   TileShapes shapes;
-  const std::int64_t rows[] = {low, low, high, high, low, high, 16, 16};
+  const std::int64_t rows[] = {low, low, high, high, low, high, kTile, kTile};
   for (int t = 0; t < 8; ++t) {
     shapes.row_bytes[t] = 64;
     shapes.rows[t] = static_cast<std::uint8_t>(rows[t]);
@@ -176,76 +145,79 @@ STAIRCASE_AMX_TARGET void shape_tiles(std::int64_t low, std::int64_t high) {
   asm volatile("ldtilecfg %0" ::"m"(shapes));
 }
 
-/// kDepth rows of a panel as four tiles: tiles 2 h and 2 h + 1 are the woven columns of its half h.
-STAIRCASE_AMX_TARGET inline void weave(const std::uint16_t* w, std::uint16_t* tiles) {
-  for (std::int64_t row = 0; row < kDepth / 2; ++row, w += 2 * kPanel) {
-    for (std::int64_t half = 0; half < 2; ++half) {
-      const __m512i a = _mm512_loadu_si512(w + half * 32), b = _mm512_loadu_si512(w + kPanel + half * 32);
-      std::uint16_t* const to = tiles + 2 * half * kTile + row * kRowOfTile;
-      _mm512_store_si512(to, _mm512_unpacklo_epi16(a, b));
-      _mm512_store_si512(to + kTile, _mm512_unpackhi_epi16(a, b));
-    }
-  }
-}
+constexpr std::int64_t kRowBytes = kPanel * kPair * 2;  // from one pair of rows of a panel to the next
+constexpr std::int64_t kSumBytes = kPanel * 4;          // from one row of the result to the next
 
-/// Up to 16 rows, and the whole panel, which is woven on the way if it is not yet.
-STAIRCASE_AMX_TARGET void multiply_16_rows(const std::uint16_t* x, std::int64_t x_stride,
-                                           const std::uint16_t* w, bool is_woven, std::int64_t depth,
-                                           float* result) {
-  alignas(64) std::uint16_t block[kDepth * kPanel];
+/// Up to 16 rows and 32 or 64 columns, or up to 32 rows and 32 columns.
+template <int kRows, int kColumns>
+STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_stride,
+                                         const std::uint16_t* w, std::int64_t depth, float* result) {
+  constexpr std::int64_t kNextColumns = kTile * kPair;
+  const std::int64_t x_bytes = x_stride * 2;
   _tile_zero(0);
   _tile_zero(1);
   _tile_zero(2);
   _tile_zero(3);
   for (std::int64_t k = 0; k < depth; k += kDepth) {
-    const std::uint16_t* tiles = w + k * kPanel;
-    if (!is_woven) {
+    const std::uint16_t* const columns = w + k * kPanel;
+    if constexpr (kRows == kTile) {
       for (std::int64_t i = 0; i < kDepth * kPanel; i += 32) {
-        _mm_prefetch(tiles + kBytesAhead / 2 + i, _MM_HINT_T0);
+        _mm_prefetch(columns + kAheadOfTiles + i, _MM_HINT_T0);
       }
-      weave(tiles, block);
-      settle_memory();
-      tiles = block;
     }
-    _tile_loadd(4, x + k, x_stride * 2);
-    _tile_loadd(6, tiles, 64);
+    _tile_loadd(4, x + k, x_bytes);
+    _tile_loadd(6, columns, kRowBytes);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, tiles + kTile, 64);
+    _tile_loadd(7, columns + kNextColumns, kRowBytes);
     _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(6, tiles + 2 * kTile, 64);
-    _tile_dpbf16ps(2, 4, 6);
-    _tile_loadd(7, tiles + 3 * kTile, 64);
-    _tile_dpbf16ps(3, 4, 7);
-    settle_memory();
+    if constexpr (kRows > kTile) {
+      _tile_loadd(5, x + kTile * x_stride + k, x_bytes);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    } else if constexpr (kColumns > 2 * kTile) {
+      _tile_loadd(6, columns + 2 * kNextColumns, kRowBytes);
+      _tile_dpbf16ps(2, 4, 6);
+      _tile_loadd(7, columns + 3 * kNextColumns, kRowBytes);
+      _tile_dpbf16ps(3, 4, 7);
+    }
   }
-  _tile_stored(0, result, kPanel * 4);
-  _tile_stored(1, result + kSums, kPanel * 4);
-  _tile_stored(2, result + 2 * kSums, kPanel * 4);
-  _tile_stored(3, result + 3 * kSums, kPanel * 4);
+  _tile_stored(0, result, kSumBytes);
+  _tile_stored(1, result + kTile, kSumBytes);
+  if constexpr (kRows > kTile || kColumns > 2 * kTile) {
+    float* const more = result + (kRows > kTile ? kTile * kPanel : 2 * kTile);
+    _tile_stored(2, more, kSumBytes);
+    _tile_stored(3, more + kTile, kSumBytes);
+  }
 }
 
-/// 17 to 32 rows, and half of a woven panel: each tile that is loaded is multiplied twice.
-STAIRCASE_AMX_TARGET void multiply_32_rows(const std::uint16_t* x, std::int64_t x_stride,
-                                           const std::uint16_t* woven, std::int64_t depth, float* result) {
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  for (std::int64_t k = 0; k < depth; k += kDepth) {
-    const std::uint16_t* const tiles = woven + k * kPanel;
-    _tile_loadd(4, x + k, x_stride * 2);
-    _tile_loadd(6, tiles, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, tiles + kTile, 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, x + 16 * x_stride + k, x_stride * 2);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+/// One row and 32 or 64 columns. Tiles would take as long as for sixteen rows, so this is TDPBF16PS by hand,
+/// to the bit: at each depth of 32 it adds up the even and the odd products apart, and then both to the sum.
+template <int kColumns>
+STAIRCASE_TARGET void multiply_row(const std::uint16_t* x, const std::uint16_t* w, std::int64_t depth,
+                                   float* result) {
+  constexpr int kVectors = kColumns / 16;
+  __m512 sum[kVectors];
+  for (__m512& s : sum) s = _mm512_setzero_ps();
+  for (std::int64_t first = 0; first < depth; first += kDepth) {
+    __m512 even[kVectors], odd[kVectors];
+    for (__m512& s : even) s = _mm512_setzero_ps();
+    for (__m512& s : odd) s = _mm512_setzero_ps();
+    for (std::int64_t k = first; k < first + kDepth; k += kPair) {
+      const __m512i even_x = _mm512_set1_epi32(x[k]), odd_x = _mm512_set1_epi32(x[k + 1] << 16);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        const std::uint16_t* const pairs = w + k * kPanel + v * 16 * kPair;
+        _mm_prefetch(pairs + kAheadOfTiles, _MM_HINT_T0);
+        const auto columns = (__m512bh)_mm512_loadu_si512(pairs);
+        even[v] = _mm512_dpbf16_ps(even[v], (__m512bh)even_x, columns);
+        odd[v] = _mm512_dpbf16_ps(odd[v], (__m512bh)odd_x, columns);
+      }
+    }
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[v] = _mm512_add_ps(sum[v], _mm512_add_ps(even[v], odd[v]));
   }
-  _tile_stored(0, result, kPanel * 4);
-  _tile_stored(1, result + kSums, kPanel * 4);
-  _tile_stored(2, result + 16 * kPanel, kPanel * 4);
-  _tile_stored(3, result + 16 * kPanel + kSums, kPanel * 4);
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) _mm512_storeu_ps(result + v * 16, sum[v]);
 }
 
 }  // namespace
@@ -255,30 +227,24 @@ bool has_bfloat16_matrices(std::int64_t depth) {
   return has && depth % kDepth == 0;
 }
 
-void weave_panel(const std::uint16_t* w, std::int64_t depth, std::uint16_t* woven) {
-  for (std::int64_t k = 0; k < depth; k += kDepth) weave(w + k * kPanel, woven + k * kPanel);
-}
-
 STAIRCASE_AMX_TARGET void multiply_matrices(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
-                                            const std::uint16_t* w, bool is_woven, std::int64_t depth,
+                                            const std::uint16_t* w, std::int64_t columns, std::int64_t depth,
                                             float* result) {
+  const bool is_whole = columns == kPanel;
+  if (rows == 1) {
+    (is_whole ? multiply_row<64> : multiply_row<32>)(x, w, depth, result);
+    return;
+  }
   settle_memory();
-  if (rows <= 16) {
-    shape_tiles(rows, rows);
-    multiply_16_rows(x, x_stride, w, is_woven, depth, result);
+  shape_tiles(rows);
+  if (rows > kTile) {
+    multiply_tiles<32, 32>(x, x_stride, w, depth, result);
+    if (is_whole) multiply_tiles<32, 32>(x, x_stride, w + 2 * kTile * kPair, depth, result + 2 * kTile);
   } else {
-    shape_tiles(16, rows - 16);
-    multiply_32_rows(x, x_stride, w, depth, result);
-    multiply_32_rows(x, x_stride, w + 2 * kTile, depth, result + 2 * kSums);
+    (is_whole ? multiply_tiles<16, 64> : multiply_tiles<16, 32>)(x, x_stride, w, depth, result);
   }
   _tile_release();
   settle_memory();
-  for (float* half = result; half < result + rows * kPanel; half += 2 * kSums) {
-    __m512 a = _mm512_loadu_ps(half), b = _mm512_loadu_ps(half + kSums);
-    from_woven(a, b);
-    _mm512_storeu_ps(half, a);
-    _mm512_storeu_ps(half + kSums, b);
-  }
 }
 
 }  // namespace staircase
@@ -299,9 +265,7 @@ bool has_bfloat16_matrices(std::int64_t) {
   return false;
 }
 
-void weave_panel(const std::uint16_t*, std::int64_t, std::uint16_t*) {}
-
-void multiply_matrices(const std::uint16_t*, std::int64_t, std::int64_t, const std::uint16_t*, bool,
+void multiply_matrices(const std::uint16_t*, std::int64_t, std::int64_t, const std::uint16_t*, std::int64_t,
                        std::int64_t, float*) {}
 
 }  // namespace staircase

@@ -7,8 +7,9 @@
 
 namespace staircase {
 
-/// Adds x [rows, depth] times w [depth, columns] to result [rows, columns]; x and w are bfloat16, and the
-/// depth is even. Neighbouring rows of x lie x_stride elements apart, those of w and of the result kPanel.
+/// Adds x [rows, depth] times w [depth, columns] to result [rows, columns]; x and w are bfloat16, the depth
+/// is even, and w is part of a panel. Neighbouring rows of x lie x_stride elements apart, those of the result
+/// kPanel.
 using BFloat16Tile = void (*)(const std::uint16_t* x, std::int64_t x_stride, const std::uint16_t* w,
                               std::int64_t depth, float* result);
 
@@ -22,17 +23,13 @@ BFloat16Tile bfloat16_tile(int rows, int columns);
 /// width. Does not depend on the number of rows: a row gets the same bits alone as among others.
 bool has_bfloat16_matrices(std::int64_t depth);
 
-/// Rows of x that are multiplied together, and the most for which a panel need not have been woven.
-constexpr std::int64_t kMatrixRows = 32, kUnwovenRows = 16;
+/// The most rows of x that are multiplied together.
+constexpr std::int64_t kMatrixRows = 32;
 
-/// w, a panel [depth, kPanel], in the order in which matrices take it. `woven` is as large and begins at a
-/// multiple of 64 bytes.
-void weave_panel(const std::uint16_t* w, std::int64_t depth, std::uint16_t* woven);
-
-/// result [rows, kPanel] = x [rows, depth] times w, a woven panel for up to kMatrixRows rows or one as it is
-/// for up to kUnwovenRows. Neighbouring rows of x lie x_stride elements apart. Only where
-/// has_bfloat16_matrices(depth).
+/// result [rows, columns] = x [rows, depth] times w [depth, columns] for up to kMatrixRows rows and for 32 or
+/// 64 columns; x and w are bfloat16, and w is part of a panel. Neighbouring rows of x lie x_stride elements
+/// apart, those of the result kPanel. Only where has_bfloat16_matrices(depth).
 void multiply_matrices(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
-                       const std::uint16_t* w, bool is_woven, std::int64_t depth, float* result);
+                       const std::uint16_t* w, std::int64_t columns, std::int64_t depth, float* result);
 
 }  // namespace staircase

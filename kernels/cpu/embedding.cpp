@@ -1,7 +1,7 @@
 // embedding: out[t] = token_table[tokens[t]] + position_table[position of t].
 //
 // out [n_tokens, n_embd]. The token table is kept once, in the panels of the output layer (packed[token /
-// 64][feature] [token % 64]), so the features of a token lie far apart and a token touches n_embd cache
+// 64][feature][token % 64]), so the features of a token lie far apart and a token touches n_embd cache
 // lines: some 10 µs, against a second copy of the largest matrix of the model.
 #include <functional>
 
@@ -11,10 +11,14 @@
 namespace staircase {
 namespace {
 
-/// out[i] = the token's feature i plus its position's.
-template <typename W, typename Widen>
-void embed(const W* token, const float* position, std::int64_t width, const Widen& widen, float* out) {
-  for (std::int64_t i = 0; i < width; ++i) out[i] = widen(token[i * kPanel]) + position[i];
+/// out[i] = the token's feature i plus its position's. So many features of a token lie `together`.
+template <std::int64_t together, typename W, typename Widen>
+void embed(const W* panel, std::int64_t token, const float* position, std::int64_t width, const Widen& widen,
+           float* out) {
+  for (std::int64_t i = 0; i < width; ++i) {
+    const std::int64_t place = i / together * together * kPanel + token % kPanel * together + i % together;
+    out[i] = widen(panel[place]) + position[i];
+  }
 }
 
 }  // namespace
@@ -29,17 +33,18 @@ void CpuDevice::embedding(const Batch& batch, const Weight& token_table, const T
     std::int64_t sequence = 0;
     for (std::int64_t t = first; t < last; ++t) {
       while (t >= offsets[sequence + 1]) ++sequence;
-      const std::int64_t place = tokens[t] / kPanel * width * kPanel + tokens[t] % kPanel;
+      const std::int64_t token = tokens[t], panel = token / kPanel * token_table.packed.dim(1) * kPanel;
       const float* const position =
           position_table.data<float>() + (starts[sequence] + t - offsets[sequence]) * width;
       float* const out_row = out.data<float>() + t * width;
       const Tensor& table = token_table.packed;
       if (table.dtype() == DType::kFloat16) {
-        embed(table.data<std::uint16_t>() + place, position, width, float32_from_float16, out_row);
+        embed<1>(table.data<std::uint16_t>() + panel, token, position, width, float32_from_float16, out_row);
       } else if (table.dtype() == DType::kBFloat16) {
-        embed(table.data<std::uint16_t>() + place, position, width, float32_from_bfloat16, out_row);
+        embed<kPair>(table.data<std::uint16_t>() + panel, token, position, width, float32_from_bfloat16,
+                     out_row);
       } else {
-        embed(table.data<float>() + place, position, width, std::identity(), out_row);
+        embed<1>(table.data<float>() + panel, token, position, width, std::identity(), out_row);
       }
     }
   });

@@ -21,20 +21,26 @@ HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
 
-/// Whether products of that depth take x in bfloat16. Else they take it as float32; so does an odd depth,
-/// which no GPT-2 has.
-bool multiplies_bfloat16(std::int64_t depth) {
-  return kAvx512 && has_bfloat16_tile() && depth % 2 == 0;
+/// Whether products take x in bfloat16. Else they take it as float32.
+bool multiplies_bfloat16() {
+  return kAvx512 && has_bfloat16_tile();
 }
 
-/// out[i] = x[i], rounded to bfloat16; `out` is bfloat16 or float32.
-HWY_ATTR void round_to_bfloat16(const float* x, std::int64_t first, std::int64_t last, const Tensor& out) {
-  if (out.dtype() == DType::kBFloat16) {
-    narrow(x + first, last - first, out.data<hwy::bfloat16_t>() + first);
-  } else {
-    float* const values = out.data<float>();
-    for (std::int64_t i = first; i < last; ++i) {
-      values[i] = float32_from_bfloat16(bfloat16_from_float32(x[i]));
+/// Rows first .. last - 1 of x, rounded to bfloat16. `out` is bfloat16 or float32, and its rows may be
+/// longer: they are filled up with zeros.
+HWY_ATTR void round_to_bfloat16(const Tensor& x, std::int64_t first, std::int64_t last, const Tensor& out) {
+  const std::int64_t width = out.dim(1), in = x.dim(1);
+  for (std::int64_t row = first; row < last; ++row) {
+    const float* const values = x.data<float>() + row * in;
+    if (out.dtype() == DType::kBFloat16) {
+      auto* const rounded = out.data<std::uint16_t>() + row * width;
+      std::transform(values, values + in, rounded, bfloat16_from_float32);
+      std::fill(rounded + in, rounded + width, std::uint16_t{0});
+    } else {
+      float* const rounded = out.data<float>() + row * width;
+      std::transform(values, values + in, rounded,
+                     [](float value) { return float32_from_bfloat16(bfloat16_from_float32(value)); });
+      std::fill(rounded + in, rounded + width, 0.0f);
     }
   }
 }
@@ -43,7 +49,7 @@ HWY_ATTR void round_to_bfloat16(const float* x, std::int64_t first, std::int64_t
 template <typename Store>
 HWY_INLINE void multiply_weight(const Tensor& x, const Weight& weight, std::int64_t first, std::int64_t last,
                                 const Store& store) {
-  const std::int64_t depth = weight.in_features;
+  const std::int64_t depth = weight.packed.dim(1);
   if (x.dtype() == DType::kBFloat16) {
     multiply_panels(x.data<std::uint16_t>(), x.dim(0), depth, weight.packed.data<std::uint16_t>(),
                     depth * kPanel, depth, first, last, store);
@@ -161,14 +167,14 @@ Tensor CpuDevice::as_factor(const Tensor& x, const LayerNorm& norm, const Weight
     return as_factor(normed, {}, weight);
   }
   if (weight.packed.dtype() != DType::kBFloat16) return x;
-  const bool in_16_bits = HWY_DYNAMIC_DISPATCH(multiplies_bfloat16)(weight.in_features);
-  const std::int64_t size = x.dim(0) * weight.in_features;
-  float* const memory = scratch(size);
-  const Tensor rounded(in_16_bits ? DType::kBFloat16 : DType::kFloat32, {x.dim(0), weight.in_features},
+  const bool in_16_bits = HWY_DYNAMIC_DISPATCH(multiplies_bfloat16)();
+  const std::int64_t rows = x.dim(0), depth = weight.packed.dim(1);
+  float* const memory = scratch(rows * depth);
+  const Tensor rounded(in_16_bits ? DType::kBFloat16 : DType::kFloat32, {rows, depth},
                        std::shared_ptr<void>(memory, [](void*) {}));  // the device owns it
-  parallel_ranges(team_, divide_up(size, kFewElements), [&](std::int64_t first, std::int64_t last) {
-    HWY_DYNAMIC_DISPATCH(round_to_bfloat16)
-    (x.data<float>(), first * kFewElements, std::min(last * kFewElements, size), rounded);
+  const std::int64_t few = divide_up(kFewElements, depth);
+  parallel_ranges(team_, divide_up(rows, few), [&](std::int64_t first, std::int64_t last) {
+    HWY_DYNAMIC_DISPATCH(round_to_bfloat16)(x, first * few, std::min(last * few, rows), rounded);
   });
   return rounded;
 }

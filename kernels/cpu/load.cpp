@@ -1,8 +1,8 @@
 // load and load_weight: from the bytes of a file to tensors, each element read and written once.
 //
-// A weight matrix goes into panels, packed[out / 64][in][out % 64] (see cpu_device.h), and from its stored
-// format to the one that is asked for on the way. The threads share the panels as they will in `linear`, so
-// on a machine with several memories each panel lies near the thread that will read it.
+// A weight matrix goes into panels, packed[out / 64][in][out % 64] (in bfloat16 in pairs, see cpu_device.h),
+// and from its stored format to the one that is asked for on the way. The threads share the panels as they
+// will in `linear`, so on a machine with several memories each panel lies near the thread that will read it.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/load.cpp"
 #include <hwy/foreach_target.h>
@@ -57,12 +57,26 @@ HWY_ATTR void to_float32(const HostArray& array, std::int64_t first, std::int64_
   }
 }
 
-/// Fills the panels first .. last - 1.
+/// Stores `count` columns of row k of a panel.
+template <typename W>
+HWY_ATTR void pack_row(const float* values, std::int64_t count, std::int64_t k, W* panel) {
+  if constexpr (kRowsTogether<W> == 1) {
+    narrow(values, count, panel + k * kPanel);
+  } else {
+    W* const first = panel + (k - k % kPair) * kPanel + k % kPair;
+    for (std::int64_t c = 0; c < count; ++c) first[c * kPair].bits = bfloat16_from_float32(values[c]);
+  }
+}
+
+/// Fills the panels first .. last - 1 of `depth` rows.
 template <typename W>
 HWY_ATTR void pack_panels(const HostArray& matrix, WeightOrder order, std::int64_t in, std::int64_t out,
-                          std::int64_t first, std::int64_t last, W* packed) {
-  if (last * kPanel > out)
-    std::memset(packed + (last - 1) * in * kPanel, 0, sizeof(W) * static_cast<std::size_t>(in * kPanel));
+                          std::int64_t depth, std::int64_t first, std::int64_t last, W* packed) {
+  if (last * kPanel > out || depth > in) {
+    const std::int64_t unfilled = depth > in ? first : last - 1;
+    std::memset(packed + unfilled * depth * kPanel, 0,
+                sizeof(W) * static_cast<std::size_t>((last - unfilled) * depth * kPanel));
+  }
   const std::int64_t first_column = first * kPanel, last_column = std::min(last * kPanel, out);
   if (order == WeightOrder::kInputFirst) {
     // A row of the file at a time: it lies there in one piece.
@@ -70,8 +84,8 @@ HWY_ATTR void pack_panels(const HostArray& matrix, WeightOrder order, std::int64
     for (std::int64_t k = 0; k < in; ++k) {
       to_float32(matrix, k * out + first_column, last_column - first_column, row.data());
       for (std::int64_t column = first_column; column < last_column; column += kPanel) {
-        narrow(row.data() + (column - first_column), std::min(kPanel, last_column - column),
-               packed + (column * in + k * kPanel));
+        pack_row(row.data() + (column - first_column), std::min(kPanel, last_column - column), k,
+                 packed + column * depth);
       }
     }
     return;
@@ -83,7 +97,7 @@ HWY_ATTR void pack_panels(const HostArray& matrix, WeightOrder order, std::int64
     to_float32(matrix, column * in, columns * in, rows.data());
     for (std::int64_t k = 0; k < in; ++k) {
       for (std::int64_t c = 0; c < columns; ++c) panel_row[c] = rows[static_cast<std::size_t>(c * in + k)];
-      narrow(panel_row, columns, packed + (column * in + k * kPanel));
+      pack_row(panel_row, columns, k, packed + column * depth);
     }
   }
 }
@@ -91,7 +105,8 @@ HWY_ATTR void pack_panels(const HostArray& matrix, WeightOrder order, std::int64
 HWY_ATTR void pack_weight(const HostArray& matrix, WeightOrder order, const Weight& weight,
                           std::int64_t first, std::int64_t last) {
   with_elements(weight.packed.dtype(), weight.packed.data<void>(), [&](auto* packed) HWY_ATTR {
-    pack_panels(matrix, order, weight.in_features, weight.out_features, first, last, packed);
+    pack_panels(matrix, order, weight.in_features, weight.out_features, weight.packed.dim(1), first, last,
+                packed);
   });
 }
 
@@ -118,8 +133,10 @@ Weight CpuDevice::load_weight(const HostArray& matrix, WeightOrder order, DType 
   Weight weight;
   weight.in_features = input_first ? matrix.rows : matrix.columns;
   weight.out_features = input_first ? matrix.columns : matrix.rows;
-  const std::int64_t panels = divide_up(weight.out_features, kPanel);
-  weight.packed = allocate(dtype, {panels, weight.in_features, kPanel});
+  const std::int64_t panels = divide_up(weight.out_features, kPanel),
+                     together = dtype == DType::kBFloat16 ? kPair : 1,
+                     depth = divide_up(weight.in_features, together) * together;
+  weight.packed = allocate(dtype, {panels, depth, kPanel});
   parallel_ranges(team_, panels, [&](std::int64_t first, std::int64_t last) {
     HWY_DYNAMIC_DISPATCH(pack_weight)(matrix, order, weight, first, last);
   });

@@ -76,6 +76,26 @@ HWY_INLINE hn::Vec<Floats> load_wide(const Half* values) {
   return hn::PromoteTo(Floats(), hn::LoadU(hn::Rebind<Half, Floats>(), values));
 }
 
+/// So many rows of a panel of that type lie in each other, element by element (kPair in cpu_device.h).
+template <typename W>
+constexpr std::int64_t kRowsTogether =
+    std::is_same_v<W, float> || std::is_same_v<W, hwy::float16_t> ? 1 : kPair;
+
+/// Columns from `column` on of one of the rows that lie together, the first or the second.
+template <typename W>
+HWY_INLINE hn::Vec<Floats> load_columns(const W* rows, std::int64_t column, std::int64_t /*row*/) {
+  return load_wide(rows + column);
+}
+
+/// bfloat16 is the upper half of a float32: of two that lie side by side one is shifted into its place, and
+/// the other one lies there already.
+HWY_INLINE hn::Vec<Floats> load_columns(const hwy::bfloat16_t* rows, std::int64_t column, std::int64_t row) {
+  const hn::Rebind<std::uint32_t, Floats> pairs;
+  const auto pair = hn::LoadU(pairs, reinterpret_cast<const std::uint32_t*>(rows + column * kPair));
+  return hn::BitCast(Floats(),
+                     row == 0 ? hn::ShiftLeft<16>(pair) : hn::And(pair, hn::Set(pairs, 0xFFFF0000u)));
+}
+
 /// Stores `count` values in another type, rounded.
 HWY_INLINE void narrow(const float* values, std::int64_t count, float* out) {
   std::copy_n(values, count, out);
@@ -112,8 +132,8 @@ HWY_INLINE void with_elements(DType dtype, void* data, const Function& function)
 
 constexpr std::int64_t kLineBytes = 64;
 
-/// One tile: [kRows, depth] times [depth, kColumns], added to result [kRows, kColumns]. Neighbouring rows of
-/// x lie x_stride elements apart, those of w and of the result kPanel.
+/// One tile: [kRows, depth] times [depth, kColumns] of a panel, added to result [kRows, kColumns].
+/// Neighbouring rows of x lie x_stride elements apart, those of the result kPanel.
 template <typename W, int kRows, int kColumns>
 HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stride, const W* HWY_RESTRICT w,
                                 std::int64_t depth, float* HWY_RESTRICT result) {
@@ -127,21 +147,24 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
   }
   // One or two rows of float32 leave the processor time enough to look ahead itself.
   constexpr bool kLookAhead = sizeof(W) < sizeof(float) || kRows > 2;
-  constexpr std::int64_t kAhead = kBytesAhead / kColumns * kPanel / std::int64_t{sizeof(W)};
+  const std::int64_t ahead = kBytesAhead / kColumns * kPanel / std::int64_t{sizeof(W)};
   constexpr std::int64_t kElementsOfLine = kLineBytes / std::int64_t{sizeof(W)};
-  for (std::int64_t k = 0; k < depth; ++k) {
-    const W* const row = w + k * kPanel;
+  for (std::int64_t k = 0; k < depth; k += kRowsTogether<W>) {
+    const W* const rows = w + k * kPanel;
 #pragma GCC unroll 4
-    for (std::int64_t i = 0; kLookAhead && i < kColumns; i += kElementsOfLine)
-      hwy::Prefetch(row + kAhead + i);
-    hn::Vec<Floats> column[kVectors];
+    for (std::int64_t i = 0; kLookAhead && i < kColumns * kRowsTogether<W>; i += kElementsOfLine)
+      hwy::Prefetch(rows + ahead + i);
+#pragma GCC unroll 2
+    for (std::int64_t row = 0; row < kRowsTogether<W>; ++row) {
+      hn::Vec<Floats> column[kVectors];
 #pragma GCC unroll 16
-    for (int v = 0; v < kVectors; ++v) column[v] = load_wide(row + v * kLanes);
+      for (int v = 0; v < kVectors; ++v) column[v] = load_columns(rows, v * kLanes, row);
 #pragma GCC unroll 12
-    for (int r = 0; r < kRows; ++r) {
-      const auto value = hn::Set(d, x[r * x_stride + k]);
+      for (int r = 0; r < kRows; ++r) {
+        const auto value = hn::Set(d, x[r * x_stride + k + row]);
 #pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(value, column[v], sum[r][v]);
+        for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::MulAdd(value, column[v], sum[r][v]);
+      }
     }
   }
 #pragma GCC unroll 12
@@ -177,24 +200,24 @@ HWY_INLINE TileFunction<X, W> tile_of(int rows, int columns) {
   }
 }
 
-/// Memory of this thread for a panel in another form.
-HWY_INLINE float* panel_memory(std::int64_t count) {
+/// A panel as float32, in memory of this thread, each row in one piece.
+template <typename Half>
+HWY_INLINE const float* widen_panel(const Half* w, std::int64_t depth) {
   thread_local hwy::AlignedFreeUniquePtr<float[]> memory;
   thread_local std::int64_t size = 0;
-  if (size < count) {
-    memory = hwy::AllocateAligned<float>(static_cast<std::size_t>(count));
+  if (size < depth * kPanel) {
+    memory = hwy::AllocateAligned<float>(static_cast<std::size_t>(depth * kPanel));
     if (memory == nullptr) throw std::bad_alloc();
-    size = count;
+    size = depth * kPanel;
+  }
+  constexpr std::int64_t kTogether = kRowsTogether<Half>;
+  for (std::int64_t k = 0; k < depth; ++k) {
+    for (std::int64_t column = 0; column < kPanel; column += kLanes) {
+      const auto values = load_columns(w + k / kTogether * kTogether * kPanel, column, k % kTogether);
+      hn::Store(values, Floats(), memory.get() + k * kPanel + column);
+    }
   }
   return memory.get();
-}
-
-/// A panel as float32.
-template <typename Half>
-HWY_INLINE const float* widen_panel(const Half* w, std::int64_t count) {
-  float* const memory = panel_memory(count);
-  for (std::int64_t i = 0; i < count; i += kLanes) hn::Store(load_wide(w + i), Floats(), memory + i);
-  return memory;
 }
 
 /// multiply_panels, see below, by the matrices of bfloat16_tile.h.
@@ -204,20 +227,14 @@ HWY_INLINE void multiply_panels_as_matrices(const std::uint16_t* x, std::int64_t
                                             std::int64_t depth, std::int64_t first, std::int64_t last,
                                             const Store& store) {
   HWY_ALIGN float result[kMatrixRows * kPanel];
-  const bool is_woven = rows > kUnwovenRows;
   for (std::int64_t from = first * kHalfPanel, end = last * kHalfPanel, to = 0; from < end; from = to) {
     to = std::min((from / kPanel + 1) * kPanel, end);
-    const std::uint16_t* panel = w + from / kPanel * panel_stride;
-    if (is_woven) {
-      auto* const woven = reinterpret_cast<std::uint16_t*>(panel_memory(depth * kPanel / 2));
-      weave_panel(panel, depth, woven);
-      panel = woven;
-    }
+    const std::uint16_t* const columns = w + from / kPanel * panel_stride + from % kPanel * kPair;
     for (std::int64_t begin = 0; begin < rows; begin += kMatrixRows) {
       const std::int64_t count = std::min(kMatrixRows, rows - begin);
-      multiply_matrices(x + begin * x_stride, x_stride, count, panel, is_woven, depth, result);
+      multiply_matrices(x + begin * x_stride, x_stride, count, columns, to - from, depth, result);
       for (std::int64_t row = 0; row < count; ++row) {
-        store(begin + row, from, to - from, result + row * kPanel + from % kPanel);
+        store(begin + row, from, to - from, result + row * kPanel);
       }
     }
   }
@@ -256,9 +273,9 @@ HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_st
           const int columns = static_cast<int>(std::min<std::int64_t>(shape.columns, to - column));
           for (std::int64_t row = begin; row < end; row += shape.rows) {
             const int count = static_cast<int>(std::min<std::int64_t>(shape.rows, end - row));
-            tile_of<X, T>(count, columns)(x + row * x_stride + k, x_stride,
-                                          panel + k * kPanel + column % kPanel, std::min(step, depth - k),
-                                          result + (row - begin) * kPanel + (column - from));
+            tile_of<X, T>(count, columns)(
+                x + row * x_stride + k, x_stride, panel + k * kPanel + column % kPanel * kRowsTogether<T>,
+                std::min(step, depth - k), result + (row - begin) * kPanel + (column - from));
           }
         }
       }
@@ -272,7 +289,7 @@ HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_st
     const W* const panel = w + from / kPanel * panel_stride;
     if constexpr (!std::is_same_v<W, X>) {
       if (!few) {
-        multiply_panel(widen_panel(panel, depth * kPanel), from, to);
+        multiply_panel(widen_panel(panel, depth), from, to);
         continue;
       }
     }
