@@ -11,7 +11,8 @@ namespace staircase::cuda {
 constexpr int kSplitThreads = 128;
 constexpr int kChunk = kSplitThreads;  // keys whose scores are in shared memory at a time
 constexpr int kMaxSplits = 32;
-constexpr int kKeyLanes = 8;  // lanes that share a key: together they read 128 bytes of it at once
+constexpr int kKeyLanes = 8;    // lanes that share a key: together they read 128 bytes of it at once
+constexpr int kKeysAtOnce = 4;  // keys of a thread that are on their way together
 
 constexpr std::size_t split_shared_bytes(int head_size, int vector) {
   const int groups = kSplitThreads / (head_size / vector);
@@ -84,22 +85,34 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> head
   for (int chunk = first; chunk < last; chunk += kChunk) {
     const int count = min(kChunk, last - chunk);
     __syncthreads();  // the query is there, and nobody still reads the weights of the last chunk
-    for (int k = thread / kKeyLanes; k < kChunk; k += kSplitThreads / kKeyLanes) {
-      float score = 0.0f;
-      if (k < count) {
-        const Stored* const key = keys + static_cast<std::int64_t>(chunk + k) * size;
-        for (int i = thread % kKeyLanes * kVector; i < size; i += kKeyLanes * kVector) {
-          const Vector<Stored, kVector> piece = load_vector<kVector>(key + i);
+    constexpr int kGroups = kSplitThreads / kKeyLanes;
+    for (int begin = 0; begin < count; begin += kKeysAtOnce * kGroups) {
+      const int own = begin + thread / kKeyLanes;  // and every kGroups-th behind it
+      const Stored* key[kKeysAtOnce];
+      // Behind the last key it is taken again: a branch would keep the loads from going out together.
+      for (int j = 0; j < kKeysAtOnce; ++j) {
+        key[j] = keys + static_cast<std::int64_t>(chunk + min(own + j * kGroups, count - 1)) * size;
+      }
+      float score[kKeysAtOnce] = {};
+      for (int i = thread % kKeyLanes * kVector; i < size; i += kKeyLanes * kVector) {
+        Vector<Stored, kVector> pieces[kKeysAtOnce];
 #pragma unroll
-          for (int v = 0; v < kVector; ++v) score += query[i + v] * widen(piece.values[v]);
+        for (int j = 0; j < kKeysAtOnce; ++j) pieces[j] = load_vector<kVector>(key[j] + i);
+#pragma unroll
+        for (int j = 0; j < kKeysAtOnce; ++j) {
+#pragma unroll
+          for (int v = 0; v < kVector; ++v) score[j] += query[i + v] * widen(pieces[j].values[v]);
         }
       }
-      score = warp_sum<kKeyLanes>(score);
-      if (thread % kKeyLanes == 0) scores[k] = k < count ? score : -INFINITY;
+#pragma unroll
+      for (int j = 0; j < kKeysAtOnce; ++j) {
+        const float sum = warp_sum<kKeyLanes>(score[j]);
+        if (thread % kKeyLanes == 0) scores[own + j * kGroups] = sum;
+      }
     }
     __syncthreads();
 
-    const float score = scores[thread];
+    const float score = thread < count ? scores[thread] : -INFINITY;
     const float new_largest = fmaxf(largest, block_max<kSplitThreads>(score));
     const float weight = expf(score - new_largest), shrink = expf(largest - new_largest);
     largest = new_largest;

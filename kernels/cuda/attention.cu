@@ -77,11 +77,11 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
         " features where their number is a multiple of " + std::to_string(kVector) + ", else of up to " +
         std::to_string(kSplitThreads) + ", not of " + std::to_string(size));
   }
-  // Enough blocks for every multiprocessor to have two, as long as each still has some 64 keys when the cache
-  // is full.
+  // Enough blocks for every multiprocessor to have four, as long as each still has some 64 keys when the
+  // cache is full.
   const std::int64_t rows = std::max<std::int64_t>(1, n_tokens * n_head);
   const std::int64_t splits = std::clamp<std::int64_t>(
-      std::min(divide_up<std::int64_t>(2 * multiprocessors_, rows), capacity / 64), 1, kMaxSplits);
+      std::min(divide_up<std::int64_t>(4 * multiprocessors_, rows), capacity / 64), 1, kMaxSplits);
   Splits parts{};
   if (splits > 1) {
     parts.sums = scratch(rows * splits * (size + 2) + 1);

@@ -38,9 +38,10 @@ struct QueryTile {
   __device__ int seen() const { return position + count; }
 };
 
-/// Tile number blockIdx.x of up to `most` queries: those of all sequences, one sequence behind the other.
+/// The tile of this block, of up to `most` queries: those of all sequences, one sequence behind the other.
+/// The last ones come first: they see the most keys and take longest.
 __device__ __forceinline__ QueryTile query_tile(const Sequences& sequences, int most) {
-  int tile = static_cast<int>(blockIdx.x);
+  int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   for (int s = 0; s < sequences.count; ++s) {
     const int first = sequences.offsets[s], last = sequences.offsets[s + 1];
     const int tiles = divide_up(last - first, most);

@@ -116,8 +116,8 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
   for (int r = 0; r < kRows; ++r) x_rows[r] = x + static_cast<std::int64_t>(min(r, rows - 1)) * in;
 
   float sums[kRows][kOutputs] = {};
-  // Unrolled, so that several loads are under way before the first result is needed.
-#pragma unroll 4
+  // Unrolled, so that four loads of weights are under way before the first result is needed.
+#pragma unroll(4 / kOutputs)
   for (int i = lane * kVector; i < in; i += kWarp * kVector) {
     Vector<Stored, kVector> w[kOutputs];
 #pragma unroll
@@ -132,15 +132,18 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
       }
     }
   }
+  // A lane for each result: what is done to it on its way out happens to all of them at once.
+  float own_sum = 0.0f;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
 #pragma unroll
     for (int o = 0; o < kOutputs; ++o) {
       const float sum = warp_sum(sums[r][o]);
-      // A lane for each result, so that they are stored side by side.
-      if (lane == r * kOutputs + o && r < rows && first + o < out) store(r, first + o, sum);
+      if (lane == r * kOutputs + o) own_sum = sum;
     }
   }
+  const int row = lane / kOutputs, column = first + lane % kOutputs;
+  if (row < min(rows, kRows) && column < out) store(row, column, own_sum);
 }
 
 /// Finishes what cuBLAS multiplied: store(row, column, products[row, column]). products [rows, width] may be
@@ -184,7 +187,7 @@ void few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, cons
         return;
       }
       if (rows > 4) {
-        launch_few_rows<8, 2, kVector, kNormalize>(x, norm, weight, weights, store, stream);
+        launch_few_rows<8, 4, kVector, kNormalize>(x, norm, weight, weights, store, stream);
         return;
       }
     }

@@ -57,6 +57,8 @@ void in_pieces(const HostArray& array, float* staging, Stream stream, const Use&
           "weights were copied to it");
     with_type(array.dtype, staging, [&](const auto* piece) { use(piece, first, rows); });
   }
+  // Where the GPU reads the host's memory by itself, nothing else keeps the file there until it has.
+  check(cudaStreamSynchronize(stream), "weights were copied to it");
 }
 
 std::int64_t staging_floats(const HostArray& array) {
