@@ -12,20 +12,14 @@ import torch
 import transformers
 
 DECODE_PROMPT = 16  # as in bench/gpu.cpp
+WARM_UPS = 3        # compiling, and recording CUDA graphs, take a call or two
 
 
-def median_seconds(action, device, rounds):
-    """The median of `rounds` calls, after one to warm up."""
-    def timed():
-        if device == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        action()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
-    timed()
-    return statistics.median(timed() for _ in range(rounds))
+def median_seconds(sample, rounds):
+    """The median of `rounds` samples, each a call that returns seconds, after some to warm up."""
+    for _ in range(WARM_UPS):
+        sample()
+    return statistics.median(sample() for _ in range(rounds))
 
 
 def some_tokens(count, vocab_size, batch=1):
@@ -38,14 +32,10 @@ def measure(arguments):
     device = arguments.device
     model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=getattr(torch, arguments.dtype))
     model = model.eval().to(device)
-    vocab_size, compiled = model.config.vocab_size, arguments.compile
-    step_model = torch.compile(model, mode="reduce-overhead", fullgraph=True) if compiled else model
-
-    def new_cache(batch, length):
-        if not compiled:
-            return transformers.DynamicCache()
-        return transformers.StaticCache(config=model.config, max_batch_size=batch, max_cache_len=length, device=device,
-                                        dtype=model.dtype)
+    vocab_size, step_model = model.config.vocab_size, model
+    if arguments.compile:
+        # Not dynamic: a step is compiled for every batch, as if it were the only one.
+        step_model = torch.compile(model, mode="reduce-overhead", fullgraph=True, dynamic=False)
 
     def forward(network, tokens, cache, position):
         places = torch.arange(position, position + tokens.shape[1], device=device)
@@ -54,27 +44,40 @@ def measure(arguments):
         return logits[:, -1].argmax(-1, keepdim=True).clone()
 
     prompt = torch.tensor(some_tokens(arguments.prompt_tokens, vocab_size), device=device)
-    first_token = median_seconds(lambda: forward(model, prompt, transformers.DynamicCache(), 0).tolist(), device,
-                                 arguments.rounds)
+
+    def first_token():
+        start = time.perf_counter()
+        forward(model, prompt, transformers.DynamicCache(), 0).tolist()  # waits for the GPU
+        return time.perf_counter() - start
+
+    first = median_seconds(first_token, arguments.rounds)
 
     decode = []
     for batch in arguments.batches:
         tokens = torch.tensor(some_tokens(DECODE_PROMPT, vocab_size, batch), device=device)
+        # One for all rounds: a CUDA graph holds the addresses of its cache, and another cache would need another graph.
+        static_cache = transformers.StaticCache(
+            config=model.config, max_batch_size=batch, max_cache_len=DECODE_PROMPT + arguments.new_tokens,
+            device=device, dtype=model.dtype) if arguments.compile else None
 
-        def generate():
-            cache = new_cache(batch, DECODE_PROMPT + arguments.new_tokens)
+        def seconds_per_step():
+            if static_cache is None:
+                cache = transformers.DynamicCache()
+            else:
+                cache = static_cache
+                cache.reset()
             newest = forward(model, tokens, cache, 0)
+            newest.tolist()  # the prompt is done before the clock starts
             start = time.perf_counter()
             for i in range(arguments.new_tokens - 1):
                 newest = forward(step_model, newest, cache, DECODE_PROMPT + i)
                 newest.tolist()  # a program that prints its tokens waits for each of them
             return (time.perf_counter() - start) / (arguments.new_tokens - 1)
-        generate()
-        generate()  # compiling takes a call or two
-        seconds = statistics.median(generate() for _ in range(arguments.rounds))
+
+        seconds = median_seconds(seconds_per_step, arguments.rounds)
         decode.append({"batch": batch, "tokens_per_s": batch / seconds, "ms_per_step": 1e3 * seconds})
     return {"version": f"transformers {transformers.__version__}, PyTorch {torch.__version__}",
-            "ttft_ms": 1e3 * first_token, "decode": decode}
+            "ttft_ms": 1e3 * first, "decode": decode}
 
 
 def main():
