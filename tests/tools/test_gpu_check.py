@@ -1,9 +1,13 @@
-"""tools/gpu-check where there is no GPU, and the page that it writes."""
+"""tools/gpu-check where there is no GPU, with stand-ins for the programs that it starts, and the report that it writes."""
 
 import contextlib
 import io
+import json
+import os
 import subprocess
+import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -53,7 +57,76 @@ class Refusals(unittest.TestCase):
         self.assertIn("'7b'", done.stderr)
 
 
-class Shapes(unittest.TestCase):
+class StandIns(unittest.TestCase):
+    """With programs of a few lines instead of those that are built, and without anything said to standard error."""
+
+    GPU = {"name": "A GPU", "driver": "1.2", "memory": "3 MiB"}
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.said = io.StringIO()
+        for manager in (mock.patch.object(check, "BUILD", self.folder),
+                        mock.patch.object(check, "shaped_model", lambda shape, minutes: self.folder / shape),
+                        mock.patch.object(check.importlib.util, "find_spec", lambda name: None),
+                        mock.patch.dict(os.environ, {"PATH": f"{self.folder}:/bin:/usr/bin"}),
+                        contextlib.redirect_stderr(self.said)):
+            manager.__enter__()
+            self.addCleanup(manager.__exit__, None, None, None)
+
+    def program(self, name, text):
+        file = self.folder / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        file.chmod(0o755)
+        return file
+
+    def report(self):
+        return {"gpu": self.GPU, "checks": {}, "benchmarks": {}, "left_out": {}}
+
+
+class Limits(StandIns):
+    def test_what_takes_too_long_is_stopped_with_all_that_it_started(self):
+        program = self.program("slow", f"#!/bin/sh\n(sleep 2; touch {self.folder}/alive) &\nwait\n")
+        start = time.monotonic()
+        with self.assertRaisesRegex(check.Failure, "^it took more than 0.005 minutes and was stopped$"):
+            check.run(program, minutes=0.005)
+        self.assertLess(time.monotonic() - start, 1.5)
+        time.sleep(2.2)
+        self.assertFalse((self.folder / "alive").exists())
+
+    def test_a_part_that_takes_too_long_has_failed_with_its_reason(self):
+        self.program("meson", "#!/bin/sh\nsleep 20\n")
+        self.assertEqual(check.check("tests", 0.005), "FAILED: it took more than 0.005 minutes and was stopped")
+
+    def test_float32_is_never_tf32(self):
+        program = self.program("show", "#!/bin/sh\necho tf32 $NVIDIA_TF32_OVERRIDE\n")
+        with mock.patch.dict(os.environ, {"NVIDIA_TF32_OVERRIDE": "1"}):
+            check.run(program, log=self.folder / "log")
+        self.assertEqual((self.folder / "log").read_text(), "tf32 0\n")
+        self.assertIn("tf32 0", self.said.getvalue())
+
+
+class Sanitizer(StandIns):
+    def result(self, text, status=0):
+        self.program("compute-sanitizer", f"#!/bin/sh\necho \"$@\" $STAIRCASE_TEST_DEVICE\necho '{text}'\nexit {status}\n")
+        return check.check("racecheck", 1)
+
+    def test_it_passes_or_fails(self):
+        summary = "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
+        self.assertEqual(self.result(summary), "passed")
+        self.assertRegex(self.said.getvalue(), "--tool racecheck --report-api-errors no .*/test-kernels cuda\n")
+        self.assertEqual(self.result(summary, 1), "FAILED")
+
+    def test_where_it_refuses_the_device_it_did_not_run(self):
+        for status in (0, 1):
+            self.assertEqual(self.result("========= Error: Device not supported.", status),
+                             "not run: compute-sanitizer says: Error: Device not supported")
+        self.assertEqual(self.result("nothing"), "not run: compute-sanitizer gave no summary")
+
+
+class Shapes(StandIns):
     """Which shapes are measured and which left out, with a benchmark that only says so."""
 
     PROGRAM = """#!/bin/sh
@@ -62,31 +135,98 @@ case "$*" in
 *774m*) echo "error: the GPU failed while it computed: no reason" >&2; exit 1 ;;
 esac
 for file; do :; done
-echo '{"ttft_ms": 1.5}' >"$file"
+echo '{"device": "A GPU, 3 MiB", "ttft_ms": 1.5}' >"$file"
 """
+    FIGURES = {"device": "A GPU, 3 MiB", "ttft_ms": 1.5}
+
+    def measured(self, shapes, gpu=None):
+        self.program("bench/bench", self.PROGRAM)
+        report, saved = self.report() | ({"gpu": gpu} if gpu else {}), []
+        failed = check.measure_all(shapes, "float16", 1, report, lambda: saved.append(json.dumps(report)))
+        self.assertEqual(json.loads(saved[-1]), report)
+        return report, len(saved), failed
 
     def test_one_that_fails_does_not_take_the_others_along(self):
-        with tempfile.TemporaryDirectory() as folder, \
-                mock.patch.object(check, "BUILD", Path(folder)), \
-                mock.patch.object(check, "shaped_model", lambda shape: Path(folder, shape)), \
-                mock.patch.object(check.importlib.util, "find_spec", lambda name: None), \
-                contextlib.redirect_stderr(io.StringIO()) as said:
-            program = Path(folder, "bench", "bench")
-            program.parent.mkdir()
-            program.write_text(self.PROGRAM)
-            program.chmod(0o755)
-            figures, left_out, failed = check.measure_all(["1558m", "774m", "124m"], "float16")
-        self.assertEqual(figures, {"124m": {"Staircase": {"ttft_ms": 1.5}}})
-        self.assertEqual(left_out, {
-            "1558m": "the GPU has too little memory: 3.1 GB were asked for, 1.0 GB of 2.0 GB are free",
-            "774m": "the GPU failed while it computed: no reason"})
-        self.assertEqual(failed, ["the benchmark of 774m"])
-        self.assertIn("1558m is left out: the GPU has too little memory", said.getvalue())
+        report, saved, failed = self.measured(["1558m", "774m", "124m"])
+        self.assertEqual(report["benchmarks"], {"124m, float16": {"Staircase": self.FIGURES}})
+        self.assertEqual(report["left_out"], {
+            "1558m, float16": "the GPU has too little memory: 3.1 GB were asked for, 1.0 GB of 2.0 GB are free",
+            "774m, float16": "the GPU failed while it computed: no reason"})
+        self.assertEqual((saved, failed), (3, ["the benchmark of 774m"]))
+        self.assertIn("1558m, float16 is left out: the GPU has too little memory", self.said.getvalue())
+
+    def test_figures_of_another_gpu_are_refused(self):
+        report, _, failed = self.measured(["124m"], {"name": "B GPU"})
+        self.assertIn("nvidia-smi speaks of B GPU, but CUDA's first GPU is A GPU, 3 MiB", report["left_out"]["124m, float16"])
+        self.assertEqual((report["benchmarks"], failed), ({}, ["the benchmark of 124m"]))
+
+    def test_a_peer_that_fails_has_its_reason(self):
+        python = self.program("python", "#!/bin/sh\n"
+                              "case \"$*\" in *--compile*) sleep 20 ;; esac\necho 'OutOfMemoryError: none' >&2\nexit 1\n")
+        run_it = check.run
+
+        def impatient(*command, minutes=None, **options):
+            return run_it(*command, minutes=0.005 if "--compile" in command else minutes, **options)
+        with mock.patch.object(sys, "executable", str(python)), mock.patch.object(check, "run", impatient), \
+                mock.patch.object(check.importlib.util, "find_spec", lambda name: name):
+            report, saved, failed = self.measured(["124m"])
+        self.assertEqual(report["benchmarks"]["124m, float16"], {
+            "Staircase": self.FIGURES,
+            "transformers, eager": {"failed": "OutOfMemoryError: none"},
+            "transformers, compiled, static cache": {"failed": "it took more than 0.005 minutes and was stopped"}})
+        self.assertEqual((saved, failed), (3, []))
+
+
+class Reports(StandIns):
+    """What one run adds to the report of another."""
+
+    def read(self, gpu=None, version="abc"):
+        return check.read_report(self.folder / "gpu.json", gpu or self.GPU, version)
+
+    def test_runs_of_the_same_commit_and_gpu_add_up(self):
+        first = self.read()
+        first["checks"]["tests"] = "passed"
+        check.write_report(self.folder / "gpu.json", first)
+        second = self.read()
+        second["left_out"]["124m, float16"] = "a reason"
+        check.write_report(self.folder / "gpu.json", second)
+        third = self.read()
+        self.assertEqual((third["checks"], third["left_out"]), ({"tests": "passed"}, {"124m, float16": "a reason"}))
+        page = (self.folder / "gpu.md").read_text()
+        self.assertIn("the steps | passed |", page)
+        self.assertIn("- 124m, float16 was not measured: a reason.", page)
+
+    def test_others_begin_anew(self):
+        for gpu, version in ((None, "abd"), (self.GPU | {"driver": "1.3"}, "abc")):
+            report = self.read()
+            report["checks"]["tests"] = "passed"
+            check.write_report(self.folder / "gpu.json", report)
+            self.assertEqual(self.read(gpu, version)["checks"], {})
+
+    def test_a_file_that_is_no_report_counts_as_none(self):
+        (self.folder / "gpu.json").write_text("{")
+        self.assertEqual(self.read()["checks"], {})
+
+    def test_every_part_is_in_the_report_before_the_next_begins(self):
+        self.program("nvidia-smi", "#!/bin/sh\necho 'A GPU, 1.2, 3 MiB'\n")
+        found = []
+
+        def part(name, minutes):
+            file = self.folder / "gpu-a-gpu.json"
+            found.append(sorted(json.loads(file.read_text())["checks"]) if file.exists() else [])
+            return "passed"
+        with mock.patch.object(check, "PAGES", self.folder), mock.patch.object(check, "ROOT", self.folder), \
+                mock.patch.object(check, "build"), mock.patch.object(check, "check", part), \
+                mock.patch.object(check.signal, "signal"), \
+                mock.patch.object(check, "measure_all", return_value=[]), contextlib.redirect_stdout(io.StringIO()), \
+                mock.patch.object(sys, "argv", ["gpu-check"]):
+            check.main()
+        self.assertEqual(found, [[], ["tests"], ["memcheck", "tests"]])
 
 
 class Page(unittest.TestCase):
     REPORT = {"gpu": {"name": "A GPU", "driver": "1.2", "memory": "3 MiB"}, "date": "2000-01-01", "commit": "abc",
-              "dtype": "bfloat16", "tests": {"passed": True}, "sanitizer": {"memcheck": False}, "benchmarks": {}, "left_out": {}}
+              "checks": {"tests": "passed", "memcheck": "FAILED"}, "benchmarks": {}, "left_out": {}}
     # 0.3 TFLOP in 1.25 ms are 240 TFLOP/s
     OURS = {"prompt_tokens": 512, "ttft_ms": 1.25, "prefill_tflop": 0.3, "cublas_size": 8192, "cublas_tflop_per_s": 600.0,
             "cublas_block_tflop_per_s": 300.0, "copy_gb_per_s": 100.0,
@@ -112,6 +252,12 @@ class Page(unittest.TestCase):
         self.assertIn("peer 1.", text)
         self.assertNotIn("not yet measured", text)
         self.assertNotIn("was not measured", text)
+
+    def test_an_engine_that_failed_has_its_row(self):
+        text = check.page(self.REPORT | {"benchmarks": {"124m": {"Staircase": self.OURS, "peer, eager": {"failed": "a | b"}}}})
+        self.assertIn("| 124m | peer, eager | failed: a / b | – | – | – |", text)
+        self.assertIn("| 124m | peer, eager | failed: a / b | – | – |\n", text)
+        self.assertIn("PyTorch and transformers: no figures here.", text)
 
     def test_a_shape_that_was_left_out_has_its_reason(self):
         left_out = {"left_out": {"1558m": "the GPU has too little memory"}}
