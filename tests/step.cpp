@@ -1,20 +1,17 @@
 #include "tests/step.h"
 
-#include <cstdlib>
 #include <fstream>
 #include <map>
 
 namespace staircase {
 
-std::shared_ptr<Device> test_device() {
-  const char* const name = std::getenv("STAIRCASE_TEST_DEVICE");
-  if (name != nullptr && std::string(name) == "cuda") return make_cuda_device();
-  return make_cpu_device(available_processors());
+Gpt2& tales() {
+  static Gpt2 model = tales_in(DType::kFloat32);
+  return model;
 }
 
-Gpt2& tales() {
-  static Gpt2 model = Gpt2::load(find_model("tales-6m"), test_device());
-  return model;
+Gpt2 tales_in(DType dtype) {
+  return Gpt2::load(find_model("tales-6m"), make_test_device(available_processors()), dtype);
 }
 
 const nlohmann::json& reference(const std::string& name) {

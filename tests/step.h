@@ -9,6 +9,7 @@
 
 #include "common/gpt2.h"
 #include "common/model_folder.h"
+#include "tests/test_device.h"
 
 namespace staircase {
 
@@ -19,11 +20,11 @@ constexpr bool kSanitized = true;
 constexpr bool kSanitized = false;
 #endif
 
-/// The CPU, or the GPU where STAIRCASE_TEST_DEVICE is cuda: tools/gpu-check sets it.
-std::shared_ptr<Device> test_device();
-
-/// tales-6m on the device of the tests.
+/// tales-6m on the device of the tests, with all processors where that is the CPU.
 Gpt2& tales();
+
+/// The same with its weights in that type, loaded anew.
+Gpt2 tales_in(DType dtype);
 
 /// tests/reference/`name`, made with Hugging Face transformers; read once.
 const nlohmann::json& reference(const std::string& name);

@@ -10,10 +10,6 @@ using namespace staircase;
 
 namespace {
 
-Gpt2 tales_in(DType dtype) {
-  return Gpt2::load(find_model("tales-6m"), make_cpu_device(available_processors()), dtype);
-}
-
 /// The largest distance between two vectors of logits.
 float distance(std::span<const float> a, std::span<const float> b) {
   float largest = 0.0f;
@@ -45,9 +41,11 @@ TEST_CASE("--dtype is what the program keeps its weights in") {
 
 TEST_CASE("float16 changes no logit of a model that is stored in float16") {
   Gpt2 half = tales_in(DType::kFloat16);
+  // Only a GPU rounds more than the weights: its tensor cores multiply two factors of one type.
+  const float allowed = tests_are_for_gpu() ? 2e-2f : 0.0f;
   for (const auto& run : reference("precision.json")["cases"]) {
     const std::vector<int> prompt = run["prompt_ids"];
-    CHECK(distance(half.next_logits(prompt), tales().next_logits(prompt)) == 0.0f);
+    CHECK(distance(half.next_logits(prompt), tales().next_logits(prompt)) <= allowed);
   }
 }
 

@@ -54,7 +54,7 @@ TEST_CASE("the cache takes what its formula says, and growing costs what concate
   const Gpt2Config& config = tales().config();
   const std::size_t prompt = 7, count = 30;
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    Gpt2 model = Gpt2::load(find_model("tales-6m"), make_cpu_device(2), dtype);
+    Gpt2 model = tales_in(dtype);
     const std::size_t position = 2u * config.n_layer * config.n_embd * size_of(dtype);
     // Nothing comes after the last token: it never enters the cache.
     std::size_t allocated = 0, copied = 0;

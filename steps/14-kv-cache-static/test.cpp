@@ -53,7 +53,7 @@ TEST_CASE("a sampled text is the same with and without the cache") {
 TEST_CASE("the cache is allocated once, for the whole context, and nothing is copied") {
   const Gpt2Config& config = tales().config();
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    Gpt2 model = Gpt2::load(find_model("tales-6m"), make_cpu_device(2), dtype);
+    Gpt2 model = tales_in(dtype);
     const std::size_t bytes = 2u * config.n_layer * config.n_positions * config.n_embd * size_of(dtype);
     for (const int count : {1, 30}) {
       const CacheUse use = continued(model, {321, 11}, {.max_new_tokens = count, .ignore_eos = true}).cache;
