@@ -114,6 +114,7 @@ TEST_CASE("a row of a product with 16-bit weights is the same to the bit whateve
       std::string last_target;
       Values first;
       on_every_device([&](Device& device) {
+        if (!has_one_kernel(device)) return;
         const Values together = product(device, x, w, in, out, dtype);
         // As in linear.cpp: thread counts of one target must agree.
         const std::string name = device.description(), target = name.substr(name.rfind(' '));
@@ -144,6 +145,8 @@ TEST_CASE("what is no number stays so in a product with bfloat16 weights") {
     Values x(static_cast<std::size_t>(7 * in));
     x[3 * in + 5] = broken;
     on_every_device([&](Device& device) {
+      // The largest number becomes infinite when x is rounded: a GPU does not round a few rows.
+      if (std::isfinite(broken) && !has_one_kernel(device)) return;
       const Values got = product(device, x, w, in, out, DType::kBFloat16);
       const auto finite = [](float value) { return std::isfinite(value); };
       CHECK(std::count_if(got.begin(), got.end(), finite) == 6 * out);

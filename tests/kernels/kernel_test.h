@@ -20,6 +20,7 @@
 #include "kernels/half.h"
 #include "tests/compare.h"
 #include "tests/kernels/naive.h"
+#include "tests/test_device.h"
 
 #ifdef STAIRCASE_CUDA_EMULATION
 #include "tests/cuda_emulation/emulation.h"
@@ -59,9 +60,10 @@ void on_every_device(const Test& test) {
 
 #else
 
-/// The GPU of this machine, or null.
+/// The GPU of this machine, or null; where the tests are for it, that there is none is an error.
 inline Device* gpu() {
   static const std::unique_ptr<Device> device = []() -> std::unique_ptr<Device> {
+    if (tests_are_for_gpu()) return make_cuda_device();
     try {
       return make_cuda_device();
     } catch (const std::exception&) {
@@ -72,9 +74,9 @@ inline Device* gpu() {
 }
 
 /// Calls test(device) for each SIMD target that was compiled and that this machine has, with 1, 2 and 3
-/// threads, and for the GPU if there is one.
+/// threads.
 template <typename Test>
-void on_every_device(const Test& test) {
+void on_every_cpu(const Test& test) {
   struct Restore {
     ~Restore() { choose(0); }
     static void choose(std::int64_t targets) {
@@ -91,6 +93,12 @@ void on_every_device(const Test& test) {
       test(*device);
     }
   }
+}
+
+/// Calls test(device) for the GPU if there is one and, unless the tests are for it alone, for every CPU.
+template <typename Test>
+void on_every_device(const Test& test) {
+  if (!tests_are_for_gpu()) on_every_cpu(test);
   if (gpu() != nullptr) {
     INFO(gpu()->description());
     test(*gpu());
