@@ -1,5 +1,5 @@
-// The whole model on the emulated GPU: the logits are those of transformers and of the CPU, and what fails is
-// one sentence and an exit status.
+// What only the emulation can see of a whole model on a GPU: its memory, its kernels and graphs, and that
+// what fails is one sentence and an exit status.
 #include "common/gpt2.h"
 
 #include <doctest/doctest.h>
@@ -12,7 +12,6 @@
 #include "bench/static_cache.h"
 #include "bench/timing.h"
 #include "common/program.h"
-#include "common/safetensors.h"
 #include "tests/compare.h"
 #include "tests/cuda_emulation/include/cublasLt.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"
@@ -22,65 +21,6 @@ namespace staircase {
 namespace {
 
 const std::filesystem::path kSource = STAIRCASE_SOURCE_TREE;
-
-/// The largest difference of a logit from transformers', on every text of the reference of at most
-/// `longest` tokens; none may be above `tolerance`.
-double difference_from_transformers(Gpt2& model, std::size_t longest, double tolerance) {
-  std::ifstream file(kSource / "tests/reference/logits.json");
-  const nlohmann::json cases = nlohmann::json::parse(file).at("cases");
-  const Safetensors tensors(kSource / "tests/reference/logits.safetensors");
-  double largest = 0.0;
-  int lengths = 0;
-  for (const auto& reference : cases) {
-    const auto tokens = reference.at("tokens").get<std::vector<int>>();
-    if (tokens.size() > longest) continue;
-    const std::string name = reference.at("name").get<std::string>() + ".last_logits";
-    const StoredTensor* const stored = tensors.find(name);
-    REQUIRE(stored != nullptr);
-    std::vector<float> want(stored->bytes.size() / sizeof(float));
-    std::memcpy(want.data(), stored->bytes.data(), stored->bytes.size());
-    const std::span<const float> logits = model.next_logits(tokens);
-    const std::vector<float> got(logits.begin(), logits.end());
-    CHECK(difference(name, got, want, want.size(), tolerance) == "");
-    if (model.dtype() == DType::kFloat32) CHECK(argmax(got) == reference.at("argmax").get<int>());
-    largest = std::max(largest, largest_difference<float>(got, want).largest);
-    ++lengths;
-  }
-  CHECK(lengths >= 3);
-  return largest;
-}
-
-TEST_CASE("on the emulated GPU the logits are those of transformers") {
-  Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device());
-  difference_from_transformers(model, 70, 1e-3);
-}
-
-TEST_CASE("on the emulated GPU 16-bit weights change the logits no more than they may") {
-  const auto check = [](DType dtype, double tolerance) {
-    Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
-    // Shorter than nine tokens and longer: both kinds of product.
-    MESSAGE(to_string(dtype), ": largest difference of a logit ",
-            difference_from_transformers(model, 40, tolerance));
-  };
-  check(DType::kFloat16, 2e-2);
-  check(DType::kBFloat16, 1e-1);
-}
-
-TEST_CASE("on the emulated GPU a batch gives each sequence what it gets alone") {
-  Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device());
-  const std::vector<std::vector<int>> texts = {
-      {1, 2, 3}, {500}, {7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}};
-  const std::vector<std::span<const int>> batch(texts.begin(), texts.end());
-  const std::span<const float> together = model.next_logits(batch);
-  const std::vector<float> rows(together.begin(), together.end());
-  const std::size_t vocab_size = rows.size() / texts.size();
-  for (std::size_t s = 0; s < texts.size(); ++s) {
-    const std::span<const float> alone = model.next_logits(texts[s]);
-    const std::vector<float> got(rows.begin() + static_cast<std::ptrdiff_t>(s * vocab_size),
-                                 rows.begin() + static_cast<std::ptrdiff_t>((s + 1) * vocab_size));
-    CHECK(difference("logits", got, std::vector<float>(alone.begin(), alone.end()), vocab_size, 1e-4) == "");
-  }
-}
 
 TEST_CASE("on the emulated GPU passes of few tokens and of many take turns in the same memory") {
   Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), DType::kFloat16);
@@ -127,24 +67,13 @@ TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, or eig
   CHECK(kernels_of_a_layer(DType::kBFloat16) == 9);
 }
 
-TEST_CASE("on the emulated GPU decoding with a cache is done by graphs and gives what it gives without") {
+TEST_CASE("on the emulated GPU decoding with a cache is done by graphs") {
   Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device());
   const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
-  std::vector<std::vector<float>> want;
-  for (std::size_t length = 1; length <= text.size(); ++length) {
-    const std::span<const float> logits = model.next_logits(std::span(text).first(length));
-    want.emplace_back(logits.begin(), logits.end());
-  }
-  // The second cache comes when the first one is gone, and may lie where that was.
   for (int time = 0; time < 2; ++time) {
     bench::StaticCache cache(model.device(), model.config(), model.dtype());
     const int before = cuda_emulation::graphs_launched;
-    for (std::size_t i = 0; i < text.size(); ++i) {
-      const std::span<const float> logits = model.next_logits(std::span(text).subspan(i, 1), cache);
-      const std::vector<float> got(logits.begin(), logits.end());
-      CAPTURE(i);
-      CHECK(difference("logits", got, want[i], got.size(), 1e-4) == "");
-    }
+    for (const int& token : text) model.next_logits(std::span(&token, 1), cache);
     CHECK(cuda_emulation::graphs_launched - before >= 7);
   }
 }

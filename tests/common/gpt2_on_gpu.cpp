@@ -1,0 +1,113 @@
+// The whole model on a GPU, or on the emulated one: the logits are those of transformers, alone, in batches
+// and with a cache.
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "bench/static_cache.h"
+#include "common/gpt2.h"
+#include "common/safetensors.h"
+#include "tests/compare.h"
+#include "tests/test_device.h"
+
+namespace staircase {
+namespace {
+
+#ifdef STAIRCASE_CUDA_EMULATION
+constexpr bool kNoGpu = false;
+// Tokens; the emulation is slow. Below nine and above: both kinds of product.
+constexpr std::size_t kLongest = 70, kLongestOf16Bits = 40;
+#else
+const bool kNoGpu = !tests_are_for_gpu();
+constexpr std::size_t kLongest = 512, kLongestOf16Bits = 512;
+#endif
+
+/// How far a logit may lie from the one in float32 on the CPU.
+constexpr double kTolerance = 1e-3, kFloat16Tolerance = 2e-2, kBFloat16Tolerance = 1e-1;
+
+const std::filesystem::path kSource = STAIRCASE_SOURCE_TREE;
+
+Gpt2 tales_on_gpu(DType dtype = DType::kFloat32) {
+  return Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
+}
+
+std::vector<float> copy(std::span<const float> values) {
+  return {values.begin(), values.end()};
+}
+
+/// Compares the logits behind every text of the reference of at most `longest` tokens. Returns the largest
+/// difference.
+double difference_from_transformers(Gpt2& model, std::size_t longest, double tolerance) {
+  std::ifstream file(kSource / "tests/reference/logits.json");
+  const nlohmann::json cases = nlohmann::json::parse(file).at("cases");
+  const Safetensors tensors(kSource / "tests/reference/logits.safetensors");
+  double largest = 0.0;
+  int lengths = 0;
+  for (const auto& reference : cases) {
+    const auto tokens = reference.at("tokens").get<std::vector<int>>();
+    if (tokens.size() > longest) continue;
+    const std::string name = reference.at("name").get<std::string>() + ".last_logits";
+    const StoredTensor* const stored = tensors.find(name);
+    REQUIRE(stored != nullptr);
+    std::vector<float> want(stored->bytes.size() / sizeof(float));
+    std::memcpy(want.data(), stored->bytes.data(), stored->bytes.size());
+    const std::vector<float> got = copy(model.next_logits(tokens));
+    CHECK(difference(name, got, want, want.size(), tolerance) == "");
+    if (model.dtype() == DType::kFloat32) CHECK(argmax(got) == reference.at("argmax").get<int>());
+    largest = std::max(largest, largest_difference<float>(got, want).largest);
+    ++lengths;
+  }
+  CHECK(lengths >= 3);
+  return largest;
+}
+
+TEST_CASE("on a GPU the logits are those of transformers" * doctest::skip(kNoGpu)) {
+  Gpt2 model = tales_on_gpu();
+  MESSAGE(model.device().description(), ": largest difference of a logit ",
+          difference_from_transformers(model, kLongest, kTolerance));
+}
+
+TEST_CASE("on a GPU 16-bit weights change the logits no more than they may" * doctest::skip(kNoGpu)) {
+  const auto check = [](DType dtype, double tolerance) {
+    Gpt2 model = tales_on_gpu(dtype);
+    MESSAGE(to_string(dtype), ": largest difference of a logit ",
+            difference_from_transformers(model, kLongestOf16Bits, tolerance));
+  };
+  check(DType::kFloat16, kFloat16Tolerance);
+  check(DType::kBFloat16, kBFloat16Tolerance);
+}
+
+TEST_CASE("on a GPU a batch gives each sequence what it gets alone" * doctest::skip(kNoGpu)) {
+  Gpt2 model = tales_on_gpu();
+  const std::vector<std::vector<int>> texts = {
+      {1, 2, 3}, {500}, {7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}};
+  const std::vector<std::span<const int>> batch(texts.begin(), texts.end());
+  const std::vector<float> together = copy(model.next_logits(batch));
+  const std::size_t vocab_size = together.size() / texts.size();
+  for (std::size_t s = 0; s < texts.size(); ++s) {
+    const std::vector<float> got = copy(std::span(together).subspan(s * vocab_size, vocab_size));
+    CHECK(difference("logits", got, copy(model.next_logits(texts[s])), vocab_size, kTolerance) == "");
+  }
+}
+
+TEST_CASE("on a GPU decoding with a cache gives what it gives without" * doctest::skip(kNoGpu)) {
+  Gpt2 model = tales_on_gpu();
+  const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
+  std::vector<std::vector<float>> want;
+  for (std::size_t length = 1; length <= text.size(); ++length) {
+    want.push_back(copy(model.next_logits(std::span(text).first(length))));
+  }
+  // The second cache comes when the first one is gone, and may lie where that was.
+  for (int time = 0; time < 2; ++time) {
+    bench::StaticCache cache(model.device(), model.config(), model.dtype());
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const std::vector<float> got = copy(model.next_logits(std::span(text).subspan(i, 1), cache));
+      CAPTURE(i);
+      CHECK(difference("logits", got, want[i], got.size(), kTolerance) == "");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace staircase
