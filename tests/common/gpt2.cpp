@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -15,6 +16,7 @@
 #include "common/safetensors.h"
 #include "tests/compare.h"
 #include "tests/kernels/naive.h"
+#include "tests/test_device.h"
 #include "tests/tiny_model.h"
 
 namespace staircase {
@@ -25,15 +27,24 @@ using Tokens = std::vector<int>;
 
 const std::filesystem::path kSource = STAIRCASE_SOURCE_TREE;
 
+/// On the CPU a token's logits do not depend, to the bit, on what else is computed. A GPU has several kernels
+/// for the same.
+const bool kManyKernels = tests_are_for_gpu();
+
+/// How far a logit may be off: so little on the CPU, and 1e-3 on a GPU, which sums in other orders.
+double tolerance(double on_cpu) {
+  return kManyKernels ? 1e-3 : on_cpu;
+}
+
 Gpt2& tales() {
-  static Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cpu_device(2));
+  static Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_test_device(2));
   return model;
 }
 
 Gpt2 load_tiny(const TinyModel& model, const std::string& dtype = "F32", const std::string& prefix = "") {
   const TemporaryFolder folder;
   model.write(folder.path(), dtype, prefix);
-  return Gpt2::load(folder.path(), make_cpu_device(2));
+  return Gpt2::load(folder.path(), make_test_device(2));
 }
 
 Values copy(std::span<const float> values) {
@@ -71,12 +82,11 @@ Tokens some_tokens(std::size_t count, int vocab_size, std::uint32_t seed = 1) {
 class TestCache final : public KvCache {
  public:
   TestCache(Gpt2& model, int rows, int capacity)
-      : capacity_(capacity), lengths_(static_cast<std::size_t>(rows)) {
+      : device_(model.device()), capacity_(capacity), lengths_(static_cast<std::size_t>(rows)) {
     const Gpt2Config& config = model.config();
     for (int l = 0; l < config.n_layer; ++l) {
       const std::vector<std::int64_t> shape{rows, config.n_head, capacity, config.head_size()};
-      layers_.push_back(
-          {model.device().allocate(DType::kFloat32, shape), model.device().allocate(DType::kFloat32, shape)});
+      layers_.push_back({device_.allocate(DType::kFloat32, shape), device_.allocate(DType::kFloat32, shape)});
     }
     for (int row = 0; row < rows; ++row) forget(row, 0);
   }
@@ -103,14 +113,18 @@ class TestCache final : public KvCache {
       for (const Tensor* tensor : {&layer.keys, &layer.values}) {
         const std::int64_t n_head = tensor->dim(1), head_size = tensor->dim(3);
         for (std::int64_t head = 0; head < n_head; ++head) {
-          float* const first = tensor->data<float>() + (row * n_head + head) * capacity_ * head_size;
-          std::fill(first + from * head_size, first + capacity_ * head_size,
-                    std::numeric_limits<float>::quiet_NaN());
+          const std::vector<std::int32_t> nan(
+              static_cast<std::size_t>((capacity_ - from) * head_size),
+              std::bit_cast<std::int32_t>(std::numeric_limits<float>::quiet_NaN()));
+          Tensor positions = tensor->reshaped({tensor->dim(0) * n_head * capacity_, head_size})
+                                 .rows((row * n_head + head) * capacity_ + from, capacity_ - from);
+          device_.copy_from_host(nan, positions);
         }
       }
     }
   }
 
+  Device& device_;
   int capacity_;
   std::vector<int> lengths_;
   std::vector<KeysValues> layers_;
@@ -154,7 +168,7 @@ TEST_CASE("the logits are those of transformers") {
     CAPTURE(name);
     const Values want = Reference::get().values(name + ".last_logits");
     const Values got = copy(tales().next_logits(reference.at("tokens").get<Tokens>()));
-    CHECK(difference(name + ".last_logits", got, want, want.size(), 1e-4) == "");
+    CHECK(difference(name + ".last_logits", got, want, want.size(), tolerance(1e-4)) == "");
     CHECK(argmax(got) == reference.at("argmax").get<int>());
     largest = std::max(largest, largest_difference<float>(got, want).largest);
   }
@@ -177,7 +191,7 @@ TEST_CASE("the mean negative log-likelihood of each text is that of transformers
     }
     CAPTURE(reference.at("name").get<std::string>());
     CHECK(nll / static_cast<double>(tokens.size() - 1) ==
-          doctest::Approx(reference.at("mean_nll").get<double>()).epsilon(1e-6));
+          doctest::Approx(reference.at("mean_nll").get<double>()).epsilon(kManyKernels ? 1e-5 : 1e-6));
   }
 }
 
@@ -203,17 +217,18 @@ TEST_CASE("every hidden state is that of transformers, and the first that differ
   for (std::size_t i = 1; i <= names.size(); ++i) {
     const std::size_t n = i % names.size();
     const Values want = Reference::get().values(names[n]);
-    CHECK(difference(names[n], states[n], want, want.size() / 17, 2e-6 * scales[n]) == "");
+    CHECK(difference(names[n], states[n], want, want.size() / 17, (kManyKernels ? 2e-5 : 2e-6) * scales[n]) ==
+          "");
     largest = std::max(largest, largest_difference<float>(states[n], want).largest / scales[n]);
   }
   MESSAGE("largest difference of a hidden state, relative to the largest value of its layer: ", largest);
 }
 
 Gpt2 tales_in(DType dtype) {
-  return Gpt2::load(find_model("tales-6m"), make_cpu_device(2), dtype);
+  return Gpt2::load(find_model("tales-6m"), make_test_device(2), dtype);
 }
 
-TEST_CASE("16 bits change the logits as much as rounding does") {
+TEST_CASE("16 bits change the logits as much as rounding does" * doctest::skip(kManyKernels)) {
   const auto reference =
       nlohmann::json::parse(std::ifstream(STAIRCASE_SOURCE_TREE "/tests/reference/bfloat16.json"));
   Gpt2 half = tales_in(DType::kFloat16), brain = tales_in(DType::kBFloat16);
@@ -304,14 +319,15 @@ TEST_CASE("a model of odd sizes gives the logits of plain loops, at every positi
       CAPTURE(length);
       const Values got = copy(model.last_logits(tokens, static_cast<int>(count)));
       const Values last(want.end() - static_cast<std::ptrdiff_t>(count * 101), want.end());
-      CHECK(difference("logits", got, last, 101, 2e-5) == "");
+      CHECK(difference("logits", got, last, 101, tolerance(2e-5)) == "");
     }
   }
 }
 
 // ── Batches and caches ──
 
-TEST_CASE("a batch of sequences of different lengths gives each what it gets alone") {
+TEST_CASE("a batch of sequences of different lengths gives each what it gets alone" *
+          doctest::skip(kManyKernels)) {
   std::vector<Tokens> texts;
   for (const auto& reference : Reference::get().cases) texts.push_back(reference.at("tokens").get<Tokens>());
   const std::vector<std::span<const int>> batch(texts.begin(), texts.end());
@@ -329,7 +345,8 @@ TEST_CASE("a batch of sequences of different lengths gives each what it gets alo
   }
 }
 
-TEST_CASE("a handful of drafted tokens get the logits that they get one by one, to the bit") {
+TEST_CASE("a handful of drafted tokens get the logits that they get one by one, to the bit" *
+          doctest::skip(kManyKernels)) {
   const auto tokens = Reference::get().by_name("len64").at("tokens").get<Tokens>();
   const std::size_t prompt = 40, vocab_size = 4096;
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
@@ -377,7 +394,7 @@ TEST_CASE("prefill and decoding with a cache give what recomputing gives") {
       CAPTURE(steps[0]);
       CAPTURE(steps[1]);
       CAPTURE(done);
-      CHECK(difference("logits", got, rows, vocab_size, 1e-4) == "");
+      CHECK(difference("logits", got, rows, vocab_size, tolerance(1e-4)) == "");
     }
   }
 }
@@ -389,7 +406,7 @@ TEST_CASE("a cache can be used up to the last position of the context") {
   tales().next_logits(std::span(tokens).first(510), cache);
   tales().next_logits(std::span(tokens).subspan(510, 1), cache);
   const Values got = copy(tales().next_logits(std::span(tokens).last(1), cache));
-  CHECK(difference("len512.last_logits", got, want, want.size(), 1e-4) == "");
+  CHECK(difference("len512.last_logits", got, want, want.size(), tolerance(1e-4)) == "");
   CHECK(error_of([&] { tales().next_logits(std::span(tokens).last(1), cache); }) ==
         "513 tokens do not fit into the model's context of 512 positions");
   CHECK(cache.length(0) == 512);
@@ -434,12 +451,12 @@ TEST_CASE("rows of one cache may differ in length and grow by different numbers 
                        got.begin() + static_cast<std::ptrdiff_t>((s + 1) * 101));
       CAPTURE(s);
       CAPTURE(done[s]);
-      CHECK(difference("logits", row, Values(want.end() - 101, want.end()), 101, 2e-5) == "");
+      CHECK(difference("logits", row, Values(want.end() - 101, want.end()), 101, tolerance(2e-5)) == "");
     }
   }
 }
 
-TEST_CASE("the number of threads changes no bit of the logits") {
+TEST_CASE("the number of threads changes no bit of the logits" * doctest::skip(kManyKernels)) {
   const auto tokens = Reference::get().by_name("len64").at("tokens").get<Tokens>();
   const Values want = copy(tales().next_logits(tokens));
   for (const int threads : {1, 3}) {
