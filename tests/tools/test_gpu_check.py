@@ -4,8 +4,10 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import unittest
@@ -96,9 +98,20 @@ class Limits(StandIns):
         time.sleep(2.2)
         self.assertFalse((self.folder / "alive").exists())
 
-    def test_a_part_that_takes_too_long_has_failed_with_its_reason(self):
-        self.program("meson", "#!/bin/sh\nsleep 20\n")
-        self.assertEqual(check.check("tests", 0.005), "FAILED: it took more than 0.005 minutes and was stopped")
+    def test_a_program_that_takes_too_long_has_failed_with_its_reason_and_the_next_one_runs(self):
+        self.program("tests/test-01", "#!/bin/sh\nsleep 20\n")
+        self.program("tests/test-02", "#!/bin/sh\nexit 3\n")
+        self.program("tests/test-common", "#!/bin/sh\nexit 3\n")
+        self.program("tests/test-kernels", "#!/bin/sh\ntest $STAIRCASE_TEST_DEVICE = cuda\n")
+        slow = "test-01 (it took more than 0.005 minutes and was stopped)"
+        self.assertEqual(list(check.check("tests", 0.005)), [
+            f"not finished: 1 of 3 programs ran; FAILED: {slow}",
+            f"not finished: 2 of 3 programs ran; FAILED: {slow}, test-02",
+            f"not finished: 3 of 3 programs ran; FAILED: {slow}, test-02",
+            f"FAILED: {slow}, test-02"])
+        (self.folder / "tests" / "test-01").unlink()
+        (self.folder / "tests" / "test-02").unlink()
+        self.assertEqual(list(check.check("tests", 0.005))[-1], "passed")
 
     def test_float32_is_never_tf32(self):
         program = self.program("show", "#!/bin/sh\necho tf32 $NVIDIA_TF32_OVERRIDE\n")
@@ -111,7 +124,7 @@ class Limits(StandIns):
 class Sanitizer(StandIns):
     def result(self, text, status=0):
         self.program("compute-sanitizer", f"#!/bin/sh\necho \"$@\" $STAIRCASE_TEST_DEVICE\necho '{text}'\nexit {status}\n")
-        return check.check("racecheck", 1)
+        return next(check.check("racecheck", 1))
 
     def test_it_passes_or_fails(self):
         summary = "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"
@@ -124,6 +137,66 @@ class Sanitizer(StandIns):
             self.assertEqual(self.result("========= Error: Device not supported.", status),
                              "not run: compute-sanitizer says: Error: Device not supported")
         self.assertEqual(self.result("nothing"), "not run: compute-sanitizer gave no summary")
+
+
+class Packing(StandIns):
+    """Programs that were built on one machine and run on another."""
+
+    def setUp(self):
+        super().setUp()
+        self.root = self.folder / "here"
+        for folder, name in (("steps", "01-a"), ("tests", "test-01"), ("tests", "test-common"), ("bench", "bench")):
+            (self.root / "build-gpu" / folder).mkdir(parents=True, exist_ok=True)
+            shutil.copy(shutil.which("true"), self.root / "build-gpu" / folder / name)
+        (self.root / "a.h").write_text("// a\n")
+        (self.root / ".gitignore").write_text("/build*/\n")
+        for command in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a", "commit", "-qm", "a"]):
+            subprocess.run(["git", *command], cwd=self.root, check=True)
+        self.at(self.root)
+
+    def at(self, root):
+        for name, value in (("ROOT", root), ("BUILD", root / "build-gpu"), ("PACKED", root / "build-gpu" / "packed.json")):
+            patch = mock.patch.object(check, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    @unittest.skipUnless(shutil.which("strip") and shutil.which("ldd"), "no binutils")
+    def test_what_is_unpacked_runs_where_it_was_built(self):
+        commit = check.commit()
+        with mock.patch.object(check, "build") as build, contextlib.redirect_stdout(io.StringIO()):
+            check.pack(self.folder / "packed.tar.xz", "sm_90")
+        build.assert_called_once_with("sm_90")
+        there = self.folder / "there"
+        with tarfile.open(self.folder / "packed.tar.xz") as archive:
+            archive.extractall(there)
+        self.assertEqual(sorted(str(file.relative_to(there)) for file in there.rglob("*") if file.is_file()), [
+            ".gitignore", "a.h", "build-gpu/bench/bench", "build-gpu/packed.json", "build-gpu/steps/01-a",
+            "build-gpu/tests/test-01"])
+        self.at(there)
+        self.assertEqual(check.commit(), commit)
+        self.assertEqual(list(check.run_tests(1))[-1], "passed")
+        with self.assertRaisesRegex(check.Failure, f"were built in {self.root} and look for their files there: ln -s"):
+            check.check_packed()
+        shutil.rmtree(self.root)
+        self.root.symlink_to(there)
+        check.check_packed()
+
+    def test_a_folder_that_is_no_repository_cannot_be_packed(self):
+        shutil.rmtree(self.root / ".git")
+        with self.assertRaisesRegex(check.Failure, "is no repository"):
+            check.pack(self.folder / "packed.tar.xz", "sm_90")
+
+    def test_the_libraries_of_a_program_but_not_of_the_system_or_of_cuda(self):
+        self.program("ldd", """#!/bin/sh
+echo '	libcublasLt.so.13 => /usr/local/cuda/lib64/libcublasLt.so.13 (0x1)
+	libcuda.so.1 => /lib/libcuda.so.1 (0x1)
+	libfmt.so.9 => /lib/libfmt.so.9 (0x1)
+	libgone.so.1 => not found
+	libc.so.6 => /lib/libc.so.6 (0x1)
+	libcli.so.1 => /lib/libcli.so.1 (0x1)
+	/lib64/ld-linux-x86-64.so.2 (0x1)'
+""")
+        self.assertEqual(check.shared_libraries("a"), {Path("/lib/libfmt.so.9"), Path("/lib/libcli.so.1")})
 
 
 class Shapes(StandIns):
@@ -214,7 +287,7 @@ class Reports(StandIns):
         def part(name, minutes):
             file = self.folder / "gpu-a-gpu.json"
             found.append(sorted(json.loads(file.read_text())["checks"]) if file.exists() else [])
-            return "passed"
+            yield "passed"
         with mock.patch.object(check, "PAGES", self.folder), mock.patch.object(check, "ROOT", self.folder), \
                 mock.patch.object(check, "build"), mock.patch.object(check, "check", part), \
                 mock.patch.object(check.signal, "signal"), \
