@@ -190,7 +190,7 @@ STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_
   }
 }
 
-/// One row and 32 or 64 columns. Tiles would take as long as for sixteen rows, so this is TDPBF16PS by hand,
+/// One row and 32 or 64 columns. Tiles would take almost as long as for nine, so this is TDPBF16PS by hand,
 /// to the bit: at each depth of 32 it adds up the even and the odd products apart, and then both to the sum.
 template <int kColumns>
 STAIRCASE_TARGET void multiply_row(const std::uint16_t* x, const std::uint16_t* w, std::int64_t depth,

@@ -20,12 +20,19 @@ constexpr std::int64_t kPanel = 64;
 /// processor multiplies them as a pair (bfloat16_tile.h); `in` is filled up to an even number, with zeros.
 constexpr std::int64_t kPair = 2;
 
+/// Where column `out` of row `in` of a panel lies, counted from its first element, if so many rows lie
+/// together.
+template <std::int64_t kTogether>
+constexpr std::int64_t place_in_panel(std::int64_t in, std::int64_t out) {
+  return in / kTogether * kTogether * kPanel + out * kTogether + in % kTogether;
+}
+
 /// The threads share the columns of a product in halves of a panel.
 constexpr std::int64_t kHalfPanel = 32;
 
 /// How far ahead weights, keys and values are asked for. Left alone, the processor stops looking ahead at the
 /// end of a page, and does not look far enough while it is busy with the rows of a tile. Asking too early
-/// costs as much as too late: an EPYC is best at 8 KB, a Xeon at 3 KB, where 8 KB make one token of float16
+/// costs time as well: an EPYC is best at 8 KB, a Xeon at 3 KB, where 8 KB make one token of float16
 /// take a quarter longer.
 #if defined(__x86_64__)
 inline const std::int64_t kBytesAhead = __builtin_cpu_is("intel") ? 3072 : 8192;

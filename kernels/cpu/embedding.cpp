@@ -11,13 +11,12 @@
 namespace staircase {
 namespace {
 
-/// out[i] = the token's feature i plus its position's. So many features of a token lie `together`.
-template <std::int64_t together, typename W, typename Widen>
+/// out[i] = the token's feature i plus its position's.
+template <std::int64_t kTogether, typename W, typename Widen>
 void embed(const W* panel, std::int64_t token, const float* position, std::int64_t width, const Widen& widen,
            float* out) {
   for (std::int64_t i = 0; i < width; ++i) {
-    const std::int64_t place = i / together * together * kPanel + token % kPanel * together + i % together;
-    out[i] = widen(panel[place]) + position[i];
+    out[i] = widen(panel[place_in_panel<kTogether>(i, token % kPanel)]) + position[i];
   }
 }
 

@@ -63,8 +63,9 @@ HWY_ATTR void pack_row(const float* values, std::int64_t count, std::int64_t k, 
   if constexpr (kRowsTogether<W> == 1) {
     narrow(values, count, panel + k * kPanel);
   } else {
-    W* const first = panel + (k - k % kPair) * kPanel + k % kPair;
-    for (std::int64_t c = 0; c < count; ++c) first[c * kPair].bits = bfloat16_from_float32(values[c]);
+    for (std::int64_t c = 0; c < count; ++c) {
+      panel[place_in_panel<kPair>(k, c)].bits = bfloat16_from_float32(values[c]);
+    }
   }
 }
 

@@ -10,7 +10,7 @@
 //
 // Every element of the result is one chain of multiply-adds in the order of the depth, whatever the number of
 // rows, columns or threads. So a token's values do not depend, to the bit, on what else is in the batch. That
-// holds for each type of weights, and for the tile of bfloat16_tile.h.
+// holds for each type of weights, and for bfloat16_tile.h, which adds in orders of its own.
 
 #if defined(STAIRCASE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STAIRCASE_TILE_INL_H_
@@ -79,7 +79,7 @@ HWY_INLINE hn::Vec<Floats> load_wide(const Half* values) {
 /// So many rows of a panel of that type lie in each other, element by element (kPair in cpu_device.h).
 template <typename W>
 constexpr std::int64_t kRowsTogether =
-    std::is_same_v<W, float> || std::is_same_v<W, hwy::float16_t> ? 1 : kPair;
+    std::is_same_v<W, hwy::bfloat16_t> || std::is_same_v<W, std::uint16_t> ? kPair : 1;
 
 /// Columns from `column` on of one of the rows that lie together, the first or the second.
 template <typename W>

@@ -2,6 +2,8 @@
 // and with a cache.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 

@@ -57,6 +57,9 @@ class Refusals(unittest.TestCase):
         done = run("tools/gpu-check", "--shapes", "124m,7b")
         self.assertEqual(done.returncode, 2)
         self.assertIn("'7b'", done.stderr)
+        done = run("tools/gpu-check", "--arch", "sm_90")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--arch goes with --pack", done.stderr)
 
 
 class StandIns(unittest.TestCase):
@@ -180,6 +183,12 @@ class Packing(StandIns):
         shutil.rmtree(self.root)
         self.root.symlink_to(there)
         check.check_packed()
+
+    def test_a_folder_that_is_not_there_is_named_before_anything_is_built(self):
+        with mock.patch.object(check, "build") as build, \
+                self.assertRaisesRegex(check.Failure, f"there is no folder {self.folder}/nowhere$"):
+            check.pack(self.folder / "nowhere" / "packed.tar.xz", "sm_90")
+        build.assert_not_called()
 
     def test_a_folder_that_is_no_repository_cannot_be_packed(self):
         shutil.rmtree(self.root / ".git")
