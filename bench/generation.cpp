@@ -4,9 +4,9 @@
 
 #include "bench/static_cache.h"
 #include "bench/timing.h"
-#include "common/error.h"
-#include "common/gpt2.h"
-#include "common/json_file.h"
+#include "common/base/error.h"
+#include "common/base/json_file.h"
+#include "common/model/gpt2.h"
 
 namespace staircase::bench {
 namespace {

@@ -5,8 +5,8 @@
 #include "bench/static_cache.h"
 #include "bench/timing.h"
 #include "bench/work.h"
-#include "common/error.h"
-#include "common/gpt2.h"
+#include "common/base/error.h"
+#include "common/model/gpt2.h"
 
 namespace staircase::bench {
 namespace {

@@ -8,7 +8,7 @@
 #include <memory>
 #include <type_traits>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 namespace staircase::bench {
 

@@ -82,7 +82,7 @@ const float* LibraryProduct::y() {
 
 #else  // without the library
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 namespace staircase::bench {
 

@@ -9,9 +9,9 @@
 #include "bench/random_model.h"
 #include "bench/speed.h"
 #include "bench/timing.h"
-#include "common/error.h"
-#include "common/gpt2.h"
-#include "common/model_folder.h"
+#include "common/base/error.h"
+#include "common/model/gpt2.h"
+#include "common/model/model_folder.h"
 #include "kernels/device.h"
 
 using namespace staircase;

@@ -9,7 +9,7 @@
 #include "bench/machine.h"
 #include "bench/timing.h"
 #include "bench/work.h"
-#include "common/error.h"
+#include "common/base/error.h"
 #include "kernels/device.h"
 
 namespace staircase::bench {

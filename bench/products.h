@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "common/config.h"
+#include "common/model/config.h"
 
 namespace staircase::bench {
 

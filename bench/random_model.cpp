@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 namespace staircase::bench {
 namespace {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/config.h"
-#include "common/error.h"
-#include "common/kv_cache.h"
+#include "common/base/error.h"
+#include "common/model/config.h"
+#include "common/model/kv_cache.h"
 
 namespace staircase::bench {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "common/config.h"
+#include "common/model/config.h"
 #include "kernels/tensor.h"
 
 namespace staircase::bench {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 namespace staircase {
 

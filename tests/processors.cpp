@@ -4,7 +4,7 @@
 #include <cstring>
 #include <map>
 
-#include "common/safetensors.h"
+#include "common/model/safetensors.h"
 
 namespace staircase {
 

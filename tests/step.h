@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "common/gpt2.h"
-#include "common/model_folder.h"
+#include "common/model/gpt2.h"
+#include "common/model/model_folder.h"
 #include "tests/test_device.h"
 
 namespace staircase {

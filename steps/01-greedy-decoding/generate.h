@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "common/error.h"
-#include "common/generation.h"
-#include "common/gpt2.h"
+#include "common/base/error.h"
+#include "common/decoding/generation.h"
+#include "common/model/gpt2.h"
 
 namespace staircase {
 

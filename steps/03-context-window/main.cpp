@@ -1,4 +1,4 @@
-#include "common/program.h"
+#include "common/program/program.h"
 #include "generate.h"
 
 using namespace staircase;

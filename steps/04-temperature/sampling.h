@@ -4,7 +4,7 @@
 #include <limits>
 #include <span>
 
-#include "common/probabilities.h"
+#include "common/decoding/probabilities.h"
 #include "kernels/device.h"
 
 namespace staircase {

@@ -1,5 +1,5 @@
-#include "common/message.h"
-#include "common/program.h"
+#include "common/base/message.h"
+#include "common/program/program.h"
 #include "generate.h"
 
 using namespace staircase;

@@ -7,7 +7,7 @@
 #include <random>
 #include <span>
 
-#include "common/probabilities.h"
+#include "common/decoding/probabilities.h"
 #include "kernels/device.h"
 
 namespace staircase {

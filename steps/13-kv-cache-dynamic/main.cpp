@@ -1,5 +1,5 @@
 #include "check.h"
-#include "common/program.h"
+#include "common/program/program.h"
 #include "generate.h"
 
 using namespace staircase;

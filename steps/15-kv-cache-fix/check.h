@@ -4,8 +4,8 @@
 #include <cmath>
 #include <string_view>
 
-#include "common/error.h"
-#include "common/message.h"
+#include "common/base/error.h"
+#include "common/base/message.h"
 #include "generate.h"
 
 namespace staircase {

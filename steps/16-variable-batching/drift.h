@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "common/error.h"
-#include "common/message.h"
-#include "common/output.h"
-#include "common/plot.h"
+#include "common/base/error.h"
+#include "common/base/message.h"
+#include "common/measure/plot.h"
+#include "common/program/output.h"
 #include "generate.h"
 
 namespace staircase {

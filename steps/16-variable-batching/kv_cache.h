@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "common/gpt2.h"
+#include "common/model/gpt2.h"
 
 namespace staircase {
 

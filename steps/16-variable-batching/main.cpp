@@ -1,6 +1,6 @@
 #include "batches.h"
 #include "check.h"
-#include "common/program.h"
+#include "common/program/program.h"
 #include "drift.h"
 #include "generate.h"
 

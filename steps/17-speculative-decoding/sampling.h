@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "common/probabilities.h"
+#include "common/decoding/probabilities.h"
 #include "kernels/device.h"
 
 namespace staircase {

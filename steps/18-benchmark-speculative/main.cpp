@@ -1,7 +1,7 @@
 #include "batches.h"
 #include "benchmark.h"
 #include "check.h"
-#include "common/program.h"
+#include "common/program/program.h"
 #include "drift.h"
 #include "generate.h"
 #include "speculative.h"

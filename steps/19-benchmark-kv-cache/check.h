@@ -5,8 +5,8 @@
 #include <string_view>
 
 #include "benchmark.h"
-#include "common/error.h"
-#include "common/message.h"
+#include "common/base/error.h"
+#include "common/base/message.h"
 #include "generate.h"
 
 namespace staircase {

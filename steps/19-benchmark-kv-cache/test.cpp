@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "benchmark_kv_cache.h"
-#include "common/error.h"
+#include "common/base/error.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/generation.h"
-#include "common/gpt2.h"
+#include "common/decoding/generation.h"
+#include "common/model/gpt2.h"
 #include "kv_cache.h"
 #include "sampling.h"
 #include "stop.h"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "common/output.h"
+#include "common/program/output.h"
 #include "generate.h"
 
 namespace staircase {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <vector>
 
-#include "common/message.h"
-#include "common/output.h"
+#include "common/base/message.h"
+#include "common/program/output.h"
 #include "generate.h"
 
 namespace staircase {

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "common/safetensors.h"
+#include "common/model/safetensors.h"
 #include "speculative.h"
 #include "tests/run_program.h"
 #include "tests/step.h"

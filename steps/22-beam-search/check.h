@@ -6,8 +6,8 @@
 
 #include "beam_search.h"
 #include "benchmark.h"
-#include "common/error.h"
-#include "common/message.h"
+#include "common/base/error.h"
+#include "common/base/message.h"
 #include "generate.h"
 
 namespace staircase {

@@ -3,7 +3,7 @@
 #include "benchmark.h"
 #include "benchmark_kv_cache.h"
 #include "check.h"
-#include "common/program.h"
+#include "common/program/program.h"
 #include "drift.h"
 #include "generate.h"
 #include "speculative.h"

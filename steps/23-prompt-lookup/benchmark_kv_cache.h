@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "benchmark.h"
-#include "common/measurement.h"
-#include "common/message.h"
-#include "common/plot.h"
+#include "common/base/message.h"
+#include "common/measure/measurement.h"
+#include "common/measure/plot.h"
 #include "dynamic_kv_cache.h"
 #include "generate.h"
 

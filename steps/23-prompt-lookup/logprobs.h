@@ -7,11 +7,11 @@
 #include <span>
 #include <vector>
 
-#include "common/generation.h"
-#include "common/gpt2.h"
-#include "common/message.h"
-#include "common/output.h"
-#include "common/probabilities.h"
+#include "common/base/message.h"
+#include "common/decoding/generation.h"
+#include "common/decoding/probabilities.h"
+#include "common/model/gpt2.h"
+#include "common/program/output.h"
 #include "kernels/device.h"
 
 namespace staircase {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "beam_tree.h"
-#include "common/message.h"
-#include "common/output.h"
+#include "common/base/message.h"
+#include "common/program/output.h"
 #include "generate.h"
 
 namespace staircase {

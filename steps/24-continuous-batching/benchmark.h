@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "common/measurement.h"
-#include "common/message.h"
-#include "common/plot.h"
-#include "common/program.h"
+#include "common/base/message.h"
+#include "common/measure/measurement.h"
+#include "common/measure/plot.h"
+#include "common/program/program.h"
 #include "speculative.h"
 
 namespace staircase {

@@ -10,10 +10,10 @@
 #include <thread>
 #include <vector>
 
-#include "common/measurement.h"
-#include "common/message.h"
-#include "common/output.h"
-#include "common/requests.h"
+#include "common/base/message.h"
+#include "common/measure/measurement.h"
+#include "common/program/output.h"
+#include "common/program/requests.h"
 #include "generate.h"
 
 namespace staircase {

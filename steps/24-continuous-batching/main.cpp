@@ -4,7 +4,7 @@
 #include "benchmark_continuous.h"
 #include "benchmark_kv_cache.h"
 #include "check.h"
-#include "common/program.h"
+#include "common/program/program.h"
 #include "continuous.h"
 #include "drift.h"
 #include "generate.h"

@@ -8,8 +8,8 @@
 #include <limits>
 #include <vector>
 
-#include "common/message.h"
-#include "common/output.h"
+#include "common/base/message.h"
+#include "common/program/output.h"
 #include "generate.h"
 
 namespace staircase {

@@ -1,5 +1,5 @@
 // config.json: the embedded models' values, the defaults, and one sentence for everything that cannot be.
-#include "common/config.h"
+#include "common/model/config.h"
 
 #include <doctest/doctest.h>
 

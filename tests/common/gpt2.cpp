@@ -1,6 +1,6 @@
 // The whole model: against Hugging Face transformers, against plain loops for odd sizes, and against itself
 // with a cache, in batches and from every layout of a weight file.
-#include "common/gpt2.h"
+#include "common/model/gpt2.h"
 
 #include <doctest/doctest.h>
 
@@ -11,9 +11,9 @@
 #include <optional>
 #include <random>
 
-#include "common/error.h"
-#include "common/model_folder.h"
-#include "common/safetensors.h"
+#include "common/base/error.h"
+#include "common/model/model_folder.h"
+#include "common/model/safetensors.h"
 #include "tests/compare.h"
 #include "tests/kernels/naive.h"
 #include "tests/test_device.h"

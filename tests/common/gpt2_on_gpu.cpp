@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/static_cache.h"
-#include "common/gpt2.h"
-#include "common/safetensors.h"
+#include "common/model/gpt2.h"
+#include "common/model/safetensors.h"
 #include "tests/compare.h"
 #include "tests/test_device.h"
 

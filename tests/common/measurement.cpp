@@ -1,4 +1,4 @@
-#include "common/measurement.h"
+#include "common/measure/measurement.h"
 
 #include <doctest/doctest.h>
 

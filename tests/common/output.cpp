@@ -1,11 +1,11 @@
 // Output: what reaches standard output, and when.
-#include "common/output.h"
+#include "common/program/output.h"
 
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "tests/captured.h"
 #include "tests/tiny_model.h"
 

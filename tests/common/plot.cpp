@@ -1,4 +1,4 @@
-#include "common/plot.h"
+#include "common/measure/plot.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // GPT-2's pattern, rule by rule, and what becomes of bytes that it cannot see.
-#include "common/pre_tokenizer.h"
+#include "common/text/pre_tokenizer.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // From logits to probabilities, and the largest of them.
-#include "common/probabilities.h"
+#include "common/decoding/probabilities.h"
 
 #include <doctest/doctest.h>
 

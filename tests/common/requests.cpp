@@ -1,4 +1,4 @@
-#include "common/requests.h"
+#include "common/program/requests.h"
 
 #include <doctest/doctest.h>
 

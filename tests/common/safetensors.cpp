@@ -1,5 +1,5 @@
 // The safetensors reader: what it hands out is what the file holds, and nothing broken gets through.
-#include "common/safetensors.h"
+#include "common/model/safetensors.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // The tokenizer: the ids of Hugging Face's and OpenAI's tokenizers, agreement with BPE as the paper states
 // it, no byte lost, no quadratic time, and one sentence for every broken file.
-#include "common/tokenizer.h"
+#include "common/text/tokenizer.h"
 
 #include <doctest/doctest.h>
 
@@ -14,7 +14,7 @@
 #include <string>
 #include <utility>
 
-#include "common/utf8.h"
+#include "common/text/utf8.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 

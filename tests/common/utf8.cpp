@@ -1,5 +1,5 @@
 // Valid UTF-8 out of any bytes: the Unicode standard's own examples, and agreement of all ways to cut them.
-#include "common/utf8.h"
+#include "common/text/utf8.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // What only the emulation can see of a whole model on a GPU: its memory, its kernels and graphs, and that
 // what fails is one sentence and an exit status.
-#include "common/gpt2.h"
+#include "common/model/gpt2.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include "bench/gpu.h"
 #include "bench/static_cache.h"
 #include "bench/timing.h"
-#include "common/program.h"
+#include "common/program/program.h"
 #include "tests/compare.h"
 #include "tests/cuda_emulation/include/cublasLt.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "common/tokenizer.h"
-#include "common/utf8.h"
+#include "common/text/tokenizer.h"
+#include "common/text/utf8.h"
 
 namespace staircase {
 

@@ -1,9 +1,9 @@
 // Any bytes as a safetensors file: an Error, or tensors of which every byte can be read.
-#include "common/safetensors.h"
+#include "common/model/safetensors.h"
 
 #include <cstdint>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace staircase;

@@ -1,5 +1,5 @@
 // Any bytes as text for GPT-2's tokenizer: they come back as they were, however they are decoded.
-#include "common/tokenizer.h"
+#include "common/text/tokenizer.h"
 
 #include <cstdint>
 #include <string_view>

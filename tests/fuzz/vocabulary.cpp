@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "common/error.h"
-#include "common/tokenizer.h"
+#include "common/base/error.h"
+#include "common/text/tokenizer.h"
 #include "tests/fuzz/round_trip.h"
 
 namespace {

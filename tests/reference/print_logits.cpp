@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "common/error.h"
-#include "common/gpt2.h"
+#include "common/base/error.h"
+#include "common/model/gpt2.h"
 
 int main(int argc, char** argv) {
   try {

@@ -9,7 +9,7 @@ import unittest
 
 from support import STEPS, Scratch, call
 
-FLOOR = ("common/gpt2.cpp", "kernels/cpu/linear.cpp", "models/tales-6m/model.safetensors", "models/tales-1m/vocab.json",
+FLOOR = ("common/model/gpt2.cpp", "kernels/cpu/linear.cpp", "models/tales-6m/model.safetensors", "models/tales-1m/vocab.json",
          "tests/step.h", "tests/doctest_main.cpp", "tests/reference/greedy.json", "meson.build", "LICENSE", ".gitignore")
 
 

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "common/generation.h"
-#include "common/statistics.h"
-#include "common/tokenizer.h"
+#include "common/decoding/generation.h"
+#include "common/program/statistics.h"
+#include "common/text/tokenizer.h"
 
 namespace staircase {
 

@@ -1,5 +1,5 @@
 // UTF-8, byte by byte, after the Unicode standard's table 3-7 of well-formed sequences.
-#include "common/utf8.h"
+#include "common/text/utf8.h"
 
 namespace staircase {
 

@@ -1,9 +1,9 @@
-#include "common/probabilities.h"
+#include "common/decoding/probabilities.h"
 
 #include <algorithm>
 #include <functional>
 
-#include "common/error.h"
+#include "common/base/error.h"
 #include "kernels/device.h"
 
 namespace staircase {

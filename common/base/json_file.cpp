@@ -1,5 +1,5 @@
 // Files as strings, and strings as JSON objects.
-#include "common/json_file.h"
+#include "common/base/json_file.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -9,7 +9,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 namespace staircase {
 

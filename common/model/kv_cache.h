@@ -2,10 +2,18 @@
 // model recomputes the whole sequence each time.
 #pragma once
 
-#include "common/statistics.h"
+#include <cstddef>
+
 #include "kernels/device.h"
 
 namespace staircase {
+
+/// Memory of a cache of keys and values, in bytes.
+struct CacheUse {
+  std::size_t bytes = 0;      ///< held at the end
+  std::size_t allocated = 0;  ///< asked for altogether
+  std::size_t copied = 0;     ///< moved from one place to another
+};
 
 /// Keys and values of the tokens that the model has already seen, for one or more rows (sequences).
 class KvCache {

@@ -1,13 +1,13 @@
 // GPT-2's pattern, run by PCRE2.
-#include "common/pre_tokenizer.h"
+#include "common/text/pre_tokenizer.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
 #include <string>
 
-#include "common/error.h"
-#include "common/utf8.h"
+#include "common/base/error.h"
+#include "common/text/utf8.h"
 
 namespace staircase {
 

@@ -1,9 +1,9 @@
-#include "common/model_folder.h"
+#include "common/model/model_folder.h"
 
 #include <cstdlib>
 #include <vector>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 namespace staircase {
 namespace {

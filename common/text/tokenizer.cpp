@@ -6,7 +6,7 @@
 //           and so on until none are left:  O n c e  ->  O n ce  ->  On ce  ->  Once
 //
 // Decoding is a table: the bytes of each token, one after the other.
-#include "common/tokenizer.h"
+#include "common/text/tokenizer.h"
 
 #include <algorithm>
 #include <array>
@@ -18,10 +18,10 @@
 #include <unordered_map>
 #include <utility>
 
-#include "common/error.h"
-#include "common/json_file.h"
-#include "common/pre_tokenizer.h"
-#include "common/utf8.h"
+#include "common/base/error.h"
+#include "common/base/json_file.h"
+#include "common/text/pre_tokenizer.h"
+#include "common/text/utf8.h"
 
 namespace staircase {
 

@@ -1,4 +1,4 @@
-#include "common/measurement.h"
+#include "common/measure/measurement.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 namespace staircase {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/program.h"
+#include "common/program/program.h"
 
 #include <unistd.h>
 
@@ -13,11 +13,11 @@
 #include <sstream>
 #include <type_traits>
 
-#include "common/error.h"
-#include "common/json_file.h"
-#include "common/message.h"
-#include "common/model_folder.h"
-#include "common/tokenizer.h"
+#include "common/base/error.h"
+#include "common/base/json_file.h"
+#include "common/base/message.h"
+#include "common/model/model_folder.h"
+#include "common/text/tokenizer.h"
 
 namespace staircase {
 namespace {
@@ -77,7 +77,7 @@ std::shared_ptr<Device> make_device(const std::string& name, int threads) {
 
 /// Accepts one of these words. The name of the option's type lists them in the help, so the validator does
 /// not.
-CLI::Validator one_of(const std::vector<std::string>& words) {
+CLI::Validator one_word(const std::vector<std::string>& words) {
   return CLI::IsMember(words).description("");
 }
 
@@ -103,12 +103,88 @@ struct Program::Impl {
   std::vector<std::string> draft_models;
   std::function<void(NamedModel draft)> take_draft;
   bool json = false;
+  std::vector<std::function<void()>> range_checks;
   std::function<void()> check = [] {};
   CLI::Option* prompts_option = nullptr;
   std::string request_file;
   CLI::Option* request_option = nullptr;
   std::function<void(RequestLine&)> take_request;
   bool failed = false;  // in part: what could be done was done
+
+  /// What the help says behind the name: the kind of value, and which numbers are possible.
+  static std::string kind(const char* letter, const Range& range, bool whole = true) {
+    return range.is_bounded() ? fmt::format("{} ({})", letter, range.text(whole)) : letter;
+  }
+
+  void add(const std::string& name, bool* value, const std::string& help, const Range&) {
+    app.add_flag(*value ? fmt::format("{},!--no-{}", name, name.substr(2)) : name, *value, help);
+  }
+  void add(const std::string& name, int* value, const std::string& help, const Range& range) {
+    app.add_option(name, *value, help)->check(number<int>())->type_name(kind("N", range));
+  }
+  void add(const std::string& name, unsigned* value, const std::string& help, const Range& range) {
+    app.add_option(name, *value, help)->check(number<unsigned>())->type_name(kind("N", range));
+  }
+  void add(const std::string& name, float* value, const std::string& help, const Range& range) {
+    app.add_option(name, *value, help)->check(number<float>())->type_name(kind("X", range, false));
+  }
+  void add(const std::string& name, std::optional<int>* value, const std::string& help, const Range& range) {
+    app.add_option(name, *value, help)
+        ->check(number<int>())
+        ->type_name(kind("N", range))
+        ->always_capture_default(false);
+  }
+  void add(const std::string& name, std::optional<float>* value, const std::string& help,
+           const Range& range) {
+    app.add_option(name, *value, help)
+        ->check(number<float>())
+        ->type_name(kind("X", range, false))
+        ->always_capture_default(false);
+  }
+  void add(const std::string& name, std::vector<int>* values, const std::string& help, const Range& range) {
+    app.add_option(name, *values, help)
+        ->delimiter(',')
+        ->expected(1, kAnyNumber)
+        ->allow_extra_args(false)
+        ->check(number<int>())
+        ->type_name(kind("N,N", range))
+        ->default_str(fmt::format("{}", fmt::join(*values, ",")));
+  }
+  void add(const std::string& name, std::vector<std::string>* values, const std::string& help, const Range&) {
+    app.add_option(name, *values, help)
+        ->expected(1, kAnyNumber)
+        ->allow_extra_args(false)
+        ->type_name("TEXT")
+        ->default_str("");
+  }
+  void add(const std::string& name, NumberOrAuto value, const std::string& help, const Range& range) {
+    const CLI::Validator whole = number<int>();
+    app.add_option_function<std::string>(
+           name,
+           [value](const std::string& text) {
+             value.value->reset();
+             if (text != "auto") *value.value = std::stoi(text);
+           },
+           help)
+        ->check([whole](const std::string& text) { return text == "auto" ? std::string() : whole(text); })
+        ->type_name(kind("N|auto", range))
+        ->default_str(*value.value ? std::to_string(**value.value) : "auto");
+  }
+  void add(const std::string& name, Path value, const std::string& help, const Range&) {
+    app.add_option(name, *value.value, help)->type_name("PATH");
+  }
+  void add(const std::string& name, const Choice& choice, const std::string& help, const Range&) {
+    app.add_option_function<std::string>(
+           name,
+           [choice](const std::string& word) {
+             const auto place = std::find(choice.words.begin(), choice.words.end(), word);
+             choice.choose(static_cast<std::size_t>(place - choice.words.begin()));
+           },
+           help)
+        ->check(one_word(choice.words))
+        ->type_name(fmt::format("{}", fmt::join(choice.words, "|")))
+        ->default_str(choice.present);
+  }
 
   /// The arguments in the order in which CLI11 takes them, the last one first. To CLI11 `--name=` has no
   /// value yet, and it would take the next argument for one; so the empty text becomes an argument of its
@@ -238,7 +314,7 @@ Program::Program(const std::string& description) : impl_(std::make_unique<Impl>(
       ->allow_extra_args(false)
       ->default_str("");
   app.add_option("--device", impl_->device, "where to compute")
-      ->check(one_of({"auto", "cpu", "cuda"}))
+      ->check(one_word({"auto", "cpu", "cuda"}))
       ->type_name("auto|cpu|cuda");
   app.add_option("--threads", impl_->threads, "threads on the CPU")->check(number(1, 1024))->type_name("N");
   app.add_flag("--json", impl_->json, "print one JSON object instead of the text");
@@ -246,88 +322,15 @@ Program::Program(const std::string& description) : impl_(std::make_unique<Impl>(
 
 Program::~Program() = default;
 
-void Program::add_option(const std::string& name, int& value, const std::string& help) {
-  impl_->app.add_option(name, value, help)->check(number<int>())->type_name("N");
-}
-
-void Program::add_option(const std::string& name, unsigned& value, const std::string& help) {
-  impl_->app.add_option(name, value, help)->check(number<unsigned>())->type_name("N");
-}
-
-void Program::add_option(const std::string& name, float& value, const std::string& help) {
-  impl_->app.add_option(name, value, help)->check(number<float>())->type_name("X");
-}
-
-void Program::add_option(const std::string& name, std::string& value, const std::string& help) {
-  impl_->app.add_option(name, value, help)->type_name("PATH");
-}
-
-void Program::add_option(const std::string& name, std::vector<int>& values, const std::string& help) {
-  impl_->app.add_option(name, values, help)
-      ->delimiter(',')
-      ->expected(1, kAnyNumber)
-      ->allow_extra_args(false)
-      ->check(number<int>())
-      ->type_name("N,N")
-      ->default_str(fmt::format("{}", fmt::join(values, ",")));
-}
-
-void Program::add_option(const std::string& name, std::vector<std::string>& values, const std::string& help) {
-  impl_->app.add_option(name, values, help)
-      ->expected(1, kAnyNumber)
-      ->allow_extra_args(false)
-      ->type_name("TEXT")
-      ->default_str("");
-}
-
-void Program::add_option(const std::string& name, std::optional<int>& value, const std::string& help) {
-  impl_->app.add_option(name, value, help)
-      ->check(number<int>())
-      ->type_name("N")
-      ->always_capture_default(false);
-}
-
-void Program::add_option(const std::string& name, std::optional<float>& value, const std::string& help) {
-  impl_->app.add_option(name, value, help)
-      ->check(number<float>())
-      ->type_name("X")
-      ->always_capture_default(false);
+void Program::add(const std::string& name, OptionValue value, const std::string& help, Range range) {
+  std::visit([&](auto place) { impl_->add(name, place, help, range); }, value);
+  impl_->range_checks.emplace_back([=] { require_range(name, value, range); });
 }
 
 void Program::add_dtype_option() {
   impl_->app.add_option("--dtype", impl_->dtype, "what the weights are kept in")
-      ->check(one_of({"float32", "float16", "bfloat16"}))
+      ->check(one_word({"float32", "float16", "bfloat16"}))
       ->type_name("float32|float16|bfloat16");
-}
-
-void Program::add_auto_option(const std::string& name, std::optional<int>& value, const std::string& help) {
-  const CLI::Validator whole = number<int>();
-  impl_->app
-      .add_option_function<std::string>(
-          name,
-          [&value](const std::string& text) {
-            value.reset();
-            if (text != "auto") value = std::stoi(text);
-          },
-          help)
-      ->check([whole](const std::string& text) { return text == "auto" ? std::string() : whole(text); })
-      ->type_name("N|auto")
-      ->default_str(value ? std::to_string(*value) : "auto");
-}
-
-void Program::add_choice(const std::string& name, const std::vector<std::string>& words,
-                         const std::string& present, const std::function<void(std::size_t)>& choose,
-                         const std::string& help) {
-  impl_->app
-      .add_option_function<std::string>(
-          name,
-          [=](const std::string& word) {
-            choose(static_cast<std::size_t>(std::find(words.begin(), words.end(), word) - words.begin()));
-          },
-          help)
-      ->check(one_of(words))
-      ->type_name(fmt::format("{}", fmt::join(words, "|")))
-      ->default_str(present);
 }
 
 void Program::add_prompts_option() {
@@ -363,10 +366,6 @@ void Program::add_check(std::function<void()> check) {
   impl_->check = std::move(check);
 }
 
-void Program::add_flag(const std::string& name, bool& value, const std::string& help) {
-  impl_->app.add_flag(name, value, help);
-}
-
 int Program::run(int argc, char** argv, const Run& run) {
   return this->run(argc, argv, RunAll([&](Gpt2& model, const Prompts& prompts, Output& output) {
                      run(model, prompts.at(0), output);
@@ -386,6 +385,7 @@ int Program::run(int argc, char** argv, const RunAll& run) {
           "not understood: {} (a text of several words needs quotation marks; --help lists the options)",
           fmt::join(impl_->app.remaining(), " "));
     }
+    for (const auto& check : impl_->range_checks) check();
     impl_->check();
     impl_->run(run);
     return impl_->failed ? 1 : 0;

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "common/generation.h"
+#include "common/decoding/generation.h"
 
 namespace staircase {
 

@@ -1,4 +1,4 @@
-#include "common/output.h"
+#include "common/program/output.h"
 
 #include <unistd.h>
 
@@ -9,8 +9,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "common/error.h"
-#include "common/message.h"
+#include "common/base/error.h"
+#include "common/base/message.h"
 
 namespace staircase {
 namespace {

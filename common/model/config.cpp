@@ -1,6 +1,6 @@
 // Reads and checks config.json. A setting that would change the computation and is not implemented is an
 // error: a model that runs must be the model that was trained.
-#include "common/config.h"
+#include "common/model/config.h"
 
 #include <cmath>
 #include <cstdint>
@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "common/error.h"
-#include "common/json_file.h"
+#include "common/base/error.h"
+#include "common/base/json_file.h"
 
 namespace staircase {
 

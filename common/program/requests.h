@@ -8,14 +8,16 @@
 #include <string_view>
 #include <vector>
 
+#include "common/base/options.h"
+
 namespace staircase {
 
 /// One line. A step asks for the options that it knows by their keys; then every other key is an error.
-class RequestLine {
+class RequestLine : public OptionSink {
  public:
   /// Throws Error unless `text` is a JSON object with a "prompt".
   explicit RequestLine(std::string_view text);
-  ~RequestLine();
+  ~RequestLine() override;
 
   const std::string& prompt() const { return prompt_; }
 
@@ -23,15 +25,9 @@ class RequestLine {
   /// Throws Error for another value.
   double arrival();
 
-  /// Sets `value` to what the line has for `key`, if it has the key. An optional can also be null: no value.
-  /// A list of texts can also be one text. Throws Error for a value of another kind.
-  void get(const std::string& key, bool& value);
-  void get(const std::string& key, int& value);
-  void get(const std::string& key, unsigned& value);
-  void get(const std::string& key, float& value);
-  void get(const std::string& key, std::optional<int>& value);
-  void get(const std::string& key, std::optional<float>& value);
-  void get(const std::string& key, std::vector<std::string>& value);
+  /// --top-k is the key top_k. Sets the value to what the line has for the key, if it has it. An optional can
+  /// also be null: no value. A list of texts can also be one text. Throws Error for a value of another kind.
+  void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 
   /// Throws Error for a key that nobody has asked for.
   void end() const;

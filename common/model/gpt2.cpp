@@ -1,13 +1,13 @@
 // The whole model: the names and shapes of its weights, and the way from tokens to logits.
-#include "common/gpt2.h"
+#include "common/model/gpt2.h"
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
 
-#include "common/error.h"
-#include "common/safetensors.h"
+#include "common/base/error.h"
+#include "common/model/safetensors.h"
 
 namespace staircase {
 namespace {

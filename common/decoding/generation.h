@@ -1,14 +1,17 @@
 // What a generation loop tells the rest of the program.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "common/statistics.h"
+#include "common/model/kv_cache.h"
 
 namespace staircase {
+
+using Clock = std::chrono::steady_clock;
 
 /// Token ids of several texts to continue.
 using Prompts = std::vector<std::vector<int>>;

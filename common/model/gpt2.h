@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "common/config.h"
-#include "common/kv_cache.h"
+#include "common/model/config.h"
+#include "common/model/kv_cache.h"
 #include "kernels/device.h"
 
 namespace staircase {

@@ -1,4 +1,4 @@
-#include "common/plot.h"
+#include "common/measure/plot.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <fstream>
 #include <limits>
 
-#include "common/error.h"
+#include "common/base/error.h"
 
 namespace staircase {
 namespace {

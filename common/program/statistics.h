@@ -1,21 +1,13 @@
 // How fast it was, in the words of the serving field.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <optional>
 #include <string>
 
+#include "common/model/kv_cache.h"
+
 namespace staircase {
-
-using Clock = std::chrono::steady_clock;
-
-/// Memory of a cache of keys and values, in bytes.
-struct CacheUse {
-  std::size_t bytes = 0;      ///< held at the end
-  std::size_t allocated = 0;  ///< asked for altogether
-  std::size_t copied = 0;     ///< moved from one place to another
-};
 
 /// TTFT (time to first token) is the prefill; TPOT (time per output token) is the mean over the tokens after
 /// it, as a reader of one sequence waits for them. Sequences that grow together, in a batch, share the time:

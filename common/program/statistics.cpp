@@ -1,4 +1,4 @@
-#include "common/statistics.h"
+#include "common/program/statistics.h"
 
 #include <fmt/format.h>
 

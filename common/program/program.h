@@ -9,9 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/gpt2.h"
-#include "common/output.h"
-#include "common/requests.h"
+#include "common/base/options.h"
+#include "common/model/gpt2.h"
+#include "common/program/output.h"
+#include "common/program/requests.h"
 
 namespace staircase {
 
@@ -22,41 +23,12 @@ struct NamedModel {
 };
 
 /// A step adds its own options and hands over what it does with a model and a prompt.
-class Program {
+class Program : public OptionSink {
  public:
   explicit Program(const std::string& description);
-  ~Program();
+  ~Program() override;
 
-  /// The value that a variable has now is the default; an optional without a value is off.
-  void add_option(const std::string& name, int& value, const std::string& help);
-  void add_option(const std::string& name, unsigned& value, const std::string& help);
-  void add_option(const std::string& name, float& value, const std::string& help);
-  /// The name of a file or folder.
-  void add_option(const std::string& name, std::string& value, const std::string& help);
-  /// Numbers with commas between them.
-  void add_option(const std::string& name, std::vector<int>& values, const std::string& help);
-  /// Texts, each behind the name of the option once more.
-  void add_option(const std::string& name, std::vector<std::string>& values, const std::string& help);
-  void add_option(const std::string& name, std::optional<int>& value, const std::string& help);
-  void add_option(const std::string& name, std::optional<float>& value, const std::string& help);
-  void add_flag(const std::string& name, bool& value, const std::string& help);
-
-  /// A number or "auto", which is no value.
-  void add_auto_option(const std::string& name, std::optional<int>& value, const std::string& help);
-
-  /// One of several words, each with its value.
-  template <typename Value>
-  void add_choice(const std::string& name, Value& value,
-                  const std::vector<std::pair<std::string, Value>>& choices, const std::string& help) {
-    std::vector<std::string> words;
-    std::string present;
-    for (const auto& [word, meaning] : choices) {
-      words.push_back(word);
-      if (meaning == value) present = word;
-    }
-    add_choice(
-        name, words, present, [&value, choices](std::size_t index) { value = choices[index].second; }, help);
-  }
+  void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 
   /// Adds --dtype: what the weights are kept in.
   void add_dtype_option();
@@ -89,9 +61,6 @@ class Program {
   int run(int argc, char** argv, const RunAll& run);
 
  private:
-  void add_choice(const std::string& name, const std::vector<std::string>& words, const std::string& present,
-                  const std::function<void(std::size_t index)>& choose, const std::string& help);
-
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

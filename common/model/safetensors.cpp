@@ -1,7 +1,7 @@
 // A safetensors file: 8 bytes that say how long the header is (little-endian), the header in JSON, and the
 // tensors' bytes. The header maps each tensor's name to its dtype, its shape and the first and last byte:
 //   {"wte.weight": {"dtype": "F16", "shape": [4096, 256], "data_offsets": [0, 2097152]}, ...}
-#include "common/safetensors.h"
+#include "common/model/safetensors.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -17,8 +17,8 @@
 #include <tuple>
 #include <utility>
 
-#include "common/error.h"
-#include "common/json_file.h"
+#include "common/base/error.h"
+#include "common/base/json_file.h"
 
 namespace staircase {
 

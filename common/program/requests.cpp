@@ -1,12 +1,13 @@
-#include "common/requests.h"
+#include "common/program/requests.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 #include <type_traits>
 
-#include "common/error.h"
-#include "common/json_file.h"
+#include "common/base/error.h"
+#include "common/base/json_file.h"
 
 namespace staircase {
 
@@ -48,17 +49,51 @@ struct RequestLine::Object {
     return place == values.end() ? nullptr : &*place;
   }
 
-  template <typename T>
-  void get_number(const std::string& key, T& value) {
-    if (const json* found = find(key)) value = number<T>(key, *found);
+  void get(const std::string& key, bool* value) {
+    const json* const found = find(key);
+    if (found == nullptr) return;
+    if (!found->is_boolean()) refuse(key, *found, "true or false");
+    *value = *found;
   }
 
   template <typename T>
-  void get_optional(const std::string& key, std::optional<T>& value) {
+    requires std::is_arithmetic_v<T>
+  void get(const std::string& key, T* value) {
+    if (const json* found = find(key)) *value = number<T>(key, *found);
+  }
+
+  template <typename T>
+  void get(const std::string& key, std::optional<T>* value) {
     const json* const found = find(key);
     if (found == nullptr) return;
-    value.reset();
-    if (!found->is_null()) value = number<T>(key, *found);
+    value->reset();
+    if (!found->is_null()) *value = number<T>(key, *found);
+  }
+
+  void get(const std::string& key, std::vector<std::string>* value) {
+    const json* const found = find(key);
+    if (found == nullptr) return;
+    const json list = found->is_string() ? json::array({*found}) : *found;
+    if (!list.is_array() || !std::ranges::all_of(list, [](const json& text) { return text.is_string(); })) {
+      refuse(key, *found, "a text or a list of texts");
+    }
+    *value = list.get<std::vector<std::string>>();
+  }
+
+  void get(const std::string& key, const Choice& choice) {
+    const json* const found = find(key);
+    if (found == nullptr) return;
+    const std::string word = found->is_string() ? found->get<std::string>() : "";
+    const auto place = std::ranges::find(choice.words, word);
+    if (place == choice.words.end())
+      refuse(key, *found, fmt::format("one of {}", fmt::join(choice.words, ", ")));
+    choice.choose(static_cast<std::size_t>(place - choice.words.begin()));
+  }
+
+  /// Options that are about the program and not about one text.
+  template <typename T>
+  void get(const std::string& key, const T&) {
+    throw std::logic_error(key + " is no option of a request");
   }
 };
 
@@ -83,41 +118,11 @@ double RequestLine::arrival() {
   return seconds;
 }
 
-void RequestLine::get(const std::string& key, bool& value) {
-  const json* const found = object_->find(key);
-  if (found == nullptr) return;
-  if (!found->is_boolean()) refuse(key, *found, "true or false");
-  value = *found;
-}
-
-void RequestLine::get(const std::string& key, int& value) {
-  object_->get_number(key, value);
-}
-
-void RequestLine::get(const std::string& key, unsigned& value) {
-  object_->get_number(key, value);
-}
-
-void RequestLine::get(const std::string& key, float& value) {
-  object_->get_number(key, value);
-}
-
-void RequestLine::get(const std::string& key, std::optional<int>& value) {
-  object_->get_optional(key, value);
-}
-
-void RequestLine::get(const std::string& key, std::optional<float>& value) {
-  object_->get_optional(key, value);
-}
-
-void RequestLine::get(const std::string& key, std::vector<std::string>& value) {
-  const json* const found = object_->find(key);
-  if (found == nullptr) return;
-  const json list = found->is_string() ? json::array({*found}) : *found;
-  if (!list.is_array() || !std::ranges::all_of(list, [](const json& text) { return text.is_string(); })) {
-    refuse(key, *found, "a text or a list of texts");
-  }
-  value = list.get<std::vector<std::string>>();
+void RequestLine::add(const std::string& name, OptionValue value, const std::string& /*help*/, Range range) {
+  std::string key = name.substr(2);
+  std::ranges::replace(key, '-', '_');
+  std::visit([&](auto place) { object_->get(key, place); }, value);
+  require_range(key, value, range);
 }
 
 void RequestLine::end() const {

@@ -1,0 +1,54 @@
+#include "common/base/options.h"
+
+#include <cmath>
+#include <type_traits>
+
+#include "common/base/error.h"
+
+namespace staircase {
+
+bool Range::holds(double value) const {
+  return std::isfinite(value) && (without_least ? value > least : value >= least) && value <= most;
+}
+
+std::string Range::text(bool whole_numbers) const {
+  const double infinity = std::numeric_limits<double>::infinity();
+  if (least == -infinity) return most == infinity ? "a number" : fmt::format("at most {}", most);
+  if (most < infinity) {
+    return without_least ? fmt::format("above {} and at most {}", least, most)
+                         : fmt::format("between {} and {}", least, most);
+  }
+  if (without_least) return fmt::format("a number above {}", least);
+  return fmt::format("{}{} or more", whole_numbers ? "" : "a number of ", least);
+}
+
+void require_range(std::string_view name, const OptionValue& value, const Range& range) {
+  const auto check = [&](auto number, std::string_view or_else = "") {
+    if (range.holds(static_cast<double>(number))) return;
+    throw UsageError("{} is {}, but it must be {}{}", name, number,
+                     range.text(std::is_integral_v<decltype(number)>), or_else);
+  };
+  const auto check_value = [&](const auto& place) {
+    using Place = std::decay_t<decltype(place)>;
+    if constexpr (std::is_same_v<Place, int*> || std::is_same_v<Place, unsigned*> ||
+                  std::is_same_v<Place, float*>) {
+      check(*place);
+    } else if constexpr (std::is_same_v<Place, std::optional<int>*> ||
+                         std::is_same_v<Place, std::optional<float>*>) {
+      if (*place) check(**place);
+    } else if constexpr (std::is_same_v<Place, NumberOrAuto>) {
+      if (*place.value) check(**place.value, ", or auto");
+    } else if constexpr (std::is_same_v<Place, std::vector<int>*>) {
+      for (const int number : *place) check(number);
+    } else if constexpr (std::is_same_v<Place, std::vector<std::string>*>) {
+      for (const std::string& text : *place) {
+        if (text.empty() && range.is_bounded()) {
+          throw UsageError("{} is empty, but it must have at least one character", name);
+        }
+      }
+    }
+  };
+  std::visit(check_value, value);
+}
+
+}  // namespace staircase

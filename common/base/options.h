@@ -1,0 +1,94 @@
+// What a feature says of its options: their names, where their values go, which values are possible, and what
+// they mean. Who listens is a command line, or a line of a file of requests.
+#pragma once
+
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace staircase {
+
+/// The numbers that are possible. Without bounds it is all that the type can hold.
+struct Range {
+  double least = -std::numeric_limits<double>::infinity();
+  double most = std::numeric_limits<double>::infinity();
+  bool without_least = false;  ///< only what is above `least`
+
+  bool is_bounded() const { return *this != Range(); }
+
+  bool operator==(const Range&) const = default;
+
+  /// Of floating-point numbers neither infinity nor NaN is ever possible.
+  bool holds(double value) const;
+
+  /// "between 1 and 16", for the end of "… must be".
+  std::string text(bool whole_numbers) const;
+};
+
+constexpr Range at_least(double least) {
+  return {.least = least};
+}
+constexpr Range above(double least) {
+  return {.least = least, .without_least = true};
+}
+constexpr Range above_up_to(double least, double most) {
+  return {least, most, true};
+}
+constexpr Range between(double least, double most) {
+  return {least, most};
+}
+
+/// One of several words; `choose` takes the place of the word among them.
+struct Choice {
+  std::vector<std::string> words;
+  std::string present;  ///< the word for the value that the variable has now
+  std::function<void(std::size_t index)> choose;
+};
+
+/// The words for the values of `value`.
+template <typename Value>
+Choice one_of(Value* value, const std::vector<std::pair<std::string, Value>>& meanings) {
+  Choice choice;
+  for (const auto& [word, meaning] : meanings) {
+    choice.words.push_back(word);
+    if (meaning == *value) choice.present = word;
+  }
+  choice.choose = [value, meanings](std::size_t index) { *value = meanings[index].second; };
+  return choice;
+}
+
+/// A whole number or the word "auto", which is no value.
+struct NumberOrAuto {
+  std::optional<int>* value;
+};
+
+/// The name of a file or folder.
+struct Path {
+  std::string* value;
+};
+
+/// Where the value of an option goes. What the variable holds now is the default; an optional without a value
+/// is off.
+using OptionValue = std::variant<bool*, int*, unsigned*, float*, std::optional<int>*, std::optional<float>*,
+                                 std::vector<int>*, std::vector<std::string>*, NumberOrAuto, Path, Choice>;
+
+/// Takes declarations of options.
+class OptionSink {
+ public:
+  virtual ~OptionSink() = default;
+
+  /// `name` as it is typed: --top-k. A number outside of `range` is refused with the name, the value and the
+  /// range. A flag that is on can be switched off as --no-NAME.
+  virtual void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) = 0;
+};
+
+/// Throws UsageError that names the option, its value and the range, unless all numbers in `value` are
+/// possible.
+void require_range(std::string_view name, const OptionValue& value, const Range& range);
+
+}  // namespace staircase
