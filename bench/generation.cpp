@@ -5,6 +5,7 @@
 #include "bench/static_cache.h"
 #include "bench/timing.h"
 #include "common/base/error.h"
+#include "common/base/file.h"
 #include "common/base/json_file.h"
 #include "common/model/gpt2.h"
 

@@ -82,6 +82,16 @@ DType weight_dtype(std::string_view name) {
   throw UsageError("--dtype {}: weights are kept in float32, float16 or bfloat16", name);
 }
 
+std::size_t Gpt2::activation_bytes() const {
+  const Memory& m = memory_;
+  std::size_t bytes = 0;
+  for (const Tensor* tensor : {&m.numbers, &m.x, &m.queries, &m.keys, &m.values, &m.attended, &m.hidden,
+                               &m.wanted_x, &m.wanted_attended, &m.normed, &m.logits}) {
+    bytes += tensor->bytes();
+  }
+  return bytes;
+}
+
 Gpt2 Gpt2::load(const std::filesystem::path& folder, std::shared_ptr<Device> device, DType dtype) {
   Gpt2 model;
   model.folder_ = folder;

@@ -45,6 +45,9 @@ class Gpt2 {
   /// Memory that the weights take on the device.
   std::size_t weight_bytes() const { return weight_bytes_; }
 
+  /// Memory that intermediate results take on the device: it grows to what the largest batch seen needs.
+  std::size_t activation_bytes() const;
+
   /// Logits after the last of `tokens`, [vocab_size], computed from position 0. Valid until the next call.
   /// Throws Error for no token, more than n_positions, an id outside the vocabulary, or a result that is not
   /// finite.

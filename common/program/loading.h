@@ -1,0 +1,33 @@
+// From names on the command line to models on a device.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/model/gpt2.h"
+#include "common/text/tokenizer.h"
+
+namespace staircase {
+
+enum class DeviceKind { kAuto, kCpu, kCuda };
+
+/// "auto" takes a GPU where there is one to use. Throws Error where --device cuda finds none.
+std::shared_ptr<Device> make_device(DeviceKind kind, int threads);
+
+/// A model and what was typed for it.
+struct NamedModel {
+  std::string name;
+  Gpt2 model;
+};
+
+/// Throws Error when a tokenizer knows tokens that the model of the same folder does not.
+void check_tokenizer(const Tokenizer& tokenizer, const Gpt2& model, const std::filesystem::path& folder);
+
+/// The models that are to propose tokens to `target`, on its device and in its dtype. Throws Error for one
+/// that does not mean the same by every token as the target does, and UsageError for one that is named twice.
+std::vector<NamedModel> load_drafts(const std::vector<std::string>& names, const Gpt2& target,
+                                    const std::filesystem::path& target_folder, const Tokenizer& tokenizer);
+
+}  // namespace staircase
