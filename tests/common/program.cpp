@@ -19,7 +19,7 @@ using Result = ProgramRun;
 
 /// Runs step 01.
 Result run(const std::string& arguments, const std::string& input = "") {
-  return run_program(STAIRCASE_STEP_01, arguments, input);
+  return run_program(STAIRCASE_FIRST_STEP, arguments, input);
 }
 
 /// Checks that a run fails with that status and one line on standard error which contains `part`.
@@ -229,7 +229,7 @@ TEST_CASE("an option with = and nothing behind it has the empty text, and not th
 
 TEST_CASE("an option that can be repeated takes one text each time") {
   const auto run_last = [](const std::string& arguments) {
-    return run_program(STAIRCASE_STEP_24, "--json --max-new-tokens 1 " + arguments);
+    return run_program(STAIRCASE_FULL_STEP, "--json --max-new-tokens 1 " + arguments);
   };
   const Result two = run_last("--prompt a --prompt b --stop c --stop d");
   CAPTURE(two.err);
@@ -248,7 +248,7 @@ TEST_CASE("prompts and requests are read from a pipe, too") {
   const auto sequences = [](const std::string& option, const std::string& line) {
     const Result result = run_program(
         "/bin/sh",
-        fmt::format("-c 'cat | {} --json --max-new-tokens 1 {} /dev/stdin'", STAIRCASE_STEP_24, option),
+        fmt::format("-c 'cat | {} --json --max-new-tokens 1 {} /dev/stdin'", STAIRCASE_FULL_STEP, option),
         line + line);
     CAPTURE(result.err);
     REQUIRE(result.status == 0);
@@ -260,14 +260,14 @@ TEST_CASE("prompts and requests are read from a pipe, too") {
 
 TEST_CASE("a file or a model without a name is refused") {
   for (const std::string option : {"--model", "--draft-model", "--prompts", "--requests"}) {
-    const Result result = run_program(STAIRCASE_STEP_24, "--max-new-tokens 1 " + option + " ''");
+    const Result result = run_program(STAIRCASE_FULL_STEP, "--max-new-tokens 1 " + option + " ''");
     CHECK(result.status == 1);
     CHECK(result.err == "error: " + option + ": the name is empty\n");
   }
 }
 
 TEST_CASE("--help says what an option takes and what it has now") {
-  const Result result = run_program(STAIRCASE_STEP_24, "--help");
+  const Result result = run_program(STAIRCASE_FULL_STEP, "--help");
   CHECK(result.status == 0);
   for (const char* const words :
        {"--device auto|cpu|cuda=auto", "--dtype float32|float16|bfloat16=float32",
