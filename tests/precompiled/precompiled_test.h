@@ -1,5 +1,5 @@
-// What most tests include, compiled once for all of them. No lesson may be in here: a step includes the files of
-// its own folder in the place of finished ones.
+// What most tests include, compiled once for all of them. No lesson may be in here: a step includes the files
+// of its own folder in the place of finished ones.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -22,12 +22,3 @@
 #include "common/decoding/probabilities.h"
 #include "common/model/gpt2.h"
 #include "common/program/program.h"
-#include "tests/captured.h"
-#include "tests/chi_square.h"
-#include "tests/compare.h"
-#include "tests/error_message.h"
-#include "tests/processors.h"
-#include "tests/run_program.h"
-#include "tests/step.h"
-#include "tests/temporary_folder.h"
-#include "tests/tiny_model.h"
