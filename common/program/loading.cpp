@@ -23,15 +23,22 @@ void check_tokenizer(const Tokenizer& tokenizer, const Gpt2& model, const std::f
               tokenizer.vocab_size(), model.config().vocab_size);
 }
 
-std::vector<NamedModel> load_drafts(const std::vector<std::string>& names, const Gpt2& target,
-                                    const std::filesystem::path& target_folder, const Tokenizer& tokenizer) {
-  std::vector<NamedModel> drafts;
-  std::set<std::filesystem::path> folders;
+std::vector<NamedFolder> find_drafts(const std::vector<std::string>& names) {
+  std::vector<NamedFolder> drafts;
+  std::set<std::filesystem::path> seen;
   for (const std::string& name : names) {
-    const std::filesystem::path folder = find_model(name, "--draft-model");
-    if (!folders.insert(std::filesystem::weakly_canonical(folder)).second) {
+    const NamedFolder& draft = drafts.emplace_back(NamedFolder{name, find_model(name, "--draft-model")});
+    if (!seen.insert(std::filesystem::weakly_canonical(draft.folder)).second) {
       throw UsageError("--draft-model {} is given twice, but each model is measured once", name);
     }
+  }
+  return drafts;
+}
+
+std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, const Gpt2& target,
+                                    const std::filesystem::path& target_folder, const Tokenizer& tokenizer) {
+  std::vector<NamedModel> drafts;
+  for (const auto& [name, folder] : folders) {
     const NamedModel& draft = drafts.emplace_back(NamedModel{name, target.load_beside(folder)});
     const Gpt2Config &ours = target.config(), &theirs = draft.model.config();
     if (!Tokenizer::load(folder).same_tokens(tokenizer) || ours.vocab_size != theirs.vocab_size ||

@@ -25,9 +25,19 @@ struct NamedModel {
 /// Throws Error when a tokenizer knows tokens that the model of the same folder does not.
 void check_tokenizer(const Tokenizer& tokenizer, const Gpt2& model, const std::filesystem::path& folder);
 
-/// The models that are to propose tokens to `target`, on its device and in its dtype. Throws Error for one
-/// that does not mean the same by every token as the target does, and UsageError for one that is named twice.
-std::vector<NamedModel> load_drafts(const std::vector<std::string>& names, const Gpt2& target,
+/// Where a model is, and what was typed for it.
+struct NamedFolder {
+  std::string name;
+  std::filesystem::path folder;
+};
+
+/// The folders of the models of --draft-model. Throws Error for one that is not there and UsageError for one
+/// that is named twice.
+std::vector<NamedFolder> find_drafts(const std::vector<std::string>& names);
+
+/// Loads them onto the device of `target`, to which they are to propose tokens, in its dtype. Throws Error
+/// for one that does not mean the same by every token as the target does.
+std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, const Gpt2& target,
                                     const std::filesystem::path& target_folder, const Tokenizer& tokenizer);
 
 }  // namespace staircase

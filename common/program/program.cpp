@@ -54,12 +54,13 @@ struct Program::Impl {
   void run(const RunAll& run) {
     const std::vector<std::string> texts = this->texts();
     const std::filesystem::path folder = find_model(model);
+    const std::vector<NamedFolder> draft_folders = find_drafts(draft_models);
     before_loading(read_config(folder), dtype);
     Gpt2 gpt2 = Gpt2::load(folder, make_device(device, threads), dtype);
     const Tokenizer tokenizer = Tokenizer::load(folder);
     check_tokenizer(tokenizer, gpt2, folder);
     std::size_t weight_bytes = gpt2.weight_bytes();
-    std::vector<NamedModel> drafts = load_drafts(draft_models, gpt2, folder, tokenizer);
+    std::vector<NamedModel> drafts = load_drafts(draft_folders, gpt2, folder, tokenizer);
     for (const NamedModel& draft : drafts) weight_bytes += draft.model.weight_bytes();
     take_drafts(std::move(drafts));
 

@@ -154,17 +154,29 @@ TEST_CASE("a value outside of its range is refused with the option, the value an
 
 TEST_CASE("a value of another kind is refused, and so is an option that is not there") {
   for (const std::vector<std::string>& wrong :
-       std::vector<std::vector<std::string>>{{"--count", "2.5"},    {"--count", "x"},
-                                             {"--count", ""},       {"--count", "2147483648"},
-                                             {"--seed", "-1"},      {"--seed", "4294967296"},
-                                             {"--share", "x"},      {"--share", "1e39"},
-                                             {"--share", "0.5x"},   {"--top", "auto"},
-                                             {"--nucleus", ""},     {"--lengths", "1,x"},
-                                             {"--lengths", "1,,2"}, {"--automatic", "Auto"},
-                                             {"--automatic", ""},   {"--automatic", "99999999999"},
-                                             {"--animal", "Fox"},   {"--animal", ""},
-                                             {"--off=maybe"},       {"--no-off"},
-                                             {"--no-count", "3"},   {"--count"},
+       std::vector<std::vector<std::string>>{{"--count", "2.5"},
+                                             {"--count", "x"},
+                                             {"--count", ""},
+                                             {"--count", "2147483648"},
+                                             {"--seed", "-1"},
+                                             {"--seed", "4294967296"},
+                                             {"--share", "x"},
+                                             {"--share", "1e39"},
+                                             {"--share", "0.5x"},
+                                             {"--top", "auto"},
+                                             {"--nucleus", ""},
+                                             {"--lengths", "1,x"},
+                                             {"--lengths", ","},
+                                             {"--lengths", ""},
+                                             {"--automatic", "Auto"},
+                                             {"--automatic", ""},
+                                             {"--automatic", "99999999999"},
+                                             {"--animal", "Fox"},
+                                             {"--animal", ""},
+                                             {"--off=maybe"},
+                                             {"--no-off"},
+                                             {"--no-count", "3"},
+                                             {"--count"},
                                              {"--top-k", "3"}}) {
     const std::string message = refused(wrong);
     CAPTURE(wrong[0]);
@@ -183,10 +195,10 @@ TEST_CASE("the help has each option with what it takes, its range and its value 
   std::optional<std::string> help;
   parsed({"--help"}, &help);
   REQUIRE(help);
-  for (const char* const words :
+  for (const std::string words :
        {"--off ", "--on,--no-on{false}", "--count N (between 1 and 16)=7", "--seed N=8",
         "--share X (above 0 and at most 1)=0.5", "--top N (1 or more) ", "--most N=9",
-        "--nucleus X (a number above 0) ", "--lengths N,N (1 or more)=1,2", "--words TEXT ",
+        "--nucleus X (a number above 0)\n", "--lengths N,N (1 or more)=1,2", "--words TEXT ",
         "--automatic N|auto (1 or more)=4", "--file FILE ", "--animal fox|crow=crow"}) {
     CAPTURE(words);
     CAPTURE(*help);
