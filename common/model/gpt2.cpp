@@ -158,13 +158,13 @@ std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, 
   const auto n_wanted = static_cast<std::int64_t>(wanted.size());
 
   // All in one copy: a small one takes as long as a larger one.
-  std::vector<std::int32_t> numbers;
+  std::vector<std::int32_t> indices;
   for (const auto* part : {&tokens, &offsets, &starts, &wanted}) {
-    numbers.insert(numbers.end(), part->begin(), part->end());
+    indices.insert(indices.end(), part->begin(), part->end());
   }
   Tensor uploaded =
-      sized(device, DType::kInt32, memory_.numbers, {static_cast<std::int64_t>(numbers.size())});
-  device.copy_from_host(numbers, uploaded);
+      sized(device, DType::kInt32, memory_.indices, {static_cast<std::int64_t>(indices.size())});
+  device.copy_from_host(indices, uploaded);
   std::int64_t first = 0;
   const auto next = [&](const std::vector<std::int32_t>& part) {
     const auto count = static_cast<std::int64_t>(part.size());
@@ -194,12 +194,12 @@ void Gpt2::compute(const Batch& batch, std::int64_t longest, const Tensor& wante
   const std::int64_t n_tokens = batch.n_tokens(), n_wanted = logits.dim(0), n_embd = config_.n_embd;
   Tensor x = matrix(memory_.x, n_tokens, n_embd);  // the residual stream
   Tensor queries = matrix(memory_.queries, n_tokens, n_embd);
-  Tensor attended = factor(memory_.attended, n_tokens, n_embd);
-  Tensor hidden = factor(memory_.hidden, n_tokens, config_.n_inner);
+  Tensor attended = operand(memory_.attended, n_tokens, n_embd);
+  Tensor hidden = operand(memory_.hidden, n_tokens, config_.n_inner);
   KeysValues keys_values;
   if (cache == nullptr) {  // the layers take turns in one pair of buffers
     const std::vector<std::int64_t> shape{batch.n_sequences(), config_.n_head, longest, config_.head_size()};
-    const DType dtype = device.factor_dtype(n_tokens, dtype_);
+    const DType dtype = device.operand_dtype(n_tokens, dtype_);
     keys_values = {sized(device, dtype, memory_.keys, shape), sized(device, dtype, memory_.values, shape)};
   }
 
@@ -222,7 +222,7 @@ void Gpt2::compute(const Batch& batch, std::int64_t longest, const Tensor& wante
       };
       keep_wanted(x, memory_.wanted_x);
       keep_wanted(attended, memory_.wanted_attended);
-      hidden = factor(memory_.hidden, n_wanted, config_.n_inner);
+      hidden = operand(memory_.hidden, n_wanted, config_.n_inner);
     }
     linear(attended, {}, block.attention_output, Epilogue::kAdd, x);
     linear(x, block.ln_2, block.mlp_input, Epilogue::kGelu, hidden);
@@ -239,8 +239,8 @@ Tensor Gpt2::matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DTy
   return sized(*device_, dtype, memory, {rows, columns});
 }
 
-Tensor Gpt2::factor(Tensor& memory, std::int64_t rows, std::int64_t columns) const {
-  return matrix(memory, rows, columns, device_->factor_dtype(rows, dtype_));
+Tensor Gpt2::operand(Tensor& memory, std::int64_t rows, std::int64_t columns) const {
+  return matrix(memory, rows, columns, device_->operand_dtype(rows, dtype_));
 }
 
 void Gpt2::linear(const Tensor& x, const LayerNorm& norm, const Linear& layer, Epilogue epilogue,

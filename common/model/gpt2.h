@@ -77,7 +77,7 @@ class Gpt2 {
   };
   /// Memory for intermediate results, kept from call to call; it grows to the largest batch seen.
   struct Memory {
-    Tensor numbers;  // tokens, offsets, starts and wanted rows, one behind the other
+    Tensor indices;  // tokens, offsets, starts and wanted rows, one behind the other
     Tensor x, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed, logits, host_logits;
   };
 
@@ -90,8 +90,8 @@ class Gpt2 {
                Tensor& logits);
   /// [rows, columns] in `memory`.
   Tensor matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype = DType::kFloat32) const;
-  /// The same for what nothing but a product reads, in the type that the product takes.
-  Tensor factor(Tensor& memory, std::int64_t rows, std::int64_t columns) const;
+  /// The same for the operand of a product, which nothing else reads: in the type that the product takes.
+  Tensor operand(Tensor& memory, std::int64_t rows, std::int64_t columns) const;
   void linear(const Tensor& x, const LayerNorm& norm, const Linear& layer, Epilogue epilogue,
               Tensor& out) const;
   void check_input(std::span<const int> tokens, int start, int count) const;

@@ -4,7 +4,7 @@
 // memory.
 //
 // A warp keeps all that belongs to its queries in registers: the queries, the scores of a tile, which become
-// weights where they are, and the sums. The tensor cores take 16-bit factors, so queries and weights are
+// weights where they are, and the sums. The tensor cores take 16-bit operands, so queries and weights are
 // rounded to the type of the keys; scores, softmax and sums are in float32.
 #pragma once
 

@@ -234,7 +234,7 @@ TEST_CASE("16 bits change the logits as much as rounding does" * doctest::skip(k
   Gpt2 half = tales_in(DType::kFloat16), brain = tales_in(DType::kBFloat16);
   CHECK(half.weight_bytes() < 0.53 * tales().weight_bytes());
   CHECK(brain.weight_bytes() == half.weight_bytes());
-  double mean = 0.0, factors = 0.0, everything = 0.0;
+  double mean = 0.0, operands = 0.0, everything = 0.0;
   for (const auto& run : reference["cases"]) {
     const Tokens tokens = run["tokens"];
     CAPTURE(run["name"]);
@@ -245,15 +245,15 @@ TEST_CASE("16 bits change the logits as much as rounding does" * doctest::skip(k
     for (std::size_t i = 0; i < got.size(); ++i) {
       mean += std::abs(static_cast<double>(got[i] - exact[i])) / static_cast<double>(got.size());
     }
-    factors += run["factors"]["mean_abs_diff"].get<double>();
+    operands += run["operands"]["mean_abs_diff"].get<double>();
     everything += run["everything"]["mean_abs_diff"].get<double>();
   }
-  // "factors" is the same mathematics. Sums in another order differ in their last bits, and some values come
+  // "operands" is the same mathematics. Sums in another order differ in their last bits, and some values come
   // out on the other side of a rounding: that moves all logits of a text together, so texts vary by a third.
-  MESSAGE("bfloat16 moves a logit by ", mean / factors, " of what it should, ", mean / everything,
+  MESSAGE("bfloat16 moves a logit by ", mean / operands, " of what it should, ", mean / everything,
           " of what Hugging Face's moves it");
-  CHECK(mean > 0.8 * factors);
-  CHECK(mean < 1.2 * factors);
+  CHECK(mean > 0.8 * operands);
+  CHECK(mean < 1.2 * operands);
   // That sums, norms and the residual stream stay in float32 is worth it.
   CHECK(mean < 0.8 * everything);
 }
