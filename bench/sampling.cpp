@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "steps/11-repetition-penalty/sampling.h"
+#include "common/decoding/sampling.h"
 
 using namespace staircase;
 

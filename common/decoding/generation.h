@@ -57,6 +57,13 @@ enum class Origin {
   kBonus,      ///< the target's, behind proposals that were all accepted
 };
 
+/// Where token `index` of a round comes from, of whose `drafted` tokens the first ones were accepted.
+inline Origin origin_of(int index, int accepted, int drafted) {
+  if (drafted == 0) return Origin::kModel;
+  if (index < accepted) return Origin::kAccepted;
+  return accepted < drafted ? Origin::kCorrected : Origin::kBonus;
+}
+
 /// One new token, at the moment it is chosen; the likeliest ones it was chosen from and its log-probabilities
 /// where they are asked for.
 struct Token {

@@ -15,6 +15,10 @@ struct CacheUse {
   std::size_t copied = 0;     ///< moved from one place to another
 };
 
+inline CacheUse operator+(const CacheUse& a, const CacheUse& b) {
+  return {a.bytes + b.bytes, a.allocated + b.allocated, a.copied + b.copied};
+}
+
 /// Keys and values of the tokens that the model has already seen, for one or more rows (sequences).
 class KvCache {
  public:

@@ -104,6 +104,7 @@ struct Program::Impl {
   std::function<void(NamedModel draft)> take_draft;
   bool json = false;
   std::vector<std::function<void()>> range_checks;
+  std::function<void(const Gpt2Config&, DType)> tell_before_loading = [](const Gpt2Config&, DType) {};
   std::function<void()> check = [] {};
   CLI::Option* prompts_option = nullptr;
   std::string request_file;
@@ -280,6 +281,7 @@ struct Program::Impl {
   void run(const RunAll& run) {
     const std::vector<std::string> prompt_texts = texts();
     const std::filesystem::path folder = find_model(model);
+    tell_before_loading(read_config(folder), weight_dtype(dtype));
     Gpt2 gpt2 = Gpt2::load(folder, make_device(device, threads), weight_dtype(dtype));
     const Tokenizer tokenizer = Tokenizer::load(folder);
     if (tokenizer.vocab_size() > gpt2.config().vocab_size) {
@@ -360,6 +362,10 @@ void Program::add_draft_model_option(std::vector<NamedModel>& drafts) {
   impl_->add_draft_model_option(kAnyNumber,
                                 "folder or name of a smaller model that proposes tokens; repeatable",
                                 [&drafts](NamedModel loaded) { drafts.push_back(std::move(loaded)); });
+}
+
+void Program::before_loading(std::function<void(const Gpt2Config&, DType)> tell) {
+  impl_->tell_before_loading = std::move(tell);
 }
 
 void Program::add_check(std::function<void()> check) {

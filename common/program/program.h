@@ -49,6 +49,9 @@ class Program : public OptionSink {
   /// values.
   void add_check(std::function<void()> check);
 
+  /// Runs when the model is known and before any of its weights are read.
+  void before_loading(std::function<void(const Gpt2Config& config, DType dtype)> tell);
+
   /// Continues a prompt, telling `output` about each token.
   using Run = std::function<void(Gpt2& model, const std::vector<int>& prompt, Output& output)>;
 

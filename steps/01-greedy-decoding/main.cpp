@@ -4,11 +4,11 @@
 using namespace staircase;
 
 int main(int argc, char** argv) {
-  GenerateOptions options;
+  StoppingOptions stopping;
   Program program("Continues a text with a GPT-2.");
-  program.add_option("--max-new-tokens", options.max_new_tokens, "how many tokens to generate");
+  add_options(program, stopping);
   return program.run(argc, argv, [&](Gpt2& model, const std::vector<int>& prompt, Output& output) {
-    const Generation generation = generate(model, prompt, options, output.on_token());
+    const Generation generation = generate(model, prompt, stopping, output.on_token());
     output.finish(generation.finish_reason);
   });
 }

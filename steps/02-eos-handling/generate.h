@@ -6,30 +6,27 @@
 #include "common/base/error.h"
 #include "common/decoding/generation.h"
 #include "common/model/gpt2.h"
+#include "stopping.h"
 
 namespace staircase {
 
-struct GenerateOptions {
-  int max_new_tokens = 100;
-  bool ignore_eos = false;
-};
-
 /// Continues `tokens` with the most likely token, again and again; `on_token` sees each one as it is chosen.
-inline Generation generate(Gpt2& model, std::vector<int> tokens, const GenerateOptions& options,
+inline Generation generate(Gpt2& model, std::vector<int> tokens, const StoppingOptions& stopping,
                            const OnToken& on_token) {
   const int context = model.config().n_positions;
-  if (const auto length = std::ssize(tokens) + options.max_new_tokens; length > context) {
+  if (const auto length = std::ssize(tokens) + stopping.max_new_tokens; length > context) {
     throw UsageError(
         "with --max-new-tokens {} prompt and text have {} tokens together, but the model's context has {}; "
         "ask for fewer, or take step 03-context-window",
-        options.max_new_tokens, length, context);
+        stopping.max_new_tokens, length, context);
   }
-  for (int i = 0; i < options.max_new_tokens; ++i) {
+  for (int count = 1; count <= stopping.max_new_tokens; ++count) {
     const std::span<float> logits = model.next_logits(tokens);  // [vocab_size]
     const int next = argmax(logits);
     tokens.push_back(next);
     on_token({next});
-    if (next == model.config().eos_token_id && !options.ignore_eos) return {tokens, FinishReason::kEos};
+    const auto reason = finish_reason(next, count, model.config().eos_token_id, stopping);
+    if (reason) return {tokens, *reason};
   }
   return {tokens, FinishReason::kLength};
 }

@@ -5,12 +5,9 @@
 using namespace staircase;
 
 int main(int argc, char** argv) {
-  GenerateOptions options;
+  TextOptions options;
   Program program("Continues a text with a GPT-2.");
-  program.add_option("--max-new-tokens", options.max_new_tokens, "how many tokens to generate");
-  program.add_flag("--ignore-eos", options.ignore_eos, "go on behind the end-of-text token");
-  program.add_option("--temperature", options.sampling.temperature, "below 1: surer, above 1: more daring");
-  program.add_option("--show-candidates", options.show_candidates, "show the likeliest tokens at each step");
+  add_options(program, options);
   program.add_check([&] {
     if (options.sampling.temperature < kGreedyTemperature) warn("a temperature near 0 is greedy decoding");
   });

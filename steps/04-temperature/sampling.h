@@ -4,6 +4,7 @@
 #include <limits>
 #include <span>
 
+#include "common/base/options.h"
 #include "common/decoding/probabilities.h"
 #include "kernels/device.h"
 
@@ -11,7 +12,13 @@ namespace staircase {
 
 struct SamplingOptions {
   float temperature = 1.0f;
+  int show_candidates = 0;
 };
+
+inline void add_options(OptionSink& sink, SamplingOptions& options) {
+  sink.add("--temperature", &options.temperature, "below 1: surer, above 1: more daring");
+  sink.add("--show-candidates", &options.show_candidates, "show the likeliest tokens at each step");
+}
 
 /// The logit of a token that cannot be chosen.
 constexpr float kMasked = -std::numeric_limits<float>::infinity();

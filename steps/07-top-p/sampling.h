@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "common/base/options.h"
 #include "common/decoding/probabilities.h"
 #include "kernels/device.h"
 
@@ -16,10 +17,21 @@ namespace staircase {
 
 struct SamplingOptions {
   bool do_sample = false;
+  unsigned seed = 0;  ///< where the random numbers start
   float temperature = 1.0f;
   std::optional<int> top_k = {};
   std::optional<float> top_p = {};
+  int show_candidates = 0;
 };
+
+inline void add_options(OptionSink& sink, SamplingOptions& options) {
+  sink.add("--do-sample", &options.do_sample, "draw each token instead of taking the likeliest");
+  sink.add("--seed", &options.seed, "where the random numbers start");
+  sink.add("--temperature", &options.temperature, "below 1: surer, above 1: more daring");
+  sink.add("--top-k", &options.top_k, "keep the k likeliest tokens");
+  sink.add("--top-p", &options.top_p, "keep the likeliest tokens that reach this probability");
+  sink.add("--show-candidates", &options.show_candidates, "show the likeliest tokens at each step");
+}
 
 /// The logit of a token that cannot be chosen.
 constexpr float kMasked = -std::numeric_limits<float>::infinity();

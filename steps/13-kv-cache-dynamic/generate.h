@@ -7,45 +7,44 @@
 #include "common/base/error.h"
 #include "common/decoding/generation.h"
 #include "common/model/gpt2.h"
-#include "kv_cache.h"
-#include "sampling.h"
+#include "text_options.h"
 
 namespace staircase {
 
-struct GenerateOptions {
-  int max_new_tokens = 100;
-  bool ignore_eos = false;
-  SamplingOptions sampling = {};
-  unsigned seed = 0;
+/// What a run of the program makes of a prompt.
+struct RunOptions {
   int num_return_sequences = 1;
-  int show_candidates = 0;
   bool use_cache = true;
 };
 
-/// Continues `tokens` with one chosen token after the other; `on_token` sees each one as it is chosen.
-inline Generation generate(Gpt2& model, std::vector<int> tokens, const GenerateOptions& options,
+inline void add_options(OptionSink& sink, RunOptions& run) {
+  sink.add("--num-return-sequences", &run.num_return_sequences, "how many continuations to draw",
+           at_least(1));
+  sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
+}
+
+/// Continues `tokens` with one chosen token after the other; `on_token` sees each one as it is chosen. The
+/// cache is empty; without one (nullptr) the whole text goes through the model for each token.
+inline Generation generate(Gpt2& model, std::vector<int> tokens, const TextOptions& options, KvCache* cache,
                            std::mt19937& generator, const OnToken& on_token) {
   const auto context = static_cast<std::size_t>(model.config().n_positions);
-  std::optional<DynamicKvCache> cache;
-  if (options.use_cache) cache.emplace(model);
-  for (int i = 0; i < options.max_new_tokens; ++i) {
+  for (int count = 1; count <= options.stopping.max_new_tokens; ++count) {
     const std::span<const int> window = std::span(tokens).last(std::min(tokens.size(), context));
-    if (cache && tokens.size() > context) {
+    if (cache != nullptr && tokens.size() > context) {
       throw Error("the cache is full: {} positions are all that the model has; step 15 goes on from there",
                   context);
     }
     // With a cache only new tokens go through the model: the prompt, and then one token at a time.
-    const std::span<const int> fresh = i == 0 ? window : window.last(1);
-    const std::span<float> logits =  // [vocab_size]
-        cache ? model.next_logits(fresh, *cache) : model.next_logits(window);
+    const std::span<const int> fed = cache == nullptr || count == 1 ? window : window.last(1);
+    const std::span<float> logits = model.last_logits(fed, 1, cache);  // [vocab_size]
     process(logits, tokens, options.sampling);
     const int next = choose(logits, options.sampling, generator);
     tokens.push_back(next);
-    on_token({next, likeliest(logits, options.show_candidates)});
-    if (next == model.config().eos_token_id && !options.ignore_eos)
-      return {tokens, FinishReason::kEos, cache ? cache->use() : CacheUse()};
+    on_token({next, likeliest(logits, options.sampling.show_candidates)});
+    const auto reason = finish_reason(next, count, model.config().eos_token_id, options.stopping);
+    if (reason) return {tokens, *reason};
   }
-  return {tokens, FinishReason::kLength, cache ? cache->use() : CacheUse()};
+  return {tokens, FinishReason::kLength};
 }
 
 }  // namespace staircase

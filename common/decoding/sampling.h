@@ -1,0 +1,163 @@
+// How a token is chosen from the logits.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "common/base/options.h"
+#include "common/decoding/probabilities.h"
+#include "kernels/device.h"
+
+namespace staircase {
+
+struct SamplingOptions {
+  bool do_sample = false;
+  unsigned seed = 0;  ///< where the random numbers start
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  float repetition_penalty = 1.0f;
+  float temperature = 1.0f;
+  std::optional<int> top_k = {};
+  std::optional<float> top_p = {};
+  int show_candidates = 0;
+};
+
+inline void add_options(OptionSink& sink, SamplingOptions& options) {
+  sink.add("--do-sample", &options.do_sample, "draw each token instead of taking the likeliest");
+  sink.add("--seed", &options.seed, "where the random numbers start", at_least(0));
+  sink.add("--presence-penalty", &options.presence_penalty,
+           "subtract from the logit of each token that has occurred", between(-2, 2));
+  sink.add("--frequency-penalty", &options.frequency_penalty,
+           "subtract from the logit of a token for each time it has occurred", between(-2, 2));
+  sink.add("--repetition-penalty", &options.repetition_penalty,
+           "above 1: make each token that has occurred less likely", above(0));
+  sink.add("--temperature", &options.temperature, "below 1: surer, above 1: more daring", at_least(0));
+  sink.add("--top-k", &options.top_k, "keep the k likeliest tokens", at_least(1));
+  sink.add("--top-p", &options.top_p, "keep the likeliest tokens that reach this probability",
+           above_up_to(0, 1));
+  sink.add("--show-candidates", &options.show_candidates, "show the likeliest tokens at each step",
+           at_least(0));
+}
+
+/// The logit of a token that cannot be chosen.
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
+
+/// Subtracts the penalty from the logit of each token that occurs in the prompt or the output, once (OpenAI's
+/// API reference, "Frequency and presence penalties").
+inline void apply_presence_penalty(std::span<float> logits, std::span<const int> tokens, float penalty) {
+  std::vector<bool> seen(logits.size());
+  for (const int token : tokens) {
+    if (!seen[token]) logits[token] -= penalty;
+    seen[token] = true;
+  }
+}
+
+/// Subtracts the penalty from the logit of a token each time that it occurs in the prompt or the output.
+inline void apply_frequency_penalty(std::span<float> logits, std::span<const int> tokens, float penalty) {
+  for (const int token : tokens) logits[token] -= penalty;
+}
+
+/// Makes each token that occurs in the prompt or the output less likely, once: a positive logit is divided by
+/// the penalty, a negative one multiplied (Keskar et al. 2019, section 4.1, who divide both; a negative logit
+/// would grow).
+inline void apply_repetition_penalty(std::span<float> logits, std::span<const int> tokens, float penalty) {
+  std::vector<bool> seen(logits.size());
+  for (const int token : tokens) {
+    if (seen[token]) continue;
+    seen[token] = true;
+    logits[token] = logits[token] < 0.0f ? logits[token] * penalty : logits[token] / penalty;
+  }
+}
+
+/// Below this temperature nothing but the likeliest token is left.
+constexpr float kGreedyTemperature = 1e-5f;
+
+/// Divides the logits by the temperature (Ackley et al. 1985): below 1 the likely tokens become likelier,
+/// above 1 the unlikely ones.
+inline void apply_temperature(std::span<float> logits, float temperature) {
+  if (temperature < kGreedyTemperature) {
+    const int best = argmax(logits);
+    for (int i = 0; i < std::ssize(logits); ++i) {
+      if (i != best) logits[i] = kMasked;
+    }
+    return;
+  }
+  // Only the differences between logits count. With the largest at 0 no quotient can overflow.
+  const float shift = temperature < 0.1f ? logits[argmax(logits)] : 0.0f;
+  for (float& logit : logits) logit = (logit - shift) / temperature;
+}
+
+/// Keeps the k largest logits (Fan et al. 2018, section 5.4) and all that equal the smallest of them.
+inline void keep_top_k(std::span<float> logits, int k) {
+  if (k < 1 || k >= std::ssize(logits)) return;
+  const float smallest = kth_largest(logits, k);
+  for (float& logit : logits) logit = logit < smallest ? kMasked : logit;
+}
+
+/// Keeps the nucleus (Holtzman et al. 2020, section 3.1): the smallest set of likeliest tokens whose
+/// probabilities reach p. The token that crosses p belongs to it; of equal tokens at the border the lowest
+/// ids do.
+inline void keep_top_p(std::span<float> logits, float p) {
+  if (p >= 1.0f) return;
+  const std::vector<float> probabilities = softmax(logits);
+  // All tokens below (1 - p) / vocab_size weigh less than 1 - p together: the others reach p without them.
+  const float least = (1.0f - p) / static_cast<float>(logits.size());
+  for (int i = 0; i < std::ssize(logits); ++i) logits[i] = probabilities[i] < least ? kMasked : logits[i];
+  std::vector<Candidate> rest = at_least(probabilities, least);
+  const auto less_likely = [](const Candidate& a, const Candidate& b) {
+    return a.probability != b.probability ? a.probability < b.probability : a.token_id > b.token_id;
+  };
+  // A heap hands out the likeliest first, and sorts no further than p.
+  std::ranges::make_heap(rest, less_likely);
+  for (double sum = 0.0; sum < p && !rest.empty(); rest.pop_back()) {
+    std::ranges::pop_heap(rest, less_likely);
+    sum += rest.back().probability;
+  }
+  for (const Candidate& candidate : rest) logits[candidate.token_id] = kMasked;
+}
+
+/// Brings the raw logits of a model into the form that the options ask for; `tokens` are those so far.
+inline void process(std::span<float> logits, std::span<const int> tokens, const SamplingOptions& options) {
+  if (options.presence_penalty != 0.0f) apply_presence_penalty(logits, tokens, options.presence_penalty);
+  if (options.frequency_penalty != 0.0f) apply_frequency_penalty(logits, tokens, options.frequency_penalty);
+  if (options.repetition_penalty != 1.0f)
+    apply_repetition_penalty(logits, tokens, options.repetition_penalty);
+  if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);
+  if (options.top_k) keep_top_k(logits, *options.top_k);
+  if (options.top_p) keep_top_p(logits, *options.top_p);
+}
+
+/// A number from [0, 1). Written out, since the distributions of the standard library differ from one
+/// compiler to the next.
+inline double uniform(std::mt19937& generator) {
+  // 27 + 26 random bits: all that a double can hold.
+  const std::uint32_t high = generator() >> 5;
+  const std::uint32_t low = generator() >> 6;
+  return (high * 67108864.0 + low) / 9007199254740992.0;
+}
+
+/// Draws an index with the given probabilities: a uniform number falls into the share of one of them.
+inline int draw(std::span<const float> probabilities, std::mt19937& generator) {
+  const double number = uniform(generator);
+  double sum = 0.0;
+  int last = 0;
+  for (int i = 0; i < std::ssize(probabilities); ++i) {
+    if (probabilities[i] == 0.0f) continue;
+    sum += probabilities[i];
+    last = i;
+    if (number < sum) break;
+  }
+  return last;  // the sum may be a rounding error below 1
+}
+
+/// The next token: drawn, or else the likeliest one.
+inline int choose(std::span<const float> logits, const SamplingOptions& options, std::mt19937& generator) {
+  return options.do_sample ? draw(softmax(logits), generator) : argmax(logits);
+}
+
+}  // namespace staircase

@@ -1,0 +1,49 @@
+// Keys and values of the tokens seen so far, in memory that grows with them.
+#pragma once
+
+#include <vector>
+
+#include "common/model/gpt2.h"
+
+namespace staircase {
+
+/// Grows as a concatenation does: more positions mean new memory for all of them, and a copy of the old ones.
+class DynamicKvCache : public KvCache {
+ public:
+  explicit DynamicKvCache(Gpt2& model) : model_(model), layers_(model.config().n_layer) {}
+
+  int length(int /*row*/) const override { return length_; }
+
+  void append(int /*row*/, int count) override {
+    use_.bytes = 0;
+    for (KeysValues& layer : layers_) layer = {grown(layer.keys, count), grown(layer.values, count)};
+    length_ += count;
+  }
+
+  KeysValues layer(int index) override { return layers_[index]; }
+
+  void truncate(int /*row*/, int length) override { length_ = length; }
+
+  CacheUse use() const override { return use_; }
+
+ private:
+  /// Keys or values of one layer, [1, n_head, length, head_size], with room for `count` positions more.
+  Tensor grown(const Tensor& old, int count) {
+    const Gpt2Config& config = model_.config();
+    const int capacity = length_ + count;
+    Tensor larger =
+        model_.device().allocate(model_.dtype(), {1, config.n_head, capacity, config.head_size()});
+    if (length_ > 0) model_.device().copy_positions(old, 0, length_, larger, 0);
+    use_.bytes += larger.bytes();
+    use_.allocated += larger.bytes();
+    use_.copied += larger.bytes() / capacity * length_;
+    return larger;
+  }
+
+  Gpt2& model_;
+  std::vector<KeysValues> layers_;
+  int length_ = 0;
+  CacheUse use_;
+};
+
+}  // namespace staircase
