@@ -182,7 +182,7 @@ def outline(solution, before, changed, parent=""):
     result = "".join(text) + solution.text[position:]
     for header in sources:  # an old body may need what only its old file included
         for include in INCLUDE.findall(header.text):
-            if include.startswith("<"):
+            if include.startswith(("<", '"common/', '"kernels/')):
                 result = add_include(result, include)
     return add_include(result, ERROR) if throws else result
 
