@@ -318,7 +318,9 @@ Program::Program(const std::string& description) : impl_(std::make_unique<Impl>(
   app.add_option("--device", impl_->device, "where to compute")
       ->check(one_word({"auto", "cpu", "cuda"}))
       ->type_name("auto|cpu|cuda");
-  app.add_option("--threads", impl_->threads, "threads on the CPU")->check(number(1, 1024))->type_name("N");
+  app.add_option("--threads", impl_->threads, "threads on the CPU")
+      ->check(number(1, 1024))
+      ->type_name("N (between 1 and 1024)");
   app.add_flag("--json", impl_->json, "print one JSON object instead of the text");
 }
 
