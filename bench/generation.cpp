@@ -2,10 +2,10 @@
 
 #include <limits>
 
-#include "bench/static_cache.h"
 #include "bench/timing.h"
 #include "common/base/error.h"
 #include "common/base/json_file.h"
+#include "common/decoding/static_kv_cache.h"
 #include "common/model/gpt2.h"
 
 namespace staircase::bench {
@@ -26,10 +26,7 @@ float gap_below(std::span<const float> logits, int best) {
 /// Greedy decoding of all prompts together, `count` tokens each: new tokens of all of them a second, the
 /// clock running from the first to the last.
 double decode_batch(Gpt2& model, const std::vector<std::vector<int>>& prompts, int count) {
-  std::size_t longest = 0;
-  for (const std::vector<int>& prompt : prompts) longest = std::max(longest, prompt.size());
-  StaticCache cache(model.device(), model.config(), model.dtype(), static_cast<int>(prompts.size()),
-                    static_cast<int>(longest) + count);
+  StaticKvCache cache(model, static_cast<int>(prompts.size()));
   std::vector<std::span<const int>> sequences(prompts.begin(), prompts.end());
   std::vector<int> tokens(prompts.size());
   const auto vocab_size = static_cast<std::size_t>(model.config().vocab_size);
@@ -61,7 +58,7 @@ json measure_generation(const GenerationOptions& options) {
     throw UsageError("--new-tokens {}: from 2 to {} fit behind the prompt", options.new_tokens,
                      config.n_positions - std::ssize(prompt));
   }
-  StaticCache cache(*device, config, model.dtype());
+  StaticKvCache cache(model);
 
   // Greedy decoding; the clock runs from the first new token to the last.
   std::vector<int> tokens;

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "bench/static_cache.h"
 #include "bench/timing.h"
 #include "bench/work.h"
 #include "common/base/error.h"
+#include "common/decoding/static_kv_cache.h"
 #include "common/model/gpt2.h"
 
 namespace staircase::bench {
@@ -20,14 +20,14 @@ class Decoding {
  public:
   Decoding(Gpt2& model, int batch, int new_tokens)
       : model_(model),
-        cache_(model.device(), model.config(), model.dtype(), batch, kDecodePrompt + new_tokens),
+        cache_(model, batch),
         prompt_(some_tokens(kDecodePrompt, model.config().vocab_size)),
         next_(static_cast<std::size_t>(batch)),
         steps_(new_tokens - 1) {}
 
   /// Seconds for one step of greedy decoding.
   double seconds_per_step() {
-    cache_.jump_to(0);
+    set_lengths(cache_, static_cast<int>(next_.size()), 0);
     forward(std::vector<std::span<const int>>(next_.size(), prompt_));
     std::vector<std::span<const int>> newest;
     for (const int& token : next_) newest.emplace_back(&token, 1);
@@ -45,7 +45,7 @@ class Decoding {
   }
 
   Gpt2& model_;
-  StaticCache cache_;
+  StaticKvCache cache_;
   std::vector<int> prompt_, next_;
   int steps_;
 };

@@ -8,10 +8,10 @@
 #include "bench/library_product.h"
 #include "bench/machine.h"
 #include "bench/peaks.h"
-#include "bench/static_cache.h"
 #include "bench/timing.h"
 #include "bench/work.h"
 #include "common/base/error.h"
+#include "common/decoding/static_kv_cache.h"
 #include "common/model/gpt2.h"
 
 namespace staircase::bench {
@@ -35,9 +35,7 @@ constexpr int kDrafts[] = {1, 2, 4, 8};
 class BatchDecoding {
  public:
   BatchDecoding(Gpt2& model, int context, int largest)
-      : model_(model),
-        context_(context),
-        cache_(model.device(), model.config(), model.dtype(), largest, context + kDecodeSteps) {
+      : model_(model), context_(context), cache_(model, largest) {
     const std::vector<int> text = some_tokens(context * largest, model.config().vocab_size);
     std::vector<std::span<const int>> prompts;
     for (int row = 0; row < largest; ++row) {
@@ -52,7 +50,7 @@ class BatchDecoding {
     const auto rows = static_cast<std::size_t>(batch),
                vocab_size = static_cast<std::size_t>(model_.config().vocab_size);
     const auto steps = [&] {
-      cache_.jump_to(context_);
+      set_lengths(cache_, batch, context_);
       std::vector<int> tokens(rows, 0);
       std::vector<std::span<const int>> sequences;
       for (const int& token : tokens) sequences.emplace_back(&token, 1);
@@ -68,7 +66,7 @@ class BatchDecoding {
  private:
   Gpt2& model_;
   int context_;
-  StaticCache cache_;
+  StaticKvCache cache_;
 };
 
 /// The products of one block by the library, one after the other.
@@ -199,7 +197,7 @@ json measure_speed(const SpeedOptions& options) {
   const std::span<const int> prompt = std::span(text).first(static_cast<std::size_t>(prompt_tokens));
   const std::span<const int> one_token = std::span(text).first(1);
 
-  StaticCache cache(*device, config, model.dtype());
+  StaticKvCache cache(model);
   std::vector<int> contexts;
   for (const int context : {16, 256, config.n_positions - kRoomForDecoding}) {
     if (context > (contexts.empty() ? 0 : contexts.back()) &&
@@ -215,7 +213,7 @@ json measure_speed(const SpeedOptions& options) {
   for (const int context : contexts) {
     decodes.push_back({[&, context] {
                          const auto steps = [&] {
-                           cache.jump_to(context);
+                           cache.truncate(0, context);
                            int token = text[0];
                            for (int i = 0; i < kDecodeSteps; ++i)
                              token = argmax(model.next_logits(std::span(&token, 1), cache));
@@ -229,7 +227,7 @@ json measure_speed(const SpeedOptions& options) {
   const auto verify = [&, batch_context](int drafted) {
     return [&, batch_context, drafted] {
       return seconds_per_call(kShortest, [&] {
-        cache.jump_to(batch_context);
+        cache.truncate(0, batch_context);
         model.last_logits(std::span(text).first(static_cast<std::size_t>(drafted + 1)), drafted + 1, &cache);
       });
     };

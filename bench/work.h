@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/model/config.h"
+#include "common/model/kv_cache.h"
 #include "kernels/tensor.h"
 
 namespace staircase::bench {
@@ -45,6 +46,12 @@ double decode_operations(const Gpt2Config& config, double n);
 /// always), and keys and values of n + 1 tokens a sequence, in `cache_dtype`.
 double decode_bytes(const Gpt2Config& config, std::size_t weight_bytes, DType cache_dtype, double n,
                     int rows = 1);
+
+/// The first `rows` rows go back to that length, or forward again as far as they have ever been filled: to
+/// measure at any length without computing the prompt anew.
+inline void set_lengths(KvCache& cache, int rows, int length) {
+  for (int row = 0; row < rows; ++row) cache.truncate(row, length);
+}
 
 /// Tokens to measure with. Any do: no product is faster or slower for them.
 std::vector<int> some_tokens(int count, int vocab_size);

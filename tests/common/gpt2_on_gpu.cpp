@@ -7,7 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "bench/static_cache.h"
+#include "common/decoding/static_kv_cache.h"
 #include "common/model/gpt2.h"
 #include "common/model/safetensors.h"
 #include "tests/compare.h"
@@ -102,7 +102,7 @@ TEST_CASE("on a GPU decoding with a cache gives what it gives without" * doctest
   }
   // The second cache comes when the first one is gone, and may lie where that was.
   for (int time = 0; time < 2; ++time) {
-    bench::StaticCache cache(model.device(), model.config(), model.dtype());
+    StaticKvCache cache(model);
     for (std::size_t i = 0; i < text.size(); ++i) {
       const std::vector<float> got = copy(model.next_logits(std::span(text).subspan(i, 1), cache));
       CAPTURE(i);

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/gpu.h"
-#include "bench/static_cache.h"
 #include "bench/timing.h"
+#include "common/decoding/static_kv_cache.h"
 #include "common/program/program.h"
 #include "tests/compare.h"
 #include "tests/cuda_emulation/include/cublasLt.h"
@@ -71,7 +71,7 @@ TEST_CASE("on the emulated GPU decoding with a cache is done by graphs") {
   Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device());
   const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
   for (int time = 0; time < 2; ++time) {
-    bench::StaticCache cache(model.device(), model.config(), model.dtype());
+    StaticKvCache cache(model);
     const int before = cuda_emulation::graphs_launched;
     for (const int& token : text) model.next_logits(std::span(&token, 1), cache);
     CHECK(cuda_emulation::graphs_launched - before >= 7);

@@ -1,0 +1,43 @@
+// Log-probabilities: what the model itself thinks of a token, whatever the options make of it.
+#pragma once
+
+#include <cmath>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/base/options.h"
+#include "common/decoding/generation.h"
+#include "common/decoding/probabilities.h"
+#include "kernels/device.h"
+
+namespace staircase {
+
+struct LogprobOptions {
+  std::optional<int> count = {};  ///< for how many of the likeliest tokens to tell the log-probability
+};
+
+inline void add_options(OptionSink& sink, LogprobOptions& options) {
+  sink.add("--logprobs", &options.count, "show the log-probability of each token and of the N likeliest",
+           between(0, 20));
+}
+
+/// ln softmax(logits), [vocab_size]: logits[i] - max - ln Σ exp(logits[j] - max). With the largest logit at 0
+/// no exponential overflows, and no logarithm is taken of a probability that was rounded to 0.
+inline std::vector<float> log_softmax(std::span<const float> logits) {
+  const int best = argmax(logits);
+  const double log_sum = -std::log(softmax(logits)[best]);  // its probability is exp(0) / Σ
+  std::vector<float> logprobs(logits.begin(), logits.end());
+  for (float& logprob : logprobs) logprob = static_cast<float>(logprob - logits[best] - log_sum);
+  return logprobs;
+}
+
+/// What the model says of `token` and of the `count` likeliest tokens, where `logprobs`, [vocab_size], are
+/// those of all; among equals the lowest id comes first.
+inline Logprobs logprobs_of(int token, std::span<const float> logprobs, int count) {
+  Logprobs result{logprobs[token]};
+  for (const int id : highest(logprobs, count)) result.likeliest.push_back({id, logprobs[id]});
+  return result;
+}
+
+}  // namespace staircase

@@ -1,0 +1,48 @@
+// A row of the batch: a text that grows there, and leaves when it is done.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "common/decoding/generation.h"
+#include "static_kv_cache.h"
+#include "text_options.h"
+
+namespace staircase {
+
+struct Row {
+  int number;  ///< of the text; its place in the batch changes when others leave
+  std::vector<int> tokens;
+  TextOptions options;
+  std::mt19937 generator;
+  int new_tokens = 0;
+  std::optional<FinishReason> finished = {};
+};
+
+/// The next token of a row, chosen from the logits behind it, [vocab_size].
+inline Token take_token(Row& row, std::span<float> scores, int eos) {
+  const SamplingOptions& sampling = row.options.sampling;
+  process(scores, row.tokens, sampling);
+  const Token token{choose(scores, sampling, row.generator), likeliest(scores, sampling.show_candidates)};
+  row.tokens.push_back(token.id);
+  row.finished = finish_reason(token.id, ++row.new_tokens, eos, row.options.stopping);
+  return token;
+}
+
+/// Finished rows leave, so that the others pay for none that has ended: the last row takes the place of each,
+/// here and in the cache. `on_leave` sees them.
+inline void remove_finished(std::vector<Row>& rows, StaticKvCache* cache,
+                            const std::function<void(Row& row)>& on_leave) {
+  for (int r = static_cast<int>(rows.size()) - 1; r >= 0; --r) {
+    if (!rows[r].finished) continue;
+    on_leave(rows[r]);
+    if (const int last = static_cast<int>(rows.size()) - 1; r < last) {
+      if (cache != nullptr) cache->copy_row(last, r);
+      rows[r] = std::move(rows[last]);
+    }
+    rows.pop_back();
+  }
+}
+
+}  // namespace staircase
