@@ -61,7 +61,7 @@ TEST_CASE("an impossible value is refused with its option, the value and the ran
       {"--top-p", "nan", share},
   };
   for (const auto& [option, value, range] : refusals) {
-    for (const std::string others : {"", "--do-sample --show-candidates 3 "}) {
+    for (const std::string others : {"", "--do-sample --json "}) {
       const ProgramRun refused = run(others + option + "=" + value);
       CHECK(refused.status == 2);
       CHECK(refused.out == "");

@@ -175,21 +175,27 @@ TEST_CASE("behind the end of the context the cache is full after each token that
 }
 
 TEST_CASE("a cache that is filled anew knows the last tokens of the text, and those alone") {
-  int different = 0;
-  for (unsigned seed = 1; seed <= 4; ++seed) {
-    const std::vector<int> prompt = random_tokens(512, seed);
-    StaticKvCache cache(tales());
-    std::vector<int> text = continued(prompt, exactly(2, {Overflow::kRecompute, 300}), &cache);
-    text.insert(text.begin(), prompt.begin(), prompt.end());
-    CHECK(cache.length(0) == 300);
-    const auto next_behind = [&](std::size_t from, std::size_t count) {
-      return argmax(tales().next_logits(std::span(text).subspan(from, count)));
-    };
-    const int want = next_behind(513 - 300, 300);
-    CHECK(text.back() == want);
-    different += want != next_behind(513 - 299, 299) || want != next_behind(513 - 301, 301);
-  }
-  CHECK(different > 0);  // else one token more or less would pass
+  const std::vector<int> prompt = random_tokens(512, 1);
+  TextOptions options = exactly(2, {Overflow::kRecompute, 300});
+  options.sampling.show_candidates = 1;
+  StaticKvCache cache(tales());
+  std::vector<int> text = prompt;
+  float got = 0.0f;
+  continued(prompt, options, &cache, [&](const Token& token) {
+    text.push_back(token.id);
+    got = token.candidates[0].probability;
+  });
+  CHECK(cache.length(0) == 300);
+  text.pop_back();
+  const auto likeliest_behind = [&](std::size_t from, std::size_t count) {
+    return likeliest(tales().next_logits(std::span(text).subspan(from, count)), 1)[0].probability;
+  };
+  CHECK(std::abs(got - likeliest_behind(213, 300)) < 1e-6f);
+  // Else other tokens would pass: one less, one more, and the first ones of the text and of the window.
+  CHECK(std::abs(got - likeliest_behind(214, 299)) > 1e-5f);
+  CHECK(std::abs(got - likeliest_behind(212, 301)) > 1e-5f);
+  CHECK(std::abs(got - likeliest_behind(0, 300)) > 1e-5f);
+  CHECK(std::abs(got - likeliest_behind(1, 300)) > 1e-5f);
 }
 
 TEST_CASE("sliding moves each entry to the front and keeps it as it was") {
