@@ -100,9 +100,10 @@ class Device {
 
   // ── Operations ──
 
-  /// The type in which `linear` takes that many rows of x fastest, by weights of type `weights`. What nothing
-  /// but a product reads, as the results of attention and of GELU, is best stored in it from the start.
-  virtual DType factor_dtype([[maybe_unused]] std::int64_t rows, [[maybe_unused]] DType weights) const {
+  /// The type in which `linear` takes its operand x fastest, if it has that many rows and the weights are of
+  /// type `weights`. What nothing but a product reads, as the results of attention and of GELU, is best
+  /// stored in it from the start.
+  virtual DType operand_dtype([[maybe_unused]] std::int64_t rows, [[maybe_unused]] DType weights) const {
     return DType::kFloat32;
   }
 
@@ -123,7 +124,7 @@ class Device {
 
   /// out = epilogue(norm(x) W + b). x [rows, in_features], out [rows, out_features], bias [out_features] or
   /// an empty tensor for none. If W has 16 bits, the product may take norm(x) rounded to its type as well;
-  /// the sums are float32 in any case. Beside float32, x may have any type that factor_dtype names for W,
+  /// the sums are float32 in any case. Beside float32, x may have any type that operand_dtype names for W,
   /// unless it has a norm, and out too, unless it is added to. The norm is part of the product because a GPU,
   /// for a few rows, takes longer to start a kernel of its own for it than to compute it.
   virtual void linear(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Tensor& bias,
@@ -139,7 +140,7 @@ class Device {
   /// Causal attention (Vaswani et al. 2017, section 3.2): the query at position p of a sequence sees the keys
   /// 0 .. p of its row. For each head, out = softmax(q Kᵀ / sqrt(head_size)) V. Only a few rows of scores
   /// exist at a time, never a matrix of all positions by all positions. queries and out [n_tokens, n_embd];
-  /// out may have any type that factor_dtype names. If keys and values have 16 bits, queries and softmax may
+  /// out may have any type that operand_dtype names. If keys and values have 16 bits, queries and softmax may
   /// be rounded to their type before they are multiplied; the sums are float32 in any case.
   virtual void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, int n_head,
                          Tensor& out) = 0;

@@ -133,21 +133,7 @@ std::span<float> Gpt2::next_logits(std::span<const std::span<const int>> sequenc
 }
 
 std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, int count, KvCache* cache) {
-  Device& device = *device_;
-
-  // Pack the sequences one behind the other, and note which rows will have logits.
-  std::vector<std::int32_t> tokens, offsets{0}, starts, wanted;
-  std::int64_t longest = 0;
-  for (const std::span<const int> sequence : sequences) {
-    const int row = static_cast<int>(starts.size()), length = static_cast<int>(sequence.size());
-    const int start = cache == nullptr ? 0 : cache->length(row);
-    check_input(sequence, start, count);
-    tokens.insert(tokens.end(), sequence.begin(), sequence.end());
-    offsets.push_back(static_cast<std::int32_t>(tokens.size()));
-    starts.push_back(start);
-    for (int i = length - count; i < length; ++i) wanted.push_back(offsets[starts.size() - 1] + i);
-    longest = std::max<std::int64_t>(longest, length);
-  }
+  const Packed packed = pack(sequences, count, cache);
   // Only now that every sequence is known to be good does the cache change.
   if (cache != nullptr) {
     int row = 0;
@@ -155,97 +141,25 @@ std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, 
       cache->append(row++, static_cast<int>(sequence.size()));
     }
   }
-  const auto n_wanted = static_cast<std::int64_t>(wanted.size());
-
-  // All in one copy: a small one takes as long as a larger one.
-  std::vector<std::int32_t> numbers;
-  for (const auto* part : {&tokens, &offsets, &starts, &wanted}) {
-    numbers.insert(numbers.end(), part->begin(), part->end());
-  }
-  Tensor uploaded =
-      sized(device, DType::kInt32, memory_.numbers, {static_cast<std::int64_t>(numbers.size())});
-  device.copy_from_host(numbers, uploaded);
-  std::int64_t first = 0;
-  const auto next = [&](const std::vector<std::int32_t>& part) {
-    const auto count = static_cast<std::int64_t>(part.size());
-    return uploaded.rows(std::exchange(first, first + count), count);
-  };
-  const Batch batch{next(tokens), next(offsets), next(starts)};
-  const Tensor wanted_rows = next(wanted);
-  Tensor logits = matrix(memory_.logits, n_wanted, config_.vocab_size);
-  const auto work = [&] { compute(batch, longest, wanted_rows, cache, logits); };
-  if (observer_) {
-    work();  // it copies intermediate results to the host
-  } else {
-    device.run(work);
-  }
-
-  Tensor& host = memory_.host_logits;
-  if (host.size() < logits.size()) host = device.allocate_on_host(DType::kFloat32, {logits.size()});
-  const std::span<float> result(host.data<float>(), static_cast<std::size_t>(logits.size()));
-  device.copy_to_host(logits, result);
-  check_finite(result);
-  return result;
+  const std::span<float> logits = to_host(run(upload(packed), cache));
+  check_finite(logits);
+  return logits;
 }
 
-void Gpt2::compute(const Batch& batch, std::int64_t longest, const Tensor& wanted_rows, KvCache* cache,
-                   Tensor& logits) {
-  Device& device = *device_;
-  const std::int64_t n_tokens = batch.n_tokens(), n_wanted = logits.dim(0), n_embd = config_.n_embd;
-  Tensor x = matrix(memory_.x, n_tokens, n_embd);  // the residual stream
-  Tensor queries = matrix(memory_.queries, n_tokens, n_embd);
-  Tensor attended = factor(memory_.attended, n_tokens, n_embd);
-  Tensor hidden = factor(memory_.hidden, n_tokens, config_.n_inner);
-  KeysValues keys_values;
-  if (cache == nullptr) {  // the layers take turns in one pair of buffers
-    const std::vector<std::int64_t> shape{batch.n_sequences(), config_.n_head, longest, config_.head_size()};
-    const DType dtype = device.factor_dtype(n_tokens, dtype_);
-    keys_values = {sized(device, dtype, memory_.keys, shape), sized(device, dtype, memory_.values, shape)};
+Gpt2::Packed Gpt2::pack(std::span<const std::span<const int>> sequences, int count,
+                        const KvCache* cache) const {
+  Packed packed;
+  for (const std::span<const int> sequence : sequences) {
+    const int start = cache == nullptr ? 0 : cache->length(static_cast<int>(packed.starts.size()));
+    check_input(sequence, start, count);
+    packed.tokens.insert(packed.tokens.end(), sequence.begin(), sequence.end());
+    const auto end = static_cast<std::int32_t>(packed.tokens.size());
+    packed.offsets.push_back(end);
+    packed.starts.push_back(start);
+    for (int i = count; i > 0; --i) packed.wanted_rows.push_back(end - i);
+    packed.longest = std::max<std::int64_t>(packed.longest, std::ssize(sequence));
   }
-
-  device.embedding(batch, token_embedding_, position_embedding_, x);
-  show("embeddings", x);
-  for (int l = 0; l < config_.n_layer; ++l) {
-    const Block& block = blocks_[static_cast<std::size_t>(l)];
-    if (cache != nullptr) keys_values = cache->layer(l);
-
-    device.query_key_value(batch, x, block.ln_1, block.attention_input.weight, block.attention_input.bias,
-                           queries, keys_values);
-    device.attention(batch, queries, keys_values, config_.n_head, attended);
-    if (l + 1 == config_.n_layer && n_wanted < n_tokens) {
-      // No later layer asks for the keys and values of the other rows: from here on only the wanted ones
-      // matter.
-      const auto keep_wanted = [&](Tensor& tensor, Tensor& memory) {
-        Tensor kept = matrix(memory, n_wanted, n_embd, tensor.dtype());
-        device.gather_rows(tensor, wanted_rows, kept);
-        tensor = kept;
-      };
-      keep_wanted(x, memory_.wanted_x);
-      keep_wanted(attended, memory_.wanted_attended);
-      hidden = factor(memory_.hidden, n_wanted, config_.n_inner);
-    }
-    linear(attended, {}, block.attention_output, Epilogue::kAdd, x);
-    linear(x, block.ln_2, block.mlp_input, Epilogue::kGelu, hidden);
-    linear(hidden, {}, block.mlp_output, Epilogue::kAdd, x);
-    if (observer_) show(fmt::format("block.{}", l), x);
-  }
-  Tensor normed = matrix(memory_.normed, n_wanted, n_embd);
-  device.layer_norm(x, ln_f_, normed);
-  show("ln_f", normed);
-  device.linear(normed, {}, token_embedding_, Tensor(), Epilogue::kStore, logits);
-}
-
-Tensor Gpt2::matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype) const {
-  return sized(*device_, dtype, memory, {rows, columns});
-}
-
-Tensor Gpt2::factor(Tensor& memory, std::int64_t rows, std::int64_t columns) const {
-  return matrix(memory, rows, columns, device_->factor_dtype(rows, dtype_));
-}
-
-void Gpt2::linear(const Tensor& x, const LayerNorm& norm, const Linear& layer, Epilogue epilogue,
-                  Tensor& out) const {
-  device_->linear(x, norm, layer.weight, layer.bias, epilogue, out);
+  return packed;
 }
 
 void Gpt2::check_input(std::span<const int> tokens, int start, int count) const {
@@ -264,6 +178,93 @@ void Gpt2::check_input(std::span<const int> tokens, int start, int count) const 
   }
 }
 
+Gpt2::Input Gpt2::upload(const Packed& packed) {
+  // All in one copy: a small one takes as long as a larger one.
+  std::vector<std::int32_t> indices;
+  for (const auto* part : {&packed.tokens, &packed.offsets, &packed.starts, &packed.wanted_rows}) {
+    indices.insert(indices.end(), part->begin(), part->end());
+  }
+  Tensor uploaded =
+      sized(*device_, DType::kInt32, memory_.indices, {static_cast<std::int64_t>(indices.size())});
+  device_->copy_from_host(indices, uploaded);
+  std::int64_t first = 0;
+  const auto next = [&](const std::vector<std::int32_t>& part) {
+    const auto size = static_cast<std::int64_t>(part.size());
+    return uploaded.rows(std::exchange(first, first + size), size);
+  };
+  // Braces: the parts are taken in this order.
+  return {{next(packed.tokens), next(packed.offsets), next(packed.starts)},
+          next(packed.wanted_rows),
+          packed.longest};
+}
+
+Tensor Gpt2::run(const Input& input, KvCache* cache) {
+  Tensor logits = matrix(memory_.logits, input.wanted_rows.size(), config_.vocab_size);
+  const auto work = [&] { compute(input, cache, logits); };
+  if (observer_) {
+    work();  // it copies intermediate results to the host
+  } else {
+    device_->run(work);
+  }
+  return logits;
+}
+
+void Gpt2::compute(const Input& input, KvCache* cache, Tensor& logits) {
+  Device& device = *device_;
+  const Batch& batch = input.batch;
+  const std::int64_t n_tokens = batch.n_tokens(), n_wanted = logits.dim(0), n_embd = config_.n_embd;
+  Tensor x = matrix(memory_.x, n_tokens, n_embd);  // the residual stream
+  Tensor queries = matrix(memory_.queries, n_tokens, n_embd);
+  Tensor attended = operand(memory_.attended, n_tokens, n_embd);
+  Tensor hidden = operand(memory_.hidden, n_tokens, config_.n_inner);
+  KeysValues keys_values;
+  if (cache == nullptr) {  // the layers take turns in one pair of buffers
+    const std::vector<std::int64_t> shape{batch.n_sequences(), config_.n_head, input.longest,
+                                          config_.head_size()};
+    const DType dtype = device.operand_dtype(n_tokens, dtype_);
+    keys_values = {sized(device, dtype, memory_.keys, shape), sized(device, dtype, memory_.values, shape)};
+  }
+
+  device.embedding(batch, token_embedding_, position_embedding_, x);
+  show("embeddings", x);
+  for (int l = 0; l < config_.n_layer; ++l) {
+    const Block& block = blocks_[static_cast<std::size_t>(l)];
+    if (cache != nullptr) keys_values = cache->layer(l);
+
+    device.query_key_value(batch, x, block.ln_1, block.attention_input.weight, block.attention_input.bias,
+                           queries, keys_values);
+    device.attention(batch, queries, keys_values, config_.n_head, attended);
+    if (l + 1 == config_.n_layer && n_wanted < n_tokens) {
+      // No later layer asks for the keys and values of the other rows: from here on only the wanted ones
+      // matter.
+      const auto keep_wanted = [&](Tensor& tensor, Tensor& memory) {
+        Tensor kept = matrix(memory, n_wanted, n_embd, tensor.dtype());
+        device.gather_rows(tensor, input.wanted_rows, kept);
+        tensor = kept;
+      };
+      keep_wanted(x, memory_.wanted_x);
+      keep_wanted(attended, memory_.wanted_attended);
+      hidden = operand(memory_.hidden, n_wanted, config_.n_inner);
+    }
+    linear(attended, {}, block.attention_output, Epilogue::kAdd, x);
+    linear(x, block.ln_2, block.mlp_input, Epilogue::kGelu, hidden);
+    linear(hidden, {}, block.mlp_output, Epilogue::kAdd, x);
+    if (observer_) show(fmt::format("block.{}", l), x);
+  }
+  Tensor normed = matrix(memory_.normed, n_wanted, n_embd);
+  device.layer_norm(x, ln_f_, normed);
+  show("ln_f", normed);
+  device.linear(normed, {}, token_embedding_, Tensor(), Epilogue::kStore, logits);
+}
+
+std::span<float> Gpt2::to_host(const Tensor& logits) {
+  Tensor& host = memory_.host_logits;
+  if (host.size() < logits.size()) host = device_->allocate_on_host(DType::kFloat32, {logits.size()});
+  const std::span<float> result(host.data<float>(), static_cast<std::size_t>(logits.size()));
+  device_->copy_to_host(logits, result);
+  return result;
+}
+
 void Gpt2::check_finite(std::span<const float> logits) {
   const auto finite = [](float x) { return std::isfinite(x); };
   // Counting has no branch, so the compiler takes several at a time.
@@ -271,6 +272,28 @@ void Gpt2::check_finite(std::span<const float> logits) {
   throw Error(
       "the model computed a logit of {}, which is no number to choose a token by: its weights are broken",
       *std::find_if_not(logits.begin(), logits.end(), finite));
+}
+
+std::size_t Gpt2::Memory::bytes() const {
+  std::size_t sum = 0;
+  for (const Tensor* tensor : {&indices, &x, &queries, &keys, &values, &attended, &hidden, &wanted_x,
+                               &wanted_attended, &normed, &logits}) {
+    sum += tensor->bytes();
+  }
+  return sum;
+}
+
+Tensor Gpt2::matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype) const {
+  return sized(*device_, dtype, memory, {rows, columns});
+}
+
+Tensor Gpt2::operand(Tensor& memory, std::int64_t rows, std::int64_t columns) const {
+  return matrix(memory, rows, columns, device_->operand_dtype(rows, dtype_));
+}
+
+void Gpt2::linear(const Tensor& x, const LayerNorm& norm, const Linear& layer, Epilogue epilogue,
+                  Tensor& out) const {
+  device_->linear(x, norm, layer.weight, layer.bias, epilogue, out);
 }
 
 void Gpt2::show(std::string_view name, const Tensor& values) const {

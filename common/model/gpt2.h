@@ -45,6 +45,12 @@ class Gpt2 {
   /// Memory that the weights take on the device.
   std::size_t weight_bytes() const { return weight_bytes_; }
 
+  /// Memory that the intermediate results of a forward pass take on the device at present (activations, the
+  /// indices that come with a batch, keys and values where there is no cache, logits): as much as the largest
+  /// batches so far needed, since it is kept from call to call, and 0 before the first. Without what a device
+  /// keeps for itself inside its operations, and without the copy of the logits on the host.
+  std::size_t activation_bytes() const { return memory_.bytes(); }
+
   /// Logits after the last of `tokens`, [vocab_size], computed from position 0. Valid until the next call.
   /// Throws Error for no token, more than n_positions, an id outside the vocabulary, or a result that is not
   /// finite.
@@ -77,25 +83,46 @@ class Gpt2 {
   };
   /// Memory for intermediate results, kept from call to call; it grows to the largest batch seen.
   struct Memory {
-    Tensor numbers;  // tokens, offsets, starts and wanted rows, one behind the other
-    Tensor x, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed, logits, host_logits;
+    Tensor indices;  // tokens, offsets, starts and wanted rows, one behind the other
+    Tensor x, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed, logits;
+    Tensor host_logits;  // on the host
+
+    /// Of all that is on the device.
+    std::size_t bytes() const;
+  };
+  /// What Input is made of, on the host: the new tokens of all sequences, one sequence behind the other.
+  struct Packed {
+    std::vector<std::int32_t> tokens, offsets{0}, starts, wanted_rows;
+    std::int64_t longest = 0;
+  };
+  /// What a forward pass needs to know, on the device.
+  struct Input {
+    Batch batch;
+    Tensor wanted_rows;    // [n_wanted] int32: the tokens behind which logits are asked for
+    std::int64_t longest;  // new tokens of the longest sequence
   };
 
   Gpt2() = default;
 
+  /// Logits after each of the last `count` tokens of every sequence, on the host.
   std::span<float> forward(std::span<const std::span<const int>> sequences, int count, KvCache* cache);
-  /// From tokens to logits, on the device alone. `longest` is the number of new tokens of the longest
-  /// sequence, `wanted_rows` the tokens behind which logits [n_wanted, vocab_size] are asked for.
-  void compute(const Batch& batch, std::int64_t longest, const Tensor& wanted_rows, KvCache* cache,
-               Tensor& logits);
+  /// Throws Error for what check_input refuses; the cache is only asked for the lengths of its rows.
+  Packed pack(std::span<const std::span<const int>> sequences, int count, const KvCache* cache) const;
+  void check_input(std::span<const int> tokens, int start, int count) const;
+  Input upload(const Packed& packed);
+  /// From tokens to logits, on the device alone, [n_wanted, vocab_size].
+  Tensor run(const Input& input, KvCache* cache);
+  /// The operations of which `run` consists.
+  void compute(const Input& input, KvCache* cache, Tensor& logits);
+  /// Valid until the next call.
+  std::span<float> to_host(const Tensor& logits);
+  static void check_finite(std::span<const float> logits);
   /// [rows, columns] in `memory`.
   Tensor matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype = DType::kFloat32) const;
-  /// The same for what nothing but a product reads, in the type that the product takes.
-  Tensor factor(Tensor& memory, std::int64_t rows, std::int64_t columns) const;
+  /// The same for the operand of a product, which nothing else reads: in the type that the product takes.
+  Tensor operand(Tensor& memory, std::int64_t rows, std::int64_t columns) const;
   void linear(const Tensor& x, const LayerNorm& norm, const Linear& layer, Epilogue epilogue,
               Tensor& out) const;
-  void check_input(std::span<const int> tokens, int start, int count) const;
-  static void check_finite(std::span<const float> logits);
   void show(std::string_view name, const Tensor& values) const;
 
   std::filesystem::path folder_;

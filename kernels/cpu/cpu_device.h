@@ -20,11 +20,11 @@ constexpr std::int64_t kPanel = 64;
 /// processor multiplies them as a pair (bfloat16_tile.h); `in` is filled up to an even number, with zeros.
 constexpr std::int64_t kPair = 2;
 
-/// Where column `out` of row `in` of a panel lies, counted from its first element, if so many rows lie
-/// together.
-template <std::int64_t kTogether>
+/// Where column `out` of row `in` of a panel lies, counted from its first element, if so many neighbouring
+/// rows are interleaved.
+template <std::int64_t kInterleaved>
 constexpr std::int64_t place_in_panel(std::int64_t in, std::int64_t out) {
-  return in / kTogether * kTogether * kPanel + out * kTogether + in % kTogether;
+  return in / kInterleaved * kInterleaved * kPanel + out * kInterleaved + in % kInterleaved;
 }
 
 /// The threads share the columns of a product in halves of a panel.
@@ -94,7 +94,7 @@ class CpuDevice final : public Device {
 
   /// norm(x) [rows, in] as products with that weight take it: rounded to bfloat16 if the weights are
   /// bfloat16. It lies in memory of the device, or is x itself where nothing is to be done.
-  Tensor as_factor(const Tensor& x, const LayerNorm& norm, const Weight& weight);
+  Tensor as_operand(const Tensor& x, const LayerNorm& norm, const Weight& weight);
 
   ThreadTeam team_;
   Tensor scratch_;

@@ -12,11 +12,11 @@ namespace staircase {
 namespace {
 
 /// out[i] = the token's feature i plus its position's.
-template <std::int64_t kTogether, typename W, typename Widen>
+template <std::int64_t kInterleaved, typename W, typename Widen>
 void embed(const W* panel, std::int64_t token, const float* position, std::int64_t width, const Widen& widen,
            float* out) {
   for (std::int64_t i = 0; i < width; ++i) {
-    out[i] = widen(panel[place_in_panel<kTogether>(i, token % kPanel)]) + position[i];
+    out[i] = widen(panel[place_in_panel<kInterleaved>(i, token % kPanel)]) + position[i];
   }
 }
 

@@ -159,12 +159,12 @@ HWY_EXPORT(round_to_bfloat16);
 HWY_EXPORT(linear_panels);
 HWY_EXPORT(query_key_value_panels);
 
-Tensor CpuDevice::as_factor(const Tensor& x, const LayerNorm& norm, const Weight& weight) {
+Tensor CpuDevice::as_operand(const Tensor& x, const LayerNorm& norm, const Weight& weight) {
   if (norm.weight.size() > 0) {
     grown(normed_, x.size());
     Tensor normed = normed_.reshaped(x.shape());
     layer_norm(x, norm, normed);
-    return as_factor(normed, {}, weight);
+    return as_operand(normed, {}, weight);
   }
   if (weight.packed.dtype() != DType::kBFloat16) return x;
   const bool in_16_bits = HWY_DYNAMIC_DISPATCH(multiplies_bfloat16)();
@@ -181,17 +181,17 @@ Tensor CpuDevice::as_factor(const Tensor& x, const LayerNorm& norm, const Weight
 
 void CpuDevice::linear(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Tensor& bias,
                        Epilogue epilogue, Tensor& out) {
-  const Tensor factor = as_factor(x, norm, weight);
+  const Tensor operand = as_operand(x, norm, weight);
   parallel_ranges(
       team_, divide_up(weight.out_features, kHalfPanel), [&](std::int64_t first, std::int64_t last) {
-        HWY_DYNAMIC_DISPATCH(linear_panels)(factor, weight, bias.data<float>(), epilogue, out, first, last);
+        HWY_DYNAMIC_DISPATCH(linear_panels)(operand, weight, bias.data<float>(), epilogue, out, first, last);
       });
 }
 
 void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const LayerNorm& norm,
                                 const Weight& weight, const Tensor& bias, Tensor& queries,
                                 KeysValues& keys_values) {
-  const Tensor factor = as_factor(x, norm, weight);
+  const Tensor operand = as_operand(x, norm, weight);
   const std::int64_t width = weight.out_features / 3;
   const std::int64_t n_head = keys_values.keys.dim(1), capacity = keys_values.keys.dim(2);
   const std::int64_t head_size = keys_values.keys.dim(3);
@@ -208,7 +208,7 @@ void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const Layer
   parallel_ranges(team_, divide_up(weight.out_features, kHalfPanel),
                   [&](std::int64_t first, std::int64_t last) {
                     HWY_DYNAMIC_DISPATCH(query_key_value_panels)
-                    (factor, weight, bias.data<float>(), places, keys_values, first, last);
+                    (operand, weight, bias.data<float>(), places, keys_values, first, last);
                   });
 }
 

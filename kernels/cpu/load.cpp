@@ -60,7 +60,7 @@ HWY_ATTR void to_float32(const HostArray& array, std::int64_t first, std::int64_
 /// Stores `count` columns of row k of a panel.
 template <typename W>
 HWY_ATTR void pack_row(const float* values, std::int64_t count, std::int64_t k, W* panel) {
-  if constexpr (kRowsTogether<W> == 1) {
+  if constexpr (kInterleavedRows<W> == 1) {
     narrow(values, count, panel + k * kPanel);
   } else {
     for (std::int64_t c = 0; c < count; ++c) {
@@ -135,8 +135,8 @@ Weight CpuDevice::load_weight(const HostArray& matrix, WeightOrder order, DType 
   weight.in_features = input_first ? matrix.rows : matrix.columns;
   weight.out_features = input_first ? matrix.columns : matrix.rows;
   const std::int64_t panels = divide_up(weight.out_features, kPanel),
-                     together = dtype == DType::kBFloat16 ? kPair : 1,
-                     depth = divide_up(weight.in_features, together) * together;
+                     interleaved = dtype == DType::kBFloat16 ? kPair : 1,
+                     depth = divide_up(weight.in_features, interleaved) * interleaved;
   weight.packed = allocate(dtype, {panels, depth, kPanel});
   parallel_ranges(team_, panels, [&](std::int64_t first, std::int64_t last) {
     HWY_DYNAMIC_DISPATCH(pack_weight)(matrix, order, weight, first, last);

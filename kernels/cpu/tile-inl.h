@@ -76,12 +76,13 @@ HWY_INLINE hn::Vec<Floats> load_wide(const Half* values) {
   return hn::PromoteTo(Floats(), hn::LoadU(hn::Rebind<Half, Floats>(), values));
 }
 
-/// So many rows of a panel of that type lie in each other, element by element (kPair in cpu_device.h).
+/// So many neighbouring rows of a panel of that type are interleaved, element by element (kPair in
+/// cpu_device.h).
 template <typename W>
-constexpr std::int64_t kRowsTogether =
+constexpr std::int64_t kInterleavedRows =
     std::is_same_v<W, hwy::bfloat16_t> || std::is_same_v<W, std::uint16_t> ? kPair : 1;
 
-/// Columns from `column` on of one of the rows that lie together, the first or the second.
+/// Columns from `column` on of one of the rows that are interleaved, the first or the second.
 template <typename W>
 HWY_INLINE hn::Vec<Floats> load_columns(const W* rows, std::int64_t column, std::int64_t /*row*/) {
   return load_wide(rows + column);
@@ -149,13 +150,13 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
   constexpr bool kLookAhead = sizeof(W) < sizeof(float) || kRows > 2;
   const std::int64_t ahead = kBytesAhead / kColumns * kPanel / std::int64_t{sizeof(W)};
   constexpr std::int64_t kElementsOfLine = kLineBytes / std::int64_t{sizeof(W)};
-  for (std::int64_t k = 0; k < depth; k += kRowsTogether<W>) {
+  for (std::int64_t k = 0; k < depth; k += kInterleavedRows<W>) {
     const W* const rows = w + k * kPanel;
 #pragma GCC unroll 4
-    for (std::int64_t i = 0; kLookAhead && i < kColumns * kRowsTogether<W>; i += kElementsOfLine)
+    for (std::int64_t i = 0; kLookAhead && i < kColumns * kInterleavedRows<W>; i += kElementsOfLine)
       hwy::Prefetch(rows + ahead + i);
 #pragma GCC unroll 2
-    for (std::int64_t row = 0; row < kRowsTogether<W>; ++row) {
+    for (std::int64_t row = 0; row < kInterleavedRows<W>; ++row) {
       hn::Vec<Floats> column[kVectors];
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) column[v] = load_columns(rows, v * kLanes, row);
@@ -210,10 +211,11 @@ HWY_INLINE const float* widen_panel(const Half* w, std::int64_t depth) {
     if (memory == nullptr) throw std::bad_alloc();
     size = depth * kPanel;
   }
-  constexpr std::int64_t kTogether = kRowsTogether<Half>;
+  constexpr std::int64_t kInterleaved = kInterleavedRows<Half>;
   for (std::int64_t k = 0; k < depth; ++k) {
     for (std::int64_t column = 0; column < kPanel; column += kLanes) {
-      const auto values = load_columns(w + k / kTogether * kTogether * kPanel, column, k % kTogether);
+      const auto values =
+          load_columns(w + k / kInterleaved * kInterleaved * kPanel, column, k % kInterleaved);
       hn::Store(values, Floats(), memory.get() + k * kPanel + column);
     }
   }
@@ -274,7 +276,7 @@ HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_st
           for (std::int64_t row = begin; row < end; row += shape.rows) {
             const int count = static_cast<int>(std::min<std::int64_t>(shape.rows, end - row));
             tile_of<X, T>(count, columns)(
-                x + row * x_stride + k, x_stride, panel + k * kPanel + column % kPanel * kRowsTogether<T>,
+                x + row * x_stride + k, x_stride, panel + k * kPanel + column % kPanel * kInterleavedRows<T>,
                 std::min(step, depth - k), result + (row - begin) * kPanel + (column - from));
           }
         }

@@ -26,6 +26,131 @@ struct Splits {
   unsigned* done;  ///< [n_tokens, n_head]: how many of the blocks are done; 0 between two kernels
 };
 
+/// The keys that a block looks at: of those that a token sees, one of gridDim.z equal parts.
+template <typename Stored>
+struct Share {
+  int token, head;
+  int split, splits;
+  const Stored* keys;  ///< of all positions of the row, [capacity, size]
+  const Stored* values;
+  int first, last;  ///< from `first` to one before `last`; none where last ≤ first
+};
+
+template <typename Stored>
+__device__ __forceinline__ Share<Stored> share_of_block(const Heads<Stored>& heads) {
+  const int token = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
+  const int split = static_cast<int>(blockIdx.z), splits = static_cast<int>(gridDim.z);
+  const int sequence = heads.sequences.of_token(token);
+  const int seen = heads.sequences.position(sequence, token) + 1, share = divide_up(seen, splits);
+  const int first = split * share;
+  const std::int64_t row = heads.key(sequence, head, 0);
+  return {token, head, split, splits, heads.keys + row, heads.values + row, first, min(seen, first + share)};
+}
+
+/// How the threads share the values of a chunk: neighbours take kVector columns each of one row, and the
+/// groups of such neighbours take turns with the rows.
+template <int kVector>
+struct ValueGroups {
+  int count;   ///< of whole groups; the threads behind them have no part
+  int own;     ///< the group of this thread
+  int column;  ///< the first one of this thread
+
+  __device__ explicit ValueGroups(int size) {
+    const int columns = size / kVector, thread = static_cast<int>(threadIdx.x);
+    count = kSplitThreads / columns;
+    own = thread / columns;
+    column = thread % columns * kVector;
+  }
+};
+
+/// The query of the block's token and head, times the scale: query [size] in shared memory.
+template <typename Stored>
+__device__ __forceinline__ void load_query(const Heads<Stored>& heads, const Share<Stored>& share,
+                                           float* query) {
+  for (int i = static_cast<int>(threadIdx.x); i < heads.size; i += kSplitThreads) {
+    query[i] = heads.queries[heads.query(share.token, share.head) + i] * heads.scale;
+  }
+}
+
+/// q · k for each of `count` keys, [count, size]: scores [kChunk].
+template <int kVector, typename Stored>
+__device__ __forceinline__ void multiply_keys(const float* query, const Stored* keys, int first, int count,
+                                              int size, float* scores) {
+  constexpr int kGroups = kSplitThreads / kKeyLanes;
+  const int thread = static_cast<int>(threadIdx.x);
+  for (int begin = 0; begin < count; begin += kKeysAtOnce * kGroups) {
+    const int own = begin + thread / kKeyLanes;  // and every kGroups-th behind it
+    const Stored* key[kKeysAtOnce];
+    // Behind the last key it is taken again: a branch would keep the loads from going out together.
+    for (int j = 0; j < kKeysAtOnce; ++j) {
+      key[j] = keys + static_cast<std::int64_t>(first + min(own + j * kGroups, count - 1)) * size;
+    }
+    float score[kKeysAtOnce] = {};
+    for (int i = thread % kKeyLanes * kVector; i < size; i += kKeyLanes * kVector) {
+      Vector<Stored, kVector> pieces[kKeysAtOnce];
+#pragma unroll
+      for (int j = 0; j < kKeysAtOnce; ++j) pieces[j] = load_vector<kVector>(key[j] + i);
+#pragma unroll
+      for (int j = 0; j < kKeysAtOnce; ++j) {
+#pragma unroll
+        for (int v = 0; v < kVector; ++v) score[j] += query[i + v] * widen(pieces[j].values[v]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kKeysAtOnce; ++j) {
+      const float sum = warp_sum<kKeyLanes>(score[j]);
+      if (thread % kKeyLanes == 0) scores[own + j * kGroups] = sum;
+    }
+  }
+}
+
+/// The scores of a chunk, of which `count` count, become weights. Returns what the sums so far shrink by.
+__device__ __forceinline__ float exponentials(float* scores, int count, OnlineSoftmax& softmax) {
+  const int thread = static_cast<int>(threadIdx.x);
+  const float score = thread < count ? scores[thread] : -INFINITY;
+  const float largest = fmaxf(softmax.largest, block_max<kSplitThreads>(score));
+  const float weight = expf(score - largest), shrink = expf(softmax.largest - largest);
+  softmax.largest = largest;
+  softmax.sum = softmax.sum * shrink + block_sum<kSplitThreads>(weight);
+  scores[thread] = weight;
+  return shrink;
+}
+
+/// result = result · shrink + the thread's columns of the values, [count, size], each times its weight.
+template <int kVector, typename Stored>
+__device__ __forceinline__ void add_values(const float* weights, const Stored* values, int first, int count,
+                                           int size, const ValueGroups<kVector>& groups, float shrink,
+                                           float (&result)[kVector]) {
+  for (int v = 0; v < kVector; ++v) result[v] *= shrink;
+  if (groups.own >= groups.count) return;
+#pragma unroll 4
+  for (int k = groups.own; k < count; k += groups.count) {
+    const Vector<Stored, kVector> value =
+        load_vector<kVector>(values + static_cast<std::int64_t>(first + k) * size + groups.column);
+#pragma unroll
+    for (int v = 0; v < kVector; ++v) result[v] += weights[k] * widen(value.values[v]);
+  }
+}
+
+/// What each group of threads has summed up goes to shared memory: group_sums [groups, size].
+template <int kVector>
+__device__ __forceinline__ void share_groups(const float (&result)[kVector],
+                                             const ValueGroups<kVector>& groups, int size,
+                                             float* group_sums) {
+  if (groups.own >= groups.count) return;
+  for (int v = 0; v < kVector; ++v) group_sums[groups.own * size + groups.column + v] = result[v];
+}
+
+/// put(i, feature i of the sums of all groups).
+template <typename Put>
+__device__ __forceinline__ void add_groups(const float* group_sums, int groups, int size, const Put& put) {
+  for (int i = static_cast<int>(threadIdx.x); i < size; i += kSplitThreads) {
+    float total = 0.0f;
+    for (int g = 0; g < groups; ++g) total += group_sums[g * size + i];
+    put(i, total);
+  }
+}
+
 /// True in the last of `count` blocks that come here, which then sees what all of them wrote (CUDA
 /// Programming Guide, section "Memory Fence Functions"). Every thread of the block must call it. `done`
 /// begins and ends with 0.
@@ -55,105 +180,44 @@ __device__ __forceinline__ void combine(const float* sums, const float2* states,
   }
 }
 
-/// Block (token, head, split): one of gridDim.z equal parts of the keys that the token sees. head size /
-/// kVector ≤ kSplitThreads.
+/// Block (token, head, split). head size / kVector ≤ kSplitThreads.
 template <int kVector, typename Stored>
 __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> heads, Splits parts) {
   take_turn();
-  const int token = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
-  const int split = static_cast<int>(blockIdx.z), splits = static_cast<int>(gridDim.z);
-  const int thread = static_cast<int>(threadIdx.x), size = heads.size;
-  const int sequence = heads.sequences.of_token(token);
-  const int length = heads.sequences.position(sequence, token) + 1, share = divide_up(length, splits);
-  const int first = split * share, last = min(length, first + share);
-  const Stored* const keys = heads.keys + heads.key(sequence, head, 0);
-  const Stored* const values = heads.values + heads.key(sequence, head, 0);
-
+  const int size = heads.size;
+  const Share<Stored> share = share_of_block(heads);
   float* const query = reinterpret_cast<float*>(dynamic_shared_memory);  // [size]
-  float* const scores = query + size;                                    // [kChunk]
+  float* const scores = query + size;                                    // [kChunk], then weights
   float* const group_sums = scores + kChunk;                             // [groups, size]
-  for (int i = thread; i < size; i += kSplitThreads) {
-    query[i] = heads.queries[heads.query(token, head) + i] * heads.scale;
-  }
+  load_query(heads, share, query);
 
-  // For the values, `columns` neighbouring threads share a row, and the groups of them share the keys.
-  const int columns = size / kVector, groups = kSplitThreads / columns;
-  const int column = thread % columns * kVector, group = thread / columns;
-  float largest = -INFINITY, sum = 0.0f;
+  const ValueGroups<kVector> groups(size);
+  OnlineSoftmax softmax;
   float result[kVector] = {};
-
-  for (int chunk = first; chunk < last; chunk += kChunk) {
-    const int count = min(kChunk, last - chunk);
+  for (int first = share.first; first < share.last; first += kChunk) {
+    const int count = min(kChunk, share.last - first);
     __syncthreads();  // the query is there, and nobody still reads the weights of the last chunk
-    constexpr int kGroups = kSplitThreads / kKeyLanes;
-    for (int begin = 0; begin < count; begin += kKeysAtOnce * kGroups) {
-      const int own = begin + thread / kKeyLanes;  // and every kGroups-th behind it
-      const Stored* key[kKeysAtOnce];
-      // Behind the last key it is taken again: a branch would keep the loads from going out together.
-      for (int j = 0; j < kKeysAtOnce; ++j) {
-        key[j] = keys + static_cast<std::int64_t>(chunk + min(own + j * kGroups, count - 1)) * size;
-      }
-      float score[kKeysAtOnce] = {};
-      for (int i = thread % kKeyLanes * kVector; i < size; i += kKeyLanes * kVector) {
-        Vector<Stored, kVector> pieces[kKeysAtOnce];
-#pragma unroll
-        for (int j = 0; j < kKeysAtOnce; ++j) pieces[j] = load_vector<kVector>(key[j] + i);
-#pragma unroll
-        for (int j = 0; j < kKeysAtOnce; ++j) {
-#pragma unroll
-          for (int v = 0; v < kVector; ++v) score[j] += query[i + v] * widen(pieces[j].values[v]);
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kKeysAtOnce; ++j) {
-        const float sum = warp_sum<kKeyLanes>(score[j]);
-        if (thread % kKeyLanes == 0) scores[own + j * kGroups] = sum;
-      }
-    }
+    multiply_keys<kVector>(query, share.keys, first, count, size, scores);
     __syncthreads();
-
-    const float score = thread < count ? scores[thread] : -INFINITY;
-    const float new_largest = fmaxf(largest, block_max<kSplitThreads>(score));
-    const float weight = expf(score - new_largest), shrink = expf(largest - new_largest);
-    largest = new_largest;
-    sum = sum * shrink + block_sum<kSplitThreads>(weight);
-    scores[thread] = weight;
+    const float shrink = exponentials(scores, count, softmax);
     __syncthreads();
-
-    for (int v = 0; v < kVector; ++v) result[v] *= shrink;
-    if (group < groups) {
-#pragma unroll 4
-      for (int k = group; k < count; k += groups) {
-        const Vector<Stored, kVector> value =
-            load_vector<kVector>(values + static_cast<std::int64_t>(chunk + k) * size + column);
-#pragma unroll
-        for (int v = 0; v < kVector; ++v) result[v] += scores[k] * widen(value.values[v]);
-      }
-    }
+    add_values(scores, share.values, first, count, size, groups, shrink, result);
   }
 
-  if (group < groups) {
-    for (int v = 0; v < kVector; ++v) group_sums[group * size + column + v] = result[v];
-  }
+  share_groups(result, groups, size, group_sums);
   __syncthreads();
-  const auto add_groups = [&](const auto& put) {
-    for (int i = thread; i < size; i += kSplitThreads) {
-      float total = 0.0f;
-      for (int g = 0; g < groups; ++g) total += group_sums[g * size + i];
-      put(i, total);
-    }
-  };
-  const auto store = [&](int i, float value) { heads.store(token, head, i, value); };
-  if (splits == 1) {
-    add_groups([&](int i, float total) { store(i, total / sum); });
+  const auto store = [&](int i, float value) { heads.store(share.token, share.head, i, value); };
+  if (share.splits == 1) {
+    add_groups(group_sums, groups.count, size, [&](int i, float total) { store(i, total / softmax.sum); });
     return;
   }
-  const std::int64_t row = static_cast<std::int64_t>(token) * heads.n_head + head;
-  float* const sums = parts.sums + row * splits * size;
-  float2* const states = parts.states + row * splits;
-  add_groups([&](int i, float total) { sums[split * size + i] = total; });
-  if (thread == 0) states[split] = make_float2(largest, sum);
-  if (is_last(gridDim.z, parts.done + row)) combine(sums, states, splits, size, store);
+  const std::int64_t row = static_cast<std::int64_t>(share.token) * heads.n_head + share.head;
+  float* const sums = parts.sums + row * share.splits * size;
+  float2* const states = parts.states + row * share.splits;
+  add_groups(group_sums, groups.count, size,
+             [&](int i, float total) { sums[share.split * size + i] = total; });
+  if (threadIdx.x == 0) states[share.split] = make_float2(softmax.largest, softmax.sum);
+  if (is_last(gridDim.z, parts.done + row)) combine(sums, states, share.splits, size, store);
 }
 
 }  // namespace staircase::cuda

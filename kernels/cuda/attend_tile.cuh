@@ -52,6 +52,138 @@ __device__ __forceinline__ float4 load4(const float* from) {
   return *reinterpret_cast<const float4*>(from);
 }
 
+/// The thread's place among those that share its queries, and the first of its queries in the tile.
+__device__ __forceinline__ int team_member() {
+  return static_cast<int>(threadIdx.x) % kTeam;
+}
+__device__ __forceinline__ int first_own_query() {
+  return static_cast<int>(threadIdx.x) / kTeam * kThreadQueries;
+}
+
+/// Piece p of a thread's columns begins here.
+__device__ __forceinline__ int first_column(int piece) {
+  return (piece * kTeam + team_member()) * 4;
+}
+
+/// The scores of a thread's queries and keys.
+using ThreadScores = float[kThreadQueries][kThreadKeys];
+
+/// scores += q · k, from queries [kTileQueries, stride] and keys [kTileKeys, stride] in shared memory.
+__device__ __forceinline__ void multiply_keys(const float* queries, const float* keys, int size,
+                                              ThreadScores& scores) {
+  const int stride = tile_stride(size);
+  for (int i = 0; i < size; i += 4) {
+    float4 query[kThreadQueries];
+#pragma unroll
+    for (int q = 0; q < kThreadQueries; ++q) query[q] = load4(queries + (first_own_query() + q) * stride + i);
+#pragma unroll
+    for (int k = 0; k < kThreadKeys; ++k) {
+      const float4 key = load4(keys + (team_member() + k * kTeam) * stride + i);
+#pragma unroll
+      for (int q = 0; q < kThreadQueries; ++q) scores[q][k] += dot(query[q], key);
+    }
+  }
+}
+
+/// A query sees no key behind its own position. `first_key` and `position` are those of the tile.
+__device__ __forceinline__ void hide_later_keys(int first_key, int position, ThreadScores& scores) {
+#pragma unroll
+  for (int q = 0; q < kThreadQueries; ++q) {
+#pragma unroll
+    for (int k = 0; k < kThreadKeys; ++k) {
+      if (first_key + team_member() + k * kTeam > position + first_own_query() + q) scores[q][k] = -INFINITY;
+    }
+  }
+}
+
+/// The scores become weights, in shared memory, [kTileQueries, kWeightStride]. The sums so far shrink by
+/// shrink[q].
+__device__ __forceinline__ void exponentials(const ThreadScores& scores,
+                                             OnlineSoftmax (&softmax)[kThreadQueries], float* weights,
+                                             float (&shrink)[kThreadQueries]) {
+#pragma unroll
+  for (int q = 0; q < kThreadQueries; ++q) {
+    float tile_largest = -INFINITY;
+#pragma unroll
+    for (int k = 0; k < kThreadKeys; ++k) tile_largest = fmaxf(tile_largest, scores[q][k]);
+    // Every query sees key 0, so from the first tile on this is a number.
+    const float largest = fmaxf(softmax[q].largest, warp_max<kTeam>(tile_largest));
+    shrink[q] = expf(softmax[q].largest - largest);
+    softmax[q].largest = largest;
+    softmax[q].sum *= shrink[q];
+#pragma unroll
+    for (int k = 0; k < kThreadKeys; ++k) {
+      const float weight = expf(scores[q][k] - largest);
+      softmax[q].sum += weight;
+      weights[(first_own_query() + q) * kWeightStride + team_member() + k * kTeam] = weight;
+    }
+  }
+}
+
+/// result[q] *= shrink[q].
+template <int kPieces>
+__device__ __forceinline__ void shrink_results(const float (&shrink)[kThreadQueries],
+                                               float4 (&result)[kThreadQueries][kPieces]) {
+#pragma unroll
+  for (int q = 0; q < kThreadQueries; ++q) {
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      float4& r = result[q][p];
+      r = make_float4(r.x * shrink[q], r.y * shrink[q], r.z * shrink[q], r.w * shrink[q]);
+    }
+  }
+}
+
+/// result[q] += the thread's columns of the values [kTileKeys, stride], each times the weight that q gives
+/// it.
+template <int kPieces>
+__device__ __forceinline__ void add_values(const float* weights, const float* values, int size,
+                                           float4 (&result)[kThreadQueries][kPieces]) {
+  const int stride = tile_stride(size);
+  for (int k = 0; k < kTileKeys; ++k) {
+    float weight[kThreadQueries];
+#pragma unroll
+    for (int q = 0; q < kThreadQueries; ++q) weight[q] = weights[(first_own_query() + q) * kWeightStride + k];
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      if (first_column(p) >= size) break;
+      const float4 value = load4(values + k * stride + first_column(p));
+#pragma unroll
+      for (int q = 0; q < kThreadQueries; ++q) {
+        float4& r = result[q][p];
+        r.x += weight[q] * value.x;
+        r.y += weight[q] * value.y;
+        r.z += weight[q] * value.z;
+        r.w += weight[q] * value.w;
+      }
+    }
+  }
+}
+
+/// Each result, divided by the sum of its weights, to memory.
+template <int kPieces, typename Stored>
+__device__ __forceinline__ void store_results(const Heads<Stored>& heads, const QueryTile& tile, int head,
+                                              const OnlineSoftmax (&softmax)[kThreadQueries],
+                                              const float4 (&result)[kThreadQueries][kPieces]) {
+#pragma unroll
+  for (int q = 0; q < kThreadQueries; ++q) {
+    const float inverse = 1.0f / warp_sum<kTeam>(softmax[q].sum);
+    const int row = first_own_query() + q;
+    if (row >= tile.count) continue;
+#pragma unroll
+    for (int p = 0; p < kPieces; ++p) {
+      const int column = first_column(p);
+      const float4 r = result[q][p];
+      const float values[] = {r.x, r.y, r.z, r.w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (column + i < heads.size)
+          heads.store(tile.first_token + row, head, column + i, values[i] * inverse);
+      }
+    }
+  }
+}
+
 /// Block (tile, head). kMaxHead ≥ head size, a multiple of 32.
 template <int kMaxHead, typename Stored>
 __global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads) {
@@ -67,17 +199,8 @@ __global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads)
   load_tile(heads.queries + heads.query(tile.first_token, head),
             static_cast<std::int64_t>(heads.n_head) * size, tile.count, size, heads.scale, queries);
 
-  constexpr int kPieces = kMaxHead / (4 * kTeam);
-  const int member = static_cast<int>(threadIdx.x) % kTeam;
-  const int first_row = static_cast<int>(threadIdx.x) / kTeam * kThreadQueries;
-  float largest[kThreadQueries], sum[kThreadQueries];
-  float4 result[kThreadQueries][kPieces];
-  for (int q = 0; q < kThreadQueries; ++q) {
-    largest[q] = -INFINITY;
-    sum[q] = 0.0f;
-    for (int p = 0; p < kPieces; ++p) result[q][p] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  }
-
+  OnlineSoftmax softmax[kThreadQueries];
+  float4 result[kThreadQueries][kMaxHead / (4 * kTeam)] = {};
   for (int first_key = 0; first_key < tile.seen(); first_key += kTileKeys) {
     const std::int64_t place = heads.key(tile.sequence, head, first_key);
     const int keys = min(kTileKeys, tile.seen() - first_key);
@@ -85,86 +208,19 @@ __global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads)
     load_tile(heads.keys + place, size, keys, size, 1.0f, tile_rows);
     __syncthreads();
 
-    float scores[kThreadQueries][kThreadKeys] = {};
-    for (int i = 0; i < size; i += 4) {
-      float4 query[kThreadQueries];
-#pragma unroll
-      for (int q = 0; q < kThreadQueries; ++q) query[q] = load4(queries + (first_row + q) * stride + i);
-#pragma unroll
-      for (int k = 0; k < kThreadKeys; ++k) {
-        const float4 key = load4(tile_rows + (member + k * kTeam) * stride + i);
-#pragma unroll
-        for (int q = 0; q < kThreadQueries; ++q) scores[q][k] += dot(query[q], key);
-      }
-    }
-
-#pragma unroll
-    for (int q = 0; q < kThreadQueries; ++q) {
-      const int own_position = tile.position + first_row + q;
-      float tile_largest = -INFINITY;
-#pragma unroll
-      for (int k = 0; k < kThreadKeys; ++k) {
-        if (first_key + member + k * kTeam > own_position) scores[q][k] = -INFINITY;
-        tile_largest = fmaxf(tile_largest, scores[q][k]);
-      }
-      // Every query sees key 0, so from the first tile on this is a number.
-      const float new_largest = fmaxf(largest[q], warp_max<kTeam>(tile_largest));
-      const float shrink = expf(largest[q] - new_largest);
-      largest[q] = new_largest;
-      sum[q] *= shrink;
-#pragma unroll
-      for (int p = 0; p < kPieces; ++p) {
-        float4& r = result[q][p];
-        r = make_float4(r.x * shrink, r.y * shrink, r.z * shrink, r.w * shrink);
-      }
-#pragma unroll
-      for (int k = 0; k < kThreadKeys; ++k) {
-        const float weight = expf(scores[q][k] - new_largest);
-        sum[q] += weight;
-        weights[(first_row + q) * kWeightStride + member + k * kTeam] = weight;
-      }
-    }
+    ThreadScores scores = {};
+    float shrink[kThreadQueries];
+    multiply_keys(queries, tile_rows, size, scores);
+    hide_later_keys(first_key, tile.position, scores);
+    exponentials(scores, softmax, weights, shrink);
+    shrink_results(shrink, result);
 
     __syncthreads();  // the weights are there, and nobody still reads the keys
     load_tile(heads.values + place, size, keys, size, 1.0f, tile_rows);
     __syncthreads();
-    for (int k = 0; k < kTileKeys; ++k) {
-      float weight[kThreadQueries];
-#pragma unroll
-      for (int q = 0; q < kThreadQueries; ++q) weight[q] = weights[(first_row + q) * kWeightStride + k];
-#pragma unroll
-      for (int p = 0; p < kPieces; ++p) {
-        const int column = (p * kTeam + member) * 4;
-        if (column >= size) break;
-        const float4 value = load4(tile_rows + k * stride + column);
-#pragma unroll
-        for (int q = 0; q < kThreadQueries; ++q) {
-          float4& r = result[q][p];
-          r.x += weight[q] * value.x;
-          r.y += weight[q] * value.y;
-          r.z += weight[q] * value.z;
-          r.w += weight[q] * value.w;
-        }
-      }
-    }
+    add_values(weights, tile_rows, size, result);
   }
-
-#pragma unroll
-  for (int q = 0; q < kThreadQueries; ++q) {
-    const float inverse = 1.0f / warp_sum<kTeam>(sum[q]);
-    if (first_row + q >= tile.count) continue;
-#pragma unroll
-    for (int p = 0; p < kPieces; ++p) {
-      const int column = (p * kTeam + member) * 4;
-      const float4 r = result[q][p];
-      const float values[] = {r.x, r.y, r.z, r.w};
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        if (column + i < size)
-          heads.store(tile.first_token + first_row + q, head, column + i, values[i] * inverse);
-      }
-    }
-  }
+  store_results(heads, tile, head, softmax, result);
 }
 
 }  // namespace staircase::cuda

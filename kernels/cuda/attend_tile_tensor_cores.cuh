@@ -4,7 +4,7 @@
 // memory.
 //
 // A warp keeps all that belongs to its queries in registers: the queries, the scores of a tile, which become
-// weights where they are, and the sums. The tensor cores take 16-bit factors, so queries and weights are
+// weights where they are, and the sums. The tensor cores take 16-bit operands, so queries and weights are
 // rounded to the type of the keys; scores, softmax and sums are in float32.
 #pragma once
 
@@ -28,150 +28,224 @@ constexpr std::size_t tensor_core_shared_bytes(int tile_keys, int head_size) {
   return sizeof(std::uint16_t) * static_cast<std::size_t>(2 * 2 * tile_keys * tensor_core_stride(head_size));
 }
 
+// A lane has two rows of its warp's 16 queries, 8 apart: half 0 and half 1. Of four neighbouring elements
+// that it holds of a product, the first two belong to half 0.
+
+/// Where a lane's elements stand in a piece of a matrix, as tensor_cores.cuh has it, and which row of which
+/// of four matrices it names to ldmatrix.
+struct LanePlace {
+  int group, pair, matrix, matrix_row;
+};
+
+__device__ __forceinline__ LanePlace lane_place() {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  return {lane / 4, lane % 4 * 2, lane / 8, lane % 8};
+}
+
+/// The first of the warp's queries in the tile, and the lane's two of them.
+__device__ __forceinline__ int first_query_of_warp() {
+  return static_cast<int>(threadIdx.x) / kWarp * 16;
+}
+__device__ __forceinline__ int query_of_lane(int half) {
+  return first_query_of_warp() + lane_place().group + 8 * half;
+}
+
+/// Keys and values in shared memory, two tiles of each, which take turns: [2, 2, kTileKeys, stride].
+template <int kTileKeys, typename Stored>
+struct KeyTiles {
+  Stored* memory;
+  int stride;
+
+  __device__ Stored* keys(int number) const { return memory + number % 2 * 2 * kTileKeys * stride; }
+  __device__ Stored* values(int number) const { return keys(number) + kTileKeys * stride; }
+};
+
+/// Begins to copy keys and values of that number to shared memory.
+template <int kTileKeys, typename Stored>
+__device__ __forceinline__ void begin_to_fetch(const Heads<Stored>& heads, const QueryTile& tile, int head,
+                                               int number, const KeyTiles<kTileKeys, Stored>& to) {
+  const int first_key = number * kTileKeys, count = min(kTileKeys, tile.seen() - first_key);
+  const std::int64_t place = heads.key(tile.sequence, head, first_key);
+  const int pieces = heads.size / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < kTileKeys * pieces; i += kTensorCoreThreads) {
+    const int row = i / pieces, feature = i % pieces * 8;
+    // Rows behind the last key repeat it: what lies there may be NaN, which no weight of 0 would hide.
+    const std::int64_t from = place + min(row, count - 1) * heads.size + feature;
+    cp_async_16(to.keys(number) + row * to.stride + feature, heads.keys + from);
+    cp_async_16(to.values(number) + row * to.stride + feature, heads.values + from);
+  }
+  cp_async_commit_group();
+}
+
+/// The warp's queries, in pieces of 16 features; what lies beyond becomes 0.
+template <int kPieces, typename Stored>
+__device__ __forceinline__ void load_queries(const Heads<Stored>& heads, const QueryTile& tile, int head,
+                                             unsigned (&queries)[kPieces][4]) {
+#pragma unroll
+  for (int f = 0; f < kPieces; ++f) {
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const int row = query_of_lane(part % 2), feature = f * 16 + part / 2 * 8 + lane_place().pair;
+      Vector<float, 2> both{};
+      if (row < tile.count && feature < heads.size) {
+        both = load_vector<2>(heads.queries + heads.query(tile.first_token + row, head) + feature);
+      }
+      queries[f][part] = pack<Stored>(both.values[0], both.values[1]);
+    }
+  }
+}
+
+/// scores += q · k for the warp's queries and all keys of a tile, in pieces of 8 keys.
+template <int kPieces, int kScores, typename Stored>
+__device__ __forceinline__ void multiply_keys(const unsigned (&queries)[kPieces][4], const Stored* keys,
+                                              int size, float (&scores)[kScores][4]) {
+  const int stride = tensor_core_stride(size);
+  const LanePlace lane = lane_place();
+#pragma unroll
+  for (int f = 0; f < kPieces; ++f) {
+    if (f * 16 >= size) break;
+#pragma unroll
+    for (int k = 0; k < kScores / 2; ++k) {
+      unsigned b[4];  // of 16 keys, the first 8 features and the others
+      ldmatrix_x4<false>(
+          b, keys + (k * 16 + lane.matrix / 2 * 8 + lane.matrix_row) * stride + f * 16 + lane.matrix % 2 * 8);
+      mma_m16n8k16<Stored>(scores[2 * k], queries[f], b[0], b[1]);
+      mma_m16n8k16<Stored>(scores[2 * k + 1], queries[f], b[2], b[3]);
+    }
+  }
+}
+
+/// A query sees no key behind its own position. `first_key` and `position` are those of the tile.
+template <int kScores>
+__device__ __forceinline__ void hide_later_keys(int first_key, int position, float (&scores)[kScores][4]) {
+  if (first_key + kScores * 8 - 1 <= position + first_query_of_warp()) return;  // all see all of them
+#pragma unroll
+  for (int k = 0; k < kScores; ++k) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int key = first_key + k * 8 + lane_place().pair + i % 2;
+      if (key > position + query_of_lane(i / 2)) scores[k][i] = -INFINITY;
+    }
+  }
+}
+
+/// The scores become weights where they are: powers of 2, so `scale` has a factor log2(e), and so have the
+/// largest scores. The sums so far shrink by shrink[half].
+template <int kScores>
+__device__ __forceinline__ void exponentials(float scale, float (&scores)[kScores][4],
+                                             OnlineSoftmax (&softmax)[2], float (&shrink)[2]) {
+  float tile_largest[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+  for (int k = 0; k < kScores; ++k) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) tile_largest[i / 2] = fmaxf(tile_largest[i / 2], scores[k][i]);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    // Every query sees key 0, so from the first tile on this is a number.
+    const float largest = fmaxf(softmax[half].largest, scale * warp_max<4>(tile_largest[half]));
+    shrink[half] = ex2_approx_ftz(softmax[half].largest - largest);
+    softmax[half].largest = largest;
+    softmax[half].sum *= shrink[half];
+  }
+#pragma unroll
+  for (int k = 0; k < kScores; ++k) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      scores[k][i] = ex2_approx_ftz(scale * scores[k][i] - softmax[i / 2].largest);
+      softmax[i / 2].sum += scores[k][i];
+    }
+  }
+}
+
+/// result *= shrink of the query that it belongs to.
+template <int kPieces>
+__device__ __forceinline__ void shrink_results(const float (&shrink)[2], float (&result)[kPieces][4]) {
+#pragma unroll
+  for (int f = 0; f < kPieces; ++f) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) result[f][i] *= shrink[i / 2];
+  }
+}
+
+/// result += the values of a tile, each times its weight, in pieces of 8 features.
+template <int kScores, int kPieces, typename Stored>
+__device__ __forceinline__ void add_values(const float (&weights)[kScores][4], const Stored* values, int size,
+                                           float (&result)[kPieces][4]) {
+  const int stride = tensor_core_stride(size);
+  const LanePlace lane = lane_place();
+#pragma unroll
+  for (int k = 0; k < kScores / 2; ++k) {
+    const auto& low = weights[2 * k];
+    const auto& high = weights[2 * k + 1];
+    const unsigned a[4] = {pack<Stored>(low[0], low[1]), pack<Stored>(low[2], low[3]),
+                           pack<Stored>(high[0], high[1]), pack<Stored>(high[2], high[3])};
+#pragma unroll
+    for (int f = 0; f < kPieces / 2; ++f) {
+      if (f * 16 >= size) break;
+      unsigned b[4];  // of 16 features, the first 8 keys and the others
+      ldmatrix_x4<true>(b, values + (k * 16 + lane.matrix % 2 * 8 + lane.matrix_row) * stride + f * 16 +
+                               lane.matrix / 2 * 8);
+      mma_m16n8k16<Stored>(result[2 * f], a, b[0], b[1]);
+      mma_m16n8k16<Stored>(result[2 * f + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+/// Each result, divided by the sum of its weights, to memory.
+template <int kPieces, typename Stored>
+__device__ __forceinline__ void store_results(const Heads<Stored>& heads, const QueryTile& tile, int head,
+                                              const OnlineSoftmax (&softmax)[2],
+                                              const float (&result)[kPieces][4]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float inverse = 1.0f / warp_sum<4>(softmax[half].sum);
+    const int row = query_of_lane(half);
+    if (row >= tile.count) continue;
+#pragma unroll
+    for (int f = 0; f < kPieces; ++f) {
+      if (f * 8 >= heads.size) break;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        heads.store(tile.first_token + row, head, f * 8 + lane_place().pair + i,
+                    result[f][half * 2 + i] * inverse);
+      }
+    }
+  }
+}
+
 /// Block (tile, head). The head size must be a multiple of 16, at most kMaxHead.
 template <int kMaxHead, int kTileKeys, typename Stored>
 __global__ __launch_bounds__(kTensorCoreThreads) void attend_tile_tensor_cores(Heads<Stored> heads) {
   take_turn();
   const QueryTile tile = query_tile(heads.sequences, kTensorCoreQueries);
   if (tile.count == 0) return;
-  const int head = static_cast<int>(blockIdx.y), size = heads.size, stride = tensor_core_stride(size);
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
-  // Where the lane's numbers stand in a piece of a matrix, as tensor_cores.cuh has it, and which row of which
-  // of four matrices it names to ldmatrix.
-  const int group = lane / 4, pair = lane % 4 * 2, matrix = lane / 8, matrix_row = lane % 8;
-  const int first_row = thread / kWarp * 16;
-  const auto row_of = [&](int half) { return first_row + group + 8 * half; };
+  const int head = static_cast<int>(blockIdx.y), size = heads.size;
+  const KeyTiles<kTileKeys, Stored> tiles{reinterpret_cast<Stored*>(dynamic_shared_memory),
+                                          tensor_core_stride(size)};
+  begin_to_fetch(heads, tile, head, 0, tiles);
+  unsigned queries[kMaxHead / 16][4];
+  load_queries(heads, tile, head, queries);
 
-  Stored* const tiles = reinterpret_cast<Stored*>(dynamic_shared_memory);  // [2, 2, kTileKeys, stride]
-  const auto keys_of = [&](int number) { return tiles + number % 2 * 2 * kTileKeys * stride; };
-  const auto values_of = [&](int number) { return keys_of(number) + kTileKeys * stride; };
-  const auto begin_to_fetch = [&](int number) {
-    const int first_key = number * kTileKeys, count = min(kTileKeys, tile.seen() - first_key);
-    const std::int64_t place = heads.key(tile.sequence, head, first_key);
-    const int pieces = size / 8;
-    for (int i = thread; i < kTileKeys * pieces; i += kTensorCoreThreads) {
-      const int row = i / pieces, feature = i % pieces * 8;
-      // Rows behind the last key repeat it: what lies there may be NaN, which no weight of 0 would hide.
-      const std::int64_t from = place + min(row, count - 1) * size + feature;
-      cp_async_16(keys_of(number) + row * stride + feature, heads.keys + from);
-      cp_async_16(values_of(number) + row * stride + feature, heads.values + from);
-    }
-    cp_async_commit_group();
-  };
-  begin_to_fetch(0);
-
-  unsigned query[kMaxHead / 16][4];
-#pragma unroll
-  for (int f = 0; f < kMaxHead / 16; ++f) {
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      const int row = row_of(part % 2), feature = f * 16 + part / 2 * 8 + pair;
-      Vector<float, 2> both{};
-      if (row < tile.count && feature < size) {
-        both = load_vector<2>(heads.queries + heads.query(tile.first_token + row, head) + feature);
-      }
-      query[f][part] = pack<Stored>(both.values[0], both.values[1]);
-    }
-  }
-
+  OnlineSoftmax softmax[2];
   float result[kMaxHead / 8][4] = {};
-  float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {};
   const float scale = heads.scale * 1.44269504f;  // log2(e): a GPU computes powers of 2
-
   for (int number = 0; number * kTileKeys < tile.seen(); ++number) {
     cp_async_wait_group<0>();
     __syncthreads();  // the tile is there for all, and nobody still reads the one before
-    if ((number + 1) * kTileKeys < tile.seen()) begin_to_fetch(number + 1);
-    const int first_key = number * kTileKeys, first_position = tile.position + first_row;
-    if (first_row >= tile.count || first_key > first_position + 15) continue;  // nothing to see for this warp
+    if ((number + 1) * kTileKeys < tile.seen()) begin_to_fetch(heads, tile, head, number + 1, tiles);
+    const int first_key = number * kTileKeys, first_query = first_query_of_warp();
+    const bool sees = first_query < tile.count && first_key <= tile.position + first_query + 15;
+    if (!sees) continue;  // none of the warp's queries does
 
-    float scores[kTileKeys / 8][4] = {};
-    const Stored* const keys = keys_of(number);
-#pragma unroll
-    for (int f = 0; f < kMaxHead / 16; ++f) {
-      if (f * 16 >= size) break;
-#pragma unroll
-      for (int k = 0; k < kTileKeys / 16; ++k) {
-        unsigned b[4];  // of 16 keys, the first 8 features and the others
-        ldmatrix_x4<false>(b,
-                           keys + (k * 16 + matrix / 2 * 8 + matrix_row) * stride + f * 16 + matrix % 2 * 8);
-        mma_m16n8k16<Stored>(scores[2 * k], query[f], b[0], b[1]);
-        mma_m16n8k16<Stored>(scores[2 * k + 1], query[f], b[2], b[3]);
-      }
-    }
-
-    if (first_key + kTileKeys - 1 > first_position) {  // some query does not see all of them
-#pragma unroll
-      for (int k = 0; k < kTileKeys / 8; ++k) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int key = first_key + k * 8 + pair + i % 2;
-          if (key > tile.position + row_of(i / 2)) scores[k][i] = -INFINITY;
-        }
-      }
-    }
-    float tile_largest[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-    for (int k = 0; k < kTileKeys / 8; ++k) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) tile_largest[i / 2] = fmaxf(tile_largest[i / 2], scores[k][i]);
-    }
-    float shrink[2];
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      // Every query sees key 0, so from the first tile on this is a number.
-      const float new_largest = fmaxf(largest[half], scale * warp_max<4>(tile_largest[half]));
-      shrink[half] = ex2_approx_ftz(largest[half] - new_largest);
-      largest[half] = new_largest;
-      sum[half] *= shrink[half];
-    }
-#pragma unroll
-    for (int k = 0; k < kTileKeys / 8; ++k) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        scores[k][i] = ex2_approx_ftz(scale * scores[k][i] - largest[i / 2]);
-        sum[i / 2] += scores[k][i];
-      }
-    }
-#pragma unroll
-    for (int f = 0; f < kMaxHead / 8; ++f) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) result[f][i] *= shrink[i / 2];
-    }
-
-    const Stored* const values = values_of(number);
-#pragma unroll
-    for (int k = 0; k < kTileKeys / 16; ++k) {
-      const auto& low = scores[2 * k];
-      const auto& high = scores[2 * k + 1];
-      const unsigned weights[4] = {pack<Stored>(low[0], low[1]), pack<Stored>(low[2], low[3]),
-                                   pack<Stored>(high[0], high[1]), pack<Stored>(high[2], high[3])};
-#pragma unroll
-      for (int f = 0; f < kMaxHead / 16; ++f) {
-        if (f * 16 >= size) break;
-        unsigned b[4];  // of 16 features, the first 8 keys and the others
-        ldmatrix_x4<true>(b,
-                          values + (k * 16 + matrix % 2 * 8 + matrix_row) * stride + f * 16 + matrix / 2 * 8);
-        mma_m16n8k16<Stored>(result[2 * f], weights, b[0], b[1]);
-        mma_m16n8k16<Stored>(result[2 * f + 1], weights, b[2], b[3]);
-      }
-    }
+    float scores[kTileKeys / 8][4] = {}, shrink[2];
+    multiply_keys(queries, tiles.keys(number), size, scores);
+    hide_later_keys(first_key, tile.position, scores);
+    exponentials(scale, scores, softmax, shrink);
+    shrink_results(shrink, result);
+    add_values(scores, tiles.values(number), size, result);
   }
-
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float inverse = 1.0f / warp_sum<4>(sum[half]);
-    if (row_of(half) >= tile.count) continue;
-#pragma unroll
-    for (int f = 0; f < kMaxHead / 8; ++f) {
-      if (f * 8 >= size) break;
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        heads.store(tile.first_token + row_of(half), head, f * 8 + pair + i,
-                    result[f][half * 2 + i] * inverse);
-      }
-    }
-  }
+  store_results(heads, tile, head, softmax, result);
 }
 
 }  // namespace staircase::cuda

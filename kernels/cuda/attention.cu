@@ -12,6 +12,9 @@
 //   attend_tile.cuh               many queries, in float32
 //   attend_tile_tensor_cores.cuh  many queries, keys and values in 16 bits: some ten times the arithmetic
 //   attend_split.cuh              a few queries: the keys are shared out among blocks
+//
+// Each is a list of phases, and those that kernels/cpu/attention.cpp has as well go by its names:
+// multiply_keys, exponentials, add_values.
 #include <algorithm>
 
 #include "kernels/cuda/attend_split.cuh"

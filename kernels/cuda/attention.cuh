@@ -28,6 +28,13 @@ struct Heads {
   }
 };
 
+/// The online softmax of one query (Milakov and Gimelshein 2018, section 3). A larger score than before makes
+/// all that was summed so far smaller: by exp(largest before - largest now).
+struct OnlineSoftmax {
+  float largest = -INFINITY;  ///< score so far
+  float sum = 0.0f;           ///< of the weights so far, each exp(score - largest)
+};
+
 /// Neighbouring queries of a sequence, for kernels whose blocks take several.
 struct QueryTile {
   int sequence;

@@ -18,7 +18,7 @@ __global__ __launch_bounds__(kConvertThreads) void convert(const From* from, std
 
 template <typename From, typename To>
 void launch_convert(const From* from, std::int64_t count, To* to, Stream stream) {
-  launch("numbers were converted", stream, blocks(divide_up<std::int64_t>(count, kConvertThreads)),
+  launch("elements were converted", stream, blocks(divide_up<std::int64_t>(count, kConvertThreads)),
          kConvertThreads, 0, convert<From, To>, from, count, to);
 }
 

@@ -35,7 +35,7 @@ class CudaDevice final : public Device {
 
   void run(const std::function<void()>& work) override;
 
-  DType factor_dtype(std::int64_t rows, DType weights) const override;
+  DType operand_dtype(std::int64_t rows, DType weights) const override;
   void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                  Tensor& out) override;
   void layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) override;
@@ -95,7 +95,7 @@ class CudaDevice final : public Device {
   void attend(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, Tensor& out);
 
   /// norm(x) [rows, in] in that type, in memory of the device; x itself where nothing is to be done.
-  Tensor as_factor(const Tensor& x, const LayerNorm& norm, DType dtype);
+  Tensor as_operand(const Tensor& x, const LayerNorm& norm, DType dtype);
 
   /// store(row, column, norm(x) W) for a few rows.
   template <typename Store>
@@ -114,7 +114,7 @@ class CudaDevice final : public Device {
   std::optional<cuda::CublasLt> cublas_;  // there from the constructor on
   Tensor scratch_;
   Tensor zeros_;
-  Tensor factor_;  // the rows that a product multiplies, normalized or in the type of the weights
+  Tensor operand_;  // the rows that a product multiplies, normalized or in the type of the weights
   bool running_ = false;
   std::optional<cuda::OperationList> list_;  // what the work asks for, while run() lists it
   std::map<cuda::OperationList, Recording> recordings_;

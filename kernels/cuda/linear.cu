@@ -211,21 +211,21 @@ void launch_finish(const float* products, std::int64_t rows, std::int64_t width,
 
 }  // namespace cuda
 
-DType CudaDevice::factor_dtype(std::int64_t rows, DType weights) const {
+DType CudaDevice::operand_dtype(std::int64_t rows, DType weights) const {
   return rows <= cuda::kFewRows ? DType::kFloat32 : weights;
 }
 
-Tensor CudaDevice::as_factor(const Tensor& x, const LayerNorm& norm, DType dtype) {
+Tensor CudaDevice::as_operand(const Tensor& x, const LayerNorm& norm, DType dtype) {
   const bool has_norm = norm.weight.size() > 0;
   if (!has_norm && dtype == x.dtype()) return x;
   const std::int64_t bytes = x.size() * static_cast<std::int64_t>(size_of(dtype));
-  float* const memory = grown(factor_, cuda::divide_up<std::int64_t>(bytes, sizeof(float)));
-  cuda::with_type(dtype, memory, [&](auto* factor) {
+  float* const memory = grown(operand_, cuda::divide_up<std::int64_t>(bytes, sizeof(float)));
+  cuda::with_type(dtype, memory, [&](auto* operand) {
     if (has_norm) {
-      cuda::launch_normalize(x, norm, factor, stream());
+      cuda::launch_normalize(x, norm, operand, stream());
     } else {
       cuda::with_type(x.dtype(), x.data<void>(),
-                      [&](const auto* rows) { cuda::launch_convert(rows, x.size(), factor, stream()); });
+                      [&](const auto* rows) { cuda::launch_convert(rows, x.size(), operand, stream()); });
     }
   });
   return Tensor(dtype, x.shape(), std::shared_ptr<void>(memory, [](void*) {}));  // the device owns it
@@ -236,7 +236,7 @@ void CudaDevice::few_rows(const Tensor& x, const LayerNorm& norm, const Weight& 
   if (norm.weight.size() > 0 && cuda::normalizes(x, weight)) {
     cuda::few_rows<true>(x, norm, weight, store, stream());
   } else {
-    cuda::few_rows<false>(as_factor(x, norm, DType::kFloat32), {}, weight, store, stream());
+    cuda::few_rows<false>(as_operand(x, norm, DType::kFloat32), {}, weight, store, stream());
   }
 }
 
@@ -250,15 +250,15 @@ void CudaDevice::linear(const Tensor& x, const LayerNorm& norm, const Weight& we
     few_rows(x, norm, weight, store);
     return;
   }
-  const Tensor factor = as_factor(x, norm, weight.packed.dtype());
+  const Tensor operand = as_operand(x, norm, weight.packed.dtype());
   const float keep = epilogue == Epilogue::kAdd ? 1.0f : 0.0f;
   // To cuBLAS a bias has the type of the result, and ours are float32.
   const bool in_place = out.dtype() == DType::kFloat32, has_gelu = epilogue == Epilogue::kGelu;
-  if (in_place && !has_gelu && cublas_->multiply(factor, weight, bias, keep, out.data<float>(), stream())) {
+  if (in_place && !has_gelu && cublas_->multiply(operand, weight, bias, keep, out.data<float>(), stream())) {
     return;
   }
   float* const products = in_place ? out.data<float>() : scratch(rows * width);
-  cublas_->multiply(factor, weight, {}, keep, products, stream());
+  cublas_->multiply(operand, weight, {}, keep, products, stream());
   if (epilogue == Epilogue::kAdd) store.epilogue = Epilogue::kStore;  // that much is done
   cuda::launch_finish(products, rows, width, store, stream());
 }
@@ -283,7 +283,7 @@ void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const Laye
     return;
   }
   float* const products = scratch(rows * 3 * width);
-  cublas_->multiply(as_factor(x, norm, weight.packed.dtype()), weight, {}, 0.0f, products, stream());
+  cublas_->multiply(as_operand(x, norm, weight.packed.dtype()), weight, {}, 0.0f, products, stream());
   cuda::launch_finish(products, rows, 3 * width, store, stream());
 }
 

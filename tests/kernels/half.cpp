@@ -86,7 +86,7 @@ TEST_CASE("a product with float16 weights is the product with the rounded weight
 
 // The products of bfloat16 numbers are exact in float32, so only the sums err: the tolerance of linear.cpp.
 // Rounding x or not makes a difference of some 0.002 sqrt(in), more than a thousand times as much.
-TEST_CASE("a product with bfloat16 weights is the product of both factors rounded, its sums in float32") {
+TEST_CASE("a product with bfloat16 weights is the product of both operands rounded, its sums in float32") {
   for (const auto& [in, out] : kMatrices) {
     const Values w = random_values(static_cast<std::size_t>(in * out), 1);
     for (const std::int64_t rows : {1, 2, 3, 4, 5, 6, 7, 23, 24, 40}) {

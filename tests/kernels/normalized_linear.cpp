@@ -48,7 +48,7 @@ void check_linear(const Inputs& inputs, DType dtype, Epilogue epilogue = Epilogu
   const auto want = inputs.product(dtype, epilogue);
   on_every_device([&](Device& device) {
     // The result as the product behind it takes it.
-    const DType stored = device.factor_dtype(static_cast<std::int64_t>(inputs.rows), dtype);
+    const DType stored = device.operand_dtype(static_cast<std::int64_t>(inputs.rows), dtype);
     for (const DType out_dtype : {DType::kFloat32, stored}) {
       Tensor result = result_tensor(device, shape_of(inputs.rows, inputs.out), out_dtype);
       const Tensor x = inputs.device_x(device);

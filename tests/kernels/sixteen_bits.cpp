@@ -3,7 +3,7 @@
 //
 // All arithmetic is in float32, so the tolerances are those of the float32 tests, with two exceptions.
 // A product of many rows, or with bfloat16, may round its x to the type of the weights as well (tensor cores
-// and the CPU's bfloat16 instruction take two factors of one type): each of K products of numbers below 1
+// and the CPU's bfloat16 instruction take two operands of one type): each of K products of numbers below 1
 // then errs by up to u, the rounding error of the type. The errors are independent and partly cancel: their
 // root mean square is below u/6, that of the sum below sqrt(K) · u/6, and u · sqrt(K) is six of it. And what
 // is stored in 16 bits is rounded once more.
@@ -67,7 +67,7 @@ void check_stored_product(std::size_t rows, std::size_t in, std::size_t out, Epi
                bias = random_values(out, 3), before = random_values(rows * out, 4);
   const auto want = naive::linear(x, rounded(w, dtype), bias, rows, in, out, epilogue, before);
   on_every_device([&](Device& device) {
-    const DType narrow = device.factor_dtype(1000, dtype);
+    const DType narrow = device.operand_dtype(1000, dtype);
     const Weight weight = upload_weight(device, w, in, out, dtype);
     const Tensor device_bias = upload(device, {static_cast<std::int64_t>(out)}, bias);
     for (const DType x_dtype : {DType::kFloat32, narrow}) {
@@ -107,10 +107,10 @@ TEST_CASE("a product takes and gives rows in 16 bits, of every odd shape and wit
 TEST_CASE("the type in which a product takes its rows is float32 or that of its weights") {
   on_every_device([](const Device& device) {
     for (const std::int64_t rows : {1, 8, 9, 1000}) {
-      CHECK(device.factor_dtype(rows, DType::kFloat32) == DType::kFloat32);
+      CHECK(device.operand_dtype(rows, DType::kFloat32) == DType::kFloat32);
       for (const DType dtype : kHalves) {
-        const DType factor = device.factor_dtype(rows, dtype);
-        CHECK((factor == DType::kFloat32 || factor == dtype));
+        const DType operand = device.operand_dtype(rows, dtype);
+        CHECK((operand == DType::kFloat32 || operand == dtype));
       }
     }
   });

@@ -38,7 +38,7 @@ def with_rounded_weights(round_inputs):
 
 def main():
     exact = load()
-    models = {"weights": with_rounded_weights(False), "factors": with_rounded_weights(True),
+    models = {"weights": with_rounded_weights(False), "operands": with_rounded_weights(True),
               "everything": load(torch.bfloat16)}
     cases = []
     for run in json.loads((HERE / "greedy.json").read_text())["cases"]:
