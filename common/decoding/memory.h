@@ -23,7 +23,7 @@ inline std::size_t weight_bytes(const Gpt2Config& config, DType dtype) {
 /// Bytes of the intermediate results on a CPU while `n_tokens` tokens go through the model: the residual
 /// stream, queries, keys, values and attended values, [n_tokens, n_embd] each, and the inside of the MLP,
 /// [n_tokens, n_inner]. The layers take turns in them. Of the last token there are three more rows, and the
-/// logits, [vocab_size].
+/// logits, [vocab_size]. Left out is what the numbers of the tokens take, four bytes each.
 inline std::size_t activation_bytes(const Gpt2Config& config, int n_tokens) {
   const std::size_t n = config.n_embd, tokens = n_tokens;
   return (tokens * (5 * n + config.n_inner) + 3 * n + config.vocab_size) * size_of(DType::kFloat32);

@@ -270,7 +270,7 @@ void Gpt2::check_finite(std::span<const float> logits) {
   // Counting has no branch, so the compiler takes several at a time.
   if (std::count_if(logits.begin(), logits.end(), finite) == std::ssize(logits)) return;
   throw Error(
-      "the model computed a logit of {}, which is no number to choose a token by: its weights are broken",
+      "the model computed a logit of {}, so no token can be chosen: its weights or its cache are broken",
       *std::find_if_not(logits.begin(), logits.end(), finite));
 }
 

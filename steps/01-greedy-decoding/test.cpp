@@ -10,8 +10,8 @@ TEST_CASE("greedy decoding chooses the tokens that Hugging Face's generate choos
   for (const auto& run : reference("greedy.json")["cases"]) {
     CAPTURE(run["name"]);
     const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
-    const GenerateOptions options{.max_new_tokens = static_cast<int>(want.size())};
-    const Generation generation = generate(tales(), prompt, options, [](const Token&) {});
+    const StoppingOptions stopping{.max_new_tokens = static_cast<int>(want.size())};
+    const Generation generation = generate(tales(), prompt, stopping, [](const Token&) {});
     CHECK(first_difference(behind(prompt.size(), generation.tokens), want, run["gaps"]) == -1);
   }
 }

@@ -9,8 +9,7 @@ TEST_CASE("a text ends where Hugging Face's generate ends it") {
   for (const auto& run : reference("greedy.json")["cases"]) {
     CAPTURE(run["name"]);
     const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
-    const GenerateOptions options{.max_new_tokens = 64};
-    const Generation generation = generate(tales(), prompt, options, [](const Token&) {});
+    const Generation generation = generate(tales(), prompt, {.max_new_tokens = 64}, [](const Token&) {});
     CHECK(first_difference(behind(prompt.size(), generation.tokens), want, run["gaps"]) == -1);
     CHECK(generation.finish_reason == (run["finish"] == "eos" ? FinishReason::kEos : FinishReason::kLength));
   }
@@ -44,4 +43,37 @@ TEST_CASE("--ignore-eos goes on behind the end of the text") {
 TEST_CASE("an end-of-text token in the prompt ends nothing") {
   const int eos = tales().config().eos_token_id;
   CHECK(generate(tales(), {eos}, {.max_new_tokens = 5}, [](const Token&) {}).tokens.size() == 6);
+}
+
+TEST_CASE("a text is finished by the end-of-text token, or by the last token that was asked for") {
+  const int eos = 7, other = 8;
+  const StoppingOptions stopping{.max_new_tokens = 3};
+  CHECK(finish_reason(eos, 1, eos, stopping) == FinishReason::kEos);
+  CHECK(finish_reason(other, 1, eos, stopping) == std::nullopt);
+  CHECK(finish_reason(other, 2, eos, stopping) == std::nullopt);
+  CHECK(finish_reason(other, 3, eos, stopping) == FinishReason::kLength);
+  CHECK(finish_reason(eos, 3, eos, stopping) == FinishReason::kEos);
+}
+
+TEST_CASE("with --ignore-eos the end-of-text token is a token like any other") {
+  const int eos = 7;
+  const StoppingOptions stopping{.max_new_tokens = 3, .ignore_eos = true};
+  CHECK(finish_reason(eos, 1, eos, stopping) == std::nullopt);
+  CHECK(finish_reason(eos, 3, eos, stopping) == FinishReason::kLength);
+}
+
+TEST_CASE("no new token leaves the prompt as it is, even one that ends in an end-of-text token") {
+  const std::vector<int> prompt{100, tales().config().eos_token_id};
+  const Generation generation = generate(tales(), prompt, {.max_new_tokens = 0}, [](const Token&) {});
+  CHECK(generation.tokens == prompt);
+  CHECK(generation.finish_reason == FinishReason::kLength);
+}
+
+TEST_CASE("a text may still fill the context but not outgrow it") {
+  const int context = tales().config().n_positions;
+  const std::vector<int> prompt(static_cast<std::size_t>(context - 1), 100);
+  const auto ignore = [](const Token&) {};
+  CHECK(std::ssize(generate(tales(), prompt, {.max_new_tokens = 1}, ignore).tokens) == context);
+  CHECK_THROWS_WITH_AS(generate(tales(), prompt, {.max_new_tokens = 2}, ignore),
+                       doctest::Contains("03-context-window"), UsageError);
 }

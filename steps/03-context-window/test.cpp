@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <random>
+
 #include "generate.h"
 #include "tests/step.h"
 
@@ -10,8 +12,8 @@ TEST_CASE("600 tokens slide through a context of 512 as Hugging Face's model doe
   const auto run = reference("sliding.json");
   const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
   REQUIRE(prompt.size() + want.size() > static_cast<std::size_t>(tales().config().n_positions));
-  const GenerateOptions options{.max_new_tokens = static_cast<int>(want.size()), .ignore_eos = true};
-  const Generation generation = generate(tales(), prompt, options, [](const Token&) {});
+  const StoppingOptions stopping{.max_new_tokens = static_cast<int>(want.size()), .ignore_eos = true};
+  const Generation generation = generate(tales(), prompt, stopping, [](const Token&) {});
   CHECK(first_difference(behind(prompt.size(), generation.tokens), want, run["gaps"]) == -1);
 }
 
@@ -25,6 +27,40 @@ TEST_CASE("the window begins to slide where Hugging Face's does") {
       generate(tales(), tokens, {.max_new_tokens = 8, .ignore_eos = true}, [](const Token&) {});
   CHECK(behind(tokens.size(), generation.tokens) ==
         std::vector(ids.begin() + before, ids.begin() + before + 8));
+}
+
+/// How many tokens went through the model in each of its passes.
+std::vector<std::size_t> passes(const std::vector<int>& prompt, int count) {
+  std::vector<std::size_t> counts;
+  tales().observe([&](std::string_view name, std::span<const float> values) {
+    if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
+  });
+  generate(tales(), prompt, {.max_new_tokens = count, .ignore_eos = true}, [](const Token&) {});
+  tales().observe(nullptr);
+  return counts;
+}
+
+TEST_CASE("the window grows until it is as large as the context, and then it stays so") {
+  const std::vector<int> prompt(static_cast<std::size_t>(tales().config().n_positions - 2), 100);
+  CHECK(passes(prompt, 5) == std::vector<std::size_t>{510, 511, 512, 512, 512});
+}
+
+TEST_CASE("the window is the last tokens of the text, and as many as the context holds") {
+  // Random tokens: where a text repeats itself a window of another size looks the same.
+  const auto context = static_cast<std::size_t>(tales().config().n_positions);
+  int different = 0;
+  for (unsigned seed = 1; seed <= 8; ++seed) {
+    std::mt19937 generator(seed);
+    std::vector<int> tokens(context + 3);
+    for (int& token : tokens) token = static_cast<int>(generator() % 4095);
+    const auto next_behind = [&](std::size_t count) {
+      return argmax(tales().next_logits(std::span(tokens).last(count)));
+    };
+    const int want = next_behind(context);
+    different += want != next_behind(context - 1);
+    CHECK(generate(tales(), tokens, {.max_new_tokens = 1}, [](const Token&) {}).tokens.back() == want);
+  }
+  CHECK(different > 0);  // else a window of one token less would pass
 }
 
 TEST_CASE("a prompt longer than the context counts as its last tokens") {

@@ -104,7 +104,7 @@ TEST_CASE("nonsense for a temperature crashes nothing") {
   process(logits, {.temperature = kNaN});
   CHECK(says(error_message([&] { likeliest(logits, 1); }), "no token can be chosen"));
   for (const float temperature : {-1.0f, -HUGE_VALF, HUGE_VALF, kNaN}) {
-    const GenerateOptions options{.max_new_tokens = 2, .sampling = {.temperature = temperature}};
+    const TextOptions options{.stopping = {.max_new_tokens = 2}, .sampling = {.temperature = temperature}};
     CHECK(generate(tales(), {100}, options, [](const Token&) {}).tokens.size() <= 3);
   }
 }
@@ -113,14 +113,16 @@ TEST_CASE("whatever the temperature, the text stays the greedy one") {
   for (const float temperature : {0.0f, 0.5f, 1.0f, 2.0f}) {
     CAPTURE(temperature);
     CHECK(difference_from_greedy([&](const std::vector<int>& prompt, int count) {
-            const GenerateOptions options{.max_new_tokens = count, .sampling = {.temperature = temperature}};
+            const TextOptions options{.stopping = {.max_new_tokens = count},
+                                      .sampling = {.temperature = temperature}};
             return behind(prompt.size(), generate(tales(), prompt, options, [](const Token&) {}).tokens);
           }) == "");
   }
 }
 
 TEST_CASE("--show-candidates reports the likeliest tokens with each new one") {
-  const GenerateOptions options{.max_new_tokens = 3, .sampling = {.temperature = 2.0f}, .show_candidates = 5};
+  const TextOptions options{.stopping = {.max_new_tokens = 3},
+                            .sampling = {.temperature = 2.0f, .show_candidates = 5}};
   std::vector<Token> reported;
   const std::vector<int> tokens =
       generate(tales(), {100}, options, [&](const Token& token) { reported.push_back(token); }).tokens;
@@ -138,6 +140,6 @@ TEST_CASE("--show-candidates reports the likeliest tokens with each new one") {
       CHECK(static_cast<double>(candidate.probability) == doctest::Approx(probabilities[candidate.token_id]));
     }
   }
-  generate(tales(), {100}, {.max_new_tokens = 1},
+  generate(tales(), {100}, {.stopping = {.max_new_tokens = 1}},
            [](const Token& token) { CHECK(token.candidates.empty()); });
 }

@@ -12,9 +12,9 @@ using namespace staircase;
 TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
   CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
           std::mt19937 generator(0);
-          return behind(
-              prompt.size(),
-              generate(tales(), prompt, {.max_new_tokens = count}, generator, [](const Token&) {}).tokens);
+          const TextOptions options{.stopping = {.max_new_tokens = count}};
+          return behind(prompt.size(),
+                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
         }) == "");
 }
 
@@ -133,8 +133,8 @@ TEST_CASE("without --do-sample no random number is used") {
 /// 24 drawn tokens.
 std::vector<int> drawn(unsigned seed, float temperature = 1.0f) {
   std::mt19937 generator(seed);
-  const GenerateOptions options{
-      .max_new_tokens = 24, .ignore_eos = true, .sampling = {.do_sample = true, .temperature = temperature}};
+  const TextOptions options{.stopping = {.max_new_tokens = 24, .ignore_eos = true},
+                            .sampling = {.do_sample = true, .temperature = temperature}};
   return generate(tales(), {100}, options, generator, [](const Token&) {}).tokens;
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("the same seed gives the same text, another seed another one") {
 
 TEST_CASE("a temperature of 0 draws the greedy text") {
   std::mt19937 generator(0);
-  const GenerateOptions options{.max_new_tokens = 24, .ignore_eos = true};
+  const TextOptions options{.stopping = {.max_new_tokens = 24, .ignore_eos = true}};
   const std::vector<int> greedy = generate(tales(), {100}, options, generator, [](const Token&) {}).tokens;
   CHECK(drawn(1, 0.0f) == greedy);
   CHECK(drawn(2, 0.0f) == greedy);

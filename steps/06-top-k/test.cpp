@@ -10,9 +10,9 @@ using namespace staircase;
 TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
   CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
           std::mt19937 generator(0);
-          return behind(
-              prompt.size(),
-              generate(tales(), prompt, {.max_new_tokens = count}, generator, [](const Token&) {}).tokens);
+          const TextOptions options{.stopping = {.max_new_tokens = count}};
+          return behind(prompt.size(),
+                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
         }) == "");
 }
 
@@ -56,7 +56,7 @@ TEST_CASE("k = 1 leaves the likeliest token, however the dice fall") {
   CHECK(kept(raw, 1) == std::vector{argmax(raw)});
   const auto text = [](const SamplingOptions& sampling) {
     std::mt19937 generator(3);
-    const GenerateOptions options{.max_new_tokens = 16, .sampling = sampling};
+    const TextOptions options{.stopping = {.max_new_tokens = 16}, .sampling = sampling};
     return generate(tales(), {100}, options, generator, [](const Token&) {}).tokens;
   };
   CHECK(text({.do_sample = true, .top_k = 1}) == text({}));

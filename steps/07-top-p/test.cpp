@@ -12,9 +12,9 @@ using namespace staircase;
 TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
   CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
           std::mt19937 generator(0);
-          return behind(
-              prompt.size(),
-              generate(tales(), prompt, {.max_new_tokens = count}, generator, [](const Token&) {}).tokens);
+          const TextOptions options{.stopping = {.max_new_tokens = count}};
+          return behind(prompt.size(),
+                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
         }) == "");
 }
 

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include <cmath>
+#include <array>
 
 #include "check.h"
 #include "tests/error_message.h"
@@ -12,9 +12,9 @@ using namespace staircase;
 TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
   CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
           std::mt19937 generator(0);
-          return behind(
-              prompt.size(),
-              generate(tales(), prompt, {.max_new_tokens = count}, generator, [](const Token&) {}).tokens);
+          const TextOptions options{.stopping = {.max_new_tokens = count}};
+          return behind(prompt.size(),
+                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
         }) == "");
 }
 
@@ -33,70 +33,90 @@ TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's proces
   CHECK(difference_from_processors({"temperature", "top_k", "top_p"}, 64, process_steps) == "");
 }
 
-struct Refusal {
-  GenerateOptions options;
-  std::string sentence;
-};
-
-const float kNaN = std::nanf("");
-
-TEST_CASE("an impossible value is refused with its option, the value and the range") {
-  const Refusal refusals[] = {
-      {{.max_new_tokens = 0}, "--max-new-tokens is 0, but it must be 1 or more"},
-      {{.max_new_tokens = -5}, "--max-new-tokens is -5, but it must be 1 or more"},
-      {{.sampling = {.do_sample = true}, .num_return_sequences = 0},
-       "--num-return-sequences is 0, but it must be 1 or more"},
-      {{.num_return_sequences = -1}, "--num-return-sequences is -1, but it must be 1 or more"},
-      {{.show_candidates = -1}, "--show-candidates is -1, but it must be 0 or more"},
-      {{.sampling = {.temperature = -0.5f}}, "--temperature is -0.5, but it must be a number of 0 or more"},
-      {{.sampling = {.temperature = HUGE_VALF}},
-       "--temperature is inf, but it must be a number of 0 or more"},
-      {{.sampling = {.temperature = kNaN}}, "--temperature is nan, but it must be a number of 0 or more"},
-      {{.sampling = {.top_k = 0}}, "--top-k is 0, but it must be 1 or more"},
-      {{.sampling = {.top_k = -3}}, "--top-k is -3, but it must be 1 or more"},
-      {{.sampling = {.top_p = 0.0f}}, "--top-p is 0, but it must be above 0 and at most 1"},
-      {{.sampling = {.top_p = -0.1f}}, "--top-p is -0.1, but it must be above 0 and at most 1"},
-      {{.sampling = {.top_p = 1.5f}}, "--top-p is 1.5, but it must be above 0 and at most 1"},
-      {{.sampling = {.top_p = kNaN}}, "--top-p is nan, but it must be above 0 and at most 1"},
-      {{.num_return_sequences = 2},
-       "--num-return-sequences 2 needs --do-sample: without it all of them would be the same"},
-  };
-  for (const Refusal& refusal : refusals) {
-    CHECK(error_message([&] { check(refusal.options); }) == refusal.sentence);
-    CHECK_THROWS_AS(check(refusal.options), UsageError);
-  }
-}
-
-TEST_CASE("the edges of each range are allowed") {
-  const auto accepts = [](const SamplingOptions& sampling) {
-    CHECK(error_message([&] { check({.max_new_tokens = 1, .sampling = sampling, .show_candidates = 1}); }) ==
-          "");
-  };
-  accepts({});
-  accepts({.temperature = 0.0f});
-  accepts({.temperature = 3e38f});
-  accepts({.top_k = 1});
-  accepts({.top_k = 2'147'483'647});
-  accepts({.top_p = 1e-30f});
-  accepts({.top_p = 1.0f});
-  CHECK(error_message([&] { check({.sampling = {.do_sample = true}, .num_return_sequences = 1000}); }) == "");
-}
-
-/// Runs the step's program where there is no model, so that only the check can come first.
+/// Runs the step's program where there is no model, so that only the checks can come first.
 ProgramRun run(const std::string& arguments) {
   return run_program(STAIRCASE_STEP_PROGRAM, "--model /nonexistent " + arguments);
 }
 
-TEST_CASE("everything is checked before any work is done") {
-  for (const std::string arguments :
-       {"--top-p 1.5", "--top-p 1.5 --do-sample --show-candidates 3", "--temperature 0 --top-p 1.5",
-        "--top-p 1.5 --num-return-sequences 2"}) {
-    const ProgramRun refused = run(arguments);
-    CHECK(refused.status == 2);
-    CHECK(refused.out == "");
-    CHECK(refused.err == "error: --top-p is 1.5, but it must be above 0 and at most 1\n");
+TEST_CASE("an impossible value is refused with its option, the value and the range, before any work") {
+  const std::string one = "1 or more", none = "0 or more", number = "a number of 0 or more",
+                    share = "above 0 and at most 1";
+  const std::vector<std::array<std::string, 3>> refusals{
+      {"--max-new-tokens", "-1", none},
+      {"--max-new-tokens", "-5", none},
+      {"--num-return-sequences", "0", one},
+      {"--num-return-sequences", "-1", one},
+      {"--show-candidates", "-1", none},
+      {"--temperature", "-0.5", number},
+      {"--temperature", "-1e-30", number},
+      {"--temperature", "inf", number},
+      {"--temperature", "-inf", number},
+      {"--temperature", "nan", number},
+      {"--top-k", "0", one},
+      {"--top-k", "-3", one},
+      {"--top-p", "0", share},
+      {"--top-p", "-0.1", share},
+      {"--top-p", "1.5", share},
+      {"--top-p", "inf", share},
+      {"--top-p", "nan", share},
+  };
+  for (const auto& [option, value, range] : refusals) {
+    for (const std::string others : {"", "--do-sample --json "}) {
+      const ProgramRun refused = run(others + option + "=" + value);
+      CHECK(refused.status == 2);
+      CHECK(refused.out == "");
+      CHECK(refused.err == fmt::format("error: {} is {}, but it must be {}\n", option, value, range));
+    }
   }
-  CHECK(run("--top-p 0.9 --do-sample").status == 1);
+}
+
+TEST_CASE("a seed is a whole number that is not negative") {
+  const ProgramRun refused = run("--seed=-1");
+  CHECK(refused.status == 2);
+  CHECK(refused.err.starts_with("error: --seed: -1 is not a whole number from 0 to 4294967295"));
+}
+
+TEST_CASE("several texts of one prompt need --do-sample") {
+  const std::string sentence =
+      "--num-return-sequences 2 needs --do-sample: without it all of them would be the same";
+  CHECK(error_message([] { check({}, {.num_return_sequences = 2}); }) == sentence);
+  CHECK_THROWS_AS(check({}, {.num_return_sequences = 2}), UsageError);
+  CHECK(error_message([] { check({}, {.num_return_sequences = 1}); }) == "");
+  CHECK(error_message([] { check({.sampling = {.do_sample = true}}, {.num_return_sequences = 2}); }) == "");
+  const ProgramRun refused = run("--num-return-sequences 2");
+  CHECK(refused.status == 2);
+  CHECK(refused.out == "");
+  CHECK(refused.err == "error: " + sentence + "\n");
+}
+
+TEST_CASE("the edges of each range are allowed") {
+  // Then the first thing that is wrong is the model.
+  for (const std::string arguments :
+       {"", "--max-new-tokens 0", "--max-new-tokens 2147483647", "--num-return-sequences 1",
+        "--do-sample --num-return-sequences 1000", "--seed 0", "--seed 4294967295", "--show-candidates 0",
+        "--show-candidates 1", "--temperature 0", "--temperature 1e-30", "--temperature 3e38", "--top-k 1",
+        "--top-k 2147483647", "--top-p 1e-30", "--top-p 0.9 --do-sample", "--top-p 1"}) {
+    CAPTURE(arguments);
+    const ProgramRun accepted = run(arguments);
+    CHECK(accepted.status == 1);
+    CHECK(accepted.err.find("must be") == std::string::npos);
+    CHECK(accepted.err.find("/nonexistent") != std::string::npos);
+  }
+}
+
+TEST_CASE("a range is checked before anything is said about options that go together") {
+  for (const std::string arguments : {"--temperature 0 --top-p 1.5", "--top-p 1.5 --num-return-sequences 2",
+                                      "--top-p 1.5 --do-sample --temperature 0"}) {
+    CHECK(run(arguments).err == "error: --top-p is 1.5, but it must be above 0 and at most 1\n");
+  }
+}
+
+TEST_CASE("--max-new-tokens 0 is a run without a text") {
+  const ProgramRun nothing = run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 0");
+  REQUIRE(nothing.status == 0);
+  const auto sequence = nlohmann::json::parse(nothing.out)["sequences"][0];
+  CHECK(sequence["token_ids"].empty());
+  CHECK(sequence["finish_reason"] == "length");
 }
 
 TEST_CASE("options that do nothing together are worth a warning, and the program goes on") {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <map>
 
-#include "check.h"
+#include "generate.h"
 #include "tests/error_message.h"
 #include "tests/processors.h"
 #include "tests/run_program.h"
@@ -13,9 +13,9 @@ using namespace staircase;
 TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
   CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
           std::mt19937 generator(0);
-          return behind(
-              prompt.size(),
-              generate(tales(), prompt, {.max_new_tokens = count}, generator, [](const Token&) {}).tokens);
+          const TextOptions options{.stopping = {.max_new_tokens = count}};
+          return behind(prompt.size(),
+                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
         }) == "");
 }
 
@@ -73,9 +73,8 @@ TEST_CASE("a penalty of 0 changes no bit") {
 TEST_CASE("prompt and output both count") {
   // What the candidates of each token were chosen from must be the logits with the penalty on all tokens
   // before it.
-  const SamplingOptions sampling{.presence_penalty = 1.5f};
-  const GenerateOptions options{
-      .max_new_tokens = 12, .ignore_eos = true, .sampling = sampling, .show_candidates = 5};
+  const SamplingOptions sampling{.presence_penalty = 1.5f, .show_candidates = 5};
+  const TextOptions options{.stopping = {.max_new_tokens = 12, .ignore_eos = true}, .sampling = sampling};
   const std::vector<int> prompt = tokens_before("model");
   std::mt19937 generator(0);
   std::vector<Token> reported;
@@ -99,7 +98,7 @@ TEST_CASE("a token that has left the window still counts") {
   std::vector<int> prompt(static_cast<std::size_t>(tales().config().n_positions), 100);
   std::mt19937 generator(0);
   const auto next = [&](const SamplingOptions& sampling) {
-    const GenerateOptions options{.max_new_tokens = 1, .sampling = sampling};
+    const TextOptions options{.stopping = {.max_new_tokens = 1}, .sampling = sampling};
     return generate(tales(), prompt, options, generator, [](const Token&) {}).tokens.back();
   };
   const int best = next({});
@@ -136,21 +135,18 @@ TEST_CASE("a huge penalty crashes nothing, and a sentence comes where no token i
       says(error_message([&] { choose(logits, {.do_sample = true}, generator); }), "no token can be chosen"));
 }
 
-TEST_CASE("--presence-penalty outside its range is refused") {
-  const std::pair<float, std::string> refusals[] = {
-      {2.5f, "--presence-penalty is 2.5, but it must be between -2 and 2"},
-      {-2.01f, "--presence-penalty is -2.01, but it must be between -2 and 2"},
-      {HUGE_VALF, "--presence-penalty is inf, but it must be between -2 and 2"},
-      {std::nanf(""), "--presence-penalty is nan, but it must be between -2 and 2"},
-  };
-  for (const auto& [value, sentence] : refusals) {
-    CHECK(error_message([&] { check({.sampling = {.presence_penalty = value}}); }) == sentence);
+TEST_CASE("--presence-penalty outside its range is refused before any work") {
+  const std::string option = "--model /nonexistent --presence-penalty=";
+  for (const std::string value : {"2.5", "-2.01", "inf", "nan"}) {
+    const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, option + value);
+    CHECK(refused.status == 2);
+    CHECK(refused.out == "");
+    CHECK(refused.err ==
+          fmt::format("error: --presence-penalty is {}, but it must be between -2 and 2\n", value));
   }
-  for (const float value : {-2.0f, 0.0f, 2.0f}) {
-    CHECK(error_message([&] { check({.sampling = {.presence_penalty = value}}); }) == "");
+  for (const std::string value : {"-2", "0", "2"}) {
+    const ProgramRun accepted = run_program(STAIRCASE_STEP_PROGRAM, option + value);
+    CHECK(accepted.status == 1);  // there is no such model
+    CHECK(accepted.err.find("/nonexistent") != std::string::npos);
   }
-  const ProgramRun refused =
-      run_program(STAIRCASE_STEP_PROGRAM, "--model /nonexistent --presence-penalty 2.5");
-  CHECK(refused.status == 2);
-  CHECK(refused.err == "error: " + refusals[0].second + "\n");
 }

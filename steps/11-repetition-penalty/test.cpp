@@ -3,7 +3,7 @@
 #include <cmath>
 #include <map>
 
-#include "check.h"
+#include "generate.h"
 #include "tests/error_message.h"
 #include "tests/processors.h"
 #include "tests/run_program.h"
@@ -13,9 +13,9 @@ using namespace staircase;
 TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
   CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
           std::mt19937 generator(0);
-          return behind(
-              prompt.size(),
-              generate(tales(), prompt, {.max_new_tokens = count}, generator, [](const Token&) {}).tokens);
+          const TextOptions options{.stopping = {.max_new_tokens = count}};
+          return behind(prompt.size(),
+                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
         }) == "");
 }
 
@@ -79,9 +79,8 @@ TEST_CASE("a penalty of 1 changes no bit") {
 TEST_CASE("prompt and output both count") {
   // What the candidates of each token were chosen from must be the logits with the penalty on all tokens
   // before it.
-  const SamplingOptions sampling{.repetition_penalty = 1.5f};
-  const GenerateOptions options{
-      .max_new_tokens = 12, .ignore_eos = true, .sampling = sampling, .show_candidates = 5};
+  const SamplingOptions sampling{.repetition_penalty = 1.5f, .show_candidates = 5};
+  const TextOptions options{.stopping = {.max_new_tokens = 12, .ignore_eos = true}, .sampling = sampling};
   const std::vector<int> prompt = tokens_before("model");
   std::mt19937 generator(0);
   std::vector<Token> reported;
@@ -105,7 +104,7 @@ TEST_CASE("a token that has left the window still counts") {
   std::vector<int> prompt(static_cast<std::size_t>(tales().config().n_positions), 100);
   std::mt19937 generator(0);
   const auto next = [&](const SamplingOptions& sampling) {
-    const GenerateOptions options{.max_new_tokens = 1, .sampling = sampling};
+    const TextOptions options{.stopping = {.max_new_tokens = 1}, .sampling = sampling};
     return generate(tales(), prompt, options, generator, [](const Token&) {}).tokens.back();
   };
   const int best = next({});
@@ -133,6 +132,13 @@ TEST_CASE("the repetition penalty comes after the other two") {
   CHECK(logits == std::vector{0.5f, 0.0f});
 }
 
+TEST_CASE("the repetition penalty comes before the temperature") {
+  // A low temperature shifts the logits below 0, where the penalty multiplies. The penalty gives 1 and -8.
+  std::vector<float> logits{2.0f, -4.0f};
+  process(logits, std::vector{0, 1}, {.repetition_penalty = 2.0f, .temperature = 0.0625f});
+  CHECK(logits == std::vector{0.0f, -144.0f});
+}
+
 TEST_CASE("a huge penalty crashes nothing, and a sentence comes where no token is left") {
   std::mt19937 generator(0);
   const SamplingOptions options{.do_sample = true, .repetition_penalty = 1e30f};
@@ -144,21 +150,18 @@ TEST_CASE("a huge penalty crashes nothing, and a sentence comes where no token i
   CHECK(says(error_message([&] { choose(logits, options, generator); }), "no token can be chosen"));
 }
 
-TEST_CASE("--repetition-penalty outside its range is refused") {
-  const std::pair<float, std::string> refusals[] = {
-      {-1.0f, "--repetition-penalty is -1, but it must be a number above 0"},
-      {0.0f, "--repetition-penalty is 0, but it must be a number above 0"},
-      {HUGE_VALF, "--repetition-penalty is inf, but it must be a number above 0"},
-      {std::nanf(""), "--repetition-penalty is nan, but it must be a number above 0"},
-  };
-  for (const auto& [value, sentence] : refusals) {
-    CHECK(error_message([&] { check({.sampling = {.repetition_penalty = value}}); }) == sentence);
+TEST_CASE("--repetition-penalty outside its range is refused before any work") {
+  const std::string option = "--model /nonexistent --repetition-penalty=";
+  for (const std::string value : {"-1", "0", "inf", "nan"}) {
+    const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, option + value);
+    CHECK(refused.status == 2);
+    CHECK(refused.out == "");
+    CHECK(refused.err ==
+          fmt::format("error: --repetition-penalty is {}, but it must be a number above 0\n", value));
   }
-  for (const float value : {0.5f, 1.0f, 1e30f}) {
-    CHECK(error_message([&] { check({.sampling = {.repetition_penalty = value}}); }) == "");
+  for (const std::string value : {"0.5", "1", "1e30"}) {
+    const ProgramRun accepted = run_program(STAIRCASE_STEP_PROGRAM, option + value);
+    CHECK(accepted.status == 1);  // there is no such model
+    CHECK(accepted.err.find("/nonexistent") != std::string::npos);
   }
-  const ProgramRun refused =
-      run_program(STAIRCASE_STEP_PROGRAM, "--model /nonexistent --repetition-penalty -1");
-  CHECK(refused.status == 2);
-  CHECK(refused.err == "error: " + refusals[0].second + "\n");
 }

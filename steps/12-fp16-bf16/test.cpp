@@ -3,8 +3,10 @@
 #include <cmath>
 
 #include "generate.h"
+#include "memory.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
+#include "tests/tiny_model.h"
 
 using namespace staircase;
 
@@ -17,7 +19,83 @@ float distance(std::span<const float> a, std::span<const float> b) {
   return largest;
 }
 
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
+
 }  // namespace
+
+TEST_CASE("the formula of the weights is what they take, in every type") {
+  for (const DType dtype : kDTypes) {
+    CHECK(weight_bytes(tales().config(), dtype) == tales_in(dtype).weight_bytes());
+  }
+  // Worked out by hand: 6 blocks of 4 · 256² + 2 · 256 · 1024 numbers and 4,096 · 256 of the embedding, then
+  // 6 · 2,304 biases, 13 · 512 of the norms and 512 · 256 positions.
+  CHECK(weight_bytes(tales().config(), DType::kFloat16) == 2 * 5'767'168 + 4 * 151'552);
+  CHECK(weight_bytes(tales().config(), DType::kFloat32) == 4 * 5'767'168 + 4 * 151'552);
+}
+
+TEST_CASE("weights of odd sizes take what the formula says, and the zeros that fill up their panels") {
+  const TinyModel tiny;
+  const TemporaryFolder folder;
+  tiny.write(folder.path());
+  for (const DType dtype : kDTypes) {
+    const Gpt2 model = Gpt2::load(folder.path(), make_test_device(1), dtype);
+    // On a CPU a matrix is stored as panels of 64 columns, the last one filled up. All inputs are even in
+    // number, as bfloat16 needs them.
+    std::size_t zeros = 0;
+    const auto fill_up = [&](int in, int out) {
+      zeros += static_cast<std::size_t>(in * ((64 - out % 64) % 64));
+    };
+    if (!tests_are_for_gpu()) {
+      fill_up(tiny.n_embd, tiny.vocab_size);
+      for (int l = 0; l < tiny.n_layer; ++l) {
+        fill_up(tiny.n_embd, 3 * tiny.n_embd);
+        fill_up(tiny.n_embd, tiny.n_embd);
+        fill_up(tiny.n_embd, tiny.n_inner);
+        fill_up(tiny.n_inner, tiny.n_embd);
+      }
+    }
+    CHECK(model.weight_bytes() == weight_bytes(model.config(), dtype) + zeros * size_of(dtype));
+  }
+}
+
+TEST_CASE("the formula of the activations is what they take" * doctest::skip(tests_are_for_gpu())) {
+  // The model also keeps an index of four bytes for each token, and four more for the sequence.
+  const auto measured = [](Gpt2 model, int n_tokens) {
+    model.next_logits(std::vector<int>(n_tokens, 1));
+    return model.activation_bytes() - 4 * static_cast<std::size_t>(n_tokens + 4);
+  };
+  for (const DType dtype : kDTypes) {
+    for (const int n_tokens : {2, 17, 512}) {
+      CHECK(measured(tales_in(dtype), n_tokens) == activation_bytes(tales().config(), n_tokens));
+    }
+  }
+  const TinyModel tiny;
+  const TemporaryFolder folder;
+  tiny.write(folder.path());
+  Gpt2 model = Gpt2::load(folder.path(), make_test_device(1));
+  const Gpt2Config config = model.config();
+  CHECK(measured(std::move(model), 37) == activation_bytes(config, 37));
+  // Worked out by hand: 512 tokens of 5 · 256 + 1,024 numbers, three rows of 256, and 4,096 logits.
+  CHECK(activation_bytes(tales().config(), 512) == 4 * 1'184'512);
+}
+
+TEST_CASE("the estimate is told before the model loads") {
+  CHECK(memory_estimate(tales().config(), DType::kFloat32) ==
+        "by formula: weights 22.6 MiB, activations up to 4.5 MiB");
+  CHECK(memory_estimate(tales().config(), DType::kFloat16) ==
+        "by formula: weights 11.6 MiB, activations up to 4.5 MiB");
+  const TinyModel tiny;
+  const TemporaryFolder folder;
+  tiny.write(folder.path());
+  std::filesystem::remove(folder.path() / "model.safetensors");
+  const ProgramRun run =
+      run_program(STAIRCASE_STEP_PROGRAM, "--dtype bfloat16 --model " + folder.path().string());
+  CHECK(run.status == 1);
+  CHECK(run.err.starts_with("by formula: weights 0.0 MiB, activations up to 0.0 MiB\nerror: "));
+  const ProgramRun whole = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --dtype bfloat16");
+  CHECK(whole.status == 0);
+  CHECK(whole.err.starts_with("by formula: weights 11.6 MiB, activations up to 4.5 MiB\n"));
+}
 
 TEST_CASE("16-bit weights take half the memory") {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
@@ -72,9 +150,9 @@ TEST_CASE("greedy decoding with bfloat16 agrees until the first token that is ne
     CAPTURE(run["name"]);
     const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
     std::mt19937 generator;
-    const Generation generation =
-        generate(brain, prompt, {.max_new_tokens = 64}, generator, [](const Token&) {});
-    const std::vector<int> got = behind(prompt.size(), generation.tokens);
+    const TextOptions options{.stopping = {.max_new_tokens = 64}};
+    const std::vector<int> got =
+        behind(prompt.size(), generate(brain, prompt, options, generator, [](const Token&) {}).tokens);
     const auto parting = std::mismatch(got.begin(), got.end(), want.begin(), want.end()).first - got.begin();
     // Each of two logits may move by 0.1, see the test above.
     if (parting < std::ssize(want)) CHECK(run["gaps"][static_cast<std::size_t>(parting)].get<double>() < 0.2);

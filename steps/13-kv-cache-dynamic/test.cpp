@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
+#include "dynamic_kv_cache.h"
 #include "generate.h"
+#include "memory.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -8,18 +10,33 @@ using namespace staircase;
 
 namespace {
 
-Generation continued(Gpt2& model, const std::vector<int>& prompt, const GenerateOptions& options) {
-  std::mt19937 generator(options.seed);
-  return generate(model, prompt, options, generator, [](const Token&) {});
+/// A text, and what its cache took.
+struct Continued {
+  std::vector<int> tokens;
+  CacheUse cache;
+};
+
+Continued continued(Gpt2& model, const std::vector<int>& prompt, const TextOptions& options,
+                    bool use_cache = true) {
+  DynamicKvCache cache(model);
+  std::mt19937 generator(options.sampling.seed);
+  const Generation text =
+      generate(model, prompt, options, use_cache ? &cache : nullptr, generator, [](const Token&) {});
+  return {text.tokens, cache.use()};
+}
+
+/// So many new tokens, whatever they are.
+TextOptions exactly(int count) {
+  return {.stopping = {.max_new_tokens = count, .ignore_eos = true}};
 }
 
 /// How many tokens went through the model in each of its passes.
-std::vector<std::size_t> passes(const std::vector<int>& prompt, const GenerateOptions& options) {
+std::vector<std::size_t> passes(const std::vector<int>& prompt, int count, bool use_cache) {
   std::vector<std::size_t> counts;
   tales().observe([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
-  continued(tales(), prompt, options);
+  continued(tales(), prompt, exactly(count), use_cache);
   tales().observe(nullptr);
   return counts;
 }
@@ -28,25 +45,24 @@ std::vector<std::size_t> passes(const std::vector<int>& prompt, const GenerateOp
 
 TEST_CASE("with a cache greedy decoding is Hugging Face's") {
   CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
-          return behind(prompt.size(), continued(tales(), prompt, {.max_new_tokens = count}).tokens);
+          return behind(prompt.size(),
+                        continued(tales(), prompt, {.stopping = {.max_new_tokens = count}}).tokens);
         }) == "");
 }
 
 TEST_CASE("the prompt goes through the model once, and then each token once") {
   const std::vector<int> prompt{321, 11, 5, 900, 17};
-  CHECK(passes(prompt, {.max_new_tokens = 4, .ignore_eos = true}) == std::vector<std::size_t>{5, 1, 1, 1});
-  CHECK(passes(prompt, {.max_new_tokens = 4, .ignore_eos = true, .use_cache = false}) ==
-        std::vector<std::size_t>{5, 6, 7, 8});
+  CHECK(passes(prompt, 4, true) == std::vector<std::size_t>{5, 1, 1, 1});
+  CHECK(passes(prompt, 4, false) == std::vector<std::size_t>{5, 6, 7, 8});
 }
 
 TEST_CASE("a sampled text is the same with and without the cache") {
   for (const unsigned seed : {1u, 2u, 3u}) {
-    GenerateOptions options{.max_new_tokens = 40, .ignore_eos = true};
-    options.sampling = {.do_sample = true, .presence_penalty = 0.5f, .temperature = 0.9f, .top_k = 50};
-    options.seed = seed;
+    TextOptions options = exactly(40);
+    options.sampling = {
+        .do_sample = true, .seed = seed, .presence_penalty = 0.5f, .temperature = 0.9f, .top_k = 50};
     const std::vector<int> with = continued(tales(), {321, 11}, options).tokens;
-    options.use_cache = false;
-    CHECK(with == continued(tales(), {321, 11}, options).tokens);
+    CHECK(with == continued(tales(), {321, 11}, options, false).tokens);
   }
 }
 
@@ -62,12 +78,60 @@ TEST_CASE("the cache takes what its formula says, and growing costs what concate
       allocated += length * position;
       if (length > prompt) copied += (length - 1) * position;
     }
-    const GenerateOptions options{.max_new_tokens = static_cast<int>(count), .ignore_eos = true};
-    const CacheUse use = continued(model, std::vector<int>(prompt, 321), options).cache;
+    const CacheUse use =
+        continued(model, std::vector<int>(prompt, 321), exactly(static_cast<int>(count))).cache;
     CHECK(use.bytes == (prompt + count - 1) * position);
     CHECK(use.allocated == allocated);
     CHECK(use.copied == copied);
   }
+}
+
+TEST_CASE("a cache that grows keeps every position as it was") {
+  DynamicKvCache cache(tales());
+  tales().next_logits(std::vector{321, 11, 5, 900, 17}, cache);
+  // What each head holds of the first five positions, in the keys and values of every layer.
+  const auto first_five = [&] {
+    const std::size_t size = tales().config().head_size();
+    std::vector<std::vector<float>> all;
+    for (int l = 0; l < tales().config().n_layer; ++l) {
+      for (const Tensor& tensor : {cache.layer(l).keys, cache.layer(l).values}) {
+        std::vector<float> entries(tensor.size());
+        tales().device().copy_to_host(tensor, entries);
+        const std::size_t head = tensor.dim(2) * size;
+        for (auto first = entries.begin(); first != entries.end(); first += head)
+          all.emplace_back(first, first + 5 * size);
+      }
+    }
+    return all;
+  };
+  const auto before = first_five();
+  for (const int more : {1, 3, 100}) {
+    cache.append(0, more);
+    CHECK(first_five() == before);
+  }
+  CHECK(cache.length(0) == 109);
+}
+
+TEST_CASE("the formula of the cache is what a cache of so many positions takes") {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    Gpt2 model = tales_in(dtype);
+    DynamicKvCache cache(model);
+    CHECK(cache.use().bytes == cache_bytes(model.config(), dtype, 0));
+    for (const int positions : {1, 2, 63, 64, 512}) {
+      cache.append(0, positions - cache.length(0));
+      CHECK(cache.use().bytes == cache_bytes(model.config(), dtype, positions));
+    }
+  }
+}
+
+TEST_CASE("the estimate names the weights, the activations and a cache for the whole context") {
+  const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--dtype float16 --max-new-tokens 1");
+  REQUIRE(run.status == 0);
+  const Gpt2Config& config = tales().config();
+  CHECK(run.err.starts_with(
+      fmt::format("by formula: weights {:.1f} MiB, activations up to {:.1f} MiB, cache up to 3.0 MiB\n",
+                  static_cast<double>(weight_bytes(config, DType::kFloat16)) / (1 << 20),
+                  static_cast<double>(activation_bytes(config, 512)) / (1 << 20))));
 }
 
 TEST_CASE("to go back and on again is as if it had never happened") {
@@ -88,14 +152,12 @@ TEST_CASE("to go back and on again is as if it had never happened") {
 TEST_CASE("at the end of the context the cache says so, and without it the window slides on") {
   const std::string context = std::to_string(tales().config().n_positions);
   const std::vector<int> prompt(tales().config().n_positions - 2, 321);
-  CHECK(continued(tales(), prompt, {.max_new_tokens = 3, .ignore_eos = true}).tokens.size() ==
-        prompt.size() + 3);
+  CHECK(continued(tales(), prompt, exactly(3)).tokens.size() == prompt.size() + 3);
   CHECK_THROWS_WITH(
-      continued(tales(), prompt, {.max_new_tokens = 4, .ignore_eos = true}),
-      ("the cache is full: " + context + " positions are all that the model has; step 15 goes on from there")
+      continued(tales(), prompt, exactly(4)),
+      ("the cache is full: the model has " + context + " positions; step 15-kv-cache-fix goes on from there")
           .c_str());
-  CHECK(continued(tales(), prompt, {.max_new_tokens = 4, .ignore_eos = true, .use_cache = false})
-            .tokens.size() == prompt.size() + 4);
+  CHECK(continued(tales(), prompt, exactly(4), false).tokens.size() == prompt.size() + 4);
 }
 
 TEST_CASE("the program tells the size of its cache, and --no-use-cache is without one") {

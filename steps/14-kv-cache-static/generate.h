@@ -31,7 +31,7 @@ inline Generation generate(Gpt2& model, std::vector<int> tokens, const TextOptio
   for (int count = 1; count <= options.stopping.max_new_tokens; ++count) {
     const std::span<const int> window = std::span(tokens).last(std::min(tokens.size(), context));
     if (cache != nullptr && tokens.size() > context) {
-      throw Error("the cache is full: {} positions are all that the model has; step 15 goes on from there",
+      throw Error("the cache is full: the model has {} positions; step 15-kv-cache-fix goes on from there",
                   context);
     }
     // With a cache only new tokens go through the model: the prompt, and then one token at a time.

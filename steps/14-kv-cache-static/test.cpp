@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
 #include "generate.h"
+#include "memory.h"
+#include "static_kv_cache.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -8,18 +10,33 @@ using namespace staircase;
 
 namespace {
 
-Generation continued(Gpt2& model, const std::vector<int>& prompt, const GenerateOptions& options) {
-  std::mt19937 generator(options.seed);
-  return generate(model, prompt, options, generator, [](const Token&) {});
+/// A text, and what its cache took.
+struct Continued {
+  std::vector<int> tokens;
+  CacheUse cache;
+};
+
+Continued continued(Gpt2& model, const std::vector<int>& prompt, const TextOptions& options,
+                    bool use_cache = true) {
+  StaticKvCache cache(model);
+  std::mt19937 generator(options.sampling.seed);
+  const Generation text =
+      generate(model, prompt, options, use_cache ? &cache : nullptr, generator, [](const Token&) {});
+  return {text.tokens, cache.use()};
+}
+
+/// So many new tokens, whatever they are.
+TextOptions exactly(int count) {
+  return {.stopping = {.max_new_tokens = count, .ignore_eos = true}};
 }
 
 /// How many tokens went through the model in each of its passes.
-std::vector<std::size_t> passes(const std::vector<int>& prompt, const GenerateOptions& options) {
+std::vector<std::size_t> passes(const std::vector<int>& prompt, int count, bool use_cache) {
   std::vector<std::size_t> counts;
   tales().observe([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
-  continued(tales(), prompt, options);
+  continued(tales(), prompt, exactly(count), use_cache);
   tales().observe(nullptr);
   return counts;
 }
@@ -28,25 +45,24 @@ std::vector<std::size_t> passes(const std::vector<int>& prompt, const GenerateOp
 
 TEST_CASE("with a cache greedy decoding is Hugging Face's") {
   CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
-          return behind(prompt.size(), continued(tales(), prompt, {.max_new_tokens = count}).tokens);
+          return behind(prompt.size(),
+                        continued(tales(), prompt, {.stopping = {.max_new_tokens = count}}).tokens);
         }) == "");
 }
 
 TEST_CASE("the prompt goes through the model once, and then each token once") {
   const std::vector<int> prompt{321, 11, 5, 900, 17};
-  CHECK(passes(prompt, {.max_new_tokens = 4, .ignore_eos = true}) == std::vector<std::size_t>{5, 1, 1, 1});
-  CHECK(passes(prompt, {.max_new_tokens = 4, .ignore_eos = true, .use_cache = false}) ==
-        std::vector<std::size_t>{5, 6, 7, 8});
+  CHECK(passes(prompt, 4, true) == std::vector<std::size_t>{5, 1, 1, 1});
+  CHECK(passes(prompt, 4, false) == std::vector<std::size_t>{5, 6, 7, 8});
 }
 
 TEST_CASE("a sampled text is the same with and without the cache") {
   for (const unsigned seed : {1u, 2u, 3u}) {
-    GenerateOptions options{.max_new_tokens = 40, .ignore_eos = true};
-    options.sampling = {.do_sample = true, .presence_penalty = 0.5f, .temperature = 0.9f, .top_k = 50};
-    options.seed = seed;
+    TextOptions options = exactly(40);
+    options.sampling = {
+        .do_sample = true, .seed = seed, .presence_penalty = 0.5f, .temperature = 0.9f, .top_k = 50};
     const std::vector<int> with = continued(tales(), {321, 11}, options).tokens;
-    options.use_cache = false;
-    CHECK(with == continued(tales(), {321, 11}, options).tokens);
+    CHECK(with == continued(tales(), {321, 11}, options, false).tokens);
   }
 }
 
@@ -55,8 +71,9 @@ TEST_CASE("the cache is allocated once, for the whole context, and nothing is co
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     Gpt2 model = tales_in(dtype);
     const std::size_t bytes = 2u * config.n_layer * config.n_positions * config.n_embd * size_of(dtype);
+    CHECK(bytes == cache_bytes(config, dtype, config.n_positions));  // the estimate of the step before
     for (const int count : {1, 30}) {
-      const CacheUse use = continued(model, {321, 11}, {.max_new_tokens = count, .ignore_eos = true}).cache;
+      const CacheUse use = continued(model, {321, 11}, exactly(count)).cache;
       CHECK(use.bytes == bytes);
       CHECK(use.allocated == bytes);
       CHECK(use.copied == 0);
@@ -82,14 +99,12 @@ TEST_CASE("to go back and on again is as if it had never happened") {
 TEST_CASE("at the end of the context the cache says so, and without it the window slides on") {
   const std::string context = std::to_string(tales().config().n_positions);
   const std::vector<int> prompt(tales().config().n_positions - 2, 321);
-  CHECK(continued(tales(), prompt, {.max_new_tokens = 3, .ignore_eos = true}).tokens.size() ==
-        prompt.size() + 3);
+  CHECK(continued(tales(), prompt, exactly(3)).tokens.size() == prompt.size() + 3);
   CHECK_THROWS_WITH(
-      continued(tales(), prompt, {.max_new_tokens = 4, .ignore_eos = true}),
-      ("the cache is full: " + context + " positions are all that the model has; step 15 goes on from there")
+      continued(tales(), prompt, exactly(4)),
+      ("the cache is full: the model has " + context + " positions; step 15-kv-cache-fix goes on from there")
           .c_str());
-  CHECK(continued(tales(), prompt, {.max_new_tokens = 4, .ignore_eos = true, .use_cache = false})
-            .tokens.size() == prompt.size() + 4);
+  CHECK(continued(tales(), prompt, exactly(4), false).tokens.size() == prompt.size() + 4);
 }
 
 TEST_CASE("the program tells the size of its cache, whatever it holds, and --no-use-cache is without one") {

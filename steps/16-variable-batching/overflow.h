@@ -43,14 +43,15 @@ inline std::span<const int> make_room(std::span<const int> fresh, std::span<cons
 }
 
 /// The tokens of a text that go through the model next: without a cache (nullptr) all that the context holds,
-/// and else those that are not in its row of the cache. When the text has outgrown the context that is the
-/// newest one.
+/// and else those that its row of the cache lacks, the newest in any case; of a longer text only the newest.
 inline std::span<const int> tokens_to_feed(std::span<const int> text, int context, StaticKvCache* cache,
                                            int row, const OverflowOptions& options) {
   const std::span<const int> window = text.last(std::min<std::size_t>(text.size(), context));
   if (cache == nullptr) return window;
-  if (std::ssize(text) <= context) return text.subspan(cache->length(row));
-  return make_room(cache->length(row) == 0 ? window : window.last(1), window, *cache, row, options);
+  if (std::ssize(text) > context)
+    return make_room(cache->length(row) == 0 ? window : window.last(1), window, *cache, row, options);
+  cache->truncate(row, std::min(cache->length(row), static_cast<int>(text.size()) - 1));
+  return text.subspan(cache->length(row));
 }
 
 }  // namespace staircase

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "generate.h"
+#include "memory.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -10,30 +11,33 @@ using namespace staircase;
 
 namespace {
 
-using Texts = std::vector<std::vector<int>>;
+/// So many new tokens, whatever they are.
+TextOptions exactly(int count, const OverflowOptions& overflow = {}) {
+  return {.stopping = {.max_new_tokens = count, .ignore_eos = true}, .overflow = overflow};
+}
 
 /// The new tokens of each text.
-Texts continued(const Texts& prompts, const GenerateOptions& options, bool use_cache = true) {
-  const int copies = options.num_return_sequences;
-  std::optional<StaticKvCache> cache;
-  if (use_cache) cache.emplace(tales(), static_cast<int>(prompts.size()) * copies);
-  const auto texts = generate(tales(), prompts, options, cache ? &*cache : nullptr, [](int, const Token&) {});
-  Texts result;
-  for (std::size_t i = 0; i < texts.size(); ++i) {
-    result.push_back(behind(prompts[i / copies].size(), texts[i].tokens));
-  }
+Prompts continued(const Prompts& prompts, const TextOptions& options, StaticKvCache* cache) {
+  const auto texts = generate(tales(), prompts, options, cache, [](int, const Token&) {});
+  Prompts result;
+  for (std::size_t i = 0; i < texts.size(); ++i) result.push_back(behind(prompts[i].size(), texts[i].tokens));
   return result;
 }
 
+Prompts continued(const Prompts& prompts, const TextOptions& options) {
+  StaticKvCache cache(tales(), static_cast<int>(prompts.size()));
+  return continued(prompts, options, &cache);
+}
+
 /// The prompts of the reference, of many lengths.
-Texts reference_prompts() {
-  Texts prompts;
+Prompts reference_prompts() {
+  Prompts prompts;
   for (const auto& run : reference("batch.json")["cases"]) prompts.push_back(run["prompt_ids"]);
   return prompts;
 }
 
 /// What goes through the model in each pass, in tokens.
-std::vector<std::size_t> passes(const Texts& prompts, const GenerateOptions& options) {
+std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& options) {
   std::vector<std::size_t> counts;
   tales().observe([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
@@ -50,10 +54,12 @@ TEST_CASE("the rows of a batch are what Hugging Face's model makes of each promp
   std::vector<std::size_t> order(cases.size());
   for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
   for (int round = 0; round < 3; ++round) {
-    Texts prompts;
+    Prompts prompts;
     for (const std::size_t i : order) prompts.push_back(cases[i]["prompt_ids"]);
     for (const bool use_cache : {true, false}) {
-      const Texts got = continued(prompts, {.max_new_tokens = 40}, use_cache);
+      StaticKvCache cache(tales(), static_cast<int>(prompts.size()));
+      const TextOptions options{.stopping = {.max_new_tokens = 40}};
+      const Prompts got = continued(prompts, options, use_cache ? &cache : nullptr);
       for (std::size_t row = 0; row < order.size(); ++row) {
         const auto& want = cases[order[row]];
         CAPTURE(want["name"]);
@@ -66,51 +72,77 @@ TEST_CASE("the rows of a batch are what Hugging Face's model makes of each promp
 }
 
 TEST_CASE("a sampled text does not depend on its neighbours") {
-  GenerateOptions options{.max_new_tokens = 25};
-  options.sampling = {.do_sample = true, .frequency_penalty = 0.3f, .top_k = 40};
-  const Texts prompts = reference_prompts();
-  const Texts together = continued(prompts, options);
+  const TextOptions options{.stopping = {.max_new_tokens = 25},
+                            .sampling = {.do_sample = true, .frequency_penalty = 0.3f, .top_k = 40}};
+  const Prompts prompts = reference_prompts();
+  const Prompts together = continued(prompts, options);
   for (std::size_t row = 0; row < prompts.size(); ++row) {
-    GenerateOptions alone = options;
-    alone.seed += static_cast<unsigned>(row);
+    TextOptions alone = options;
+    alone.sampling.seed += static_cast<unsigned>(row);
     CHECK(continued({prompts[row]}, alone)[0] == together[row]);
   }
 }
 
-TEST_CASE("rows that have ended leave the batch, and the others pay no longer for them") {
-  // "ending" stops before the others.
-  Texts prompts;
-  std::size_t longest = 0, tokens = 0;
-  for (const auto& run : reference("batch.json")["cases"]) {
-    prompts.push_back(run["prompt_ids"]);
-    longest = std::max(longest, run["ids"].size());
-    tokens += run["ids"].size() + prompts.back().size() - 1;  // the last token is never fed
-  }
-  const auto counts = passes(prompts, {.max_new_tokens = 40});
-  CHECK(counts.size() == longest);
-  std::size_t fed = 0;
-  for (const std::size_t count : counts) fed += count;
-  CHECK(fed == tokens);
-  CHECK(counts.back() < prompts.size());
+TEST_CASE("all rows go through the model together, each pass with what is new to each of them") {
+  const Prompts prompts{{321, 1682, 11, 5}, {1294}, {7, 8}};
+  CHECK(passes(prompts, exactly(4)) == std::vector<std::size_t>{7, 3, 3, 3});
 }
 
-TEST_CASE("all texts of a prompt share its prefill, and are those that it begins alone") {
-  GenerateOptions options{.max_new_tokens = 12, .ignore_eos = true};
-  options.sampling.do_sample = true;
-  options.num_return_sequences = 3;
-  const Texts prompts{{321, 1682, 11}, {1294, 259}};
-  const Texts together = continued(prompts, options);
+TEST_CASE("a text ends where it would end alone, while the others go on") {
+  const auto& cases = reference("batch.json")["cases"];
+  for (const bool use_cache : {true, false}) {
+    Prompts reported(cases.size());
+    StaticKvCache cache(tales(), static_cast<int>(cases.size()));
+    const auto texts = generate(tales(), reference_prompts(), {.stopping = {.max_new_tokens = 40}},
+                                use_cache ? &cache : nullptr,
+                                [&](int row, const Token& token) { reported[row].push_back(token.id); });
+    REQUIRE(texts.size() == cases.size());
+    for (std::size_t row = 0; row < cases.size(); ++row) {
+      CAPTURE(cases[row]["name"]);
+      const bool by_eos = cases[row]["finish"] == "eos";
+      CHECK(texts[row].finish_reason == (by_eos ? FinishReason::kEos : FinishReason::kLength));
+      CHECK(reported[row] == behind(cases[row]["prompt_ids"].size(), texts[row].tokens));
+      CHECK(reported[row].size() == cases[row]["ids"].size());
+    }
+  }
+}
+
+TEST_CASE("a run is over when its last text is, and without a new token before it begins") {
+  for (const auto& run : reference("batch.json")["cases"]) {
+    if (run["finish"] != "eos") continue;
+    const TextOptions options{.stopping = {.max_new_tokens = 1000}};
+    CHECK(passes({run["prompt_ids"], run["prompt_ids"]}, options).size() == run["ids"].size());
+  }
+  CHECK(passes({{321}, {7, 8}}, exactly(0)).empty());
+  CHECK(continued({{321}, {7, 8}}, exactly(0)) == Prompts{{}, {}});
+}
+
+TEST_CASE("a text that has ended feeds its newest token again, and the others what is new to them") {
+  const std::vector<int> text{321, 1682, 11, 5};
+  StaticKvCache cache(tales(), 2);
+  cache.append(1, 4);  // all of it
+  CHECK(tokens_to_feed(text, 512, &cache, 0, {}).size() == 4);
+  const std::span<const int> fed = tokens_to_feed(text, 512, &cache, 1, {});
+  CHECK(fed.size() == 1);
+  CHECK(&fed.back() == &text.back());
+  CHECK(cache.length(1) == 3);
+}
+
+TEST_CASE("all texts of a prompt are those that it begins alone with a seed of its own") {
+  const auto sequences = [](const std::string& arguments) {
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM,
+                                       "--json --ignore-eos --max-new-tokens 12 --do-sample " + arguments);
+    REQUIRE(run.status == 0);
+    return nlohmann::json::parse(run.out)["sequences"];
+  };
+  const std::string wolf = "--prompt 'The wolf' ", once = "--prompt 'Once upon a time there was' ";
+  const auto together = sequences(wolf + once + "--seed 5 --num-return-sequences 3");
   REQUIRE(together.size() == 6);
-  for (unsigned text = 0; text < 6; ++text) {
-    GenerateOptions alone = options;
-    alone.num_return_sequences = 1;
-    alone.seed += text;
-    CHECK(continued({prompts[text / 3]}, alone)[0] == together[text]);
+  for (int text = 0; text < 6; ++text) {
+    const std::string& prompt = text < 3 ? wolf : once;
+    CHECK(sequences(prompt + fmt::format("--seed {}", 5 + text))[0] == together[text]);
   }
   CHECK(together[0] != together[1]);
-  const auto counts = passes(prompts, options);
-  CHECK(counts[0] == 5);
-  CHECK(counts[1] == 6);
 }
 
 TEST_CASE("each row of a full cache makes room for itself") {
@@ -118,13 +150,83 @@ TEST_CASE("each row of a full cache makes room for itself") {
   std::vector<int> text = run["prompt_ids"], rest = run["ids"];
   text.insert(text.end(), rest.begin(), rest.end());
   text.resize(tales().config().n_positions - 2);
-  for (const Overflow rule : {Overflow::kSlide, Overflow::kRecompute}) {
-    const GenerateOptions options{.max_new_tokens = 6, .ignore_eos = true, .on_overflow = rule};
-    const Texts together = continued({{321, 1682}, text, {1294}}, options);
+  for (const OverflowOptions overflow :
+       {OverflowOptions{Overflow::kSlide}, {Overflow::kRecompute}, {Overflow::kRecompute, 300}}) {
+    const TextOptions options = exactly(6, overflow);
+    StaticKvCache cache(tales(), 3);
+    const Prompts together = continued({{321, 1682}, text, {1294}}, options, &cache);
     CHECK(together[0] == continued({{321, 1682}}, options)[0]);
     CHECK(together[1] == continued({text}, options)[0]);
     CHECK(together[2] == continued({{1294}}, options)[0]);
+    // The newest token has not been in the cache.
+    CHECK(cache.length(0) == 7);
+    CHECK(cache.length(1) == (overflow.refill ? 302 : 512));
+    CHECK(cache.length(2) == 6);
   }
+}
+
+TEST_CASE(
+    "a row makes as much room as its new tokens need, feeds its last ones, and leaves the others alone") {
+  const std::vector<int> window(512, 321);
+  for (const int needed : {1, 3}) {
+    const std::span<const int> fresh = std::span(window).last(needed);
+    StaticKvCache cache(tales(), 2);
+    cache.append(0, 512);
+    cache.append(1, 511);
+    const std::span<const int> fed = make_room(fresh, window, cache, 1, {Overflow::kSlide});
+    CHECK(fed.data() == fresh.data());
+    CHECK(std::ssize(fed) == needed);
+    CHECK(cache.length(0) == 512);
+    CHECK(cache.length(1) == 512 - needed);
+    const std::span<const int> anew = make_room(fresh, window, cache, 0, {Overflow::kRecompute, 100});
+    CHECK(anew.size() == 100);
+    CHECK(&anew.back() == &window.back());
+    CHECK(cache.length(0) == 0);
+    CHECK(cache.length(1) == 512 - needed);
+  }
+}
+
+TEST_CASE("sliding a row, and copying one to another, moves its entries and nothing else") {
+  StaticKvCache cache(tales(), 3);
+  const Prompts texts{{321, 1682, 11, 5, 9}, {1294, 7}, {44, 45, 46, 47}};
+  const std::vector<std::span<const int>> rows(texts.begin(), texts.end());
+  tales().next_logits(rows, &cache);
+  // Positions from .. to - 1 of a row in each head, in the keys and values of every layer.
+  const auto entries = [&](int row, int from, int to) {
+    const std::size_t size = tales().config().head_size();
+    std::vector<std::vector<float>> all;
+    for (int l = 0; l < tales().config().n_layer; ++l) {
+      for (const Tensor& tensor : {cache.layer(l).keys, cache.layer(l).values}) {
+        const Tensor of_row = tensor.rows(row, 1);
+        std::vector<float> values(of_row.size());
+        tales().device().copy_to_host(of_row, values);
+        for (auto head = values.begin(); head != values.end(); head += 512 * size)
+          all.emplace_back(head + from * size, head + to * size);
+      }
+    }
+    return all;
+  };
+  const std::size_t position = cache.use().bytes / 3 / 512;
+  const auto first = entries(0, 0, 5), second = entries(1, 0, 2), third = entries(2, 0, 4);
+  const auto end_of_first = entries(0, 2, 5);
+  cache.slide(0, 2);
+  CHECK(cache.length(0) == 3);
+  CHECK(entries(0, 0, 3) == end_of_first);
+  CHECK(entries(1, 0, 2) == second);
+  CHECK(entries(2, 0, 4) == third);
+  CHECK(cache.use().copied == 3 * position);
+  cache.copy_row(2, 1);
+  CHECK(cache.length(1) == 4);
+  CHECK(entries(1, 0, 4) == third);
+  CHECK(entries(0, 0, 3) == end_of_first);
+  CHECK(entries(2, 0, 4) == third);
+  CHECK(cache.use().copied == 7 * position);
+}
+
+TEST_CASE("a cache of many rows takes as many times the memory of one") {
+  const Gpt2Config& config = tales().config();
+  CHECK(StaticKvCache(tales()).use().bytes == cache_bytes(config, DType::kFloat32, config.n_positions));
+  CHECK(StaticKvCache(tales(), 5).use().bytes == 5 * StaticKvCache(tales()).use().bytes);
 }
 
 TEST_CASE("prompts come from the command line and from the lines of a file, an empty line being a prompt") {
@@ -140,69 +242,34 @@ TEST_CASE("prompts come from the command line and from the lines of a file, an e
   CHECK(file["sequences"] ==
         json("--prompt 'The wolf' --prompt '' --prompt 'Once upon a time'")["sequences"]);
   CHECK(file["stats"]["new_tokens"] == 12);
-  CHECK(file["sequences"] ==
-        json("--prompts - --max-batch-size 2", "The wolf\n\nOnce upon a time\n")["sequences"]);
-}
-
-TEST_CASE("a sampled text does not depend on how many grow at a time") {
-  const auto sequences = [](const std::string& arguments) {
-    const ProgramRun run =
-        run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 8 --do-sample --seed 5 " + arguments,
-                    "The wolf\nThe wolf\nThe wolf\n");
-    REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out)["sequences"];
-  };
-  for (const std::string copies : {"1", "2"}) {
-    const auto want = sequences("--prompts - --num-return-sequences " + copies);
-    CHECK(want[0] != want[1]);
-    for (const char* most : {"2", "4"}) {
-      CHECK(sequences(fmt::format("--prompts - --num-return-sequences {} --max-batch-size {}", copies,
-                                  most)) == want);
-    }
-  }
 }
 
 TEST_CASE("a cache can serve one batch after another") {
-  const GenerateOptions options{.max_new_tokens = 6, .ignore_eos = true};
-  const Texts first{{321, 1682, 11, 5}, {1294}}, second{{1294, 259}, {321, 1682, 11, 5}};
+  const Prompts first{{321, 1682, 11, 5}, {1294}}, second{{1294, 259}, {321, 1682, 11, 5}};
   StaticKvCache cache(tales(), 2);
-  generate(tales(), first, options, &cache, [](int, const Token&) {});
-  const auto texts = generate(tales(), second, options, &cache, [](int, const Token&) {});
-  const Texts want = continued(second, options);
-  for (std::size_t i = 0; i < second.size(); ++i) CHECK(behind(second[i].size(), texts[i].tokens) == want[i]);
-}
-
-TEST_CASE("a thousand prompts take the memory of the largest batch") {
-  std::string lines;
-  for (int i = 0; i < 1000; ++i) lines += "The wolf\n";
-  const auto cache_bytes = [&](const std::string& input) {
-    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM,
-                                       "--json --max-new-tokens 1 --max-batch-size 20 --prompts -", input);
-    REQUIRE(run.status == 0);
-    const auto json = nlohmann::json::parse(run.out);
-    CHECK(json["sequences"].size() == input.size() / 9);
-    return json["stats"]["cache_bytes"].get<std::size_t>();
-  };
-  CHECK(cache_bytes(lines) == 20 * cache_bytes("The wolf\n"));
+  continued(first, exactly(6), &cache);
+  CHECK(continued(second, exactly(6), &cache) == continued(second, exactly(6)));
 }
 
 TEST_CASE("the texts come out one behind the other, and wrong usage is refused") {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 3 --prompt The --prompt Once");
   CHECK(run.out.starts_with("[1]\n"));
   CHECK(run.out.find("\n\n[2]\n") != std::string::npos);
-  const TemporaryFolder folder;
-  const std::string drift = "--prompt The --prompt Once --drift " + (folder.path() / "drift.svg").string();
-  for (const auto& [wrong, message] : std::vector<std::pair<std::string, std::string>>{
-           {"--max-batch-size 0", "--max-batch-size is 0, but it must be 1 or more\n"},
-           {"--do-sample --num-return-sequences 5 --max-batch-size 4",
-            "--max-batch-size is 4, but it must be 5 or more, the --num-return-sequences\n"},
-           {drift, "--drift compares two texts of one prompt, but there are 2 prompts\n"}}) {
-    const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, wrong);
-    CAPTURE(refused.err);
-    CHECK(refused.status == 2);
-    CHECK(refused.err.ends_with(message));
-    CHECK(refused.out.empty());
-  }
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompts /nonexistent").status == 1);
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompts -", "").status == 1);
+  const ProgramRun copies =
+      run_program(STAIRCASE_STEP_PROGRAM, "--prompt The --prompt Once --num-return-sequences 2");
+  CHECK(copies.status == 2);
+  CHECK(copies.err.starts_with("error: --num-return-sequences 2 needs --do-sample"));
+  CHECK(copies.out.empty());
+}
+
+TEST_CASE("each prompt that is too long for the context is worth a warning") {
+  std::string lines = "The wolf\n";
+  for (int i = 0; i < 260; ++i) lines += " and so";  // of two tokens each
+  const ProgramRun run =
+      run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 2 --ignore-eos --prompts -", lines);
+  CHECK(run.status == 0);
+  CHECK(run.err.find("the prompt has 520 tokens, and the model sees only the last 512 of them") !=
+        std::string::npos);
 }
