@@ -4,6 +4,7 @@
 
 #include "bench/timing.h"
 #include "common/base/error.h"
+#include "common/base/file.h"
 #include "common/base/json_file.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/gpt2.h"

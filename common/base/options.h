@@ -70,6 +70,7 @@ struct NumberOrAuto {
 /// The name of a file or folder.
 struct Path {
   std::string* value;
+  const char* kind = "PATH";  ///< in the help: FILE, DIR
 };
 
 /// Where the value of an option goes. What the variable holds now is the default; an optional without a value

@@ -25,7 +25,7 @@ std::vector<fs::path> model_collections() {
 }  // namespace
 
 fs::path find_model(const std::string& name, const std::string& option) {
-  if (name.empty()) throw Error("{}: the name is empty", option);
+  if (name.empty()) throw UsageError("{}: the name is empty", option);
   std::error_code ignored;
   if (fs::is_directory(name, ignored)) return name;
   if (fs::exists(name, ignored)) throw Error("{} {}: this is a file, but a model is a folder", option, name);

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/file.h"
 #include "common/base/json_file.h"
 
 namespace staircase {

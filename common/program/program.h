@@ -6,21 +6,15 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "common/base/options.h"
 #include "common/model/gpt2.h"
+#include "common/program/loading.h"
 #include "common/program/output.h"
 #include "common/program/requests.h"
 
 namespace staircase {
-
-/// A model and what was typed for it.
-struct NamedModel {
-  std::string name;
-  Gpt2 model;
-};
 
 /// A step adds its own options and hands over what it does with a model and a prompt.
 class Program : public OptionSink {
@@ -49,8 +43,8 @@ class Program : public OptionSink {
   /// values.
   void add_check(std::function<void()> check);
 
-  /// Runs when the model is known and before any of its weights are read.
-  void before_loading(std::function<void(const Gpt2Config& config, DType dtype)> tell);
+  /// Sees what the model is and the type that its weights will be kept in, before any of them is read.
+  void before_loading(std::function<void(const Gpt2Config& config, DType dtype)> look);
 
   /// Continues a prompt, telling `output` about each token.
   using Run = std::function<void(Gpt2& model, const std::vector<int>& prompt, Output& output)>;

@@ -57,7 +57,7 @@ struct RequestLine::Object {
   }
 
   template <typename T>
-    requires std::is_arithmetic_v<T>
+  requires std::is_arithmetic_v<T>
   void get(const std::string& key, T* value) {
     if (const json* found = find(key)) *value = number<T>(key, *found);
   }

@@ -21,7 +21,8 @@ std::string to_string(const Statistics& s) {
     line +=
         fmt::format(", {:.2f} ms per token (TPOT), {:.1f} tokens/s", s.ms_per_token(), s.tokens_per_second());
   }
-  line += fmt::format("; weights {}, cache {}", mebibytes(s.weight_bytes), mebibytes(s.cache.bytes));
+  line += fmt::format("; weights {}, activations {}, cache {}", mebibytes(s.weight_bytes),
+                      mebibytes(s.activation_bytes), mebibytes(s.cache.bytes));
   // Only a cache that was moved about has more to tell.
   if (s.cache.copied > 0) {
     line +=

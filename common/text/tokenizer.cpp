@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/file.h"
 #include "common/base/json_file.h"
 #include "common/text/pre_tokenizer.h"
 #include "common/text/utf8.h"

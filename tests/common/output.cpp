@@ -24,7 +24,7 @@ std::string printed(const std::vector<int>& tokens, FinishReason reason, Output:
   const OnToken on_token = output.on_token();
   for (const int token : tokens) on_token({token});
   output.finish(reason, {20, 300, 280});
-  output.close(1000);
+  output.close(1000, 500);
   return captured.text();
 }
 
@@ -144,6 +144,39 @@ TEST_CASE("times are those at which tokens were chosen, not shown, and the score
   CHECK(json["stats"]["tokens_per_second"].get<double>() == doctest::Approx(0.5));
 }
 
+TEST_CASE(
+    "of a batch the first token of any sequence ends the prefill, and the last of any ends the decoding") {
+  Captured captured(stdout);
+  Output output(tokenizer(), 4095, {{321}, {11}}, Output::Form::kJson);
+  const OnRowToken on_token = output.on_row_token({0, 1, 1});
+  const Clock::time_point start = Clock::now();
+  const auto choose = [&](int row, int second) {
+    Token token{11};
+    token.time = start + std::chrono::seconds(second);
+    on_token(row, token);
+  };
+  // The first two begin together; the third waits for the end of the second.
+  choose(0, 10);
+  choose(1, 10);
+  choose(1, 12);
+  choose(2, 15);
+  choose(0, 19);
+  choose(2, 20);
+  output.finish(std::vector<Generation>(3), {});
+  CHECK(output.statistics().prefill_ms == doctest::Approx(10e3).epsilon(1e-3));
+  CHECK(output.statistics().decode_ms == doctest::Approx(10e3));
+  CHECK(output.statistics().decode_tokens == 3);
+  CHECK(output.statistics().row_ms == doctest::Approx((9 + 2 + 5) * 1e3));
+  // A second batch adds its own times; a sequence without a token has none.
+  const OnRowToken on_second = output.on_row_token({0, 1});
+  Token token{11};
+  token.time = Clock::now() + std::chrono::seconds(4);
+  on_second(1, token);
+  output.finish(std::vector<Generation>(2), {});
+  CHECK(output.statistics().prefill_ms == doctest::Approx(14e3).epsilon(1e-3));
+  CHECK(output.statistics().decode_ms == doctest::Approx(10e3));
+}
+
 TEST_CASE("no token at all is an empty text") {
   CHECK(printed({}, FinishReason::kLength, Output::Form::kText) == "\n");
   const auto json = nlohmann::ordered_json::parse(printed({}, FinishReason::kLength, Output::Form::kJson));
@@ -164,13 +197,14 @@ TEST_CASE("the JSON object has the documented keys in their order and no other")
         std::vector<std::string>{"prompt_token_ids", "token_ids", "text", "finish_reason"});
   CHECK(keys(json["stats"]) == std::vector<std::string>{"prompt_tokens", "new_tokens", "prefill_ms",
                                                         "ms_per_token", "tokens_per_second", "weight_bytes",
-                                                        "cache_bytes", "cache_allocated_bytes",
-                                                        "cache_copied_bytes"});
+                                                        "activation_bytes", "cache_bytes",
+                                                        "cache_allocated_bytes", "cache_copied_bytes"});
   CHECK(json["sequences"][0]["prompt_token_ids"] == std::vector<int>{321});
   CHECK(json["sequences"][0]["finish_reason"] == "length");
   CHECK(json["stats"]["prompt_tokens"] == 1);
   CHECK(json["stats"]["new_tokens"] == 2);
   CHECK(json["stats"]["weight_bytes"] == 1000);
+  CHECK(json["stats"]["activation_bytes"] == 500);
   CHECK(json["stats"]["cache_bytes"] == 20);
   CHECK(json["stats"]["cache_allocated_bytes"] == 300);
   CHECK(json["stats"]["cache_copied_bytes"] == 280);
@@ -240,10 +274,13 @@ TEST_CASE("each sequence of a batch has its own prompt in the JSON object") {
   CHECK(json["sequences"][1]["prompt_token_ids"] == std::vector<int>{321});
 }
 
-TEST_CASE("the line of statistics tells what a cache cost beyond its size") {
+TEST_CASE(
+    "the line of statistics tells of weights, activations and cache, and what a cache cost beyond its size") {
   Statistics statistics;
+  statistics.weight_bytes = 24 << 20;
+  statistics.activation_bytes = 1 << 19;
   statistics.cache = {3 << 20, 3 << 20, 0};
-  CHECK(to_string(statistics).ends_with("cache 3.0 MiB"));
+  CHECK(to_string(statistics).ends_with("; weights 24.0 MiB, activations 0.5 MiB, cache 3.0 MiB"));
   statistics.cache = {3 << 20, 9 << 20, 6 << 20};
   CHECK(to_string(statistics).ends_with("cache 3.0 MiB (9.0 MiB allocated, 6.0 MiB copied)"));
 }
@@ -276,13 +313,6 @@ TEST_CASE("a full disk is an error") {
     }
     CHECK(message.find("standard output takes no more text") == 0);
   }
-}
-
-TEST_CASE("a text in quotes ends where it seems to end") {
-  CHECK(quoted(" a") == R"(" a")");
-  CHECK(quoted(" \"") == R"(" \"")");
-  CHECK(quoted("\\") == R"("\\")");
-  CHECK(quoted("\n\t") == R"("\n\x09")");
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The frame of the steps' programs, from outside: step 01 is run as a person or a script would run it.
+// The frame of the steps' programs, from outside: step 01, and a program with all that the frame offers, are
+// run as a person or a script would run them.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -19,7 +20,7 @@ using Result = ProgramRun;
 
 /// Runs step 01.
 Result run(const std::string& arguments, const std::string& input = "") {
-  return run_program(STAIRCASE_STEP_01, arguments, input);
+  return run_program(STAIRCASE_FIRST_STEP, arguments, input);
 }
 
 /// Checks that a run fails with that status and one line on standard error which contains `part`.
@@ -227,28 +228,96 @@ TEST_CASE("an option with = and nothing behind it has the empty text, and not th
   check_refused("--no-such-option= --threads 1", 2, "--no-such-option=");
 }
 
+/// Runs a program that offers everything; it says what it will load before the last line, which is of the
+/// end.
+Result run_whole(const std::string& arguments, const std::string& input = "") {
+  return run_program(STAIRCASE_WHOLE_PROGRAM, arguments, input);
+}
+
+/// The same in JSON; it must succeed.
+json run_whole_json(const std::string& arguments, const std::string& input = "") {
+  const Result result = run_whole("--json " + arguments, input);
+  CAPTURE(result.err);
+  REQUIRE(result.status == 0);
+  return json::parse(result.out);
+}
+
+/// How many tokens each sequence has.
+std::vector<std::size_t> counts_of(const json& object) {
+  std::vector<std::size_t> counts;
+  for (const json& sequence : object.at("sequences")) counts.push_back(sequence.at("token_ids").size());
+  return counts;
+}
+
 TEST_CASE("an option that can be repeated takes one text each time") {
-  const auto run_last = [](const std::string& arguments) {
-    return run_program(STAIRCASE_STEP_24, "--json --max-new-tokens 1 " + arguments);
-  };
-  const Result two = run_last("--prompt a --prompt b --stop c --stop d");
-  CAPTURE(two.err);
-  REQUIRE(two.status == 0);
-  CHECK(json::parse(two.out).at("sequences").size() == 2);
+  CHECK(run_whole_json("--prompt a --prompt b --stop c --stop d").at("sequences").size() == 2);
   for (const char* const wrong : {"--prompt a zebra", "--prompt a --stop b zebra",
                                   "--draft-model tales-1m zebra", "--benchmark-lengths 1,2 zebra"}) {
-    const Result refused = run_last(wrong);
+    const Result refused = run_whole(wrong);
     CAPTURE(refused.err);
     CHECK(refused.status == 2);
     CHECK(refused.err.find("error: not understood: zebra (") != std::string::npos);
   }
+  CHECK(run("--prompt a --prompt b").status == 2);  // there --prompt is for one text
+}
+
+TEST_CASE("--prompts adds a prompt for each line of a file") {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "prompts").string();
+  std::ofstream(file, std::ios::binary) << "b\r\n\na b";
+  const auto prompts = [&](const std::string& arguments) {
+    std::vector<std::size_t> lengths;
+    const json object = run_whole_json(arguments + " --prompts " + file);
+    for (const json& sequence : object["sequences"]) lengths.push_back(sequence["prompt_token_ids"].size());
+    return lengths;
+  };
+  CHECK(prompts("") == std::vector<std::size_t>{1, 1, 2});
+  CHECK(prompts("--prompt 'a a a'") == std::vector<std::size_t>{3, 1, 1, 2});
+  std::ofstream(file, std::ios::trunc).flush();
+  const Result empty = run_whole("--prompts " + file);
+  CHECK(empty.status == 1);
+  CHECK(empty.err == "error: --prompts " + file + ": there is no line in it\n");
+}
+
+TEST_CASE("a line of requests has options of its own, and one that is wrong is told of by line and key") {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "requests").string();
+  std::ofstream(file) << R"({"prompt": "a", "max_new_tokens": 3})"
+                         "\n"
+                         R"({"prompt": "a"})"
+                         "\n\n"
+                         R"({"prompt": "a", "temperature": -1})"
+                         "\n"
+                         R"({"prompt": "a", "max_new_tokens": 2.5})"
+                         "\n"
+                         R"({"prompt": "a", "top": 2})"
+                         "\n"
+                         R"({"prompt": "a", "max_new_tokens": 0})";
+  const Result result = run_whole("--json --max-new-tokens 2 --requests " + file);
+  CHECK(result.status == 1);
+  CHECK(counts_of(json::parse(result.out)) == std::vector<std::size_t>{3, 2, 0});
+  const auto line = [&](int number, const std::string& fault) {
+    return fmt::format("error: --requests {}, line {}: {}\n", file, number, fault);
+  };
+  CHECK(result.err.starts_with(
+      line(4, "temperature is -1, but it must be a number of 0 or more") +
+      line(5, "max_new_tokens is 2.5, but it must be a whole number from -2147483648 to 2147483647") +
+      line(6, "the line has the key \"top\", which is none of prompt, max_new_tokens, temperature, stop")));
+
+  std::ofstream(file) << "{}\n";
+  const Result none = run_whole("--requests " + file);
+  CHECK(none.status == 1);
+  CHECK(none.err == line(1, "the line has no prompt") + "error: --requests " + file +
+                        ": there is no request in it to run\n");
+  const Result both = run_whole("--prompt a --requests " + file);
+  CHECK(both.status == 2);
+  CHECK(both.err.find("--prompt excludes --requests") != std::string::npos);
 }
 
 TEST_CASE("prompts and requests are read from a pipe, too") {
   const auto sequences = [](const std::string& option, const std::string& line) {
     const Result result = run_program(
-        "/bin/sh",
-        fmt::format("-c 'cat | {} --json --max-new-tokens 1 {} /dev/stdin'", STAIRCASE_STEP_24, option),
+        "/bin/sh", fmt::format("-c 'cat | {} --json {} /dev/stdin'", STAIRCASE_WHOLE_PROGRAM, option),
         line + line);
     CAPTURE(result.err);
     REQUIRE(result.status == 0);
@@ -256,26 +325,67 @@ TEST_CASE("prompts and requests are read from a pipe, too") {
   };
   CHECK(sequences("--prompts", "a\n") == 2);
   CHECK(sequences("--requests", "{\"prompt\": \"a\"}\n") == 2);
+  CHECK(run_whole_json("--prompts -", "a\nb\n").at("sequences").size() == 2);
+  CHECK(run_whole_json("--requests -", "{\"prompt\": \"a\"}\n").at("sequences").size() == 1);
 }
 
-TEST_CASE("a file or a model without a name is refused") {
-  for (const std::string option : {"--model", "--draft-model", "--prompts", "--requests"}) {
-    const Result result = run_program(STAIRCASE_STEP_24, "--max-new-tokens 1 " + option + " ''");
-    CHECK(result.status == 1);
+TEST_CASE("a file or a model without a name is refused before anything is read") {
+  for (const std::string option : {"--model", "--draft-model", "--prompts", "--requests", "--benchmark"}) {
+    const Result result = run_whole(option + " ''");
+    CHECK(result.status == 2);
     CHECK(result.err == "error: " + option + ": the name is empty\n");
   }
 }
 
 TEST_CASE("--help says what an option takes and what it has now") {
-  const Result result = run_program(STAIRCASE_STEP_24, "--help");
+  const Result result = run_whole("--help");
   CHECK(result.status == 0);
-  for (const char* const words :
-       {"--device auto|cpu|cuda=auto", "--dtype float32|float16|bfloat16=float32",
-        "--on-overflow slide|recompute=slide", "--stop TEXT ", "--prompt TEXT Excludes", "--draft-model DIR ",
-        "--drift PATH ", "--benchmark PATH "}) {
+  for (const std::string words :
+       {"--model DIR=tales-6m", "--device auto|cpu|cuda=auto", "--threads N (between 1 and 1024)=",
+        "--dtype float32|float16|bfloat16=float32", "--on-overflow slide|recompute=slide", "--stop TEXT ",
+        "--prompt TEXT Excludes", "--prompts FILE Excludes", "--draft-model DIR ", "--benchmark DIR ",
+        "--temperature X (a number of 0 or more)=1"}) {
     CAPTURE(words);
+    CAPTURE(result.out);
     CHECK(result.out.find(words) != std::string::npos);
   }
+}
+
+TEST_CASE("a step can look at the configuration and the dtype before anything is loaded") {
+  CHECK(run_whole("--dtype float16").err.starts_with("6 layers in float16\n"));
+  const TemporaryFolder folder;
+  TinyModel().write(folder.path());
+  std::filesystem::resize_file(folder.path() / "model.safetensors", 1000);
+  const Result result = run_whole("--model " + folder.path().string());
+  CHECK(result.status == 1);
+  CHECK(result.err.starts_with("2 layers in float32\nerror: "));
+  CHECK(run_whole("--fails").err == "error: --fails fails\n");
+}
+
+TEST_CASE(
+    "the memory of draft models is counted in, and one must be unlike the others and know the same tokens") {
+  const json alone = run_whole_json("--prompt 'Once upon a time'")["stats"];
+  const json with_draft = run_whole_json("--prompt 'Once upon a time' --draft-model tales-1m")["stats"];
+  CHECK(alone["draft_activation_bytes"] == 0);
+  CHECK(alone["activation_bytes"] == alone["own_activation_bytes"]);
+  CHECK(alone["activation_bytes"] > 0);
+  CHECK(with_draft["draft_activation_bytes"] > 0);
+  CHECK(with_draft["activation_bytes"].get<double>() ==
+        with_draft["own_activation_bytes"].get<double>() +
+            with_draft["draft_activation_bytes"].get<double>());
+  CHECK(with_draft["weight_bytes"] > alone["weight_bytes"]);
+
+  const Result twice = run_whole("--draft-model tales-1m --draft-model tales-1m");
+  CHECK(twice.status == 2);
+  CHECK(twice.err.find("--draft-model tales-1m is given twice") != std::string::npos);
+  const TemporaryFolder folder;
+  TinyModel().write(folder.path());
+  for (const std::string file : {"vocab.json", "merges.txt"}) {
+    std::filesystem::copy_file(STAIRCASE_SOURCE_TREE "/models/tales-1m/" + file, folder.path() / file);
+  }
+  const Result stranger = run_whole("--draft-model " + folder.path().string());
+  CHECK(stranger.status == 1);
+  CHECK(stranger.err.find("its vocabulary is not that of") != std::string::npos);
 }
 
 TEST_CASE("words that belong to no option are named in their order") {

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from step_commands import series  # noqa: E402
 
 STEPS = series.steps()
-PAIRS = list(zip(STEPS, STEPS[1:]))
+PAIRS = [(step.parent, step) for step in STEPS if step.parent]
 
 
 def call(command, *arguments, **options):
@@ -40,12 +40,13 @@ class Scratch(unittest.TestCase):
         return done.stdout + done.stderr
 
     def staircase(self, steps):
-        """A small project with tools/step and these steps, {step: {file: text or bytes}}; committed."""
+        """A small project with tools/step and these steps, {step: {file: text or bytes}}; a `step` with a slash is a folder
+        of the project. Committed."""
         root = self.folder / "staircase"
         copy_tool(root)
         for step, files in steps.items():
             for name, content in files.items():
-                path = root / "steps" / step / name
+                path = root / (step if "/" in step else f"steps/{step}") / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(content.encode() if isinstance(content, str) else content)
         self.commit(root)

@@ -1,64 +1,54 @@
-"""The steps as a series: what each one may change, how its README is made, and that a new option changes nothing
-while it is not used."""
+"""The steps as a tree: what each one may change and weigh, what has landed, how its README is made, and that a new option
+changes nothing while it is not used."""
 
 import functools
 import json
 import re
 import unittest
 
-from support import BUILD, PAIRS, STEPS, call, series
+from support import BUILD, PAIRS, ROOT, STEPS, call, series
 
-# The files that each lesson changes or adds. Every other file is the same, byte for byte, as in the step before.
+# The files that each lesson changes or adds. Every other file is the same, byte for byte, as in the step that it continues.
 LESSON = {
-    "01": "generate.h main.cpp",
-    "02": "generate.h main.cpp",
-    "03": "generate.h",
-    "04": "generate.h main.cpp sampling.h",
-    "05": "generate.h main.cpp sampling.h",
-    "06": "main.cpp sampling.h",
-    "07": "main.cpp sampling.h",
-    "08": "check.h main.cpp",
-    "09": "check.h generate.h main.cpp sampling.h",
-    "10": "check.h main.cpp sampling.h",
-    "11": "check.h main.cpp sampling.h",
-    "12": "main.cpp",
-    "13": "generate.h kv_cache.h main.cpp",
-    "14": "generate.h kv_cache.h",
-    "15": "check.h drift.h generate.h kv_cache.h main.cpp",
-    "16": "batches.h check.h drift.h generate.h kv_cache.h main.cpp",
-    "17": "check.h generate.h main.cpp speculative.h",
-    "18": "benchmark.h check.h main.cpp",
-    "19": "benchmark_kv_cache.h check.h dynamic_kv_cache.h main.cpp",
-    "20": "check.h generate.h main.cpp speculative.h stop.h",
-    "21": "check.h generate.h logprobs.h main.cpp speculative.h",
-    "22": "beam_search.h beam_tree.h check.h generate.h main.cpp",
-    "23": "benchmark.h check.h generate.h main.cpp prompt_lookup.h speculative.h",
-    "24": "benchmark_continuous.h check.h continuous.h generate.h main.cpp",
+    "01-greedy-decoding": "generate.h main.cpp stopping.h",
+    "02-eos-handling": "generate.h stopping.h",
+    "03-context-window": "generate.h",
+    "04-temperature": "generate.h main.cpp sampling.h text_options.h",
+    "05-multinomial": "generate.h main.cpp sampling.h",
+    "06-top-k": "sampling.h",
+    "07-top-p": "sampling.h",
+    "08-sanity-checks": "check.h generate.h main.cpp sampling.h stopping.h",
+    "09-presence-penalty": "generate.h sampling.h",
+    "10-frequency-penalty": "sampling.h",
+    "11-repetition-penalty": "sampling.h",
+    "12-fp16-bf16": "main.cpp memory.h",
+    "13-kv-cache-dynamic": "dynamic_kv_cache.h generate.h main.cpp memory.h",
+    "14-kv-cache-static": "main.cpp static_kv_cache.h",
+    "15-kv-cache-fix": "check.h generate.h main.cpp overflow.h static_kv_cache.h text_options.h",
+    "16-variable-batching": "batches.h check.h generate.h main.cpp overflow.h static_kv_cache.h",
+    "17-speculative-decoding": "main.cpp speculative.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
-MOST_LINES = 60  # added and removed; a longer lesson says why in its README
-EXCUSE = re.compile(r"^This step is longer than most because ", re.MULTILINE)
+LONG = re.compile(r"\b(this|the) (step|lesson) is (\w+ )?(long|longer|large|larger|big|bigger)\b|longer than most", re.IGNORECASE)
 
-# What a step adds to the command line: how to keep it off, and how to see that it does something.
-OFF = {"02": ["--ignore-eos"]}
+# What a step adds to the command line: how to keep it off, and how to see that it does something. Those that continue a step
+# keep its options.
+OFF = {"02-eos-handling": ["--ignore-eos"]}
 ON = {
-    "04": ["--temperature", "0.7"],  # of the greedy choice nothing changes
-    "05": ["--do-sample", "--seed", "7"],
-    "06": ["--top-k", "5"],
-    "07": ["--top-p", "0.5"],
-    "09": ["--presence-penalty", "1.5"],
-    "10": ["--frequency-penalty", "0.5"],
-    "11": ["--repetition-penalty", "1.3"],
-    "12": ["--dtype", "float16"],  # the format of the file: nothing is rounded
-    "15": ["--on-overflow", "recompute"],  # the texts are too short to need it
-    "16": ["--max-batch-size", "1"],
-    "17": ["--num-speculative-tokens", "auto"],
-    "20": ["--stop", "the"],
-    "21": ["--echo", "--logprobs", "2"],
-    "23": ["--prompt-lookup-num-tokens", "5"],
+    "04-temperature": ["--temperature", "0.7"],  # of the greedy choice nothing changes
+    "05-multinomial": ["--do-sample", "--seed", "7"],
+    "06-top-k": ["--top-k", "5"],
+    "07-top-p": ["--top-p", "0.5"],
+    "09-presence-penalty": ["--presence-penalty", "1.5"],
+    "10-frequency-penalty": ["--frequency-penalty", "0.5"],
+    "11-repetition-penalty": ["--repetition-penalty", "1.3"],
+    "12-fp16-bf16": ["--dtype", "float16"],  # the format of the file: nothing is rounded
+    "13-kv-cache-dynamic": ["--use-cache"],
+    "15-kv-cache-fix": ["--on-overflow", "recompute"],  # the texts are too short to need it
 }
-SAME_TEXT = {"04", "12", "15", "16", "17"}
+SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix"}
+MEASURES = set()  # side rooms whose program does something else than to continue a text
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 
 
@@ -72,20 +62,87 @@ def sequences(step, prompt, *options):
     return json.loads(done.stdout)["sequences"]
 
 
+def used(step):
+    """{what an #include says: the file} of the step's code and of all that it includes in the step and in common/decoding."""
+    found, waiting = {}, [path for path in step.files().values() if path.suffix in (".h", ".cpp")]
+    while waiting:
+        path = waiting.pop()
+        for name in series.includes(path):
+            beside = path.parent / name  # where the compiler looks first
+            file = beside if beside.is_file() else step.resolve(name)
+            if (name, file) not in found.items():
+                found[name] = file
+                if file and ("steps" in file.parts or file.is_relative_to(ROOT / "common/decoding")):
+                    waiting.append(file)
+    return found
+
+
 class Series(unittest.TestCase):
     def test_each_step_is_in_the_build_and_declared_here(self):
         self.assertEqual([step.number for step in STEPS], [f"{number:02}" for number in range(1, len(STEPS) + 1)])
-        self.assertEqual(sorted(LESSON), [step.number for step in STEPS])
+        self.assertEqual(sorted(LESSON), [step.name for step in STEPS])
         listed = re.findall(r"^  '(\d\d-[^']+)',$", (series.ROOT / "steps/meson.build").read_text(), re.MULTILINE)
         self.assertEqual(listed, [step.name for step in STEPS])
 
     def test_a_step_changes_what_its_lesson_is_about_and_nothing_else(self):
-        self.assertEqual(" ".join(STEPS[0].lesson()), LESSON["01"])
-        for before, after in PAIRS:
-            with self.subTest(after.name):
-                old, new = ({name: path.read_bytes() for name, path in step.lesson().items()} for step in (before, after))
-                changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
-                self.assertEqual(" ".join(changed), LESSON[after.number])
+        """What is not changed is the same, byte for byte, or has landed, or is needed no longer."""
+        for step in STEPS:
+            with self.subTest(step.name):
+                files = step.lesson()
+                changed = sorted(name for name in series.changes(step.parent, step) if name in files)
+                self.assertEqual(" ".join(changed), LESSON[step.name])
+                missing = [name for name in step.parent.lesson() if name not in files] if step.parent else []
+                for name in missing:
+                    self.assertTrue(name in step.visible() or name not in used(step), f"{name} is gone and still included")
+
+    def test_lessons_are_short_and_folders_are_light(self):
+        for what, found, most, where in series.limits({step: series.lines(step)[0] for step in STEPS}):
+            with self.subTest(what):
+                self.assertLessEqual(found, most, f"{what}: {', '.join(step.name for step in where)}")
+
+    def test_each_file_that_is_included_is_there_once(self):
+        for step in STEPS:
+            with self.subTest(step.name):
+                places = {}
+                for name, file in used(step).items():
+                    self.assertIsNotNone(file, f'{step.name} includes "{name}", but that is neither in its folder nor landed '
+                                               "before it")
+                    self.assertNotIn(name.removeprefix("common/decoding/") if "/" in name else "", step.library,
+                                     f'"{name}" has landed and is included by its name alone')
+                    if file.is_relative_to(step.folder) or file.is_relative_to(ROOT / "common/decoding"):
+                        places.setdefault(file.name, set()).add(file)
+                for name in step.lesson():  # what the compiler would find second
+                    if (ROOT / "common/decoding" / name).is_file() and (name not in step.library or name in step.visible()):
+                        places.setdefault(name, set()).update({step.folder / name, ROOT / "common/decoding" / name})
+                self.assertEqual({name: files for name, files in places.items() if len(files) > 1}, {})
+
+    def test_a_landed_file_is_that_of_its_owner(self):
+        lines = [line for line in (ROOT / series.MANIFEST).read_text().splitlines() if line and not line.startswith("#")]
+        self.assertEqual(lines, sorted(lines), "the manifest is sorted by file")
+        for name, landed in STEPS[0].library.items():
+            owner = landed.owner
+            with self.subTest(name):
+                content = landed.path.read_bytes()
+                self.assertEqual(content, (owner.folder / name).read_bytes(), f"common/decoding/{name} is not that of {owner.name}")
+                if owner.parent and name in owner.parent.files():
+                    self.assertNotEqual(content, (owner.parent.folder / name).read_bytes(),
+                                        f"{owner.name} does not change {name}: an earlier step is its owner")
+                for step in STEPS:
+                    if name in step.files() and step is not owner and step not in owner.ancestors():
+                        self.assertIn(owner, step.ancestors(), f"{step.name} has another {name} than common/decoding")
+                        self.assertEqual(content, (step.folder / name).read_bytes(), f"{step.name} changes {name}, so it is its owner")
+                        self.assertNotIn(name, step.visible(), f"{step.name} needs no {name}: it has landed")
+
+    def test_the_library_knows_neither_the_program_nor_what_has_not_landed(self):
+        rooms = ("common/base/", "common/model/", "common/text/", "kernels/")
+        for landed in STEPS[0].library.values():
+            for name in series.includes(landed.path):
+                with self.subTest(f"{landed.name} includes {name}"):
+                    if name.startswith(rooms):
+                        self.assertTrue((ROOT / name).is_file())
+                    elif name not in STEPS[0].library:
+                        self.assertEqual(name.rpartition("/")[0], "common/decoding")
+                        self.assertTrue((ROOT / name).is_file())
 
     def test_each_step_has_checks_of_its_own(self):
         tests = {}
@@ -107,7 +164,11 @@ class Series(unittest.TestCase):
                     self.assertTrue(step.section(heading), f"nothing below '{heading}'")
                 self.assertEqual(text.splitlines()[0], f"# {step.heading()}")
                 self.assertEqual(step.heading()[:3], f"{step.number} ")
-                self.assertRegex(text, r"\A# .+\n\n\*.+[.]\*\n\n## The idea", "a summary in italics below the title")
+                self.assertRegex(text, r"\A# .+\n\n\*.+[.]\*\n\n", "a summary in italics below the title")
+                said = [line for line in step.introduction().splitlines()[3:] if line]
+                self.assertEqual(said, step.relations(), "below the summary belongs, and nothing else:\n\n" +
+                                 "\n".join(step.relations()))
+                self.assertIsNone(LONG.search(" ".join(text.split())), "a step that is long is cut finer instead")
                 title = step.heading()[3:]
                 if step.name in TITLES:
                     self.assertEqual(title, TITLES[step.name])
@@ -120,34 +181,36 @@ class Series(unittest.TestCase):
                 for number in re.findall(r"tools/(?:test|run) (\d\d)", text):
                     self.assertLessEqual(number, step.number, "a command of a later step")
 
-    def test_a_lesson_is_short_or_says_why_not(self):
-        print("\nlines that a lesson changes:")
-        for before, after in PAIRS:
-            counts = series.changes(before, after)
-            lines = sum(map(sum, counts.values()))
-            print(f"  {after.name:30} {lines:3}  " + ", ".join(f"{name} +{add} -{cut}" for name, (add, cut) in counts.items()))
-            with self.subTest(after.name):
-                self.assertTrue(lines <= MOST_LINES or EXCUSE.search(after.readme()),
-                                f"{lines} changed lines are more than {MOST_LINES}, and its README has no paragraph that "
-                                "begins 'This step is longer than most because'")
+    def test_every_number_in_the_help_shows_its_range(self):
+        for step in STEPS:
+            if step.number < "08":
+                continue
+            with self.subTest(step.name):
+                done = call(BUILD / "steps" / step.name, "--help")
+                self.assertEqual(done.returncode, 0, done.stderr)
+                numbers = re.findall(r"^ +(--[\w-]+) (?:N|X|N,N|N\|auto)( \([^\n)]+\))?(?=[ =\n])", done.stdout, re.MULTILINE)
+                self.assertIn("--max-new-tokens", [name for name, _ in numbers])
+                self.assertEqual([name for name, possible in numbers if not possible], [])
 
     def test_what_is_new_changes_nothing_while_it_is_off(self):
-        for index, (before, after) in enumerate(PAIRS):
-            used = [option for step in STEPS[:index + 1] for option in OFF.get(step.number, []) + ON.get(step.number, [])]
+        for before, after in PAIRS:
+            if after.name in MEASURES:
+                continue
+            line = [after, *after.ancestors()][::-1]
+            used = [option for step in line[:-1] for option in OFF.get(step.name, []) + ON.get(step.name, [])]
             for prompt in PROMPTS:
                 with self.subTest(f"{before.name} and {after.name}", prompt=prompt, options=" ".join(used)):
-                    self.assertEqual(sequences(after.name, prompt, *used, *OFF.get(after.number, [])),
+                    self.assertEqual(sequences(after.name, prompt, *used, *OFF.get(after.name, [])),
                                      sequences(before.name, prompt, *used))
 
     def test_what_is_new_does_something_when_it_is_on(self):
         """Or else the test above could not fail."""
-        for number, on in ON.items():
-            name = next(step.name for step in STEPS if step.number == number)
-            sample = ["--ignore-eos"] + (["--do-sample", "--seed", "7"] if number > "05" else [])
+        for name, on in ON.items():
+            sample = ["--ignore-eos"] + (["--do-sample", "--seed", "7"] if name > "05" else [])
             off = [sequences(name, prompt, *sample) for prompt in PROMPTS]
             changed = [sequences(name, prompt, *sample, *on) for prompt in PROMPTS]
             with self.subTest(name):
-                (self.assertEqual if number in SAME_TEXT else self.assertNotEqual)(off, changed)
+                (self.assertEqual if name in SAME_TEXT else self.assertNotEqual)(off, changed)
 
 
 if __name__ == "__main__":

@@ -28,15 +28,15 @@ class Show(Scratch):
         return self.step(*arguments, root=self.root, **options)
 
     def test_list(self):
-        lines = self.show("list").splitlines()
+        lines = self.show("list").split("\n\n")[0].splitlines()
         self.assertEqual([line.split() for line in lines],
                          [["01", "First", "+2", "++"], ["02", "Second", "+2", "-1", "++-"], ["03", "d", "+0", "-1", "-"]])
 
     def test_list_as_a_table(self):
         self.assertEqual(self.show("list", "--markdown").splitlines()[2:], [
-            "| [01-a](steps/01-a) | Summary of 1. | +2 |",
-            "| [02-b-c](steps/02-b-c) | Summary of 2. | +2 −1 |",
-            "| [03-d](steps/03-d) | d | +0 −1 |"])
+            "| [01-a](steps/01-a) |  | Summary of 1. | +2 |",
+            "| [02-b-c](steps/02-b-c) |  | Summary of 2. | +2 −1 |",
+            "| [03-d](steps/03-d) |  | d | +0 −1 |"])
 
     def test_a_pipe_gets_a_patch_that_makes_the_next_step(self):
         patch = self.show("diff", "2", "--all")
@@ -130,20 +130,33 @@ class Show(Scratch):
 class Practice(Scratch):
     def setUp(self):
         super().setUp()
-        self.root = self.staircase(STEPS_BEFORE_AFTER)
+        steps = {name: dict(files) for name, files in STEPS_BEFORE_AFTER.items()}
+        steps["01-a"]["kept.h"] = "inline int kept() {\n  return 1;\n}\n"
+        steps["02-b-c"]["kept.h"] = "inline int kept() {\n  return 2;\n}\n"
+        steps["02-b-c"]["new.h"] = "inline int fresh() {\n  return 3;\n}\n"
+        steps["02-b-c"]["plain.h"] = "struct Plain {\n  int x = 0;\n};\n"
+        self.root = self.staircase(steps)
 
     def practice(self, *arguments, **options):
         return self.step("practice", *arguments, root=self.root, **options)
 
-    def test_the_code_of_one_step_and_the_checks_of_the_next(self):
+    def test_the_outline_of_a_step_and_its_checks(self):
+        """main.cpp is given as it will be; a function that has a body already keeps it, and a new one throws."""
         said = self.practice(2)
         folder = self.root / "practice/02-b-c"
-        self.assertEqual((folder / "main.cpp").read_text(), "int one;\nint two;\n")
+        self.assertEqual((folder / "main.cpp").read_text(), "int one;\nint three, two;\n")
         self.assertEqual((folder / "test.cpp").read_text(), "2\n")
         self.assertIn("# 02 Second", (folder / "README.md").read_text())
-        self.assertFalse((folder / "new.h").exists())
+        self.assertEqual((folder / "kept.h").read_text(), "inline int kept() {\n  return 1;\n}\n")
+        self.assertEqual((folder / "new.h").read_text(), '#include "common/base/error.h"\n\ninline int fresh() {\n'
+                         '  throw Error("your turn: README.md says what to write here");\n}\n')
+        self.assertIn("  files       new: new.h · change: kept.h · leave: main.cpp, plain.h\n", said)
         self.assertIn(f"tools/step check {folder}", said)
         self.assertEqual(self.practice(2, "--solution"), self.step("diff", 2, root=self.root))
+
+    def test_the_first_step_is_like_the_others(self):
+        self.assertIn("new: kept.h · leave: main.cpp\n", self.practice(1))
+        self.assertIn("your turn", (self.root / "practice/01-a/kept.h").read_text())
 
     def test_any_folder(self):
         self.practice(2, "some where/else", cwd=self.folder)
@@ -160,7 +173,7 @@ class Practice(Scratch):
         self.assertIn("is a file", self.practice(2, folder / "main.cpp", "--force", status=2))
         self.assertEqual(snapshot(self.folder), before)
         self.practice(2, folder, "--force")
-        self.assertEqual((folder / "main.cpp").read_text(), "int one;\nint two;\n")
+        self.assertEqual((folder / "main.cpp").read_text(), "int one;\nint three, two;\n")
         self.assertEqual((folder / "more.h").read_text(), "mine")
 
 

@@ -1,8 +1,11 @@
-"""tools/step climb: carries an edit of one step through all later steps.
+"""tools/step climb: carries an edit of one step through all steps that continue it.
 
-Each step passes on what it received: for step n+1 the base is step n as it was before the climb, theirs is step n as it
-is now, and ours is step n+1. So a conflict that was resolved in step n is not met again in step n+1, and edits that a
-later step had before the climb are merged into, never passed on.
+Each step passes on what it received, to every step that continues it: for a child the base is its parent as it was before
+the climb, theirs is the parent as it is now, and ours is the child. So a conflict that was resolved in a step is not met
+again behind it, and edits that a later step had before the climb are merged into, never passed on.
+
+A file that has landed is in common/decoding as well, the same as in the step that finished it: when the climb has reached
+that step, it writes that file anew. The steps behind it find it there and have no copy that an edit could reach.
 
 What has been carried is remembered for each step, together with the commit's version that it was carried from. The next
 climb starts there, so that it carries only what is new.
@@ -16,7 +19,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from .series import OWN, ROOT, Problem, Step, find
+from .series import OWN, ROOT, Problem, find, steps
 from .series import git as plain_git
 
 git = functools.partial(plain_git, settings=True)  # a person's settings may be what makes the repository safe to read
@@ -26,10 +29,11 @@ LINK, PROGRAM, PLAIN = "120000", "100755", "100644"  # git's modes
 
 def add_commands(commands):
     parser = commands.add_parser(
-        "climb", help="carries an edit of a step through all later steps",
-        description="Carries what changed in STEP since the revision REV, or since its last climb, into every later step "
-                    "by three-way merge, and stops at a conflict. README.md and test.cpp are each step's own and stay. "
-                    "Nothing is committed.")
+        "climb", help="carries an edit of a step through all that continue it",
+        description="Carries what changed in STEP since the revision REV, or since its last climb, into every step that "
+                    "continues it, directly or through others, by three-way merge, and stops at a conflict. A finished "
+                    "file is carried into common/decoding when its step is reached. README.md and test.cpp are each "
+                    "step's own and stay. Nothing is committed.")
     parser.add_argument("step", metavar="STEP", nargs="?", help="6, 06 or 06-top-k")
     parser.add_argument("--base", metavar="REV", default="HEAD", help="the step before the edit (HEAD)")
     parser.add_argument("--continue", dest="go_on", action="store_true", help="after a conflict has been resolved")
@@ -136,7 +140,7 @@ class State:
         os.replace(new, path)  # a state is whole or absent
 
 
-def start(state, step, index, series, revision):
+def start(state, step, series, revision):
     if state.under_way.exists():
         raise Problem("a climb is under way; finish it with --continue or undo it with --abort.", 2)
     if not tree_of(step, revision):
@@ -145,32 +149,39 @@ def start(state, step, index, series, revision):
         except Problem:
             raise Problem(f"'{revision}' is no commit of this repository.", 2) from None
         raise Problem(f"{step.name} is not in {revision}; --base names a commit that has it from before the edit.", 2)
-    if not series[index + 1:]:
-        raise Problem(f"{step.name} is the last step; there is none to carry its edit to.", 2)
+    above = step.descendants()
+    if not above and step not in [landed.owner for landed in step.library.values()]:
+        raise Problem(f"{step.name} is the last step of its line; there is none to carry its edit to.", 2)
     carried = state.load(state.carried) or {}
-    trees = {later.name: tree_of(later, "HEAD") for later in series[index + 1:]}
-    following = series[index + 1].name
-    if following in carried and read(series[index + 1]) == read_tree(trees[following]) != carried[following]["files"]:
-        carried = {}  # what the last climb did was thrown away since, with `git checkout` perhaps
+    trees = {later.name: tree_of(later, "HEAD") for later in above}
+    for child in step.children:
+        if child.name in carried and read(child) == read_tree(trees[child.name]) != carried[child.name]["files"]:
+            carried = {}  # what the last climb did was thrown away since, with `git checkout` perhaps
 
     def known(name, tree):
         record = carried.get(name)
         return record["files"] if record and record["tree"] == tree else read_tree(tree)
 
     old, new = known(step.name, tree_of(step, revision)), read(step)
-    if old == new:
+    for name, landed in step.library.items():
+        if landed.owner in step.ancestors() and old.get(name) != new.get(name):
+            raise Problem(f"{name} is finished by {landed.owner.name} and has landed in common/decoding; edit it there, "
+                          f"or make {step.name} its owner in landed.txt.")
+    if old == new and not stale(step):
         print(f"Nothing to carry: {step.name} is as in {revision}, or as the last climb carried it "
               "(its README.md and test.cpp stay where they are).")
         return 0
     climb = {
         "step": step.name,
-        "todo": [later.name for later in series[index + 1:]],
-        "before": {later.name: read(later) for later in series[index + 1:]},  # what --abort puts back
+        "todo": [later.name for later in above],  # each behind the step that it continues
+        "before": {later.name: read(later) for later in above},  # what --abort puts back
+        "landed": {},     # the same for the files of common/decoding that the climb has written
         "written": {},    # step: the files that the climb has written
         "conflicts": [],  # in the step todo[0], a person's turn; None while that step is being written
         "base": {name: known(name, tree) for name, tree in trees.items()},
         "records": {step.name: {"tree": tree_of(step, revision), "files": new}},
-        "trees": trees, "old": old, "new": new,
+        "trees": trees,
+        "passed": {step.name: [old, new]},  # by each step that is done to those that continue it
     }
     markers = conflicts_left({name: step.folder / name for name in new})
     if markers:
@@ -179,12 +190,30 @@ def start(state, step, index, series, revision):
     return run(state, climb)
 
 
+def stale(step):
+    """The files that this step has finished and that are otherwise in common/decoding."""
+    return [landed for landed in step.library.values() if landed.owner.name == step.name and
+            (step.folder / landed.name).is_file() and
+            (step.folder / landed.name).read_bytes() != landed.path.read_bytes()]
+
+
+def land(state, climb, step):
+    """Writes what the step has finished into common/decoding."""
+    for landed in stale(step):
+        climb["landed"].setdefault(landed.name, landed.path.read_bytes())
+        State.save(state.under_way, climb)
+        landed.path.write_bytes((step.folder / landed.name).read_bytes())
+        print(f"common/decoding/{landed.name}: follows {step.name}")
+
+
 def run(state, climb):
-    """Merges old -> new into each step that is left."""
+    """Merges what each step passed on into the steps that are left."""
+    known = {step.name: step for step in steps()}
+    land(state, climb, known[climb["step"]])
     while climb["todo"]:
-        step = Step(ROOT / "steps" / climb["todo"][0])
+        step = known[climb["todo"][0]]
         ours = read(step)
-        merged, report, conflicts = merge(climb["old"], climb["new"], ours, step.name)
+        merged, report, conflicts = merge(*climb["passed"][step.parent.name], ours, step)
         changed = [name for name in {**ours, **merged} if ours.get(name) != merged.get(name)]
         climb["before"][step.name] = ours  # it may have been edited while the climb had stopped below
         climb["written"][step.name], climb["conflicts"] = changed, None
@@ -204,32 +233,35 @@ def run(state, climb):
         settle(climb, step, ours, merged)
         climb["conflicts"] = []
         State.save(state.under_way, climb)
+        land(state, climb, step)
     records = state.load(state.carried) or {}
     records.update(climb["records"])
     State.save(state.carried, records)
     state.under_way.unlink()
-    print(f"The edit of {climb['step']} is in every later step. Next: tools/test steps")
+    print(f"The edit of {climb['step']} is in every step that continues it. Next: tools/test steps")
     return 0
 
 
 def settle(climb, step, ours, now):
-    """The step is done: what it received is what the next one gets. Edits that it had before the climb stay behind, and
-    do not count as carried."""
+    """The step is done: what it received is what its children get. Edits that it had before the climb stay behind, and do
+    not count as carried."""
+    old, new = climb["passed"][step.parent.name]
     base, tree = climb["base"][step.name], climb["trees"][step.name]
     if ours == base:
         climb["records"][step.name] = {"tree": tree, "files": now}
     elif tree:
-        merged, _, conflicts = merge(climb["old"], climb["new"], base, step.name)
+        merged, _, conflicts = merge(old, new, base, step)
         climb["records"][step.name] = {"tree": tree, "files": {
             name: base[name] if name in conflicts and name in base else file
             for name, file in merged.items() if name not in conflicts or name in base}}
-    # A file that only an uncommitted edit had added here, and that the climb changed, is new to the next step.
-    climb["old"] = {name: file for name, file in ours.items() if name in base or file == now.get(name)}
-    climb["new"] = now
     climb["todo"].pop(0)
+    # A file that only an uncommitted edit had added here, and that the climb changed, is new to the next step.
+    climb["passed"][step.name] = [{name: file for name, file in ours.items() if name in base or file == now.get(name)}, now]
+    waiting = {later.parent.name for later in steps() if later.name in climb["todo"]}
+    climb["passed"] = {name: files for name, files in climb["passed"].items() if name in waiting}
 
 
-def merge(old, new, ours, where):
+def merge(old, new, ours, step):
     """(the step's files with the edit old -> new, [(file, what was done)], the files in conflict)"""
     merged, report, conflicts = dict(ours), [], []
     for name in sorted({*old, *new}):
@@ -242,9 +274,10 @@ def merge(old, new, ours, where):
             merged[name] = theirs
             what = "deleted" if theirs is None else "added" if mine is None else "follows"
         elif mine is None:
-            what = "left out, since this step has no such file"
+            what = ("has landed in common/decoding" if name in step.visible() else
+                    "left out, since this step has no such file")
         else:
-            file, extra, what = merge_file(base, theirs, mine, where)
+            file, extra, what = merge_file(base, theirs, mine, step.name)
             merged[name] = file
             if extra:  # no markers possible: the other version is put beside it
                 merged[name + ".theirs"] = extra
@@ -300,7 +333,7 @@ def go_on(state):
     if climb["conflicts"] is None:
         raise Problem("the climb was interrupted while it wrote; --abort puts every file back.", 1)
     if climb["conflicts"]:
-        step = Step(ROOT / "steps" / climb["todo"][0])
+        step = next(step for step in steps() if step.name == climb["todo"][0])
         left = conflicts_left({name: step.folder / name for name in climb["conflicts"]})
         if left:
             raise Problem(f"steps/{step.name}/{left[0]} " + (
@@ -309,6 +342,7 @@ def go_on(state):
         settle(climb, step, climb["before"][step.name], read(step))
         climb["conflicts"] = []
         State.save(state.under_way, climb)
+        land(state, climb, step)
     return run(state, climb)
 
 
@@ -316,9 +350,11 @@ def abort(state):
     climb = state.load(state.under_way)
     if climb is None:
         raise Problem("no climb is under way.", 2)
+    folders = {step.name: step for step in steps()}
     for name, written in climb["written"].items():
-        step, before = Step(ROOT / "steps" / name), climb["before"][name]
-        write(step, before, {*written, *before})
+        write(folders[name], climb["before"][name], {*written, *climb["before"][name]})
+    for name, content in climb["landed"].items():
+        (ROOT / "common/decoding" / name).write_bytes(content)
     state.under_way.unlink()
     print(f"Every file is as it was before the climb of {climb['step']}.")
     return 0

@@ -8,22 +8,25 @@ import shutil
 import subprocess
 import sys
 
-from .series import Problem, below, by_file, changes, compare, find, steps
+from .series import CHAIN, Problem, by_file, changes, compare, find, landings, limits, lines, steps
 
 RED, GREEN, BOLD, CYAN, REVERSE, NO_REVERSE, PLAIN = (f"\033[{code}m" for code in (31, 32, 1, 36, 7, 27, 0))
 
 
 def add_commands(commands):
-    parser = commands.add_parser("list", help="every step and how many lines it changes",
-                                 description="Every step and how many lines its lesson adds and removes; "
-                                             "README.md and test.cpp do not count.")
+    parser = commands.add_parser("list", help="the tree of all steps and how many lines each one changes",
+                                 description="Every step below the one that it continues, with the lines that its lesson "
+                                             "adds and removes, and then the limits that all lessons keep. README.md and "
+                                             "test.cpp do not count, nor does a file that has landed in common/decoding.")
     parser.add_argument("--markdown", action="store_true", help="as a table for the project's README")
     add_colour(parser)
     parser.set_defaults(run=show_list)
 
     parser = commands.add_parser("diff", help="what a step changes; the difference is the lesson",
-                                 description="What STEP changes in the step before, or in all steps up to TO. A pipe gets "
-                                             "a plain patch; a terminal gets colours, the changed words in reverse.")
+                                 description="What STEP changes in the step that it continues, or all that changes on the "
+                                             "way from STEP to TO. A line `landed: sampling.h` says that this file is no "
+                                             "longer in the folder, but in common/decoding, as it was. A pipe gets a plain "
+                                             "patch; a terminal gets colours, the changed words in reverse.")
     parser.add_argument("step", metavar="STEP", help="6, 06 or 06-top-k")
     parser.add_argument("to", metavar="TO", nargs="?", help="everything from STEP to TO")
     parser.add_argument("--stat", action="store_true", help="only how many lines of each file")
@@ -57,27 +60,56 @@ def bar_rows(rows, colour):
         yield f"{name:{longest}}  {f'+{added}':>5} {f'-{removed}' if removed else '':>4}  {bar}".rstrip()
 
 
+def tree(step, first="", rest=""):
+    """[(what is drawn before it, step)] of the step and all behind it. What continues a step stands right below it; of
+    several the longest line does, and the others branch off."""
+    yield first, step
+    onward = max((child for child in step.children if not child.side_room),
+                 key=lambda child: (int(child.number) <= CHAIN, len(child.descendants())), default=None)
+    branches = [child for child in step.children if child is not onward]
+    for branch in branches:
+        last = onward is None and branch is branches[-1]
+        yield from tree(branch, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
+    if onward:
+        yield from tree(onward, rest, rest)
+
+
 def show_list(options):
-    series, rows = steps(), []
-    for index, step in enumerate(series):
-        counts = changes(below(index, series), step).values()
-        rows.append((step, sum(added for added, _ in counts), sum(removed for _, removed in counts)))
-    if not options.markdown:
-        print(*bar_rows([(step.heading(), added, removed) for step, added, removed in rows], coloured(options)), sep="\n")
-        return
-    print("| step | what it adds | lines |\n|---|---|---|")
-    for step, added, removed in rows:
-        lines = f"+{added}" + (f" −{removed}" if removed else "")
-        print(f"| [{step.name}](steps/{step.name}) | {step.summary()} | {lines} |".replace("\n", " "))
+    series = steps()
+    counts = {step: lines(step) for step in series}
+    if options.markdown:
+        return show_table(counts)
+    rows = [(drawn + step.heading() + (" (side room)" if step.side_room else ""), *counts[step])
+            for drawn, step in tree(series[0])]
+    print(*bar_rows(rows, coloured(options)), "", sep="\n")
+    for what, found, most, where in limits({step: added for step, (added, _) in counts.items()}):
+        over = ", too many" if found > most else ""
+        names = f"   {where[0].name}" + (f" and {len(where) - 1} more" if where[1:] else "") if where else ""
+        print(f"{what + ':':32} {found:4g} of {most}{over}{names}")
+
+
+def show_table(counts):
+    print("| step | continues | what it adds | lines |\n|---|---|---|---|")
+    before = None
+    for step, (added, removed) in counts.items():
+        parent = step.parent.number if step.parent and step.parent is not before else ""
+        room = "side room" if step.side_room else ""
+        changed = f"+{added}" + (f" −{removed}" if removed else "")
+        print(f"| [{step.name}](steps/{step.name}) | {', '.join(filter(None, (parent, room)))} | {step.summary()} | "
+              f"{changed} |".replace("\n", " "))
+        before = step
 
 
 def show_diff(options):
-    after, index, series = find(options.step)
-    before = below(index, series)
+    after, _ = find(options.step)
+    before = after.parent
     if options.to is not None:
-        before, (after, to, _) = after, find(options.to)
-        if to <= index:
-            raise Problem(f"{after.name} does not come after {before.name}; name the earlier step first.", 2)
+        before, name = after, find(options.to)[0].name
+        after = next((step for step in before.descendants() if step.name == name), None)
+        if not after:
+            raise Problem(f"{name} does not come after {before.name}: it does not continue it, directly or through others; "
+                          "name the earlier step first.", 2)
+    landed = landings(before, after)
     if options.stat:
         counts = changes(before, after, options.all)
         text = "".join(line + "\n" for line in bar_rows([(name, *count) for name, count in counts.items()],
@@ -86,7 +118,9 @@ def show_diff(options):
         text = compare(before, after, options.all)
         if coloured(options):
             text = paint(text)
-    page(text, options.no_pager)
+    # A line that no patch program takes for its own.
+    told = "".join(f"landed: {file.name}" + (f", as {file.owner.name} left it" if options.to else "") + "\n" for file in landed)
+    page((CYAN + told + PLAIN if told and coloured(options) else told) + text, options.no_pager)
 
 
 def page(text, no_pager=False):

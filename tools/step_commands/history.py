@@ -1,4 +1,7 @@
-"""tools/step history: the staircase as a git repository with one commit a step."""
+"""tools/step history: the staircase as a git repository with one commit a step.
+
+The commits follow the parents: `main` is the documented history, and what continues behind it ends in a branch. Of
+common/decoding each commit has what had landed before its step."""
 
 import os
 import re
@@ -7,7 +10,7 @@ import textwrap
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from .series import ROOT, Problem, git, steps
+from .series import CHAIN, MANIFEST, ROOT, Problem, git, steps
 
 # What every commit stands on; it comes with the first. The models make a clone complete: 14 MB, stored once.
 FLOOR = ("LICENSE", "meson_options.txt", "common", "kernels", "models/tales-6m", "models/tales-1m",
@@ -19,7 +22,10 @@ BUILD_HEAD = """# One step of the staircase at a time:
 #   meson test -C build
 """
 BUILD_TAIL = """
-program = executable('staircase', 'main.cpp', dependencies: common)
+# The step's own files come first, and then the finished lessons.
+program = executable('staircase', 'main.cpp',
+  include_directories: include_directories('.', 'common/decoding'),
+  dependencies: common)
 
 test('step',
   executable('test-step', 'test.cpp',
@@ -31,6 +37,7 @@ test('step',
     cpp_args: [
       '-DSTAIRCASE_SOURCE_TREE="@0@"'.format(meson.project_source_root()),
       '-DSTAIRCASE_STEP_PROGRAM="@0@"'.format(program.full_path())],
+    include_directories: include_directories('.', 'common/decoding'),
     dependencies: [common, json]),
   depends: program, timeout: 900)
 """
@@ -40,7 +47,9 @@ def add_commands(commands):
     parser = commands.add_parser(
         "history", help="a git repository with one commit a step",
         description="Writes a git repository with one commit and one tag a step into DIR, which must be empty or absent. "
-                    "The program stands at the top, and each commit builds. The same input makes the same hashes.")
+                    "Each commit follows that of the step which its step continues: `main` is the documented history, and "
+                    "each line of steps behind it is a branch with the name of its last step, as a side room is. The program "
+                    "stands at the top, and each commit builds. The same input makes the same hashes.")
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.set_defaults(run=history)
 
@@ -53,28 +62,43 @@ def history(options):
     build = build_file()
     folder.mkdir(parents=True, exist_ok=True)
     git("init", "-q", "--template=", "--initial-branch=main", folder)
-    copy_floor(folder)
+    copy_floor(folder, {*series[0].library, Path(MANIFEST).name})
     (folder / "meson.build").write_text(build, encoding="utf-8")
     (folder / ".gitignore").write_text("/build*/\n", encoding="utf-8")
-    names = ()
-    for day, step in enumerate(series):
-        for name in names:
+    here = None  # the step that lies in the folder
+    for step in [series[0], *series[0].descendants()]:
+        if here is not step.parent:
+            git("checkout", "-q", "--detach", f"refs/tags/{step.parent.name}", cwd=folder)
+        for name in program(step.parent) if step.parent else ():
             (folder / name).unlink()
-        names = step.files()
-        for name, path in names.items():
+        for name, path in program(step).items():
             if (folder / name).exists():
                 raise Problem(f"{step.name}/{name} has the name of a file that all steps share; rename it.")
             copy(path, folder / name)
-        date = (FIRST_DATE + timedelta(days=day)).strftime("%Y-%m-%dT%H:%M:%S+0000")
+        date = (FIRST_DATE + timedelta(days=series.index(step))).strftime("%Y-%m-%dT%H:%M:%S+0000")
         who = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER")
                for what, value in (("NAME", "Staircase"), ("EMAIL", "staircase@localhost"), ("DATE", date))}
         git("add", "--all", "--force", ".", cwd=folder)  # forced: a person's own ignore file does not count
         git("commit", "-q", "--allow-empty", "-F", "-", cwd=folder, input=message(step).encode(), env=who)
         git("tag", step.name, cwd=folder)
+        here = step
+    last = [step for step in series if int(step.number) <= CHAIN][-1]
+    git("checkout", "-q", "-B", "main", f"refs/tags/{last.name}", cwd=folder)
+    branches = {step.name.partition("-")[2]: step for step in series if not step.children and step is not last}
+    for name, step in branches.items():
+        git("branch", name, f"refs/tags/{step.name}", cwd=folder)
     print(f"{folder} has {len(series)} commits, {series[0].name} to {series[-1].name}; each one is a tag.",
+          f"  main ends with {last.name}; branches: {', '.join(branches) or 'none'}",
           f"  cd {folder}",
+          "  git log --graph --oneline --all                     the tree",
           "  git log -p --reverse -- ':(glob)*.h' main.cpp       the lessons",
-          f"  git checkout {series[-1].name} && meson setup build && meson test -C build", sep="\n")
+          f"  git checkout {last.name} && meson setup build && meson test -C build", sep="\n")
+
+
+def program(step):
+    """{name: path} of the step, and of the finished lessons that it stands on or could stand on."""
+    landed = {f"common/decoding/{name}": file.path for name, file in step.visible().items()}
+    return {**step.files(), **landed}
 
 
 def copy(source, target):
@@ -83,14 +107,16 @@ def copy(source, target):
     target.chmod(0o755 if os.access(source, os.X_OK) else 0o644)
 
 
-def copy_floor(folder):
+def copy_floor(folder, landed):
+    """All that is there from the first step on: of common/decoding not the files that land later."""
     for pattern in FLOOR:
         found = sorted(ROOT.glob(pattern))
         if not found:
             raise Problem(f"{pattern} is missing in {ROOT}.")
         for path in found:
             for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-                if file.is_file() and "__pycache__" not in file.parts:
+                late = file.parent == ROOT / "common/decoding" and file.name in landed
+                if file.is_file() and "__pycache__" not in file.parts and not late:
                     copy(file, folder / file.relative_to(ROOT))
 
 

@@ -1,16 +1,22 @@
-"""tools/step practice and check: a folder in which a learner writes a step; the step's own test.cpp says when it is done."""
+"""tools/step practice and check: a folder in which a learner writes a step; the step's own test.cpp says when it is done.
+
+The folder has every declaration of the step, so that nobody guesses a name: at first all of it compiles, and the checks
+fail. Of common/decoding it sees what had landed before the step: the library does not give the solution away."""
 
 import argparse
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from .diff import coloured, page, paint
-from .series import OWN, ROOT, Problem, below, changes, compare, find
+from .outline import Header, changed_names, outline
+from .series import OWN, ROOT, Problem, compare, find
 
+LIBRARY = "build/library"  # copies of the landed files that the step stands on
 BUILD = "build.ninja"  # marks a practice folder: its third line names the step
 PROGRAM = "-DSTAIRCASE_STEP_PROGRAM="  # tells test.cpp which program is the step's
 HEADER = """# Made by tools/step, and made again by each `tools/step check`; every other file here is yours.
@@ -22,8 +28,9 @@ step = {}
 def add_commands(commands):
     parser = commands.add_parser(
         "practice", help="a folder in which you write a step yourself",
-        description="Makes DIR (practice/NN-name) with the code of the step before and the README.md and test.cpp of "
-                    "STEP. `tools/step check` is red there until the step is written.")
+        description="Makes DIR (practice/NN-name) with the README.md and test.cpp of STEP and an outline of its code: all "
+                    "declarations are there, a function that STEP changes is as it was in the step that it continues, and a "
+                    "new one throws. `tools/step check` is red there until the step is written.")
     parser.add_argument("step", metavar="STEP", help="6, 06 or 06-top-k")
     parser.add_argument("folder", metavar="DIR", nargs="?", type=Path)
     parser.add_argument("--force", action="store_true", help="overwrite what stands in DIR")
@@ -41,10 +48,9 @@ def add_commands(commands):
 
 
 def practice(options):
-    step, index, series = find(options.step)
-    before = below(index, series)
+    step, _ = find(options.step)
     if options.solution:
-        text = compare(before, step)
+        text = compare(step.parent, step)
         return page(paint(text) if coloured(options) else text)
     folder = (options.folder or ROOT / "practice" / step.name).absolute()
     source = (ROOT / "steps").resolve()
@@ -55,35 +61,54 @@ def practice(options):
     if folder.is_dir() and any(folder.iterdir()) and not options.force:
         raise Problem(f"{folder} is not empty; name another folder, or start anew with --force.", 2)
 
-    given = {name: path.read_bytes() for name, path in before.lesson().items()} if before else first_step(step)
+    given, kinds = outlines(step)
     own = {name: path.read_bytes() for name, path in step.files().items() if name in OWN}
     for name, content in {**given, **own}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     (folder / BUILD).write_text(HEADER.format(step.name), encoding="utf-8")
+    copy_library(folder, step)
 
     short = os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
-    files = ", ".join(changes(before, step)) if before else "generate.h"
-    print(f"{short} is yours: it has the checks of {step.name} and " +
-          (f"the code of {before.name}." if before else "its code with the function bodies left out."),
+    print(f"{short} is yours: it has the checks of {step.name} and its code, where what the lesson adds is left out.",
+          "  files       " + " · ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names),
           f"  read        {short}/README.md",
-          f"  write       {files}",
+          "  write       what throws \"your turn\", and what README.md says of the other functions",
           f"  check       tools/step check {shlex.quote(short)}       red now, green when the step is written",
           f"  run         {short}/build/program --prompt 'Once upon a time'       after a check",
           f"  give up     tools/step practice {step.number} --solution", sep="\n")
 
 
-def first_step(step):
-    """The first step has none before it: its code without the bodies of the functions in its headers."""
-    files = {}
+def outlines(step):
+    """({file: what a learner gets of it}, {new, change, leave: files}). main.cpp is wiring: it is given."""
+    def headers(files):
+        return {name: Header(path.read_text(encoding="utf-8")) for name, path in files.items()
+                if name.endswith((".h", ".cpp")) and name not in ("main.cpp", *OWN)}
+
+    given, kinds = {}, {"new": [], "change": [], "leave": []}
+    before = step.parent.lesson() if step.parent else {}
+    old, now = headers(before), headers(step.lesson())
+    library = headers({name: landed.path for name, landed in step.visible().items()})
+    changed = changed_names(old.values(), [*now.values(), *library.values()])
     for name, path in step.lesson().items():
-        text = path.read_text(encoding="utf-8")
-        if name.endswith(".h"):
-            text = re.sub(r"^(inline [^;{]*\{\n).*?^\}\n",
-                          r'\1  throw Error("your turn: README.md says what to write here");\n}\n',
-                          text, flags=re.MULTILINE | re.DOTALL)
-        files[name] = text.encode()
-    return files
+        given[name] = path.read_bytes()
+        if name in now and (name not in old or old[name].text != now[name].text):
+            former = [old[name]] if name in old else []
+            former += [header for header in old.values() if header not in former]
+            given[name] = outline(now[name], former, changed, step.parent.name if step.parent else "").encode()
+        same = given[name] == path.read_bytes()
+        kinds["leave" if same else "change" if name in before else "new"].append(name)
+    return given, kinds
+
+
+def copy_library(folder, step):
+    """What the step may include, and nothing that comes later. Times are copied as well: by them the compiler knows a
+    file again that it meets in two places."""
+    shutil.rmtree(folder / LIBRARY, ignore_errors=True)
+    (folder / LIBRARY).mkdir(parents=True)
+    for name, landed in step.visible().items():
+        (folder / LIBRARY / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(landed.path, folder / LIBRARY / name)
 
 
 def practice_folder(name):
@@ -112,7 +137,7 @@ def is_practice(folder):
 
 def check(options):
     folder = practice_folder(options.folder)
-    step, _, _ = find(re.search(r"^step = (.+)$", (folder / BUILD).read_text(encoding="utf-8"), re.MULTILINE).group(1))
+    step, _ = find(re.search(r"^step = (.+)$", (folder / BUILD).read_text(encoding="utf-8"), re.MULTILINE).group(1))
     build = (options.build or ROOT / "build").absolute()
     if not options.build:
         library("configure build >&2")
@@ -122,6 +147,7 @@ def check(options):
     else:
         library('compile build "$@"', *libraries)
     (folder / BUILD).write_text(text, encoding="utf-8")
+    copy_library(folder, step)
 
     # Both at once; a failure of test.cpp comes first, since it says what is missing. One at a time it is the only one.
     jobs = ["-j", str(options.jobs)] if options.jobs else ["-k0"]
@@ -130,8 +156,7 @@ def check(options):
     if done.returncode:
         failures = {words.split(".o")[0].split()[0]: words for words in done.stdout.split("FAILED: build/")[1:]}
         if "test" in failures:
-            return red(f"test.cpp does not compile yet. At first that is as it should be: it asks for what {step.name} "
-                       "adds.\nThe compiler's first complaint says what it misses:", complaint(failures["test"]))
+            return red("test.cpp does not compile. The compiler's first complaint:", complaint(failures["test"]))
         return red("main.cpp does not compile:", complaint(failures.get("program", done.stdout)))
     sys.stdout.flush()
     status = subprocess.run([folder / "build/test"], cwd=folder, stdin=subprocess.DEVNULL).returncode
@@ -140,10 +165,10 @@ def check(options):
     if status:
         return red("the checks above fail. Until the step is written that is as it should be.")
     shown = subprocess.run([folder / "build/program", "--help"], capture_output=True, text=True).stdout
-    main = step.folder / "main.cpp"
-    for option in re.findall(r'"(--[a-z0-9-]+)"', main.read_text(encoding="utf-8")):
-        if not re.search(rf"{option}(?![\w-])", shown):
-            return red(f"the checks pass, but the program has no option {option} yet; main.cpp adds it.")
+    for name, path in step.lesson().items():
+        for option in re.findall(r'add(?:_option|_flag)?\(\s*"(--[a-z0-9-]+)"', path.read_text(encoding="utf-8")):
+            if not re.search(rf"{option}(?![\w-])", shown):
+                return red(f"the checks pass, but the program has no option {option} yet; {name} adds it.")
     print(f"GREEN: {step.name} is done. Compare with the project's own way: tools/step practice {step.number} --solution")
 
 
@@ -182,6 +207,8 @@ def build_file(folder, step, build):
             raise Problem(f"{build} does not know how to build {target}; tools/test {step.number} shows whether it builds.")
         compiler, linker = (absolute(without(words[-1], step.folder, build), build) for words in (compilers, linkers))
         compiler = [f'{PROGRAM}"build/program"' if word.startswith(PROGRAM) else word for word in compiler]
+        # A function that throws uses no parameter.
+        compiler += ["-I" + LIBRARY, "-Wno-unused-parameter"]
         used = [word for word in linker if word.endswith(".a") and Path(word).is_relative_to(build)]
         libraries.update(os.path.relpath(word, build) for word in used)
         text += f"""
@@ -203,12 +230,15 @@ def quote(path):
 
 
 def without(words, folder, build):
-    """A command without its inputs, its outputs and the project's own copy of the step."""
+    """A command without its inputs, its outputs, and the project's own copies of the step and of finished lessons. Warnings
+    stay warnings."""
+    own = [folder.resolve(), (ROOT / "common/decoding").resolve()]
     kept, words = [], iter(words)
     for word in words:
         if word in ("-MQ", "-MF", "-o", "-c"):
             next(words)
-        elif word != "-MD" and not word.endswith(".o") and not (word.startswith("-I") and (build / word[2:]).resolve() == folder.resolve()):
+        elif word not in ("-MD", "-Werror") and not word.endswith(".o") and not (
+                word.startswith("-I") and (build / word[2:]).resolve() in own):
             kept.append(word)
     return kept
 

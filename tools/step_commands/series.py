@@ -1,7 +1,12 @@
-"""What the commands share: the steps in order, their files and READMEs, and git without a person's settings."""
+"""What the commands share: the steps as a tree, their files and READMEs, the library of finished lessons, and git without
+a person's settings.
+
+A step continues its parent: the step before, and behind the documented history the step that its README names. A finished
+file has *landed* in common/decoding, where the steps behind the one that finished it find it; landed.txt says whose it is."""
 
 import os
 import re
+import statistics
 import subprocess
 import tempfile
 from pathlib import Path
@@ -33,11 +38,21 @@ def git(*arguments, cwd=ROOT, ok=(0,), settings=False, env={}, **options):
     return done.stdout
 
 
+CHAIN = 19          # the documented history: up to here each step continues the one before
+CLOSED = (18, 19)   # its benchmarks, which no later step continues
+CONTINUES = re.compile(r"^Continues \[([^]\n]*)\]\(\.\./([^)\n]*)\)(, as a side room)?\.$", re.MULTILINE)
+MANIFEST = "common/decoding/landed.txt"
+
+
 class Step:
+    """One folder. steps() links it with its parent, its children and the library."""
+
     def __init__(self, folder):
         self.folder = folder
         self.name = folder.name           # 06-top-k
         self.number = folder.name[:2]     # 06
+        self.parent, self.children, self.library = None, [], {}
+        self.side_room = False            # measures or draws; nothing continues it
 
     def files(self):
         """{name: path} of the step, without editors' back-ups."""
@@ -49,9 +64,62 @@ class Step:
     def lesson(self):
         return {name: path for name, path in self.files().items() if name not in OWN}
 
+    def ancestors(self):
+        """From its parent down to the first step."""
+        step, found = self.parent, []
+        while step:
+            found.append(step)
+            step = step.parent
+        return found
+
+    def descendants(self):
+        """All that continue it, each behind its parent."""
+        return [step for child in self.children for step in (child, *child.descendants())]
+
+    def visible(self):
+        """{name: Landed} of the library that the step stands on or could stand on."""
+        ancestors = {step.name for step in self.ancestors()}
+        return {name: landed for name, landed in self.library.items() if landed.at.name in ancestors}
+
+    def resolve(self, include):
+        """The file that `#include "include"` means to the step's code, or None."""
+        here, decoding = self.folder / include, ROOT / "common/decoding"
+        if here.is_file():
+            return here
+        if include in self.library:
+            return self.library[include].path if include in self.visible() else None
+        return next((path for path in (decoding / include, ROOT / include) if path.is_file()), None)
+
+    def stands_on(self):
+        """The landed files that its code includes, directly or through landed files; by name."""
+        visible, found = self.visible(), {}
+        waiting = [name for path in self.lesson().values() for name in includes(path)]
+        while waiting:
+            name = waiting.pop().removeprefix("common/decoding/")
+            if name in visible and name not in found and not (self.folder / name).is_file():
+                found[name] = visible[name]
+                waiting += includes(visible[name].path)
+        return [found[name] for name in sorted(found)]
+
+    def relations(self):
+        """The lines that its README has below the summary: which step it continues, and on which files it stands."""
+        lines = []
+        if self.parent and int(self.number) > CHAIN:
+            room = ", as a side room" if self.side_room else ""
+            lines.append(f"Continues [{self.parent.name}](../{self.parent.name}){room}.")
+        stands = [f"[{landed.name}](../../common/decoding/{landed.name}) of {landed.owner.number}"
+                  for landed in self.stands_on()]
+        if stands:
+            lines.append(f"Stands on {', '.join(stands)}.")
+        return lines
+
     def readme(self):
         path = self.folder / "README.md"
         return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+    def introduction(self):
+        """The README up to its first section."""
+        return re.split(r"^## ", self.readme(), maxsplit=1, flags=re.MULTILINE)[0]
 
     def heading(self):
         """`06 Top-k`, the title of its README."""
@@ -64,33 +132,132 @@ class Step:
 
     def summary(self):
         """The line in italics below the title; the title where there is none."""
-        match = re.search(r"^\*(.+)\*$", self.readme().split("\n## ")[0], re.MULTILINE)
+        match = re.search(r"^\*(.+)\*$", self.introduction(), re.MULTILINE)
         return match.group(1) if match else self.heading()[3:]
 
 
+def includes(path):
+    """What a file includes in quotation marks."""
+    return re.findall(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)"', path.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def steps():
-    found = [Step(path) for path in sorted((ROOT / "steps").glob("[0-9][0-9]-*")) if path.is_dir()]
-    if not found:
+    """All steps by number, linked; a staircase that contradicts itself is a Problem."""
+    series = [Step(path) for path in sorted((ROOT / "steps").glob("[0-9][0-9]-*")) if path.is_dir()]
+    if not series:
         raise Problem(f"There are no steps in {ROOT / 'steps'}.")
-    return found
+    for before, step in zip([None, *series], series):
+        link(step, before, series)
+    for step in series:
+        line, above = [step], step.parent
+        while above and above is not step and above not in line:
+            line.append(above)
+            above = above.parent
+        if above is step:
+            raise Problem("The parents go in a circle: " + ", which continues ".join(s.name for s in [*line, step]) + ".")
+    for step in series:
+        if step.parent and step.parent.side_room:
+            raise Problem(f"{step.name} continues {step.parent.name}, which is a side room; nothing continues a side room.")
+        if step.parent and int(step.number) > CHAIN and int(step.parent.number) in CLOSED:
+            raise Problem(f"{step.name} continues {step.parent.name}, a benchmark of the documented history; "
+                          f"it must continue the step whose code it changes.")
+    library = landed_files(series)
+    for step in series:
+        step.library = library
+    return series
+
+
+def link(step, before, series):
+    """Finds the parent of `step`; `before` is the step before by number."""
+    if before and before.number == step.number:
+        raise Problem(f"{before.name} and {step.name} have the same number.")
+    step.parent = before
+    if before and int(step.number) > CHAIN:
+        said = CONTINUES.search(step.introduction())
+        if not said:
+            raise Problem(f"The README.md of {step.name} does not say which step it continues; below its summary "
+                          f"belongs a line like `Continues [{before.name}](../{before.name}).`.")
+        name, target, room = said.groups()
+        if name != target:
+            raise Problem(f"The README.md of {step.name} says that it continues {name}, but its link leads to {target}.")
+        step.parent = next((other for other in series if other.name == name), None)
+        if not step.parent:
+            raise Problem(f"{step.name} continues {name}, but there is no such step.")
+        step.side_room = bool(room)
+    if step.parent:
+        step.parent.children.append(step)
+
+
+class Landed:
+    """A file of common/decoding that a lesson has finished."""
+
+    def __init__(self, name, owner):
+        self.name, self.owner = name, owner
+        self.path = ROOT / "common/decoding" / name
+        self.at = owner  # all that it includes has landed there as well; landed_files() says
+
+    def includes(self, library):
+        return [library[name] for name in (name.removeprefix("common/decoding/") for name in includes(self.path))
+                if name in library]
+
+
+def landed_files(series):
+    """{name: Landed} of the manifest."""
+    library = {}
+    manifest = ROOT / MANIFEST
+    for line in manifest.read_text(encoding="utf-8").splitlines() if manifest.is_file() else ():
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        if len(words) != 2:
+            raise Problem(f"{MANIFEST}: '{line}' is not the name of a file and of the step that finished it.")
+        name, owner = words[0], next((step for step in series if step.name == words[1]), None)
+        if name in library:
+            raise Problem(f"{MANIFEST}: {name} is there twice, but a file has one owner.")
+        if not owner:
+            raise Problem(f"{MANIFEST}: {name} is of {words[1]}, but there is no such step.")
+        library[name] = Landed(name, owner)
+        for path in (library[name].path, owner.folder / name):
+            if not path.is_file():
+                raise Problem(f"{MANIFEST}: {name} is of {owner.name}, but there is no {path.relative_to(ROOT).as_posix()}.")
+    for landed in library.values():
+        needed, waiting = {landed.name: landed}, [landed]
+        while waiting:
+            new = [other for other in waiting.pop().includes(library) if other.name not in needed]
+            needed.update({other.name: other for other in new})
+            waiting += new
+        for other in needed.values():
+            if landed.at in other.owner.ancestors():
+                landed.at = other.owner
+            elif other.owner is not landed.at and other.owner not in landed.at.ancestors():
+                raise Problem(f"{MANIFEST}: {landed.name} is of {landed.owner.name} and needs {other.name} of "
+                              f"{other.owner.name}, but no step comes behind both {landed.at.name} and {other.owner.name}.")
+    return library
 
 
 def find(name):
-    """The step called 6, 06 or 06-top-k, its index in steps(), and steps()."""
+    """The step called 6, 06 or 06-top-k, and steps()."""
     series = steps()
-    for index, step in enumerate(series):
+    for step in series:
         if name == step.name or (name.isascii() and name.isdigit() and len(name) <= 2 and int(name) == int(step.number)):
-            return step, index, series
+            return step, series
     raise Problem(f"There is no step '{name}'; these are the steps: {', '.join(step.name for step in series)}.", 2)
 
 
-def below(index, series):
-    """The step before, or None for the first."""
-    return series[index - 1] if index else None
+def landings(before, after):
+    """The files that landed on the way from one step to a later one, so that its folder needs them no longer."""
+    if not before:
+        return []
+    used = {landed.name for landed in after.stands_on()}
+    known = before.visible()
+    return [landed for name, landed in sorted(after.visible().items())
+            if name not in known and (name in used or name in before.files())]
 
 
 def compare(before, after, own=False, *flags):
-    """git's diff of two steps (`before` may be None), their lessons only unless `own`."""
+    """git's diff of two steps (`before` may be None), their lessons only unless `own`. A file that has landed on the way
+    is neither changed nor gone."""
+    landed = {file.name for file in landings(before, after)}
     with tempfile.TemporaryDirectory() as folder:
         names = []
         for step in (before, after):
@@ -98,6 +265,8 @@ def compare(before, after, own=False, *flags):
             names.append(step.name if step else "nothing")
             (Path(folder) / names[-1]).mkdir()
             for name, path in (step.files() if own else step.lesson()).items() if step else ():
+                if name in landed and step is before and name not in after.files():
+                    continue
                 copy = Path(folder) / names[-1] / name
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 copy.write_bytes(path.read_bytes())
@@ -126,3 +295,24 @@ def changes(before, after, own=False):
     """{file: (lines added, lines removed)}"""
     return {name: tuple(sum(line.startswith(sign) for line in hunks) for sign in "+-")
             for name, _, hunks in by_file(compare(before, after, own))}
+
+
+def lines(step):
+    """(lines that its lesson adds, lines that it removes)"""
+    counts = changes(step.parent, step).values()
+    return sum(added for added, _ in counts), sum(removed for _, removed in counts)
+
+
+def limits(added):
+    """[(what is limited, the most that is found, the most that may be, the steps where it is)] for {step: lines added}."""
+    def highest(what, weights, most):
+        top = max(weights.values(), default=0)
+        return what, top, most, [step for step, weight in weights.items() if weight == top]
+
+    mains = {step: step.files()["main.cpp"] for step in added if "main.cpp" in step.files()}
+    return [
+        highest("most added lines", added, 120),
+        ("median of them", statistics.median(added.values()), 50, []),
+        highest("most files of code in a folder", {step: len(step.lesson()) for step in added}, 8),
+        highest("longest main.cpp", {step: len(path.read_bytes().splitlines()) for step, path in mains.items()}, 45),
+    ]

@@ -1,0 +1,49 @@
+#include "common/base/file.h"
+
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+#include "common/base/error.h"
+
+namespace staircase {
+namespace {
+
+/// The status of a file that exists and is no folder. Throws Error otherwise.
+std::filesystem::file_status status_of(const std::filesystem::path& file) {
+  std::error_code fault;
+  const auto status = std::filesystem::status(file, fault);
+  if (status.type() == std::filesystem::file_type::not_found) throw Error("{} does not exist", file.string());
+  if (fault) throw Error("{} cannot be read: {}", file.string(), fault.message());
+  if (std::filesystem::is_directory(status)) throw Error("{} is a folder, not a file", file.string());
+  return status;
+}
+
+std::string bytes_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  std::string bytes;
+  if (in) bytes.assign(std::istreambuf_iterator<char>(in), {});
+  if (!in) throw Error("{} cannot be read: {}", file.string(), std::generic_category().message(errno));
+  return bytes;
+}
+
+}  // namespace
+
+void require_file(const std::filesystem::path& file) {
+  if (!std::filesystem::is_regular_file(status_of(file))) {
+    throw Error("{} is not a regular file", file.string());
+  }
+}
+
+std::string read_file(const std::filesystem::path& file) {
+  require_file(file);
+  return bytes_of(file);
+}
+
+std::string read_file_or_pipe(const std::filesystem::path& file) {
+  if (!std::filesystem::is_fifo(status_of(file))) require_file(file);
+  return bytes_of(file);
+}
+
+}  // namespace staircase

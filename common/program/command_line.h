@@ -1,0 +1,44 @@
+// The command line: declarations of options become a parser and its help.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/base/options.h"
+
+namespace staircase {
+
+class CommandLine : public OptionSink {
+ public:
+  explicit CommandLine(const std::string& description);
+  ~CommandLine() override;
+
+  void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
+
+  /// An option that takes a text, of the kind that the help shows: TEXT, DIR. It may be given more than once
+  /// where it is `repeatable`.
+  void add_texts(const std::string& name, std::vector<std::string>* texts, const std::string& kind,
+                 bool repeatable, const std::string& help);
+
+  /// Lets an option of texts be given more than once.
+  void make_repeatable(const std::string& name);
+
+  /// Refuses the one beside the other.
+  void exclude(const std::string& name, const std::string& other);
+
+  /// Sets the values. Returns the help where it is asked for. Throws UsageError with one sentence for what is
+  /// not understood, and for a value that is outside of its range.
+  std::optional<std::string> parse(int argc, char** argv);
+
+  /// Whether the option was given.
+  bool has(const std::string& name) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,67 @@
+#include "common/program/inputs.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <sstream>
+
+#include "common/base/error.h"
+#include "common/base/file.h"
+#include "common/base/message.h"
+
+namespace staircase {
+namespace {
+
+/// Standard input, byte for byte.
+std::string read_standard_input(const std::string& option) {
+  std::string text;
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t count = read(STDIN_FILENO, buffer, sizeof buffer);
+    if (count > 0) text.append(buffer, static_cast<std::size_t>(count));
+    if (count == 0) return text;
+    if (count < 0 && errno != EINTR) {
+      throw Error("{} -: standard input cannot be read: {}", option, std::strerror(errno));
+    }
+  }
+}
+
+}  // namespace
+
+std::string read_input(const std::string& option, const std::string& file) {
+  return file == "-" ? read_standard_input(option) : read_file_or_pipe(file);
+}
+
+std::vector<std::string> read_prompts(const std::string& file) {
+  std::vector<std::string> prompts;
+  std::istringstream lines(read_input("--prompts", file));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    prompts.push_back(line);
+  }
+  if (prompts.empty()) throw Error("--prompts {}: there is no line in it", file);
+  return prompts;
+}
+
+RequestTexts read_requests(const std::string& file, const std::function<void(RequestLine&)>& take) {
+  RequestTexts texts;
+  std::istringstream lines(read_input("--requests", file));
+  int number = 0;
+  for (std::string text; std::getline(lines, text);) {
+    ++number;
+    if (text.find_first_not_of(" \t\r") == text.npos) continue;
+    try {
+      RequestLine line(text);
+      take(line);
+      texts.prompts.push_back(line.prompt());
+    } catch (const Error& error) {
+      say(fmt::format("error: --requests {}, line {}: {}", file, number, error.what()));
+      texts.complete = false;
+    }
+  }
+  if (texts.prompts.empty()) throw Error("--requests {}: there is no request in it to run", file);
+  return texts;
+}
+
+}  // namespace staircase

@@ -1,0 +1,28 @@
+// The texts that a program is to continue: from the command line, from files and from standard input.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/program/requests.h"
+
+namespace staircase {
+
+/// All bytes of the file that an option names; of standard input for the name "-". Throws Error.
+std::string read_input(const std::string& option, const std::string& file);
+
+/// The lines of the file of --prompts. Throws Error if there is none.
+std::vector<std::string> read_prompts(const std::string& file);
+
+/// What came of a file of requests.
+struct RequestTexts {
+  std::vector<std::string> prompts;  ///< of the requests that were taken
+  bool complete = true;              ///< whether that is all of them
+};
+
+/// Gives `take` each line of the file of --requests. One that is no request, or that `take` refuses by an
+/// Error, is told of on standard error and left out. Throws Error if none is left.
+RequestTexts read_requests(const std::string& file, const std::function<void(RequestLine& line)>& take);
+
+}  // namespace staircase

@@ -1,0 +1,53 @@
+#include "common/program/loading.h"
+
+#include <set>
+
+#include "common/base/error.h"
+#include "common/model/model_folder.h"
+
+namespace staircase {
+
+std::shared_ptr<Device> make_device(DeviceKind kind, int threads) {
+  if (kind == DeviceKind::kCpu) return make_cpu_device(threads);
+  try {
+    return make_cuda_device();
+  } catch (const std::exception& error) {
+    if (kind == DeviceKind::kCuda) throw Error("--device cuda: {}", error.what());
+    return make_cpu_device(threads);
+  }
+}
+
+void check_tokenizer(const Tokenizer& tokenizer, const Gpt2& model, const std::filesystem::path& folder) {
+  if (tokenizer.vocab_size() <= model.config().vocab_size) return;
+  throw Error("{}: the tokenizer knows {} tokens, but the model only {}", folder.string(),
+              tokenizer.vocab_size(), model.config().vocab_size);
+}
+
+std::vector<NamedFolder> find_drafts(const std::vector<std::string>& names) {
+  std::vector<NamedFolder> drafts;
+  std::set<std::filesystem::path> seen;
+  for (const std::string& name : names) {
+    const NamedFolder& draft = drafts.emplace_back(NamedFolder{name, find_model(name, "--draft-model")});
+    if (!seen.insert(std::filesystem::weakly_canonical(draft.folder)).second) {
+      throw UsageError("--draft-model {} is given twice, but each model is measured once", name);
+    }
+  }
+  return drafts;
+}
+
+std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, const Gpt2& target,
+                                    const std::filesystem::path& target_folder, const Tokenizer& tokenizer) {
+  std::vector<NamedModel> drafts;
+  for (const auto& [name, folder] : folders) {
+    const NamedModel& draft = drafts.emplace_back(NamedModel{name, target.load_beside(folder)});
+    const Gpt2Config &ours = target.config(), &theirs = draft.model.config();
+    if (!Tokenizer::load(folder).same_tokens(tokenizer) || ours.vocab_size != theirs.vocab_size ||
+        ours.eos_token_id != theirs.eos_token_id) {
+      throw Error("--draft-model {}: its vocabulary is not that of {}, so it cannot propose tokens to it",
+                  folder.string(), target_folder.string());
+    }
+  }
+  return drafts;
+}
+
+}  // namespace staircase

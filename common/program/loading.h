@@ -1,0 +1,43 @@
+// From names on the command line to models on a device.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/model/gpt2.h"
+#include "common/text/tokenizer.h"
+
+namespace staircase {
+
+enum class DeviceKind { kAuto, kCpu, kCuda };
+
+/// "auto" takes a GPU where there is one to use. Throws Error where --device cuda finds none.
+std::shared_ptr<Device> make_device(DeviceKind kind, int threads);
+
+/// A model and what was typed for it.
+struct NamedModel {
+  std::string name;
+  Gpt2 model;
+};
+
+/// Throws Error when a tokenizer knows tokens that the model of the same folder does not.
+void check_tokenizer(const Tokenizer& tokenizer, const Gpt2& model, const std::filesystem::path& folder);
+
+/// Where a model is, and what was typed for it.
+struct NamedFolder {
+  std::string name;
+  std::filesystem::path folder;
+};
+
+/// The folders of the models of --draft-model. Throws Error for one that is not there and UsageError for one
+/// that is named twice.
+std::vector<NamedFolder> find_drafts(const std::vector<std::string>& names);
+
+/// Loads them onto the device of `target`, to which they are to propose tokens, in its dtype. Throws Error
+/// for one that does not mean the same by every token as the target does.
+std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, const Gpt2& target,
+                                    const std::filesystem::path& target_folder, const Tokenizer& tokenizer);
+
+}  // namespace staircase

@@ -1,0 +1,21 @@
+// What most programs of the steps include, compiled once for all of them. No lesson may be in here: a step
+// includes the files of its own folder in the place of finished ones.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/base/message.h"
+#include "common/decoding/generation.h"
+#include "common/decoding/probabilities.h"
+#include "common/measure/measurement.h"
+#include "common/measure/plot.h"
+#include "common/model/gpt2.h"
+#include "common/program/program.h"

@@ -1,0 +1,42 @@
+// What a run has brought forth so far: a terminal and a JSON object show it in their own ways.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/decoding/generation.h"
+#include "common/program/statistics.h"
+
+namespace staircase {
+
+/// One continuation.
+struct Sequence {
+  int number;  ///< from 1, in the order in which they began
+  int prompt;  ///< which prompt it continues, from 0
+  std::vector<int> token_ids = {};
+  std::string text = {};                                ///< the characters that are complete
+  std::vector<std::vector<Candidate>> candidates = {};  ///< of each token, where they are asked for
+  std::vector<Token> tokens_with_logprobs = {};         ///< the same
+  FinishReason finish_reason = FinishReason::kLength;
+  std::optional<double> score = {};         ///< by which a search ranks it
+  Clock::time_point first = {}, last = {};  ///< when these tokens were chosen
+};
+
+/// A prompt that is shown itself.
+struct Echo {
+  std::vector<Token> tokens;
+  std::optional<double> perplexity;
+};
+
+struct Transcript {
+  Prompts prompts;
+  std::map<int, Echo> echoes = {};  ///< by the number of the prompt
+  std::vector<Sequence> sequences = {};
+  Statistics statistics = {};
+  std::vector<std::pair<std::string, double>> more_statistics = {};
+};
+
+}  // namespace staircase

@@ -1,0 +1,43 @@
+// A program of one's own with the library: it continues a text with any GPT-2, by sampling with a cache.
+//
+//   meson install -C build
+//   c++ -std=c++20 -O2 docs/example.cpp -o example $(pkg-config --cflags --libs staircase)
+//   ./example models/tales-6m "Once upon a time"
+#include <iostream>
+
+#include "common/base/error.h"
+#include "common/model/gpt2.h"
+#include "common/text/tokenizer.h"
+#include "sampling.h"
+#include "static_kv_cache.h"
+
+using namespace staircase;
+
+int main(int argc, char** argv) try {
+  if (argc != 3)
+    throw UsageError("it takes a folder with a GPT-2 and a text, but there are {} arguments", argc - 1);
+  // make_cuda_device() in its place computes on a GPU.
+  Gpt2 model = Gpt2::load(argv[1], make_cpu_device(available_processors()));
+  const Tokenizer tokenizer = Tokenizer::load(argv[1]);
+  const int eos = model.config().eos_token_id;
+
+  std::vector<int> tokens = tokenizer.encode(argv[2]);
+  if (tokens.empty()) tokens.push_back(eos);  // a model begins a new text behind this token
+  const SamplingOptions options{.do_sample = true, .seed = 8, .temperature = 0.8f, .top_k = 40};
+  std::mt19937 generator(options.seed);
+  StaticKvCache cache(model);
+  StreamDecoder decoder(tokenizer);
+
+  for (int i = 0; i < 100 && std::ssize(tokens) <= model.config().n_positions; ++i) {
+    // The model sees only the tokens that are not in the cache.
+    const std::span<float> logits = model.next_logits(std::span(tokens).subspan(cache.length(0)), cache);
+    process(logits, tokens, options);
+    tokens.push_back(choose(logits, options, generator));
+    if (tokens.back() == eos) break;
+    std::cout << decoder.push(tokens.back()) << std::flush;
+  }
+  std::cout << decoder.finish() << '\n';
+} catch (const std::exception& error) {
+  std::cerr << "error: " << error.what() << '\n';
+  return 1;
+}

@@ -1,0 +1,210 @@
+// Declarations of options: which values are possible, and what the command line makes of them.
+#include "common/base/options.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "common/program/command_line.h"
+#include "tests/error_message.h"
+
+namespace staircase {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+enum class Animal { kFox, kCrow };
+
+/// Every kind of option.
+struct Values {
+  bool off = false, on = true;
+  int count = 7;
+  unsigned seed = 8;
+  float share = 0.5f;
+  std::optional<int> top = {}, most = 9;
+  std::optional<float> nucleus = {};
+  std::vector<int> lengths{1, 2};
+  std::vector<std::string> words{"kept"}, texts;
+  std::optional<int> automatic = 4;
+  std::string file;
+  Animal animal = Animal::kCrow;
+};
+
+void add_options(OptionSink& sink, Values& values) {
+  sink.add("--off", &values.off, "help");
+  sink.add("--on", &values.on, "help");
+  sink.add("--count", &values.count, "help", between(1, 16));
+  sink.add("--seed", &values.seed, "help");
+  sink.add("--share", &values.share, "help", above_up_to(0, 1));
+  sink.add("--top", &values.top, "help", at_least(1));
+  sink.add("--most", &values.most, "help");
+  sink.add("--nucleus", &values.nucleus, "help", above(0));
+  sink.add("--lengths", &values.lengths, "help", at_least(1));
+  sink.add("--words", &values.words, "help", at_least(1));
+  sink.add("--texts", &values.texts, "help");
+  sink.add("--automatic", NumberOrAuto{&values.automatic}, "help", at_least(1));
+  sink.add("--file", Path{&values.file, "FILE"}, "help");
+  sink.add("--animal", one_of(&values.animal, {{"fox", Animal::kFox}, {"crow", Animal::kCrow}}), "help");
+}
+
+/// What a command line makes of these arguments; its help goes to `help`.
+Values parsed(std::vector<std::string> arguments, std::optional<std::string>* help = nullptr) {
+  Values values;
+  CommandLine line("A program.");
+  add_options(line, values);
+  arguments.insert(arguments.begin(), "program");
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  const auto shown = line.parse(static_cast<int>(pointers.size()), pointers.data());
+  if (help != nullptr) *help = shown;
+  return values;
+}
+
+/// What is said about these arguments; wrong usage every time.
+std::string refused(const std::vector<std::string>& arguments) {
+  try {
+    parsed(arguments);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST_CASE("a range holds its ends, or all but its lower end, and never infinity or NaN") {
+  CHECK(at_least(1).holds(1));
+  CHECK(!at_least(1).holds(0));
+  CHECK(!above(0).holds(0));
+  CHECK(above(0).holds(1e-45));
+  CHECK(above_up_to(0, 1).holds(1));
+  CHECK(!above_up_to(0, 1).holds(0));
+  CHECK(!above_up_to(0, 1).holds(std::nextafter(1.0, 2.0)));
+  CHECK(between(-2, 2).holds(-2));
+  CHECK(!between(-2, 2).holds(-2.001));
+  for (const Range& range : {Range(), at_least(0), above(0), between(-1, 1), Range{.most = 3}}) {
+    for (const double number : {kInfinity, -kInfinity, std::nan("")}) CHECK(!range.holds(number));
+  }
+  CHECK(!Range().is_bounded());
+  CHECK(Range{.most = 3}.is_bounded());
+}
+
+TEST_CASE("a range is told in words") {
+  CHECK(at_least(1).text(true) == "1 or more");
+  CHECK(at_least(0).text(false) == "a number of 0 or more");
+  CHECK(above(0).text(false) == "a number above 0");
+  CHECK(above_up_to(0, 1).text(false) == "above 0 and at most 1");
+  CHECK(between(-2, 2.5).text(false) == "between -2 and 2.5");
+  CHECK(between(1, 2147483647).text(true) == "between 1 and 2147483647");
+  CHECK(Range{.most = 3}.text(false) == "at most 3");
+  CHECK(Range().text(false) == "a number");
+}
+
+TEST_CASE("without arguments every option keeps what its variable holds") {
+  const Values values = parsed({});
+  CHECK(!values.off);
+  CHECK(values.on);
+  CHECK(values.count == 7);
+  CHECK(values.seed == 8);
+  CHECK(values.share == 0.5f);
+  CHECK(!values.top);
+  CHECK(values.most == 9);
+  CHECK(!values.nucleus);
+  CHECK(values.lengths == std::vector<int>{1, 2});
+  CHECK(values.words == std::vector<std::string>{"kept"});
+  CHECK(values.automatic == 4);
+  CHECK(values.file == "");
+  CHECK(values.animal == Animal::kCrow);
+}
+
+TEST_CASE("an argument sets a variable of any kind") {
+  CHECK(parsed({"--off"}).off);
+  CHECK(!parsed({"--no-on"}).on);
+  CHECK(parsed({"--on"}).on);
+  CHECK(parsed({"--count", "16"}).count == 16);
+  CHECK(parsed({"--count=1"}).count == 1);
+  CHECK(parsed({"--seed", "4294967295"}).seed == 4294967295u);
+  CHECK(parsed({"--share", "1e-3"}).share == 1e-3f);
+  CHECK(parsed({"--top", "5"}).top == 5);
+  CHECK(parsed({"--most", "-2147483648"}).most == -2147483647 - 1);
+  CHECK(parsed({"--nucleus", "0.25"}).nucleus == 0.25f);
+  CHECK(parsed({"--lengths", "3,4,5"}).lengths == std::vector<int>{3, 4, 5});
+  CHECK(parsed({"--words", "a b", "--words", "c"}).words == std::vector<std::string>{"a b", "c"});
+  CHECK(parsed({"--texts", ""}).texts == std::vector<std::string>{""});
+  CHECK(!parsed({"--automatic", "auto"}).automatic);
+  CHECK(parsed({"--automatic", "3"}).automatic == 3);
+  CHECK(parsed({"--file", "a/b"}).file == "a/b");
+  CHECK(parsed({"--animal", "fox"}).animal == Animal::kFox);
+}
+
+TEST_CASE("a value outside of its range is refused with the option, the value and the range") {
+  CHECK(refused({"--count", "0"}) == "--count is 0, but it must be between 1 and 16");
+  CHECK(refused({"--count", "17"}) == "--count is 17, but it must be between 1 and 16");
+  CHECK(refused({"--share", "0"}) == "--share is 0, but it must be above 0 and at most 1");
+  CHECK(refused({"--share", "1.5"}) == "--share is 1.5, but it must be above 0 and at most 1");
+  CHECK(refused({"--share", "nan"}) == "--share is nan, but it must be above 0 and at most 1");
+  CHECK(refused({"--top", "0"}) == "--top is 0, but it must be 1 or more");
+  CHECK(refused({"--nucleus", "-1"}) == "--nucleus is -1, but it must be a number above 0");
+  CHECK(refused({"--nucleus", "inf"}) == "--nucleus is inf, but it must be a number above 0");
+  CHECK(refused({"--nucleus", "-nan"}) == "--nucleus is -nan, but it must be a number above 0");
+  CHECK(refused({"--lengths", "3,0"}) == "--lengths is 0, but it must be 1 or more");
+  CHECK(refused({"--automatic", "0"}) == "--automatic is 0, but it must be 1 or more, or auto");
+  CHECK(refused({"--words", "a", "--words", ""}) ==
+        "--words is empty, but it must have at least one character");
+  CHECK(refused({"--file", ""}) == "--file: the name is empty");
+}
+
+TEST_CASE("a value of another kind is refused, and so is an option that is not there") {
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{"--count", "2.5"},
+                                             {"--count", "x"},
+                                             {"--count", ""},
+                                             {"--count", "2147483648"},
+                                             {"--seed", "-1"},
+                                             {"--seed", "4294967296"},
+                                             {"--share", "x"},
+                                             {"--share", "1e39"},
+                                             {"--share", "0.5x"},
+                                             {"--top", "auto"},
+                                             {"--nucleus", ""},
+                                             {"--lengths", "1,x"},
+                                             {"--lengths", ","},
+                                             {"--lengths", ""},
+                                             {"--automatic", "Auto"},
+                                             {"--automatic", ""},
+                                             {"--automatic", "99999999999"},
+                                             {"--animal", "Fox"},
+                                             {"--animal", ""},
+                                             {"--off=maybe"},
+                                             {"--no-off"},
+                                             {"--no-count", "3"},
+                                             {"--count"},
+                                             {"--top-k", "3"}}) {
+    const std::string message = refused(wrong);
+    CAPTURE(wrong[0]);
+    CAPTURE(message);
+    CHECK(says(message, wrong[0].substr(0, wrong[0].find('=')), "--help lists the options"));
+  }
+}
+
+TEST_CASE("a number that is too large or too small for its type is not called no number") {
+  CHECK(says(refused({"--share", "1e39"}), "1e39 is too large or too small"));
+  CHECK(says(refused({"--share", "1e-60"}), "1e-60 is too large or too small"));
+  CHECK(says(refused({"--share", "1e39x"}), "1e39x is not a number"));
+}
+
+TEST_CASE("the help has each option with what it takes, its range and its value now") {
+  std::optional<std::string> help;
+  parsed({"--help"}, &help);
+  REQUIRE(help);
+  for (const std::string words :
+       {"--off ", "--on,--no-on{false}", "--count N (between 1 and 16)=7", "--seed N=8",
+        "--share X (above 0 and at most 1)=0.5", "--top N (1 or more) ", "--most N=9",
+        "--nucleus X (a number above 0)\n", "--lengths N,N (1 or more)=1,2", "--words TEXT ",
+        "--automatic N|auto (1 or more)=4", "--file FILE ", "--animal fox|crow=crow"}) {
+    CAPTURE(words);
+    CAPTURE(*help);
+    CHECK(help->find(words) != std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace staircase

@@ -1,0 +1,24 @@
+// What most tests include, compiled once for all of them. No lesson may be in here: a step includes the files
+// of its own folder in the place of finished ones.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+#include "common/base/message.h"
+#include "common/decoding/generation.h"
+#include "common/decoding/probabilities.h"
+#include "common/model/gpt2.h"
+#include "common/program/program.h"

@@ -1,0 +1,237 @@
+"""What a learner gets of a header: every declaration, what the step before had, and functions that throw."""
+
+import re
+import subprocess
+import unittest
+
+from support import Scratch, series  # noqa: F401  (support makes step_commands known)
+from step_commands.outline import YOUR_TURN, Header, changed_names, outline
+
+HEAD = """// What it is for.
+#pragma once
+
+#include <vector>
+
+#include "common/base/message.h"
+
+namespace staircase {
+
+"""
+TAIL = """
+}  // namespace staircase
+"""
+
+BEFORE = HEAD + """struct Options {
+  int count = 1;
+  double gone = 0.0;
+};
+
+/// Grows; see "f(x) { }".
+inline int grow(const Options& options, int by) {
+  return options.count + by;  // } a bracket in a comment
+}
+
+inline double lost(const Options& options) {
+  return options.gone;
+}
+
+inline int widen(int by) {
+  if (by > 1) {
+    return 2 * by;
+  }
+  return by;
+}
+
+inline int same(const Options& options) {
+  return options.count;
+}
+
+class Cache {
+ public:
+  explicit Cache(int rows) : rows_(rows) {}
+  int rows() const { return rows_; }
+  int use() const { return rows_ * 2; }
+
+ private:
+  int rows_;
+};
+""" + TAIL
+
+AFTER = HEAD + """/// Which.
+enum class Kind : int {
+  kOne,  ///< the first
+  kTwo,
+};
+
+struct Options {
+  int count = 1;
+  Kind kind = Kind::kOne;                     ///< what else
+  std::vector<std::vector<int>> rows = {{1}, {2, 3}};
+};
+
+/// Grows; see "f(x) { }".
+inline int grow(const Options& options, int by) {
+  return options.count + 2 * by;
+}
+
+inline double lost(const Options& options) {
+  return options.count;
+}
+
+inline int widen(int by, Kind kind) {
+  return kind == Kind::kOne ? by : 2 * by;
+}
+
+inline int same(const Options& options) {
+  return options.count;
+}
+
+/// A constant.
+constexpr float kLimit = 1'000.0f;
+constexpr int twice(int x) {
+  return 2 * x;
+}
+const std::vector<int> kTable{1, 2, 3};
+
+/// Is new.
+template <typename T = int>
+T fresh(T value, char letter = '{', const char* text = "}") {
+  return value;
+}
+
+class Shape {
+ public:
+  virtual ~Shape() = default;
+  virtual int area(int unused) const = 0;
+};
+
+class Cache : public Shape {
+ public:
+  Cache(int rows, int columns) : rows_(rows), table_{rows, columns}, columns_(table_.size()) {
+    table_.push_back(0);
+  }
+  Cache() = default;
+  int rows() const { return rows_; }
+  int use() const { return rows_ * 3; }
+  int area(int unused) const override { return rows_ * 7; }
+  bool operator==(const Cache& other) const { return rows_ == other.rows_ && columns_ == 7; }
+  int cell(int index) const { return table_[index]; }
+
+ private:
+  int rows_ = 0;
+  std::vector<int> table_;
+  std::size_t columns_ = 0;
+};
+
+/// A name in a namespace of its own.
+namespace detail {
+inline void helper(int& x) {
+  x += 3;
+}
+}  // namespace detail
+""" + TAIL
+
+
+class Outline(unittest.TestCase):
+    def setUp(self):
+        before, after = Header(BEFORE), Header(AFTER)
+        self.text = outline(after, [before], changed_names([before], [after]), "04-before")
+
+    def body(self, start):
+        """What follows that declaration, up to its closing bracket."""
+        self.assertEqual(self.text.count(start), 1, start)
+        rest = self.text[self.text.index(start) + len(start):]
+        return rest[:re.search(r"^ {0,2}\}", rest, re.MULTILINE).end()] if rest.startswith("\n") else rest.split("\n")[0]
+
+    def test_every_declaration_stays_with_its_documentation(self):
+        for words in ("  kOne,  ///< the first", "Kind kind = Kind::kOne;                     ///< what else",
+                      "rows = {{1}, {2, 3}};", "/// Is new.\ntemplate <typename T = int>\nT fresh(T value, char letter = '{', "
+                      "const char* text = \"}\") {", "constexpr float kLimit = 1'000.0f;", "const std::vector<int> kTable{1, 2, 3};",
+                      "  virtual int area(int unused) const = 0;", "  std::size_t columns_ = 0;\n};", "/// Grows; see \"f(x) { }\".",
+                      "  Cache() = default;", "}  // namespace detail"):
+            self.assertIn(words, self.text)
+
+    def test_a_function_that_the_step_before_has_is_as_it_was(self):
+        self.assertIn("return options.count + by;  // } a bracket in a comment\n}", self.text)
+        self.assertNotIn("2 * by;\n}\n\ninline double", self.text)
+        self.assertIn("inline int same(const Options& options) {\n  return options.count;\n}", self.text)
+        self.assertIn("int use() const { return rows_ * 2; }", self.text)
+
+    def test_a_new_function_throws(self):
+        for start in ("inline void helper(int& x) {", "\"}\") {", "int area(int unused) const override {"):
+            body = self.body(start)
+            self.assertEqual([line.strip() for line in body.strip().splitlines()], [YOUR_TURN, "}"], start)
+        self.assertIn("bool operator==(const Cache& other) const {\n    " + YOUR_TURN + "\n  }\n", self.text)
+        self.assertNotIn("x += 3", self.text)
+
+    def test_a_function_that_is_called_otherwise_throws_and_shows_what_it_was(self):
+        self.assertIn(f"""inline int widen(int by, Kind kind) {{
+  {YOUR_TURN}
+  // In 04-before it was:
+  // inline int widen(int by) {{
+  //   if (by > 1) {{
+  //     return 2 * by;
+  //   }}
+  //   return by;
+  // }}
+}}
+""", self.text)
+
+    def test_an_old_body_that_no_longer_compiles_throws(self):
+        self.assertIn(f"inline double lost(const Options& options) {{\n  {YOUR_TURN}\n  // In 04-before it was:\n"
+                      "  //   return options.gone;\n}\n", self.text)
+
+    def test_members_are_initialised_and_getters_stay(self):
+        self.assertIn("  Cache(int rows, int columns) : rows_(rows), table_{rows, columns}, columns_(table_.size()) {\n    "
+                      + YOUR_TURN, self.text)
+        self.assertNotIn("push_back", self.text)
+        self.assertIn("int rows() const { return rows_; }", self.text)
+        self.assertIn("int cell(int index) const { return table_[index]; }", self.text)
+        self.assertIn("constexpr int twice(int x) {\n  return 2 * x;\n}", self.text)  # constants may need it
+
+    def test_what_it_throws_is_included_once_and_in_its_place(self):
+        self.assertIn('#include "common/base/error.h"\n#include "common/base/message.h"\n', self.text)
+        self.assertEqual(self.text.count("error.h"), 1)
+
+    def test_the_first_step_has_nothing_before_it(self):
+        text = outline(Header(BEFORE), [], set())
+        self.assertEqual(text.count(YOUR_TURN), 5)
+        self.assertIn("int rows() const { return rows_; }", text)
+        self.assertIn("explicit Cache(int rows) : rows_(rows) {}", text)
+
+    def test_what_has_nothing_to_write_is_the_same_text(self):
+        text = HEAD + "struct Plain {\n  int x = 0;\n  int get() const { return x; }\n};\n" + TAIL
+        self.assertEqual(outline(Header(text), [], set()), text)
+        self.assertEqual(outline(Header(BEFORE), [Header(BEFORE)], set()), BEFORE)
+
+    def test_an_old_body_brings_what_its_file_included(self):
+        old = BEFORE.replace("#include <vector>", "#include <cmath>\n#include <vector>")
+        text = outline(Header(AFTER), [Header(old)], changed_names([Header(old)], [Header(AFTER)]), "04")
+        self.assertIn("#include <cmath>\n#include <vector>\n", text)
+
+    def test_a_function_that_moved_to_another_file_keeps_its_body(self):
+        moved = HEAD + "inline int widen(int by) {\n  return 3 * by;\n}\n" + TAIL
+        text = outline(Header(moved), [Header(HEAD + TAIL), Header(BEFORE)], set(), "04")
+        self.assertIn("    return 2 * by;\n", text)
+        self.assertNotIn("3 * by", text)
+
+
+class Compiles(Scratch):
+    def test_an_outline_compiles(self):
+        base = self.folder / "common/base"
+        base.mkdir(parents=True)
+        (base / "message.h").write_text("#pragma once\n#include <stdexcept>\n")
+        (base / "error.h").write_text("#pragma once\n#include <stdexcept>\nnamespace staircase {\nstruct Error : std::runtime_error {\n"
+                                      "  using std::runtime_error::runtime_error;\n};\n}\n")
+        before, after = Header(BEFORE), Header(AFTER)
+        for name, text in {"before": outline(before, [], set()),
+                           "after": outline(after, [before], changed_names([before], [after]), "04-before")}.items():
+            (self.folder / f"{name}.cpp").write_text(text)
+            done = subprocess.run(["c++", "-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Wno-unused-parameter", "-Wno-pragma-once-outside-header",
+                                   "-I", self.folder, "-c", "-o", self.folder / f"{name}.o", self.folder / f"{name}.cpp"],
+                                  capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
