@@ -24,8 +24,8 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
 }
 
 /// Continues all prompts, each `copies` times, as many texts at a time as there are places in the batch, at
-/// least `copies`; when texts have ended, the next ones take their places. `on_token` sees each token as it is
-/// chosen. Text i belongs to prompt i / copies and has random numbers of its own, so none depends on the
+/// least `copies`; when texts have ended, the next ones take their places. `on_token` sees each token as it
+/// is chosen. Text i belongs to prompt i / copies and has random numbers of its own, so none depends on the
 /// others. The cache has a row for each place.
 inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, int copies,
                                         const RowOptions& options, int places, StaticKvCache* cache,
