@@ -202,7 +202,7 @@ TEST_CASE("whichever rows leave, the others stay with their keys and values, and
       std::vector<std::span<const int>> fed;
       std::vector<int> stay, leave, left;
       for (int number = 0; number < size; ++number) {
-        rows.push_back({.number = number, .tokens = std::vector<int>(number + 1, 321)});
+        rows.push_back({number, std::vector<int>(number + 1, 321), {}, {}});
         cache.append(number, number + 1);  // so the length of a row of the cache says whose it is
         const bool leaves = (finished >> number & 1) == 1;
         if (leaves) rows.back().finished = FinishReason::kLength;

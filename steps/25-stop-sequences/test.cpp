@@ -118,6 +118,32 @@ TEST_CASE("a character that is spread over tokens is looked for by its bytes") {
   }
 }
 
+TEST_CASE("what is shown and what is held back is as the README draws it") {
+  struct Line {
+    std::string token, shown, held;
+  };
+  const std::vector<Line> lines{{",", ",", ""},
+                                {" who", " who", ""},
+                                {" had", " h", "ad"},
+                                {" been", "", "ad been"},
+                                {" watching", "ad been watching", ""},
+                                {" the", " the", ""},
+                                {" wolf", " wolf", ""},
+                                {",", ",", ""},
+                                {" had", " h", "ad"},
+                                {" been", "", "ad been"},
+                                {" very", "", ""}};
+  const std::vector<int> tokens = behind(kPrompt.size(), continued({kPrompt}, kPlain)[0].generation.tokens);
+  StopFilter filter({{"ad been ve"}, &tokenizer()});
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    CHECK(!filter.found());
+    CHECK(tokenizer().bytes(tokens[i]) == lines[i].token);
+    CHECK(filter.push(tokens[i]) == lines[i].shown);
+    CHECK(filter.rest() == lines[i].held);
+  }
+  CHECK(filter.found());
+}
+
 TEST_CASE("a stop sequence ends the text before its first character, across the borders of tokens") {
   const Shown plain = continued({kPrompt}, kPlain)[0];
   REQUIRE(plain.text.size() > 40);

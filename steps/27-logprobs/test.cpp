@@ -170,7 +170,7 @@ TEST_CASE("with all options at once each text of a queue is what it is alone") {
     RowOptions options{
         {.stopping = {.max_new_tokens = 24},
          .sampling = {.do_sample = do_sample, .seed = 20, .frequency_penalty = 0.2f, .top_k = 30}}};
-    options.stop = {{".", "he w", " and t"}, &tokenizer()};
+    options.stop = {{"he w", " and t", "q"}, &tokenizer()};
     options.length.min_new_tokens = 16;
     options.logprobs.count = 2;
     const int copies = do_sample ? 3 : 2;
