@@ -276,6 +276,22 @@ TEST_CASE("--max-batch-size changes no text, whether it is drawn or not") {
   }
 }
 
+TEST_CASE("the program counts the bytes that moved") {
+  // "ending" of the reference leaves behind 14 tokens, and the last row moves to its place with all that it
+  // has.
+  const std::string ending = reference("batch.json")["cases"].back()["prompt"];
+  const auto stats = [&](int count) {
+    const ProgramRun run =
+        run_program(STAIRCASE_STEP_PROGRAM,
+                    fmt::format("--json --max-new-tokens {} --prompt - --prompt 'The wolf'", count), ending);
+    REQUIRE(run.status == 0);
+    return nlohmann::json::parse(run.out)["stats"];
+  };
+  CHECK(stats(14)["cache_copied_bytes"] == 0);
+  const std::size_t position = stats(20)["cache_bytes"].get<std::size_t>() / 2 / tales().config().n_positions;
+  CHECK(stats(20)["cache_copied_bytes"] == (2 + 13) * position);  // the newest token is not in the cache yet
+}
+
 TEST_CASE("a thousand prompts take the memory of the largest batch") {
   std::string lines;
   for (int i = 0; i < 1000; ++i) lines += "The wolf\n";

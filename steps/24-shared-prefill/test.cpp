@@ -152,6 +152,11 @@ TEST_CASE("a copy costs the keys and values of its prompt, and no more") {
   generate(tales(), {prompt}, 4, kDrawn, 4, &cache, [](int, const Token&) {});
   const std::size_t position = cache.use().bytes / 4 / cache.capacity();
   CHECK(cache.use().copied == 3 * 20 * position);  // all are equally long: no row moves when they leave
+  const ProgramRun run =
+      run_program(STAIRCASE_STEP_PROGRAM,
+                  "--json --prompt 'The wolf' --max-new-tokens 3 --do-sample --num-return-sequences 4");
+  REQUIRE(run.status == 0);
+  CHECK(nlohmann::json::parse(run.out)["stats"]["cache_copied_bytes"] == 3 * 2 * position);
 }
 
 TEST_CASE("the first choice of all copies is from the same candidates, the first text coming first") {
