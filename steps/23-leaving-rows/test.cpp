@@ -178,6 +178,14 @@ TEST_CASE("a queue takes as many passes as it must, and feeds each token once") 
     if (places == 1) CHECK(counts.size() == sum(new_tokens));
     if (places >= 10) CHECK(counts.size() == 40);
   }
+  // The table of the README.
+  for (const auto& [places, want] :
+       std::vector<std::pair<int, std::size_t>>{{1, 174}, {2, 94}, {3, 80}, {4, 54}, {5, 40}}) {
+    CHECK(passes({prompts.end() - 5, prompts.end()}, options, places).size() == want);
+    CHECK(passes({prompts.begin(), prompts.begin() + 5}, options, places).size() == want);
+  }
+  // Its picture: texts of 2, 6, 3, 4 and 1 tokens in three places.
+  CHECK(expected_passes({1, 1, 1, 1, 1}, {2, 6, 3, 4, 1}, 3) == std::vector<std::size_t>{3, 3, 3, 3, 2, 2});
   // By hand: three texts of four tokens behind one, two places. The third text waits for both to end.
   CHECK(passes({{321}, {321}, {321}}, {.stopping = {.max_new_tokens = 4, .ignore_eos = true}}, 2) ==
         std::vector<std::size_t>{2, 2, 2, 2, 1, 1, 1, 1});
