@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/decoding/generation.h"
@@ -43,13 +44,10 @@ struct Row {
 inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter, int count, int eos,
                                                const RowOptions& options) {
   std::optional<FinishReason> reason = finish_reason(token.id, count, eos, options.stopping);
-  if (reason != FinishReason::kEos) {
-    token.text = filter.push(token.id);
-  } else if (!options.stop.sequences.empty()) {
-    token.text = "";  // it is no text
-  }
+  if (options.stop.sequences.empty()) return reason;
+  token.text = reason == FinishReason::kEos ? "" : filter.push(token.id);  // the end of text is no text
   if (filter.found()) reason = FinishReason::kStop;
-  if (reason && token.text) *token.text += filter.rest();
+  if (reason) *token.text += filter.rest();
   return reason;
 }
 
@@ -68,18 +66,22 @@ inline Token take_token(Row& row, std::span<float> scores, int eos) {
   return token;
 }
 
-/// Finished rows leave, so that the others pay for none that has ended: the last row takes the place of each,
-/// here and in the cache. `on_leave` sees them.
+/// Finished rows leave, so that the others pay for none that has ended: rows from the end take their places,
+/// here and in the cache, and none moves twice. `on_leave` sees those that leave.
 inline void remove_finished(std::vector<Row>& rows, StaticKvCache* cache,
                             const std::function<void(Row& row)>& on_leave) {
-  for (int r = static_cast<int>(rows.size()) - 1; r >= 0; --r) {
+  const auto last_leaves = [&] {
+    on_leave(rows.back());
+    rows.pop_back();
+  };
+  for (int r = 0; r < std::ssize(rows); ++r) {
     if (!rows[r].finished) continue;
-    on_leave(rows[r]);
+    while (rows.back().finished && std::ssize(rows) > r + 1) last_leaves();
     if (const int last = static_cast<int>(rows.size()) - 1; r < last) {
       if (cache != nullptr) cache->copy_row(last, r);
-      rows[r] = std::move(rows[last]);
+      std::swap(rows[r], rows[last]);
     }
-    rows.pop_back();
+    last_leaves();
   }
 }
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,17 +26,12 @@ class StopFilter {
  public:
   explicit StopFilter(StopOptions options) : options_(std::move(options)) {}
 
-  /// The text that can be shown once `token` is there: never a part of a stop sequence. Without sequences to
-  /// look for there is no answer, and a token is shown as it is.
-  std::optional<std::string> push(int token) {
-    if (options_.sequences.empty()) return std::nullopt;
+  /// The text that can be shown once `token` is there: never a part of a stop sequence.
+  std::string push(int token) {
     held_ += options_.tokenizer->bytes(token);
-    std::size_t cut = held_.size();
-    for (const std::string& stop : options_.sequences) {
-      const std::size_t place = held_.find(stop);
-      found_ = found_ || place != held_.npos;
-      cut = std::min(cut, place);
-    }
+    std::size_t cut = held_.npos;
+    for (const std::string& stop : options_.sequences) cut = std::min(cut, held_.find(stop));
+    found_ = cut != held_.npos;
     if (!found_) cut = held_.size() - longest_beginning();
     std::string certain = held_.substr(0, cut);
     held_ = found_ ? "" : held_.substr(cut);

@@ -31,9 +31,9 @@ inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, con
   const int vocab_size = model.config().vocab_size, eos = model.config().eos_token_id;
   std::vector<Generation> texts;
   for (const std::vector<int>& prompt : prompts) texts.push_back({prompt, FinishReason::kLength});
+  if (options.stopping.max_new_tokens == 0) return texts;
   std::vector<Row> rows;
-  int waiting =
-      options.stopping.max_new_tokens > 0 ? 0 : static_cast<int>(texts.size());  // the first that waits
+  int waiting = 0;  // the first text that has no place yet
   while (waiting < std::ssize(texts) || !rows.empty()) {
     for (; waiting < std::ssize(texts) && std::ssize(rows) < places; ++waiting) {
       if (cache != nullptr) cache->truncate(static_cast<int>(rows.size()), 0);

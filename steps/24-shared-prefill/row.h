@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/decoding/generation.h"
@@ -30,18 +31,22 @@ inline Token take_token(Row& row, std::span<float> scores, int eos) {
   return token;
 }
 
-/// Finished rows leave, so that the others pay for none that has ended: the last row takes the place of each,
-/// here and in the cache. `on_leave` sees them.
+/// Finished rows leave, so that the others pay for none that has ended: rows from the end take their places,
+/// here and in the cache, and none moves twice. `on_leave` sees those that leave.
 inline void remove_finished(std::vector<Row>& rows, StaticKvCache* cache,
                             const std::function<void(Row& row)>& on_leave) {
-  for (int r = static_cast<int>(rows.size()) - 1; r >= 0; --r) {
+  const auto last_leaves = [&] {
+    on_leave(rows.back());
+    rows.pop_back();
+  };
+  for (int r = 0; r < std::ssize(rows); ++r) {
     if (!rows[r].finished) continue;
-    on_leave(rows[r]);
+    while (rows.back().finished && std::ssize(rows) > r + 1) last_leaves();
     if (const int last = static_cast<int>(rows.size()) - 1; r < last) {
       if (cache != nullptr) cache->copy_row(last, r);
-      rows[r] = std::move(rows[last]);
+      std::swap(rows[r], rows[last]);
     }
-    rows.pop_back();
+    last_leaves();
   }
 }
 

@@ -23,10 +23,10 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
   sink.add("--max-batch-size", &run.max_batch_size, "how many texts grow at a time, at most", at_least(1));
 }
 
-/// Continues all prompts, each `copies` times, as many texts at a time as there are places in the batch; when
-/// texts have ended, the next ones take their places. `on_token` sees each token as it is chosen. Text i
-/// belongs to prompt i / copies and has random numbers of its own, so none depends on the others. The cache
-/// has a row for each place.
+/// Continues all prompts, each `copies` times, as many texts at a time as there are places in the batch, at
+/// least `copies`; when texts have ended, the next ones take their places. `on_token` sees each token as it
+/// is chosen. Text i belongs to prompt i / copies and has random numbers of its own, so none depends on the
+/// others. The cache has a row for each place.
 inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, int copies,
                                         const RowOptions& options, int places, StaticKvCache* cache,
                                         const OnRowToken& on_token) {
@@ -37,11 +37,11 @@ inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, int
     return Row{number, prompts[number / copies], options, std::mt19937(seed)};
   };
   for (int i = 0; i < std::ssize(texts); ++i) texts[i] = {prompts[i / copies], FinishReason::kLength};
+  if (options.stopping.max_new_tokens == 0) return texts;
   std::vector<Row> rows;
-  int waiting =
-      options.stopping.max_new_tokens > 0 ? 0 : static_cast<int>(texts.size());  // the first that waits
+  int waiting = 0;  // the first text that has no place yet
   while (waiting < std::ssize(texts) || !rows.empty()) {
-    int taken = static_cast<int>(rows.size());
+    int taken = static_cast<int>(rows.size());  // places; the copies of a prompt join behind its prefill
     for (; waiting < std::ssize(texts) && taken + copies <= places; waiting += copies, taken += copies) {
       if (cache != nullptr) cache->truncate(static_cast<int>(rows.size()), 0);
       rows.push_back(new_row(waiting));
@@ -52,14 +52,15 @@ inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, int
     const std::span<float> logits = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
     for (int r = 0, fed_rows = static_cast<int>(fed.size()); r < fed_rows; ++r) {
       const std::span<float> scores = logits.subspan(r * vocab_size, vocab_size);
-      // A prompt has gone through the model once, for all the texts that it begins.
-      for (int copy = 1; rows[r].new_tokens == 0 && copy < copies; ++copy) {
-        std::vector<float> own(scores.begin(), scores.end());
+      std::vector<float> shared;  // a prompt's logits as they are: to choose from them changes them
+      if (rows[r].new_tokens == 0) shared.assign(scores.begin(), scores.end());
+      on_token(rows[r].number, take_token(rows[r], scores, eos));
+      for (int copy = 1; !shared.empty() && copy < copies; ++copy) {
+        std::vector<float> own = shared;
         if (cache != nullptr) cache->copy_row(r, static_cast<int>(rows.size()));
         rows.push_back(new_row(rows[r].number + copy));
         on_token(rows.back().number, take_token(rows.back(), own, eos));
       }
-      on_token(rows[r].number, take_token(rows[r], scores, eos));
     }
     remove_finished(rows, cache, [&](Row& row) {
       texts[row.number] = {std::move(row.tokens), *row.finished};

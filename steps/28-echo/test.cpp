@@ -1,0 +1,193 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "generate.h"
+#include "scoring.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+#include "tests/tiny_model.h"
+
+using namespace staircase;
+
+namespace {
+
+/// A token that is as likely as that.
+Token with_probability(double probability) {
+  return {.logprobs = Logprobs{static_cast<float>(std::log(probability))}};
+}
+
+}  // namespace
+
+TEST_CASE("the perplexity of a text is the one of Hugging Face's model") {
+  for (const auto& one : reference("logits.json")["cases"]) {
+    const std::vector<int> text = one["tokens"];
+    CAPTURE(one["name"].get<std::string>());
+    const std::vector<Token> tokens = score(tales(), text, 0);
+    REQUIRE(tokens.size() == text.size());
+    CHECK(!tokens[0].logprobs->own);
+    for (std::size_t i = 0; i < text.size(); ++i) CHECK(tokens[i].id == text[i]);
+    const std::optional<double> got = perplexity(tokens);
+    CHECK(got.has_value() == !one["mean_nll"].is_null());
+    if (got) CHECK(std::log(*got) == doctest::Approx(one["mean_nll"].get<double>()).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("the perplexity of a choice among equals is their number, and no token has none") {
+  const Token first{.logprobs = Logprobs()};
+  for (const int equals : {1, 2, 20, 50257}) {
+    const Token token = with_probability(1.0 / equals);
+    for (const std::vector<Token>& text : {std::vector{token}, {first, token}, {first, token, token, token}})
+      CHECK(*perplexity(text) == doctest::Approx(equals));
+  }
+  // The geometric mean: 1/2, 1/4 and 1/8 are as 1/4 three times.
+  const std::vector<Token> mixed{first, with_probability(0.5), with_probability(0.25),
+                                 with_probability(0.125)};
+  CHECK(*perplexity(mixed) == doctest::Approx(4.0));
+  CHECK(!perplexity(std::vector{first}));
+  CHECK(!perplexity({}));
+}
+
+TEST_CASE("a text is read in one pass, and each token is scored behind those before it") {
+  const std::vector<int> text = reference("batch.json")["cases"][1]["prompt_ids"];
+  std::vector<std::size_t> passes;
+  tales().observe([&](std::string_view name, std::span<const float> values) {
+    if (name == "embeddings") passes.push_back(values.size() / tales().config().n_embd);
+  });
+  const std::vector<Token> tokens = score(tales(), text, 3);
+  tales().observe(nullptr);
+  CHECK(passes == std::vector<std::size_t>{text.size()});
+  CHECK(tokens[0].logprobs->likeliest.empty());
+  for (std::size_t i = 1; i < text.size(); ++i) {
+    const std::vector<float> want = log_softmax(tales().next_logits(std::span(text).first(i)));
+    const Logprobs& got = *tokens[i].logprobs;
+    CHECK(*got.own == doctest::Approx(want[text[i]]).epsilon(1e-4));
+    REQUIRE(got.likeliest.size() == 3);
+    CHECK(got.likeliest[0].token_id == argmax(want));
+    for (const Logprob& one : got.likeliest)
+      CHECK(one.logprob == doctest::Approx(want[one.token_id]).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("a text that was drawn gets the log-probabilities that it had when it was") {
+  const Prompts prompts{{321, 1682}, {1294, 259, 12}, {4095}};
+  RowOptions options{{.stopping = {.max_new_tokens = 25},
+                      .sampling = {.do_sample = true, .frequency_penalty = 0.5f, .top_k = 50}}};
+  options.length.min_new_tokens = 20;
+  options.logprobs.count = 2;
+  std::vector<std::vector<Token>> told(6);
+  StaticKvCache cache(tales(), 4);
+  const auto texts = generate(tales(), prompts, 2, options, 4, &cache,
+                              [&](int number, const Token& token) { told[number].push_back(token); });
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    const std::vector<Token> read = score(tales(), texts[i].tokens, 2);
+    const std::size_t length = prompts[i / 2].size();
+    REQUIRE(told[i].size() >= 20);
+    REQUIRE(read.size() == length + told[i].size());
+    for (std::size_t t = 0; t < told[i].size(); ++t) {
+      const Logprobs &got = *told[i][t].logprobs, &want = *read[length + t].logprobs;
+      CHECK(*got.own == doctest::Approx(*want.own).epsilon(1e-4));
+      for (int place = 0; place < 2; ++place) {
+        CHECK(got.likeliest[place].logprob == doctest::Approx(want.likeliest[place].logprob).epsilon(1e-4));
+      }
+    }
+  }
+}
+
+TEST_CASE("of a text longer than the context the last tokens count, as if they were all") {
+  const TemporaryFolder folder;
+  TinyModel(1, 5, 13).write(folder.path());
+  Gpt2 model = Gpt2::load(folder.path(), make_cpu_device(1));
+  std::vector<int> text;
+  for (int i = 0; i < 30; ++i) text.push_back(i * i % 5);
+  const std::vector<Token> all = score(model, text, 1), seen = score(model, std::span(text).last(13), 1);
+  REQUIRE(all.size() == 30);
+  for (int i = 0; i < 30; ++i) {
+    CHECK(all[i].id == text[i]);
+    CHECK(all[i].logprobs->own == (i < 17 ? std::nullopt : seen[i - 17].logprobs->own));
+  }
+  CHECK(perplexity(all) == perplexity(seen));
+}
+
+TEST_CASE("the program tells all of it in JSON") {
+  const ProgramRun run =
+      run_program(STAIRCASE_STEP_PROGRAM,
+                  "--json --echo --logprobs 2 --max-new-tokens 3 --prompt 'The queen' --prompt ''");
+  REQUIRE(run.status == 0);
+  const auto sequences = nlohmann::json::parse(run.out)["sequences"];
+  REQUIRE(sequences.size() == 2);
+  const auto& first = sequences[0];
+  CHECK(first["prompt_logprobs"].size() == 2);
+  CHECK(first["prompt_logprobs"][0]["logprob"].is_null());
+  CHECK(first["prompt_logprobs"][1]["top_logprobs"].size() == 2);
+  // "len2" of the reference.
+  const double nll = reference("logits.json")["cases"][1]["mean_nll"];
+  CHECK(first["prompt_logprobs"][1]["logprob"].get<double>() == doctest::Approx(-nll).epsilon(1e-5));
+  CHECK(first["perplexity"].get<double>() == doctest::Approx(std::exp(nll)).epsilon(1e-4));
+  CHECK(sequences[1]["perplexity"].is_null());
+  for (const auto& sequence : sequences) {
+    REQUIRE(sequence["logprobs"].size() == sequence["token_ids"].size());
+    for (std::size_t i = 0; i < sequence["logprobs"].size(); ++i) {
+      const auto& one = sequence["logprobs"][i];
+      CHECK(one["token_id"] == sequence["token_ids"][i]);
+      CHECK(one["top_logprobs"].size() == 2);
+      CHECK(one["logprob"] == one["top_logprobs"][0]["logprob"]);  // greedy
+    }
+  }
+}
+
+TEST_CASE("the program reads a text without writing on") {
+  const ProgramRun run =
+      run_program(STAIRCASE_STEP_PROGRAM, "--echo --logprobs 1 --max-new-tokens 0 --prompt 'The queen'");
+  CHECK(run.status == 0);
+  CHECK(run.out == "The queen\n");
+  CHECK(run.err.find("\" queen\"") != std::string::npos);
+  CHECK(run.err.find("-5.8181") != std::string::npos);
+  CHECK(run.err.find("perplexity of prompt 1: 336.3") != std::string::npos);
+  for (const char* options :
+       {"--no-use-cache", "--json", "--do-sample --num-return-sequences 3", "--stop a --max-batch-size 1"}) {
+    const std::string arguments =
+        fmt::format("--echo --max-new-tokens 0 --prompt The --prompt '' {}", options);
+    CHECK(run_program(STAIRCASE_STEP_PROGRAM, arguments).status == 0);
+  }
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 0 --prompt 'The queen'").out == "\n");
+  const ProgramRun more =
+      run_program(STAIRCASE_STEP_PROGRAM, "--echo --max-new-tokens 9 --prompt 'The queen'");
+  const ProgramRun plain = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 9 --prompt 'The queen'");
+  CHECK(more.out == "The queen" + plain.out);
+  for (const char* wrong : {"--echo --max-new-tokens -1", "--echo --logprobs 21", "--echo yes"}) {
+    CHECK(run_program(STAIRCASE_STEP_PROGRAM, wrong).status == 2);
+  }
+}
+
+TEST_CASE("a stop sequence, the least length and copies change nothing of what is told of the prompt") {
+  const auto sequences = [](const std::string& arguments) {
+    const ProgramRun run =
+        run_program(STAIRCASE_STEP_PROGRAM,
+                    "--json --echo --logprobs 1 --prompt 'The queen' --prompt 'A crow' " + arguments);
+    REQUIRE(run.status == 0);
+    return nlohmann::json::parse(run.out)["sequences"];
+  };
+  const auto plain = sequences("--max-new-tokens 0");
+  const auto busy = sequences(
+      "--max-new-tokens 20 --min-new-tokens 15 --stop . --do-sample --num-return-sequences 2 --top-k 9 "
+      "--max-batch-size 2 --repetition-penalty 1.4");
+  REQUIRE(busy.size() == 4);
+  for (std::size_t i = 0; i < busy.size(); ++i) {
+    CHECK(busy[i]["prompt_logprobs"] == plain[i / 2]["prompt_logprobs"]);
+    CHECK(busy[i]["perplexity"] == plain[i / 2]["perplexity"]);
+  }
+}
+
+TEST_CASE("what cannot be is refused before the prompt is shown") {
+  for (const std::string wrong :
+       {"--num-return-sequences 2", "--min-new-tokens 101", "--on-overflow recompute --refill 100000",
+        "--do-sample --num-return-sequences 3 --max-batch-size 2"}) {
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--echo --prompt 'a b c' " + wrong);
+    CAPTURE(run.err);
+    CHECK(run.status == 2);
+    CHECK(run.err.find("error: ") != std::string::npos);
+    CHECK(run.err.find("perplexity") == std::string::npos);
+    CHECK(run.out.empty());
+  }
+}
