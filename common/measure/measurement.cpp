@@ -102,6 +102,27 @@ Spread spread(const std::vector<double>& values) {
   return {quantile(values, 0.5), quantile(values, 0.25), quantile(values, 0.75)};
 }
 
+Spread speedup(const std::vector<double>& rates, const std::vector<double>& baselines) {
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < rates.size(); ++i) ratios.push_back(rates[i] / baselines[i]);
+  return spread(ratios);
+}
+
+std::vector<std::vector<double>> take_turns(
+    const std::vector<std::string>& names, int turns,
+    const std::function<std::vector<double>(std::size_t way, bool warms_up)>& measure) {
+  std::vector<std::vector<double>> rates(names.size());
+  Progress progress(static_cast<int>(names.size()) * (turns + 1));
+  for (int turn = 0; turn <= turns; ++turn) {
+    for (std::size_t way = 0; way < names.size(); ++way) {
+      progress.next(names[way]);
+      const std::vector<double> measured = measure(way, turn == 0);
+      if (turn > 0) rates[way].insert(rates[way].end(), measured.begin(), measured.end());
+    }
+  }
+  return rates;
+}
+
 void Progress::next(const std::string& what) {
   ++done_;
   if (isatty(STDERR_FILENO) != 0) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -44,6 +45,19 @@ struct Spread {
 
 /// `values` must not be empty.
 Spread spread(const std::vector<double>& values);
+
+/// How many times as fast as the baseline, from pairs of runs of the same turn: what slows the machine down
+/// slows both. `rates` and `baselines` have as many runs, at least one.
+Spread speedup(const std::vector<double>& rates, const std::vector<double>& baselines);
+
+/// Measures several ways of doing the same thing. They take turns, so that a machine that slows down slows
+/// all of them. The first turn warms up and does not count: it finds cold caches, and memory that was never
+/// touched. `measure(way, warms_up)` runs the way of that index and returns its rates, say in tokens per
+/// second: as many of them each time. `names` of the ways are for the line of progress. Returns all rates of
+/// each way, turn by turn.
+std::vector<std::vector<double>> take_turns(
+    const std::vector<std::string>& names, int turns,
+    const std::function<std::vector<double>(std::size_t way, bool warms_up)>& measure);
 
 /// How far a long measurement has come, on one line of a terminal; nothing elsewhere.
 class Progress {
