@@ -1,113 +1,82 @@
 // Measures what speculation gains: every number of drafted tokens, in every dtype, beside the target alone.
 #pragma once
 
-#include <filesystem>
-#include <string>
-#include <vector>
-
-#include "common/base/message.h"
 #include "common/measure/measurement.h"
-#include "common/measure/plot.h"
 #include "common/program/program.h"
+#include "generate.h"
 #include "speculative.h"
 
 namespace staircase {
 
-/// What is measured; the texts and everything else are as the options say.
 struct BenchmarkOptions {
   std::string folder = {};  ///< where the results go; none: no benchmark
   int repetitions = 3;
   int most_speculative_tokens = 8;
 };
 
-/// All runs of one draft model with one number of drafted tokens, or of the target alone.
-struct SpeculationRuns {
-  NamedModel* draft = nullptr;  ///< none: the target alone
+inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
+  sink.add("--benchmark", Path{&options.folder}, "measure the gain; results go to this folder");
+  sink.add("--repetitions", &options.repetitions, "how often to measure", at_least(1));
+  sink.add("--most-speculative-tokens", &options.most_speculative_tokens, "where the benchmark ends",
+           between(1, 16));
+}
+
+/// One of the ways that take turns: a draft model with a number of drafted tokens, or the target alone.
+struct Way {
+  NamedModel* draft = nullptr;
   int gamma = 0;
-  std::vector<double> rates = {};  ///< tokens per second of each
-  Speculation speculation = {};    ///< what became of the drafted tokens, over all of them
+  Speculation counts = {};  ///< over all runs, which are all alike
 };
 
-/// New tokens per second of one text; without a draft model those of the target alone. Times the prefill as
-/// well.
-inline double tokens_per_second(Gpt2& target, NamedModel* draft, const std::vector<int>& prompt, int gamma,
-                                GenerateOptions options, Speculation& speculation) {
+/// New tokens per second behind all prompts, one after the other; prefill included.
+inline double tokens_per_second(Gpt2& target, Way& way, const Prompts& prompts, const TextOptions& options) {
+  int count = 0;
   const auto start = Clock::now();
-  std::size_t length = 0;
-  if (draft == nullptr) {
-    StaticKvCache cache(target, 1);
-    length = generate(target, {&prompt, 1}, options, &cache, [](int, const Token&) {})[0].tokens.size();
-  } else {
-    options.num_speculative_tokens = gamma;
-    length = speculate(target, draft->model, prompt, options, speculation, [](const Token&) {}).tokens.size();
+  for (const std::vector<int>& prompt : prompts) {
+    if (way.draft == nullptr) {
+      StaticKvCache cache(target);
+      generate(target, {prompt}, options, &cache, [&](int, const Token&) { ++count; });
+    } else {
+      speculate(target, way.draft->model, prompt, options, way.gamma, way.counts,
+                [&](const Token&) { ++count; });
+    }
   }
-  const std::chrono::duration<double> seconds = Clock::now() - start;
-  return static_cast<double>(length - prompt.size()) / seconds.count();
+  return count / std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// How many times as fast as the baseline, from pairs of runs of the same turn: what slows the machine down
-/// slows both. `rates` and `baselines` have a run of each turn.
-inline Spread speedup(const std::vector<double>& rates, const std::vector<double>& baselines) {
-  std::vector<double> ratios;
-  for (std::size_t i = 0; i < rates.size(); ++i) ratios.push_back(rates[i] / baselines[i]);
-  return spread(ratios);
-}
-
-/// Sweeps the number of drafted tokens for each draft model beside the target, in each dtype. The target
-/// alone, all drafts and all numbers take turns within a repetition, so that a machine that slows down slows
-/// all of them; the first turn warms up and does not count. Writes speculative.csv, .json and .svg.
-inline void benchmark_speculative(Gpt2& target_model, std::span<const NamedModel> draft_models,
-                                  std::span<const std::vector<int>> prompts, GenerateOptions options,
+/// Sweeps the number of drafted tokens for each draft model, in each dtype, over all prompts. Writes
+/// speculative.csv, .json and .svg.
+inline void benchmark_speculative(const Gpt2& model, std::span<const NamedModel> draft_models,
+                                  const Prompts& prompts, const TextOptions& options,
                                   const BenchmarkOptions& benchmark) {
-  const std::filesystem::path folder = benchmark.folder;
-  make_folder(folder);
-  options.num_return_sequences = 1;
+  make_folder(benchmark.folder);
   Table table({"draft", "dtype", "drafted", "baseline tokens/s", "tokens/s", "low", "high", "speed-up",
                "acceptance", "tokens per pass"});
   Plot plot{.title = "Speculative decoding", .x_label = "drafted tokens a round", .y_label = "speed-up"};
-  const std::vector<DType> dtypes{DType::kFloat32, DType::kFloat16, DType::kBFloat16};
-  const int turns = benchmark.repetitions + 1;
-  const int variants = 1 + static_cast<int>(draft_models.size()) * benchmark.most_speculative_tokens;
-  Progress progress(static_cast<int>(dtypes.size()) * turns * variants);
-  for (const DType dtype : dtypes) {
-    const std::string kept_in(to_string(dtype));
-    Gpt2 target = target_model.load_as(dtype);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    Gpt2 target = model.load_as(dtype);
     std::vector<NamedModel> drafts;
     for (const NamedModel& draft : draft_models) drafts.push_back({draft.name, draft.model.load_as(dtype)});
-    std::vector<SpeculationRuns> runs(1);  // the target alone; then each draft with each number of tokens
-    for (NamedModel& draft : drafts) {
+    std::vector<Way> ways(1);  // the target alone
+    for (NamedModel& draft : drafts)
       for (int gamma = 1; gamma <= benchmark.most_speculative_tokens; ++gamma)
-        runs.push_back({&draft, gamma});
-    }
-    for (int turn = 0; turn < turns; ++turn) {
-      for (SpeculationRuns& run : runs) {
-        const std::string name = run.draft == nullptr ? "no draft model" : run.draft->name;
-        progress.next(fmt::format("{}, {}, {} drafted tokens", kept_in, name, run.gamma));
-        for (const std::vector<int>& prompt : prompts) {
-          Speculation warm;
-          Speculation& speculation = turn == 0 ? warm : run.speculation;
-          const double rate = tokens_per_second(target, run.draft, prompt, run.gamma, options, speculation);
-          if (turn > 0) run.rates.push_back(rate);
-        }
-      }
-    }
-    const SpeculationRuns& alone = runs[0];
-    for (const SpeculationRuns& run : std::span(runs).subspan(1)) {
-      const Spread rate = spread(run.rates), gain = speedup(run.rates, alone.rates);
-      const Speculation& s = run.speculation;
-      table.add({run.draft->name, kept_in, run.gamma, spread(alone.rates).median, rate.median, rate.low,
-                 rate.high, gain.median, static_cast<double>(s.accepted) / std::max(1, s.drafted),
-                 static_cast<double>(s.tokens) / std::max(1, s.rounds)});
-      if (run.gamma == 1) {
-        plot.series.push_back({drafts.size() == 1 ? kept_in : run.draft->name + ", " + kept_in, {}});
-      }
-      plot.series.back().points.push_back({static_cast<double>(run.gamma), gain.median, gain.low, gain.high});
+        ways.push_back({&draft, gamma});
+    const auto rates =
+        take_turns(ways.size(), benchmark.repetitions, [&](std::size_t way, bool /*warms_up*/) {
+          return tokens_per_second(target, ways[way], prompts, options);
+        });
+    for (std::size_t way = 1; way < ways.size(); ++way) {
+      const auto& [draft, gamma, counts] = ways[way];
+      const std::string kept_in(to_string(dtype));
+      const Spread rate = spread(rates[way]), gain = speedup(rates[way], rates[0]);
+      table.add({draft->name, kept_in, gamma, spread(rates[0]).median, rate.median, rate.low, rate.high,
+                 gain.median, 1.0 * counts.accepted / std::max(1, counts.drafted),
+                 1.0 + 1.0 * counts.accepted / counts.rounds});
+      if (gamma == 1) plot.series.push_back({draft->name + ", " + kept_in, {}});
+      plot.series.back().points.push_back({1.0 * gamma, gain.median, gain.low, gain.high});
     }
   }
-  say(table.text());
-  table.write_csv(folder / "speculative.csv");
-  table.write_json(folder / "speculative.json");
-  write_svg(folder / "speculative.svg", plot);
+  write_results(benchmark.folder, "speculative", table, plot);
 }
 
 }  // namespace staircase

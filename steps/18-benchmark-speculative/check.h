@@ -1,8 +1,5 @@
-// Refuses impossible options before any work is done.
+// Refuses options that cannot go together, before any work is done.
 #pragma once
-
-#include <cmath>
-#include <string_view>
 
 #include "benchmark.h"
 #include "common/base/error.h"
@@ -11,89 +8,42 @@
 
 namespace staircase {
 
-/// Throws UsageError that names the option, its value and the range, unless `valid`.
-template <typename T>
-void require(bool valid, std::string_view option, T value, std::string_view range) {
-  if (!valid) throw UsageError("{} is {}, but it must be {}", option, value, range);
-}
-
-/// Throws UsageError for an impossible value, and warns of options that do nothing together.
-inline void check(const GenerateOptions& options) {
-  const SamplingOptions& sampling = options.sampling;
-  require(options.max_new_tokens >= 1, "--max-new-tokens", options.max_new_tokens, "1 or more");
-  require(options.num_return_sequences >= 1, "--num-return-sequences", options.num_return_sequences,
-          "1 or more");
-  require(options.max_batch_size >= 1, "--max-batch-size", options.max_batch_size, "1 or more");
-  require(options.max_batch_size >= options.num_return_sequences, "--max-batch-size", options.max_batch_size,
-          fmt::format("{} or more, the --num-return-sequences", options.num_return_sequences));
-  require(options.show_candidates >= 0, "--show-candidates", options.show_candidates, "0 or more");
-  require(std::abs(sampling.presence_penalty) <= 2.0f, "--presence-penalty", sampling.presence_penalty,
-          "between -2 and 2");
-  require(std::abs(sampling.frequency_penalty) <= 2.0f, "--frequency-penalty", sampling.frequency_penalty,
-          "between -2 and 2");
-  require(std::isfinite(sampling.repetition_penalty) && sampling.repetition_penalty > 0.0f,
-          "--repetition-penalty", sampling.repetition_penalty, "a number above 0");
-  require(std::isfinite(sampling.temperature) && sampling.temperature >= 0.0f, "--temperature",
-          sampling.temperature, "a number of 0 or more");
-  if (options.num_speculative_tokens) {
-    require(*options.num_speculative_tokens >= 1 && *options.num_speculative_tokens <= 16,
-            "--num-speculative-tokens", *options.num_speculative_tokens, "between 1 and 16, or auto");
-  }
-  if (options.refill) require(*options.refill >= 1, "--refill", *options.refill, "1 or more");
-  if (sampling.top_k) require(*sampling.top_k >= 1, "--top-k", *sampling.top_k, "1 or more");
-  if (sampling.top_p) {
-    require(*sampling.top_p > 0.0f && *sampling.top_p <= 1.0f, "--top-p", *sampling.top_p,
-            "above 0 and at most 1");
-  }
-
-  if (options.refill && options.on_overflow == Overflow::kSlide) {
+/// Throws UsageError for options that contradict each other, and warns of those that do nothing together.
+inline void check(const TextOptions& options, const RunOptions& run) {
+  if (options.overflow.refill && options.overflow.on_overflow == Overflow::kSlide) {
     warn("--refill does nothing without --on-overflow recompute");
   }
-  if (!options.drift.empty() && (options.num_return_sequences > 1 || !options.use_cache)) {
-    throw UsageError(
-        "--drift compares two texts with a cache: it goes with neither --num-return-sequences nor "
-        "--no-use-cache");
-  }
+  const SamplingOptions& sampling = options.sampling;
   if (sampling.do_sample) {
     if (sampling.temperature < kGreedyTemperature) warn("a temperature near 0 is greedy decoding");
     return;
   }
-  if (options.num_return_sequences > 1) {
+  if (run.num_return_sequences > 1) {
     throw UsageError("--num-return-sequences {} needs --do-sample: without it all of them would be the same",
-                     options.num_return_sequences);
+                     run.num_return_sequences);
   }
-  if (options.show_candidates == 0 && (sampling.temperature != 1.0f || sampling.top_k || sampling.top_p)) {
+  if (sampling.show_candidates == 0 && (sampling.temperature != 1.0f || sampling.top_k || sampling.top_p)) {
     warn("without --do-sample the likeliest token is taken, whatever --temperature, --top-k and --top-p are");
   }
 }
 
-inline void check(const BenchmarkOptions& benchmark) {
-  require(benchmark.repetitions >= 1, "--repetitions", benchmark.repetitions, "1 or more");
-  require(benchmark.most_speculative_tokens >= 1 && benchmark.most_speculative_tokens <= 16,
-          "--most-speculative-tokens", benchmark.most_speculative_tokens, "between 1 and 16");
+/// Throws UsageError for what speculation, or its benchmark, would not look at.
+inline void check(const BenchmarkOptions& benchmark, std::size_t drafts, const Prompts& prompts,
+                  const TextOptions& options, const RunOptions& run) {
+  const bool measures = !benchmark.folder.empty();
+  if (measures && (drafts == 0 || options.stopping.max_new_tokens == 0))
+    throw UsageError("--benchmark needs a --draft-model, and --max-new-tokens of 1 or more");
+  if (!measures && drafts > 1)
+    throw UsageError("--draft-model is given {} times, but without --benchmark only one can propose", drafts);
+  if ((!measures && prompts.size() > 1) || run.num_return_sequences > 1 || !run.use_cache)
+    throw UsageError("--draft-model is for one text with a cache: one prompt, and one continuation of it");
 }
 
-/// Throws UsageError for what does not go with so many draft models.
-inline void check_speculation(const GenerateOptions& options, const BenchmarkOptions& benchmark,
-                              std::size_t drafts) {
-  if (!options.use_cache || !options.drift.empty()) {
-    throw UsageError("--draft-model goes with neither --no-use-cache nor --drift");
-  }
-  if (drafts > 1 && benchmark.folder.empty()) {
-    throw UsageError("--draft-model is given {} times, but without --benchmark only one can propose tokens",
-                     drafts);
-  }
-}
-
-/// Throws UsageError for what does not go with the prompts or the model; warns of a prompt that it cannot see
-/// whole.
-inline void check(const GenerateOptions& options, const Prompts& prompts, const Gpt2Config& config) {
-  if (options.refill) {
-    require(*options.refill <= config.n_positions, "--refill", *options.refill,
-            fmt::format("at most the model's {} positions", config.n_positions));
-  }
-  if (!options.drift.empty() && prompts.size() > 1) {
-    throw UsageError("--drift compares two texts of one prompt, but there are {} prompts", prompts.size());
+/// Throws UsageError for what does not go with the model; warns of a prompt that it cannot see whole.
+inline void check(const TextOptions& options, const Prompts& prompts, const Gpt2Config& config) {
+  if (options.overflow.refill.value_or(1) > config.n_positions) {
+    throw UsageError("--refill is {}, but it must be at most the model's {} positions",
+                     *options.overflow.refill, config.n_positions);
   }
   for (const std::vector<int>& prompt : prompts) {
     if (std::ssize(prompt) > config.n_positions) {

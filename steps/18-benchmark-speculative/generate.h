@@ -6,120 +6,60 @@
 
 #include "common/decoding/generation.h"
 #include "common/model/gpt2.h"
-#include "kv_cache.h"
-#include "sampling.h"
+#include "text_options.h"
 
 namespace staircase {
 
-/// What happens when the context of the model is full.
-enum class Overflow {
-  kSlide,      ///< the oldest token leaves the cache, and the others move up as they are: cheap, not exact
-  kRecompute,  ///< the cache is filled anew with the last tokens
-};
-
-struct GenerateOptions {
-  int max_new_tokens = 100;
-  bool ignore_eos = false;
-  SamplingOptions sampling = {};
-  unsigned seed = 0;
+/// What a run of the program makes of a prompt.
+struct RunOptions {
   int num_return_sequences = 1;
-  int max_batch_size = 32;
-  std::optional<int> num_speculative_tokens = 4;  ///< γ; without a value it adapts itself
-  int show_candidates = 0;
   bool use_cache = true;
-  Overflow on_overflow = Overflow::kSlide;
-  std::optional<int> refill = {};  ///< with how many tokens the cache is filled anew; all that fit
-  std::string drift = {};          ///< file for the plot of what sliding costs
 };
 
-/// Makes room for the `fresh` tokens at the end of `window`, the last tokens of the text, in a cache that may
-/// be full. Returns the tokens to feed to the model.
-inline std::span<const int> make_room(std::span<const int> fresh, std::span<const int> window,
-                                      StaticKvCache& cache, int row, const GenerateOptions& options) {
-  const auto needed = static_cast<int>(fresh.size());
-  const int free = cache.capacity() - cache.length(row);
-  if (needed <= free) return fresh;
-  if (options.on_overflow == Overflow::kSlide) {
-    cache.slide(row, needed - free);
-    return fresh;
-  }
-  cache.truncate(row, 0);
-  return window.last(std::min<std::size_t>(options.refill.value_or(cache.capacity()), window.size()));
+inline void add_options(OptionSink& sink, RunOptions& run) {
+  sink.add("--num-return-sequences", &run.num_return_sequences, "how many continuations to draw",
+           at_least(1));
+  sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
 }
 
 /// A text that is growing.
 struct Row {
-  int number;  ///< as the caller counts; its place in the batch changes when others leave
   std::vector<int> tokens;
   std::mt19937 generator;
+  std::optional<FinishReason> finished = {};
 };
 
-/// Logits after the last token of each row, [rows.size(), vocab_size]. rows[i] has row i of the cache.
-inline std::span<float> next_logits(Gpt2& model, std::span<const Row> rows, StaticKvCache* cache,
-                                    const GenerateOptions& options) {
-  const auto context = static_cast<std::size_t>(model.config().n_positions);
-  std::vector<std::span<const int>> fed;
-  for (int i = 0; i < std::ssize(rows); ++i) {
-    const std::vector<int>& tokens = rows[i].tokens;
-    const std::span<const int> window = std::span(tokens).last(std::min(tokens.size(), context));
-    // With a cache only new tokens go through the model: the prompt, and then one token at a time.
-    const std::span<const int> fresh = cache == nullptr || cache->length(i) == 0 ? window : window.last(1);
-    fed.push_back(cache == nullptr ? window : make_room(fresh, window, *cache, i, options));
-  }
-  return model.next_logits(fed, cache);
-}
-
-/// Continues all prompts at once, each with one chosen token after the other and num_return_sequences times;
-/// `on_token` sees each one as it is chosen. Text i belongs to prompt i / num_return_sequences and has random
-/// numbers of its own, so no text depends on the others. The cache has a row for each.
-inline std::vector<Generation> generate(Gpt2& model, std::span<const std::vector<int>> prompts,
-                                        const GenerateOptions& options, StaticKvCache* cache,
-                                        const OnRowToken& on_token) {
-  const int copies = options.num_return_sequences, vocab_size = model.config().vocab_size;
-  std::vector<Generation> texts(prompts.size() * copies);
+/// Continues all prompts at once, each with one chosen token after the other; `on_token` sees each one as it
+/// is chosen. Each text has random numbers of its own, so none depends on the others. The cache has a row for
+/// each of them.
+inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, const TextOptions& options,
+                                        StaticKvCache* cache, const OnRowToken& on_token) {
+  const int vocab_size = model.config().vocab_size, eos = model.config().eos_token_id;
   std::vector<Row> rows;
-  const auto add_row = [&](int number) {
+  for (const std::vector<int>& prompt : prompts) {
     if (cache != nullptr) cache->truncate(static_cast<int>(rows.size()), 0);
-    rows.push_back({number, prompts[number / copies], std::mt19937(options.seed + number)});
-  };
-  for (int p = 0; p < std::ssize(prompts); ++p) add_row(p * copies);
-
-  for (int i = 0; i < options.max_new_tokens && !rows.empty(); ++i) {
-    std::span<float> logits = next_logits(model, rows, cache, options);
-    // A prompt went through the model once, for all the texts that it begins.
-    std::vector<float> shared;
-    if (i == 0 && copies > 1) {
-      shared.assign(logits.begin(), logits.end());
-      for (int text = 0; text < std::ssize(texts); ++text) {
-        if (text % copies == 0) continue;
-        const int first = text / copies;  // the row of the same prompt
-        add_row(text);
-        if (cache != nullptr) cache->copy_row(first, static_cast<int>(rows.size()) - 1);
-        const std::span<const float> own = logits.subspan(first * vocab_size, vocab_size);
-        shared.insert(shared.end(), own.begin(), own.end());
-      }
-      logits = shared;
-    }
+    rows.push_back({prompt, std::mt19937(options.sampling.seed + static_cast<unsigned>(rows.size()))});
+  }
+  const auto grows = [](const Row& row) { return !row.finished; };
+  for (int count = 1; count <= options.stopping.max_new_tokens && std::ranges::any_of(rows, grows); ++count) {
+    std::vector<std::span<const int>> fed;
+    for (int r = 0; r < std::ssize(rows); ++r)
+      fed.push_back(tokens_to_feed(rows[r].tokens, model.config().n_positions, cache, r, options.overflow));
+    const std::span<float> logits = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
     for (int r = 0; r < std::ssize(rows); ++r) {
       Row& row = rows[r];
+      if (row.finished) continue;  // it goes through the model with the others, and nobody looks
       const std::span<float> scores = logits.subspan(r * vocab_size, vocab_size);
       process(scores, row.tokens, options.sampling);
       const int next = choose(scores, options.sampling, row.generator);
       row.tokens.push_back(next);
-      on_token(row.number, {next, likeliest(scores, options.show_candidates)});
-    }
-    // A finished row leaves, and the last one takes its place: the others pay for no row that has ended.
-    for (int r = static_cast<int>(rows.size()) - 1; r >= 0; --r) {
-      if (rows[r].tokens.back() != model.config().eos_token_id || options.ignore_eos) continue;
-      texts[rows[r].number] = {std::move(rows[r].tokens), FinishReason::kEos};
-      if (const int last = static_cast<int>(rows.size()) - 1; r < last) {
-        if (cache != nullptr) cache->copy_row(last, r);
-        rows[r] = std::move(rows[last]);
-      }
-      rows.pop_back();
+      on_token(r, {next, likeliest(scores, options.sampling.show_candidates)});
+      row.finished = finish_reason(next, count, eos, options.stopping);
     }
   }
-  for (Row& row : rows) texts[row.number] = {std::move(row.tokens), FinishReason::kLength};
+  std::vector<Generation> texts;
+  for (Row& row : rows)
+    texts.push_back({std::move(row.tokens), row.finished.value_or(FinishReason::kLength)});
   return texts;
 }
 

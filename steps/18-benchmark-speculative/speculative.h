@@ -1,29 +1,28 @@
-// Speculative decoding (Leviathan et al. 2023, Chen et al. 2023): a small model proposes, the large one
-// decides.
+// Speculative decoding (Leviathan et al. 2023): a small model proposes, the large one decides.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <vector>
-
-#include "common/base/message.h"
-#include "common/program/output.h"
-#include "generate.h"
+#include "common/decoding/generation.h"
+#include "common/model/gpt2.h"
+#include "text_options.h"
 
 namespace staircase {
 
-/// What happened, over all rounds.
-struct Speculation {
-  int rounds = 0;    ///< passes of the target
-  int drafted = 0;   ///< tokens proposed
-  int accepted = 0;  ///< of them
-  int rejected = 0;  ///< the others were behind a rejected one, and nobody asked
-  int tokens = 0;    ///< accepted, corrected and bonus ones
-  double draft_ms = 0.0, target_ms = 0.0;
+struct SpeculationOptions {
+  int num_speculative_tokens = 4;  ///< γ
 };
 
-/// What a token is drawn from: [vocab_size]. Greedy decoding draws from a distribution with one possible
-/// token.
+inline void add_options(OptionSink& sink, SpeculationOptions& options) {
+  sink.add("--num-speculative-tokens", &options.num_speculative_tokens,
+           "how many tokens the draft model proposes at a time", between(1, 16));
+}
+
+/// What happened, over all rounds.
+struct Speculation {
+  int rounds = 0;                 ///< passes of the target
+  int drafted = 0, accepted = 0;  ///< tokens proposed, and of them
+};
+
+/// What a token is drawn from, [vocab_size]. In greedy decoding the likeliest token has all the probability.
 inline std::vector<float> distribution(std::span<float> logits, std::span<const int> tokens,
                                        const SamplingOptions& options) {
   process(logits, tokens, options);
@@ -62,150 +61,46 @@ inline Verdict verify(std::span<const int> drafted, std::span<const std::vector<
   return {static_cast<int>(drafted.size()), draw(p.back(), generator)};
 }
 
-/// The tokens that the cache does not hold yet go through the model; logits after the last `count` of them.
-inline std::span<float> catch_up(Gpt2& model, std::span<const int> tokens, int count, StaticKvCache& cache) {
-  return model.last_logits(tokens.subspan(cache.length(0)), count, &cache);
-}
-
-/// Continues `tokens` as `generate` does with the target alone, in fewer passes of it.
-inline Generation speculate(Gpt2& target, Gpt2& draft, std::vector<int> tokens,
-                            const GenerateOptions& options, Speculation& speculation,
-                            const OnToken& on_token) {
-  const int vocab_size = target.config().vocab_size;
-  const std::size_t context = std::min(target.config().n_positions, draft.config().n_positions);
-  StaticKvCache target_cache(target, 1), draft_cache(draft, 1);
-  const auto finished = [&](FinishReason reason) {
-    const CacheUse a = target_cache.use(), b = draft_cache.use();
-    return Generation{tokens, reason, {a.bytes + b.bytes, a.allocated + b.allocated, a.copied + b.copied}};
-  };
-  // The prompt but for its last token, which begins the first round.
-  if (const auto prefix = std::span(tokens).first(tokens.size() - 1);
-      !prefix.empty() && prefix.size() < context) {
-    target.next_logits(prefix, target_cache);
-    draft.next_logits(prefix, draft_cache);
-  }
-  std::mt19937 generator(options.seed);
-  int gamma = options.num_speculative_tokens.value_or(5);
-
-  int left = options.max_new_tokens;
-  while (left > 0 && tokens.size() < context) {
-    // A round gives one token more than it accepts, and all of them must fit.
-    const int round = std::min({gamma, left - 1, static_cast<int>(context - tokens.size())});
-    const auto start = Clock::now();
-    std::vector<int> text = tokens;
+/// Continues `tokens` as the target alone would, in fewer passes of it; `counts` tells what happened.
+inline Generation speculate(Gpt2& target, Gpt2& draft, std::vector<int> tokens, const TextOptions& options,
+                            int gamma, Speculation& counts, const OnToken& on_token) {
+  const Gpt2Config& config = target.config();
+  const int context = std::min(config.n_positions, draft.config().n_positions);
+  const int vocab_size = config.vocab_size, max_new_tokens = options.stopping.max_new_tokens;
+  StaticKvCache target_cache(target), draft_cache(draft);
+  std::mt19937 generator(options.sampling.seed);
+  for (int count = 0; count < max_new_tokens;) {
+    // A round gives one token more than it accepts, and all must fit: at the end of a context there are none.
+    const int length = static_cast<int>(tokens.size());
+    const int round = std::max(0, std::min({gamma, max_new_tokens - count - 1, context - length}));
     std::vector<std::vector<float>> q, p;
-    for (int i = 0; i < round; ++i) {
-      q.push_back(distribution(catch_up(draft, text, 1, draft_cache), text, options.sampling));
-      text.push_back(draw(q.back(), generator));
+    while (std::ssize(q) < round) {
+      const std::span<const int> unseen = std::span(tokens).subspan(draft_cache.length(0));
+      q.push_back(distribution(draft.next_logits(unseen, draft_cache), tokens, options.sampling));
+      tokens.push_back(draw(q.back(), generator));
     }
-    const std::span<const int> drafted = std::span(text).subspan(tokens.size());
-    const auto middle = Clock::now();
-    const std::span<float> logits =
-        catch_up(target, text, round + 1, target_cache);  // [round + 1, vocab_size]
-    for (int i = 0; i <= round; ++i) {
-      p.push_back(distribution(logits.subspan(i * vocab_size, vocab_size),
-                               std::span(text).first(tokens.size() + i), options.sampling));
-    }
-    const Verdict verdict = verify(drafted, q, p, generator);
-    speculation.draft_ms += std::chrono::duration<double, std::milli>(middle - start).count();
-    speculation.target_ms += std::chrono::duration<double, std::milli>(Clock::now() - middle).count();
-    speculation.rounds += 1;
-    speculation.drafted += round;
-    speculation.accepted += verdict.accepted;
-    speculation.rejected += verdict.accepted < round;
-
-    for (int i = 0; i <= verdict.accepted; ++i) {
-      const Origin origin = i < verdict.accepted       ? Origin::kAccepted
-                            : verdict.accepted < round ? Origin::kCorrected
-                                                       : Origin::kBonus;
-      tokens.push_back(i < verdict.accepted ? drafted[i] : verdict.next);
-      on_token({tokens.back(), likeliest(p[i], options.show_candidates), origin});
-      speculation.tokens += 1;
-      left -= 1;
-      if (tokens.back() == target.config().eos_token_id && !options.ignore_eos) {
-        return finished(FinishReason::kEos);
+    const auto fed = tokens_to_feed(tokens, config.n_positions, &target_cache, 0, options.overflow);
+    const std::span<float> logits = target.last_logits(fed, round + 1, &target_cache);
+    const auto row = [&](int i) { return logits.subspan(i * vocab_size, vocab_size); };
+    for (int i = 0; i <= round; ++i)  // logits [round + 1, vocab_size]
+      p.push_back(distribution(row(i), std::span(tokens).first(length + i), options.sampling));
+    const auto [accepted, next] = verify(std::span(tokens).subspan(length), q, p, generator);
+    counts = {counts.rounds + 1, counts.drafted + round, counts.accepted + accepted};
+    tokens.resize(length + accepted);
+    tokens.push_back(next);
+    for (int i = 0; i <= accepted; ++i) {
+      const int token = tokens[length + i];
+      on_token({token, likeliest(row(i), options.sampling.show_candidates), origin_of(i, accepted, round)});
+      if (const auto reason = finish_reason(token, ++count, config.eos_token_id, options.stopping)) {
+        tokens.resize(length + i + 1);
+        return {tokens, *reason, target_cache.use() + draft_cache.use()};
       }
     }
-    // Both caches go back to what is certain; the newest token has been in neither.
-    for (StaticKvCache* cache : {&target_cache, &draft_cache}) {
-      cache->truncate(0, std::min(cache->length(0), static_cast<int>(tokens.size()) - 1));
-    }
-    // The schedule of Hugging Face's assisted generation.
-    if (!options.num_speculative_tokens)
-      gamma = verdict.accepted == round ? std::min(gamma + 2, 16) : std::max(gamma - 1, 1);
+    // Both caches forget what was rejected; the newest token has not been in them.
+    if (round > 0) target_cache.truncate(0, length + accepted);
+    draft_cache.truncate(0, std::min(draft_cache.length(0), length + accepted));
   }
-  if (left == 0) return finished(FinishReason::kLength);
-  // Where the smaller of the two contexts ends, the target goes on alone.
-  GenerateOptions alone = options;
-  alone.max_new_tokens = left;
-  alone.num_return_sequences = 1;
-  alone.seed = generator();
-  const std::vector<Generation> rest =
-      generate(target, {&tokens, 1}, alone, &target_cache, [&](int, const Token& token) { on_token(token); });
-  tokens = rest[0].tokens;
-  return finished(rest[0].finish_reason);
-}
-
-/// Milliseconds that one token takes the target alone, in the middle of `tokens`: the median of a tenth of a
-/// second, or of ten.
-inline double plain_ms(Gpt2& target, std::vector<int> tokens, const GenerateOptions& options) {
-  const std::size_t seen = std::min<std::size_t>(tokens.size(), target.config().n_positions);
-  tokens.resize((seen + 1) / 2);
-  StaticKvCache cache(target, 1);
-  std::mt19937 generator(options.seed);
-  std::vector<double> times;
-  for (double total = 0.0; times.size() < 10 || total < 100.0; total += times.back()) {
-    const auto start = Clock::now();
-    draw(distribution(catch_up(target, tokens, 1, cache), tokens, options.sampling), generator);
-    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
-    cache.truncate(0, cache.length(0) - 1);
-  }
-  std::ranges::sort(times);
-  return times[times.size() / 2];
-}
-
-/// The speed-up to expect when each token is accepted with probability alpha and a pass of the draft costs c
-/// passes of the target: (1 - α^(γ+1)) / ((1 - α)(γc + 1)) (Leviathan et al. 2023, theorem 3.8).
-inline double expected_speedup(double alpha, double gamma, double c) {
-  const double tokens = alpha < 1.0 ? (1.0 - std::pow(alpha, gamma + 1.0)) / (1.0 - alpha) : gamma + 1.0;
-  return tokens / (gamma * c + 1.0);
-}
-
-/// Tells how well it went; `plain` is the time of one token of the target alone, in milliseconds.
-inline void report(const Speculation& s, double plain, Output& output) {
-  if (s.drafted == 0) return;
-  const double alpha = static_cast<double>(s.accepted) / std::max(1, s.accepted + s.rejected);
-  const double gamma = static_cast<double>(s.drafted) / s.rounds, c = s.draft_ms / s.drafted / plain;
-  const double rate = static_cast<double>(s.accepted) / s.drafted;
-  const double per_pass = static_cast<double>(s.tokens) / s.rounds;
-  const double measured = s.tokens * plain / (s.draft_ms + s.target_ms);
-  const double expected = expected_speedup(alpha, gamma, c);
-  say(fmt::format(
-      "\n{} of {} drafted tokens accepted ({:.0f} %), {:.2f} tokens per pass of the target; a draft token "
-      "takes {:.2f} of the target's, a pass that verifies {:.2f}; speed-up {:.2f}, by the formula {:.2f}",
-      s.accepted, s.drafted, 100.0 * rate, per_pass, c, s.target_ms / s.rounds / plain, measured, expected));
-  output.add_statistic("acceptance_rate", rate);
-  output.add_statistic("tokens_per_target_pass", per_pass);
-  output.add_statistic("draft_cost", c);
-  output.add_statistic("verification_cost", s.target_ms / s.rounds / plain);
-  output.add_statistic("speedup", measured);
-  output.add_statistic("expected_speedup", expected);
-}
-
-/// Continues all prompts, one text after the other.
-inline void speculate_all(Gpt2& target, Gpt2& draft, std::span<const std::vector<int>> prompts,
-                          GenerateOptions options, Output& output) {
-  const int copies = options.num_return_sequences, texts = static_cast<int>(prompts.size()) * copies;
-  Speculation speculation;
-  output.expect(texts);
-  std::vector<int> tokens;
-  for (int text = 0; text < texts; ++text, ++options.seed) {
-    const Generation generation = speculate(target, draft, prompts[text / copies], options, speculation,
-                                            output.on_token(text / copies));
-    output.finish(generation.finish_reason, generation.cache);
-    tokens = generation.tokens;
-  }
-  report(speculation, plain_ms(target, tokens, options), output);
+  return {tokens, FinishReason::kLength};
 }
 
 }  // namespace staircase

@@ -36,7 +36,8 @@ TEST_CASE("the benchmark measures every number of drafted tokens in every dtype,
                       results.string());
   const bool has_gnuplot = std::system("command -v gnuplot >/dev/null") == 0;
   REQUIRE(run.status == (has_gnuplot ? 0 : 1));
-  if (has_gnuplot) CHECK(text_of(results / "speculative.svg").find(">bfloat16<") != std::string::npos);
+  if (has_gnuplot)
+    CHECK(text_of(results / "speculative.svg").find(">tales-1m, bfloat16<") != std::string::npos);
 
   const auto json = measured(results);
   REQUIRE(json.size() == 9);
@@ -61,12 +62,22 @@ TEST_CASE("the benchmark measures every number of drafted tokens in every dtype,
   CHECK(run.err.find("baseline tokens/s") != std::string::npos);
 }
 
-TEST_CASE("a speed-up compares runs of the same turn, so a turn in which all are slow changes nothing") {
-  const Spread slow_turn = speedup({40.0, 4.0, 40.0}, {20.0, 2.0, 20.0});
-  CHECK(slow_turn.low == 2.0);
-  CHECK(slow_turn.high == 2.0);
-  // The medians of both are 20.
-  CHECK(speedup({10.0, 20.0, 40.0}, {20.0, 40.0, 10.0}).median == 0.5);
+TEST_CASE("the target alone speculates nothing, and all runs of a draft are alike") {
+  const Prompts prompts{{321, 1682}, {1294}};
+  const TextOptions options{.stopping = {.max_new_tokens = 12, .ignore_eos = true}};
+  Way way{nullptr, 3};
+  CHECK(tokens_per_second(tales(), way, prompts, options) > 0.0);
+  CHECK(way.counts.rounds == 0);
+  NamedModel draft{"tales-1m", tales().load_beside(find_model("tales-1m"))};
+  way.draft = &draft;
+  for (int run = 0; run < 3; ++run) tokens_per_second(tales(), way, prompts, options);
+  Speculation alone;
+  for (const auto& prompt : prompts)
+    speculate(tales(), draft.model, prompt, options, 3, alone, [](const Token&) {});
+  CHECK(way.counts.rounds == 3 * alone.rounds);
+  CHECK(way.counts.drafted == 3 * alone.drafted);
+  CHECK(way.counts.accepted == 3 * alone.accepted);
+  CHECK(alone.accepted + alone.rounds == 24);
 }
 
 TEST_CASE("acceptance depends on the text and not on the clock") {
@@ -148,18 +159,43 @@ TEST_CASE("of several draft models each must be another one that fits, and only 
     CHECK(run.status == status);
     CHECK(run.out.empty());
     CHECK(run.err.find(message) != std::string::npos);
-    CHECK(std::count(run.err.begin(), run.err.end(), '\n') == 1);
+    CHECK(run.err.find("error: ") == run.err.rfind("error: "));
+    CHECK(std::count(run.err.begin(), run.err.end(), '\n') == 2);  // the estimate of memory comes first
   }
   CHECK(!std::filesystem::exists(results.path() / "none"));
 }
 
 TEST_CASE("wrong usage of the benchmark is refused before it measures") {
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--benchmark x").status == 2);
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, kShort + "--benchmark x --most-speculative-tokens 17").status ==
-        2);
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--draft-model tales-1m --benchmark x --repetitions 0").status ==
-        2);
+  const TemporaryFolder results;
+  const std::string folder = (results.path() / "none").string(), draft = "--draft-model tales-1m ";
+  const std::pair<std::string, std::string> wrong[] = {
+      {"", "--benchmark needs a --draft-model, and --max-new-tokens of 1 or more"},
+      {draft + "--max-new-tokens 0", "--benchmark needs a --draft-model, and --max-new-tokens of 1 or more"},
+      {draft + "--most-speculative-tokens 17",
+       "--most-speculative-tokens is 17, but it must be between 1 and 16"},
+      {draft + "--most-speculative-tokens 0",
+       "--most-speculative-tokens is 0, but it must be between 1 and 16"},
+      {draft + "--repetitions 0", "--repetitions is 0, but it must be 1 or more"},
+      {draft + "--no-use-cache", "--draft-model is for one text with a cache"},
+      {draft + "--do-sample --num-return-sequences 2", "--draft-model is for one text with a cache"},
+  };
+  for (const auto& [arguments, message] : wrong) {
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, arguments + " --benchmark " + folder);
+    CAPTURE(run.err);
+    CHECK(run.status == 2);
+    CHECK(run.out.empty());
+    CHECK(run.err.find("error: " + message) != std::string::npos);
+  }
+  CHECK(!std::filesystem::exists(folder));
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, kShort + "--benchmark /dev/null/results");
   CHECK(run.status == 1);
   CHECK(run.err.find("/dev/null/results cannot be made") != std::string::npos);
+}
+
+TEST_CASE("without --benchmark the program is that of speculative decoding") {
+  const ProgramRun run =
+      run_program(STAIRCASE_STEP_PROGRAM, "--json --draft-model tales-1m --max-new-tokens 8 --prompt The");
+  REQUIRE(run.status == 0);
+  CHECK(nlohmann::json::parse(run.out)["stats"].contains("acceptance_rate"));
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--draft-model tales-1m --prompt A --prompt B").status == 2);
 }
