@@ -59,8 +59,8 @@ Spread speedup(const std::vector<double>& rates, const std::vector<double>& base
 
 /// Measures several ways of doing the same thing. They take turns, so that a machine that slows down slows
 /// all of them. The first turn warms up and does not count: it finds cold caches, and memory that was never
-/// touched. `measure(way, warms_up)` runs one of them, numbered from 0, and returns its rates, say in tokens
-/// per second: as many of them each time. Returns all rates of each way, turn by turn.
+/// touched. `measure(way, warms_up)` runs one of them, numbered from 0, and returns its rate, say in tokens
+/// per second. Returns the rates of each way, one for each turn.
 std::vector<std::vector<double>> take_turns(
     std::size_t ways, int turns, const std::function<double(std::size_t way, bool warms_up)>& measure);
 
