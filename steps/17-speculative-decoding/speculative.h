@@ -96,7 +96,7 @@ inline Generation speculate(Gpt2& target, Gpt2& draft, std::vector<int> tokens, 
         return {tokens, *reason, target_cache.use() + draft_cache.use()};
       }
     }
-    // Both caches forget what was rejected; the newest token has not been in them.
+    // What was rejected is forgotten; the newest token has not been in a cache.
     if (round > 0) target_cache.truncate(0, length + accepted);
     draft_cache.truncate(0, std::min(draft_cache.length(0), length + accepted));
   }

@@ -4,11 +4,14 @@
 #include "common/base/error.h"
 #include "common/base/message.h"
 #include "generate.h"
+#include "prompt_lookup.h"
 
 namespace staircase {
 
 /// Throws UsageError for options that contradict each other, and warns of those that do nothing together.
-inline void check(const TextOptions& options, const RunOptions& run) {
+inline void check(const TextOptions& options, const RunOptions& run, const LookupOptions& lookup) {
+  if (!lookup.num_tokens && lookup.longest != LookupOptions().longest)
+    warn("--max-matching-ngram-size does nothing without --prompt-lookup-num-tokens");
   if (options.overflow.refill && options.overflow.on_overflow == Overflow::kSlide) {
     warn("--refill does nothing without --on-overflow recompute");
   }

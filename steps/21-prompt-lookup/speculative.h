@@ -1,9 +1,8 @@
-// Speculative decoding (Leviathan et al. 2023): a drafter proposes, the model decides.
+// Speculative decoding (Leviathan et al. 2023): a small model proposes, the large one decides.
 #pragma once
 
 #include "common/decoding/generation.h"
 #include "common/model/gpt2.h"
-#include "drafter.h"
 #include "text_options.h"
 
 namespace staircase {
@@ -21,6 +20,57 @@ inline void add_options(OptionSink& sink, SpeculationOptions& options) {
 struct Speculation {
   int rounds = 0;                 ///< passes of the target
   int drafted = 0, accepted = 0;  ///< tokens proposed, and of them
+};
+
+/// What a token is drawn from, [vocab_size]. In greedy decoding the likeliest token has all the probability.
+inline std::vector<float> distribution(std::span<float> logits, std::span<const int> tokens,
+                                       const SamplingOptions& options) {
+  process(logits, tokens, options);
+  if (options.do_sample) return softmax(logits);
+  std::vector<float> certain(logits.size());
+  certain[argmax(logits)] = 1.0f;
+  return certain;
+}
+
+using Distributions = std::vector<std::vector<float>>;  ///< [tokens][vocab_size]
+
+/// Proposes tokens for the target to verify.
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+  virtual CacheUse use() const { return {}; }
+
+  /// Appends up to `count` tokens to `text`, which can be any, and returns what each was drawn from.
+  virtual Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
+                                std::mt19937& generator) = 0;
+};
+
+/// A smaller model with the same vocabulary.
+class DraftModel : public Drafter {
+ public:
+  explicit DraftModel(Gpt2& model) : model_(model), cache_(model) {}
+  CacheUse use() const override { return cache_.use(); }
+
+  Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
+                        std::mt19937& generator) override {
+    // The cache keeps what this text has in common with the last one, and forgets what was rejected.
+    const auto common = std::ranges::mismatch(last_, text).in1 - last_.begin();
+    const int length = static_cast<int>(text.size());
+    cache_.truncate(0, std::min({cache_.length(0), static_cast<int>(common), length - 1}));
+    Distributions q;
+    while (std::ssize(q) < std::min(count, cache_.capacity() - length)) {
+      const std::span<const int> unseen = std::span(text).subspan(cache_.length(0));
+      q.push_back(distribution(model_.next_logits(unseen, cache_), text, options));
+      text.push_back(draw(q.back(), generator));
+    }
+    last_ = text;
+    return q;
+  }
+
+ private:
+  Gpt2& model_;
+  StaticKvCache cache_;
+  std::vector<int> last_;  // the tokens in the cache, and more
 };
 
 /// norm(max(0, p - q)): what the target gives to each token beyond what the draft gave.
@@ -53,23 +103,21 @@ inline Verdict verify(std::span<const int> drafted, std::span<const std::vector<
 }
 
 /// Continues `tokens` as the target alone would, in fewer passes of it; `counts` tells what happened.
-inline Generation speculate(Gpt2& target, Drafter& drafter, std::vector<int> tokens,
-                            const TextOptions& options, int gamma, Speculation& counts,
-                            const OnToken& on_token) {
+inline Generation speculate(Gpt2& target, Drafter& draft, std::vector<int> tokens, const TextOptions& options,
+                            int gamma, Speculation& counts, const OnToken& on_token) {
   const Gpt2Config& config = target.config();
-  const int context = std::min(config.n_positions, drafter.context());
   const int vocab_size = config.vocab_size, max_new_tokens = options.stopping.max_new_tokens;
-  StaticKvCache cache(target);
+  StaticKvCache target_cache(target);
   std::mt19937 generator(options.sampling.seed);
   for (int count = 0; count < max_new_tokens;) {
     // A round gives one token more than it accepts, and all must fit: at the end of a context there are none.
     const int length = static_cast<int>(tokens.size());
-    const int most = std::max(0, std::min({gamma, max_new_tokens - count - 1, context - length}));
-    std::vector<std::vector<float>> p;
-    const std::vector<std::vector<float>> q = drafter.propose(tokens, most, options.sampling, generator);
+    const int most = std::max(0, std::min({gamma, max_new_tokens - count - 1, config.n_positions - length}));
+    const Distributions q = draft.propose(tokens, most, options.sampling, generator);
     const int round = static_cast<int>(q.size());
-    const auto fed = tokens_to_feed(tokens, config.n_positions, &cache, 0, options.overflow);
-    const std::span<float> logits = target.last_logits(fed, round + 1, &cache);
+    Distributions p;
+    const auto fed = tokens_to_feed(tokens, config.n_positions, &target_cache, 0, options.overflow);
+    const std::span<float> logits = target.last_logits(fed, round + 1, &target_cache);
     const auto row = [&](int i) { return logits.subspan(i * vocab_size, vocab_size); };
     for (int i = 0; i <= round; ++i)  // logits [round + 1, vocab_size]
       p.push_back(distribution(row(i), std::span(tokens).first(length + i), options.sampling));
@@ -82,11 +130,11 @@ inline Generation speculate(Gpt2& target, Drafter& drafter, std::vector<int> tok
       on_token({token, likeliest(row(i), options.sampling.show_candidates), origin_of(i, accepted, round)});
       if (const auto reason = finish_reason(token, ++count, config.eos_token_id, options.stopping)) {
         tokens.resize(length + i + 1);
-        return {tokens, *reason, cache.use() + drafter.use()};
+        return {tokens, *reason, target_cache.use() + draft.use()};
       }
     }
-    // The cache forgets what was rejected; the newest token has not been in it.
-    if (round > 0) cache.truncate(0, length + accepted);
+    // What was rejected is forgotten; the newest token has not been in a cache.
+    if (round > 0) target_cache.truncate(0, length + accepted);
   }
   return {tokens, FinishReason::kLength};
 }
