@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/base/error.h"
+#include "common/base/message.h"
 
 namespace staircase {
 namespace {
@@ -91,6 +92,14 @@ void make_folder(const std::filesystem::path& folder) {
   if (error) throw Error("the folder {} cannot be made: {}", folder.string(), error.message());
 }
 
+void write_results(const std::filesystem::path& folder, const std::string& name, const Table& table,
+                   const Plot& plot) {
+  say(table.text());
+  table.write_csv(folder / (name + ".csv"));
+  table.write_json(folder / (name + ".json"));
+  write_svg(folder / (name + ".svg"), plot);
+}
+
 double quantile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
   const double place = share * static_cast<double>(values.size() - 1);
@@ -100,6 +109,26 @@ double quantile(std::vector<double> values, double share) {
 
 Spread spread(const std::vector<double>& values) {
   return {quantile(values, 0.5), quantile(values, 0.25), quantile(values, 0.75)};
+}
+
+Spread speedup(const std::vector<double>& rates, const std::vector<double>& baselines) {
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < rates.size(); ++i) ratios.push_back(rates[i] / baselines[i]);
+  return spread(ratios);
+}
+
+std::vector<std::vector<double>> take_turns(
+    std::size_t ways, int turns, const std::function<double(std::size_t way, bool warms_up)>& measure) {
+  std::vector<std::vector<double>> rates(ways);
+  Progress progress(static_cast<int>(ways) * (turns + 1));
+  for (int turn = 0; turn <= turns; ++turn) {
+    for (std::size_t way = 0; way < ways; ++way) {
+      progress.next(turn == 0 ? "warming up" : fmt::format("turn {} of {}", turn, turns));
+      const double rate = measure(way, turn == 0);
+      if (turn > 0) rates[way].push_back(rate);
+    }
+  }
+  return rates;
 }
 
 void Progress::next(const std::string& what) {

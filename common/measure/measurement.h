@@ -3,9 +3,12 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <variant>
 #include <vector>
+
+#include "common/measure/plot.h"
 
 namespace staircase {
 
@@ -33,6 +36,11 @@ class Table {
 /// Makes the folder that results go to, unless it is there. Throws Error when that is impossible.
 void make_folder(const std::filesystem::path& folder);
 
+/// Shows a table and writes it into that folder, as `name`.csv and .json, and the plot beside it, `name`.svg.
+/// Throws Error when a file cannot be written, and when there is no gnuplot to draw.
+void write_results(const std::filesystem::path& folder, const std::string& name, const Table& table,
+                   const Plot& plot);
+
 /// The value that the share (0 to 1) of `values`, which must not be empty, is not above. Between two of them
 /// it is on the line from one to the other (Hyndman and Fan 1996, definition 7, as NumPy has it).
 double quantile(std::vector<double> values, double share);
@@ -44,6 +52,17 @@ struct Spread {
 
 /// `values` must not be empty.
 Spread spread(const std::vector<double>& values);
+
+/// How many times as fast as the baseline, from pairs of runs of the same turn: what slows the machine down
+/// slows both. `rates` and `baselines` have as many runs, at least one.
+Spread speedup(const std::vector<double>& rates, const std::vector<double>& baselines);
+
+/// Measures several ways of doing the same thing. They take turns, so that a machine that slows down slows
+/// all of them. The first turn warms up and does not count: it finds cold caches, and memory that was never
+/// touched. `measure(way, warms_up)` runs one of them, numbered from 0, and returns its rate, say in tokens
+/// per second. Returns the rates of each way, one for each turn.
+std::vector<std::vector<double>> take_turns(
+    std::size_t ways, int turns, const std::function<double(std::size_t way, bool warms_up)>& measure);
 
 /// How far a long measurement has come, on one line of a terminal; nothing elsewhere.
 class Progress {

@@ -1,5 +1,4 @@
-// Speculative decoding (Leviathan et al. 2023, Chen et al. 2023): a small model proposes, the large one
-// decides.
+// Speculative decoding (Leviathan et al. 2023): a small model proposes, the large one decides.
 #pragma once
 
 #include "common/decoding/generation.h"
@@ -25,10 +24,12 @@ struct Speculation {
 
 /// What a token is drawn from, [vocab_size]. In greedy decoding the likeliest token has all the probability.
 inline std::vector<float> distribution(std::span<float> logits, std::span<const int> tokens,
-                                       SamplingOptions options) {
-  if (!options.do_sample) options.temperature = 0.0f;
+                                       const SamplingOptions& options) {
   process(logits, tokens, options);
-  return softmax(logits);
+  if (options.do_sample) return softmax(logits);
+  std::vector<float> certain(logits.size());
+  certain[argmax(logits)] = 1.0f;
+  return certain;
 }
 
 /// norm(max(0, p - q)): what the target gives to each token beyond what the draft gave.
@@ -80,22 +81,22 @@ inline Generation speculate(Gpt2& target, Gpt2& draft, std::vector<int> tokens, 
     }
     const auto fed = tokens_to_feed(tokens, config.n_positions, &target_cache, 0, options.overflow);
     const std::span<float> logits = target.last_logits(fed, round + 1, &target_cache);
+    const auto row = [&](int i) { return logits.subspan(i * vocab_size, vocab_size); };
     for (int i = 0; i <= round; ++i)  // logits [round + 1, vocab_size]
-      p.push_back(distribution(logits.subspan(i * vocab_size, vocab_size),
-                               std::span(tokens).first(length + i), options.sampling));
+      p.push_back(distribution(row(i), std::span(tokens).first(length + i), options.sampling));
     const auto [accepted, next] = verify(std::span(tokens).subspan(length), q, p, generator);
     counts = {counts.rounds + 1, counts.drafted + round, counts.accepted + accepted};
     tokens.resize(length + accepted);
     tokens.push_back(next);
     for (int i = 0; i <= accepted; ++i) {
       const int token = tokens[length + i];
-      on_token({token, likeliest(p[i], options.sampling.show_candidates), origin_of(i, accepted, round)});
+      on_token({token, likeliest(row(i), options.sampling.show_candidates), origin_of(i, accepted, round)});
       if (const auto reason = finish_reason(token, ++count, config.eos_token_id, options.stopping)) {
         tokens.resize(length + i + 1);
         return {tokens, *reason, target_cache.use() + draft_cache.use()};
       }
     }
-    // Both caches forget what was rejected; the newest token has not been in them.
+    // What was rejected is forgotten; the newest token has not been in a cache.
     if (round > 0) target_cache.truncate(0, length + accepted);
     draft_cache.truncate(0, std::min(draft_cache.length(0), length + accepted));
   }

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "generate.h"
 #include "speculative.h"
 #include "tests/chi_square.h"
 #include "tests/run_program.h"
@@ -26,22 +27,30 @@ struct Run {
   std::vector<int> tokens;    ///< the new ones
   std::vector<int> accepted;  ///< in each round
   Generation generation;
-  Speculation speculation;
+  Speculation counts;
 };
 
-Run speculated(Gpt2& target, Gpt2& proposer, const std::vector<int>& prompt, const GenerateOptions& options) {
+Run speculated(Gpt2& target, Gpt2& proposer, const std::vector<int>& prompt, const TextOptions& options,
+               int gamma = 4) {
   Run run;
   int accepted = 0;
-  run.generation = speculate(target, proposer, prompt, options, run.speculation, [&](const Token& token) {
+  const auto on_token = [&](const Token& token) {
     if (token.origin == Origin::kAccepted) {
       ++accepted;
     } else {
       run.accepted.push_back(accepted);
       accepted = 0;
     }
-  });
+  };
+  run.generation = speculate(target, proposer, prompt, options, gamma, run.counts, on_token);
   run.tokens = behind(prompt.size(), run.generation.tokens);
   return run;
+}
+
+/// What the target makes of the prompt alone.
+Generation plain(Gpt2& target, const std::vector<int>& prompt, const TextOptions& options) {
+  StaticKvCache cache(target);
+  return generate(target, {prompt}, options, &cache, [](int, const Token&) {})[0];
 }
 
 /// How likely the counts of all texts of three tokens are, each drawn by `text(generator)`, if `chance(text)`
@@ -107,19 +116,12 @@ using Distributions = std::span<const std::vector<float>>;
 }  // namespace
 
 TEST_CASE("greedy speculation is the target's greedy decoding, for every number of drafted tokens") {
-  for (const auto& run : reference("greedy.json")["cases"]) {
-    const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
-    for (const int gamma : {1, 2, 4, 7, 16}) {
-      CAPTURE(run["name"]);
-      CAPTURE(gamma);
-      const Run got =
-          speculated(tales(), draft(), prompt, {.max_new_tokens = 64, .num_speculative_tokens = gamma});
-      CHECK(first_difference(got.tokens, want, run["gaps"]) == -1);
-    }
-    CHECK(
-        first_difference(
-            speculated(tales(), draft(), prompt, {.max_new_tokens = 64, .num_speculative_tokens = {}}).tokens,
-            want, run["gaps"]) == -1);
+  for (const int gamma : {1, 2, 4, 7, 16}) {
+    CAPTURE(gamma);
+    CHECK(difference_from_greedy([&](const std::vector<int>& prompt, int count) {
+            const TextOptions options{.stopping = {.max_new_tokens = count}};
+            return speculated(tales(), draft(), prompt, options, gamma).tokens;
+          }) == "");
   }
 }
 
@@ -127,13 +129,36 @@ TEST_CASE("each round accepts as many tokens as Hugging Face's models agree on")
   for (const auto& run : reference("speculative.json")["cases"]) {
     CAPTURE(run["name"]);
     const std::vector<int> prompt = run["prompt_ids"];
-    const Run got = speculated(tales(), draft(), prompt, {.max_new_tokens = 64});
+    const Run got = speculated(tales(), draft(), prompt, {.stopping = {.max_new_tokens = 64}});
     CHECK(got.tokens == run["ids"].get<std::vector<int>>());
     // Where the text ends within a round, the reference drafts on, and this step does not.
     std::vector<int> want = run["accepted"];
     REQUIRE(got.accepted.size() >= want.size() - 1);
     for (std::size_t round = 0; round + 1 < want.size(); ++round) CHECK(got.accepted[round] == want[round]);
   }
+}
+
+TEST_CASE(
+    "each token is said to be accepted, corrected or for free, and the counts are those of the rounds") {
+  const std::vector<int> prompt = reference("speculative.json")["cases"][0]["prompt_ids"];
+  const auto rounds = reference("speculative.json")["cases"][0]["rounds"];
+  std::vector<Origin> got, want;
+  for (const auto& round : rounds) {
+    const int accepted = round["accepted"];
+    want.insert(want.end(), accepted, Origin::kAccepted);
+    want.push_back(accepted < 4 ? Origin::kCorrected : Origin::kBonus);
+  }
+  Speculation counts;
+  const TextOptions options{.stopping = {.max_new_tokens = 60}};
+  speculate(tales(), draft(), prompt, options, 4, counts,
+            [&](const Token& token) { got.push_back(token.origin); });
+  REQUIRE(got.size() == 60);
+  // Near its end the text has no room for four tokens, and so a round may end sooner.
+  for (int i = 0; i < 55; ++i) CHECK(got[i] == want[i]);
+  CHECK(counts.accepted == std::ranges::count(got, Origin::kAccepted));
+  CHECK(counts.rounds == 60 - counts.accepted);
+  CHECK(counts.drafted <= 4 * counts.rounds);
+  CHECK(counts.drafted > counts.accepted);
 }
 
 TEST_CASE("the rule of verification gives the target's distribution, whatever the draft proposes") {
@@ -169,22 +194,21 @@ TEST_CASE("a broken rule of verification gives another one, and the test notices
 
 TEST_CASE("the first three tokens of two models are distributed as the target's own, with every option on") {
   Gpt2 target = tiny(1), proposer = tiny(2);
-  GenerateOptions options{.max_new_tokens = 5, .ignore_eos = true};
-  options.sampling = {.do_sample = true,
-                      .presence_penalty = 0.5f,
-                      .frequency_penalty = 0.25f,
-                      .repetition_penalty = 1.2f,
-                      .temperature = 2.0f,
-                      .top_k = 4,
-                      .top_p = 0.97f};
+  TextOptions options{.stopping = {.max_new_tokens = 5, .ignore_eos = true},
+                      .sampling = {.do_sample = true,
+                                   .presence_penalty = 0.5f,
+                                   .frequency_penalty = 0.25f,
+                                   .repetition_penalty = 1.2f,
+                                   .temperature = 2.0f,
+                                   .top_k = 4,
+                                   .top_p = 0.97f}};
   const std::vector<int> prompt{3, 1};
   for (const int gamma : {1, 2, 3}) {
-    options.num_speculative_tokens = gamma;
     const double p = p_value_of_texts(
         kSanitized ? 1000 : 8000,
         [&](std::mt19937& generator) {
-          options.seed = generator();
-          return speculated(target, proposer, prompt, options).tokens;
+          options.sampling.seed = generator();
+          return speculated(target, proposer, prompt, options, gamma).tokens;
         },
         [&](const std::vector<int>& text) {
           std::vector<int> tokens = prompt;
@@ -202,11 +226,10 @@ TEST_CASE("the first three tokens of two models are distributed as the target's 
 
 TEST_CASE("the first token of tales-6m is distributed as without a draft model" * doctest::skip(kSanitized)) {
   const std::vector<int> prompt = reference("greedy.json")["cases"][0]["prompt_ids"];
-  GenerateOptions options{.max_new_tokens = 4, .num_speculative_tokens = 3};
-  options.sampling.do_sample = true;
+  TextOptions options{.stopping = {.max_new_tokens = 4}, .sampling = {.do_sample = true}};
   std::vector<int> counts(tales().config().vocab_size);
-  for (options.seed = 0; options.seed < 600; ++options.seed) {
-    ++counts[speculated(tales(), draft(), prompt, options).tokens[0]];
+  for (unsigned& seed = options.sampling.seed; seed < 600; ++seed) {
+    ++counts[speculated(tales(), draft(), prompt, options, 3).tokens[0]];
   }
   const std::vector<float> want = distribution(tales().next_logits(prompt), prompt, options.sampling);
   CHECK(p_value(counts, want) > 0.01);
@@ -217,8 +240,7 @@ TEST_CASE("an accepted end of text ends the text there") {
   const std::vector<int> prompt = run["prompt_ids"];
   REQUIRE(run["finish"] == "eos");
   for (const int gamma : {1, 4, 16}) {
-    const Run got =
-        speculated(tales(), draft(), prompt, {.max_new_tokens = 64, .num_speculative_tokens = gamma});
+    const Run got = speculated(tales(), draft(), prompt, {.stopping = {.max_new_tokens = 64}}, gamma);
     CHECK(got.generation.finish_reason == FinishReason::kEos);
     CHECK(got.tokens == run["ids"].get<std::vector<int>>());
   }
@@ -226,7 +248,8 @@ TEST_CASE("an accepted end of text ends the text there") {
 
 TEST_CASE("where the smaller of the two contexts ends the target goes on alone, up to and beyond its own") {
   Gpt2 target = tiny(1), smaller = tiny(2, 13);
-  GenerateOptions options{.max_new_tokens = 50, .ignore_eos = true, .on_overflow = Overflow::kRecompute};
+  const TextOptions options{.stopping = {.max_new_tokens = 50, .ignore_eos = true},
+                            .overflow = {.on_overflow = Overflow::kRecompute}};
   for (const int length : {1, 2, 12, 13, 14, 36, 37, 38, 60}) {
     std::vector<int> prompt;
     for (int i = 0; i < length; ++i) prompt.push_back(i * i % 5);
@@ -238,19 +261,60 @@ TEST_CASE("where the smaller of the two contexts ends the target goes on alone, 
     }
     const Run got = speculated(target, smaller, prompt, options);
     CHECK(got.generation.tokens == want);
-    CHECK((got.speculation.drafted > 0) == (length < 13));
+    CHECK((got.counts.drafted > 0) == (length < 13));
+  }
+}
+
+TEST_CASE("beyond the context a sliding cache gives the target's own text" * doctest::skip(kSanitized)) {
+  const auto& run = reference("sliding.json");
+  std::vector<int> text = run["prompt_ids"], rest = run["ids"];
+  text.insert(text.end(), rest.begin(), rest.end());
+  for (const Overflow rule : {Overflow::kSlide, Overflow::kRecompute}) {
+    for (const int free : {0, 1, 9, 40}) {
+      CAPTURE(free);
+      const std::vector<int> prompt(text.begin(), text.begin() + tales().config().n_positions - free);
+      const TextOptions options{.stopping = {.max_new_tokens = 70, .ignore_eos = true},
+                                .overflow = {.on_overflow = rule}};
+      const Run got = speculated(tales(), draft(), prompt, options);
+      CHECK(got.generation.tokens == plain(tales(), prompt, options).tokens);
+      CHECK((got.counts.drafted > 0) == (free > 0));
+    }
+  }
+}
+
+TEST_CASE("the likeliest tokens that are shown are those of the target alone, drawn or not") {
+  const std::vector<int> prompt = reference("speculative.json")["cases"][0]["prompt_ids"];
+  for (const bool do_sample : {false, true}) {
+    TextOptions options{.stopping = {.max_new_tokens = 20},
+                        .sampling = {.do_sample = do_sample, .temperature = 0.7f, .show_candidates = 3}};
+    if (do_sample) options.sampling.top_k = 1;  // or else the texts would part
+    std::vector<std::vector<Candidate>> want, got;
+    StaticKvCache cache(tales());
+    generate(tales(), {prompt}, options, &cache,
+             [&](int, const Token& token) { want.push_back(token.candidates); });
+    Speculation counts;
+    speculate(tales(), draft(), prompt, options, 4, counts,
+              [&](const Token& token) { got.push_back(token.candidates); });
+    REQUIRE(got.size() == want.size());
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      REQUIRE(got[i].size() == (do_sample ? 1 : 3));
+      for (std::size_t c = 0; c < got[i].size(); ++c) {
+        CHECK(got[i][c].token_id == want[i][c].token_id);
+        CHECK(got[i][c].probability == doctest::Approx(want[i][c].probability).epsilon(1e-3));
+      }
+    }
   }
 }
 
 TEST_CASE("what the target draws alone has nothing to do with what was drawn before") {
   Gpt2 target = tiny(1), smaller = tiny(2, 3);
-  GenerateOptions options{.max_new_tokens = 3, .ignore_eos = true};
-  options.sampling = {.do_sample = true, .temperature = 4.0f};
+  TextOptions options{.stopping = {.max_new_tokens = 3, .ignore_eos = true},
+                      .sampling = {.do_sample = true, .temperature = 4.0f}};
   const std::vector<int> prompt{3, 1};  // a round of one or two tokens, and then no more
   const double p = p_value_of_texts(
       kSanitized ? 1000 : 8000,
       [&](std::mt19937& generator) {
-        options.seed = generator();
+        options.sampling.seed = generator();
         return speculated(target, smaller, prompt, options).tokens;
       },
       [&](const std::vector<int>& text) {
@@ -265,45 +329,41 @@ TEST_CASE("what the target draws alone has nothing to do with what was drawn bef
   CHECK(p > 0.01);
 }
 
-TEST_CASE("several texts of a prompt go on alone one by one") {
-  Gpt2 target = tiny(1), smaller = tiny(2, 13);
-  GenerateOptions options{.max_new_tokens = 30, .ignore_eos = true};
-  options.sampling.do_sample = true;
-  const Run want = speculated(target, smaller, {3, 1}, options);
-  options.num_return_sequences = 3;
-  CHECK(speculated(target, smaller, {3, 1}, options).tokens == want.tokens);
+TEST_CASE("no new token takes no pass") {
+  const Run run = speculated(tales(), draft(), {321, 1682}, {.stopping = {.max_new_tokens = 0}});
+  CHECK(run.generation.tokens == std::vector<int>{321, 1682});
+  CHECK(run.counts.rounds == 0);
 }
 
-TEST_CASE("the expected speed-up is the one of the paper") {
-  CHECK(expected_speedup(0.0, 4, 0.0) == doctest::Approx(1.0));
-  CHECK(expected_speedup(1.0, 4, 0.0) == doctest::Approx(5.0));
-  CHECK(expected_speedup(0.8, 5, 0.05) == doctest::Approx(3.68928 / 1.25));
+TEST_CASE("a seed gives one text, and another seed another") {
+  TextOptions options{.stopping = {.max_new_tokens = 30, .ignore_eos = true},
+                      .sampling = {.do_sample = true}};
+  const std::vector<int> first = speculated(tales(), draft(), {321, 1682}, options).tokens;
+  CHECK(speculated(tales(), draft(), {321, 1682}, options).tokens == first);
+  options.sampling.seed = 1;
+  CHECK(speculated(tales(), draft(), {321, 1682}, options).tokens != first);
 }
 
-TEST_CASE("the program tells how well it went, and refuses what cannot be") {
-  const ProgramRun run =
-      run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 30 --draft-model tales-1m --prompt The");
+TEST_CASE("the program tells how well it went") {
+  const std::string arguments = "--json --max-new-tokens 30 --prompt The";
+  const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, arguments + " --draft-model tales-1m");
   REQUIRE(run.status == 0);
-  const auto stats = nlohmann::json::parse(run.out)["stats"];
-  for (const char* name :
-       {"acceptance_rate", "tokens_per_target_pass", "draft_cost", "speedup", "expected_speedup"}) {
-    CHECK(stats.contains(name));
-  }
-  CHECK(run.err.find("drafted tokens accepted") != std::string::npos);
+  const auto json = nlohmann::json::parse(run.out);
+  CHECK(json["sequences"] ==
+        nlohmann::json::parse(run_program(STAIRCASE_STEP_PROGRAM, arguments).out)["sequences"]);
 
-  // Each text has random numbers of its own.
-  const auto sequences = [](const std::string& arguments) {
-    const ProgramRun drawn = run_program(
-        STAIRCASE_STEP_PROGRAM,
-        "--json --max-new-tokens 12 --draft-model tales-1m --prompt The --do-sample " + arguments);
-    REQUIRE(drawn.status == 0);
-    return nlohmann::json::parse(drawn.out)["sequences"];
-  };
-  const auto both = sequences("--num-return-sequences 2 --seed 5");
-  CHECK(both[0] == sequences("--seed 5")[0]);
-  CHECK(both[1] == sequences("--seed 6")[0]);
-  CHECK(both[0] != both[1]);
+  const std::vector<int> prompt = json["sequences"][0]["prompt_token_ids"];
+  const Speculation counts =
+      speculated(tales(), draft(), prompt, {.stopping = {.max_new_tokens = 30}}).counts;
+  CHECK(run.err.find(fmt::format("{} of {} drafted tokens accepted", counts.accepted, counts.drafted)) !=
+        std::string::npos);
+  CHECK(json["stats"]["acceptance_rate"] == doctest::Approx(1.0 * counts.accepted / counts.drafted));
+  // Both models, and both caches.
+  CHECK(json["stats"]["weight_bytes"] == tales().weight_bytes() + draft().weight_bytes());
+  CHECK(json["stats"]["cache_bytes"] == (StaticKvCache(tales()).use() + StaticKvCache(draft()).use()).bytes);
+}
 
+TEST_CASE("the program refuses what cannot be") {
   // The vocabulary of tales-6m, but two tokens have changed places.
   const TemporaryFolder other;
   const std::filesystem::path ours = find_model("tales-6m");
@@ -316,8 +376,21 @@ TEST_CASE("the program tells how well it went, and refuses what cannot be") {
   const ProgramRun foreign = run_program(STAIRCASE_STEP_PROGRAM, "--draft-model " + other.path().string());
   CHECK(foreign.status == 1);
   CHECK(foreign.err.find("it cannot propose tokens") != std::string::npos);
-  for (const char* wrong : {"--num-speculative-tokens 0", "--num-speculative-tokens 17",
-                            "--num-speculative-tokens x", "--draft-model tales-1m --no-use-cache"}) {
-    CHECK(run_program(STAIRCASE_STEP_PROGRAM, wrong).status == 2);
+  const std::string draft = "--draft-model tales-1m ", alone = "--draft-model is for one text with a cache";
+  const std::pair<std::string, std::string> wrong[] = {
+      {"--num-speculative-tokens 0", "--num-speculative-tokens is 0, but it must be between 1 and 16"},
+      {"--num-speculative-tokens 17", "--num-speculative-tokens is 17, but it must be between 1 and 16"},
+      {"--num-speculative-tokens x", "--num-speculative-tokens: x is not a whole number"},
+      {draft + "--no-use-cache", alone},
+      {draft + "--prompt The --prompt A", alone},
+      {draft + "--do-sample --num-return-sequences 2", alone},
+  };
+  for (const auto& [arguments, message] : wrong) {
+    const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, arguments);
+    CAPTURE(refused.err);
+    CHECK(refused.status == 2);
+    CHECK(refused.out.empty());
+    CHECK(refused.err.find("error: " + message) != std::string::npos);
+    CHECK(refused.err.ends_with("\n"));
   }
 }

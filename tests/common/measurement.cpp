@@ -81,5 +81,38 @@ TEST_CASE("a quantile is where the sorted values say, and on the line between tw
   CHECK(std::ranges::count_if(values, [&](double value) { return value > p99; }) == 10);
 }
 
+TEST_CASE("a speed-up compares runs of the same turn, so a turn in which all are slow changes nothing") {
+  const Spread slow_turn = speedup({40.0, 4.0, 40.0}, {20.0, 2.0, 20.0});
+  CHECK(slow_turn.low == 2.0);
+  CHECK(slow_turn.median == 2.0);
+  CHECK(slow_turn.high == 2.0);
+  // The medians of both are 20.
+  CHECK(speedup({10.0, 20.0, 40.0}, {20.0, 40.0, 10.0}).median == 0.5);
+}
+
+TEST_CASE("all ways take turns, and the turn that warms up does not count") {
+  std::vector<std::size_t> ways;
+  std::vector<bool> warm;
+  const auto rates = take_turns(3, 2, [&](std::size_t way, bool warms_up) {
+    ways.push_back(way);
+    warm.push_back(warms_up);
+    return 10.0 * static_cast<double>(way) + static_cast<double>(ways.size());
+  });
+  CHECK(ways == std::vector<std::size_t>{0, 1, 2, 0, 1, 2, 0, 1, 2});
+  CHECK(warm == std::vector<bool>{true, true, true, false, false, false, false, false, false});
+  CHECK(rates == std::vector<std::vector<double>>{{4.0, 7.0}, {15.0, 18.0}, {26.0, 29.0}});
+}
+
+TEST_CASE("results lie in their folder as a table of two kinds and a plot") {
+  const TemporaryFolder folder;
+  const Plot plot{"speed", "x", "y", {{"line", {{0.0, 1.0}, {1.0, 2.0}}}}};
+  const bool has_gnuplot = std::system("command -v gnuplot >/dev/null") == 0;
+  const std::string error = error_message([&] { write_results(folder.path(), "fast", some_table(), plot); });
+  CHECK((error == "") == has_gnuplot);
+  CHECK(text_of(folder.path() / "fast.csv").starts_with("name,count,time"));
+  CHECK(nlohmann::json::parse(text_of(folder.path() / "fast.json")).size() == 2);
+  if (has_gnuplot) CHECK(text_of(folder.path() / "fast.svg").find(">line<") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace staircase

@@ -1,0 +1,82 @@
+// Measures what speculation gains: every number of drafted tokens, in every dtype, beside the target alone.
+#pragma once
+
+#include "common/measure/measurement.h"
+#include "common/program/program.h"
+#include "generate.h"
+#include "speculative.h"
+
+namespace staircase {
+
+struct BenchmarkOptions {
+  std::string folder = {};  ///< where the results go; none: no benchmark
+  int repetitions = 3;
+  int most_speculative_tokens = 8;
+};
+
+inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
+  sink.add("--benchmark", Path{&options.folder}, "measure the gain; results go to this folder");
+  sink.add("--repetitions", &options.repetitions, "how often to measure", at_least(1));
+  sink.add("--most-speculative-tokens", &options.most_speculative_tokens, "where the benchmark ends",
+           between(1, 16));
+}
+
+/// One of the ways that take turns: a draft model with a number of drafted tokens, or the target alone.
+struct Way {
+  NamedModel* draft = nullptr;
+  int gamma = 0;
+  Speculation counts = {};  ///< over all runs, which are all alike
+};
+
+/// New tokens per second behind all prompts, one after the other; prefill included.
+inline double tokens_per_second(Gpt2& target, Way& way, const Prompts& prompts, const TextOptions& options) {
+  int count = 0;
+  const auto start = Clock::now();
+  for (const std::vector<int>& prompt : prompts) {
+    if (way.draft == nullptr) {
+      StaticKvCache cache(target);
+      generate(target, {prompt}, options, &cache, [&](int, const Token&) { ++count; });
+    } else {
+      speculate(target, way.draft->model, prompt, options, way.gamma, way.counts,
+                [&](const Token&) { ++count; });
+    }
+  }
+  return count / std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Sweeps the number of drafted tokens for each draft model, in each dtype, over all prompts. Writes
+/// speculative.csv, .json and .svg.
+inline void benchmark_speculative(const Gpt2& model, std::span<const NamedModel> draft_models,
+                                  const Prompts& prompts, const TextOptions& options,
+                                  const BenchmarkOptions& benchmark) {
+  make_folder(benchmark.folder);
+  Table table({"draft", "dtype", "drafted", "baseline tokens/s", "tokens/s", "low", "high", "speed-up",
+               "acceptance", "tokens per pass"});
+  Plot plot{.title = "Speculative decoding", .x_label = "drafted tokens a round", .y_label = "speed-up"};
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    Gpt2 target = model.load_as(dtype);
+    std::vector<NamedModel> drafts;
+    for (const NamedModel& draft : draft_models) drafts.push_back({draft.name, draft.model.load_as(dtype)});
+    std::vector<Way> ways(1);  // the target alone
+    for (NamedModel& draft : drafts)
+      for (int gamma = 1; gamma <= benchmark.most_speculative_tokens; ++gamma)
+        ways.push_back({&draft, gamma});
+    const auto rates =
+        take_turns(ways.size(), benchmark.repetitions, [&](std::size_t way, bool /*warms_up*/) {
+          return tokens_per_second(target, ways[way], prompts, options);
+        });
+    for (std::size_t way = 1; way < ways.size(); ++way) {
+      const auto& [draft, gamma, counts] = ways[way];
+      const std::string kept_in(to_string(dtype));
+      const Spread rate = spread(rates[way]), gain = speedup(rates[way], rates[0]);
+      table.add({draft->name, kept_in, gamma, spread(rates[0]).median, rate.median, rate.low, rate.high,
+                 gain.median, 1.0 * counts.accepted / std::max(1, counts.drafted),
+                 1.0 + 1.0 * counts.accepted / counts.rounds});
+      if (gamma == 1) plot.series.push_back({draft->name + ", " + kept_in, {}});
+      plot.series.back().points.push_back({1.0 * gamma, gain.median, gain.low, gain.high});
+    }
+  }
+  write_results(benchmark.folder, "speculative", table, plot);
+}
+
+}  // namespace staircase

@@ -1,0 +1,40 @@
+#include "batches.h"
+#include "benchmark.h"
+#include "check.h"
+#include "common/base/message.h"
+#include "common/program/program.h"
+#include "generate.h"
+#include "memory.h"
+#include "speculative.h"
+
+using namespace staircase;
+
+int main(int argc, char** argv) {
+  TextOptions options;
+  RunOptions run;
+  SpeculationOptions speculation;
+  BenchmarkOptions benchmark;
+  std::vector<NamedModel> drafts;
+  Program program("Continues a text with a GPT-2.");
+  add_options(program, options);
+  add_options(program, run);
+  add_options(program, speculation);
+  add_options(program, benchmark);
+  program.add_draft_model_option(drafts);
+  program.add_dtype_option();
+  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.add_check([&] { check(options, run); });
+  program.add_prompts_option();
+  return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
+    check(options, prompts, model.config());
+    if (drafts.empty() && benchmark.folder.empty()) return generate_all(model, prompts, options, run, output);
+    check(benchmark, drafts.size(), prompts, options, run);
+    if (!benchmark.folder.empty()) return benchmark_speculative(model, drafts, prompts, options, benchmark);
+    Speculation counts;
+    const Generation text = speculate(model, drafts[0].model, prompts[0], options,
+                                      speculation.num_speculative_tokens, counts, output.on_token());
+    output.finish(text.finish_reason, text.cache);
+    output.add_statistic("acceptance_rate", counts.accepted / std::max(1.0, 1.0 * counts.drafted));
+    say(fmt::format("\n{} of {} drafted tokens accepted", counts.accepted, counts.drafted));
+  });
+}

@@ -1,0 +1,90 @@
+// Measures what a cache gains: none, one that grows, and one that stands, over texts of several lengths.
+#pragma once
+
+#include "benchmark.h"
+#include "dynamic_kv_cache.h"
+
+namespace staircase {
+
+/// One of the ways that take turns: a cache and a number of new tokens.
+struct CacheWay {
+  std::string cache;
+  int length = 0;
+  std::vector<int> tokens = {};  ///< prompt and new tokens of the last run
+  CacheUse use = {};             ///< of the last run
+};
+
+/// Greedy decoding of `count` tokens: how many per second, prefill included. At the end of the context the
+/// growing cache is full for good, and the standing one slides.
+inline double tokens_per_second(Gpt2& model, CacheWay& way, const std::vector<int>& prompt, int count) {
+  const auto start = Clock::now();
+  way.tokens = prompt;
+  if (way.cache == "dynamic") {
+    DynamicKvCache cache(model);
+    for (int i = 0; i < count; ++i) {
+      const std::span<const int> fresh = std::span(way.tokens).subspan(cache.length(0));
+      way.tokens.push_back(argmax(model.next_logits(fresh, cache)));
+    }
+    way.use = cache.use();
+  } else {
+    std::optional<StaticKvCache> cache;
+    if (way.cache != "none") cache.emplace(model);
+    const TextOptions options{.stopping = {.max_new_tokens = count, .ignore_eos = true}};
+    way.tokens =
+        generate(model, {prompt}, options, cache ? &*cache : nullptr, [](int, const Token&) {})[0].tokens;
+    if (cache) way.use = cache->use();
+  }
+  return count / std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Measures every cache over every length with a model in its dtype. The turn that warms up has the shortest
+/// length: without a cache the longest one takes longer than all others together.
+inline void measure_caches(Gpt2& model, const std::vector<int>& prompt, const BenchmarkOptions& benchmark,
+                           Table& table, Plot& plot) {
+  std::vector<CacheWay> ways;
+  for (const int length : benchmark.lengths) {
+    // The last token never enters a cache.
+    const bool fits = std::ssize(prompt) + length <= model.config().n_positions + 1;
+    ways.push_back({"none", length});
+    if (fits) ways.push_back({"dynamic", length});
+    ways.push_back({fits ? "static" : "static, slides", length});
+  }
+  const int shortest = std::ranges::min(benchmark.lengths);
+  const auto rates = take_turns(ways.size(), benchmark.repetitions, [&](std::size_t way, bool warms_up) {
+    return tokens_per_second(model, ways[way], prompt, warms_up ? shortest : ways[way].length);
+  });
+  const auto mebibytes = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+  std::size_t none = 0;
+  for (std::size_t w = 0; w < ways.size(); ++w) {
+    const auto& [cache, length, tokens, use] = ways[w];
+    if (cache == "none") none = w;
+    const std::string dtype(to_string(model.dtype())), name = dtype + ", " + cache;
+    const Spread rate = spread(rates[w]);
+    const auto same =
+        std::ranges::mismatch(tokens, ways[none].tokens).in1 - tokens.begin() - std::ssize(prompt);
+    table.add({dtype, length, cache, rate.median, rate.low, rate.high, speedup(rates[w], rates[none]).median,
+               mebibytes(use.bytes), mebibytes(use.allocated), mebibytes(use.copied),
+               static_cast<int>(same)});
+    auto series = std::ranges::find(plot.series, name, &PlotSeries::name);
+    if (series == plot.series.end()) series = plot.series.insert(series, {name, {}});
+    series->points.push_back({1.0 * length, rate.median, rate.low, rate.high});
+  }
+}
+
+/// Measures the caches in each dtype. Writes kv-cache.csv, .json and .svg. "same tokens" counts how far the
+/// text is the one without a cache: all the way, unless the cache slid or two tokens were nearly a tie.
+inline void benchmark_kv_cache(const Gpt2& model, const std::vector<int>& prompt,
+                               const BenchmarkOptions& benchmark) {
+  make_folder(benchmark.folder);
+  Table table({"dtype", "new tokens", "cache", "tokens/s", "low", "high", "speed-up", "cache MiB",
+               "allocated MiB", "copied MiB", "same tokens"});
+  Plot plot{
+      .title = "Decoding with a cache of keys and values", .x_label = "new tokens", .y_label = "tokens/s"};
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    Gpt2 kept = model.load_as(dtype);
+    measure_caches(kept, prompt, benchmark, table, plot);
+  }
+  write_results(benchmark.folder, "kv-cache", table, plot);
+}
+
+}  // namespace staircase

@@ -1,0 +1,37 @@
+#include "check.h"
+#include "common/base/message.h"
+#include "common/program/program.h"
+#include "drift.h"
+#include "generate.h"
+#include "memory.h"
+#include "static_kv_cache.h"
+
+using namespace staircase;
+
+int main(int argc, char** argv) {
+  TextOptions options;
+  RunOptions run;
+  DriftOptions drift;
+  Program program("Continues a text with a GPT-2.");
+  add_options(program, options);
+  add_options(program, run);
+  add_options(program, drift);
+  program.add_dtype_option();
+  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.add_check([&] {
+    check(options, run);
+    check(drift, run);
+  });
+  return program.run(argc, argv, [&](Gpt2& model, const std::vector<int>& prompt, Output& output) {
+    check(options, prompt, model.config());
+    if (!drift.file.empty()) return compare_overflow(model, prompt, options, drift.file, output);
+    output.expect(run.num_return_sequences);
+    for (int i = 0; i < run.num_return_sequences; ++i) {
+      std::mt19937 generator(options.sampling.seed + static_cast<unsigned>(i));
+      const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model) : nullptr;
+      const Generation generation =
+          generate(model, prompt, options, cache.get(), generator, output.on_token());
+      output.finish(generation.finish_reason, cache ? cache->use() : CacheUse());
+    }
+  });
+}
