@@ -39,9 +39,8 @@ class BeamTree {
     }
   }
 
-  /// What begins at a node, a line for each piece of text between two forks; the first line after `first`,
-  /// the others after `margin`. Behind a text that ended ■ and its score, behind one that others drove out ×
-  /// and the sum of its log-probabilities.
+  /// What begins at a node, one line between two forks: ■ and the score of a text that ended, × and the sum
+  /// of one that others drove out. `first` stands before the first line, `margin` before the others.
   std::string text(const Tokenizer& tokenizer, int at = 0, std::string first = "",
                    const std::string& margin = "") const {
     std::string lines;
