@@ -18,9 +18,13 @@ std::vector<Generation> generated(Gpt2& model, const Prompts& prompts, const Tex
   std::optional<StaticKvCache> cache;
   if (use_cache) cache.emplace(model, places);
   Prompts told = prompts;
-  std::vector<Generation> texts =
-      generate(model, prompts, options, places, cache ? &*cache : nullptr,
-               [&](int number, const Token& token) { told[number].push_back(token.id); });
+  std::vector<Generation> texts = generate(
+      model, prompts, options, places, cache ? &*cache : nullptr, [&](int number, const Token& token) {
+        told[number].push_back(token.id);
+        // A loop that never ends is an error at once.
+        REQUIRE(behind(prompts[number].size(), told[number]).size() <=
+                static_cast<std::size_t>(options.stopping.max_new_tokens));
+      });
   REQUIRE(texts.size() == prompts.size());
   for (std::size_t i = 0; i < texts.size(); ++i) CHECK(texts[i].tokens == told[i]);
   return texts;
@@ -28,12 +32,14 @@ std::vector<Generation> generated(Gpt2& model, const Prompts& prompts, const Tex
 
 /// What goes through tales-6m in each pass, in tokens.
 std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& options, int places) {
+  struct Unobserved {
+    ~Unobserved() { tales().observe(nullptr); }
+  } at_the_end;
   std::vector<std::size_t> counts;
   tales().observe([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
   generated(tales(), prompts, options, places);
-  tales().observe(nullptr);
   return counts;
 }
 
@@ -244,8 +250,10 @@ TEST_CASE("a cache can serve one queue after another") {
   const TextOptions options{.stopping = {.max_new_tokens = 6, .ignore_eos = true}};
   const Prompts first{{321, 1682, 11, 5}, {1294}, {5}}, second{{1294, 259}, {321, 1682, 11, 5}, {4095}};
   StaticKvCache cache(tales(), 2);
-  generate(tales(), first, options, 2, &cache, [](int, const Token&) {});
-  const auto texts = generate(tales(), second, options, 2, &cache, [](int, const Token&) {});
+  int told = 0;
+  const auto on_token = [&](int, const Token&) { REQUIRE(++told <= 6 * 6); };
+  generate(tales(), first, options, 2, &cache, on_token);
+  const auto texts = generate(tales(), second, options, 2, &cache, on_token);
   const auto want = generated(tales(), second, options, 3);
   for (std::size_t i = 0; i < second.size(); ++i) CHECK(texts[i].tokens == want[i].tokens);
 }

@@ -22,7 +22,12 @@ std::vector<Generation> generated(Gpt2& model, const Prompts& prompts, int copie
   for (const std::vector<int>& prompt : prompts) told.insert(told.end(), copies, prompt);
   std::vector<Generation> texts =
       generate(model, prompts, copies, options, places, cache ? &*cache : nullptr,
-               [&](int number, const Token& token) { told[number].push_back(token.id); });
+               [&](int number, const Token& token) {
+                 told[number].push_back(token.id);
+                 // A loop that never ends is an error at once.
+                 REQUIRE(behind(prompts[number / copies].size(), told[number]).size() <=
+                         static_cast<std::size_t>(options.stopping.max_new_tokens));
+               });
   REQUIRE(texts.size() == told.size());
   for (std::size_t i = 0; i < texts.size(); ++i) CHECK(texts[i].tokens == told[i]);
   return texts;
@@ -31,12 +36,14 @@ std::vector<Generation> generated(Gpt2& model, const Prompts& prompts, int copie
 /// What goes through tales-6m in each pass, in tokens.
 std::vector<std::size_t> passes(const Prompts& prompts, int copies, const TextOptions& options, int places,
                                 bool use_cache = true) {
+  struct Unobserved {
+    ~Unobserved() { tales().observe(nullptr); }
+  } at_the_end;
   std::vector<std::size_t> counts;
   tales().observe([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
   generated(tales(), prompts, copies, options, places, use_cache);
-  tales().observe(nullptr);
   return counts;
 }
 
@@ -149,7 +156,8 @@ TEST_CASE("one new token takes one pass for all copies, and none takes none") {
 TEST_CASE("a copy costs the keys and values of its prompt, and no more") {
   const std::vector<int> prompt(20, 321);
   StaticKvCache cache(tales(), 4);
-  generate(tales(), {prompt}, 4, kDrawn, 4, &cache, [](int, const Token&) {});
+  int told = 0;
+  generate(tales(), {prompt}, 4, kDrawn, 4, &cache, [&](int, const Token&) { REQUIRE(++told <= 4 * 12); });
   const std::size_t position = cache.use().bytes / 4 / cache.capacity();
   CHECK(cache.use().copied == 3 * 20 * position);  // all are equally long: no row moves when they leave
   const ProgramRun run =
@@ -169,6 +177,7 @@ TEST_CASE("the first choice of all copies is from the same candidates, the first
   StaticKvCache cache(tales(), 4);
   generate(tales(), {{321, 1682, 321}}, 4, options, 4, &cache, [&](int number, const Token& token) {
     numbers.push_back(number);
+    REQUIRE(numbers.size() <= 48);
     candidates.emplace_back();
     for (const Candidate& candidate : token.candidates) candidates.back().push_back(candidate.token_id);
   });
