@@ -37,14 +37,14 @@ inline double expected_speedup(double alpha, double gamma, double c) {
 
 /// Tells how well it went; `plain` is the time of one token of the target alone, in milliseconds.
 inline void report(const Speculation& counts, double plain, Output& output) {
-  const auto tell = [&](const char* name, double value) {
-    output.add_statistic(name, value);
-    return value;
-  };
-  say(fmt::format(
-      "\n{} of {} drafted tokens accepted ({:.0f} %), {:.2f} tokens per pass of the target", counts.accepted,
-      counts.drafted, 100.0 * tell("acceptance_rate", counts.accepted / std::max(1.0, 1.0 * counts.drafted)),
-      tell("tokens_per_target_pass", 1.0 + counts.accepted / std::max(1.0, 1.0 * counts.rounds))));
+  if (counts.drafted == 0) return say("\nno token was drafted");
+  const double rate = 1.0 * counts.accepted / counts.drafted;
+  const double per_pass = 1.0 + 1.0 * counts.accepted / counts.rounds;
+  say(fmt::format("\n{} of {} drafted tokens accepted ({:.0f} %), {:.2f} tokens per pass of the target",
+                  counts.accepted, counts.drafted, 100.0 * rate, per_pass));
+  output.add_statistic("acceptance_rate", rate);
+  output.add_statistic("tokens_per_target_pass", per_pass);
+
   Round sum;
   double rejected = 0.0;  // tokens; the others were behind a rejected one, and nobody asked
   for (const Round& round : counts.typical) {
@@ -54,16 +54,20 @@ inline void report(const Speculation& counts, double plain, Output& output) {
     sum.target_ms += round.target_ms;
     rejected += round.accepted < round.drafted;
   }
-  if (sum.drafted == 0)
-    return say("no token was drafted behind the first pass, and so there are no costs to tell");
-  const double rounds = static_cast<double>(counts.typical.size()), gamma = sum.drafted / rounds;
-  const double c = tell("draft_cost", sum.draft_ms / sum.drafted / plain);
-  say(fmt::format(
-      "a draft token takes {:.2f} of the target's, a pass that verifies {:.2f}; speed-up {:.2f}, by the "
-      "formula {:.2f}",
-      c, tell("verification_cost", sum.target_ms / rounds / plain),
-      tell("speedup", (sum.accepted + rounds) * plain / (sum.draft_ms + sum.target_ms)),
-      tell("expected_speedup", expected_speedup(sum.accepted / (sum.accepted + rejected), gamma, c))));
+  if (sum.drafted == 0) return;  // the text ended with its first round
+  const double rounds = static_cast<double>(counts.typical.size());
+  const double draft = sum.draft_ms / sum.drafted / plain, verification = sum.target_ms / rounds / plain;
+  const double measured = (sum.accepted + rounds) * plain / (sum.draft_ms + sum.target_ms);
+  const double expected =
+      expected_speedup(sum.accepted / (sum.accepted + rejected), sum.drafted / rounds, draft);
+  say(
+      fmt::format("a draft token takes {:.2f} of the target's, a pass that verifies {:.2f}; speed-up {:.2f}, "
+                  "by the formula {:.2f}",
+                  draft, verification, measured, expected));
+  output.add_statistic("draft_cost", draft);
+  output.add_statistic("verification_cost", verification);
+  output.add_statistic("speedup", measured);
+  output.add_statistic("expected_speedup", expected);
 }
 
 }  // namespace staircase

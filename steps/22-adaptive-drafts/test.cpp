@@ -1,0 +1,272 @@
+#include <doctest/doctest.h>
+
+#include "common/text/tokenizer.h"
+#include "generate.h"
+#include "prompt_lookup.h"
+#include "report.h"
+#include "tests/captured.h"
+#include "tests/chi_square.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+#include "tests/tiny_model.h"
+
+using namespace staircase;
+
+namespace {
+
+Gpt2& smaller() {
+  static Gpt2 model = tales().load_beside(find_model("tales-1m"));
+  return model;
+}
+
+/// Proposes `right` tokens of a text that it knows, each said to be certain, and wrong ones behind them.
+class Prophet : public Drafter {
+ public:
+  Prophet(std::vector<int> text, int right, int vocab_size)
+      : text_(std::move(text)), right_(right), vocab_size_(vocab_size) {}
+
+  Distributions propose(std::vector<int>& text, int count, const SamplingOptions&, std::mt19937&) override {
+    Distributions q;
+    for (int i = 0; i < count && text.size() < text_.size(); ++i) {
+      text.push_back(i < right_ ? text_[text.size()] : (text_[text.size()] + 1) % vocab_size_);
+      q.emplace_back(vocab_size_);
+      q.back()[text.back()] = 1.0f;
+    }
+    return q;
+  }
+
+ private:
+  std::vector<int> text_;
+  int right_, vocab_size_;
+};
+
+/// The new tokens of a text, and what happened.
+struct Run {
+  std::vector<int> tokens;
+  Speculation counts;
+};
+
+Run speculated(Drafter& drafter, const std::vector<int>& prompt, const TextOptions& options,
+               std::optional<int> gamma) {
+  Run run;
+  run.tokens =
+      behind(prompt.size(),
+             speculate(tales(), drafter, prompt, options, gamma, run.counts, [](const Token&) {}).tokens);
+  return run;
+}
+
+/// What the target makes of a prompt of two tokens alone.
+const std::vector<int> kPrompt{321, 1682};
+std::vector<int> plain_text(int count) {
+  StaticKvCache cache(tales());
+  const TextOptions options{.stopping = {.max_new_tokens = count, .ignore_eos = true}};
+  return generate(tales(), {kPrompt}, options, &cache, [](int, const Token&) {})[0].tokens;
+}
+
+/// How many tokens were proposed in each round behind the first one.
+std::vector<int> gammas(int right, std::optional<int> gamma, int count) {
+  Prophet prophet(plain_text(count + 100), right, tales().config().vocab_size);
+  const TextOptions options{.stopping = {.max_new_tokens = count, .ignore_eos = true}};
+  std::vector<int> drafted;
+  for (const Round& round : speculated(prophet, kPrompt, options, gamma).counts.typical)
+    drafted.push_back(round.drafted);
+  return drafted;
+}
+
+std::vector<int> first(std::vector<int> values, std::size_t count) {
+  REQUIRE(values.size() >= count);
+  values.resize(count);
+  return values;
+}
+
+}  // namespace
+
+TEST_CASE("the number of drafted tokens grows by two when all are accepted, and shrinks by one otherwise") {
+  CHECK(first(gammas(100, std::nullopt, 110), 7) == std::vector<int>{7, 9, 11, 13, 15, 16, 16});
+  CHECK(first(gammas(0, std::nullopt, 20), 6) == std::vector<int>{4, 3, 2, 1, 1, 1});
+  // Four right ones: after 5 come 4, then 6, and from there down to 4 again.
+  CHECK(first(gammas(4, std::nullopt, 60), 7) == std::vector<int>{4, 6, 5, 4, 6, 5, 4});
+}
+
+TEST_CASE("a number that is given stays") {
+  CHECK(first(gammas(100, 3, 40), 6) == std::vector<int>(6, 3));
+  CHECK(first(gammas(0, 3, 20), 6) == std::vector<int>(6, 3));
+}
+
+TEST_CASE("a round in which nothing can be proposed changes nothing") {
+  // The prophet knows the text for two rounds, and 5 and 7 tokens; what comes then is none.
+  const std::vector<int> known = plain_text(14);
+  Prophet prophet(known, 100, tales().config().vocab_size);
+  const TextOptions options{.stopping = {.max_new_tokens = 30, .ignore_eos = true}};
+  const Speculation counts = speculated(prophet, kPrompt, options, std::nullopt).counts;
+  CHECK(counts.drafted == 5 + 7);
+  CHECK(counts.accepted == 5 + 7);
+  CHECK(counts.rounds == 2 + 16);
+}
+
+TEST_CASE(
+    "greedy speculation that adapts is the target's greedy decoding, with a draft model and a look-up") {
+  DraftModel model(smaller());
+  PromptLookup lookup(2, tales().config().vocab_size);
+  for (Drafter* drafter : std::initializer_list<Drafter*>{&model, &lookup}) {
+    CHECK(difference_from_greedy([&](const std::vector<int>& prompt, int count) {
+            return speculated(*drafter, prompt, {.stopping = {.max_new_tokens = count}}, std::nullopt).tokens;
+          }) == "");
+  }
+}
+
+TEST_CASE("with a fixed number each round accepts as many tokens as Hugging Face's models agree on") {
+  DraftModel drafter(smaller());
+  for (const auto& run : reference("speculative.json")["cases"]) {
+    CAPTURE(run["name"]);
+    const Run got = speculated(drafter, run["prompt_ids"], {.stopping = {.max_new_tokens = 64}}, 4);
+    CHECK(got.tokens == run["ids"].get<std::vector<int>>());
+    const std::vector<int> want = run["accepted"];
+    REQUIRE(got.counts.typical.size() >= want.size() - 2);
+    for (std::size_t round = 1; round + 1 < want.size(); ++round)
+      CHECK(got.counts.typical[round - 1].accepted == want[round]);
+  }
+}
+
+TEST_CASE("a draft that adapts gives the target's distribution") {
+  const auto tiny = [](std::uint32_t seed) {
+    const TemporaryFolder folder;
+    TinyModel(seed, 5, 37).write(folder.path());
+    return Gpt2::load(folder.path(), make_cpu_device(1));
+  };
+  Gpt2 target = tiny(1), proposer = tiny(2);
+  DraftModel drafter(proposer);
+  TextOptions options{.stopping = {.max_new_tokens = 12, .ignore_eos = true},
+                      .sampling = {.do_sample = true, .temperature = 2.0f, .top_p = 0.97f}};
+  // Three tokens are of one, two or three rounds, with 5 drafted tokens and then 7, 4 or 3.
+  const std::vector<int> prompt{3, 1};
+  std::vector<int> counts(125);
+  std::vector<float> chances;
+  for (int i = 0; i < 125; ++i) {
+    std::vector<int> tokens = prompt;
+    double chance = 1.0;
+    for (const int token : {i / 25, i / 5 % 5, i % 5}) {
+      chance *= distribution(target.next_logits(tokens), tokens, options.sampling)[token];
+      tokens.push_back(token);
+    }
+    chances.push_back(static_cast<float>(chance));
+  }
+  std::mt19937 generator(1);
+  for (int i = 0; i < (kSanitized ? 1000 : 8000); ++i) {
+    options.sampling.seed = generator();
+    Speculation ignored;
+    const auto tokens =
+        speculate(target, drafter, prompt, options, std::nullopt, ignored, [](const Token&) {}).tokens;
+    ++counts[tokens[2] * 25 + tokens[3] * 5 + tokens[4]];
+  }
+  CHECK(p_value(counts, chances) > 0.01);
+}
+
+TEST_CASE("costs leave out the round that takes the prompt in, and those behind the end of the context") {
+  Prophet prophet(plain_text(120), 1, tales().config().vocab_size);
+  const TextOptions options{.stopping = {.max_new_tokens = 30, .ignore_eos = true}};
+  const Speculation counts = speculated(prophet, kPrompt, options, 2).counts;
+  CHECK(static_cast<int>(counts.typical.size()) == counts.rounds - 1);
+  for (const Round& round : counts.typical) {
+    CHECK(round.target_ms > 0.0);
+    CHECK(round.draft_ms >= 0.0);
+    CHECK(round.draft_ms < round.target_ms);
+  }
+
+  std::vector<int> text = reference("sliding.json")["prompt_ids"], rest = reference("sliding.json")["ids"];
+  text.insert(text.end(), rest.begin(), rest.end());
+  text.resize(tales().config().n_positions - 3);
+  PromptLookup lookup(2, tales().config().vocab_size);
+  const TextOptions longer{.stopping = {.max_new_tokens = 12, .ignore_eos = true}};
+  const Speculation beyond = speculated(lookup, text, longer, 4).counts;
+  CHECK(beyond.rounds >= 9);
+  CHECK(beyond.typical.size() <= 2);
+}
+
+TEST_CASE("the expected speed-up is the one of the paper") {
+  CHECK(expected_speedup(0.0, 4, 0.0) == doctest::Approx(1.0));
+  CHECK(expected_speedup(1.0, 4, 0.0) == doctest::Approx(5.0));
+  CHECK(expected_speedup(0.8, 5, 0.05) == doctest::Approx(3.68928 / 1.25));
+}
+
+TEST_CASE("a token of the target alone takes a time, at any length of the text") {
+  for (const int length : {1, 2, 3, 100, 600}) {
+    CAPTURE(length);
+    CHECK(plain_ms(tales(), std::vector<int>(length, 321), {}) > 0.0);
+  }
+}
+
+TEST_CASE("the report is made of the counts: rates of all rounds, costs of the typical ones") {
+  const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
+  Output output(tokenizer, 4095, {{1}}, Output::Form::kJson);
+  Speculation counts{.rounds = 5, .drafted = 20, .accepted = 10};
+  // 6 of 12 are accepted, 2 rejected, 4 behind those; γ is 4, α is 6 / 8, c is 0.5 / 2.
+  counts.typical = {{4, 4, 2.0, 3.0}, {4, 1, 2.0, 3.0}, {4, 1, 2.0, 3.0}};
+  std::string text;
+  {
+    const Captured captured(stdout);
+    report(counts, 2.0, output);
+    output.close(0);
+    text = captured.text();
+  }
+  const auto stats = nlohmann::json::parse(text)["stats"];
+  CHECK(stats["acceptance_rate"] == 0.5);
+  CHECK(stats["tokens_per_target_pass"] == 3.0);
+  CHECK(stats["draft_cost"] == doctest::Approx(0.25));
+  CHECK(stats["verification_cost"] == doctest::Approx(1.5));
+  CHECK(stats["speedup"] == doctest::Approx(9 * 2.0 / 15.0));
+  CHECK(stats["expected_speedup"] == doctest::Approx((1.0 - std::pow(0.75, 5)) / 0.25 / 2.0));
+}
+
+TEST_CASE("the program tells how well it went, and takes auto") {
+  const std::string prompt =
+      "--json --max-new-tokens 40 --ignore-eos --prompt 'the king and the king and the king'";
+  const auto sequences = nlohmann::json::parse(run_program(STAIRCASE_STEP_PROGRAM, prompt).out)["sequences"];
+  for (const char* drafter :
+       {"--draft-model tales-1m", "--draft-model tales-1m --num-speculative-tokens auto",
+        "--prompt-lookup-num-tokens 5"}) {
+    CAPTURE(drafter);
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, prompt + " " + drafter);
+    REQUIRE(run.status == 0);
+    const auto json = nlohmann::json::parse(run.out);
+    CHECK(json["sequences"] == sequences);
+    for (const char* name : {"acceptance_rate", "tokens_per_target_pass", "draft_cost", "verification_cost",
+                             "speedup", "expected_speedup"}) {
+      CAPTURE(name);
+      CHECK(json["stats"].contains(name));
+    }
+    CHECK(json["stats"]["tokens_per_target_pass"] > 1.0);
+    CHECK(run.err.find("drafted tokens accepted") != std::string::npos);
+    CHECK(run.err.find("a draft token takes") != std::string::npos);
+  }
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prompt-lookup-num-tokens 5")
+            .err.find("no token was drafted") != std::string::npos);
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 0 --draft-model tales-1m").status == 0);
+  // All new tokens belong to the first round: there is nothing to say about costs.
+  const ProgramRun one = run_program(STAIRCASE_STEP_PROGRAM,
+                                     "--max-new-tokens 2 --ignore-eos --draft-model tales-6m --prompt The");
+  CHECK(one.status == 0);
+  CHECK(one.err.find("1 of 1 drafted tokens accepted") != std::string::npos);
+  CHECK(one.err.find("a draft token takes") == std::string::npos);
+}
+
+TEST_CASE("impossible numbers and combinations are refused before any token") {
+  const std::pair<std::string, std::string> wrong[] = {
+      {"--num-speculative-tokens 0",
+       "--num-speculative-tokens is 0, but it must be between 1 and 16, or auto"},
+      {"--num-speculative-tokens 17",
+       "--num-speculative-tokens is 17, but it must be between 1 and 16, or auto"},
+      {"--num-speculative-tokens many", "many is not a whole number"},
+      {"--draft-model tales-1m --no-use-cache", "for one text with a cache"},
+      {"--draft-model tales-1m --prompt A --prompt B", "for one text with a cache"},
+      {"--draft-model tales-1m --prompt-lookup-num-tokens 5",
+       "either --draft-model or --prompt-lookup-num-tokens"},
+  };
+  for (const auto& [arguments, message] : wrong) {
+    const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, arguments);
+    CAPTURE(refused.err);
+    CHECK(refused.status == 2);
+    CHECK(refused.out.empty());
+    CHECK(refused.err.find(message) != std::string::npos);
+  }
+}
