@@ -39,6 +39,9 @@ inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, int
   for (int i = 0; i < std::ssize(texts); ++i) texts[i] = {prompts[i / copies], FinishReason::kLength};
   if (options.stopping.max_new_tokens == 0) return texts;
   std::vector<Row> rows;
+  const auto move_row = [&](int from, int to) {
+    if (cache != nullptr) cache->copy_row(from, to);
+  };
   int waiting = 0;  // the first text that has no place yet
   while (waiting < std::ssize(texts) || !rows.empty()) {
     int taken = static_cast<int>(rows.size());  // places; the copies of a prompt join behind its prefill
@@ -62,7 +65,7 @@ inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, int
         on_token(rows.back().number, take_token(rows.back(), own, eos));
       }
     }
-    remove_finished(rows, cache, [&](Row& row) {
+    remove_finished(rows, move_row, [&](Row& row) {
       texts[row.number] = {std::move(row.tokens), *row.finished};
     });
   }

@@ -21,8 +21,9 @@ inline void generate_all(Gpt2& model, const Prompts& prompts, const TextOptions&
   const int texts = static_cast<int>(copies.size());
   output.expect(texts);
   const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, texts) : nullptr;
-  output.finish(generate(model, copies, options, cache.get(), output.on_row_token(owners)),
-                cache ? cache->use() : CacheUse());
+  const std::vector<Generation> generated =
+      generate(model, copies, options, cache.get(), output.on_row_token(owners));
+  output.finish(generated, cache ? cache->use() : CacheUse());
 }
 
 }  // namespace staircase

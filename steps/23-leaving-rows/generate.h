@@ -33,6 +33,9 @@ inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, con
   for (const std::vector<int>& prompt : prompts) texts.push_back({prompt, FinishReason::kLength});
   if (options.stopping.max_new_tokens == 0) return texts;
   std::vector<Row> rows;
+  const auto move_row = [&](int from, int to) {
+    if (cache != nullptr) cache->copy_row(from, to);
+  };
   int waiting = 0;  // the first text that has no place yet
   while (waiting < std::ssize(texts) || !rows.empty()) {
     for (; waiting < std::ssize(texts) && std::ssize(rows) < places; ++waiting) {
@@ -46,7 +49,7 @@ inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, con
     const std::span<float> logits = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
     for (int r = 0; r < std::ssize(rows); ++r)
       on_token(rows[r].number, take_token(rows[r], logits.subspan(r * vocab_size, vocab_size), eos));
-    remove_finished(rows, cache, [&](Row& row) {
+    remove_finished(rows, move_row, [&](Row& row) {
       texts[row.number] = {std::move(row.tokens), *row.finished};
     });
   }

@@ -227,7 +227,10 @@ TEST_CASE("whichever rows leave, the others stay with their keys and values, and
         if (number >= std::ssize(stay))
           bytes_to_move += cache.use().bytes / size / cache.capacity() * (number + 1);
       }
-      remove_finished(rows, use_cache ? &cache : nullptr, [&](Row& row) {
+      const auto move_row = [&](int from, int to) {
+        if (use_cache) cache.copy_row(from, to);
+      };
+      remove_finished(rows, move_row, [&](Row& row) {
         CHECK(std::ssize(row.tokens) == row.number + 1);
         left.push_back(row.number);
       });

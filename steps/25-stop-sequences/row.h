@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "common/decoding/generation.h"
-#include "static_kv_cache.h"
 #include "stop.h"
 #include "text_options.h"
 
@@ -56,8 +55,8 @@ inline Token take_token(Row& row, std::span<float> scores, int eos) {
 }
 
 /// Finished rows leave, so that the others pay for none that has ended: rows from the end take their places,
-/// here and in the cache, and none moves twice. `on_leave` sees those that leave.
-inline void remove_finished(std::vector<Row>& rows, StaticKvCache* cache,
+/// and none moves twice. `move_row` does the same in the cache, `on_leave` sees those that leave.
+inline void remove_finished(std::vector<Row>& rows, const std::function<void(int from, int to)>& move_row,
                             const std::function<void(Row& row)>& on_leave) {
   const auto last_leaves = [&] {
     on_leave(rows.back());
@@ -67,7 +66,7 @@ inline void remove_finished(std::vector<Row>& rows, StaticKvCache* cache,
     if (!rows[r].finished) continue;
     while (rows.back().finished && std::ssize(rows) > r + 1) last_leaves();
     if (const int last = static_cast<int>(rows.size()) - 1; r < last) {
-      if (cache != nullptr) cache->copy_row(last, r);
+      move_row(last, r);
       std::swap(rows[r], rows[last]);
     }
     last_leaves();
