@@ -59,7 +59,8 @@ inline Token take_token(Row& row, std::span<float> scores, int eos) {
 }
 
 /// Finished rows leave, so that the others pay for none that has ended: rows from the end take their places,
-/// and none moves twice. `move_row` does the same in the cache, `on_leave` sees those that leave.
+/// and none moves twice. `move_row` does the same in the cache; `on_leave` sees those that leave, each as the
+/// last row.
 inline void remove_finished(std::vector<Row>& rows, const std::function<void(int from, int to)>& move_row,
                             const std::function<void(Row& row)>& on_leave) {
   const auto last_leaves = [&] {

@@ -1,0 +1,82 @@
+// How long somebody waits until a text begins, and how fast it then grows.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "arrivals.h"
+
+namespace staircase {
+
+/// What became of a request, and when, in seconds from the start.
+struct TextTimes {
+  double arrival = 0.0;
+  std::optional<double> joined = {};  ///< the batch
+  std::vector<double> tokens = {};    ///< of each new token
+};
+
+/// What happens while requests are served, seen from outside.
+struct Trace {
+  Timer timer;
+  std::vector<TextTimes> texts;  ///< as the requests are numbered
+  int passes = 0, rows = 0;      ///< of the model; of all its passes together
+
+  Trace(const std::vector<Request>& requests, Timer clock) : timer(std::move(clock)), texts(requests.size()) {
+    for (const Request& request : requests) texts[request.number].arrival = request.arrival;
+  }
+
+  /// The same engine, watched.
+  Engine watch(Engine engine) {
+    engine.tokens_to_feed = [this, feed = engine.tokens_to_feed](const Row& row, int r) {
+      std::optional<double>& joined = texts[row.number].joined;
+      joined = joined.value_or(timer.now());
+      rows += 1;
+      return feed(row, r);
+    };
+    engine.forward = [this, forward = engine.forward](std::span<const std::span<const int>> sequences) {
+      passes += 1;
+      return forward(sequences);
+    };
+    return engine;
+  }
+
+  /// The same callback, watched.
+  OnRowToken watch(OnRowToken on_token) {
+    return [this, tell = std::move(on_token)](int number, const Token& token) {
+      texts[number].tokens.push_back(timer.now());
+      tell(number, token);
+    };
+  }
+};
+
+/// In milliseconds. TTFT, the time to first token, begins with the arrival: the time in the queue belongs to
+/// it. TPOT, the time per output token, is the mean of those behind the first of a text, and ITL, the
+/// inter-token latency, is each of them.
+struct Latencies {
+  std::vector<double> ttft = {}, tpot = {}, itl = {};
+  double seconds = 0.0;  ///< from the first arrival to the last token
+  double tokens_per_second = 0.0;
+};
+
+inline Latencies latencies(const std::vector<TextTimes>& texts) {
+  Latencies all;
+  double first = std::numeric_limits<double>::max(), last = 0.0, count = 0.0;
+  for (const auto& [arrival, joined, tokens] : texts) {
+    first = std::min(first, arrival);
+    if (tokens.empty()) continue;
+    last = std::max(last, tokens.back());
+    const auto length = static_cast<double>(tokens.size());
+    count += length;
+    all.ttft.push_back(1000.0 * (tokens.front() - arrival));
+    if (length > 1.0) all.tpot.push_back(1000.0 * (tokens.back() - tokens.front()) / (length - 1.0));
+    for (std::size_t i = 1; i < tokens.size(); ++i) all.itl.push_back(1000.0 * (tokens[i] - tokens[i - 1]));
+  }
+  all.seconds = std::max(last - first, 0.0);
+  if (all.seconds > 0.0) all.tokens_per_second = count / all.seconds;
+  return all;
+}
+
+}  // namespace staircase

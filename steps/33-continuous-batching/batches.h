@@ -1,0 +1,44 @@
+// Many prompts in a batch of a bounded size: each continued one or more times, or as its request says.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "common/program/output.h"
+#include "generate.h"
+#include "scheduler.h"
+
+namespace staircase {
+
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order.
+inline void generate_all(Gpt2& model, const Prompts& prompts, const RowOptions& options,
+                         const RunOptions& run, Output& output) {
+  const int copies = run.num_return_sequences, texts = static_cast<int>(prompts.size()) * copies;
+  std::vector<int> owners;  // the prompt of each text
+  for (int i = 0; i < texts; ++i) owners.push_back(i / copies);
+  output.expect(texts);
+  const int places = std::min(texts, run.max_batch_size);
+  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
+  output.finish(generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(owners)),
+                cache ? cache->use() : CacheUse());
+}
+
+/// Continues each prompt as its request says; `output` gets the texts in their order.
+inline void serve_all(Gpt2& model, const Prompts& prompts, std::span<const RowOptions> requests,
+                      int max_batch_size, Output& output) {
+  std::vector<Generation> texts(requests.size());
+  std::vector<int> numbers(requests.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const int places = std::min(static_cast<int>(texts.size()), max_batch_size);
+  StaticKvCache cache(model, places);
+  output.expect(static_cast<int>(texts.size()));
+  Scheduler scheduler(model, cache, places, output.on_row_token(numbers),
+                      [&](int number, Generation text) { texts[number] = std::move(text); });
+  for (const int number : numbers) scheduler.submit(number, prompts[number], requests[number]);
+  while (!scheduler.idle()) scheduler.pass();
+  output.finish(texts, cache.use());
+}
+
+}  // namespace staircase

@@ -1,0 +1,433 @@
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "generate.h"
+#include "scheduler.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+
+using namespace staircase;
+
+namespace {
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
+  return tokenizer;
+}
+
+/// What goes through the model: the rows and the tokens of each pass.
+struct Passes {
+  std::vector<int> rows, tokens;
+
+  Passes() {
+    tales().observe([this](std::string_view name, std::span<const float> values) {
+      const int count = static_cast<int>(values.size()) / tales().config().n_embd;
+      if (name == "embeddings") tokens.push_back(count);
+      if (name == "ln_f") rows.push_back(count);
+    });
+  }
+  ~Passes() { tales().observe(nullptr); }
+};
+
+/// A prompt of so many tokens, from a text that the model wrote.
+std::vector<int> prompt(int length, int first = 0) {
+  const auto& run = reference("sliding.json");
+  std::vector<int> tokens = run["prompt_ids"].get<std::vector<int>>();
+  const std::vector<int> ids = run["ids"];
+  tokens.insert(tokens.end(), ids.begin(), ids.end());
+  REQUIRE(std::ssize(tokens) >= first + length);
+  return {tokens.begin() + first, tokens.begin() + first + length};
+}
+
+RowOptions so_long(int count) {
+  RowOptions options;
+  options.stopping = {.max_new_tokens = count, .ignore_eos = true};
+  return options;
+}
+
+struct Asked {
+  std::vector<int> prompt;
+  RowOptions options;
+};
+
+/// Texts of many lengths, greedy and drawn, with every kind of option.
+std::vector<Asked> mixed_load() {
+  std::vector<Asked> load;
+  std::mt19937 generator(3);
+  for (int i = 0; i < 10; ++i) {
+    RowOptions options = so_long(1 + static_cast<int>(generator() % 25));
+    options.stopping.ignore_eos = i % 4 == 0;
+    if (i % 2 == 1) {
+      options.sampling = {.do_sample = true, .frequency_penalty = 0.4f, .temperature = 1.1f};
+      if (i % 3 == 0) options.sampling.top_k = 30;
+      if (i % 3 == 1) options.sampling.top_p = 0.9f;
+    }
+    options.sampling.seed = generator() % 100;
+    if (i % 5 == 0) options.sampling.repetition_penalty = 1.3f;
+    if (i % 3 == 2) options.stop = {{"he", ".\n"}, &tokenizer()};
+    if (i % 6 == 5) options.length.min_new_tokens = options.stopping.max_new_tokens;
+    if (i % 4 == 2) options.logprobs.count = i % 3;
+    const int length =
+        i % 4 == 3 ? 60 + static_cast<int>(generator() % 90) : 1 + static_cast<int>(generator() % 20);
+    load.push_back({prompt(length, static_cast<int>(generator() % 300)), options});
+  }
+  // "ending" of the reference would stop early, in the last place where it must not.
+  const auto& run = reference("batch.json")["cases"].back();
+  RowOptions options;
+  options.stopping.max_new_tokens = static_cast<int>(run["ids"].size()) + 5;
+  load.push_back({run["prompt_ids"], options});
+  options.length.min_new_tokens = static_cast<int>(run["ids"].size());
+  load.push_back({run["prompt_ids"], options});
+  return load;
+}
+
+struct Text {
+  Generation generation = {};
+  std::string shown = {};
+  std::vector<std::vector<std::pair<int, float>>> logprobs = {};  ///< of each token: its own, the likeliest
+  int times_finished = 0;
+
+  void take(const Token& token) {
+    shown += token.text.value_or(std::string(tokenizer().bytes(token.id)));
+    if (!token.logprobs) return;
+    auto& list = logprobs.emplace_back();
+    list.emplace_back(token.id, *token.logprobs->own);
+    for (const Logprob& other : token.logprobs->likeliest) list.emplace_back(other.token_id, other.logprob);
+  }
+};
+
+/// What the step before makes of a prompt, without any company.
+Text alone(const Asked& asked) {
+  Text text;
+  StaticKvCache cache(tales(), 1);
+  text.generation = generate(tales(), {asked.prompt}, 1, asked.options, 1, &cache,
+                             [&](int, const Token& token) { text.take(token); })[0];
+  return text;
+}
+
+/// A scheduler and all that is heard of its texts, by their numbers.
+struct Served {
+  StaticKvCache cache;
+  std::map<int, Text> texts = {};
+  Scheduler scheduler;
+
+  explicit Served(int places)
+      : cache(tales(), places),
+        scheduler(
+            tales(), cache, places, [this](int number, const Token& token) { texts[number].take(token); },
+            [this](int number, Generation text) {
+              texts[number].generation = std::move(text);
+              ++texts[number].times_finished;
+            }) {}
+
+  void run() {
+    while (!scheduler.idle()) scheduler.pass();
+  }
+};
+
+void check_same(const Text& got, const Text& want) {
+  CHECK(got.generation.tokens == want.generation.tokens);
+  CHECK(got.generation.finish_reason == want.generation.finish_reason);
+  CHECK(got.shown == want.shown);
+  CHECK(got.times_finished == 1);
+  REQUIRE(got.logprobs.size() == want.logprobs.size());
+  for (std::size_t i = 0; i < want.logprobs.size(); ++i) {
+    REQUIRE(got.logprobs[i].size() == want.logprobs[i].size());
+    for (std::size_t k = 0; k < want.logprobs[i].size(); ++k) {
+      CHECK(got.logprobs[i][k].first == want.logprobs[i][k].first);
+      CHECK(got.logprobs[i][k].second == doctest::Approx(want.logprobs[i][k].second).epsilon(1e-3));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every text is what it is alone, in whatever company it grows") {
+  const std::vector<Asked> load = mixed_load();
+  std::vector<Text> want;
+  for (const Asked& asked : load) want.push_back(alone(asked));
+  for (const int places : {1, 2, 5, 12}) {
+    Served served(places);
+    for (int i = 0; i < std::ssize(load); ++i) served.scheduler.submit(i, load[i].prompt, load[i].options);
+    served.run();
+    for (int i = 0; i < std::ssize(load); ++i) {
+      CAPTURE(places);
+      CAPTURE(i);
+      check_same(served.texts[i], want[i]);
+    }
+  }
+}
+
+TEST_CASE("when a text is submitted, and in which order, changes no text") {
+  const std::vector<Asked> load = mixed_load();
+  std::vector<Text> want;
+  for (const Asked& asked : load) want.push_back(alone(asked));
+  std::mt19937 generator(9);
+  for (int round = 0; round < 4; ++round) {
+    std::vector<int> order(load.size());
+    for (int i = 0; i < std::ssize(order); ++i) order[i] = i;
+    std::ranges::shuffle(order, generator);
+    Served served(3);
+    for (const int i : order) {
+      served.scheduler.submit(i, load[i].prompt, load[i].options);
+      for (unsigned passes = generator() % 8; passes > 0; --passes) served.scheduler.pass();
+    }
+    served.run();
+    for (int i = 0; i < std::ssize(load); ++i) {
+      CAPTURE(i);
+      check_same(served.texts[i], want[i]);
+    }
+  }
+}
+
+TEST_CASE("texts that outgrow the context are what they are alone, by both rules") {
+  for (const Overflow rule : {Overflow::kSlide, Overflow::kRecompute}) {
+    RowOptions options = so_long(20);
+    options.overflow = {.on_overflow = rule, .refill = 100};
+    Served served(3);
+    std::vector<Text> want;
+    for (const int length : {505, 8, 508, 520}) {
+      const Asked asked{prompt(length, length == 8 ? 40 : 0), options};
+      served.scheduler.submit(static_cast<int>(want.size()), asked.prompt, asked.options);
+      want.push_back(alone(asked));
+    }
+    served.run();
+    for (int i = 0; i < 4; ++i) check_same(served.texts[i], want[i]);
+  }
+}
+
+TEST_CASE("a text joins when a place is free, first come, first served, and leaves when it is done") {
+  Served served(2);
+  Scheduler& scheduler = served.scheduler;
+  CHECK(scheduler.idle());
+  scheduler.submit(7, prompt(3), so_long(3));
+  scheduler.submit(4, prompt(4), so_long(1));
+  scheduler.submit(9, prompt(5), so_long(1));
+  scheduler.submit(2, prompt(6), so_long(2));
+  Passes passes;
+  std::vector<std::set<int>> finished;
+  while (!scheduler.idle()) {
+    scheduler.pass();
+    std::set<int>& now = finished.emplace_back();
+    for (const auto& [number, text] : served.texts) {
+      if (text.times_finished > 0) now.insert(number);
+    }
+  }
+  // 7 and 4 with their prompts; 7 and 9; 7 and 2, with its prompt; 2.
+  CHECK(passes.rows == std::vector<int>{2, 2, 2, 1});
+  CHECK(passes.tokens == std::vector<int>{7, 6, 7, 1});
+  CHECK(finished == std::vector<std::set<int>>{{4}, {4, 9}, {4, 7, 9}, {2, 4, 7, 9}});
+  scheduler.pass();
+  CHECK(passes.rows.size() == 4);
+}
+
+TEST_CASE("a text that wants no token is finished at once, without a pass") {
+  Served served(1);
+  Passes passes;
+  served.scheduler.submit(5, prompt(3), so_long(0));
+  CHECK(served.scheduler.idle());
+  CHECK(served.texts[5].times_finished == 1);
+  CHECK(served.texts[5].generation.tokens == prompt(3));
+  CHECK(served.texts[5].generation.finish_reason == FinishReason::kLength);
+  served.scheduler.pass();
+  CHECK(passes.rows.empty());
+}
+
+TEST_CASE("nothing more is heard of a cancelled text, its place is free, and the others do not notice") {
+  for (const int cancelled : {0, 1, 2, 3}) {  // in the first place, in the middle, in the last; waiting
+    CAPTURE(cancelled);
+    Served served(3);
+    std::vector<Text> want;
+    for (int i = 0; i < 5; ++i) {
+      const Asked asked{prompt(4 + i, 20 * i), so_long(6 + i)};
+      want.push_back(alone(asked));
+      served.scheduler.submit(i, asked.prompt, asked.options);
+    }
+    served.scheduler.pass();
+    served.scheduler.pass();
+    const std::string heard = served.texts[cancelled].shown;
+    CHECK(heard.empty() == (cancelled == 3));
+    served.scheduler.cancel(cancelled);
+    served.scheduler.cancel(99);
+    Passes passes;
+    served.scheduler.pass();
+    CHECK(passes.rows == std::vector<int>{3});
+    served.run();
+    for (int i = 0; i < 5; ++i) {
+      CAPTURE(i);
+      if (i != cancelled) check_same(served.texts[i], want[i]);
+    }
+    CHECK(served.texts[cancelled].shown == heard);
+    CHECK(served.texts[cancelled].times_finished == 0);
+  }
+}
+
+TEST_CASE(
+    "whoever comes and goes, texts are right, rows are few, and no place is empty while someone waits") {
+  std::mt19937 generator(5);
+  for (int round = 0; round < 6; ++round) {
+    const int places = 1 + static_cast<int>(generator() % 4);
+    Served served(places);
+    Passes passes;
+    std::map<int, Asked> asked;
+    std::set<int> cancelled;
+    const auto unfinished = [&] {
+      int count = 0;
+      for (const auto& [number, what] : asked) {
+        count += !cancelled.contains(number) && served.texts[number].times_finished == 0;
+      }
+      return count;
+    };
+    for (int moment = 0; moment < 40; ++moment) {
+      if (generator() % 2 == 0) {
+        const int number = static_cast<int>(asked.size());
+        asked[number] = {prompt(1 + static_cast<int>(generator() % 9), moment),
+                         so_long(static_cast<int>(generator() % 7))};
+        served.scheduler.submit(number, asked[number].prompt, asked[number].options);
+      }
+      if (generator() % 8 == 0 && !asked.empty()) {
+        const int number = static_cast<int>(generator() % asked.size());
+        if (served.texts[number].times_finished == 0) cancelled.insert(number);
+        served.scheduler.cancel(number);
+      }
+      const int waiting = unfinished();
+      CHECK(served.scheduler.idle() == (waiting == 0));
+      const std::size_t before = passes.rows.size();
+      served.scheduler.pass();
+      REQUIRE(passes.rows.size() == before + (waiting > 0));
+      if (waiting > 0) CHECK(passes.rows.back() == std::min(places, waiting));
+    }
+    served.run();
+    tales().observe(nullptr);
+    for (const auto& [number, what] : asked) {
+      CAPTURE(number);
+      if (!cancelled.contains(number)) check_same(served.texts[number], alone(what));
+      if (cancelled.contains(number)) CHECK(served.texts[number].times_finished == 0);
+    }
+  }
+}
+
+TEST_CASE("a request of a file is what the same options on the command line make of its prompt") {
+  const char* const kLines[][2] = {
+      {R"("prompt": "The wolf", "max_new_tokens": 20)", "--prompt 'The wolf' --max-new-tokens 20"},
+      {R"("prompt": "", "do_sample": true, "seed": 5, "temperature": 0.8, "top_k": 20, "top_p": 0.9)",
+       "--prompt '' --do-sample --seed 5 --temperature 0.8 --top-k 20 --top-p 0.9"},
+      {R"("prompt": "Once upon a time", "stop": ["king", "was"])",
+       "--prompt 'Once upon a time' --stop king --stop was"},
+      {R"("prompt": "The end.", "ignore_eos": true, "min_new_tokens": 3, "presence_penalty": 0.5)",
+       "--prompt 'The end.' --ignore-eos --min-new-tokens 3 --presence-penalty 0.5"},
+      {R"("prompt": "A fox", "frequency_penalty": 0.5, "repetition_penalty": 1.2, "logprobs": 2)",
+       "--prompt 'A fox' --frequency-penalty 0.5 --repetition-penalty 1.2 --logprobs 2"},
+      {R"("prompt": "A king", "show_candidates": 2, "on_overflow": "recompute", "refill": 9)",
+       "--prompt 'A king' --show-candidates 2 --on-overflow recompute --refill 9"}};
+  std::string file, texts;
+  for (const auto& [line, arguments] : kLines) file += fmt::format("{{{}}}\n\n", line);
+  const std::string all = " --max-new-tokens 30 --json --threads 1";
+  const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --max-batch-size 2" + all, file);
+  REQUIRE(run.status == 0);
+  const auto got = nlohmann::json::parse(run.out);
+  REQUIRE(got["sequences"].size() == std::size(kLines));
+  for (std::size_t i = 0; i < std::size(kLines); ++i) {
+    std::string arguments = kLines[i][1];
+    if (i > 0) arguments += " --max-new-tokens 30";
+    const ProgramRun one = run_program(STAIRCASE_STEP_PROGRAM, arguments + " --json --threads 1");
+    CAPTURE(arguments);
+    REQUIRE(one.status == 0);
+    CHECK(got["sequences"][i] == nlohmann::json::parse(one.out)["sequences"][0]);
+    texts += fmt::format("{}[{}]\n{}", i == 0 ? "" : "\n\n", i + 1,
+                         got["sequences"][i]["text"].get<std::string>());
+  }
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() / "some.jsonl") << file;
+  const ProgramRun printed = run_program(
+      STAIRCASE_STEP_PROGRAM, "--max-new-tokens 30 --requests " + (folder.path() / "some.jsonl").string());
+  CHECK(printed.out == texts + "\n");
+}
+
+TEST_CASE("the batch has as many rows as it may, and no more than there are requests") {
+  const std::string three = "{\"prompt\": \"A\"}\n{\"prompt\": \"B\"}\n{\"prompt\": \"C\"}\n";
+  std::vector<std::size_t> bytes;
+  for (const char* size : {"1", "2", "3", "2000000000"}) {
+    const ProgramRun run =
+        run_program(STAIRCASE_STEP_PROGRAM,
+                    fmt::format("--requests - --json --max-new-tokens 2 --max-batch-size {}", size), three);
+    REQUIRE(run.status == 0);
+    bytes.push_back(nlohmann::json::parse(run.out)["stats"]["cache_bytes"]);
+  }
+  CHECK(bytes == std::vector<std::size_t>{bytes[0], 2 * bytes[0], 3 * bytes[0], 3 * bytes[0]});
+}
+
+TEST_CASE("the prompts of requests are shown as those of the command line are") {
+  const ProgramRun run =
+      run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --echo --logprobs 2 --max-new-tokens 3",
+                  "{\"prompt\": \"The wolf and\"}\n{\"prompt\": \"Once\", \"max_new_tokens\": 0}\n");
+  const ProgramRun want =
+      run_program(STAIRCASE_STEP_PROGRAM,
+                  "--prompt 'The wolf and' --prompt Once --json --echo --logprobs 2 --max-new-tokens 3");
+  REQUIRE(run.status == 0);
+  const auto got = nlohmann::json::parse(run.out)["sequences"],
+             all = nlohmann::json::parse(want.out)["sequences"];
+  CHECK(got[0] == all[0]);
+  CHECK(got[0]["prompt_logprobs"].size() > 1);
+  CHECK(got[1]["prompt_logprobs"] == all[1]["prompt_logprobs"]);
+  CHECK(got[1]["token_ids"].empty());
+  CHECK(run.err.find("perplexity of prompt 1") != std::string::npos);
+}
+
+TEST_CASE("a broken line is named and left out, and the others run") {
+  const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --max-new-tokens 4",
+                                     "{\"prompt\": \"The wolf\"}\r\n"
+                                     "{\"prompt\": \"A\", \"temperatur\": 1}\n"
+                                     "{\"prompt\": \"A\", \"temperature\": -1}\n"
+                                     "{\"prompt\": \"A\", \"stop\": \"\"}\n"
+                                     "\n"
+                                     "nonsense\n"
+                                     "{\"prompt\": \"A\", \"min_new_tokens\": 5}\n"
+                                     "{\"prompt\": \"A\", \"max_new_tokens\": -1}\n"
+                                     "{\"prompt\": \"A\", \"arrival\": 1}\n"
+                                     "{\"prompt\": \"The fox\"}");
+  CHECK(run.status == 1);
+  CHECK(nlohmann::json::parse(run.out)["sequences"].size() == 2);
+  for (const char* part :
+       {"--requests -, line 2: the line has the key \"temperatur\"", "line 3: temperature is -1",
+        "line 4: stop is empty", "line 6: the line is not valid JSON", "line 7: --min-new-tokens is 5",
+        "line 8: max_new_tokens is -1", "line 9: the line has the key \"arrival\""}) {
+    CAPTURE(part);
+    CHECK_MESSAGE(run.err.find(part) != std::string::npos, run.err);
+  }
+  std::string words;
+  for (int i = 0; i < 600; ++i) words += " and";
+  const ProgramRun longer = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --max-new-tokens 2",
+                                        "{\"prompt\": \"" + words + "\"}");
+  CHECK(longer.status == 0);
+  CHECK(longer.err.find("the model sees only the last 512") != std::string::npos);
+}
+
+TEST_CASE("wrong usage of requests is refused") {
+  const std::string request = "{\"prompt\": \"The\"}\n";
+  for (const char* wrong : {"--requests - --prompt a", "--requests - --prompts -", "--requests",
+                            "--requests - --num-return-sequences 2 --do-sample",
+                            "--requests - --no-use-cache", "--requests - --max-batch-size 0"}) {
+    CAPTURE(wrong);
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, wrong, request);
+    CHECK(run.status == 2);
+    CHECK(run.err.find("error: ") != std::string::npos);
+    CHECK(run.out == "");
+  }
+  const ProgramRun refill =
+      run_program(STAIRCASE_STEP_PROGRAM, "--requests -",
+                  "{\"prompt\": \"The\", \"on_overflow\": \"recompute\", \"refill\": 513}\n");
+  CHECK(refill.status == 2);
+  CHECK(refill.err.find("--refill is 513") != std::string::npos);
+  for (const char* input : {"", "\n \n", "{}\n"}) {
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests -", input);
+    CHECK(run.status == 1);
+    CHECK(run.err.find("there is no request in it") != std::string::npos);
+  }
+  for (const char* missing : {"--requests /no/such/file", "--requests ''", "--requests /"}) {
+    CHECK(run_program(STAIRCASE_STEP_PROGRAM, missing).status == 1);
+  }
+}

@@ -1,0 +1,54 @@
+// Many prompts in a batch of a bounded size: each continued one or more times, or as its request says.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "arrivals.h"
+#include "check.h"
+#include "common/program/output.h"
+#include "common/program/requests.h"
+#include "generate.h"
+
+namespace staircase {
+
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order.
+inline void generate_all(Gpt2& model, const Prompts& prompts, const RowOptions& options,
+                         const RunOptions& run, Output& output) {
+  const int copies = run.num_return_sequences, texts = static_cast<int>(prompts.size()) * copies;
+  std::vector<int> owners;  // the prompt of each text
+  for (int i = 0; i < texts; ++i) owners.push_back(i / copies);
+  output.expect(texts);
+  const int places = std::min(texts, run.max_batch_size);
+  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
+  output.finish(generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(owners)),
+                cache ? cache->use() : CacheUse());
+}
+
+/// What a line of a file says, or else the `defaults`; number and prompt come later.
+inline Request read_request(RequestLine& line, const RowOptions& defaults) {
+  Request request{.arrival = line.arrival(), .options = defaults};
+  add_options(line, request.options);
+  line.end();
+  check(request.options, RunOptions());
+  return request;
+}
+
+/// Continues the prompt of each request from its time on; `output` gets the texts in their order.
+inline void serve_all(Gpt2& model, const std::vector<Request>& requests, int max_batch_size,
+                      const PrefillOptions& prefill, Output& output) {
+  std::vector<Generation> texts(requests.size());
+  std::vector<int> numbers(requests.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const int places = std::min(static_cast<int>(texts.size()), max_batch_size);
+  StaticKvCache cache(model, places);
+  output.expect(static_cast<int>(texts.size()));
+  Scheduler scheduler(make_engine(model, cache), places, prefill, output.on_row_token(numbers),
+                      [&](int number, Generation text) { texts[number] = std::move(text); });
+  serve(scheduler, requests, real_time());
+  output.finish(texts, cache.use());
+}
+
+}  // namespace staircase
