@@ -23,8 +23,9 @@ inline void generate_all(Gpt2& model, const Prompts& prompts, const RowOptions& 
   output.expect(texts);
   const int places = std::min(texts, run.max_batch_size);
   const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
-  output.finish(generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(owners)),
-                cache ? cache->use() : CacheUse());
+  const std::vector<Generation> generated =
+      generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(owners));
+  output.finish(generated, cache ? cache->use() : CacheUse());
 }
 
 /// What a line of a file says, or else the `defaults`; number and prompt come later.
