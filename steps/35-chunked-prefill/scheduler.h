@@ -1,5 +1,4 @@
-// Continuous batching (Yu et al. 2022, section 3.2): between one pass of the model and the next, texts leave
-// the batch and others join it.
+// Continuous batching (Yu et al. 2022, section 3.2): texts join and leave between two passes of the model.
 #pragma once
 
 #include <algorithm>
