@@ -68,7 +68,7 @@ TEST_CASE("away from the best text the branch with most tokens goes straight on"
         "\"a\"  ■ -0.2500\n");
 }
 
-TEST_CASE("a twig that is as long as can be asked for is drawn without a call for each of its tokens") {
+TEST_CASE("texts that end one after the other along a long trunk do not push it to the right") {
   BeamTree tree;
   std::string text;
   for (int i = 0; i < 1000; ++i) {  // at each token another text ends
