@@ -6,7 +6,7 @@
 #include "common/base/message.h"
 #include "common/measure/measurement.h"
 #include "common/measure/plot.h"
-#include "common/program/program.h"
+#include "generate.h"
 #include "latencies.h"
 
 namespace staircase {

@@ -1,0 +1,193 @@
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <numeric>
+#include <random>
+
+#include "benchmark_serving.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+#include "tests/toy_engine.h"
+
+using namespace staircase;
+
+namespace {
+
+using Times = std::vector<double>;
+
+Request request(int number, double arrival, int prompt_length, int count) {
+  Request request{number, arrival, std::vector<int>(prompt_length, 1 + number % 28)};
+  request.options.stopping = {.max_new_tokens = count, .ignore_eos = true};
+  return request;
+}
+
+/// What became of requests on a clock that advances by a second a pass.
+struct Watched {
+  ToyEngine toy;
+  Trace trace;
+  std::vector<Generation> texts;
+
+  Watched(const std::vector<Request>& requests, int places, bool in_static_batches,
+          std::optional<int> chunk = {})
+      : toy(places), trace(requests, toy.timer()), texts(requests.size()) {
+    Scheduler scheduler(trace.watch(toy.engine()), places, {chunk}, trace.watch([](int, const Token&) {}),
+                        [&](int number, Generation text) { texts[number] = std::move(text); });
+    if (in_static_batches) {
+      serve_in_static_batches(scheduler, requests, places, trace.timer);
+    } else {
+      serve(scheduler, requests, trace.timer);
+    }
+    CHECK(scheduler.idle());
+  }
+};
+
+std::vector<Request> random_load(std::mt19937& generator) {
+  std::vector<Request> requests;
+  for (int i = 0; i < 14; ++i) {
+    requests.push_back(request(i, generator() % 40 / 2.0, 1 + static_cast<int>(generator() % 30),
+                               static_cast<int>(generator() % 9)));
+  }
+  return requests;
+}
+
+}  // namespace
+
+TEST_CASE("a static batch is of those who have come, and the next begins when all of it have ended") {
+  const std::vector<Request> requests{request(0, 0.0, 3, 3), request(1, 0.0, 3, 1), request(2, 10.0, 3, 1),
+                                      request(3, 0.5, 3, 2)};
+  const Watched got(requests, 2, true);
+  CHECK(got.trace.texts[0].tokens == Times{1, 2, 3});
+  CHECK(got.trace.texts[1].tokens == Times{1});
+  CHECK(got.trace.texts[3].joined == 3.0);
+  CHECK(got.trace.texts[3].tokens == Times{4, 5});
+  CHECK(got.trace.texts[2].tokens == Times{11});
+  CHECK(got.toy.rows == std::vector<int>{2, 1, 1, 1, 1, 1});
+  // A place that is free does not help those who come a little later, and no more join than there are places.
+  const Watched full(
+      {request(0, 0.0, 1, 2), request(1, 0.5, 1, 1), request(2, 0.0, 1, 2), request(3, 0.0, 1, 2)}, 2, true);
+  CHECK(full.trace.texts[0].joined == 0.0);
+  CHECK(full.trace.texts[2].joined == 0.0);
+  CHECK(full.trace.texts[3].joined == 2.0);
+  CHECK(full.trace.texts[1].joined == 2.0);
+}
+
+TEST_CASE("static batches never overlap, and their texts are what each is alone") {
+  std::mt19937 generator(6);
+  for (int round = 0; round < 100; ++round) {
+    const std::vector<Request> requests = random_load(generator);
+    const int places = 1 + static_cast<int>(generator() % 5);
+    const Watched got(requests, places, true);
+    CHECK(std::ranges::max(got.toy.rows) <= places);
+    for (const Request& one : requests) {
+      CHECK(got.texts[one.number].tokens == ToyEngine::alone(one.prompt, one.options).tokens);
+      const TextTimes& text = got.trace.texts[one.number];
+      if (text.tokens.empty()) continue;
+      CHECK(text.joined >= one.arrival);
+      for (const TextTimes& other : got.trace.texts) {  // who joins later joins when this one is done
+        if (!other.tokens.empty() && *other.joined > *text.joined) CHECK(*other.joined >= text.tokens.back());
+      }
+    }
+  }
+}
+
+TEST_CASE("the timeline has at most as many lanes as the batch has places, and no two bars of one overlap") {
+  std::mt19937 generator(4);
+  for (int round = 0; round < 60; ++round) {
+    const std::vector<Request> requests = random_load(generator);
+    const int places = 1 + round % 5;
+    const Watched got(requests, places, round % 3 == 0, 1 + round % 20);
+    const std::vector<TimelineBar> all = bars(got.trace.texts);
+    std::ptrdiff_t growing = 0, decoding = 0;
+    for (const TextTimes& text : got.trace.texts) {
+      growing += !text.tokens.empty();
+      decoding += text.tokens.size() > 1;
+    }
+    CHECK(std::ranges::count(all, 0u, &TimelineBar::kind) == growing);
+    CHECK(std::ranges::count(all, 1u, &TimelineBar::kind) == decoding);
+    for (const TimelineBar& bar : all) {
+      CHECK(bar.lane >= 1);
+      CHECK(bar.lane <= places);
+      CHECK(bar.from < bar.to);
+      for (const TimelineBar& other : all) {
+        CHECK((&other == &bar || other.lane != bar.lane || other.from >= bar.to || other.to <= bar.from));
+      }
+    }
+  }
+}
+
+TEST_CASE("a bar is on the lowest lane that is free") {
+  const std::vector<TimelineBar> all =
+      bars({{0.0, 0.0, {1.0, 4.0}}, {0.0, 0.0, {1.0, 2.0}}, {0.0, {}, {}}, {0.0, 2.0, {3.0}}});
+  std::vector<std::vector<double>> got;
+  for (const TimelineBar& bar : all)
+    got.push_back({1.0 * bar.lane, bar.from, bar.to, 1.0 * static_cast<int>(bar.kind)});
+  CHECK(got == std::vector<std::vector<double>>{
+                   {1, 0, 1, 0}, {1, 1, 4, 1}, {2, 0, 1, 0}, {2, 1, 2, 1}, {2, 2, 3, 0}});
+}
+
+TEST_CASE("the benchmark measures each way of batching on the same requests") {
+  const TemporaryFolder folder;
+  std::string file;
+  for (int i = 0; i < 7; ++i) {
+    file += fmt::format("{{\"prompt\": \"The wolf and the fox\", \"max_new_tokens\": {}, \"arrival\": {}}}\n",
+                        3 + 11 * i % 17, 0.01 * i);
+  }
+  const ProgramRun run =
+      run_program(STAIRCASE_STEP_PROGRAM,
+                  "--requests - --max-batch-size 3 --prefill-chunk 2 --repetitions 2 --benchmark " +
+                      folder.path().string(),
+                  file);
+  const bool has_gnuplot = std::system("command -v gnuplot >/dev/null") == 0;
+  REQUIRE(run.status == (has_gnuplot ? 0 : 1));
+  CHECK(std::filesystem::exists(folder.path() / "serving.csv"));
+  if (has_gnuplot) CHECK(std::filesystem::file_size(folder.path() / "serving.svg") > 1000);
+  std::ifstream stream(folder.path() / "serving.json");
+  const auto rows = nlohmann::json::parse(stream);
+  REQUIRE(rows.size() == 3);
+  CHECK(rows[0]["batching"] == "static");
+  CHECK(rows[1]["batching"] == "continuous");
+  CHECK(rows[2]["batching"] == "chunks of 2");
+  CHECK(rows[0]["speed-up"] == 1.0);
+  for (const auto& row : rows) {
+    CHECK(row["same texts"] == 7);
+    CHECK(row["tokens/s"] > 0.0);
+    CHECK(row["low"] <= row["tokens/s"]);
+    CHECK(row["tokens/s"] <= row["high"]);
+    CHECK(row["rows a pass"] >= 1.0);
+    CHECK(row["rows a pass"] <= 3.0);
+    for (const std::string name : {"TTFT", "TPOT", "ITL"}) {
+      CHECK(row[name + " ms p50"] > 0.0);
+      CHECK(row[name + " ms p50"] <= row[name + " ms p95"]);
+      CHECK(row[name + " ms p95"] <= row[name + " ms p99"]);
+      CHECK(row[name + " ms p99"] <= row[name + " ms max"]);
+    }
+    // Three rows of 512 positions; a text has 7 tokens of prompt and 19 new ones, at most.
+    CHECK(row["filled %"] > 100.0 * 7 / (3 * 512));
+    CHECK(row["filled %"] <= 100.0 * 26 / 512);
+  }
+}
+
+TEST_CASE("a benchmark that cannot be run is refused") {
+  const std::string request = "{\"prompt\": \"The\", \"max_new_tokens\": 1}\n";
+  const TemporaryFolder folder;
+  const ProgramRun none =
+      run_program(STAIRCASE_STEP_PROGRAM, "--prompt The --benchmark " + folder.path().string());
+  CHECK(none.status == 2);
+  CHECK(none.err.find("--benchmark needs --requests") != std::string::npos);
+  const ProgramRun never = run_program(
+      STAIRCASE_STEP_PROGRAM, "--requests - --repetitions 0 --benchmark " + folder.path().string(), request);
+  CHECK(never.status == 2);
+  CHECK(never.err.find("--repetitions is 0") != std::string::npos);
+  const ProgramRun nowhere =
+      run_program(STAIRCASE_STEP_PROGRAM, "--requests - --benchmark /proc/no/such/folder", request);
+  CHECK(nowhere.status == 1);
+  CHECK(nowhere.err.find("cannot be made") != std::string::npos);
+}
+
+TEST_CASE("without a benchmark the requests are served") {
+  const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --max-new-tokens 3",
+                                     "{\"prompt\": \"The\"}\n{\"prompt\": \"A\"}\n");
+  REQUIRE(run.status == 0);
+  CHECK(nlohmann::json::parse(run.out)["sequences"].size() == 2);
+}
