@@ -48,8 +48,9 @@ inline std::span<const int> tokens_to_feed(std::span<const int> text, int contex
                                            const OverflowOptions& options) {
   const std::span<const int> window = text.last(std::min<std::size_t>(text.size(), context));
   if (cache == nullptr) return window;
-  if (std::ssize(text) <= context) return text.subspan(cache->length(0));
-  return make_room(cache->length(0) == 0 ? window : window.last(1), window, *cache, options);
+  if (std::ssize(text) > context)
+    return make_room(cache->length(0) == 0 ? window : window.last(1), window, *cache, options);
+  return text.subspan(cache->length(0));
 }
 
 }  // namespace staircase

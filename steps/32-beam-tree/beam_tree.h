@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "beam_search.h"
-#include "common/program/output.h"
+#include "common/text/quoted.h"
+#include "common/text/tokenizer.h"
 
 namespace staircase {
 
