@@ -6,8 +6,6 @@
 #include <stdexcept>
 #include <vector>
 
-#include "arrivals.h"
-
 namespace staircase {
 
 class ToyEngine {
