@@ -160,7 +160,8 @@ TEST_CASE("of several draft models each must be another one that fits, and only 
     CHECK(run.out.empty());
     CHECK(run.err.find(message) != std::string::npos);
     CHECK(run.err.find("error: ") == run.err.rfind("error: "));
-    CHECK(std::count(run.err.begin(), run.err.end(), '\n') == 2);  // the estimate of memory comes first
+    // The estimate of memory may come first.
+    CHECK(std::count(run.err.begin(), run.err.end(), '\n') <= 2);
   }
   CHECK(!std::filesystem::exists(results.path() / "none"));
 }
