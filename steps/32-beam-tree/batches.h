@@ -44,7 +44,7 @@ inline void search_all(Gpt2& model, const Prompts& prompts, const RowOptions& op
       texts[i] = {found[i].tokens, *found[i].finished, {}, found[i].score};
     }
     output.finish(texts, cache ? cache->use() : CacheUse());
-    if (drawn.show_beams) say("\n" + tree.text(output.tokenizer()));
+    if (drawn.show_beams) say(fmt::format("\n{}", tree.text(output.tokenizer())));
   }
 }
 
