@@ -168,6 +168,24 @@ TEST_CASE("the benchmark measures each way of batching on the same requests") {
   }
 }
 
+TEST_CASE("the cache is as full as the texts are long, in all of its rows together") {
+  const TemporaryFolder folder;
+  std::string file;
+  for (int i = 0; i < 3; ++i)
+    file += "{\"prompt\": \"The wolf\", \"max_new_tokens\": 40, \"ignore_eos\": true}\n";
+  run_program(STAIRCASE_STEP_PROGRAM, "--requests - --repetitions 1 --benchmark " + folder.path().string(),
+              file);
+  std::ifstream stream(folder.path() / "serving.json");
+  const auto rows = nlohmann::json::parse(stream);
+  REQUIRE(rows.size() == 3);
+  // The last token of a text is not in the cache.
+  const auto positions = Tokenizer::load(find_model("tales-6m")).encode("The wolf").size() + 39;
+  for (const auto& row : rows) {
+    CHECK(row["filled %"] == doctest::Approx(100.0 * static_cast<double>(positions) / 512));
+    CHECK(row["rows a pass"] == 3.0);
+  }
+}
+
 TEST_CASE("a benchmark that cannot be run is refused") {
   const std::string request = "{\"prompt\": \"The\", \"max_new_tokens\": 1}\n";
   const TemporaryFolder folder;
