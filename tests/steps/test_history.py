@@ -40,7 +40,7 @@ class History(Scratch):
                 for name in FLOOR:
                     self.assertIn(name, rest)
                 message = self.git(self.repository, "log", "-1", "--format=%B", step.name)
-                prose = [line for line in message.splitlines() if not line.startswith("    ")]  # formulas stay whole
+                prose = [line for line in message.splitlines() if not line.startswith(("    ", "|"))]  # formulas stay whole
                 self.assertLessEqual(max(map(len, prose)), 80)
                 idea = "".join(step.section("The idea").split())
                 self.assertEqual("".join(message.split()), "".join(step.heading().split()) + idea)

@@ -131,10 +131,17 @@ def build_file():
 
 
 def message(step):
-    """The title, and the idea of the README, wrapped; lists, tables and indented lines stay as they are."""
+    """The title, and the idea of the README, wrapped; tables and indented lines stay as they are."""
+    def fill(text, **options):
+        return textwrap.fill(" ".join(text.split()), 72, break_long_words=False, break_on_hyphens=False, **options)
+
     paragraphs = []
     for paragraph in re.split(r"\n\s*\n", step.section("The idea")):
-        keep = re.search(r"^(    |[-*|>] |\d+\. |\$\$|```)", paragraph, re.MULTILINE)
-        paragraphs.append(paragraph if keep else
-                          textwrap.fill(" ".join(paragraph.split()), 72, break_long_words=False, break_on_hyphens=False))
+        if re.match(r"    |[|>] |\$\$|```", paragraph):
+            paragraphs.append(paragraph)
+        elif re.match(r"[-*] |1\. ", paragraph):
+            items = re.split(r"\n(?=[-*] |\d+\. )", paragraph)
+            paragraphs.append("\n".join(fill(item, subsequent_indent="  ") for item in items))
+        else:
+            paragraphs.append(fill(paragraph))
     return "\n\n".join([step.heading(), *filter(None, paragraphs)]) + "\n"
