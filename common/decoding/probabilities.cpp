@@ -1,6 +1,7 @@
 #include "common/decoding/probabilities.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 
 #include "common/base/error.h"
@@ -81,6 +82,13 @@ std::vector<Candidate> likeliest(std::span<const float> logits, int count) {
     if (probabilities[id] > 0.0f) candidates.push_back({id, probabilities[id]});
   }
   return candidates;
+}
+
+double uniform(std::mt19937& generator) {
+  // 27 + 26 random bits: all that a double can hold.
+  const std::uint32_t high = generator() >> 5;
+  const std::uint32_t low = generator() >> 6;
+  return (high * 67108864.0 + low) / 9007199254740992.0;
 }
 
 }  // namespace staircase

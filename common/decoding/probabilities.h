@@ -1,6 +1,7 @@
-// From logits to probabilities.
+// From logits to probabilities, and the number that a draw begins with.
 #pragma once
 
+#include <random>
 #include <span>
 #include <vector>
 
@@ -23,5 +24,8 @@ std::vector<int> highest(std::span<const float> values, int count);
 
 /// The `count` likeliest tokens with their probabilities, falling; among equals the lowest id first.
 std::vector<Candidate> likeliest(std::span<const float> logits, int count);
+
+/// A number from [0, 1), the same with every compiler: the distributions of the standard library differ.
+double uniform(std::mt19937& generator);
 
 }  // namespace staircase

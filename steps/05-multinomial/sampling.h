@@ -1,7 +1,6 @@
 // How a token is chosen from the logits.
 #pragma once
 
-#include <cstdint>
 #include <limits>
 #include <random>
 #include <span>
@@ -50,15 +49,6 @@ inline void apply_temperature(std::span<float> logits, float temperature) {
 /// Brings the raw logits of a model into the form that the options ask for.
 inline void process(std::span<float> logits, const SamplingOptions& options) {
   if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);
-}
-
-/// A number from [0, 1). Written out, since the distributions of the standard library differ from one
-/// compiler to the next.
-inline double uniform(std::mt19937& generator) {
-  // 27 + 26 random bits: all that a double can hold.
-  const std::uint32_t high = generator() >> 5;
-  const std::uint32_t low = generator() >> 6;
-  return (high * 67108864.0 + low) / 9007199254740992.0;
 }
 
 /// Draws an index with the given probabilities: a uniform number falls into the share of one of them.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 #include <limits>
 #include <optional>
 #include <random>
@@ -88,15 +87,6 @@ inline void process(std::span<float> logits, const SamplingOptions& options) {
   if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);
   if (options.top_k) keep_top_k(logits, *options.top_k);
   if (options.top_p) keep_top_p(logits, *options.top_p);
-}
-
-/// A number from [0, 1). Written out, since the distributions of the standard library differ from one
-/// compiler to the next.
-inline double uniform(std::mt19937& generator) {
-  // 27 + 26 random bits: all that a double can hold.
-  const std::uint32_t high = generator() >> 5;
-  const std::uint32_t low = generator() >> 6;
-  return (high * 67108864.0 + low) / 9007199254740992.0;
 }
 
 /// Draws an index with the given probabilities: a uniform number falls into the share of one of them.

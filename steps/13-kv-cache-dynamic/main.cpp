@@ -3,7 +3,7 @@
 #include "common/program/program.h"
 #include "dynamic_kv_cache.h"
 #include "generate.h"
-#include "memory.h"
+#include "memory_estimate.h"
 
 using namespace staircase;
 

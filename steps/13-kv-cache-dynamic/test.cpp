@@ -2,7 +2,7 @@
 
 #include "dynamic_kv_cache.h"
 #include "generate.h"
-#include "memory.h"
+#include "memory_estimate.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 

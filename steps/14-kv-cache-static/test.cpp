@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "generate.h"
-#include "memory.h"
+#include "memory_estimate.h"
 #include "static_kv_cache.h"
 #include "tests/run_program.h"
 #include "tests/step.h"

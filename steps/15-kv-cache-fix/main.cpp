@@ -2,7 +2,7 @@
 #include "common/base/message.h"
 #include "common/program/program.h"
 #include "generate.h"
-#include "memory.h"
+#include "memory_estimate.h"
 #include "static_kv_cache.h"
 
 using namespace staircase;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "generate.h"
-#include "memory.h"
+#include "memory_estimate.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 

@@ -5,7 +5,7 @@
 #include "common/base/message.h"
 #include "common/program/program.h"
 #include "generate.h"
-#include "memory.h"
+#include "memory_estimate.h"
 #include "speculative.h"
 
 using namespace staircase;

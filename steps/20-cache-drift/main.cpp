@@ -3,7 +3,7 @@
 #include "common/program/program.h"
 #include "drift.h"
 #include "generate.h"
-#include "memory.h"
+#include "memory_estimate.h"
 #include "static_kv_cache.h"
 
 using namespace staircase;

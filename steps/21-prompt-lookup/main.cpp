@@ -3,7 +3,7 @@
 #include "common/base/message.h"
 #include "common/program/program.h"
 #include "generate.h"
-#include "memory.h"
+#include "memory_estimate.h"
 #include "prompt_lookup.h"
 
 using namespace staircase;

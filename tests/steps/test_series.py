@@ -21,8 +21,8 @@ LESSON = {
     "09-presence-penalty": "generate.h sampling.h",
     "10-frequency-penalty": "sampling.h",
     "11-repetition-penalty": "sampling.h",
-    "12-fp16-bf16": "main.cpp memory.h",
-    "13-kv-cache-dynamic": "dynamic_kv_cache.h generate.h main.cpp memory.h",
+    "12-fp16-bf16": "main.cpp memory_estimate.h",
+    "13-kv-cache-dynamic": "dynamic_kv_cache.h generate.h main.cpp memory_estimate.h",
     "14-kv-cache-static": "main.cpp static_kv_cache.h",
     "15-kv-cache-fix": "check.h generate.h main.cpp overflow.h static_kv_cache.h text_options.h",
     "16-variable-batching": "batches.h check.h generate.h main.cpp overflow.h static_kv_cache.h",
@@ -31,22 +31,22 @@ LESSON = {
     "19-benchmark-kv-cache": "benchmark.h benchmark_kv_cache.h check.h main.cpp",
     "20-cache-drift": "check.h drift.h main.cpp",
     "21-prompt-lookup": "check.h main.cpp prompt_lookup.h speculative.h",
-    "22-adaptive-drafts": "main.cpp report.h speculative.h",
-    "23-leaving-rows": "batches.h generate.h row.h",
-    "24-shared-prefill": "batches.h check.h generate.h",
-    "25-stop-sequences": "batches.h generate.h main.cpp row.h stop.h",
-    "26-min-new-tokens": "check.h min_new_tokens.h row.h",
-    "27-logprobs": "logprobs.h row.h",
-    "28-echo": "echo.h main.cpp scoring.h",
-    "29-beam-search": "batches.h beam_search.h check.h main.cpp",
-    "30-beam-rows": "batches.h beam_search.h check.h main.cpp",
-    "31-length-penalty": "batches.h beam_search.h check.h",
-    "32-beam-tree": "batches.h beam_tree.h check.h main.cpp",
-    "33-continuous-batching": "batches.h check.h main.cpp scheduler.h",
-    "34-arrivals": "arrivals.h batches.h check.h main.cpp scheduler.h",
-    "35-chunked-prefill": "batches.h check.h main.cpp scheduler.h",
-    "36-latencies": "batches.h latencies.h",
-    "37-benchmark-serving": "benchmark_serving.h main.cpp",
+    "23-adaptive-drafts": "main.cpp report.h speculative.h",
+    "24-leaving-rows": "batches.h generate.h row.h",
+    "26-shared-prefill": "batches.h check.h generate.h",
+    "27-stop-sequences": "batches.h generate.h main.cpp row.h stop.h",
+    "29-min-new-tokens": "check.h min_new_tokens.h row.h",
+    "30-logprobs": "logprobs.h row.h",
+    "31-echo": "echo.h main.cpp scoring.h",
+    "33-beam-search": "batches.h beam_search.h check.h main.cpp",
+    "34-beam-rows": "batches.h beam_search.h check.h main.cpp",
+    "35-length-penalty": "batches.h beam_search.h check.h",
+    "38-beam-tree": "batches.h beam_tree.h check.h main.cpp",
+    "39-continuous-batching": "batches.h check.h main.cpp scheduler.h",
+    "40-arrivals": "arrivals.h batches.h check.h main.cpp scheduler.h",
+    "41-chunked-prefill": "batches.h check.h main.cpp scheduler.h",
+    "42-latencies": "batches.h latencies.h",
+    "43-benchmark-serving": "benchmark_serving.h main.cpp",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -69,14 +69,14 @@ ON = {
     "13-kv-cache-dynamic": ["--use-cache"],
     "15-kv-cache-fix": ["--on-overflow", "recompute"],  # the texts are too short to need it
     "17-speculative-decoding": ["--num-speculative-tokens", "2"],  # without a draft model
-    "23-leaving-rows": ["--max-batch-size", "1"],
-    "25-stop-sequences": ["--stop", "the"],
-    "26-min-new-tokens": ["--min-new-tokens", "30"],  # no text of so few tokens ends earlier
-    "27-logprobs": ["--logprobs", "2"],
-    "28-echo": ["--echo"],
+    "24-leaving-rows": ["--max-batch-size", "1"],
+    "27-stop-sequences": ["--stop", "the"],
+    "29-min-new-tokens": ["--min-new-tokens", "30"],  # no text of so few tokens ends earlier
+    "30-logprobs": ["--logprobs", "2"],
+    "31-echo": ["--echo"],
 }
-SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "23-leaving-rows",
-             "26-min-new-tokens"}
+SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "24-leaving-rows",
+             "29-min-new-tokens"}
 MEASURES = set()  # side rooms whose program does something else than to continue a text
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 

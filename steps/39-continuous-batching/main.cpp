@@ -1,0 +1,40 @@
+#include "batches.h"
+#include "check.h"
+#include "common/base/message.h"
+#include "common/program/program.h"
+#include "echo.h"
+#include "generate.h"
+#include "memory_estimate.h"
+
+using namespace staircase;
+
+int main(int argc, char** argv) {
+  RowOptions options;
+  RunOptions run;
+  EchoOptions shown;
+  Program program("Continues a text with a GPT-2.");
+  add_options(program, options);
+  add_options(program, run);
+  add_options(program, shown);
+  program.add_dtype_option();
+  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.add_check([&] { check(options, run); });
+  program.add_prompts_option();
+  std::vector<RowOptions> requests;
+  program.add_requests_option([&](RequestLine& line) {
+    RowOptions request = options;
+    add_options(line, request);
+    line.end();
+    check(request, RunOptions());
+    requests.push_back(request);
+  });
+  return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
+    check(options, prompts, model.config());
+    check_requests(requests, run, model.config());
+    options.stop.tokenizer = &output.tokenizer();
+    for (RowOptions& request : requests) request.stop.tokenizer = &output.tokenizer();
+    echo(model, prompts, shown, options.logprobs.count.value_or(0), output);
+    if (!requests.empty()) return serve_all(model, prompts, requests, run.max_batch_size, output);
+    generate_all(model, prompts, options, run, output);
+  });
+}
