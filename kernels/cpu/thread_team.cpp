@@ -25,7 +25,7 @@ void wait_while(const std::atomic<T>& value, T old) {
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(int size) {
+ThreadTeam::ThreadTeam(int size) : shares_(size) {
   for (int index = 1; index < size; ++index) threads_.emplace_back([this, index] { work(index); });
 }
 
@@ -38,26 +38,41 @@ ThreadTeam::~ThreadTeam() {
 
 void ThreadTeam::run(const std::function<void(int)>& task) {
   task_ = &task;
-  busy_.store(static_cast<int>(threads_.size()), std::memory_order_relaxed);
-  round_.fetch_add(1, std::memory_order_release);
+  unfinished_.store(size(), std::memory_order_relaxed);
+  const std::uint32_t round = round_.fetch_add(1, std::memory_order_release) + 1;
   round_.notify_all();
-  perform(0);
-  for (int busy = busy_; busy > 0; busy = busy_) wait_while(busy_, busy);
+  take_shares(round, 0);
+  for (int left = unfinished_.load(std::memory_order_acquire); left > 0;
+       left = unfinished_.load(std::memory_order_acquire))
+    wait_while(unfinished_, left);
   if (failed_.exchange(false)) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void ThreadTeam::work(int index) {
   for (std::uint32_t seen = 0;;) {
-    wait_while(round_, seen++);
+    wait_while(round_, seen);
+    seen = round_.load(std::memory_order_acquire);
     if (stop_) return;
-    perform(index);
-    if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) busy_.notify_one();
+    take_shares(seen, index);
   }
 }
 
-void ThreadTeam::perform(int index) {
+/// Does all shares that nobody has begun, from the `first` on. In each round each share is taken once, so one
+/// that is free was last taken in the round before: a thread that comes too late, when others have gone on to
+/// the next task, takes nothing.
+void ThreadTeam::take_shares(std::uint32_t round, int first) {
+  for (int i = 0; i < size(); ++i) {
+    const int share = (first + i) % size();
+    std::uint32_t before = round - 1;
+    if (!shares_[share].taken.compare_exchange_strong(before, round, std::memory_order_relaxed)) continue;
+    perform(share);
+    if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) unfinished_.notify_one();
+  }
+}
+
+void ThreadTeam::perform(int share) {
   try {
-    (*task_)(index);
+    (*task_)(share);
   } catch (...) {
     if (!failed_.exchange(true)) failure_ = std::current_exception();
   }

@@ -4,6 +4,10 @@
 // fall asleep between two of them; and on a busy machine they must not burn the time slice that another
 // thread of the team is waiting for. So a thread that waits looks again and again for some microseconds, then
 // lets others go first between two looks, and sleeps after a fraction of a millisecond.
+//
+// On a busy machine a thread may not run for many milliseconds, and an operation must not wait for it. So the
+// shares of a task belong to no thread: whoever comes first takes one, and the caller does all that nobody
+// has begun.
 #pragma once
 
 #include <algorithm>
@@ -24,26 +28,33 @@ class ThreadTeam {
   ThreadTeam(const ThreadTeam&) = delete;
   ThreadTeam& operator=(const ThreadTeam&) = delete;
 
-  int size() const { return static_cast<int>(threads_.size()) + 1; }
+  int size() const { return static_cast<int>(shares_.size()); }
 
-  /// Calls task(0) .. task(size - 1), each on its own thread, and returns when all are done. An exception of
-  /// one of them comes out here. One caller at a time.
+  /// Calls task(0) .. task(size - 1), the shares of a task, each once and on whichever thread is free, and
+  /// returns when all are done. An exception of one of them comes out here. One caller at a time.
   void run(const std::function<void(int)>& task);
 
  private:
-  void work(int index);
-  void perform(int index);
+  /// On a cache line of its own, so that those who take shares do not slow each other down.
+  struct alignas(64) Share {
+    std::atomic<std::uint32_t> taken{0};  // the last round in which somebody took it
+  };
 
+  void work(int index);
+  void take_shares(std::uint32_t round, int first);
+  void perform(int share);
+
+  std::vector<Share> shares_;
   std::vector<std::thread> threads_;
   const std::function<void(int)>* task_ = nullptr;
   std::atomic<std::uint32_t> round_{0};  // one more for each task
-  std::atomic<int> busy_{0};             // threads that have not finished the present one
+  std::atomic<int> unfinished_{0};       // shares of the present one
   std::atomic<bool> stop_{false};
   std::atomic<bool> failed_{false};
   std::exception_ptr failure_;
 };
 
-/// Calls body(first, last) on each thread with its share of 0 .. count - 1. The same thread gets the same
+/// Calls body(first, last) for each share of 0 .. count - 1. A thread that is free in time gets the same
 /// share every time, so what it wrote first lies in the memory nearest to it.
 template <typename Body>
 void parallel_ranges(ThreadTeam& team, std::int64_t count, const Body& body) {
@@ -57,7 +68,8 @@ void parallel_ranges(ThreadTeam& team, std::int64_t count, const Body& body) {
   });
 }
 
-/// Calls body(thread, i) for each i of 0 .. count - 1 on whichever thread is free: for work of uneven size.
+/// Calls body(share, i) for each i of 0 .. count - 1 on whichever thread is free: for work of uneven size. No
+/// two calls at a time have the same share of 0 .. size - 1.
 template <typename Body>
 void parallel_each(ThreadTeam& team, std::int64_t count, const Body& body) {
   if (count <= 1 || team.size() == 1) {
