@@ -90,7 +90,10 @@ class Scheduler {
     std::vector<std::span<const int>> fed;
     for (int r = 0; r < std::ssize(rows_); ++r) fed.push_back(part(r, budget));
     // Rows that move to other memory take their tokens along: what is fed stays where it is.
-    while (budget > 0 && join()) fed.push_back(part(static_cast<int>(rows_.size()) - 1, budget));
+    for (; budget > 0 && !waiting_.empty() && std::ssize(rows_) < places_; waiting_.pop_front()) {
+      rows_.push_back(std::move(waiting_.front()));
+      fed.push_back(part(static_cast<int>(rows_.size()) - 1, budget));
+    }
     if (rows_.empty()) return;
     const std::span<float> logits = engine_.forward(fed);  // [rows_.size(), vocab_size]
     const std::size_t vocab_size = logits.size() / rows_.size();
@@ -104,14 +107,6 @@ class Scheduler {
   }
 
  private:
-  /// Whether a text that waits has taken a free place.
-  bool join() {
-    if (waiting_.empty() || std::ssize(rows_) == places_) return false;
-    rows_.push_back(std::move(waiting_.front()));
-    waiting_.pop_front();
-    return true;
-  }
-
   /// What row r feeds in a pass that has `budget` tokens left for prompts.
   std::span<const int> part(int r, int& budget) const {
     const std::span<const int> tokens = engine_.tokens_to_feed(rows_[r], r);
