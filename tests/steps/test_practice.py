@@ -1,7 +1,7 @@
 """Each step can be practised: what a learner gets compiles, its checks are red, and with the step's own code they are green.
 
-A handful of steps is tried, or all with STAIRCASE_ALL_STEPS=1 (`tools/test --all`): each is compiled twice. Two steps are
-tried at a time, each with one compiler. Commands that name no temporary folder let a compiler cache answer when nothing has
+A handful of steps is tried, two of them until they are green, or all with STAIRCASE_ALL_STEPS=1 (`tools/test --all`): what is
+red and becomes green is compiled twice. Two steps are tried at a time, each with one compiler. Commands that name no temporary folder let a compiler cache answer when nothing has
 changed since."""
 
 import os
@@ -15,7 +15,10 @@ from support import BUILD, ROOT, STEPS, Scratch, call
 # The first with several files, a new cache, rows, speculation, and the first steps of search and of serving.
 SOME = ("04-temperature", "13-kv-cache-dynamic", "16-variable-batching", "17-speculative-decoding", "33-beam-search",
         "39-continuous-batching")
-TRIED = STEPS if os.environ.get("STAIRCASE_ALL_STEPS") else [step for step in STEPS if step.name in SOME]
+# The step's own code is what the project's build compiles and tests; here it only has to find its place in the folder.
+SOLVED = ("04-temperature", "39-continuous-batching")
+ALL = bool(os.environ.get("STAIRCASE_ALL_STEPS"))
+TRIED = [step for step in STEPS if ALL or step.name in SOME]
 
 
 class Practice(Scratch):
@@ -24,12 +27,14 @@ class Practice(Scratch):
         return done.returncode, done.stdout + done.stderr
 
     def attempt(self, step):
-        """(what `check` says at first, what it says of the solution, the seconds that each took)"""
+        """(step, what `check` says at first, what it says of the solution where that is tried, the seconds that each took)"""
         start = time.monotonic()
         folder = self.folder / step.name
         self.step("practice", step.number, folder)
         first = self.check(folder, "--jobs", 1)
         middle = time.monotonic()
+        if not ALL and step.name not in SOLVED:
+            return step, first, None, middle - start, 0.0
         shutil.rmtree(folder / "build")
         for name, path in step.lesson().items():
             shutil.copyfile(path, folder / name)
@@ -38,17 +43,20 @@ class Practice(Scratch):
     def test_every_step_is_red_and_then_green(self):
         print(f"\n{'':30} seconds to red, to green")
         with ThreadPoolExecutor(2) as pool:
-            for step, (status, said), (solved, answer), red, green in pool.map(self.attempt, TRIED):
+            for step, (status, said), solution, red, green in pool.map(self.attempt, TRIED):
                 print(f"{step.name:30} {red:6.1f} {green:6.1f}   {said[said.rfind('RED:'):].splitlines()[0]}")
                 with self.subTest(step.name):
                     self.assertEqual(status, 1, said)
                     self.assertIn("RED: the checks above fail", said)  # and not: test.cpp does not compile
                     self.assertNotIn("Traceback", said)
-                    self.assertEqual(solved, 0, answer)
-                    self.assertIn(f"GREEN: {step.name} is done", answer)
+                    if solution:
+                        solved, answer = solution
+                        self.assertEqual(solved, 0, answer)
+                        self.assertIn(f"GREEN: {step.name} is done", answer)
 
     def test_the_steps_that_are_tried_are_there(self):
         self.assertLessEqual(set(SOME), {step.name for step in STEPS})
+        self.assertLessEqual(set(SOLVED), set(SOME))
 
     def test_a_red_check_says_why(self):
         step = STEPS[5]  # top-k
