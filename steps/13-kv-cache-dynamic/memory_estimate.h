@@ -38,10 +38,11 @@ inline std::size_t cache_bytes(const Gpt2Config& config, DType dtype, int positi
 /// One line for a person.
 inline std::string memory_estimate(const Gpt2Config& config, DType dtype) {
   const auto mebibytes = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
-  return fmt::format("by formula: weights {:.1f} MiB, activations up to {:.1f} MiB, cache up to {:.1f} MiB",
-                     mebibytes(weight_bytes(config, dtype)),
-                     mebibytes(activation_bytes(config, config.n_positions)),
-                     mebibytes(cache_bytes(config, dtype, config.n_positions)));
+  return fmt::format(
+      "by formula: weights {:.1f} MiB, activations up to {:.1f} MiB, "
+      "a cache of up to {:.1f} MiB for each text",
+      mebibytes(weight_bytes(config, dtype)), mebibytes(activation_bytes(config, config.n_positions)),
+      mebibytes(cache_bytes(config, dtype, config.n_positions)));
 }
 
 }  // namespace staircase

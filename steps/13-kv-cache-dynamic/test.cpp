@@ -128,10 +128,11 @@ TEST_CASE("the estimate names the weights, the activations and a cache for the w
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--dtype float16 --max-new-tokens 1");
   REQUIRE(run.status == 0);
   const Gpt2Config& config = tales().config();
-  CHECK(run.err.starts_with(
-      fmt::format("by formula: weights {:.1f} MiB, activations up to {:.1f} MiB, cache up to 3.0 MiB\n",
-                  static_cast<double>(weight_bytes(config, DType::kFloat16)) / (1 << 20),
-                  static_cast<double>(activation_bytes(config, 512)) / (1 << 20))));
+  CHECK(
+      run.err.starts_with(fmt::format("by formula: weights {:.1f} MiB, activations up to {:.1f} MiB, "
+                                      "a cache of up to 3.0 MiB for each text\n",
+                                      static_cast<double>(weight_bytes(config, DType::kFloat16)) / (1 << 20),
+                                      static_cast<double>(activation_bytes(config, 512)) / (1 << 20))));
 }
 
 TEST_CASE("to go back and on again is as if it had never happened") {
