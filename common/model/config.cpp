@@ -46,12 +46,20 @@ class Settings {
     return find(name) ? integer(name, low, high) : fallback;
   }
 
-  /// Throws unless the setting, when there, has the one value that the model's code computes.
-  void require(const std::string& name, const json& wanted) const {
+  bool boolean_or(const std::string& name, bool fallback) const {
     const json* value = find(name);
-    if (value && *value != wanted) {
-      throw Error("{}: {} is {}, and only {} is supported", file_, name, shown(*value), wanted.dump());
-    }
+    if (!value) return fallback;
+    if (!value->is_boolean()) throw Error("{}: {} is {}, not true or false", file_, name, shown(*value));
+    return *value;
+  }
+
+  /// Throws unless the setting, when there, has the one value that the model's code computes; it may have two
+  /// names.
+  void require(const std::string& name, const json& wanted, const json& or_else = {}) const {
+    const json* value = find(name);
+    if (!value || *value == wanted || *value == or_else) return;
+    throw Error("{}: {} is {}, and only {}{} is supported", file_, name, shown(*value), wanted.dump(),
+                or_else.is_null() ? "" : " or " + or_else.dump());
   }
 
   const std::string& file() const { return file_; }
@@ -91,11 +99,14 @@ Gpt2Config read_config(const std::filesystem::path& folder) {
   const Settings settings(folder / "config.json");
   settings.require("model_type", "gpt2");
   // The tanh approximation of GELU has two names in transformers.
-  const json* activation = settings.find("activation_function");
-  if (activation && *activation != "gelu_pytorch_tanh") settings.require("activation_function", "gelu_new");
+  settings.require("activation_function", "gelu_new", "gelu_pytorch_tanh");
   settings.require("scale_attn_weights", true);
   settings.require("scale_attn_by_inverse_layer_idx", false);
-  settings.require("tie_word_embeddings", true);
+  if (settings.find("quantization_config")) {
+    throw Error(
+        "{}: the model has a quantization_config, and only weights that are not quantized can be read",
+        settings.file());
+  }
 
   constexpr std::uint64_t kMost = 1 << 24;
   Gpt2Config config;
@@ -113,7 +124,11 @@ Gpt2Config read_config(const std::filesystem::path& folder) {
     throw Error("{}: n_embd is {}, not a multiple of n_head, which is {}", settings.file(), config.n_embd,
                 config.n_head);
   }
+  config.tie_word_embeddings = settings.boolean_or("tie_word_embeddings", true);
   check_sizes(config, settings.file());
+  for (const char* name : {"reorder_and_upcast_attn", "add_cross_attention"}) {
+    if (settings.boolean_or(name, false)) config.without_effect.push_back(name);
+  }
   return config;
 }
 

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
+#include <vector>
 
 namespace staircase {
 
@@ -13,14 +15,17 @@ struct Gpt2Config {
   int n_head = 0;       ///< attention heads; n_embd is a multiple of it
   int n_inner = 0;      ///< width of the MLP, 4 × n_embd unless the file says otherwise
   float layer_norm_epsilon = 1e-5f;
-  int eos_token_id = 0;  ///< the end-of-text token
+  int eos_token_id = 0;             ///< the end-of-text token
+  bool tie_word_embeddings = true;  ///< the token embedding may serve as the output layer
+  /// Settings that are on, and with which transformers does something more, or the same in another way.
+  std::vector<std::string> without_effect = {};
 
   int head_size() const { return n_embd / n_head; }
 };
 
 /// Reads `folder`/config.json. Throws Error with one sentence for a missing file, broken JSON, a model that
-/// is not a GPT-2 (model_type, activation_function) and values that cannot be (zero, negative, n_embd not
-/// divisible by n_head).
+/// is not a GPT-2 (model_type, activation_function) or is quantized, and values that cannot be (zero,
+/// negative, n_embd not divisible by n_head).
 Gpt2Config read_config(const std::filesystem::path& folder);
 
 }  // namespace staircase

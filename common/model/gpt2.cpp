@@ -3,14 +3,34 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/message.h"
 #include "common/model/safetensors.h"
 
 namespace staircase {
 namespace {
+
+/// Whether no number has all bits of the exponent: infinity and NaN have. `Bits` is a number's, unsigned.
+template <typename Bits>
+bool all_finite(std::span<const std::byte> bytes, Bits exponent) {
+  bool finite = true;
+  for (std::size_t i = 0; i < bytes.size(); i += sizeof(Bits)) {
+    Bits bits;
+    std::memcpy(&bits, &bytes[i], sizeof bits);
+    finite &= (bits & exponent) != exponent;  // no branch, so the compiler takes several at a time
+  }
+  return finite;
+}
+
+bool all_finite(const StoredTensor& tensor) {
+  if (tensor.dtype == "F32") return all_finite<std::uint32_t>(tensor.bytes, 0x7f800000);
+  return all_finite<std::uint16_t>(tensor.bytes, tensor.dtype == "F16" ? 0x7c00 : 0x7f80);
+}
 
 /// Finds weights by name, checks what the file says about them and counts their bytes.
 class WeightReader {
@@ -32,12 +52,41 @@ class WeightReader {
     return tensor;
   }
 
+  bool has(const std::string& name) { return look_up(name) != nullptr; }
+
+  /// Whether two tensors that are there are the same, byte for byte.
+  bool same(const std::string& name, const std::string& other) {
+    const StoredTensor &one = *look_up(name), &two = *look_up(other);
+    return one.dtype == two.dtype && one.shape == two.shape && std::ranges::equal(one.bytes, two.bytes);
+  }
+
+  /// Warns of tensors that nobody has asked for. Masks, which older files have, say nothing new.
+  void warn_of_unused() const {
+    std::vector<std::string> unused;
+    for (const auto& [name, stored] : safetensors_.tensors()) {
+      const bool mask = name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+      if (!mask && !asked_.contains(name)) unused.push_back(name);
+    }
+    if (unused.empty()) return;
+    warn("{}: a GPT-2 of the shape in config.json has no place for {}{}; the text is made without",
+         file_.string(), unused[0],
+         unused.size() == 1 ? "" : fmt::format(" and {} more tensors", unused.size() - 1));
+  }
+
   std::size_t bytes() const { return bytes_; }
 
  private:
-  const StoredTensor& find(const std::string& name, const std::vector<std::int64_t>& shape) const {
-    const StoredTensor* stored = safetensors_.find(name);
-    if (stored == nullptr) stored = safetensors_.find("transformer." + name);
+  /// The tensor, with or without the prefix, or nullptr.
+  const StoredTensor* look_up(const std::string& name) {
+    for (const std::string& written : {name, "transformer." + name}) {
+      asked_.insert(written);
+      if (const StoredTensor* stored = safetensors_.find(written)) return stored;
+    }
+    return nullptr;
+  }
+
+  const StoredTensor& find(const std::string& name, const std::vector<std::int64_t>& shape) {
+    const StoredTensor* stored = look_up(name);
     if (stored == nullptr) {
       throw Error("{} has no tensor {}, which a GPT-2 of this shape needs", file_.string(), name);
     }
@@ -48,6 +97,9 @@ class WeightReader {
     if (!kReadable.contains(stored->dtype)) {
       throw Error("{}: tensor {} is stored as {}; F32, F16 and BF16 can be read", file_.string(), name,
                   stored->dtype);
+    }
+    if (!all_finite(*stored)) {
+      throw Error("{}: tensor {} has a value that is no finite number", file_.string(), name);
     }
     return *stored;
   }
@@ -64,6 +116,7 @@ class WeightReader {
   Safetensors safetensors_;
   Device& device_;
   DType dtype_;
+  std::set<std::string, std::less<>> asked_;
   std::size_t bytes_ = 0;
 };
 
@@ -112,6 +165,17 @@ Gpt2 Gpt2::load(const std::filesystem::path& folder, std::shared_ptr<Device> dev
                              .mlp_output = linear(block + "mlp.c_proj", n_inner, n_embd)});
   }
   model.ln_f_ = layer_norm("ln_f");
+  // The two are tied in every published GPT-2, and a file may have a copy all the same.
+  model.output_layer_ = model.token_embedding_;
+  if (!config.tie_word_embeddings ||
+      (reader.has("lm_head.weight") && !reader.same("lm_head.weight", "wte.weight"))) {
+    model.output_layer_ =
+        reader.weight("lm_head.weight", WeightOrder::kOutputFirst, config.vocab_size, n_embd);
+  }
+  for (const std::string& name : config.without_effect) {
+    warn("{} has {}, which has no effect here", (folder / "config.json").string(), name);
+  }
+  reader.warn_of_unused();
   model.weight_bytes_ = reader.bytes();
   return model;
 }
@@ -254,7 +318,7 @@ void Gpt2::compute(const Input& input, KvCache* cache, Tensor& logits) {
   Tensor normed = matrix(memory_.normed, n_wanted, n_embd);
   device.layer_norm(x, ln_f_, normed);
   show("ln_f", normed);
-  device.linear(normed, {}, token_embedding_, Tensor(), Epilogue::kStore, logits);
+  device.linear(normed, {}, output_layer_, Tensor(), Epilogue::kStore, logits);
 }
 
 std::span<float> Gpt2::to_host(const Tensor& logits) {

@@ -25,8 +25,10 @@ using Observer = std::function<void(std::string_view name, std::span<const float
 class Gpt2 {
  public:
   /// Reads config.json and model.safetensors of a Hugging Face GPT-2 folder; the weights are kept on `device`
-  /// in `dtype`. Tensor names may carry the prefix "transformer."; attention mask buffers are ignored. Throws
-  /// Error with one sentence for a missing or broken file and for weights that contradict the configuration.
+  /// in `dtype`. Tensor names may carry the prefix "transformer."; attention mask buffers are ignored, and
+  /// there is a warning of all else that the model has no use for. A lm_head.weight that is not the token
+  /// embedding is the output layer. Throws Error with one sentence for a missing or broken file, for weights
+  /// that contradict the configuration and for those that are no finite numbers.
   static Gpt2 load(const std::filesystem::path& folder, std::shared_ptr<Device> device,
                    DType dtype = DType::kFloat32);
 
@@ -129,7 +131,8 @@ class Gpt2 {
   Gpt2Config config_;
   std::shared_ptr<Device> device_;
   DType dtype_ = DType::kFloat32;
-  Weight token_embedding_;     // [n_embd, vocab_size], also the output layer
+  Weight token_embedding_;     // [n_embd, vocab_size]
+  Weight output_layer_;        // [n_embd, vocab_size]; most often the token embedding itself
   Tensor position_embedding_;  // [n_positions, n_embd]
   std::vector<Block> blocks_;
   LayerNorm ln_f_;

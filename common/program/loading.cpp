@@ -17,10 +17,14 @@ std::shared_ptr<Device> make_device(DeviceKind kind, int threads) {
   }
 }
 
-void check_tokenizer(const Tokenizer& tokenizer, const Gpt2& model, const std::filesystem::path& folder) {
-  if (tokenizer.vocab_size() <= model.config().vocab_size) return;
-  throw Error("{}: the tokenizer knows {} tokens, but the model only {}", folder.string(),
-              tokenizer.vocab_size(), model.config().vocab_size);
+Tokenizer load_tokenizer(const std::filesystem::path& folder, const Gpt2Config& config) {
+  Tokenizer tokenizer = Tokenizer::load(folder);
+  if (tokenizer.vocab_size() > config.vocab_size) {
+    throw Error("{}: the tokenizer knows {} tokens, but the model only {}", folder.string(),
+                tokenizer.vocab_size(), config.vocab_size);
+  }
+  tokenizer.extend(config.vocab_size);
+  return tokenizer;
 }
 
 std::vector<NamedFolder> find_drafts(const std::vector<std::string>& names) {
@@ -41,8 +45,8 @@ std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, con
   for (const auto& [name, folder] : folders) {
     const NamedModel& draft = drafts.emplace_back(NamedModel{name, target.load_beside(folder)});
     const Gpt2Config &ours = target.config(), &theirs = draft.model.config();
-    if (!Tokenizer::load(folder).same_tokens(tokenizer) || ours.vocab_size != theirs.vocab_size ||
-        ours.eos_token_id != theirs.eos_token_id) {
+    if (ours.vocab_size != theirs.vocab_size || ours.eos_token_id != theirs.eos_token_id ||
+        !load_tokenizer(folder, theirs).same_tokens(tokenizer)) {
       throw Error("--draft-model {}: its vocabulary is not that of {}, so it cannot propose tokens to it",
                   folder.string(), target_folder.string());
     }

@@ -22,8 +22,9 @@ struct NamedModel {
   Gpt2 model;
 };
 
-/// Throws Error when a tokenizer knows tokens that the model of the same folder does not.
-void check_tokenizer(const Tokenizer& tokenizer, const Gpt2& model, const std::filesystem::path& folder);
+/// The tokenizer in a model's folder; tokens that only the model has are shown like <350>. Throws Error when
+/// the tokenizer knows tokens that the model does not.
+Tokenizer load_tokenizer(const std::filesystem::path& folder, const Gpt2Config& config);
 
 /// Where a model is, and what was typed for it.
 struct NamedFolder {

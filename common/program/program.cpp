@@ -57,8 +57,7 @@ struct Program::Impl {
     const std::vector<NamedFolder> draft_folders = find_drafts(draft_models);
     before_loading(read_config(folder), dtype);
     Gpt2 gpt2 = Gpt2::load(folder, make_device(device, threads), dtype);
-    const Tokenizer tokenizer = Tokenizer::load(folder);
-    check_tokenizer(tokenizer, gpt2, folder);
+    const Tokenizer tokenizer = load_tokenizer(folder, gpt2.config());
     std::size_t weight_bytes = gpt2.weight_bytes();
     std::vector<NamedModel> drafts = load_drafts(draft_folders, gpt2, folder, tokenizer);
     for (const NamedModel& draft : drafts) weight_bytes += draft.model.weight_bytes();

@@ -290,6 +290,12 @@ bool Tokenizer::same_tokens(const Tokenizer& other) const {
   return true;
 }
 
+void Tokenizer::extend(int size) {
+  for (int token = vocab_size(); token < size; ++token) {
+    vocabulary_->bytes.push_back(fmt::format("<{}>", token));
+  }
+}
+
 int Tokenizer::vocab_size() const {
   return static_cast<int>(vocabulary_->bytes.size());
 }

@@ -44,6 +44,10 @@ class Tokenizer {
   /// Whether every id means the same bytes in both.
   bool same_tokens(const Tokenizer& other) const;
 
+  /// Gives the ids from vocab_size() up to `size` a meaning, "<350>" for 350: a model may have more tokens
+  /// than its tokenizer, most often to round their number up. No text is encoded to them.
+  void extend(int size);
+
   int vocab_size() const;
   int eos_token_id() const;
 

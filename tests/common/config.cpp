@@ -90,19 +90,24 @@ TEST_CASE("settings that change nothing in the computation are accepted") {
   CHECK(error_with("scale_attn_weights", true) == "");
   CHECK(error_with("scale_attn_by_inverse_layer_idx", false) == "");
   CHECK(error_with("tie_word_embeddings", true) == "");
+  CHECK(error_with("tie_word_embeddings", false) == "");
+  CHECK(error_with("add_cross_attention", true) == "");
+  CHECK(error_with("quantization_config", json()) == "");
   CHECK(error_with("task_specific_params", json::parse(R"({"text-generation": {"do_sample": true}})")) == "");
 }
 
 TEST_CASE("settings that would compute something else are rejected by name") {
   CHECK(says(error_with("model_type", "gpt_neo"), "config.json", "model_type", "\"gpt_neo\"", "\"gpt2\""));
   CHECK(says(error_with("activation_function", "relu"), "config.json", "activation_function", "\"relu\"",
-             "\"gelu_new\""));
+             "only \"gelu_new\" or \"gelu_pytorch_tanh\" is supported"));
   CHECK(says(error_with("activation_function", "gelu"), "config.json", "\"gelu\""));
   CHECK(says(error_with("scale_attn_weights", false), "config.json", "scale_attn_weights is false", "true"));
   CHECK(says(error_with("scale_attn_by_inverse_layer_idx", true), "config.json",
              "scale_attn_by_inverse_layer_idx is true", "false"));
-  CHECK(
-      says(error_with("tie_word_embeddings", false), "config.json", "tie_word_embeddings is false", "true"));
+  CHECK(says(error_with("quantization_config", json{{"bits", 4}}), "config.json", "quantization_config",
+             "not quantized"));
+  CHECK(says(error_with("tie_word_embeddings", "no"), "config.json", "tie_word_embeddings is \"no\"",
+             "true or false"));
 }
 
 TEST_CASE("sizes are integers of a possible size") {

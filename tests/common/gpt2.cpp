@@ -13,6 +13,7 @@
 
 #include "common/model/model_folder.h"
 #include "common/model/safetensors.h"
+#include "tests/captured.h"
 #include "tests/compare.h"
 #include "tests/error_message.h"
 #include "tests/kernels/naive.h"
@@ -45,6 +46,12 @@ Gpt2 load_tiny(const TinyModel& model, const std::string& dtype = "F32", const s
   const TemporaryFolder folder;
   model.write(folder.path(), dtype, prefix);
   return Gpt2::load(folder.path(), make_test_device(2));
+}
+
+void set_config(const std::filesystem::path& folder, const std::string& key, const nlohmann::json& value) {
+  nlohmann::json config = nlohmann::json::parse(std::ifstream(folder / "config.json"));
+  config[key] = value;
+  std::ofstream(folder / "config.json") << config;
 }
 
 Values copy(std::span<const float> values) {
@@ -569,19 +576,95 @@ TEST_CASE("a weight file that contradicts config.json is refused with the names 
   CHECK(says(integers, "I64; F32, F16 and BF16 can be read"));
 }
 
-TEST_CASE("weights that are no numbers end in an error and not in a token") {
+TEST_CASE("weights that are no finite numbers are refused with the tensor's name, in every format") {
   for (const std::string name :
-       {"wte.weight", "h.1.mlp.c_fc.weight", "h.0.attn.c_attn.bias", "ln_f.weight"}) {
-    for (const float value :
-         {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
-      TinyModel tiny;
-      tiny.tensors[name].values[5] = value;
-      CAPTURE(name);
-      CAPTURE(value);
-      const std::string error = error_message([&] { load_tiny(tiny).next_logits(some_tokens(20, 101)); });
-      CHECK(says(error, "broken"));
+       {"wte.weight", "wpe.weight", "h.1.mlp.c_fc.weight", "h.0.attn.c_attn.bias", "ln_f.weight"}) {
+    for (const std::string dtype : {"F32", "BF16"}) {
+      for (const float value :
+           {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+            -std::numeric_limits<float>::infinity()}) {
+        TinyModel tiny;
+        tiny.tensors[name].values.back() = value;
+        CAPTURE(name);
+        CAPTURE(value);
+        CAPTURE(dtype);
+        const std::string error = error_message([&] { load_tiny(tiny, dtype); });
+        CHECK(says(error, "model.safetensors", "tensor " + name, "no finite number"));
+      }
     }
   }
+}
+
+TEST_CASE("sums that overflow end in an error and not in a token") {
+  TinyModel tiny;
+  for (float& value : tiny.tensors["h.1.mlp.c_proj.weight"].values) value = std::numeric_limits<float>::max();
+  const std::string error = error_message([&] { load_tiny(tiny).next_logits(some_tokens(20, 101)); });
+  CHECK(says(error, "a logit of", "broken"));
+}
+
+TEST_CASE("an output layer of its own takes the place of the token embedding") {
+  TinyModel tiny;
+  const Tokens tokens = some_tokens(20, tiny.vocab_size);
+  const Values tied = copy(load_tiny(tiny).next_logits(tokens));
+  // Its rows are those of the embedding, but in the other order, so the logits are, too.
+  const Values& rows = tiny.values("wte.weight");
+  TinyTensor head{{tiny.vocab_size, tiny.n_embd}, {}};
+  for (int token = tiny.vocab_size - 1; token >= 0; --token) {
+    const auto row = rows.begin() + token * tiny.n_embd;
+    head.values.insert(head.values.end(), row, row + tiny.n_embd);
+  }
+  tiny.tensors["lm_head.weight"] = head;
+  for (const bool said : {false, true}) {
+    const TemporaryFolder folder;
+    tiny.write(folder.path());
+    if (said) set_config(folder.path(), "tie_word_embeddings", false);
+    Gpt2 model = Gpt2::load(folder.path(), make_test_device(2));
+    const Values own = copy(model.next_logits(tokens));
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      CHECK(std::abs(own[i] - tied[own.size() - 1 - i]) <= tolerance(1e-5));
+    }
+  }
+}
+
+TEST_CASE("an output layer that config.json asks for must be there") {
+  const TemporaryFolder folder;
+  TinyModel().write(folder.path());
+  set_config(folder.path(), "tie_word_embeddings", false);
+  const auto load = [&] { Gpt2::load(folder.path(), make_test_device(2)); };
+  CHECK(says(error_message(load), "model.safetensors", "no tensor lm_head.weight"));
+}
+
+TEST_CASE("a copy of the token embedding as output layer takes no memory") {
+  TinyModel tiny;
+  const std::size_t bytes = load_tiny(tiny).weight_bytes();
+  tiny.tensors["lm_head.weight"] = tiny.tensors["wte.weight"];
+  CHECK(load_tiny(tiny).weight_bytes() == bytes);
+  tiny.tensors["lm_head.weight"].values[7] += 0.5f;
+  CHECK(load_tiny(tiny).weight_bytes() > bytes);
+}
+
+TEST_CASE("one line warns of what a model's files have and the model does not use") {
+  const auto warning = [](const std::function<void()>& load) {
+    Captured captured(stderr);
+    load();
+    const std::string text = captured.text();
+    return text.substr(0, text.find_last_of('\n'));
+  };
+  TinyModel tiny;
+  tiny.add_masks();
+  CHECK(warning([&] { load_tiny(tiny); }) == "");
+  tiny.n_layer = 1;
+  CHECK(says(warning([&] { load_tiny(tiny); }), "warning: ", "model.safetensors", "no place for h.1.",
+             "and 11 more tensors"));
+  tiny = TinyModel();
+  tiny.tensors["h.0.crossattention.bias"] = {{1}, {0.0f}};
+  CHECK(says(warning([&] { load_tiny(tiny); }), "no place for h.0.crossattention.bias; "));
+
+  const TemporaryFolder folder;
+  TinyModel().write(folder.path());
+  set_config(folder.path(), "reorder_and_upcast_attn", true);
+  const std::string text = warning([&] { Gpt2::load(folder.path(), make_test_device(2)); });
+  CHECK(says(text, "warning: ", "config.json has reorder_and_upcast_attn, which has no effect here"));
 }
 
 }  // namespace

@@ -220,6 +220,24 @@ TEST_CASE("a broken model folder ends in one sentence") {
   check_refused(option, 1, "config.json");
 }
 
+TEST_CASE("a model with more tokens than its tokenizer continues texts, also with what only it knows") {
+  const TemporaryFolder folder;
+  constexpr int kRows = 4160;  // for 4096 tokens: multiples of 64 are common
+  TinyModel tiny(1, kRows);
+  // Nothing is as likely as one of the others, whatever stands before it.
+  constexpr int kLikely = kRows - 2;
+  for (float& bias : tiny.tensors["ln_f.bias"].values) bias = 8.0f;
+  std::fill_n(tiny.tensors["wte.weight"].values.begin() + kLikely * tiny.n_embd, tiny.n_embd, 0.9921875f);
+  tiny.write(folder.path(), "BF16");
+  for (const std::string file : {"vocab.json", "merges.txt"}) {
+    std::filesystem::copy_file(STAIRCASE_SOURCE_TREE "/models/tales-1m/" + file, folder.path() / file);
+  }
+  const json object =
+      run_json(fmt::format("--model {} --prompt Hi --max-new-tokens 3", folder.path().string()));
+  CHECK(tokens_of(object) == Tokens{kLikely, kLikely, kLikely});
+  CHECK(object["sequences"][0]["text"] == "<4158><4158><4158>");
+}
+
 TEST_CASE("an option with = and nothing behind it has the empty text, and not the next option") {
   const json object = run_json("--prompt= --max-new-tokens 2");
   CHECK(prompt_of(object) == Tokens{4095});

@@ -315,6 +315,18 @@ TEST_CASE("a token outside the vocabulary is an error") {
   }
 }
 
+TEST_CASE("tokens that only the model has are shown by their number, and no text is encoded to them") {
+  Tokenizer tokenizer = Tokenizer::load(kSource / "models" / "tales-6m");
+  const int known = tokenizer.vocab_size(), eos = tokenizer.eos_token_id();
+  tokenizer.extend(known + 3);
+  CHECK(tokenizer.vocab_size() == known + 3);
+  CHECK(tokenizer.eos_token_id() == eos);
+  CHECK(tokenizer.decode(std::vector<int>{known, known + 2}) == fmt::format("<{}><{}>", known, known + 2));
+  for (const int token : tokenizer.encode(fmt::format("<{}>", known))) CHECK(token < known);
+  tokenizer.extend(known);  // it has more already
+  CHECK(tokenizer.vocab_size() == known + 3);
+}
+
 TEST_CASE("a stream shows a character when its last byte has come, and not before") {
   const std::vector<int> ids = tales().encode("a\U0001F600b");  // the emoji is four tokens of one byte
   REQUIRE(ids.size() == 6);
