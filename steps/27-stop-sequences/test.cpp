@@ -30,7 +30,8 @@ std::vector<Shown> continued(const Prompts& prompts, const RowOptions& options, 
   const auto texts =
       generate(tales(), prompts, copies, options, places, &cache, [&](int number, const Token& token) {
         const bool is_text = token.id != eos || options.stopping.ignore_eos;
-        CHECK(token.text.has_value() == (is_text && !options.stop.sequences.empty()));
+        if (is_text) CHECK(token.text.has_value() == !options.stop.sequences.empty());
+        if (!is_text) CHECK(token.text.value_or("").empty());
         if (is_text) results[number].text += token.text.value_or(std::string(tokenizer().bytes(token.id)));
       });
   for (std::size_t i = 0; i < texts.size(); ++i) results[i].generation = texts[i];
