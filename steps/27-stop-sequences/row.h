@@ -32,25 +32,18 @@ struct Row {
   std::optional<FinishReason> finished = {};
 };
 
-/// Whether a text ends with `token`, its `count`-th new one, and why. Gives the token the text to show for
-/// it, where stop sequences are looked for.
-inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter, int count, int eos,
-                                               const RowOptions& options) {
-  std::optional<FinishReason> reason = finish_reason(token.id, count, eos, options.stopping);
-  if (options.stop.sequences.empty()) return reason;
-  token.text = reason == FinishReason::kEos ? "" : filter.push(token.id);  // the end of text is no text
-  if (filter.found()) reason = FinishReason::kStop;
-  if (reason) *token.text += filter.rest();
-  return reason;
-}
-
 /// The next token of a row, chosen from the logits behind it, [vocab_size].
 inline Token take_token(Row& row, std::span<float> scores, int eos) {
   const SamplingOptions& sampling = row.options.sampling;
   process(scores, row.tokens, sampling);
   Token token{choose(scores, sampling, row.generator), likeliest(scores, sampling.show_candidates)};
   row.tokens.push_back(token.id);
-  row.finished = end_of_text(token, row.filter, ++row.new_tokens, eos, row.options);
+  row.finished = finish_reason(token.id, ++row.new_tokens, eos, row.options.stopping);
+  const bool is_text = row.finished != FinishReason::kEos;  // the end of text is none
+  if (is_text && !row.options.stop.sequences.empty()) {
+    token.text = row.filter.push(token.id);
+    if (row.filter.found()) row.finished = FinishReason::kStop;
+  }
   return token;
 }
 

@@ -20,43 +20,28 @@ inline void add_options(OptionSink& sink, StopOptions& options) {
   sink.add("--stop", &options.sequences, "end the text where this would come; repeatable", at_least(1));
 }
 
-/// Looks for stop sequences in a text that comes token by token, and holds back what could still become one:
-/// a sequence may begin in the middle of a token and end in the middle of another.
+/// Looks for stop sequences in a text that comes token by token. It looks in the text and not among the
+/// tokens: a sequence may begin in the middle of a token and end in the middle of another.
 class StopFilter {
  public:
   explicit StopFilter(StopOptions options) : options_(std::move(options)) {}
 
-  /// The text that can be shown once `token` is there: never a part of a stop sequence.
+  /// The text to show for `token`: all of it, or what is in front of a stop sequence that it completes. What
+  /// earlier tokens brought of the sequence has been shown.
   std::string push(int token) {
-    held_ += options_.tokenizer->bytes(token);
-    std::size_t cut = held_.npos;
-    for (const std::string& stop : options_.sequences) cut = std::min(cut, held_.find(stop));
-    found_ = cut != held_.npos;
-    if (!found_) cut = held_.size() - longest_beginning();
-    std::string certain = held_.substr(0, cut);
-    held_ = found_ ? "" : held_.substr(cut);
-    return certain;
+    const std::size_t shown = text_.size();
+    text_ += options_.tokenizer->bytes(token);
+    std::size_t cut = text_.npos;
+    for (const std::string& stop : options_.sequences) cut = std::min(cut, text_.find(stop));
+    found_ = cut != text_.npos;
+    return text_.substr(shown, std::max(cut, shown) - shown);
   }
 
   bool found() const { return found_; }
 
-  /// What was held back, for a text that ends without a stop sequence.
-  std::string rest() const { return held_; }
-
  private:
-  /// The length of the longest end of the text that a stop sequence begins with.
-  std::size_t longest_beginning() const {
-    std::size_t longest = 0;
-    for (const std::string& stop : options_.sequences) {
-      for (std::size_t length = std::min(stop.size() - 1, held_.size()); length > longest; --length) {
-        if (held_.ends_with(stop.substr(0, length))) longest = length;
-      }
-    }
-    return longest;
-  }
-
   StopOptions options_;
-  std::string held_;
+  std::string text_;
   bool found_ = false;
 };
 

@@ -26,51 +26,50 @@ std::vector<Shown> continued(const Prompts& prompts, const RowOptions& options, 
   std::vector<Shown> results(prompts.size() * copies);
   if (places == 0) places = static_cast<int>(results.size());
   StaticKvCache cache(tales(), places);
+  const int eos = tales().config().eos_token_id;
   const auto texts =
       generate(tales(), prompts, copies, options, places, &cache, [&](int number, const Token& token) {
-        CHECK(token.text.has_value() == !options.stop.sequences.empty());
-        results[number].text += token.text.value_or(std::string(tokenizer().bytes(token.id)));
+        const bool is_text = token.id != eos || options.stopping.ignore_eos;
+        if (is_text) CHECK(token.text.has_value() == !options.stop.sequences.empty());
+        if (!is_text) CHECK(token.text.value_or("").empty());
+        if (is_text) results[number].text += token.text.value_or(std::string(tokenizer().bytes(token.id)));
       });
   for (std::size_t i = 0; i < texts.size(); ++i) results[i].generation = texts[i];
   return results;
 }
 
-/// What is to be seen of a text that comes in pieces: all of it up to the first stop sequence that is
-/// complete.
-std::string expected(const std::vector<std::string>& pieces, const std::vector<std::string>& stops) {
-  std::string text;
-  for (const std::string& piece : pieces) {
-    text += piece;
-    std::size_t cut = text.npos;
-    for (const std::string& stop : stops) cut = std::min(cut, text.find(stop));
-    if (cut != text.npos) return text.substr(0, cut);
-  }
-  return text;
-}
-
-/// The longest end of a text that a stop sequence begins with.
-std::string undecided(const std::string& text, const std::vector<std::string>& stops) {
+/// Where the first stop sequence in `text` begins, its length if there is none.
+std::size_t first_stop(const std::string& text, const std::vector<std::string>& stops) {
   for (std::size_t first = 0; first < text.size(); ++first) {
-    const std::string end = text.substr(first);
     for (const std::string& stop : stops) {
-      if (stop.starts_with(end)) return end;
+      if (text.compare(first, stop.size(), stop) == 0) return first;
     }
   }
-  return "";
+  return text.size();
 }
 
 const std::vector<int> kPrompt{321, 1682};
 const RowOptions kPlain{{.stopping = {.max_new_tokens = 30}}};
 
+/// What the filter shows for each token of `text` up to a stop sequence, with a bar between them.
+std::string shown(const std::string& stop, const std::string& text) {
+  StopFilter filter({{stop}, &tokenizer()});
+  std::string pieces;
+  for (const int token : tokenizer().encode(text)) {
+    if (!filter.found()) pieces += "|" + filter.push(token);
+  }
+  return pieces + (filter.found() ? "|found" : "|");
+}
+
 }  // namespace
 
-TEST_CASE("no part of a stop sequence is ever shown, and nothing else is held back") {
+TEST_CASE("a text ends with the token that completes a stop sequence, and what is in front of it is shown") {
   // Texts of a and b, in tokens of one letter or two, with every kind of overlap.
   const int a = tokenizer().encode("a")[0], b = tokenizer().encode("b")[0], ab = tokenizer().encode("ab")[0];
   REQUIRE(tokenizer().bytes(a) == "a");
   REQUIRE(tokenizer().bytes(ab) == "ab");
   std::mt19937 generator(1);
-  int found = 0;
+  int found = 0, across = 0, within = 0;
   for (int round = 0; round < 3000; ++round) {
     StopOptions options{{}, &tokenizer()};
     for (unsigned i = 0; i <= generator() % 3; ++i) {
@@ -80,71 +79,74 @@ TEST_CASE("no part of a stop sequence is ever shown, and nothing else is held ba
       options.sequences.push_back(stop);
     }
     StopFilter filter(options);
-    std::vector<std::string> pieces;
-    std::string all, text;
+    std::string all;
     for (int i = 0; i < 12 && !filter.found(); ++i) {
       const int token = std::vector<int>{a, b, ab}[generator() % 3];
-      pieces.emplace_back(tokenizer().bytes(token));
-      all += pieces.back();
-      text += filter.push(token);
-      if (filter.found()) {
-        CHECK(text == expected(pieces, options.sequences));
-        CHECK(filter.rest().empty());
-        ++found;
+      const std::string piece(tokenizer().bytes(token)), got = filter.push(token);
+      const std::size_t cut = first_stop(all + piece, options.sequences);
+      REQUIRE(filter.found() == (cut < all.size() + piece.size()));
+      if (!filter.found()) {
+        CHECK(got == piece);
+      } else if (cut < all.size()) {  // its beginning has been shown
+        CHECK(got.empty());
+        ++across;
       } else {
-        CHECK(filter.rest() == undecided(all, options.sequences));
-        CHECK(text + filter.rest() == all);
+        CHECK(all + got == (all + piece).substr(0, cut));
+        within += !got.empty();
       }
+      all += piece;
     }
-    text += filter.rest();
-    CHECK(text == expected(pieces, options.sequences));
+    found += filter.found();
   }
   CHECK(found > 1000);
   CHECK(found < 3000);
+  CHECK(across > 500);
+  CHECK(within > 100);
+}
+
+TEST_CASE("of the token that completes a stop sequence only what is in front of the sequence is shown") {
+  REQUIRE(shown("never", "The wolf was hungry.") == "|The| wolf| was| hungry|.|");
+  CHECK(shown("wolf", "The wolf was hungry.") == "|The| |found");
+  CHECK(shown(" wolf", "The wolf was hungry.") == "|The||found");
+  CHECK(shown("e w", "The wolf was hungry.") == "|The||found");
+  CHECK(shown("olf was hun", "The wolf was hungry.") == "|The| wolf| was||found");
+  CHECK(shown(".", "The wolf was hungry.") == "|The| wolf| was| hungry||found");
 }
 
 TEST_CASE("a character that is spread over tokens is looked for by its bytes") {
-  // "ä" and "ö" begin with the same byte.
+  // "ä" and "ö" begin with the same byte, and each byte is a token.
   const std::string text = "aäöäöü";
+  REQUIRE(tokenizer().encode(text).size() == text.size());
   for (const auto& [stop, want] : std::vector<std::pair<std::string, std::string>>{
-           {"ö", "aä"}, {"äöü", "aäö"}, {"ü", "aäöäö"}, {"\xb6", "aä\xc3"}, {"é", text}}) {
+           {"ö", "aä\xc3"}, {"äöü", "aäöäö\xc3"}, {"ü", "aäöäö\xc3"}, {"\xb6", "aä\xc3"}, {"é", text}}) {
     StopFilter filter({{stop}, &tokenizer()});
     std::string got;
     for (const int token : tokenizer().encode(text)) {
       if (!filter.found()) got += filter.push(token);
     }
     CHECK(filter.found() == (stop != "é"));
-    CHECK(got + filter.rest() == want);
+    CHECK(got == want);
   }
 }
 
-TEST_CASE("what is shown and what is held back is as the README draws it") {
-  struct Line {
-    std::string token, shown, held;
-  };
-  const std::vector<Line> lines{{",", ",", ""},
-                                {" who", " who", ""},
-                                {" had", " h", "ad"},
-                                {" been", "", "ad been"},
-                                {" watching", "ad been watching", ""},
-                                {" the", " the", ""},
-                                {" wolf", " wolf", ""},
-                                {",", ",", ""},
-                                {" had", " h", "ad"},
-                                {" been", "", "ad been"},
-                                {" very", "", ""}};
+TEST_CASE("what is shown is as the README draws it") {
   const std::vector<int> tokens = behind(kPrompt.size(), continued({kPrompt}, kPlain)[0].generation.tokens);
-  StopFilter filter({{"ad been ve"}, &tokenizer()});
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    CHECK(!filter.found());
-    CHECK(tokenizer().bytes(tokens[i]) == lines[i].token);
-    CHECK(filter.push(tokens[i]) == lines[i].shown);
-    CHECK(filter.rest() == lines[i].held);
+  const std::vector<std::string> pieces{",",     " who", " had", " been", " watching", " the",
+                                        " wolf", ",",    " had", " been", " very"};
+  CHECK(tokenizer().encode("wolf") == std::vector<int>{2228, 412});
+  CHECK(tokenizer().encode(" wolf") == std::vector<int>{1682});
+  StopFilter across({{"ad been ve"}, &tokenizer()}), within({{"ver"}, &tokenizer()});
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    REQUIRE(tokenizer().bytes(tokens[i]) == pieces[i]);
+    const bool last = i + 1 == pieces.size();
+    CHECK(across.push(tokens[i]) == (last ? "" : pieces[i]));
+    CHECK(within.push(tokens[i]) == (last ? " " : pieces[i]));
+    CHECK(across.found() == last);
+    CHECK(within.found() == last);
   }
-  CHECK(filter.found());
 }
 
-TEST_CASE("a stop sequence ends the text before its first character, across the borders of tokens") {
+TEST_CASE("a stop sequence ends the text with the token that completes it, across the borders of tokens") {
   const Shown plain = continued({kPrompt}, kPlain)[0];
   REQUIRE(plain.text.size() > 40);
   for (const std::size_t first : {std::size_t{1}, std::size_t{10}, plain.text.size() - 9}) {
@@ -154,17 +156,25 @@ TEST_CASE("a stop sequence ends the text before its first character, across the 
       options.stop = {{"never", stop}, &tokenizer()};
       const Shown got = continued({kPrompt}, options)[0];
       CHECK(got.generation.finish_reason == FinishReason::kStop);
-      CHECK(got.text == plain.text.substr(0, plain.text.find(stop)));
-      // Its tokens are there, up to the one that completes it.
       std::vector<int> want = kPrompt;
-      for (std::string text; text.find(stop) == text.npos; text += tokenizer().bytes(want.back()))
+      std::string text, before;  // with the last token and without it
+      while (text.find(stop) == text.npos) {
         want.push_back(plain.generation.tokens[want.size()]);
+        before = text;
+        text += tokenizer().bytes(want.back());
+      }
       CHECK(got.generation.tokens == want);
+      CHECK(got.text == std::max(before, text.substr(0, text.find(stop))));  // the longer one
       // Of two reasons in one token the stop sequence is the one that counts.
       options.stopping.max_new_tokens = static_cast<int>(want.size() - kPrompt.size());
       const Shown both = continued({kPrompt}, options)[0];
       CHECK(both.generation.finish_reason == FinishReason::kStop);
       CHECK(both.text == got.text);
+      // One token less, and it is not complete.
+      if (--options.stopping.max_new_tokens == 0) continue;
+      const Shown shorter = continued({kPrompt}, options)[0];
+      CHECK(shorter.generation.finish_reason == FinishReason::kLength);
+      CHECK(shorter.text == before);
     }
   }
 }
@@ -173,7 +183,6 @@ TEST_CASE("a stop sequence that never comes changes nothing") {
   for (const int count : {1, 2, 17, 64}) {
     RowOptions options{{.stopping = {.max_new_tokens = count}}};
     const Shown plain = continued({kPrompt}, options)[0];
-    // Its beginning is everywhere: what was held back must come out at the end.
     options.stop = {{"e Q", " zz", plain.text.substr(plain.text.size() - 1) + "Q"}, &tokenizer()};
     const Shown got = continued({kPrompt}, options)[0];
     CHECK(got.text == plain.text);
@@ -182,16 +191,27 @@ TEST_CASE("a stop sequence that never comes changes nothing") {
   }
 }
 
+TEST_CASE("a stop sequence in the prompt is none in the text") {
+  RowOptions options = kPlain;
+  options.stopping.max_new_tokens = 4;
+  options.stop = {{std::string(tokenizer().bytes(kPrompt[0])), "f,"},
+                  &tokenizer()};  // and none across its end
+  const Shown got = continued({kPrompt}, options)[0];
+  CHECK(got.generation.finish_reason == FinishReason::kLength);
+  CHECK(got.text == ", who had been");
+}
+
 TEST_CASE("each row of a batch stops for itself") {
   const Prompts prompts{kPrompt, {1294, 259}, {4095}};
   const std::vector<Shown> plain = continued(prompts, kPlain);
   RowOptions options = kPlain;
-  options.stop = {{plain[1].text.substr(12, 4)}, &tokenizer()};
+  options.stop = {{plain[1].text.substr(12, 1)}, &tokenizer()};
   const std::vector<Shown> got = continued(prompts, options);
-  for (std::size_t row = 0; row < prompts.size(); ++row) {
+  for (std::size_t row = 0; row < prompts.size(); ++row) {  // of one character nothing is shown
     CHECK(got[row].text == plain[row].text.substr(0, plain[row].text.find(options.stop.sequences[0])));
   }
   CHECK(got[1].generation.finish_reason == FinishReason::kStop);
+  CHECK(got[1].text != plain[1].text);
 }
 
 TEST_CASE("drawn copies in a queue stop where each of them would stop alone") {
@@ -222,7 +242,7 @@ TEST_CASE("drawn copies in a queue stop where each of them would stop alone") {
   }
 }
 
-TEST_CASE("a text that ends by itself shows what was held back, and not the end-of-text token") {
+TEST_CASE("the end-of-text token is text only where it ends nothing") {
   // "ending" of the reference.
   const auto& run = reference("batch.json")["cases"].back();
   const std::vector<int> prompt = run["prompt_ids"], ids = run["ids"];
@@ -231,33 +251,38 @@ TEST_CASE("a text that ends by itself shows what was held back, and not the end-
   for (std::size_t i = 0; i + 1 < ids.size(); ++i) text += tokenizer().bytes(ids[i]);
   RowOptions options{{.stopping = {.max_new_tokens = 64}}};
   for (const std::string& stop :
-       {std::string("never"), text.substr(text.size() - 3) + "Q", std::string("<|endoftext|>")}) {
+       {std::string("never"), text.substr(text.size() - 3) + "<", std::string("<|endoftext|>")}) {
+    options.stopping.ignore_eos = false;
     options.stop = {{stop}, &tokenizer()};
     const Shown got = continued({prompt}, options)[0];
     CHECK(got.text == text);
     CHECK(got.generation.tokens.size() == prompt.size() + ids.size());
     CHECK(got.generation.finish_reason == FinishReason::kEos);
+    if (stop == "never") continue;
+    options.stopping.ignore_eos = true;
+    const Shown behind_it = continued({prompt}, options)[0];
+    CHECK(behind_it.text == text);
+    CHECK(behind_it.generation.tokens == got.generation.tokens);
+    CHECK(behind_it.generation.finish_reason == FinishReason::kStop);
   }
-  // Where it ends nothing it is text like any other.
-  options.stopping.ignore_eos = true;
-  const Shown got = continued({prompt}, options)[0];
-  CHECK(got.text == text);
-  CHECK(got.generation.finish_reason == FinishReason::kStop);
 }
 
-TEST_CASE("the program says why a text ended, and prints nothing of the stop sequence") {
-  const ProgramRun all = run_program(STAIRCASE_STEP_PROGRAM, "--prompt The --max-new-tokens 30");
-  const std::string text = all.out.substr(0, all.out.size() - 1);
-  const std::string stop = text.substr(20, 6);
-  const std::string arguments = "--prompt The --max-new-tokens 30 --stop Q --stop '" + stop + "'";
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, arguments).out == text.substr(0, text.find(stop)) + "\n");
-  const auto json = nlohmann::json::parse(run_program(STAIRCASE_STEP_PROGRAM, arguments + " --json").out);
-  CHECK(json["sequences"][0]["finish_reason"] == "stop");
-  CHECK(json["sequences"][0]["text"] == text.substr(0, text.find(stop)));
-  CHECK(json["sequences"][0]["token_ids"].size() < 30);
-  const auto whole = nlohmann::json::parse(
-      run_program(STAIRCASE_STEP_PROGRAM, "--prompt The --max-new-tokens 30 --json").out);
-  CHECK(whole["sequences"][0]["finish_reason"] == "length");
+TEST_CASE("the program says why a text ended, and of a stop sequence prints what was shown before") {
+  const auto sequence = [](const std::string& arguments) {
+    const auto run = run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'The wolf' --json " + arguments);
+    return nlohmann::json::parse(run.out)["sequences"][0];
+  };
+  CHECK(sequence("--max-new-tokens 30")["finish_reason"] == "length");
+  const auto within = sequence("--stop Q --stop ver");
+  CHECK(within["finish_reason"] == "stop");
+  CHECK(within["text"] == ", who had been watching the wolf, had been ");
+  CHECK(within["token_ids"].size() == 11);
+  const auto across = sequence("--stop 'ad been ve'");
+  CHECK(across["finish_reason"] == "stop");
+  CHECK(across["text"] == ", who had been watching the wolf, had been");
+  CHECK(across["token_ids"] == within["token_ids"]);
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'The wolf' --stop 'ad been ve'").out ==
+        ", who had been watching the wolf, had been\n");
   for (const char* wrong : {"--stop ''", "--stop", "--stop a --stop ''"}) {
     const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, wrong);
     CAPTURE(refused.err);

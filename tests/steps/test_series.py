@@ -35,6 +35,7 @@ LESSON = {
     "24-leaving-rows": "batches.h generate.h row.h",
     "26-shared-prefill": "batches.h check.h generate.h",
     "27-stop-sequences": "batches.h generate.h main.cpp row.h stop.h",
+    "28-held-back": "row.h stop.h",
     "29-min-new-tokens": "check.h min_new_tokens.h row.h",
     "30-logprobs": "logprobs.h row.h",
     "31-echo": "echo.h main.cpp scoring.h",
@@ -70,7 +71,7 @@ ON = {
     "15-kv-cache-fix": ["--on-overflow", "recompute"],  # the texts are too short to need it
     "17-speculative-decoding": ["--num-speculative-tokens", "2"],  # without a draft model
     "24-leaving-rows": ["--max-batch-size", "1"],
-    "27-stop-sequences": ["--stop", "the"],
+    "27-stop-sequences": ["--stop", "the"],  # in one token here; else 28 shows less than 27
     "29-min-new-tokens": ["--min-new-tokens", "30"],  # no text of so few tokens ends earlier
     "30-logprobs": ["--logprobs", "2"],
     "31-echo": ["--echo"],
