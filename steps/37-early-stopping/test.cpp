@@ -132,15 +132,22 @@ TEST_CASE("the rule to stop reaches the search beside the penalty") {
   CHECK(sequence["token_ids"] == one["beams"][0]["ids"]);
   CHECK(sequence["score"].get<double>() ==
         doctest::Approx(one["beams"][0]["score"].get<double>()).epsilon(1e-4));
-  const auto score = [](const std::string& early_stopping) {
-    const ProgramRun stopped = run_program(
-        STAIRCASE_STEP_PROGRAM, "--num-beams 2 --length-penalty 2 --max-new-tokens 60 --json --prompt \"" +
-                                    reference("beam.json")["cases"][2]["prompt"].get<std::string>() +
-                                    "\" --early-stopping " + early_stopping);
-    return nlohmann::json::parse(stopped.out)["sequences"][0]["score"].get<double>();
+  const auto told = [](const std::string& options) {
+    const ProgramRun stopped =
+        run_program(STAIRCASE_STEP_PROGRAM,
+                    "--num-beams 2 --num-return-sequences 2 --max-new-tokens 60 --json --prompt \"" +
+                        reference("beam.json")["cases"][2]["prompt"].get<std::string>() + "\" " + options);
+    REQUIRE(stopped.status == 0);
+    return nlohmann::json::parse(stopped.out)["sequences"];
   };
-  CHECK(score("true") < score("never"));
-  CHECK(score("true") < score("false"));
+  const auto at_once = told("--early-stopping true"), guess = told("--early-stopping false"),
+             certain = told("--early-stopping never");
+  CHECK(at_once[0]["score"] < guess[0]["score"]);
+  CHECK(guess[0]["score"] == certain[0]["score"]);
+  CHECK(guess[1]["score"] < certain[1]["score"]);
+  CHECK(told("") == guess);
+  CHECK(told("--length-penalty 2 --early-stopping true")[0]["score"] <
+        told("--length-penalty 2 --early-stopping never")[0]["score"]);
 }
 
 TEST_CASE("a rule that does not exist is refused, and what does nothing is told") {
