@@ -40,12 +40,13 @@ struct Continuation {
 /// first num_beams, and of the others the first num_beams go on.
 inline std::vector<Beam> beam_search(Gpt2& model, const std::vector<int>& prompt, const RowOptions& options,
                                      const BeamOptions& search) {
-  const int vocab_size = model.config().vocab_size, eos = model.config().eos_token_id, n = search.num_beams;
+  const Gpt2Config& config = model.config();
+  const int vocab_size = config.vocab_size, eos = config.eos_token_id, n = search.num_beams;
   std::vector<Beam> growing{{prompt, StopFilter(options.stop)}}, ended;
   for (int length = 1; length <= options.stopping.max_new_tokens && !growing.empty(); ++length) {
     std::vector<std::span<const int>> fed;
     for (const Beam& beam : growing)
-      fed.push_back(tokens_to_feed(beam.tokens, model.config().n_positions, nullptr, 0, options.overflow));
+      fed.push_back(tokens_to_feed(beam.tokens, config.n_positions, nullptr, 0, options.overflow));
     const std::span<float> logits = model.next_logits(fed);  // [growing.size(), vocab_size]
     std::vector<Continuation> all;
     std::vector<std::vector<float>> logprobs;  // the model's own

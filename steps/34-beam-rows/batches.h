@@ -33,8 +33,7 @@ inline void search_all(Gpt2& model, const Prompts& prompts, const RowOptions& op
     const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, search.num_beams) : nullptr;
     const OnToken on_token = output.on_token(p);
     std::vector<Generation> best(1);
-    const std::vector<Beam> found =
-        beam_search(model, prompts[p], options, search, cache.get(), [](const Beam&) {});
+    const std::vector<Beam> found = beam_search(model, prompts[p], options, search, cache.get());
     if (!found.empty()) {
       for (const Token& token : found[0].chosen) on_token(token);
       best[0] = {found[0].tokens, *found[0].finished, {}, found[0].score};

@@ -1,7 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <map>
-
 #include "beam_search.h"
 #include "tests/plain_beam_search.h"
 #include "tests/run_program.h"
@@ -13,11 +11,10 @@ namespace {
 
 const std::vector<int> kPrompt{321, 1682};
 
-std::vector<Beam> found(
-    Gpt2& model, const std::vector<int>& prompt, const RowOptions& options, int num_beams,
-    bool use_cache = true, const OnBeam& on_beam = [](const Beam&) {}) {
+std::vector<Beam> found(Gpt2& model, const std::vector<int>& prompt, const RowOptions& options, int num_beams,
+                        bool use_cache = true) {
   StaticKvCache cache(model, num_beams);
-  return beam_search(model, prompt, options, {num_beams}, use_cache ? &cache : nullptr, on_beam);
+  return beam_search(model, prompt, options, {num_beams}, use_cache ? &cache : nullptr);
 }
 
 /// What goes through the model in each pass, in tokens.
@@ -121,7 +118,7 @@ TEST_CASE("for every number of beams the rows hold what the plain search compute
 TEST_CASE("the cache changes nothing, and few of its rows are copied") {
   const RowOptions options{{.stopping = {.max_new_tokens = 30, .ignore_eos = true}}};
   StaticKvCache cache(tales(), 5);
-  const std::vector<Beam> with = beam_search(tales(), kPrompt, options, {5}, &cache, [](const Beam&) {});
+  const std::vector<Beam> with = beam_search(tales(), kPrompt, options, {5}, &cache);
   const std::vector<Beam> without = found(tales(), kPrompt, options, 5, false);
   REQUIRE(with.size() == 5);
   REQUIRE(without.size() == 5);
@@ -147,8 +144,7 @@ TEST_CASE("a cache that another search has filled is as good as a new one") {
   const RowOptions options{{.stopping = {.max_new_tokens = 12, .ignore_eos = true}}};
   const auto texts = [&](const std::vector<int>& prompt) {
     std::vector<std::vector<int>> all;
-    for (const Beam& beam : beam_search(tales(), prompt, options, {3}, &cache, [](const Beam&) {}))
-      all.push_back(beam.tokens);
+    for (const Beam& beam : beam_search(tales(), prompt, options, {3}, &cache)) all.push_back(beam.tokens);
     return all;
   };
   const auto first = texts(kPrompt);
@@ -174,29 +170,6 @@ TEST_CASE("a search goes on behind the end of the context, and with a prompt tha
     options.overflow = {Overflow::kRecompute, 5};
     CHECK(found(model, prompt, options, 3)[0].chosen.size() == 20);
   }
-}
-
-TEST_CASE(
-    "who observes the search sees each beam that goes on or ends, in the order in which they were chosen") {
-  Gpt2 model = random_model(2, 11);
-  const RowOptions options{{.stopping = {.max_new_tokens = 10}}};
-  std::vector<Beam> seen;
-  const std::vector<Beam> best =
-      found(model, {3, 1}, options, 3, true, [&](const Beam& beam) { seen.push_back(beam); });
-  std::set<std::vector<int>> growing{{3, 1}}, ended;
-  std::map<std::size_t, int> going_on;  // by their lengths
-  for (std::size_t i = 0; i < seen.size(); ++i) {
-    const std::vector<int>& tokens = seen[i].tokens;
-    CHECK(growing.contains({tokens.begin(), tokens.end() - 1}));  // it was seen before, and had not ended
-    CHECK((seen[i].finished ? ended : growing).insert(tokens).second);
-    if (!seen[i].finished) ++going_on[tokens.size()];
-    if (i == 0 || tokens.size() != seen[i - 1].tokens.size()) continue;
-    CHECK(seen[i].sum <= seen[i - 1].sum);
-  }
-  CHECK(!going_on.empty());
-  for (const auto& [length, count] : going_on) CHECK(count == 3);
-  REQUIRE(best.size() == 3);
-  for (const Beam& beam : best) CHECK(ended.contains(beam.tokens));
 }
 
 TEST_CASE("stop sequences and log-probabilities follow their beams from row to row") {

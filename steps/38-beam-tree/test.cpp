@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <map>
+
 #include "beam_tree.h"
 #include "tests/plain_beam_search.h"
 #include "tests/run_program.h"
@@ -81,6 +83,31 @@ TEST_CASE("texts that end one after the other along a long trunk do not push it 
   CHECK(count(drawn, "\n") == 2001);
   CHECK(count(drawn, "│") == 0);
   CHECK(drawn.ends_with("\"ac\"  ■ -0.5000\n"));
+}
+
+TEST_CASE(
+    "who observes the search sees each beam that goes on or ends, in the order in which they were chosen") {
+  Gpt2 model = random_model(2, 11);
+  const RowOptions options{{.stopping = {.max_new_tokens = 10}}};
+  StaticKvCache cache(model, 3);
+  std::vector<Beam> seen;
+  const std::vector<Beam> best =
+      beam_search(model, {3, 1}, options, {3}, &cache, [&](const Beam& beam) { seen.push_back(beam); });
+  std::set<std::vector<int>> growing{{3, 1}}, ended;
+  std::map<std::size_t, int> going_on;  // by their lengths
+  for (std::size_t i = 0; i < seen.size(); ++i) {
+    const std::vector<int>& tokens = seen[i].tokens;
+    CHECK(growing.contains({tokens.begin(), tokens.end() - 1}));  // it was seen before, and had not ended
+    CHECK((seen[i].finished ? ended : growing).insert(tokens).second);
+    if (!seen[i].finished) ++going_on[tokens.size()];
+    if (i == 0 || tokens.size() != seen[i - 1].tokens.size()) continue;
+    CHECK(seen[i].sum <= seen[i - 1].sum);
+  }
+  CHECK(!going_on.empty());
+  for (const auto& [length, count] : going_on) CHECK(count == 3);
+  CHECK(difference_from_texts(
+            best, plain_beam_search(model, {3, 1}, {.num_beams = 3, .max_new_tokens = 10})) == "");
+  for (const Beam& beam : best) CHECK(ended.contains(beam.tokens));
 }
 
 TEST_CASE(

@@ -106,8 +106,8 @@ class Commands(unittest.TestCase):
         self.fake("ninja", "echo 'no work to do'")
         (root / "build/steps").mkdir(parents=True)
         (root / "build/build.ninja").write_text("")
-        (root / "steps/35-length-penalty").mkdir(parents=True)
-        self.fake("build/steps/35-length-penalty", "for argument; do echo \"$argument\"; done")
+        (root / "steps/37-early-stopping").mkdir(parents=True)
+        self.fake("build/steps/37-early-stopping", "for argument; do echo \"$argument\"; done")
         environment = {"PATH": f"{root}:{os.environ['PATH']}"}
         for arguments in (["--prompts", "a file"], ["--num-beams", "4"], ["--prompt", "", "--echo"], ["--bogus"]):
             done = run(root / "tools/demo", *arguments, env=environment)

@@ -47,9 +47,6 @@ struct Beam {
   int row = 0;  ///< of the cache: its parent's, until it gets its own
 };
 
-/// Sees each beam that goes on or ends, as it was chosen: the best first.
-using OnBeam = std::function<void(const Beam& beam)>;
-
 /// One more token behind a beam.
 struct Continuation {
   int beam, token;
@@ -72,9 +69,8 @@ inline bool can_beat(double ended_score, double sum, int length, int max_new_tok
 }
 
 /// A row of the cache for each new beam, where parents[i] is the row of beam i's parent. The first child of a
-/// parent takes its row over, and nothing has to be copied; the others take rows that nobody goes on with. So
-/// no row is overwritten that is needed, in whatever order the copies are made, and their number is the
-/// smallest possible.
+/// parent takes its row over; the others are copied into rows that nobody goes on with. Fewer copies would
+/// not do, and none overwrites what another one needs, in whatever order they are made.
 inline std::vector<int> assign_rows(std::span<const int> parents) {
   std::vector<int> rows(parents.size(), -1);
   std::vector<bool> taken(parents.size());
@@ -107,16 +103,16 @@ inline void into_rows(std::vector<Beam>& beams, StaticKvCache* cache) {
 /// Hugging Face: of the 2 num_beams best continuations those that end are taken out if they are among the
 /// first num_beams, and of the others the first num_beams go on. The cache has num_beams rows.
 inline std::vector<Beam> beam_search(Gpt2& model, const std::vector<int>& prompt, const RowOptions& options,
-                                     const BeamOptions& search, StaticKvCache* cache, const OnBeam& on_beam) {
-  const int vocab_size = model.config().vocab_size, eos = model.config().eos_token_id, n = search.num_beams;
+                                     const BeamOptions& search, StaticKvCache* cache) {
+  const Gpt2Config& config = model.config();
+  const int vocab_size = config.vocab_size, eos = config.eos_token_id, n = search.num_beams;
   const int max_new_tokens = options.stopping.max_new_tokens;
   std::vector<Beam> growing{{prompt, StopFilter(options.stop)}}, ended;
   if (cache != nullptr) cache->truncate(0, 0);
   for (int length = 1; length <= max_new_tokens && !growing.empty(); ++length) {
     std::vector<std::span<const int>> fed(growing.size());
     for (const Beam& beam : growing)
-      fed[beam.row] =
-          tokens_to_feed(beam.tokens, model.config().n_positions, cache, beam.row, options.overflow);
+      fed[beam.row] = tokens_to_feed(beam.tokens, config.n_positions, cache, beam.row, options.overflow);
     const std::span<float> logits = model.next_logits(fed, cache);  // [growing.size(), vocab_size]
     std::vector<Continuation> all;
     std::vector<std::vector<float>> logprobs;  // the model's own
@@ -144,7 +140,6 @@ inline std::vector<Beam> beam_search(Gpt2& model, const std::vector<int>& prompt
       beam.sum = all[rank].sum;
       beam.score = beam_score(beam.sum, length, search.length_penalty);
       if (beam.finished ? rank >= n : std::ssize(next) == n) continue;
-      on_beam(beam);
       (beam.finished ? ended : next).push_back(std::move(beam));
     }
     std::ranges::stable_sort(ended, std::greater<>(), &Beam::score);

@@ -34,8 +34,7 @@ inline void search_all(Gpt2& model, const Prompts& prompts, const RowOptions& op
     const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, search.num_beams) : nullptr;
     const OnRowToken on_token = output.on_row_token(std::vector<int>(wanted, p));
     std::vector<Generation> texts(wanted);
-    const std::vector<Beam> found =
-        beam_search(model, prompts[p], options, search, cache.get(), [](const Beam&) {});
+    const std::vector<Beam> found = beam_search(model, prompts[p], options, search, cache.get());
     for (int i = 0; i < std::min<int>(wanted, std::ssize(found)); ++i) {
       for (const Token& token : found[i].chosen) on_token(i, token);
       texts[i] = {found[i].tokens, *found[i].finished, {}, found[i].score};

@@ -1,0 +1,122 @@
+// Beam search (Lowerre 1976; for neural networks Sutskever et al. 2014, section 3.2): looks for the likeliest
+// text, where the greedy choice looks for the likeliest token.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "common/model/gpt2.h"
+#include "row.h"
+
+namespace staircase {
+
+struct BeamOptions {
+  int num_beams = 1;
+};
+
+inline void add_options(OptionSink& sink, BeamOptions& search) {
+  sink.add("--num-beams", &search.num_beams, "how many texts a search goes on with", at_least(1));
+}
+
+/// A text that grows, or has ended.
+struct Beam {
+  std::vector<int> tokens;  ///< the prompt and what follows it
+  StopFilter filter;
+  std::vector<Token> chosen = {};  ///< what follows
+  double sum = 0.0;                ///< of the log-probabilities of what follows
+  double score = 0.0;              ///< sum / length: what it is worth if it ends here
+  std::optional<FinishReason> finished = {};
+  int row = 0;  ///< of the cache: its parent's, until it gets its own
+};
+
+/// One more token behind a beam.
+struct Continuation {
+  int beam, token;
+  double sum;
+};
+
+/// A row of the cache for each new beam, where parents[i] is the row of beam i's parent. The first child of a
+/// parent takes its row over; the others are copied into rows that nobody goes on with. Fewer copies would
+/// not do, and none overwrites what another one needs, in whatever order they are made.
+inline std::vector<int> assign_rows(std::span<const int> parents) {
+  std::vector<int> rows(parents.size(), -1);
+  std::vector<bool> taken(parents.size());
+  for (std::size_t beam = 0; beam < parents.size(); ++beam) {
+    const std::size_t row = parents[beam];
+    if (row >= taken.size() || taken[row]) continue;
+    rows[beam] = parents[beam];
+    taken[row] = true;
+  }
+  for (int free = 0; int& row : rows) {
+    if (row != -1) continue;
+    while (taken[free]) ++free;
+    row = free++;
+  }
+  return rows;
+}
+
+/// Gives each new beam its row of the cache, with the entries of its parent.
+inline void into_rows(std::vector<Beam>& beams, StaticKvCache* cache) {
+  std::vector<int> parents;
+  for (const Beam& beam : beams) parents.push_back(beam.row);
+  const std::vector<int> rows = assign_rows(parents);
+  for (std::size_t b = 0; b < beams.size(); ++b) {
+    if (cache != nullptr && rows[b] != parents[b]) cache->copy_row(parents[b], rows[b]);
+    beams[b].row = rows[b];
+  }
+}
+
+/// The num_beams best texts that the search finds behind the prompt, best first. Exactly the search of
+/// Hugging Face: of the 2 num_beams best continuations those that end are taken out if they are among the
+/// first num_beams, and of the others the first num_beams go on. The cache has num_beams rows.
+inline std::vector<Beam> beam_search(Gpt2& model, const std::vector<int>& prompt, const RowOptions& options,
+                                     const BeamOptions& search, StaticKvCache* cache) {
+  const Gpt2Config& config = model.config();
+  const int vocab_size = config.vocab_size, eos = config.eos_token_id, n = search.num_beams;
+  std::vector<Beam> growing{{prompt, StopFilter(options.stop)}}, ended;
+  if (cache != nullptr) cache->truncate(0, 0);
+  for (int length = 1; length <= options.stopping.max_new_tokens && !growing.empty(); ++length) {
+    std::vector<std::span<const int>> fed(growing.size());
+    for (const Beam& beam : growing)
+      fed[beam.row] = tokens_to_feed(beam.tokens, config.n_positions, cache, beam.row, options.overflow);
+    const std::span<float> logits = model.next_logits(fed, cache);  // [growing.size(), vocab_size]
+    std::vector<Continuation> all;
+    std::vector<std::vector<float>> logprobs;  // the model's own
+    for (int b = 0; b < std::ssize(growing); ++b) {
+      const std::span<float> scores = logits.subspan(growing[b].row * vocab_size, vocab_size);
+      logprobs.push_back(log_softmax(scores));
+      std::ranges::copy(logprobs[b], scores.begin());
+      forbid_early_end(scores, length - 1, eos, options.length);
+      process(scores, growing[b].tokens, options.sampling);
+      for (const int token : highest(scores, 2 * n)) {  // no other can be among the best of all
+        if (scores[token] != kMasked) all.push_back({b, token, growing[b].sum + scores[token]});
+      }
+    }
+    // Equal ones stay in their order: those of the first beam, and of these the lowest id, come first.
+    std::ranges::stable_sort(all, std::greater<>(), &Continuation::sum);
+    std::vector<Beam> next;
+    for (int rank = 0; rank < std::min<int>(2 * n, std::ssize(all)); ++rank) {
+      Beam beam = growing[all[rank].beam];
+      Token token{all[rank].token};
+      if (options.logprobs.count)
+        token.logprobs = logprobs_of(token.id, logprobs[all[rank].beam], *options.logprobs.count);
+      beam.finished = end_of_text(token, beam.filter, length, eos, options);
+      beam.tokens.push_back(token.id);
+      beam.chosen.push_back(token);
+      beam.sum = all[rank].sum;
+      beam.score = beam.sum / length;
+      if (beam.finished ? rank >= n : std::ssize(next) == n) continue;
+      (beam.finished ? ended : next).push_back(std::move(beam));
+    }
+    std::ranges::stable_sort(ended, std::greater<>(), &Beam::score);
+    if (std::ssize(ended) > n) ended.erase(ended.begin() + n, ended.end());
+    // The best text that grows would be no better if it ended here: a guess, but a good one.
+    if (std::ssize(ended) == n && !next.empty() && next[0].score <= ended.back().score) break;
+    into_rows(next, cache);
+    growing = std::move(next);
+  }
+  return ended;
+}
+
+}  // namespace staircase

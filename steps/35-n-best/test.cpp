@@ -1,0 +1,155 @@
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include "beam_search.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+
+using namespace staircase;
+
+namespace {
+
+nlohmann::json sequences(const std::string& arguments) {
+  const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--json " + arguments);
+  REQUIRE(run.status == 0);
+  return nlohmann::json::parse(run.out)["sequences"];
+}
+
+}  // namespace
+
+TEST_CASE("the program tells the best texts of each prompt, best first") {
+  const auto& one = reference("beam.json")["cases"][2];
+  const std::string prompt = one["prompt"];
+  const auto told = sequences(
+      "--num-beams 4 --num-return-sequences 2 --max-new-tokens 40 --prompt The --prompt '" + prompt + "'");
+  REQUIRE(told.size() == 4);
+  CHECK(told[0]["score"] >= told[1]["score"]);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(told[2 + i]["token_ids"] == one["beams"][i]["ids"]);
+    CHECK(told[2 + i]["score"].get<double>() ==
+          doctest::Approx(one["beams"][i]["score"].get<double>()).epsilon(1e-4));
+    CHECK(told[2 + i]["finish_reason"] == "eos");
+    CHECK(told[2 + i]["prompt_token_ids"] == one["prompt_ids"]);
+  }
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--num-beams 2 --echo --max-new-tokens 0 --prompt The").out ==
+        "The\n");
+}
+
+TEST_CASE("all beams are told when as many are asked for, as Hugging Face returns them") {
+  int compared = 0;
+  for (const auto& one : reference("beam.json")["cases"]) {
+    if (one["length_penalty"] != 1) continue;
+    CAPTURE(one["name"].get<std::string>());
+    const auto told =
+        sequences(fmt::format("--num-beams {0} --num-return-sequences {0} --max-new-tokens 40 --prompt '{1}'",
+                              one["num_beams"].get<int>(), one["prompt"].get<std::string>()));
+    REQUIRE(told.size() == one["beams"].size());
+    for (std::size_t i = 0; i < told.size(); ++i) {
+      CHECK(told[i]["token_ids"] == one["beams"][i]["ids"]);
+      CHECK(told[i]["text"].get<std::string>() == one["beams"][i]["text"].get<std::string>());
+      CHECK(told[i]["score"].get<double>() ==
+            doctest::Approx(one["beams"][i]["score"].get<double>()).epsilon(1e-4));
+    }
+    ++compared;
+  }
+  CHECK(compared == 3);
+}
+
+TEST_CASE("who asks for fewer texts gets the first of them, and they are all different") {
+  const std::string search = "--num-beams 5 --max-new-tokens 12 --prompt The --prompt Once ";
+  const auto all = sequences(search + "--num-return-sequences 5");
+  REQUIRE(all.size() == 10);
+  for (int p = 0; p < 2; ++p) {
+    std::set<std::vector<int>> different;
+    for (int i = 0; i < 5; ++i) {
+      different.insert(all[5 * p + i]["token_ids"].get<std::vector<int>>());
+      if (i > 0) CHECK(all[5 * p + i]["score"] <= all[5 * p + i - 1]["score"]);
+    }
+    CHECK(different.size() == 5);
+  }
+  for (const int wanted : {1, 2, 4}) {
+    CAPTURE(wanted);
+    const auto told = sequences(search + fmt::format("--num-return-sequences {}", wanted));
+    REQUIRE(std::ssize(told) == 2 * wanted);
+    for (int i = 0; i < 2 * wanted; ++i) CHECK(told[i] == all[5 * (i / wanted) + i % wanted]);
+  }
+}
+
+TEST_CASE("each text has its own score, its own reason to end and its own log-probabilities") {
+  const auto told =
+      sequences("--num-beams 4 --num-return-sequences 4 --max-new-tokens 8 --logprobs 0 --prompt '" +
+                reference("beam.json")["cases"][2]["prompt"].get<std::string>() + "'");
+  REQUIRE(told.size() == 4);
+  std::set<std::string> reasons;
+  for (const auto& text : told) {
+    double sum = 0.0;
+    std::vector<int> ids;
+    for (const auto& token : text["logprobs"]) {
+      sum += token["logprob"].get<double>();
+      ids.push_back(token["token_id"]);
+    }
+    CHECK(text["token_ids"] == ids);
+    CHECK(text["score"].get<double>() == doctest::Approx(sum / ids.size()).epsilon(1e-4));
+    CHECK((text["finish_reason"] == "eos") == (ids.back() == tales().config().eos_token_id));
+    reasons.insert(text["finish_reason"]);
+  }
+  CHECK(reasons == std::set<std::string>{"eos", "length"});  // or there was nothing to tell apart
+}
+
+TEST_CASE("the texts of all prompts are numbered as they come") {
+  for (const std::string prompts : {"--prompt The", "--prompt The --prompt Once"}) {
+    const std::string arguments = "--num-beams 2 --num-return-sequences 2 --max-new-tokens 3 " + prompts;
+    CAPTURE(arguments);
+    std::string want;
+    int number = 0;
+    for (const auto& text : sequences(arguments)) {
+      want +=
+          fmt::format("{}[{}]\n{}", number == 0 ? "" : "\n\n", number + 1, text["text"].get<std::string>());
+      ++number;
+    }
+    CHECK(run_program(STAIRCASE_STEP_PROGRAM, arguments).out == want + "\n");
+  }
+}
+
+TEST_CASE("where the search finds no text, each that was asked for is empty and has no score") {
+  const auto told = sequences("--num-beams 3 --num-return-sequences 2 --max-new-tokens 0 --prompt The");
+  REQUIRE(told.size() == 2);
+  for (const auto& text : told) {
+    CHECK(text["token_ids"].empty());
+    CHECK(!text.contains("score"));
+  }
+}
+
+TEST_CASE("what has no meaning in a search is refused in a sentence") {
+  const std::string draws =
+      "--num-beams draws nothing: it goes with none of --do-sample, --temperature, --top-k, --top-p and "
+      "--show-candidates";
+  for (const auto& [wrong, message] : std::vector<std::pair<std::string, std::string>>{
+           {"--num-beams 2 --do-sample", draws},
+           {"--num-beams 2 --temperature 0.5", draws},
+           {"--num-beams 2 --top-k 3", draws},
+           {"--num-beams 2 --top-p 0.5", draws},
+           {"--num-beams 2 --show-candidates 3", draws},
+           {"--num-beams 2 --num-return-sequences 3 --do-sample", draws},
+           {"--num-beams 2 --num-return-sequences 3",
+            "--num-return-sequences is 3, but it must be at most 2, the --num-beams"},
+           {"--num-return-sequences 2",
+            "--num-return-sequences 2 needs --do-sample or --num-beams: without them all would be the same"},
+           {"--num-beams 1 --num-return-sequences 2",
+            "--num-return-sequences 2 needs --do-sample or --num-beams: without them all would be the "
+            "same"}}) {
+    const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, wrong);
+    CAPTURE(wrong);
+    CHECK(refused.status == 2);
+    CHECK(refused.err == "error: " + message + "\n");
+    CHECK(refused.out.empty());
+  }
+}
+
+TEST_CASE("without a search as many texts may be drawn as before") {
+  const auto drawn =
+      sequences("--do-sample --seed 3 --num-return-sequences 3 --max-new-tokens 5 --prompt The");
+  CHECK(drawn.size() == 3);
+  for (const auto& text : drawn) CHECK(!text.contains("score"));
+}

@@ -1,0 +1,46 @@
+// Many prompts, each continued one or more times, in a batch of a bounded size, or by a search.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "beam_search.h"
+#include "common/program/output.h"
+#include "generate.h"
+
+namespace staircase {
+
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order.
+inline void generate_all(Gpt2& model, const Prompts& prompts, const RowOptions& options,
+                         const RunOptions& run, Output& output) {
+  const int copies = run.num_return_sequences, texts = static_cast<int>(prompts.size()) * copies;
+  std::vector<int> owners;  // the prompt of each text
+  for (int i = 0; i < texts; ++i) owners.push_back(i / copies);
+  output.expect(texts);
+  const int places = std::min(texts, run.max_batch_size);
+  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
+  const std::vector<Generation> generated =
+      generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(owners));
+  output.finish(generated, cache ? cache->use() : CacheUse());
+}
+
+/// Searches behind all prompts, one after the other; `output` gets the best texts of each.
+inline void search_all(Gpt2& model, const Prompts& prompts, const RowOptions& options, const RunOptions& run,
+                       const BeamOptions& search, Output& output) {
+  const int wanted = run.num_return_sequences;
+  output.expect(static_cast<int>(prompts.size()) * wanted);
+  for (int p = 0; p < std::ssize(prompts); ++p) {
+    const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, search.num_beams) : nullptr;
+    const OnRowToken on_token = output.on_row_token(std::vector<int>(wanted, p));
+    std::vector<Generation> texts(wanted);
+    const std::vector<Beam> found = beam_search(model, prompts[p], options, search, cache.get());
+    for (int i = 0; i < std::min<int>(wanted, std::ssize(found)); ++i) {
+      for (const Token& token : found[i].chosen) on_token(i, token);
+      texts[i] = {found[i].tokens, *found[i].finished, {}, found[i].score};
+    }
+    output.finish(texts, cache ? cache->use() : CacheUse());
+  }
+}
+
+}  // namespace staircase

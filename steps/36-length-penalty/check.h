@@ -1,0 +1,71 @@
+// Refuses options that cannot go together, before any work is done.
+#pragma once
+
+#include "beam_search.h"
+#include "common/base/error.h"
+#include "common/base/message.h"
+#include "generate.h"
+
+namespace staircase {
+
+/// Throws UsageError for options that contradict each other, and warns of those that do nothing together.
+inline void check(const RowOptions& options, const RunOptions& run, const BeamOptions& search) {
+  if (options.length.min_new_tokens > options.stopping.max_new_tokens) {
+    throw UsageError("--min-new-tokens is {}, but it must be at most {}, the --max-new-tokens",
+                     options.length.min_new_tokens, options.stopping.max_new_tokens);
+  }
+  if (run.max_batch_size < run.num_return_sequences) {
+    throw UsageError("--max-batch-size is {}, but it must be {} or more, the --num-return-sequences",
+                     run.max_batch_size, run.num_return_sequences);
+  }
+  if (run.max_batch_size < search.num_beams) {
+    throw UsageError("--max-batch-size is {}, but it must be {} or more, the --num-beams", run.max_batch_size,
+                     search.num_beams);
+  }
+  if (options.overflow.refill && options.overflow.on_overflow == Overflow::kSlide) {
+    warn("--refill does nothing without --on-overflow recompute");
+  }
+  const SamplingOptions& sampling = options.sampling;
+  if (search.num_beams > 1 && (sampling.do_sample || sampling.temperature != 1.0f || sampling.top_k ||
+                               sampling.top_p || sampling.show_candidates > 0)) {
+    throw UsageError(
+        "--num-beams draws nothing: it goes with none of --do-sample, --temperature, --top-k, --top-p and "
+        "--show-candidates");
+  }
+  if (search.num_beams > 1 && run.num_return_sequences > search.num_beams) {
+    throw UsageError("--num-return-sequences is {}, but it must be at most {}, the --num-beams",
+                     run.num_return_sequences, search.num_beams);
+  }
+  const BeamOptions plain;
+  if (search.num_beams == 1 && search.length_penalty != plain.length_penalty) {
+    warn("--length-penalty does nothing without --num-beams");
+  }
+  if (sampling.do_sample) {
+    if (sampling.temperature < kGreedyTemperature) warn("a temperature near 0 is greedy decoding");
+    return;
+  }
+  if (run.num_return_sequences > 1 && search.num_beams == 1) {
+    throw UsageError(
+        "--num-return-sequences {} needs --do-sample or --num-beams: without them all would be the same",
+        run.num_return_sequences);
+  }
+  if (sampling.show_candidates == 0 && (sampling.temperature != 1.0f || sampling.top_k || sampling.top_p)) {
+    warn("without --do-sample the likeliest token is taken, whatever --temperature, --top-k and --top-p are");
+  }
+}
+
+/// Throws UsageError for what does not go with the model; warns of a prompt that it cannot see whole.
+inline void check(const TextOptions& options, const Prompts& prompts, const Gpt2Config& config) {
+  if (options.overflow.refill.value_or(1) > config.n_positions) {
+    throw UsageError("--refill is {}, but it must be at most the model's {} positions",
+                     *options.overflow.refill, config.n_positions);
+  }
+  for (const std::vector<int>& prompt : prompts) {
+    if (std::ssize(prompt) > config.n_positions) {
+      warn("the prompt has {} tokens, and the model sees only the last {} of them", prompt.size(),
+           config.n_positions);
+    }
+  }
+}
+
+}  // namespace staircase
