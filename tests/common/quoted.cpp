@@ -10,6 +10,7 @@ TEST_CASE("a text in quotes ends where it seems to end") {
   CHECK(quoted(" \"") == R"(" \"")");
   CHECK(quoted("\\") == R"("\\")");
   CHECK(quoted("\n\t") == R"("\n\x09")");
+  CHECK(quoted("é ―") == "\"é ―\"");  // bytes beyond 127 are no control characters
 }
 
 }  // namespace
