@@ -39,6 +39,7 @@ LESSON = {
     "29-min-new-tokens": "check.h min_new_tokens.h row.h",
     "30-logprobs": "logprobs.h row.h",
     "31-echo": "echo.h main.cpp scoring.h",
+    "32-perplexity": "echo.h scoring.h",
     "33-beam-search": "batches.h beam_search.h check.h main.cpp",
     "34-beam-rows": "batches.h beam_search.h check.h main.cpp",
     "35-length-penalty": "batches.h beam_search.h check.h",
@@ -74,7 +75,7 @@ ON = {
     "27-stop-sequences": ["--stop", "the"],
     "29-min-new-tokens": ["--min-new-tokens", "30"],  # no text of so few tokens ends earlier
     "30-logprobs": ["--logprobs", "2"],
-    "31-echo": ["--echo"],
+    "32-perplexity": ["--echo"],  # of 31-echo, but there no prompt has a perplexity
 }
 SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "25-queue",
              "29-min-new-tokens"}
