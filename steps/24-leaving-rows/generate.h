@@ -34,7 +34,7 @@ inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, con
   for (int number = 0; number < std::ssize(texts); ++number) {
     if (cache != nullptr) cache->truncate(number, 0);
     const unsigned seed = options.sampling.seed + static_cast<unsigned>(number);
-    rows.push_back({number, prompts[number], std::mt19937(seed)});
+    rows.push_back({prompts[number], std::mt19937(seed), number});
   }
   const auto move_row = [&](int from, int to) {
     if (cache != nullptr) cache->copy_row(from, to);

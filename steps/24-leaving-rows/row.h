@@ -12,9 +12,9 @@
 namespace staircase {
 
 struct Row {
-  int number;  ///< of the text; its place in the batch changes when others leave
   std::vector<int> tokens;
   std::mt19937 generator;
+  int number = 0;  ///< of the text; its place in the batch changes when others leave
   std::optional<FinishReason> finished = {};
 };
 

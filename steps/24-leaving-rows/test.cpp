@@ -170,7 +170,7 @@ TEST_CASE("whichever rows leave, the others stay with their keys and values, and
       std::vector<Row> rows;
       std::vector<int> stay, leave, left;
       for (int number = 0; number < size; ++number) {
-        rows.push_back({number, std::vector<int>(number + 1, 321), {}});
+        rows.push_back({std::vector<int>(number + 1, 321), {}, number});
         cache.append(number, number + 1);  // so the length of a row of the cache says whose it is
         const bool leaves = (finished >> number & 1) == 1;
         if (leaves) rows.back().finished = FinishReason::kLength;
@@ -205,7 +205,7 @@ TEST_CASE("whichever rows leave, the others stay with their keys and values, and
 
 TEST_CASE("the random numbers of a row go with it") {
   std::vector<Row> rows;
-  for (int number = 0; number < 3; ++number) rows.push_back({number, {321}, std::mt19937(number)});
+  for (int number = 0; number < 3; ++number) rows.push_back({{321}, std::mt19937(number), number});
   rows[0].finished = FinishReason::kEos;
   remove_finished(
       rows, [](int, int) {}, [](Row&) {});
@@ -216,7 +216,7 @@ TEST_CASE("the random numbers of a row go with it") {
 TEST_CASE("texts of 2, 6, 3, 4 and 1 tokens shrink the batch as the README shows it") {
   const std::vector<int> lengths{2, 6, 3, 4, 1};
   std::vector<Row> rows;
-  for (int number = 0; number < std::ssize(lengths); ++number) rows.push_back({number, {}, {}});
+  for (int number = 0; number < std::ssize(lengths); ++number) rows.push_back({{}, {}, number});
   std::vector<std::string> shown;
   int computed = 0, moved = 0;
   while (!rows.empty()) {
