@@ -1,7 +1,6 @@
-// Many prompts, each continued one or more times, in a batch of a bounded size.
+// Many prompts, each continued one or more times, as one batch.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -21,10 +20,9 @@ inline void generate_all(Gpt2& model, const Prompts& prompts, const TextOptions&
   }
   const int texts = static_cast<int>(copies.size());
   output.expect(texts);
-  const int places = std::min(texts, run.max_batch_size);
-  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
+  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, texts) : nullptr;
   const std::vector<Generation> generated =
-      generate(model, copies, options, places, cache.get(), output.on_row_token(owners));
+      generate(model, copies, options, cache.get(), output.on_row_token(owners));
   output.finish(generated, cache ? cache->use() : CacheUse());
 }
 

@@ -6,6 +6,7 @@
 #include "common/decoding/generation.h"
 #include "common/model/gpt2.h"
 #include "row.h"
+#include "text_options.h"
 
 namespace staircase {
 
@@ -13,42 +14,45 @@ namespace staircase {
 struct RunOptions {
   int num_return_sequences = 1;
   bool use_cache = true;
-  int max_batch_size = 32;
 };
 
 inline void add_options(OptionSink& sink, RunOptions& run) {
   sink.add("--num-return-sequences", &run.num_return_sequences, "how many continuations to draw",
            at_least(1));
   sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
-  sink.add("--max-batch-size", &run.max_batch_size, "how many texts grow at a time, at most", at_least(1));
 }
 
-/// Continues all prompts, as many at a time as there are places in the batch; when a text has ended, the next
-/// one takes its place. `on_token` sees each token as it is chosen. Each text has random numbers of its own,
-/// so none depends on the others. The cache has a row for each place.
+/// Continues all prompts at once, each with one chosen token after the other; `on_token` sees each one as it
+/// is chosen. Each text has random numbers of its own, so none depends on the others. The cache has a row for
+/// each of them. A text that has ended leaves the batch.
 inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, const TextOptions& options,
-                                        int places, StaticKvCache* cache, const OnRowToken& on_token) {
+                                        StaticKvCache* cache, const OnRowToken& on_token) {
   const int vocab_size = model.config().vocab_size, eos = model.config().eos_token_id;
   std::vector<Generation> texts;
   for (const std::vector<int>& prompt : prompts) texts.push_back({prompt, FinishReason::kLength});
-  if (options.stopping.max_new_tokens == 0) return texts;
   std::vector<Row> rows;
+  for (int number = 0; number < std::ssize(texts); ++number) {
+    if (cache != nullptr) cache->truncate(number, 0);
+    const unsigned seed = options.sampling.seed + static_cast<unsigned>(number);
+    rows.push_back({prompts[number], std::mt19937(seed), number});
+  }
   const auto move_row = [&](int from, int to) {
     if (cache != nullptr) cache->copy_row(from, to);
   };
-  int waiting = 0;  // the first text that has no place yet
-  while (waiting < std::ssize(texts) || !rows.empty()) {
-    for (; waiting < std::ssize(texts) && std::ssize(rows) < places; ++waiting) {
-      if (cache != nullptr) cache->truncate(static_cast<int>(rows.size()), 0);
-      const unsigned seed = options.sampling.seed + static_cast<unsigned>(waiting);
-      rows.push_back({waiting, prompts[waiting], options, std::mt19937(seed)});
-    }
+  for (int count = 1; count <= options.stopping.max_new_tokens && !rows.empty(); ++count) {
     std::vector<std::span<const int>> fed;
     for (int r = 0; r < std::ssize(rows); ++r)
       fed.push_back(tokens_to_feed(rows[r].tokens, model.config().n_positions, cache, r, options.overflow));
     const std::span<float> logits = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
-    for (int r = 0; r < std::ssize(rows); ++r)
-      on_token(rows[r].number, take_token(rows[r], logits.subspan(r * vocab_size, vocab_size), eos));
+    for (int r = 0; r < std::ssize(rows); ++r) {
+      Row& row = rows[r];
+      const std::span<float> scores = logits.subspan(r * vocab_size, vocab_size);
+      process(scores, row.tokens, options.sampling);
+      const int next = choose(scores, options.sampling, row.generator);
+      row.tokens.push_back(next);
+      on_token(row.number, {next, likeliest(scores, options.sampling.show_candidates)});
+      row.finished = finish_reason(next, count, eos, options.stopping);
+    }
     remove_finished(rows, move_row, [&](Row& row) {
       texts[row.number] = {std::move(row.tokens), *row.finished};
     });

@@ -3,32 +3,20 @@
 
 #include <functional>
 #include <optional>
+#include <random>
 #include <utility>
 #include <vector>
 
 #include "common/decoding/generation.h"
-#include "text_options.h"
 
 namespace staircase {
 
 struct Row {
-  int number;  ///< of the text; its place in the batch changes when others leave
   std::vector<int> tokens;
-  TextOptions options;
   std::mt19937 generator;
-  int new_tokens = 0;
+  int number = 0;  ///< of the text; its place in the batch changes when others leave
   std::optional<FinishReason> finished = {};
 };
-
-/// The next token of a row, chosen from the logits behind it, [vocab_size].
-inline Token take_token(Row& row, std::span<float> scores, int eos) {
-  const SamplingOptions& sampling = row.options.sampling;
-  process(scores, row.tokens, sampling);
-  const Token token{choose(scores, sampling, row.generator), likeliest(scores, sampling.show_candidates)};
-  row.tokens.push_back(token.id);
-  row.finished = finish_reason(token.id, ++row.new_tokens, eos, row.options.stopping);
-  return token;
-}
 
 /// Finished rows leave, so that the others pay for none that has ended: rows from the end take their places,
 /// and none moves twice. `move_row` does the same in the cache; `on_leave` sees those that leave, each as the

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "generate.h"
@@ -12,16 +13,14 @@ using namespace staircase;
 
 namespace {
 
-/// All texts, of which `places` grow at a time. Each must have been told of token by token.
-std::vector<Generation> generated(Gpt2& model, const Prompts& prompts, const TextOptions& options, int places,
-                                  bool use_cache = true) {
-  std::optional<StaticKvCache> cache;
-  if (use_cache) cache.emplace(model, places);
+/// All texts, which begin together. Each must have been told of token by token.
+std::vector<Generation> generated(Gpt2& model, const Prompts& prompts, const TextOptions& options,
+                                  StaticKvCache* cache) {
   Prompts told = prompts;
-  std::vector<Generation> texts = generate(
-      model, prompts, options, places, cache ? &*cache : nullptr, [&](int number, const Token& token) {
+  std::vector<Generation> texts =
+      generate(model, prompts, options, cache, [&](int number, const Token& token) {
         told[number].push_back(token.id);
-        // A loop that never ends is an error at once.
+        // A row that never leaves is an error at once.
         REQUIRE(behind(prompts[number].size(), told[number]).size() <=
                 static_cast<std::size_t>(options.stopping.max_new_tokens));
       });
@@ -30,8 +29,13 @@ std::vector<Generation> generated(Gpt2& model, const Prompts& prompts, const Tex
   return texts;
 }
 
+std::vector<Generation> generated(Gpt2& model, const Prompts& prompts, const TextOptions& options) {
+  StaticKvCache cache(model, std::max(1, static_cast<int>(prompts.size())));
+  return generated(model, prompts, options, &cache);
+}
+
 /// What goes through tales-6m in each pass, in tokens.
-std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& options, int places) {
+std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& options) {
   struct Unobserved {
     ~Unobserved() { tales().observe(nullptr); }
   } at_the_end;
@@ -39,24 +43,17 @@ std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& optio
   tales().observe([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
-  generated(tales(), prompts, options, places);
+  generated(tales(), prompts, options);
   return counts;
 }
 
-/// The same by counting: what waits takes a free place, a text feeds its prompt and then a token a pass, and
-/// leaves after as many as it is long.
+/// The same by counting: all feed their prompts, then each a token a pass until it is as long as it gets.
 std::vector<std::size_t> expected_passes(const std::vector<std::size_t>& prompt_lengths,
-                                         const std::vector<std::size_t>& new_tokens, std::size_t places) {
-  std::vector<std::size_t> counts, growing;  // how many tokens each of them still needs
-  for (std::size_t waiting = 0; waiting < prompt_lengths.size() || !growing.empty();) {
-    std::size_t fed = growing.size();
-    for (; waiting < prompt_lengths.size() && growing.size() < places; ++waiting) {
-      fed += prompt_lengths[waiting];
-      growing.push_back(new_tokens[waiting]);
-    }
-    counts.push_back(fed);
-    for (std::size_t& left : growing) --left;
-    std::erase(growing, 0u);
+                                         const std::vector<std::size_t>& new_tokens) {
+  std::vector<std::size_t> counts(std::ranges::max(new_tokens));
+  for (std::size_t i = 0; i < new_tokens.size(); ++i) {
+    counts[0] += prompt_lengths[i];
+    for (std::size_t pass = 1; pass < new_tokens[i]; ++pass) ++counts[pass];
   }
   return counts;
 }
@@ -67,25 +64,23 @@ std::size_t sum(const std::vector<std::size_t>& values) {
 
 }  // namespace
 
-TEST_CASE("the texts are what Hugging Face's model makes of each prompt alone, in any order and few places") {
+TEST_CASE("the texts are what Hugging Face's model makes of each prompt alone, in any order") {
   const auto& cases = reference("batch.json")["cases"];
   std::vector<std::size_t> order(cases.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   for (int round = 0; round < 3; ++round) {
     Prompts prompts;
     for (const std::size_t i : order) prompts.push_back(cases[i]["prompt_ids"]);
-    for (const int places : {1, 2, 3, 5, 8}) {
-      for (const bool use_cache : {true, false}) {
-        if (!use_cache && places != 2 + round) continue;  // slow, and nothing but the numbers is different
-        const auto got = generated(tales(), prompts, {.stopping = {.max_new_tokens = 40}}, places, use_cache);
-        for (std::size_t row = 0; row < order.size(); ++row) {
-          const auto& want = cases[order[row]];
-          CAPTURE(want["name"]);
-          CAPTURE(places);
-          CHECK(first_difference(behind(prompts[row].size(), got[row].tokens), want["ids"], want["gaps"]) ==
-                -1);
-          CHECK((got[row].finish_reason == FinishReason::kEos) == (want["finish"] == "eos"));
-        }
+    StaticKvCache cache(tales(), static_cast<int>(prompts.size()));
+    for (const bool use_cache : {true, false}) {
+      const auto got =
+          generated(tales(), prompts, {.stopping = {.max_new_tokens = 40}}, use_cache ? &cache : nullptr);
+      for (std::size_t row = 0; row < order.size(); ++row) {
+        const auto& want = cases[order[row]];
+        CAPTURE(want["name"]);
+        CHECK(first_difference(behind(prompts[row].size(), got[row].tokens), want["ids"], want["gaps"]) ==
+              -1);
+        CHECK((got[row].finish_reason == FinishReason::kEos) == (want["finish"] == "eos"));
       }
     }
     std::rotate(order.begin(), order.begin() + 2, order.end());
@@ -93,7 +88,7 @@ TEST_CASE("the texts are what Hugging Face's model makes of each prompt alone, i
   }
 }
 
-TEST_CASE("a queue gives the same texts for every number of places and every order of the prompts") {
+TEST_CASE("rows that leave change no text, for every order of the prompts") {
   // Five tokens, one of them the end of text: many texts end early, and others outgrow the context of 13.
   const TemporaryFolder folder;
   TinyModel(1, 5, 13).write(folder.path());
@@ -107,20 +102,15 @@ TEST_CASE("a queue gives the same texts for every number of places and every ord
                           .overflow = {.on_overflow = rule}};
       std::ranges::sort(prompts);
       do {
-        std::vector<Generation> alone;
+        const auto together = generated(model, prompts, options);
         for (std::size_t i = 0; i < prompts.size(); ++i) {
           TextOptions own = options;
           own.sampling.seed += static_cast<unsigned>(i);
-          alone.push_back(generated(model, {prompts[i]}, own, 1)[0]);
-          ended += alone.back().finish_reason == FinishReason::kEos;
-          outgrown += alone.back().tokens.size() > 13;
-        }
-        for (int places = 1; places <= 6; ++places) {
-          const auto together = generated(model, prompts, options, places);
-          for (std::size_t i = 0; i < prompts.size(); ++i) {
-            CHECK(together[i].tokens == alone[i].tokens);
-            CHECK(together[i].finish_reason == alone[i].finish_reason);
-          }
+          const Generation alone = generated(model, {prompts[i]}, own)[0];
+          CHECK(together[i].tokens == alone.tokens);
+          CHECK(together[i].finish_reason == alone.finish_reason);
+          ended += alone.finish_reason == FinishReason::kEos;
+          outgrown += alone.tokens.size() > 13;
         }
       } while (std::ranges::next_permutation(prompts).found);
     }
@@ -129,81 +119,46 @@ TEST_CASE("a queue gives the same texts for every number of places and every ord
   CHECK(outgrown > 100);
 }
 
-TEST_CASE("a sampled text depends neither on its neighbours nor on how many grow at a time") {
+TEST_CASE("a sampled text does not depend on its neighbours, nor on when they leave") {
   TextOptions options{
       .stopping = {.max_new_tokens = 25},
       .sampling = {
           .do_sample = true, .seed = 7, .frequency_penalty = 0.3f, .temperature = 0.9f, .top_k = 40}};
   Prompts prompts;
   for (const auto& run : reference("batch.json")["cases"]) prompts.push_back(run["prompt_ids"]);
-  for (const int places : {2, 5}) {
-    const auto together = generated(tales(), prompts, options, places);
-    for (std::size_t row = 0; row < prompts.size(); ++row) {
-      TextOptions alone = options;
-      alone.sampling.seed += static_cast<unsigned>(row);
-      CHECK(generated(tales(), {prompts[row]}, alone, 1)[0].tokens == together[row].tokens);
-    }
+  const auto together = generated(tales(), prompts, options);
+  for (std::size_t row = 0; row < prompts.size(); ++row) {
+    TextOptions alone = options;
+    alone.sampling.seed += static_cast<unsigned>(row);
+    CHECK(generated(tales(), {prompts[row]}, alone)[0].tokens == together[row].tokens);
   }
 }
 
 TEST_CASE("rows that have ended leave the batch, and the others pay no longer for them") {
   // "ending" stops before the others.
   Prompts prompts;
-  std::size_t longest = 0, tokens = 0;
+  std::vector<std::size_t> prompt_lengths, new_tokens;
   for (const auto& run : reference("batch.json")["cases"]) {
     prompts.push_back(run["prompt_ids"]);
-    longest = std::max(longest, run["ids"].size());
-    tokens += run["ids"].size() + prompts.back().size() - 1;  // the last token is never fed
+    prompt_lengths.push_back(prompts.back().size());
+    new_tokens.push_back(run["ids"].size());
   }
-  const auto counts = passes(prompts, {.stopping = {.max_new_tokens = 40}}, static_cast<int>(prompts.size()));
-  CHECK(counts.size() == longest);
-  CHECK(sum(counts) == tokens);
+  const auto counts = passes(prompts, {.stopping = {.max_new_tokens = 40}});
+  CHECK(counts == expected_passes(prompt_lengths, new_tokens));
+  CHECK(counts.size() == std::ranges::max(new_tokens));
+  // Each token is fed once, but for the last one of each text, which is never fed.
+  CHECK(sum(counts) == sum(prompt_lengths) + sum(new_tokens) - prompts.size());
   CHECK(counts.back() < prompts.size());
-}
-
-TEST_CASE("a queue takes as many passes as it must, and feeds each token once") {
-  std::vector<std::size_t> prompt_lengths, new_tokens;
-  Prompts prompts;
-  for (int round = 0; round < 2; ++round) {
-    for (const auto& run : reference("batch.json")["cases"]) {
-      prompts.push_back(run["prompt_ids"]);
-      prompt_lengths.push_back(prompts.back().size());
-      new_tokens.push_back(run["ids"].size());
-    }
-    std::ranges::reverse(prompts);
-    std::ranges::reverse(prompt_lengths);
-    std::ranges::reverse(new_tokens);
-  }
-  const TextOptions options{.stopping = {.max_new_tokens = 40}};
-  for (const int places : {1, 2, 3, 4, 10, 16}) {
-    CAPTURE(places);
-    const auto counts = passes(prompts, options, places);
-    CHECK(counts == expected_passes(prompt_lengths, new_tokens, places));
-    CHECK(sum(counts) == sum(prompt_lengths) + sum(new_tokens) - prompts.size());
-    CHECK(counts.size() * places >= sum(new_tokens));
-    if (places == 1) CHECK(counts.size() == sum(new_tokens));
-    if (places >= 10) CHECK(counts.size() == 40);
-  }
-  // The table of the README.
-  for (const auto& [places, want] :
-       std::vector<std::pair<int, std::size_t>>{{1, 174}, {2, 94}, {3, 80}, {4, 54}, {5, 40}}) {
-    CHECK(passes({prompts.end() - 5, prompts.end()}, options, places).size() == want);
-    CHECK(passes({prompts.begin(), prompts.begin() + 5}, options, places).size() == want);
-  }
-  // Its picture: texts of 2, 6, 3, 4 and 1 tokens in three places.
-  CHECK(expected_passes({1, 1, 1, 1, 1}, {2, 6, 3, 4, 1}, 3) == std::vector<std::size_t>{3, 3, 3, 3, 2, 2});
-  // By hand: three texts of four tokens behind one, two places. The third text waits for both to end.
-  CHECK(passes({{321}, {321}, {321}}, {.stopping = {.max_new_tokens = 4, .ignore_eos = true}}, 2) ==
-        std::vector<std::size_t>{2, 2, 2, 2, 1, 1, 1, 1});
+  CHECK(sum(new_tokens) == 174);  // of 5 * 40, as the README has it
 }
 
 TEST_CASE("no new tokens are no passes, and no prompts no texts") {
-  CHECK(passes({{321, 1682}, {1294}}, {.stopping = {.max_new_tokens = 0}}, 1).empty());
-  const auto texts = generated(tales(), {{321, 1682}, {1294}}, {.stopping = {.max_new_tokens = 0}}, 2);
+  CHECK(passes({{321, 1682}, {1294}}, {.stopping = {.max_new_tokens = 0}}).empty());
+  const auto texts = generated(tales(), {{321, 1682}, {1294}}, {.stopping = {.max_new_tokens = 0}});
   CHECK(texts[0].tokens == std::vector<int>{321, 1682});
   CHECK(texts[1].tokens == std::vector<int>{1294});
   CHECK(texts[1].finish_reason == FinishReason::kLength);
-  CHECK(generated(tales(), {}, {}, 2).empty());
+  CHECK(generated(tales(), {}, {}).empty());
 }
 
 TEST_CASE("whichever rows leave, the others stay with their keys and values, and none moves twice") {
@@ -213,10 +168,9 @@ TEST_CASE("whichever rows leave, the others stay with their keys and values, and
       CAPTURE(finished);
       StaticKvCache cache(tales(), size);
       std::vector<Row> rows;
-      std::vector<std::span<const int>> fed;
       std::vector<int> stay, leave, left;
       for (int number = 0; number < size; ++number) {
-        rows.push_back({number, std::vector<int>(number + 1, 321), {}, {}});
+        rows.push_back({std::vector<int>(number + 1, 321), {}, number});
         cache.append(number, number + 1);  // so the length of a row of the cache says whose it is
         const bool leaves = (finished >> number & 1) == 1;
         if (leaves) rows.back().finished = FinishReason::kLength;
@@ -249,50 +203,50 @@ TEST_CASE("whichever rows leave, the others stay with their keys and values, and
   }
 }
 
-TEST_CASE("a cache can serve one queue after another") {
-  const TextOptions options{.stopping = {.max_new_tokens = 6, .ignore_eos = true}};
-  const Prompts first{{321, 1682, 11, 5}, {1294}, {5}}, second{{1294, 259}, {321, 1682, 11, 5}, {4095}};
-  StaticKvCache cache(tales(), 2);
-  int told = 0;
-  const auto on_token = [&](int, const Token&) { REQUIRE(++told <= 6 * 6); };
-  generate(tales(), first, options, 2, &cache, on_token);
-  const auto texts = generate(tales(), second, options, 2, &cache, on_token);
-  const auto want = generated(tales(), second, options, 3);
-  for (std::size_t i = 0; i < second.size(); ++i) CHECK(texts[i].tokens == want[i].tokens);
+TEST_CASE("the random numbers of a row go with it") {
+  std::vector<Row> rows;
+  for (int number = 0; number < 3; ++number) rows.push_back({{321}, std::mt19937(number), number});
+  rows[0].finished = FinishReason::kEos;
+  remove_finished(
+      rows, [](int, int) {}, [](Row&) {});
+  REQUIRE(rows.size() == 2);
+  for (Row& row : rows) CHECK(row.generator() == std::mt19937(row.number)());
 }
 
-TEST_CASE("prompts come from the command line and from the lines of a file, an empty line being a prompt") {
-  const auto json = [](const std::string& arguments, const std::string& input = "") {
-    const ProgramRun run =
-        run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 4 " + arguments, input);
-    REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out);
-  };
-  const auto file = json("--prompts -", "The wolf\r\n\nOnce upon a time");
-  REQUIRE(file["sequences"].size() == 3);
-  CHECK(file["sequences"][1]["prompt_token_ids"] == std::vector<int>{4095});
-  CHECK(file["sequences"] ==
-        json("--prompt 'The wolf' --prompt '' --prompt 'Once upon a time'")["sequences"]);
-  CHECK(file["stats"]["new_tokens"] == 12);
-  CHECK(file["sequences"] ==
-        json("--prompts - --max-batch-size 2", "The wolf\n\nOnce upon a time\n")["sequences"]);
-}
-
-TEST_CASE("--max-batch-size changes no text, whether it is drawn or not") {
-  const auto sequences = [](const std::string& arguments) {
-    const ProgramRun run =
-        run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 8 --seed 5 --prompts - " + arguments,
-                    "The wolf\nThe wolf\nThe wolf\n");
-    REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out)["sequences"];
-  };
-  for (const std::string options : {"", "--do-sample", "--do-sample --num-return-sequences 2"}) {
-    const auto want = sequences(options);
-    REQUIRE(want.size() == (options.ends_with('2') ? 6 : 3));
-    CHECK((want[0] == want[1]) == options.empty());
-    for (const char* most : {"1", "2", "4"}) CHECK(sequences(options + " --max-batch-size " + most) == want);
-    CHECK(sequences(options + " --max-batch-size 2 --no-use-cache") == want);
+TEST_CASE("texts of 2, 6, 3, 4 and 1 tokens shrink the batch as the README shows it") {
+  const std::vector<int> lengths{2, 6, 3, 4, 1};
+  std::vector<Row> rows;
+  for (int number = 0; number < std::ssize(lengths); ++number) rows.push_back({{}, {}, number});
+  std::vector<std::string> shown;
+  int computed = 0, moved = 0;
+  while (!rows.empty()) {
+    shown.emplace_back();
+    for (Row& row : rows) {
+      shown.back() += static_cast<char>('A' + row.number);
+      row.tokens.push_back(321);
+      if (std::ssize(row.tokens) == lengths[row.number]) row.finished = FinishReason::kEos;
+      ++computed;
+    }
+    remove_finished(
+        rows, [&](int, int) { ++moved; }, [](Row&) {});
   }
+  CHECK(shown == std::vector<std::string>{"ABCDE", "ABCD", "DBC", "DB", "B", "B"});
+  CHECK(computed == 16);
+  CHECK(moved == 2);
+}
+
+TEST_CASE("a cache can serve one batch after another") {
+  // Of the first batch "ending" leaves early, and the last row moves.
+  const auto& cases = reference("batch.json")["cases"];
+  const Prompts first{cases.back()["prompt_ids"], {1294}, {321, 1682, 11, 5}},
+      second{{1294, 259}, {4095}, {5}};
+  StaticKvCache cache(tales(), 3);
+  const TextOptions options{.stopping = {.max_new_tokens = 20}};
+  generated(tales(), first, options, &cache);
+  CHECK(cache.use().copied > 0);
+  const auto texts = generated(tales(), second, options, &cache);
+  const auto want = generated(tales(), second, options);
+  for (std::size_t i = 0; i < second.size(); ++i) CHECK(texts[i].tokens == want[i].tokens);
 }
 
 TEST_CASE("the program counts the bytes that moved") {
@@ -311,40 +265,24 @@ TEST_CASE("the program counts the bytes that moved") {
   CHECK(stats(20)["cache_copied_bytes"] == (2 + 13) * position);  // the newest token is not in the cache yet
 }
 
-TEST_CASE("a thousand prompts take the memory of the largest batch") {
-  std::string lines;
-  for (int i = 0; i < 1000; ++i) lines += "The wolf\n";
-  const auto cache_bytes = [&](const std::string& input) {
-    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM,
-                                       "--json --max-new-tokens 1 --max-batch-size 20 --prompts -", input);
-    REQUIRE(run.status == 0);
-    const auto json = nlohmann::json::parse(run.out);
-    CHECK(json["sequences"].size() == input.size() / 9);
-    return json["stats"]["cache_bytes"].get<std::size_t>();
-  };
-  CHECK(cache_bytes(lines) == 20 * cache_bytes("The wolf\n"));
-}
-
-TEST_CASE("the texts come out one behind the other, and wrong usage is refused") {
-  const ProgramRun one = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 3 --prompt Once");
-  for (const char* most : {"1", "2"}) {
+TEST_CASE("each text comes out in its place, whenever it has left") {
+  const std::string ending = reference("batch.json")["cases"].back()["prompt"];  // "-" below
+  const auto sequences = [&](const std::string& arguments) {
     const ProgramRun run =
-        run_program(STAIRCASE_STEP_PROGRAM,
-                    fmt::format("--max-new-tokens 3 --prompt The --prompt Once --max-batch-size {}", most));
-    CHECK(run.out.starts_with("[1]\n"));
-    CHECK(run.out.ends_with("\n\n[2]\n" + one.out));
-  }
-  for (const auto& [wrong, message] : std::vector<std::pair<std::string, std::string>>{
-           {"--max-batch-size 0", "--max-batch-size is 0, but it must be 1 or more\n"},
-           {"--max-batch-size -3", "--max-batch-size is -3, but it must be 1 or more\n"},
-           {"--num-return-sequences 2",
-            "--num-return-sequences 2 needs --do-sample: without it all of them would be the same\n"}}) {
-    const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, wrong);
-    CAPTURE(refused.err);
-    CHECK(refused.status == 2);
-    CHECK(refused.err.ends_with(message));
-    CHECK(refused.out.empty());
-  }
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompts /nonexistent").status == 1);
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompts -", "").status == 1);
+        run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 30 " + arguments, ending);
+    REQUIRE(run.status == 0);
+    return nlohmann::json::parse(run.out)["sequences"];
+  };
+  std::vector<std::string> prompts{" --prompt ''", " --prompt 'The wolf'", " --prompt -"};
+  std::map<std::string, nlohmann::json> alone;
+  for (const std::string& prompt : prompts) alone[prompt] = sequences(prompt)[0];
+  CHECK(alone[" --prompt -"]["finish_reason"] == "eos");
+  std::ranges::sort(prompts);
+  do {
+    for (const std::string cache : {"", "--no-use-cache"}) {
+      const auto together = sequences(cache + prompts[0] + prompts[1] + prompts[2]);
+      REQUIRE(together.size() == 3);
+      for (std::size_t i = 0; i < prompts.size(); ++i) CHECK(together[i] == alone[prompts[i]]);
+    }
+  } while (std::ranges::next_permutation(prompts).found);
 }

@@ -1,12 +1,9 @@
 // Shows the prompts themselves.
 #pragma once
 
-#include <fmt/format.h>
-
 #include <optional>
 #include <vector>
 
-#include "common/base/message.h"
 #include "common/base/options.h"
 #include "common/program/output.h"
 #include "scoring.h"
@@ -18,18 +15,14 @@ struct EchoOptions {
 };
 
 inline void add_options(OptionSink& sink, EchoOptions& options) {
-  sink.add("--echo", &options.echo, "show the prompt, too, with its log-probabilities and perplexity");
+  sink.add("--echo", &options.echo, "show the prompt, too, with its log-probabilities");
 }
 
 /// Shows the prompts, if that is asked for, with the `count` likeliest tokens in the place of each token.
 inline void echo(Gpt2& model, const Prompts& prompts, const EchoOptions& options, int count, Output& output) {
   if (!options.echo) return;
-  for (int i = 0; i < std::ssize(prompts); ++i) {
-    const std::vector<Token> tokens = score(model, prompts[i], count);
-    const std::optional<double> surprise = perplexity(tokens);
-    output.echo(i, tokens, surprise);
-    if (surprise) say(fmt::format("perplexity of prompt {}: {:.4f}", i + 1, *surprise));
-  }
+  for (int i = 0; i < std::ssize(prompts); ++i)
+    output.echo(i, score(model, prompts[i], count), std::nullopt);  // no perplexity yet
 }
 
 }  // namespace staircase

@@ -1,10 +1,7 @@
-// What the model thinks of a text that is already there: each token behind those before it, and the
-// perplexity.
+// What the model thinks of a text that is already there: each token behind those before it.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,20 +25,6 @@ inline std::vector<Token> score(Gpt2& model, std::span<const int> text, int coun
     tokens[first + i].logprobs = logprobs_of(text[first + i], logprobs, count);
   }
   return tokens;
-}
-
-/// exp(-mean log-probability) of the tokens that have one (Jelinek et al. 1977): as uncertain as a choice
-/// among so many equally likely tokens. Nothing for a text of one token.
-inline std::optional<double> perplexity(std::span<const Token> tokens) {
-  double sum = 0.0;
-  int count = 0;
-  for (const Token& token : tokens) {
-    if (!token.logprobs->own) continue;
-    sum += *token.logprobs->own;
-    ++count;
-  }
-  if (count == 0) return std::nullopt;
-  return std::exp(-sum / count);
 }
 
 }  // namespace staircase

@@ -10,52 +10,38 @@
 
 using namespace staircase;
 
-namespace {
-
-/// A token that is as likely as that.
-Token with_probability(double probability) {
-  return {.logprobs = Logprobs{static_cast<float>(std::log(probability))}};
-}
-
-}  // namespace
-
-TEST_CASE("the perplexity of a text is the one of Hugging Face's model") {
+TEST_CASE("the log-probabilities of a text have the mean of Hugging Face's model") {
   for (const auto& one : reference("logits.json")["cases"]) {
     const std::vector<int> text = one["tokens"];
     CAPTURE(one["name"].get<std::string>());
     const std::vector<Token> tokens = score(tales(), text, 0);
     REQUIRE(tokens.size() == text.size());
     CHECK(!tokens[0].logprobs->own);
-    for (std::size_t i = 0; i < text.size(); ++i) CHECK(tokens[i].id == text[i]);
-    const std::optional<double> got = perplexity(tokens);
-    CHECK(got.has_value() == !one["mean_nll"].is_null());
-    if (got) CHECK(std::log(*got) == doctest::Approx(one["mean_nll"].get<double>()).epsilon(1e-5));
+    double sum = 0.0;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      CHECK(tokens[i].id == text[i]);
+      CHECK(tokens[i].logprobs->likeliest.empty());
+      if (i == 0) continue;
+      REQUIRE(tokens[i].logprobs->own);
+      sum += *tokens[i].logprobs->own;
+    }
+    REQUIRE(one["mean_nll"].is_null() == (text.size() == 1));
+    if (text.size() == 1) continue;
+    const double mean = sum / (static_cast<double>(text.size()) - 1.0);
+    CHECK(-mean == doctest::Approx(one["mean_nll"].get<double>()).epsilon(1e-5));
   }
-}
-
-TEST_CASE("the perplexity of a choice among equals is their number, and no token has none") {
-  const Token first{.logprobs = Logprobs()};
-  for (const int equals : {1, 2, 20, 50257}) {
-    const Token token = with_probability(1.0 / equals);
-    for (const std::vector<Token>& text : {std::vector{token}, {first, token}, {first, token, token, token}})
-      CHECK(*perplexity(text) == doctest::Approx(equals));
-  }
-  // The geometric mean: 1/2, 1/4 and 1/8 are as 1/4 three times.
-  const std::vector<Token> mixed{first, with_probability(0.5), with_probability(0.25),
-                                 with_probability(0.125)};
-  CHECK(*perplexity(mixed) == doctest::Approx(4.0));
-  CHECK(!perplexity(std::vector{first}));
-  CHECK(!perplexity({}));
 }
 
 TEST_CASE("a text is read in one pass, and each token is scored behind those before it") {
   const std::vector<int> text = reference("batch.json")["cases"][1]["prompt_ids"];
   std::vector<std::size_t> passes;
+  struct Unobserved {
+    ~Unobserved() { tales().observe(nullptr); }
+  } at_the_end;
   tales().observe([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") passes.push_back(values.size() / tales().config().n_embd);
   });
   const std::vector<Token> tokens = score(tales(), text, 3);
-  tales().observe(nullptr);
   CHECK(passes == std::vector<std::size_t>{text.size()});
   CHECK(tokens[0].logprobs->likeliest.empty());
   for (std::size_t i = 1; i < text.size(); ++i) {
@@ -106,7 +92,6 @@ TEST_CASE("of a text longer than the context the last tokens count, as if they w
     CHECK(all[i].id == text[i]);
     CHECK(all[i].logprobs->own == (i < 17 ? std::nullopt : seen[i - 17].logprobs->own));
   }
-  CHECK(perplexity(all) == perplexity(seen));
 }
 
 TEST_CASE("the program tells all of it in JSON") {
@@ -123,8 +108,7 @@ TEST_CASE("the program tells all of it in JSON") {
   // "len2" of the reference.
   const double nll = reference("logits.json")["cases"][1]["mean_nll"];
   CHECK(first["prompt_logprobs"][1]["logprob"].get<double>() == doctest::Approx(-nll).epsilon(1e-5));
-  CHECK(first["perplexity"].get<double>() == doctest::Approx(std::exp(nll)).epsilon(1e-4));
-  CHECK(sequences[1]["perplexity"].is_null());
+  CHECK(sequences[1]["prompt_logprobs"].size() == 1);
   for (const auto& sequence : sequences) {
     REQUIRE(sequence["logprobs"].size() == sequence["token_ids"].size());
     for (std::size_t i = 0; i < sequence["logprobs"].size(); ++i) {
@@ -134,6 +118,9 @@ TEST_CASE("the program tells all of it in JSON") {
       CHECK(one["logprob"] == one["top_logprobs"][0]["logprob"]);  // greedy
     }
   }
+  const ProgramRun plain = run_program(STAIRCASE_STEP_PROGRAM, "--json --logprobs 2 --max-new-tokens 3");
+  CHECK(plain.out.find("\"logprobs\"") != std::string::npos);
+  CHECK(plain.out.find("prompt_logprobs") == std::string::npos);
 }
 
 TEST_CASE("the program reads a text without writing on") {
@@ -143,7 +130,6 @@ TEST_CASE("the program reads a text without writing on") {
   CHECK(run.out == "The queen\n");
   CHECK(run.err.find("\" queen\"") != std::string::npos);
   CHECK(run.err.find("-5.8181") != std::string::npos);
-  CHECK(run.err.find("perplexity of prompt 1: 336.3") != std::string::npos);
   for (const char* options :
        {"--no-use-cache", "--json", "--do-sample --num-return-sequences 3", "--stop a --max-batch-size 1"}) {
     const std::string arguments =
@@ -175,7 +161,6 @@ TEST_CASE("a stop sequence, the least length and copies change nothing of what i
   REQUIRE(busy.size() == 4);
   for (std::size_t i = 0; i < busy.size(); ++i) {
     CHECK(busy[i]["prompt_logprobs"] == plain[i / 2]["prompt_logprobs"]);
-    CHECK(busy[i]["perplexity"] == plain[i / 2]["perplexity"]);
   }
 }
 
@@ -187,7 +172,7 @@ TEST_CASE("what cannot be is refused before the prompt is shown") {
     CAPTURE(run.err);
     CHECK(run.status == 2);
     CHECK(run.err.find("error: ") != std::string::npos);
-    CHECK(run.err.find("perplexity") == std::string::npos);
+    CHECK(run.err.find("\" b\"") == std::string::npos);  // a token of the prompt
     CHECK(run.out.empty());
   }
 }

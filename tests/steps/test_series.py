@@ -32,13 +32,15 @@ LESSON = {
     "20-cache-drift": "check.h drift.h main.cpp",
     "21-prompt-lookup": "check.h main.cpp prompt_lookup.h speculative.h",
     "23-adaptive-drafts": "main.cpp report.h speculative.h",
-    "24-leaving-rows": "batches.h generate.h row.h",
+    "24-leaving-rows": "generate.h row.h",
+    "25-queue": "batches.h generate.h row.h",
     "26-shared-prefill": "batches.h check.h generate.h",
     "27-stop-sequences": "batches.h generate.h main.cpp row.h stop.h",
     "28-held-back": "row.h stop.h",
     "29-min-new-tokens": "check.h min_new_tokens.h row.h",
     "30-logprobs": "logprobs.h row.h",
     "31-echo": "echo.h main.cpp scoring.h",
+    "32-perplexity": "echo.h scoring.h",
     "33-beam-search": "batches.h beam_search.h check.h main.cpp",
     "34-beam-rows": "batches.h beam_search.h check.h main.cpp",
     "35-n-best": "batches.h check.h",
@@ -72,13 +74,13 @@ ON = {
     "13-kv-cache-dynamic": ["--use-cache"],
     "15-kv-cache-fix": ["--on-overflow", "recompute"],  # the texts are too short to need it
     "17-speculative-decoding": ["--num-speculative-tokens", "2"],  # without a draft model
-    "24-leaving-rows": ["--max-batch-size", "1"],
+    "25-queue": ["--max-batch-size", "1"],
     "27-stop-sequences": ["--stop", "the"],  # in one token here; else 28 shows less than 27
     "29-min-new-tokens": ["--min-new-tokens", "30"],  # no text of so few tokens ends earlier
     "30-logprobs": ["--logprobs", "2"],
-    "31-echo": ["--echo"],
+    "32-perplexity": ["--echo"],  # of 31-echo, but there no prompt has a perplexity
 }
-SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "24-leaving-rows",
+SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "25-queue",
              "29-min-new-tokens"}
 MEASURES = set()  # side rooms whose program does something else than to continue a text
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")

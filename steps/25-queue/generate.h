@@ -1,0 +1,59 @@
+// The generation loop: one token after the other.
+#pragma once
+
+#include <vector>
+
+#include "common/decoding/generation.h"
+#include "common/model/gpt2.h"
+#include "row.h"
+
+namespace staircase {
+
+/// What a run of the program makes of a prompt.
+struct RunOptions {
+  int num_return_sequences = 1;
+  bool use_cache = true;
+  int max_batch_size = 32;
+};
+
+inline void add_options(OptionSink& sink, RunOptions& run) {
+  sink.add("--num-return-sequences", &run.num_return_sequences, "how many continuations to draw",
+           at_least(1));
+  sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
+  sink.add("--max-batch-size", &run.max_batch_size, "how many texts grow at a time, at most", at_least(1));
+}
+
+/// Continues all prompts, as many at a time as there are places in the batch; when a text has ended, the next
+/// one takes its place. `on_token` sees each token as it is chosen. Each text has random numbers of its own,
+/// so none depends on the others. The cache has a row for each place.
+inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, const TextOptions& options,
+                                        int places, StaticKvCache* cache, const OnRowToken& on_token) {
+  const int vocab_size = model.config().vocab_size, eos = model.config().eos_token_id;
+  std::vector<Generation> texts;
+  for (const std::vector<int>& prompt : prompts) texts.push_back({prompt, FinishReason::kLength});
+  if (options.stopping.max_new_tokens == 0) return texts;
+  std::vector<Row> rows;
+  const auto move_row = [&](int from, int to) {
+    if (cache != nullptr) cache->copy_row(from, to);
+  };
+  int waiting = 0;  // the first text that has no place yet
+  while (waiting < std::ssize(texts) || !rows.empty()) {
+    for (; waiting < std::ssize(texts) && std::ssize(rows) < places; ++waiting) {
+      if (cache != nullptr) cache->truncate(static_cast<int>(rows.size()), 0);
+      const unsigned seed = options.sampling.seed + static_cast<unsigned>(waiting);
+      rows.push_back({waiting, prompts[waiting], options, std::mt19937(seed)});
+    }
+    std::vector<std::span<const int>> fed;
+    for (int r = 0; r < std::ssize(rows); ++r)
+      fed.push_back(tokens_to_feed(rows[r].tokens, model.config().n_positions, cache, r, options.overflow));
+    const std::span<float> logits = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
+    for (int r = 0; r < std::ssize(rows); ++r)
+      on_token(rows[r].number, take_token(rows[r], logits.subspan(r * vocab_size, vocab_size), eos));
+    remove_finished(rows, move_row, [&](Row& row) {
+      texts[row.number] = {std::move(row.tokens), *row.finished};
+    });
+  }
+  return texts;
+}
+
+}  // namespace staircase

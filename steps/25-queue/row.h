@@ -1,0 +1,53 @@
+// A row of the batch: a text that grows there, and leaves when it is done.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "common/decoding/generation.h"
+#include "text_options.h"
+
+namespace staircase {
+
+struct Row {
+  int number;  ///< of the text; its place in the batch changes when others leave
+  std::vector<int> tokens;
+  TextOptions options;
+  std::mt19937 generator;
+  int new_tokens = 0;
+  std::optional<FinishReason> finished = {};
+};
+
+/// The next token of a row, chosen from the logits behind it, [vocab_size].
+inline Token take_token(Row& row, std::span<float> scores, int eos) {
+  const SamplingOptions& sampling = row.options.sampling;
+  process(scores, row.tokens, sampling);
+  const Token token{choose(scores, sampling, row.generator), likeliest(scores, sampling.show_candidates)};
+  row.tokens.push_back(token.id);
+  row.finished = finish_reason(token.id, ++row.new_tokens, eos, row.options.stopping);
+  return token;
+}
+
+/// Finished rows leave, so that the others pay for none that has ended: rows from the end take their places,
+/// and none moves twice. `move_row` does the same in the cache; `on_leave` sees those that leave, each as the
+/// last row.
+inline void remove_finished(std::vector<Row>& rows, const std::function<void(int from, int to)>& move_row,
+                            const std::function<void(Row& row)>& on_leave) {
+  const auto last_leaves = [&] {
+    on_leave(rows.back());
+    rows.pop_back();
+  };
+  for (int r = 0; r < std::ssize(rows); ++r) {
+    if (!rows[r].finished) continue;
+    while (rows.back().finished && std::ssize(rows) > r + 1) last_leaves();
+    if (const int last = static_cast<int>(rows.size()) - 1; r < last) {
+      move_row(last, r);
+      std::swap(rows[r], rows[last]);
+    }
+    last_leaves();
+  }
+}
+
+}  // namespace staircase

@@ -1,0 +1,47 @@
+// What the model thinks of a text that is already there: each token behind those before it, and the
+// perplexity.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "common/decoding/generation.h"
+#include "common/model/gpt2.h"
+#include "logprobs.h"
+
+namespace staircase {
+
+/// The tokens of a text with their log-probabilities, each behind those before it, from one pass of the model
+/// over all of them, and the `count` likeliest tokens in the place of each. The first has none, nor have
+/// those in front of the last n_positions, which the model does not see.
+inline std::vector<Token> score(Gpt2& model, std::span<const int> text, int count) {
+  std::vector<Token> tokens;
+  for (const int id : text) tokens.push_back({.id = id, .logprobs = Logprobs()});
+  const std::size_t length = std::min<std::size_t>(text.size(), model.config().n_positions);
+  const std::size_t first = text.size() - length, vocab_size = model.config().vocab_size;
+  const std::span<const float> logits = model.last_logits(text.last(length), static_cast<int>(length));
+  for (std::size_t i = 1; i < length; ++i) {  // logits [length, vocab_size]: row i - 1 is about token i
+    const std::vector<float> logprobs = log_softmax(logits.subspan((i - 1) * vocab_size, vocab_size));
+    tokens[first + i].logprobs = logprobs_of(text[first + i], logprobs, count);
+  }
+  return tokens;
+}
+
+/// exp(-mean log-probability) of the tokens that have one (Jelinek et al. 1977): as uncertain as a choice
+/// among so many equally likely tokens. Nothing for a text of one token.
+inline std::optional<double> perplexity(std::span<const Token> tokens) {
+  double sum = 0.0;
+  int count = 0;
+  for (const Token& token : tokens) {
+    if (!token.logprobs->own) continue;
+    sum += *token.logprobs->own;
+    ++count;
+  }
+  if (count == 0) return std::nullopt;
+  return std::exp(-sum / count);
+}
+
+}  // namespace staircase
