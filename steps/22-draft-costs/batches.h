@@ -1,0 +1,29 @@
+// Many prompts, each continued one or more times, as one batch.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "common/program/output.h"
+#include "generate.h"
+
+namespace staircase {
+
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order.
+inline void generate_all(Gpt2& model, const Prompts& prompts, const TextOptions& options,
+                         const RunOptions& run, Output& output) {
+  Prompts copies;
+  std::vector<int> owners;  // the prompt of each text
+  for (int p = 0; p < std::ssize(prompts); ++p) {
+    copies.insert(copies.end(), run.num_return_sequences, prompts[p]);
+    owners.insert(owners.end(), run.num_return_sequences, p);
+  }
+  const int texts = static_cast<int>(copies.size());
+  output.expect(texts);
+  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, texts) : nullptr;
+  const std::vector<Generation> generated =
+      generate(model, copies, options, cache.get(), output.on_row_token(owners));
+  output.finish(generated, cache ? cache->use() : CacheUse());
+}
+
+}  // namespace staircase

@@ -1,0 +1,66 @@
+// The generation loop: one token after the other.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "common/decoding/generation.h"
+#include "common/model/gpt2.h"
+#include "text_options.h"
+
+namespace staircase {
+
+/// What a run of the program makes of a prompt.
+struct RunOptions {
+  int num_return_sequences = 1;
+  bool use_cache = true;
+};
+
+inline void add_options(OptionSink& sink, RunOptions& run) {
+  sink.add("--num-return-sequences", &run.num_return_sequences, "how many continuations to draw",
+           at_least(1));
+  sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
+}
+
+/// A text that is growing.
+struct Row {
+  std::vector<int> tokens;
+  std::mt19937 generator;
+  std::optional<FinishReason> finished = {};
+};
+
+/// Continues all prompts at once, each with one chosen token after the other; `on_token` sees each one as it
+/// is chosen. Each text has random numbers of its own, so none depends on the others. The cache has a row for
+/// each of them.
+inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, const TextOptions& options,
+                                        StaticKvCache* cache, const OnRowToken& on_token) {
+  const int vocab_size = model.config().vocab_size, eos = model.config().eos_token_id;
+  std::vector<Row> rows;
+  for (const std::vector<int>& prompt : prompts) {
+    if (cache != nullptr) cache->truncate(static_cast<int>(rows.size()), 0);
+    rows.push_back({prompt, std::mt19937(options.sampling.seed + static_cast<unsigned>(rows.size()))});
+  }
+  const auto grows = [](const Row& row) { return !row.finished; };
+  for (int count = 1; count <= options.stopping.max_new_tokens && std::ranges::any_of(rows, grows); ++count) {
+    std::vector<std::span<const int>> fed;
+    for (int r = 0; r < std::ssize(rows); ++r)
+      fed.push_back(tokens_to_feed(rows[r].tokens, model.config().n_positions, cache, r, options.overflow));
+    const std::span<float> logits = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
+    for (int r = 0; r < std::ssize(rows); ++r) {
+      Row& row = rows[r];
+      if (row.finished) continue;  // it goes through the model with the others, and nobody looks
+      const std::span<float> scores = logits.subspan(r * vocab_size, vocab_size);
+      process(scores, row.tokens, options.sampling);
+      const int next = choose(scores, options.sampling, row.generator);
+      row.tokens.push_back(next);
+      on_token(r, {next, likeliest(scores, options.sampling.show_candidates)});
+      row.finished = finish_reason(next, count, eos, options.stopping);
+    }
+  }
+  std::vector<Generation> texts;
+  for (Row& row : rows)
+    texts.push_back({std::move(row.tokens), row.finished.value_or(FinishReason::kLength)});
+  return texts;
+}
+
+}  // namespace staircase

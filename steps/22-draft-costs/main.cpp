@@ -1,0 +1,45 @@
+#include "batches.h"
+#include "check.h"
+#include "common/base/message.h"
+#include "common/program/program.h"
+#include "generate.h"
+#include "memory_estimate.h"
+#include "prompt_lookup.h"
+#include "report.h"
+
+using namespace staircase;
+
+int main(int argc, char** argv) {
+  TextOptions options;
+  RunOptions run;
+  SpeculationOptions speculation;
+  LookupOptions lookup;
+  std::optional<Gpt2> draft;
+  Program program("Continues a text with a GPT-2.");
+  add_options(program, options);
+  add_options(program, run);
+  add_options(program, speculation);
+  add_options(program, lookup);
+  program.add_draft_model_option(draft);
+  program.add_dtype_option();
+  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.add_check([&] { check(options, run, lookup); });
+  program.add_prompts_option();
+  return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
+    check(options, prompts, model.config());
+    std::unique_ptr<Drafter> drafter;
+    if (draft) drafter = std::make_unique<DraftModel>(*draft);
+    if (lookup.num_tokens)
+      drafter = std::make_unique<PromptLookup>(lookup.longest, model.config().vocab_size);
+    if (!drafter) return generate_all(model, prompts, options, run, output);
+    if ((draft && lookup.num_tokens) || prompts.size() > 1 || run.num_return_sequences > 1 || !run.use_cache)
+      throw UsageError(
+          "either --draft-model or --prompt-lookup-num-tokens proposes tokens, and for one text with a "
+          "cache: one prompt, and one continuation of it");
+    const int gamma = lookup.num_tokens.value_or(speculation.num_speculative_tokens);
+    Speculation counts;
+    const Generation text = speculate(model, *drafter, prompts[0], options, gamma, counts, output.on_token());
+    output.finish(text.finish_reason, text.cache);
+    report(counts, plain_ms(model, text.tokens, options.sampling), output);
+  });
+}

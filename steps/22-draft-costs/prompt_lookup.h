@@ -1,0 +1,52 @@
+// Speculation without a draft model (Saxena 2023): what the text has said before, it may say again.
+#pragma once
+
+#include "speculative.h"
+
+namespace staircase {
+
+struct LookupOptions {
+  std::optional<int> num_tokens = {};  ///< γ of the look-up; without a value there is none
+  int longest = 2;                     ///< look for so many tokens at most
+};
+
+inline void add_options(OptionSink& sink, LookupOptions& options) {
+  sink.add("--prompt-lookup-num-tokens", &options.num_tokens,
+           "propose so many tokens from earlier in the text", between(1, 64));
+  sink.add("--max-matching-ngram-size", &options.longest, "look there for so many tokens", at_least(1));
+}
+
+/// Looks for an earlier place where the text reads as it does at its end: for its last `longest` tokens, or
+/// else for one less, down to the last token alone. Returns the index of the token that followed at the
+/// latest such place.
+inline std::optional<int> look_up(std::span<const int> text, int longest) {
+  // Without the newest token, or else the end of the text would find itself.
+  const std::span<const int> earlier = text.first(text.size() - 1);
+  for (int n = std::min(longest, static_cast<int>(earlier.size())); n >= 1; --n) {
+    const auto found = std::ranges::find_end(earlier, text.last(n));
+    if (!found.empty()) return static_cast<int>(found.end() - earlier.begin());
+  }
+  return std::nullopt;
+}
+
+/// Proposes what followed the last time. Each of its distributions has one possible token.
+class PromptLookup : public Drafter {
+ public:
+  PromptLookup(int longest, int vocab_size) : longest_(longest), vocab_size_(vocab_size) {}
+
+  Distributions propose(std::vector<int>& text, int count, const SamplingOptions&, std::mt19937&) override {
+    const std::optional<int> followed = look_up(text, longest_);
+    Distributions q(followed ? count : 0, std::vector<float>(vocab_size_));
+    for (int i = 0; i < std::ssize(q); ++i) {
+      // The copy may run into itself, and what repeats goes on repeating (Ziv and Lempel 1977, section II).
+      text.push_back(text[*followed + i]);
+      q[i][text.back()] = 1.0f;
+    }
+    return q;
+  }
+
+ private:
+  int longest_, vocab_size_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,161 @@
+// Speculative decoding (Leviathan et al. 2023): a small model proposes, the large one decides.
+#pragma once
+
+#include "common/decoding/generation.h"
+#include "common/model/gpt2.h"
+#include "text_options.h"
+
+namespace staircase {
+
+struct SpeculationOptions {
+  int num_speculative_tokens = 4;  ///< γ
+};
+
+inline void add_options(OptionSink& sink, SpeculationOptions& options) {
+  sink.add("--num-speculative-tokens", &options.num_speculative_tokens,
+           "how many tokens the draft model proposes at a time", between(1, 16));
+}
+
+struct Round {
+  int drafted = 0, accepted = 0;
+  double draft_ms = 0.0, target_ms = 0.0;  ///< what proposing and verifying took
+};
+
+/// What happened, over all rounds.
+struct Speculation {
+  int rounds = 0;                 ///< passes of the target
+  int drafted = 0, accepted = 0;  ///< tokens proposed, and of them
+  /// Those that show what a round costs: not the first one, which takes the prompt in, and none behind the
+  /// end of the context, where nothing can be proposed.
+  std::vector<Round> typical = {};
+};
+
+/// What a token is drawn from, [vocab_size]. In greedy decoding the likeliest token has all the probability.
+inline std::vector<float> distribution(std::span<float> logits, std::span<const int> tokens,
+                                       const SamplingOptions& options) {
+  process(logits, tokens, options);
+  if (options.do_sample) return softmax(logits);
+  std::vector<float> certain(logits.size());
+  certain[argmax(logits)] = 1.0f;
+  return certain;
+}
+
+using Distributions = std::vector<std::vector<float>>;  ///< [tokens][vocab_size]
+
+/// Proposes tokens for the target to verify.
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+  virtual CacheUse use() const { return {}; }
+
+  /// Appends up to `count` tokens to `text`, which can be any, and returns what each was drawn from.
+  virtual Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
+                                std::mt19937& generator) = 0;
+};
+
+/// A smaller model with the same vocabulary.
+class DraftModel : public Drafter {
+ public:
+  explicit DraftModel(Gpt2& model) : model_(model), cache_(model) {}
+  CacheUse use() const override { return cache_.use(); }
+
+  Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
+                        std::mt19937& generator) override {
+    // The cache keeps what this text has in common with the last one, and forgets what was rejected.
+    const auto common = std::ranges::mismatch(last_, text).in1 - last_.begin();
+    const int length = static_cast<int>(text.size());
+    cache_.truncate(0, std::min({cache_.length(0), static_cast<int>(common), length - 1}));
+    Distributions q;
+    while (std::ssize(q) < std::min(count, cache_.capacity() - length)) {
+      const std::span<const int> unseen = std::span(text).subspan(cache_.length(0));
+      q.push_back(distribution(model_.next_logits(unseen, cache_), text, options));
+      text.push_back(draw(q.back(), generator));
+    }
+    last_ = text;
+    return q;
+  }
+
+ private:
+  Gpt2& model_;
+  StaticKvCache cache_;
+  std::vector<int> last_;  // the tokens in the cache, and more
+};
+
+/// norm(max(0, p - q)): what the target gives to each token beyond what the draft gave.
+inline std::vector<float> residual(std::span<const float> p, std::span<const float> q) {
+  std::vector<float> rest(p.size());
+  double sum = 0.0;
+  for (std::size_t i = 0; i < p.size(); ++i) sum += rest[i] = std::max(0.0f, p[i] - q[i]);
+  if (sum == 0.0) return {p.begin(), p.end()};  // equal but for rounding
+  for (float& probability : rest) probability = static_cast<float>(probability / sum);
+  return rest;
+}
+
+struct Verdict {
+  int accepted = 0;  ///< so many of the drafted tokens stay
+  int next = 0;      ///< and this one comes behind them
+};
+
+/// Accepts each drafted token x with probability min(1, p(x) / q(x)) and ends with a token from the residual
+/// in the place of the first rejected one, or from the last p when none was rejected (Leviathan et al. 2023,
+/// algorithm 1). Whatever q is, the tokens are distributed as p says (appendix A.1). drafted [γ], q
+/// [γ][vocab_size]: what each was drawn from, p [γ + 1][vocab_size].
+inline Verdict verify(std::span<const int> drafted, std::span<const std::vector<float>> q,
+                      std::span<const std::vector<float>> p, std::mt19937& generator) {
+  for (int i = 0; i < std::ssize(drafted); ++i) {
+    const int token = drafted[i];
+    if (uniform(generator) * q[i][token] < p[i][token]) continue;
+    return {i, draw(residual(p[i], q[i]), generator)};
+  }
+  return {static_cast<int>(drafted.size()), draw(p.back(), generator)};
+}
+
+inline double milliseconds(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double, std::milli>(to - from).count();
+}
+
+/// Continues `tokens` as the target alone would, in fewer passes of it; `counts` tells what happened.
+inline Generation speculate(Gpt2& target, Drafter& draft, std::vector<int> tokens, const TextOptions& options,
+                            int gamma, Speculation& counts, const OnToken& on_token) {
+  const Gpt2Config& config = target.config();
+  const int vocab_size = config.vocab_size, max_new_tokens = options.stopping.max_new_tokens;
+  StaticKvCache target_cache(target);
+  std::mt19937 generator(options.sampling.seed);
+  for (int count = 0; count < max_new_tokens;) {
+    // A round gives one token more than it accepts, and all must fit: at the end of a context there are none.
+    const int length = static_cast<int>(tokens.size());
+    const int most = std::max(0, std::min({gamma, max_new_tokens - count - 1, config.n_positions - length}));
+    const auto start = Clock::now();
+    const Distributions q = draft.propose(tokens, most, options.sampling, generator);
+    const int round = static_cast<int>(q.size());
+    const auto middle = Clock::now();
+    Distributions p;
+    const auto fed = tokens_to_feed(tokens, config.n_positions, &target_cache, 0, options.overflow);
+    const std::span<float> logits = target.last_logits(fed, round + 1, &target_cache);
+    const auto row = [&](int i) { return logits.subspan(i * vocab_size, vocab_size); };
+    for (int i = 0; i <= round; ++i)  // logits [round + 1, vocab_size]
+      p.push_back(distribution(row(i), std::span(tokens).first(length + i), options.sampling));
+    const auto [accepted, next] = verify(std::span(tokens).subspan(length), q, p, generator);
+    counts.rounds += 1;
+    counts.drafted += round;
+    counts.accepted += accepted;
+    if (count > 0 && length < config.n_positions)
+      counts.typical.push_back(
+          {round, accepted, milliseconds(start, middle), milliseconds(middle, Clock::now())});
+    tokens.resize(length + accepted);
+    tokens.push_back(next);
+    for (int i = 0; i <= accepted; ++i) {
+      const int token = tokens[length + i];
+      on_token({token, likeliest(row(i), options.sampling.show_candidates), origin_of(i, accepted, round)});
+      if (const auto reason = finish_reason(token, ++count, config.eos_token_id, options.stopping)) {
+        tokens.resize(length + i + 1);
+        return {tokens, *reason, target_cache.use() + draft.use()};
+      }
+    }
+    // What was rejected is forgotten; the newest token has not been in a cache.
+    if (round > 0) target_cache.truncate(0, length + accepted);
+  }
+  return {tokens, FinishReason::kLength};
+}
+
+}  // namespace staircase
