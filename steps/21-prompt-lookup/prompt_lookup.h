@@ -23,8 +23,9 @@ inline std::optional<int> look_up(std::span<const int> text, int longest) {
   // Without the newest token, or else the end of the text would find itself.
   const std::span<const int> earlier = text.first(text.size() - 1);
   for (int n = std::min(longest, static_cast<int>(earlier.size())); n >= 1; --n) {
-    const auto found = std::ranges::find_end(earlier, text.last(n));
-    if (!found.empty()) return static_cast<int>(found.end() - earlier.begin());
+    const std::span<const int> last = text.last(n);
+    const auto found = std::find_end(earlier.begin(), earlier.end(), last.begin(), last.end());
+    if (found != earlier.end()) return static_cast<int>(found - earlier.begin()) + n;
   }
   return std::nullopt;
 }

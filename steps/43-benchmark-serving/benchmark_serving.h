@@ -40,7 +40,7 @@ inline std::vector<TimelineBar> bars(std::vector<TextTimes> texts) {
   std::vector<double> free_from(texts.size());  // of each lane
   std::vector<TimelineBar> result;
   for (const auto& [arrival, joined, tokens] : texts) {
-    const auto lane = std::ranges::find_if(free_from, [&](double time) { return time <= *joined; });
+    const auto lane = std::ranges::find_if(free_from, [when = *joined](double time) { return time <= when; });
     *lane = tokens.back();
     const int number = static_cast<int>(lane - free_from.begin()) + 1;
     result.push_back({number, *joined, tokens.front(), 0});
