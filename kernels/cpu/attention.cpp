@@ -6,12 +6,15 @@
 //
 // Many queries (prefill): both products have the shape of `linear`, [queries, depth] times [depth, columns],
 // so the keys (as [head_size, positions]) and the values (as [positions, head_size]) of each head are brought
-// into panels once and the tile of tile-inl.h does the rest, 6 queries at a time; it is limited by
-// arithmetic. Six rows of scores per thread are all that is ever stored.
+// into panels once, and 6 queries at a time go along them; it is limited by arithmetic. Six rows of scores
+// per thread are all that is ever stored.
 //
 // A few queries (decoding, or drafts to verify): packing would cost more than it saves. Each score is a dot
 // product with a key where it lies, and the limit is the bandwidth at which keys and values are read: 8 ·
 // n_embd bytes a position, or half of it where they are kept in 16 bits, once for up to 6 queries together.
+//
+// Both add in the same order, so a token's result is the same to the bit whether its prompt comes as a whole,
+// in parts or token by token.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cpp"
 #include <hwy/foreach_target.h>
@@ -228,22 +231,68 @@ HWY_INLINE void pack(const T* keys, const T* values, std::int64_t count, std::in
   }
 }
 
+/// Queries that share the registers: each needs one for every level of the sums below.
+constexpr int kTogether = kAvx512 ? 6 : 3;
+
+/// sums[q] is what the lanes `first` .. first + kCount - 1 of q · k have in multiply_keys, for a vector of
+/// positions: each lane is the sum of every kLanes-th feature, and the lanes are added as by sums_of_lanes.
+template <int kCount>
+HWY_INLINE void add_lanes(const float* const* queries, const float* keys, std::int64_t first,
+                          std::int64_t whole, hn::Vec<Floats>* sums) {
+  const Floats d;
+  if constexpr (kCount == 1) {
+    for (int q = 0; q < kTogether; ++q) sums[q] = hn::Zero(d);
+    for (std::int64_t i = first; i < whole; i += kLanes) {
+      const auto key = hn::Load(d, keys + i * kPanel);
+#pragma GCC unroll 8
+      for (int q = 0; q < kTogether; ++q) sums[q] = hn::MulAdd(hn::Set(d, queries[q][i]), key, sums[q]);
+    }
+  } else {
+    hn::Vec<Floats> others[kTogether];
+    add_lanes<kCount / 2>(queries, keys, first, whole, sums);
+    add_lanes<kCount / 2>(queries, keys, first + kCount / 2, whole, others);
+#pragma GCC unroll 8
+    for (int q = 0; q < kTogether; ++q) sums[q] = hn::Add(sums[q], others[q]);
+  }
+}
+
+/// multiply_keys with packed keys, for `seen` positions; again but for features that fill no vector.
+HWY_INLINE void multiply_packed_keys(const float* queries, std::int64_t rows, std::int64_t stride,
+                                     const float* packed_keys, std::int64_t seen, std::int64_t head_size,
+                                     std::int64_t score_stride, float* scores) {
+  const std::int64_t whole = head_size - head_size % kLanes;
+  for (std::int64_t row = 0; row < rows; row += kTogether) {
+    const float* own[kTogether];  // behind the last query it is taken again, and nobody sees the result
+    for (int q = 0; q < kTogether; ++q) own[q] = queries + std::min(row + q, rows - 1) * stride;
+    for (std::int64_t first = 0; first < seen; first += kLanes) {
+      hn::Vec<Floats> sums[kTogether];
+      add_lanes<kLanes>(own, packed_keys + first / kPanel * head_size * kPanel + first % kPanel, 0, whole,
+                        sums);
+      for (int q = 0; q < std::min<std::int64_t>(kTogether, rows - row); ++q) {
+        hn::Store(sums[q], Floats(), scores + (row + q) * score_stride + first);
+      }
+    }
+  }
+}
+
 /// Up to 6 neighbouring queries of one head, the first at `position`, on packed keys and values of `total`
-/// positions.
-HWY_ATTR void attend_tile(const float* queries, std::int64_t rows, std::int64_t position, std::int64_t stride,
-                          const float* packed_keys, const float* packed_values, std::int64_t total,
-                          std::int64_t head_size, float* scores, float* out) {
+/// positions. `keys` and `values` are the same where they lie, for features that fill no vector.
+template <typename T>
+HWY_INLINE void attend_tile(const float* queries, std::int64_t rows, std::int64_t position,
+                            std::int64_t stride, const T* keys, const T* values, const float* packed_keys,
+                            const float* packed_values, std::int64_t total, std::int64_t head_size,
+                            float* scores, float* out) {
   const std::int64_t seen = position + rows;  // by the last query
   const std::int64_t score_stride = divide_up(total, kHalfPanel) * kHalfPanel;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
-  multiply_panels(queries, rows, stride, packed_keys, head_size * kPanel, head_size, 0,
-                  divide_up(seen, kHalfPanel),
-                  [=](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) {
-                    std::copy_n(products, count, scores + row * score_stride + column);
-                  });
-  float inverse_sums[kTileRows];
+  const std::int64_t rest = head_size % kLanes, whole = head_size - rest;
+  multiply_packed_keys(queries, rows, stride, packed_keys, seen, head_size, score_stride, scores);
+  float inverse_sums[kTileRows] = {};
   for (std::int64_t row = 0; row < rows; ++row) {
-    inverse_sums[row] = exponentials(scores + row * score_stride, scale, position + row + 1, seen);
+    float* const own = scores + row * score_stride;
+    const std::int64_t seen_by_row = position + row + 1;
+    if (rest > 0) add_rest_of_scores(queries + row * stride, keys, seen_by_row, whole, head_size, own);
+    inverse_sums[row] = exponentials(own, scale, seen_by_row, seen);
   }
   multiply_panels(
       scores, rows, score_stride, packed_values, total * kPanel, seen, 0, divide_up(head_size, kHalfPanel),
@@ -252,6 +301,11 @@ HWY_ATTR void attend_tile(const float* queries, std::int64_t rows, std::int64_t 
         float* const to = out + row * stride + column;
         for (std::int64_t i = 0; i < count; ++i) to[i] = products[i] * inverse_sums[row];
       });
+  for (std::int64_t row = 0; row < rows && rest > 0; ++row) {
+    float* const own = out + row * stride;
+    rest_of_values(scores + row * score_stride, values, position + row + 1, whole, head_size, own);
+    for (std::int64_t i = whole; i < head_size; ++i) own[i] *= inverse_sums[row];
+  }
 }
 
 /// Up to 6 neighbouring queries of one head where its keys and values lie; the last one sees all of the
@@ -263,6 +317,17 @@ HWY_ATTR void attend_in_place(const float* queries, std::int64_t rows, std::int6
     auto* const values = head.keys_values.values.data<T>();
     kAttendFew<T>[static_cast<std::size_t>(rows - 1)](queries, stride, keys + head.first, values + head.first,
                                                       total, head.size, scores, out);
+  });
+}
+
+/// The same with keys and values that are packed as well; the first query is at `position`.
+HWY_ATTR void attend_packed(const float* queries, std::int64_t rows, std::int64_t position,
+                            std::int64_t stride, const HeadOfCache& head, const float* packed_keys,
+                            const float* packed_values, std::int64_t total, float* scores, float* out) {
+  with_elements(head.keys_values.keys.dtype(), head.keys_values.keys.data<void>(), [&](auto* keys) HWY_ATTR {
+    auto* const values = head.keys_values.values.data<std::remove_pointer_t<decltype(keys)>>();
+    attend_tile(queries, rows, position, stride, keys + head.first, values + head.first, packed_keys,
+                packed_values, total, head.size, scores, out);
   });
 }
 
@@ -283,7 +348,7 @@ namespace staircase {
 namespace {
 
 HWY_EXPORT(attend_in_place);
-HWY_EXPORT(attend_tile);
+HWY_EXPORT(attend_packed);
 HWY_EXPORT(pack_head);
 
 /// From this number of new tokens on, packing the keys and values of a sequence pays.
@@ -363,9 +428,9 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   });
   parallel_each(team_, static_cast<std::int64_t>(tiles.size()), [&](int thread, std::int64_t i) {
     const auto& [head, first] = tiles[static_cast<std::size_t>(i)];
-    HWY_DYNAMIC_DISPATCH(attend_tile)
+    HWY_DYNAMIC_DISPATCH(attend_packed)
     (head->query + first * width, std::min(kTileQueries, head->queries - first), head->start + first, width,
-     head->packed_keys, head->packed_values, head->total, head_size, scores + thread * score_floats,
+     head->cache, head->packed_keys, head->packed_values, head->total, scores + thread * score_floats,
      head->out + first * width);
   });
 }
