@@ -10,11 +10,17 @@ using namespace staircase;
 TEST_CASE("600 tokens slide through a context of 512 as Hugging Face's model does on each window" *
           doctest::skip(kSanitized)) {
   const auto run = reference("sliding.json");
-  const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
-  REQUIRE(prompt.size() + want.size() > static_cast<std::size_t>(tales().config().n_positions));
-  const StoppingOptions stopping{.max_new_tokens = static_cast<int>(want.size()), .ignore_eos = true};
-  const Generation generation = generate(tales(), prompt, stopping, [](const Token&) {});
-  CHECK(first_difference(behind(prompt.size(), generation.tokens), want, run["gaps"]) == -1);
+  std::vector<int> text = run["prompt_ids"], ids = run["ids"];
+  std::vector<double> gaps = run["gaps"];
+  // From a text of 450 tokens on: before the context is full there is nothing new.
+  const auto known = static_cast<std::ptrdiff_t>(450 - text.size());
+  text.insert(text.end(), ids.begin(), ids.begin() + known);
+  ids.erase(ids.begin(), ids.begin() + known);
+  gaps.erase(gaps.begin(), gaps.begin() + known);
+  REQUIRE(text.size() + ids.size() > static_cast<std::size_t>(tales().config().n_positions));
+  const StoppingOptions stopping{.max_new_tokens = static_cast<int>(ids.size()), .ignore_eos = true};
+  const Generation generation = generate(tales(), text, stopping, [](const Token&) {});
+  CHECK(first_difference(behind(text.size(), generation.tokens), ids, gaps) == -1);
 }
 
 TEST_CASE("the window begins to slide where Hugging Face's does") {
