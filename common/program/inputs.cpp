@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <sstream>
@@ -62,6 +63,18 @@ RequestTexts read_requests(const std::string& file, const std::function<void(Req
   }
   if (texts.prompts.empty()) throw Error("--requests {}: there is no request in it to run", file);
   return texts;
+}
+
+void warn_of_long_prompts(const Prompts& prompts, int n_positions) {
+  const auto is_long = [&](const std::vector<int>& prompt) { return std::ssize(prompt) > n_positions; };
+  const auto count = std::ranges::count_if(prompts, is_long);
+  if (count == 0) return;
+  const auto first = std::ranges::find_if(prompts, is_long);
+  const std::string name =
+      prompts.size() == 1 ? "the prompt" : fmt::format("prompt {}", first - prompts.begin() + 1);
+  const std::string others = count == 1 ? "" : fmt::format("; {} more are too long as well", count - 1);
+  warn("{} has {} tokens, and the model sees only the last {} of them{}", name, first->size(), n_positions,
+       others);
 }
 
 }  // namespace staircase

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "common/decoding/generation.h"
 #include "common/program/requests.h"
 
 namespace staircase {
@@ -24,5 +25,8 @@ struct RequestTexts {
 /// Gives `take` each line of the file of --requests. One that is no request, or that `take` refuses by an
 /// Error, is told of on standard error and left out. Throws Error if none is left.
 RequestTexts read_requests(const std::string& file, const std::function<void(RequestLine& line)>& take);
+
+/// Warns, in one line for all, of prompts that have more tokens than the model's context.
+void warn_of_long_prompts(const Prompts& prompts, int n_positions);
 
 }  // namespace staircase

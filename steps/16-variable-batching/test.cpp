@@ -264,12 +264,21 @@ TEST_CASE("the texts come out one behind the other, and wrong usage is refused")
   CHECK(copies.out.empty());
 }
 
-TEST_CASE("each prompt that is too long for the context is worth a warning") {
-  std::string lines = "The wolf\n";
-  for (int i = 0; i < 260; ++i) lines += " and so";  // of two tokens each
-  const ProgramRun run =
-      run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 2 --ignore-eos --prompts -", lines);
-  CHECK(run.status == 0);
-  CHECK(run.err.find("the prompt has 520 tokens, and the model sees only the last 512 of them") !=
-        std::string::npos);
+TEST_CASE("one warning tells of all prompts that are too long for the context") {
+  std::string words;
+  for (int i = 0; i < 260; ++i) words += " and so";  // of two tokens each
+  const std::string options = "--json --max-new-tokens 2 --ignore-eos --prompts -";
+  const auto warned = [&](const std::string& lines) {
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, options, lines);
+    CHECK(run.status == 0);
+    const std::size_t begin = run.err.find("warning: ");
+    return begin == run.err.npos ? ""
+                                 : run.err.substr(begin, run.err.rfind('\n', run.err.size() - 2) - begin);
+  };
+  const std::string seen = " has 520 tokens, and the model sees only the last 512 of them";
+  CHECK(warned("The wolf\n") == "");
+  CHECK(warned(words) == "warning: the prompt" + seen);
+  CHECK(warned("The wolf\n" + words) == "warning: prompt 2" + seen);
+  CHECK(warned("The wolf\n" + words + "\nThe fox\n" + words + "\n" + words) ==
+        "warning: prompt 2" + seen + "; 2 more are too long as well");
 }

@@ -4,6 +4,7 @@
 #include "beam_search.h"
 #include "common/base/error.h"
 #include "common/base/message.h"
+#include "common/program/inputs.h"
 #include "generate.h"
 
 namespace staircase {
@@ -52,12 +53,7 @@ inline void check(const TextOptions& options, const Prompts& prompts, const Gpt2
     throw UsageError("--refill is {}, but it must be at most the model's {} positions",
                      *options.overflow.refill, config.n_positions);
   }
-  for (const std::vector<int>& prompt : prompts) {
-    if (std::ssize(prompt) > config.n_positions) {
-      warn("the prompt has {} tokens, and the model sees only the last {} of them", prompt.size(),
-           config.n_positions);
-    }
-  }
+  warn_of_long_prompts(prompts, config.n_positions);
 }
 
 }  // namespace staircase
