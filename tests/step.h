@@ -1,6 +1,9 @@
 // What the checks of every step share: the embedded model, loaded once, and the reference outputs.
 #pragma once
 
+#include <doctest/doctest.h>
+#include <fmt/ranges.h>
+
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -26,6 +29,11 @@ Gpt2& tales();
 /// The same with its weights in that type, loaded anew.
 Gpt2 tales_in(DType dtype);
 
+/// Ends the observation of tales() with the scope, also if what is observed throws.
+struct Unobserved {
+  ~Unobserved() { tales().observe(nullptr); }
+};
+
 /// tests/reference/`name`, made with Hugging Face transformers; read once.
 const nlohmann::json& reference(const std::string& name);
 
@@ -44,3 +52,9 @@ std::string difference_from_greedy(
     const std::function<std::vector<int>(const std::vector<int>& prompt, int count)>& continued);
 
 }  // namespace staircase
+
+/// A check that fails shows what is in a list.
+template <typename T>
+requires fmt::is_formattable<std::vector<T>>::value struct doctest::StringMaker<std::vector<T>> {
+  static String convert(const std::vector<T>& values) { return fmt::format("{}", values).c_str(); }
+};

@@ -38,11 +38,11 @@ TEST_CASE("the window begins to slide where Hugging Face's does") {
 /// How many tokens went through the model in each of its passes.
 std::vector<std::size_t> passes(const std::vector<int>& prompt, int count) {
   std::vector<std::size_t> counts;
+  const Unobserved at_the_end;
   tales().observe([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
   generate(tales(), prompt, {.max_new_tokens = count, .ignore_eos = true}, [](const Token&) {});
-  tales().observe(nullptr);
   return counts;
 }
 

@@ -33,11 +33,11 @@ TextOptions exactly(int count) {
 /// How many tokens went through the model in each of its passes.
 std::vector<std::size_t> passes(const std::vector<int>& prompt, int count, bool use_cache) {
   std::vector<std::size_t> counts;
+  const Unobserved at_the_end;
   tales().observe([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
   continued(tales(), prompt, exactly(count), use_cache);
-  tales().observe(nullptr);
   return counts;
 }
 

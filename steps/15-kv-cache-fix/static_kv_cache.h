@@ -19,6 +19,7 @@ class StaticKvCache : public KvCache {
     }
   }
 
+  /// Positions that a row has room for.
   int capacity() const { return static_cast<int>(layers_[0].keys.dim(2)); }
 
   int length(int /*row*/) const override { return length_; }

@@ -54,11 +54,11 @@ std::vector<int> random_tokens(std::size_t count, unsigned seed) {
 /// How many tokens went through the model in each of its passes.
 Counts passes(const std::vector<int>& prompt, const TextOptions& options) {
   Counts counts;
+  const Unobserved at_the_end;
   tales().observe([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
   continued(prompt, options);
-  tales().observe(nullptr);
   return counts;
 }
 

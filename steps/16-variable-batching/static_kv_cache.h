@@ -19,6 +19,7 @@ class StaticKvCache : public KvCache {
     }
   }
 
+  /// Positions that a row has room for.
   int capacity() const { return static_cast<int>(layers_[0].keys.dim(2)); }
 
   int length(int row) const override { return lengths_[row]; }
@@ -48,7 +49,7 @@ class StaticKvCache : public KvCache {
   }
 
  private:
-  /// Entries of row `from`, from position `first` on, to the start of row `to`: as many as that has.
+  /// Entries of row `from`, from position `first` on, to the start of row `to`: lengths_[to] of them.
   void copy(int from, int first, int to) {
     for (const KeysValues& layer : layers_) {
       for (const Tensor& entries : {layer.keys, layer.values}) {

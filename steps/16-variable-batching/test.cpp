@@ -39,11 +39,11 @@ Prompts reference_prompts() {
 /// What goes through the model in each pass, in tokens.
 std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& options) {
   std::vector<std::size_t> counts;
+  const Unobserved at_the_end;
   tales().observe([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
   continued(prompts, options);
-  tales().observe(nullptr);
   return counts;
 }
 

@@ -31,7 +31,7 @@ struct Row {
 
 /// Continues all prompts at once, each with one chosen token after the other; `on_token` sees each one as it
 /// is chosen. Each text has random numbers of its own, so none depends on the others. The cache has a row for
-/// each of them.
+/// each of them, and forgets what was in it.
 inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, const TextOptions& options,
                                         StaticKvCache* cache, const OnRowToken& on_token) {
   const int vocab_size = model.config().vocab_size, eos = model.config().eos_token_id;

@@ -97,6 +97,7 @@ TEST_CASE("every way warms up over the shortest length, and a speed-up compares 
   constexpr int kNone[] = {200, 400, 100}, kStatic[] = {400, 200, 200};  // the medians are equal
   const TemporaryFolder folder;
   int pass = 0;
+  const Unobserved at_the_end;
   tales().observe([&](std::string_view name, std::span<const float>) {
     if (name != "embeddings") return;
     const int turn = pass / 3 - 1, way = pass % 3;
@@ -108,7 +109,6 @@ TEST_CASE("every way warms up over the shortest length, and a speed-up compares 
                                        "cache MiB", "allocated MiB", "copied MiB", "same tokens"});
   Plot plot;
   measure_caches(tales(), {100}, {.repetitions = 3, .lengths = {1}}, table, plot);
-  tales().observe(nullptr);
   CHECK(pass == 3 + 3 * 3);
   table.write_json(folder.path() / "t.json");
   std::ifstream file(folder.path() / "t.json");
@@ -121,6 +121,7 @@ TEST_CASE("every way warms up over the shortest length, and a speed-up compares 
 TEST_CASE("the turn that warms up has the shortest length") {
   std::vector<int>
       passes;  // of each run; one token goes through the first pass, and through all with a cache
+  const Unobserved at_the_end;
   tales().observe([&](std::string_view name, std::span<const float> values) {
     if (name != "embeddings") return;
     if (static_cast<int>(values.size()) == tales().config().n_embd) passes.push_back(0);
@@ -129,7 +130,6 @@ TEST_CASE("the turn that warms up has the shortest length") {
   Table table(std::vector<std::string>(11));
   Plot plot;
   measure_caches(tales(), {100}, {.repetitions = 1, .lengths = {6, 3}}, table, plot);
-  tales().observe(nullptr);
   std::erase(passes, 1);  // with a cache
   CHECK(passes == std::vector<int>{3, 3, 6, 3});
 }

@@ -43,7 +43,8 @@ inline std::span<const int> make_room(std::span<const int> fresh, std::span<cons
 }
 
 /// The tokens of a text that go through the model next: without a cache (nullptr) all that the context holds,
-/// and else those that are not in the cache. When the text has outgrown the context that is the newest one.
+/// and else those that are not in the cache. When the text has outgrown the context that is the newest one,
+/// or the whole window if the cache is empty.
 inline std::span<const int> tokens_to_feed(std::span<const int> text, int context, StaticKvCache* cache,
                                            const OverflowOptions& options) {
   const std::span<const int> window = text.last(std::min<std::size_t>(text.size(), context));

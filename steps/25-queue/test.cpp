@@ -32,9 +32,7 @@ std::vector<Generation> generated(Gpt2& model, const Prompts& prompts, const Tex
 
 /// What goes through tales-6m in each pass, in tokens.
 std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& options, int places) {
-  struct Unobserved {
-    ~Unobserved() { tales().observe(nullptr); }
-  } at_the_end;
+  const Unobserved at_the_end;
   std::vector<std::size_t> counts;
   tales().observe([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);

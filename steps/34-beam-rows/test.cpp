@@ -20,11 +20,11 @@ std::vector<Beam> found(Gpt2& model, const std::vector<int>& prompt, const RowOp
 /// What goes through the model in each pass, in tokens.
 std::vector<std::size_t> passes(const std::function<void()>& run) {
   std::vector<std::size_t> counts;
+  const Unobserved at_the_end;
   tales().observe([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
   run();
-  tales().observe(nullptr);
   return counts;
 }
 

@@ -177,6 +177,12 @@ class Outline(unittest.TestCase):
 }}
 """, self.text)
 
+    def test_a_function_that_the_step_still_has_elsewhere_has_become_no_other(self):
+        old = Header("inline void add(Sink& sink, Old& options) {\n  sink.add(options);\n}\n")
+        new = Header("inline void add(Sink& sink, New& options) {\n  sink.add(options, 1);\n}\n")
+        self.assertIn("it was:", outline(new, [old], set(), "04-before"))
+        self.assertEqual(outline(new, [old], set(), "04-before", [new, old]).count("it was:"), 0)
+
     def test_an_old_body_that_no_longer_compiles_throws(self):
         self.assertIn(f"inline double lost(const Options& options) {{\n  {YOUR_TURN}\n  // In 04-before it was:\n"
                       "  //   return options.gone;\n}\n", self.text)

@@ -160,14 +160,15 @@ def changed_names(before, after):
             if not declarations <= now.get((scope, name), set())}
 
 
-def outline(solution, before, changed, parent=""):
+def outline(solution, before, changed, parent="", others=()):
     """The text of the Header `solution` without what the lesson teaches. `before` are the headers of the step before,
-    the one of the same name first, `changed` the names that no longer mean what they meant there."""
+    the one of the same name first, `changed` the names that no longer mean what they meant there, and `others` the
+    other headers of this step: what they still have has become nothing else."""
     known = {}  # {(scope, signature): where the step before has it}
     for header in before:
         for function in header.functions:
             known.setdefault((function.scope, function.signature), (header, function))
-    own = {(function.scope, function.signature) for function in solution.functions}
+    own = {(function.scope, function.signature) for header in (solution, *others) for function in header.functions}
     text, throws, sources = [], False, []
     position = 0
     for function in solution.functions:

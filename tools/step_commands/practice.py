@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from .diff import coloured, page, paint
-from .outline import Header, changed_names, outline
+from .outline import YOUR_TURN, Header, changed_names, outline
 from .series import OWN, ROOT, Problem, compare, find
 
 LIBRARY = "build/library"  # copies of the landed files that the step stands on
@@ -95,7 +95,8 @@ def outlines(step):
         if name in now and (name not in old or old[name].text != now[name].text):
             former = [old[name]] if name in old else []
             former += [header for header in old.values() if header not in former]
-            given[name] = outline(now[name], former, changed, step.parent.name if step.parent else "").encode()
+            others = [*now.values(), *library.values()]
+            given[name] = outline(now[name], former, changed, step.parent.name if step.parent else "", others).encode()
         same = given[name] == path.read_bytes()
         kinds["leave" if same else "change" if name in before else "new"].append(name)
     return given, kinds
@@ -163,7 +164,9 @@ def check(options):
     if status < 0:
         return red(f"the checks were ended by signal {-status}.")
     if status:
-        return red("the checks above fail. Until the step is written that is as it should be.")
+        waiting = [name for name in sorted(step.lesson()) if YOUR_TURN in (folder / name).read_text(encoding="utf-8")]
+        return red(f"the checks above fail. {', '.join(waiting)} still {'has' if len(waiting) == 1 else 'have'} functions "
+                   "that wait for you." if waiting else "the checks above fail; begin with the first of them.")
     shown = subprocess.run([folder / "build/program", "--help"], capture_output=True, text=True).stdout
     for name, path in step.lesson().items():
         for option in re.findall(r'add(?:_option|_flag)?\(\s*"(--[a-z0-9-]+)"', path.read_text(encoding="utf-8")):
