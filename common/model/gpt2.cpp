@@ -41,13 +41,16 @@ class WeightReader {
   Weight weight(const std::string& name, WeightOrder order, std::int64_t rows, std::int64_t columns) {
     const StoredTensor& stored = find(name, {rows, columns});
     const Weight weight = device_.load_weight(array(stored), order, dtype_);
+    check_finite(name, stored);  // the device's threads have brought it from the file
     safetensors_.release(stored);
     bytes_ += weight.packed.bytes();
     return weight;
   }
 
-  Tensor table(const std::string& name, std::vector<std::int64_t> shape) {
-    const Tensor tensor = device_.load(array(find(name, std::move(shape))));
+  Tensor table(const std::string& name, const std::vector<std::int64_t>& shape) {
+    const StoredTensor& stored = find(name, shape);
+    check_finite(name, stored);
+    const Tensor tensor = device_.load(array(stored));
     bytes_ += tensor.bytes();
     return tensor;
   }
@@ -98,10 +101,12 @@ class WeightReader {
       throw Error("{}: tensor {} is stored as {}; F32, F16 and BF16 can be read", file_.string(), name,
                   stored->dtype);
     }
-    if (!all_finite(*stored)) {
-      throw Error("{}: tensor {} has a value that is no finite number", file_.string(), name);
-    }
     return *stored;
+  }
+
+  void check_finite(const std::string& name, const StoredTensor& stored) const {
+    if (all_finite(stored)) return;
+    throw Error("{}: tensor {} has a value that is no finite number", file_.string(), name);
   }
 
   static HostArray array(const StoredTensor& stored) {
