@@ -55,6 +55,7 @@ void check_as_if_read(const std::vector<int>& prompt, const std::vector<Token>& 
   const std::span<const float> logits = tales().last_logits(text, static_cast<int>(text.size()));
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const auto want = plain_log_softmax(logits.subspan((prompt.size() + i - 1) * vocab_size, vocab_size));
+    REQUIRE(tokens[i].logprobs);
     const Logprobs& got = *tokens[i].logprobs;
     CHECK(*got.own == doctest::Approx(want[tokens[i].id]).epsilon(1e-4));
     REQUIRE(got.likeliest.size() == static_cast<std::size_t>(count));
@@ -116,8 +117,9 @@ TEST_CASE("the likeliest tokens are those of Hugging Face's model, and as far ap
     options.logprobs.count = 5;
     const Token token = continued({text}, options)[0].told[0];
     CHECK(token.id == ids[0]);
-    CHECK(*token.logprobs->own == token.logprobs->likeliest[0].logprob);
+    REQUIRE(token.logprobs);
     REQUIRE(token.logprobs->likeliest.size() == 5);
+    CHECK(*token.logprobs->own == token.logprobs->likeliest[0].logprob);
     for (std::size_t i = 0; i < ids.size(); ++i) {
       const Logprob& got = token.logprobs->likeliest[i];
       CHECK(got.token_id == ids[i]);
@@ -158,6 +160,7 @@ TEST_CASE("a token that may not come yet has the log-probability that the model 
   options.logprobs.count = 1;
   const std::vector<Token> told = continued({prompt}, options)[0].told;
   CHECK(told[length - 1].id != tales().config().eos_token_id);
+  REQUIRE(told[length - 1].logprobs);
   CHECK(told[length - 1].logprobs->likeliest[0].token_id == tales().config().eos_token_id);
   CHECK(*told[length - 1].logprobs->own < told[length - 1].logprobs->likeliest[0].logprob);
   check_as_if_read(prompt, told, 1);
@@ -192,6 +195,8 @@ TEST_CASE("with all options at once each text of a queue is what it is alone") {
         CHECK(together[i].shown == alone[i].shown);
         REQUIRE(together[i].told.size() == alone[i].told.size());
         for (std::size_t token = 0; token < alone[i].told.size(); ++token) {
+          REQUIRE(together[i].told[token].logprobs);
+          REQUIRE(alone[i].told[token].logprobs);
           const Logprobs &got = *together[i].told[token].logprobs, &want = *alone[i].told[token].logprobs;
           CHECK(*got.own == doctest::Approx(*want.own).epsilon(1e-4));
           CHECK(got.likeliest[1].logprob == doctest::Approx(want.likeliest[1].logprob).epsilon(1e-4));
@@ -207,6 +212,7 @@ TEST_CASE("what was not asked for is not there, and asking changes no text") {
   CHECK(!plain[0].told[0].logprobs);
   options.logprobs.count = 0;
   const auto told = continued(kPrompts, options);
+  REQUIRE(told[0].told[0].logprobs);
   CHECK(told[0].told[0].logprobs->own);
   CHECK(told[0].told[0].logprobs->likeliest.empty());
   for (std::size_t i = 0; i < plain.size(); ++i)
