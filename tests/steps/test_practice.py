@@ -1,8 +1,8 @@
 """Each step can be practised: what a learner gets compiles, its checks are red, and with the step's own code they are green.
 
-A handful of steps is tried, two of them until they are green, or all with STAIRCASE_ALL_STEPS=1 (`tools/test --all`): what is
-red and becomes green is compiled twice. Two steps are tried at a time, each with one compiler. Commands that name no temporary folder let a compiler cache answer when nothing has
-changed since."""
+A handful of steps is tried, two of them until they are green, or all with STAIRCASE_ALL_STEPS=1 (`tools/test --all`): what
+is red and becomes green is compiled twice. Two steps are tried at a time, each with one compiler. Commands that name no
+temporary folder let a compiler cache answer when nothing has changed since."""
 
 import os
 import shutil

@@ -116,6 +116,10 @@ class Verify(unittest.TestCase):
         self.replace("config.json", b"gelu_new", b"relu")
         self.assert_fails("config", "'relu'", "'gelu_new'")
 
+    def test_a_quantized_model(self):
+        self.replace("config.json", b'"n_layer": 2', b'"n_layer": 2, "quantization_config": {"bits": 4}')
+        self.assert_fails("config", "quantization_config")
+
     def test_a_missing_tensor(self):
         self.rewrite(lambda tensors: tensors.pop("h.1.mlp.c_fc.bias"))
         self.assert_fails("tensors", "1 of 28", "h.1.mlp.c_fc.bias")
@@ -137,9 +141,20 @@ class Verify(unittest.TestCase):
     def test_an_untied_head(self):
         def change(tensors):
             dtype, shape, data = tensors["wte.weight"]
-            tensors["lm_head.weight"] = (dtype, shape, data[::-1])
+            tensors["lm_head.weight"] = (dtype, shape, data[256:] + data[:256])  # rows of 128 numbers, one further
         self.rewrite(change)
-        self.assert_fails("tensors", "lm_head.weight")
+        status, lines = self.verify("--as", "something-else")
+        self.assertEqual(status, 0, lines)
+        self.assertIn("29 tensors", lines["tensors"])
+        self.assertIn("an output layer of its own", lines["tensors"])
+
+    def test_an_untied_head_of_another_shape(self):
+        self.rewrite(lambda tensors: tensors.update({"lm_head.weight": ("BF16", [2, 128], bytes(512))}))
+        self.assert_fails("tensors", "lm_head.weight", "[2, 128]", "[4096, 128]")
+
+    def test_an_untied_head_that_is_not_there(self):
+        self.replace("config.json", b'"tie_word_embeddings": true', b'"tie_word_embeddings": false')
+        self.assert_fails("tensors", "1 of 29", "lm_head.weight")
 
     def spoil(self, name, index, value):
         def change(tensors):
