@@ -9,6 +9,13 @@
 
 namespace staircase {
 
+nlohmann::json ProgramRun::json() const {
+  INFO(err);
+  nlohmann::json parsed = nlohmann::json::parse(out, nullptr, false);
+  REQUIRE_MESSAGE(!parsed.is_discarded(), "this is no JSON: ", out);
+  return parsed;
+}
+
 ProgramRun run_program(const std::string& program, const std::string& arguments, const std::string& input) {
   const auto read = [](const std::filesystem::path& file) {
     std::ifstream stream(file, std::ios::binary);

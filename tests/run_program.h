@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "tests/temporary_folder.h"
@@ -12,6 +13,9 @@ namespace staircase {
 struct ProgramRun {
   int status = -1;
   std::string out, err;
+
+  /// `out` as JSON; a check that fails, with `err`, where it is none.
+  nlohmann::json json() const;
 };
 
 /// Runs `program` by a shell: `arguments` as they are typed, redirections included. It must not crash.

@@ -157,7 +157,7 @@ TEST_CASE("--num-return-sequences counts the seed up") {
     const ProgramRun run = run_program(
         STAIRCASE_STEP_PROGRAM, "--json --prompt 'The king' --do-sample --max-new-tokens 12 " + arguments);
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out)["sequences"];
+    return run.json()["sequences"];
   };
   const auto sequences = run("--seed 5 --num-return-sequences 3");
   REQUIRE(sequences.size() == 3);

@@ -114,7 +114,7 @@ TEST_CASE("a range is checked before anything is said about options that go toge
 TEST_CASE("--max-new-tokens 0 is a run without a text") {
   const ProgramRun nothing = run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 0");
   REQUIRE(nothing.status == 0);
-  const auto sequence = nlohmann::json::parse(nothing.out)["sequences"][0];
+  const auto sequence = nothing.json()["sequences"][0];
   CHECK(sequence["token_ids"].empty());
   CHECK(sequence["finish_reason"] == "length");
 }

@@ -111,8 +111,7 @@ TEST_CASE("--dtype is what the program keeps its weights in") {
   for (const std::string dtype : {"float32", "float16", "bfloat16"}) {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, arguments + dtype);
     REQUIRE(run.status == 0);
-    CHECK(nlohmann::json::parse(run.out)["stats"]["weight_bytes"] ==
-          tales_in(weight_dtype(dtype)).weight_bytes());
+    CHECK(run.json()["stats"]["weight_bytes"] == tales_in(weight_dtype(dtype)).weight_bytes());
   }
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, arguments + "int8").status == 2);
 }

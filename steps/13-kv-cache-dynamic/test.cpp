@@ -166,7 +166,7 @@ TEST_CASE("the program tells the size of its cache, and --no-use-cache is withou
   const auto cache_bytes = [&](const std::string& more) {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, arguments + more);
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out)["stats"]["cache_bytes"].get<std::size_t>();
+    return run.json()["stats"]["cache_bytes"].get<std::size_t>();
   };
   CHECK(cache_bytes("") > 0);
   CHECK(cache_bytes("--dtype float16") == cache_bytes("") / 2);

@@ -111,7 +111,7 @@ TEST_CASE("the program tells the size of its cache, whatever it holds, and --no-
   const auto cache_bytes = [](const std::string& arguments) {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens " + arguments);
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out)["stats"]["cache_bytes"].get<std::size_t>();
+    return run.json()["stats"]["cache_bytes"].get<std::size_t>();
   };
   CHECK(cache_bytes("1") > 0);
   CHECK(cache_bytes("1") == cache_bytes("9"));

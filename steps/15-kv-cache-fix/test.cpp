@@ -243,7 +243,7 @@ TEST_CASE("what slides is not what the window would be: only recomputing is exac
 TEST_CASE("--no-use-cache takes no memory for a cache") {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 2 --no-use-cache");
   REQUIRE(run.status == 0);
-  CHECK(nlohmann::json::parse(run.out)["stats"]["cache_bytes"] == 0);
+  CHECK(run.json()["stats"]["cache_bytes"] == 0);
 }
 
 TEST_CASE("the program goes on behind the context by either rule, and warns of a prompt that is too long") {
@@ -254,7 +254,7 @@ TEST_CASE("the program goes on behind the context by either rule, and warns of a
         run_program(STAIRCASE_STEP_PROGRAM,
                     "--json --prompt - --ignore-eos --max-new-tokens 5 --on-overflow " + rule, prompt);
     REQUIRE(run.status == 0);
-    CHECK(nlohmann::json::parse(run.out)["sequences"][0]["token_ids"].size() == 5);
+    CHECK(run.json()["sequences"][0]["token_ids"].size() == 5);
     CHECK(run.err.find("the prompt has 520 tokens, and the model sees only the last 512 of them") !=
           std::string::npos);
   }

@@ -133,7 +133,7 @@ TEST_CASE("all texts of a prompt are those that it begins alone with a seed of i
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM,
                                        "--json --ignore-eos --max-new-tokens 12 --do-sample " + arguments);
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out)["sequences"];
+    return run.json()["sequences"];
   };
   const std::string wolf = "--prompt 'The wolf' ", once = "--prompt 'Once upon a time there was' ";
   const auto together = sequences(wolf + once + "--seed 5 --num-return-sequences 3");
@@ -234,7 +234,7 @@ TEST_CASE("prompts come from the command line and from the lines of a file, an e
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 4 " + arguments, input);
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out);
+    return run.json();
   };
   const auto file = json("--prompts -", "The wolf\r\n\nOnce upon a time");
   REQUIRE(file["sequences"].size() == 3);

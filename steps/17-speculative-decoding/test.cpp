@@ -350,9 +350,8 @@ TEST_CASE("the program tells how well it went") {
   const std::string arguments = "--json --max-new-tokens 30 --prompt The";
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, arguments + " --draft-model tales-1m");
   REQUIRE(run.status == 0);
-  const auto json = nlohmann::json::parse(run.out);
-  CHECK(json["sequences"] ==
-        nlohmann::json::parse(run_program(STAIRCASE_STEP_PROGRAM, arguments).out)["sequences"]);
+  const auto json = run.json();
+  CHECK(json["sequences"] == run_program(STAIRCASE_STEP_PROGRAM, arguments).json()["sequences"]);
 
   const std::vector<int> prompt = json["sequences"][0]["prompt_token_ids"];
   const Speculation counts =

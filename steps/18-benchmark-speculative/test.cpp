@@ -99,7 +99,7 @@ TEST_CASE("several draft models are measured beside the same target, each as if 
   const auto weight_bytes = [&](const std::string& arguments, const std::string& results) {
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM, arguments + prompt + (folder.path() / results).string());
-    return run.status == 0 ? nlohmann::json::parse(run.out)["stats"]["weight_bytes"].get<int>() : 0;
+    return run.status == 0 ? run.json()["stats"]["weight_bytes"].get<int>() : 0;
   };
   const int one = weight_bytes(kShort, "one");
   const int both = weight_bytes(kShort + "--draft-model tales-6m ", "both");
@@ -197,6 +197,6 @@ TEST_CASE("without --benchmark the program is that of speculative decoding") {
   const ProgramRun run =
       run_program(STAIRCASE_STEP_PROGRAM, "--json --draft-model tales-1m --max-new-tokens 8 --prompt The");
   REQUIRE(run.status == 0);
-  CHECK(nlohmann::json::parse(run.out)["stats"].contains("acceptance_rate"));
+  CHECK(run.json()["stats"].contains("acceptance_rate"));
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--draft-model tales-1m --prompt A --prompt B").status == 2);
 }

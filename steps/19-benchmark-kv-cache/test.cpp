@@ -183,5 +183,5 @@ TEST_CASE("with a draft model all is as in the benchmark of speculation") {
   CHECK(two.err.find("but without --benchmark only one can propose") != std::string::npos);
   const ProgramRun plain = run_program(STAIRCASE_STEP_PROGRAM, draft + "--json");
   REQUIRE(plain.status == 0);
-  CHECK(nlohmann::json::parse(plain.out)["stats"].contains("acceptance_rate"));
+  CHECK(plain.json()["stats"].contains("acceptance_rate"));
 }

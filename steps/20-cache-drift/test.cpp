@@ -104,8 +104,7 @@ TEST_CASE("the two texts are those that each rule gives alone, and the report sa
     const ProgramRun run = run_program(
         STAIRCASE_STEP_PROGRAM,
         "--prompt - --json --ignore-eos --do-sample --seed 3 --max-new-tokens 24 " + arguments, prompt);
-    return std::pair{run.out.empty() ? nlohmann::json() : nlohmann::json::parse(run.out)["sequences"],
-                     run.err};
+    return std::pair{run.out.empty() ? nlohmann::json() : run.json()["sequences"], run.err};
   };
   const auto slide = sequences("").first, recompute = sequences("--on-overflow recompute").first;
   const auto [both, report] = sequences("--drift " + (folder.path() / "drift.svg").string());

@@ -459,9 +459,8 @@ TEST_CASE("the program tells how well it went, and refuses what cannot be") {
   const std::string prompt = "--json --max-new-tokens 30 --prompt 'the king and the king and the king'";
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, prompt + " --prompt-lookup-num-tokens 5");
   REQUIRE(run.status == 0);
-  const auto json = nlohmann::json::parse(run.out);
-  CHECK(json["sequences"] ==
-        nlohmann::json::parse(run_program(STAIRCASE_STEP_PROGRAM, prompt).out)["sequences"]);
+  const auto json = run.json();
+  CHECK(json["sequences"] == run_program(STAIRCASE_STEP_PROGRAM, prompt).json()["sequences"]);
   CHECK(json["stats"].contains("acceptance_rate"));
   CHECK(json["stats"]["weight_bytes"] == tales().weight_bytes());
   CHECK(json["stats"]["cache_bytes"] == StaticKvCache(tales()).use().bytes);
@@ -469,10 +468,10 @@ TEST_CASE("the program tells how well it went, and refuses what cannot be") {
   // Longer matches are other matches.
   const ProgramRun longer = run_program(STAIRCASE_STEP_PROGRAM,
                                         prompt + " --prompt-lookup-num-tokens 5 --max-matching-ngram-size 1");
-  CHECK(nlohmann::json::parse(longer.out)["sequences"] == json["sequences"]);
+  CHECK(longer.json()["sequences"] == json["sequences"]);
   const ProgramRun drafted = run_program(STAIRCASE_STEP_PROGRAM, prompt + " --draft-model tales-1m");
   REQUIRE(drafted.status == 0);
-  CHECK(nlohmann::json::parse(drafted.out)["sequences"] == json["sequences"]);
+  CHECK(drafted.json()["sequences"] == json["sequences"]);
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --max-matching-ngram-size 3")
             .err.find("does nothing without --prompt-lookup-num-tokens") != std::string::npos);
 

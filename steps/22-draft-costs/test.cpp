@@ -228,12 +228,12 @@ TEST_CASE("the report is made of the counts: rates of all rounds, costs of the t
 TEST_CASE("the program tells how well it went") {
   const std::string prompt =
       "--json --max-new-tokens 40 --ignore-eos --prompt 'the king and the king and the king'";
-  const auto sequences = nlohmann::json::parse(run_program(STAIRCASE_STEP_PROGRAM, prompt).out)["sequences"];
+  const auto sequences = run_program(STAIRCASE_STEP_PROGRAM, prompt).json()["sequences"];
   for (const char* drafter : {"--draft-model tales-1m", "--prompt-lookup-num-tokens 5"}) {
     CAPTURE(drafter);
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, prompt + " " + drafter);
     REQUIRE(run.status == 0);
-    const auto json = nlohmann::json::parse(run.out);
+    const auto json = run.json();
     CHECK(json["sequences"] == sequences);
     for (const char* name : {"acceptance_rate", "tokens_per_target_pass", "draft_cost", "verification_cost",
                              "speedup", "expected_speedup"}) {

@@ -172,7 +172,7 @@ TEST_CASE("a draft that adapts gives the target's distribution") {
 TEST_CASE("the program takes auto, for the draft model alone") {
   const std::string prompt =
       "--json --max-new-tokens 40 --ignore-eos --prompt 'the king and the king and the king'";
-  const auto sequences = nlohmann::json::parse(run_program(STAIRCASE_STEP_PROGRAM, prompt).out)["sequences"];
+  const auto sequences = run_program(STAIRCASE_STEP_PROGRAM, prompt).json()["sequences"];
   std::vector<std::string> accepted;  // "23 of 40 drafted tokens accepted", without and with auto
   for (const char* drafter : {"--draft-model tales-1m", "--prompt-lookup-num-tokens 5"}) {
     for (const char* gamma : {"", "--num-speculative-tokens auto"}) {
@@ -180,7 +180,7 @@ TEST_CASE("the program takes auto, for the draft model alone") {
       CAPTURE(gamma);
       const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, prompt + " " + drafter + " " + gamma);
       REQUIRE(run.status == 0);
-      const auto json = nlohmann::json::parse(run.out);
+      const auto json = run.json();
       CHECK(json["sequences"] == sequences);
       for (const char* name : {"acceptance_rate", "tokens_per_target_pass", "draft_cost", "verification_cost",
                                "speedup", "expected_speedup"}) {

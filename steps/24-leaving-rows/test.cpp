@@ -256,7 +256,7 @@ TEST_CASE("the program counts the bytes that moved") {
         run_program(STAIRCASE_STEP_PROGRAM,
                     fmt::format("--json --max-new-tokens {} --prompt - --prompt 'The wolf'", count), ending);
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out)["stats"];
+    return run.json()["stats"];
   };
   CHECK(stats(14)["cache_copied_bytes"] == 0);
   const std::size_t position = stats(20)["cache_bytes"].get<std::size_t>() / 2 / tales().config().n_positions;
@@ -269,7 +269,7 @@ TEST_CASE("each text comes out in its place, whenever it has left") {
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 30 " + arguments, ending);
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out)["sequences"];
+    return run.json()["sequences"];
   };
   std::vector<std::string> prompts{" --prompt ''", " --prompt 'The wolf'", " --prompt -"};
   std::map<std::string, nlohmann::json> alone;

@@ -206,7 +206,7 @@ TEST_CASE("prompts come from the command line and from the lines of a file, an e
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 4 " + arguments, input);
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out);
+    return run.json();
   };
   const auto file = json("--prompts -", "The wolf\r\n\nOnce upon a time");
   REQUIRE(file["sequences"].size() == 3);
@@ -224,7 +224,7 @@ TEST_CASE("--max-batch-size changes no text, whether it is drawn or not") {
         run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 8 --seed 5 --prompts - " + arguments,
                     "The wolf\nThe wolf\nThe wolf\n");
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out)["sequences"];
+    return run.json()["sequences"];
   };
   for (const std::string options : {"", "--do-sample", "--do-sample --num-return-sequences 2"}) {
     const auto want = sequences(options);
@@ -242,7 +242,7 @@ TEST_CASE("a thousand prompts take the memory of the largest batch") {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM,
                                        "--json --max-new-tokens 1 --max-batch-size 20 --prompts -", input);
     REQUIRE(run.status == 0);
-    const auto json = nlohmann::json::parse(run.out);
+    const auto json = run.json();
     CHECK(json["sequences"].size() == input.size() / 9);
     return json["stats"]["cache_bytes"].get<std::size_t>();
   };

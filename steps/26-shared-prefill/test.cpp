@@ -162,7 +162,7 @@ TEST_CASE("a copy costs the keys and values of its prompt, and no more") {
       run_program(STAIRCASE_STEP_PROGRAM,
                   "--json --prompt 'The wolf' --max-new-tokens 3 --do-sample --num-return-sequences 4");
   REQUIRE(run.status == 0);
-  CHECK(nlohmann::json::parse(run.out)["stats"]["cache_copied_bytes"] == 3 * 2 * position);
+  CHECK(run.json()["stats"]["cache_copied_bytes"] == 3 * 2 * position);
 }
 
 TEST_CASE("the first choice of all copies is from the same candidates, the first text coming first") {
@@ -193,7 +193,7 @@ TEST_CASE("a drawn text of the program does not depend on how many grow at a tim
         STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 8 --do-sample --seed 5 --prompts - " + arguments,
         "The wolf\n\nThe wolf\n");
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out)["sequences"];
+    return run.json()["sequences"];
   };
   for (const std::string copies : {"1", "2", "3"}) {
     const auto want = sequences("--num-return-sequences " + copies);

@@ -270,7 +270,7 @@ TEST_CASE("the end-of-text token is text only where it ends nothing") {
 TEST_CASE("the program says why a text ended, and of a stop sequence prints what was shown before") {
   const auto sequence = [](const std::string& arguments) {
     const auto run = run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'The wolf' --json " + arguments);
-    return nlohmann::json::parse(run.out)["sequences"][0];
+    return run.json()["sequences"][0];
   };
   CHECK(sequence("--max-new-tokens 30")["finish_reason"] == "length");
   const auto within = sequence("--stop Q --stop ver");

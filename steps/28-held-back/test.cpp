@@ -251,7 +251,7 @@ TEST_CASE("the program prints nothing of a stop sequence, and what was held back
   CHECK(text == ", who had been watching the wolf, had been\n");
   const auto sequence = [&](const std::string& arguments) {
     const auto run = run_program(STAIRCASE_STEP_PROGRAM, start + " --json " + arguments);
-    return nlohmann::json::parse(run.out)["sequences"][0];
+    return run.json()["sequences"][0];
   };
   // " been" is the last token: the sequence is not complete.
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, start + " --stop 'ad been ve'").out == text);
@@ -259,8 +259,7 @@ TEST_CASE("the program prints nothing of a stop sequence, and what was held back
   // With one token more it is.
   const std::string more = "--prompt 'The wolf' --max-new-tokens 11 --stop Q --stop 'ad been ve'";
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, more).out == ", who had been watching the wolf, h\n");
-  const auto stopped =
-      nlohmann::json::parse(run_program(STAIRCASE_STEP_PROGRAM, more + " --json").out)["sequences"][0];
+  const auto stopped = run_program(STAIRCASE_STEP_PROGRAM, more + " --json").json()["sequences"][0];
   CHECK(stopped["finish_reason"] == "stop");
   CHECK(stopped["text"] == ", who had been watching the wolf, h");
   CHECK(stopped["token_ids"].size() == 11);

@@ -155,7 +155,7 @@ TEST_CASE("the program keeps the least length, says what it does not keep, and r
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 40 --prompt - " + arguments, text);
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out)["sequences"][0];
+    return run.json()["sequences"][0];
   };
   CHECK(sequence("")["token_ids"] == ids);
   CHECK(sequence("")["finish_reason"] == "eos");

@@ -223,7 +223,7 @@ TEST_CASE("the program tells a terminal and JSON") {
   const std::string arguments = "--logprobs 2 --max-new-tokens 3 --prompt 'The queen' --prompt ''";
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--json " + arguments);
   REQUIRE(run.status == 0);
-  const auto sequences = nlohmann::json::parse(run.out)["sequences"];
+  const auto sequences = run.json()["sequences"];
   REQUIRE(sequences.size() == 2);
   const ProgramRun lines = run_program(STAIRCASE_STEP_PROGRAM, arguments);
   CHECK(lines.status == 0);

@@ -97,7 +97,7 @@ TEST_CASE("the program tells all of it in JSON") {
       run_program(STAIRCASE_STEP_PROGRAM,
                   "--json --echo --logprobs 2 --max-new-tokens 3 --prompt 'The queen' --prompt ''");
   REQUIRE(run.status == 0);
-  const auto sequences = nlohmann::json::parse(run.out)["sequences"];
+  const auto sequences = run.json()["sequences"];
   REQUIRE(sequences.size() == 2);
   const auto& first = sequences[0];
   CHECK(first["prompt_logprobs"].size() == 2);
@@ -150,7 +150,7 @@ TEST_CASE("a stop sequence, the least length and copies change nothing of what i
         run_program(STAIRCASE_STEP_PROGRAM,
                     "--json --echo --logprobs 1 --prompt 'The queen' --prompt 'A crow' " + arguments);
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out)["sequences"];
+    return run.json()["sequences"];
   };
   const auto plain = sequences("--max-new-tokens 0");
   const auto busy = sequences(

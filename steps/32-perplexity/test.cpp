@@ -64,7 +64,7 @@ TEST_CASE("the program tells the perplexity of each prompt, in JSON and on the t
       "--echo --max-new-tokens 0 --prompt 'The queen' --prompt '' --prompt 'A crow sat'";
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--json " + arguments);
   REQUIRE(run.status == 0);
-  const auto sequences = nlohmann::json::parse(run.out)["sequences"];
+  const auto sequences = run.json()["sequences"];
   REQUIRE(sequences.size() == 3);
   // "len2" of the reference.
   const double nll = reference("logits.json")["cases"][1]["mean_nll"];
@@ -92,7 +92,7 @@ TEST_CASE("the three sentences of the README are as surprising as it says") {
       run_program(STAIRCASE_STEP_PROGRAM, "--json --echo --max-new-tokens 0 --prompts -",
                   "The wolf ran into the wood.\nThe wood ran into the wolf.\nWolf the wood into ran the.\n");
   REQUIRE(run.status == 0);
-  const auto sequences = nlohmann::json::parse(run.out)["sequences"];
+  const auto sequences = run.json()["sequences"];
   REQUIRE(sequences.size() == 3);
   CHECK(sequences[0]["perplexity"].get<double>() == doctest::Approx(30.4796).epsilon(1e-3));
   CHECK(sequences[1]["perplexity"].get<double>() == doctest::Approx(253).epsilon(2e-3));
@@ -105,7 +105,7 @@ TEST_CASE("a stop sequence, the least length and copies do not change the perple
         run_program(STAIRCASE_STEP_PROGRAM,
                     "--json --echo --logprobs 1 --prompt 'The queen' --prompt 'A crow' " + arguments);
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out)["sequences"];
+    return run.json()["sequences"];
   };
   const auto plain = sequences("--max-new-tokens 0");
   const auto busy = sequences(

@@ -172,7 +172,7 @@ TEST_CASE("the program tells the best text of each prompt with its score") {
       run_program(STAIRCASE_STEP_PROGRAM,
                   "--num-beams 4 --max-new-tokens 40 --json --prompt The --prompt '" + prompt + "'");
   REQUIRE(run.status == 0);
-  const auto sequences = nlohmann::json::parse(run.out)["sequences"];
+  const auto sequences = run.json()["sequences"];
   REQUIRE(sequences.size() == 2);
   CHECK(sequences[0]["token_ids"].size() <= 40);
   CHECK(sequences[1]["token_ids"] == one["beams"][0]["ids"]);
@@ -188,7 +188,7 @@ TEST_CASE("one beam is the loop of the steps before, which draws where it is ask
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 8 --prompt The " + arguments);
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out)["sequences"];
+    return run.json()["sequences"];
   };
   for (const std::string other : {"", "--do-sample --num-return-sequences 2", "--show-candidates 2"}) {
     CHECK(sequences("--num-beams 1 " + other) == sequences(other));

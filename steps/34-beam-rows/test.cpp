@@ -196,7 +196,7 @@ TEST_CASE("the program has a row of the cache for each beam, and without a cache
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 20 --prompt The " + arguments);
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out);
+    return run.json();
   };
   const auto four = json("--num-beams 4"), one = json("");
   CHECK(four["stats"]["cache_bytes"] == 4 * one["stats"]["cache_bytes"].get<std::size_t>());

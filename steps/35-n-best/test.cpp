@@ -13,7 +13,7 @@ namespace {
 nlohmann::json sequences(const std::string& arguments) {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--json " + arguments);
   REQUIRE(run.status == 0);
-  return nlohmann::json::parse(run.out)["sequences"];
+  return run.json()["sequences"];
 }
 
 }  // namespace

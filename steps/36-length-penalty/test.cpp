@@ -113,7 +113,7 @@ TEST_CASE("the penalty reaches the search") {
                     "--num-beams 2 --num-return-sequences 2 --max-new-tokens 40 --json --prompt '" + prompt +
                         "'" + penalty);
     REQUIRE(run.status == 0);
-    return nlohmann::json::parse(run.out)["sequences"];
+    return run.json()["sequences"];
   };
   const auto told = sequences(" --length-penalty 0.6");
   for (int i = 0; i < 2; ++i) {

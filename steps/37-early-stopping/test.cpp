@@ -128,7 +128,7 @@ TEST_CASE("the rule to stop reaches the search beside the penalty") {
       "--num-beams 2 --length-penalty 0.6 --early-stopping false --max-new-tokens 40 --json --prompt '" +
           prompt + "'");
   REQUIRE(run.status == 0);
-  const auto sequence = nlohmann::json::parse(run.out)["sequences"][0];
+  const auto sequence = run.json()["sequences"][0];
   CHECK(sequence["token_ids"] == one["beams"][0]["ids"]);
   CHECK(sequence["score"].get<double>() ==
         doctest::Approx(one["beams"][0]["score"].get<double>()).epsilon(1e-4));
@@ -138,7 +138,7 @@ TEST_CASE("the rule to stop reaches the search beside the penalty") {
                     "--num-beams 2 --num-return-sequences 2 --max-new-tokens 60 --json --prompt \"" +
                         reference("beam.json")["cases"][2]["prompt"].get<std::string>() + "\" " + options);
     REQUIRE(stopped.status == 0);
-    return nlohmann::json::parse(stopped.out)["sequences"];
+    return stopped.json()["sequences"];
   };
   const auto at_once = told("--early-stopping true"), guess = told("--early-stopping false"),
              certain = told("--early-stopping never");

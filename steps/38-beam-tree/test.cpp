@@ -140,12 +140,12 @@ TEST_CASE("the program draws the tree of each prompt, and nothing else changes")
   const ProgramRun drawn = run_program(STAIRCASE_STEP_PROGRAM, arguments + " --show-beams");
   REQUIRE(plain.status == 0);
   REQUIRE(drawn.status == 0);
-  CHECK(nlohmann::json::parse(drawn.out)["sequences"] == nlohmann::json::parse(plain.out)["sequences"]);
+  CHECK(drawn.json()["sequences"] == plain.json()["sequences"]);
   CHECK(count(drawn.err, "\nprompt\n") == 2);
   CHECK(count(drawn.err, "■ ") >= 6);
   CHECK(count(drawn.err, "× ") > 0);
   CHECK(plain.err.find("■") == std::string::npos);
-  const auto best = nlohmann::json::parse(drawn.out)["sequences"][0]["score"].get<double>();
+  const auto best = drawn.json()["sequences"][0]["score"].get<double>();
   CHECK(drawn.err.find(fmt::format("■ {:.4f}", best)) != std::string::npos);
 }
 

@@ -328,7 +328,7 @@ TEST_CASE("a request of a file is what the same options on the command line make
   const std::string all = " --max-new-tokens 30 --json --threads 1";
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --max-batch-size 2" + all, file);
   REQUIRE(run.status == 0);
-  const auto got = nlohmann::json::parse(run.out);
+  const auto got = run.json();
   REQUIRE(got["sequences"].size() == std::size(kLines));
   for (std::size_t i = 0; i < std::size(kLines); ++i) {
     std::string arguments = kLines[i][1];
@@ -336,7 +336,7 @@ TEST_CASE("a request of a file is what the same options on the command line make
     const ProgramRun one = run_program(STAIRCASE_STEP_PROGRAM, arguments + " --json --threads 1");
     CAPTURE(arguments);
     REQUIRE(one.status == 0);
-    CHECK(got["sequences"][i] == nlohmann::json::parse(one.out)["sequences"][0]);
+    CHECK(got["sequences"][i] == one.json()["sequences"][0]);
     texts += fmt::format("{}[{}]\n{}", i == 0 ? "" : "\n\n", i + 1,
                          got["sequences"][i]["text"].get<std::string>());
   }
@@ -355,7 +355,7 @@ TEST_CASE("the batch has as many rows as it may, and no more than there are requ
         run_program(STAIRCASE_STEP_PROGRAM,
                     fmt::format("--requests - --json --max-new-tokens 2 --max-batch-size {}", size), three);
     REQUIRE(run.status == 0);
-    bytes.push_back(nlohmann::json::parse(run.out)["stats"]["cache_bytes"]);
+    bytes.push_back(run.json()["stats"]["cache_bytes"]);
   }
   CHECK(bytes == std::vector<std::size_t>{bytes[0], 2 * bytes[0], 3 * bytes[0], 3 * bytes[0]});
 }
@@ -368,8 +368,7 @@ TEST_CASE("the prompts of requests are shown as those of the command line are") 
       run_program(STAIRCASE_STEP_PROGRAM,
                   "--prompt 'The wolf and' --prompt Once --json --echo --logprobs 2 --max-new-tokens 3");
   REQUIRE(run.status == 0);
-  const auto got = nlohmann::json::parse(run.out)["sequences"],
-             all = nlohmann::json::parse(want.out)["sequences"];
+  const auto got = run.json()["sequences"], all = want.json()["sequences"];
   CHECK(got[0] == all[0]);
   CHECK(got[0]["prompt_logprobs"].size() > 1);
   CHECK(got[1]["prompt_logprobs"] == all[1]["prompt_logprobs"]);
@@ -390,7 +389,7 @@ TEST_CASE("a broken line is named and left out, and the others run") {
                                      "{\"prompt\": \"A\", \"arrival\": 1}\n"
                                      "{\"prompt\": \"The fox\"}");
   CHECK(run.status == 1);
-  CHECK(nlohmann::json::parse(run.out)["sequences"].size() == 2);
+  CHECK(run.json()["sequences"].size() == 2);
   for (const char* part :
        {"--requests -, line 2: the line has the key \"temperatur\"", "line 3: temperature is -1",
         "line 4: stop is empty", "line 6: the line is not valid JSON", "line 7: --min-new-tokens is 5",

@@ -238,10 +238,10 @@ TEST_CASE("the program waits for its requests, and shows their texts in the orde
                   "{\"prompt\": \"The fox\", \"arrival\": 0.4}\n{\"prompt\": \"A wolf\"}\n");
   CHECK(Clock::now() - start >= std::chrono::milliseconds(400));
   REQUIRE(run.status == 0);
-  const auto got = nlohmann::json::parse(run.out)["sequences"];
+  const auto got = run.json()["sequences"];
   const ProgramRun want =
       run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'The fox' --prompt 'A wolf' --json --max-new-tokens 5");
-  CHECK(got == nlohmann::json::parse(want.out)["sequences"]);
+  CHECK(got == want.json()["sequences"]);
 }
 
 TEST_CASE("an arrival that cannot be is named with its line, and the others run") {
@@ -251,7 +251,7 @@ TEST_CASE("an arrival that cannot be is named with its line, and the others run"
                                      "{\"prompt\": \"A\", \"arrival\": 86401}\n"
                                      "{\"prompt\": \"A\", \"arrival\": 0}\n");
   CHECK(run.status == 1);
-  CHECK(nlohmann::json::parse(run.out)["sequences"].size() == 1);
+  CHECK(run.json()["sequences"].size() == 1);
   for (const char* part :
        {"line 1: arrival is -1", "line 2: arrival is \"soon\"", "line 3: arrival is 86401"}) {
     CAPTURE(part);

@@ -267,7 +267,7 @@ TEST_CASE("requests are the same for the program in chunks and as a whole") {
   const ProgramRun chunks = run_program(STAIRCASE_STEP_PROGRAM, usual + " --prefill-chunk 3", file);
   REQUIRE(whole.status == 0);
   REQUIRE(chunks.status == 0);
-  CHECK(nlohmann::json::parse(chunks.out)["sequences"] == nlohmann::json::parse(whole.out)["sequences"]);
+  CHECK(chunks.json()["sequences"] == whole.json()["sequences"]);
 }
 
 TEST_CASE("a chunk of no tokens is refused, and one without requests does nothing") {

@@ -92,7 +92,7 @@ TEST_CASE("where there is nothing to measure there are no latencies, and no divi
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --max-new-tokens 0",
                                      "{\"prompt\": \"The\"}\n{\"prompt\": \"A\"}\n");
   REQUIRE(run.status == 0);
-  const auto stats = nlohmann::json::parse(run.out)["stats"];
+  const auto stats = run.json()["stats"];
   CHECK(stats["tokens_per_second"] == 0.0);
   CHECK(!stats.contains("ttft_ms_p50"));
   CHECK(run.err.find("2 requests in 0.00 s, 0.0 tokens/s, 0.0 rows a pass\n") != std::string::npos);
@@ -108,7 +108,7 @@ TEST_CASE("the program tells the latencies of its requests, on a line and among 
   const ProgramRun run =
       run_program(STAIRCASE_STEP_PROGRAM, "--requests - --max-batch-size 2 --prefill-chunk 3 --json", file);
   REQUIRE(run.status == 0);
-  const auto got = nlohmann::json::parse(run.out);
+  const auto got = run.json();
   const auto& stats = got["stats"];
   for (const char* name : {"ttft", "tpot", "itl"}) {
     const double half = stats[fmt::format("{}_ms_p50", name)], most = stats[fmt::format("{}_ms_p95", name)],
@@ -134,7 +134,7 @@ TEST_CASE("tokens/s are all new tokens by the time from the first arrival to the
   const ProgramRun apart = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --max-new-tokens 1",
                                        "{\"prompt\": \"The\"}\n{\"prompt\": \"A\", \"arrival\": 0.4}\n");
   REQUIRE(apart.status == 0);
-  const double rate = nlohmann::json::parse(apart.out)["stats"]["tokens_per_second"];
+  const double rate = apart.json()["stats"]["tokens_per_second"];
   CHECK(rate > 0.5);
   CHECK(rate <= 2 / 0.4);
   // The time before the first arrival does not.
@@ -142,12 +142,12 @@ TEST_CASE("tokens/s are all new tokens by the time from the first arrival to the
       run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --max-new-tokens 4 --ignore-eos",
                   "{\"prompt\": \"The\", \"arrival\": 2}\n");
   REQUIRE(late.status == 0);
-  CHECK(nlohmann::json::parse(late.out)["stats"]["tokens_per_second"] > 4 / 2.0);
+  CHECK(late.json()["stats"]["tokens_per_second"] > 4 / 2.0);
 
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --max-new-tokens 9",
                                      "{\"prompt\": \"The\"}\n{\"prompt\": \"A\"}\n");
   REQUIRE(run.status == 0);
-  const double told = nlohmann::json::parse(run.out)["stats"]["tokens_per_second"];
+  const double told = run.json()["stats"]["tokens_per_second"];
   const std::string want = fmt::format(" {:.1f} tokens/s", told);
   CAPTURE(run.err);
   const std::size_t first = run.err.find(want);

@@ -207,5 +207,5 @@ TEST_CASE("without a benchmark the requests are served") {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --max-new-tokens 3",
                                      "{\"prompt\": \"The\"}\n{\"prompt\": \"A\"}\n");
   REQUIRE(run.status == 0);
-  CHECK(nlohmann::json::parse(run.out)["sequences"].size() == 2);
+  CHECK(run.json()["sequences"].size() == 2);
 }
