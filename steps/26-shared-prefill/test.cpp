@@ -55,8 +55,11 @@ TEST_CASE("each text of a prompt is what Hugging Face's model makes of it, howev
   Prompts prompts;
   for (const auto& one : cases) prompts.push_back(one["prompt_ids"]);
   const TextOptions options{.stopping = {.max_new_tokens = 40}};
-  for (const auto& [copies, places] :
-       std::vector<std::pair<int, int>>{{1, 2}, {1, 5}, {2, 2}, {2, 5}, {3, 16}}) {
+  struct Sizes {
+    int copies, places;
+  };
+  for (const Sizes sizes : {Sizes{1, 2}, {1, 5}, {2, 2}, {2, 5}, {3, 16}}) {
+    const int copies = sizes.copies, places = sizes.places;
     for (const bool use_cache : {true, false}) {
       if (!use_cache && places != 5) continue;  // slow, and nothing but the numbers is different
       const auto got = generated(tales(), prompts, copies, options, places, use_cache);

@@ -213,8 +213,9 @@ TEST_CASE("what has no meaning in a search is refused in a sentence") {
             "--min-new-tokens is 9, but it must be at most 8, the --max-new-tokens"},
            {"--num-return-sequences 2",
             "--num-return-sequences 2 needs --do-sample: without it all of them would be the same"}}) {
-    const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, wrong);
-    CAPTURE(wrong);
+    const std::string& arguments = wrong;
+    CAPTURE(arguments);
+    const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, arguments);
     CHECK(refused.status == 2);
     CHECK(refused.err == "error: " + message + "\n");
     CHECK(refused.out.empty());

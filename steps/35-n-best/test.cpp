@@ -139,8 +139,9 @@ TEST_CASE("what has no meaning in a search is refused in a sentence") {
            {"--num-beams 1 --num-return-sequences 2",
             "--num-return-sequences 2 needs --do-sample or --num-beams: without them all would be the "
             "same"}}) {
-    const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, wrong);
-    CAPTURE(wrong);
+    const std::string& arguments = wrong;
+    CAPTURE(arguments);
+    const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, arguments);
     CHECK(refused.status == 2);
     CHECK(refused.err == "error: " + message + "\n");
     CHECK(refused.out.empty());

@@ -134,8 +134,9 @@ TEST_CASE("a penalty out of its range is refused in a sentence, and what does no
            {"--length-penalty -10.5", "--length-penalty is -10.5, but it must be between -10 and 10"},
            {"--num-beams 2 --length-penalty 2 --num-return-sequences 3",
             "--num-return-sequences is 3, but it must be at most 2, the --num-beams"}}) {
-    const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, wrong);
-    CAPTURE(wrong);
+    const std::string& arguments = wrong;
+    CAPTURE(arguments);
+    const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, arguments);
     CHECK(refused.status == 2);
     CHECK(refused.err == "error: " + message + "\n");
     CHECK(refused.out.empty());

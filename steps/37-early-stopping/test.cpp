@@ -41,11 +41,12 @@ TEST_CASE("every way to stop and to weigh the length gives what the plain search
     Gpt2 model = random_model(seed, 11);
     for (const int num_beams : {1, 2, 3, 5}) {
       for (const float length_penalty : {-0.2f, 0.0f, 0.6f, 1.0f, 3.0f}) {
-        for (const auto& [early_stopping, name] : kEarlyStopping) {
+        for (const auto& way : kEarlyStopping) {
+          const auto& [early_stopping, name] = way;
           CAPTURE(seed);
           CAPTURE(num_beams);
           CAPTURE(length_penalty);
-          CAPTURE(name);
+          CAPTURE(way.second);
           RowOptions options{{.stopping = {.max_new_tokens = 12}}};
           if (seed % 2 == 0) options.sampling.repetition_penalty = 1.4f;
           const std::vector<int> prompt{3, static_cast<int>(seed)};

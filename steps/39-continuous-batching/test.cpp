@@ -302,8 +302,9 @@ TEST_CASE(
     }
     served.run();
     tales().observe(nullptr);
-    for (const auto& [number, what] : asked) {
-      CAPTURE(number);
+    for (const auto& one : asked) {
+      const auto& [number, what] = one;
+      CAPTURE(one.first);
       if (!cancelled.contains(number)) check_same(served.texts[number], alone(what));
       if (cancelled.contains(number)) CHECK(served.texts[number].times_finished == 0);
     }

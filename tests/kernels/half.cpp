@@ -63,11 +63,15 @@ Values product(Device& device, const Values& x, const Values& w, std::int64_t in
   return download(device, result);
 }
 
-constexpr std::pair<std::int64_t, std::int64_t> kMatrices[] = {{1, 1},   {2, 16},  {17, 31}, {75, 100},
-                                                               {64, 33}, {64, 48}, {98, 65}, {64, 257}};
+struct Matrix {
+  std::int64_t in, out;
+};
+constexpr Matrix kMatrices[] = {{1, 1},   {2, 16},  {17, 31}, {75, 100},
+                                {64, 33}, {64, 48}, {98, 65}, {64, 257}};
 
 TEST_CASE("a product with float16 weights is the product with the rounded weights, to the bit") {
-  for (const auto& [in, out] : kMatrices) {
+  for (const Matrix& matrix : kMatrices) {
+    const std::int64_t in = matrix.in, out = matrix.out;
     const Values w = random_values(static_cast<std::size_t>(in * out), 1);
     for (const std::int64_t rows : {1, 5, 7, 23, 24, 40}) {
       const Values x = random_values(static_cast<std::size_t>(rows * in), 2);
@@ -87,7 +91,8 @@ TEST_CASE("a product with float16 weights is the product with the rounded weight
 // The products of bfloat16 numbers are exact in float32, so only the sums err: the tolerance of linear.cpp.
 // Rounding x or not makes a difference of some 0.002 sqrt(in), more than a thousand times as much.
 TEST_CASE("a product with bfloat16 weights is the product of both operands rounded, its sums in float32") {
-  for (const auto& [in, out] : kMatrices) {
+  for (const Matrix& matrix : kMatrices) {
+    const std::int64_t in = matrix.in, out = matrix.out;
     const Values w = random_values(static_cast<std::size_t>(in * out), 1);
     for (const std::int64_t rows : {1, 2, 3, 4, 5, 6, 7, 23, 24, 40}) {
       const Values x = random_values(static_cast<std::size_t>(rows * in), 2);
@@ -108,7 +113,8 @@ TEST_CASE("a product with bfloat16 weights is the product of both operands round
 TEST_CASE("a row of a product with 16-bit weights is the same to the bit whatever stands beside it") {
   const std::int64_t rows = 33;
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
-    for (const auto& [in, out] : kMatrices) {
+    for (const Matrix& matrix : kMatrices) {
+      const std::int64_t in = matrix.in, out = matrix.out;
       const Values x = random_values(static_cast<std::size_t>(rows * in), 1),
                    w = random_values(static_cast<std::size_t>(in * out), 2);
       std::string last_target;

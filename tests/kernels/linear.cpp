@@ -134,9 +134,13 @@ TEST_CASE("query_key_value puts each part in its place and touches nothing else"
   const std::vector<Sequence> batches[] = {
       {{0, 1}}, {{0, 7}}, {{5, 1}, {0, 1}, {9, 1}}, {{0, 13}, {3, 2}, {0, 1}, {7, 6}}};
   const std::size_t capacity = 16;
-  const std::pair<std::size_t, std::size_t> shapes[] = {{1, 1},  {3, 1},  {3, 3},  {8, 2},   {16, 1}, {25, 5},
-                                                        {64, 1}, {64, 4}, {75, 3}, {96, 12}, {96, 2}};
-  for (const auto& [width, n_head] : shapes) {
+  struct Size {
+    std::size_t width, n_head;
+  };
+  const Size sizes[] = {{1, 1},  {3, 1},  {3, 3},  {8, 2},   {16, 1}, {25, 5},
+                        {64, 1}, {64, 4}, {75, 3}, {96, 12}, {96, 2}};
+  for (const Size& size : sizes) {
+    const std::size_t width = size.width, n_head = size.n_head;
     const std::size_t head_size = width / n_head;
     for (const auto& sequences : batches) {
       std::size_t n_tokens = 0;
