@@ -1,7 +1,6 @@
 #include "common/measure/measurement.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +10,7 @@
 
 #include "common/base/error.h"
 #include "common/base/message.h"
+#include "kernels/cpu/platform.h"
 
 namespace staircase {
 namespace {
@@ -133,7 +133,7 @@ std::vector<std::vector<double>> take_turns(
 
 void Progress::next(const std::string& what) {
   ++done_;
-  if (isatty(STDERR_FILENO) != 0) {
+  if (platform::is_terminal(stderr)) {
     fmt::print(stderr, "\r\033[K[{:<30}] {}/{} {}",
                std::string(static_cast<std::size_t>(30 * (done_ - 1) / steps_), '#'), done_, steps_, what);
     std::fflush(stderr);
@@ -141,7 +141,7 @@ void Progress::next(const std::string& what) {
 }
 
 Progress::~Progress() {
-  if (isatty(STDERR_FILENO) != 0 && done_ > 0) std::fputs("\r\033[K", stderr);
+  if (platform::is_terminal(stderr) && done_ > 0) std::fputs("\r\033[K", stderr);
 }
 
 }  // namespace staircase

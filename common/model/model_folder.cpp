@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "kernels/cpu/platform.h"
 
 namespace staircase {
 namespace {
@@ -13,8 +14,7 @@ namespace fs = std::filesystem;
 std::vector<fs::path> model_collections() {
   std::vector<fs::path> places;
   if (const char* folder = std::getenv("STAIRCASE_MODELS")) places.emplace_back(folder);
-  std::error_code ignored;
-  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  const fs::path program = platform::program();
   if (!program.empty())
     places.push_back(program.parent_path().parent_path() / "share" / "staircase" / "models");
   places.emplace_back(STAIRCASE_SOURCE_MODELS);

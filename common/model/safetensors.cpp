@@ -3,14 +3,8 @@
 //   {"wte.weight": {"dtype": "F16", "shape": [4096, 256], "data_offsets": [0, 2097152]}, ...}
 #include "common/model/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <system_error>
@@ -20,6 +14,7 @@
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/json_file.h"
+#include "kernels/cpu/platform.h"
 
 namespace staircase {
 
@@ -36,29 +31,11 @@ constexpr std::uint64_t kLargest = std::numeric_limits<std::int64_t>::max();
 
 std::span<const std::byte> map_file(const std::filesystem::path& file) {
   require_file(file);
-  const int descriptor = open(file.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) {
-    throw Error("{} cannot be opened: {}", file.string(), std::generic_category().message(errno));
+  try {
+    return platform::map_file(file);
+  } catch (const std::system_error& fault) {
+    throw Error("{} cannot be read: {}", file.string(), fault.code().message());
   }
-  struct stat status {};
-  void* start = MAP_FAILED;
-  if (fstat(descriptor, &status) == 0) {
-    if (status.st_size == 0) {
-      close(descriptor);
-      return {};  // mmap refuses an empty range
-    }
-    start = mmap(nullptr, static_cast<std::size_t>(status.st_size), PROT_READ, MAP_PRIVATE, descriptor, 0);
-  }
-  const int fault = errno;
-  close(descriptor);  // the mapping outlives it
-  if (start == MAP_FAILED) {
-    throw Error("{} cannot be mapped: {}", file.string(), std::generic_category().message(fault));
-  }
-  return {static_cast<const std::byte*>(start), static_cast<std::size_t>(status.st_size)};
-}
-
-void unmap(std::span<const std::byte> mapping) {
-  if (!mapping.empty()) munmap(const_cast<std::byte*>(mapping.data()), mapping.size());
 }
 
 /// Bytes per element; 0 for a dtype that this reader does not know and hands out unchecked.
@@ -194,20 +171,17 @@ Safetensors::Safetensors(const std::filesystem::path& file) : mapping_(map_file(
   try {
     tensors_ = parse_safetensors(mapping_, file.string());
   } catch (...) {
-    unmap(mapping_);
+    platform::unmap_file(mapping_);
     throw;
   }
 }
 
 void Safetensors::release(const StoredTensor& tensor) const {
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const auto first = static_cast<std::size_t>(tensor.bytes.data() - mapping_.data()) / page * page;
-  const auto last = static_cast<std::size_t>(tensor.bytes.data() - mapping_.data()) + tensor.bytes.size();
-  madvise(const_cast<std::byte*>(mapping_.data()) + first, last - first, MADV_DONTNEED);
+  platform::release(tensor.bytes);
 }
 
 Safetensors::~Safetensors() {
-  unmap(mapping_);
+  platform::unmap_file(mapping_);
 }
 
 Safetensors::Safetensors(Safetensors&& other) noexcept

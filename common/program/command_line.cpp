@@ -3,7 +3,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <string_view>
 #include <type_traits>
 
 #include "common/base/error.h"
@@ -15,18 +18,46 @@ namespace {
 /// allow_extra_args says; its own "any number" would put dots behind the option in the help.
 constexpr int kAnyNumber = 1 << 28;
 
+struct ReadNumber {
+  bool whole = false;  ///< the text is a number from its first letter to its last
+  bool in_range = false;
+};
+
+/// Not every standard library has a std::from_chars for numbers with a fraction.
+template <typename T>
+ReadNumber read_number(const std::string& text) {
+  const char* const last = text.data() + text.size();
+  if constexpr (std::is_integral_v<T>) {
+    T value{};
+    const auto [end, fault] = std::from_chars(text.data(), last, value);
+    return {end == last, fault == std::errc()};
+  } else {
+    // What strtod takes besides: blanks and a + in front, and hexadecimal digits.
+    if (text.empty() || std::string_view(" \t\n\v\f\r+").find(text[0]) != std::string_view::npos ||
+        text.find_first_of("xX") != text.npos) {
+      return {};
+    }
+    char* end = nullptr;
+    const double wide = std::strtod(text.c_str(), &end);
+    const T value =
+        std::is_same_v<T, float> ? static_cast<T>(std::strtof(text.c_str(), nullptr)) : static_cast<T>(wide);
+    const std::string digits = text.substr(0, text.find_first_of("eE"));
+    const bool too_large = std::isinf(value) && text.find_first_of("iI") == text.npos;
+    const bool too_small = value == 0 && digits.find_first_of("123456789") != text.npos;
+    return {end == last, !too_large && !too_small};
+  }
+}
+
 /// Accepts a number that the type can hold, and says what would be right otherwise.
 template <typename T>
 std::string fault_of_number(const std::string& text) {
   using Limits = std::numeric_limits<T>;
-  T value{};
-  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = end == text.data() + text.size();
-  if (fault == std::errc() && whole) return "";
+  const auto [whole, in_range] = read_number<T>(text);
+  if (whole && in_range) return "";
   if constexpr (std::is_integral_v<T>) {
     return fmt::format("{} is not a whole number from {} to {}", text, Limits::min(), Limits::max());
   } else {
-    if (fault == std::errc::result_out_of_range && whole) {
+    if (whole) {
       return fmt::format("{} is too large or too small: at most {:.2g}, and no closer to 0 than {:.2g}", text,
                          Limits::max(), Limits::denorm_min());
     }

@@ -1,15 +1,13 @@
 #include "common/program/inputs.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <sstream>
+#include <system_error>
 
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/message.h"
+#include "kernels/cpu/platform.h"
 
 namespace staircase {
 namespace {
@@ -18,14 +16,12 @@ namespace {
 std::string read_standard_input(const std::string& option) {
   std::string text;
   char buffer[1 << 16];
-  while (true) {
-    const ssize_t count = read(STDIN_FILENO, buffer, sizeof buffer);
-    if (count > 0) text.append(buffer, static_cast<std::size_t>(count));
-    if (count == 0) return text;
-    if (count < 0 && errno != EINTR) {
-      throw Error("{} -: standard input cannot be read: {}", option, std::strerror(errno));
-    }
+  try {
+    while (const std::size_t count = platform::read_standard_input(buffer)) text.append(buffer, count);
+  } catch (const std::system_error& fault) {
+    throw Error("{} -: standard input cannot be read: {}", option, fault.code().message());
   }
+  return text;
 }
 
 }  // namespace

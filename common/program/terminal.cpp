@@ -1,12 +1,11 @@
 #include "common/program/terminal.h"
 
-#include <unistd.h>
-
 #include <cmath>
 
 #include "common/base/message.h"
 #include "common/program/standard_output.h"
 #include "common/text/quoted.h"
+#include "kernels/cpu/platform.h"
 
 namespace staircase {
 namespace {
@@ -54,7 +53,7 @@ void Terminal::print_head(const Sequence& sequence) {
   // A person reads the continuation behind its prompt; a pipe gets the new text only, unless it asks.
   const std::string prompt =
       tokenizer_.decode(transcript_.prompts[static_cast<std::size_t>(sequence.prompt)]);
-  if (isatty(STDOUT_FILENO) != 0) {
+  if (platform::is_terminal(stdout)) {
     print("\033[2m" + prompt + "\033[0m");
   } else if (transcript_.echoes.contains(sequence.prompt)) {
     print(prompt);
@@ -74,7 +73,7 @@ void Terminal::show(int prompt, const Echo& echo) const {
 void Terminal::add_text(const Sequence& sequence, const std::string& text, Origin origin) {
   if (!streams(sequence)) return;
   print_head(sequence);
-  const std::string colour = isatty(STDOUT_FILENO) != 0 ? colour_of(origin) : "";
+  const std::string colour = platform::is_terminal(stdout) ? colour_of(origin) : "";
   print(colour.empty() ? text : colour + text + "\033[0m");
 }
 

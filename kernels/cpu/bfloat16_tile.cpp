@@ -17,8 +17,6 @@
 
 #include <cpuid.h>
 #include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -26,6 +24,7 @@
 #include <utility>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/platform.h"
 
 namespace staircase {
 namespace {
@@ -101,21 +100,11 @@ constexpr std::int64_t kDepth = 32;  // of both
 /// As kBytesAhead, in elements: one row reads faster than a multiply_tile, and 2 KB suit it best.
 constexpr std::int64_t kAheadOfTiles = 1024;
 
-/// Linux gives a process these registers only when it asks: they make every switch between threads longer.
-bool is_granted_tiles() {
-#ifdef __linux__
-  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
-#else
-  return false;
-#endif
-}
-
 bool has_tiles() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kBFloat16 = 1u << 22, kTiles = 1u << 24;
   return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kBFloat16) != 0 && (d & kTiles) != 0 &&
-         __builtin_cpu_supports("avx512bw") && is_granted_tiles();
+         __builtin_cpu_supports("avx512bw") && platform::request_matrix_registers();
 }
 
 /// What LDTILECFG reads: how many rows of how many bytes each tile has.

@@ -25,6 +25,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <new>
 #include <type_traits>
 #include <utility>
@@ -102,7 +103,7 @@ HWY_INLINE void narrow(const float* values, std::int64_t count, float* out) {
   std::copy_n(values, count, out);
 }
 HWY_INLINE void narrow(const float* values, std::int64_t count, hwy::float16_t* out) {
-  for (std::int64_t i = 0; i < count; ++i) out[i].bits = float16_from_float32(values[i]);
+  for (std::int64_t i = 0; i < count; ++i) out[i] = std::bit_cast<hwy::float16_t>(float16_from_float32(values[i]));
 }
 HWY_INLINE void narrow(const float* values, std::int64_t count, hwy::bfloat16_t* out) {
   for (std::int64_t i = 0; i < count; ++i) out[i].bits = bfloat16_from_float32(values[i]);
@@ -113,7 +114,7 @@ HWY_INLINE float widen(float value) {
   return value;
 }
 HWY_INLINE float widen(hwy::float16_t value) {
-  return float32_from_float16(value.bits);
+  return float32_from_float16(std::bit_cast<std::uint16_t>(value));
 }
 HWY_INLINE float widen(hwy::bfloat16_t value) {
   return float32_from_bfloat16(value.bits);

@@ -1,0 +1,179 @@
+#include "kernels/cpu/platform.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+#include <new>
+#include <system_error>
+#include <thread>
+
+#ifdef _WIN32
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
+#include <io.h>
+#include <malloc.h>
+#include <windows.h>
+#else
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#endif
+#ifdef __linux__
+#include <sched.h>
+#include <sys/syscall.h>
+#endif
+#ifdef __APPLE__
+#include <mach-o/dyld.h>
+#endif
+
+namespace staircase::platform {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20, kCacheLine = 64;
+
+}  // namespace
+
+int processors() {
+#ifdef __linux__
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) return CPU_COUNT(&allowed);
+#endif
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+std::shared_ptr<void> allocate(std::size_t bytes) {
+  // A product reads its weights once from end to end, and looking up 4 KiB pages would cost it a good part of
+  // the memory bandwidth.
+  const std::size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
+  bytes = std::max(alignment, (bytes + alignment - 1) / alignment * alignment);
+#ifdef _WIN32
+  void* const memory = _aligned_malloc(bytes, alignment);
+  if (memory == nullptr) throw std::bad_alloc();
+  return {memory, _aligned_free};
+#else
+  void* const memory = std::aligned_alloc(alignment, bytes);
+  if (memory == nullptr) throw std::bad_alloc();
+#ifdef MADV_HUGEPAGE
+  if (alignment == kHugePage) madvise(memory, bytes, MADV_HUGEPAGE);
+#endif
+  return {memory, std::free};
+#endif
+}
+
+bool request_matrix_registers() {
+#if defined(__linux__) && defined(__x86_64__)
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+#ifdef _WIN32
+
+std::span<const std::byte> map_file(const std::filesystem::path& file) {
+  const std::uintmax_t bytes = std::filesystem::file_size(file);
+  if (bytes == 0) return {};  // Windows refuses an empty mapping
+  const auto check = [](bool good) {
+    if (!good) throw std::system_error(static_cast<int>(GetLastError()), std::system_category());
+  };
+  struct Handle {
+    HANDLE handle;
+    ~Handle() {
+      if (handle != nullptr && handle != INVALID_HANDLE_VALUE) CloseHandle(handle);
+    }
+  };
+  const Handle opened{CreateFileW(file.c_str(), GENERIC_READ, FILE_SHARE_READ, nullptr, OPEN_EXISTING,
+                                  FILE_ATTRIBUTE_NORMAL, nullptr)};
+  check(opened.handle != INVALID_HANDLE_VALUE);
+  const Handle mapping{CreateFileMappingW(opened.handle, nullptr, PAGE_READONLY, 0, 0, nullptr)};
+  check(mapping.handle != nullptr);
+  const void* const start = MapViewOfFile(mapping.handle, FILE_MAP_READ, 0, 0, 0);
+  check(start != nullptr);  // the view outlives both handles
+  return {static_cast<const std::byte*>(start), static_cast<std::size_t>(bytes)};
+}
+
+void unmap_file(std::span<const std::byte> mapping) noexcept {
+  if (!mapping.empty()) UnmapViewOfFile(mapping.data());
+}
+
+void release(std::span<const std::byte>) noexcept {}
+
+std::filesystem::path program() {
+  wchar_t name[32768];
+  const DWORD length = GetModuleFileNameW(nullptr, name, static_cast<DWORD>(std::size(name)));
+  return length < std::size(name) ? std::filesystem::path(name, name + length) : std::filesystem::path();
+}
+
+bool is_terminal(std::FILE* stream) {
+  return _isatty(_fileno(stream)) != 0;
+}
+
+std::size_t read_standard_input(std::span<char> buffer) {
+  const int count = _read(0, buffer.data(), static_cast<unsigned>(buffer.size()));
+  if (count < 0) throw std::system_error(errno, std::generic_category());
+  return static_cast<std::size_t>(count);
+}
+
+#else
+
+std::span<const std::byte> map_file(const std::filesystem::path& file) {
+  const auto check = [](bool good) {
+    if (!good) throw std::system_error(errno, std::generic_category());
+  };
+  struct Descriptor {
+    int number;
+    ~Descriptor() {
+      if (number >= 0) close(number);
+    }
+  };
+  const Descriptor opened{open(file.c_str(), O_RDONLY | O_CLOEXEC)};
+  check(opened.number >= 0);
+  struct stat status {};
+  check(fstat(opened.number, &status) == 0);
+  const auto bytes = static_cast<std::size_t>(status.st_size);
+  if (bytes == 0) return {};  // mmap refuses an empty range
+  const void* const start = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, opened.number, 0);
+  check(start != MAP_FAILED);  // the mapping outlives the descriptor
+  return {static_cast<const std::byte*>(start), bytes};
+}
+
+void unmap_file(std::span<const std::byte> mapping) noexcept {
+  if (!mapping.empty()) munmap(const_cast<std::byte*>(mapping.data()), mapping.size());
+}
+
+void release(std::span<const std::byte> part) noexcept {
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto first = reinterpret_cast<std::uintptr_t>(part.data()), start = first / page * page;
+  madvise(reinterpret_cast<void*>(start), first + part.size() - start, MADV_DONTNEED);
+}
+
+std::filesystem::path program() {
+#ifdef __APPLE__
+  char name[4096];
+  std::uint32_t size = sizeof name;
+  return _NSGetExecutablePath(name, &size) == 0 ? std::filesystem::path(name) : std::filesystem::path();
+#else
+  std::error_code unknown;
+  return std::filesystem::read_symlink("/proc/self/exe", unknown);
+#endif
+}
+
+bool is_terminal(std::FILE* stream) {
+  return isatty(fileno(stream)) != 0;
+}
+
+std::size_t read_standard_input(std::span<char> buffer) {
+  while (true) {
+    const ssize_t count = read(STDIN_FILENO, buffer.data(), buffer.size());
+    if (count >= 0) return static_cast<std::size_t>(count);
+    if (errno != EINTR) throw std::system_error(errno, std::generic_category());
+  }
+}
+
+#endif
+
+}  // namespace staircase::platform
