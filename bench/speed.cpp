@@ -1,6 +1,8 @@
 #include "bench/speed.h"
 
+#ifdef STAIRCASE_HAVE_DNNL
 #include <omp.h>
+#endif
 
 #include <deque>
 #include <optional>
@@ -171,7 +173,9 @@ void print_table(const json& result) {
 }  // namespace
 
 json measure_speed(const SpeedOptions& options) {
+#ifdef STAIRCASE_HAVE_DNNL
   omp_set_num_threads(options.threads);  // for the library; the device is told its own
+#endif
   const std::shared_ptr<Device> device = make_cpu_device(options.threads);
   const Machine machine = this_machine(device->description(), options.threads);
   print(machine);

@@ -29,7 +29,13 @@
 namespace staircase {
 namespace {
 
-#define STAIRCASE_TARGET __attribute__((target("avx512bw,avx512bf16")))
+// Some clangs want to be told that vectors of 512 bits are meant.
+#if defined(__clang__) && __clang_major__ >= 18 && __clang_major__ < 22
+#define STAIRCASE_EVEX512 ",evex512"
+#else
+#define STAIRCASE_EVEX512
+#endif
+#define STAIRCASE_TARGET __attribute__((target("avx512bw,avx512bf16" STAIRCASE_EVEX512)))
 
 template <int kRows, int kColumns>
 STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int64_t x_stride,
@@ -92,7 +98,7 @@ BFloat16Tile bfloat16_tile(int rows, int columns) {
 
 namespace {
 
-#define STAIRCASE_AMX_TARGET __attribute__((target("avx512bw,amx-tile,amx-bf16")))
+#define STAIRCASE_AMX_TARGET __attribute__((target("avx512bw,amx-tile,amx-bf16" STAIRCASE_EVEX512)))
 
 constexpr std::int64_t kTile = 16;   // rows of a tile of x, columns of one of w
 constexpr std::int64_t kDepth = 32;  // of both

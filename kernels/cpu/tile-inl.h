@@ -103,7 +103,8 @@ HWY_INLINE void narrow(const float* values, std::int64_t count, float* out) {
   std::copy_n(values, count, out);
 }
 HWY_INLINE void narrow(const float* values, std::int64_t count, hwy::float16_t* out) {
-  for (std::int64_t i = 0; i < count; ++i) out[i] = std::bit_cast<hwy::float16_t>(float16_from_float32(values[i]));
+  for (std::int64_t i = 0; i < count; ++i)
+    out[i] = std::bit_cast<hwy::float16_t>(float16_from_float32(values[i]));
 }
 HWY_INLINE void narrow(const float* values, std::int64_t count, hwy::bfloat16_t* out) {
   for (std::int64_t i = 0; i < count; ++i) out[i].bits = bfloat16_from_float32(values[i]);
