@@ -3,6 +3,15 @@
 #include <fstream>
 #include <map>
 
+template class nlohmann::basic_json<>;
+namespace nlohmann::detail {
+template class lexer<json, InText>;
+template class parser<json, InText>;
+template class json_sax_dom_parser<json>;
+template class json_sax_dom_callback_parser<json>;
+template class serializer<json>;
+}  // namespace nlohmann::detail
+
 namespace staircase {
 
 Gpt2& tales() {
@@ -47,3 +56,23 @@ std::string difference_from_greedy(
 }
 
 }  // namespace staircase
+
+namespace doctest {
+
+String StringMaker<std::vector<int>>::convert(const std::vector<int>& values) {
+  return fmt::format("{}", values).c_str();
+}
+
+String StringMaker<std::vector<float>>::convert(const std::vector<float>& values) {
+  return fmt::format("{}", values).c_str();
+}
+
+String StringMaker<std::vector<std::vector<int>>>::convert(const std::vector<std::vector<int>>& values) {
+  return fmt::format("{}", values).c_str();
+}
+
+String StringMaker<nlohmann::json>::convert(const nlohmann::json& value) {
+  return value.dump().c_str();
+}
+
+}  // namespace doctest

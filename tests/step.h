@@ -14,6 +14,18 @@
 #include "common/model/model_folder.h"
 #include "tests/test_device.h"
 
+// Reading and writing JSON is compiled once, in step.cpp: it would be a sixth of the compiler's work for each
+// test.
+extern template class nlohmann::basic_json<>;
+namespace nlohmann::detail {
+using InText = iterator_input_adapter<std::string::const_iterator>;
+extern template class lexer<json, InText>;
+extern template class parser<json, InText>;
+extern template class json_sax_dom_parser<json>;
+extern template class json_sax_dom_callback_parser<json>;
+extern template class serializer<json>;
+}  // namespace nlohmann::detail
+
 namespace staircase {
 
 /// Sanitizers make products twenty times slower: what takes seconds without them is left out.
@@ -53,8 +65,29 @@ std::string difference_from_greedy(
 
 }  // namespace staircase
 
-/// A check that fails shows what is in a list.
+namespace doctest {
+
+/// A check that fails shows what is in a list. What most checks compare is written out in step.cpp, once for
+/// all.
 template <typename T>
-requires fmt::is_formattable<std::vector<T>>::value struct doctest::StringMaker<std::vector<T>> {
+requires fmt::is_formattable<std::vector<T>>::value struct StringMaker<std::vector<T>> {
   static String convert(const std::vector<T>& values) { return fmt::format("{}", values).c_str(); }
 };
+template <>
+struct StringMaker<std::vector<int>> {
+  static String convert(const std::vector<int>& values);
+};
+template <>
+struct StringMaker<std::vector<float>> {
+  static String convert(const std::vector<float>& values);
+};
+template <>
+struct StringMaker<std::vector<std::vector<int>>> {
+  static String convert(const std::vector<std::vector<int>>& values);
+};
+template <>
+struct StringMaker<nlohmann::json> {
+  static String convert(const nlohmann::json& value);
+};
+
+}  // namespace doctest
