@@ -116,6 +116,9 @@ class Commands(unittest.TestCase):
         self.assertEqual(lines[:2], ["Once upon a time--prompt", "Once upon a time"])  # a pipe gets the prompt, too
         self.assertIn("--do-sample", lines)
 
+    def test_the_demo_leads_to_the_first_step(self):
+        self.assertRegex((ROOT / "tools/demo").read_text(), r'"Next: tools/step practice 01 ')
+
     def test_counting(self):
         summary = "[doctest] test cases:  3 |  {} passed | {} failed | 0 skipped"
         log = self.folder / "build" / "testlog.json"
