@@ -5,7 +5,7 @@ met that it does not know, the solution's own text stays."""
 
 import re
 
-YOUR_TURN = 'throw Error("your turn: README.md says what to write here");'
+YOUR_TURN = 'throw Error("your turn: {}");'  # the function's name; its documentation and README.md say what to write
 ERROR = '"common/base/error.h"'
 
 NO_CODE = re.compile(  # comments, raw strings, strings, characters (but 1'000) and the preprocessor's lines
@@ -19,9 +19,17 @@ INCLUDE = re.compile(r'^#include ([<"][^>"\n]+[>"])$', re.MULTILINE)
 class Function:
     """A definition: text[start:head] declares it, text[head:body] initialises members, text[body:end] is its body."""
 
-    def __init__(self, scope, name, signature, head, body, end, start):
-        self.scope, self.name, self.signature = scope, name, signature
+    def __init__(self, text, scope, name, signature, head, body, end, start):
+        self.text, self.scope, self.name, self.signature = text, scope, name, signature
         self.start, self.head, self.body, self.end = start, head, body, end
+
+    def body_text(self):
+        return self.text[self.head:self.end]
+
+    def title(self):
+        """As a person calls it: sample, KvCache::append, operator==."""
+        name = self.name if self.name != "operator" else "operator" + OPERATOR.search(self.signature).group(1)
+        return "::".join((*self.scope, name))
 
 
 class Header:
@@ -78,8 +86,8 @@ class Header:
                     pass  # a member in braces
                 elif "(" in words and "=" not in words:
                     signature = self.code[start:position if head is None else head]
-                    function = Function(scope, name_of(words), normal(signature), position if head is None else head,
-                                        position, last + 1, start)
+                    function = Function(self.text, scope, name_of(words), normal(signature),
+                                        position if head is None else head, position, last + 1, start)
                     self.functions.append(function)
                     self.declared.setdefault((scope, function.name), set()).add(function.signature)
                     start = None
@@ -214,7 +222,7 @@ def turn(solution, function, former, parent):
     """A body that throws, with what the step before had for it as a comment."""
     line = solution.text.rfind("\n", 0, function.start) + 1
     indent = re.match(r" *", solution.text[line:]).group()
-    lines = [f"{indent}  {YOUR_TURN}"]
+    lines = [f"{indent}  {YOUR_TURN.format(function.title())}"]
     for header, was in former:
         body = header.text[was.body + 1:was.end - 1].strip("\n").rstrip().splitlines()
         if was.signature != function.signature:
@@ -222,6 +230,16 @@ def turn(solution, function, former, parent):
         lines += [f"{indent}  // In {parent} it was:",
                   *(f"{indent}  // {line.removeprefix(indent)}".rstrip() for line in body)]
     return solution.text[function.head:function.body] + "\n".join(["{", *lines, indent + "}"])
+
+
+def waiting(folder, step):
+    """Which functions of the step's files in a folder still wait for the learner: `sampling.h: apply_temperature`, or ""."""
+    told = []
+    for name in step.lesson():
+        text = (folder / name).read_text(encoding="utf-8", errors="replace") if (folder / name).is_file() else ""
+        names = re.findall(re.escape(YOUR_TURN).replace(r"\{\}", '([^"]*)'), text)
+        told += [f"{name}: {', '.join(dict.fromkeys(names))}"] if names else []
+    return " · ".join(told)
 
 
 def add_include(text, include):
