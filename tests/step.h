@@ -49,11 +49,12 @@ struct Unobserved {
 /// tests/reference/`name`, made with Hugging Face transformers; read once.
 const nlohmann::json& reference(const std::string& name);
 
-/// The first place where `got` differs from the `want` of the reference, or -1. Where the two best logits lie
-/// closer together than 1e-3 (`gaps`, one for each token) another correct program may choose the other token,
-/// and everything behind it may differ: the comparison ends there.
-int first_difference(const std::vector<int>& got, const std::vector<int>& want,
-                     const std::vector<double>& gaps);
+/// Empty when `got` are the tokens `want` of the reference; else the first that is another, as
+/// `token 14: got " king", want " old"`. Where the two best logits lie closer together than 1e-3 (`gaps`, one
+/// for each token) another correct program may choose the other token, and everything behind it may differ:
+/// the comparison ends there.
+std::string first_difference(const std::vector<int>& got, const std::vector<int>& want,
+                             const std::vector<double>& gaps);
 
 /// The tokens of `tokens` behind a prompt of `prompt_length`.
 std::vector<int> behind(std::size_t prompt_length, const std::vector<int>& tokens);
