@@ -82,6 +82,18 @@ String StringMaker<std::vector<std::vector<int>>>::convert(const std::vector<std
   return fmt::format("{}", values).c_str();
 }
 
+String StringMaker<staircase::FinishReason>::convert(staircase::FinishReason reason) {
+  switch (reason) {
+    case staircase::FinishReason::kLength:
+      return "FinishReason::kLength";
+    case staircase::FinishReason::kEos:
+      return "FinishReason::kEos";
+    case staircase::FinishReason::kStop:
+      return "FinishReason::kStop";
+  }
+  return "no FinishReason";
+}
+
 String StringMaker<nlohmann::json>::convert(const nlohmann::json& value) {
   return value.dump().c_str();
 }

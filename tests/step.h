@@ -7,9 +7,11 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "common/decoding/generation.h"
 #include "common/model/gpt2.h"
 #include "common/model/model_folder.h"
 #include "tests/test_device.h"
@@ -85,6 +87,18 @@ struct StringMaker<std::vector<float>> {
 template <>
 struct StringMaker<std::vector<std::vector<int>>> {
   static String convert(const std::vector<std::vector<int>>& values);
+};
+template <typename T>
+struct StringMaker<std::optional<T>> {
+  static String convert(const std::optional<T>& value) { return value ? toString(*value) : "nothing"; }
+};
+template <>
+struct StringMaker<std::nullopt_t> {
+  static String convert(std::nullopt_t) { return "nothing"; }
+};
+template <>
+struct StringMaker<staircase::FinishReason> {
+  static String convert(staircase::FinishReason reason);
 };
 template <>
 struct StringMaker<nlohmann::json> {

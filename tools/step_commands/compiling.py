@@ -270,7 +270,7 @@ def told(found, step):
             at = ", ".join(dict.fromkeys(one.place() for one in uses[:3]))
             home = declared.get(name) or declared.get(name.split("::")[-1])
             lines.append(f"  {name:28} {at}{f'; the outline has it in {home}' if home else ''}")
-    if not own:
+    if not own and not names:  # else they may be of the same origin
         for one in others[:3]:
             lines += [f"{one.place()}: {one.message}", *one.shown]
         if others[3:]:

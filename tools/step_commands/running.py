@@ -142,7 +142,7 @@ class Started:
     """The test program, its events and what it writes to standard error, until the end of the scope."""
 
     def __init__(self, program, folder, arguments, sanitize):
-        self.folder, self.lines, self.said = folder, b"", b""
+        self.folder, self.lines, self.said, self.shown = folder, b"", b"", 0
         events, write = os.pipe()
         asan = "detect_leaks=0:allow_user_segv_handler=0:color=never"
         environment = {**os.environ, "ASAN_OPTIONS": asan, "UBSAN_OPTIONS": "print_stacktrace=1"} if sanitize else None
@@ -194,12 +194,38 @@ class Started:
                         selector.unregister(key.fileobj)
                     elif key.data == "stderr":
                         self.said += chunk
-                        pass_on(chunk)
+                        self.pass_on()
                     else:
                         *lines, self.lines = (self.lines + chunk).split(b"\n")
                         yield from (line.decode(errors="replace") for line in lines)
 
+    def pass_on(self):
+        """Shows whole lines of the learner's own."""
+        whole = self.said[:self.said.rfind(b"\n") + 1]
+        words = b"".join(own_words(whole))
+        sys.stderr.buffer.write(words[self.shown:])
+        sys.stderr.flush()
+        self.shown = len(words)
+
     def complaint(self):
+        """[what the standard library or a sanitizer found wrong, where ...], or nothing."""
+        return complaint(self.said.decode(errors="replace"), str(self.folder))
+
+
+REPORT = re.compile(rb"^(==\d+==ERROR|=====+$|\S+:\d+:\d+: runtime error:)")  # a sanitizer's begins; the program ends with it
+REFUSAL = re.compile(rb"Assertion '.*' failed\.$")
+
+
+def own_words(said):
+    """What a learner's code writes to standard error; what the library and the sanitizers write there is told otherwise."""
+    for line in said.splitlines(keepends=True):
+        if REPORT.match(line.rstrip()):
+            return
+        if not REFUSAL.search(line.rstrip()):
+            yield line
+
+
+def complaint(self):
         """[what the standard library or a sanitizer found wrong, where ...], or nothing."""
         return complaint(self.said.decode(errors="replace"), str(self.folder))
 
@@ -216,16 +242,14 @@ def pass_on(chunk):
 
 
 def complaint(said, folder):
-    frames = [f"in {name}, {place}" for name, place in re.findall(r"^ +#\d+ \S+ in (.+?) (\S+:\d+)(?::\d+)?$", said, re.MULTILINE)]
-    frames = [re.sub(r"\(.*\)", "", frame.replace(folder + "/", "").replace("staircase::", "")) for frame in frames]
-    own = [frame for frame in frames if ", /" not in frame and not frame.split(", ")[-1].startswith(("test.cpp", ".."))][:4]
-    own += [frame for frame in frames if ", test.cpp" in frame][:1]
-    found = re.search(r"ERROR: AddressSanitizer: ([\w-]+)(.*)", said)
-    if found:
-        return [f"crashed: AddressSanitizer found {found.group(1)}", *own]
-    found = re.search(r"^(\S+?):(\d+):\d+: runtime error: (.*)$", said, re.MULTILINE)
-    if found:
-        return [f"crashed: {found.group(3)}", f"{found.group(1).replace(folder + '/', '')}:{found.group(2)}", *own]
+    report = re.search(r"ERROR: AddressSanitizer: ([\w-]+)|^(.+?):(\d+):\d+: runtime error: (.*)$", said, re.MULTILINE)
+    if report:
+        stack = re.search(r"(?:^ +#\d+ .*\n?)+", said[report.start():], re.MULTILINE)
+        frames = re.findall(r"^ +#\d+ \S+ in (.+?) (/.+?:\d+)(?::\d+)?$", stack.group() if stack else "", re.MULTILINE)
+        own = [f"in {re.sub(r'[(].*', '', name.replace('staircase::', ''))}, {place[len(folder) + 1:]}"
+               for name, place in frames if place.startswith(folder + "/")]
+        own = [re.sub(r"in DOCTEST_ANON_FUNC_\d+", "called", frame) for frame in own]
+        return [f"crashed: {report.group(4) or 'AddressSanitizer found ' + report.group(1)}", *own[:5]]
     found = re.search(r"^(\S+?):\d+: (.*): Assertion '(.*)' failed\.$", said, re.MULTILINE)
     if found:
         function = re.sub(r" \[with .*", "", found.group(2))
