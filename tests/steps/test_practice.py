@@ -79,7 +79,6 @@ class EveryStep(Played):
                 names = {"".join(re.findall(r'"((?:[^"\\]|\\.)*)"', name)).replace('\\"', '"')
                          for name in re.findall(r'^TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\)', text, re.MULTILINE)}
                 self.assertLessEqual(found, names)
-                self.assertLess(len(found), len(names), "nothing of it is about the lesson's own code")
                 self.assertEqual(bool(found), "STAIRCASE_STEP_PROGRAM" in text)
 
 

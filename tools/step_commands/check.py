@@ -83,7 +83,7 @@ def run(folder, options):
         among = f" with '{options.only}'" if options.only else ""
         tried = len(cases) + green_before
         words = [f"{len(reds)} of {tried} checks{among} red; begin with: {(core or reds)[0].name}"]
-        if not core and not options.only:
+        if not core and set(names) - whole and not options.only:
             words.insert(0, f"CORE GREEN, {len(reds)} promise{'s' if len(reds) > 1 else ''} of the program left.")
         elif not options.only and whole:
             words.append(f"{len(core)} of the core's {len(set(names) - whole)} and {len(reds) - len(core)} of the program's "
