@@ -122,7 +122,7 @@ def readme(step, series, folder):
     text = re.sub(rf"tools/test\s+{step.number}", "meson test -C build", text)
     text = re.sub(r"tools/test\s+(\d\d)", r"meson test -C build-\1", text)
     text = re.sub(r"tools/run\s+(\d\d)", started, text)
-    text = re.sub(r"`tools/([\w-]+)[^`]*`", r"the \1 of the whole project", text)
+    text = re.sub(r"`tools/([\w-]+)[^`]*`", r"`\1` (of the whole project)", text)
     others = sorted(set(re.findall(r"\bbuild-(\d\d)\b", text)))
     where = "".join(f" `build-{number}` is a build of the commit `{names[number]}`." for number in others if number in names)
     return re.sub(r"^## How to check it\n", "## How to check it\n\n`meson setup build && ninja -C build` builds the program of this "
