@@ -10,8 +10,8 @@ from datetime import date
 from pathlib import Path
 
 from .compiling import compile_folder, library, told, warnings
-from .folder import BUILD, called, copy_library, green_steps, outlines
-from .outline import YOUR_TURN, Header, normal, waiting
+from .folder import BUILD, called, copy_library, green_steps, left, outlines
+from .outline import Header, normal
 from .practice import coming
 from .running import Runner, describe, program_cases
 from .series import ROOT, Problem
@@ -88,9 +88,9 @@ def run(folder, options):
         elif not options.only and whole:
             words.append(f"{len(core)} of the core's {len(set(names) - whole)} and {len(reds) - len(core)} of the program's "
                          f"{len(whole & set(names))}.")
-        left = waiting(path, step)
-        if left:
-            words.append(f"Your turn in {left}.")
+        waits = left(step, path)
+        if waits:
+            words.append(f"Your turn in {waits}.")
         if any(case.ended.startswith("crashed") for case in reds) and not options.sanitize:
             words.append(f"tools/step check {folder.short()} --sanitize says where it crashes.")
         return red(words[0], *words[1:])
@@ -137,15 +137,15 @@ def worth_reading(folder):
     given, _ = outlines(folder.step)
     found = []
     for name, path in folder.step.lesson().items():
-        if YOUR_TURN.split("{")[0] not in given[name].decode(errors="replace"):
+        if name == "main.cpp" or given[name] == path.read_bytes():
             continue
         own = Header((folder.path / name).read_text(encoding="utf-8", errors="replace"))
         bodies = {(one.scope, one.signature): normal(one.body_text()) for one in own.functions}
+        outline = {(one.scope, one.signature): normal(one.body_text()) for one in Header(given[name].decode()).functions}
         header = Header(path.read_text(encoding="utf-8"))
         for function in header.functions:
-            text = normal(function.body_text())
-            left_out = YOUR_TURN.format(function.title()) in given[name].decode(errors="replace")
-            if left_out and bodies.get((function.scope, function.signature)) != text:
+            text, key = normal(function.body_text()), (function.scope, function.signature)
+            if outline.get(key) != text != bodies.get(key):
                 line = header.text.count("\n", 0, function.start) + 1
                 found.append((len(text), f"{function.title()} (steps/{folder.step.name}/{name}:{line})"))
     return ", ".join(text for _, text in sorted(found, reverse=True)[:3])

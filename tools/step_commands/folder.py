@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from .outline import Header, changed_names, outline
+from .outline import Header, changed_names, normal, outline
 from .series import OWN, ROOT, Problem, find
 
 LIBRARY = "build/library"  # copies of the landed files that the step stands on
@@ -140,6 +140,24 @@ def outlines(step):
         same = given[name] == path.read_bytes()
         kinds["leave" if same else "change" if name in before else "new"].append(name)
     return given, kinds
+
+
+def left(step, path):
+    """What is still as it was given, as `generate.h: generate (still that of 03-context-window) · sampling.h: process`."""
+    def bodies(text):
+        return {(one.scope, one.signature): (one.title(), normal(one.body_text())) for one in Header(text).functions}
+
+    told = []
+    for name, content in outlines(step)[0].items():
+        if not name.endswith(".h") or not (path / name).is_file():
+            continue
+        goal = bodies((step.folder / name).read_text(encoding="utf-8"))
+        mine = bodies((path / name).read_text(encoding="utf-8", errors="replace"))
+        same = [one for key, one in bodies(content.decode()).items() if one != goal.get(key) and one == mine.get(key)]
+        names = dict.fromkeys(title + ("" if "your turn: " in body else f" (still that of {step.parent.name})")
+                              for title, body in same)
+        told += [f"{name}: {', '.join(names)}"] if names else []
+    return " · ".join(told)
 
 
 def readme(step, folder):

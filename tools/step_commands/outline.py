@@ -232,16 +232,6 @@ def turn(solution, function, former, parent):
     return solution.text[function.head:function.body] + "\n".join(["{", *lines, indent + "}"])
 
 
-def waiting(folder, step):
-    """Which functions of the step's files in a folder still wait for the learner: `sampling.h: apply_temperature`, or ""."""
-    told = []
-    for name in step.lesson():
-        text = (folder / name).read_text(encoding="utf-8", errors="replace") if (folder / name).is_file() else ""
-        names = re.findall(re.escape(YOUR_TURN).replace(r"\{\}", '([^"]*)'), text)
-        told += [f"{name}: {', '.join(dict.fromkeys(names))}"] if names else []
-    return " · ".join(told)
-
-
 def add_include(text, include):
     """The text with that include in its place, once."""
     found = list(INCLUDE.finditer(text))

@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from .diff import coloured, page, paint
-from .folder import PRACTICE, Folder, called, green_steps, is_practice, made, make, shown, update
-from .outline import waiting
+from .folder import PRACTICE, Folder, called, green_steps, is_practice, left, made, make, shown, update
 from .series import ROOT, Problem, compare, find, steps
 
 
@@ -59,9 +58,9 @@ def introduce(step, path, kinds):
     print(f"{shown(path)} is yours: it has the checks of {step.name} and its code, where what the lesson adds is left out.",
           "  files       " + " · ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names),
           f"  read        {shown(path)}/README.md",
-          "  write       what throws \"your turn\", and what README.md says of the other functions",
-          f"  check       tools/step check {check}       red now, green when the step is written; tools/step watch {check} does "
-          "it at each save",
+          f"  write       {left(step, path) or 'what README.md says'}",
+          f"  check       tools/step check {check}       red now, green when the step is written",
+          f"  or          tools/step watch {check}       checks at each save",
           f"  run         {shown(path)}/build/program --prompt 'Once upon a time'       after a check",
           f"  give up     tools/step practice {step.number} --solution", sep="\n")
 
@@ -89,6 +88,6 @@ def show_next(_):
             raise Problem(f"{path} is in the way and no practice folder; move it, then call tools/step next again.", 2)
         introduce(step, path, make(step, path))
         return 0
-    left = waiting(path, step)
-    print(f"{shown(path)} is not green yet{': ' + left if left else ''}. tools/step check {step.number} says what is left.")
+    waits = left(step, path)
+    print(f"{shown(path)} is not green yet{': ' + waits if waits else ''}. tools/step check {step.number} says what is left.")
     return 0
