@@ -161,7 +161,8 @@ class Outline(unittest.TestCase):
         for start, name in (("inline void helper(int& x) {", "helper"), ("\"}\") {", "fresh"),
                             ("int area(int unused) const override {", "Cache::area")):
             body = self.body(start)
-            self.assertEqual([line.strip() for line in body.strip().splitlines()], [YOUR_TURN.format(name), "}"], start)
+            self.assertEqual([line.strip() for line in body.strip().splitlines() if "is said where" not in line],
+                             [YOUR_TURN.format(name), "}"], start)
         self.assertIn("bool operator==(const Cache& other) const {\n    " + YOUR_TURN.format("Cache::operator==") + "\n  }\n",
                       self.text)
         self.assertNotIn("x += 3", self.text)
@@ -211,6 +212,21 @@ class Outline(unittest.TestCase):
         text = HEAD + "struct Plain {\n  int x = 0;\n  int get() const { return x; }\n};\n" + TAIL
         self.assertEqual(outline(Header(text), [], set()), text)
         self.assertEqual(outline(Header(BEFORE), [Header(BEFORE)], set()), BEFORE)
+
+    def test_sentences_that_the_checks_demand_are_given(self):
+        old = "void check(int x) {\n  use(x);\n}\n"
+        new = ('void check(int x) {\n  if (x) fail("--beams is {}, but it "\n               "must be 1 or more", x);\n  fail("not asked for");\n}\n'
+               'void fresh() {\n  say("the texts part at {}");\n  say("code");\n}\n')
+        checks = 'CHECK(err == "error: --beams is 0, but it must be 1 or more");\nCHECK(out.find("texts part at") > 0);\n"code"'
+        text = outline(Header(new), [Header(old)], set(), "04", (), checks)
+        self.assertIn('void check(int x) {\n  // The checks know these words:\n  //   "--beams is {}, but it must be 1 or more"\n  use(x);\n}', text)
+        self.assertIn('  throw Error("your turn: fresh");\n  // The checks know these words:\n  //   "the texts part at {}"\n}', text)
+        self.assertNotIn("not asked for", text)
+        self.assertEqual(outline(Header(new), [Header(new)], set(), "04", (), checks), new)  # it has them
+
+    def test_a_function_of_an_interface_says_where_it_is_described(self):
+        self.assertIn("    throw Error(\"your turn: Cache::area\");\n    // What it has to do is said where Shape declares it.\n",
+                      self.text)
 
     def test_an_old_body_brings_what_its_file_included(self):
         old = BEFORE.replace("#include <vector>", "#include <cmath>\n#include <vector>")

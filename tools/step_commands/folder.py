@@ -130,13 +130,15 @@ def outlines(step):
     old, now = headers(before), headers(step.lesson())
     library = headers({name: landed.path for name, landed in step.visible().items()})
     changed = changed_names(old.values(), [*now.values(), *library.values()])
+    test = step.folder / "test.cpp"
+    checks = test.read_text(encoding="utf-8") if test.is_file() else ""
     for name, path in step.lesson().items():
         given[name] = path.read_bytes()
         if name in now and (name not in old or old[name].text != now[name].text):
             former = [old[name]] if name in old else []
             former += [header for header in old.values() if header not in former]
             others = [*now.values(), *library.values()]
-            given[name] = outline(now[name], former, changed, step.parent.name if step.parent else "", others).encode()
+            given[name] = outline(now[name], former, changed, step.parent.name if step.parent else "", others, checks).encode()
         same = given[name] == path.read_bytes()
         kinds["leave" if same else "change" if name in before else "new"].append(name)
     return given, kinds

@@ -168,10 +168,11 @@ def changed_names(before, after):
             if not declarations <= now.get((scope, name), set())}
 
 
-def outline(solution, before, changed, parent="", others=()):
+def outline(solution, before, changed, parent="", others=(), checks=""):
     """The text of the Header `solution` without what the lesson teaches. `before` are the headers of the step before,
     the one of the same name first, `changed` the names that no longer mean what they meant there, and `others` the
-    other headers of this step: what they still have has become nothing else."""
+    other headers of this step: what they still have has become nothing else. `checks` is the text of test.cpp: sentences
+    that it knows word for word are given."""
     known = {}  # {(scope, signature): where the step before has it}
     for header in before:
         for function in header.functions:
@@ -186,6 +187,7 @@ def outline(solution, before, changed, parent="", others=()):
             former = [old] if old else [was for key, was in known.items() if key not in own and
                                         (was[1].scope, was[1].name) == (function.scope, function.name)]
             kept, throws = turn(solution, function, former, parent), True
+        kept = with_sentences(kept, sentences(solution.text[function.body:function.end], checks))
         text += [solution.text[position:function.head], kept]
         position = function.end
     result = "".join(text) + solution.text[position:]
@@ -223,6 +225,9 @@ def turn(solution, function, former, parent):
     line = solution.text.rfind("\n", 0, function.start) + 1
     indent = re.match(r" *", solution.text[line:]).group()
     lines = [f"{indent}  {YOUR_TURN.format(function.title())}"]
+    base = re.search(rf"\b(?:class|struct) {function.scope[-1]} : public (\w+)", solution.code) if function.scope else None
+    if base and function.signature.endswith("override"):
+        lines.append(f"{indent}  // What it has to do is said where {base.group(1)} declares it.")
     for header, was in former:
         body = header.text[was.body + 1:was.end - 1].strip("\n").rstrip().splitlines()
         if was.signature != function.signature:
@@ -230,6 +235,34 @@ def turn(solution, function, former, parent):
         lines += [f"{indent}  // In {parent} it was:",
                   *(f"{indent}  // {line.removeprefix(indent)}".rstrip() for line in body)]
     return solution.text[function.head:function.body] + "\n".join(["{", *lines, indent + "}"])
+
+
+def literals(text):
+    """The texts in quotation marks; neighbours are one."""
+    return re.findall(r'"((?:[^"\\\n]|\\.)*)"', re.sub(r'"\s*\n\s*"', "", text))
+
+
+def sentences(body, checks):
+    """Those of a function's texts whose words test.cpp demands."""
+    known = [text for text in literals(checks) if " " in text]
+    found = []
+    for text in literals(body):
+        parts = [part.strip() for part in re.split(r"\{[^}]*\}", text) if len(part.strip()) > 8]
+        if " " in text and any(part in said or (len(said) > 10 and said in part) for part in parts for said in known):
+            found.append(text)
+    return found
+
+
+def with_sentences(body, texts):
+    """A body that begins with these texts, where it has not got them; one on a single line stays as it is."""
+    own = literals(body)
+    texts = [text for text in dict.fromkeys(texts) if text not in own]
+    first = re.search(r"\{\n( +)(throw Error\(\"your turn[^\n]*\n)?", body)
+    if not texts or not first:
+        return body
+    lines = ["// The checks know these words:", *(f'//   "{text}"' for text in texts)]
+    return body[:first.end() if first.group(2) else first.start() + 2] + \
+        "".join(f"{first.group(1)}{line}\n" for line in lines) + body[first.end() if first.group(2) else first.start() + 2:]
 
 
 def add_include(text, include):
