@@ -248,6 +248,23 @@ TEST_CASE("the program") {
         status, said = self.check(moved)
         self.assertEqual(status, 0, said)
 
+    def test_watch_checks_at_every_save(self):
+        process = subprocess.Popen([ROOT / "tools/step", "watch", self.mine, "--build", BUILD, "--only", "finished by"],
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(process.stdout.close)
+
+        def until_it_waits():
+            return "".join(iter(process.stdout.readline, "(waiting for the next save; Ctrl-C ends)\n"))
+        self.assertIn("1 of 8 checks green", until_it_waits())
+        self.plant("stopping.h", "count == options.max_new_tokens", "count == 2")
+        said = until_it_waits()
+        self.assertIn("\n--- stopping.h saved at ", said)
+        self.assertIn("RED: 1 of 1 checks", said)
+        (self.mine / "generate.h").unlink()
+        self.assertIn("tools/step: generate.h is missing in ", until_it_waits())
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(timeout=30), 0)
+
     def test_what_keeps_a_compiler_from_its_work_is_a_sentence(self):
         self.assertEqual(reason("/bin/sh: 1: c++: not found\n"), "there is no compiler: c++ is not found; tools/setup installs it.")
         self.assertIn("the disk is full", reason("fatal error: error writing to /tmp/x.s: No space left on device"))

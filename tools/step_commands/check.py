@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 
 from .compiling import compile_folder, library, told, warnings
-from .folder import BUILD, called, copy_library, green_steps, left, outlines
+from .folder import called, copy_library, green_steps, is_practice, left, outlines
 from .outline import Header, normal
 from .practice import coming
 from .running import Runner, describe, program_cases
@@ -160,13 +160,12 @@ def watch(options):
     path = called(options.folder).path
     seen = None
     try:
-        while True:
-            now = {file.name: file.stat().st_mtime_ns for file in path.iterdir()
-                   if file.suffix in (".h", ".cpp") and file.is_file()}
+        while is_practice(path):
+            now = saved(path)
             if now != seen:
                 if seen is not None:
-                    print(f"\n--- {', '.join(sorted(name for name in {**now, **seen} if now.get(name) != seen.get(name)))} "
-                          f"saved at {time.strftime('%H:%M:%S')}", flush=True)
+                    names = sorted(name for name in {**now, **seen} if now.get(name) != seen.get(name))
+                    print(f"\n--- {', '.join(names)} saved at {time.strftime('%H:%M:%S')}")
                 seen = now
                 try:
                     check(options)
@@ -174,10 +173,19 @@ def watch(options):
                     print(f"tools/step: {problem}", file=sys.stderr)
                 print("(waiting for the next save; Ctrl-C ends)", flush=True)
             time.sleep(0.3)
-    except FileNotFoundError:  # saved by an editor in this moment, or gone
-        if not (path / BUILD).is_file():
-            raise Problem(f"{path} is gone.") from None
-        return watch(options)
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return 0
+    raise Problem(f"{path} is gone, or no practice folder any more.")
+
+
+def saved(path):
+    """{name of a learner's file: when it was saved}"""
+    found = {}
+    for file in path.iterdir():
+        try:
+            if file.suffix in (".h", ".cpp"):
+                found[file.name] = file.stat().st_mtime_ns
+        except FileNotFoundError:  # an editor is at work
+            pass
+    return found
