@@ -1,5 +1,7 @@
 #include "tests/step.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <fstream>
 #include <map>
@@ -92,6 +94,13 @@ String StringMaker<staircase::FinishReason>::convert(staircase::FinishReason rea
       return "FinishReason::kStop";
   }
   return "no FinishReason";
+}
+
+String StringMaker<staircase::Logprobs>::convert(const staircase::Logprobs& logprobs) {
+  String text = "its own " + toString(logprobs.own) + ", the likeliest [";
+  for (const staircase::Logprob& one : logprobs.likeliest)
+    text += fmt::format(" {}: {}", one.token_id, one.logprob).c_str();
+  return text + " ]";
 }
 
 String StringMaker<nlohmann::json>::convert(const nlohmann::json& value) {

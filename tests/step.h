@@ -2,13 +2,16 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "common/decoding/generation.h"
@@ -70,11 +73,30 @@ std::string difference_from_greedy(
 
 namespace doctest {
 
-/// A check that fails shows what is in a list. What most checks compare is written out in step.cpp, once for
-/// all.
+/// A check that fails shows what is in a list, a set or a map. What most checks compare is written out in
+/// step.cpp, once for all.
 template <typename T>
-requires fmt::is_formattable<std::vector<T>>::value struct StringMaker<std::vector<T>> {
-  static String convert(const std::vector<T>& values) { return fmt::format("{}", values).c_str(); }
+requires requires(const T& list) {
+  list.begin();
+  list.size();
+  requires !std::is_convertible_v<T, std::string_view>;
+}
+struct StringMaker<T> {
+  static String convert(const T& list) {
+    String text = "[";
+    const char* separator = "";
+    for (const auto& value : list) {
+      text += separator + toString(value);
+      separator = ", ";
+    }
+    return text + "]";
+  }
+};
+template <typename Key, typename Value>
+struct StringMaker<std::pair<Key, Value>> {
+  static String convert(const std::pair<Key, Value>& pair) {
+    return toString(pair.first) + ": " + toString(pair.second);
+  }
 };
 template <>
 struct StringMaker<std::vector<int>> {
@@ -99,6 +121,10 @@ struct StringMaker<std::nullopt_t> {
 template <>
 struct StringMaker<staircase::FinishReason> {
   static String convert(staircase::FinishReason reason);
+};
+template <>
+struct StringMaker<staircase::Logprobs> {
+  static String convert(const staircase::Logprobs& logprobs);
 };
 template <>
 struct StringMaker<nlohmann::json> {

@@ -1,7 +1,6 @@
 """tools/step check and watch: compiles a practice folder, runs its checks, and says what to do next."""
 
 import argparse
-import os
 import re
 import subprocess
 import sys
