@@ -191,6 +191,11 @@ class Mistakes(Played):
         self.assertIn("crashed: the standard library refuses std::vector::operator[], since n < this->size() is not so", said)
         self.assertIn(f"tools/step check '{self.mine}' --sanitize says where it crashes.", said)
         self.assertRegex(self.red(), r"crashed: it used memory that is not its own")  # and the cases behind it ran
+        lines = (self.mine / "stopping.h").read_text().splitlines()
+        said = self.red("--sanitize")
+        for words, code in (("refuses std::vector::operator", "none[count]"), ("used memory that is not its own", "volatile")):
+            line = next(i for i, line in enumerate(lines, 1) if code in line)
+            self.assertRegex(said, rf"crashed: .*{words}.*\n( .*\n)*       in finish_reason, stopping\.h:{line}\n")
 
     def test_the_sanitizers_name_the_line(self):
         self.plant("stopping.h", "  if (token == eos", "  std::vector<int> three(3);\n  const int* data = three.data();\n"

@@ -102,6 +102,7 @@ class Runner:
                     case.failures.append({"failure": "", "values": f"threw: {event['exception']}", "logged": event["logged"]})
                 elif "exception" in event:
                     case.ended = crash(event["exception"])
+                    case.trace = [f"where {'; '.join(event['logged'])}"] if event["logged"] else []
                 elif "end" in event and not case.ended:
                     case.green = event["green"]
                     cases.append(case)
@@ -111,7 +112,7 @@ class Runner:
         if case:
             complaint = events.complaint()
             case.ended = complaint[0] if complaint and not case.ended.startswith("took longer") else case.ended or crash("")
-            case.trace = complaint[1:]
+            case.trace += complaint[1:]
             cases.append(case)
             told(case)
         return cases
@@ -144,7 +145,7 @@ class Started:
     def __init__(self, program, folder, arguments, sanitize):
         self.folder, self.lines, self.said, self.shown = folder, b"", b"", 0
         events, write = os.pipe()
-        asan = "detect_leaks=0:allow_user_segv_handler=0:color=never"
+        asan = "detect_leaks=0:color=never:handle_segv=2:handle_abort=2:handle_sigfpe=2"  # and not doctest, which has no stack
         environment = {**os.environ, "ASAN_OPTIONS": asan, "UBSAN_OPTIONS": "print_stacktrace=1"} if sanitize else None
         sys.stdout.flush()
         try:
@@ -242,20 +243,24 @@ def pass_on(chunk):
 
 
 def complaint(said, folder):
-    report = re.search(r"ERROR: AddressSanitizer: ([\w-]+)|^(.+?):(\d+):\d+: runtime error: (.*)$", said, re.MULTILINE)
+    report = re.search(r"ERROR: AddressSanitizer: ([\w-]+)|^.+?:\d+:\d+: runtime error: (.*)$", said, re.MULTILINE)
+    places = []
     if report:
         stack = re.search(r"(?:^ +#\d+ .*\n?)+", said[report.start():], re.MULTILINE)
         frames = re.findall(r"^ +#\d+ \S+ in (.+?) (/.+?:\d+)(?::\d+)?$", stack.group() if stack else "", re.MULTILINE)
-        own = [f"in {re.sub(r'[(].*', '', name.replace('staircase::', ''))}, {place[len(folder) + 1:]}"
-               for name, place in frames if place.startswith(folder + "/")]
-        own = [re.sub(r"in DOCTEST_ANON_FUNC_\d+", "called", frame) for frame in own]
-        return [f"crashed: {report.group(4) or 'AddressSanitizer found ' + report.group(1)}", *own[:5]]
-    found = re.search(r"^(\S+?):\d+: (.*): Assertion '(.*)' failed\.$", said, re.MULTILINE)
-    if found:
-        function = re.sub(r" \[with .*", "", found.group(2))
-        container = re.search(r"(std::\w+).*?::(\w+|operator\W+)\(", function.replace("std::__cxx11::", "std::"))
-        where = f"{container.group(1)}::{container.group(2)}" if container else os.path.basename(found.group(1))
-        return [f"crashed: the standard library refuses {where}, since {found.group(3).replace('__', '')} is not so"]
+        places = [f"in {re.sub(r'[(].*', '', name.replace('staircase::', ''))}, {place[len(folder) + 1:]}"
+                  for name, place in frames if place.startswith(folder + "/")]
+        places = [re.sub(r"in DOCTEST_ANON_FUNC_\d+", "called", place) for place in places[:5]]
+    refused = re.search(r"^(\S+?):\d+: (.*): Assertion '(.*)' failed\.$", said, re.MULTILINE)
+    if refused:
+        function = re.sub(r" \[with .*", "", refused.group(2)).replace("std::__cxx11::", "std::")
+        container = re.search(r"(std::\w+).*?::(\w+|operator\W+)\(", function)
+        where = f"{container.group(1)}::{container.group(2)}" if container else os.path.basename(refused.group(1))
+        return [f"crashed: the standard library refuses {where}, since {refused.group(3).replace('__', '')} is not so", *places]
+    if report:
+        kind = report.group(2) or crash({"SEGV": "SIGSEGV", "ABRT": "SIGABRT", "FPE": "SIGFPE"}.get(report.group(1), "")
+                                        or f"AddressSanitizer found {report.group(1)}").removeprefix("crashed: ")
+        return [f"crashed: {kind}", *places]
     return []
 
 
