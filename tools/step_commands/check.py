@@ -57,7 +57,7 @@ def check(options):
         print(f"The checks of {step.name} have changed since this folder was made: tools/step practice {step.number} {path} "
               "--update brings them up to date and leaves your code as it is.", file=sys.stderr)
     build = (options.build or ROOT / "build").absolute()
-    if not options.build:
+    if not (build / "build.ninja").is_file():
         library("configure build >&2")
     copy_library(path, step)
     found = compile_folder(folder, build, options.sanitize, options.jobs)
