@@ -213,7 +213,7 @@ class Started:
         return complaint(self.said.decode(errors="replace"), str(self.folder))
 
 
-REPORT = re.compile(rb"^(==\d+==ERROR|=====+$|\S+:\d+:\d+: runtime error:)")  # a sanitizer's begins; the program ends with it
+REPORT = re.compile(rb"^(AddressSanitizer:|==\d+==ERROR|=====+$|\S+:\d+:\d+: runtime error:)")  # a sanitizer's begins; the program ends with it
 REFUSAL = re.compile(rb"Assertion '.*' failed\.$")
 
 
