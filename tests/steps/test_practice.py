@@ -61,7 +61,7 @@ class EveryStep(Played):
                     (_, _, made), (_, status, outline), *written = said
                     self.assertRegex(made, r"files +(new|change): ")
                     self.assertEqual(status, 1, outline)
-                    self.assertRegex(outline, r"RED: \d+ of \d+ checks red; begin with: ")
+                    self.assertRegex(outline, r"RED: (CORE GREEN.*\n)?\d+ of \d+ checks red; begin with: ")
                     self.assertIn("Your turn in ", outline)
                     for what, status, text in said[1:]:
                         for words in ("does not compile", "does not fit your code", "Traceback", "crashed", "{?}"):
