@@ -9,6 +9,7 @@ import fcntl
 import os
 import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -30,6 +31,9 @@ def compile_folder(folder, build, sanitize=False, jobs=None):
     says that there is nothing to run."""
     flags, kind = (SANITIZED, "sanitized") if sanitize else (CHECKED, "checked")
     commands = {product: project_commands(folder.step, build, product) for product in PRODUCTS}
+    for compiler, _ in commands.values():
+        if not shutil.which(compiler[0]):
+            raise Problem(f"there is no compiler: {compiler[0]} is not found; tools/setup installs it.")
     libraries = sorted({word for _, linker in commands.values() for word in linker
                         if word.endswith(".a") and Path(word).is_relative_to(build)})
     headers = build / "practice" / kind
@@ -47,7 +51,7 @@ def compile_folder(folder, build, sanitize=False, jobs=None):
     said = {log: log.read_text(encoding="utf-8", errors="replace") for log in logs if log.is_file()}
     found = unique(diagnostic for text in said.values() for diagnostic in diagnostics(text, folder.path))
     if done.returncode and not any(diagnostic.is_error for diagnostic in found):
-        raise Problem(reason("\n".join([*said.values(), done.stdout + done.stderr])))
+        raise Problem(reason("\n".join([*said.values(), done.stdout + done.stderr]), folder.path))
     return found
 
 
@@ -93,8 +97,8 @@ def without(words, folder, build):
     for word in words:
         if word in ("-MQ", "-MF", "-o", "-c"):
             next(words)
-        elif not (word in ("-MD", "-Werror") or word.endswith((".o", ".cpp")) or re.match(r"-(O\w*|g\d?|fdiagnostics-color.*)$", word)
-                  or word.startswith("-I") and (word.endswith(".p") or (build / word[2:]).resolve() in own)):
+        elif not (word in ("-MD", "-Werror") or word.endswith((".o", ".cpp"))
+                  or re.match(r"-(O\w*|g\d?|fdiagnostics-color.*)$", word) or word.startswith("-I") and (word.endswith(".p") or (build / word[2:]).resolve() in own)):
             kept.append(word)
     return kept
 
@@ -131,7 +135,7 @@ def precompile(headers, compilers, flags):
     done = subprocess.run(["ninja", "-C", headers], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if done.returncode:
         logs = "\n".join(log.read_text(encoding="utf-8", errors="replace") for log in headers.glob("*.log"))
-        raise Problem(reason(logs + done.stdout + done.stderr))
+        raise Problem(reason(logs + done.stdout + done.stderr, headers))
 
 
 def rules(product, compiler, linker, flags, libraries):
@@ -160,16 +164,13 @@ def quote(path):
     return re.sub(r"([$ :])", r"$\1", str(path))
 
 
-def reason(said):
-    """One sentence of what kept the compiler from its work."""
-    if re.search(r"No space left on device", said):
-        return "the disk is full; make room and check again. Your files are as they were."
-    missing = re.search(r"(?:\d+: |^)(\S+): (?:command )?not found", said, re.MULTILINE)
-    if missing:
-        return f"there is no compiler: {missing.group(1)} is not found; tools/setup installs it."
+def reason(said, place):
+    """One sentence of what kept the compiler from its work in that folder."""
+    if "No space left on device" in said or shutil.disk_usage(place).free < 1 << 20:  # then it could not even say so
+        return f"the disk of {place} is full; make room and check again. Your files are as they were."
     if re.search(r"[Kk]illed|out of memory|cannot allocate memory", said):
         return "the compiler ran out of memory; close something and check again."
-    lines = [line for line in said.splitlines() if line.strip() and not re.match(r"ninja:|\[\d+/\d+\]|FAILED:", line)]
+    lines = [line for line in said.splitlines() if line.strip() and not re.match(r"ninja:|\[\d+/\d+\]|FAILED:|LC_ALL=C ", line)]
     return "the compiler ended without a word on your code; its last ones: " + "; ".join(lines[-2:])
 
 
