@@ -355,8 +355,8 @@ def merge_file(base, theirs, mine, step):
     return [mode, text], None, f"CONFLICT, {left} to resolve" if left else "merged"
 
 
-CONFLICT = re.compile(rb"^<<<<<<< [^\n]*\n(?P<theirs>.*?)^\|\|\|\|\|\|\| [^\n]*\n(?P<base>.*?)^=======\n(?P<ours>.*?)^>>>>>>> [^\n]*\n",
-                      re.MULTILINE | re.DOTALL)
+CONFLICT = re.compile(rb"^<<<<<<< [^\n]*\n(?P<theirs>.*?)^\|\|\|\|\|\|\| [^\n]*\n(?P<base>.*?)"
+                      rb"^=======\n(?P<ours>.*?)^>>>>>>> [^\n]*\n", re.MULTILINE | re.DOTALL)
 
 
 def merge_neighbours(text):
@@ -426,8 +426,9 @@ def lost(climb, step):
     for name in climb["conflicts"]:
         if name not in new or name not in now:
             continue
-        before, after, here = (Counter(line.strip() for line in files.get(name, [PLAIN, b""])[1].decode(errors="replace").splitlines())
-                               for files in (old, new, now))
+        before, after, here = (
+            Counter(line.strip() for line in files.get(name, [PLAIN, b""])[1].decode(errors="replace").splitlines())
+            for files in (old, new, now))
         found += [(name, line) for line in after - before if re.search(r"\w", line) and line not in here]
     return found
 

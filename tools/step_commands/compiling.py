@@ -45,7 +45,8 @@ def compile_folder(folder, build, sanitize=False, jobs=None):
         text += rules(product, [*with_flags(compiler, flags, headers), "-I" + LIBRARY], linker, flags, libraries)
     folder.rules(text)
     # Both at once, but one at a time where there is little room.
-    done = subprocess.run(["ninja", "-C", folder.path, *(["-j", str(jobs)] if jobs else ["-k0"]), "build/test", "build/program"],
+    amount = ["-j", str(jobs)] if jobs else ["-k0"]
+    done = subprocess.run(["ninja", "-C", folder.path, *amount, "build/test", "build/program"],
                           stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     logs = [folder.path / f"build/{name}.log" for product in PRODUCTS for name in (product + ".o", product)]
     said = {log: log.read_text(encoding="utf-8", errors="replace") for log in logs if log.is_file()}
@@ -98,7 +99,8 @@ def without(words, folder, build):
         if word in ("-MQ", "-MF", "-o", "-c"):
             next(words)
         elif not (word in ("-MD", "-Werror") or word.endswith((".o", ".cpp"))
-                  or re.match(r"-(O\w*|g\d?|fdiagnostics-color.*)$", word) or word.startswith("-I") and (word.endswith(".p") or (build / word[2:]).resolve() in own)):
+                  or re.match(r"-(O\w*|g\d?|fdiagnostics-color.*)$", word)
+                  or word.startswith("-I") and (word.endswith(".p") or (build / word[2:]).resolve() in own)):
             kept.append(word)
     return kept
 
@@ -120,7 +122,8 @@ def with_flags(compiler, flags, headers):
 
 def precompile(headers, compilers, flags):
     """Compiles the headers that the project's build compiles beforehand, with our flags."""
-    text = "rule header\n  command = $compiler -MD -MF $out.d -o $out -x c++-header $in 2>$out.log\n  depfile = $out.d\n  deps = gcc\n"
+    text = ("rule header\n  command = $compiler -MD -MF $out.d -o $out -x c++-header $in 2>$out.log\n"
+            "  depfile = $out.d\n  deps = gcc\n")
     for compiler in compilers.values():
         name = compiler[compiler.index("-include") + 1] if "-include" in compiler else None
         if name not in HEADERS:
@@ -203,7 +206,8 @@ def diagnostics(text, folder):
         elif said:
             file, number = said["file"], int(said["line"])
             if file.startswith("/"):  # a library's line; who uses it?
-                user = next((match for match in map(REQUIRED.match, before) if match and not match["file"].startswith("/")), None)
+                users = filter(None, map(REQUIRED.match, before))
+                user = next((match for match in users if not match["file"].startswith("/")), None)
                 file, number = (user["file"], int(user["line"])) if user else (os.path.relpath(file, ROOT), number)
             current = Diagnostic(said["kind"], file, number, said["message"], [])
             found.append(current)
@@ -228,7 +232,8 @@ def unique(found):
 # How GCC and Clang speak of a name that is not there.
 ABSENT = [re.compile(pattern) for pattern in (
     r"'(?P<name>[^']+)' was not declared in this scope", r"use of undeclared identifier '(?P<name>[^']+)'",
-    r"'(?P<name>[^']+)' has not been declared", r"'(?P<name>[^']+)' does not name a type", r"unknown type name '(?P<name>[^']+)'",
+    r"'(?P<name>[^']+)' has not been declared", r"'(?P<name>[^']+)' does not name a type",
+    r"unknown type name '(?P<name>[^']+)'",
     r"'(?:const )?(?:class |struct )?(?P<of>[^']+)' has no member named '(?P<name>[^']+)'",
     r"no member named '(?P<name>[^']+)' in '(?P<of>[^']+)'",
     r"'(?P<of>[^']+)' has no non-static data member named '(?P<name>[^']+)'",
@@ -239,7 +244,7 @@ ABSENT = [re.compile(pattern) for pattern in (
 
 
 def absent_names(found):
-    """{name that test.cpp or main.cpp needs and the learner's files lack: places}, and the Diagnostics that are of another kind."""
+    """{name that test.cpp or main.cpp needs and the learner's files lack: places}, and the Diagnostics of other kinds."""
     names, others = {}, []
     for one in found:
         match = next(filter(None, (pattern.search(one.message) for pattern in ABSENT)), None)

@@ -125,8 +125,8 @@ def readme(step, series, folder):
     text = re.sub(r"`tools/([\w-]+)[^`]*`", r"`\1` (of the whole project)", text)
     others = sorted(set(re.findall(r"\bbuild-(\d\d)\b", text)))
     where = "".join(f" `build-{number}` is a build of the commit `{names[number]}`." for number in others if number in names)
-    return re.sub(r"^## How to check it\n", "## How to check it\n\n`meson setup build && ninja -C build` builds the program of this "
-                  f"commit.{where}\n", text, count=1, flags=re.MULTILINE)
+    builds = f"`meson setup build && ninja -C build` builds the program of this commit.{where}"
+    return text.replace("## How to check it\n", f"## How to check it\n\n{builds}\n", 1)
 
 
 def copy(source, target):

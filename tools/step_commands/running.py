@@ -213,7 +213,8 @@ class Started:
         return complaint(self.said.decode(errors="replace"), str(self.folder))
 
 
-REPORT = re.compile(rb"^(AddressSanitizer:|==\d+==ERROR|=====+$|\S+:\d+:\d+: runtime error:)")  # a sanitizer's begins; the program ends with it
+# A sanitizer's report begins; the program ends with it.
+REPORT = re.compile(rb"^(AddressSanitizer:|==\d+==ERROR|=====+$|\S+:\d+:\d+: runtime error:)")
 REFUSAL = re.compile(rb"Assertion '.*' failed\.$")
 
 
