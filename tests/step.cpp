@@ -1,7 +1,22 @@
 #include "tests/step.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <fstream>
 #include <map>
+
+#include "common/text/quoted.h"
+#include "common/text/tokenizer.h"
+
+template class nlohmann::basic_json<>;
+namespace nlohmann::detail {
+template class lexer<json, InText>;
+template class parser<json, InText>;
+template class json_sax_dom_parser<json>;
+template class json_sax_dom_callback_parser<json>;
+template class serializer<json>;
+}  // namespace nlohmann::detail
 
 namespace staircase {
 
@@ -23,13 +38,20 @@ const nlohmann::json& reference(const std::string& name) {
   return files[name];
 }
 
-int first_difference(const std::vector<int>& got, const std::vector<int>& want,
-                     const std::vector<double>& gaps) {
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    if (i < got.size() && got[i] == want[i]) continue;
-    return gaps[i] < 1e-3 ? -1 : static_cast<int>(i);
+std::string first_difference(const std::vector<int>& got, const std::vector<int>& want,
+                             const std::vector<double>& gaps) {
+  static const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
+  const auto told = [](const std::vector<int>& tokens, std::size_t i) -> std::string {
+    if (i >= tokens.size()) return "nothing";
+    if (tokens[i] < 0 || tokens[i] >= tales().config().vocab_size) return fmt::format("the id {}", tokens[i]);
+    return quoted(std::string(tokenizer.bytes(tokens[i])));
+  };
+  for (std::size_t i = 0; i < std::max(got.size(), want.size()); ++i) {
+    if (i < got.size() && i < want.size() && got[i] == want[i]) continue;
+    if (i < want.size() && gaps[i] < 1e-3) return "";
+    return fmt::format("token {}: got {}, want {}", i, told(got, i), told(want, i));
   }
-  return got.size() == want.size() ? -1 : static_cast<int>(want.size());
+  return "";
 }
 
 std::vector<int> behind(std::size_t prompt_length, const std::vector<int>& tokens) {
@@ -40,10 +62,49 @@ std::string difference_from_greedy(
     const std::function<std::vector<int>(const std::vector<int>& prompt, int count)>& continued) {
   for (const auto& run : reference("greedy.json")["cases"]) {
     const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
-    const int place = first_difference(continued(prompt, 64), want, run["gaps"]);
-    if (place != -1) return run["name"].get<std::string>() + ", token " + std::to_string(place);
+    const std::string difference = first_difference(continued(prompt, 64), want, run["gaps"]);
+    if (!difference.empty()) return "after " + quoted(run["prompt"]) + ", " + difference;
   }
   return "";
 }
 
 }  // namespace staircase
+
+namespace doctest {
+
+String StringMaker<std::vector<int>>::convert(const std::vector<int>& values) {
+  return fmt::format("{}", values).c_str();
+}
+
+String StringMaker<std::vector<float>>::convert(const std::vector<float>& values) {
+  return fmt::format("{}", values).c_str();
+}
+
+String StringMaker<std::vector<std::vector<int>>>::convert(const std::vector<std::vector<int>>& values) {
+  return fmt::format("{}", values).c_str();
+}
+
+String StringMaker<staircase::FinishReason>::convert(staircase::FinishReason reason) {
+  switch (reason) {
+    case staircase::FinishReason::kLength:
+      return "FinishReason::kLength";
+    case staircase::FinishReason::kEos:
+      return "FinishReason::kEos";
+    case staircase::FinishReason::kStop:
+      return "FinishReason::kStop";
+  }
+  return "no FinishReason";
+}
+
+String StringMaker<staircase::Logprobs>::convert(const staircase::Logprobs& logprobs) {
+  String text = "its own " + toString(logprobs.own) + ", the likeliest [";
+  for (const staircase::Logprob& one : logprobs.likeliest)
+    text += fmt::format(" {}: {}", one.token_id, one.logprob).c_str();
+  return text + " ]";
+}
+
+String StringMaker<nlohmann::json>::convert(const nlohmann::json& value) {
+  return value.dump().c_str();
+}
+
+}  // namespace doctest

@@ -2,17 +2,34 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <fmt/ranges.h>
+#include <fmt/format.h>
 
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "common/decoding/generation.h"
 #include "common/model/gpt2.h"
 #include "common/model/model_folder.h"
 #include "tests/test_device.h"
+
+// Reading and writing JSON is compiled once, in step.cpp: it would be a sixth of the compiler's work for each
+// test.
+extern template class nlohmann::basic_json<>;
+namespace nlohmann::detail {
+using InText = iterator_input_adapter<std::string::const_iterator>;
+extern template class lexer<json, InText>;
+extern template class parser<json, InText>;
+extern template class json_sax_dom_parser<json>;
+extern template class json_sax_dom_callback_parser<json>;
+extern template class serializer<json>;
+}  // namespace nlohmann::detail
 
 namespace staircase {
 
@@ -37,11 +54,12 @@ struct Unobserved {
 /// tests/reference/`name`, made with Hugging Face transformers; read once.
 const nlohmann::json& reference(const std::string& name);
 
-/// The first place where `got` differs from the `want` of the reference, or -1. Where the two best logits lie
-/// closer together than 1e-3 (`gaps`, one for each token) another correct program may choose the other token,
-/// and everything behind it may differ: the comparison ends there.
-int first_difference(const std::vector<int>& got, const std::vector<int>& want,
-                     const std::vector<double>& gaps);
+/// Empty when `got` are the tokens `want` of the reference; else the first that is another, as
+/// `token 14: got " king", want " old"`. Where the two best logits lie closer together than 1e-3 (`gaps`, one
+/// for each token) another correct program may choose the other token, and everything behind it may differ:
+/// the comparison ends there.
+std::string first_difference(const std::vector<int>& got, const std::vector<int>& want,
+                             const std::vector<double>& gaps);
 
 /// The tokens of `tokens` behind a prompt of `prompt_length`.
 std::vector<int> behind(std::size_t prompt_length, const std::vector<int>& tokens);
@@ -53,8 +71,64 @@ std::string difference_from_greedy(
 
 }  // namespace staircase
 
-/// A check that fails shows what is in a list.
+namespace doctest {
+
+/// A check that fails shows what is in a list, a set or a map. What most checks compare is written out in
+/// step.cpp, once for all.
 template <typename T>
-requires fmt::is_formattable<std::vector<T>>::value struct doctest::StringMaker<std::vector<T>> {
-  static String convert(const std::vector<T>& values) { return fmt::format("{}", values).c_str(); }
+requires requires(const T& list) {
+  list.begin();
+  list.size();
+  requires !std::is_convertible_v<T, std::string_view>;
+}
+struct StringMaker<T> {
+  static String convert(const T& list) {
+    String text = "[";
+    const char* separator = "";
+    for (const auto& value : list) {
+      text += separator + toString(value);
+      separator = ", ";
+    }
+    return text + "]";
+  }
 };
+template <typename Key, typename Value>
+struct StringMaker<std::pair<Key, Value>> {
+  static String convert(const std::pair<Key, Value>& pair) {
+    return toString(pair.first) + ": " + toString(pair.second);
+  }
+};
+template <>
+struct StringMaker<std::vector<int>> {
+  static String convert(const std::vector<int>& values);
+};
+template <>
+struct StringMaker<std::vector<float>> {
+  static String convert(const std::vector<float>& values);
+};
+template <>
+struct StringMaker<std::vector<std::vector<int>>> {
+  static String convert(const std::vector<std::vector<int>>& values);
+};
+template <typename T>
+struct StringMaker<std::optional<T>> {
+  static String convert(const std::optional<T>& value) { return value ? toString(*value) : "nothing"; }
+};
+template <>
+struct StringMaker<std::nullopt_t> {
+  static String convert(std::nullopt_t) { return "nothing"; }
+};
+template <>
+struct StringMaker<staircase::FinishReason> {
+  static String convert(staircase::FinishReason reason);
+};
+template <>
+struct StringMaker<staircase::Logprobs> {
+  static String convert(const staircase::Logprobs& logprobs);
+};
+template <>
+struct StringMaker<nlohmann::json> {
+  static String convert(const nlohmann::json& value);
+};
+
+}  // namespace doctest

@@ -12,7 +12,7 @@ TEST_CASE("greedy decoding chooses the tokens that Hugging Face's generate choos
     const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
     const StoppingOptions stopping{.max_new_tokens = static_cast<int>(want.size())};
     const Generation generation = generate(tales(), prompt, stopping, [](const Token&) {});
-    CHECK(first_difference(behind(prompt.size(), generation.tokens), want, run["gaps"]) == -1);
+    CHECK(first_difference(behind(prompt.size(), generation.tokens), want, run["gaps"]) == "");
   }
 }
 

@@ -117,10 +117,12 @@ class Naive {
 TEST_CASE("top-p is what a full sort gives") {
   std::mt19937 generator(1);
   const auto random = [&](std::size_t size, float deviation, float step) {
-    std::normal_distribution<float> normal(0.0f, deviation);
+    std::normal_distribution<float> normal;
     std::vector<float> logits(size);
-    for (float& logit : logits)
-      logit = step > 0.0f ? std::round(normal(generator) / step) * step : normal(generator);
+    for (float& logit : logits) {
+      logit = deviation * normal(generator);
+      if (step > 0.0f) logit = std::round(logit / step) * step;
+    }
     return logits;
   };
   struct Kind {

@@ -61,6 +61,7 @@ struct Latencies {
   double tokens_per_second = 0.0;
 };
 
+/// Of all texts together; one without a token counts for nothing but its arrival.
 inline Latencies latencies(const std::vector<TextTimes>& texts) {
   Latencies all;
   double first = std::numeric_limits<double>::max(), last = 0.0, count = 0.0;

@@ -1,10 +1,12 @@
 """tools/step climb on small staircases, and on a copy of the real one."""
 
 import os
+import re
 import shutil
 import unittest
 
 from support import ROOT, STEPS, Scratch, copy_tool, snapshot
+from step_commands.climb import merge_lines
 
 
 def lines(*words):
@@ -73,7 +75,8 @@ class Climb(Scratch):
         self.edit(2, "nine", "9")
         said = self.climb(2, status=1)
         self.assertIn("steps/03-step/a.h", said)
-        self.assertEqual(self.text(3).count("<<<<<<< 03-step\n"), 1)
+        self.assertIn("<<<<<<< 02-step with your edit\n9\n||||||| before your edit\nnine\n=======\nNINE\n>>>>>>> 03-step\n", self.text(3))
+        self.assertEqual(self.text(3).count(">>>>>>> 03-step\n"), 1)
         self.assertNotIn("<<<<<<<", self.text(4))
         self.assertIn("markers", self.climb("--continue", status=1))
         self.assertIn("under way", self.climb(2, status=2))
@@ -157,10 +160,66 @@ class Climb(Scratch):
         self.path(2, "new.h").write_text("below\n")
         self.path(3, "new.h").write_text("above\n")
         self.climb(2, status=1)
-        self.assertIn("above\n=======\nbelow\n", self.text(3, "new.h"))
+        self.assertIn("below\n||||||| before your edit\n=======\nabove\n", self.text(3, "new.h"))
         self.path(3, "new.h").write_text("both\n")
         self.climb("--continue")
         self.assertEqual(self.text(6, "new.h"), "both\n")
+
+    def test_neighbouring_lines_that_one_side_each_has_changed_merge(self):
+        self.edit(2, "eight", "8")  # and 03 has rewritten the line behind it
+        said = self.climb(2)
+        self.assertIn("03-step/a.h: merged", said)
+        for number in range(3, 7):
+            self.expect(number, *self.words(number, eight="8"))
+
+    def test_what_is_inserted_beside_a_changed_line_is_a_persons_turn(self):
+        self.edit(2, "eight", "eight\neight and a half")
+        self.assertIn("CONFLICT", self.climb(2, status=1))
+        self.assertIn("eight and a half", self.text(3))
+
+    def test_lines_merge_wherever_they_can(self):
+        base = [b"a\n", b"b\n", b"c\n"]
+        x, y = b"x\n", b"y\n"
+        for one, other, merged in (([x, *base[1:]], [base[0], y, base[2]], [x, y, base[2]]),
+                                   ([x, *base[1:]], base[:2], [x, base[1]]),
+                                   (base[1:], [base[0], y, base[2]], [y, base[2]]),
+                                   ([x, *base[1:]], [x, *base[1:]], [x, *base[1:]]),
+                                   ([x, *base], [*base, y], [x, *base, y]),
+                                   ([x, *base[1:]], [y, *base[1:]], None), ([x, *base], [y, *base], None),
+                                   ([x, *base], base[1:], None), (base[1:], [base[0], x, *base[1:]], None)):
+            for sides in ((one, other), (other, one)):
+                self.assertEqual(merge_lines(base, *sides), merged, sides)
+
+    def test_a_line_of_the_edit_that_gets_lost_is_pointed_out(self):
+        self.edit(2, "nine", "9\n9.5\n}")
+        self.climb(2, status=1)
+        self.path(3).write_text(lines(*self.words(3, NINE="9")))
+        said = self.climb("--continue")
+        self.assertIn("steps/03-step/a.h has no line `9.5`, which the edit adds; was that meant?\n", said)
+        self.assertEqual(said.count("has no line"), 1)
+
+    def test_the_checks_of_what_was_merged(self):
+        """Here `tools/test` is one that fails for a step that has the word BROKEN."""
+        (self.root / "tools/test").write_text("#!/bin/sh\ncd \"$(dirname \"$0\")/..\"\n"
+                                              "if grep -q BROKEN steps/$1-*/a.h; then echo '1 passed, 1 failed'; exit 1; fi\n"
+                                              "echo '2 passed, 0 failed'\n")
+        (self.root / "tools/test").chmod(0o755)
+        self.edit(2, "two", "TWO")
+        said = self.climb(2)
+        self.assertIn("Nothing was compiled yet. Next: tools/test steps, or, to see the first step that breaks, tools/test 02 03 04 ...", said)
+        self.edit(2, "nine", "9")
+        said = self.climb(2, "--test", status=1)
+        self.assertNotIn("passed", said.split("needs you")[0])
+        self.path(3).write_text(lines(*self.words(3, two="TWO", NINE="9")))
+        self.edit(5, "one", "BROKEN")
+        said = self.climb("--continue", "--test", status=1)
+        self.assertIn("02-step: 2 passed, 0 failed\n03-step: 2 passed, 0 failed\n04-step: 2 passed, 0 failed\n"
+                      "1 passed, 1 failed\n05-step is the first step whose checks break.\n", said)
+
+    def test_the_help_explains_its_words(self):
+        said = self.climb("--help")
+        for word in ("follows", "merged", "CONFLICT", "left out", "|||||||"):
+            self.assertRegex(said, rf"(?m)^  .*{re.escape(word)}")
 
     def test_binary_files(self):
         self.path(2, "picture.bin").write_bytes(b"\0new")

@@ -158,15 +158,18 @@ class Outline(unittest.TestCase):
         self.assertIn("int use() const { return rows_ * 2; }", self.text)
 
     def test_a_new_function_throws(self):
-        for start in ("inline void helper(int& x) {", "\"}\") {", "int area(int unused) const override {"):
+        for start, name in (("inline void helper(int& x) {", "helper"), ("\"}\") {", "fresh"),
+                            ("int area(int unused) const override {", "Cache::area")):
             body = self.body(start)
-            self.assertEqual([line.strip() for line in body.strip().splitlines()], [YOUR_TURN, "}"], start)
-        self.assertIn("bool operator==(const Cache& other) const {\n    " + YOUR_TURN + "\n  }\n", self.text)
+            self.assertEqual([line.strip() for line in body.strip().splitlines() if "is said where" not in line],
+                             [YOUR_TURN.format(name), "}"], start)
+        self.assertIn("bool operator==(const Cache& other) const {\n    " + YOUR_TURN.format("Cache::operator==") + "\n  }\n",
+                      self.text)
         self.assertNotIn("x += 3", self.text)
 
     def test_a_function_that_is_called_otherwise_throws_and_shows_what_it_was(self):
         self.assertIn(f"""inline int widen(int by, Kind kind) {{
-  {YOUR_TURN}
+  {YOUR_TURN.format("widen")}
   // In 04-before it was:
   // inline int widen(int by) {{
   //   if (by > 1) {{
@@ -184,12 +187,12 @@ class Outline(unittest.TestCase):
         self.assertEqual(outline(new, [old], set(), "04-before", [new, old]).count("it was:"), 0)
 
     def test_an_old_body_that_no_longer_compiles_throws(self):
-        self.assertIn(f"inline double lost(const Options& options) {{\n  {YOUR_TURN}\n  // In 04-before it was:\n"
+        self.assertIn(f"inline double lost(const Options& options) {{\n  {YOUR_TURN.format('lost')}\n  // In 04-before it was:\n"
                       "  //   return options.gone;\n}\n", self.text)
 
     def test_members_are_initialised_and_getters_stay(self):
         self.assertIn("  Cache(int rows, int columns) : rows_(rows), table_{rows, columns}, columns_(table_.size()) {\n    "
-                      + YOUR_TURN, self.text)
+                      + YOUR_TURN.format("Cache::Cache"), self.text)
         self.assertNotIn("push_back", self.text)
         self.assertIn("int rows() const { return rows_; }", self.text)
         self.assertIn("int cell(int index) const { return table_[index]; }", self.text)
@@ -201,7 +204,7 @@ class Outline(unittest.TestCase):
 
     def test_the_first_step_has_nothing_before_it(self):
         text = outline(Header(BEFORE), [], set())
-        self.assertEqual(text.count(YOUR_TURN), 5)
+        self.assertEqual(text.count("your turn: "), 5)
         self.assertIn("int rows() const { return rows_; }", text)
         self.assertIn("explicit Cache(int rows) : rows_(rows) {}", text)
 
@@ -209,6 +212,21 @@ class Outline(unittest.TestCase):
         text = HEAD + "struct Plain {\n  int x = 0;\n  int get() const { return x; }\n};\n" + TAIL
         self.assertEqual(outline(Header(text), [], set()), text)
         self.assertEqual(outline(Header(BEFORE), [Header(BEFORE)], set()), BEFORE)
+
+    def test_sentences_that_the_checks_demand_are_given(self):
+        old = "void check(int x) {\n  use(x);\n}\n"
+        new = ('void check(int x) {\n  if (x) fail("--beams is {}, but it "\n               "must be 1 or more", x);\n  fail("not asked for");\n}\n'
+               'void fresh() {\n  say("the texts part at {}");\n  say("code");\n}\n')
+        checks = 'CHECK(err == "error: --beams is 0, but it must be 1 or more");\nCHECK(out.find("texts part at") > 0);\n"code"'
+        text = outline(Header(new), [Header(old)], set(), "04", (), checks)
+        self.assertIn('void check(int x) {\n  // The checks know these words:\n  //   "--beams is {}, but it must be 1 or more"\n  use(x);\n}', text)
+        self.assertIn('  throw Error("your turn: fresh");\n  // The checks know these words:\n  //   "the texts part at {}"\n}', text)
+        self.assertNotIn("not asked for", text)
+        self.assertEqual(outline(Header(new), [Header(new)], set(), "04", (), checks), new)  # it has them
+
+    def test_a_function_of_an_interface_says_where_it_is_described(self):
+        self.assertIn("    throw Error(\"your turn: Cache::area\");\n    // What it has to do is said where Shape declares it.\n",
+                      self.text)
 
     def test_an_old_body_brings_what_its_file_included(self):
         old = BEFORE.replace("#include <vector>", "#include <cmath>\n#include <vector>")

@@ -1,81 +1,303 @@
-"""Each step can be practised: what a learner gets compiles, its checks are red, and with the step's own code they are green.
+"""The learner is played: what a practice folder says from the outline to green, and of the mistakes that people make.
 
-A handful of steps is tried, two of them until they are green, or all with STAIRCASE_ALL_STEPS=1 (`tools/test --all`): what
-is red and becomes green is compiled twice. Two steps are tried at a time, each with one compiler. Commands that name no
+A sample of five steps, another one for each commit, is written from the outline to the end, or all of them with
+STAIRCASE_ALL_STEPS=1 (`tools/test --all`). Two steps are tried at a time, each with one compiler. Commands that name no
 temporary folder let a compiler cache answer when nothing has changed since."""
 
 import os
+import random
+import re
 import shutil
+import signal
+import subprocess
+import sys
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from support import BUILD, ROOT, STEPS, Scratch, call
+from support import BUILD, ROOT, STEPS, Scratch, call, series
+from step_commands.compiling import reason
+from step_commands.running import program_cases
 
-# The first with several files, a new cache, rows, speculation, and the first steps of search and of serving.
-SOME = ("04-temperature", "13-kv-cache-dynamic", "16-variable-batching", "17-speculative-decoding", "33-beam-search",
-        "39-continuous-batching")
-# The step's own code is what the project's build compiles and tests; here it only has to find its place in the folder.
-SOLVED = ("04-temperature", "39-continuous-batching")
 ALL = bool(os.environ.get("STAIRCASE_ALL_STEPS"))
-TRIED = [step for step in STEPS if ALL or step.name in SOME]
 
 
-class Practice(Scratch):
+def commit():
+    """What names this state of the project; without git, nothing does."""
+    try:
+        return series.git("rev-parse", "HEAD").decode().strip()
+    except series.Problem:
+        return ""
+
+
+class Played(Scratch):
     def check(self, folder, *options):
-        done = call(ROOT / "tools/step", "check", folder, "--build", BUILD, *options)
+        done = call(ROOT / "tools/step", "check", folder, "--build", BUILD, "--jobs", 1, *options)
+        self.assertNotIn("Traceback", done.stderr)
         return done.returncode, done.stdout + done.stderr
 
-    def attempt(self, step):
-        """(step, what `check` says at first, what it says of the solution where that is tried, the seconds that each took)"""
-        start = time.monotonic()
+
+class EveryStep(Played):
+    def play(self, step):
+        """(step, [(what the learner did, the status of `check`, what it said)], the seconds of the last check)"""
         folder = self.folder / step.name
-        self.step("practice", step.number, folder)
-        first = self.check(folder, "--jobs", 1)
-        middle = time.monotonic()
-        if not ALL and step.name not in SOLVED:
-            return step, first, None, middle - start, 0.0
-        shutil.rmtree(folder / "build")
-        for name, path in step.lesson().items():
-            shutil.copyfile(path, folder / name)
-        return step, first, self.check(folder, "--jobs", 1), middle - start, time.monotonic() - middle
+        said = [("practice", 0, self.step("practice", step.number, folder)), ("outline", *self.check(folder))]
+        left = [name for name in step.lesson() if (folder / name).read_bytes() != step.lesson()[name].read_bytes()]
+        for name in left:
+            shutil.copyfile(step.lesson()[name], folder / name)
+            start = time.monotonic()
+            said.append((name, *self.check(folder)))
+        seconds = time.monotonic() - start
+        shutil.rmtree(folder)
+        return step, said, seconds
 
-    def test_every_step_is_red_and_then_green(self):
-        print(f"\n{'':30} seconds to red, to green")
+    def test_from_the_outline_to_green(self):
+        tried = STEPS if ALL else sorted(random.Random(commit()).sample(STEPS, 5), key=lambda step: step.number)
+        print(f"\n{'':30} seconds of the last check")
         with ThreadPoolExecutor(2) as pool:
-            for step, (status, said), solution, red, green in pool.map(self.attempt, TRIED):
-                print(f"{step.name:30} {red:6.1f} {green:6.1f}   {said[said.rfind('RED:'):].splitlines()[0]}")
+            for step, said, seconds in pool.map(self.play, tried):
+                print(f"{step.name:30} {seconds:6.1f}")
                 with self.subTest(step.name):
-                    self.assertEqual(status, 1, said)
-                    self.assertIn("RED: the checks above fail", said)  # and not: test.cpp does not compile
-                    self.assertNotIn("Traceback", said)
-                    if solution:
-                        solved, answer = solution
-                        self.assertEqual(solved, 0, answer)
-                        self.assertIn(f"GREEN: {step.name} is done", answer)
+                    (_, _, made), (_, status, outline), *written = said
+                    self.assertRegex(made, r"files +(new|change): ")
+                    self.assertEqual(status, 1, outline)
+                    self.assertRegex(outline, r"RED: (CORE GREEN.*\n)?\d+ of \d+ checks red; begin with: ")
+                    self.assertIn("Your turn in ", outline)
+                    for what, status, text in said[1:]:
+                        for words in ("does not compile", "does not fit your code", "Traceback", "crashed", "{?}"):
+                            self.assertNotIn(words, text, what)
+                    what, status, green = written[-1]
+                    self.assertEqual(status, 0, green)
+                    self.assertIn(f"GREEN: {step.name} is done", green)
+                    self.assertNotIn("compare ", green, "the solution differs from itself")
 
-    def test_the_steps_that_are_tried_are_there(self):
-        self.assertLessEqual(set(SOME), {step.name for step in STEPS})
-        self.assertLessEqual(set(SOLVED), set(SOME))
+    def test_the_promises_of_programs_are_told_from_the_core(self):
+        for step in STEPS:
+            with self.subTest(step.name):
+                text = (step.folder / "test.cpp").read_text()
+                found = program_cases(text)
+                names = {"".join(re.findall(r'"((?:[^"\\]|\\.)*)"', name)).replace('\\"', '"')
+                         for name in re.findall(r'^TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\)', text, re.MULTILINE)}
+                self.assertLessEqual(found, names)
+                self.assertEqual(bool(found), "STAIRCASE_STEP_PROGRAM" in text)
 
-    def test_a_red_check_says_why(self):
-        step = STEPS[5]  # top-k
-        folder = self.folder / "a folder"
-        self.step("practice", step.number, folder)
-        for name, path in step.lesson().items():
-            shutil.copyfile(path, folder / name)
-        sampling = (folder / "sampling.h").read_text()
-        (folder / "test.cpp").write_text('#include <doctest/doctest.h>\n\nTEST_CASE("green") {}\n')
-        (folder / "sampling.h").write_text(sampling.replace('"--top-k"', '"--top"'))
-        status, said = self.check(folder)
+
+class Mistakes(Played):
+    """Step 02 with its solution, and then a mistake."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.solved = STEPS[1]
+
+    def setUp(self):
+        super().setUp()
+        self.mine = self.folder / "a folder"
+        self.step("practice", 2, self.mine)
+        for name, path in self.solved.lesson().items():
+            shutil.copyfile(path, self.mine / name)
+
+    def plant(self, name, old, new):
+        text = (self.mine / name).read_text()
+        self.assertIn(old, text)
+        (self.mine / name).write_text(text.replace(old, new))
+
+    def red(self, *options):
+        status, said = self.check(self.mine, *options)
         self.assertEqual(status, 1, said)
-        self.assertIn("the program has no option --top-k yet; sampling.h adds it", said)
-        (folder / "sampling.h").write_text("nothing\n")
-        status, said = self.check(folder)
-        self.assertEqual(status, 1)
-        self.assertRegex(said, "RED: (main|test).cpp does not compile")
-        self.assertIn("error:", said)
+        self.assertRegex(said, "(?m)^RED: ")
+        return said
+
+    def test_a_wrong_name_in_their_own_file(self):
+        self.plant("stopping.h", "!options.ignore_eos", "!options.ignore_eso")
+        said = self.red()
+        self.assertIn("RED: stopping.h does not compile.\n", said)
+        line = (self.mine / "stopping.h").read_text().split("ignore_eso")[0].count("\n") + 1
+        self.assertRegex(said, rf"Your own stopping\.h:{line}: .*ignore_eso")
+        self.assertIn(f"{line} |   if (token == eos && !options.ignore_eso)", said)
+        for noise in ("-std=", "FAILED", "ninja", "-D"):
+            self.assertNotIn(noise, said)
+        self.assertEqual(said.count("ignore_eso'"), 1, "test.cpp and main.cpp include the same header")
+
+    def test_names_that_only_the_checks_know_are_told_at_once(self):
+        self.plant("stopping.h", "finish_reason(int", "reason_to_finish(int")
+        self.plant("generate.h", "finish_reason(next", "reason_to_finish(next")
+        self.plant("stopping.h", "ignore_eos", "ignore_end")
+        said = self.red()
+        self.assertIn("RED: test.cpp does not fit your code.\nThese names are needed and not there:\n", said)
+        self.assertRegex(said, r"  finish_reason +test\.cpp:\d+, test\.cpp:\d+; the outline has it in stopping\.h: .*int eos")
+        self.assertRegex(said, r"  StoppingOptions::ignore_eos +test\.cpp:\d+.*; the outline has it in stopping\.h")
+
+    def test_a_missing_include(self):
+        self.plant("generate.h", '#include "stopping.h"\n', "")
+        said = self.red()
+        self.assertIn("RED: generate.h does not compile.\n", said)
+        self.assertRegex(said, r"Your own generate\.h:\d+: .*StoppingOptions")
+        self.plant("generate.h", '#include "common/model/gpt2.h"\n', '#include "no_such_file.h"\n')
+        self.assertRegex(self.red(), r"Your own generate\.h:\d+: .*no_such_file\.h: No such file")
+
+    def test_a_body_that_is_missing_when_programs_are_linked(self):
+        text = (self.mine / "stopping.h").read_text()
+        start, end = text.index("/// Whether a text ends"), text.rindex("}  // namespace")
+        signature = text[start:end].partition(" {\n")[0].replace("inline ", "")
+        (self.mine / "stopping.h").write_text(text[:start] + signature + ";\n\n" + text[end:])
+        said = self.red()
+        self.assertRegex(said, r"  finish_reason +the linker; the outline has it in stopping\.h")
+
+    def test_an_error_of_a_template_names_the_line_that_uses_it(self):
+        self.plant("generate.h", "tokens.push_back(next);", "tokens.push_back(next);\n    std::vector<int> x{1};\n"
+                   "    std::sort(x.begin(), x.end(), [](int) { return true; });")
+        said = self.red()
+        self.assertIn("RED: generate.h does not compile.", said)
+        line = (self.mine / "generate.h").read_text().split("std::sort")[0].count("\n") + 1
+        self.assertIn(f"Your own generate.h:{line}: ", said)
+
+    def test_an_off_by_one(self):
+        self.plant("stopping.h", "count == options.max_new_tokens", "count + 1 == options.max_new_tokens")
+        said = self.red()
+        self.assertRegex(said, r"RED: \d of 8 checks red; begin with: ")
+        first = said.index("RED  a text ends where Hugging Face's generate ends it")
+        self.assertLess(first, said.index("RED  --ignore-eos goes on behind the end"))
+        self.assertRegex(said, r'got: token 63: got nothing, want "[^"]+"')
+        self.assertIn('where run["name"] := "greedy0"', said)
+        for block in said.split("\nRED"):  # at most two failures a test case
+            self.assertLessEqual(len(re.findall(r"^     test\.cpp:\d+ ", block, re.MULTILINE)), 2, block)
+        self.assertNotIn("{?}", said)
+        only = self.red("--only", "behind the END")
+        self.assertIn("RED: 1 of 1 checks with 'behind the END' red; begin with: --ignore-eos goes on", only)
+        status, said = self.check(self.mine, "--only", "no such case")
+        self.assertEqual(status, 2)
+        self.assertIn("no test case has 'no such case' in its name; these are they: a text ends", said)
+        self.plant("stopping.h", "count + 1 == options.max_new_tokens", "count == options.max_new_tokens")
+        self.assertIn("GREEN", self.check(self.mine)[1])
+
+    def test_an_endless_loop(self):
+        self.plant("stopping.h", "if (count == options.max_new_tokens)", "for (volatile int i = count; i == 3;) i = 3;\n"
+                   "  if (count == options.max_new_tokens)")
+        said = self.red("--limit", 12, "--only", "finished by")
+        self.assertRegex(said, r'  10 s in "a text is finished by the end-of-text token, or by the last token that was asked for"')
+        self.assertIn("took longer than 12 seconds, and was ended", said)
+        start = time.monotonic()
+        said = self.red("--limit", 1)
+        self.assertLess(time.monotonic() - start, 20)
+        self.assertEqual(said.count("took longer than 1 seconds"), 2)
+        self.assertIn("more did not run, since two took too long", said)
+
+    def test_a_crash(self):
+        self.plant("stopping.h", "  if (token == eos", "  if (count == 3) *(volatile int*)8 = 1;\n  if (token == eos")
+        self.plant("stopping.h", "  if (count == options", "  if (token == 8) { std::vector<int> none; if (none[count]) return {}; }\n"
+                   "  if (count == options")
+        said = self.red("--only", "finish")
+        self.assertNotIn("signal 11", said)
+        self.assertIn("crashed: the standard library refuses std::vector::operator[], since n < this->size() is not so", said)
+        self.assertIn(f"tools/step check '{self.mine}' --sanitize says where it crashes.", said)
+        self.assertRegex(self.red(), r"crashed: it used memory that is not its own")  # and the cases behind it ran
+        lines = (self.mine / "stopping.h").read_text().splitlines()
+        said = self.red("--sanitize")
+        for words, code in (("refuses std::vector::operator", "none[count]"), ("used memory that is not its own", "volatile")):
+            line = next(i for i, line in enumerate(lines, 1) if code in line)
+            self.assertRegex(said, rf"crashed: .*{words}.*\n( .*\n)*       in finish_reason, stopping\.h:{line}\n")
+
+    def test_the_sanitizers_name_the_line(self):
+        self.plant("stopping.h", "  if (token == eos", "  std::vector<int> three(3);\n  const int* data = three.data();\n"
+                   "  if (data[count + 1] == 77) return {};\n  if (token == eos")
+        self.assertEqual(self.check(self.mine, "--only", "is finished by")[0], 0)  # nothing is seen without them
+        said = self.red("--sanitize", "--only", "is finished by")
+        self.assertIn("crashed: AddressSanitizer found heap-buffer-overflow\n", said)
+        line = (self.mine / "stopping.h").read_text().split("if (data[count")[0].count("\n") + 1
+        self.assertIn(f"in finish_reason, stopping.h:{line}\n", said)
+        self.assertRegex(said, r"       called, test\.cpp:\d+\n")
+        self.assertNotIn("Shadow", said)
+
+    def test_a_warning_is_shown_although_all_is_green(self):
+        self.plant("stopping.h", "  if (token == eos", "  int unused = 1;\n  if (token == eos")
+        for _ in range(2):  # the second time nothing is compiled
+            status, said = self.check(self.mine)
+            self.assertEqual(status, 0, said)
+            self.assertRegex(said, r"(?m)^warning, stopping\.h:\d+: unused variable 'unused'")
+        self.assertIn("(nothing has changed since the last check)", said)
+        self.assertIn("compare     finish_reason (steps/02-eos-handling/stopping.h:", said)
+        self.assertIn("next        tools/step next       03-context-window: ", said)
+        self.assertRegex((self.mine / "build.ninja").read_text(), r"(?m)^green = \d{4}-\d\d-\d\d$")
+
+    def test_the_core_and_the_program(self):
+        (self.mine / "test.cpp").write_text('''#include "tests/step.h"
+TEST_CASE("the core") { CHECK(STAIRCASE_SOURCE_TREE != nullptr); }
+static bool good() {
+  return STAIRCASE_STEP_PROGRAM == nullptr;
+}
+TEST_CASE("the program") {
+  CHECK(good());
+  const std::vector<int> got{1, 2, 3};
+  CHECK(got == std::vector<int>{1, 2, 4});
+  CHECK(got.empty());
+}
+''')
+        said = self.red()
+        self.assertIn("RED: CORE GREEN, 1 promise of the program left.\n1 of 2 checks red; begin with: the program\n", said)
+        self.assertIn("got: [1, 2, 3]   want: [1, 2, 4]\n", said)
+        self.assertNotIn("got.empty()", said)  # the third failure
+        self.plant("test.cpp", "CHECK(good())", "CHECK(!good())")
+        self.plant("test.cpp", "{1, 2, 4}", "{1, 2, 3}")
+        self.plant("test.cpp", "CHECK(got.empty());", "")
+        self.plant("stopping.h", '"--ignore-eos"', '"--ignore"')
+        self.assertIn("RED: the checks pass, but the program has no option --ignore-eos yet; stopping.h adds it.", self.red())
+
+    def test_what_a_learner_prints_is_shown(self):
+        self.plant("generate.h", "    on_token({next});", '    std::fputs("printed\\n", stderr);\n    on_token({next});')
+        self.assertIn("printed\n", self.check(self.mine, "--only", "in the prompt ends nothing")[1])
+
+    def test_a_folder_that_was_moved_goes_on(self):
+        self.assertEqual(self.check(self.mine)[0], 0)
+        moved = self.folder / "moved"
+        self.mine.rename(moved)
+        status, said = self.check(moved)
+        self.assertEqual(status, 0, said)
+
+    def test_watch_checks_at_every_save(self):
+        process = subprocess.Popen([ROOT / "tools/step", "watch", self.mine, "--build", BUILD, "--only", "finished by"],
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.addCleanup(process.stdout.close)
+
+        def until_it_waits():
+            return "".join(iter(process.stdout.readline, "(waiting for the next save; Ctrl-C ends)\n"))
+        self.assertIn("1 of 8 checks green", until_it_waits())
+        self.plant("stopping.h", "count == options.max_new_tokens", "count == 2")
+        said = until_it_waits()
+        self.assertIn("\n--- stopping.h saved at ", said)
+        self.assertIn("RED: 1 of 1 checks", said)
+        (self.mine / "generate.h").unlink()
+        self.assertIn("tools/step: generate.h is missing in ", until_it_waits())
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(timeout=30), 0)
+
+    def test_no_compiler(self):
+        bare = self.folder / "bin"
+        bare.mkdir()
+        for name in ("ninja", "git", "bash", "sh", "env"):
+            (bare / name).symlink_to(shutil.which(name))
+        (bare / "python3").symlink_to(sys.executable)
+        done = call(ROOT / "tools/step", "check", self.mine, "--build", BUILD, env={**os.environ, "PATH": str(bare)})
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"\Atools/step: there is no compiler: \S+ is not found; tools/setup installs it\.\n\Z")
+
+    def test_what_keeps_a_compiler_from_its_work_is_a_sentence(self):
+        self.assertIn("is full", reason("fatal error: error writing to /tmp/x.s: No space left on device", self.folder))
+        self.assertIn("ran out of memory", reason("c++: fatal error: Killed signal terminated program cc1plus", self.folder))
+        said = reason("ninja: stopped\nFAILED: x\nLC_ALL=C c++ -o x\nld: something\n", self.folder)
+        self.assertTrue(said.endswith("its last ones: ld: something"), said)
+
+    def test_an_interrupted_check_leaves_the_folder_as_it_was(self):
+        before = {path.name: path.read_bytes() for path in self.mine.glob("[!.]*.*") if path.name != "build.ninja"}
+        process = subprocess.Popen([ROOT / "tools/step", "check", self.mine, "--build", BUILD], start_new_session=True,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        time.sleep(2)
+        os.killpg(process.pid, signal.SIGINT)
+        said = process.communicate(timeout=30)[0]
+        self.assertEqual((process.returncode, "Traceback" in said), (130, False), said)
+        self.assertEqual({path.name: path.read_bytes() for path in self.mine.glob("[!.]*.*") if path.name != "build.ninja"}, before)
+        self.assertEqual([path.name for path in self.mine.rglob(".*.new")], [])
+        self.assertEqual(self.check(self.mine)[0], 0)
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(argv=sys.argv)

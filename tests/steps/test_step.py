@@ -101,7 +101,9 @@ class Show(Scratch):
             ("diff", "2", "1"): "does not come after", ("diff", "2", "2"): "does not come after",
             ("diff", "02-x"): "01-a, 02-b-c, 03-d", ("diff", "2", "--colour"): "--colour",
             ("check",): "no practice folder", ("check", "2"): "not there yet", ("check", "/"): "no practice folder",
-            ("practice", "0"): "There is no step", ("history",): "DIR",
+            ("practice", "0"): "There is no step", ("history",): "DIR", ("watch",): "no practice folder",
+            ("check", "--limit", "0"): "0 is no number of seconds above 0", ("check", "--limit", "x"): "--limit",
+            ("practice", "2", "--force", "--update"): "not allowed", ("practice", "2", "--update"): "no practice folder",
         }.items():
             with self.subTest(arguments):
                 self.assertIn(words, self.show(*arguments, status=2))
@@ -109,14 +111,15 @@ class Show(Scratch):
     def test_what_the_system_refuses_is_a_sentence(self):
         (self.folder / "file").write_text("")
         under = self.folder / "file/x"
-        for said in (self.show("practice", "2", under, status=1), self.step("history", under, status=1)):
-            self.assertEqual(said, f"tools/step: {under}: Not a directory.\n")
+        self.assertEqual(self.step("history", under, status=1), f"tools/step: {under}: Not a directory.\n")
+        self.assertEqual(self.show("practice", "2", under, status=2),
+                         f"tools/step: {under.parent} is a file; name another folder.\n")
         for redirection, reason in {">&-": "standard output is closed", ">/dev/full": "No space left on device"}.items():
             done = subprocess.run(f"tools/step diff 2 {redirection}", shell=True, cwd=self.root, capture_output=True, text=True)
             self.assertEqual((done.returncode, done.stderr), (1, f"tools/step: {reason}.\n"))
 
     def test_help(self):
-        for command in ("list", "diff", "practice", "check", "history", "climb"):
+        for command in ("list", "diff", "practice", "check", "watch", "next", "history", "climb"):
             self.assertIn(f"tools/step {command}", self.show(command, "--help"))
             self.assertIn(command, self.show("--help"))
 
@@ -149,9 +152,9 @@ class Practice(Scratch):
         self.assertIn("# 02 Second", (folder / "README.md").read_text())
         self.assertEqual((folder / "kept.h").read_text(), "inline int kept() {\n  return 1;\n}\n")
         self.assertEqual((folder / "new.h").read_text(), '#include "common/base/error.h"\n\ninline int fresh() {\n'
-                         '  throw Error("your turn: README.md says what to write here");\n}\n')
+                         '  throw Error("your turn: fresh");\n}\n')
         self.assertIn("  files       new: new.h · change: kept.h · leave: main.cpp, plain.h\n", said)
-        self.assertIn(f"tools/step check {folder}", said)
+        self.assertIn("tools/step check 02", said)
         self.assertEqual(self.practice(2, "--solution"), self.step("diff", 2, root=self.root))
 
     def test_the_first_step_is_like_the_others(self):
@@ -175,6 +178,98 @@ class Practice(Scratch):
         self.practice(2, folder, "--force")
         self.assertEqual((folder / "main.cpp").read_text(), "int one;\nint three, two;\n")
         self.assertEqual((folder / "more.h").read_text(), "mine")
+        self.assertEqual((folder / "old/main.cpp").read_text(), "mine")
+        (folder / "main.cpp").write_text("mine again")
+        self.practice(2, folder, "--force")
+        self.assertEqual((folder / "old/main.cpp").read_text(), "mine")
+        self.assertEqual((folder / "old-2/main.cpp").read_text(), "mine again")
+
+    def test_a_file_that_is_gone_comes_back_and_nothing_else_changes(self):
+        folder = self.folder / "mine"
+        self.practice(2, folder)
+        (folder / "kept.h").unlink()
+        (folder / "new.h").write_text("mine")
+        said = self.step("check", folder, root=self.root, status=1)
+        self.assertEqual(said, f"tools/step: kept.h is missing in {folder}; tools/step practice 02 {folder} --update gives it "
+                         "anew and leaves the rest as it is.\n")
+        self.practice(2, folder, "--update")
+        self.assertIn("return 1;", (folder / "kept.h").read_text())
+        self.assertEqual((folder / "new.h").read_text(), "mine")
+        self.assertIn("nothing was missing or old", self.practice(2, folder, "--update"))
+
+    def test_a_folder_of_an_older_staircase_says_so_and_can_be_updated(self):
+        folder = self.folder / "mine"
+        self.practice(2, folder)
+        (folder / "kept.h").write_text("mine")
+        (self.root / "steps/02-b-c/test.cpp").write_text("2, and more\n")
+        said = self.step("check", folder, root=self.root, status=1)  # this small project has no build
+        self.assertIn("The checks of 02-b-c have changed since this folder was made", said)
+        self.practice(2, folder, "--update")
+        self.assertEqual((folder / "test.cpp").read_text(), "2, and more\n")
+        self.assertEqual((folder / "kept.h").read_text(), "mine")
+        self.assertNotIn("have changed", self.step("check", folder, root=self.root, status=1))
+        (folder / "test.cpp").write_text("2, and mine\n")
+        self.assertNotIn("have changed", self.step("check", folder, root=self.root, status=1))  # the learner did
+        self.assertIn("test.cpp.mine", self.practice(2, folder, "--update"))
+        self.assertEqual((folder / "test.cpp.mine").read_text(), "2, and mine\n")
+
+    def test_a_folder_that_was_moved_or_lost_its_mark(self):
+        self.practice(2)
+        folder = self.root / "practice/02-b-c"
+        folder.rename(self.folder / "moved")
+        self.assertIn("is not there yet, or was moved", self.step("check", 2, root=self.root, status=2))
+        (self.folder / "moved/kept.h").unlink()  # by its own name it is found; nothing is compiled
+        self.assertIn("kept.h is missing", self.step("check", self.folder / "moved", root=self.root, status=1))
+        (self.folder / "moved/build.ninja").write_text("# Made by tools/step, and made again by each\n")
+        self.assertIn("does not say any more which step this is", self.step("check", self.folder / "moved", root=self.root, status=1))
+        (self.folder / "moved/build.ninja").unlink()
+        self.assertIn("is no practice folder", self.step("check", self.folder / "moved", root=self.root, status=2))
+
+    def test_what_is_interrupted_leaves_nothing_half_written(self):
+        """A file of the step that cannot be read stops it in the middle."""
+        (self.root / "steps/02-b-c/z.txt").symlink_to("/proc/self/mem")
+        before = snapshot(self.root)
+        self.practice(2, status=1)
+        self.assertEqual(snapshot(self.root), before)
+        self.assertFalse((self.root / "practice/02-b-c").exists())
+
+    def test_the_readme_has_the_commands_of_the_folder(self):
+        text = README.format(2, "Second", 2) + ("\n## How to check it\n\n    tools/test 02\n    tools/step diff 02\n"
+                                                "    tools/run 02 --prompt X\n\nSee [01-a](../01-a), `tools/run 02`, "
+                                                "`tools/run 01`.\n\n## Exercises\n\n1. None.\n")
+        (self.root / "steps/02-b-c/README.md").write_text(text)
+        self.practice(2)
+        folder = self.root / "practice/02-b-c"
+        said = (folder / "README.md").read_text()
+        checking, afterwards = said[said.index("## How to check it"):].split("## Afterwards\n")
+        self.assertIn("\n    tools/step check 02\n    build/program --prompt X\n", checking)
+        self.assertIn("`build/program`, `tools/run 01`", checking)
+        self.assertNotIn("tools/step diff", checking)
+        self.assertNotIn("tools/test", said)
+        self.assertIn("\n    tools/step diff 02 ", afterwards.split("## Exercises")[0])
+        self.assertTrue((folder / said.split("[01-a](")[1].split(")")[0] / "main.cpp").is_file())
+        self.practice(2, "some where", cwd=self.folder)
+        self.assertIn(f"\n    tools/step check '{self.folder}/some where'\n", (self.folder / "some where/README.md").read_text())
+
+    def test_the_path_through_the_steps(self):
+        def said(*arguments):
+            return self.step(*arguments, root=self.root)
+
+        def is_green(name):
+            build = self.root / f"practice/{name}/build.ninja"
+            build.write_text(build.read_text() + "green = 2026-01-01\n")
+
+        self.assertNotIn("✓", said("list"))
+        self.assertIn("01-a is yours", said("next"))
+        self.assertIn("01-a is not green yet: kept.h: kept. tools/step check 01", said("next"))
+        is_green("01-a")
+        self.assertRegex(said("list"), r"01 First ✓ +\+")
+        self.assertIn("✓ 1 of 3 steps", said("list"))
+        self.assertIn("02-b-c is yours", said("next"))
+        is_green("02-b-c")
+        said("practice", 3)
+        is_green("03-d")
+        self.assertIn("Every step is green", said("next"))
 
 
 if __name__ == "__main__":

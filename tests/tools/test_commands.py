@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import unittest
@@ -115,6 +116,20 @@ class Commands(unittest.TestCase):
         lines = run(root / "tools/demo", env=environment).stdout.splitlines()
         self.assertEqual(lines[:2], ["Once upon a time--prompt", "Once upon a time"])  # a pipe gets the prompt, too
         self.assertIn("--do-sample", lines)
+
+    def test_the_demo_leads_to_the_first_step(self):
+        self.assertRegex((ROOT / "tools/demo").read_text(), r'"Next: tools/step practice 01 ')
+
+    def test_the_changelog_begins_with_the_version_of_the_build(self):
+        version = re.search(r"^  version: '(.+)',$", (ROOT / "meson.build").read_text(), re.MULTILINE).group(1)
+        self.assertEqual(re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE).group(1), version)
+
+    def test_contributing_names_what_is_there(self):
+        text = (ROOT / "CONTRIBUTING.md").read_text()
+        places = set(re.findall(r"`((?:common|docs|kernels|steps|tests|tools)/[\w./-]*)`", text))
+        self.assertGreater(len(places), 10)
+        for place in places:
+            self.assertTrue((ROOT / place).exists() or "NAME" in place or "NN" in place, place)
 
     def test_counting(self):
         summary = "[doctest] test cases:  3 |  {} passed | {} failed | 0 skipped"

@@ -11,12 +11,17 @@ What has been carried is remembered for each step, together with the commit's ve
 climb starts there, so that it carries only what is new.
 """
 
+import argparse
 import base64
+import difflib
 import functools
 import json
 import os
+import re
 import subprocess
 import tempfile
+import textwrap
+from collections import Counter
 from pathlib import Path
 
 from .series import OWN, ROOT, Problem, find, steps
@@ -27,17 +32,31 @@ git = functools.partial(plain_git, settings=True)  # a person's settings may be 
 LINK, PROGRAM, PLAIN = "120000", "100755", "100644"  # git's modes
 
 
+EPILOG = """what it says of a file:
+  follows       the step had it as its parent did before the edit, and has it now as its parent has it
+  merged        the step had changed the file itself: both changes are in it now
+  already so    the step has what the edit makes of it
+  left out      the step has no such file
+  CONFLICT      both changed the same lines; the file shows them between <<<<<<< and >>>>>>>, with what was there before
+                behind |||||||. Write what is right for this step, delete the markers, then --continue.
+"""
+
+
 def add_commands(commands):
     parser = commands.add_parser(
         "climb", help="carries an edit of a step through all that continue it",
-        description="Carries what changed in STEP since the revision REV, or since its last climb, into every step that "
-                    "continues it, directly or through others, by three-way merge, and stops at a conflict. A finished "
-                    "file is carried into common/decoding when its step is reached. README.md and test.cpp are each "
-                    "step's own and stay. Nothing is committed.")
+        formatter_class=argparse.RawDescriptionHelpFormatter, epilog=EPILOG,
+        description=textwrap.fill(
+            "Carries what changed in STEP since the revision REV, or since its last climb, into every step that continues it, "
+            "directly or through others, by three-way merge, and stops at a conflict. A finished file is carried into "
+            "common/decoding when its step is reached. README.md and test.cpp are each step's own and stay. Nothing is "
+            "committed, and without --test nothing is compiled.", 100))
     parser.add_argument("step", metavar="STEP", nargs="?", help="6, 06 or 06-top-k")
     parser.add_argument("--base", metavar="REV", default="HEAD", help="the step before the edit (HEAD)")
     parser.add_argument("--continue", dest="go_on", action="store_true", help="after a conflict has been resolved")
     parser.add_argument("--abort", action="store_true", help="put every file back as it was before the climb")
+    parser.add_argument("--test", action="store_true", help="then run the checks of each step that the climb has changed, up "
+                        "to the first that breaks")
     parser.set_defaults(run=climb)
 
 
@@ -48,8 +67,8 @@ def climb(options):
     if options.abort:
         return abort(state)
     if options.go_on:
-        return go_on(state)
-    return start(state, *find(options.step), options.base)
+        return go_on(state, options.test)
+    return start(state, *find(options.step), options.base, options.test)
 
 
 # A step's lesson is {name: [mode, content]} here; an absent file is None.
@@ -140,7 +159,7 @@ class State:
         os.replace(new, path)  # a state is whole or absent
 
 
-def start(state, step, series, revision):
+def start(state, step, series, revision, test):
     if state.under_way.exists():
         raise Problem("a climb is under way; finish it with --continue or undo it with --abort.", 2)
     if not tree_of(step, revision):
@@ -187,7 +206,7 @@ def start(state, step, series, revision):
     if markers:
         raise Problem(f"steps/{step.name}/{markers[0]} still has conflict markers; resolve them before the climb.")
     State.save(state.under_way, climb)
-    return run(state, climb)
+    return run(state, climb, test)
 
 
 def stale(step):
@@ -206,7 +225,7 @@ def land(state, climb, step):
         print(f"common/decoding/{landed.name}: follows {step.name}")
 
 
-def run(state, climb):
+def run(state, climb, test):
     """Merges what each step passed on into the steps that are left."""
     known = {step.name: step for step in steps()}
     land(state, climb, known[climb["step"]])
@@ -229,6 +248,8 @@ def run(state, climb):
             print(f"\n{step.name} needs you: edit {', '.join(f'steps/{step.name}/{name}' for name in conflicts)}, then\n"
                   "  tools/step climb --continue     goes on with the steps above\n"
                   "  tools/step climb --abort        puts every file back as it was")
+            if test:
+                run_tests([name for name in climb["written"] if name != step.name and climb["written"][name]], climb["step"])
             return 1
         settle(climb, step, ours, merged)
         climb["conflicts"] = []
@@ -238,7 +259,23 @@ def run(state, climb):
     records.update(climb["records"])
     State.save(state.carried, records)
     state.under_way.unlink()
-    print(f"The edit of {climb['step']} is in every step that continues it. Next: tools/test steps")
+    print(f"The edit of {climb['step']} is in every step that continues it.")
+    changed = [name for name in climb["written"] if climb["written"][name]]
+    if test:
+        return run_tests(changed, climb["step"])
+    print("Nothing was compiled yet. Next: tools/test steps, or, to see the first step that breaks, "
+          f"tools/test {' '.join(name[:2] for name in [climb['step'], *changed][:3])}{' ...' if changed[2:] else ''}")
+    return 0
+
+
+def run_tests(names, edited):
+    """Runs the checks of the edited step and of these, in their order, up to the first that breaks."""
+    for name in [edited, *names]:
+        done = subprocess.run([ROOT / "tools/test", name[:2]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            print(done.stdout.rstrip(), f"{name} is the first step whose checks break.", sep="\n")
+            return 1
+        print(f"{name}: {done.stdout.strip().splitlines()[-1] if done.stdout.strip() else 'passed'}", flush=True)
     return 0
 
 
@@ -277,7 +314,7 @@ def merge(old, new, ours, step):
             what = ("has landed in common/decoding" if name in step.visible() else
                     "left out, since this step has no such file")
         else:
-            file, extra, what = merge_file(base, theirs, mine, step.name)
+            file, extra, what = merge_file(base, theirs, mine, step)
             merged[name] = file
             if extra:  # no markers possible: the other version is put beside it
                 merged[name + ".theirs"] = extra
@@ -289,31 +326,65 @@ def merge(old, new, ours, step):
     return merged, report, conflicts
 
 
-def merge_file(base, theirs, mine, where):
+def merge_file(base, theirs, mine, step):
     """(the merged file, theirs if a person must choose one of them, what was done)"""
     if theirs is None:
         ends = b"" if mine[1].endswith(b"\n") else b"\n"
         if LINK == mine[0] or b"\0" in mine[1]:
             return mine, [PLAIN, b"deleted\n"], "CONFLICT, deleted below and changed here; keep it or delete it too"
-        text = b"<<<<<<< " + where.encode() + b"\n" + mine[1] + ends + b"=======\n>>>>>>> deleted in the step before\n"
+        text = (f"<<<<<<< {step.name}\n".encode() + mine[1] + ends +
+                f"=======\n>>>>>>> {step.parent.name} with your edit, which deletes it\n".encode())
         return [mine[0], text], None, "CONFLICT, deleted below and changed here; keep it or delete it too"
     mode = theirs[0] if base and mine[0] == base[0] else mine[0]
     if base and mine[1] == base[1]:
         return [mode, theirs[1]], None, "follows"
     if mine[1] == theirs[1] or (base and theirs[1] == base[1]):
         return [mode, mine[1]], None, "merged (its mode)"
-    versions = [mine, base or [PLAIN, b""], theirs]
+    versions = [theirs, base or [PLAIN, b""], mine]
     if any(mode == LINK or b"\0" in content for mode, content in versions):
         return mine, theirs, "CONFLICT, not a text; choose between it and the file .theirs, and delete that"
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / name for name in ("ours", "base", "theirs")]
+        paths = [Path(folder) / name for name in ("theirs", "base", "ours")]
         for path, (_, content) in zip(paths, versions):
             path.write_bytes(content)
-        done = subprocess.run(["git", "merge-file", "-p", "-L", where, "-L", "before the edit",
-                               "-L", "the step before", *map(str, paths)], capture_output=True)
+        done = subprocess.run(["git", "merge-file", "-p", "--diff3", "-L", f"{step.parent.name} with your edit",
+                               "-L", "before your edit", "-L", step.name, *map(str, paths)], capture_output=True)
     if done.returncode > 127:
         raise Problem(f"git merge-file failed: {done.stderr.decode(errors='replace').strip()}")
-    return [mode, done.stdout], None, f"CONFLICT, {done.returncode} to resolve" if done.returncode else "merged"
+    text, left = merge_neighbours(done.stdout) if done.returncode else (done.stdout, 0)
+    return [mode, text], None, f"CONFLICT, {left} to resolve" if left else "merged"
+
+
+CONFLICT = re.compile(rb"^<<<<<<< [^\n]*\n(?P<theirs>.*?)^\|\|\|\|\|\|\| [^\n]*\n(?P<base>.*?)"
+                      rb"^=======\n(?P<ours>.*?)^>>>>>>> [^\n]*\n", re.MULTILINE | re.DOTALL)
+
+
+def merge_neighbours(text):
+    """(the text with those conflicts resolved in which the two sides change different lines, how many are left). Git calls
+    lines that are neighbours a conflict."""
+    left = 0
+
+    def resolved(match):
+        nonlocal left
+        base, *sides = (match[name].splitlines(keepends=True) for name in ("base", "theirs", "ours"))
+        merged = merge_lines(base, *sides)
+        left += merged is None
+        return match.group() if merged is None else b"".join(merged)
+    return CONFLICT.sub(resolved, text), left
+
+
+def merge_lines(base, one, other):
+    """Both sides' changes of `base`, or None where they meet in one line or insert at the same place."""
+    edits = sorted({(start, end, tuple(side[low:high])) for side in (one, other)
+                    for tag, start, end, low, high in difflib.SequenceMatcher(None, base, side, autojunk=False).get_opcodes()
+                    if tag != "equal"})
+    merged, position, inserts = [], -1, False
+    for start, end, lines in edits:
+        if start < position or (start == position and (inserts or start == end)):
+            return None
+        merged += [*base[max(position, 0):start], *lines]
+        position, inserts = end, start == end
+    return merged + base[max(position, 0):]
 
 
 def conflicts_left(paths):
@@ -326,7 +397,7 @@ def conflicts_left(paths):
     return [name for name, path in paths.items() if path.exists() and marked(path)]
 
 
-def go_on(state):
+def go_on(state, test):
     climb = state.load(state.under_way)
     if climb is None:
         raise Problem("no climb is under way; tools/step climb STEP starts one.", 2)
@@ -339,11 +410,27 @@ def go_on(state):
             raise Problem(f"steps/{step.name}/{left[0]} " + (
                 "is still there; take what you need of it and delete it." if left[0].endswith(".theirs") else
                 "still has conflict markers; resolve them first."))
+        for name, line in lost(climb, step):
+            print(f"steps/{step.name}/{name} has no line `{line}`, which the edit adds; was that meant?")
         settle(climb, step, climb["before"][step.name], read(step))
         climb["conflicts"] = []
         State.save(state.under_way, climb)
         land(state, climb, step)
-    return run(state, climb)
+    return run(state, climb, test)
+
+
+def lost(climb, step):
+    """[(file, line)] of what the edit adds and what the resolved files do not have."""
+    old, new = climb["passed"][step.parent.name]
+    found, now = [], read(step)
+    for name in climb["conflicts"]:
+        if name not in new or name not in now:
+            continue
+        before, after, here = (
+            Counter(line.strip() for line in files.get(name, [PLAIN, b""])[1].decode(errors="replace").splitlines())
+            for files in (old, new, now))
+        found += [(name, line) for line in after - before if re.search(r"\w", line) and line not in here]
+    return found
 
 
 def abort(state):

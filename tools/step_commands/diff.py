@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+from .folder import green_steps
 from .series import CHAIN, Problem, by_file, changes, compare, find, landings, limits, lines, steps
 
 RED, GREEN, BOLD, CYAN, REVERSE, NO_REVERSE, PLAIN = (f"\033[{code}m" for code in (31, 32, 1, 36, 7, 27, 0))
@@ -16,7 +17,8 @@ RED, GREEN, BOLD, CYAN, REVERSE, NO_REVERSE, PLAIN = (f"\033[{code}m" for code i
 def add_commands(commands):
     parser = commands.add_parser("list", help="the tree of all steps and how many lines each one changes",
                                  description="Every step below the one that it continues, with the lines that its lesson "
-                                             "adds and removes, and then the limits that all lessons keep. README.md and "
+                                             "adds and removes, and then the limits that all lessons keep. A step that was green "
+                                             "in practice/ has a ✓. README.md and "
                                              "test.cpp do not count, nor does a file that has landed in common/decoding.")
     parser.add_argument("--markdown", action="store_true", help="as a table for the project's README")
     add_colour(parser)
@@ -79,9 +81,12 @@ def show_list(options):
     counts = {step: lines(step) for step in series}
     if options.markdown:
         return show_table(counts)
-    rows = [(drawn + step.heading() + (" (side room)" if step.side_room else ""), *counts[step])
-            for drawn, step in tree(series[0])]
+    green = green_steps()
+    rows = [(drawn + step.heading() + (" (side room)" if step.side_room else "") + (" ✓" if step.name in green else ""),
+             *counts[step]) for drawn, step in tree(series[0])]
     print(*bar_rows(rows, coloured(options)), "", sep="\n")
+    if green:
+        print(f"✓ {len(green)} of {len(series)} steps were green in practice/; tools/step next goes on.\n")
     for what, found, most, where in limits({step: added for step, (added, _) in counts.items()}):
         over = ", too many" if found > most else ""
         names = f"   {where[0].name}" + (f" and {len(where) - 1} more" if where[1:] else "") if where else ""

@@ -10,7 +10,7 @@ import textwrap
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
-from .series import CHAIN, MANIFEST, ROOT, Problem, git, steps
+from .series import CHAIN, MANIFEST, ROOT, Problem, git, section, steps
 
 # What every commit stands on; it comes with the first. The models make a clone complete: 14 MB, stored once.
 FLOOR = ("LICENSE", "meson_options.txt", "common", "kernels", "models/tales-6m", "models/tales-1m",
@@ -75,11 +75,13 @@ def history(options):
             if (folder / name).exists():
                 raise Problem(f"{step.name}/{name} has the name of a file that all steps share; rename it.")
             copy(path, folder / name)
+        about = readme(step, series, folder)
+        (folder / "README.md").write_text(about, encoding="utf-8")
         date = (FIRST_DATE + timedelta(days=series.index(step))).strftime("%Y-%m-%dT%H:%M:%S+0000")
         who = {f"GIT_{role}_{what}": value for role in ("AUTHOR", "COMMITTER")
                for what, value in (("NAME", "Staircase"), ("EMAIL", "staircase@localhost"), ("DATE", date))}
         git("add", "--all", "--force", ".", cwd=folder)  # forced: a person's own ignore file does not count
-        git("commit", "-q", "--allow-empty", "-F", "-", cwd=folder, input=message(step).encode(), env=who)
+        git("commit", "-q", "--allow-empty", "-F", "-", cwd=folder, input=message(step, about).encode(), env=who)
         git("tag", step.name, cwd=folder)
         here = step
     last = [step for step in series if int(step.number) <= CHAIN][-1]
@@ -99,6 +101,32 @@ def program(step):
     """{name: path} of the step, and of the finished lessons that it stands on or could stand on."""
     landed = {f"common/decoding/{name}": file.path for name, file in step.visible().items()}
     return {**step.files(), **landed}
+
+
+def readme(step, series, folder):
+    """The step's README.md with the commands of this repository; it names nothing that is not in it."""
+    names = {other.number: other.name for other in series}
+
+    def linked(match):
+        text, target = match.groups()
+        place = os.path.normpath(f"steps/{step.name}/{target}")
+        return f"[{text}]({place})" if (folder / place).exists() else text
+
+    def started(match):
+        own = match.group(1) == step.number
+        return "build/staircase" if own else f"build-{match.group(1)}/staircase"
+
+    text = re.sub(r"\[([^]]+)\]\((\.\.?/[^)\s]*)\)", linked, step.readme())
+    text = re.sub(r"^    tools/(?!run |test \d|step diff )[\w-]+.*\n", "", text, flags=re.MULTILINE)  # what only the project has
+    text = re.sub(r"tools/step\s+diff\s+(\d\d)", lambda match: f"git show {names.get(match.group(1), match.group(1))}", text)
+    text = re.sub(rf"tools/test\s+{step.number}", "meson test -C build", text)
+    text = re.sub(r"tools/test\s+(\d\d)", r"meson test -C build-\1", text)
+    text = re.sub(r"tools/run\s+(\d\d)", started, text)
+    text = re.sub(r"`tools/([\w-]+)[^`]*`", r"`\1` (of the whole project)", text)
+    others = sorted(set(re.findall(r"\bbuild-(\d\d)\b", text)))
+    where = "".join(f" `build-{number}` is a build of the commit `{names[number]}`." for number in others if number in names)
+    builds = f"`meson setup build && ninja -C build` builds the program of this commit.{where}"
+    return text.replace("## How to check it\n", f"## How to check it\n\n{builds}\n", 1)
 
 
 def copy(source, target):
@@ -130,13 +158,13 @@ def build_file():
     return BUILD_HEAD + head + common + BUILD_TAIL
 
 
-def message(step):
+def message(step, about):
     """The title, and the idea of the README, wrapped; tables and indented lines stay as they are."""
     def fill(text, **options):
         return textwrap.fill(" ".join(text.split()), 72, break_long_words=False, break_on_hyphens=False, **options)
 
     paragraphs = []
-    for paragraph in re.split(r"\n\s*\n", step.section("The idea")):
+    for paragraph in re.split(r"\n\s*\n", section(about, "The idea")):
         if re.match(r"    |[|>] |\$\$|```", paragraph):
             paragraphs.append(paragraph)
         elif re.match(r"[-*] |1\. ", paragraph):

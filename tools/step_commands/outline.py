@@ -5,7 +5,7 @@ met that it does not know, the solution's own text stays."""
 
 import re
 
-YOUR_TURN = 'throw Error("your turn: README.md says what to write here");'
+YOUR_TURN = 'throw Error("your turn: {}");'  # the function's name; its documentation and README.md say what to write
 ERROR = '"common/base/error.h"'
 
 NO_CODE = re.compile(  # comments, raw strings, strings, characters (but 1'000) and the preprocessor's lines
@@ -19,9 +19,17 @@ INCLUDE = re.compile(r'^#include ([<"][^>"\n]+[>"])$', re.MULTILINE)
 class Function:
     """A definition: text[start:head] declares it, text[head:body] initialises members, text[body:end] is its body."""
 
-    def __init__(self, scope, name, signature, head, body, end, start):
-        self.scope, self.name, self.signature = scope, name, signature
+    def __init__(self, text, scope, name, signature, head, body, end, start):
+        self.text, self.scope, self.name, self.signature = text, scope, name, signature
         self.start, self.head, self.body, self.end = start, head, body, end
+
+    def body_text(self):
+        return self.text[self.head:self.end]
+
+    def title(self):
+        """As a person calls it: sample, KvCache::append, operator==."""
+        name = self.name if self.name != "operator" else "operator" + OPERATOR.search(self.signature).group(1)
+        return "::".join((*self.scope, name))
 
 
 class Header:
@@ -78,8 +86,8 @@ class Header:
                     pass  # a member in braces
                 elif "(" in words and "=" not in words:
                     signature = self.code[start:position if head is None else head]
-                    function = Function(scope, name_of(words), normal(signature), position if head is None else head,
-                                        position, last + 1, start)
+                    function = Function(self.text, scope, name_of(words), normal(signature),
+                                        position if head is None else head, position, last + 1, start)
                     self.functions.append(function)
                     self.declared.setdefault((scope, function.name), set()).add(function.signature)
                     start = None
@@ -160,10 +168,11 @@ def changed_names(before, after):
             if not declarations <= now.get((scope, name), set())}
 
 
-def outline(solution, before, changed, parent="", others=()):
+def outline(solution, before, changed, parent="", others=(), checks=""):
     """The text of the Header `solution` without what the lesson teaches. `before` are the headers of the step before,
     the one of the same name first, `changed` the names that no longer mean what they meant there, and `others` the
-    other headers of this step: what they still have has become nothing else."""
+    other headers of this step: what they still have has become nothing else. `checks` is the text of test.cpp: sentences
+    that it knows word for word are given."""
     known = {}  # {(scope, signature): where the step before has it}
     for header in before:
         for function in header.functions:
@@ -178,6 +187,7 @@ def outline(solution, before, changed, parent="", others=()):
             former = [old] if old else [was for key, was in known.items() if key not in own and
                                         (was[1].scope, was[1].name) == (function.scope, function.name)]
             kept, throws = turn(solution, function, former, parent), True
+        kept = with_sentences(kept, sentences(solution.text[function.body:function.end], checks))
         text += [solution.text[position:function.head], kept]
         position = function.end
     result = "".join(text) + solution.text[position:]
@@ -214,7 +224,10 @@ def turn(solution, function, former, parent):
     """A body that throws, with what the step before had for it as a comment."""
     line = solution.text.rfind("\n", 0, function.start) + 1
     indent = re.match(r" *", solution.text[line:]).group()
-    lines = [f"{indent}  {YOUR_TURN}"]
+    lines = [f"{indent}  {YOUR_TURN.format(function.title())}"]
+    base = re.search(rf"\b(?:class|struct) {function.scope[-1]} : public (\w+)", solution.code) if function.scope else None
+    if base and function.signature.endswith("override"):
+        lines.append(f"{indent}  // What it has to do is said where {base.group(1)} declares it.")
     for header, was in former:
         body = header.text[was.body + 1:was.end - 1].strip("\n").rstrip().splitlines()
         if was.signature != function.signature:
@@ -222,6 +235,34 @@ def turn(solution, function, former, parent):
         lines += [f"{indent}  // In {parent} it was:",
                   *(f"{indent}  // {line.removeprefix(indent)}".rstrip() for line in body)]
     return solution.text[function.head:function.body] + "\n".join(["{", *lines, indent + "}"])
+
+
+def literals(text):
+    """The texts in quotation marks; neighbours are one."""
+    return re.findall(r'"((?:[^"\\\n]|\\.)*)"', re.sub(r'"\s*\n\s*"', "", text))
+
+
+def sentences(body, checks):
+    """Those of a function's texts whose words test.cpp demands."""
+    known = [text for text in literals(checks) if " " in text]
+    found = []
+    for text in literals(body):
+        parts = [part.strip() for part in re.split(r"\{[^}]*\}", text) if len(part.strip()) > 8]
+        if " " in text and any(part in said or (len(said) > 10 and said in part) for part in parts for said in known):
+            found.append(text)
+    return found
+
+
+def with_sentences(body, texts):
+    """A body that begins with these texts, where it has not got them; one on a single line stays as it is."""
+    own = literals(body)
+    texts = [text for text in dict.fromkeys(texts) if text not in own]
+    first = re.search(r"\{\n( +)(throw Error\(\"your turn[^\n]*\n)?", body)
+    if not texts or not first:
+        return body
+    lines = ["// The checks know these words:", *(f'//   "{text}"' for text in texts)]
+    return body[:first.end() if first.group(2) else first.start() + 2] + \
+        "".join(f"{first.group(1)}{line}\n" for line in lines) + body[first.end() if first.group(2) else first.start() + 2:]
 
 
 def add_include(text, include):

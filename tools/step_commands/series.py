@@ -127,13 +127,18 @@ class Step:
         return match.group(1).strip() if match else self.name.replace("-", " ")
 
     def section(self, title):
-        match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", self.readme(), re.MULTILINE | re.DOTALL)
-        return match.group(1).strip() if match else ""
+        return section(self.readme(), title)
 
     def summary(self):
         """The line in italics below the title; the title where there is none."""
         match = re.search(r"^\*(.+)\*$", self.introduction(), re.MULTILINE)
         return match.group(1) if match else self.heading()[3:]
+
+
+def section(text, title):
+    """What a README has below that title."""
+    match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    return match.group(1).strip() if match else ""
 
 
 def includes(path):

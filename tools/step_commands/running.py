@@ -1,0 +1,322 @@
+"""Runs the checks of a practice folder and tells what is red, so that a learner knows where to look.
+
+The test program reports each test case as it begins and ends (`lines` in tests/doctest_main.cpp). One that hangs is ended,
+and one that crashes ends the program: it is started again behind that case."""
+
+import hashlib
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import time
+
+TOLD_AFTER = 10  # seconds of a test case before it is named
+
+
+class Case:
+    """A test case: what it said when it was red."""
+
+    def __init__(self, name, line):
+        self.name, self.line, self.green, self.failures = name, line, False, []
+        self.ended, self.trace = "", []  # how it ended the program, and where
+        self.start = time.monotonic()
+
+
+class Runner:
+    """Runs the test cases of folder/build/test; `limit` seconds for each."""
+
+    def __init__(self, folder, limit, sanitize=False):
+        self.folder, self.limit, self.sanitize = folder.path, limit, sanitize
+        self.program = self.folder / "build/test"
+        self.record = self.folder / "build/green.json"
+
+    def known(self):
+        """The names of all test cases, in the order of test.cpp."""
+        with self.started("--list-test-cases") as (_, events):
+            return [event["known"] for event in map(parsed, events) if "known" in event]
+
+    def started(self, *arguments):
+        return Started(self.program, self.folder, arguments, self.sanitize)
+
+    def digest(self):
+        """Of the two programs: what was green stays green while they are the same."""
+        digest = hashlib.sha256()
+        for name in ("test", "program"):
+            digest.update((self.folder / "build" / name).read_bytes())
+        return digest.hexdigest()
+
+    def green_before(self):
+        try:
+            said = json.loads(self.record.read_text(encoding="utf-8"))
+            return set(said["green"]) if said["digest"] == self.digest() else set()
+        except (OSError, ValueError, KeyError, TypeError):
+            return set()
+
+    def run(self, only="", told=lambda case: None):
+        """[Case] in order, and how many were green before and so did not run; `told` sees each red one as it ends."""
+        names = self.known()
+        skipped = self.green_before() if not only else set()
+        wanted = [(i, name) for i, name in enumerate(names) if name not in skipped and only.lower() in name.lower()]
+        cases, hung = [], 0
+        while wanted and hung < 2:  # nobody waits for a minute ten times
+            first, last = wanted[0][0], wanted[0][0]  # a run of neighbours
+            while len(wanted) > last - first + 1 and wanted[last - first + 1][0] == last + 1:
+                last += 1
+            done = self.run_some(first, last, told)
+            cases += done
+            wanted = wanted[max(1, len(done)):]
+            hung += bool(done and done[-1].ended.startswith("took longer"))
+        if wanted:
+            print(f"({len(wanted)} more did not run, since two took too long)")
+        if not only:
+            green = skipped | {case.name for case in cases if case.green}
+            text = json.dumps({"digest": self.digest(), "green": sorted(green)})
+            self.record.write_text(text, encoding="utf-8")
+        return cases, len(skipped & set(names)), names
+
+    def run_some(self, first, last, told):
+        """The Cases from number `first` to `last`, or to the one that ended the program."""
+        cases, case, shown = [], None, 0
+        with self.started(f"--first={first + 1}", f"--last={last + 1}") as (process, events):
+            for line in events.until(lambda: deadline(case, self.limit)):
+                if line is None:  # time has passed
+                    waited = time.monotonic() - case.start
+                    if waited >= self.limit:
+                        process.kill()
+                        case.ended = f"took longer than {self.limit:g} seconds, and was ended; an endless loop? " \
+                                     "--limit SECONDS gives it more"
+                        break
+                    if case is not shown:
+                        print(f"  {waited:.0f} s in \"{case.name}\" ...", file=sys.stderr, flush=True)
+                        shown = case
+                    continue
+                event = parsed(line)
+                if "case" in event:
+                    case = Case(event["case"], event["line"])
+                elif "failure" in event:
+                    case.failures.append(event)
+                elif "exception" in event and not event["crash"]:
+                    case.failures.append({"failure": "", "values": f"threw: {event['exception']}", "logged": event["logged"]})
+                elif "exception" in event:
+                    case.ended = crash(event["exception"])
+                    case.trace = [f"where {'; '.join(event['logged'])}"] if event["logged"] else []
+                elif "end" in event and not case.ended:
+                    case.green = event["green"]
+                    cases.append(case)
+                    if not case.green:
+                        told(case)
+                    case = None
+        if case:
+            complaint = events.complaint()
+            case.ended = complaint[0] if complaint and not case.ended.startswith("took longer") else case.ended or crash("")
+            case.trace += complaint[1:]
+            cases.append(case)
+            told(case)
+        return cases
+
+
+def deadline(case, limit):
+    """Seconds until something has to be said of the running case."""
+    if not case:
+        return None
+    waited = time.monotonic() - case.start
+    return max(0.01, (TOLD_AFTER if waited < TOLD_AFTER < limit else limit) - waited)
+
+
+def parsed(line):
+    try:
+        return json.loads(line)
+    except ValueError:
+        return {}
+
+
+def crash(said):
+    names = {"SIGSEGV": "it used memory that is not its own, or called itself without end (SIGSEGV)",
+             "SIGABRT": "it was aborted (SIGABRT)", "SIGFPE": "it divided an integer by zero (SIGFPE)"}
+    return "crashed: " + next((text for name, text in names.items() if name in said), said or "the program ended")
+
+
+class Started:
+    """The test program, its events and what it writes to standard error, until the end of the scope."""
+
+    def __init__(self, program, folder, arguments, sanitize):
+        self.folder, self.lines, self.said, self.shown = folder, b"", b"", 0
+        events, write = os.pipe()
+        asan = "detect_leaks=0:color=never:handle_segv=2:handle_abort=2:handle_sigfpe=2"  # and not doctest, which has no stack
+        environment = {**os.environ, "ASAN_OPTIONS": asan, "UBSAN_OPTIONS": "print_stacktrace=1"} if sanitize else None
+        sys.stdout.flush()
+        try:
+            self.process = subprocess.Popen(
+                [program, "--reporters=lines", f"--out=/dev/fd/{write}", *arguments], cwd=folder, stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, pass_fds=[write], start_new_session=True, env=environment)
+        except BaseException:
+            os.close(events)
+            raise
+        finally:
+            os.close(write)
+        self.events = events
+        os.set_blocking(events, False)
+        os.set_blocking(self.process.stderr.fileno(), False)
+
+    def __enter__(self):
+        return self, self
+
+    def __exit__(self, *_):
+        self.kill()
+        self.process.wait()
+        os.close(self.events)
+        self.process.stderr.close()
+
+    def kill(self):
+        """It, and the programs that it has started."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    def __iter__(self):
+        return self.until(lambda: None)
+
+    def until(self, patience):
+        """Each event's line; None when `patience()` seconds have passed without one."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.events, selectors.EVENT_READ, "events")
+            selector.register(self.process.stderr, selectors.EVENT_READ, "stderr")
+            while selector.get_map():
+                ready = selector.select(patience())
+                if not ready:
+                    yield None
+                for key, _ in ready:
+                    chunk = os.read(key.fd, 65536)
+                    if not chunk:
+                        selector.unregister(key.fileobj)
+                    elif key.data == "stderr":
+                        self.said += chunk
+                        self.pass_on()
+                    else:
+                        *lines, self.lines = (self.lines + chunk).split(b"\n")
+                        yield from (line.decode(errors="replace") for line in lines)
+
+    def pass_on(self):
+        """Shows whole lines of the learner's own."""
+        whole = self.said[:self.said.rfind(b"\n") + 1]
+        words = b"".join(own_words(whole))
+        sys.stderr.buffer.write(words[self.shown:])
+        sys.stderr.flush()
+        self.shown = len(words)
+
+    def complaint(self):
+        """[what the standard library or a sanitizer found wrong, where ...], or nothing."""
+        return complaint(self.said.decode(errors="replace"), str(self.folder))
+
+
+# A sanitizer's report begins; the program ends with it.
+REPORT = re.compile(rb"^(AddressSanitizer:|==\d+==ERROR|=====+$|\S+:\d+:\d+: runtime error:)")
+REFUSAL = re.compile(rb"Assertion '.*' failed\.$")
+
+
+def own_words(said):
+    """What a learner's code writes to standard error; what the library and the sanitizers write there is told otherwise."""
+    for line in said.splitlines(keepends=True):
+        if REPORT.match(line.rstrip()):
+            return
+        if not REFUSAL.search(line.rstrip()):
+            yield line
+
+
+def complaint(self):
+        """[what the standard library or a sanitizer found wrong, where ...], or nothing."""
+        return complaint(self.said.decode(errors="replace"), str(self.folder))
+
+
+NOISE = re.compile(rb"Assertion '.*' failed\.|^==\d+==|^ +#\d+ |runtime error:|^SUMMARY: |^=+$")
+
+
+def pass_on(chunk):
+    """A learner's own words on standard error; of the library's and the sanitizers' a summary is told later."""
+    for line in chunk.splitlines(keepends=True):
+        if not NOISE.search(line):
+            sys.stderr.buffer.write(line)
+    sys.stderr.flush()
+
+
+def complaint(said, folder):
+    report = re.search(r"ERROR: AddressSanitizer: ([\w-]+)|^.+?:\d+:\d+: runtime error: (.*)$", said, re.MULTILINE)
+    places = []
+    if report:
+        stack = re.search(r"(?:^ +#\d+ .*\n?)+", said[report.start():], re.MULTILINE)
+        frames = re.findall(r"^ +#\d+ \S+ in (.+?) (/.+?:\d+)(?::\d+)?$", stack.group() if stack else "", re.MULTILINE)
+        places = [f"in {re.sub(r'[(].*', '', name.replace('staircase::', ''))}, {place[len(folder) + 1:]}"
+                  for name, place in frames if place.startswith(folder + "/")]
+        places = [re.sub(r"in DOCTEST_ANON_FUNC_\d+", "called", place) for place in places[:5]]
+    refused = re.search(r"^(\S+?):\d+: (.*): Assertion '(.*)' failed\.$", said, re.MULTILINE)
+    if refused:
+        function = re.sub(r" \[with .*", "", refused.group(2)).replace("std::__cxx11::", "std::")
+        container = re.search(r"(std::\w+).*?::(\w+|operator\W+)\(", function)
+        where = f"{container.group(1)}::{container.group(2)}" if container else os.path.basename(refused.group(1))
+        return [f"crashed: the standard library refuses {where}, since {refused.group(3).replace('__', '')} is not so", *places]
+    if report:
+        kind = report.group(2) or crash({"SEGV": "SIGSEGV", "ABRT": "SIGABRT", "FPE": "SIGFPE"}.get(report.group(1), "")
+                                        or f"AddressSanitizer found {report.group(1)}").removeprefix("crashed: ")
+        return [f"crashed: {kind}", *places]
+    return []
+
+
+def describe(case):
+    """The lines that a red test case gets: at most two failures, each with its values."""
+    yield f"RED  {case.name}"
+    for one in case.failures[:2]:
+        thrown = re.fullmatch(r'threw: "?(.*?)"?', one["values"], re.DOTALL)
+        if thrown and thrown.group(1).startswith("your turn: "):
+            yield f"     {thrown.group(1)}"  # and so will be the rest of it
+            break
+        if one["failure"]:
+            yield f"     {os.path.basename(one['file'])}:{one['line']}  {shortened(one['failure'])}"
+        if one["values"] and one["values"] != one["failure"]:
+            yield f"     {'  ' if one['failure'] else ''}{compared(one['values'])}"
+        logged = [shortened(text) for text in one["logged"]]
+        if logged:
+            yield f"       where {'; '.join(logged)}"
+    if case.ended:
+        yield f"     {case.ended}"
+    yield from (f"       {line}" for line in case.trace)
+
+
+def shortened(text, most=160):
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[:most - 40] + " … " + text[-36:]
+
+
+def compared(text):
+    """`got == want` as a person says it; of two long lists, where they begin to differ."""
+    text = " ".join(text.split())
+    match = re.fullmatch(r"(.*) == ?(.*)", text)
+    lists = re.fullmatch(r"[\[{](.*)[\]}] == [\[{](.*)[\]}]", text)  # of numbers, or of lists
+    if lists and len(text) > 100:
+        got, want = (re.split(r", ", side) for side in lists.groups())
+        place = next((i for i, pair in enumerate(zip(got, want)) if pair[0] != pair[1]), min(len(got), len(want)))
+        def around(side):
+            return ", ".join(side[place:place + 4]) + (" …" if len(side) > place + 4 else "") or "nothing"
+        return f"got {len(got)} values, want {len(want)}; from number {place} on: got {around(got)}, want {around(want)}"
+    if match and len(text) <= 400:  # an empty text on the right: what differs is said on the left
+        return f"got: {match.group(1)}" + (f"   want: {match.group(2)}" if match.group(2) else "")
+    return shortened(text, 400)
+
+
+def program_cases(text):
+    """The names of the test cases in test.cpp that run the whole program: promises of the program, not of the lesson's core."""
+    marker, helpers, found = "STAIRCASE_STEP_PROGRAM", [], set()
+    for block in re.split(r"\n(?=\S)", text):
+        if not re.search("|".join(rf"\b{name}\b" for name in [marker, *helpers]), block):
+            continue
+        case = re.match(r'TEST_CASE\(\s*((?:"(?:\\.|[^"\\])*"\s*)+)\)', block)
+        helper = re.match(r"[^\n=]*?(\w+)\(", block) if not case else None
+        if case:
+            name = "".join(re.findall(r'"((?:\\.|[^"\\])*)"', case.group(1)))
+            found.add(name.replace('\\"', '"').replace("\\\\", "\\"))
+        elif helper:
+            helpers.append(helper.group(1))
+    return found
