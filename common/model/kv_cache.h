@@ -27,8 +27,8 @@ class KvCache {
   /// Positions that row holds.
   virtual int length(int row) const = 0;
 
-  /// Makes room for `count` more positions in that row and counts them in; the model fills them. Throws Error
-  /// when the cache cannot hold them.
+  /// Makes room for `count` more positions in that row and counts them in; the model fills them, and has made
+  /// sure before that all of them fit into its context.
   virtual void append(int row, int count) = 0;
 
   /// Keys and values of one layer, [n_rows, n_head, capacity, head_size] each. Valid until the next append.
