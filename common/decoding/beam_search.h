@@ -66,7 +66,7 @@ inline double beam_score(double sum, int length, float length_penalty) {
 inline bool can_beat(double ended_score, double sum, int length, int max_new_tokens,
                      const BeamOptions& search) {
   if (search.early_stopping == EarlyStopping::kTrue) return false;
-  // The sum only falls, so a score is at its best without another token, unless it is divided by more.
+  // Without a penalty that rewards the sum only falls: it is at its best now, unless more divides it later.
   const bool later = search.early_stopping == EarlyStopping::kNever && search.length_penalty > 0.0f;
   return beam_score(sum, later ? max_new_tokens : length, search.length_penalty) > ended_score;
 }

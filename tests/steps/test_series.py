@@ -54,8 +54,9 @@ LESSON = {
     "42-latencies": "batches.h latencies.h",
     "43-benchmark-serving": "benchmark_serving.h main.cpp",
 }
-HEADINGS = ["The idea", "The task", "How to check it", "What to measure", "Exercises", "Sources"]
+HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
+WORDS, COLUMNS = 600, 120  # of a README, at most; commands, tables and the line of landed files aside
 LONG = re.compile(r"\b(this|the) (step|lesson) is (\w+ )?(long|longer|large|larger|big|bigger)\b|longer than most", re.IGNORECASE)
 
 # What a step adds to the command line: how to keep it off, and how to see that it does something. Those that continue a step
@@ -217,6 +218,17 @@ class Series(unittest.TestCase):
                     self.assertIn(f"tools/{word} {step.number}", step.section("How to check it"))
                 for number in re.findall(r"tools/(?:test|run) (\d\d)", text):
                     self.assertLessEqual(number, step.number, "a command of a later step")
+
+    def test_readmes_are_short_and_say_how_to_practise(self):
+        for step in STEPS:
+            with self.subTest(step.name):
+                lines = [line for line in step.readme().splitlines()
+                         if not line.startswith(("    ", "|", "#", "![", "Continues ", "Stands on "))]
+                words = [word for word in re.sub(r"\]\([^)]*\)", "]", " ".join(lines)).split() if re.search(r"[^\W\d_]", word)]
+                self.assertLessEqual(len(words), WORDS)
+                self.assertEqual([line for line in lines if len(line) > COLUMNS and "](" not in line], [])
+                for command, section in (("practice", "How to check it"), ("check", "How to check it"), ("diff", "Afterwards")):
+                    self.assertIn(f"tools/step {command} {step.number}", step.section(section))
 
     def test_every_number_in_the_help_shows_its_range(self):
         for step in STEPS:

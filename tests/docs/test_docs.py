@@ -1,0 +1,154 @@
+"""The docs: their numbers are those of the model and of the formulas, their pictures are what the scripts draw, their
+commands print what the page says, and their links lead somewhere."""
+
+import os
+import re
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from xml.etree import ElementTree
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
+PICTURES = ROOT / "docs/pictures"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "steps").glob("*/README.md"))]
+
+sys.path.insert(0, str(PICTURES))
+import memory_table  # noqa: E402
+import svg  # noqa: E402
+from example import Example  # noqa: E402
+from tales import softmax  # noqa: E402
+
+
+def anchors(page):
+    """The names of a page's headings, as the hosts of such pages make them."""
+    found = set()
+    for heading in re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+        found.add(re.sub(r"[^\w\- ]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()).replace(" ", "-"))
+    return found
+
+
+def commands(page):
+    """(the line, its variables, the command, what the page says that it prints) of each `$` in an indented block."""
+    variables, found = [], []
+    lines = page.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines):
+        if re.match(r"    \w+=", line):
+            variables.append(line.strip())
+        if line.startswith("    $ tools/run "):
+            said = []
+            for following in lines[number + 1:]:
+                if following.startswith("    $ ") or (following and not following.startswith("    ")):
+                    break
+                said.append(following)
+            found.append((number + 1, list(variables), line[6:], " ".join(" ".join(said).split())))
+    return found
+
+
+class Pages(unittest.TestCase):
+    def test_links_lead_to_a_file_and_to_a_heading_of_it(self):
+        for page in PAGES:
+            text = re.sub(r"`[^`\n]*`", "", page.read_text(encoding="utf-8"))
+            for target in re.findall(r"\]\(([^)\s]+)\)", text):
+                if re.match(r"https?:", target):
+                    continue
+                with self.subTest(f"{page.relative_to(ROOT)}: {target}"):
+                    path, _, anchor = target.partition("#")
+                    file = (page.parent / path).resolve() if path else page
+                    self.assertTrue(file.exists(), "there is no such file")
+                    if anchor:
+                        self.assertIn(anchor, anchors(file))
+
+    def test_commands_print_what_the_page_says(self):
+        """What is said is a part of what is printed; how it is cut into lines does not matter."""
+        seen = 0
+        for page in PAGES:
+            for number, variables, command, said in commands(page):
+                with self.subTest(f"{page.relative_to(ROOT)}, line {number}"):
+                    step = next((ROOT / "steps").glob(command.split()[1] + "-*")).name
+                    line = re.sub(r"^tools/run \d\d", f"{BUILD}/steps/{step} --device cpu", command)
+                    done = subprocess.run(["bash", "-c", "\n".join([*variables, line])], stdin=subprocess.DEVNULL,
+                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
+                    self.assertEqual(done.returncode, 0, done.stdout)
+                    self.assertIn(said, " ".join(done.stdout.split()))
+                    self.assertNotEqual(said, "")
+                    seen += 1
+        self.assertGreater(seen, 10)
+
+
+class Numbers(unittest.TestCase):
+    def test_the_worked_example_is_that_of_the_model(self):
+        page = (ROOT / "docs/how-gpt2-works.md").read_text(encoding="utf-8")
+        example = Example()
+        for name, text in example.parts().items():
+            with self.subTest(name):
+                self.assertIn(text, page)
+        product, first, last = example.product()
+        prose = " ".join(page.split())
+        self.assertIn(f"{product:.2f} / √64 = {product / 8:.2f}", prose)
+        self.assertIn(f"length {first:.1f} behind the embedding and {last:.1f} behind the last block", prose)
+        self.assertIn(f"{100 * example.heads[3][4][3][1]:.0f} % of what", prose)
+
+    def test_plain_python_finds_the_logits_of_transformers(self):
+        """Behind "The wolf ran into" the engine and Hugging Face give " the" the log-probability −0.1060 (step 31)."""
+        example = Example()
+        likely = softmax(example.logits)[example.model.token_id[" the"]]
+        self.assertAlmostEqual(likely, 2.718281828 ** -0.1060, places=4)
+
+    def test_the_table_of_memory_follows_the_formulas(self):
+        page = (ROOT / "docs/memory.md").read_text(encoding="utf-8")
+        for row in memory_table.rows():
+            with self.subTest(row.split("|")[1].strip()):
+                self.assertIn(row, page)
+
+    def test_the_glossary_is_in_alphabetical_order(self):
+        page = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
+        words = [word.lower().replace("α", "alpha").replace("γ", "gamma") for word in re.findall(r"^\| ([^|]+?) \|", page, re.MULTILINE)[1:]]
+        self.assertGreater(len(words), 40)
+        self.assertEqual(words, sorted(words))
+
+
+class Pictures(unittest.TestCase):
+    def test_each_picture_is_what_its_script_draws(self):
+        self.assertGreater(len(svg.pictures()), 6)
+        for name in svg.pictures():
+            with self.subTest(name):
+                self.assertEqual((PICTURES / f"{name}.svg").read_text(encoding="utf-8"), svg.draw(name),
+                                 f"python3 docs/pictures/{name}.py writes it anew")
+        self.assertEqual({path.stem for path in PICTURES.glob("*.svg")}, set(svg.pictures()))
+
+    def test_pictures_suit_light_and_dark_ask_for_nothing_and_say_what_they_show(self):
+        for path in PICTURES.glob("*.svg"):
+            with self.subTest(path.name):
+                text = path.read_text(encoding="utf-8")
+                ElementTree.fromstring(text)
+                self.assertIn("@media (prefers-color-scheme: dark)", text)
+                self.assertIn("<title", text)
+                self.assertIn("<desc", text)
+                self.assertNotRegex(text.replace("http://www.w3.org/2000/svg", ""), r"https?:|url\(|@import|href")
+                self.assertEqual("animation:" in text, "prefers-reduced-motion" in text)
+
+    def test_texts_stay_inside_their_picture(self):
+        """By a generous width of a letter, since each reader has another font."""
+        for path in PICTURES.glob("*.svg"):
+            root = ElementTree.parse(path).getroot()
+            width, height = (float(root.get(name)) for name in ("width", "height"))
+            for text in root.iter("{http://www.w3.org/2000/svg}text"):
+                size = float(text.get("font-size", 14))
+                room = len(text.text) * size * (0.62 if text.get("font-family") else 0.53)
+                share = {"middle": 0.5, "end": 1}.get(text.get("text-anchor"), 0)
+                left = float(text.get("x")) - room * share
+                with self.subTest(f"{path.name}: {text.text}"):
+                    self.assertGreaterEqual(left, -2)
+                    self.assertLessEqual(left + room, width + 2)
+                    self.assertLessEqual(float(text.get("y")), height)
+
+    def test_each_picture_is_shown_somewhere(self):
+        shown = {Path(target).name for page in PAGES
+                 for target in re.findall(r"!\[[^]]+\]\(([^)]+)\)", page.read_text(encoding="utf-8"))}
+        self.assertEqual({path.name for path in PICTURES.glob("*.svg")} - shown, set())
+
+
+if __name__ == "__main__":
+    unittest.main()
