@@ -21,10 +21,11 @@ from pages import markdown, recorded  # noqa: E402
 from step_commands.series import ROOT, Problem, steps  # noqa: E402
 
 # What Sphinx and the theme bring and no page of ours uses.
-UNUSED = ["_static/jquery*.js", "_static/underscore*.js", "_static/_sphinx_javascript_frameworks_compat.js", "_static/doctools.js",
-          "_static/searchtools.js", "_static/language_data.js", "_static/sphinx_highlight.js", "_static/documentation_options.js",
-          "_static/basic.css", "_static/*.png", "_static/*.svg", "_static/styles/*.map", "_static/scripts", "_static/debug.css",
-          "_static/skeleton.css", "objects.inv", ".buildinfo", "_images/staircase.svg"]
+UNUSED = ["_static/jquery*.js", "_static/underscore*.js", "_static/_sphinx_javascript_frameworks_compat.js",
+          "_static/doctools.js", "_static/searchtools.js", "_static/language_data.js", "_static/sphinx_highlight.js",
+          "_static/documentation_options.js", "_static/scripts", "_static/*.png", "_static/*.svg", "_static/basic.css",
+          "_static/debug.css", "_static/skeleton.css", "_static/styles/*.map", "objects.inv", ".buildinfo",
+          "_images/staircase.svg"]
 
 
 def site(folder):
@@ -41,17 +42,20 @@ def site(folder):
         new, warnings, words = Path(temporary) / "site", io.StringIO(), io.StringIO()
         try:
             with docutils_namespace():
-                app = Sphinx(str(ROOT), str(HERE), str(new), temporary + "/doctrees", "book", status=words, warning=warnings,
-                             freshenv=True)
+                app = Sphinx(str(ROOT), str(HERE), str(new), temporary + "/doctrees", "book", freshenv=True,
+                             status=words, warning=warnings)
                 app.build()
         except SphinxError as error:
             raise Problem(f"The book was not built: {error}") from None
         said = re.sub(r"\033\[[0-9;]*m", "", warnings.getvalue()).strip()
         if said:
-            raise Problem("The book was not built, since this is wrong:\n" + said.replace(f"{ROOT}/", "").replace("WARNING: ", ""))
+            said = said.replace(f"{ROOT}/", "").replace("WARNING: ", "")
+            raise Problem("The book was not built, since this is wrong:\n" + said)
         for pattern in UNUSED:
             for path in new.glob(pattern):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for path in new.glob("_static/styles/*.css"):  # Debian's theme imports a file of the system, which a site has not
+            path.write_text(re.sub(r"@import[^;]*;", "", path.read_text(encoding="utf-8")), encoding="utf-8")
         if folder.exists():
             shutil.rmtree(folder)
         new.rename(folder)

@@ -135,7 +135,8 @@ def read(app, doctree):
         if image["uri"].endswith("pictures/staircase.svg"):
             depth = "../" * document.count("/")
             drawing = map.svg(app.staircase.series, lambda one: depth + app.staircase.address(one))
-            image.parent.replace(image, raw(f'<div class="map" tabindex="0" role="region" aria-label="the staircase">{drawing}</div>'))
+            image.parent.replace(image, raw('<div class="map" tabindex="0" role="region" aria-label="the staircase">'
+                                            f'{drawing}</div>'))
 
 
 def show_size(doctree, step, staircase):
@@ -171,7 +172,7 @@ def show_outputs(doctree, page):
             output = command.recording()
             if output is None:
                 logger.warning("the output of this command is not recorded yet; tools/book --record does that",
-                               location=(page.name, command.line))
+                               location=(page.name.removesuffix(".md"), command.line))
                 continue
             short = re.sub(r"\s+", " ", command.text)
             remark = '<p>A benchmark, one run on one machine that had other work too: yours will differ.</p>' if command.is_benchmark else ""

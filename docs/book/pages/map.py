@@ -12,7 +12,8 @@ PER_LINE = 0.5            # a lesson's length in the picture
 LABELS = 190              # room for a name left of a flight
 BAR = 15
 # Hues that stay apart for colour-blind readers (Okabe and Ito 2008), one a flight, in a light and a dark scheme.
-HUES = [("#0072b2", "#56b4e9"), ("#b45309", "#e69f00"), ("#00805f", "#2fc39a"), ("#a8458a", "#e08fc2"), ("#8a6d00", "#d8c24a")]
+HUES = [("#0072b2", "#56b4e9"), ("#b45309", "#e69f00"), ("#00805f", "#2fc39a"), ("#a8458a", "#e08fc2"),
+        ("#8a6d00", "#d8c24a")]
 
 
 def flights(series):
@@ -111,10 +112,14 @@ def svg(series, link=None):
     width = round(drawing.right + 12)
 
     style = [".staircase { font: 13px system-ui, sans-serif; fill: #24292f; }",
-             ".staircase .size { font-size: 11px; fill: #6e7781; }", ".staircase .title { font-style: italic; fill: #57606a; }",
-             ".staircase .area { fill: transparent; }", ".staircase a:is(:hover, :focus) text { text-decoration: underline; }",
-             ".staircase .stairs { fill-opacity: 0.07; }", ".staircase .room .bar { fill-opacity: 0.12; stroke-width: 1.4; stroke-dasharray: 3 2; }"]
-    dark = [".staircase { fill: #e6edf3; }", ".staircase .size { fill: #8b949e; }", ".staircase .title { fill: #9aa4af; }"]
+             ".staircase .size { font-size: 11px; fill: #6e7781; }",
+             ".staircase .title { font-style: italic; fill: #57606a; }",
+             ".staircase .area { fill: transparent; }",
+             ".staircase a:is(:hover, :focus) text { text-decoration: underline; }",
+             ".staircase .stairs { fill-opacity: 0.07; }",
+             ".staircase .room .bar { fill-opacity: 0.12; stroke-width: 1.4; stroke-dasharray: 3 2; }"]
+    dark = [".staircase { fill: #e6edf3; }", ".staircase .size { fill: #8b949e; }",
+            ".staircase .title { fill: #9aa4af; }"]
     for number, (light_hue, dark_hue) in enumerate(HUES):
         for rules, hue in ((style, light_hue), (dark, dark_hue)):
             rules.append(f".staircase .f{number} :is(.bar, circle) {{ fill: {hue}; stroke: {hue}; }}")
@@ -130,6 +135,6 @@ def svg(series, link=None):
              "▭  dashed: a side room, which measures or draws"]
     key = "".join(drawing.text(legend[0], legend[1] + 19 * i, line, "title") for i, line in enumerate(words))
     role = 'role="group"' if link else 'role="img"'
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" class="staircase" viewBox="0 0 {width} {total}" width="{width}" height="{total}" {role} '
-            f'aria-label="The staircase: {len(series)} steps in {len(all_flights)} flights">\n<style>\n'
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" class="staircase" viewBox="0 0 {width} {total}" width="{width}" '
+            f'height="{total}" {role} aria-label="The staircase: {len(series)} steps in {len(all_flights)} flights">\n<style>\n'
             + "\n".join(style) + "\n" + scheme + "\n</style>\n" + key + "\n" + "\n".join(drawing.parts) + "\n</svg>\n")
