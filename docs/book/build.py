@@ -56,11 +56,22 @@ def site(folder):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         for path in new.glob("_static/styles/*.css"):  # Debian's theme imports a file of the system, which a site has not
             path.write_text(re.sub(r"@import[^;]*;", "", path.read_text(encoding="utf-8")), encoding="utf-8")
+        for path in new.rglob("*.html"):
+            path.write_text(without_indentation(path.read_text(encoding="utf-8")), encoding="utf-8")
         if folder.exists():
             shutil.rmtree(folder)
         new.rename(folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{folder / 'index.html'}: {len(list(folder.rglob('*.html')))} pages, {size / 1e6:.1f} MB")
+
+
+def without_indentation(page):
+    """The page without the blanks that the templates leave around the text, a tenth of it; the text itself stays."""
+    begin, end = page.find("<article"), page.rfind("</article>")
+    if begin < 0:
+        return page
+    around = [re.sub(r"\s*\n\s*", "\n", part) for part in (page[:begin], page[end:])]
+    return around[0] + page[begin:end] + around[1]
 
 
 def record(build, benchmarks):

@@ -168,7 +168,7 @@ class FileDiff:
     def is_rewritten(self):
         """Whether so little stays that a diff would only show two texts."""
         kept = len(self.lines) - self.added - self.removed
-        return self.name.endswith(".md") and kept < self.added
+        return self.name in OWN and kept < self.added
 
 
 def file_diffs(step):
@@ -192,7 +192,11 @@ def page_part(step, pathto):
     for one in file_diffs(step):
         folded = one.name in OWN
         state = "new" if one.is_new else "gone" if one.is_gone else ""
-        if one.is_rewritten:
+        if one.is_rewritten and one.name == "test.cpp":
+            body = ("<p>Little of it stayed, so here it is as a whole:</p>" if step.parent else "") + (
+                '<div class="diff" tabindex="0" role="region" aria-label="test.cpp"><div class="code">'
+                + one.block("span", "", list(enumerate(one.after, 1))) + "</div></div>")
+        elif one.is_rewritten:
             body = "<p>This page shows it" + (f', and <a href="../{step.parent.name}/index.html">{escape(step.parent.heading())}</a> '
                                               "the text before it" if step.parent else "") + ": little of it stayed.</p>"
         else:

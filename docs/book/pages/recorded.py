@@ -269,14 +269,18 @@ SHOWN = ("How to check it", "What to measure")
 
 
 def shown(page):
-    """The blocks of a page that show an output: [(block, its lines)]."""
+    """The blocks of a page that show an output: [(block, its lines)], several where a block has several commands."""
     found = []
     for index, block in enumerate(page.blocks):
         before = page.blocks[index - 1] if index else None
         typed = before and is_commands(before) and re.search(r"--requests -(\s|$)", before.text)
         if is_commands(block):
             if is_session(block):
-                found.append((block, [line for line in block.lines if not line.startswith("$ ")]))
+                for line in block.lines:
+                    if line.startswith("$ "):
+                        found.append((block, []))
+                    else:
+                        found[-1][1].append(line)
         elif block.language in ("", "console", "text") and block.section in SHOWN and not typed:
             found.append((block, block.lines))
     return found
