@@ -248,6 +248,10 @@ class Reading(Browser):
         uneven = self.script("""return [...document.querySelectorAll('.sides')].filter((grid) =>
             [...grid.children].filter((part) => part.tagName !== 'DETAILS').length % 2).length""")
         self.assertEqual(uneven, 0)
+        for width in (1300, 360):
+            self.open("steps/15-kv-cache-fix/index.html", width=width)  # it remembers the choice
+            self.assertTrue(self.find(".diff > .two"))
+            self.assertLessEqual(self.script("return document.documentElement.scrollWidth"), width)
         self.script("localStorage.clear()")
 
     def test_a_link_to_a_folded_line_opens_it(self):

@@ -95,7 +95,6 @@ const book = (() => {
     const mark = () => {
       const current = sections.filter((section) => section.getBoundingClientRect().top < 120).pop();
       for (const link of links.values()) link.parentElement.classList.toggle("scroll-current", current !== undefined && link === links.get(current.id));
-      document.documentElement.classList.toggle("show-back-to-top", scrollY > 900);
     };
     addEventListener("scroll", mark, { passive: true });
     mark();
