@@ -24,7 +24,7 @@ class Replay(unittest.TestCase):
                 with self.subTest(command.place):
                     old = command.recording()
                     self.assertIsNotNone(old, "not recorded; tools/book --record does that")
-                    differs = recorded.difference(old, machine.run(command))
+                    differs = recorded.difference(old, machine.run(command), command.is_by_the_clock)
                     self.assertIsNone(differs, differs and f"{command.place}: {command.text}\nprinted\n{differs[0]}\nand now prints\n"
                                       f"{differs[1]}\nIf that is right, tools/book --record writes it down.")
                 count += 1

@@ -68,6 +68,10 @@ class Command:
         return bool(BENCHMARKS.search(self.text))
 
     @property
+    def is_by_the_clock(self):
+        return bool(BY_THE_CLOCK.search(self.text))
+
+    @property
     def is_drawn(self):
         return bool(DRAWN.search(self.text))
 
@@ -226,24 +230,24 @@ FIGURES = re.compile(r"""
 
 
 # Where requests arrive by the clock, the machine's speed says which of them share a pass, and so how much moves.
-BY_THE_CLOCK = re.compile(r"\d+ requests in ")
+BY_THE_CLOCK = re.compile(r"--requests (?!-)")
 MOVED = re.compile(r"(?<=activations )[\d.]+(?= MiB)|[\d.]+(?= MiB copied)")
 
 
-def masked(text):
+def masked(text, by_the_clock=False):
     """Without the figures that are another thing on another machine: times, speeds."""
     text = FIGURES.sub("#", text)
-    return MOVED.sub("#", text) if BY_THE_CLOCK.search(text) else text
+    return MOVED.sub("#", text) if by_the_clock else text
 
 
 NUMBER = re.compile(r"-?\d+\.\d+")
 BAR = re.compile(r" ?[█▉▊▋▌▍▎▏]+")
 
 
-def difference(recorded, now):
+def difference(recorded, now, by_the_clock=False):
     """The first line in which two outputs differ, as (recorded, now), or None. Processors add in different orders, so a
     number with decimals may differ by one in its last digit, and a bar by its end."""
-    before, after = (masked(text).splitlines() for text in (recorded, now))
+    before, after = (masked(text, by_the_clock).splitlines() for text in (recorded, now))
     for old, new in zip(before, after):
         if not alike(old, new):
             return old, new
