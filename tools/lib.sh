@@ -39,6 +39,15 @@ quietly() {
 # Whether this machine has an NVIDIA GPU and its driver, in Linux or in Windows' Linux.
 have_gpu() { [[ -e /dev/nvidiactl || -e /dev/dxg ]]; }
 
+# python_with MODULE: the Python that has it; a person's own may not see the system's packages.
+python_with() {
+  local python
+  for python in python3 /usr/bin/python3; do
+    if "$python" -c "import $1" 2>/dev/null; then echo "$python"; return; fi
+  done
+  echo python3
+}
+
 # configure DIR [-Doption=value...]: installs what is missing and prepares the build directory. Where there is no GPU to run
 # them, the kernels for one would only be minutes of compiling.
 configure() {

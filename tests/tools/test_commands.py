@@ -18,7 +18,7 @@ class Commands(unittest.TestCase):
         self.folder = Path(folder.name)
 
     def test_help(self):
-        for tool in ("setup", "demo", "run", "test", "download", "verify", "count-tests", "gpu-check"):
+        for tool in ("setup", "demo", "run", "test", "download", "verify", "count-tests", "gpu-check", "book"):
             with self.subTest(tool):
                 done = run(f"tools/{tool}", "--help")
                 self.assertEqual(done.returncode, 0, done.stderr)
@@ -35,7 +35,7 @@ class Commands(unittest.TestCase):
                     self.assertIn(f"  {known.name}\n", done.stderr)
 
     def test_an_unknown_option(self):
-        for tool in ("setup", "test"):
+        for tool in ("setup", "test", "book"):
             done = run(f"tools/{tool}", "--frobnicate")
             self.assertEqual(done.returncode, 2)
             self.assertIn("'--frobnicate'", done.stderr)

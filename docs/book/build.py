@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+"""Builds the book, or records what its commands print; tools/book calls it.
+
+    build.py site FOLDER                    the site, whole or not at all
+    build.py record BUILD                   the outputs, with the programs in BUILD, and the picture of the staircase
+    build.py record-benchmarks BUILD        those of the benchmarks as well
+"""
+
+import io
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+sys.dont_write_bytecode = True  # a source tree stays as it was
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tools")]
+
+from pages import markdown, recorded  # noqa: E402
+from step_commands.series import ROOT, Problem, steps  # noqa: E402
+
+# What Sphinx and the theme bring and no page of ours uses.
+UNUSED = ["_static/jquery*.js", "_static/underscore*.js", "_static/_sphinx_javascript_frameworks_compat.js",
+          "_static/doctools.js", "_static/searchtools.js", "_static/language_data.js", "_static/sphinx_highlight.js",
+          "_static/documentation_options.js", "_static/scripts", "_static/*.png", "_static/*.svg", "_static/basic.css",
+          "_static/debug.css", "_static/skeleton.css", "_static/styles/*.map", "objects.inv", ".buildinfo",
+          "_images/staircase.svg"]
+
+
+def site(folder):
+    """Builds beside the folder and swaps, so that half a site never stands where a whole one is looked for."""
+    try:
+        import myst_parser  # noqa: F401
+        from sphinx.application import Sphinx
+        from sphinx.errors import SphinxError
+        from sphinx.util.docutils import docutils_namespace
+    except ImportError as error:
+        raise Problem(f"{error.name} is missing; tools/setup --book installs it.") from None
+    markdown.pages()  # a page that is not there has its own sentence
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=folder.name + ".new-") as temporary:
+        new, warnings, words = Path(temporary) / "site", io.StringIO(), io.StringIO()
+        try:
+            with docutils_namespace():
+                app = Sphinx(str(ROOT), str(HERE), str(new), temporary + "/doctrees", "book", freshenv=True,
+                             status=words, warning=warnings)
+                app.build()
+        except SphinxError as error:
+            raise Problem(f"The book was not built: {error}") from None
+        said = re.sub(r"\033\[[0-9;]*m", "", warnings.getvalue()).strip()
+        if said:
+            said = said.replace(f"{ROOT}/", "").replace("WARNING: ", "")
+            raise Problem("The book was not built, since this is wrong:\n" + said)
+        for pattern in UNUSED:
+            for path in new.glob(pattern):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        for path in new.glob("_static/styles/*.css"):  # Debian's theme imports a file of the system, which a site has not
+            path.write_text(re.sub(r"@import[^;]*;", "", path.read_text(encoding="utf-8")), encoding="utf-8")
+        for path in new.rglob("*.html"):
+            path.write_text(without_indentation(path.read_text(encoding="utf-8")), encoding="utf-8")
+        if folder.exists():
+            shutil.rmtree(folder)
+        new.rename(folder)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print(f"{folder / 'index.html'}: {len(list(folder.rglob('*.html')))} pages, {size / 1e6:.1f} MB")
+
+
+def without_indentation(page):
+    """The page without the blanks that the templates leave around the text, a tenth of it; the text itself stays."""
+    begin, end = page.find("<article"), page.rfind("</article>")
+    if begin < 0:
+        return page
+    around = [re.sub(r"\s*\n\s*", "\n", part) for part in (page[:begin], page[end:])]
+    return around[0] + page[begin:end] + around[1]
+
+
+def record(build, benchmarks):
+    from pages import map
+    map.PICTURE.parent.mkdir(exist_ok=True)
+    map.PICTURE.write_text(map.svg(steps()), encoding="utf-8")
+    recorded.record(build, print, benchmarks)
+
+
+def main(arguments):
+    try:
+        if arguments[0] == "site":
+            site(Path(arguments[1]).resolve())
+        else:
+            record(Path(arguments[1]).resolve(), arguments[0] == "record-benchmarks")
+        return 0
+    except Problem as problem:
+        print(f"tools/book: {problem}", file=sys.stderr)
+        return problem.status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

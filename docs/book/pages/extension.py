@@ -1,0 +1,280 @@
+"""The book's part of Sphinx: pages of steps with their diffs and outputs, the map, the links and the search."""
+
+import json
+import posixpath
+import re
+from html import escape
+
+from docutils import nodes
+from docutils.parsers.rst import Directive
+from sphinx.builders.html import StandaloneHTMLBuilder
+from sphinx.util import logging
+from step_commands.diff import lines
+from step_commands.series import OWN, ROOT, steps
+
+from . import differences, links, map, recorded, search, terminal
+from .markdown import Page
+
+logger = logging.getLogger(__name__)
+
+
+class Book(StandaloneHTMLBuilder):
+    """HTML in which README.md is the index of its folder, and the search is our own."""
+    name = "book"
+    search = False
+
+    def get_target_uri(self, docname, typ=None):
+        return re.sub(r"(^|/)README$", r"\1index", docname) + ".html"
+
+    def get_outfilename(self, pagename):
+        return super().get_outfilename(re.sub(r"(^|/)README$", r"\1index", pagename))
+
+
+class Staircase:
+    """What the pages need of the series, found once."""
+
+    def __init__(self):
+        self.series = steps()
+        self.of_page = {f"steps/{step.name}/README": step for step in self.series}
+        self.counts = {step: lines(step) for step in self.series}
+        self.diffs = {}
+        self.flights = map.flights(self.series)
+
+    def size(self, step):
+        added, removed = self.counts[step]
+        return f"+{added}" + (f" −{removed}" if removed else "")
+
+    def address(self, step):
+        return f"steps/{step.name}/index.html"
+
+
+def start(app):
+    app.staircase = Staircase()
+    app.env.book_anchors, app.env.book_sources, app.env.book_search = {}, set(), {}
+
+
+def chapters():
+    """The pages of docs/, in the order in which docs/README.md names them; the others behind."""
+    order, known = [], sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+    contents = ROOT / "docs/README.md"
+    if contents.is_file():
+        order = [posixpath.normpath("docs/" + name) for name in
+                 ["README.md", *re.findall(r"\]\(([^)#:]+\.md)\)", contents.read_text(encoding="utf-8"))]]
+    names = [name for name in order if name in known] + [name for name in known if name not in order]
+    return [name.removesuffix(".md") for name in dict.fromkeys(names)]
+
+
+def extend(app, document, source):
+    """What stands behind the text of a page: the contents of the book, or the diff of a step."""
+    if document == "README":
+        tables = [("The book", chapters())]
+        for flight in app.staircase.flights:
+            rooms = [child for step in flight for child in step.children if child.side_room]
+            whence = f", from {flight[0].parent.number}" if flight[0].parent else ""
+            tables.append((f"Steps {flight[0].number} to {flight[-1].number}{whence}",
+                           [f"steps/{step.name}/README" for step in [*flight, *rooms]]))
+        for caption, entries in tables:
+            source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(entries) + "\n```\n"
+    elif document in app.staircase.of_page:
+        source[0] += "\n\n## The diff\n\n```{step-diff}\n```\n\n## Where it goes on\n\n```{step-neighbours}\n```\n"
+
+
+def raw(html):
+    return nodes.raw("", html, format="html")
+
+
+class OfStep(Directive):
+    def run(self):
+        env = self.state.document.settings.env
+        return [raw(self.html(env.app.staircase, env.app.staircase.of_page[env.docname]))]
+
+
+class StepDiff(OfStep):
+    """The step's diff to its parent."""
+
+    def html(self, staircase, step):
+        compared = f"what changes from {step.parent.heading()}" if step.parent else "all of it is new"
+        return (f'<p class="diff-head">{staircase.size(step)} lines: {escape(compared)}. A line\'s number is its address. '
+                f'The tests and this text are folded.</p>'
+                + differences.page_part(step, lambda page: f"../../{page}.html")
+                + f'<p><a href="folder.html">The whole folder</a>, or '
+                  f'<a href="../../compare.html?from={step.parent.number if step.parent else "01"}&amp;to={step.number}">'
+                  f'compare with any other step</a>.</p>')
+
+
+class StepNeighbours(OfStep):
+    """The step that it continues, and those that continue it."""
+
+    def html(self, staircase, step):
+        def entry(kind, other):
+            return (f'<li><span>{kind}</span> <a href="../{other.name}/index.html">{escape(other.heading())}</a> '
+                    f'<em>{escape(other.summary())}</em></li>')
+
+        found = [entry("continues", step.parent)] if step.parent else []
+        found += [entry("side room" if child.side_room else "next", child) for child in step.children]
+        if not step.children:
+            found.append("<li>" + ("A side room: nothing continues it." if step.side_room else "Here a flight ends.")
+                         + ' <a href="../../index.html#the-staircase">The whole staircase</a></li>')
+        return f'<ul class="neighbours">{"".join(found)}</ul>'
+
+
+def read(app, doctree):
+    document = app.env.docname
+    links.read(app, doctree)
+    app.env.book_search[document] = search.sections(doctree)
+    page = Page(ROOT / f"{document}.md")
+    show_outputs(doctree, page)
+    step = app.staircase.of_page.get(document)
+    if step:
+        show_size(doctree, step, app.staircase)
+    if document == "README":
+        for table in doctree.findall(nodes.table):
+            if "step" in table.astext()[:10]:
+                table["classes"].append("steps")
+    for image in list(doctree.findall(nodes.image)):
+        if image["uri"].endswith("pictures/staircase.svg"):
+            depth = "../" * document.count("/")
+            drawing = map.svg(app.staircase.series, lambda one: depth + app.staircase.address(one))
+            image.parent.replace(image, raw('<div class="map" tabindex="0" role="region" aria-label="the staircase">'
+                                            f'{drawing}</div>'))
+
+
+def show_size(doctree, step, staircase):
+    """A line below the summary: how long the lesson is, and where its parts are."""
+    added = sum(path.name not in OWN for path in step.files().values())
+    line = (f'<p class="step-line"><a href="#the-diff">{staircase.size(step)} lines: the diff</a>'
+            f'<a href="folder.html">the whole folder, {added} files</a>'
+            f'<a href="../../index.html#the-staircase">the staircase</a></p>')
+    section = doctree.next_node(nodes.section)
+    place = next((i + 1 for i, child in enumerate(section.children)
+                  if isinstance(child, nodes.paragraph) and isinstance(child.children[0], nodes.emphasis)), 1)
+    section.insert(place, raw(line))
+
+
+def show_outputs(doctree, page):
+    """Below each block of commands what they print, as it was recorded."""
+    waiting = list(page.blocks)
+    found = {}
+    for command in recorded.commands(page):
+        found.setdefault(command.block.line, []).append(command)
+    for node in list(doctree.findall(nodes.literal_block)):
+        text = node.astext().rstrip()
+        block = next((block for block in waiting if block.text.rstrip() == text), None)
+        if not block:
+            continue
+        waiting = waiting[waiting.index(block) + 1:]
+        if recorded.is_commands(block):
+            node["language"] = "console" if recorded.is_session(block) else "bash"
+        place = node.parent.index(node) + 1
+        for command in found.get(block.line, []):
+            if command.why_not or recorded.is_session(block):
+                continue
+            output = command.recording()
+            if output is None:
+                logger.warning("the output of this command is not recorded yet; tools/book --record does that",
+                               location=(page.name.removesuffix(".md"), command.line))
+                continue
+            short = re.sub(r"\s+", " ", command.text)
+            remark = '<p>A benchmark, one run on one machine that had other work too: yours will differ.</p>' if command.is_benchmark else ""
+            first = not any("terminal" in str(other.astext()) for other in doctree.findall(nodes.raw))
+            node.parent.insert(place, raw(
+                f'<details class="terminal"{" open" if first else ""}><summary><span>prints</span> <code>{escape(short)}</code></summary>{remark}'
+                f'<pre tabindex="0" aria-label="output">{terminal.html(output)}</pre></details>'))
+            place += 1
+
+
+def surroundings(app, page, template, context, doctree):
+    """Previous and next follow the parents, not the numbers."""
+    step = app.staircase.of_page.get(page)
+    if not step:
+        return
+    flight = next((flight for flight in app.staircase.flights if step in flight), [])
+    onward = flight[flight.index(step) + 1] if step in flight[:-1] else next(iter(step.children), None)
+    for key, other in (("prev", step.parent), ("next", onward)):
+        context[key] = {"link": f"../{other.name}/index.html", "title": escape(other.heading())} if other else None
+    if not step.parent:
+        context["prev"] = {"link": "../../index.html", "title": "Home"}
+
+
+def code(name, text):
+    body = "\n".join(differences.highlighted(name, text))
+    return f'<pre class="code source" tabindex="0" role="region" aria-label="{escape(name)}">{body}\n</pre>'
+
+
+def more_pages(app):
+    """The whole folder of each step, the sources that pages link to, the comparison and the search."""
+    for document, step in app.staircase.of_page.items():
+        files = {name: path.read_text(encoding="utf-8", errors="replace") for name, path in step.files().items()
+                 if name not in OWN}
+        body = ('<p class="step-line">' + "".join(f'<a href="#{escape(name)}">{escape(name)}</a>' for name in files)
+                + '<a href="index.html#test.cpp">test.cpp, in the diff</a></p>'
+                + "".join(f'<h2 id="{escape(name)}">{escape(name)}</h2>{code(name, text)}' for name, text in files.items()))
+        stands = "".join(f'<li><a href="../../source/common/decoding/{landed.name}.html">{landed.name}</a> of '
+                         f'<a href="../{landed.owner.name}/index.html">{escape(landed.owner.heading())}</a></li>'
+                         for landed in step.stands_on())
+        if stands:
+            body += f"<h2>It stands on</h2><ul>{stands}</ul>"
+        yield f"steps/{step.name}/folder", {"title": f"{step.heading()}: the whole folder", "text": body,
+                                            "back": ("index.html", step.heading())}, "plain.html"
+    owners = {f"common/decoding/{landed.name}": landed.owner for landed in app.staircase.series[0].library.values()}
+    for path in sorted(app.env.book_sources | set(owners)):
+        text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
+        depth = "../" * (path.count("/") + 1)
+        back = (depth + "index.html", "Staircase")
+        if path in owners:
+            back = (depth + app.staircase.address(owners[path]), owners[path].heading() + ", which finished this file")
+        yield f"source/{path}", {"title": path, "text": code(path, text), "back": back}, "plain.html"
+    yield "compare", {"title": "Compare two steps", "steps": app.staircase.series}, "compare.html"
+    yield "search", {"title": "Search"}, "search.html"
+
+
+def finish(app, exception):
+    if exception:
+        return
+    entries = []
+    for document, sections in app.env.book_search.items():
+        title = sections[0][1] if sections else document
+        for anchor, heading, text in sections:
+            entries.append([app.builder.get_target_uri(document) + (f"#{anchor}" if anchor else ""), title,
+                            "" if heading == title else heading, text])
+    for step in app.staircase.series:
+        for one in differences.file_diffs(step):
+            if one.name not in OWN:
+                added = " ".join(line[3].strip() for line in one.lines if line[0] == "+")
+                if added:
+                    entries.append([app.staircase.address(step) + f"#{one.name}", step.heading(), one.name, added])
+    folder = app.builder.outdir
+    with open(f"{folder}/search-index.js", "w", encoding="utf-8") as file:
+        file.write(search.script(entries))
+    with open(f"{folder}/compare-data.js", "w", encoding="utf-8") as file:
+        file.write(comparison(app.staircase.series))
+
+
+def comparison(series):
+    """compare-data.js: each line of code once, and each file as numbers of lines. What a step stands on counts as its own."""
+    known, found = {}, []
+    for step in series:
+        files = {name: (path, "") for name, path in step.lesson().items()}
+        for landed in step.stands_on():
+            files.setdefault(landed.name, (landed.path, landed.owner.number))
+        entry = {}
+        for name, (path, landed) in sorted(files.items()):
+            text = path.read_text(encoding="utf-8", errors="replace")
+            entry[name] = [[known.setdefault(line, len(known)) for line in differences.highlighted(name, text)], landed]
+        found.append({"number": step.number, "name": step.name, "title": step.heading(), "files": entry})
+    compact = {"ensure_ascii": False, "separators": (",", ":")}
+    return f"const codeLines = {json.dumps(list(known), **compact)};\nconst codeSteps = {json.dumps(found, **compact)};\n"
+
+
+def setup(app):
+    app.add_builder(Book)
+    app.add_directive("step-diff", StepDiff)
+    app.add_directive("step-neighbours", StepNeighbours)
+    app.connect("builder-inited", start)
+    app.connect("source-read", extend)
+    app.connect("doctree-read", read)
+    app.connect("doctree-resolved", links.resolve)
+    app.connect("html-collect-pages", more_pages)
+    app.connect("html-page-context", surroundings, priority=400)
+    app.connect("build-finished", finish)
+    return {"parallel_read_safe": False, "parallel_write_safe": True}

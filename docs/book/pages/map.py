@@ -1,0 +1,140 @@
+"""The staircase as a drawing: its flights, how long each lesson is, what lands, and the side rooms."""
+
+from html import escape
+
+from step_commands.diff import lines
+from step_commands.series import ROOT, landed_files
+
+PICTURE = ROOT / "docs/pictures/staircase.svg"
+
+TREAD, RISE = 22, 21      # how far a step is to the right of the one below it, and above
+PER_LINE = 0.5            # a lesson's length in the picture
+LABELS = 190              # room for a name left of a flight
+BAR = 15
+# Hues that stay apart for colour-blind readers (Okabe and Ito 2008), one a flight, in a light and a dark scheme.
+HUES = [("#0072b2", "#56b4e9"), ("#b45309", "#e69f00"), ("#00805f", "#2fc39a"), ("#a8458a", "#e08fc2"),
+        ("#8a6d00", "#d8c24a")]
+
+
+def flights(series):
+    """[[steps]]: each goes from a step along the longest way up, and what branches off begins a flight of its own. Side
+    rooms are no flights."""
+    found = []
+
+    def climb(step):
+        flight = [step]
+        found.append(flight)
+        branches = []
+        while True:
+            ways = [child for child in flight[-1].children if not child.side_room]
+            onward = next((child for child in ways if child.number == f"{int(flight[-1].number) + 1:02}"), None)
+            branches += [child for child in ways if child is not onward]
+            if not onward:
+                break
+            flight.append(onward)
+        for branch in sorted(branches, key=lambda step: step.number):
+            climb(branch)
+
+    climb(series[0])
+    return found
+
+
+class Drawing:
+    def __init__(self, link=None):
+        self.parts, self.link = [], link
+        self.right = self.top = self.bottom = 0
+
+    def text(self, x, y, words, kind="", anchor="start"):
+        of = f' class="{kind}"' if kind else ""
+        end = f' text-anchor="{anchor}"' if anchor != "start" else ""
+        return f'<text x="{x:g}" y="{y:g}"{of}{end}>{escape(words)}</text>'
+
+    def step(self, step, x, y, flight, landed, counts):
+        """One step with its tread at (x, y), its name in front of it; that of a side room stands behind. Returns its end."""
+        added, removed = counts
+        length = max(6, added * PER_LINE)
+        size = f"+{added}" + (f" −{removed}" if removed else "")
+        told = f"{step.heading()}: {step.summary()} {size} lines"
+        if landed:
+            told += f"; {', '.join(landed)} {'is' if len(landed) == 1 else 'are'} finished here"
+        name, words = x - 8, 7.2 * len(step.heading())
+        end = x + length + (17 if landed else 7)
+        if step.side_room:
+            name, end = end, end + words + 4
+        part = (f'<g class="step f{flight}{" room" if step.side_room else ""}"><title>{escape(told)}</title>'
+                f'<rect class="area" x="{x if step.side_room else name - words:g}" y="{y}" '
+                f'width="{words + 8 + length:g}" height="{RISE}"/>'
+                + self.text(name, y + 15, step.heading(), anchor="start" if step.side_room else "end")
+                + f'<rect class="bar" x="{x:g}" y="{y + 3}" width="{length:g}" height="{BAR}" rx="2"/>')
+        if landed:
+            part += f'<circle cx="{x + length + 9:g}" cy="{y + 10.5:g}" r="3.2"/>'
+        part += self.text(end, y + 14.5, size, "size") + "</g>"
+        if self.link:
+            part = f'<a href="{escape(self.link(step))}">{part}</a>'
+        self.parts.append(part)
+        end += 6.3 * len(size)
+        self.right = max(self.right, end)
+        return end
+
+
+def svg(series, link=None):
+    """The drawing; with `link`, which gives a step's address, each step leads to its page."""
+    library = landed_files(series)
+    owned = {step: [landed.name for landed in library.values() if landed.owner is step] for step in series}
+    counts = {step: lines(step) for step in series}
+    all_flights = flights(series)
+    rooms = {step: [child for child in step.children if child.side_room] for step in series}
+    drawing = Drawing(link)
+    main, others = all_flights[0], all_flights[1:]
+
+    def draw(flight, number, left, foot, title):
+        """Draws a flight whose first step stands at `left` and above `foot`; returns the height of its top."""
+        drawing.parts.append(drawing.text(left + 4, foot + 17, title, "title"))
+        profile = f"M{left},{foot}" + "".join(f"v-{RISE}h{TREAD}" for _ in flight) + f"V{foot}z"
+        drawing.parts.append(f'<path class="stairs f{number}" d="{profile}"/>')
+        x, y = left, foot
+        for step in flight:
+            y -= RISE
+            end = drawing.step(step, x, y, number, owned[step], counts[step])
+            for room in rooms[step]:
+                end = drawing.step(room, end + 12, y, number, owned[room], counts[room])
+            x += TREAD
+        return y
+
+    between = 42  # one flight and the title of the one above
+    total = 8 + max(len(main) * RISE + 70, sum(len(flight) * RISE + between for flight in others))
+    foot = total - between + 12
+    draw(main, 0, LABELS - 44, foot, f"the documented history, {main[0].number} to {main[-1].number}")
+    left = LABELS + len(main) * TREAD + 126
+    for number, flight in enumerate(others, 1):
+        top = draw(flight, number % len(HUES), left, foot, f"from {flight[0].parent.heading()}")
+        foot = top - between
+    width = round(drawing.right + 12)
+
+    style = [".staircase { font: 13px system-ui, sans-serif; fill: #24292f; }",
+             ".staircase .size { font-size: 11px; fill: #6e7781; }",
+             ".staircase .title { font-style: italic; fill: #57606a; }",
+             ".staircase .area { fill: transparent; }",
+             ".staircase a:is(:hover, :focus) text { text-decoration: underline; }",
+             ".staircase .stairs { fill-opacity: 0.07; }",
+             ".staircase .room .bar { fill-opacity: 0.12; stroke-width: 1.4; stroke-dasharray: 3 2; }"]
+    dark = [".staircase { fill: #e6edf3; }", ".staircase .size { fill: #8b949e; }",
+            ".staircase .title { fill: #9aa4af; }"]
+    for number, (light_hue, dark_hue) in enumerate(HUES):
+        for rules, hue in ((style, light_hue), (dark, dark_hue)):
+            rules.append(f".staircase .f{number} :is(.bar, circle) {{ fill: {hue}; stroke: {hue}; }}")
+            rules.append(f".staircase .stairs.f{number} {{ fill: {hue}; }}")
+    if link:  # inside a page, which has a switch of its own
+        scheme = ("\n".join('body[data-theme="dark"] ' + rule for rule in dark) + "\n@media (prefers-color-scheme: dark) {\n"
+                  + "\n".join('body:not([data-theme="light"]) ' + rule for rule in dark) + "\n}")
+    else:
+        scheme = "@media (prefers-color-scheme: dark) {\n" + "\n".join(dark) + "\n}"
+    legend = (12, 22)
+    words = ["Each step stands on the one below it; its bar is as long as its lesson.",
+             "●  a file is finished here and becomes part of the library, common/decoding",
+             "▭  dashed: a side room, which measures or draws"]
+    key = "".join(drawing.text(legend[0], legend[1] + 19 * i, line, "title") for i, line in enumerate(words))
+    role = 'role="group"' if link else 'role="img"'
+    return (f'<svg xmlns="http://www.w3.org/2000/svg" class="staircase" viewBox="0 0 {width} {total}" width="{width}" '
+            f'height="{total}" {role} aria-label="The staircase: {len(series)} steps in {len(all_flights)} flights">\n<style>\n'
+            + "\n".join(style) + "\n" + scheme + "\n</style>\n" + key + "\n" + "\n".join(drawing.parts) + "\n</svg>\n")

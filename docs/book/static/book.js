@@ -1,0 +1,155 @@
+"use strict";
+// Light and dark, diffs side by side, the folded parts that a link leads to. Without this the pages can be read as well.
+
+document.documentElement.classList.remove("no-js");
+
+const book = (() => {
+  const make = (tag, className, ...children) => {
+    const element = document.createElement(tag);
+    if (className) element.className = className;
+    element.append(...children);
+    return element;
+  };
+
+  // One line for the other side: without its address, which stays unique.
+  const copy = (line, number) => {
+    const twin = line.cloneNode(true);
+    twin.dataset.line = twin.id;
+    twin.removeAttribute("id");
+    if (number !== undefined) {
+      const link = twin.querySelector("a");
+      if (link) link.textContent = number;
+    }
+    return twin;
+  };
+
+  // The lines of a unified diff in two columns. `state.shift` is how many lines the old file is ahead of the new one.
+  function sides(unified, state = { shift: 0 }) {
+    const grid = make("div", "sides");
+    for (const part of unified.children) {
+      if (part.tagName === "DETAILS") {
+        const twin = make("details", part.className, part.querySelector("summary").cloneNode(true));
+        const inside = make("div", "");
+        inside.append(...[...part.children].filter((child) => child.tagName !== "SUMMARY").map((child) => child.cloneNode(true)));
+        twin.append(sides(inside, state));
+        grid.append(twin);
+      } else if (part.tagName === "DIV") {
+        const removed = [...part.querySelectorAll(":scope > del")];
+        const added = [...part.querySelectorAll(":scope > ins")];
+        state.shift += removed.length - added.length;
+        for (let i = 0; i < Math.max(removed.length, added.length); ++i) {
+          grid.append(i < removed.length ? copy(removed[i]) : make("span", "none"));
+          grid.append(i < added.length ? copy(added[i]) : make("span", "none"));
+        }
+      } else {
+        const link = part.querySelector("a");
+        grid.append(copy(part, link ? Number(link.textContent) + state.shift : undefined), copy(part));
+      }
+    }
+    return grid;
+  }
+
+  function showSides(wanted) {
+    document.body.classList.toggle("wide", wanted);
+    for (const diff of document.querySelectorAll(".diff")) {
+      const unified = diff.querySelector(":scope > .code:not(.two)");
+      let two = diff.querySelector(":scope > .two");
+      if (wanted && !two) {
+        two = make("div", "code two", sides(unified));
+        diff.append(two);
+      }
+      unified.hidden = wanted;
+      if (two) two.hidden = !wanted;
+    }
+    for (const button of document.querySelectorAll(".view button")) {
+      button.setAttribute("aria-pressed", String((button.dataset.view === "sides") === wanted));
+    }
+  }
+
+  const remembered = (name, value) => {
+    try {
+      if (value !== undefined) localStorage.setItem(name, value);
+      return localStorage.getItem(name);
+    } catch {
+      return null; // a browser that keeps nothing
+    }
+  };
+
+  // As the system has it, light, dark, and round again.
+  function addTheme() {
+    for (const button of document.querySelectorAll(".theme-toggle")) {
+      button.addEventListener("click", () => {
+        const order = ["auto", "light", "dark"];
+        const next = order[(order.indexOf(document.body.dataset.theme) + 1) % order.length];
+        document.body.dataset.theme = next;
+        remembered("theme", next);
+      });
+    }
+  }
+
+  // The contents on the right tell which section is being read.
+  function followContents() {
+    const links = new Map([...document.querySelectorAll(".toc-tree a")].map((link) => [link.getAttribute("href").slice(1), link]));
+    const sections = [...document.querySelectorAll("article section[id]")].filter((section) => links.has(section.id));
+    if (!sections.length) return;
+    const mark = () => {
+      const current = sections.filter((section) => section.getBoundingClientRect().top < 120).pop();
+      for (const link of links.values()) link.parentElement.classList.toggle("scroll-current", current !== undefined && link === links.get(current.id));
+    };
+    addEventListener("scroll", mark, { passive: true });
+    mark();
+  }
+
+  function addSwitch(before) {
+    const bar = make("div", "view");
+    bar.setAttribute("role", "group");
+    bar.setAttribute("aria-label", "how differences are shown");
+    for (const [view, words] of [["unified", "one below the other"], ["sides", "side by side"]]) {
+      const button = make("button", "", words);
+      button.type = "button";
+      button.dataset.view = view;
+      button.addEventListener("click", () => {
+        remembered("diff", view);
+        showSides(view === "sides");
+      });
+      bar.append(button);
+    }
+    before.before(bar);
+  }
+
+  const refresh = () => showSides(remembered("diff") === "sides");
+
+  // A line that is folded, or shown in two columns, is opened when a link leads to it.
+  function openTarget() {
+    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    if (!target || !target.closest("details")) return;
+    for (let part = target.closest("details"); part; part = part.parentElement.closest("details")) part.open = true;
+    const twin = target.closest("[hidden]") && document.querySelector(`.two [data-line="${CSS.escape(target.id)}"]`);
+    if (twin) for (let part = twin.closest("details"); part; part = part.parentElement.closest("details")) part.open = true;
+    (twin || target).scrollIntoView({ block: "center" });
+  }
+
+  function start() {
+    addTheme();
+    followContents();
+    const first = document.querySelector("details.file, #comparison");
+    if (first) {
+      addSwitch(document.querySelector(".diff-head") || first);
+      refresh();
+    }
+    if (location.hash) openTarget();
+    addEventListener("hashchange", openTarget);
+    // The style sheet does this where browsers know how.
+    let closed = [];
+    addEventListener("beforeprint", () => {
+      closed = [...document.querySelectorAll("details:not([open])")];
+      for (const part of closed) part.open = true;
+    });
+    addEventListener("afterprint", () => {
+      for (const part of closed) part.open = false;
+    });
+  }
+
+  document.addEventListener("DOMContentLoaded", start);
+  return { make, refresh };
+})();

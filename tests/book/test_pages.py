@@ -1,0 +1,103 @@
+"""The parts of the book that need no browser: the drawing, diffs as HTML, terminals, and refusals."""
+
+import html
+import re
+import unittest
+
+from support import ROOT
+from step_commands import series
+
+from pages import map, terminal
+
+try:
+    from pages import differences
+except ImportError:
+    differences = None  # Pygments comes with tools/setup --book
+
+STEPS = series.steps()
+DRAWN = map.svg(STEPS)
+
+
+class Drawing(unittest.TestCase):
+    def test_the_picture_in_the_readme_is_of_these_steps(self):
+        self.assertEqual(map.PICTURE.read_text(encoding="utf-8"), DRAWN,
+                         "docs/pictures/staircase.svg is old; tools/book --record draws it")
+        self.assertIn("(docs/pictures/staircase.svg)", (ROOT / "README.md").read_text(encoding="utf-8"))
+
+    def test_each_step_is_in_it_once_and_leads_to_its_page(self):
+        drawn = map.svg(STEPS, lambda step: f"to/{step.name}")
+        for step in STEPS:
+            self.assertEqual(drawn.count(f'href="to/{step.name}"'), 1)
+            self.assertEqual(drawn.count(f">{html.escape(step.heading())}</text>"), 1)
+
+    def test_side_rooms_and_landings_are_marked(self):
+        drawn = DRAWN
+        rooms = re.findall(r'class="step f\d room"><title>(\d\d)', drawn)
+        self.assertEqual(sorted(rooms), sorted(step.number for step in STEPS if step.side_room))
+        owners = {landed.owner.number for landed in STEPS[0].library.values()}
+        self.assertEqual(set(re.findall(r"<title>(\d\d)[^<]*finished here", drawn)), owners)
+
+    def test_a_flight_ends_where_nothing_continues_it(self):
+        flights = map.flights(STEPS)
+        for flight in flights:
+            for before, after in zip(flight, flight[1:]):
+                self.assertIs(after.parent, before)
+        together = [step for flight in flights for step in flight] + [step for step in STEPS if step.side_room]
+        self.assertEqual(sorted(step.number for step in together), [step.number for step in STEPS])
+
+
+class Terminals(unittest.TestCase):
+    def test_colours_become_spans(self):
+        self.assertEqual(terminal.html("\033[2mOnce\033[0m\033[32m <a>\033[0m &"),
+                         '<span class="t-dim">Once</span><span class="t-green"> &lt;a&gt;</span> &amp;')
+
+    def test_an_unknown_code_is_no_colour(self):
+        self.assertEqual(terminal.html("\033[99ma\033[0mb"), "ab")
+
+
+def text_of(code):
+    return html.unescape(re.sub(r"<a [^>]*>\d+</a>|<summary>.*?</summary>|<[^>]*>", "", code))
+
+
+@unittest.skipUnless(differences, "Pygments is not installed; tools/setup --book installs it")
+class Diffs(unittest.TestCase):
+    def test_both_files_can_be_read_from_the_html(self):
+        """What is left without the additions is the parent's file, and without the removals the step's."""
+        for step in (STEPS[3], STEPS[15], STEPS[16]):
+            for one in differences.file_diffs(step):
+                with self.subTest(step.name, file=one.name):
+                    code = one.html()
+                    for owner, other in ((step.parent, "ins"), (step, "del")):
+                        path = owner.folder / one.name
+                        expected = path.read_text(encoding="utf-8") if path.is_file() else ""
+                        left = re.sub(rf"<{other}[ >].*?</{other}>", "", code, flags=re.DOTALL)
+                        self.assertEqual([line.rstrip() for line in text_of(left).splitlines()],
+                                         [line.rstrip() for line in expected.splitlines()])
+
+    def test_its_counts_are_those_of_the_staircase(self):
+        for step in STEPS[:20]:
+            lesson = [one for one in differences.file_diffs(step) if one.name not in series.OWN]
+            self.assertEqual((sum(one.added for one in lesson), sum(one.removed for one in lesson)), series.lines(step))
+
+    def test_each_line_has_an_address_of_its_own(self):
+        for step in STEPS:
+            code = "".join(one.html() for one in differences.file_diffs(step) if one.name not in series.OWN)
+            names = re.findall(r" id=([^ >]+)", code)
+            self.assertEqual(len(names), len(set(names)))
+            self.assertEqual(names, re.findall(r"href=#([^ >]+)", code))
+
+    def test_changed_words_are_marked(self):
+        removed, added = differences.pairs(["int a = 1;"], ["int a = 2;"])[0][2:]
+        self.assertEqual((removed, added), ([(8, 9)], [(8, 9)]))
+        self.assertEqual(differences.marked("<b>int </b>a &lt; 1;", [(4, 7)]), "<b>int </b><mark>a &lt;</mark> 1;")
+        self.assertEqual(differences.marked("x<b>yz</b>", [(0, 2)]), "<mark>x</mark><b><mark>y</mark>z</b>")
+
+    def test_highlighting_loses_no_character(self):
+        for name in ("generate.h", "main.cpp", "test.cpp"):
+            text = (STEPS[16].folder / name).read_text(encoding="utf-8") if (STEPS[16].folder / name).is_file() else ""
+            self.assertEqual([text_of(line) for line in differences.highlighted(name, text)], text.splitlines())
+        self.assertEqual(differences.highlighted("a.h", "/* one\n   two */\n"), ["<i>/* one</i>", "<i>   two */</i>"])
+
+
+if __name__ == "__main__":
+    unittest.main()

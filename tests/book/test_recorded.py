@@ -1,0 +1,133 @@
+"""Recorded outputs: every command has one, and the READMEs show what it has. (test_replay.py runs the programs.)"""
+
+import re
+import unittest
+
+from support import ROOT
+
+from pages import markdown, recorded
+
+PAGES = markdown.pages()
+
+
+def lines_of(page):
+    """Every line that the commands of a page print, as plain text."""
+    return {line.rstrip() for command in recorded.commands(page) if not command.why_not
+            for line in recorded.plain(command.recording() or "").splitlines()}
+
+
+def flowing(text):
+    return re.sub(r"\s+", " ", recorded.masked(text)).strip()
+
+
+class Recordings(unittest.TestCase):
+    def test_each_command_has_one(self):
+        for page in PAGES:
+            for command in recorded.commands(page):
+                if not command.why_not:
+                    self.assertIsNotNone(command.recording(), f"{command.place}: no output of this command is recorded in "
+                                                              f"{command.path.name}; tools/book --record does that")
+
+    def test_none_is_left_over(self):
+        known = {command.path.name for page in PAGES for command in recorded.commands(page) if not command.why_not}
+        self.assertEqual(known, {path.name for path in recorded.FOLDER.glob("*.txt")})
+
+    def test_most_commands_have_one(self):
+        commands = [command for page in PAGES for command in recorded.commands(page)]
+        skipped = [command for command in commands if command.why_not]
+        self.assertGreater(len(commands), 100)
+        self.assertLess(len(skipped), len(commands) / 10, [f"{one.place}: {one.why_not}" for one in skipped])
+
+
+class Texts(unittest.TestCase):
+    def test_an_output_in_a_text_is_what_a_command_printed(self):
+        for page in PAGES:
+            printed = lines_of(page)
+            texts = [flowing(recorded.plain(command.recording() or "")) for command in recorded.commands(page)
+                     if not command.why_not]
+            for block, lines in recorded.shown(page):
+                if any(flowing("\n".join(lines)) in text for text in texts):
+                    continue  # a text that the page breaks into shorter lines
+                for line in lines:
+                    if line.strip():
+                        self.assertTrue(any(recorded.alike(recorded.masked(line.rstrip()), recorded.masked(one)) for one in printed),
+                                        f"{page.name}, in the block of line {block.line}: no command of this page prints\n{line}")
+
+    def test_a_block_that_begins_as_an_output_is_one(self):
+        """In the other sections, where a drawing may stand as well: what agrees with an output in most lines does in all."""
+        for page in PAGES:
+            printed = lines_of(page)
+            known = {id(block) for block, _ in recorded.shown(page)}
+            for block in page.blocks:
+                lines = [line.rstrip() for line in block.lines if len(line.strip()) > 3]
+                if id(block) in known or recorded.is_commands(block) or len(lines) < 3:
+                    continue
+                missing = [line for line in lines if line not in printed]
+                if len(missing) < len(lines) / 3:
+                    self.assertEqual(missing, [], f"{block.place}: all other lines of this block are printed by a command")
+
+    def test_it_looks_at_many(self):
+        self.assertGreater(sum(len(recorded.shown(page)) for page in PAGES), 7)
+
+
+class Comparing(unittest.TestCase):
+    def same(self, old, new):
+        return recorded.difference(old, new) is None
+
+    def test_times_and_speeds_may_differ(self):
+        self.assertTrue(self.same("4 prompt tokens, prefill 1.3 ms (TTFT); 20 new tokens, 0.44 ms per token (TPOT), 2296.0 tokens/s",
+                                  "4 prompt tokens, prefill 99.0 ms (TTFT); 20 new tokens, 7 ms per token (TPOT), 1,000 tokens/s"))
+        self.assertTrue(self.same('"prefill_ms":0.910298,"tokens_per_second":910.55', '"prefill_ms":7,"tokens_per_second":1e3'))
+
+    def test_texts_and_counts_may_not(self):
+        self.assertFalse(self.same("Once upon a time", "Once upon a dime"))
+        self.assertFalse(self.same("20 new tokens, 0.44 ms", "21 new tokens, 0.44 ms"))
+        self.assertFalse(self.same("weights 22.6 MiB", "weights 23.6 MiB"))
+        self.assertFalse(self.same("one\ntwo", "one"))
+        self.assertFalse(self.same("one", "one\ntwo"))
+        self.assertFalse(self.same("\033[32mthere\033[0m", "\033[31mthere\033[0m"))
+
+    def test_the_last_digit_may_differ_by_one(self):
+        self.assertTrue(self.same("> \" man\"   10.5 % ████▎", "> \" man\"   10.6 % ████▍"))
+        self.assertFalse(self.same("> \" man\"   10.5 % ████▎", "> \" man\"   10.8 % ████▍"))
+        self.assertTrue(self.same("-1.4169", "-1.4170"))
+        self.assertFalse(self.same("-1.4169", "-1.4172"))
+
+
+class Blocks(unittest.TestCase):
+    def page(self, text):
+        page = markdown.Page.__new__(markdown.Page)
+        page.path, page.name, page.text = ROOT / "x.md", "x.md", text
+        page.blocks = list(page.find_blocks())
+        return page
+
+    def test_indented_and_fenced(self):
+        page = self.page("# T\n\n## S\n\n    tools/run 01\n\n    more\n\ntext\n    no code\n\n```json\n{}\n```\n")
+        self.assertEqual([(block.line, block.language, block.section, block.text) for block in page.blocks],
+                         [(5, "", "S", "tools/run 01\n\nmore"), (13, "json", "S", "{}")])
+
+    def test_a_block_that_never_ends(self):
+        with self.assertRaisesRegex(recorded.Problem, "x.md:3: this block of code never ends"):
+            self.page("# T\n\n```\nabc\n")
+
+    def test_a_loop_is_one_command_and_knows_what_was_defined(self):
+        page = self.page("# T\n\n    k=1\n    for i in 1 2; do\n      tools/run 01 --x $i\n    done\n    tools/run 02 \\\n      --y\n")
+        commands = recorded.commands(page)
+        self.assertEqual([(one.line, one.text, one.setup, one.number) for one in commands],
+                         [(4, "for i in 1 2; do\n  tools/run 01 --x $i\ndone", "k=1", 1),
+                          (7, "tools/run 02 \\\n  --y", "k=1", 2)])
+
+    def test_what_is_typed_in_stands_below(self):
+        page = self.page("# T\n\n    tools/run 39 --requests -\n\nand type\n\n    {\"prompt\": \"x\"}\n")
+        self.assertEqual(recorded.commands(page)[0].input, '{"prompt": "x"}')
+
+    def test_what_cannot_be_recorded_says_why(self):
+        page = self.page("# T\n\n    tools/run 03 --model gpt2\n    tools/run 25 --prompts FILE\n")
+        self.assertEqual([one.why_not for one in recorded.commands(page)], ["its model is not in the box", "it names a file of your own"])
+
+    def test_progress_leaves_no_trace(self):
+        self.assertEqual(recorded.on_a_terminal("one\r\n\r\033[K 1/2\r\033[K 2/2\r\033[Ktwo  \r\n\r\n"), "one\ntwo\n")
+
+
+if __name__ == "__main__":
+    unittest.main()

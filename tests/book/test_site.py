@@ -1,0 +1,399 @@
+"""The site as a reader has it: opened from a file in headless Chromium, with and without JavaScript, and on paper."""
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+import unittest
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+try:
+    import selenium  # noqa: F401
+    import sphinx  # noqa: F401
+except ImportError:
+    if sys.executable != "/usr/bin/python3" and Path("/usr/bin/python3").exists():  # the system's packages are the system's Python's
+        os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
+
+from support import ROOT, run_build, small_repository  # noqa: E402
+
+try:
+    from selenium import webdriver
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+except ImportError:
+    webdriver = None
+
+try:
+    import furo
+    import myst_parser
+    import sphinx  # noqa: F811
+except ImportError:
+    furo = None
+
+HAVE_BROWSER = webdriver and shutil.which("chromium") and shutil.which("chromedriver")
+SITE = None
+
+
+def setUpModule():
+    global SITE
+    if not furo:
+        raise unittest.SkipTest("Sphinx, Furo or MyST is not installed; tools/setup --book installs them")
+    folder = tempfile.TemporaryDirectory()
+    unittest.addModuleCleanup(folder.cleanup)
+    SITE = Path(folder.name).resolve() / "site"
+    began = time.monotonic()
+    done = run_build("site", SITE)
+    print(f"built in {time.monotonic() - began:.0f} s: {done.stdout.strip()}", file=sys.stderr)
+    if done.returncode:
+        raise AssertionError(done.stdout + done.stderr)
+
+
+class Links(HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.ids, self.loads = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        if "id" in attributes:
+            self.ids.append(attributes["id"])
+        if tag == "a" and attributes.get("href"):
+            self.links.append(attributes["href"])
+        if tag in ("script", "img", "link", "iframe", "source") and attributes.get("rel") not in ("next", "prev", "search"):
+            self.loads += [attributes[name] for name in ("src", "href") if attributes.get(name)]
+
+
+class Files(unittest.TestCase):
+    def pages(self):
+        return {path: Links(path.read_text(encoding="utf-8")) for path in SITE.rglob("*.html")}
+
+    def test_it_is_small(self):
+        size = sum(path.stat().st_size for path in SITE.rglob("*") if path.is_file())
+        self.assertLess(size, 6_000_000)
+
+    def test_every_link_and_anchor_leads_somewhere(self):
+        pages = self.pages()
+        self.assertGreater(len(pages), 100)
+        count = 0
+        for page, found in pages.items():
+            self.assertEqual(len(found.ids), len(set(found.ids)), f"{page}: an id is there twice")
+            for link in found.links:
+                if re.match(r"[a-z]+:", link):
+                    continue
+                target, _, anchor = link.partition("#")
+                target = unquote(target.partition("?")[0])
+                path = (page.parent / target).resolve() if target else page
+                self.assertTrue(path.is_file(), f"{page.relative_to(SITE)} has a link to {link}, and there is no such file")
+                if anchor:
+                    self.assertIn(unquote(anchor), pages[path].ids, f"{page.relative_to(SITE)} has a link to {link}")
+                count += 1
+        self.assertGreater(count, 5000)
+
+    def test_nothing_is_loaded_from_elsewhere(self):
+        for page, found in self.pages().items():
+            for address in found.loads:
+                self.assertTrue((page.parent / address.partition("?")[0]).resolve().is_relative_to(SITE), address)
+                self.assertTrue((page.parent / address.partition("?")[0]).is_file(), f"{page}: {address}")
+        for style in SITE.rglob("*.css"):
+            self.assertNotRegex(style.read_text(encoding="utf-8"), r"@import|url\((?!\"?data:|'data:)")
+
+
+@unittest.skipUnless(HAVE_BROWSER, "chromium, chromium-driver or python3-selenium is not installed")
+class Browser(unittest.TestCase):
+    SCRIPTS = True
+
+    @classmethod
+    def setUpClass(cls):
+        options = webdriver.ChromeOptions()
+        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+            options.add_argument(argument)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+        if not cls.SCRIPTS:
+            options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
+        cls.browser = webdriver.Chrome(options=options)
+        cls.addClassCleanup(cls.browser.quit)
+
+    def open(self, page, width=1300, height=900):
+        self.browser.set_window_size(max(width, 500), height)
+        # A window of a desktop is never as narrow as that of a telephone.
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
+                                     {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500})
+        self.browser.get(f"file://{SITE}/{page}")
+
+    def find(self, selector):
+        return self.browser.find_elements(By.CSS_SELECTOR, selector)
+
+    def script(self, code, *arguments):
+        return self.browser.execute_script(code, *arguments)
+
+
+PAGES = ("index.html", "steps/01-greedy-decoding/index.html", "steps/17-speculative-decoding/index.html",
+         "steps/42-latencies/index.html", "steps/16-variable-batching/folder.html", "docs/architecture.html",
+         "docs/benchmarks/cpu.html", "source/common/decoding/sampling.h.html", "compare.html?from=06&to=27",
+         "search.html?q=nucleus")
+
+
+class Reading(Browser):
+    def test_no_page_says_anything_to_the_console_or_asks_for_anything_else(self):
+        for page in PAGES:
+            self.open(page)
+            self.assertEqual([entry["message"] for entry in self.browser.get_log("browser")], [], page)
+        asked = re.findall(r'"url":"((?!file:|data:|about:|chrome)[^"]+)"',
+                           "".join(entry["message"] for entry in self.browser.get_log("performance")
+                                   if "requestWillBeSent" in entry["message"]))
+        self.assertEqual(asked, [])
+
+    def test_a_search_finds_words_in_their_sentences(self):
+        self.open("steps/06-top-k/index.html")
+        box = self.find(".sidebar-search")[0]
+        box.send_keys("nucleus", Keys.ENTER)
+        results = self.find("#search-results li")
+        self.assertGreater(len(results), 2)
+        found = " ".join(result.text for result in results)
+        self.assertIn("07 Top-p", found)
+        self.assertIn("smallest set of likeliest tokens", found)
+        self.assertTrue(self.find("#search-results mark"))
+        self.find("#search-results a")[1].click()
+        self.assertIn("Top-p", self.browser.title)
+
+    def test_a_search_for_what_is_nowhere(self):
+        self.open("search.html?q=qzxv")
+        self.assertIn("qzxv", self.find("#search-count")[0].text)
+
+    def test_nothing_is_wider_than_a_narrow_screen(self):
+        for page in PAGES:
+            self.open(page, width=360)
+            wide = self.script("""
+                return [document.documentElement.scrollWidth, [...document.querySelectorAll("main, .main, article, article *")].filter((part) => {
+                  const box = part.getBoundingClientRect();
+                  return box.width && box.right > innerWidth + 1 && !part.closest("pre, .diff, .map, .table-wrapper, summary");
+                }).slice(0, 3).map((part) => part.outerHTML.slice(0, 200))]""")
+            self.assertEqual(wide[1], [], page)
+            self.assertLessEqual(wide[0], 360, page)
+
+    def test_the_keyboard_alone_reaches_every_diff(self):
+        self.open("steps/07-top-p/index.html")
+        regions = self.script("return [...document.querySelectorAll('details.file > summary')].length")
+        reached = set()
+        for _ in range(200):
+            self.browser.switch_to.active_element.send_keys(Keys.TAB)
+            element = self.script("""
+                const part = document.activeElement;
+                return part.matches("details.file > summary, .diff") ? part.closest("details").id + (part.matches(".diff") ? " diff" : "") : "";""")
+            if element:
+                reached.add(element)
+            if element and not element.endswith("diff") and not self.script("return document.activeElement.parentElement.open"):
+                self.browser.switch_to.active_element.send_keys(Keys.ENTER)
+                self.assertTrue(self.script("return document.activeElement.parentElement.open"))
+        names = {part.get_attribute("id") for part in self.find("details.file")}
+        self.assertEqual(len(names), regions)
+        self.assertEqual({name for name in reached if not name.endswith(" diff")}, names)
+        with_diff = {part.get_attribute("id") + " diff" for part in self.find("details.file") if part.find_elements(By.CLASS_NAME, "diff")}
+        self.assertEqual({name for name in reached if name.endswith(" diff")}, with_diff)
+
+    def test_light_and_dark_by_the_system_and_by_the_switch(self):
+        def lightness():
+            return [sum(map(int, re.findall(r"\d+", self.script(f"return getComputedStyle({what})")[:20])[:3])) for what in
+                    ("document.body).backgroundColor + (''", "document.querySelector('.diff .code')).color + (''")]
+
+        for scheme, dark in (("light", False), ("dark", True)):
+            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+            self.open("steps/06-top-k/index.html")
+            page, code = lightness()
+            self.assertEqual((page < 200, code > 380), (dark, dark))
+        for theme, dark in (("light", False), ("dark", True)):  # the system says dark
+            while self.script("return document.body.dataset.theme") != theme:
+                self.script("document.querySelector('.theme-toggle').click()")
+            page, code = lightness()
+            self.assertEqual((page < 200, code > 380), (dark, dark))
+        self.script("localStorage.clear()")
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+    def test_text_stands_out_from_its_background(self):
+        for theme in ("light", "dark"):
+            self.open("steps/17-speculative-decoding/index.html")
+            faint = self.script("""
+                document.body.dataset.theme = arguments[0];
+                const channel = (value) => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+                const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+                const light = ([r, g, b]) => 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b);
+                const ground = (part) => {
+                  for (; part; part = part.parentElement) {
+                    const colour = parse(getComputedStyle(part).backgroundColor);
+                    if (colour.length < 4 || colour[3] === 1) return colour;
+                  }
+                  return [255, 255, 255];
+                };
+                const faint = [];
+                for (const part of document.querySelectorAll("article p, article a, article code, .code *, .terminal span, .highlight span, summary")) {
+                  if (!part.textContent.trim() || !part.getClientRects().length) continue;
+                  const [a, b] = [light(parse(getComputedStyle(part).color)), light(ground(part))];
+                  const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+                  if (contrast < 4.5) faint.push(`${contrast.toFixed(2)} ${part.outerHTML.slice(0, 80)}`);
+                }
+                return [...new Set(faint)].slice(0, 5);""", theme)
+            self.assertEqual(faint, [], theme)
+
+    def test_side_by_side_has_the_lines_of_both_files(self):
+        self.open("steps/15-kv-cache-fix/index.html")
+        unified = self.script("return [...document.querySelectorAll('.diff')].map((d) => [d.querySelectorAll('ins').length, d.querySelectorAll('del').length])")
+        self.script("document.querySelector('[data-view=sides]').click()")
+        sides = self.script("return [...document.querySelectorAll('.diff > .two')].map((d) => [d.querySelectorAll('ins').length, d.querySelectorAll('del').length])")
+        self.assertEqual(unified, sides)
+        uneven = self.script("""return [...document.querySelectorAll('.sides')].filter((grid) =>
+            [...grid.children].filter((part) => part.tagName !== 'DETAILS').length % 2).length""")
+        self.assertEqual(uneven, 0)
+        for width in (1300, 360):
+            self.open("steps/15-kv-cache-fix/index.html", width=width)  # it remembers the choice
+            self.assertTrue(self.find(".diff > .two"))
+            self.assertLessEqual(self.script("return document.documentElement.scrollWidth"), width)
+        self.script("localStorage.clear()")
+
+    def test_a_link_to_a_folded_line_opens_it(self):
+        self.open("steps/06-top-k/index.html#sampling.h-10")
+        self.assertTrue(self.script("return document.getElementById('sampling.h-10').getClientRects().length > 0"))
+
+    def test_any_two_steps_can_be_compared(self):
+        self.open("compare.html?from=05&to=06")
+        text = self.find("#comparison")[0].text
+        self.assertIn("keep_top_k", text)
+        self.assertEqual(self.find("#compare-count")[0].text.split(" lines")[0], "+11 −0")
+        self.open("compare.html?from=06&to=43")  # sampling.h has landed on the way
+        self.assertIn("keep_top_p", self.script("return document.getElementById('comparison').textContent"))
+        self.open("compare.html?from=09&to=09")
+        self.assertEqual(self.find("#compare-count")[0].text, "No difference.")
+
+    def test_the_map_leads_to_a_step(self):
+        self.open("index.html")
+        link = self.script("return [...document.querySelectorAll('.map a')].find((a) => a.textContent.includes('38 Beam tree')).getAttribute('href')")
+        self.assertEqual(link, "steps/38-beam-tree/index.html")
+
+    def test_previous_and_next_follow_the_parents(self):
+        for page, before, after in (("16-variable-batching", "15-", "17-"), ("24-leaving-rows", "16-", "25-"),
+                                    ("39-continuous-batching", "32-", "40-"), ("20-cache-drift", "15-", None)):
+            self.open(f"steps/{page}/index.html")
+            for kind, expected in (("prev", before), ("next", after)):
+                links = self.find(f"a.{kind}-page")
+                self.assertEqual(bool(links), expected is not None, page)
+                if links:
+                    self.assertIn(f"/{expected}", links[0].get_attribute("href"))
+
+
+class WithoutScripts(Browser):
+    SCRIPTS = False
+
+    def test_a_step_can_be_read(self):
+        self.open("steps/06-top-k/index.html")
+        text = self.find("article")[0].text
+        for words in ("The idea", "keep_top_k", "43.5 %", "The diff"):
+            self.assertIn(words, text)
+        self.assertFalse(self.find(".view"), "a switch that would do nothing")
+
+    def test_paper_has_the_whole_diff(self):
+        """Without scripts, so by the style sheet alone: nothing that changes is folded away."""
+        self.open("steps/06-top-k/index.html")
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        document = self.browser.execute_cdp_cmd("DOM.getDocument", {})["root"]["nodeId"]
+
+        def heights(selector):
+            nodes = self.browser.execute_cdp_cmd("DOM.querySelectorAll", {"nodeId": document, "selector": selector})["nodeIds"]
+            return [self.browser.execute_cdp_cmd("DOM.getBoxModel", {"nodeId": node})["model"]["height"] for node in nodes]
+
+        folded = heights("details.file:not([open])")
+        self.assertTrue(folded)
+        self.assertGreater(min(folded), 60)  # a summary alone has 40
+        self.assertGreater(min(heights("details.same")), 60)
+        self.assertGreater(min(heights("details.terminal")), 60)
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+class Refusals(unittest.TestCase):
+    """What is wrong gets one sentence with its place, and what was there stays."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = small_repository(Path(folder.name).resolve())
+        self.site = self.root / "build-book"
+
+    def refused(self, *expected):
+        self.site.mkdir()
+        (self.site / "index.html").write_text("the old one")
+        done = run_build("site", self.site, root=self.root)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        for words in expected:
+            self.assertIn(words, done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+        self.assertLess(len(done.stderr.strip().splitlines()), 4, done.stderr)
+        self.assertEqual([path.name for path in self.site.iterdir()], ["index.html"])
+        self.assertEqual((self.site / "index.html").read_text(), "the old one")
+        self.assertEqual([path.name for path in self.root.glob("build-book.*")], [])
+
+    def append(self, page, text):
+        path = self.root / page
+        path.write_text(path.read_text(encoding="utf-8") + text, encoding="utf-8")
+        return len(path.read_text(encoding="utf-8").splitlines())
+
+    def test_it_builds_when_nothing_is_wrong(self):
+        done = run_build("site", self.site, root=self.root)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue((self.site / "steps/02-eos-handling/index.html").is_file())
+
+    def test_a_link_to_nothing(self):
+        line = self.append("steps/02-eos-handling/README.md", "\nSee [there](nowhere.md).\n")
+        self.refused(f"steps/02-eos-handling/README.md:{line}:", "'nowhere.md' leads to nothing")
+
+    def test_a_link_to_a_heading_that_is_not_there(self):
+        line = self.append("steps/02-eos-handling/README.md", "\nSee [there](../01-greedy-decoding/README.md#nowhere).\n")
+        self.refused(f"steps/02-eos-handling/README.md:{line}:", "no heading '#nowhere'")
+
+    def test_a_picture_that_is_not_there(self):
+        line = self.append("README.md", "\n![a picture](docs/pictures/none.svg)\n")
+        self.refused(f"README.md:{line}", "docs/pictures/none.svg")
+
+    def test_a_step_without_a_text(self):
+        (self.root / "steps/02-eos-handling/README.md").unlink()
+        self.refused("steps/02-eos-handling has no README.md")
+
+    def test_a_block_that_never_ends(self):
+        line = self.append("steps/02-eos-handling/README.md", "\n```\nopen\n") - 1
+        self.refused(f"steps/02-eos-handling/README.md:{line}: this block of code never ends")
+
+    def test_an_output_that_was_never_recorded(self):
+        line = self.append("steps/02-eos-handling/README.md", "\n## More\n\n    tools/run 02 --prompt \"new\"\n")
+        self.refused(f"steps/02-eos-handling/README.md:{line}", "not recorded", "tools/book --record")
+
+    def test_a_missing_package(self):
+        done = run_build("site", self.site, root=self.root, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(self.hide("myst_parser"))})
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr, "tools/book: myst_parser is missing; tools/setup --book installs it.\n")
+
+    def hide(self, module):
+        folder = self.root / "hidden"
+        folder.mkdir()
+        (folder / f"{module}.py").write_text(f"raise ModuleNotFoundError('no', name='{module}')\n")
+        return folder
+
+    def test_a_build_without_the_programs(self):
+        done = run_build("record", self.root / "build", root=self.root)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"steps/01-greedy-decoding/README.md:\d+: the program of 01-greedy-decoding is not built")
+        self.assertNotIn("Traceback", done.stderr)
+
+    def test_a_command_that_cannot_be_recorded(self):
+        programs = self.root / "build/steps"
+        programs.mkdir(parents=True)
+        (programs / "01-greedy-decoding").write_text("#!/bin/sh\nkill -SEGV $$\n")
+        (programs / "01-greedy-decoding").chmod(0o755)
+        done = run_build("record", self.root / "build", root=self.root)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"steps/01-greedy-decoding/README.md:\d+: the output of this command cannot be recorded")
+
+
+if __name__ == "__main__":
+    unittest.main()
