@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "kernels/cpu/platform.h"
+#include "kernels/platform.h"
 
 namespace staircase {
 namespace {

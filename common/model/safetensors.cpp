@@ -14,7 +14,7 @@
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/json_file.h"
-#include "kernels/cpu/platform.h"
+#include "kernels/platform.h"
 
 namespace staircase {
 

@@ -7,7 +7,7 @@
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/message.h"
-#include "kernels/cpu/platform.h"
+#include "kernels/platform.h"
 
 namespace staircase {
 namespace {

@@ -5,7 +5,7 @@
 #include "common/base/message.h"
 #include "common/program/standard_output.h"
 #include "common/text/quoted.h"
-#include "kernels/cpu/platform.h"
+#include "kernels/platform.h"
 
 namespace staircase {
 namespace {

@@ -24,7 +24,7 @@
 #include <utility>
 
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/cpu/platform.h"
+#include "kernels/platform.h"
 
 namespace staircase {
 namespace {

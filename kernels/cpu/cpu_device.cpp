@@ -4,7 +4,7 @@
 #include <hwy/detect_targets.h>
 #include <hwy/targets.h>
 
-#include "kernels/cpu/platform.h"
+#include "kernels/platform.h"
 
 namespace staircase {
 

@@ -136,5 +136,6 @@ def svg(series, link=None):
     key = "".join(drawing.text(legend[0], legend[1] + 19 * i, line, "title") for i, line in enumerate(words))
     role = 'role="group"' if link else 'role="img"'
     return (f'<svg xmlns="http://www.w3.org/2000/svg" class="staircase" viewBox="0 0 {width} {total}" width="{width}" '
-            f'height="{total}" {role} aria-label="The staircase: {len(series)} steps in {len(all_flights)} flights">\n<style>\n'
+            f'height="{total}" {role} aria-label="The staircase: {len(series)} steps in {len(all_flights)} flights">\n'
+            "<desc>A bar for each step, as long as its lesson, on the bar of the step that it continues.</desc>\n<style>\n"
             + "\n".join(style) + "\n" + scheme + "\n</style>\n" + key + "\n" + "\n".join(drawing.parts) + "\n</svg>\n")

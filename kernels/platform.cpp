@@ -1,4 +1,4 @@
-#include "kernels/cpu/platform.h"
+#include "kernels/platform.h"
 
 #include <algorithm>
 #include <cerrno>
