@@ -158,7 +158,7 @@ class Reading(Browser):
         self.assertIn("07 Top-p", found)
         self.assertIn("smallest set of likeliest tokens", found)
         self.assertTrue(self.find("#search-results mark"))
-        self.find("#search-results a")[1].click()
+        next(link for link in self.find("#search-results a") if "07 Top-p" in link.text).click()
         self.assertIn("Top-p", self.browser.title)
 
     def test_a_search_for_what_is_nowhere(self):
