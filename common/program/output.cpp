@@ -93,6 +93,7 @@ void Output::finish(const std::vector<Generation>& rows, const CacheUse& cache) 
   }
   if (first) {
     statistics.prefill_ms += milliseconds(*first - start_);
+    ++statistics.prefills;
     statistics.decode_ms += milliseconds(*last - *first);
   }
   statistics.cache.bytes = std::max(statistics.cache.bytes, cache.bytes);
@@ -114,6 +115,7 @@ void Output::end(std::size_t row, const Generation& generation) {
 
 void Output::set_speed(double prefill_ms, double tokens_per_second) {
   transcript_.statistics.prefill_ms = prefill_ms;
+  transcript_.statistics.prefills = 1;
   transcript_.statistics.throughput = tokens_per_second;
 }
 

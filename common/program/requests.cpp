@@ -1,5 +1,7 @@
 #include "common/program/requests.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -14,7 +14,8 @@ std::string mebibytes(std::size_t bytes) {
 std::string to_string(const Statistics& s) {
   std::string line = fmt::format("{} prompt token{}", s.prompt_tokens, s.prompt_tokens == 1 ? "" : "s");
   if (s.new_tokens > 0) {
-    line += fmt::format(", prefill {:.1f} ms (TTFT); {} new token{}", s.prefill_ms, s.new_tokens,
+    line += fmt::format(", prefill {:.1f} ms ({}); {} new token{}", s.prefill_ms,
+                        s.prefills == 1 ? "TTFT" : fmt::format("{} together", s.prefills), s.new_tokens,
                         s.new_tokens == 1 ? "" : "s");
   }
   if (s.decode_tokens > 0) {

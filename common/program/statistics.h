@@ -17,6 +17,7 @@ struct Statistics {
   int prompt_tokens = 0;
   int new_tokens = 0;
   double prefill_ms = 0.0;  ///< until the first of a batch has its first token; of all batches together
+  int prefills = 0;         ///< how many are in it: only a single one is a TTFT
   double decode_ms = 0.0;   ///< from there to the last token of a batch; of all batches together
   double row_ms = 0.0;      ///< between the first and the last token of each sequence, together
   int decode_tokens = 0;    ///< new tokens but for the first of each sequence, which ends a prefill

@@ -167,13 +167,16 @@ TEST_CASE(
   CHECK(output.statistics().decode_ms == doctest::Approx(10e3));
   CHECK(output.statistics().decode_tokens == 3);
   CHECK(output.statistics().row_ms == doctest::Approx((9 + 2 + 5) * 1e3));
-  // A second batch adds its own times; a sequence without a token has none.
+  CHECK(to_string(output.statistics()).find("prefill 10000") != std::string::npos);
+  CHECK(to_string(output.statistics()).find("ms (TTFT)") != std::string::npos);
+  // A second batch adds its own times; a sequence without a token has none. Their sum is nobody's TTFT.
   const OnRowToken on_second = output.on_row_token({0, 1});
   Token token{11};
   token.time = Clock::now() + std::chrono::seconds(4);
   on_second(1, token);
   output.finish(std::vector<Generation>(2), {});
   CHECK(output.statistics().prefill_ms == doctest::Approx(14e3).epsilon(1e-3));
+  CHECK(to_string(output.statistics()).find("ms (2 together)") != std::string::npos);
   CHECK(output.statistics().decode_ms == doctest::Approx(10e3));
 }
 
