@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <map>
+
 #include "generate.h"
 #include "speculative.h"
 #include "tests/chi_square.h"
@@ -71,8 +73,11 @@ double p_value_of_texts(int draws, const Text& text, const Chance& chance) {
 /// Two "models" that are tables: the probabilities of each of five tokens behind a text of up to four.
 std::vector<float> table(unsigned seed, std::span<const int> text) {
   for (const int token : text) seed = seed * 6 + token + 1;
+  static std::map<unsigned, std::vector<float>> tables;  // asked for a million times
+  const auto [place, is_new] = tables.try_emplace(seed, 5);
+  std::vector<float>& probabilities = place->second;
+  if (!is_new) return probabilities;
   std::mt19937 generator(seed);
-  std::vector<float> probabilities(5);
   float sum = 0.0f;
   for (float& probability : probabilities)
     sum += probability = static_cast<float>(std::pow(uniform(generator), 2));

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <map>
+
 #include "common/text/tokenizer.h"
 #include "generate.h"
 #include "prompt_lookup.h"
@@ -138,8 +140,11 @@ double p_value_of_texts(int draws, const std::vector<int>& prompt, const Text& t
 std::vector<float> table(std::span<const int> text) {
   unsigned seed = 1;
   for (const int token : text) seed = seed * 6 + token + 1;
+  static std::map<unsigned, std::vector<float>> tables;  // asked for a million times
+  const auto [place, is_new] = tables.try_emplace(seed, kVocabulary);
+  std::vector<float>& probabilities = place->second;
+  if (!is_new) return probabilities;
   std::mt19937 generator(seed);
-  std::vector<float> probabilities(kVocabulary);
   float sum = 0.0f;
   for (float& probability : probabilities)
     sum += probability = static_cast<float>(std::pow(uniform(generator), 2));
