@@ -227,22 +227,6 @@ def own_words(said):
             yield line
 
 
-def complaint(self):
-        """[what the standard library or a sanitizer found wrong, where ...], or nothing."""
-        return complaint(self.said.decode(errors="replace"), str(self.folder))
-
-
-NOISE = re.compile(rb"Assertion '.*' failed\.|^==\d+==|^ +#\d+ |runtime error:|^SUMMARY: |^=+$")
-
-
-def pass_on(chunk):
-    """A learner's own words on standard error; of the library's and the sanitizers' a summary is told later."""
-    for line in chunk.splitlines(keepends=True):
-        if not NOISE.search(line):
-            sys.stderr.buffer.write(line)
-    sys.stderr.flush()
-
-
 def complaint(said, folder):
     report = re.search(r"ERROR: AddressSanitizer: ([\w-]+)|^.+?:\d+:\d+: runtime error: (.*)$", said, re.MULTILINE)
     places = []

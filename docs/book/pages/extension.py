@@ -37,7 +37,6 @@ class Staircase:
         self.series = steps()
         self.of_page = {f"steps/{step.name}/README": step for step in self.series}
         self.counts = {step: lines(step) for step in self.series}
-        self.diffs = {}
         self.flights = map.flights(self.series)
 
     def size(self, step):

@@ -42,7 +42,7 @@ def flights(series):
 class Drawing:
     def __init__(self, link=None):
         self.parts, self.link = [], link
-        self.right = self.top = self.bottom = 0
+        self.right = 0
 
     def text(self, x, y, words, kind="", anchor="start"):
         of = f' class="{kind}"' if kind else ""
