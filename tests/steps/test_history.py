@@ -61,6 +61,7 @@ class History(Scratch):
                 names |= {str(parent) for name in names for parent in Path(name).parents}
                 self.assertNotIn("tools/", text)
                 self.assertNotIn("../", text)
+                self.assertNotRegex(text, r"(?m)^!", "what is left of a picture")
                 self.assertNotIn("docs/benchmarks", text)
                 for target in re.findall(r"\]\((?!https?:)([^)]*)\)", text):
                     self.assertIn(target, names)

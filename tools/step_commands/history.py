@@ -116,7 +116,8 @@ def readme(step, series, folder):
         own = match.group(1) == step.number
         return "build/staircase" if own else f"build-{match.group(1)}/staircase"
 
-    text = re.sub(r"\[([^]]+)\]\((\.\.?/[^)\s]*)\)", linked, step.readme())
+    text = re.sub(r"^!\[[^]]*\]\([^)]*\)\n\n?", "", step.readme(), flags=re.MULTILINE)  # pictures are the project's
+    text = re.sub(r"\[([^]]+)\]\((\.\.?/[^)\s]*)\)", linked, text)
     text = re.sub(r"^    tools/(?!run |test \d|step diff )[\w-]+.*\n", "", text, flags=re.MULTILINE)  # what only the project has
     text = re.sub(r"tools/step\s+diff\s+(\d\d)", lambda match: f"git show {names.get(match.group(1), match.group(1))}", text)
     text = re.sub(rf"tools/test\s+{step.number}", "meson test -C build", text)
