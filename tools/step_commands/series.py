@@ -9,6 +9,7 @@ import re
 import statistics
 import subprocess
 import tempfile
+import textwrap
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,7 +111,7 @@ class Step:
         stands = [f"[{landed.name}](../../common/decoding/{landed.name}) of {landed.owner.number}"
                   for landed in self.stands_on()]
         if stands:
-            lines.append(f"Stands on {', '.join(stands)}.")
+            lines += textwrap.wrap(f"Stands on {', '.join(stands)}.", 120, break_long_words=False, break_on_hyphens=False)
         return lines
 
     def readme(self):
