@@ -10,13 +10,6 @@
 #include "common/text/tokenizer.h"
 
 template class nlohmann::basic_json<>;
-namespace nlohmann::detail {
-template class lexer<json, InText>;
-template class parser<json, InText>;
-template class json_sax_dom_parser<json>;
-template class json_sax_dom_callback_parser<json>;
-template class serializer<json>;
-}  // namespace nlohmann::detail
 
 namespace staircase {
 
