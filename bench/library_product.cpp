@@ -3,6 +3,7 @@
 #ifdef STAIRCASE_HAVE_DNNL
 
 #include <dnnl_version.h>
+#include <omp.h>
 
 #include <cstring>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -23,6 +24,10 @@ std::string library_name() {
   const dnnl_version_t* const version = dnnl_version();
   return "oneDNN " + std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
          std::to_string(version->patch);
+}
+
+void set_library_threads(int threads) {
+  omp_set_num_threads(threads);
 }
 
 LibraryProduct::LibraryProduct(Device& device, std::int64_t rows, std::int64_t in, std::int64_t out,
@@ -91,6 +96,8 @@ struct LibraryProduct::Impl {};
 std::string library_name() {
   return "";
 }
+
+void set_library_threads(int) {}
 
 LibraryProduct::LibraryProduct(Device&, std::int64_t, std::int64_t, std::int64_t, const float*, int, DType) {
   throw Error("this program was built without oneDNN, so there is nothing to compare with");

@@ -13,7 +13,10 @@ namespace staircase::bench {
 /// "oneDNN 2.6.3", or an empty string where it is not built in.
 std::string library_name();
 
-/// y = x W by the library: x [rows, in], W [in, out], y [rows, out], with as many threads as OpenMP was told.
+/// How many threads the library takes.
+void set_library_threads(int threads);
+
+/// y = x W by the library: x [rows, in], W [in, out], y [rows, out].
 /// x and W are float32 or bfloat16, y is float32. The weights lie in whatever layout the library likes best
 /// for that number of rows ("format any").
 class LibraryProduct {

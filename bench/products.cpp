@@ -1,9 +1,5 @@
 #include "bench/products.h"
 
-#ifdef STAIRCASE_HAVE_DNNL
-#include <omp.h>
-#endif
-
 #include <cmath>
 #include <random>
 
@@ -79,9 +75,7 @@ Figures compare(Device& device, const Product& shape, int rows, const std::vecto
 }  // namespace
 
 json compare_products(const ProductOptions& options) {
-#ifdef STAIRCASE_HAVE_DNNL
-  omp_set_num_threads(options.threads);
-#endif
+  set_library_threads(options.threads);
   const std::unique_ptr<Device> device = make_cpu_device(options.threads);
   const Machine machine = this_machine(device->description(), options.threads);
   print(machine);

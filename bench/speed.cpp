@@ -1,9 +1,5 @@
 #include "bench/speed.h"
 
-#ifdef STAIRCASE_HAVE_DNNL
-#include <omp.h>
-#endif
-
 #include <deque>
 #include <optional>
 
@@ -173,9 +169,7 @@ void print_table(const json& result) {
 }  // namespace
 
 json measure_speed(const SpeedOptions& options) {
-#ifdef STAIRCASE_HAVE_DNNL
-  omp_set_num_threads(options.threads);  // for the library; the device is told its own
-#endif
+  set_library_threads(options.threads);  // for the library; the device is told its own
   const std::shared_ptr<Device> device = make_cpu_device(options.threads);
   const Machine machine = this_machine(device->description(), options.threads);
   print(machine);
