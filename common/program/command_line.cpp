@@ -40,9 +40,12 @@ ReadNumber read_number(const std::string& text) {
       return {};
     }
     char* end = nullptr;
-    const double wide = std::strtod(text.c_str(), &end);
-    const T value =
-        std::is_same_v<T, float> ? static_cast<T>(std::strtof(text.c_str(), nullptr)) : static_cast<T>(wide);
+    T value;
+    if constexpr (std::is_same_v<T, float>) {
+      value = std::strtof(text.c_str(), &end);
+    } else {
+      value = std::strtod(text.c_str(), &end);
+    }
     const std::string digits = text.substr(0, text.find_first_of("eE"));
     const bool too_large = std::isinf(value) && text.find_first_of("iI") == text.npos;
     const bool too_small = value == 0 && digits.find_first_of("123456789") != text.npos;

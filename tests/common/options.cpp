@@ -185,6 +185,17 @@ TEST_CASE("a value of another kind is refused, and so is an option that is not t
   }
 }
 
+TEST_CASE("a number is spelled in decimals, with nothing around it") {
+  for (const std::string good : {"0.25", ".25", "25e-2", "2.5E-1", "0.0025e+2"}) {
+    CAPTURE(good);
+    CHECK(parsed({"--share", good}).share == 0.25f);
+  }
+  for (const std::string bad : {"+0.25", " 0.25", "0.25 ", "0x1p-2", "-0x1p-2", "0.25f", "0,25", "1e", "."}) {
+    CAPTURE(bad);
+    CHECK(says(refused({"--share=" + bad}), bad + " is not a number"));
+  }
+}
+
 TEST_CASE("a number that is too large or too small for its type is not called no number") {
   CHECK(says(refused({"--share", "1e39"}), "1e39 is too large or too small"));
   CHECK(says(refused({"--share", "1e-60"}), "1e-60 is too large or too small"));
