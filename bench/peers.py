@@ -16,7 +16,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-PACKAGES = ("torch", "transformers", "ctranslate2", "safetensors")
 HERE = Path(__file__).resolve().parent
 DECODE_PROMPT, NEW_TOKENS, BATCH = 16, 128, 8
 
@@ -32,6 +31,22 @@ OTHER_PRECISION = "other precision"
 
 class Failure(Exception):
     """What went wrong, in one sentence for a person."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment with some engines' packages."""
+    folder: str   # below the build folder
+    variable: str  # names another folder
+    packages: tuple
+    modules: tuple  # which they bring
+
+
+MAIN = Environment("venv", "PEERS_VENV", ("torch", "transformers", "ctranslate2", "safetensors"),
+                   ("torch", "transformers", "ctranslate2", "safetensors"))
+# On its own: optimum takes an older transformers than the newest.
+OPENVINO = Environment("venv-openvino", "OPENVINO_VENV", ("torch", "openvino", "optimum-intel[openvino]"),
+                       ("torch", "openvino", "optimum.intel"))
 
 
 @dataclass
@@ -67,27 +82,26 @@ def run(*command, log, environment=None):
                               stderr=subprocess.STDOUT, env=environment, check=False).returncode == 0
 
 
-def python_with_packages(build):
-    """The Python of $PEERS_VENV, or of an environment of our own with the newest releases."""
-    given = os.environ.get("PEERS_VENV")
-    venv = Path(given or build / "venv").absolute()
-    python, log = venv / "bin" / "python", build / "venv.log"
+def python_with_packages(build, environment):
+    """The Python of the environment that its variable names, or of one of our own with the newest releases."""
+    given, packages = os.environ.get(environment.variable), ", ".join(environment.packages)
+    venv = Path(given or build / environment.folder).absolute()
+    python, log = venv / "bin" / "python", build / f"{environment.folder}.log"
     check = [python, "-c", "import importlib.util as u, sys; "
-             f"sys.exit(not all(u.find_spec(name) for name in {PACKAGES}))"]
+             f"sys.exit(not all(u.find_spec(name) for name in {environment.modules}))"]
     if python.exists() and run(*check, log=log):
         return python
     if given:
-        raise Failure(f"PEERS_VENV={given}: this is no virtual environment with {', '.join(PACKAGES)}")
-    print("Installing PyTorch, transformers and CTranslate2 into build-bench/venv/ (some 2 GB, once) ...",
-          file=sys.stderr)
+        raise Failure(f"{environment.variable}={given}: this is no virtual environment with {packages}")
+    print(f"Installing {packages} into build-bench/{environment.folder}/ (some 2 GB, once) ...", file=sys.stderr)
     if not python.exists() and not run(sys.executable, "-m", "venv", venv, log=log):
         raise Failure(f"python3 -m venv failed (Debian and Ubuntu have it in the package python3-venv); see {log}")
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1"]
     # PyTorch's own index has builds without CUDA, a tenth of the size; where it is out of reach, any build does.
     run(*pip, "torch", "--index-url", "https://download.pytorch.org/whl/cpu", log=log)
-    if not run(*pip, *PACKAGES, log=log):
-        raise Failure("pip could not install PyTorch, transformers and CTranslate2: is there a network? (PEERS_VENV=DIR "
-                      f"names an environment that has them; all that pip said is in {log})")
+    if not run(*pip, *environment.packages, log=log):
+        raise Failure(f"pip could not install {packages}: is there a network? ({environment.variable}=DIR names an "
+                      f"environment that has them; all that pip said is in {log})")
     return python
 
 
@@ -112,17 +126,17 @@ def write_prompts(setting, config):
     return file, count
 
 
-def convert(python, setting):
-    """The model in CTranslate2's format, converted anew when the file has changed."""
+def converted_model(setting, name, command):
+    """The folder into which `command` converts the model for that engine, anew when the file has changed."""
     source = (setting.model / "model.safetensors").stat()
-    folder = setting.build / "peers" / f"{setting.model.name}-ct2"
+    folder = setting.build / "peers" / f"{setting.model.name}-{name}"
     stamp, stamped = folder / "made-from", f"{setting.model} {source.st_size} {source.st_mtime_ns}"
     if stamp.exists() and stamp.read_text() == stamped:
         return folder
-    print(f"Converting {setting.model.name} for CTranslate2 ...", file=sys.stderr)
+    print(f"Converting {setting.model.name} for {name} ...", file=sys.stderr)
     log = setting.build / "peers" / "convert.log"
-    if not run(python, HERE / "peer_ctranslate2.py", "--convert", setting.model, folder, log=log):
-        raise Failure(f"CTranslate2 could not convert {setting.model}; see {log}")
+    if not run(*command, "--convert", setting.model, folder, log=log):
+        raise Failure(f"{name} could not convert {setting.model}; see {log}")
     stamp.write_text(stamped)
     return folder
 
@@ -183,27 +197,52 @@ def read_peers_file(setting, threads):
 def wanted(setting, name):
     """Ours and the reference always: without them there is nothing to compare."""
     return (not setting.only or name == REFERENCE or name.startswith("Staircase")
-            or any(text in name for text in setting.only))
+            or any(text in name or name in text for text in setting.only))
 
 
-def find_engines(setting, threads, python, converted, prompts):
+def ctranslate2_engines(setting, arguments):
+    if not wanted(setting, "CTranslate2"):
+        return []
+    command = [python_with_packages(setting.build, MAIN), HERE / "peer_ctranslate2.py"]
+    model = converted_model(setting, "CTranslate2", command)
+    command += ["--model", model, *arguments, "--compute-type"]
+    # It chooses between MKL and oneDNN by the maker of the processor; whichever is faster is the peer.
+    engines = [Engine("CTranslate2 with oneDNN, float32", "float32", [[*command, "float32"]], {"CT2_USE_MKL": "0"})]
+    return engines + [Engine(f"CTranslate2, {dtype}", dtype, [[*command, dtype]], {})
+                      for dtype in ("float32", "bfloat16", "int8")]
+
+
+def openvino_engines(setting, arguments):
+    if not wanted(setting, "OpenVINO"):
+        return []
+    python, engines = python_with_packages(setting.build, OPENVINO), []
+    for dtype in ("float32", "bfloat16", "int8"):
+        command = [python, HERE / "peer_openvino.py", "--dtype", dtype]
+        model = converted_model(setting, "OpenVINO-int8" if dtype == "int8" else "OpenVINO", command)
+        engines.append(Engine(f"OpenVINO, {dtype}", dtype, [[*command, "--model", model, *arguments]], {}))
+    return engines
+
+
+def find_engines(setting, threads, prompts):
+    """The engines, and why others are left out."""
     part = setting.build / "peers" / "result.json"
-    common = ["--threads", threads, "--prompts", prompts, "--new-tokens", NEW_TOKENS, "--json", part]
-    transformers = [python, HERE / "peer_transformers.py", "--model", setting.model, *common]
-    ctranslate2 = [python, HERE / "peer_ctranslate2.py", "--model", converted, *common, "--compute-type"]
-    engines = [Engine(f"Staircase, {dtype}", dtype,
-                      [[setting.program, "generation", "--model", setting.model, "--dtype", dtype, *common]], {}, True)
-               for dtype in PRECISIONS]
+    arguments = ["--threads", threads, "--prompts", prompts, "--new-tokens", NEW_TOKENS, "--json", part]
+    transformers = [python_with_packages(setting.build, MAIN), HERE / "peer_transformers.py", "--model", setting.model,
+                    *arguments]
+    engines, left_out = [Engine(f"Staircase, {dtype}", dtype, [[setting.program, "generation", "--model", setting.model,
+                                                               "--dtype", dtype, *arguments]], {}, True)
+                         for dtype in PRECISIONS], {}
     for dtype in ("float32", "bfloat16"):
         engines.append(Engine(f"transformers, {dtype}", dtype, [[*transformers, "--dtype", dtype]], {}))
         engines.append(Engine(f"transformers compiled, {dtype}", dtype, [[*transformers, "--dtype", dtype, "--compiled"]],
                               {}))
-    # CTranslate2 chooses between MKL and oneDNN by the maker of the processor; whichever is faster is the peer.
-    engines.append(Engine("CTranslate2 with oneDNN, float32", "float32", [[*ctranslate2, "float32"]], {"CT2_USE_MKL": "0"}))
-    engines += [Engine(f"CTranslate2, {dtype}", dtype, [[*ctranslate2, dtype]], {})
-                for dtype in ("float32", "bfloat16", "int8")]
+    for family, find in (("CTranslate2", ctranslate2_engines), ("OpenVINO", openvino_engines)):
+        try:
+            engines += find(setting, arguments)
+        except Failure as failure:
+            left_out[family] = f"{family}: {failure}"
     engines += read_peers_file(setting, threads)
-    return [engine for engine in engines if wanted(setting, engine.name)]
+    return [engine for engine in engines if wanted(setting, engine.name)], left_out
 
 
 def result_line(text):
@@ -298,9 +337,9 @@ def leads_of(engines):
     return result
 
 
-def compare_with_threads(setting, threads, python, converted, prompts, prompt_tokens):
-    engines = find_engines(setting, threads, python, converted, prompts)
-    runs, left_out = {engine.name: [] for engine in engines}, {}
+def compare_with_threads(setting, threads, prompts, prompt_tokens):
+    engines, left_out = find_engines(setting, threads, prompts)
+    runs = {engine.name: [] for engine in engines}
     for number in range(setting.rounds):
         turn = number % len(engines)
         for engine in engines[turn:] + engines[:turn]:
@@ -340,16 +379,13 @@ def compare_with_threads(setting, threads, python, converted, prompts, prompt_to
 
 
 def compare(setting):
-    python = python_with_packages(setting.build)
     (setting.build / "peers").mkdir(exist_ok=True)
     try:
         config = json.loads((setting.model / "config.json").read_text())
         prompts, prompt_tokens = write_prompts(setting, config)
     except (OSError, ValueError, KeyError) as error:
         raise Failure(f"{setting.model}/config.json cannot be used: {error}") from error
-    converted = convert(python, setting)
-    runs = [compare_with_threads(setting, threads, python, converted, prompts, prompt_tokens)
-            for threads in setting.threads]
+    runs = [compare_with_threads(setting, threads, prompts, prompt_tokens) for threads in setting.threads]
     for version in dict.fromkeys(engine["version"] for engine in runs[0]["engines"].values() if engine["version"]):
         print(version)
     return {"busy_before": setting.busy, "agree": all(run_["engines"][OURS]["agreement"]["agrees"] for run_ in runs),

@@ -169,6 +169,27 @@ class Peers(unittest.TestCase):
         with self.assertRaisesRegex(peers.Failure, "peers.json cannot be used"):
             self.engines({"name": "nameless"})
 
+    def test_an_environment_without_the_packages_is_refused(self):
+        os.environ["OPENVINO_VENV"] = "no-such-folder"
+        self.addCleanup(os.environ.pop, "OPENVINO_VENV")
+        with self.assertRaisesRegex(peers.Failure, "OPENVINO_VENV=no-such-folder: this is no .* with torch, openvino"):
+            peers.openvino_engines(self.setting, [])
+        self.setting.only = ["CTranslate2"]
+        self.assertEqual(peers.openvino_engines(self.setting, []), [])
+
+    def test_a_model_is_converted_again_when_its_file_has_changed(self):
+        command = ["bash", "-c", f'mkdir -p "$3" && echo once >> {self.folder}/conversions', "convert"]
+        self.setting.model.mkdir()
+        for weights, conversions in (("a", 1), ("a", 1), ("longer", 2)):
+            file = self.setting.model / "model.safetensors"
+            if not file.exists() or file.read_text() != weights:
+                file.write_text(weights)
+            folder = peers.converted_model(self.setting, "other", command)
+            self.assertEqual(len((self.folder / "conversions").read_text().splitlines()), conversions)
+        self.assertEqual(folder, self.folder / "peers" / "a-model-other")
+        with self.assertRaisesRegex(peers.Failure, "another could not convert"):
+            peers.converted_model(self.setting, "another", ["false"])
+
     def test_only_equal_precisions_are_compared(self):
         def engine(precision, ours, prefill, decode):
             return {"precision": precision, "ours": ours, "prefill_ms": prefill, "decode_tokens_per_s": decode,

@@ -1,0 +1,124 @@
+"""One run of OpenVINO for tools/bench --peers, greedy; and the conversion of a model for it.
+
+It runs as its own GenAI library runs a text: a stateful model, which keeps keys and values inside, and whose output
+layer sees the last token alone.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import numpy
+import openvino
+from openvino import opset13
+
+FILE = "openvino_model.xml"
+INT8 = "int8"
+
+
+def keep_last_token(model):
+    """Cuts the rows of all other tokens off in front of the last product, that of the output layer."""
+    logits = next(result for result in model.get_results() if "logits" in result.input_value(0).get_names())
+    product = logits.input_value(0).get_node()
+    while product.get_type_name() != "MatMul":
+        product = product.input_value(0).get_node()
+    last, behind, forward, axis = (numpy.array([n], dtype=numpy.int64) for n in (-1, 2**62, 1, 1))
+    rows = opset13.slice(product.input_value(0), last, behind, forward, axis)
+    product.input(0).replace_source_output(rows.output(0))
+    model.validate_nodes_and_infer_types()
+
+
+def convert(source, target, weights):
+    from optimum.intel import OVModelForCausalLM, OVWeightQuantizationConfig  # slow to import
+    choice = ({"quantization_config": OVWeightQuantizationConfig(bits=8)} if weights == INT8 else {"load_in_8bit": False})
+    exported = Path(target, "exported")
+    OVModelForCausalLM.from_pretrained(source, export=True, compile=False, **choice).save_pretrained(exported)
+    model = openvino.Core().read_model(exported / FILE)
+    keep_last_token(model)
+    openvino.save_model(model, Path(target, FILE), compress_to_fp16=False)
+
+
+def compiled(arguments):
+    kept = "f32" if arguments.dtype == "float32" else "bf16"
+    settings = {"INFERENCE_NUM_THREADS": arguments.threads, "NUM_STREAMS": 1, "PERFORMANCE_HINT": "LATENCY",
+                "INFERENCE_PRECISION_HINT": "bf16" if arguments.dtype == "bfloat16" else "f32",
+                "KV_CACHE_PRECISION": kept}
+    if arguments.dtype == INT8:
+        settings["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = 32
+    core = openvino.Core()
+    return core.compile_model(core.read_model(Path(arguments.model, FILE)), "CPU", settings)
+
+
+class Texts:
+    """Rows of tokens that grow together."""
+
+    def __init__(self, model):
+        self.request = model.create_infer_request()
+        self.inputs = {name for part in model.inputs for name in part.names}
+
+    def begin(self):
+        self.request.reset_state()
+        self.length = 0
+
+    def next_tokens(self, tokens):
+        """The likeliest token behind each row of `tokens`, [rows, new tokens]."""
+        rows, count = tokens.shape
+        positions = numpy.arange(self.length, self.length + count, dtype=numpy.int64)
+        self.length += count
+        offered = {"input_ids": tokens, "attention_mask": numpy.ones((rows, self.length), numpy.int64),
+                   "position_ids": numpy.tile(positions, (rows, 1)), "beam_idx": numpy.arange(rows, dtype=numpy.int32)}
+        wanted = {name: value for name, value in offered.items() if name in self.inputs}
+        logits = self.request.infer(wanted, share_inputs=True, share_outputs=True)["logits"]
+        return logits[:, -1].argmax(-1).astype(numpy.int64)
+
+
+def measure(arguments):
+    prompts = json.loads(Path(arguments.prompts).read_text(encoding="utf-8"))
+    model = compiled(arguments)
+    texts = Texts(model)
+
+    def generate(rows, count):
+        """New tokens of the first row, seconds until the first step is done, and from there to the last."""
+        texts.begin()
+        start = time.perf_counter()
+        steps = [texts.next_tokens(numpy.array(rows, dtype=numpy.int64))]
+        first = time.perf_counter()
+        while len(steps) < count:
+            steps.append(texts.next_tokens(steps[-1][:, None]))
+        return [int(step[0]) for step in steps], first - start, time.perf_counter() - first
+
+    count, batch = arguments.new_tokens, prompts["batch"]
+    generate([prompts["decode"]], 8)
+    tokens, _, seconds = generate([prompts["decode"]], count)
+    prefill_runs = [generate([prompts["prefill"]], 1) for _ in range(4)][1:]  # the first warms up
+    generate(batch, 4)
+    result = {
+        "version": f"OpenVINO {openvino.get_version().split('-')[0]}",
+        "prefill_ms": [1e3 * run[1] for run in prefill_runs],
+        "prefill_token": prefill_runs[0][0][0],
+        "decode_tokens_per_s": (count - 1) / seconds,
+        "batch_tokens_per_s": len(batch) * (count - 1) / generate(batch, count)[2],
+        "token_ids": tokens,
+    }
+    Path(arguments.json).write_text(json.dumps(result), encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--convert", nargs=2, metavar=("MODEL", "FOLDER"))
+    parser.add_argument("--model")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16", INT8], default="float32")
+    parser.add_argument("--prompts")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--new-tokens", type=int)
+    parser.add_argument("--json")
+    arguments = parser.parse_args()
+    if arguments.convert:
+        convert(*arguments.convert, arguments.dtype)
+    else:
+        measure(arguments)
+
+
+if __name__ == "__main__":
+    main()
