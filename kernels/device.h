@@ -59,12 +59,16 @@ struct Batch {
   std::int64_t n_sequences() const { return starts.dim(0); }
 };
 
-/// Keys and values of one layer, in float32, float16 or bfloat16. Sequence s of a batch uses row s; head h of
-/// its position p is keys[s, h, p]. The positions of a head lie side by side, so that attention reads memory
-/// in order.
+/// Keys and values of one layer, in float32, float16 or bfloat16. Sequence s of a batch uses row s. Without a
+/// block table a row is one block: head h of its position p is keys[s, h, p]. With one, a row's positions are
+/// spread over blocks of block_size (Kwon et al. 2023, section 4.2), and that element is
+/// keys[blocks[s, p / block_size], h, p % block_size]; rows may share blocks that nobody writes. The
+/// positions of a head in a block lie side by side, so that attention reads memory in order.
 struct KeysValues {
-  Tensor keys;    ///< [n_rows, n_head, capacity, head_size]
-  Tensor values;  ///< [n_rows, n_head, capacity, head_size]
+  Tensor keys;    ///< [n_rows, n_head, capacity, head_size] or [n_blocks, n_head, block_size, head_size]
+  Tensor values;  ///< of the same shape
+  Tensor blocks =
+      {};  ///< [n_rows, most blocks of a row] int32, or empty; block_size is a multiple of 16 then
 };
 
 /// Tensors handed to an operation must live on the device, have the stated shapes and not overlap; an
@@ -132,7 +136,7 @@ class Device {
 
   /// [q | k | v] = norm(x) W + b in one product as of `linear`, W being [n_embd, 3 n_embd]. The queries go to
   /// `queries` [n_tokens, n_embd]; keys and values go straight to the row and position of each token, rounded
-  /// to their dtype.
+  /// to their dtype. No two tokens may have the same place.
   virtual void query_key_value(const Batch& batch, const Tensor& x, const LayerNorm& norm,
                                const Weight& weight, const Tensor& bias, Tensor& queries,
                                KeysValues& keys_values) = 0;
@@ -141,7 +145,9 @@ class Device {
   /// 0 .. p of its row. For each head, out = softmax(q Kᵀ / sqrt(head_size)) V. Only a few rows of scores
   /// exist at a time, never a matrix of all positions by all positions. queries and out [n_tokens, n_embd];
   /// out may have any type that operand_dtype names. If keys and values have 16 bits, queries and softmax may
-  /// be rounded to their type before they are multiplied; the sums are float32 in any case.
+  /// be rounded to their type before they are multiplied; the sums are float32 in any case. The result does
+  /// not depend, to the bit, on where the blocks lie or on whether there are any, as long as a row has room
+  /// for as many positions.
   virtual void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, int n_head,
                          Tensor& out) = 0;
 

@@ -1,8 +1,9 @@
 // attention: out = softmax(q Kᵀ / sqrt(head_size)) V for each head, each query seeing its own position and
 // those before.
 //
-// queries and out [n_tokens, n_embd], keys and values [n_rows, n_head, capacity, head_size]. For a sequence
-// of n positions: 4 · n_embd operations for each pair of a query and a key that it sees.
+// queries and out [n_tokens, n_embd], keys and values [n_rows, n_head, capacity, head_size], or in blocks.
+// For a sequence of n positions: 4 · n_embd operations for each pair of a query and a key that it sees. All
+// loops go over runs of positions that lie side by side: the blocks of a row, or the row as a whole.
 //
 // Many queries (prefill): both products have the shape of `linear`, [queries, depth] times [depth, columns],
 // so the keys (as [head_size, positions]) and the values (as [positions, head_size]) of each head are brought
@@ -67,51 +68,93 @@ HWY_INLINE hn::Vec<Floats> sums_of_lanes(hn::Vec<Floats>* vectors) {
   return vectors[0];
 }
 
+/// The keys and values of one head of one sequence, in runs of neighbouring positions: all runs have `length`
+/// of them, but for the last one, which has what is left.
+template <typename T>
+struct Runs {
+  explicit Runs(const HeadOfCache& of)
+      : blocks(blocks_of(of.keys_values, of.row)),
+        length(of.keys_values.keys.dim(2)),
+        head_size(of.keys_values.keys.dim(3)),
+        stride(of.keys_values.keys.dim(1) * length * head_size),
+        first_keys(of.keys_values.keys.data<T>() + of.head * length * head_size),
+        first_values(of.keys_values.values.data<T>() + of.head * length * head_size) {}
+
+  const T* keys(std::int64_t run) const { return first_keys + blocks[run] * stride; }
+  const T* values(std::int64_t run) const { return first_values + blocks[run] * stride; }
+
+  const std::int32_t* blocks;          // a run is a block
+  std::int64_t length, head_size;      // of a run, in positions; of a position, in elements
+  std::int64_t stride;                 // elements from one block to the next
+  const T *first_keys, *first_values;  // of block 0
+};
+
 /// Features that fill no vector, of one query: their part of its scores. Not inlined, so that the compiler
 /// rounds in the same way for every number of queries; and so the next.
 template <typename T>
-HWY_NOINLINE void add_rest_of_scores(const float* query, const T* keys, std::int64_t total,
-                                     std::int64_t whole, std::int64_t head_size, float* scores) {
-  for (std::int64_t p = 0; p < total; ++p) {
-    for (std::int64_t i = whole; i < head_size; ++i) scores[p] += query[i] * widen(keys[p * head_size + i]);
+HWY_NOINLINE void add_rest_of_scores(const float* query, const Runs<T>& runs, std::int64_t total,
+                                     std::int64_t whole, float* scores) {
+  const std::int64_t head_size = runs.head_size;
+  for (std::int64_t run = 0, begin = 0; begin < total; ++run, begin += runs.length) {
+    const T* const keys = runs.keys(run);
+    for (std::int64_t p = 0; p < std::min(runs.length, total - begin); ++p) {
+      for (std::int64_t i = whole; i < head_size; ++i) {
+        scores[begin + p] += query[i] * widen(keys[p * head_size + i]);
+      }
+    }
   }
 }
 
 /// Their part of its result, from `total` positions.
 template <typename T>
-HWY_NOINLINE void rest_of_values(const float* weights, const T* values, std::int64_t total,
-                                 std::int64_t whole, std::int64_t head_size, float* out) {
+HWY_NOINLINE void rest_of_values(const float* weights, const Runs<T>& runs, std::int64_t total,
+                                 std::int64_t whole, float* out) {
+  const std::int64_t head_size = runs.head_size;
   for (std::int64_t i = whole; i < head_size; ++i) {
     float sum = 0.0f;
-    for (std::int64_t p = 0; p < total; ++p) sum += weights[p] * widen(values[p * head_size + i]);
+    for (std::int64_t run = 0, begin = 0; begin < total; ++run, begin += runs.length) {
+      const T* const values = runs.values(run);
+      for (std::int64_t p = 0; p < std::min(runs.length, total - begin); ++p) {
+        sum += weights[begin + p] * widen(values[p * head_size + i]);
+      }
+    }
     out[i] = sum;
   }
 }
 
 /// Keys and values are asked for ahead of time: each head is a short stream, and a good part of it has passed
-/// before the processor itself notices that it is one.
+/// before the processor itself notices that it is one. kBytesAhead is so many runs and elements.
 template <typename T>
-HWY_INLINE std::int64_t elements_ahead() {
-  return kBytesAhead / std::int64_t{sizeof(T)};
-}
+struct Ahead {
+  HWY_INLINE Ahead(const Runs<T>& of, std::int64_t total)
+      : run_elements(std::min(of.length, total) * of.head_size),
+        runs(kBytesAhead / std::int64_t{sizeof(T)} / run_elements),
+        elements(kBytesAhead / std::int64_t{sizeof(T)} % run_elements) {}
+
+  /// What is ahead of element i of a run, if `runs` after it is the run at `near`, and then that at `far`.
+  HWY_INLINE const T* of(std::int64_t i, const T* near, const T* far) const {
+    const std::int64_t beyond = i + elements - run_elements;
+    return beyond < 0 ? near + i + elements : far + beyond;
+  }
+
+  std::int64_t run_elements, runs, elements;
+};
 template <typename T>
 constexpr std::int64_t kElementsOfLine = kLineBytes / sizeof(T);
 
-/// q · k for each query and key, but for features that fill no vector: scores [kQueries, score_stride]. The
-/// first values are asked for behind the last keys.
+/// multiply_keys for the `count` keys of one run; near and far are as of Ahead.
 template <int kQueries, typename T>
-HWY_INLINE void multiply_keys(const float* queries, std::int64_t stride, const T* keys, const T* values,
-                              std::int64_t total, std::int64_t head_size, std::int64_t score_stride,
-                              float* scores) {
+HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const T* keys, std::int64_t count,
+                             std::int64_t head_size, const Ahead<T>& ahead, const T* near, const T* far,
+                             std::int64_t score_stride, float* scores) {
   const Floats d;
-  for (std::int64_t first = 0; first < total; first += kLanes) {
+  for (std::int64_t first = 0; first < count; first += kLanes) {
     HWY_ALIGN float partial[kQueries][kLanes * kLanes];
     for (int lane = 0; lane < kLanes; ++lane) {
       // Behind the last key it is taken again, and its score overwritten later.
-      const std::int64_t p = std::min(first + lane, total - 1);
-      const T* const key = keys + p * head_size;
-      const std::int64_t ahead = p * head_size + elements_ahead<T>(), beyond = ahead - total * head_size;
-      const T* const next = beyond < 0 ? keys + ahead : values + beyond;
+      const std::int64_t place = std::min(first + lane, count - 1) * head_size;
+      const T* const key = keys + place;
+      const T* const next = ahead.of(place, near, far);
       for (std::int64_t i = 0; i < head_size; i += kElementsOfLine<T>) hwy::Prefetch(next + i);
       hn::Vec<Floats> sum[kQueries];
       for (auto& s : sum) s = hn::Zero(d);
@@ -134,38 +177,63 @@ HWY_INLINE void multiply_keys(const float* queries, std::int64_t stride, const T
   }
 }
 
+/// q · k for each query and key, but for features that fill no vector: scores [kQueries, score_stride]. The
+/// first values are asked for behind the last keys.
+template <int kQueries, typename T>
+HWY_INLINE void multiply_keys(const float* queries, std::int64_t stride, Runs<T> runs, std::int64_t total,
+                              std::int64_t score_stride, float* scores) {
+  static_assert(16 % kLanes == 0, "a block begins where a vector of scores begins");
+  const Ahead<T> ahead(runs, total);
+  const std::int64_t count = divide_up(total, runs.length);
+  const auto keys_then_values = [&](std::int64_t run) HWY_ATTR {
+    return run < count ? runs.keys(run) : runs.values(std::min(run - count, count - 1));
+  };
+  for (std::int64_t run = 0, begin = 0; begin < total; ++run, begin += runs.length) {
+    multiply_run<kQueries>(queries, stride, runs.keys(run), std::min(runs.length, total - begin),
+                           runs.head_size, ahead, keys_then_values(run + ahead.runs),
+                           keys_then_values(run + ahead.runs + 1), score_stride, scores + begin);
+  }
+}
+
 /// out[q] = the values, each times the weight that q gives it; again but for features that fill no vector.
 template <int kQueries, typename T>
-HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, const T* values,
-                           std::int64_t total, std::int64_t head_size, std::int64_t stride, float* out) {
+HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, Runs<T> runs, std::int64_t total,
+                           std::int64_t stride, float* out) {
   const Floats d;
+  const std::int64_t head_size = runs.head_size;
   // Registers of each query's sums, kept while all positions pass.
   constexpr std::int64_t kRegisters = std::clamp<std::int64_t>(kAccumulators / kQueries, 1, 64 / kLanes);
   const std::int64_t vectors = head_size / kLanes;
+  const Ahead<T> ahead(runs, total);
+  const std::int64_t last = divide_up(total, runs.length) - 1;
   for (std::int64_t first = 0; first < vectors; first += kRegisters) {
     const std::int64_t registers = std::min(kRegisters, vectors - first);
     hn::Vec<Floats> sum[kQueries][kRegisters];
     for (auto& row : sum) {
       for (auto& s : row) s = hn::Zero(d);
     }
-    for (std::int64_t p = 0; p < total; ++p) {
-      const T* const value = values + p * head_size + first * kLanes;
-      for (std::int64_t i = 0; i < kRegisters * kLanes; i += kElementsOfLine<T>) {
-        hwy::Prefetch(value + elements_ahead<T>() + i);
-      }
-      hn::Vec<Floats> weight[kQueries];
+    for (std::int64_t run = 0, begin = 0; begin < total; ++run, begin += runs.length) {
+      const T* const values = runs.values(run) + first * kLanes;
+      const T* const near = runs.values(std::min(run + ahead.runs, last)) + first * kLanes;
+      const T* const far = runs.values(std::min(run + ahead.runs + 1, last)) + first * kLanes;
+      for (std::int64_t p = 0; p < std::min(runs.length, total - begin); ++p) {
+        const T* const value = values + p * head_size;
+        const T* const next = ahead.of(p * head_size, near, far);
+        for (std::int64_t i = 0; i < kRegisters * kLanes; i += kElementsOfLine<T>) hwy::Prefetch(next + i);
+        hn::Vec<Floats> weight[kQueries];
 #pragma GCC unroll 8
-      for (int q = 0; q < kQueries; ++q) weight[q] = hn::Set(d, weights[q * weight_stride + p]);
-      const auto add = [&](std::int64_t count) HWY_ATTR {
+        for (int q = 0; q < kQueries; ++q) weight[q] = hn::Set(d, weights[q * weight_stride + begin + p]);
+        const auto add = [&](std::int64_t vectors_of_value) HWY_ATTR {
 #pragma GCC unroll 16
-        for (std::int64_t r = 0; r < count; ++r) {
-          const auto part = load_wide(value + r * kLanes);
+          for (std::int64_t r = 0; r < vectors_of_value; ++r) {
+            const auto part = load_wide(value + r * kLanes);
 #pragma GCC unroll 8
-          for (int q = 0; q < kQueries; ++q) sum[q][r] = hn::MulAdd(weight[q], part, sum[q][r]);
-        }
-      };
-      // The usual number is a constant, for which the compiler keeps the sums in registers.
-      registers == kRegisters ? add(kRegisters) : add(registers);
+            for (int q = 0; q < kQueries; ++q) sum[q][r] = hn::MulAdd(weight[q], part, sum[q][r]);
+          }
+        };
+        // The usual number is a constant, for which the compiler keeps the sums in registers.
+        registers == kRegisters ? add(kRegisters) : add(registers);
+      }
     }
     for (int q = 0; q < kQueries; ++q) {
       for (std::int64_t r = 0; r < registers; ++r) {
@@ -176,34 +244,33 @@ HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, con
 }
 
 /// kQueries neighbouring queries of a head, each of which sees one position more than the one before; the
-/// last one sees all `total` keys and values, [total, head_size]. Each key and each value is read once for
-/// all of them. Neighbouring queries lie `stride` elements apart, and so do their results. `scores` has room
-/// for whole halves of a panel of them.
+/// last one sees all `total` keys and values. Each key and each value is read once for all of them.
+/// Neighbouring queries lie `stride` elements apart, and so do their results. `scores` has room for whole
+/// halves of a panel of them.
 template <int kQueries, typename T>
-HWY_NOINLINE void attend_few(const float* queries, std::int64_t stride, const T* keys, const T* values,
-                             std::int64_t total, std::int64_t head_size, float* scores, float* out) {
+HWY_NOINLINE void attend_few(const float* queries, std::int64_t stride, const Runs<T>& runs,
+                             std::int64_t total, float* scores, float* out) {
   const std::int64_t score_stride = divide_up(total, kHalfPanel) * kHalfPanel;
-  const std::int64_t rest = head_size % kLanes, whole = head_size - rest;
+  const std::int64_t head_size = runs.head_size, rest = head_size % kLanes, whole = head_size - rest;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
   const auto seen_by = [=](int query) { return total - kQueries + 1 + query; };
-  multiply_keys<kQueries>(queries, stride, keys, values, total, head_size, score_stride, scores);
+  multiply_keys<kQueries>(queries, stride, runs, total, score_stride, scores);
   float inverse_sums[kQueries];
   for (int q = 0; q < kQueries; ++q) {
     float* const own = scores + q * score_stride;
-    if (rest > 0) add_rest_of_scores(queries + q * stride, keys, seen_by(q), whole, head_size, own);
+    if (rest > 0) add_rest_of_scores(queries + q * stride, runs, seen_by(q), whole, own);
     inverse_sums[q] = exponentials(own, scale, seen_by(q), total);
   }
-  add_values<kQueries>(scores, score_stride, values, total, head_size, stride, out);
+  add_values<kQueries>(scores, score_stride, runs, total, stride, out);
   for (int q = 0; q < kQueries; ++q) {
     float* const own = out + q * stride;
-    if (rest > 0) rest_of_values(scores + q * score_stride, values, seen_by(q), whole, head_size, own);
+    if (rest > 0) rest_of_values(scores + q * score_stride, runs, seen_by(q), whole, own);
     for (std::int64_t i = 0; i < head_size; ++i) own[i] *= inverse_sums[q];
   }
 }
 
 template <typename T>
-using AttendFunction = void (*)(const float*, std::int64_t, const T*, const T*, std::int64_t, std::int64_t,
-                                float*, float*);
+using AttendFunction = void (*)(const float*, std::int64_t, const Runs<T>&, std::int64_t, float*, float*);
 template <typename T, int... kLess>
 constexpr auto attend_functions(std::integer_sequence<int, kLess...>) {
   return std::array<AttendFunction<T>, sizeof...(kLess)>{attend_few<kLess + 1, T>...};
@@ -214,20 +281,28 @@ constexpr auto kAttendFew = attend_functions<T>(std::make_integer_sequence<int, 
 
 /// Keys of one head into panels [positions / 64, head_size, 64], values into [head_size / 64, positions, 64].
 template <typename T>
-HWY_INLINE void pack(const T* keys, const T* values, std::int64_t count, std::int64_t head_size,
-                     float* packed_keys, float* packed_values) {
-  for (std::int64_t p = 0; p < divide_up(count, kHalfPanel) * kHalfPanel; ++p) {
-    float* const column = packed_keys + p / kPanel * head_size * kPanel + p % kPanel;
-    for (std::int64_t i = 0; i < head_size; ++i)
-      column[i * kPanel] = p < count ? widen(keys[p * head_size + i]) : 0.0f;
-  }
-  for (std::int64_t panel = 0; panel < divide_up(head_size, kPanel); ++panel) {
-    const std::int64_t first = panel * kPanel, width = std::min(kPanel, head_size - first);
+HWY_INLINE void pack(const Runs<T>& runs, std::int64_t total, float* packed_keys, float* packed_values) {
+  const std::int64_t head_size = runs.head_size;
+  for (std::int64_t run = 0, begin = 0; begin < total; ++run, begin += runs.length) {
+    const std::int64_t count = std::min(runs.length, total - begin);
+    const T* const keys = runs.keys(run);
+    const T* const values = runs.values(run);
     for (std::int64_t p = 0; p < count; ++p) {
-      float* const row = packed_values + (panel * count + p) * kPanel;
-      for (std::int64_t i = 0; i < width; ++i) row[i] = widen(values[p * head_size + first + i]);
-      std::fill(row + width, row + kPanel, 0.0f);
+      float* const column = packed_keys + (begin + p) / kPanel * head_size * kPanel + (begin + p) % kPanel;
+      for (std::int64_t i = 0; i < head_size; ++i) column[i * kPanel] = widen(keys[p * head_size + i]);
     }
+    for (std::int64_t panel = 0; panel < divide_up(head_size, kPanel); ++panel) {
+      const std::int64_t first = panel * kPanel, width = std::min(kPanel, head_size - first);
+      for (std::int64_t p = 0; p < count; ++p) {
+        float* const row = packed_values + (panel * total + begin + p) * kPanel;
+        for (std::int64_t i = 0; i < width; ++i) row[i] = widen(values[p * head_size + first + i]);
+        std::fill(row + width, row + kPanel, 0.0f);
+      }
+    }
+  }
+  for (std::int64_t p = total; p < divide_up(total, kHalfPanel) * kHalfPanel; ++p) {
+    float* const column = packed_keys + p / kPanel * head_size * kPanel + p % kPanel;
+    for (std::int64_t i = 0; i < head_size; ++i) column[i * kPanel] = 0.0f;
   }
 }
 
@@ -276,22 +351,21 @@ HWY_INLINE void multiply_packed_keys(const float* queries, std::int64_t rows, st
 }
 
 /// Up to 6 neighbouring queries of one head, the first at `position`, on packed keys and values of `total`
-/// positions. `keys` and `values` are the same where they lie, for features that fill no vector.
+/// positions. `runs` are the same where they lie, for features that fill no vector.
 template <typename T>
 HWY_INLINE void attend_tile(const float* queries, std::int64_t rows, std::int64_t position,
-                            std::int64_t stride, const T* keys, const T* values, const float* packed_keys,
-                            const float* packed_values, std::int64_t total, std::int64_t head_size,
-                            float* scores, float* out) {
+                            std::int64_t stride, const Runs<T>& runs, const float* packed_keys,
+                            const float* packed_values, std::int64_t total, float* scores, float* out) {
+  const std::int64_t head_size = runs.head_size, rest = head_size % kLanes, whole = head_size - rest;
   const std::int64_t seen = position + rows;  // by the last query
   const std::int64_t score_stride = divide_up(total, kHalfPanel) * kHalfPanel;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
-  const std::int64_t rest = head_size % kLanes, whole = head_size - rest;
   multiply_packed_keys(queries, rows, stride, packed_keys, seen, head_size, score_stride, scores);
   float inverse_sums[kTileRows] = {};
   for (std::int64_t row = 0; row < rows; ++row) {
     float* const own = scores + row * score_stride;
     const std::int64_t seen_by_row = position + row + 1;
-    if (rest > 0) add_rest_of_scores(queries + row * stride, keys, seen_by_row, whole, head_size, own);
+    if (rest > 0) add_rest_of_scores(queries + row * stride, runs, seen_by_row, whole, own);
     inverse_sums[row] = exponentials(own, scale, seen_by_row, seen);
   }
   multiply_panels(
@@ -303,20 +377,24 @@ HWY_INLINE void attend_tile(const float* queries, std::int64_t rows, std::int64_
       });
   for (std::int64_t row = 0; row < rows && rest > 0; ++row) {
     float* const own = out + row * stride;
-    rest_of_values(scores + row * score_stride, values, position + row + 1, whole, head_size, own);
+    rest_of_values(scores + row * score_stride, runs, position + row + 1, whole, own);
     for (std::int64_t i = whole; i < head_size; ++i) own[i] *= inverse_sums[row];
   }
+}
+
+/// run(runs), of the type in which keys and values are kept.
+template <typename Run>
+HWY_INLINE void with_runs(const HeadOfCache& head, const Run& run) {
+  with_elements(head.keys_values.keys.dtype(), head.keys_values.keys.data<void>(),
+                [&](auto* keys) HWY_ATTR { run(Runs<std::remove_pointer_t<decltype(keys)>>(head)); });
 }
 
 /// Up to 6 neighbouring queries of one head where its keys and values lie; the last one sees all of the
 /// `total` positions.
 HWY_ATTR void attend_in_place(const float* queries, std::int64_t rows, std::int64_t stride,
                               const HeadOfCache& head, std::int64_t total, float* scores, float* out) {
-  with_elements(head.keys_values.keys.dtype(), head.keys_values.keys.data<void>(), [&](auto* keys) HWY_ATTR {
-    using T = std::remove_pointer_t<decltype(keys)>;
-    auto* const values = head.keys_values.values.data<T>();
-    kAttendFew<T>[static_cast<std::size_t>(rows - 1)](queries, stride, keys + head.first, values + head.first,
-                                                      total, head.size, scores, out);
+  with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
+    kAttendFew<T>[static_cast<std::size_t>(rows - 1)](queries, stride, runs, total, scores, out);
   });
 }
 
@@ -324,19 +402,14 @@ HWY_ATTR void attend_in_place(const float* queries, std::int64_t rows, std::int6
 HWY_ATTR void attend_packed(const float* queries, std::int64_t rows, std::int64_t position,
                             std::int64_t stride, const HeadOfCache& head, const float* packed_keys,
                             const float* packed_values, std::int64_t total, float* scores, float* out) {
-  with_elements(head.keys_values.keys.dtype(), head.keys_values.keys.data<void>(), [&](auto* keys) HWY_ATTR {
-    auto* const values = head.keys_values.values.data<std::remove_pointer_t<decltype(keys)>>();
-    attend_tile(queries, rows, position, stride, keys + head.first, values + head.first, packed_keys,
-                packed_values, total, head.size, scores, out);
+  with_runs(head, [&](const auto& runs) HWY_ATTR {
+    attend_tile(queries, rows, position, stride, runs, packed_keys, packed_values, total, scores, out);
   });
 }
 
-HWY_ATTR void pack_head(const HeadOfCache& head, std::int64_t count, float* packed_keys,
+HWY_ATTR void pack_head(const HeadOfCache& head, std::int64_t total, float* packed_keys,
                         float* packed_values) {
-  with_elements(head.keys_values.keys.dtype(), head.keys_values.keys.data<void>(), [&](auto* keys) HWY_ATTR {
-    auto* const values = head.keys_values.values.data<std::remove_pointer_t<decltype(keys)>>();
-    pack(keys + head.first, values + head.first, count, head.size, packed_keys, packed_values);
-  });
+  with_runs(head, [&](const auto& runs) HWY_ATTR { pack(runs, total, packed_keys, packed_values); });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -371,7 +444,7 @@ struct Head {
 
 void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                           int n_head, Tensor& out) {
-  const std::int64_t width = queries.dim(1), head_size = width / n_head, capacity = keys_values.keys.dim(2);
+  const std::int64_t width = queries.dim(1), head_size = width / n_head;
   const std::int64_t padded_head = divide_up(head_size, kPanel) * kPanel;
   const auto* const offsets = batch.offsets.data<std::int32_t>();
   const auto* const starts = batch.starts.data<std::int32_t>();
@@ -384,13 +457,12 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     if (count >= kManyQueries)
       packed_floats += n_head * divide_up(total, kPanel) * kPanel * (head_size + padded_head);
     for (std::int64_t h = 0; h < n_head; ++h) {
-      const std::int64_t query = offsets[s] * width + h * head_size,
-                         key = (s * n_head + h) * capacity * head_size;
+      const std::int64_t query = offsets[s] * width + h * head_size;
       heads.push_back({count,
                        starts[s],
                        total,
                        queries.data<float>() + query,
-                       {keys_values, key, head_size},
+                       {keys_values, static_cast<std::int32_t>(s), h},
                        out.data<float>() + query});
     }
   }

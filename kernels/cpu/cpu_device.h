@@ -53,11 +53,18 @@ struct TokenPlaces {
   std::int64_t key_value;  ///< the index of its first element among the keys, and among the values
 };
 
+/// The blocks of a row, from its first position on: without a block table the row itself, whose number is
+/// `row`.
+inline const std::int32_t* blocks_of(const KeysValues& keys_values, const std::int32_t& row) {
+  const Tensor& blocks = keys_values.blocks;
+  return blocks.size() == 0 ? &row : blocks.data<std::int32_t>() + row * blocks.dim(1);
+}
+
 /// The keys and values of one head of one sequence.
 struct HeadOfCache {
   const KeysValues& keys_values;
-  std::int64_t first;  ///< the index of the first element of position 0
-  std::int64_t size;   ///< elements of a position
+  std::int32_t row;
+  std::int64_t head;
 };
 
 class CpuDevice final : public Device {

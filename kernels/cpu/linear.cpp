@@ -193,16 +193,18 @@ void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const Layer
                                 KeysValues& keys_values) {
   const Tensor operand = as_operand(x, norm, weight);
   const std::int64_t width = weight.out_features / 3;
-  const std::int64_t n_head = keys_values.keys.dim(1), capacity = keys_values.keys.dim(2);
+  const std::int64_t n_head = keys_values.keys.dim(1), block_size = keys_values.keys.dim(2);
   const std::int64_t head_size = keys_values.keys.dim(3);
   const auto* const offsets = batch.offsets.data<std::int32_t>();
   const auto* const starts = batch.starts.data<std::int32_t>();
   std::vector<TokenPlaces> places;
   places.reserve(static_cast<std::size_t>(batch.n_tokens()));
-  for (std::int64_t s = 0; s < batch.n_sequences(); ++s) {
+  for (std::int32_t s = 0; s < batch.n_sequences(); ++s) {
+    const std::int32_t* const blocks = blocks_of(keys_values, s);
     for (std::int64_t t = offsets[s]; t < offsets[s + 1]; ++t) {
+      const std::int64_t position = starts[s] + t - offsets[s], block = blocks[position / block_size];
       places.push_back({queries.data<float>() + t * width,
-                        (s * n_head * capacity + starts[s] + t - offsets[s]) * head_size});
+                        (block * n_head * block_size + position % block_size) * head_size});
     }
   }
   parallel_ranges(team_, divide_up(weight.out_features, kHalfPanel),

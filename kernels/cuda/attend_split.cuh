@@ -27,24 +27,20 @@ struct Splits {
 };
 
 /// The keys that a block looks at: of those that a token sees, one of gridDim.z equal parts.
-template <typename Stored>
 struct Share {
-  int token, head;
+  int token, head, sequence;
   int split, splits;
-  const Stored* keys;  ///< of all positions of the row, [capacity, size]
-  const Stored* values;
   int first, last;  ///< from `first` to one before `last`; none where last ≤ first
 };
 
 template <typename Stored>
-__device__ __forceinline__ Share<Stored> share_of_block(const Heads<Stored>& heads) {
+__device__ __forceinline__ Share share_of_block(const Heads<Stored>& heads) {
   const int token = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
   const int split = static_cast<int>(blockIdx.z), splits = static_cast<int>(gridDim.z);
   const int sequence = heads.sequences.of_token(token);
   const int seen = heads.sequences.position(sequence, token) + 1, share = divide_up(seen, splits);
   const int first = split * share;
-  const std::int64_t row = heads.key(sequence, head, 0);
-  return {token, head, split, splits, heads.keys + row, heads.values + row, first, min(seen, first + share)};
+  return {token, head, sequence, split, splits, first, min(seen, first + share)};
 }
 
 /// How the threads share the values of a chunk: neighbours take kVector columns each of one row, and the
@@ -65,25 +61,25 @@ struct ValueGroups {
 
 /// The query of the block's token and head, times the scale: query [size] in shared memory.
 template <typename Stored>
-__device__ __forceinline__ void load_query(const Heads<Stored>& heads, const Share<Stored>& share,
-                                           float* query) {
+__device__ __forceinline__ void load_query(const Heads<Stored>& heads, const Share& share, float* query) {
   for (int i = static_cast<int>(threadIdx.x); i < heads.size; i += kSplitThreads) {
     query[i] = heads.queries[heads.query(share.token, share.head) + i] * heads.scale;
   }
 }
 
-/// q · k for each of `count` keys, [count, size]: scores [kChunk].
+/// q · k for each of `count` keys of the share, from position `first` on: scores [kChunk].
 template <int kVector, typename Stored>
-__device__ __forceinline__ void multiply_keys(const float* query, const Stored* keys, int first, int count,
-                                              int size, float* scores) {
+__device__ __forceinline__ void multiply_keys(const float* query, const Heads<Stored>& heads,
+                                              const Share& share, int first, int count, float* scores) {
   constexpr int kGroups = kSplitThreads / kKeyLanes;
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = static_cast<int>(threadIdx.x), size = heads.size;
   for (int begin = 0; begin < count; begin += kKeysAtOnce * kGroups) {
     const int own = begin + thread / kKeyLanes;  // and every kGroups-th behind it
     const Stored* key[kKeysAtOnce];
     // Behind the last key it is taken again: a branch would keep the loads from going out together.
     for (int j = 0; j < kKeysAtOnce; ++j) {
-      key[j] = keys + static_cast<std::int64_t>(first + min(own + j * kGroups, count - 1)) * size;
+      const int position = first + min(own + j * kGroups, count - 1);
+      key[j] = heads.keys + heads.key(share.sequence, share.head, position);
     }
     float score[kKeysAtOnce] = {};
     for (int i = thread % kKeyLanes * kVector; i < size; i += kKeyLanes * kVector) {
@@ -116,17 +112,18 @@ __device__ __forceinline__ float exponentials(float* scores, int count, OnlineSo
   return shrink;
 }
 
-/// result = result · shrink + the thread's columns of the values, [count, size], each times its weight.
+/// result = result · shrink + the thread's columns of `count` values of the share, each times its weight.
 template <int kVector, typename Stored>
-__device__ __forceinline__ void add_values(const float* weights, const Stored* values, int first, int count,
-                                           int size, const ValueGroups<kVector>& groups, float shrink,
+__device__ __forceinline__ void add_values(const float* weights, const Heads<Stored>& heads,
+                                           const Share& share, int first, int count,
+                                           const ValueGroups<kVector>& groups, float shrink,
                                            float (&result)[kVector]) {
   for (int v = 0; v < kVector; ++v) result[v] *= shrink;
   if (groups.own >= groups.count) return;
 #pragma unroll 4
   for (int k = groups.own; k < count; k += groups.count) {
     const Vector<Stored, kVector> value =
-        load_vector<kVector>(values + static_cast<std::int64_t>(first + k) * size + groups.column);
+        load_vector<kVector>(heads.values + heads.key(share.sequence, share.head, first + k) + groups.column);
 #pragma unroll
     for (int v = 0; v < kVector; ++v) result[v] += weights[k] * widen(value.values[v]);
   }
@@ -185,7 +182,7 @@ template <int kVector, typename Stored>
 __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> heads, Splits parts) {
   take_turn();
   const int size = heads.size;
-  const Share<Stored> share = share_of_block(heads);
+  const Share share = share_of_block(heads);
   float* const query = reinterpret_cast<float*>(dynamic_shared_memory);  // [size]
   float* const scores = query + size;                                    // [kChunk], then weights
   float* const group_sums = scores + kChunk;                             // [groups, size]
@@ -197,11 +194,11 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> head
   for (int first = share.first; first < share.last; first += kChunk) {
     const int count = min(kChunk, share.last - first);
     __syncthreads();  // the query is there, and nobody still reads the weights of the last chunk
-    multiply_keys<kVector>(query, share.keys, first, count, size, scores);
+    multiply_keys<kVector>(query, heads, share, first, count, scores);
     __syncthreads();
     const float shrink = exponentials(scores, count, softmax);
     __syncthreads();
-    add_values(scores, share.values, first, count, size, groups, shrink, result);
+    add_values(scores, heads, share, first, count, groups, shrink, result);
   }
 
   share_groups(result, groups, size, group_sums);

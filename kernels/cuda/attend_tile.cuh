@@ -29,17 +29,16 @@ constexpr std::size_t tile_shared_bytes(int head_size) {
                                                   kTileQueries * kWeightStride);
 }
 
-/// Brings rows of `width` elements, `stride` apart in memory, to shared memory, times `scale`; what lies
-/// beyond becomes 0.
-template <typename Stored>
-__device__ __forceinline__ void load_tile(const Stored* from, std::int64_t stride, int rows, int width,
-                                          float scale, float* tile) {
+/// Brings rows of `width` elements, of which row r begins at from(r), to shared memory, times `scale`; what
+/// lies beyond becomes 0.
+template <typename From>
+__device__ __forceinline__ void load_tile(const From& from, int rows, int width, float scale, float* tile) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const int tile_width = tile_stride(width) - 4;
   for (int row = warp; row < kTileKeys; row += kTileThreads / kWarp) {
+    const auto* const elements = from(min(row, rows - 1));
     for (int i = lane; i < tile_width; i += kWarp) {
-      tile[row * tile_stride(width) + i] =
-          row < rows && i < width ? widen(from[row * stride + i]) * scale : 0.0f;
+      tile[row * tile_stride(width) + i] = row < rows && i < width ? widen(elements[i]) * scale : 0.0f;
     }
   }
 }
@@ -196,16 +195,16 @@ __global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads)
   float* const queries = reinterpret_cast<float*>(dynamic_shared_memory);  // [kTileQueries, stride]
   float* const tile_rows = queries + kTileQueries * stride;  // [kTileKeys, stride], keys, then values
   float* const weights = tile_rows + kTileKeys * stride;     // [kTileQueries, kWeightStride]
-  load_tile(heads.queries + heads.query(tile.first_token, head),
-            static_cast<std::int64_t>(heads.n_head) * size, tile.count, size, heads.scale, queries);
+  load_tile([&](int row) { return heads.queries + heads.query(tile.first_token + row, head); }, tile.count,
+            size, heads.scale, queries);
 
   OnlineSoftmax softmax[kThreadQueries];
   float4 result[kThreadQueries][kMaxHead / (4 * kTeam)] = {};
   for (int first_key = 0; first_key < tile.seen(); first_key += kTileKeys) {
-    const std::int64_t place = heads.key(tile.sequence, head, first_key);
+    const auto place = [&](int row) { return heads.key(tile.sequence, head, first_key + row); };
     const int keys = min(kTileKeys, tile.seen() - first_key);
     __syncthreads();  // nobody still reads the values of the last tile
-    load_tile(heads.keys + place, size, keys, size, 1.0f, tile_rows);
+    load_tile([&](int row) { return heads.keys + place(row); }, keys, size, 1.0f, tile_rows);
     __syncthreads();
 
     ThreadScores scores = {};
@@ -216,7 +215,7 @@ __global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads)
     shrink_results(shrink, result);
 
     __syncthreads();  // the weights are there, and nobody still reads the keys
-    load_tile(heads.values + place, size, keys, size, 1.0f, tile_rows);
+    load_tile([&](int row) { return heads.values + place(row); }, keys, size, 1.0f, tile_rows);
     __syncthreads();
     add_values(weights, tile_rows, size, result);
   }

@@ -65,12 +65,11 @@ template <int kTileKeys, typename Stored>
 __device__ __forceinline__ void begin_to_fetch(const Heads<Stored>& heads, const QueryTile& tile, int head,
                                                int number, const KeyTiles<kTileKeys, Stored>& to) {
   const int first_key = number * kTileKeys, count = min(kTileKeys, tile.seen() - first_key);
-  const std::int64_t place = heads.key(tile.sequence, head, first_key);
   const int pieces = heads.size / 8;
   for (int i = static_cast<int>(threadIdx.x); i < kTileKeys * pieces; i += kTensorCoreThreads) {
     const int row = i / pieces, feature = i % pieces * 8;
     // Rows behind the last key repeat it: what lies there may be NaN, which no weight of 0 would hide.
-    const std::int64_t from = place + min(row, count - 1) * heads.size + feature;
+    const std::int64_t from = heads.key(tile.sequence, head, first_key + min(row, count - 1)) + feature;
     cp_async_16(to.keys(number) + row * to.stride + feature, heads.keys + from);
     cp_async_16(to.values(number) + row * to.stride + feature, heads.values + from);
   }

@@ -1,8 +1,8 @@
 // attention: out = softmax(q Kᵀ / sqrt(head_size)) V for each head, each query seeing its own position and
 // those before.
 //
-// queries and out [n_tokens, n_embd], keys and values [n_rows, n_head, capacity, head_size]. For a sequence
-// of n positions: 4 · n_embd operations for each pair of a query and a key that it sees.
+// queries and out [n_tokens, n_embd], keys and values [n_rows, n_head, capacity, head_size], or in blocks.
+// For a sequence of n positions: 4 · n_embd operations for each pair of a query and a key that it sees.
 //
 // There are three kernels, for many queries and for a few, and all use the online softmax (Milakov and
 // Gimelshein 2018, section 3; for attention Dao et al. 2022): scores come some at a time, and when a larger
@@ -30,13 +30,12 @@ constexpr std::int64_t kManyQueries = 12;
 
 }  // namespace cuda
 
-/// keys and values [n_rows, n_head, capacity, head_size].
 template <typename Stored>
 void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                         Tensor& out) {
   using namespace cuda;
   const std::vector<std::int64_t>& shape = keys_values.keys.shape();
-  const std::int64_t n_tokens = batch.n_tokens(), n_head = shape[1], capacity = shape[2];
+  const std::int64_t n_tokens = batch.n_tokens(), n_head = shape[1];
   const int size = static_cast<int>(shape[3]);
   const Heads<Stored> heads{Sequences(batch),
                             queries.data<float>(),
@@ -44,7 +43,7 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
                             keys_values.values.data<Stored>(),
                             static_cast<int>(n_head),
                             size,
-                            capacity,
+                            Blocks(keys_values),
                             1.0f / std::sqrt(static_cast<float>(size)),
                             out.dtype(),
                             out.data<void>()};
@@ -84,7 +83,8 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
   // cache is full.
   const std::int64_t rows = std::max<std::int64_t>(1, n_tokens * n_head);
   const std::int64_t splits = std::clamp<std::int64_t>(
-      std::min(divide_up<std::int64_t>(4 * multiprocessors_, rows), capacity / 64), 1, kMaxSplits);
+      std::min(divide_up<std::int64_t>(4 * multiprocessors_, rows), heads.blocks.capacity() / 64), 1,
+      kMaxSplits);
   Splits parts{};
   if (splits > 1) {
     parts.sums = scratch(rows * splits * (size + 2) + 1);

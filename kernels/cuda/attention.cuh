@@ -9,10 +9,10 @@ template <typename Stored>
 struct Heads {
   Sequences sequences;
   const float* queries;  ///< [n_tokens, n_head · size]
-  const Stored* keys;    ///< [n_rows, n_head, capacity, size]
+  const Stored* keys;    ///< [n_blocks, n_head, block_size, size]
   const Stored* values;
   int n_head, size;
-  std::int64_t capacity;
+  Blocks blocks;
   float scale;  ///< 1 / sqrt(size)
   DType out_type;
   void* out;  ///< [n_tokens, n_head · size]
@@ -21,7 +21,7 @@ struct Heads {
     return (static_cast<std::int64_t>(token) * n_head + head) * size;
   }
   __device__ std::int64_t key(int sequence, int head, int position) const {
-    return ((static_cast<std::int64_t>(sequence) * n_head + head) * capacity + position) * size;
+    return blocks.place(sequence, head, n_head, position) * size;
   }
   __device__ void store(int token, int head, int feature, float value) const {
     store_as(out_type, out, query(token, head) + feature, value);

@@ -197,4 +197,29 @@ struct Sequences {
   }
 };
 
+/// Where keys and values lie, [n_blocks, n_head, size, head_size] (KeysValues).
+struct Blocks {
+  const std::int32_t* table;  ///< [n_rows, most], or null: each row is one block
+  int most;                   ///< blocks of a row
+  int size;                   ///< positions of a block
+
+  explicit Blocks(const KeysValues& keys_values)
+      : table(keys_values.blocks.size() == 0 ? nullptr : keys_values.blocks.data<std::int32_t>()),
+        most(table == nullptr ? 1 : static_cast<int>(keys_values.blocks.dim(1))),
+        size(static_cast<int>(keys_values.keys.dim(2))) {}
+
+  /// How many keys, or values, of head_size elements lie before that of a row, a head and a position.
+  __device__ std::int64_t place(int row, int head, int n_head, int position) const {
+    std::int64_t block = row;
+    if (table != nullptr) {
+      block = table[row * most + position / size];
+      position %= size;
+    }
+    return (block * n_head + head) * size + position;
+  }
+
+  /// Positions that a row has room for.
+  std::int64_t capacity() const { return std::int64_t{most} * size; }
+};
+
 }  // namespace staircase::cuda

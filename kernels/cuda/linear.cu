@@ -59,10 +59,10 @@ struct StoreQueryKeyValue {
   const float* bias;  ///< [3 width]
   Sequences sequences;
   int width, head_size;
-  std::int64_t capacity;
+  Blocks blocks;
   float* queries;       ///< [n_tokens, width]
   DType stored;         ///< the type of keys and values
-  void *keys, *values;  ///< [n_rows, n_head, capacity, head_size]
+  void *keys, *values;  ///< [n_blocks, n_head, block_size, head_size]
 
   __device__ void operator()(int row, int column, float product) const {
     const float value = product + bias[column];
@@ -74,8 +74,7 @@ struct StoreQueryKeyValue {
     const int sequence = sequences.of_token(row), position = sequences.position(sequence, row);
     const int n_head = width / head_size, head = feature / head_size;
     const std::int64_t place =
-        ((static_cast<std::int64_t>(sequence) * n_head + head) * capacity + position) * head_size +
-        feature % head_size;
+        blocks.place(sequence, head, n_head, position) * head_size + feature % head_size;
     store_as(stored, part == 1 ? keys : values, place, value);
   }
 };
@@ -273,7 +272,7 @@ void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const Laye
                                        cuda::Sequences(batch),
                                        static_cast<int>(width),
                                        static_cast<int>(keys_values.keys.dim(3)),
-                                       keys_values.keys.dim(2),
+                                       cuda::Blocks(keys_values),
                                        queries.data<float>(),
                                        keys_values.keys.dtype(),
                                        keys_values.keys.data<void>(),

@@ -41,6 +41,7 @@ class OperationList {
   void add(const KeysValues& keys_values) {
     add(keys_values.keys);
     add(keys_values.values);
+    add(keys_values.blocks);
   }
   void add(float number) { add(std::bit_cast<std::uint32_t>(number)); }
   template <typename Number>

@@ -93,7 +93,7 @@ TEST_CASE("a list of operations tells apart whatever their kernels can tell apar
     CHECK(list_of(batch) != list_of(other));
   }
   CHECK(list_of(KeysValues{a, a}) == list_of(KeysValues{a, a}));
-  for (const KeysValues& other : {KeysValues{b, a}, KeysValues{a, b}}) {
+  for (const KeysValues& other : {KeysValues{b, a}, KeysValues{a, b}, KeysValues{a, a, b}}) {
     CHECK(list_of(KeysValues{a, a}) != list_of(other));
   }
 }
@@ -106,6 +106,32 @@ TEST_CASE("work that comes again is done as a graph, with what the tensors hold 
       layer.go_to(position);
       const Values want = layer.step(plain, false);
       const int graphs = graphs_during([&] { CHECK(same_bits(layer.step(by_graph, true), want)); });
+      CAPTURE(position);
+      CHECK(graphs == (position < 1 ? 0 : 1));
+    }
+  });
+}
+
+TEST_CASE("a graph reads the block table as it is when the graph runs") {
+  on_new_devices([](Device& device) {
+    Layer layer{device};
+    KeysValues plain = layer.cache(32);
+    const Shape shape{2 * Layer::kRows, Layer::kHeads, 16, Layer::kWidth / Layer::kHeads};
+    KeysValues paged{
+        result_tensor(device, shape), result_tensor(device, shape),
+        upload_ints(device, std::vector<std::int32_t>(2 * Layer::kRows)).reshaped({Layer::kRows, 2})};
+    std::vector<std::int32_t> table(2 * Layer::kRows);
+    for (int position = 0; position < 32; ++position) {
+      if (position % 16 == 0) {  // each row gets its next block
+        for (std::size_t row = 0; row < Layer::kRows; ++row) {
+          const auto block = static_cast<std::size_t>(position) / 16;
+          table[2 * row + block] = static_cast<std::int32_t>((7 * (2 * row + block) + 3) % table.size());
+        }
+        device.copy_from_host(table, paged.blocks);
+      }
+      layer.go_to(position);
+      const Values want = layer.step(plain, false);
+      const int graphs = graphs_during([&] { CHECK(same_bits(layer.step(paged, true), want)); });
       CAPTURE(position);
       CHECK(graphs == (position < 1 ? 0 : 1));
     }
