@@ -24,6 +24,8 @@
 
 #include <cmath>
 
+#include "kernels/cpu/bfloat16_attention.h"
+#include "kernels/cpu/runs.h"
 #include "kernels/cpu/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -67,27 +69,6 @@ HWY_INLINE hn::Vec<Floats> sums_of_lanes(hn::Vec<Floats>* vectors) {
 #endif
   return vectors[0];
 }
-
-/// The keys and values of one head of one sequence, in runs of neighbouring positions: all runs have `length`
-/// of them, but for the last one, which has what is left.
-template <typename T>
-struct Runs {
-  explicit Runs(const HeadOfCache& of)
-      : blocks(blocks_of(of.keys_values, of.row)),
-        length(of.keys_values.keys.dim(2)),
-        head_size(of.keys_values.keys.dim(3)),
-        stride(of.keys_values.keys.dim(1) * length * head_size),
-        first_keys(of.keys_values.keys.data<T>() + of.head * length * head_size),
-        first_values(of.keys_values.values.data<T>() + of.head * length * head_size) {}
-
-  const T* keys(std::int64_t run) const { return first_keys + blocks[run] * stride; }
-  const T* values(std::int64_t run) const { return first_values + blocks[run] * stride; }
-
-  const std::int32_t* blocks;          // a run is a block
-  std::int64_t length, head_size;      // of a run, in positions; of a position, in elements
-  std::int64_t stride;                 // elements from one block to the next
-  const T *first_keys, *first_values;  // of block 0
-};
 
 /// Features that fill no vector, of one query: their part of its scores. Not inlined, so that the compiler
 /// rounds in the same way for every number of queries; and so the next.
@@ -389,27 +370,51 @@ HWY_INLINE void with_runs(const HeadOfCache& head, const Run& run) {
                 [&](auto* keys) HWY_ATTR { run(Runs<std::remove_pointer_t<decltype(keys)>>(head)); });
 }
 
+/// Whether keys and values of that type are multiplied in it (bfloat16_attention.h).
+template <typename T>
+HWY_INLINE bool multiplies_halves() {
+  return kAvx512 && std::is_same_v<T, hwy::bfloat16_t> && has_bfloat16_tile();
+}
+
 /// Up to 6 neighbouring queries of one head where its keys and values lie; the last one sees all of the
 /// `total` positions.
 HWY_ATTR void attend_in_place(const float* queries, std::int64_t rows, std::int64_t stride,
                               const HeadOfCache& head, std::int64_t total, float* scores, float* out) {
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
-    kAttendFew<T>[static_cast<std::size_t>(rows - 1)](queries, stride, runs, total, scores, out);
+    if (multiplies_halves<T>()) {
+      bfloat16::attend_in_place(queries, rows, stride, Runs<std::uint16_t>(head), total, exponentials, scores,
+                                out);
+    } else {
+      kAttendFew<T>[static_cast<std::size_t>(rows - 1)](queries, stride, runs, total, scores, out);
+    }
   });
 }
 
 /// The same with keys and values that are packed as well; the first query is at `position`.
 HWY_ATTR void attend_packed(const float* queries, std::int64_t rows, std::int64_t position,
-                            std::int64_t stride, const HeadOfCache& head, const float* packed_keys,
-                            const float* packed_values, std::int64_t total, float* scores, float* out) {
-  with_runs(head, [&](const auto& runs) HWY_ATTR {
-    attend_tile(queries, rows, position, stride, runs, packed_keys, packed_values, total, scores, out);
+                            std::int64_t stride, const HeadOfCache& head, const void* packed_keys,
+                            const void* packed_values, std::int64_t total, float* scores, float* out) {
+  with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
+    if (multiplies_halves<T>()) {
+      bfloat16::attend_packed(
+          queries, rows, position, stride, runs.head_size, static_cast<const std::uint16_t*>(packed_keys),
+          static_cast<const std::uint16_t*>(packed_values), total, exponentials, scores, out);
+    } else {
+      attend_tile(queries, rows, position, stride, runs, static_cast<const float*>(packed_keys),
+                  static_cast<const float*>(packed_values), total, scores, out);
+    }
   });
 }
 
-HWY_ATTR void pack_head(const HeadOfCache& head, std::int64_t total, float* packed_keys,
-                        float* packed_values) {
-  with_runs(head, [&](const auto& runs) HWY_ATTR { pack(runs, total, packed_keys, packed_values); });
+HWY_ATTR void pack_head(const HeadOfCache& head, std::int64_t total, void* packed_keys, void* packed_values) {
+  with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
+    if (multiplies_halves<T>()) {
+      bfloat16::pack(Runs<std::uint16_t>(head), total, static_cast<std::uint16_t*>(packed_keys),
+                     static_cast<std::uint16_t*>(packed_values));
+    } else {
+      pack(runs, total, static_cast<float*>(packed_keys), static_cast<float*>(packed_values));
+    }
+  });
 }
 
 }  // namespace HWY_NAMESPACE
@@ -454,8 +459,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   for (std::int64_t s = 0; s < batch.n_sequences(); ++s) {
     const std::int64_t count = offsets[s + 1] - offsets[s], total = starts[s] + count;
     longest = std::max(longest, total);
-    if (count >= kManyQueries)
-      packed_floats += n_head * divide_up(total, kPanel) * kPanel * (head_size + padded_head);
+    if (count >= kManyQueries) packed_floats += n_head * divide_up(total, kPanel) * kPanel * 2 * padded_head;
     for (std::int64_t h = 0; h < n_head; ++h) {
       const std::int64_t query = offsets[s] * width + h * head_size;
       heads.push_back({count,
@@ -466,7 +470,8 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
                        out.data<float>() + query});
     }
   }
-  const std::int64_t score_floats = kTileQueries * divide_up(longest, kHalfPanel) * kHalfPanel;
+  const std::int64_t score_floats = std::max(kTileQueries * divide_up(longest, kHalfPanel) * kHalfPanel,
+                                             bfloat16::scratch_floats(head_size, longest));
   float* const scores = scratch(team_.size() * score_floats + packed_floats);
 
   struct Tile {
@@ -479,7 +484,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     if (head.queries < kManyQueries) continue;
     const std::int64_t padded_total = divide_up(head.total, kPanel) * kPanel;
     head.packed_keys = packed;
-    head.packed_values = packed += padded_total * head_size;
+    head.packed_values = packed += padded_total * padded_head;
     packed += padded_total * padded_head;
     for (std::int64_t first = 0; first < head.queries; first += kTileQueries) tiles.push_back({&head, first});
   }

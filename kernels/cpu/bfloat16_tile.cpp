@@ -23,19 +23,12 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/cpu/bfloat16_target.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/platform.h"
 
 namespace staircase {
 namespace {
-
-// Some clangs want to be told that vectors of 512 bits are meant.
-#if defined(__clang__) && __clang_major__ >= 18 && __clang_major__ < 22
-#define STAIRCASE_EVEX512 ",evex512"
-#else
-#define STAIRCASE_EVEX512
-#endif
-#define STAIRCASE_TARGET __attribute__((target("avx512bw,avx512bf16" STAIRCASE_EVEX512)))
 
 template <int kRows, int kColumns>
 STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int64_t x_stride,

@@ -119,8 +119,7 @@ struct Paged {
       CAPTURE(shared);
       const Values in_blocks = run(upload_blocks(device, keys, values, kNaN));
       CHECK(same_bits(in_blocks, run(upload_rows(device, keys, values))));
-      const double rounding =
-          has_one_kernel(device) || dtype == DType::kFloat32 ? 0.0 : rounding_error(dtype);
+      const double rounding = rounds_weights(device, dtype) ? rounding_error(dtype) : 0.0;
       CHECK(difference("out", in_blocks, want, width, 1e-6 + rounding) == "");
     });
   }

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/cpu/bfloat16_tile.h"
 #include "kernels/device.h"
 #include "kernels/half.h"
 #include "tests/compare.h"
@@ -190,6 +191,13 @@ inline double rounding_of_largest(const naive::Doubles& values, DType dtype) {
   double largest = 0.0;
   for (const double value : values) largest = std::max(largest, std::abs(value));
   return rounding_error(dtype) * largest;
+}
+
+/// Whether that device may round the weights of values of that type: a GPU does, and a processor that
+/// multiplies in bfloat16.
+inline bool rounds_weights(const Device& device, DType dtype) {
+  if (dtype == DType::kFloat32) return false;
+  return !has_one_kernel(device) || (dtype == DType::kBFloat16 && has_bfloat16_tile());
 }
 
 /// `upload` in any dtype.

@@ -1,0 +1,419 @@
+#include "kernels/cpu/bfloat16_attention.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "kernels/cpu/bfloat16_target.h"
+#include "kernels/cpu/bfloat16_tile.h"
+
+namespace staircase::bfloat16 {
+namespace {
+
+constexpr int kLanes = 16;
+constexpr int kMostRows = 6;
+
+/// A vector has so many features of a key or a value.
+constexpr std::int64_t kFeatures = 32;
+
+/// So many positions are worked on at a time: one for each lane of a vector of scores.
+constexpr std::int64_t kPositions = 16;
+
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) {
+  return divide_up(n, step) * step;
+}
+
+/// The first `count` of 32 elements, the others as zeros.
+STAIRCASE_TARGET inline __m512bh load_features(const std::uint16_t* values, std::int64_t count) {
+  if (count >= kFeatures) return (__m512bh)_mm512_loadu_si512(values);
+  return (__m512bh)_mm512_maskz_loadu_epi16((1u << count) - 1, values);
+}
+
+/// Two neighbours, in every lane.
+STAIRCASE_TARGET inline __m512bh broadcast_pair(const std::uint16_t* values) {
+  std::int32_t pair;
+  std::memcpy(&pair, values, sizeof pair);
+  return (__m512bh)_mm512_set1_epi32(pair);
+}
+
+/// Lane i of the result is the sum of the lanes of vectors[i]. The first two steps work on fours of lanes,
+/// the last two on whole fours.
+STAIRCASE_TARGET inline __m512 sums_of_lanes(__m512* vectors) {
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m512 a = vectors[2 * i], b = vectors[2 * i + 1];
+    vectors[i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) +
+                 __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512 a = vectors[2 * i], b = vectors[2 * i + 1];
+    vectors[i] = __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+                 __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+  }
+#pragma GCC unroll 2
+  for (int count = 2; count > 0; count /= 2) {
+#pragma GCC unroll 2
+    for (int i = 0; i < count; ++i) {
+      const __m512 a = vectors[2 * i], b = vectors[2 * i + 1];
+      vectors[i] = __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+                   __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+    }
+  }
+  return vectors[0];
+}
+
+/// Neighbours of the depth as pairs: of each eight columns of two rows the first four, or the others.
+using Halves = std::uint16_t __attribute__((vector_size(64)));
+STAIRCASE_TARGET inline __m512bh first_columns(Halves a, Halves b) {
+  return (__m512bh)__builtin_shufflevector(a, b, 0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 16,
+                                           48, 17, 49, 18, 50, 19, 51, 24, 56, 25, 57, 26, 58, 27, 59);
+}
+STAIRCASE_TARGET inline __m512bh last_columns(Halves a, Halves b) {
+  return (__m512bh)__builtin_shufflevector(a, b, 4, 36, 5, 37, 6, 38, 7, 39, 12, 44, 13, 45, 14, 46, 15, 47,
+                                           20, 52, 21, 53, 22, 54, 23, 55, 28, 60, 29, 61, 30, 62, 31, 63);
+}
+
+// ── Where keys and values lie ──
+
+/// scores[q, p] = q · k for up to 16 keys; those behind `count` mean nothing. What lies `ahead` elements
+/// behind each key is asked for.
+template <int kRows>
+STAIRCASE_TARGET void multiply_keys(const std::uint16_t* queries, const std::uint16_t* keys,
+                                    std::int64_t count, std::int64_t head_size, const std::uint16_t* ahead,
+                                    std::int64_t score_stride, float* scores) {
+  const std::int64_t width = round_up(head_size, kFeatures);
+  __m512 chains[kRows][kLanes];
+#pragma GCC unroll 16
+  for (int p = 0; p < kLanes; ++p) {
+    // Behind the last key it is taken again.
+    const std::uint16_t* const key = keys + std::min<std::int64_t>(p, count - 1) * head_size;
+    __m512 chain[kRows];
+    for (auto& c : chain) c = _mm512_setzero_ps();
+    for (std::int64_t i = 0; i < head_size; i += kFeatures) {
+      _mm_prefetch(ahead + p * head_size + i, _MM_HINT_T0);
+      const __m512bh part = load_features(key + i, head_size - i);
+#pragma GCC unroll 6
+      for (int q = 0; q < kRows; ++q) {
+        const auto query = (__m512bh)_mm512_loadu_si512(queries + q * width + i);
+        chain[q] = _mm512_dpbf16_ps(chain[q], query, part);
+      }
+    }
+#pragma GCC unroll 6
+    for (int q = 0; q < kRows; ++q) chains[q][p] = chain[q];
+  }
+  for (int q = 0; q < kRows; ++q) _mm512_storeu_ps(scores + q * score_stride, sums_of_lanes(chains[q]));
+}
+
+/// add_values for 32 · kParts features from `first` on: as many as leave registers for the sums of 6 queries.
+template <int kRows, int kParts>
+STAIRCASE_TARGET void add_parts(const std::uint16_t* weights, std::int64_t weight_stride,
+                                const std::uint16_t* values, std::int64_t count, std::int64_t head_size,
+                                std::int64_t first, const std::uint16_t* ahead, float* sums) {
+  const std::int64_t width = round_up(head_size, kFeatures);
+  __m512 sum[kRows][2 * kParts];
+#pragma GCC unroll 6
+  for (int q = 0; q < kRows; ++q) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 2 * kParts; ++i) sum[q][i] = _mm512_loadu_ps(sums + q * width + first + i * kLanes);
+  }
+  for (std::int64_t p = 0; p < count; p += kPair) {
+    __m512bh first_half[kParts], last_half[kParts];
+#pragma GCC unroll 2
+    for (int i = 0; i < kParts; ++i) {
+      const std::int64_t feature = first + i * kFeatures, left = head_size - feature;
+      const std::uint16_t* const value = values + p * head_size + feature;
+      _mm_prefetch(ahead + p * head_size + feature, _MM_HINT_T0);
+      _mm_prefetch(ahead + (p + 1) * head_size + feature, _MM_HINT_T0);
+      const auto even = (Halves)load_features(value, left);
+      const auto odd = p + 1 < count ? (Halves)load_features(value + head_size, left) : Halves{};
+      first_half[i] = first_columns(even, odd);
+      last_half[i] = last_columns(even, odd);
+    }
+#pragma GCC unroll 6
+    for (int q = 0; q < kRows; ++q) {
+      const __m512bh pair = broadcast_pair(weights + q * weight_stride + p);
+#pragma GCC unroll 2
+      for (int i = 0; i < kParts; ++i) {
+        sum[q][2 * i] = _mm512_dpbf16_ps(sum[q][2 * i], pair, first_half[i]);
+        sum[q][2 * i + 1] = _mm512_dpbf16_ps(sum[q][2 * i + 1], pair, last_half[i]);
+      }
+    }
+  }
+#pragma GCC unroll 6
+  for (int q = 0; q < kRows; ++q) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 2 * kParts; ++i) _mm512_storeu_ps(sums + q * width + first + i * kLanes, sum[q][i]);
+  }
+}
+
+/// sums[q] += the values, each times the weight that q gives it. Of each 32 features first_columns come
+/// first.
+template <int kRows>
+STAIRCASE_TARGET void add_values(const std::uint16_t* weights, std::int64_t weight_stride,
+                                 const std::uint16_t* values, std::int64_t count, std::int64_t head_size,
+                                 const std::uint16_t* ahead, float* sums) {
+  const std::int64_t width = round_up(head_size, kFeatures);
+  std::int64_t first = 0;
+  for (; first + kFeatures < width; first += 2 * kFeatures) {
+    add_parts<kRows, 2>(weights, weight_stride, values, count, head_size, first, ahead, sums);
+  }
+  if (first < width) {
+    add_parts<kRows, 1>(weights, weight_stride, values, count, head_size, first, ahead, sums);
+  }
+}
+
+// ── In panels ──
+
+/// sums[q] = kCount chains from kFirst on of the scores of 16 keys, added up as by sums_of_lanes. A query has
+/// a register for each level of the sum.
+template <int kRows, int kFirst, int kCount>
+STAIRCASE_TARGET inline void add_chains(const std::uint16_t* queries, std::int64_t width,
+                                        const std::uint16_t* keys, __m512* sums) {
+  if constexpr (kCount == 1) {
+    for (int q = 0; q < kRows; ++q) sums[q] = _mm512_setzero_ps();
+    for (std::int64_t i = kFirst * kPair; i < width; i += kFeatures) {
+      const auto key = (__m512bh)_mm512_loadu_si512(keys + i * kPanel);
+#pragma GCC unroll 6
+      for (int q = 0; q < kRows; ++q) {
+        sums[q] = _mm512_dpbf16_ps(sums[q], broadcast_pair(queries + q * width + i), key);
+      }
+    }
+  } else {
+    // Of four chains those two apart come first.
+    constexpr int kStep = kCount == 2 ? 2 : kCount == 4 ? 1 : kCount / 2;
+    __m512 others[kRows];
+    add_chains<kRows, kFirst, kCount / 2>(queries, width, keys, sums);
+    add_chains<kRows, kFirst + kStep, kCount / 2>(queries, width, keys, others);
+#pragma GCC unroll 6
+    for (int q = 0; q < kRows; ++q) sums[q] = _mm512_add_ps(sums[q], others[q]);
+  }
+}
+
+template <int kRows>
+STAIRCASE_TARGET void multiply_packed_keys(const std::uint16_t* queries, const std::uint16_t* packed_keys,
+                                           std::int64_t seen, std::int64_t width, std::int64_t score_stride,
+                                           float* scores) {
+  for (std::int64_t p = 0; p < seen; p += kPositions) {
+    __m512 sums[kRows];
+    add_chains<kRows, 0, kLanes>(queries, width,
+                                 packed_keys + p / kPanel * width * kPanel + p % kPanel * kPair, sums);
+#pragma GCC unroll 6
+    for (int q = 0; q < kRows; ++q) _mm512_storeu_ps(scores + q * score_stride + p, sums[q]);
+  }
+}
+
+/// Up to 16 keys into a panel. Pairs of features are elements of 32 bits, and squares of 16 by 16 are turned.
+STAIRCASE_TARGET void pack_keys(const std::uint16_t* keys, std::int64_t count, std::int64_t head_size,
+                                std::uint16_t* panel) {
+  for (std::int64_t i = 0; i < head_size; i += kFeatures) {
+    std::uint32_t square[kPositions][kLanes];
+    for (std::int64_t p = 0; p < count; ++p) {
+      _mm512_storeu_si512(square[p], (__m512i)load_features(keys + p * head_size + i, head_size - i));
+    }
+    for (std::int64_t pair = 0; pair < kLanes; ++pair) {
+      std::uint16_t* const to = panel + (i + pair * kPair) * kPanel;
+      for (std::int64_t p = 0; p < count; ++p) {
+        std::memcpy(to + p * kPair, &square[p][pair], sizeof square[p][pair]);
+      }
+    }
+  }
+}
+
+/// Up to 16 values into panels of that size, of each 32 features first_columns first.
+STAIRCASE_TARGET void pack_values(const std::uint16_t* values, std::int64_t count, std::int64_t head_size,
+                                  std::int64_t panel_size, std::uint16_t* panels) {
+  for (std::int64_t i = 0; i < head_size; i += kFeatures) {
+    std::uint16_t* const panel = panels + i / kPanel * panel_size + i % kPanel * kPair;
+    for (std::int64_t p = 0; p < count; p += kPair) {
+      const std::uint16_t* const value = values + p * head_size + i;
+      const auto even = (Halves)load_features(value, head_size - i);
+      const auto odd = p + 1 < count ? (Halves)load_features(value + head_size, head_size - i) : Halves{};
+      std::uint16_t* const to = panel + p * kPanel;
+      _mm512_storeu_si512(to, (__m512i)first_columns(even, odd));
+      _mm512_storeu_si512(to + kFeatures, (__m512i)last_columns(even, odd));
+    }
+  }
+}
+
+// ── Both ──
+
+/// `count` values in bfloat16, with zeros up to `width`, a multiple of 16.
+STAIRCASE_TARGET void round_row(const float* values, std::int64_t count, std::int64_t width,
+                                std::uint16_t* rounded) {
+  for (std::int64_t i = 0; i < width; i += kLanes) {
+    const std::int64_t some = std::clamp<std::int64_t>(count - i, 0, kLanes);
+    const __m512 part = _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << some) - 1), values + i);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(rounded + i), (__m256i)_mm512_cvtneps_pbh(part));
+  }
+}
+
+/// out[i] = sums[i] · factor in the order of the features; first_columns come first in each 32 sums.
+STAIRCASE_TARGET void store_features(const float* sums, std::int64_t head_size, float factor, float* out) {
+  for (std::int64_t i = 0; i < head_size; i += kFeatures) {
+    const __m512 first = _mm512_loadu_ps(sums + i) * factor,
+                 last = _mm512_loadu_ps(sums + i + kLanes) * factor;
+    alignas(64) float ordered[kFeatures];
+    _mm512_store_ps(ordered, __builtin_shufflevector(first, last, 0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20,
+                                                     21, 22, 23));
+    _mm512_store_ps(ordered + kLanes, __builtin_shufflevector(first, last, 8, 9, 10, 11, 24, 25, 26, 27, 12,
+                                                              13, 14, 15, 28, 29, 30, 31));
+    std::copy_n(ordered, std::min(kFeatures, head_size - i), out + i);
+  }
+}
+
+/// The memory that `scratch` is divided into, for one tile of queries.
+struct Memory {
+  Memory(float* scratch, std::int64_t head_size, std::int64_t total)
+      : width(round_up(head_size, kFeatures)),
+        stride(round_up(total, kFeatures)),
+        scores(scratch),
+        sums(scores + kMostRows * stride),
+        queries(reinterpret_cast<std::uint16_t*>(sums + kMostRows * width)),
+        weights(queries + kMostRows * width) {}
+
+  std::int64_t width, stride;
+  float* scores;           // [rows, stride]
+  float* sums;             // [rows, width]
+  std::uint16_t* queries;  // [rows, width]
+  std::uint16_t* weights;  // [rows, stride]
+};
+
+void round_queries(const float* queries, std::int64_t rows, std::int64_t stride, std::int64_t head_size,
+                   const Memory& memory) {
+  for (std::int64_t q = 0; q < rows; ++q) {
+    round_row(queries + q * stride, head_size, memory.width, memory.queries + q * memory.width);
+  }
+}
+
+/// The scores become weights, those that no query sees 0, up to an even number; query q sees seen + q of
+/// them.
+void weigh(const Memory& memory, std::int64_t rows, std::int64_t seen, std::int64_t head_size,
+           Exponentials exponentials, float* inverse_sums) {
+  const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
+  const std::int64_t total = round_up(seen + rows - 1, kPair);
+  for (std::int64_t q = 0; q < rows; ++q) {
+    float* const scores = memory.scores + q * memory.stride;
+    inverse_sums[q] = exponentials(scores, scale, seen + q, total);
+    round_row(scores, total, round_up(total, kLanes), memory.weights + q * memory.stride);
+  }
+}
+
+template <int... kLess>
+constexpr auto multiply_keys_of(std::integer_sequence<int, kLess...>) {
+  return std::array{multiply_keys<kLess + 1>...};
+}
+template <int... kLess>
+constexpr auto add_values_of(std::integer_sequence<int, kLess...>) {
+  return std::array{add_values<kLess + 1>...};
+}
+template <int... kLess>
+constexpr auto multiply_packed_keys_of(std::integer_sequence<int, kLess...>) {
+  return std::array{multiply_packed_keys<kLess + 1>...};
+}
+
+/// The functions for r rows are element r - 1.
+constexpr auto kMultiplyKeys = multiply_keys_of(std::make_integer_sequence<int, kMostRows>());
+constexpr auto kAddValues = add_values_of(std::make_integer_sequence<int, kMostRows>());
+constexpr auto kMultiplyPackedKeys = multiply_packed_keys_of(std::make_integer_sequence<int, kMostRows>());
+
+/// Calls work(first) for the first of each 16 positions. The blocks of a paged cache begin with such a one.
+template <typename Work>
+void each_sixteen(std::int64_t total, const Work& work) {
+  for (std::int64_t first = 0; first < total; first += kPositions) {
+    work(first, std::min(kPositions, total - first));
+  }
+}
+
+}  // namespace
+
+std::int64_t scratch_floats(std::int64_t head_size, std::int64_t total) {
+  const std::int64_t floats = round_up(head_size, kFeatures) + round_up(total, kFeatures);
+  return kMostRows * (floats + floats / 2);
+}
+
+void attend_in_place(const float* queries, std::int64_t rows, std::int64_t stride,
+                     const Runs<std::uint16_t>& runs, std::int64_t total, Exponentials exponentials,
+                     float* scratch, float* out) {
+  const Memory memory(scratch, runs.head_size, total);
+  const auto of_rows = static_cast<std::size_t>(rows - 1);
+  const std::int64_t bytes = runs.head_size * std::int64_t{sizeof(std::uint16_t)},
+                     ahead = round_up(kBytesAhead / bytes, kPositions);
+  const auto value_or_last = [&](std::int64_t p) { return runs.value(std::min(p, total - 1)); };
+  round_queries(queries, rows, stride, runs.head_size, memory);
+  each_sixteen(total, [&](std::int64_t first, std::int64_t count) {
+    const std::int64_t next = first + ahead;
+    kMultiplyKeys[of_rows](memory.queries, runs.key(first), count, runs.head_size,
+                           next < total ? runs.key(next) : value_or_last(next - total), memory.stride,
+                           memory.scores + first);
+  });
+  float inverse_sums[kMostRows] = {};
+  weigh(memory, rows, total - rows + 1, runs.head_size, exponentials, inverse_sums);
+  std::fill_n(memory.sums, rows * memory.width, 0.0f);
+  each_sixteen(total, [&](std::int64_t first, std::int64_t count) {
+    kAddValues[of_rows](memory.weights + first, memory.stride, runs.value(first), count, runs.head_size,
+                        value_or_last(first + ahead), memory.sums);
+  });
+  for (std::int64_t q = 0; q < rows; ++q) {
+    store_features(memory.sums + q * memory.width, runs.head_size, inverse_sums[q], out + q * stride);
+  }
+}
+
+void pack(const Runs<std::uint16_t>& runs, std::int64_t total, std::uint16_t* packed_keys,
+          std::uint16_t* packed_values) {
+  const std::int64_t width = round_up(runs.head_size, kFeatures),
+                     panel_size = round_up(total, kPair) * kPanel;
+  each_sixteen(total, [&](std::int64_t first, std::int64_t count) {
+    pack_keys(runs.key(first), count, runs.head_size,
+              packed_keys + first / kPanel * width * kPanel + first % kPanel * kPair);
+    pack_values(runs.value(first), count, runs.head_size, panel_size, packed_values + first * kPanel);
+  });
+}
+
+void attend_packed(const float* queries, std::int64_t rows, std::int64_t position, std::int64_t stride,
+                   std::int64_t head_size, const std::uint16_t* packed_keys,
+                   const std::uint16_t* packed_values, std::int64_t total, Exponentials exponentials,
+                   float* scratch, float* out) {
+  const Memory memory(scratch, head_size, total);
+  const std::int64_t seen = position + rows;
+  round_queries(queries, rows, stride, head_size, memory);
+  kMultiplyPackedKeys[static_cast<std::size_t>(rows - 1)](memory.queries, packed_keys, seen, memory.width,
+                                                          memory.stride, memory.scores);
+  float inverse_sums[kMostRows] = {};
+  weigh(memory, rows, position + 1, head_size, exponentials, inverse_sums);
+  for (std::int64_t first = 0; first < head_size; first += kPanel) {
+    alignas(64) float sums[kMostRows * kPanel] = {};
+    bfloat16_tile(static_cast<int>(rows), kPanel)(memory.weights, memory.stride,
+                                                  packed_values + first * round_up(total, kPair),
+                                                  round_up(seen, kPair), sums);
+    for (std::int64_t q = 0; q < rows; ++q) {
+      store_features(sums + q * kPanel, std::min(kPanel, head_size - first), inverse_sums[q],
+                     out + q * stride + first);
+    }
+  }
+}
+
+}  // namespace staircase::bfloat16
+
+#else  // another architecture
+
+namespace staircase::bfloat16 {
+
+std::int64_t scratch_floats(std::int64_t, std::int64_t) {
+  return 0;
+}
+void attend_in_place(const float*, std::int64_t, std::int64_t, const Runs<std::uint16_t>&, std::int64_t,
+                     Exponentials, float*, float*) {}
+void pack(const Runs<std::uint16_t>&, std::int64_t, std::uint16_t*, std::uint16_t*) {}
+void attend_packed(const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, const std::uint16_t*,
+                   const std::uint16_t*, std::int64_t, Exponentials, float*, float*) {}
+
+}  // namespace staircase::bfloat16
+
+#endif

@@ -1,0 +1,42 @@
+// attention.cpp once more for keys and values in bfloat16 on processors that multiply in it (VDPBF16PS, see
+// bfloat16_tile.h): queries and the weights of the values are rounded to bfloat16 as well, and the sums are
+// float32. Only where has_bfloat16_tile().
+//
+// Here, too, all ways to the result of a query give the same bits. A score is the sum of 16 chains: chain c
+// adds the products of the features 2c and 2c + 1, then of those 32 further on, and so on; of the chains
+// those two apart are added first, then neighbours, then neighbouring fours. A feature of the result is one
+// chain in the order of the positions, two at a time.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/runs.h"
+
+namespace staircase::bfloat16 {
+
+/// scores[i] becomes exp(scale (scores[i] - the largest)) for i < count, and 0 for the others up to `total`
+/// and to the next multiple of 16; returns 1 / sum.
+using Exponentials = float (*)(float* scores, float scale, std::int64_t count, std::int64_t total);
+
+/// Floats of memory that the two functions below need: for up to 6 queries on `total` positions.
+std::int64_t scratch_floats(std::int64_t head_size, std::int64_t total);
+
+/// Up to 6 neighbouring queries of a head, where keys and values lie. Each sees one position more than the
+/// one before; the last one sees all `total` of them. Neighbouring queries lie `stride` elements apart, and
+/// so do their results.
+void attend_in_place(const float* queries, std::int64_t rows, std::int64_t stride,
+                     const Runs<std::uint16_t>& runs, std::int64_t total, Exponentials exponentials,
+                     float* scratch, float* out);
+
+/// Keys into panels [total / 64, head_size / 2, 64, 2] and values into [head_size / 64, total / 2, 64, 2],
+/// the head size being filled up to a multiple of 32, with zeros.
+void pack(const Runs<std::uint16_t>& runs, std::int64_t total, std::uint16_t* packed_keys,
+          std::uint16_t* packed_values);
+
+/// attend_in_place with the keys and values that `pack` has packed; the first query is at `position`.
+void attend_packed(const float* queries, std::int64_t rows, std::int64_t position, std::int64_t stride,
+                   std::int64_t head_size, const std::uint16_t* packed_keys,
+                   const std::uint16_t* packed_values, std::int64_t total, Exponentials exponentials,
+                   float* scratch, float* out);
+
+}  // namespace staircase::bfloat16

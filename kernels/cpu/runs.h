@@ -1,0 +1,33 @@
+// Where attention finds the keys and values of a head: in one piece, or in the blocks of a paged cache.
+#pragma once
+
+#include "kernels/cpu/cpu_device.h"
+
+namespace staircase {
+
+/// The keys and values of one head of one sequence, in runs of neighbouring positions: all runs have `length`
+/// of them, but for the last one, which has what is left.
+template <typename T>
+struct Runs {
+  explicit Runs(const HeadOfCache& of)
+      : blocks(blocks_of(of.keys_values, of.row)),
+        length(of.keys_values.keys.dim(2)),
+        head_size(of.keys_values.keys.dim(3)),
+        stride(of.keys_values.keys.dim(1) * length * head_size),
+        first_keys(of.keys_values.keys.data<T>() + of.head * length * head_size),
+        first_values(of.keys_values.values.data<T>() + of.head * length * head_size) {}
+
+  const T* keys(std::int64_t run) const { return first_keys + blocks[run] * stride; }
+  const T* values(std::int64_t run) const { return first_values + blocks[run] * stride; }
+
+  /// Where one position lies.
+  const T* key(std::int64_t p) const { return keys(p / length) + p % length * head_size; }
+  const T* value(std::int64_t p) const { return values(p / length) + p % length * head_size; }
+
+  const std::int32_t* blocks;          // a run is a block
+  std::int64_t length, head_size;      // of a run, in positions; of a position, in elements
+  std::int64_t stride;                 // elements from one block to the next
+  const T *first_keys, *first_values;  // of block 0
+};
+
+}  // namespace staircase
