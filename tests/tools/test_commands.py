@@ -158,5 +158,15 @@ class Commands(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (1, "0 passed, 1 failed"))
 
 
+@unittest.skipUnless(Path("build.ninja").exists(), "outside of a build folder")
+class Dependencies(unittest.TestCase):
+    def test_what_a_precompiled_header_holds_is_a_reason_to_compile(self):
+        known = run(shutil.which("ninja"), "-C", Path.cwd(), "-t", "deps").stdout.split("\n\n")
+        for part, header in (("steps/17-[^:]*main.cpp.o", "common/model/kv_cache.h"),
+                             ("tests/test-17[^:]*test.cpp.o", "kernels/device.h")):
+            for entry in (entry for entry in known if re.search(f"^{part}:", entry, re.MULTILINE)):
+                self.assertRegex(entry, rf"\n +\.\./{header}(\n|$)")
+
+
 if __name__ == "__main__":
     unittest.main()
