@@ -16,7 +16,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 from support import BUILD, ROOT, STEPS, Scratch, call, series
-from step_commands.compiling import reason
+from step_commands.compiling import reason, with_flags
 from step_commands.running import program_cases
 
 ALL = bool(os.environ.get("STAIRCASE_ALL_STEPS"))
@@ -80,6 +80,11 @@ class EveryStep(Played):
                          for name in re.findall(r'^TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\)', text, re.MULTILINE)}
                 self.assertLessEqual(found, names)
                 self.assertEqual(bool(found), "STAIRCASE_STEP_PROGRAM" in text)
+
+    def test_our_flags_stand_behind_the_compiler_although_a_cache_stands_before_it(self):
+        for before in (["c++"], ["ccache", "c++"], ["/usr/bin/ccache", "clang++"]):
+            words = with_flags([*before, "-Ia", "-std=c++20"], ["-O1"], "headers")
+            self.assertEqual(words[:len(before) + 2], [*before, "-Iheaders", "-Ia"])
 
 
 class Mistakes(Played):

@@ -31,9 +31,10 @@ def compile_folder(folder, build, sanitize=False, jobs=None):
     says that there is nothing to run."""
     flags, kind = (SANITIZED, "sanitized") if sanitize else (CHECKED, "checked")
     commands = {product: project_commands(folder.step, build, product) for product in PRODUCTS}
-    for compiler, _ in commands.values():
-        if not shutil.which(compiler[0]):
-            raise Problem(f"there is no compiler: {compiler[0]} is not found; tools/setup installs it.")
+    for compiler, linker in commands.values():
+        for program in (linker[0], *compiler[:options_begin(compiler)]):
+            if not shutil.which(program):
+                raise Problem(f"there is no compiler: {program} is not found; tools/setup installs it.")
     libraries = sorted({word for _, linker in commands.values() for word in linker
                         if word.endswith(".a") and Path(word).is_relative_to(build)})
     headers = build / "practice" / kind
@@ -114,10 +115,16 @@ def absolute(words, build):
     return [place(word) for word in words]
 
 
+def options_begin(words):
+    """Where a command's options begin: a compiler cache may stand before the compiler."""
+    return next(i for i, word in enumerate(words) if word.startswith("-"))
+
+
 def with_flags(compiler, flags, headers):
     """The compiler's command with our flags and our precompiled headers. A function that throws uses no parameter."""
     words = [f'{PROGRAM}"build/program"' if word.startswith(PROGRAM) else word for word in compiler]
-    return [words[0], f"-I{headers}", *words[1:], *flags, "-Wno-unused-parameter", "-fdiagnostics-color=never"]
+    begin = options_begin(words)
+    return [*words[:begin], f"-I{headers}", *words[begin:], *flags, "-Wno-unused-parameter", "-fdiagnostics-color=never"]
 
 
 def precompile(headers, compilers, flags):
