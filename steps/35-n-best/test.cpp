@@ -2,7 +2,10 @@
 
 #include <set>
 
+#include "batches.h"
 #include "beam_search.h"
+#include "check.h"
+#include "tests/captured.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -17,6 +20,47 @@ nlohmann::json sequences(const std::string& arguments) {
 }
 
 }  // namespace
+
+TEST_CASE("behind each prompt come as many texts of its search as are asked for, the best first") {
+  const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
+  const Prompts prompts{tokenizer.encode("The"), tokenizer.encode("Once upon a")};
+  RowOptions options;
+  options.stopping.max_new_tokens = 6;
+  const BeamOptions search{.num_beams = 3};
+  for (const int wanted : {1, 2, 3}) {
+    CAPTURE(wanted);
+    RunOptions run;
+    run.num_return_sequences = wanted;
+    nlohmann::json told;
+    {
+      const Captured out(stdout);
+      Output output(tokenizer, tales().config().eos_token_id, prompts, Output::Form::kJson);
+      search_all(tales(), prompts, options, run, search, output);
+      output.close(0);
+      told = nlohmann::json::parse(out.text())["sequences"];
+    }
+    REQUIRE(std::ssize(told) == 2 * wanted);
+    for (int p = 0; p < 2; ++p) {
+      const std::vector<Beam> found = beam_search(tales(), prompts[p], options, search, nullptr);
+      for (int i = 0; i < wanted; ++i) {
+        const auto& text = told[p * wanted + i];
+        CHECK(text["prompt_token_ids"] == prompts[p]);
+        CHECK(text["token_ids"] == behind(prompts[p].size(), found[i].tokens));
+        CHECK(text["score"].get<double>() == doctest::Approx(found[i].score).epsilon(1e-4));
+      }
+    }
+  }
+}
+
+TEST_CASE("a search may return as many texts as it has beams, and one more is refused") {
+  const RowOptions options;
+  RunOptions run;
+  run.max_batch_size = 8;
+  for (run.num_return_sequences = 1; run.num_return_sequences <= 3; ++run.num_return_sequences) {
+    check(options, run, {.num_beams = 3});
+  }
+  CHECK_THROWS_AS(check(options, run, {.num_beams = 3}), UsageError);
+}
 
 TEST_CASE("the program tells the best texts of each prompt, best first") {
   const auto& one = reference("beam.json")["cases"][2];

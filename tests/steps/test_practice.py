@@ -80,6 +80,16 @@ class EveryStep(Played):
                          for name in re.findall(r'^TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)\)', text, re.MULTILINE)}
                 self.assertLessEqual(found, names)
                 self.assertEqual(bool(found), "STAIRCASE_STEP_PROGRAM" in text)
+                self.assertTrue(names - found, "a learner cannot be told that the core is green")
+
+    def test_the_name_of_a_helper_in_a_text_is_no_call_of_it(self):
+        text = '''int rows(int x) {\n  return STAIRCASE_STEP_PROGRAM != nullptr;\n}
+
+TEST_CASE("the core") {\n  CHECK(told["rows"] == 1);\n}
+
+TEST_CASE("the program") {\n  CHECK(rows(1) == 1);\n}
+'''
+        self.assertEqual(program_cases(text), {"the program"})
 
     def test_our_flags_stand_behind_the_compiler_although_a_cache_stands_before_it(self):
         for before in (["c++"], ["ccache", "c++"], ["/usr/bin/ccache", "clang++"]):

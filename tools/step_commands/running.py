@@ -294,7 +294,7 @@ def program_cases(text):
     """The names of the test cases in test.cpp that run the whole program: promises of the program, not of the lesson's core."""
     marker, helpers, found = "STAIRCASE_STEP_PROGRAM", [], set()
     for block in re.split(r"\n(?=\S)", text):
-        if not re.search("|".join(rf"\b{name}\b" for name in [marker, *helpers]), block):
+        if not re.search("|".join([marker, *(rf"\b{name}\(" for name in helpers)]), block):
             continue
         case = re.match(r'TEST_CASE\(\s*((?:"(?:\\.|[^"\\])*"\s*)+)\)', block)
         helper = re.match(r"[^\n=]*?(\w+)\(", block) if not case else None
