@@ -5,6 +5,23 @@
 
 using namespace staircase;
 
+TEST_CASE("a text is finished by the end-of-text token, or by the last token that was asked for") {
+  const int eos = 7, other = 8;
+  const StoppingOptions stopping{.max_new_tokens = 3};
+  CHECK(finish_reason(eos, 1, eos, stopping) == FinishReason::kEos);
+  CHECK(finish_reason(other, 1, eos, stopping) == std::nullopt);
+  CHECK(finish_reason(other, 2, eos, stopping) == std::nullopt);
+  CHECK(finish_reason(other, 3, eos, stopping) == FinishReason::kLength);
+  CHECK(finish_reason(eos, 3, eos, stopping) == FinishReason::kEos);
+}
+
+TEST_CASE("with --ignore-eos the end-of-text token is a token like any other") {
+  const int eos = 7;
+  const StoppingOptions stopping{.max_new_tokens = 3, .ignore_eos = true};
+  CHECK(finish_reason(eos, 1, eos, stopping) == std::nullopt);
+  CHECK(finish_reason(eos, 3, eos, stopping) == FinishReason::kLength);
+}
+
 TEST_CASE("a text ends where Hugging Face's generate ends it") {
   for (const auto& run : reference("greedy.json")["cases"]) {
     CAPTURE(run["name"]);
@@ -43,23 +60,6 @@ TEST_CASE("--ignore-eos goes on behind the end of the text") {
 TEST_CASE("an end-of-text token in the prompt ends nothing") {
   const int eos = tales().config().eos_token_id;
   CHECK(generate(tales(), {eos}, {.max_new_tokens = 5}, [](const Token&) {}).tokens.size() == 6);
-}
-
-TEST_CASE("a text is finished by the end-of-text token, or by the last token that was asked for") {
-  const int eos = 7, other = 8;
-  const StoppingOptions stopping{.max_new_tokens = 3};
-  CHECK(finish_reason(eos, 1, eos, stopping) == FinishReason::kEos);
-  CHECK(finish_reason(other, 1, eos, stopping) == std::nullopt);
-  CHECK(finish_reason(other, 2, eos, stopping) == std::nullopt);
-  CHECK(finish_reason(other, 3, eos, stopping) == FinishReason::kLength);
-  CHECK(finish_reason(eos, 3, eos, stopping) == FinishReason::kEos);
-}
-
-TEST_CASE("with --ignore-eos the end-of-text token is a token like any other") {
-  const int eos = 7;
-  const StoppingOptions stopping{.max_new_tokens = 3, .ignore_eos = true};
-  CHECK(finish_reason(eos, 1, eos, stopping) == std::nullopt);
-  CHECK(finish_reason(eos, 3, eos, stopping) == FinishReason::kLength);
 }
 
 TEST_CASE("no new token leaves the prompt as it is, even one that ends in an end-of-text token") {

@@ -7,34 +7,6 @@
 
 using namespace staircase;
 
-TEST_CASE("600 tokens slide through a context of 512 as Hugging Face's model does on each window" *
-          doctest::skip(kSanitized)) {
-  const auto run = reference("sliding.json");
-  std::vector<int> text = run["prompt_ids"], ids = run["ids"];
-  std::vector<double> gaps = run["gaps"];
-  // From a text of 450 tokens on: before the context is full there is nothing new.
-  const auto known = static_cast<std::ptrdiff_t>(450 - text.size());
-  text.insert(text.end(), ids.begin(), ids.begin() + known);
-  ids.erase(ids.begin(), ids.begin() + known);
-  gaps.erase(gaps.begin(), gaps.begin() + known);
-  REQUIRE(text.size() + ids.size() > static_cast<std::size_t>(tales().config().n_positions));
-  const StoppingOptions stopping{.max_new_tokens = static_cast<int>(ids.size()), .ignore_eos = true};
-  const Generation generation = generate(tales(), text, stopping, [](const Token&) {});
-  CHECK(first_difference(behind(text.size(), generation.tokens), ids, gaps) == "");
-}
-
-TEST_CASE("the window begins to slide where Hugging Face's does") {
-  const auto& run = reference("sliding.json");
-  const std::vector<int> prompt = run["prompt_ids"], ids = run["ids"];
-  const auto before = run["first_sliding_step"].get<std::ptrdiff_t>() - 3;
-  std::vector<int> tokens = prompt;
-  tokens.insert(tokens.end(), ids.begin(), ids.begin() + before);
-  const Generation generation =
-      generate(tales(), tokens, {.max_new_tokens = 8, .ignore_eos = true}, [](const Token&) {});
-  CHECK(behind(tokens.size(), generation.tokens) ==
-        std::vector(ids.begin() + before, ids.begin() + before + 8));
-}
-
 /// How many tokens went through the model in each of its passes.
 std::vector<std::size_t> passes(const std::vector<int>& prompt, int count) {
   std::vector<std::size_t> counts;
@@ -49,6 +21,16 @@ std::vector<std::size_t> passes(const std::vector<int>& prompt, int count) {
 TEST_CASE("the window grows until it is as large as the context, and then it stays so") {
   const std::vector<int> prompt(static_cast<std::size_t>(tales().config().n_positions - 2), 100);
   CHECK(passes(prompt, 5) == std::vector<std::size_t>{510, 511, 512, 512, 512});
+}
+
+TEST_CASE("a prompt longer than the context counts as its last tokens") {
+  std::vector<int> prompt(static_cast<std::size_t>(tales().config().n_positions), 100);
+  prompt.front() = 200;
+  prompt.push_back(300);
+  const std::vector<int> window(prompt.begin() + 1, prompt.end());
+  const auto ignore = [](const Token&) {};
+  const int next = generate(tales(), prompt, {.max_new_tokens = 1}, ignore).tokens.back();
+  CHECK(next == generate(tales(), window, {.max_new_tokens = 1}, ignore).tokens.back());
 }
 
 TEST_CASE("the window is the last tokens of the text, and as many as the context holds") {
@@ -69,14 +51,32 @@ TEST_CASE("the window is the last tokens of the text, and as many as the context
   CHECK(different > 0);  // else a window of one token less would pass
 }
 
-TEST_CASE("a prompt longer than the context counts as its last tokens") {
-  std::vector<int> prompt(static_cast<std::size_t>(tales().config().n_positions), 100);
-  prompt.front() = 200;
-  prompt.push_back(300);
-  const std::vector<int> window(prompt.begin() + 1, prompt.end());
-  const auto ignore = [](const Token&) {};
-  const int next = generate(tales(), prompt, {.max_new_tokens = 1}, ignore).tokens.back();
-  CHECK(next == generate(tales(), window, {.max_new_tokens = 1}, ignore).tokens.back());
+TEST_CASE("the window begins to slide where Hugging Face's does") {
+  const auto& run = reference("sliding.json");
+  const std::vector<int> prompt = run["prompt_ids"], ids = run["ids"];
+  const auto before = run["first_sliding_step"].get<std::ptrdiff_t>() - 3;
+  std::vector<int> tokens = prompt;
+  tokens.insert(tokens.end(), ids.begin(), ids.begin() + before);
+  const Generation generation =
+      generate(tales(), tokens, {.max_new_tokens = 8, .ignore_eos = true}, [](const Token&) {});
+  CHECK(behind(tokens.size(), generation.tokens) ==
+        std::vector(ids.begin() + before, ids.begin() + before + 8));
+}
+
+TEST_CASE("600 tokens slide through a context of 512 as Hugging Face's model does on each window" *
+          doctest::skip(kSanitized)) {
+  const auto run = reference("sliding.json");
+  std::vector<int> text = run["prompt_ids"], ids = run["ids"];
+  std::vector<double> gaps = run["gaps"];
+  // From a text of 450 tokens on: before the context is full there is nothing new.
+  const auto known = static_cast<std::ptrdiff_t>(450 - text.size());
+  text.insert(text.end(), ids.begin(), ids.begin() + known);
+  ids.erase(ids.begin(), ids.begin() + known);
+  gaps.erase(gaps.begin(), gaps.begin() + known);
+  REQUIRE(text.size() + ids.size() > static_cast<std::size_t>(tales().config().n_positions));
+  const StoppingOptions stopping{.max_new_tokens = static_cast<int>(ids.size()), .ignore_eos = true};
+  const Generation generation = generate(tales(), text, stopping, [](const Token&) {});
+  CHECK(first_difference(behind(text.size(), generation.tokens), ids, gaps) == "");
 }
 
 TEST_CASE("a text that fits is the text of the step before") {

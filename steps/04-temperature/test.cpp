@@ -18,10 +18,6 @@ void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> lo
   process(logits, options);
 }
 
-TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
-  CHECK(difference_from_processors({"temperature"}, 8, process_steps) == "");
-}
-
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 TEST_CASE("a temperature near 0 leaves the likeliest token, the lowest id among equals") {
@@ -35,6 +31,29 @@ TEST_CASE("a temperature near 0 leaves the likeliest token, the lowest id among 
     std::vector<float> equal{1.0f, 3.0f, 2.0f, 3.0f};
     process(equal, {.temperature = temperature});
     CHECK(ranking(equal) == std::vector{1});
+  }
+}
+
+TEST_CASE("a temperature of 1 changes no bit") {
+  for (const char* const vector : kVectors) {
+    std::vector<float> logits = raw_logits(vector);
+    process(logits, {});
+    CHECK(logits == raw_logits(vector));
+  }
+}
+
+TEST_CASE("no temperature changes which token is the likeliest") {
+  std::mt19937 generator(1);
+  std::normal_distribution<float> normal(0.0f, 3.0f);
+  for (int run = 0; run < 200; ++run) {
+    std::vector<float> logits(1000);
+    for (float& logit : logits) logit = normal(generator);
+    const int best = argmax(logits);
+    for (const float temperature : {0.0f, 1e-4f, 0.05f, 0.1f, 0.7f, 1.0f, 1.5f, 100.0f}) {
+      std::vector<float> scaled = logits;
+      process(scaled, {.temperature = temperature});
+      CHECK(argmax(scaled) == best);
+    }
   }
 }
 
@@ -68,29 +87,6 @@ TEST_CASE("the shift of a low temperature changes no probability") {
   }
 }
 
-TEST_CASE("no temperature changes which token is the likeliest") {
-  std::mt19937 generator(1);
-  std::normal_distribution<float> normal(0.0f, 3.0f);
-  for (int run = 0; run < 200; ++run) {
-    std::vector<float> logits(1000);
-    for (float& logit : logits) logit = normal(generator);
-    const int best = argmax(logits);
-    for (const float temperature : {0.0f, 1e-4f, 0.05f, 0.1f, 0.7f, 1.0f, 1.5f, 100.0f}) {
-      std::vector<float> scaled = logits;
-      process(scaled, {.temperature = temperature});
-      CHECK(argmax(scaled) == best);
-    }
-  }
-}
-
-TEST_CASE("a temperature of 1 changes no bit") {
-  for (const char* const vector : kVectors) {
-    std::vector<float> logits = raw_logits(vector);
-    process(logits, {});
-    CHECK(logits == raw_logits(vector));
-  }
-}
-
 TEST_CASE("nonsense for a temperature crashes nothing") {
   std::vector<float> logits = raw_logits("normal");
   const int best = argmax(logits);
@@ -107,6 +103,10 @@ TEST_CASE("nonsense for a temperature crashes nothing") {
     const TextOptions options{.stopping = {.max_new_tokens = 2}, .sampling = {.temperature = temperature}};
     CHECK(generate(tales(), {100}, options, [](const Token&) {}).tokens.size() <= 3);
   }
+}
+
+TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
+  CHECK(difference_from_processors({"temperature"}, 8, process_steps) == "");
 }
 
 TEST_CASE("whatever the temperature, the text stays the greedy one") {

@@ -9,28 +9,6 @@
 
 using namespace staircase;
 
-TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
-  CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
-          std::mt19937 generator(0);
-          const TextOptions options{.stopping = {.max_new_tokens = count}};
-          return behind(prompt.size(),
-                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
-        }) == "");
-}
-
-/// Processors of the reference, in the order of the chain.
-void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> logits, std::span<const int>) {
-  SamplingOptions options;
-  for (const auto& step : steps) {
-    if (step["op"] == "temperature") options.temperature = step["value"];
-  }
-  process(logits, options);
-}
-
-TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
-  CHECK(difference_from_processors({"temperature"}, 8, process_steps) == "");
-}
-
 /// How often each of `size` tokens comes in `count` draws.
 template <typename Draw>
 std::vector<int> counts_of(const Draw& draw, std::size_t size, int count) {
@@ -60,21 +38,6 @@ TEST_CASE("each token is drawn as often as its probability says") {
   }
 }
 
-TEST_CASE("the first token of a text is drawn as often as the model says") {
-  const std::vector<int> prompt = tokens_before("model");
-  const std::span<float> logits = tales().next_logits(std::span(prompt).first(1));
-  for (const float temperature : {0.7f, 1.0f, 1.5f}) {
-    std::vector<float> processed(logits.begin(), logits.end());
-    const SamplingOptions options{.do_sample = true, .temperature = temperature};
-    process(processed, options);
-    std::mt19937 generator(7);
-    const auto counts =
-        counts_of([&] { return choose(processed, options, generator); }, processed.size(), 100'000);
-    const std::vector<double> exact = exact_softmax(processed);
-    CHECK(p_value(counts, std::vector<float>(exact.begin(), exact.end())) > kTooUnlikely);
-  }
-}
-
 TEST_CASE("a draw that is slightly wrong would be noticed") {
   const std::vector<float> probabilities{0.5f, 0.25f, 0.125f, 0.125f};
   std::mt19937 generator(1);
@@ -83,25 +46,6 @@ TEST_CASE("a draw that is slightly wrong would be noticed") {
   CHECK(p_of([&] { return std::min(draw(probabilities, generator), 2); }) < 1e-9);
   const std::vector<float> skewed{0.49f, 0.26f, 0.125f, 0.125f};
   CHECK(p_of([&] { return draw(skewed, generator); }) < 1e-9);
-}
-
-TEST_CASE("a seed gives the same tokens with every compiler") {
-  // NumPy's RandomState(42).random_sample() has the same generator and makes the same 53 bits of it.
-  const std::vector<int> want{2, 3, 3, 2, 1, 1, 0, 3, 3, 3, 0, 3, 3, 1, 1, 1, 2, 2, 2, 1, 3, 1, 1, 2};
-  std::mt19937 generator(42);
-  for (const int token : want) CHECK(draw(std::vector{0.1f, 0.2f, 0.3f, 0.4f}, generator) == token);
-}
-
-TEST_CASE("a draw uses as many random bits as a double holds") {
-  const double uniform = 0.3745401188473625;  // the first number of NumPy's RandomState(42)
-  const float most = std::nextafter(static_cast<float>(uniform), 0.0f);
-  const auto rest = static_cast<float>(uniform - static_cast<double>(most));
-  for (const float wide : {0.0f, 1.0f}) {
-    std::mt19937 generator(42);
-    // The first two shares together end just below the number, or just above it.
-    const float share = std::nextafter(std::nextafter(rest, wide), wide);
-    CHECK(draw(std::vector{most, share, 0.625f}, generator) == (wide == 0.0f ? 2 : 1));
-  }
 }
 
 TEST_CASE("a token without probability is never drawn, not even by a rounding error") {
@@ -116,12 +60,68 @@ TEST_CASE("a token without probability is never drawn, not even by a rounding er
   CHECK(draw(std::vector{1.0f}, generator) == 0);
 }
 
+TEST_CASE("a draw uses as many random bits as a double holds") {
+  const double uniform = 0.3745401188473625;  // the first number of NumPy's RandomState(42)
+  const float most = std::nextafter(static_cast<float>(uniform), 0.0f);
+  const auto rest = static_cast<float>(uniform - static_cast<double>(most));
+  for (const float wide : {0.0f, 1.0f}) {
+    std::mt19937 generator(42);
+    // The first two shares together end just below the number, or just above it.
+    const float share = std::nextafter(std::nextafter(rest, wide), wide);
+    CHECK(draw(std::vector{most, share, 0.625f}, generator) == (wide == 0.0f ? 2 : 1));
+  }
+}
+
 TEST_CASE("a draw takes two random numbers, whatever it draws") {
   std::mt19937 generator(5), same(5);
   draw(std::vector{1.0f}, generator);
   draw(std::vector{0.25f, 0.75f}, generator);
   same.discard(4);
   CHECK(generator == same);
+}
+
+TEST_CASE("a seed gives the same tokens with every compiler") {
+  // NumPy's RandomState(42).random_sample() has the same generator and makes the same 53 bits of it.
+  const std::vector<int> want{2, 3, 3, 2, 1, 1, 0, 3, 3, 3, 0, 3, 3, 1, 1, 1, 2, 2, 2, 1, 3, 1, 1, 2};
+  std::mt19937 generator(42);
+  for (const int token : want) CHECK(draw(std::vector{0.1f, 0.2f, 0.3f, 0.4f}, generator) == token);
+}
+
+/// Processors of the reference, in the order of the chain.
+void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> logits, std::span<const int>) {
+  SamplingOptions options;
+  for (const auto& step : steps) {
+    if (step["op"] == "temperature") options.temperature = step["value"];
+  }
+  process(logits, options);
+}
+
+TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
+  CHECK(difference_from_processors({"temperature"}, 8, process_steps) == "");
+}
+
+TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
+  CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
+          std::mt19937 generator(0);
+          const TextOptions options{.stopping = {.max_new_tokens = count}};
+          return behind(prompt.size(),
+                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
+        }) == "");
+}
+
+TEST_CASE("the first token of a text is drawn as often as the model says") {
+  const std::vector<int> prompt = tokens_before("model");
+  const std::span<float> logits = tales().next_logits(std::span(prompt).first(1));
+  for (const float temperature : {0.7f, 1.0f, 1.5f}) {
+    std::vector<float> processed(logits.begin(), logits.end());
+    const SamplingOptions options{.do_sample = true, .temperature = temperature};
+    process(processed, options);
+    std::mt19937 generator(7);
+    const auto counts =
+        counts_of([&] { return choose(processed, options, generator); }, processed.size(), 100'000);
+    const std::vector<double> exact = exact_softmax(processed);
+    CHECK(p_value(counts, std::vector<float>(exact.begin(), exact.end())) > kTooUnlikely);
+  }
 }
 
 TEST_CASE("without --do-sample no random number is used") {

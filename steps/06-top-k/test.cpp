@@ -7,29 +7,6 @@
 
 using namespace staircase;
 
-TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
-  CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
-          std::mt19937 generator(0);
-          const TextOptions options{.stopping = {.max_new_tokens = count}};
-          return behind(prompt.size(),
-                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
-        }) == "");
-}
-
-/// Processors of the reference, in the order of the chain.
-void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> logits, std::span<const int>) {
-  SamplingOptions options;
-  for (const auto& step : steps) {
-    if (step["op"] == "temperature") options.temperature = step["value"];
-    if (step["op"] == "top_k") options.top_k = step["value"];
-  }
-  process(logits, options);
-}
-
-TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
-  CHECK(difference_from_processors({"temperature", "top_k"}, 24, process_steps) == "");
-}
-
 /// The ids that top-k leaves of these logits.
 std::vector<int> kept(std::vector<float> logits, int k) {
   keep_top_k(logits, k);
@@ -51,6 +28,16 @@ TEST_CASE("all that equal the k-th stay") {
   CHECK(kept(std::vector<float>(100, 0.5f), 1).size() == 100);
 }
 
+TEST_CASE("k of the vocabulary's size or more, or below 1, keeps everything") {
+  const std::vector<float> raw = raw_logits("normal");
+  for (const int k : {4096, 4097, 2'147'483'647, 0, -1}) {
+    std::vector<float> logits = raw;
+    keep_top_k(logits, k);
+    CHECK(logits == raw);
+  }
+  CHECK(kept(raw, 4095).size() == 4095);
+}
+
 TEST_CASE("k = 1 leaves the likeliest token, however the dice fall") {
   const std::vector<float> raw = raw_logits("normal");
   CHECK(kept(raw, 1) == std::vector{argmax(raw)});
@@ -60,16 +47,6 @@ TEST_CASE("k = 1 leaves the likeliest token, however the dice fall") {
     return generate(tales(), {100}, options, generator, [](const Token&) {}).tokens;
   };
   CHECK(text({.do_sample = true, .top_k = 1}) == text({}));
-}
-
-TEST_CASE("k of the vocabulary's size or more, or below 1, keeps everything") {
-  const std::vector<float> raw = raw_logits("normal");
-  for (const int k : {4096, 4097, 2'147'483'647, 0, -1}) {
-    std::vector<float> logits = raw;
-    keep_top_k(logits, k);
-    CHECK(logits == raw);
-  }
-  CHECK(kept(raw, 4095).size() == 4095);
 }
 
 TEST_CASE("k tokens stay of any logits without ties, and no dropped one is larger") {
@@ -93,6 +70,29 @@ TEST_CASE("k tokens stay of any logits without ties, and no dropped one is large
 TEST_CASE("what is masked already stays masked") {
   CHECK(kept({kMasked, 1.0f, kMasked, 2.0f}, 3) == std::vector{1, 3});
   CHECK(kept({kMasked, 1.0f, kMasked, 2.0f}, 1) == std::vector{3});
+}
+
+/// Processors of the reference, in the order of the chain.
+void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> logits, std::span<const int>) {
+  SamplingOptions options;
+  for (const auto& step : steps) {
+    if (step["op"] == "temperature") options.temperature = step["value"];
+    if (step["op"] == "top_k") options.top_k = step["value"];
+  }
+  process(logits, options);
+}
+
+TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
+  CHECK(difference_from_processors({"temperature", "top_k"}, 24, process_steps) == "");
+}
+
+TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
+  CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
+          std::mt19937 generator(0);
+          const TextOptions options{.stopping = {.max_new_tokens = count}};
+          return behind(prompt.size(),
+                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
+        }) == "");
 }
 
 TEST_CASE("only the k likeliest tokens are drawn") {

@@ -9,30 +9,6 @@
 
 using namespace staircase;
 
-TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
-  CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
-          std::mt19937 generator(0);
-          const TextOptions options{.stopping = {.max_new_tokens = count}};
-          return behind(prompt.size(),
-                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
-        }) == "");
-}
-
-/// Processors of the reference, in the order of the chain.
-void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> logits, std::span<const int>) {
-  SamplingOptions options;
-  for (const auto& step : steps) {
-    if (step["op"] == "temperature") options.temperature = step["value"];
-    if (step["op"] == "top_k") options.top_k = step["value"];
-    if (step["op"] == "top_p") options.top_p = step["value"];
-  }
-  process(logits, options);
-}
-
-TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
-  CHECK(difference_from_processors({"temperature", "top_k", "top_p"}, 64, process_steps) == "");
-}
-
 /// The ids that top-p leaves of these logits.
 std::vector<int> kept(std::vector<float> logits, float p) {
   keep_top_p(logits, p);
@@ -176,4 +152,28 @@ TEST_CASE("without top-p the chain is the one of the step before") {
   apply_temperature(want, 0.7f);
   keep_top_k(want, 50);
   CHECK(logits == want);
+}
+
+/// Processors of the reference, in the order of the chain.
+void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> logits, std::span<const int>) {
+  SamplingOptions options;
+  for (const auto& step : steps) {
+    if (step["op"] == "temperature") options.temperature = step["value"];
+    if (step["op"] == "top_k") options.top_k = step["value"];
+    if (step["op"] == "top_p") options.top_p = step["value"];
+  }
+  process(logits, options);
+}
+
+TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
+  CHECK(difference_from_processors({"temperature", "top_k", "top_p"}, 64, process_steps) == "");
+}
+
+TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
+  CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
+          std::mt19937 generator(0);
+          const TextOptions options{.stopping = {.max_new_tokens = count}};
+          return behind(prompt.size(),
+                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
+        }) == "");
 }

@@ -10,34 +10,6 @@
 
 using namespace staircase;
 
-TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
-  CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
-          std::mt19937 generator(0);
-          const TextOptions options{.stopping = {.max_new_tokens = count}};
-          return behind(prompt.size(),
-                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
-        }) == "");
-}
-
-/// Processors of the reference, in the order of the chain.
-void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> logits,
-                   std::span<const int> tokens) {
-  SamplingOptions options;
-  for (const auto& step : steps) {
-    if (step["op"] == "presence_frequency") options.presence_penalty = step["presence"];
-    if (step["op"] == "presence_frequency") options.frequency_penalty = step["frequency"];
-    if (step["op"] == "temperature") options.temperature = step["value"];
-    if (step["op"] == "top_k") options.top_k = step["value"];
-    if (step["op"] == "top_p") options.top_p = step["value"];
-  }
-  process(logits, tokens, options);
-}
-
-TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
-  CHECK(difference_from_processors({"temperature", "top_k", "top_p", "presence", "frequency"}, 84,
-                                   process_steps) == "");
-}
-
 /// The formula, with counts: logit - penalty · count.
 std::vector<float> naive(std::vector<float> logits, const std::vector<int>& tokens, float penalty) {
   std::map<int, int> counts;
@@ -70,6 +42,52 @@ TEST_CASE("a penalty of 0 changes no bit") {
     process(logits, tokens_before(vector), {});
     CHECK(logits == raw_logits(vector));
   }
+}
+
+TEST_CASE("a negative penalty makes what has occurred likelier") {
+  std::vector<float> logits{0.0f, 0.0f, 0.0f};
+  process(logits, std::vector{1, 1, 2}, {.frequency_penalty = -1.5f});
+  CHECK(logits == std::vector{0.0f, 3.0f, 1.5f});
+}
+
+TEST_CASE("both penalties add up to OpenAI's formula") {
+  std::vector<float> logits{0.0f, 0.0f, 0.0f};
+  process(logits, std::vector{1, 1, 1, 2}, {.presence_penalty = 1.0f, .frequency_penalty = 0.5f});
+  CHECK(logits == std::vector{0.0f, -2.5f, -1.5f});
+}
+
+TEST_CASE("the penalty comes before the temperature") {
+  std::vector<float> logits{0.0f, 0.0f};
+  process(logits, std::vector{1, 1}, {.frequency_penalty = 1.0f, .temperature = 0.5f});
+  CHECK(logits == std::vector{0.0f, -4.0f});
+}
+
+/// Processors of the reference, in the order of the chain.
+void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> logits,
+                   std::span<const int> tokens) {
+  SamplingOptions options;
+  for (const auto& step : steps) {
+    if (step["op"] == "presence_frequency") options.presence_penalty = step["presence"];
+    if (step["op"] == "presence_frequency") options.frequency_penalty = step["frequency"];
+    if (step["op"] == "temperature") options.temperature = step["value"];
+    if (step["op"] == "top_k") options.top_k = step["value"];
+    if (step["op"] == "top_p") options.top_p = step["value"];
+  }
+  process(logits, tokens, options);
+}
+
+TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
+  CHECK(difference_from_processors({"temperature", "top_k", "top_p", "presence", "frequency"}, 84,
+                                   process_steps) == "");
+}
+
+TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
+  CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
+          std::mt19937 generator(0);
+          const TextOptions options{.stopping = {.max_new_tokens = count}};
+          return behind(prompt.size(),
+                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
+        }) == "");
 }
 
 TEST_CASE("prompt and output both count") {
@@ -107,24 +125,6 @@ TEST_CASE("a token that has left the window still counts") {
   prompt.insert(prompt.begin(), best);  // outside the window: the logits stay the same
   REQUIRE(next({}) == best);
   CHECK(next({.frequency_penalty = 1e30f}) != best);
-}
-
-TEST_CASE("a negative penalty makes what has occurred likelier") {
-  std::vector<float> logits{0.0f, 0.0f, 0.0f};
-  process(logits, std::vector{1, 1, 2}, {.frequency_penalty = -1.5f});
-  CHECK(logits == std::vector{0.0f, 3.0f, 1.5f});
-}
-
-TEST_CASE("the penalty comes before the temperature") {
-  std::vector<float> logits{0.0f, 0.0f};
-  process(logits, std::vector{1, 1}, {.frequency_penalty = 1.0f, .temperature = 0.5f});
-  CHECK(logits == std::vector{0.0f, -4.0f});
-}
-
-TEST_CASE("both penalties add up to OpenAI's formula") {
-  std::vector<float> logits{0.0f, 0.0f, 0.0f};
-  process(logits, std::vector{1, 1, 1, 2}, {.presence_penalty = 1.0f, .frequency_penalty = 0.5f});
-  CHECK(logits == std::vector{0.0f, -2.5f, -1.5f});
 }
 
 TEST_CASE("a huge penalty crashes nothing, and a sentence comes where no token is left") {

@@ -10,36 +10,6 @@
 
 using namespace staircase;
 
-TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
-  CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
-          std::mt19937 generator(0);
-          const TextOptions options{.stopping = {.max_new_tokens = count}};
-          return behind(prompt.size(),
-                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
-        }) == "");
-}
-
-/// Processors of the reference, in the order of the chain.
-void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> logits,
-                   std::span<const int> tokens) {
-  SamplingOptions options;
-  for (const auto& step : steps) {
-    if (step["op"] == "presence_frequency") options.presence_penalty = step["presence"];
-    if (step["op"] == "presence_frequency") options.frequency_penalty = step["frequency"];
-    if (step["op"] == "repetition_penalty") options.repetition_penalty = step["value"];
-    if (step["op"] == "temperature") options.temperature = step["value"];
-    if (step["op"] == "top_k") options.top_k = step["value"];
-    if (step["op"] == "top_p") options.top_p = step["value"];
-  }
-  process(logits, tokens, options);
-}
-
-TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
-  CHECK(difference_from_processors(
-            {"temperature", "top_k", "top_p", "presence", "frequency", "repetition_penalty"}, 108,
-            process_steps) == "");
-}
-
 /// The formula, with counts: once for each token that has occurred.
 std::vector<float> naive(std::vector<float> logits, const std::vector<int>& tokens, float penalty) {
   std::map<int, int> counts;
@@ -66,6 +36,12 @@ TEST_CASE("each token that has occurred pays once, by the sign of its logit") {
   }
 }
 
+TEST_CASE("a positive logit shrinks, a negative one grows, 0 stays") {
+  std::vector<float> logits{3.0f, -3.0f, 0.0f, -0.0f, 3.0f};
+  apply_repetition_penalty(logits, std::vector{0, 1, 2, 3, 0, 1}, 1.5f);
+  CHECK(logits == std::vector{2.0f, -4.5f, 0.0f, -0.0f, 3.0f});
+}
+
 TEST_CASE("a penalty of 1 changes no bit") {
   for (const char* const vector : kVectors) {
     std::vector<float> logits = raw_logits(vector);
@@ -74,6 +50,56 @@ TEST_CASE("a penalty of 1 changes no bit") {
     process(logits, tokens_before(vector), {});
     CHECK(logits == raw_logits(vector));
   }
+}
+
+TEST_CASE("a penalty below 1 makes what has occurred likelier") {
+  std::vector<float> logits{3.0f, -3.0f, 3.0f};
+  apply_repetition_penalty(logits, std::vector{0, 1}, 0.5f);
+  CHECK(logits == std::vector{6.0f, -1.5f, 3.0f});
+}
+
+TEST_CASE("the repetition penalty comes after the other two") {
+  std::vector<float> logits{3.0f, 0.0f};
+  process(logits, std::vector{0, 0},
+          {.presence_penalty = 1.0f, .frequency_penalty = 0.5f, .repetition_penalty = 2.0f});
+  CHECK(logits == std::vector{0.5f, 0.0f});
+}
+
+TEST_CASE("the repetition penalty comes before the temperature") {
+  // A low temperature shifts the logits below 0, where the penalty multiplies. The penalty gives 1 and -8.
+  std::vector<float> logits{2.0f, -4.0f};
+  process(logits, std::vector{0, 1}, {.repetition_penalty = 2.0f, .temperature = 0.0625f});
+  CHECK(logits == std::vector{0.0f, -144.0f});
+}
+
+/// Processors of the reference, in the order of the chain.
+void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> logits,
+                   std::span<const int> tokens) {
+  SamplingOptions options;
+  for (const auto& step : steps) {
+    if (step["op"] == "presence_frequency") options.presence_penalty = step["presence"];
+    if (step["op"] == "presence_frequency") options.frequency_penalty = step["frequency"];
+    if (step["op"] == "repetition_penalty") options.repetition_penalty = step["value"];
+    if (step["op"] == "temperature") options.temperature = step["value"];
+    if (step["op"] == "top_k") options.top_k = step["value"];
+    if (step["op"] == "top_p") options.top_p = step["value"];
+  }
+  process(logits, tokens, options);
+}
+
+TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
+  CHECK(difference_from_processors(
+            {"temperature", "top_k", "top_p", "presence", "frequency", "repetition_penalty"}, 108,
+            process_steps) == "");
+}
+
+TEST_CASE("without its options the step chooses what Hugging Face's greedy decoding chooses") {
+  CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
+          std::mt19937 generator(0);
+          const TextOptions options{.stopping = {.max_new_tokens = count}};
+          return behind(prompt.size(),
+                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
+        }) == "");
 }
 
 TEST_CASE("prompt and output both count") {
@@ -111,32 +137,6 @@ TEST_CASE("a token that has left the window still counts") {
   prompt.insert(prompt.begin(), best);  // outside the window: the logits stay the same
   REQUIRE(next({}) == best);
   CHECK(next({.repetition_penalty = 1e30f}) != best);
-}
-
-TEST_CASE("a positive logit shrinks, a negative one grows, 0 stays") {
-  std::vector<float> logits{3.0f, -3.0f, 0.0f, -0.0f, 3.0f};
-  apply_repetition_penalty(logits, std::vector{0, 1, 2, 3, 0, 1}, 1.5f);
-  CHECK(logits == std::vector{2.0f, -4.5f, 0.0f, -0.0f, 3.0f});
-}
-
-TEST_CASE("a penalty below 1 makes what has occurred likelier") {
-  std::vector<float> logits{3.0f, -3.0f, 3.0f};
-  apply_repetition_penalty(logits, std::vector{0, 1}, 0.5f);
-  CHECK(logits == std::vector{6.0f, -1.5f, 3.0f});
-}
-
-TEST_CASE("the repetition penalty comes after the other two") {
-  std::vector<float> logits{3.0f, 0.0f};
-  process(logits, std::vector{0, 0},
-          {.presence_penalty = 1.0f, .frequency_penalty = 0.5f, .repetition_penalty = 2.0f});
-  CHECK(logits == std::vector{0.5f, 0.0f});
-}
-
-TEST_CASE("the repetition penalty comes before the temperature") {
-  // A low temperature shifts the logits below 0, where the penalty multiplies. The penalty gives 1 and -8.
-  std::vector<float> logits{2.0f, -4.0f};
-  process(logits, std::vector{0, 1}, {.repetition_penalty = 2.0f, .temperature = 0.0625f});
-  CHECK(logits == std::vector{0.0f, -144.0f});
 }
 
 TEST_CASE("a huge penalty crashes nothing, and a sentence comes where no token is left") {

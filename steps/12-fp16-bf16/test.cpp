@@ -79,24 +79,6 @@ TEST_CASE("the formula of the activations is what they take" * doctest::skip(tes
   CHECK(activation_bytes(tales().config(), 512) == 4 * 1'184'512);
 }
 
-TEST_CASE("the estimate is told before the model loads") {
-  CHECK(memory_estimate(tales().config(), DType::kFloat32) ==
-        "by formula: weights 22.6 MiB, activations up to 4.5 MiB");
-  CHECK(memory_estimate(tales().config(), DType::kFloat16) ==
-        "by formula: weights 11.6 MiB, activations up to 4.5 MiB");
-  const TinyModel tiny;
-  const TemporaryFolder folder;
-  tiny.write(folder.path());
-  std::filesystem::remove(folder.path() / "model.safetensors");
-  const ProgramRun run =
-      run_program(STAIRCASE_STEP_PROGRAM, "--dtype bfloat16 --model " + folder.path().string());
-  CHECK(run.status == 1);
-  CHECK(run.err.starts_with("by formula: weights 0.0 MiB, activations up to 0.0 MiB\nerror: "));
-  const ProgramRun whole = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --dtype bfloat16");
-  CHECK(whole.status == 0);
-  CHECK(whole.err.starts_with("by formula: weights 11.6 MiB, activations up to 4.5 MiB\n"));
-}
-
 TEST_CASE("16-bit weights take half the memory") {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     const double share =
@@ -104,16 +86,6 @@ TEST_CASE("16-bit weights take half the memory") {
     CHECK(share > 0.5);  // biases, norms and positions stay in float32
     CHECK(share < 0.53);
   }
-}
-
-TEST_CASE("--dtype is what the program keeps its weights in") {
-  const std::string arguments = "--max-new-tokens 1 --json --dtype ";
-  for (const std::string dtype : {"float32", "float16", "bfloat16"}) {
-    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, arguments + dtype);
-    REQUIRE(run.status == 0);
-    CHECK(run.json()["stats"]["weight_bytes"] == tales_in(weight_dtype(dtype)).weight_bytes());
-  }
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, arguments + "int8").status == 2);
 }
 
 TEST_CASE("float16 changes no logit of a model that is stored in float16") {
@@ -156,4 +128,32 @@ TEST_CASE("greedy decoding with bfloat16 agrees until the first token that is ne
     // Each of two logits may move by 0.1, see the test above.
     if (parting < std::ssize(want)) CHECK(run["gaps"][static_cast<std::size_t>(parting)].get<double>() < 0.2);
   }
+}
+
+TEST_CASE("the estimate is told before the model loads") {
+  CHECK(memory_estimate(tales().config(), DType::kFloat32) ==
+        "by formula: weights 22.6 MiB, activations up to 4.5 MiB");
+  CHECK(memory_estimate(tales().config(), DType::kFloat16) ==
+        "by formula: weights 11.6 MiB, activations up to 4.5 MiB");
+  const TinyModel tiny;
+  const TemporaryFolder folder;
+  tiny.write(folder.path());
+  std::filesystem::remove(folder.path() / "model.safetensors");
+  const ProgramRun run =
+      run_program(STAIRCASE_STEP_PROGRAM, "--dtype bfloat16 --model " + folder.path().string());
+  CHECK(run.status == 1);
+  CHECK(run.err.starts_with("by formula: weights 0.0 MiB, activations up to 0.0 MiB\nerror: "));
+  const ProgramRun whole = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --dtype bfloat16");
+  CHECK(whole.status == 0);
+  CHECK(whole.err.starts_with("by formula: weights 11.6 MiB, activations up to 4.5 MiB\n"));
+}
+
+TEST_CASE("--dtype is what the program keeps its weights in") {
+  const std::string arguments = "--max-new-tokens 1 --json --dtype ";
+  for (const std::string dtype : {"float32", "float16", "bfloat16"}) {
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, arguments + dtype);
+    REQUIRE(run.status == 0);
+    CHECK(run.json()["stats"]["weight_bytes"] == tales_in(weight_dtype(dtype)).weight_bytes());
+  }
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, arguments + "int8").status == 2);
 }

@@ -43,49 +43,6 @@ std::vector<std::size_t> passes(const std::vector<int>& prompt, int count, bool 
 
 }  // namespace
 
-TEST_CASE("with a cache greedy decoding is Hugging Face's") {
-  CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
-          return behind(prompt.size(),
-                        continued(tales(), prompt, {.stopping = {.max_new_tokens = count}}).tokens);
-        }) == "");
-}
-
-TEST_CASE("the prompt goes through the model once, and then each token once") {
-  const std::vector<int> prompt{321, 11, 5, 900, 17};
-  CHECK(passes(prompt, 4, true) == std::vector<std::size_t>{5, 1, 1, 1});
-  CHECK(passes(prompt, 4, false) == std::vector<std::size_t>{5, 6, 7, 8});
-}
-
-TEST_CASE("a sampled text is the same with and without the cache") {
-  for (const unsigned seed : {1u, 2u, 3u}) {
-    TextOptions options = exactly(40);
-    options.sampling = {
-        .do_sample = true, .seed = seed, .presence_penalty = 0.5f, .temperature = 0.9f, .top_k = 50};
-    const std::vector<int> with = continued(tales(), {321, 11}, options).tokens;
-    CHECK(with == continued(tales(), {321, 11}, options, false).tokens);
-  }
-}
-
-TEST_CASE("the cache takes what its formula says, and growing costs what concatenations cost") {
-  const Gpt2Config& config = tales().config();
-  const std::size_t prompt = 7, count = 30;
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    Gpt2 model = tales_in(dtype);
-    const std::size_t position = 2u * config.n_layer * config.n_embd * size_of(dtype);
-    // Nothing comes after the last token: it never enters the cache.
-    std::size_t allocated = 0, copied = 0;
-    for (std::size_t length = prompt; length < prompt + count; ++length) {
-      allocated += length * position;
-      if (length > prompt) copied += (length - 1) * position;
-    }
-    const CacheUse use =
-        continued(model, std::vector<int>(prompt, 321), exactly(static_cast<int>(count))).cache;
-    CHECK(use.bytes == (prompt + count - 1) * position);
-    CHECK(use.allocated == allocated);
-    CHECK(use.copied == copied);
-  }
-}
-
 TEST_CASE("a cache that grows keeps every position as it was") {
   DynamicKvCache cache(tales());
   tales().next_logits(std::vector{321, 11, 5, 900, 17}, cache);
@@ -112,27 +69,24 @@ TEST_CASE("a cache that grows keeps every position as it was") {
   CHECK(cache.length(0) == 109);
 }
 
-TEST_CASE("the formula of the cache is what a cache of so many positions takes") {
+TEST_CASE("the cache takes what its formula says, and growing costs what concatenations cost") {
+  const Gpt2Config& config = tales().config();
+  const std::size_t prompt = 7, count = 30;
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     Gpt2 model = tales_in(dtype);
-    DynamicKvCache cache(model);
-    CHECK(cache.use().bytes == cache_bytes(model.config(), dtype, 0));
-    for (const int positions : {1, 2, 63, 64, 512}) {
-      cache.append(0, positions - cache.length(0));
-      CHECK(cache.use().bytes == cache_bytes(model.config(), dtype, positions));
+    const std::size_t position = 2u * config.n_layer * config.n_embd * size_of(dtype);
+    // Nothing comes after the last token: it never enters the cache.
+    std::size_t allocated = 0, copied = 0;
+    for (std::size_t length = prompt; length < prompt + count; ++length) {
+      allocated += length * position;
+      if (length > prompt) copied += (length - 1) * position;
     }
+    const CacheUse use =
+        continued(model, std::vector<int>(prompt, 321), exactly(static_cast<int>(count))).cache;
+    CHECK(use.bytes == (prompt + count - 1) * position);
+    CHECK(use.allocated == allocated);
+    CHECK(use.copied == copied);
   }
-}
-
-TEST_CASE("the estimate names the weights, the activations and a cache for the whole context") {
-  const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--dtype float16 --max-new-tokens 1");
-  REQUIRE(run.status == 0);
-  const Gpt2Config& config = tales().config();
-  CHECK(
-      run.err.starts_with(fmt::format("by formula: weights {:.1f} MiB, activations up to {:.1f} MiB, "
-                                      "a cache of up to 3.0 MiB for each text\n",
-                                      static_cast<double>(weight_bytes(config, DType::kFloat16)) / (1 << 20),
-                                      static_cast<double>(activation_bytes(config, 512)) / (1 << 20))));
 }
 
 TEST_CASE("to go back and on again is as if it had never happened") {
@@ -150,6 +104,41 @@ TEST_CASE("to go back and on again is as if it had never happened") {
   }
 }
 
+TEST_CASE("the formula of the cache is what a cache of so many positions takes") {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    Gpt2 model = tales_in(dtype);
+    DynamicKvCache cache(model);
+    CHECK(cache.use().bytes == cache_bytes(model.config(), dtype, 0));
+    for (const int positions : {1, 2, 63, 64, 512}) {
+      cache.append(0, positions - cache.length(0));
+      CHECK(cache.use().bytes == cache_bytes(model.config(), dtype, positions));
+    }
+  }
+}
+
+TEST_CASE("with a cache greedy decoding is Hugging Face's") {
+  CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
+          return behind(prompt.size(),
+                        continued(tales(), prompt, {.stopping = {.max_new_tokens = count}}).tokens);
+        }) == "");
+}
+
+TEST_CASE("the prompt goes through the model once, and then each token once") {
+  const std::vector<int> prompt{321, 11, 5, 900, 17};
+  CHECK(passes(prompt, 4, true) == std::vector<std::size_t>{5, 1, 1, 1});
+  CHECK(passes(prompt, 4, false) == std::vector<std::size_t>{5, 6, 7, 8});
+}
+
+TEST_CASE("a sampled text is the same with and without the cache") {
+  for (const unsigned seed : {1u, 2u, 3u}) {
+    TextOptions options = exactly(40);
+    options.sampling = {
+        .do_sample = true, .seed = seed, .presence_penalty = 0.5f, .temperature = 0.9f, .top_k = 50};
+    const std::vector<int> with = continued(tales(), {321, 11}, options).tokens;
+    CHECK(with == continued(tales(), {321, 11}, options, false).tokens);
+  }
+}
+
 TEST_CASE("at the end of the context the cache says so, and without it the window slides on") {
   const std::string context = std::to_string(tales().config().n_positions);
   const std::vector<int> prompt(tales().config().n_positions - 2, 321);
@@ -159,6 +148,17 @@ TEST_CASE("at the end of the context the cache says so, and without it the windo
       ("the cache is full: the model has " + context + " positions; step 15-kv-cache-fix goes on from there")
           .c_str());
   CHECK(continued(tales(), prompt, exactly(4), false).tokens.size() == prompt.size() + 4);
+}
+
+TEST_CASE("the estimate names the weights, the activations and a cache for the whole context") {
+  const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--dtype float16 --max-new-tokens 1");
+  REQUIRE(run.status == 0);
+  const Gpt2Config& config = tales().config();
+  CHECK(
+      run.err.starts_with(fmt::format("by formula: weights {:.1f} MiB, activations up to {:.1f} MiB, "
+                                      "a cache of up to 3.0 MiB for each text\n",
+                                      static_cast<double>(weight_bytes(config, DType::kFloat16)) / (1 << 20),
+                                      static_cast<double>(activation_bytes(config, 512)) / (1 << 20))));
 }
 
 TEST_CASE("the program tells the size of its cache, and --no-use-cache is without one") {

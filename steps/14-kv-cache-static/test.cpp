@@ -43,29 +43,6 @@ std::vector<std::size_t> passes(const std::vector<int>& prompt, int count, bool 
 
 }  // namespace
 
-TEST_CASE("with a cache greedy decoding is Hugging Face's") {
-  CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
-          return behind(prompt.size(),
-                        continued(tales(), prompt, {.stopping = {.max_new_tokens = count}}).tokens);
-        }) == "");
-}
-
-TEST_CASE("the prompt goes through the model once, and then each token once") {
-  const std::vector<int> prompt{321, 11, 5, 900, 17};
-  CHECK(passes(prompt, 4, true) == std::vector<std::size_t>{5, 1, 1, 1});
-  CHECK(passes(prompt, 4, false) == std::vector<std::size_t>{5, 6, 7, 8});
-}
-
-TEST_CASE("a sampled text is the same with and without the cache") {
-  for (const unsigned seed : {1u, 2u, 3u}) {
-    TextOptions options = exactly(40);
-    options.sampling = {
-        .do_sample = true, .seed = seed, .presence_penalty = 0.5f, .temperature = 0.9f, .top_k = 50};
-    const std::vector<int> with = continued(tales(), {321, 11}, options).tokens;
-    CHECK(with == continued(tales(), {321, 11}, options, false).tokens);
-  }
-}
-
 TEST_CASE("the cache is allocated once, for the whole context, and nothing is copied") {
   const Gpt2Config& config = tales().config();
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
@@ -93,6 +70,29 @@ TEST_CASE("to go back and on again is as if it had never happened") {
     const std::span<const float> want = tales().next_logits(token, straight);
     const std::vector<float> kept(want.begin(), want.end());
     CHECK(std::ranges::equal(tales().next_logits(token, detour), kept));
+  }
+}
+
+TEST_CASE("with a cache greedy decoding is Hugging Face's") {
+  CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
+          return behind(prompt.size(),
+                        continued(tales(), prompt, {.stopping = {.max_new_tokens = count}}).tokens);
+        }) == "");
+}
+
+TEST_CASE("the prompt goes through the model once, and then each token once") {
+  const std::vector<int> prompt{321, 11, 5, 900, 17};
+  CHECK(passes(prompt, 4, true) == std::vector<std::size_t>{5, 1, 1, 1});
+  CHECK(passes(prompt, 4, false) == std::vector<std::size_t>{5, 6, 7, 8});
+}
+
+TEST_CASE("a sampled text is the same with and without the cache") {
+  for (const unsigned seed : {1u, 2u, 3u}) {
+    TextOptions options = exactly(40);
+    options.sampling = {
+        .do_sample = true, .seed = seed, .presence_penalty = 0.5f, .temperature = 0.9f, .top_k = 50};
+    const std::vector<int> with = continued(tales(), {321, 11}, options).tokens;
+    CHECK(with == continued(tales(), {321, 11}, options, false).tokens);
   }
 }
 

@@ -74,6 +74,79 @@ std::vector<std::vector<float>> entries(StaticKvCache& cache) {
 
 }  // namespace
 
+TEST_CASE("without a cache all that the context holds goes through the model") {
+  const std::vector<int> text = random_tokens(515, 1);
+  for (const std::size_t length : {1u, 511u, 512u, 513u, 515u}) {
+    const std::span<const int> tokens = std::span(text).first(length);
+    const std::span<const int> fed = tokens_to_feed(tokens, 512, nullptr, {});
+    CHECK(fed.size() == std::min<std::size_t>(length, 512));
+    CHECK(&fed.back() == &tokens.back());
+  }
+}
+
+TEST_CASE("with a cache what it has not seen goes through the model, in a long text the last of it") {
+  const std::vector<int> text = random_tokens(515, 1);
+  const auto first = [&](std::size_t count) { return std::span(text).first(count); };
+  StaticKvCache cache(tales());
+  CHECK(tokens_to_feed(first(5), 512, &cache, kSlide).size() == 5);
+  CHECK(tokens_to_feed(first(515), 512, &cache, kSlide).size() == 512);
+  CHECK(&tokens_to_feed(first(515), 512, &cache, kSlide).back() == &text.back());
+  cache.append(0, 5);
+  CHECK(&tokens_to_feed(first(6), 512, &cache, kSlide).front() == &text[5]);
+  CHECK(tokens_to_feed(first(9), 512, &cache, kSlide).size() == 4);
+  CHECK(cache.length(0) == 5);
+}
+
+TEST_CASE("sliding makes as much room as the new tokens need, and no more") {
+  const std::vector<int> text = random_tokens(512, 1);
+  for (const auto& [length, fresh, left] :
+       {std::array{512, 1, 511}, {512, 3, 509}, {511, 1, 511}, {510, 1, 510}, {510, 5, 507}, {0, 512, 0}}) {
+    StaticKvCache cache(tales());
+    cache.append(0, length);
+    const std::span<const int> tokens = std::span(text).last(fresh);
+    const std::span<const int> fed = make_room(tokens, text, cache, kSlide);
+    CHECK(fed.data() == tokens.data());
+    CHECK(fed.size() == tokens.size());
+    CHECK(cache.length(0) == left);
+  }
+}
+
+TEST_CASE("sliding moves each entry to the front and keeps it as it was") {
+  StaticKvCache cache(tales());
+  tales().next_logits(nearly_full(0), cache);
+  const auto before = entries(cache);
+  cache.slide(3);
+  CHECK(cache.length(0) == 509);
+  const auto after = entries(cache);
+  const std::size_t size = tales().config().head_size(), head = 512 * size;
+  for (std::size_t t = 0; t < before.size(); ++t) {
+    for (std::size_t first = 0; first < before[t].size(); first += head) {
+      CHECK(std::equal(after[t].data() + first, after[t].data() + first + 509 * size,
+                       before[t].data() + first + 3 * size));
+    }
+  }
+  CHECK(cache.use().copied == 509 * cache.use().bytes / 512);
+  cache.slide(1);
+  CHECK(cache.use().copied == (509 + 508) * cache.use().bytes / 512);
+}
+
+TEST_CASE(
+    "recomputing empties a full cache and feeds the last tokens of the window, as many as --refill says") {
+  const std::vector<int> window = random_tokens(512, 1);
+  for (const int refill : {1, 100, 511, 512}) {
+    StaticKvCache cache(tales());
+    cache.append(0, 511);
+    const std::span<const int> newest = std::span(window).last(1);
+    CHECK(make_room(newest, window, cache, {Overflow::kRecompute, refill}).size() == 1);
+    CHECK(cache.length(0) == 511);  // there was room
+    cache.append(0, 1);
+    const std::span<const int> fed = make_room(newest, window, cache, {Overflow::kRecompute, refill});
+    CHECK(std::ssize(fed) == refill);
+    CHECK(&fed.back() == &window.back());
+    CHECK(cache.length(0) == 0);
+  }
+}
+
 TEST_CASE("recomputing gives the 600 tokens of Hugging Face's model on the sliding window" *
           doctest::skip(kSanitized)) {
   const auto run = reference("sliding.json");
@@ -112,60 +185,6 @@ TEST_CASE("sliding feeds one token a pass for ever, recomputing the window that 
   CHECK(passes(prompt, exactly(6, {Overflow::kRecompute, 1})) == Counts{510, 1, 1, 1, 1, 1});
 }
 
-TEST_CASE("without a cache all that the context holds goes through the model") {
-  const std::vector<int> text = random_tokens(515, 1);
-  for (const std::size_t length : {1u, 511u, 512u, 513u, 515u}) {
-    const std::span<const int> tokens = std::span(text).first(length);
-    const std::span<const int> fed = tokens_to_feed(tokens, 512, nullptr, {});
-    CHECK(fed.size() == std::min<std::size_t>(length, 512));
-    CHECK(&fed.back() == &tokens.back());
-  }
-}
-
-TEST_CASE("with a cache what it has not seen goes through the model, in a long text the last of it") {
-  const std::vector<int> text = random_tokens(515, 1);
-  const auto first = [&](std::size_t count) { return std::span(text).first(count); };
-  StaticKvCache cache(tales());
-  CHECK(tokens_to_feed(first(5), 512, &cache, kSlide).size() == 5);
-  CHECK(tokens_to_feed(first(515), 512, &cache, kSlide).size() == 512);
-  CHECK(&tokens_to_feed(first(515), 512, &cache, kSlide).back() == &text.back());
-  cache.append(0, 5);
-  CHECK(&tokens_to_feed(first(6), 512, &cache, kSlide).front() == &text[5]);
-  CHECK(tokens_to_feed(first(9), 512, &cache, kSlide).size() == 4);
-  CHECK(cache.length(0) == 5);
-}
-
-TEST_CASE("sliding makes as much room as the new tokens need, and no more") {
-  const std::vector<int> text = random_tokens(512, 1);
-  for (const auto& [length, fresh, left] :
-       {std::array{512, 1, 511}, {512, 3, 509}, {511, 1, 511}, {510, 1, 510}, {510, 5, 507}, {0, 512, 0}}) {
-    StaticKvCache cache(tales());
-    cache.append(0, length);
-    const std::span<const int> tokens = std::span(text).last(fresh);
-    const std::span<const int> fed = make_room(tokens, text, cache, kSlide);
-    CHECK(fed.data() == tokens.data());
-    CHECK(fed.size() == tokens.size());
-    CHECK(cache.length(0) == left);
-  }
-}
-
-TEST_CASE(
-    "recomputing empties a full cache and feeds the last tokens of the window, as many as --refill says") {
-  const std::vector<int> window = random_tokens(512, 1);
-  for (const int refill : {1, 100, 511, 512}) {
-    StaticKvCache cache(tales());
-    cache.append(0, 511);
-    const std::span<const int> newest = std::span(window).last(1);
-    CHECK(make_room(newest, window, cache, {Overflow::kRecompute, refill}).size() == 1);
-    CHECK(cache.length(0) == 511);  // there was room
-    cache.append(0, 1);
-    const std::span<const int> fed = make_room(newest, window, cache, {Overflow::kRecompute, refill});
-    CHECK(std::ssize(fed) == refill);
-    CHECK(&fed.back() == &window.back());
-    CHECK(cache.length(0) == 0);
-  }
-}
-
 TEST_CASE("behind the end of the context the cache is full after each token that slides") {
   for (const int count : {3, 4, 9}) {
     StaticKvCache cache(tales());
@@ -196,25 +215,6 @@ TEST_CASE("a cache that is filled anew knows the last tokens of the text, and th
   CHECK(std::abs(got - likeliest_behind(212, 301)) > 1e-5f);
   CHECK(std::abs(got - likeliest_behind(0, 300)) > 1e-5f);
   CHECK(std::abs(got - likeliest_behind(1, 300)) > 1e-5f);
-}
-
-TEST_CASE("sliding moves each entry to the front and keeps it as it was") {
-  StaticKvCache cache(tales());
-  tales().next_logits(nearly_full(0), cache);
-  const auto before = entries(cache);
-  cache.slide(3);
-  CHECK(cache.length(0) == 509);
-  const auto after = entries(cache);
-  const std::size_t size = tales().config().head_size(), head = 512 * size;
-  for (std::size_t t = 0; t < before.size(); ++t) {
-    for (std::size_t first = 0; first < before[t].size(); first += head) {
-      CHECK(std::equal(after[t].data() + first, after[t].data() + first + 509 * size,
-                       before[t].data() + first + 3 * size));
-    }
-  }
-  CHECK(cache.use().copied == 509 * cache.use().bytes / 512);
-  cache.slide(1);
-  CHECK(cache.use().copied == (509 + 508) * cache.use().bytes / 512);
 }
 
 TEST_CASE("what slides is not what the window would be: only recomputing is exact") {

@@ -49,102 +49,6 @@ std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& optio
 
 }  // namespace
 
-TEST_CASE("the rows of a batch are what Hugging Face's model makes of each prompt alone, in any order") {
-  const auto& cases = reference("batch.json")["cases"];
-  std::vector<std::size_t> order(cases.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  for (int round = 0; round < 3; ++round) {
-    Prompts prompts;
-    for (const std::size_t i : order) prompts.push_back(cases[i]["prompt_ids"]);
-    for (const bool use_cache : {true, false}) {
-      StaticKvCache cache(tales(), static_cast<int>(prompts.size()));
-      const TextOptions options{.stopping = {.max_new_tokens = 40}};
-      const Prompts got = continued(prompts, options, use_cache ? &cache : nullptr);
-      for (std::size_t row = 0; row < order.size(); ++row) {
-        const auto& want = cases[order[row]];
-        CAPTURE(want["name"]);
-        CHECK(first_difference(got[row], want["ids"], want["gaps"]) == "");
-      }
-    }
-    std::rotate(order.begin(), order.begin() + 2, order.end());
-    std::swap(order[0], order[1]);
-  }
-}
-
-TEST_CASE("a sampled text does not depend on its neighbours") {
-  const TextOptions options{.stopping = {.max_new_tokens = 25},
-                            .sampling = {.do_sample = true, .frequency_penalty = 0.3f, .top_k = 40}};
-  const Prompts prompts = reference_prompts();
-  const Prompts together = continued(prompts, options);
-  for (std::size_t row = 0; row < prompts.size(); ++row) {
-    TextOptions alone = options;
-    alone.sampling.seed += static_cast<unsigned>(row);
-    CHECK(continued({prompts[row]}, alone)[0] == together[row]);
-  }
-}
-
-TEST_CASE("all rows go through the model together, each pass with what is new to each of them") {
-  const Prompts prompts{{321, 1682, 11, 5}, {1294}, {7, 8}};
-  CHECK(passes(prompts, exactly(4)) == std::vector<std::size_t>{7, 3, 3, 3});
-}
-
-TEST_CASE("a text ends where it would end alone, while the others go on") {
-  const auto& cases = reference("batch.json")["cases"];
-  for (const bool use_cache : {true, false}) {
-    Prompts reported(cases.size());
-    StaticKvCache cache(tales(), static_cast<int>(cases.size()));
-    const auto texts = generate(tales(), reference_prompts(), {.stopping = {.max_new_tokens = 40}},
-                                use_cache ? &cache : nullptr,
-                                [&](int row, const Token& token) { reported[row].push_back(token.id); });
-    REQUIRE(texts.size() == cases.size());
-    for (std::size_t row = 0; row < cases.size(); ++row) {
-      CAPTURE(cases[row]["name"]);
-      const bool by_eos = cases[row]["finish"] == "eos";
-      CHECK(texts[row].finish_reason == (by_eos ? FinishReason::kEos : FinishReason::kLength));
-      CHECK(reported[row] == behind(cases[row]["prompt_ids"].size(), texts[row].tokens));
-      CHECK(reported[row].size() == cases[row]["ids"].size());
-    }
-  }
-}
-
-TEST_CASE("a run is over when its last text is, and without a new token before it begins") {
-  for (const auto& run : reference("batch.json")["cases"]) {
-    if (run["finish"] != "eos") continue;
-    const TextOptions options{.stopping = {.max_new_tokens = 1000}};
-    CHECK(passes({run["prompt_ids"], run["prompt_ids"]}, options).size() == run["ids"].size());
-  }
-  CHECK(passes({{321}, {7, 8}}, exactly(0)).empty());
-  CHECK(continued({{321}, {7, 8}}, exactly(0)) == Prompts{{}, {}});
-}
-
-TEST_CASE("a text that has ended feeds its newest token again, and the others what is new to them") {
-  const std::vector<int> text{321, 1682, 11, 5};
-  StaticKvCache cache(tales(), 2);
-  cache.append(1, 4);  // all of it
-  CHECK(tokens_to_feed(text, 512, &cache, 0, {}).size() == 4);
-  const std::span<const int> fed = tokens_to_feed(text, 512, &cache, 1, {});
-  CHECK(fed.size() == 1);
-  CHECK(&fed.back() == &text.back());
-  CHECK(cache.length(1) == 3);
-}
-
-TEST_CASE("all texts of a prompt are those that it begins alone with a seed of its own") {
-  const auto sequences = [](const std::string& arguments) {
-    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM,
-                                       "--json --ignore-eos --max-new-tokens 12 --do-sample " + arguments);
-    REQUIRE(run.status == 0);
-    return run.json()["sequences"];
-  };
-  const std::string wolf = "--prompt 'The wolf' ", once = "--prompt 'Once upon a time there was' ";
-  const auto together = sequences(wolf + once + "--seed 5 --num-return-sequences 3");
-  REQUIRE(together.size() == 6);
-  for (int text = 0; text < 6; ++text) {
-    const std::string& prompt = text < 3 ? wolf : once;
-    CHECK(sequences(prompt + fmt::format("--seed {}", 5 + text))[0] == together[text]);
-  }
-  CHECK(together[0] != together[1]);
-}
-
 TEST_CASE("each row of a full cache makes room for itself") {
   const auto& run = reference("sliding.json");
   std::vector<int> text = run["prompt_ids"], rest = run["ids"];
@@ -229,6 +133,109 @@ TEST_CASE("a cache of many rows takes as many times the memory of one") {
   CHECK(StaticKvCache(tales(), 5).use().bytes == 5 * StaticKvCache(tales()).use().bytes);
 }
 
+TEST_CASE("the rows of a batch are what Hugging Face's model makes of each prompt alone, in any order") {
+  const auto& cases = reference("batch.json")["cases"];
+  std::vector<std::size_t> order(cases.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  for (int round = 0; round < 3; ++round) {
+    Prompts prompts;
+    for (const std::size_t i : order) prompts.push_back(cases[i]["prompt_ids"]);
+    for (const bool use_cache : {true, false}) {
+      StaticKvCache cache(tales(), static_cast<int>(prompts.size()));
+      const TextOptions options{.stopping = {.max_new_tokens = 40}};
+      const Prompts got = continued(prompts, options, use_cache ? &cache : nullptr);
+      for (std::size_t row = 0; row < order.size(); ++row) {
+        const auto& want = cases[order[row]];
+        CAPTURE(want["name"]);
+        CHECK(first_difference(got[row], want["ids"], want["gaps"]) == "");
+      }
+    }
+    std::rotate(order.begin(), order.begin() + 2, order.end());
+    std::swap(order[0], order[1]);
+  }
+}
+
+TEST_CASE("a sampled text does not depend on its neighbours") {
+  const TextOptions options{.stopping = {.max_new_tokens = 25},
+                            .sampling = {.do_sample = true, .frequency_penalty = 0.3f, .top_k = 40}};
+  const Prompts prompts = reference_prompts();
+  const Prompts together = continued(prompts, options);
+  for (std::size_t row = 0; row < prompts.size(); ++row) {
+    TextOptions alone = options;
+    alone.sampling.seed += static_cast<unsigned>(row);
+    CHECK(continued({prompts[row]}, alone)[0] == together[row]);
+  }
+}
+
+TEST_CASE("all rows go through the model together, each pass with what is new to each of them") {
+  const Prompts prompts{{321, 1682, 11, 5}, {1294}, {7, 8}};
+  CHECK(passes(prompts, exactly(4)) == std::vector<std::size_t>{7, 3, 3, 3});
+}
+
+TEST_CASE("a text ends where it would end alone, while the others go on") {
+  const auto& cases = reference("batch.json")["cases"];
+  for (const bool use_cache : {true, false}) {
+    Prompts reported(cases.size());
+    StaticKvCache cache(tales(), static_cast<int>(cases.size()));
+    const auto texts = generate(tales(), reference_prompts(), {.stopping = {.max_new_tokens = 40}},
+                                use_cache ? &cache : nullptr,
+                                [&](int row, const Token& token) { reported[row].push_back(token.id); });
+    REQUIRE(texts.size() == cases.size());
+    for (std::size_t row = 0; row < cases.size(); ++row) {
+      CAPTURE(cases[row]["name"]);
+      const bool by_eos = cases[row]["finish"] == "eos";
+      CHECK(texts[row].finish_reason == (by_eos ? FinishReason::kEos : FinishReason::kLength));
+      CHECK(reported[row] == behind(cases[row]["prompt_ids"].size(), texts[row].tokens));
+      CHECK(reported[row].size() == cases[row]["ids"].size());
+    }
+  }
+}
+
+TEST_CASE("a run is over when its last text is, and without a new token before it begins") {
+  for (const auto& run : reference("batch.json")["cases"]) {
+    if (run["finish"] != "eos") continue;
+    const TextOptions options{.stopping = {.max_new_tokens = 1000}};
+    CHECK(passes({run["prompt_ids"], run["prompt_ids"]}, options).size() == run["ids"].size());
+  }
+  CHECK(passes({{321}, {7, 8}}, exactly(0)).empty());
+  CHECK(continued({{321}, {7, 8}}, exactly(0)) == Prompts{{}, {}});
+}
+
+TEST_CASE("a text that has ended feeds its newest token again, and the others what is new to them") {
+  const std::vector<int> text{321, 1682, 11, 5};
+  StaticKvCache cache(tales(), 2);
+  cache.append(1, 4);  // all of it
+  CHECK(tokens_to_feed(text, 512, &cache, 0, {}).size() == 4);
+  const std::span<const int> fed = tokens_to_feed(text, 512, &cache, 1, {});
+  CHECK(fed.size() == 1);
+  CHECK(&fed.back() == &text.back());
+  CHECK(cache.length(1) == 3);
+}
+
+TEST_CASE("a cache can serve one batch after another") {
+  const Prompts first{{321, 1682, 11, 5}, {1294}}, second{{1294, 259}, {321, 1682, 11, 5}};
+  StaticKvCache cache(tales(), 2);
+  continued(first, exactly(6), &cache);
+  CHECK(continued(second, exactly(6), &cache) == continued(second, exactly(6)));
+}
+
+TEST_CASE("all texts of a prompt are those that it begins alone with a seed of its own") {
+  const auto sequences = [](const std::string& arguments) {
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM,
+                                       "--json --ignore-eos --max-new-tokens 12 --do-sample " + arguments);
+    REQUIRE(run.status == 0);
+    return run.json()["sequences"];
+  };
+  const std::string wolf = "--prompt 'The wolf' ", once = "--prompt 'Once upon a time there was' ";
+  const auto together = sequences(wolf + once + "--seed 5 --num-return-sequences 3");
+  REQUIRE(together.size() == 6);
+  for (int text = 0; text < 6; ++text) {
+    const std::string& prompt = text < 3 ? wolf : once;
+    CHECK(sequences(prompt + fmt::format("--seed {}", 5 + text))[0] == together[text]);
+  }
+  CHECK(together[0] != together[1]);
+}
+
 TEST_CASE("prompts come from the command line and from the lines of a file, an empty line being a prompt") {
   const auto json = [](const std::string& arguments, const std::string& input = "") {
     const ProgramRun run =
@@ -242,13 +249,6 @@ TEST_CASE("prompts come from the command line and from the lines of a file, an e
   CHECK(file["sequences"] ==
         json("--prompt 'The wolf' --prompt '' --prompt 'Once upon a time'")["sequences"]);
   CHECK(file["stats"]["new_tokens"] == 12);
-}
-
-TEST_CASE("a cache can serve one batch after another") {
-  const Prompts first{{321, 1682, 11, 5}, {1294}}, second{{1294, 259}, {321, 1682, 11, 5}};
-  StaticKvCache cache(tales(), 2);
-  continued(first, exactly(6), &cache);
-  CHECK(continued(second, exactly(6), &cache) == continued(second, exactly(6)));
 }
 
 TEST_CASE("the texts come out one behind the other, and wrong usage is refused") {

@@ -27,6 +27,24 @@ nlohmann::json measured(const std::filesystem::path& results) {
 
 }  // namespace
 
+TEST_CASE("the target alone speculates nothing, and all runs of a draft are alike") {
+  const Prompts prompts{{321, 1682}, {1294}};
+  const TextOptions options{.stopping = {.max_new_tokens = 12, .ignore_eos = true}};
+  Way way{nullptr, 3};
+  CHECK(tokens_per_second(tales(), way, prompts, options) > 0.0);
+  CHECK(way.counts.rounds == 0);
+  NamedModel draft{"tales-1m", tales().load_beside(find_model("tales-1m"))};
+  way.draft = &draft;
+  for (int run = 0; run < 3; ++run) tokens_per_second(tales(), way, prompts, options);
+  Speculation alone;
+  for (const auto& prompt : prompts)
+    speculate(tales(), draft.model, prompt, options, 3, alone, [](const Token&) {});
+  CHECK(way.counts.rounds == 3 * alone.rounds);
+  CHECK(way.counts.drafted == 3 * alone.drafted);
+  CHECK(way.counts.accepted == 3 * alone.accepted);
+  CHECK(alone.accepted + alone.rounds == 24);
+}
+
 TEST_CASE("the benchmark measures every number of drafted tokens in every dtype, and writes it three times") {
   const TemporaryFolder folder;
   const std::filesystem::path results = folder.path() / "new" / "results";
@@ -60,24 +78,6 @@ TEST_CASE("the benchmark measures every number of drafted tokens in every dtype,
   for (std::string line; std::getline(csv, line);) ++lines;
   CHECK(lines == 10);
   CHECK(run.err.find("baseline tokens/s") != std::string::npos);
-}
-
-TEST_CASE("the target alone speculates nothing, and all runs of a draft are alike") {
-  const Prompts prompts{{321, 1682}, {1294}};
-  const TextOptions options{.stopping = {.max_new_tokens = 12, .ignore_eos = true}};
-  Way way{nullptr, 3};
-  CHECK(tokens_per_second(tales(), way, prompts, options) > 0.0);
-  CHECK(way.counts.rounds == 0);
-  NamedModel draft{"tales-1m", tales().load_beside(find_model("tales-1m"))};
-  way.draft = &draft;
-  for (int run = 0; run < 3; ++run) tokens_per_second(tales(), way, prompts, options);
-  Speculation alone;
-  for (const auto& prompt : prompts)
-    speculate(tales(), draft.model, prompt, options, 3, alone, [](const Token&) {});
-  CHECK(way.counts.rounds == 3 * alone.rounds);
-  CHECK(way.counts.drafted == 3 * alone.drafted);
-  CHECK(way.counts.accepted == 3 * alone.accepted);
-  CHECK(alone.accepted + alone.rounds == 24);
 }
 
 TEST_CASE("acceptance depends on the text and not on the clock") {

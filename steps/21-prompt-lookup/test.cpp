@@ -183,6 +183,15 @@ using Rows = std::span<const std::vector<float>>;
 
 }  // namespace
 
+TEST_CASE("the longest match counts, and of equal ones the latest") {
+  CHECK(proposed({1, 2, 3, 5, 2, 4, 1, 2}, 2, 2) == std::vector<int>{3, 5});
+  CHECK(proposed({1, 2, 3, 5, 2, 4, 1, 2}, 1, 2) == std::vector<int>{4, 1});
+  CHECK(proposed({1, 2, 3, 1, 2, 4, 1, 2}, 2, 2) == std::vector<int>{4, 1});
+  CHECK(proposed({1, 2, 3}, 3, 2).empty());
+  CHECK(proposed({1}, 3, 2).empty());
+  CHECK(proposed({1, 1}, 3, 0).empty());
+}
+
 TEST_CASE("the look-up finds what a naive search finds") {
   std::mt19937 generator(1);
   int found = 0;
@@ -202,18 +211,38 @@ TEST_CASE("the look-up finds what a naive search finds") {
   CHECK(found < 5000);
 }
 
-TEST_CASE("the longest match counts, and of equal ones the latest") {
-  CHECK(proposed({1, 2, 3, 5, 2, 4, 1, 2}, 2, 2) == std::vector<int>{3, 5});
-  CHECK(proposed({1, 2, 3, 5, 2, 4, 1, 2}, 1, 2) == std::vector<int>{4, 1});
-  CHECK(proposed({1, 2, 3, 1, 2, 4, 1, 2}, 2, 2) == std::vector<int>{4, 1});
-  CHECK(proposed({1, 2, 3}, 3, 2).empty());
-  CHECK(proposed({1}, 3, 2).empty());
-  CHECK(proposed({1, 1}, 3, 0).empty());
-}
-
 TEST_CASE("what repeats goes on repeating, beyond the end of the text") {
   CHECK(proposed({5, 5}, 2, 4) == std::vector<int>{5, 5, 5, 5});
   CHECK(proposed({1, 2, 3, 1, 2}, 2, 7) == std::vector<int>{3, 1, 2, 3, 1, 2, 3});
+}
+
+TEST_CASE("the rule of verification gives the target's distribution when the look-up proposes") {
+  CHECK(p_value_of_rule(verify) > 0.01);
+}
+
+TEST_CASE("a broken rule gives another one, and the test notices") {
+  // Accepts everything.
+  CHECK(p_value_of_rule([](Drafted drafted, Rows, Rows p, std::mt19937& generator) {
+          return Verdict{static_cast<int>(drafted.size()), draw(p.back(), generator)};
+        }) < 1e-6);
+  // Draws from p in the place of a rejected token, which may come again.
+  CHECK(p_value_of_rule([](Drafted drafted, Rows q, Rows p, std::mt19937& generator) {
+          const Verdict verdict = verify(drafted, q, p, generator);
+          return Verdict{verdict.accepted, draw(p[verdict.accepted], generator)};
+        }) < 1e-6);
+  // Takes the proposal for a draw from all tokens, each as likely as the others.
+  CHECK(p_value_of_rule([](Drafted drafted, Rows q, Rows p, std::mt19937& generator) {
+          const std::vector<std::vector<float>> equal(q.size(),
+                                                      std::vector<float>(kVocabulary, 1.0f / kVocabulary));
+          return verify(drafted, equal, p, generator);
+        }) < 1e-6);
+  // Accepts what the target finds likely enough.
+  CHECK(p_value_of_rule([](Drafted drafted, Rows q, Rows p, std::mt19937& generator) {
+          for (int i = 0; i < std::ssize(drafted); ++i) {
+            if (p[i][drafted[i]] < 0.3f) return Verdict{i, draw(residual(p[i], q[i]), generator)};
+          }
+          return Verdict{static_cast<int>(drafted.size()), draw(p.back(), generator)};
+        }) < 1e-6);
 }
 
 TEST_CASE(
@@ -254,35 +283,6 @@ TEST_CASE("a proposal may be shorter than asked for, or empty") {
   CHECK(got.counts.rounds == 1 + 1 + 13);
   CHECK(got.origins ==
         std::map<Origin, int>{{Origin::kAccepted, 4 + 1}, {Origin::kBonus, 1 + 1}, {Origin::kModel, 13}});
-}
-
-TEST_CASE("the rule of verification gives the target's distribution when the look-up proposes") {
-  CHECK(p_value_of_rule(verify) > 0.01);
-}
-
-TEST_CASE("a broken rule gives another one, and the test notices") {
-  // Accepts everything.
-  CHECK(p_value_of_rule([](Drafted drafted, Rows, Rows p, std::mt19937& generator) {
-          return Verdict{static_cast<int>(drafted.size()), draw(p.back(), generator)};
-        }) < 1e-6);
-  // Draws from p in the place of a rejected token, which may come again.
-  CHECK(p_value_of_rule([](Drafted drafted, Rows q, Rows p, std::mt19937& generator) {
-          const Verdict verdict = verify(drafted, q, p, generator);
-          return Verdict{verdict.accepted, draw(p[verdict.accepted], generator)};
-        }) < 1e-6);
-  // Takes the proposal for a draw from all tokens, each as likely as the others.
-  CHECK(p_value_of_rule([](Drafted drafted, Rows q, Rows p, std::mt19937& generator) {
-          const std::vector<std::vector<float>> equal(q.size(),
-                                                      std::vector<float>(kVocabulary, 1.0f / kVocabulary));
-          return verify(drafted, equal, p, generator);
-        }) < 1e-6);
-  // Accepts what the target finds likely enough.
-  CHECK(p_value_of_rule([](Drafted drafted, Rows q, Rows p, std::mt19937& generator) {
-          for (int i = 0; i < std::ssize(drafted); ++i) {
-            if (p[i][drafted[i]] < 0.3f) return Verdict{i, draw(residual(p[i], q[i]), generator)};
-          }
-          return Verdict{static_cast<int>(drafted.size()), draw(p.back(), generator)};
-        }) < 1e-6);
 }
 
 TEST_CASE("the first three tokens are distributed as the target's own, with every option on") {

@@ -96,6 +96,12 @@ double shortest(const std::vector<Round>& rounds, double Round::*time) {
 
 }  // namespace
 
+TEST_CASE("the expected speed-up is the one of the paper") {
+  CHECK(expected_speedup(0.0, 4, 0.0) == doctest::Approx(1.0));
+  CHECK(expected_speedup(1.0, 4, 0.0) == doctest::Approx(5.0));
+  CHECK(expected_speedup(0.8, 5, 0.05) == doctest::Approx(3.68928 / 1.25));
+}
+
 TEST_CASE("each round behind the first is kept, and with it they are all that happened") {
   Prophet prophet(plain_text(120), 2, tales().config().vocab_size);
   const TextOptions options{.stopping = {.max_new_tokens = 30, .ignore_eos = true}};
@@ -173,12 +179,6 @@ TEST_CASE("costs leave out the round that takes the prompt in, and those behind 
   const Speculation beyond = speculated(lookup, text, longer, 4).counts;
   CHECK(beyond.rounds >= 9);
   CHECK(beyond.typical.size() <= 2);
-}
-
-TEST_CASE("the expected speed-up is the one of the paper") {
-  CHECK(expected_speedup(0.0, 4, 0.0) == doctest::Approx(1.0));
-  CHECK(expected_speedup(1.0, 4, 0.0) == doctest::Approx(5.0));
-  CHECK(expected_speedup(0.8, 5, 0.05) == doctest::Approx(3.68928 / 1.25));
 }
 
 TEST_CASE("a token of the target alone takes a time, at any length of the text") {

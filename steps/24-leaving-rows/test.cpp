@@ -62,6 +62,58 @@ std::size_t sum(const std::vector<std::size_t>& values) {
 
 }  // namespace
 
+TEST_CASE("whichever rows leave, the others stay with their keys and values, and none moves twice") {
+  const int size = 5;
+  for (unsigned finished = 0; finished < 1u << size; ++finished) {
+    for (const bool use_cache : {true, false}) {
+      CAPTURE(finished);
+      StaticKvCache cache(tales(), size);
+      std::vector<Row> rows;
+      std::vector<int> stay, leave, left;
+      for (int number = 0; number < size; ++number) {
+        rows.push_back({std::vector<int>(number + 1, 321), {}, number});
+        cache.append(number, number + 1);  // so the length of a row of the cache says whose it is
+        const bool leaves = (finished >> number & 1) == 1;
+        if (leaves) rows.back().finished = FinishReason::kLength;
+        (leaves ? leave : stay).push_back(number);
+      }
+      std::size_t bytes_to_move = 0;  // rows that stay and stand where no row is any longer
+      for (const int number : stay) {
+        if (number >= std::ssize(stay))
+          bytes_to_move += cache.use().bytes / size / cache.capacity() * (number + 1);
+      }
+      const auto move_row = [&](int from, int to) {
+        if (use_cache) cache.copy_row(from, to);
+      };
+      remove_finished(rows, move_row, [&](Row& row) {
+        CHECK(std::ssize(row.tokens) == row.number + 1);
+        left.push_back(row.number);
+      });
+      std::ranges::sort(left);
+      CHECK(left == leave);
+      std::vector<int> stayed;
+      for (int r = 0; r < std::ssize(rows); ++r) {
+        stayed.push_back(rows[r].number);
+        CHECK(std::ssize(rows[r].tokens) == rows[r].number + 1);
+        if (use_cache) CHECK(cache.length(r) == rows[r].number + 1);
+      }
+      std::ranges::sort(stayed);
+      CHECK(stayed == stay);
+      CHECK(cache.use().copied == (use_cache ? bytes_to_move : 0));
+    }
+  }
+}
+
+TEST_CASE("the random numbers of a row go with it") {
+  std::vector<Row> rows;
+  for (int number = 0; number < 3; ++number) rows.push_back({{321}, std::mt19937(number), number});
+  rows[0].finished = FinishReason::kEos;
+  remove_finished(
+      rows, [](int, int) {}, [](Row&) {});
+  REQUIRE(rows.size() == 2);
+  for (Row& row : rows) CHECK(row.generator() == std::mt19937(row.number)());
+}
+
 TEST_CASE("the texts are what Hugging Face's model makes of each prompt alone, in any order") {
   const auto& cases = reference("batch.json")["cases"];
   std::vector<std::size_t> order(cases.size());
@@ -157,58 +209,6 @@ TEST_CASE("no new tokens are no passes, and no prompts no texts") {
   CHECK(texts[1].tokens == std::vector<int>{1294});
   CHECK(texts[1].finish_reason == FinishReason::kLength);
   CHECK(generated(tales(), {}, {}).empty());
-}
-
-TEST_CASE("whichever rows leave, the others stay with their keys and values, and none moves twice") {
-  const int size = 5;
-  for (unsigned finished = 0; finished < 1u << size; ++finished) {
-    for (const bool use_cache : {true, false}) {
-      CAPTURE(finished);
-      StaticKvCache cache(tales(), size);
-      std::vector<Row> rows;
-      std::vector<int> stay, leave, left;
-      for (int number = 0; number < size; ++number) {
-        rows.push_back({std::vector<int>(number + 1, 321), {}, number});
-        cache.append(number, number + 1);  // so the length of a row of the cache says whose it is
-        const bool leaves = (finished >> number & 1) == 1;
-        if (leaves) rows.back().finished = FinishReason::kLength;
-        (leaves ? leave : stay).push_back(number);
-      }
-      std::size_t bytes_to_move = 0;  // rows that stay and stand where no row is any longer
-      for (const int number : stay) {
-        if (number >= std::ssize(stay))
-          bytes_to_move += cache.use().bytes / size / cache.capacity() * (number + 1);
-      }
-      const auto move_row = [&](int from, int to) {
-        if (use_cache) cache.copy_row(from, to);
-      };
-      remove_finished(rows, move_row, [&](Row& row) {
-        CHECK(std::ssize(row.tokens) == row.number + 1);
-        left.push_back(row.number);
-      });
-      std::ranges::sort(left);
-      CHECK(left == leave);
-      std::vector<int> stayed;
-      for (int r = 0; r < std::ssize(rows); ++r) {
-        stayed.push_back(rows[r].number);
-        CHECK(std::ssize(rows[r].tokens) == rows[r].number + 1);
-        if (use_cache) CHECK(cache.length(r) == rows[r].number + 1);
-      }
-      std::ranges::sort(stayed);
-      CHECK(stayed == stay);
-      CHECK(cache.use().copied == (use_cache ? bytes_to_move : 0));
-    }
-  }
-}
-
-TEST_CASE("the random numbers of a row go with it") {
-  std::vector<Row> rows;
-  for (int number = 0; number < 3; ++number) rows.push_back({{321}, std::mt19937(number), number});
-  rows[0].finished = FinishReason::kEos;
-  remove_finished(
-      rows, [](int, int) {}, [](Row&) {});
-  REQUIRE(rows.size() == 2);
-  for (Row& row : rows) CHECK(row.generator() == std::mt19937(row.number)());
 }
 
 TEST_CASE("texts of 2, 6, 3, 4 and 1 tokens shrink the batch as the README shows it") {

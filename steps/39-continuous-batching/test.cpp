@@ -145,6 +145,43 @@ void check_same(const Text& got, const Text& want) {
 
 }  // namespace
 
+TEST_CASE("a text joins when a place is free, first come, first served, and leaves when it is done") {
+  Served served(2);
+  Scheduler& scheduler = served.scheduler;
+  CHECK(scheduler.idle());
+  scheduler.submit(7, prompt(3), so_long(3));
+  scheduler.submit(4, prompt(4), so_long(1));
+  scheduler.submit(9, prompt(5), so_long(1));
+  scheduler.submit(2, prompt(6), so_long(2));
+  Passes passes;
+  std::vector<std::set<int>> finished;
+  while (!scheduler.idle()) {
+    scheduler.pass();
+    std::set<int>& now = finished.emplace_back();
+    for (const auto& [number, text] : served.texts) {
+      if (text.times_finished > 0) now.insert(number);
+    }
+  }
+  // 7 and 4 with their prompts; 7 and 9; 7 and 2, with its prompt; 2.
+  CHECK(passes.rows == std::vector<int>{2, 2, 2, 1});
+  CHECK(passes.tokens == std::vector<int>{7, 6, 7, 1});
+  CHECK(finished == std::vector<std::set<int>>{{4}, {4, 9}, {4, 7, 9}, {2, 4, 7, 9}});
+  scheduler.pass();
+  CHECK(passes.rows.size() == 4);
+}
+
+TEST_CASE("a text that wants no token is finished at once, without a pass") {
+  Served served(1);
+  Passes passes;
+  served.scheduler.submit(5, prompt(3), so_long(0));
+  CHECK(served.scheduler.idle());
+  CHECK(served.texts[5].times_finished == 1);
+  CHECK(served.texts[5].generation.tokens == prompt(3));
+  CHECK(served.texts[5].generation.finish_reason == FinishReason::kLength);
+  served.scheduler.pass();
+  CHECK(passes.rows.empty());
+}
+
 TEST_CASE("every text is what it is alone, in whatever company it grows") {
   const std::vector<Asked> load = mixed_load();
   std::vector<Text> want;
@@ -197,43 +234,6 @@ TEST_CASE("texts that outgrow the context are what they are alone, by both rules
     served.run();
     for (int i = 0; i < 4; ++i) check_same(served.texts[i], want[i]);
   }
-}
-
-TEST_CASE("a text joins when a place is free, first come, first served, and leaves when it is done") {
-  Served served(2);
-  Scheduler& scheduler = served.scheduler;
-  CHECK(scheduler.idle());
-  scheduler.submit(7, prompt(3), so_long(3));
-  scheduler.submit(4, prompt(4), so_long(1));
-  scheduler.submit(9, prompt(5), so_long(1));
-  scheduler.submit(2, prompt(6), so_long(2));
-  Passes passes;
-  std::vector<std::set<int>> finished;
-  while (!scheduler.idle()) {
-    scheduler.pass();
-    std::set<int>& now = finished.emplace_back();
-    for (const auto& [number, text] : served.texts) {
-      if (text.times_finished > 0) now.insert(number);
-    }
-  }
-  // 7 and 4 with their prompts; 7 and 9; 7 and 2, with its prompt; 2.
-  CHECK(passes.rows == std::vector<int>{2, 2, 2, 1});
-  CHECK(passes.tokens == std::vector<int>{7, 6, 7, 1});
-  CHECK(finished == std::vector<std::set<int>>{{4}, {4, 9}, {4, 7, 9}, {2, 4, 7, 9}});
-  scheduler.pass();
-  CHECK(passes.rows.size() == 4);
-}
-
-TEST_CASE("a text that wants no token is finished at once, without a pass") {
-  Served served(1);
-  Passes passes;
-  served.scheduler.submit(5, prompt(3), so_long(0));
-  CHECK(served.scheduler.idle());
-  CHECK(served.texts[5].times_finished == 1);
-  CHECK(served.texts[5].generation.tokens == prompt(3));
-  CHECK(served.texts[5].generation.finish_reason == FinishReason::kLength);
-  served.scheduler.pass();
-  CHECK(passes.rows.empty());
 }
 
 TEST_CASE("nothing more is heard of a cancelled text, its place is free, and the others do not notice") {

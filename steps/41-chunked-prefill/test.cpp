@@ -117,6 +117,16 @@ std::vector<Text> alone(const Load& load) {
 
 }  // namespace
 
+TEST_CASE("without a chunk, prompts go through the model as a whole, all that have a place") {
+  Load load;
+  load.add(0.0, 2, 2);
+  load.add(0.0, 400, 2);
+  load.add(0.0, 7, 2);
+  ToyEngine toy(3);
+  const Served got(load, 3, {}, toy);
+  CHECK(toy.tokens == std::vector<int>{409, 3});
+}
+
 TEST_CASE("every text is what it is alone, in whatever chunks its prompt comes") {
   Load load;
   std::mt19937 generator(3);
@@ -174,16 +184,6 @@ TEST_CASE("a long prompt in chunks lets the others go on, and the next prompt wa
   CHECK(toy.tokens == std::vector<int>{4, 5, 5, 3, 1});
   CHECK(got.times == std::vector<Times>{{1, 2, 3, 4, 5}, {3, 4}, {4}});
   CHECK(got.joined[2] == 3.0);
-}
-
-TEST_CASE("without a chunk, prompts go through the model as a whole, all that have a place") {
-  Load load;
-  load.add(0.0, 2, 2);
-  load.add(0.0, 400, 2);
-  load.add(0.0, 7, 2);
-  ToyEngine toy(3);
-  const Served got(load, 3, {}, toy);
-  CHECK(toy.tokens == std::vector<int>{409, 3});
 }
 
 TEST_CASE("no pass has more rows or more of the prompts than it may, and no place is empty for nothing") {
