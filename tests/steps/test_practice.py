@@ -15,7 +15,7 @@ import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from support import BUILD, ROOT, STEPS, Scratch, call, series
+from support import BUILD, ROOT, STEPS, Scratch, call, series, snapshot
 from step_commands.compiling import reason, with_flags
 from step_commands.running import program_cases
 
@@ -300,6 +300,52 @@ TEST_CASE("the program") {
         self.assertIn("ran out of memory", reason("c++: fatal error: Killed signal terminated program cc1plus", self.folder))
         said = reason("ninja: stopped\nFAILED: x\nLC_ALL=C c++ -o x\nld: something\n", self.folder)
         self.assertTrue(said.endswith("its last ones: ld: something"), said)
+
+    def on_a_full_disk(self, free, *arguments):
+        """What `tools/step ARGUMENTS` says, and the learner's folder afterwards, where the folder is on a disk with `free`
+        more KiB. The disk is a small one in memory that only this command sees: that needs no rights."""
+        disk, after = self.folder / "disk", self.folder / "after"
+        disk.mkdir(exist_ok=True)
+        shutil.rmtree(after, ignore_errors=True)
+        script = '''
+disk=$1 mine=$2 after=$3 free=$4; shift 4
+mount -t tmpfs -o size=4m none "$disk" || exit 77
+if [[ -d $mine ]]; then cp -a "$mine" "$disk/mine"; fi
+dd if=/dev/zero of="$disk/filler" bs=1k count=$(($(df -k --output=avail "$disk" | tail -n 1) - free)) 2>/dev/null
+"$@"
+status=$?
+rm "$disk/filler"
+cp -a "$disk" "$after"
+exit "$status"'''
+        done = call("unshare", "--map-root-user", "--mount", "bash", "-c", script, "bash", disk, self.mine, after, free,
+                    ROOT / "tools/step", *arguments)
+        if done.returncode == 77 or "unshare failed" in done.stderr:
+            self.skipTest("this system does not let a user mount a disk of their own: " + done.stderr.strip())
+        said = [line for line in done.stderr.splitlines() if line and not line.startswith("Building in ")]
+        self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+        self.assertEqual(len(said), 1, said)
+        self.assertRegex(said[0], r"^tools/step: the disk of \S+ is full; make room .*\. Your files are as they were\.$")
+        self.assertEqual([path for path in after.rglob(".*")], [], "half-written")
+        return snapshot(after)
+
+    @unittest.skipUnless(shutil.which("unshare"), "unshare, which mounts a small disk, is not there")
+    def test_a_full_disk_is_a_sentence_and_nothing_is_half_written(self):
+        mine = self.folder / "disk/mine"
+        before = {f"mine/{name}": what for name, what in snapshot(self.mine).items()}
+        commands = [(0, "check", mine, "--build", BUILD), (100, "check", mine, "--build", BUILD),
+                    (0, "practice", 2, mine, "--force"), (0, "practice", 2, self.folder / "disk/new")]
+        for free, *command in commands:
+            with self.subTest(command, free=free):
+                after = self.on_a_full_disk(free, *command)
+                kept = {name: what for name, what in after.items()
+                        if not name.startswith("mine/build/") and (name != "mine/build.ninja" or not free)}
+                self.assertEqual(kept, {name: what for name, what in before.items() if name in kept})
+                self.assertLessEqual({name for name in before if not name.startswith("mine/build/")}, set(after))
+        # Checks that the learner has changed are kept aside before the new ones come.
+        self.plant("test.cpp", "TEST_CASE(", "// mine\nTEST_CASE(")
+        (self.mine / "README.md").unlink()
+        before = {f"mine/{name}": what for name, what in snapshot(self.mine).items()}
+        self.assertEqual(self.on_a_full_disk(0, "practice", 2, mine, "--update"), before)
 
     def test_an_interrupted_check_leaves_the_folder_as_it_was(self):
         before = {path.name: path.read_bytes() for path in self.mine.glob("[!.]*.*") if path.name != "build.ninja"}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from .folder import LIBRARY, write
 from .outline import Header, normal
-from .series import ROOT, Problem
+from .series import ROOT, Problem, full_disk
 
 PROGRAM = "-DSTAIRCASE_STEP_PROGRAM="  # tells test.cpp which program is the step's
 PRODUCTS = {"test": "test.cpp", "program": "main.cpp"}
@@ -177,7 +177,7 @@ def quote(path):
 def reason(said, place):
     """One sentence of what kept the compiler from its work in that folder."""
     if "No space left on device" in said or shutil.disk_usage(place).free < 1 << 20:  # then it could not even say so
-        return f"the disk of {place} is full; make room and check again. Your files are as they were."
+        return full_disk(place)
     if re.search(r"[Kk]illed|out of memory|cannot allocate memory", said):
         return "the compiler ran out of memory; close something and check again."
     lines = [line for line in said.splitlines() if line.strip() and not re.match(r"ninja:|\[\d+/\d+\]|FAILED:|LC_ALL=C ", line)]

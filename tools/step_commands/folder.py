@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from .outline import Header, changed_names, normal, outline
-from .series import OWN, ROOT, Problem, find
+from .series import OWN, ROOT, Problem, find, full_disk, is_full
 
 LIBRARY = "build/library"  # copies of the landed files that the step stands on
 BUILD = "build.ninja"
@@ -75,8 +75,10 @@ def write(path, content):
     try:
         new.write_bytes(content)
         os.replace(new, path)
-    except BaseException:
+    except BaseException as error:
         new.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not error.filename:
+            error.filename = str(path)
         raise
 
 
@@ -212,6 +214,10 @@ def make(step, path, force=False):
         for name in [*given, LIBRARY, BUILD]:  # the mark comes last
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(new / name, path / name)
+    except OSError as error:
+        if is_full(error):
+            raise Problem(full_disk(path)) from None
+        raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return kinds
@@ -244,7 +250,7 @@ def update(folder):
     given["test.cpp"] = (step.folder / "test.cpp").read_bytes()
     test = folder.path / "test.cpp"
     if test.is_file() and folder.said.get("given") != digest(test) and test.read_bytes() != given["test.cpp"]:
-        os.replace(test, test.with_name("test.cpp.mine"))
+        write(test.with_name("test.cpp.mine"), test.read_bytes())
         written.append("test.cpp.mine")
     for name, content in given.items():
         if not (folder.path / name).is_file() or (folder.path / name).read_bytes() != content:

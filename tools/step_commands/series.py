@@ -4,6 +4,7 @@ a person's settings.
 A step continues its parent: the step before, and behind the documented history the step that its README names. A finished
 file has *landed* in common/decoding, where the steps behind the one that finished it find it; landed.txt says whose it is."""
 
+import errno
 import os
 import re
 import statistics
@@ -22,6 +23,15 @@ class Problem(Exception):
     def __init__(self, message, status=1):
         super().__init__(message)
         self.status = status
+
+
+def is_full(error):
+    """Whether this OSError says that a disk, or a person's share of it, is full."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def full_disk(path):
+    return f"the disk of {path} is full; make room and try again. Your files are as they were."
 
 
 def git(*arguments, cwd=ROOT, ok=(0,), settings=False, env={}, **options):
