@@ -64,7 +64,8 @@ class EveryStep(Played):
                     self.assertRegex(outline, r"RED: (CORE GREEN.*\n)?\d+ of \d+ checks red; begin with: ")
                     self.assertIn("Your turn in ", outline)
                     for what, status, text in said[1:]:
-                        for words in ("does not compile", "does not fit your code", "Traceback", "crashed", "{?}"):
+                        for words in ("does not compile", "does not fit your code", "Traceback", "crashed", "{?}",
+                                      str(2**64 - 1)):
                             self.assertNotIn(words, text, what)
                     what, status, green = written[-1]
                     self.assertEqual(status, 0, green)
