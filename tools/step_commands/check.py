@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -50,12 +51,14 @@ def seconds(text):
 def check(options):
     folder = called(options.folder)
     step, path = folder.step, folder.path
-    if folder.missing():
-        raise Problem(f"{', '.join(folder.missing())} is missing in {path}; tools/step practice {step.number} "
-                      f"{path} --update gives it anew and leaves the rest as it is.")
+    missing = folder.missing()
+    if missing:
+        words = ("is", "it") if len(missing) == 1 else ("are", "them")
+        raise Problem(f"{', '.join(missing)} {words[0]} missing in {path}; tools/step practice {step.number} "
+                      f"{shlex.quote(str(path))} --update gives {words[1]} anew and leaves the rest as it is.")
     if folder.is_older():
-        print(f"The checks of {step.name} have changed since this folder was made: tools/step practice {step.number} {path} "
-              "--update brings them up to date and leaves your code as it is.", file=sys.stderr)
+        print(f"The checks of {step.name} have changed since this folder was made: tools/step practice {step.number} "
+              f"{shlex.quote(str(path))} --update brings them up to date and leaves your code as it is.", file=sys.stderr)
     build = (options.build or ROOT / "build").absolute()
     if not (build / "build.ninja").is_file():
         library("configure build >&2")
