@@ -247,15 +247,13 @@ TEST_CASE("a broken rule gives another one, and the test notices") {
 
 TEST_CASE(
     "greedy decoding with the look-up gives the same text, for every number of tokens and every length") {
-  for (const int gamma : {1, 3, 10, 64}) {
-    for (const int longest : {1, 2, 3}) {
-      CAPTURE(gamma);
-      CAPTURE(longest);
-      CHECK(difference_from_greedy([&](const std::vector<int>& prompt, int count) {
-              const TextOptions options{.stopping = {.max_new_tokens = count}};
-              return behind(prompt.size(), looked_up(prompt, options, gamma, longest).generation.tokens);
-            }) == "");
-    }
+  for (const auto& [gamma, longest] : {std::pair{1, 3}, {3, 1}, {10, 2}, {64, 1}, {64, 3}}) {
+    CAPTURE(gamma);
+    CAPTURE(longest);
+    CHECK(difference_from_greedy([&, gamma = gamma, longest = longest](const auto& prompt, int count) {
+            const TextOptions options{.stopping = {.max_new_tokens = count}};
+            return behind(prompt.size(), looked_up(prompt, options, gamma, longest).generation.tokens);
+          }) == "");
   }
 }
 
