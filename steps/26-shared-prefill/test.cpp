@@ -154,20 +154,6 @@ TEST_CASE("one new token takes one pass for all copies, and none takes none") {
   CHECK(texts[3].finish_reason == FinishReason::kLength);
 }
 
-TEST_CASE("a copy costs the keys and values of its prompt, and no more") {
-  const std::vector<int> prompt(20, 321);
-  StaticKvCache cache(tales(), 4);
-  int told = 0;
-  generate(tales(), {prompt}, 4, kDrawn, 4, &cache, [&](int, const Token&) { REQUIRE(++told <= 4 * 12); });
-  const std::size_t position = cache.use().bytes / 4 / cache.capacity();
-  CHECK(cache.use().copied == 3 * 20 * position);  // all are equally long: no row moves when they leave
-  const ProgramRun run =
-      run_program(STAIRCASE_STEP_PROGRAM,
-                  "--json --prompt 'The wolf' --max-new-tokens 3 --do-sample --num-return-sequences 4");
-  REQUIRE(run.status == 0);
-  CHECK(run.json()["stats"]["cache_copied_bytes"] == 3 * 2 * position);
-}
-
 TEST_CASE("the first choice of all copies is from the same candidates, the first text coming first") {
   TextOptions options = kDrawn;
   options.sampling.show_candidates = 5;
@@ -188,6 +174,20 @@ TEST_CASE("the first choice of all copies is from the same candidates, the first
     CHECK(candidates[i] == candidates[0]);
     CHECK(candidates[i].size() == 5);
   }
+}
+
+TEST_CASE("a copy costs the keys and values of its prompt, and no more") {
+  const std::vector<int> prompt(20, 321);
+  StaticKvCache cache(tales(), 4);
+  int told = 0;
+  generate(tales(), {prompt}, 4, kDrawn, 4, &cache, [&](int, const Token&) { REQUIRE(++told <= 4 * 12); });
+  const std::size_t position = cache.use().bytes / 4 / cache.capacity();
+  CHECK(cache.use().copied == 3 * 20 * position);  // all are equally long: no row moves when they leave
+  const ProgramRun run =
+      run_program(STAIRCASE_STEP_PROGRAM,
+                  "--json --prompt 'The wolf' --max-new-tokens 3 --do-sample --num-return-sequences 4");
+  REQUIRE(run.status == 0);
+  CHECK(run.json()["stats"]["cache_copied_bytes"] == 3 * 2 * position);
 }
 
 TEST_CASE("a drawn text of the program does not depend on how many grow at a time") {

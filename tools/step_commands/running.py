@@ -296,7 +296,7 @@ def program_cases(text):
     for block in re.split(r"\n(?=\S)", text):
         if not re.search("|".join([marker, *(rf"\b{name}\(" for name in helpers)]), block):
             continue
-        case = re.match(r'TEST_CASE\(\s*((?:"(?:\\.|[^"\\])*"\s*)+)\)', block)
+        case = re.match(r'TEST_CASE\(\s*((?:"(?:\\.|[^"\\])*"\s*)+)[)*]', block)
         helper = re.match(r"[^\n=]*?(\w+)\(", block) if not case else None
         if case:
             name = "".join(re.findall(r'"((?:\\.|[^"\\])*)"', case.group(1)))
