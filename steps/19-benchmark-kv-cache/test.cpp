@@ -93,8 +93,8 @@ TEST_CASE("the turn that warms up has the shortest length") {
 TEST_CASE("beyond the context the growing cache ends and the standing one slides" *
           doctest::skip(kSanitized)) {
   std::string prompt;
-  for (int i = 0; i < 500; ++i) prompt += " and";
-  const auto rows = measured("--prompt '" + prompt + "' --benchmark-lengths 5,14");
+  for (int i = 0; i < 508; ++i) prompt += " and";
+  const auto rows = measured("--prompt '" + prompt + "' --benchmark-lengths 2,6");
   REQUIRE(rows.size() == 3 * 5);
   CHECK(rows[1]["cache"] == "dynamic");
   CHECK(rows[4]["cache"] == "static, slides");
