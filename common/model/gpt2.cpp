@@ -220,19 +220,20 @@ Gpt2::Packed Gpt2::pack(std::span<const std::span<const int>> sequences, int cou
   Packed packed;
   for (const std::span<const int> sequence : sequences) {
     const int start = cache == nullptr ? 0 : cache->length(static_cast<int>(packed.starts.size()));
-    check_input(sequence, start, count);
+    if (!sequence.empty()) check_input(sequence, start, count);
     packed.tokens.insert(packed.tokens.end(), sequence.begin(), sequence.end());
     const auto end = static_cast<std::int32_t>(packed.tokens.size());
     packed.offsets.push_back(end);
     packed.starts.push_back(start);
-    for (int i = count; i > 0; --i) packed.wanted_rows.push_back(end - i);
+    for (int i = count; i > 0; --i) packed.wanted_rows.push_back(std::max(end - i, 0));
+    packed.wants_all = packed.wants_all && std::ssize(sequence) == count;
     packed.longest = std::max<std::int64_t>(packed.longest, std::ssize(sequence));
   }
+  if (packed.tokens.empty()) throw Error("the model needs at least one token to say what comes next");
   return packed;
 }
 
 void Gpt2::check_input(std::span<const int> tokens, int start, int count) const {
-  if (tokens.empty()) throw Error("the model needs at least one token to say what comes next");
   if (count < 1 || count > static_cast<int>(tokens.size())) {
     throw Error("logits after the last {} of {} tokens were asked for", count, tokens.size());
   }
@@ -264,7 +265,8 @@ Gpt2::Input Gpt2::upload(const Packed& packed) {
   // Braces: the parts are taken in this order.
   return {{next(packed.tokens), next(packed.offsets), next(packed.starts)},
           next(packed.wanted_rows),
-          packed.longest};
+          packed.longest,
+          packed.wants_all};
 }
 
 Tensor Gpt2::run(const Input& input, KvCache* cache) {
@@ -303,7 +305,7 @@ void Gpt2::compute(const Input& input, KvCache* cache, Tensor& logits) {
     device.query_key_value(batch, x, block.ln_1, block.attention_input.weight, block.attention_input.bias,
                            queries, keys_values);
     device.attention(batch, queries, keys_values, config_.n_head, attended);
-    if (l + 1 == config_.n_layer && n_wanted < n_tokens) {
+    if (l + 1 == config_.n_layer && !input.wants_all) {
       // No later layer asks for the keys and values of the other rows: from here on only the wanted ones
       // matter.
       const auto keep_wanted = [&](Tensor& tensor, Tensor& memory) {

@@ -65,7 +65,8 @@ class Gpt2 {
   std::span<float> last_logits(std::span<const int> tokens, int count, KvCache* cache = nullptr);
 
   /// A batch of sequences of any lengths: logits after the last token of each, [sequences.size(),
-  /// vocab_size]. Sequence s belongs to row s of the cache.
+  /// vocab_size]. Sequence s belongs to row s of the cache. One without tokens rests while others go on: its
+  /// logits mean nothing.
   std::span<float> next_logits(std::span<const std::span<const int>> sequences, KvCache* cache = nullptr);
 
   void observe(Observer observer) { observer_ = std::move(observer); }
@@ -96,12 +97,14 @@ class Gpt2 {
   struct Packed {
     std::vector<std::int32_t> tokens, offsets{0}, starts, wanted_rows;
     std::int64_t longest = 0;
+    bool wants_all = true;
   };
   /// What a forward pass needs to know, on the device.
   struct Input {
     Batch batch;
     Tensor wanted_rows;    // [n_wanted] int32: the tokens behind which logits are asked for
     std::int64_t longest;  // new tokens of the longest sequence
+    bool wants_all;        // the wanted rows are all of them, in their order
   };
 
   Gpt2() = default;
