@@ -99,7 +99,7 @@ class Scheduler {
     const std::size_t vocab_size = logits.size() / rows_.size();
     for (std::size_t r = 0; r < rows_.size(); ++r) {
       Row& row = rows_[r];
-      if (&fed[r].back() != &row.tokens.back()) continue;  // the rest of the prompt comes in the next passes
+      if (std::to_address(fed[r].end()) != std::to_address(row.tokens.end())) continue;  // more comes later
       on_token_(row.number, take_token(row, logits.subspan(r * vocab_size, vocab_size), engine_.eos));
       if (row.finished) on_finished_(row.number, {std::move(row.tokens), *row.finished});
     }
