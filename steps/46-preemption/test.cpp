@@ -1,0 +1,273 @@
+#include <doctest/doctest.h>
+
+#include <map>
+#include <random>
+
+#include "arrivals.h"
+#include "generate.h"
+#include "paged_kv_cache.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+
+using namespace staircase;
+
+namespace {
+
+/// A prompt of so many tokens, from a text that the model wrote.
+std::vector<int> prompt(int length, int first = 0) {
+  const auto& run = reference("sliding.json");
+  std::vector<int> tokens = run["prompt_ids"].get<std::vector<int>>();
+  const std::vector<int> ids = run["ids"];
+  tokens.insert(tokens.end(), ids.begin(), ids.end());
+  REQUIRE(std::ssize(tokens) >= first + length);
+  return {tokens.begin() + first, tokens.begin() + first + length};
+}
+
+struct Load {
+  std::vector<Request> requests = {};
+
+  void add(double arrival, std::vector<int> tokens, int count, bool do_sample = false) {
+    Request request{static_cast<int>(requests.size()), arrival, std::move(tokens)};
+    request.options.stopping = {.max_new_tokens = count, .ignore_eos = requests.size() % 3 > 0};
+    request.options.sampling = {.do_sample = do_sample, .temperature = 1.1f};
+    request.options.sampling.seed = static_cast<unsigned>(requests.size());
+    requests.push_back(std::move(request));
+  }
+
+  std::vector<Generation> alone() const {
+    std::vector<Generation> texts;
+    for (const Request& request : requests) {
+      StaticKvCache cache(tales(), 1);
+      texts.push_back(
+          generate(tales(), {request.prompt}, 1, request.options, 1, &cache, [](int, const Token&) {})[0]);
+    }
+    return texts;
+  }
+};
+
+Load mixed_load(unsigned seed) {
+  Load load;
+  std::mt19937 generator(seed);
+  for (int i = 0; i < 9; ++i) {
+    const int length = i % 4 == 3 ? 90 : 1 + static_cast<int>(generator() % 40);
+    load.add(generator() % 12, prompt(length, static_cast<int>(generator() % 300)),
+             1 + static_cast<int>(generator() % 40), i % 2 == 1);
+  }
+  return load;
+}
+
+/// Serves the requests; after each pass, which takes a second, `after_pass`.
+std::vector<Generation> served(
+    const Load& load, PagedKvCache& cache, int places, std::optional<int> chunk,
+    const std::function<void()>& after_pass = [] {}) {
+  std::vector<Generation> texts(load.requests.size());
+  double now = 0.0;
+  Engine engine = make_engine(tales(), cache);
+  engine.forward = [&, forward = engine.forward](std::span<const std::span<const int>> sequences) {
+    const std::span<float> logits = forward(sequences);
+    now += 1.0;
+    after_pass();
+    return logits;
+  };
+  Scheduler scheduler(
+      engine, places, {chunk}, [](int, const Token&) {},
+      [&](int number, Generation text) { texts[number] = std::move(text); });
+  serve(scheduler, load.requests, {[&] { return now; }, [&](double time) { now = std::max(now, time); }});
+  return texts;
+}
+
+void check_same(const std::vector<Generation>& got, const std::vector<Generation>& want) {
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    CAPTURE(i);
+    CHECK(got[i].tokens == want[i].tokens);
+    CHECK(got[i].finish_reason == want[i].finish_reason);
+  }
+}
+
+/// How many positions the rows of a cache have together.
+int positions(const PagedKvCache& cache, int n_rows) {
+  int sum = 0;
+  for (int row = 0; row < n_rows; ++row) sum += cache.length(row);
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("a row that finds the pool used up takes the blocks of the text that came last") {
+  PagedKvCache cache(tales(), 3, 3);
+  const auto grow = [&](int row, int count) {
+    CHECK(cache.reserve(row, cache.length(row) + count));
+    cache.append(row, count);
+  };
+  grow(0, 16);
+  grow(2, 10);
+  grow(1, 10);  // it came last, though not to the last place
+  cache.make_room();
+  CHECK(cache.preempted() == 1);
+  CHECK(cache.length(1) == 0);
+  CHECK(cache.length(0) == 16);
+  CHECK(cache.length(2) == 10);
+}
+
+TEST_CASE("a text that came last gives its own blocks back when it is the one that needs another") {
+  PagedKvCache cache(tales(), 2, 2);
+  CHECK(cache.reserve(0, 10));
+  cache.append(0, 10);
+  CHECK(cache.reserve(1, 16));
+  cache.append(1, 16);
+  cache.make_room();
+  CHECK(cache.length(1) == 0);
+  CHECK(cache.length(0) == 10);
+  CHECK(cache.preempted() == 1);
+}
+
+TEST_CASE("a preempted text keeps its turn: those that came later wait until it has its blocks again") {
+  PagedKvCache cache(tales(), 3, 2);
+  CHECK(cache.reserve(0, 16));
+  cache.append(0, 16);
+  CHECK(cache.reserve(1, 16));
+  cache.append(1, 16);
+  cache.make_room();
+  CHECK(cache.length(1) == 0);
+  CHECK(!cache.reserve(2, 1));
+  CHECK(!cache.reserve(1, 17));
+  cache.truncate(0, 0);
+  CHECK(!cache.reserve(2, 1));
+  CHECK(cache.reserve(1, 17));
+}
+
+TEST_CASE("nothing is preempted while there is a free block for each that needs one") {
+  PagedKvCache cache(tales(), 2, 4);
+  for (const int row : {0, 1}) {
+    CHECK(cache.reserve(row, 16));
+    cache.append(row, 16);
+  }
+  cache.make_room();
+  CHECK(cache.preempted() == 0);
+  CHECK(cache.reserve(0, 32));
+  CHECK(cache.reserve(1, 32));
+}
+
+TEST_CASE("every text is what it is alone, however often it is preempted") {
+  int preempted = 0;
+  for (const unsigned seed : {1u, 2u, 3u}) {
+    const Load load = mixed_load(seed);
+    const std::vector<Generation> want = load.alone();
+    for (const int places : {1, 3, 9}) {
+      for (const int blocks : {9, 12, 20, 100}) {  // the longest text takes 9
+        for (const std::optional<int> chunk : {std::optional<int>(), {1}, {7}, {16}}) {
+          CAPTURE(places);
+          CAPTURE(blocks);
+          CAPTURE(chunk.value_or(0));
+          PagedKvCache cache(tales(), places, blocks);
+          check_same(served(load, cache, places, chunk), want);
+          CHECK(positions(cache, places) == 0);
+          CHECK(cache.reserve(0, blocks * kBlockSize));  // all blocks are there again
+          if (places == 1 || blocks == 100) CHECK(cache.preempted() == 0);
+          preempted += cache.preempted();
+        }
+      }
+    }
+  }
+  CHECK(preempted > 50);
+}
+
+TEST_CASE("a text that came earlier has its last token no later than without the ones behind it") {
+  Load load;
+  for (int i = 0; i < 6; ++i) load.add(0.0, prompt(20, 10 * i), 41);
+  for (Request& request : load.requests) request.options.stopping.ignore_eos = true;
+  PagedKvCache cache(tales(), 6, 9);
+  std::vector<int> order;
+  Engine engine = make_engine(tales(), cache);
+  Scheduler scheduler(
+      engine, 6, {}, [](int, const Token&) {},
+      [&](int number, const Generation&) { order.push_back(number); });
+  for (const Request& request : load.requests) {
+    scheduler.submit(request.number, request.prompt, request.options);
+  }
+  int passes = 0, first = 0;
+  for (; !scheduler.idle(); ++passes) {
+    scheduler.pass();
+    if (order.empty()) first = passes + 2;
+  }
+  CHECK(first == 41);  // the first text never waits
+  CHECK(order == std::vector<int>{0, 1, 2, 3, 4, 5});
+  CHECK(cache.preempted() > 0);
+}
+
+TEST_CASE("texts may be cancelled while they wait for blocks") {
+  std::mt19937 generator(11);
+  for (int round = 0; round < 20; ++round) {
+    const Load load = mixed_load(20 + static_cast<unsigned>(round));
+    const std::vector<Generation> want = load.alone();
+    PagedKvCache cache(tales(), 4, 9);
+    std::map<int, Generation> texts;
+    Scheduler scheduler(
+        make_engine(tales(), cache), 4, {8}, [](int, const Token&) {},
+        [&](int number, Generation text) { texts[number] = std::move(text); });
+    for (const Request& request : load.requests) {
+      scheduler.submit(request.number, request.prompt, request.options);
+    }
+    for (int i = 0; !scheduler.idle(); ++i) {
+      scheduler.pass();
+      if (i % 5 == 0) scheduler.cancel(static_cast<int>(generator() % load.requests.size()));
+    }
+    for (const auto& [number, text] : texts) {
+      CAPTURE(number);
+      CHECK(text.tokens == want[static_cast<std::size_t>(number)].tokens);
+    }
+    CHECK(cache.reserve(0, 9 * kBlockSize));
+  }
+}
+
+TEST_CASE("a row wastes less than one block, in every pass") {
+  const Load load = mixed_load(3);
+  PagedKvCache cache(tales(), 9, 9 * 32);
+  int most = 0;
+  served(load, cache, 9, {}, [&] {
+    int needed = 0;
+    for (int row = 0; row < 9; ++row) needed += blocks_for(cache.length(row));
+    most = std::max(most, needed);
+  });
+  CHECK(cache.most_blocks() == most);
+}
+
+TEST_CASE("a pool too small for a text, or of no block, is refused") {
+  const auto run = [](const std::string& blocks, int count) {
+    return run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --ignore-eos --kv-blocks " + blocks,
+                       fmt::format("{{\"prompt\": \"The wolf\", \"max_new_tokens\": {}}}\n", count));
+  };
+  CHECK(run("2", 31).status == 0);
+  const ProgramRun longer = run("2", 32);
+  CHECK(longer.status == 2);
+  CHECK(longer.err.find(
+            "a prompt of 2 tokens and 32 new ones are more than the 32 positions that a text may have") !=
+        std::string::npos);
+  CHECK(run("1000", 511).status == 0);
+  CHECK(run("1000", 512).err.find("the 512 positions that a text may have") != std::string::npos);
+  for (const char* blocks : {"0", "-1", "2147483648", "many"}) {
+    CAPTURE(blocks);
+    CHECK(run(blocks, 1).status == 2);
+  }
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --kv-blocks 8")
+            .err.find("--kv-blocks does nothing without --requests") != std::string::npos);
+}
+
+TEST_CASE("the program serves the same texts from a small pool, and tells how often one was preempted") {
+  std::string file;
+  for (int i = 0; i < 6; ++i) {
+    file += fmt::format("{{\"prompt\": \"The wolf and the fox\", \"max_new_tokens\": {}}}\n", 10 + 7 * i);
+  }
+  const std::string usual = "--requests - --json --ignore-eos --max-batch-size 4";
+  const ProgramRun large = run_program(STAIRCASE_STEP_PROGRAM, usual, file);
+  const ProgramRun small = run_program(STAIRCASE_STEP_PROGRAM, usual + " --kv-blocks 4", file);
+  REQUIRE(large.status == 0);
+  REQUIRE(small.status == 0);
+  CHECK(small.json()["sequences"] == large.json()["sequences"]);
+  CHECK(large.json()["stats"]["preempted"] == 0);
+  const int preempted = small.json()["stats"]["preempted"];
+  CHECK(preempted > 0);
+  CHECK(small.err.find(fmt::format("; {} preemptions", preempted)) != std::string::npos);
+  CHECK(small.json()["stats"]["cache_bytes"] < large.json()["stats"]["cache_bytes"]);
+  CHECK(small.err.find("at most 4 of 4 blocks taken") != std::string::npos);
+}
