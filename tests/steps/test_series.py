@@ -56,6 +56,7 @@ LESSON = {
     "44-paged-kv-cache": "batches.h check.h main.cpp paged_kv_cache.h",
     "45-waiting-for-blocks": "batches.h check.h main.cpp paged_kv_cache.h",
     "46-preemption": "batches.h paged_kv_cache.h",
+    "47-prefix-caching": "batches.h paged_kv_cache.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
