@@ -113,6 +113,7 @@ class PagedKvCache : public KvCache {
     bool changed = false;  // since its line of the table was written
   };
 
+  /// The row keeps its turn.
   void cut(Row& own, int length) {
     for (own.length = length; std::ssize(own.blocks) > blocks_for(length); own.blocks.pop_back()) {
       free_.push_back(own.blocks.back());

@@ -154,7 +154,7 @@ class PagedKvCache : public KvCache {
     bool changed = false;  // since its line of the table was written
   };
 
-  /// To 0, for a block that others may find is never written again.
+  /// The row keeps its turn. To 0, for a block that others may find is never written again.
   void cut(Row& own, int length) {
     if (length > 0) throw std::logic_error("a row of shared blocks is cut to nothing or not at all");
     for (; !own.blocks.empty(); own.blocks.pop_back()) {
@@ -183,6 +183,7 @@ class PagedKvCache : public KvCache {
     }
   }
 
+  /// Nobody finds the block any more.
   void forget(Block& block) {
     if (block.id > 0) known_.erase(block.name);
     block = {};
