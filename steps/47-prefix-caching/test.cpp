@@ -298,7 +298,7 @@ TEST_CASE("nothing is preempted while there is a free block for each that needs 
 
 TEST_CASE("texts may be cancelled while they wait for blocks") {
   std::mt19937 generator(11);
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 8; ++round) {
     const Load load = shared_load(20 + static_cast<unsigned>(round));
     const std::vector<Generation> want = load.alone();
     PagedKvCache cache(tales(), 4, 9);
