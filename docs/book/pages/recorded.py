@@ -231,7 +231,11 @@ FIGURES = re.compile(r"""
 
 # Where requests arrive by the clock, the machine's speed says which of them share a pass, and so how much moves.
 BY_THE_CLOCK = re.compile(r"--requests (?!-)")
-MOVED = re.compile(r"(?<=activations )[\d.]+(?= MiB)|[\d.]+(?= MiB copied)")
+MOVED = re.compile(r"""
+    (?<=activations\s)[\d.]+(?=\sMiB) | [\d.]+(?=\sMiB\scopied)
+  | (?<=at\smost\s)\d+(?=\sof\s\d+\sblocks) | [\d.]+(?=\s%\sof\stheir\spositions)    # of a paged cache
+  | \d+(?=\spreemptions) | \d+\sof\s\d+(?=\stokens\sof\stexts)
+""", re.VERBOSE)
 
 
 def masked(text, by_the_clock=False):
