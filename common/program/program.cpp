@@ -51,6 +51,13 @@ struct Program::Impl {
     return texts;
   }
 
+  void serve(const Serve& serve) {
+    const std::filesystem::path folder = find_model(model);
+    before_loading(read_config(folder), dtype);
+    NamedModel named{model, Gpt2::load(folder, make_device(device, threads), dtype)};
+    serve(named, load_tokenizer(folder, named.model.config()));
+  }
+
   void run(const RunAll& run) {
     const std::vector<std::string> texts = this->texts();
     const std::filesystem::path folder = find_model(model);
@@ -78,17 +85,20 @@ struct Program::Impl {
   }
 };
 
-Program::Program(const std::string& description) : impl_(std::make_unique<Impl>(description)) {
+Program::Program(const std::string& description, bool has_prompts)
+    : impl_(std::make_unique<Impl>(description)) {
   CommandLine& line = impl_->command_line;
   line.add("--model", Path{&impl_->model, "DIR"}, "folder of a GPT-2, or the name of one in models/");
-  line.add_texts("--prompt", &impl_->prompts, "TEXT", false,
-                 "text to continue; - reads it from standard input");
+  if (has_prompts) {
+    line.add_texts("--prompt", &impl_->prompts, "TEXT", false,
+                   "text to continue; - reads it from standard input");
+  }
   line.add("--device",
            one_of(&impl_->device,
                   {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}}),
            "where to compute");
   line.add("--threads", &impl_->threads, "threads on the CPU", between(1, 1024));
-  line.add("--json", &impl_->json, "print one JSON object instead of the text");
+  if (has_prompts) line.add("--json", &impl_->json, "print one JSON object instead of the text");
 }
 
 Program::~Program() = default;
@@ -154,13 +164,21 @@ int Program::run(int argc, char** argv, const Run& run) {
 }
 
 int Program::run(int argc, char** argv, const RunAll& run) {
+  return run_guarded(argc, argv, [&] { impl_->run(run); });
+}
+
+int Program::run(int argc, char** argv, const Serve& serve) {
+  return run_guarded(argc, argv, [&] { impl_->serve(serve); });
+}
+
+int Program::run_guarded(int argc, char** argv, const std::function<void()>& work) {
   try {
     if (const auto help = impl_->command_line.parse(argc, argv)) {
       print(*help);
       return 0;
     }
     impl_->check();
-    impl_->run(run);
+    work();
     return impl_->complete ? 0 : 1;
   } catch (const UsageError& error) {
     say(fmt::format("error: {}", error.what()));

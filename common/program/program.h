@@ -19,7 +19,8 @@ namespace staircase {
 /// A step adds its own options and hands over what it does with a model and a prompt.
 class Program : public OptionSink {
  public:
-  explicit Program(const std::string& description);
+  /// A program without prompts has neither --prompt nor --json.
+  explicit Program(const std::string& description, bool has_prompts = true);
   ~Program() override;
 
   void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
@@ -52,13 +53,21 @@ class Program : public OptionSink {
   /// Continues all prompts.
   using RunAll = std::function<void(Gpt2& model, const Prompts& prompts, Output& output)>;
 
+  /// Does something else with the model than to continue prompts of its own.
+  using Serve = std::function<void(NamedModel& model, const Tokenizer& tokenizer)>;
+
   /// Reads the command line, loads the model, runs. Returns the exit status: 0, 1 after a failure, 2 for
   /// wrong usage; an error is one line on standard error.
   int run(int argc, char** argv, const Run& run);
   int run(int argc, char** argv, const RunAll& run);
+  int run(int argc, char** argv, const Serve& serve);
 
  private:
   struct Impl;
+
+  /// What all of them have in common: the command line, `work`, and the way out of an error.
+  int run_guarded(int argc, char** argv, const std::function<void()>& work);
+
   std::unique_ptr<Impl> impl_;
 };
 
