@@ -1,0 +1,208 @@
+#include "common/server/completion_request.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <set>
+
+#include "common/base/json_options.h"
+
+namespace staircase {
+
+using nlohmann::json;
+
+namespace {
+
+/// Turns the errors of `work`, which looks at a key of the body, into refusals.
+template <typename Work>
+auto about(const std::string& key, const Work& work) {
+  try {
+    return work();
+  } catch (const HttpError&) {
+    throw;
+  } catch (const Error& error) {
+    throw HttpError(422, error.what(), key);
+  }
+}
+
+/// OpenAI's keys that are not implemented: only the value that changes nothing is possible.
+void require_neutral(const json& body, const std::string& key, const json& neutral) {
+  const auto found = body.find(key);
+  if (found == body.end() || *found == neutral) return;
+  throw HttpError(400,
+                  fmt::format("{} is not implemented: it can only be {} or left out", key, neutral.dump()),
+                  key, "unsupported_parameter");
+}
+
+HttpError too_long(const std::string& prompt, int max_tokens, int n_positions) {
+  return {400,
+          fmt::format("the context has {} tokens, but the prompt has {} and max_tokens asks for {} more",
+                      n_positions, prompt, max_tokens),
+          "prompt", "context_length_exceeded"};
+}
+
+}  // namespace
+
+ServedModel::ServedModel(const std::string& folder, const Tokenizer& tokenizer, const Gpt2Config& config)
+    // Of a folder its own name; "models/" is the same as "models".
+    : name((std::filesystem::path(folder) / "").parent_path().filename().string()),
+      tokenizer(&tokenizer),
+      n_positions(config.n_positions),
+      vocab_size(config.vocab_size),
+      eos_token_id(config.eos_token_id) {
+  std::size_t longest = 0;
+  for (int id = 0; id < tokenizer.vocab_size(); ++id) longest = std::max(longest, tokenizer.bytes(id).size());
+  most_bytes = longest * static_cast<std::size_t>(n_positions);
+}
+
+struct CompletionRequest::Body : JsonOptions {};
+
+CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& model)
+    : tokenizer_(model.tokenizer) {
+  try {
+    body_ = std::make_unique<Body>(Body{{parse_json_object(body, "the body")}});
+  } catch (const Error& error) {
+    throw HttpError(400, error.what());
+  }
+  json& values = body_->values;
+  for (auto value = values.begin(); value != values.end();) {
+    value = value->is_null() ? values.erase(value) : std::next(value);
+  }
+  // As others have it, these say that there is no bound.
+  if (const auto k = values.find("top_k"); k != values.end() && (*k == 0 || *k == -1)) values.erase(k);
+
+  about("model", [&] {
+    const json* const name = body_->find("model");
+    if (name == nullptr) return;
+    if (!name->is_string()) refuse("model", *name, "a text");
+    if (*name == model.name) return;
+    throw HttpError(404,
+                    fmt::format("there is no model {}, but one named {}", shown(*name), shown(model.name)),
+                    "model", "model_not_found");
+  });
+  add("--n", &n, "", between(1, kMaxTexts));
+  add("--max-new-tokens", &max_tokens, "", at_least(0));
+  add("--logprobs", &logprobs, "", between(0, 20));
+  add("--echo", &echo, "");
+  add("--stream", &stream, "");
+  about("user", [&] {
+    const json* const user = body_->find("user");
+    if (user != nullptr && !user->is_string()) refuse("user", *user, "a text");
+  });
+  if (const json* options = body_->find("stream_options")) {
+    about("stream_options", [&] {
+      if (!options->is_object()) refuse("stream_options", *options, "an object");
+      if (!stream) throw HttpError(400, "stream_options needs stream to be true", "stream_options");
+      JsonOptions inner{*options};
+      if (inner.values.contains("include_usage") && inner.values["include_usage"].is_null()) return;
+      inner.get("include_usage", &tells_use);
+    });
+  }
+  require_neutral(values, "best_of", n);
+  require_neutral(values, "suffix", "");
+  require_neutral(values, "logit_bias", json::object());
+  about("prompt", [&] { read_prompts(model); });
+}
+
+CompletionRequest::~CompletionRequest() = default;
+
+void CompletionRequest::read_prompts(const ServedModel& model) {
+  static constexpr const char* kRight =
+      "a text, a list of texts, a list of token ids or a list of such lists";
+  const json* const found = body_->find("prompt");
+  if (found == nullptr) throw HttpError(400, "the body has no prompt", "prompt");
+
+  const auto from_text = [&](const std::string& text) {
+    // It is not cut into tokens only to see that there are too many.
+    if (text.size() > model.most_bytes) {
+      throw too_long(fmt::format("{} bytes", text.size()), max_tokens, model.n_positions);
+    }
+    return model.tokenizer->encode(text);
+  };
+  const auto from_ids = [&](const json& ids) {
+    std::vector<int> prompt;
+    for (const json& id : ids) {
+      const int token = id.is_number_integer() ? json_number<int>("a token id of prompt", id) : -1;
+      if (token < 0 || token >= model.vocab_size) {
+        refuse("a token id of prompt", id, fmt::format("a whole number from 0 to {}", model.vocab_size - 1));
+      }
+      prompt.push_back(token);
+    }
+    return prompt;
+  };
+  const auto all = [&](auto is) { return std::ranges::all_of(*found, is); };
+  if (found->is_string()) {
+    prompts_ = {from_text(*found)};
+  } else if (!found->is_array()) {
+    refuse("prompt", *found, kRight);
+  } else if (found->empty()) {
+    throw Error("prompt is an empty list, but it must be {}", kRight);
+  } else if (all([](const json& id) { return id.is_number(); })) {
+    prompts_ = {from_ids(*found)};
+  } else {
+    if (std::ssize(*found) * n > kMaxTexts) {
+      throw Error("prompt is a list of {} and n is {}, but a request can ask for {} texts at most",
+                  found->size(), n, kMaxTexts);
+    }
+    const bool has_texts = all([](const json& text) { return text.is_string(); });
+    if (!has_texts && !all([](const json& ids) { return ids.is_array(); })) {
+      throw Error("prompt is a list of different things, but it must be {}", kRight);
+    }
+    for (const json& one : *found) prompts_.push_back(has_texts ? from_text(one) : from_ids(one));
+  }
+  for (const std::vector<int>& prompt : prompts_) {
+    if (prompt.empty()) throw Error("prompt is empty, but it must have at least one token");
+    if (std::ssize(prompt) + max_tokens > model.n_positions) {
+      throw too_long(fmt::format("{}", prompt.size()), max_tokens, model.n_positions);
+    }
+  }
+}
+
+void CompletionRequest::add(const std::string& name, OptionValue value, const std::string& /*help*/,
+                            Range range) {
+  // A text that fits into the context never overflows.
+  static const std::set<std::string> left_alone{"on_overflow", "refill", "show_candidates"};
+  static const std::map<std::string, std::string> other_names{{"max_new_tokens", "max_tokens"},
+                                                              {"min_new_tokens", "min_tokens"}};
+  std::string key = JsonOptions::key(name);
+  if (left_alone.contains(key)) return;
+  if (const auto other = other_names.find(key); other != other_names.end()) key = other->second;
+  if (key == "do_sample") {
+    float temperature = 1.0f;
+    about("temperature", [&] { body_->get("temperature", &temperature); });
+    *std::get<bool*>(value) = temperature > 0.0f;
+    return;
+  }
+  about(key, [&] {
+    if (key == "max_tokens") *std::get<int*>(value) = kDefaultTokens;
+    // What no float can carry through the penalty would end in a logit that is no number.
+    if (key == "repetition_penalty") range = between(0.01, 100);
+    if (unsigned* const* seed = std::get_if<unsigned*>(&value); seed && key == "seed") {
+      const json* const found = body_->find(key);
+      **seed = found == nullptr ? std::random_device()()
+                                : static_cast<unsigned>(json_number<std::int64_t>(key, *found));
+      return;
+    }
+    if (key == "stop") {
+      if (const json* found = body_->find(key); found && found->is_array() && found->size() > kMaxStops) {
+        throw Error("stop is a list of {}, but it must have {} at most", found->size(), kMaxStops);
+      }
+    }
+    body_->get_option(key, value, range);
+    if (key == "stop") {
+      for (const std::string& stop : *std::get<std::vector<std::string>*>(value)) {
+        if (stop.size() <= kMaxStopBytes) continue;
+        throw Error("stop has a text of {} bytes, but it must have {} at most", stop.size(), kMaxStopBytes);
+      }
+    }
+    if (key == "min_tokens" && *std::get<int*>(value) > max_tokens) {
+      throw Error("min_tokens is {}, but it must be at most {}, the max_tokens", *std::get<int*>(value),
+                  max_tokens);
+    }
+  });
+}
+
+}  // namespace staircase

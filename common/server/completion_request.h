@@ -1,0 +1,69 @@
+// What the body of POST /v1/completions asks for.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "common/base/options.h"
+#include "common/decoding/generation.h"
+#include "common/model/config.h"
+#include "common/server/http.h"
+#include "common/text/tokenizer.h"
+
+namespace staircase {
+
+/// The model that clients ask for, and what fits into it.
+struct ServedModel {
+  /// `folder`: of the model, or its name.
+  ServedModel(const std::string& folder, const Tokenizer& tokenizer, const Gpt2Config& config);
+
+  std::string name;
+  const Tokenizer* tokenizer;
+  int n_positions, vocab_size, eos_token_id;
+  std::size_t most_bytes;  ///< of a text that fits: so many tokens of the longest kind
+};
+
+/// A body in OpenAI's interface. Keys that nobody knows are ignored, and null is the same as no key. A step
+/// asks for the options of a text as of a command line: "--top-k" is the key top_k, and where OpenAI has
+/// another name for an option it is that one.
+class CompletionRequest : public OptionSink {
+ public:
+  static constexpr int kMaxTexts = 128, kMaxStops = 16, kMaxStopBytes = 256, kDefaultTokens = 16;
+
+  /// Throws HttpError: 400 for what is no JSON object, for a key that is missing or not implemented and for
+  /// what does not fit into the context, 404 for another model, 422 for a value that is not possible.
+  CompletionRequest(std::string_view body, const ServedModel& model);
+  ~CompletionRequest() override;
+
+  const Prompts& prompts() const { return prompts_; }  ///< in tokens, none of them empty
+
+  int n = 1;               ///< texts behind each prompt
+  bool stream = false;     ///< the answer comes in parts
+  bool tells_use = false;  ///< the last part of a stream counts the tokens
+  bool echo = false;       ///< the prompt is a part of the text
+  int max_tokens = kDefaultTokens;
+  std::optional<int> logprobs = {};  ///< for how many of the likeliest tokens
+
+  /// What the tokens mean.
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+
+  /// Texts that are asked for altogether: that with the number i is behind prompt i / n.
+  int texts() const { return static_cast<int>(prompts_.size()) * n; }
+
+  /// Throws HttpError for a value that is not possible. A text is drawn
+  /// unless its temperature is 0, and what else only a command line offers is left alone.
+  void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
+
+ private:
+  struct Body;
+
+  void read_prompts(const ServedModel& model);
+
+  std::unique_ptr<Body> body_;
+  const Tokenizer* tokenizer_;
+  Prompts prompts_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,66 @@
+// OpenAI's interface for completions over HTTP, on top of whatever continues texts.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/base/options.h"
+#include "common/server/completion_reply.h"
+#include "common/server/completion_request.h"
+#include "common/server/metrics.h"
+
+namespace staircase {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  int port = 8080;
+  std::string api_key_file = {};  ///< none: everybody may ask
+  int max_batch_size = 32;
+  int max_queue = 256;
+};
+
+void add_options(OptionSink& sink, ServerOptions& options);
+
+/// What becomes of a request.
+enum class Admission {
+  kTaken,  ///< its reply gets the texts
+  kFull,   ///< too many wait already
+  kEnds,   ///< no further request is taken
+};
+
+/// What a model thinks of a prompt: its tokens with their log-probabilities, and those of so many likeliest
+/// tokens in the place of each.
+using ScorePrompt = std::function<std::vector<Token>(const std::vector<int>& prompt, int likeliest)>;
+
+/// What continues texts. A thread owns the model and does one pass after the other; the thread of the server
+/// calls the other functions, which must not wait for the model.
+class CompletionService {
+ public:
+  virtual ~CompletionService() = default;
+
+  /// Has all texts of the request continued, or none of them. The service tells `reply` about each, from any
+  /// thread, even before this returns.
+  virtual Admission submit(CompletionRequest& request, const std::shared_ptr<CompletionReply>& reply) = 0;
+
+  /// Nobody waits for what is left of this reply any more.
+  virtual void cancel(const std::shared_ptr<CompletionReply>& reply) = 0;
+
+  /// Takes no further request.
+  virtual void drain() = 0;
+
+  /// Continues some texts, in the thread that owns the model. Waits where there is nothing to do; returns
+  /// false when it was drained and all texts have ended.
+  virtual bool pass() = 0;
+};
+
+/// Serves until a signal ends it, SIGTERM or SIGINT, and all who had asked have their answers. This thread
+/// does the passes of the service; another one has the clients. Says on standard output where it listens.
+/// `metrics` may have more than what the server counts. Throws Error with one sentence where the port or the
+/// key file cannot be used.
+void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
+                       Metrics& metrics);
+void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service);
+
+}  // namespace staircase

@@ -1,0 +1,9 @@
+// Files that are a part of the program.
+#pragma once
+
+namespace staircase {
+
+extern const char* const kPage;     ///< page.html
+extern const char* const kOpenApi;  ///< openapi.json
+
+}  // namespace staircase

@@ -1,0 +1,42 @@
+// Counts of what a server does, in the text format of Prometheus.
+#pragma once
+
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace staircase {
+
+/// Families of values by name. From any thread.
+class Metrics {
+ public:
+  /// Each family is declared once, before its first value.
+  void declare_counter(const std::string& name, const std::string& help);
+  void declare_gauge(const std::string& name, const std::string& help);
+  /// `bounds` rise; there is one more bucket above the last.
+  void declare_histogram(const std::string& name, const std::string& help, std::vector<double> bounds);
+
+  /// Adds to a counter or gauge; `labels` as {status="200"} without the braces.
+  void count(const std::string& name, double by = 1.0, const std::string& labels = "");
+  void set(const std::string& name, double value);
+  double value(const std::string& name) const;
+  void observe(const std::string& name, double value);
+
+  /// All of them (version 0.0.4 of the format).
+  std::string text() const;
+
+ private:
+  struct Family {
+    std::string kind, help;
+    std::map<std::string, double> values = {};  // by labels
+    std::vector<double> bounds = {};
+    std::vector<double> buckets = {};  // values in each, those of lower ones not counted
+    double sum = 0.0;
+  };
+
+  mutable std::mutex mutex_;
+  std::map<std::string, Family> families_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,241 @@
+// What the body of a completion request may be, and what is said of all others.
+#include "common/server/completion_request.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "common/decoding/row.h"
+#include "common/server/metrics.h"
+
+using namespace staircase;
+
+namespace {
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer loaded = Tokenizer::load(STAIRCASE_SOURCE_TREE "/models/tales-6m");
+  return loaded;
+}
+
+const ServedModel& model() {
+  static const ServedModel served("models/tales/", tokenizer(),
+                                  {.vocab_size = tokenizer().vocab_size(), .n_positions = 64});
+  return served;
+}
+
+CompletionRequest request(const std::string& body) {
+  return {body, model()};
+}
+
+RowOptions options(const std::string& body) {
+  CompletionRequest request(body, model());
+  RowOptions options;
+  add_options(request, options);
+  return options;
+}
+
+/// What is said of a body that is refused, as a step would read it: "422 top_p: …".
+std::string refusal(const std::string& body) {
+  try {
+    options(body);
+  } catch (const HttpError& error) {
+    return fmt::format("{} {}: {}", error.status, error.key, error.what());
+  }
+  return "";
+}
+
+std::string with(const std::string& more) {
+  return R"({"prompt": "The fox", )" + more + "}";
+}
+
+}  // namespace
+
+TEST_CASE("a prompt is a text, a list of texts, token ids or a list of those") {
+  const std::vector<int> fox = tokenizer().encode("The fox"), crow = tokenizer().encode("The crow");
+  CHECK(request(R"({"prompt": "The fox"})").prompts() == Prompts{fox});
+  CHECK(request(R"({"prompt": ["The fox", "The crow"]})").prompts() == Prompts{fox, crow});
+  CHECK(request(R"({"prompt": [5, 7]})").prompts() == Prompts{{5, 7}});
+  CHECK(request(R"({"prompt": [[5, 7], [9]]})").prompts() == Prompts{{5, 7}, {9}});
+  CHECK(request(R"({"prompt": ["a", "b"], "n": 3})").texts() == 6);
+}
+
+TEST_CASE("what a body does not say is what OpenAI says, and null says nothing") {
+  const CompletionRequest least = request(R"({"prompt": "a", "n": null, "max_tokens": null, "stream": null,
+    "logprobs": null, "echo": null, "suffix": null, "best_of": null, "logit_bias": null, "user": null})");
+  CHECK(least.n == 1);
+  CHECK(least.max_tokens == 16);
+  CHECK_FALSE(least.stream);
+  CHECK_FALSE(least.echo);
+  CHECK_FALSE(least.logprobs);
+  RowOptions kept = options(with(R"("temperature": null, "top_p": null, "stop": null)"));
+  CHECK(kept.sampling.temperature == 1.0f);
+  CHECK_FALSE(kept.sampling.top_p);
+  CHECK(kept.stop.sequences.empty());
+}
+
+TEST_CASE("the options of a text have OpenAI's names, and keys that nobody knows are ignored") {
+  const RowOptions read = options(with(
+      R"("max_tokens": 9, "min_tokens": 3, "temperature": 0.5, "top_p": 0.25, "top_k": 7, "seed": 11,
+         "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.5, "logprobs": 4, "stop": "x",
+         "ignore_eos": true, "do_sample": "no", "on_overflow": "recompute", "nobody knows": [1])"));
+  CHECK(read.stopping.max_new_tokens == 9);
+  CHECK(read.stopping.ignore_eos);
+  CHECK(read.length.min_new_tokens == 3);
+  CHECK(read.sampling.temperature == 0.5f);
+  CHECK(read.sampling.top_p == 0.25f);
+  CHECK(read.sampling.top_k == 7);
+  CHECK(read.sampling.seed == 11);
+  CHECK(read.sampling.presence_penalty == 1.0f);
+  CHECK(read.sampling.frequency_penalty == -1.0f);
+  CHECK(read.sampling.repetition_penalty == 1.5f);
+  CHECK(read.logprobs.count == 4);
+  CHECK(read.stop.sequences == std::vector<std::string>{"x"});
+  CHECK(read.sampling.do_sample);  // not the body's business: it is so unless the temperature is 0
+  CHECK_FALSE(options(with(R"("temperature": 0, "do_sample": true)")).sampling.do_sample);
+  CHECK(options(with(R"("n": 1)")).stopping.max_new_tokens == 16);
+  CHECK(read.overflow.on_overflow == Overflow::kSlide);
+}
+
+TEST_CASE("top_k 0 and -1 keep all tokens") {
+  CHECK_FALSE(options(with(R"("top_k": 0)")).sampling.top_k);
+  CHECK_FALSE(options(with(R"("top_k": -1)")).sampling.top_k);
+  CHECK(refusal(with(R"("top_k": -2)")) == "422 top_k: top_k is -2, but it must be 1 or more");
+}
+
+TEST_CASE("a seed of any 64 bits is one, and without one each request has another") {
+  CHECK(options(with(R"("seed": -1)")).sampling.seed == 4294967295u);
+  CHECK(options(with(R"("seed": 4294967297)")).sampling.seed == 1u);
+  const std::string none = with(R"("n": 1)");
+  CHECK_FALSE((options(none).sampling.seed == options(none).sampling.seed &&
+               options(none).sampling.seed == options(none).sampling.seed));
+}
+
+TEST_CASE("a body that is no JSON object is refused with 400") {
+  for (const char* body : {"", "{", "[]", "null", "\"prompt\"", "{\"prompt\": NaN}", "{\"prompt\": 1e999}",
+                           "{\"prompt\": \"a\", \"prompt\": \"b\"}", "{\"prompt\": \"\xff\"}",
+                           "{\"prompt\": \"\\ud800\"}", "{} {}"}) {
+    CAPTURE(body);
+    CHECK(refusal(body).starts_with("400 : the body "));
+  }
+  CHECK(refusal(std::string("{\"prompt\": \"a\0\"}", 16)).starts_with("400 : the body "));
+  CHECK(refusal("{\"prompt\": " + std::string(100000, '[')).starts_with("400 : the body nests"));
+}
+
+TEST_CASE("a prompt that is missing, empty, of another kind or too long is refused") {
+  CHECK(refusal("{}") == "400 prompt: the body has no prompt");
+  CHECK(refusal(R"({"prompt": ""})") == "422 prompt: prompt is empty, but it must have at least one token");
+  for (const char* prompt : {"7", "true", "{}", "[]", "[[]]", "[\"a\", 1]", "[[1], \"a\"]", "[\"\"]", "[1.5]",
+                             "[-1]", "[100000]", "[[1, 4294967296]]", "[[\"a\"]]", "[[[1]]]"}) {
+    CAPTURE(prompt);
+    CHECK(refusal(fmt::format(R"({{"prompt": {}}})", prompt)).starts_with("422 prompt: "));
+  }
+  CHECK(refusal(R"({"prompt": [5, 5, 5], "max_tokens": 62})") ==
+        "400 prompt: the context has 64 tokens, but the prompt has 3 and max_tokens asks for 62 more");
+  CHECK(refusal(R"({"prompt": [5, 5, 5], "max_tokens": 61})") == "");
+  CHECK(
+      refusal(R"({"prompt": ")" + std::string(1 << 20, 'a') + "\"}").starts_with("400 prompt: the context"));
+  const nlohmann::json many{{"prompt", std::vector<std::string>(129, "a")}};
+  CHECK(refusal(many.dump()).starts_with("422 prompt: prompt is a list of 129"));
+  CHECK(refusal(R"({"prompt": ["a", "b"], "n": 65})").starts_with("422 prompt: prompt is a list of 2"));
+}
+
+TEST_CASE("a value that is not possible is refused with 422 and the name of its key") {
+  for (const char* wrong : {R"("n": 0)",
+                            R"("n": 129)",
+                            R"("n": 1.5)",
+                            R"("n": "1")",
+                            R"("max_tokens": -1)",
+                            R"("max_tokens": 1e30)",
+                            R"("max_tokens": 99999999999999999999)",
+                            R"("min_tokens": 17)",
+                            R"("temperature": -1)",
+                            R"("temperature": "hot")",
+                            R"("temperature": 1e39)",
+                            R"("top_p": 0)",
+                            R"("top_p": 1.01)",
+                            R"("presence_penalty": 2.5)",
+                            R"("frequency_penalty": -3)",
+                            R"("repetition_penalty": 0)",
+                            R"("repetition_penalty": 1e-30)",
+                            R"("logprobs": 21)",
+                            R"("logprobs": true)",
+                            R"("echo": 1)",
+                            R"("stream": "yes")",
+                            R"("seed": 0.5)",
+                            R"("stop": 5)",
+                            R"("stop": [1])",
+                            R"("stop": "")",
+                            R"("stop": ["a", ""])",
+                            R"("user": 5)",
+                            R"("model": 5)"}) {
+    CAPTURE(wrong);
+    const std::string key = nlohmann::json::parse(fmt::format("{{{}}}", wrong)).begin().key();
+    CHECK(refusal(with(wrong)).starts_with(fmt::format("422 {}: ", key)));
+  }
+}
+
+TEST_CASE("stop sequences are few and short") {
+  const auto stops = [](std::size_t count, std::size_t length) {
+    return with(R"("stop": )" +
+                nlohmann::json(std::vector<std::string>(count, std::string(length, 'x'))).dump());
+  };
+  CHECK(refusal(stops(16, 256)) == "");
+  CHECK(refusal(stops(17, 1)) == "422 stop: stop is a list of 17, but it must have 16 at most");
+  CHECK(refusal(stops(1000000, 1)) == "422 stop: stop is a list of 1000000, but it must have 16 at most");
+  CHECK(refusal(stops(1, 257)) == "422 stop: stop has a text of 257 bytes, but it must have 256 at most");
+}
+
+TEST_CASE("what is not implemented is refused with its name, unless it changes nothing") {
+  CHECK(refusal(with(R"("best_of": 1, "suffix": "", "logit_bias": {})")) == "");
+  CHECK(refusal(with(R"("best_of": 3, "n": 3)")) == "");
+  CHECK(refusal(with(R"("best_of": 2)")) ==
+        "400 best_of: best_of is not implemented: it can only be 1 or left out");
+  CHECK(refusal(with(R"("suffix": "end")")).starts_with("400 suffix: "));
+  CHECK(refusal(with(R"("logit_bias": {"5": 1})")).starts_with("400 logit_bias: "));
+}
+
+TEST_CASE("stream_options belong to a stream") {
+  CHECK(request(with(R"("stream": true, "stream_options": {"include_usage": true})")).tells_use);
+  CHECK_FALSE(request(with(R"("stream": true, "stream_options": {"include_usage": null})")).tells_use);
+  CHECK_FALSE(request(with(R"("stream": true, "stream_options": null)")).tells_use);
+  CHECK(refusal(with(R"("stream_options": {})")).starts_with("400 stream_options: "));
+  CHECK(refusal(with(R"("stream": true, "stream_options": 5)")).starts_with("422 stream_options: "));
+  CHECK(refusal(with(R"("stream": true, "stream_options": {"include_usage": 1})"))
+            .starts_with("422 stream_options: include_usage is 1"));
+}
+
+TEST_CASE("only the model that is served can be asked for") {
+  CHECK(refusal(with(R"("model": "tales")")) == "");
+  CHECK(refusal(with(R"("model": "gpt-4")")) ==
+        "404 model: there is no model \"gpt-4\", but one named \"tales\"");
+}
+
+TEST_CASE("an error has OpenAI's form") {
+  const HttpResponse response = error_response(HttpError(429, "too \xff many", "", "queue_full"));
+  CHECK(response.status == 429);
+  const auto error = nlohmann::json::parse(response.body)["error"];
+  CHECK(error["message"] == "too \xef\xbf\xbd many");
+  CHECK(error["type"] == "rate_limit_error");
+  CHECK(error["param"].is_null());
+  CHECK(error["code"] == "queue_full");
+}
+
+TEST_CASE("metrics are counted, set and put into buckets") {
+  Metrics metrics;
+  metrics.declare_counter("answers_total", "Answers.");
+  metrics.declare_gauge("rows", "Rows.");
+  metrics.declare_histogram("wait_seconds", "Waiting.", {0.5, 1});
+  metrics.count("answers_total", 1, "status=\"200\"");
+  metrics.count("answers_total", 2, "status=\"200\"");
+  metrics.count("answers_total", 1, "status=\"404\"");
+  metrics.set("rows", 3);
+  for (const double seconds : {0.25, 0.5, 0.75, 8.0}) metrics.observe("wait_seconds", seconds);
+  CHECK(metrics.text() ==
+        "# HELP answers_total Answers.\n# TYPE answers_total counter\n"
+        "answers_total{status=\"200\"} 3\nanswers_total{status=\"404\"} 1\n"
+        "# HELP rows Rows.\n# TYPE rows gauge\nrows 3\n"
+        "# HELP wait_seconds Waiting.\n# TYPE wait_seconds histogram\n"
+        "wait_seconds_bucket{le=\"0.5\"} 2\nwait_seconds_bucket{le=\"1\"} 3\n"
+        "wait_seconds_bucket{le=\"+Inf\"} 4\nwait_seconds_sum 9.5\nwait_seconds_count 4\n");
+}
