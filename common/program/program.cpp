@@ -55,6 +55,8 @@ struct Program::Impl {
     const std::filesystem::path folder = find_model(model);
     before_loading(read_config(folder), dtype);
     NamedModel named{model, Gpt2::load(folder, make_device(device, threads), dtype)};
+    // A model that is broken ends here, and not at the first request.
+    named.model.next_logits(std::vector<int>{named.model.config().eos_token_id});
     serve(named, load_tokenizer(folder, named.model.config()));
   }
 

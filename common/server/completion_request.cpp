@@ -46,11 +46,12 @@ HttpError too_long(const std::string& prompt, int max_tokens, int n_positions) {
 
 }  // namespace
 
-ServedModel::ServedModel(const std::string& folder, const Tokenizer& tokenizer, const Gpt2Config& config)
+ServedModel::ServedModel(const std::string& folder, const Tokenizer& tokenizer, const Gpt2Config& config,
+                         int most_positions)
     // Of a folder its own name; "models/" is the same as "models".
     : name((std::filesystem::path(folder) / "").parent_path().filename().string()),
       tokenizer(&tokenizer),
-      n_positions(config.n_positions),
+      n_positions(std::min(config.n_positions, most_positions)),
       vocab_size(config.vocab_size),
       eos_token_id(config.eos_token_id) {
   std::size_t longest = 0;

@@ -1,6 +1,7 @@
 // What the body of POST /v1/completions asks for.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,8 +17,9 @@ namespace staircase {
 
 /// The model that clients ask for, and what fits into it.
 struct ServedModel {
-  /// `folder`: of the model, or its name.
-  ServedModel(const std::string& folder, const Tokenizer& tokenizer, const Gpt2Config& config);
+  /// `folder`: of the model, or its name. A text may have so many positions, if not fewer fit into the model.
+  ServedModel(const std::string& folder, const Tokenizer& tokenizer, const Gpt2Config& config,
+              int most_positions = std::numeric_limits<int>::max());
 
   std::string name;
   const Tokenizer* tokenizer;
@@ -49,8 +51,14 @@ class CompletionRequest : public OptionSink {
   /// What the tokens mean.
   const Tokenizer& tokenizer() const { return *tokenizer_; }
 
-  /// Texts that are asked for altogether: that with the number i is behind prompt i / n.
+  /// Texts that are asked for altogether.
   int texts() const { return static_cast<int>(prompts_.size()) * n; }
+
+  /// What the text with that number is behind.
+  const std::vector<int>& prompt(int text) const { return prompts_[static_cast<std::size_t>(text / n)]; }
+
+  /// With how many of the likeliest tokens to tell the log-probabilities of the prompts, if at all.
+  std::optional<int> score() const { return echo ? logprobs : std::nullopt; }
 
   /// Throws HttpError for a value that is not possible. A text is drawn
   /// unless its temperature is 0, and what else only a command line offers is left alone.

@@ -240,17 +240,18 @@ void add_options(OptionSink& sink, ServerOptions& options) {
 }
 
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
-                       Metrics& metrics) {
+                       const std::function<Gauges()>& gauges) {
+  Metrics metrics;
   CompletionServer server(options, model, service, metrics);
+  for (const auto& [name, value] : gauges()) {
+    metrics.declare_gauge("staircase_" + name, "Of the program; its README says what it is.");
+  }
   server.http.start([&] { service.drain(); });
   print(fmt::format("listening on {}\n", server.http.url()));
-  while (service.pass()) continue;
+  while (service.pass()) {
+    for (const auto& [name, value] : gauges()) metrics.set("staircase_" + name, value);
+  }
   server.http.wait();
-}
-
-void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service) {
-  Metrics metrics;
-  serve_completions(options, model, service, metrics);
 }
 
 }  // namespace staircase

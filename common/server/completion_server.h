@@ -55,12 +55,15 @@ class CompletionService {
   virtual bool pass() = 0;
 };
 
+/// What a program tells of itself among the metrics: staircase_NAME.
+using Gauges = std::vector<std::pair<std::string, double>>;
+
 /// Serves until a signal ends it, SIGTERM or SIGINT, and all who had asked have their answers. This thread
-/// does the passes of the service; another one has the clients. Says on standard output where it listens.
-/// `metrics` may have more than what the server counts. Throws Error with one sentence where the port or the
-/// key file cannot be used.
-void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
-                       Metrics& metrics);
-void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service);
+/// does the passes of the service, and asks for the gauges behind each; another one has the clients. Says on
+/// standard output where it listens. Throws Error with one sentence where the port or the key file cannot be
+/// used.
+void serve_completions(
+    const ServerOptions& options, const ServedModel& model, CompletionService& service,
+    const std::function<Gauges()>& gauges = [] { return Gauges(); });
 
 }  // namespace staircase

@@ -57,6 +57,7 @@ LESSON = {
     "45-waiting-for-blocks": "batches.h check.h main.cpp paged_kv_cache.h",
     "46-preemption": "batches.h paged_kv_cache.h",
     "47-prefix-caching": "batches.h paged_kv_cache.h",
+    "48-http-server": "main.cpp service.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -86,7 +87,7 @@ ON = {
 }
 SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "25-queue",
              "29-min-new-tokens"}
-MEASURES = set()  # side rooms whose program does something else than to continue a text
+OTHERS = {"48-http-server"}  # whose program does something else than to continue a text
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 
 
@@ -242,12 +243,12 @@ class Series(unittest.TestCase):
                 done = call(BUILD / "steps" / step.name, "--help")
                 self.assertEqual(done.returncode, 0, done.stderr)
                 numbers = re.findall(r"^ +(--[\w-]+) (?:N|X|N,N|N\|auto)( \([^\n)]+\))?(?=[ =\n])", done.stdout, re.MULTILINE)
-                self.assertIn("--max-new-tokens", [name for name, _ in numbers])
+                self.assertIn("--threads" if step.name in OTHERS else "--max-new-tokens", [name for name, _ in numbers])
                 self.assertEqual([name for name, possible in numbers if not possible], [])
 
     def test_what_is_new_changes_nothing_while_it_is_off(self):
         for before, after in PAIRS:
-            if after.name in MEASURES:
+            if after.name in OTHERS:
                 continue
             line = [after, *after.ancestors()][::-1]
             used = [option for step in line[:-1] for option in OFF.get(step.name, []) + ON.get(step.name, [])]

@@ -1,0 +1,278 @@
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "arrivals.h"
+#include "service.h"
+#include "tests/toy_engine.h"
+
+using namespace staircase;
+
+namespace {
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer loaded = Tokenizer::load(STAIRCASE_SOURCE_TREE "/models/tales-1m");
+  return loaded;
+}
+
+const ServedModel& served() {
+  static const ServedModel model("toy", tokenizer(),
+                                 {.vocab_size = ToyEngine::kVocabSize, .n_positions = 1000});
+  return model;
+}
+
+/// A client without a network. What is posted is done at once, in the thread that posts.
+class Client : public Exchange {
+ public:
+  const HttpRequest& request() const override { return request_; }
+  void send(const HttpResponse& response) override { answer = response.body; }
+  void begin_stream(const std::string&) override {}
+  void write(const std::string&) override { ++parts; }
+  void end_stream() override {}
+  void on_left(std::function<void()>) override {}
+  void post(std::function<void()> work) override { work(); }
+
+  std::string answer;  ///< empty as long as there is none
+  int parts = 0;       ///< of a stream
+
+ private:
+  HttpRequest request_;
+};
+
+Metrics& metrics() {
+  static Metrics counted;
+  static const bool declared = [] {
+    counted.declare_gauge("staircase_texts", "");
+    counted.declare_counter("staircase_generated_tokens_total", "");
+    counted.declare_histogram("staircase_time_to_first_token_seconds", "", {});
+    counted.declare_histogram("staircase_time_per_output_token_seconds", "", {});
+    return true;
+  }();
+  CHECK(declared);
+  return counted;
+}
+
+/// A service on the toy's engine, and what its clients send.
+struct Served {
+  ToyEngine toy;
+  std::vector<int> scored;  ///< after so many passes a prompt was scored
+  Service service;
+
+  Served(int places, int queue, const PrefillOptions& prefill = {})
+      : toy(places),
+        service(
+            toy.engine(),
+            [this](const std::vector<int>& prompt, int) {
+              scored.push_back(static_cast<int>(toy.rows.size()));
+              return std::vector<Token>(prompt.size());
+            },
+            {.max_batch_size = places, .max_queue = queue}, prefill) {}
+
+  /// Until the service is drained.
+  void run() {
+    while (service.pass()) continue;
+  }
+
+  struct Sent {
+    Admission admission;
+    std::shared_ptr<Client> client;
+    std::shared_ptr<CompletionReply> reply;
+  };
+
+  Sent send(const std::string& body) {
+    const auto client = std::make_shared<Client>();
+    const auto request = std::make_shared<CompletionRequest>(body, served());
+    const auto reply = std::make_shared<CompletionReply>("id", request, served(), client, metrics());
+    return {service.submit(*request, reply), client, reply};
+  }
+
+  /// A text behind a prompt of one token.
+  Sent send(int prompt, int max_tokens, const std::string& more = "") {
+    return send(fmt::format(R"({{"prompt": [{}], "max_tokens": {}, "temperature": 0, "ignore_eos": true{}}})",
+                            prompt, max_tokens, more));
+  }
+};
+
+/// What the toy's engine makes of the same request: as a text, since an answer has no tokens.
+std::string alone(int prompt, int max_tokens) {
+  RowOptions options;
+  options.stopping = {.max_new_tokens = max_tokens, .ignore_eos = true};
+  std::vector<int> text = ToyEngine::alone({prompt}, options).tokens;
+  text.erase(text.begin());
+  return tokenizer().decode(text);
+}
+
+std::string text(const Served::Sent& sent, int index = 0) {
+  return nlohmann::json::parse(sent.client->answer)["choices"][index]["text"];
+}
+
+}  // namespace
+
+TEST_CASE("each client gets the texts that it has asked for") {
+  Served served(2, 10);
+  std::vector<Served::Sent> sent;
+  for (int i = 1; i <= 5; ++i) sent.push_back(served.send(i, 3 + i));
+  const Served::Sent two = served.send(R"({"prompt": [[7], [8]], "n": 2, "max_tokens": 4, "temperature": 0,
+                                           "ignore_eos": true})");
+  served.service.drain();
+  served.run();
+  for (int i = 1; i <= 5; ++i) CHECK(text(sent[i - 1]) == alone(i, 3 + i));
+  for (int i = 0; i < 4; ++i) CHECK(text(two, i) == alone(i < 2 ? 7 : 8, 4));
+}
+
+TEST_CASE("requests come from other threads while the model's thread serves") {
+  Served served(3, 1000);
+  std::thread model([&] { served.run(); });
+  std::vector<std::thread> threads;
+  std::vector<std::vector<Served::Sent>> sent(4);
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 20; ++i) {
+        sent[t].push_back(served.send(1 + (t * 20 + i) % 28, 1 + i));
+        if (i % 5 == 4) served.service.cancel(sent[t].back().reply);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  served.service.drain();
+  model.join();
+  for (int t = 0; t < 4; ++t) {
+    for (int i = 0; i < 20; ++i) {
+      if (i % 5 == 4 && sent[t][i].client->answer.empty()) continue;
+      CHECK(text(sent[t][i]) == alone(1 + (t * 20 + i) % 28, 1 + i));
+    }
+  }
+}
+
+TEST_CASE("a full queue takes no further text, and has room again when one ends or its client leaves") {
+  Served served(1, 2);
+  CHECK(served.send(1, 2).admission == Admission::kTaken);
+  CHECK(served.send(2, 9).admission == Admission::kTaken);
+  const auto last = served.send(3, 9);
+  CHECK(last.admission == Admission::kTaken);
+  CHECK(served.send(4, 9).admission == Admission::kFull);
+  for (int pass = 0; pass < 2; ++pass) CHECK(served.service.pass());              // the first text ends
+  CHECK(served.send(R"({"prompt": [[4], [5]]})").admission == Admission::kFull);  // all of it, or nothing
+  CHECK(served.send(4, 9).admission == Admission::kTaken);
+  CHECK(served.send(5, 9).admission == Admission::kFull);
+  served.service.cancel(last.reply);
+  CHECK(served.service.pass());
+  CHECK(served.send(5, 9).admission == Admission::kTaken);
+}
+
+TEST_CASE("alone a request may have more texts than fit into batch and queue") {
+  Served served(1, 1);
+  const auto sent = served.send(5, 3, R"(, "n": 4)");
+  CHECK(sent.admission == Admission::kTaken);
+  CHECK(served.send(5, 3).admission == Admission::kFull);
+  served.service.drain();
+  served.run();
+  for (int i = 0; i < 4; ++i) CHECK(text(sent, i) == alone(5, 3));
+}
+
+TEST_CASE("a client has its place again before it hears that its text has ended") {
+  Served served(1, 0);
+  auto sent = served.send(1, 1);
+  for (int i = 2; i < 9; ++i) {
+    CHECK(served.service.pass());
+    CHECK_FALSE(sent.client->answer.empty());
+    sent = served.send(i, 1);
+    CHECK(sent.admission == Admission::kTaken);
+  }
+}
+
+TEST_CASE("who leaves frees the rows before the next pass, and the others do not notice") {
+  Served served(3, 10);
+  const auto first = served.send(1, 20), second = served.send(2, 20), third = served.send(3, 20);
+  const auto waits = served.send(4, 20), fifth = served.send(5, 20);
+  for (int pass = 0; pass < 5; ++pass) CHECK(served.service.pass());
+  served.service.cancel(second.reply);  // its text grows
+  served.service.cancel(waits.reply);   // and this one has no row yet
+  CHECK(served.service.pass());
+  CHECK(served.toy.rows.back() == 3);    // the last has joined
+  CHECK(served.toy.tokens.back() == 3);  // with its prompt of one token
+  served.service.cancel(first.reply);
+  served.service.cancel(third.reply);
+  CHECK(served.service.pass());
+  CHECK(served.toy.rows.back() == 1);
+  served.service.drain();
+  served.run();
+  CHECK(text(fifth) == alone(5, 20));
+  for (const auto& left : {first, second, third, waits}) CHECK(left.client->answer.empty());
+}
+
+TEST_CASE("who leaves before the model's thread has looked costs no pass") {
+  Served served(2, 10);
+  const auto sent = served.send(1, 20, R"(, "echo": true, "logprobs": 1)");
+  served.service.cancel(sent.reply);
+  served.service.drain();
+  served.run();
+  CHECK(served.toy.rows.empty());
+  CHECK(served.scored.empty());
+}
+
+TEST_CASE("who leaves in the midst of the prompt frees the row as well") {
+  Served served(1, 10, {.chunk = 2});
+  const auto longer = served.send(R"({"prompt": [1, 2, 3, 4, 5, 6, 7, 8, 9], "max_tokens": 5})");
+  const auto other = served.send(7, 4);
+  CHECK(served.service.pass());
+  CHECK(served.service.pass());
+  served.service.cancel(longer.reply);
+  CHECK(served.service.pass());
+  CHECK(served.toy.tokens == std::vector<int>{2, 2, 1});
+  served.service.drain();
+  served.run();
+  CHECK(text(other) == alone(7, 4));
+}
+
+TEST_CASE("to cancel a request that has ended changes nothing") {
+  Served served(1, 10);
+  const auto sent = served.send(1, 1), other = served.send(2, 3);
+  CHECK(served.service.pass());
+  served.service.cancel(sent.reply);
+  served.service.cancel(sent.reply);
+  served.service.drain();
+  served.run();
+  CHECK(text(sent) == alone(1, 1));
+  CHECK(text(other) == alone(2, 3));
+}
+
+TEST_CASE("a service that drains takes nothing more, and ends what it has taken") {
+  Served served(1, 10);
+  const auto sent = served.send(1, 3), waits = served.send(2, 3);
+  CHECK(served.service.pass());
+  served.service.drain();
+  CHECK(served.send(3, 3).admission == Admission::kEnds);
+  for (int pass = 0; pass < 5; ++pass) CHECK(served.service.pass());
+  CHECK_FALSE(served.service.pass());
+  CHECK(text(sent) == alone(1, 3));
+  CHECK(text(waits) == alone(2, 3));
+}
+
+TEST_CASE("one prompt is scored before a pass, so that the rows wait for no more") {
+  Served served(4, 10);
+  const auto grows = served.send(9, 8);
+  CHECK(served.service.pass());
+  const auto scored = served.send(R"({"prompt": [[1, 2], [3, 4], [5, 6]], "max_tokens": 0, "echo": true,
+                                      "logprobs": 2})");
+  const auto other = served.send(3, 4);
+  served.service.drain();
+  served.run();
+  CHECK(served.scored == std::vector<int>{1, 2, 3});
+  CHECK(text(scored, 2) == tokenizer().decode(std::vector<int>{0, 0}));
+  CHECK(text(grows) == alone(9, 8));
+  CHECK(text(other) == alone(3, 4));
+}
+
+TEST_CASE("a stream gets a part for each token, and one for the end") {
+  Served served(1, 10);
+  const auto sent = served.send(1, 5, R"(, "stream": true)");
+  for (int part = 1; part <= 4; ++part) {
+    CHECK(served.service.pass());
+    CHECK(sent.client->parts == part);
+  }
+  served.service.drain();
+  served.run();
+  CHECK(sent.client->parts == 6);
+}
