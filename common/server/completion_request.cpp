@@ -37,6 +37,15 @@ void require_neutral(const json& body, const std::string& key, const json& neutr
                   key, "unsupported_parameter");
 }
 
+/// 5.0 becomes 5, also in lists: JSON knows only one kind of number.
+void make_whole(json& value) {
+  constexpr double kExact = 9007199254740992.0;  // 2^53: up to there a double counts in ones
+  if (value.is_array()) std::ranges::for_each(value, make_whole);
+  if (!value.is_number_float()) return;
+  const double number = value.get<double>();
+  if (number == std::trunc(number) && std::abs(number) <= kExact) value = static_cast<std::int64_t>(number);
+}
+
 HttpError too_long(const std::string& prompt, int max_tokens, int n_positions) {
   return {400,
           fmt::format("the context has {} tokens, but the prompt has {} and max_tokens asks for {} more",
@@ -72,6 +81,7 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
   for (auto value = values.begin(); value != values.end();) {
     value = value->is_null() ? values.erase(value) : std::next(value);
   }
+  std::ranges::for_each(values, make_whole);
   // As others have it, these say that there is no bound.
   if (const auto k = values.find("top_k"); k != values.end() && (*k == 0 || *k == -1)) values.erase(k);
 
@@ -126,7 +136,7 @@ void CompletionRequest::read_prompts(const ServedModel& model) {
   const auto from_ids = [&](const json& ids) {
     std::vector<int> prompt;
     for (const json& id : ids) {
-      const int token = id.is_number_integer() ? json_number<int>("a token id of prompt", id) : -1;
+      const int token = id.is_number() ? json_number<int>("a token id of prompt", id) : -1;
       if (token < 0 || token >= model.vocab_size) {
         refuse("a token id of prompt", id, fmt::format("a whole number from 0 to {}", model.vocab_size - 1));
       }
@@ -145,8 +155,11 @@ void CompletionRequest::read_prompts(const ServedModel& model) {
     prompts_ = {from_ids(*found)};
   } else {
     if (std::ssize(*found) * n > kMaxTexts) {
-      throw Error("prompt is a list of {} and n is {}, but a request can ask for {} texts at most",
-                  found->size(), n, kMaxTexts);
+      throw HttpError(
+          400,
+          fmt::format("prompt is a list of {} and n is {}, but a request can ask for {} texts at most",
+                      found->size(), n, kMaxTexts),
+          "prompt");
     }
     const bool has_texts = all([](const json& text) { return text.is_string(); });
     if (!has_texts && !all([](const json& ids) { return ids.is_array(); })) {
@@ -180,7 +193,9 @@ void CompletionRequest::add(const std::string& name, OptionValue value, const st
   about(key, [&] {
     if (key == "max_tokens") *std::get<int*>(value) = kDefaultTokens;
     // What no float can carry through the penalty would end in a logit that is no number.
-    if (key == "repetition_penalty") range = between(0.01, 100);
+    if (key == "repetition_penalty") range = between(0.125, 100);
+    if (key == "temperature") range = between(0, 100);
+    if (key == "top_p") range = between(0, 1);
     if (unsigned* const* seed = std::get_if<unsigned*>(&value); seed && key == "seed") {
       const json* const found = body_->find(key);
       **seed = found == nullptr ? std::random_device()()
@@ -193,6 +208,10 @@ void CompletionRequest::add(const std::string& name, OptionValue value, const st
       }
     }
     body_->get_option(key, value, range);
+    if (key == "top_p") {  // 0 keeps one token, as the smallest share of the probability does
+      auto& top_p = *std::get<std::optional<float>*>(value);
+      if (top_p) top_p = std::max(*top_p, 1e-6f);
+    }
     if (key == "stop") {
       for (const std::string& stop : *std::get<std::vector<std::string>*>(value)) {
         if (stop.size() <= kMaxStopBytes) continue;
@@ -200,8 +219,10 @@ void CompletionRequest::add(const std::string& name, OptionValue value, const st
       }
     }
     if (key == "min_tokens" && *std::get<int*>(value) > max_tokens) {
-      throw Error("min_tokens is {}, but it must be at most {}, the max_tokens", *std::get<int*>(value),
-                  max_tokens);
+      throw HttpError(400,
+                      fmt::format("min_tokens is {}, but it must be at most {}, the max_tokens",
+                                  *std::get<int*>(value), max_tokens),
+                      key);
     }
   });
 }

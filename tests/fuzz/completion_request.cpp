@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(options.stop.sequences.size() <= CompletionRequest::kMaxStops);
     require(options.length.min_new_tokens <= request.max_tokens);
     const SamplingOptions& sampling = options.sampling;
-    require(sampling.temperature >= 0.0f && sampling.repetition_penalty >= 0.01f);
+    require(sampling.temperature >= 0.0f && sampling.repetition_penalty >= 0.125f);
     require(sampling.top_p.value_or(1.0f) > 0.0f && sampling.top_p.value_or(1.0f) <= 1.0f);
     require(sampling.top_k.value_or(1) >= 1 && request.logprobs.value_or(0) <= 20);
   } catch (const HttpError& error) {

@@ -103,6 +103,10 @@ TEST_CASE("top_k 0 and -1 keep all tokens") {
   CHECK(refusal(with(R"("top_k": -2)")) == "422 top_k: top_k is -2, but it must be 1 or more");
 }
 
+TEST_CASE("top_p 0 keeps a token") {
+  CHECK(options(with(R"("top_p": 0)")).sampling.top_p == 1e-6f);
+}
+
 TEST_CASE("a seed of any 64 bits is one, and without one each request has another") {
   CHECK(options(with(R"("seed": -1)")).sampling.seed == 4294967295u);
   CHECK(options(with(R"("seed": 4294967297)")).sampling.seed == 1u);
@@ -136,8 +140,8 @@ TEST_CASE("a prompt that is missing, empty, of another kind or too long is refus
   CHECK(
       refusal(R"({"prompt": ")" + std::string(1 << 20, 'a') + "\"}").starts_with("400 prompt: the context"));
   const nlohmann::json many{{"prompt", std::vector<std::string>(129, "a")}};
-  CHECK(refusal(many.dump()).starts_with("422 prompt: prompt is a list of 129"));
-  CHECK(refusal(R"({"prompt": ["a", "b"], "n": 65})").starts_with("422 prompt: prompt is a list of 2"));
+  CHECK(refusal(many.dump()).starts_with("400 prompt: prompt is a list of 129"));
+  CHECK(refusal(R"({"prompt": ["a", "b"], "n": 65})").starts_with("400 prompt: prompt is a list of 2"));
 }
 
 TEST_CASE("a value that is not possible is refused with 422 and the name of its key") {
@@ -148,11 +152,12 @@ TEST_CASE("a value that is not possible is refused with 422 and the name of its 
                             R"("max_tokens": -1)",
                             R"("max_tokens": 1e30)",
                             R"("max_tokens": 99999999999999999999)",
-                            R"("min_tokens": 17)",
+
                             R"("temperature": -1)",
                             R"("temperature": "hot")",
+                            R"("temperature": 101)",
                             R"("temperature": 1e39)",
-                            R"("top_p": 0)",
+                            R"("top_p": -0.1)",
                             R"("top_p": 1.01)",
                             R"("presence_penalty": 2.5)",
                             R"("frequency_penalty": -3)",
@@ -173,6 +178,16 @@ TEST_CASE("a value that is not possible is refused with 422 and the name of its 
     const std::string key = nlohmann::json::parse(fmt::format("{{{}}}", wrong)).begin().key();
     CHECK(refusal(with(wrong)).starts_with(fmt::format("422 {}: ", key)));
   }
+}
+
+TEST_CASE("values that contradict each other are refused with 400") {
+  CHECK(refusal(with(R"("min_tokens": 17)")) ==
+        "400 min_tokens: min_tokens is 17, but it must be at most 16, the max_tokens");
+}
+
+TEST_CASE("a whole number may be written with a point") {
+  CHECK(request(R"({"prompt": [5.0, 7], "n": 2.0})").prompts() == Prompts{{5, 7}});
+  CHECK(options(with(R"("top_k": 3.0, "seed": -1.0)")).sampling.top_k == 3);
 }
 
 TEST_CASE("stop sequences are few and short") {
