@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""What HTTP costs: the same requests as streams of a server, and from a file to the step before, in turns.
+
+  tests/clients/load.py --model DIR [--dtype bfloat16] [--streams 256] [--tokens 32] [--turns 3]
+  tests/clients/load.py --memory 10000     the server's memory over so many requests
+
+Throughput is told twice: by the clock, and by the processor time of the program alone, in which the client has no share.
+"""
+
+import argparse
+import json
+import os
+import random
+import resource
+import selectors
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/server"))
+import support  # noqa: E402
+
+WORDS = "the king and his three sons went out into the wide world to seek a golden bird that sang at night".split()
+
+
+def processor_time(pid):
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(pid):
+    """Resident, in MiB."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def requests(count, tokens):
+    choose = random.Random(1)
+    return [{"prompt": " ".join(choose.choices(WORDS, k=choose.randint(8, 24))), "max_tokens": tokens, "temperature": 0,
+             "ignore_eos": True} for _ in range(count)]
+
+
+def stream_all(server, bodies):
+    """(seconds, processor time of the server, seconds to the first byte of each) of streams that begin at once."""
+    selector, first, open_streams = selectors.DefaultSelector(), [], 0
+    sent = []
+    for body in bodies:
+        text = json.dumps({**body, "stream": True})
+        sent.append(f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\n"
+                    f"Content-Length: {len(text)}\r\n\r\n{text}".encode())
+    start, used = time.monotonic(), processor_time(server.process.pid)
+    for request in sent:
+        client = server.socket()
+        client.sendall(request)
+        client.setblocking(False)
+        selector.register(client, selectors.EVENT_READ, [None, b""])
+        open_streams += 1
+    while open_streams:
+        for key, _ in selector.select():
+            data = key.fileobj.recv(1 << 16)
+            if data and key.data[0] is None:
+                key.data[0] = time.monotonic() - start
+            key.data[1] = key.data[1][-40:] + data
+            if data:
+                continue
+            if b"data: [DONE]" not in key.data[1]:
+                raise SystemExit(f"a stream ends with {key.data[1]!r}")
+            first.append(key.data[0])
+            selector.unregister(key.fileobj)
+            key.fileobj.close()
+            open_streams -= 1
+    return time.monotonic() - start, processor_time(server.process.pid) - used, first
+
+
+def from_file(options, bodies):
+    """(seconds, processor time without that of an empty run) of the step before."""
+    lines = "".join(json.dumps({"prompt": body["prompt"], "max_new_tokens": body["max_tokens"], "ignore_eos": True}) + "\n"
+                    for body in bodies)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([support.ALONE, *options, "--json", "--requests", "-"], input=lines, capture_output=True, text=True,
+                          cwd=ROOT, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    stats = json.loads(done.stdout)["stats"]
+    return (stats["new_tokens"] / stats["tokens_per_second"],
+            after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="tales-6m")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--streams", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--memory", type=int, default=0)
+    given = parser.parse_args()
+    if given.memory:
+        with support.Server("--dtype", given.dtype, model=given.model) as server:
+            for done in range(0, given.memory, 250):
+                if done % 1000 == 0 or done == 250:
+                    print(f"{done} requests: {memory(server.process.pid):.1f} MiB")
+                stream_all(server, requests(250, 8))
+            print(f"{given.memory} requests: {memory(server.process.pid):.1f} MiB")
+        return
+    bodies = requests(given.streams, given.tokens)
+    options = ["--model", given.model, "--dtype", given.dtype, "--device", "cpu", "--max-batch-size", str(given.streams)]
+    tokens = given.streams * given.tokens
+    idle = from_file(options, requests(1, 1))[1]  # loading, and a token
+    rows = []
+    for turn in range(given.turns):
+        seconds, used = from_file(options, bodies)
+        with support.Server(*options[2:4], *options[6:], model=given.model) as server:
+            mine = time.process_time()
+            http_seconds, http_used, first = stream_all(server, bodies)
+            mine = time.process_time() - mine
+        rows.append((tokens / seconds, tokens / http_seconds, (used - idle) / http_used))
+        print(f"turn {turn + 1}: without HTTP {tokens / seconds:.1f} tokens/s and {used - idle:.2f} s of processor time; "
+              f"with HTTP {tokens / http_seconds:.1f} and {http_used:.2f} s, besides {mine:.2f} s of the client; time to first "
+              f"byte {statistics.median(first):.2f} s (p50), {max(first):.2f} s (all)")
+    clock = statistics.median(row[1] / row[0] for row in rows)
+    processor = statistics.median(row[2] for row in rows)
+    print(f"with HTTP {100 * clock:.1f} % of the throughput by the clock, {100 * processor:.1f} % by processor time")
+
+
+if __name__ == "__main__":
+    main()
