@@ -249,6 +249,7 @@ void serve_completions(const ServerOptions& options, const ServedModel& model, C
   server.http.start([&] { service.drain(); });
   print(fmt::format("listening on {}\n", server.http.url()));
   while (service.pass()) {
+    server.http.flush();
     for (const auto& [name, value] : gauges()) metrics.set("staircase_" + name, value);
   }
   server.http.wait();

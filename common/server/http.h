@@ -57,7 +57,7 @@ class Exchange {
   /// Calls `call` if the client leaves before the end of the answer.
   virtual void on_left(std::function<void()> call) = 0;
 
-  /// Has the thread of the server call `work`, soon. From any thread.
+  /// Has the thread of the server call `work` when the server is flushed. From any thread.
   virtual void post(std::function<void()> work) = 0;
 };
 

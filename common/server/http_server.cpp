@@ -5,10 +5,12 @@
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <csignal>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
+#include <vector>
 
 namespace staircase {
 namespace {
@@ -29,6 +31,8 @@ struct Room {
   asio::steady_timer clock{io};  ///< rings every second
   std::set<std::shared_ptr<Connection>> connections = {};
   bool stopping = false;  ///< no connection outlives its answer
+  std::mutex mutex = {};
+  std::vector<std::function<void()>> posted = {};  ///< by other threads; guarded by the mutex
 };
 
 /// A client, from the first request to the last. Every function and every callback runs in the thread of the
@@ -108,7 +112,10 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     if (state_ == State::kAnswering) on_left_ = std::move(call);
   }
 
-  void post(std::function<void()> work) override { asio::post(room_.io, std::move(work)); }
+  void post(std::function<void()> work) override {
+    const std::scoped_lock lock(room_.mutex);
+    room_.posted.push_back(std::move(work));
+  }
 
   void close() {
     state_ = State::kClosed;
@@ -446,6 +453,17 @@ void HttpServer::start(std::function<void()> on_stop) {
   impl_->accept();
   impl_->tick();
   impl_->thread = std::thread([this] { impl_->room.io.run(); });
+}
+
+void HttpServer::flush() {
+  asio::post(impl_->room.io, [room = &impl_->room] {
+    std::vector<std::function<void()>> posted;
+    {
+      const std::scoped_lock lock(room->mutex);
+      posted.swap(room->posted);
+    }
+    for (const auto& work : posted) work();
+  });
 }
 
 void HttpServer::wait() {

@@ -40,6 +40,10 @@ class HttpServer {
   /// nobody listened to signals.
   void start(std::function<void()> on_stop);
 
+  /// Has the thread of the server do all that was posted to its exchanges. From any thread. To wake a thread
+  /// costs more than a token's JSON: it is done once for all tokens of a pass.
+  void flush();
+
   /// Returns when the last connection is closed behind such a signal.
   void wait();
 

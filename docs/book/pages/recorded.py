@@ -23,6 +23,7 @@ NOT_RECORDED = [
     (r"\b(FILE|DIR|FOLDER)\b", "it names a file of your own"),
     (r"--(draft-)?model (gpt2|build-|DIR)", "its model is not in the box"),
     (r"^time ", "it is about time alone"),
+    (r"tools/run 48\b", "it is a server, which ends when it is told to"),
 ]
 # What it prints is another thing each time: recorded, but not replayed.
 BENCHMARKS = re.compile(r"--benchmark\b")
