@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <future>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "arrivals.h"
 #include "service.h"
@@ -123,20 +123,21 @@ TEST_CASE("each client gets the texts that it has asked for") {
 
 TEST_CASE("requests come from other threads while the model's thread serves") {
   Served served(3, 1000);
-  std::thread model([&] { served.run(); });
-  std::vector<std::thread> threads;
+  auto model = std::async(std::launch::async, [&] { served.run(); });
+  std::vector<std::future<void>> clients;
   std::vector<std::vector<Served::Sent>> sent(4);
   for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
+    clients.push_back(std::async(std::launch::async, [&, t] {
       for (int i = 0; i < 20; ++i) {
         sent[t].push_back(served.send(1 + (t * 20 + i) % 28, 1 + i));
         if (i % 5 == 4) served.service.cancel(sent[t].back().reply);
       }
-    });
+    }));
   }
-  for (std::thread& thread : threads) thread.join();
+  for (const auto& client : clients) client.wait();
   served.service.drain();
-  model.join();
+  model.get();
+  for (auto& client : clients) client.get();
   for (int t = 0; t < 4; ++t) {
     for (int i = 0; i < 20; ++i) {
       if (i % 5 == 4 && sent[t][i].client->answer.empty()) continue;

@@ -24,6 +24,7 @@ try:
     from selenium import webdriver
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.wait import WebDriverWait
 except ImportError:
     webdriver = None
 
@@ -152,14 +153,14 @@ class Reading(Browser):
         self.open("steps/06-top-k/index.html")
         box = self.find(".sidebar-search")[0]
         box.send_keys("nucleus", Keys.ENTER)
-        results = self.find("#search-results li")
+        results = WebDriverWait(self.browser, 20).until(lambda _: self.find("#search-results li"))
         self.assertGreater(len(results), 2)
         found = " ".join(result.text for result in results)
         self.assertIn("07 Top-p", found)
         self.assertIn("smallest set of likeliest tokens", found)
         self.assertTrue(self.find("#search-results mark"))
         next(link for link in self.find("#search-results a") if "07 Top-p" in link.text).click()
-        self.assertIn("Top-p", self.browser.title)
+        WebDriverWait(self.browser, 20).until(lambda browser: "Top-p" in browser.title)
 
     def test_a_search_for_what_is_nowhere(self):
         self.open("search.html?q=qzxv")

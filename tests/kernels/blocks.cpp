@@ -155,39 +155,39 @@ struct Paged {
 TEST_CASE("attention in blocks gives the bits that it gives side by side, for every size of heads") {
   for (const DType dtype : kTypes) {
     for (const std::size_t head_size : {1u, 7u, 15u, 16u, 25u, 64u, 80u}) {
-      Paged({{0, 40}, {37, 3}, {14, 1}, {15, 1}, {16, 1}}, 3, head_size, 3, 0, dtype).check_attention();
-      Paged({{47, 1}, {0, 1}, {30, 2}}, 3, head_size, 3, 0, dtype).check_attention();
-      Paged({{0, 17}}, 1, head_size, 2, 0, dtype).check_attention();
+      Paged{{{0, 40}, {37, 3}, {14, 1}, {15, 1}, {16, 1}}, 3, head_size, 3, 0, dtype}.check_attention();
+      Paged{{{47, 1}, {0, 1}, {30, 2}}, 3, head_size, 3, 0, dtype}.check_attention();
+      Paged{{{0, 17}}, 1, head_size, 2, 0, dtype}.check_attention();
     }
   }
 }
 
 TEST_CASE("attention in blocks gives the bits that it gives side by side, whatever the block's size") {
   for (const std::size_t block_size : {16u, 32u, 48u}) {
-    Paged({{90, 1}, {0, 50}, {20, 5}}, 2, 20, 6, 0, DType::kFloat32, block_size).check_attention();
+    Paged{{{90, 1}, {0, 50}, {20, 5}}, 2, 20, 6, 0, DType::kFloat32, block_size}.check_attention();
   }
 }
 
 TEST_CASE("attention in blocks agrees with its formula when the cache is long") {
   for (const DType dtype : kTypes) {
-    Paged({{700, 1}, {959, 1}, {3, 1}}, 3, 16, 60, 0, dtype).check_attention();
-    Paged({{512, 1}}, 12, 64, 33, 0, dtype).check_attention();
-    Paged({{256, 130}}, 2, 64, 25, 0, dtype).check_attention();
+    Paged{{{700, 1}, {959, 1}, {3, 1}}, 3, 16, 60, 0, dtype}.check_attention();
+    Paged{{{512, 1}}, 12, 64, 33, 0, dtype}.check_attention();
+    Paged{{{256, 130}}, 2, 64, 25, 0, dtype}.check_attention();
   }
 }
 
 TEST_CASE("rows that share blocks read the same keys and values") {
   for (const DType dtype : kTypes) {
-    Paged({{32, 1}, {40, 1}, {47, 1}}, 3, 24, 3, 2, dtype).check_attention();
-    Paged({{32, 16}, {33, 12}}, 3, 24, 3, 2, dtype).check_attention();
+    Paged{{{32, 1}, {40, 1}, {47, 1}}, 3, 24, 3, 2, dtype}.check_attention();
+    Paged{{{32, 16}, {33, 12}}, 3, 24, 3, 2, dtype}.check_attention();
   }
 }
 
 TEST_CASE("query_key_value writes each position into its block, and nothing else") {
   for (const DType dtype : kTypes) {
     for (const std::size_t head_size : {1u, 7u, 16u, 25u}) {
-      Paged({{0, 33}, {15, 2}, {31, 1}, {20, 0}}, 3, head_size, 3, 0, dtype).check_query_key_value();
-      Paged({{47, 1}, {16, 1}, {0, 1}}, 3, head_size, 3, 0, dtype).check_query_key_value();
+      Paged{{{0, 33}, {15, 2}, {31, 1}, {20, 0}}, 3, head_size, 3, 0, dtype}.check_query_key_value();
+      Paged{{{47, 1}, {16, 1}, {0, 1}}, 3, head_size, 3, 0, dtype}.check_query_key_value();
     }
   }
 }

@@ -354,10 +354,11 @@ exit "$status"'''
         self.assertEqual(self.on_a_full_disk(0, "practice", 2, mine, "--update"), before)
 
     def test_an_interrupted_check_leaves_the_folder_as_it_was(self):
+        self.plant("stopping.h", "#pragma once", f"#pragma once\n// {time.time()}: something to compile")
         before = {path.name: path.read_bytes() for path in self.mine.glob("[!.]*.*") if path.name != "build.ninja"}
         process = subprocess.Popen([ROOT / "tools/step", "check", self.mine, "--build", BUILD], start_new_session=True,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        time.sleep(2)
+        time.sleep(1)
         os.killpg(process.pid, signal.SIGINT)
         said = process.communicate(timeout=30)[0]
         self.assertEqual((process.returncode, "Traceback" in said), (130, False), said)

@@ -274,9 +274,16 @@ def shortened(text, most=160):
     return text if len(text) <= most else text[:most - 40] + " … " + text[-36:]
 
 
+NOWHERE = 2**64 - 1  # what std::string::find says of a text that is not there
+
+
 def compared(text):
     """`got == want` as a person says it; of two long lists, where they begin to differ."""
     text = " ".join(text.split())
+    if re.fullmatch(rf"{NOWHERE} != {NOWHERE}", text):
+        return "want it to be there, and it is not"
+    if re.fullmatch(rf"\d+ == {NOWHERE}", text):
+        return "want it not to be there, and it is"
     match = re.fullmatch(r"(.*) == ?(.*)", text)
     lists = re.fullmatch(r"[\[{](.*)[\]}] == [\[{](.*)[\]}]", text)  # of numbers, or of lists
     if lists and len(text) > 100:
