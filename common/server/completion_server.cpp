@@ -240,17 +240,24 @@ void add_options(OptionSink& sink, ServerOptions& options) {
 }
 
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
-                       const std::function<Gauges()>& gauges) {
+                       const std::function<ProgramMetrics()>& program_metrics) {
   Metrics metrics;
   CompletionServer server(options, model, service, metrics);
-  for (const auto& [name, value] : gauges()) {
-    metrics.declare_gauge("staircase_" + name, "Of the program; its README says what it is.");
+  const auto tell = [&] {
+    for (const ProgramMetric& one : program_metrics()) metrics.set("staircase_" + one.name, one.value);
+  };
+  for (const auto& [name, help, value] : program_metrics()) {
+    if (name.ends_with("_total"))
+      metrics.declare_counter("staircase_" + name, help);
+    else
+      metrics.declare_gauge("staircase_" + name, help);
   }
+  tell();
   server.http.start([&] { service.drain(); });
   print(fmt::format("listening on {}\n", server.http.url()));
   while (service.pass()) {
     server.http.flush();
-    for (const auto& [name, value] : gauges()) metrics.set("staircase_" + name, value);
+    tell();
   }
   server.http.wait();
 }

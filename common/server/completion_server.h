@@ -55,15 +55,20 @@ class CompletionService {
   virtual bool pass() = 0;
 };
 
-/// What a program tells of itself among the metrics: staircase_NAME.
-using Gauges = std::vector<std::pair<std::string, double>>;
+/// What a program tells of itself among the metrics: staircase_NAME, a counter if its name ends in _total as
+/// Prometheus has it, and a gauge if not.
+struct ProgramMetric {
+  std::string name, help;
+  double value;
+};
+using ProgramMetrics = std::vector<ProgramMetric>;
 
 /// Serves until a signal ends it, SIGTERM or SIGINT, and all who had asked have their answers. This thread
-/// does the passes of the service, and asks for the gauges behind each; another one has the clients. Says on
+/// does the passes of the service, and asks for the metrics behind each; another one has the clients. Says on
 /// standard output where it listens. Throws Error with one sentence where the port or the key file cannot be
 /// used.
 void serve_completions(
     const ServerOptions& options, const ServedModel& model, CompletionService& service,
-    const std::function<Gauges()>& gauges = [] { return Gauges(); });
+    const std::function<ProgramMetrics()>& program_metrics = [] { return ProgramMetrics(); });
 
 }  // namespace staircase

@@ -24,7 +24,11 @@ int main(int argc, char** argv) {
     const auto score_prompt = [&](const auto& prompt, int count) { return score(model, prompt, count); };
     Service service(make_engine(model, cache, paged.prefix_caching), score_prompt, server, prefill);
     serve_completions(server, {named.name, tokenizer, model.config(), blocks * kBlockSize}, service, [&] {
-      return Gauges{{"cache_filled_ratio", cache.filled()}, {"prefix_tokens_found", cache.found()}};
+      return ProgramMetrics{
+          {"cache_filled_ratio", "Positions in taken blocks that are in use; mean of all passes.",
+           cache.filled()},
+          {"prefix_cache_queries_total", "Tokens of texts that joined the batch.", cache.joined()},
+          {"prefix_cache_hits_total", "Those of them that were in the cache.", cache.found()}};
     });
   });
 }

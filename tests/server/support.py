@@ -18,44 +18,11 @@ ALONE = BUILD / "steps/47-prefix-caching"  # continues the same requests without
 PATIENCE = float(os.environ.get("STAIRCASE_PATIENCE", "1"))  # a sanitizer makes all of it slower
 
 
-class Server:
-    """The program on a free port, for a `with`; at the end it must go when it is asked to."""
+class Client:
+    """Asks whoever serves completions on a port of this machine."""
 
-    def __init__(self, *options, model="tales-6m", ends_well=True):
-        self.options = [str(PROGRAM), "--model", model, "--device", "cpu", "--port", "0", *map(str, options)]
-        self.ends_well = ends_well
-
-    def __enter__(self):
-        self.errors = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(self.options, stdout=subprocess.PIPE, stderr=self.errors, text=True,
-                                        cwd=ROOT)
-        line = self.process.stdout.readline()
-        found = re.fullmatch(r"listening on http://127\.0\.0\.1:(\d+)\n", line)
-        if not found:
-            self.process.kill()
-            raise AssertionError(f"{line!r} on standard output, and {self.said()}")
-        self.port = int(found[1])
-        return self
-
-    def __exit__(self, kind, *_):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            status = self.process.wait(60 * PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-            raise AssertionError(f"it does not end: {self.said()}") from None
-        finally:
-            self.process.stdout.close()
-        said = self.said()
-        self.errors.close()
-        if kind is None and self.ends_well and status != 0:
-            raise AssertionError(f"it ends with {status}: {said}")
-
-    def said(self):
-        self.errors.seek(0)
-        return self.errors.read()
+    def __init__(self, port):
+        self.port = port
 
     def connect(self, timeout=60):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * PATIENCE)
@@ -102,6 +69,46 @@ class Server:
         """How many texts wait, and how many grow."""
         metrics = self.metrics()
         return int(metrics["staircase_texts_waiting"]), int(metrics["staircase_texts_growing"])
+
+
+class Server(Client):
+    """The program on a free port, for a `with`; at the end it must go when it is asked to."""
+
+    def __init__(self, *options, model="tales-6m", ends_well=True):
+        self.options = [str(PROGRAM), "--model", model, "--device", "cpu", "--port", "0", *map(str, options)]
+        self.ends_well = ends_well
+
+    def __enter__(self):
+        self.errors = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(self.options, stdout=subprocess.PIPE, stderr=self.errors, text=True,
+                                        cwd=ROOT)
+        line = self.process.stdout.readline()
+        found = re.fullmatch(r"listening on http://127\.0\.0\.1:(\d+)\n", line)
+        if not found:
+            self.process.kill()
+            raise AssertionError(f"{line!r} on standard output, and {self.said()}")
+        self.port = int(found[1])
+        return self
+
+    def __exit__(self, kind, *_):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            status = self.process.wait(60 * PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"it does not end: {self.said()}") from None
+        finally:
+            self.process.stdout.close()
+        said = self.said()
+        self.errors.close()
+        if kind is None and self.ends_well and status != 0:
+            raise AssertionError(f"it ends with {status}: {said}")
+
+    def said(self):
+        self.errors.seek(0)
+        return self.errors.read()
 
 
 class Stream:

@@ -202,6 +202,18 @@ class Endpoints(unittest.TestCase):
         self.assertEqual(grown["staircase_time_per_output_token_seconds_count"], 2)
         self.assertEqual(self.server.load(), (0, 0))
 
+    def test_metrics_tell_what_the_cache_held_already(self):
+        def grown(prompt):
+            before = self.server.metrics()
+            self.server.complete(prompt, max_tokens=1)
+            after = self.server.metrics()
+            return [after[name] - before[name] for name in
+                    ("staircase_prefix_cache_queries_total", "staircase_prefix_cache_hits_total")]
+        prompt = list(range(1, 41))  # two whole blocks of 16 tokens, and half of one
+        self.assertEqual(grown(prompt), [40, 0])
+        self.assertEqual(grown(prompt), [40, 32])
+        self.assertIn("# TYPE staircase_prefix_cache_hits_total counter\n", self.server.ask("GET", "/metrics")[2])
+
 
 class Errors(unittest.TestCase):
     """Each one is in OpenAI's form, and those beside it hear nothing of it."""
