@@ -55,13 +55,14 @@ def practice(options):
 
 def introduce(step, path, kinds):
     check = step.number if path == PRACTICE / step.name else Folder(path).short()
+    prompt = "" if step.name.endswith("-http-server") else " --prompt 'Once upon a time'"  # a server's clients have it
     print(f"{shown(path)} is yours: it has the checks of {step.name} and its code, where what the lesson adds is left out.",
           "  files       " + " · ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names),
           f"  read        {shown(path)}/README.md",
           f"  write       {left(step, path) or 'what README.md says'}",
           f"  check       tools/step check {check}       red now, green when the step is written",
           f"  or          tools/step watch {check}       checks at each save",
-          f"  run         {shown(path)}/build/program --prompt 'Once upon a time'       after a check",
+          f"  run         {shown(path)}/build/program{prompt}       after a check",
           f"  give up     tools/step practice {step.number} --solution", sep="\n")
 
 
