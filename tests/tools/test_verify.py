@@ -69,6 +69,10 @@ class Verify(unittest.TestCase):
         self.assertEqual(status, 0, lines)
         self.assertEqual([line[:4] for line in lines.values()], ["ok  "] * 8 + ["skip"])
 
+    def test_it_says_which_unicode_words_are_cut_by(self):
+        _, lines = self.verify()
+        self.assertRegex(lines["tokenizer"], r"; PCRE2 knows Unicode \d+\.\d+\.\d+$")
+
     def test_the_larger_model_is_good_too(self):
         done = run("tools/verify", "models/tales-6m", "--program", self.program, cwd=ROOT)
         self.assertEqual(done.returncode, 0, done.stdout)
