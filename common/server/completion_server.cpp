@@ -239,6 +239,12 @@ void add_options(OptionSink& sink, ServerOptions& options) {
            at_least(0));
 }
 
+ProgramMetrics cache_metrics(double filled, double joined, double found) {
+  return {{"cache_filled_ratio", "Positions in taken blocks that are in use; mean of all passes.", filled},
+          {"prefix_cache_queries_total", "Tokens of texts that joined the batch.", joined},
+          {"prefix_cache_hits_total", "Those of them that were in the cache.", found}};
+}
+
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
                        const std::function<ProgramMetrics()>& program_metrics) {
   Metrics metrics;

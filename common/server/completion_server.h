@@ -63,6 +63,10 @@ struct ProgramMetric {
 };
 using ProgramMetrics = std::vector<ProgramMetric>;
 
+/// Those of a paged cache: the part of the positions in taken blocks that is in use, the tokens of texts that
+/// joined the batch, and how many of these were in the cache.
+ProgramMetrics cache_metrics(double filled, double joined, double found);
+
 /// Serves until a signal ends it, SIGTERM or SIGINT, and all who had asked have their answers. This thread
 /// does the passes of the service, and asks for the metrics behind each; another one has the clients. Says on
 /// standard output where it listens. Throws Error with one sentence where the port or the key file cannot be

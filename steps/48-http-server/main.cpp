@@ -23,12 +23,7 @@ int main(int argc, char** argv) {
     PagedKvCache cache(model, server.max_batch_size, blocks);
     const auto score_prompt = [&](const auto& prompt, int count) { return score(model, prompt, count); };
     Service service(make_engine(model, cache, paged.prefix_caching), score_prompt, server, prefill);
-    serve_completions(server, {named.name, tokenizer, model.config(), blocks * kBlockSize}, service, [&] {
-      return ProgramMetrics{
-          {"cache_filled_ratio", "Positions in taken blocks that are in use; mean of all passes.",
-           cache.filled()},
-          {"prefix_cache_queries_total", "Tokens of texts that joined the batch.", cache.joined()},
-          {"prefix_cache_hits_total", "Those of them that were in the cache.", cache.found()}};
-    });
+    serve_completions(server, {named.name, tokenizer, model.config(), blocks * kBlockSize}, service,
+                      [&] { return cache_metrics(cache.filled(), cache.joined(), cache.found()); });
   });
 }
