@@ -1,0 +1,58 @@
+"""Runs recorded commands of steps as WebAssembly in Node.js: what they print must be what the native programs printed.
+
+  tests/playground/test_wasm.py [STEP ...]      by their whole names; tools/wasm --test builds them first
+
+Times and speeds aside, as where the native programs are tested with the same recordings. Texts that are drawn are left out:
+the last bits of a logit depend on the instruction set, and after some hundred draws so does a token."""
+
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+WASM = ROOT / "build-wasm"
+sys.path[:0] = [str(ROOT / "docs/book"), str(ROOT / "tools")]
+
+from pages import markdown, recorded  # noqa: E402
+
+WANTED = sys.argv[1:]
+
+
+@unittest.skipUnless(shutil.which("node"), "node is not installed; tools/wasm --install installs it")
+class InNode(unittest.TestCase):
+    def setUp(self):
+        """A build folder whose programs hand over to WebAssembly."""
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (self.folder / "steps").mkdir()
+        self.built = sorted(path.stem for path in WASM.glob("steps/*.wasm") if not WANTED or path.stem in WANTED)
+        for name in self.built:
+            program = self.folder / "steps" / name
+            program.write_text(f"#!/bin/sh\nexec node {shlex.quote(str(ROOT / 'playground/run.js'))} "
+                               f"{shlex.quote(str(WASM / 'steps' / name))}.js \"$@\"\n")
+            program.chmod(0o755)
+
+    def test_programs_print_what_is_recorded(self):
+        machine = recorded.Machine(self.folder)
+        self.addCleanup(machine.close)
+        played = set()
+        for page in markdown.pages():
+            for command in recorded.commands(page):
+                numbers = {machine.names.get(number, number) for number in re.findall(r"tools/run (\S+)", command.text)}
+                left_out = command.why_not or command.is_benchmark or command.is_drawn or ".svg" in command.text  # no gnuplot
+                if left_out or not numbers <= set(self.built):
+                    continue
+                with self.subTest(command.place):
+                    now = machine.run(command)
+                    differs = recorded.difference(command.recording(), now, command.is_by_the_clock)
+                    self.assertIsNone(differs, differs and f"{command.text}\nprinted\n{differs[0]}\nand as WebAssembly\n{differs[1]}")
+                played |= numbers
+        if not played:
+            self.skipTest("no recorded command of it is without draws")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
