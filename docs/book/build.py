@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds the book, or records what its commands print; tools/book calls it.
 
-    build.py site FOLDER                    the site, whole or not at all
+    build.py site FOLDER [PROGRAMS]         the site, whole or not at all; its pages run the WebAssembly in PROGRAMS
     build.py record BUILD                   the outputs, with the programs in BUILD, and the picture of the staircase
     build.py record-benchmarks BUILD        those of the benchmarks as well
 """
@@ -28,7 +28,7 @@ UNUSED = ["_static/jquery*.js", "_static/underscore*.js", "_static/_sphinx_javas
           "_images/staircase.svg"]
 
 
-def site(folder):
+def site(folder, programs=""):
     """Builds beside the folder and swaps, so that half a site never stands where a whole one is looked for."""
     try:
         import myst_parser  # noqa: F401
@@ -43,7 +43,7 @@ def site(folder):
         try:
             with docutils_namespace():
                 app = Sphinx(str(ROOT), str(HERE), str(new), temporary + "/doctrees", "book", freshenv=True,
-                             status=words, warning=warnings)
+                             status=words, warning=warnings, confoverrides={"playground": programs})
                 app.build()
         except SphinxError as error:
             raise Problem(f"The book was not built: {error}") from None
@@ -84,7 +84,7 @@ def record(build, benchmarks):
 def main(arguments):
     try:
         if arguments[0] == "site":
-            site(Path(arguments[1]).resolve())
+            site(Path(arguments[1]).resolve(), *arguments[2:])
         else:
             record(Path(arguments[1]).resolve(), arguments[0] == "record-benchmarks")
         return 0

@@ -12,7 +12,7 @@ from sphinx.util import logging
 from step_commands.diff import lines
 from step_commands.series import OWN, ROOT, steps
 
-from . import differences, links, map, recorded, search, terminal
+from . import differences, links, map, playground, recorded, search, terminal
 from .markdown import Page
 
 logger = logging.getLogger(__name__)
@@ -75,6 +75,8 @@ def extend(app, document, source):
         for caption, entries in tables:
             source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(entries) + "\n```\n"
     elif document in app.staircase.of_page:
+        if playground.has(app.config.playground, app.staircase.of_page[document]):
+            source[0] += "\n\n## Try it here\n\n```{step-playground}\n```\n"
         source[0] += "\n\n## The diff\n\n```{step-diff}\n```\n\n## Where it goes on\n\n```{step-neighbours}\n```\n"
 
 
@@ -99,6 +101,13 @@ class StepDiff(OfStep):
                 + f'<p><a href="folder.html">The whole folder</a>, or '
                   f'<a href="../../compare.html?from={step.parent.number if step.parent else "01"}&amp;to={step.number}">'
                   f'compare with any other step</a>.</p>')
+
+
+class StepPlayground(OfStep):
+    """A terminal in which the step runs; it is made of nothing where there are no scripts."""
+
+    def html(self, staircase, step):
+        return playground.html(step)
 
 
 class StepNeighbours(OfStep):
@@ -177,7 +186,7 @@ def show_outputs(doctree, page):
             remark = '<p>A benchmark, one run on one machine that had other work too: yours will differ.</p>' if command.is_benchmark else ""
             first = not any("terminal" in str(other.astext()) for other in doctree.findall(nodes.raw))
             node.parent.insert(place, raw(
-                f'<details class="terminal"{" open" if first else ""}><summary><span>prints</span> <code>{escape(short)}</code></summary>{remark}'
+                f'<details class="terminal" data-command="{escape(command.text)}"{" open" if first else ""}><summary><span>prints</span> <code>{escape(short)}</code></summary>{remark}'
                 f'<pre tabindex="0" aria-label="output">{terminal.html(output)}</pre></details>'))
             place += 1
 
@@ -187,6 +196,7 @@ def surroundings(app, page, template, context, doctree):
     step = app.staircase.of_page.get(page)
     if not step:
         return
+    context["playground"] = playground.has(app.config.playground, step)
     flight = next((flight for flight in app.staircase.flights if step in flight), [])
     onward = flight[flight.index(step) + 1] if step in flight[:-1] else next(iter(step.children), None)
     for key, other in (("prev", step.parent), ("next", onward)):
@@ -243,6 +253,8 @@ def finish(app, exception):
                 if added:
                     entries.append([app.staircase.address(step) + f"#{one.name}", step.heading(), one.name, added])
     folder = app.builder.outdir
+    if app.config.playground:
+        playground.copy(app.config.playground, app.staircase.series, folder)
     with open(f"{folder}/search-index.js", "w", encoding="utf-8") as file:
         file.write(search.script(entries))
     with open(f"{folder}/compare-data.js", "w", encoding="utf-8") as file:
@@ -266,8 +278,10 @@ def comparison(series):
 
 
 def setup(app):
+    app.add_config_value("playground", "", "html")
     app.add_builder(Book)
     app.add_directive("step-diff", StepDiff)
+    app.add_directive("step-playground", StepPlayground)
     app.add_directive("step-neighbours", StepNeighbours)
     app.connect("builder-inited", start)
     app.connect("source-read", extend)

@@ -1,0 +1,165 @@
+// The terminal on a step's page: its command line can be changed, and runs in this browser. Several runs stand side by side.
+"use strict";
+
+(() => {
+  const place = document.querySelector(".playground");
+  if (!place) return;
+  const { step, base, models } = place.dataset;
+
+  const make = (tag, properties = {}, ...children) => {
+    const element = Object.assign(document.createElement(tag), properties);
+    element.append(...children);
+    return element;
+  };
+
+  /// The words of a command line, as a shell takes them apart; throws a sentence.
+  function words(line) {
+    const found = [];
+    let word = null, quote = "";
+    for (let i = 0; i < line.length; ++i) {
+      const c = line[i];
+      if (quote) {
+        if (c === quote) quote = "";
+        else if (c === "\\" && quote === '"' && '"\\$`'.includes(line[i + 1] || " ")) word += line[++i];
+        else word += c;
+      } else if (c === "'" || c === '"') {
+        quote = c;
+        word ??= "";
+      } else if (/\s/.test(c)) {
+        if (word !== null) found.push(word);
+        word = null;
+      } else {
+        word = (word ?? "") + (c === "\\" && i + 1 < line.length ? line[++i] : c);
+      }
+    }
+    if (quote) throw `a quotation mark ${quote} is open; close it`;
+    if (word !== null) found.push(word);
+    return found;
+  }
+
+  const CLASSES = { 1: "bold", 2: "dim", 7: "reverse", 31: "red", 32: "green", 33: "yellow", 36: "cyan" };
+
+  /// Shows what a program writes to a terminal: colours, and lines that are written again.
+  class Screen {
+    classes = "";
+    rest = "";
+
+    constructor(element) {
+      this.element = element;
+    }
+
+    write(text) {
+      const following = this.element.scrollHeight - this.element.scrollTop - this.element.clientHeight < 30;
+      const pieces = (this.rest + text).split(/(\x1b\[[0-9;]*[A-Za-z]|\r(?!\n))/);
+      const last = pieces.pop();
+      const open = last.search(/\x1b[^A-Za-z]*$/); // an escape sequence of which more will come
+      this.rest = open < 0 ? "" : last.slice(open);
+      for (const piece of [...pieces, open < 0 ? last : last.slice(0, open)]) {
+        if (piece === "\r") this.toLineStart();
+        else if (piece.startsWith("\x1b[")) this.style(piece);
+        else if (piece) this.element.append(this.classes ? make("span", { className: this.classes }, piece) : piece);
+      }
+      if (following) this.element.scrollTop = this.element.scrollHeight;
+    }
+
+    style(sequence) {
+      if (!sequence.endsWith("m")) return;
+      const names = sequence.slice(2, -1).split(";").map((code) => CLASSES[code]).filter(Boolean);
+      this.classes = names.map((name) => `t-${name}`).join(" ");
+    }
+
+    toLineStart() {
+      for (let node; (node = this.element.lastChild); node.remove()) {
+        const end = node.textContent.lastIndexOf("\n");
+        if (end < 0) continue;
+        node.textContent = node.textContent.slice(0, end + 1);
+        break;
+      }
+    }
+  }
+
+  /// Why nothing can run here, or nothing.
+  function whyNot() {
+    if (location.protocol === "file:")
+      return "This page was opened from a file, and browsers let such pages start no programs. `python3 -m http.server` in the folder of the site serves it.";
+    if (typeof Worker === "undefined") return "This browser has no workers, in which the programs run.";
+    // A function that gives back a vector, and one that throws: Chrome 95, Firefox 100, Safari 16.4.
+    const vectors = [0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 10, 1, 8, 0, 65, 0, 253, 15, 253, 98, 11];
+    const exceptions = [0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 10, 8, 1, 6, 0, 6, 64, 25, 11, 11];
+    if (typeof WebAssembly === "undefined" || ![vectors, exceptions].every((code) => WebAssembly.validate(Uint8Array.from(code))))
+      return "This browser is too old: the programs need WebAssembly with vectors and exceptions (Chrome 95, Firefox 100, Safari 16.4).";
+    return "";
+  }
+
+  const line = make("textarea", { rows: 2, spellcheck: false, id: "playground-line", value: '--prompt "Once upon a time"' });
+  line.setAttribute("autocapitalize", "off");
+  const input = make("textarea", { rows: 3, spellcheck: false, id: "playground-input" });
+  const start = make("button", { type: "submit" }, "Run");
+  const problem = make("p", { className: "problem" });
+  problem.setAttribute("role", "alert");
+  const runs = make("div", { className: "runs" });
+  const form = make("form", {},
+    make("label", { htmlFor: line.id }, make("code", {}, `tools/run ${step.slice(0, 2)}`)), line,
+    make("details", {}, make("summary", {}, "Standard input"), make("label", { htmlFor: input.id }, "What the program reads where it is asked to, as by ", make("code", {}, "--requests -")), input),
+    make("p", {}, start, " It runs on your machine: this page sends nothing to anyone."));
+  place.append(form, problem, runs);
+
+  /// A run with its output, and the buttons to stop and to remove it.
+  function launch(arguments_, title) {
+    const state = make("span", { className: "state" }, "starting");
+    state.setAttribute("role", "status");
+    const stop = make("button", { type: "button" }, "Stop");
+    const text = make("pre", { tabIndex: 0 });
+    text.setAttribute("role", "log");
+    text.setAttribute("aria-label", `output of ${title}`);
+    const panel = make("section", { className: "run" }, make("header", {}, make("code", {}, title), state, stop), text);
+    panel.setAttribute("aria-label", title);
+    runs.prepend(panel);
+    const screen = new Screen(text);
+    const worker = new Worker(`${base}/worker.js?models=${models}`);
+    const begun = performance.now();
+    const end = (words) => {
+      worker.terminate();
+      state.textContent = words;
+      stop.textContent = "Remove";
+      stop.onclick = () => { panel.remove(); start.focus(); };
+    };
+    stop.onclick = () => end("stopped");
+    worker.onerror = (event) => end(`cannot run: ${event.message || "the program could not be loaded"}`);
+    worker.onmessage = ({ data }) => {
+      if (data.output !== undefined) screen.write(data.output);
+      else if (data.state) state.textContent = data.state;
+      else if (data.error) end(`cannot run: ${data.error}`);
+      else end(`${data.status ? `ended with status ${data.status}` : "done"} after ${((performance.now() - begun) / 1000).toFixed(1)} s`);
+    };
+    worker.postMessage({ step, arguments: arguments_, input: input.value });
+  }
+
+  function submit(event) {
+    event?.preventDefault();
+    problem.textContent = whyNot();
+    if (problem.textContent) return;
+    try {
+      launch(words(line.value.replace(/\s*\n\s*/g, " ")), line.value.trim() || "(no options)");
+    } catch (sentence) {
+      if (typeof sentence !== "string") throw sentence;
+      problem.textContent = `The command line cannot be read: ${sentence}.`;
+    }
+  }
+  form.addEventListener("submit", submit);
+  line.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey) submit(event); });
+
+  // The page's own commands are at hand.
+  for (const shown of document.querySelectorAll(`details.terminal[data-command]`)) {
+    const command = shown.dataset.command.match(/^tools\/run (\S+)\s+([^|<>;&]*?)\s*(2>&1)?$/s);
+    if (!command || !step.startsWith(command[1])) continue;
+    const button = make("button", { type: "button", className: "try" }, "Run it here");
+    button.onclick = () => {
+      line.value = command[2].replace(/\\\n\s*/g, "");
+      place.scrollIntoView();
+      line.focus({ preventScroll: true });
+      submit();
+    };
+    shown.append(button);
+  }
+})();

@@ -1,0 +1,96 @@
+// Runs one step once: {step, arguments, input} come in a message, {output}, {status} or {error} go back. Whoever ends this
+// worker gives back all of its memory.
+"use strict";
+
+const MODELS = ["tales-6m", "tales-1m"];
+const FILES = ["config.json", "generation_config.json", "merges.txt", "model.safetensors", "tokenizer_config.json", "vocab.json"];
+const KEPT = `staircase-models-${new URLSearchParams(location.search).get("models")}`; // loaded once for all pages
+const PATIENCE = 30; // milliseconds that text may wait for more of it
+
+/// A file of the site, or an error that a person understands.
+async function load(name) {
+  let answer;
+  try {
+    answer = await fetch(name);
+  } catch {
+    throw new Error(`${name} cannot be loaded: there is no connection to the server of this page`);
+  }
+  if (!answer.ok) throw new Error(`${name} cannot be loaded: the server says ${answer.status}`);
+  return answer;
+}
+
+/// The same for what does not change; a browser that keeps nothing loads it again.
+async function loadOnce(name) {
+  let kept = null;
+  try {
+    kept = await caches.open(KEPT);
+    const found = await kept.match(name);
+    if (found) return new Uint8Array(await found.arrayBuffer());
+  } catch {
+    kept = null;
+  }
+  const answer = await load(name);
+  const length = Number(answer.headers.get("Content-Length"));
+  const bytes = new Uint8Array(await answer.clone().arrayBuffer());
+  if (length && !answer.headers.get("Content-Encoding") && bytes.length !== length)
+    throw new Error(`${name} came cut off, ${bytes.length} of ${length} bytes; load the page again`);
+  if (kept) await kept.put(name, answer).catch(() => {});
+  return bytes;
+}
+
+/// What the program writes, in the order in which it does; a character may come in several pieces.
+class Output {
+  decoders = { 1: new TextDecoder(), 2: new TextDecoder() };
+  bytes = [];
+  descriptor = 1;
+  since = 0;
+
+  /// For one of the program's streams.
+  writer(descriptor) {
+    return (byte) => {
+      if (byte === null) return;
+      if (descriptor !== this.descriptor) this.flush();
+      if (!this.bytes.length) this.since = performance.now();
+      this.descriptor = descriptor;
+      this.bytes.push(byte);
+      if (performance.now() - this.since > PATIENCE) this.flush();
+    };
+  }
+
+  flush() {
+    if (!this.bytes.length) return;
+    postMessage({ output: this.decoders[this.descriptor].decode(Uint8Array.from(this.bytes), { stream: true }) });
+    this.bytes = [];
+  }
+}
+
+async function run({ step, arguments: words, input }) {
+  postMessage({ state: "loading the program and the models" });
+  importScripts(`steps/${step}.js`);
+  const names = MODELS.flatMap((model) => FILES.map((file) => `models/${model}/${file}`));
+  const [binary, ...contents] = await Promise.all([load(`steps/${step}.wasm`).then((answer) => answer.arrayBuffer()),
+                                                   ...names.map(loadOnce)]);
+  const output = new Output();
+  const typed = new TextEncoder().encode(input);
+  let at = 0;
+  const program = await Staircase({
+    wasmBinary: binary,
+    thisProgram: step,
+    quit: (_, end) => { throw end; },
+    preRun: [({ FS, ENV }) => {
+      FS.init(() => (at < typed.length ? typed[at++] : null), output.writer(1), output.writer(2));
+      for (const descriptor of [1, 2]) FS.streams[descriptor].tty = true; // so it shows colours, and text as it comes
+      ENV.STAIRCASE_MODELS = "/models";
+    }],
+  });
+  names.forEach((name, i) => {
+    program.FS.mkdirTree(`/${name.slice(0, name.lastIndexOf("/"))}`);
+    program.FS.writeFile(`/${name}`, contents[i], { canOwn: true });
+  });
+  postMessage({ state: "running" });
+  const status = program.callMain(words);
+  output.flush();
+  postMessage({ status });
+}
+
+onmessage = ({ data }) => run(data).catch((error) => postMessage({ error: String(error && error.message || error) }));
