@@ -99,7 +99,9 @@ class Device {
   /// [rows, columns].
   virtual Tensor load(const HostArray& array) = 0;
 
-  /// A weight matrix, converted to `dtype` and brought into the device's own layout in one pass.
+  /// A weight matrix, converted to `dtype` and brought into the device's own layout in one pass. In int8 a
+  /// weight is round(weight / scale), with scale = the largest of its group (kGroup) / 127. Throws
+  /// std::runtime_error for a type that the device does not multiply.
   virtual Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) = 0;
 
   // ── Operations ──
@@ -127,10 +129,11 @@ class Device {
   virtual void layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) = 0;
 
   /// out = epilogue(norm(x) W + b). x [rows, in_features], out [rows, out_features], bias [out_features] or
-  /// an empty tensor for none. If W has 16 bits, the product may take norm(x) rounded to its type as well;
-  /// the sums are float32 in any case. Beside float32, x may have any type that operand_dtype names for W,
-  /// unless it has a norm, and out too, unless it is added to. The norm is part of the product because a GPU,
-  /// for a few rows, takes longer to start a kernel of its own for it than to compute it.
+  /// an empty tensor for none. If W has 16 bits, the product may take norm(x) rounded to its type as well; if
+  /// it has 8, in groups of a row as those of an output; the sums of floats are float32 in any case. Beside
+  /// float32, x may have any type that operand_dtype names for W, unless it has a norm, and out too, unless
+  /// it is added to. The norm is part of the product because a GPU, for a few rows, takes longer to start a
+  /// kernel of its own for it than to compute it.
   virtual void linear(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Tensor& bias,
                       Epilogue epilogue, Tensor& out) = 0;
 

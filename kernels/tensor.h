@@ -12,16 +12,16 @@
 
 namespace staircase {
 
-enum class DType { kFloat32, kFloat16, kBFloat16, kInt32 };
+enum class DType { kFloat32, kFloat16, kBFloat16, kInt32, kInt8 };
 
-/// As Hugging Face writes it: "float32", "float16", "bfloat16", "int32".
+/// As Hugging Face writes it: "float32", "float16", "bfloat16", "int32", "int8".
 constexpr std::string_view to_string(DType dtype) {
-  constexpr std::string_view kNames[] = {"float32", "float16", "bfloat16", "int32"};
+  constexpr std::string_view kNames[] = {"float32", "float16", "bfloat16", "int32", "int8"};
   return kNames[static_cast<int>(dtype)];
 }
 
 constexpr std::size_t size_of(DType dtype) {
-  return dtype == DType::kFloat16 || dtype == DType::kBFloat16 ? 2 : 4;
+  return dtype == DType::kInt8 ? 1 : dtype == DType::kFloat16 || dtype == DType::kBFloat16 ? 2 : 4;
 }
 
 /// The memory of a tensor of that shape.
@@ -29,6 +29,16 @@ inline std::size_t bytes_of(DType dtype, const std::vector<std::int64_t>& shape)
   return std::accumulate(shape.begin(), shape.end(), size_of(dtype), [](std::size_t bytes, std::int64_t dim) {
     return bytes * static_cast<std::size_t>(dim);
   });
+}
+
+/// Weights in int8 have a scale in float32 for each group of so many neighbouring inputs of an output. Groups
+/// of 32 halve what they add to the perplexity of tales-6m, 0.09 %, and make a token take a third longer.
+constexpr std::int64_t kGroup = 64;
+
+/// The memory of weight matrices of so many numbers, with their scales.
+constexpr std::size_t matrix_bytes(DType dtype, std::size_t count) {
+  const std::size_t scales = dtype == DType::kInt8 ? count / kGroup : 0;
+  return count * size_of(dtype) + scales * size_of(DType::kFloat32);
 }
 
 /// A handle: copies and views share the memory, which goes back to its device with the last of them.

@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/cpu/int8_tile.h"
 #include "kernels/half.h"
 
 namespace staircase {
@@ -42,6 +43,11 @@ void CpuDevice::embedding(const Batch& batch, const Weight& token_table, const T
       } else if (table.dtype() == DType::kBFloat16) {
         embed<kPair>(table.data<std::uint16_t>() + panel, token, position, width, float32_from_bfloat16,
                      out_row);
+      } else if (table.dtype() == DType::kInt8) {
+        const auto* const groups = table.data<Int8Panel>() + token / kPanel * groups_of(width);
+        for (std::int64_t i = 0; i < width; ++i) {
+          out_row[i] = weight_of(groups, i, token % kPanel) + position[i];
+        }
       } else {
         embed<1>(table.data<float>() + panel, token, position, width, std::identity(), out_row);
       }

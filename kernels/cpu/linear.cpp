@@ -8,13 +8,15 @@
 // Weights in bfloat16 are multiplied by x in bfloat16 too: processors have an instruction for that, with sums
 // in float32 (bfloat16_tile.h). x is rounded for every number of rows, also where memory is the limit, since
 // a token must get the same bits alone as in a prompt of 512; and on every processor, with the instruction or
-// without, so that a model is equally good everywhere.
+// without, so that a model is equally good everywhere. For the same reasons weights in 8 bits are multiplied
+// by x in 8 bits (int8_tile.h).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear.cpp"
 #include <hwy/foreach_target.h>
 // The target comes first.
 #include <hwy/contrib/math/math-inl.h>
 
+#include "kernels/cpu/int8-inl.h"
 #include "kernels/cpu/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -45,10 +47,23 @@ HWY_ATTR void round_to_bfloat16(const Tensor& x, std::int64_t first, std::int64_
   }
 }
 
+/// Rows first .. last - 1 of x in groups of 8 bits: `out` [rows, bytes] has room for them.
+HWY_ATTR void round_to_int8(const Tensor& x, std::int64_t first, std::int64_t last, const Tensor& out) {
+  const std::int64_t depth = x.dim(1), groups = groups_of(depth);
+  for (std::int64_t row = first; row < last; ++row) {
+    quantize_row(x.data<float>() + row * depth, depth, out.data<Int8Row>() + row * groups);
+  }
+}
+
 /// multiply_panels for whatever types x and the weights have.
 template <typename Store>
 HWY_INLINE void multiply_weight(const Tensor& x, const Weight& weight, std::int64_t first, std::int64_t last,
                                 const Store& store) {
+  if (weight.packed.dtype() == DType::kInt8) {
+    multiply_int8_panels(x.data<Int8Row>(), x.dim(0), groups_of(weight.in_features),
+                         weight.packed.data<Int8Panel>(), first, last, store);
+    return;
+  }
   const std::int64_t depth = weight.packed.dim(1);
   if (x.dtype() == DType::kBFloat16) {
     multiply_panels(x.data<std::uint16_t>(), x.dim(0), depth, weight.packed.data<std::uint16_t>(),
@@ -156,6 +171,7 @@ namespace staircase {
 
 HWY_EXPORT(multiplies_bfloat16);
 HWY_EXPORT(round_to_bfloat16);
+HWY_EXPORT(round_to_int8);
 HWY_EXPORT(linear_panels);
 HWY_EXPORT(query_key_value_panels);
 
@@ -166,15 +182,27 @@ Tensor CpuDevice::as_operand(const Tensor& x, const LayerNorm& norm, const Weigh
     layer_norm(x, norm, normed);
     return as_operand(normed, {}, weight);
   }
-  if (weight.packed.dtype() != DType::kBFloat16) return x;
-  const bool in_16_bits = HWY_DYNAMIC_DISPATCH(multiplies_bfloat16)();
-  const std::int64_t rows = x.dim(0), depth = weight.packed.dim(1);
-  float* const memory = scratch(rows * depth);
-  const Tensor rounded(in_16_bits ? DType::kBFloat16 : DType::kFloat32, {rows, depth},
+  const DType weights = weight.packed.dtype();
+  if (weights != DType::kBFloat16 && weights != DType::kInt8) return x;
+  DType dtype = weights;
+  std::int64_t width = weight.packed.dim(1);
+  if (weights == DType::kInt8) {
+    width = groups_of(weight.in_features) * std::int64_t{sizeof(Int8Row)};
+  } else if (!HWY_DYNAMIC_DISPATCH(multiplies_bfloat16)()) {
+    dtype = DType::kFloat32;
+  }
+  const std::int64_t rows = x.dim(0), bytes = static_cast<std::int64_t>(bytes_of(dtype, {rows, width}));
+  float* const memory = scratch(divide_up(bytes, sizeof(float)));
+  const Tensor rounded(dtype, {rows, width},
                        std::shared_ptr<void>(memory, [](void*) {}));  // the device owns it
-  const std::int64_t few = divide_up(kFewElements, depth);
+  const std::int64_t few = divide_up(kFewElements, weight.in_features);
   parallel_ranges(team_, divide_up(rows, few), [&](std::int64_t first, std::int64_t last) {
-    HWY_DYNAMIC_DISPATCH(round_to_bfloat16)(x, first * few, std::min(last * few, rows), rounded);
+    const std::int64_t begin = first * few, end = std::min(last * few, rows);
+    if (weights == DType::kInt8) {
+      HWY_DYNAMIC_DISPATCH(round_to_int8)(x, begin, end, rounded);
+    } else {
+      HWY_DYNAMIC_DISPATCH(round_to_bfloat16)(x, begin, end, rounded);
+    }
   });
   return rounded;
 }

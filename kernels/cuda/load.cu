@@ -93,6 +93,10 @@ Tensor CudaDevice::load(const HostArray& array) {
 }
 
 Weight CudaDevice::load_weight(const HostArray& matrix, WeightOrder order, DType dtype) {
+  if (dtype == DType::kInt8) {
+    throw std::runtime_error(
+        "no GPU multiplies weights in int8 so far, --device cpu does; a GPU takes float16 and bfloat16");
+  }
   if (dtype == DType::kBFloat16 && !has_bfloat16_) {
     throw std::runtime_error(
         "this GPU multiplies no bfloat16, which takes compute capability 8.0 or newer; float16 is as small");
