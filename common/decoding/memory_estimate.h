@@ -17,7 +17,7 @@ inline std::size_t weight_bytes(const Gpt2Config& config, DType dtype) {
   const std::size_t n = config.n_embd, m = config.n_inner, layers = config.n_layer;
   const std::size_t matrices = layers * (4 * n * n + 2 * n * m) + config.vocab_size * n;
   const std::size_t biases = layers * (3 * n + n + m + n), norms = (2 * layers + 1) * 2 * n;
-  return matrices * size_of(dtype) + (biases + norms + config.n_positions * n) * size_of(DType::kFloat32);
+  return matrix_bytes(dtype, matrices) + (biases + norms + config.n_positions * n) * size_of(DType::kFloat32);
 }
 
 /// Bytes of the intermediate results on a CPU while `n_tokens` tokens go through the model: the residual
@@ -30,9 +30,9 @@ inline std::size_t activation_bytes(const Gpt2Config& config, int n_tokens) {
 }
 
 /// Bytes of the keys and values of so many positions: two vectors of n_embd numbers in each layer, in the
-/// type of the weights.
+/// type that goes with that of the weights.
 inline std::size_t cache_bytes(const Gpt2Config& config, DType dtype, int positions) {
-  return std::size_t{2} * config.n_layer * positions * config.n_embd * size_of(dtype);
+  return std::size_t{2} * config.n_layer * positions * config.n_embd * size_of(cache_dtype(dtype));
 }
 
 /// One line for a person.

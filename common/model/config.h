@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "kernels/tensor.h"
+
 namespace staircase {
 
 struct Gpt2Config {
@@ -22,6 +24,12 @@ struct Gpt2Config {
 
   int head_size() const { return n_embd / n_head; }
 };
+
+/// The type of keys and values beside weights of that type: the same, or bfloat16 beside int8, which
+/// attention does not take.
+constexpr DType cache_dtype(DType weights) {
+  return weights == DType::kInt8 ? DType::kBFloat16 : weights;
+}
 
 /// Reads `folder`/config.json. Throws Error with one sentence for a missing file, broken JSON, a model that
 /// is not a GPT-2 (model_type, activation_function) or is quantized, and values that cannot be (zero,

@@ -134,10 +134,10 @@ Tensor sized(Device& device, DType dtype, Tensor& memory, std::vector<std::int64
 }  // namespace
 
 DType weight_dtype(std::string_view name) {
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
     if (name == to_string(dtype)) return dtype;
   }
-  throw UsageError("--dtype {}: weights are kept in float32, float16 or bfloat16", name);
+  throw UsageError("--dtype {}: weights are kept in float32, float16, bfloat16 or int8", name);
 }
 
 Gpt2 Gpt2::load(const std::filesystem::path& folder, std::shared_ptr<Device> device, DType dtype) {

@@ -110,11 +110,12 @@ void Program::add(const std::string& name, OptionValue value, const std::string&
 }
 
 void Program::add_dtype_option() {
-  impl_->command_line.add(
-      "--dtype",
-      one_of(&impl_->dtype,
-             {{"float32", DType::kFloat32}, {"float16", DType::kFloat16}, {"bfloat16", DType::kBFloat16}}),
-      "what the weights are kept in");
+  impl_->command_line.add("--dtype",
+                          one_of(&impl_->dtype, {{"float32", DType::kFloat32},
+                                                 {"float16", DType::kFloat16},
+                                                 {"bfloat16", DType::kBFloat16},
+                                                 {"int8", DType::kInt8}}),
+                          "what the weights are kept in");
 }
 
 void Program::add_prompts_option() {

@@ -42,10 +42,11 @@ Gpt2& tales() {
   return model;
 }
 
-Gpt2 load_tiny(const TinyModel& model, const std::string& dtype = "F32", const std::string& prefix = "") {
+Gpt2 load_tiny(const TinyModel& model, const std::string& dtype = "F32", const std::string& prefix = "",
+               DType kept = DType::kFloat32) {
   const TemporaryFolder folder;
   model.write(folder.path(), dtype, prefix);
-  return Gpt2::load(folder.path(), make_test_device(2));
+  return Gpt2::load(folder.path(), make_test_device(2), kept);
 }
 
 void set_config(const std::filesystem::path& folder, const std::string& key, const nlohmann::json& value) {
@@ -250,6 +251,54 @@ TEST_CASE("16 bits change the logits as much as rounding does" * doctest::skip(k
   CHECK(mean < 0.8 * everything);
 }
 
+/// Logits [rows, vocab_size] as log-probabilities.
+Values log_probabilities(std::span<const float> logits) {
+  const auto vocab_size = static_cast<std::size_t>(tales().config().vocab_size);
+  Values result = copy(logits);
+  for (std::size_t row = 0; row < result.size(); row += vocab_size) {
+    const std::span<float> values(result.data() + row, vocab_size);
+    double sum = 0.0;
+    for (const float logit : values) sum += std::exp(static_cast<double>(logit));
+    for (float& value : values) value -= static_cast<float>(std::log(sum));
+  }
+  return result;
+}
+
+TEST_CASE("int8 moves the logits little and leaves each text as likely as it was" *
+          doctest::skip(kManyKernels)) {
+  Gpt2 small = tales_in(DType::kInt8);
+  CHECK(small.dtype() == DType::kBFloat16);  // of keys and values
+  // A byte for each number of a matrix and a scale for 64 of them; 151,552 others stay in float32.
+  CHECK(small.weight_bytes() == 5'767'168 + 4 * 5'767'168 / 64 + 4 * 151'552);
+  const auto texts =
+      nlohmann::json::parse(std::ifstream(STAIRCASE_SOURCE_TREE "/tests/reference/unseen.json"));
+  double nll = 0.0, exact_nll = 0.0, divergence = 0.0;
+  std::size_t count = 0;
+  for (const Tokens tokens : texts["texts"]) {
+    const int wanted = static_cast<int>(tokens.size());
+    const Values exact = log_probabilities(tales().last_logits(tokens, wanted)),
+                 got = log_probabilities(small.last_logits(tokens, wanted));
+    const auto vocab_size = static_cast<std::size_t>(tales().config().vocab_size);
+    for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
+      const std::size_t next = i * vocab_size + static_cast<std::size_t>(tokens[i + 1]);
+      nll -= static_cast<double>(got[next]);
+      exact_nll -= static_cast<double>(exact[next]);
+      for (std::size_t j = i * vocab_size; j < (i + 1) * vocab_size; ++j) {
+        divergence += std::exp(static_cast<double>(exact[j])) * static_cast<double>(exact[j] - got[j]);
+      }
+      ++count;
+    }
+  }
+  const double tokens = static_cast<double>(count), perplexity = std::exp(nll / tokens),
+               exact_perplexity = std::exp(exact_nll / tokens);
+  MESSAGE("perplexity ", perplexity, ", in float32 ", exact_perplexity, "; divergence from it ",
+          divergence / tokens, " nats a token");
+  REQUIRE(count == 8 * 511);
+  CHECK(perplexity == doctest::Approx(exact_perplexity).epsilon(0.005));
+  CHECK(divergence / tokens > 1e-5);
+  CHECK(divergence / tokens < 2e-3);
+}
+
 // ── Against plain loops ──
 
 /// Logits after every token, [tokens.size(), vocab_size].
@@ -323,7 +372,7 @@ TEST_CASE("a batch of sequences of different lengths gives each what it gets alo
   std::vector<Tokens> texts;
   for (const auto& reference : Reference::get().cases) texts.push_back(reference.at("tokens").get<Tokens>());
   const std::vector<std::span<const int>> batch(texts.begin(), texts.end());
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
     Gpt2 model = tales_in(dtype);
     const Values together = copy(model.next_logits(batch));
     const std::size_t vocab_size = 4096;
@@ -341,7 +390,7 @@ TEST_CASE("tokens that go through the model together get the logits that they ge
           doctest::skip(kManyKernels)) {
   const auto tokens = Reference::get().by_name("len64").at("tokens").get<Tokens>();
   const std::size_t prompt = 40, vocab_size = 4096;
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
     Gpt2 model = tales_in(dtype);
     for (const std::size_t drafted : {2u, 5u, 15u, 24u}) {
       TestCache together(model, 1, 64), single(model, 1, 64);
@@ -607,8 +656,10 @@ TEST_CASE("weights that are no finite numbers are refused with the tensor's name
         CAPTURE(name);
         CAPTURE(value);
         CAPTURE(dtype);
-        const std::string error = error_message([&] { load_tiny(tiny, dtype); });
-        CHECK(says(error, "model.safetensors", "tensor " + name, "no finite number"));
+        for (const DType kept : {DType::kFloat32, kManyKernels ? DType::kFloat16 : DType::kInt8}) {
+          const std::string error = error_message([&] { load_tiny(tiny, dtype, "", kept); });
+          CHECK(says(error, "model.safetensors", "tensor " + name, "no finite number"));
+        }
       }
     }
   }
