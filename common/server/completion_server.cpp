@@ -262,8 +262,8 @@ void serve_completions(const ServerOptions& options, const ServedModel& model, C
   server.http.start([&] { service.drain(); });
   print(fmt::format("listening on {}\n", server.http.url()));
   while (service.pass()) {
-    server.http.flush();
     tell();
+    server.http.flush();
   }
   server.http.wait();
 }

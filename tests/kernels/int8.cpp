@@ -143,9 +143,12 @@ TEST_CASE("a row gets the same bits alone and among others, on any number of thr
       alone.insert(alone.end(), row.begin(), row.end());
     }
     CHECK(same_bits(alone, together));
-    // Only the oldest instructions round twice where the others multiply and add at once.
+    // The oldest instructions and the emulated ones round twice where the others multiply and add at once.
     const std::string name = device.description();
-    if (name.ends_with("SSE4") || name.ends_with("SSSE3") || name.ends_with("SCALAR")) return;
+    if (name.ends_with("SSE4") || name.ends_with("SSSE3") || name.ends_with("SCALAR") ||
+        name.ends_with("EMU128")) {
+      return;
+    }
     if (first_fused.empty()) first_fused = together;
     CHECK(same_bits(together, first_fused));
   });

@@ -206,9 +206,11 @@ class Endpoints(unittest.TestCase):
         def grown(prompt):
             before = self.server.metrics()
             self.server.complete(prompt, max_tokens=1)
+            names = ("staircase_prefix_cache_queries_total", "staircase_prefix_cache_hits_total")
+            # They are told behind the pass, of which the answer may come earlier.
+            self.assertTrue(wait_until(lambda: self.server.metrics()[names[0]] > before[names[0]]))
             after = self.server.metrics()
-            return [after[name] - before[name] for name in
-                    ("staircase_prefix_cache_queries_total", "staircase_prefix_cache_hits_total")]
+            return [after[name] - before[name] for name in names]
         prompt = list(range(1, 41))  # two whole blocks of 16 tokens, and half of one
         self.assertEqual(grown(prompt), [40, 0])
         self.assertEqual(grown(prompt), [40, 32])
