@@ -91,7 +91,7 @@ json measure_gpu(const GpuOptions& options) {
     // The weights once for all sequences, and each sequence's own keys and values.
     const double context = kDecodePrompt + options.new_tokens / 2.0;
     const double gb_per_s =
-        decode_bytes(config, model.weight_bytes(), model.dtype(), context, batch) / seconds / 1e9;
+        decode_bytes(config, model.weight_bytes(), model.kv_dtype(), context, batch) / seconds / 1e9;
     decode.push_back({{"batch", batch},
                       {"tokens_per_s", batch / seconds},
                       {"ms_per_step", 1e3 * seconds},

@@ -303,7 +303,7 @@ json measure_speed(const SpeedOptions& options) {
   for (std::size_t i = 0; i < contexts.size(); ++i) {
     const double mean_context = contexts[i] + (kDecodeSteps - 1) / 2.0;
     json figures =
-        bytes_figures(decodes[i], decode_bytes(config, model.weight_bytes(), model.dtype(), mean_context));
+        bytes_figures(decodes[i], decode_bytes(config, model.weight_bytes(), model.kv_dtype(), mean_context));
     figures["context"] = contexts[i];
     decode_figures.push_back(figures);
   }
@@ -311,8 +311,8 @@ json measure_speed(const SpeedOptions& options) {
   for (std::size_t i = 0; i < batches.size(); ++i) {
     const double mean_context = batch_context + (kDecodeSteps - 1) / 2.0;
     const Samples& seconds = batch_decodes[i].seconds;
-    json figures = bytes_figures(batch_decodes[i], decode_bytes(config, model.weight_bytes(), model.dtype(),
-                                                                mean_context, batches[i]));
+    json figures = bytes_figures(batch_decodes[i], decode_bytes(config, model.weight_bytes(),
+                                                                model.kv_dtype(), mean_context, batches[i]));
     const json operations_rate = rate(batches[i] * decode_operations(config, mean_context), seconds);
     figures["batch"] = batches[i];
     figures["context"] = batch_context;

@@ -32,7 +32,7 @@ inline std::size_t activation_bytes(const Gpt2Config& config, int n_tokens) {
 /// Bytes of the keys and values of so many positions: two vectors of n_embd numbers in each layer, in the
 /// type that goes with that of the weights.
 inline std::size_t cache_bytes(const Gpt2Config& config, DType dtype, int positions) {
-  return std::size_t{2} * config.n_layer * positions * config.n_embd * size_of(cache_dtype(dtype));
+  return std::size_t{2} * config.n_layer * positions * config.n_embd * size_of(kv_dtype(dtype));
 }
 
 /// One line for a person.

@@ -40,7 +40,7 @@ class PagedKvCache : public KvCache {
     const std::vector<std::int64_t> shape{n_blocks, config.n_head, kBlockSize, config.head_size()};
     for (int l = 0; l < config.n_layer; ++l) {
       layers_.push_back(
-          {device_.allocate(model.dtype(), shape), device_.allocate(model.dtype(), shape), table_});
+          {device_.allocate(model.kv_dtype(), shape), device_.allocate(model.kv_dtype(), shape), table_});
     }
     std::iota(free_.begin(), free_.end(), 0);
   }

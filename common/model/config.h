@@ -27,7 +27,7 @@ struct Gpt2Config {
 
 /// The type of keys and values beside weights of that type: the same, or bfloat16 beside int8, which
 /// attention does not take.
-constexpr DType cache_dtype(DType weights) {
+constexpr DType kv_dtype(DType weights) {
   return weights == DType::kInt8 ? DType::kBFloat16 : weights;
 }
 

@@ -41,8 +41,11 @@ class Gpt2 {
   const Gpt2Config& config() const { return config_; }
   Device& device() const { return *device_; }
 
-  /// What keys and values are kept in, `cache_dtype` of the type of the weights.
-  DType dtype() const { return cache_dtype(dtype_); }
+  /// What the weights are kept in.
+  DType dtype() const { return dtype_; }
+
+  /// What keys and values are kept in.
+  DType kv_dtype() const { return staircase::kv_dtype(dtype_); }
 
   /// Memory that the weights take on the device.
   std::size_t weight_bytes() const { return weight_bytes_; }

@@ -32,7 +32,7 @@ class DynamicKvCache : public KvCache {
     const Gpt2Config& config = model_.config();
     const int capacity = length_ + count;
     Tensor larger =
-        model_.device().allocate(model_.dtype(), {1, config.n_head, capacity, config.head_size()});
+        model_.device().allocate(model_.kv_dtype(), {1, config.n_head, capacity, config.head_size()});
     if (length_ > 0) model_.device().copy_positions(old, 0, length_, larger, 0);
     use_.bytes += larger.bytes();
     use_.allocated += larger.bytes();

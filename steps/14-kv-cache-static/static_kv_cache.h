@@ -14,8 +14,8 @@ class StaticKvCache : public KvCache {
     const Gpt2Config& config = model.config();
     for (int l = 0; l < config.n_layer; ++l) {
       const std::vector<std::int64_t> shape{1, config.n_head, config.n_positions, config.head_size()};
-      layers_.push_back(
-          {model.device().allocate(model.dtype(), shape), model.device().allocate(model.dtype(), shape)});
+      layers_.push_back({model.device().allocate(model.kv_dtype(), shape),
+                         model.device().allocate(model.kv_dtype(), shape)});
     }
   }
 

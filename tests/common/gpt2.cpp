@@ -267,7 +267,8 @@ Values log_probabilities(std::span<const float> logits) {
 TEST_CASE("int8 moves the logits little and leaves each text as likely as it was" *
           doctest::skip(kManyKernels)) {
   Gpt2 small = tales_in(DType::kInt8);
-  CHECK(small.dtype() == DType::kBFloat16);  // of keys and values
+  CHECK(small.dtype() == DType::kInt8);
+  CHECK(small.kv_dtype() == DType::kBFloat16);
   // A byte for each number of a matrix and a scale for 64 of them; 151,552 others stay in float32.
   CHECK(small.weight_bytes() == 5'767'168 + 4 * 5'767'168 / 64 + 4 * 151'552);
   const auto texts =
