@@ -239,25 +239,20 @@ void add_options(OptionSink& sink, ServerOptions& options) {
            at_least(0));
 }
 
-ProgramMetrics cache_metrics(double filled, double joined, double found) {
-  return {{"cache_filled_ratio", "Positions in taken blocks that are in use; mean of all passes.", filled},
-          {"prefix_cache_queries_total", "Tokens of texts that joined the batch.", joined},
-          {"prefix_cache_hits_total", "Those of them that were in the cache.", found}};
-}
-
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
-                       const std::function<ProgramMetrics()>& program_metrics) {
+                       const std::vector<ProgramMetric>& program_metrics) {
   Metrics metrics;
   CompletionServer server(options, model, service, metrics);
-  const auto tell = [&] {
-    for (const ProgramMetric& one : program_metrics()) metrics.set("staircase_" + one.name, one.value);
-  };
-  for (const auto& [name, help, value] : program_metrics()) {
-    if (name.ends_with("_total"))
+  for (const auto& [name, help, value] : program_metrics) {
+    if (name.ends_with("_total")) {
       metrics.declare_counter("staircase_" + name, help);
-    else
+    } else {
       metrics.declare_gauge("staircase_" + name, help);
+    }
   }
+  const auto tell = [&] {
+    for (const auto& [name, help, value] : program_metrics) metrics.set("staircase_" + name, value());
+  };
   tell();
   server.http.start([&] { service.drain(); });
   print(fmt::format("listening on {}\n", server.http.url()));

@@ -59,20 +59,26 @@ class CompletionService {
 /// Prometheus has it, and a gauge if not.
 struct ProgramMetric {
   std::string name, help;
-  double value;
+  std::function<double()> value;
 };
-using ProgramMetrics = std::vector<ProgramMetric>;
 
-/// Those of a paged cache: the part of the positions in taken blocks that is in use, the tokens of texts that
-/// joined the batch, and how many of these were in the cache.
-ProgramMetrics cache_metrics(double filled, double joined, double found);
+/// How full a cache of blocks is, and how much of the texts it held already: filled(), joined() and found()
+/// of the cache.
+template <typename Cache>
+std::vector<ProgramMetric> cache_metrics(const Cache& cache) {
+  return {{"cache_filled_ratio", "Positions in taken blocks that are in use; mean of all passes.",
+           [&cache] { return cache.filled(); }},
+          {"prefix_cache_queries_total", "Tokens of texts that joined the batch.",
+           [&cache] { return cache.joined(); }},
+          {"prefix_cache_hits_total", "Those of them that were in the cache.",
+           [&cache] { return cache.found(); }}};
+}
 
 /// Serves until a signal ends it, SIGTERM or SIGINT, and all who had asked have their answers. This thread
 /// does the passes of the service, and asks for the metrics behind each; another one has the clients. Says on
 /// standard output where it listens. Throws Error with one sentence where the port or the key file cannot be
 /// used.
-void serve_completions(
-    const ServerOptions& options, const ServedModel& model, CompletionService& service,
-    const std::function<ProgramMetrics()>& program_metrics = [] { return ProgramMetrics(); });
+void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
+                       const std::vector<ProgramMetric>& program_metrics = {});
 
 }  // namespace staircase

@@ -24,6 +24,6 @@ int main(int argc, char** argv) {
     const auto score_prompt = [&](const auto& prompt, int count) { return score(model, prompt, count); };
     Service service(make_engine(model, cache, paged.prefix_caching), score_prompt, server, prefill);
     serve_completions(server, {named.name, tokenizer, model.config(), blocks * kBlockSize}, service,
-                      [&] { return cache_metrics(cache.filled(), cache.joined(), cache.found()); });
+                      cache_metrics(cache));
   });
 }
