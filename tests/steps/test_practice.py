@@ -14,6 +14,7 @@ import sys
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from support import BUILD, ROOT, STEPS, Scratch, call, series, snapshot
 from step_commands.compiling import reason, with_flags
@@ -358,7 +359,9 @@ exit "$status"'''
         before = {path.name: path.read_bytes() for path in self.mine.glob("[!.]*.*") if path.name != "build.ninja"}
         process = subprocess.Popen([ROOT / "tools/step", "check", self.mine, "--build", BUILD], start_new_session=True,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        time.sleep(1)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while process.poll() is None and not children.read_text():
+            time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)
         said = process.communicate(timeout=30)[0]
         self.assertEqual((process.returncode, "Traceback" in said), (130, False), said)
