@@ -7,35 +7,33 @@ const FILES = ["config.json", "generation_config.json", "merges.txt", "model.saf
 const KEPT = `staircase-models-${new URLSearchParams(location.search).get("models")}`; // loaded once for all pages
 const PATIENCE = 30; // milliseconds that text may wait for more of it
 
-/// A file of the site, or an error that a person understands.
+/// The bytes of a file of the site, or an error that a person understands.
 async function load(name) {
   let answer;
   try {
     answer = await fetch(name);
+    if (answer.ok) return new Uint8Array(await answer.arrayBuffer());
   } catch {
-    throw new Error(`${name} cannot be loaded: there is no connection to the server of this page`);
+    throw new Error(`${name} cannot be loaded: ${answer ? "it was cut off" : "the server of this page does not answer"}; try again`);
   }
-  if (!answer.ok) throw new Error(`${name} cannot be loaded: the server says ${answer.status}`);
-  return answer;
+  throw new Error(`${name} cannot be loaded: the server says ${answer.status}`);
 }
 
-/// The same for what does not change; a browser that keeps nothing loads it again.
+/// The same for what stays as it is; a browser that keeps nothing loads it again.
 async function loadOnce(name) {
-  let kept = null;
-  try {
-    kept = await caches.open(KEPT);
-    const found = await kept.match(name);
-    if (found) return new Uint8Array(await found.arrayBuffer());
-  } catch {
-    kept = null;
-  }
-  const answer = await load(name);
-  const length = Number(answer.headers.get("Content-Length"));
-  const bytes = new Uint8Array(await answer.clone().arrayBuffer());
-  if (length && !answer.headers.get("Content-Encoding") && bytes.length !== length)
-    throw new Error(`${name} came cut off, ${bytes.length} of ${length} bytes; load the page again`);
-  if (kept) await kept.put(name, answer).catch(() => {});
+  const kept = await globalThis.caches?.open(KEPT).catch(() => null); // pages without TLS have none
+  const found = await kept?.match(name).catch(() => null);
+  if (found) return new Uint8Array(await found.arrayBuffer());
+  const bytes = await load(name);
+  await kept?.put(name, new Response(bytes)).catch(() => {});
   return bytes;
+}
+
+/// Models of older versions of the site.
+async function forgetOthers() {
+  for (const name of await caches.keys()) {
+    if (name.startsWith("staircase-models-") && name !== KEPT) await caches.delete(name);
+  }
 }
 
 /// What the program writes, in the order in which it does; a character may come in several pieces.
@@ -68,8 +66,8 @@ async function run({ step, arguments: words, input }) {
   postMessage({ state: "loading the program and the models" });
   importScripts(`steps/${step}.js`);
   const names = MODELS.flatMap((model) => FILES.map((file) => `models/${model}/${file}`));
-  const [binary, ...contents] = await Promise.all([load(`steps/${step}.wasm`).then((answer) => answer.arrayBuffer()),
-                                                   ...names.map(loadOnce)]);
+  const [binary, ...contents] = await Promise.all([load(`steps/${step}.wasm`), ...names.map(loadOnce)]);
+  forgetOthers().catch(() => {});
   const output = new Output();
   const typed = new TextEncoder().encode(input);
   let at = 0;

@@ -104,7 +104,7 @@ class StepDiff(OfStep):
 
 
 class StepPlayground(OfStep):
-    """A terminal in which the step runs; it is made of nothing where there are no scripts."""
+    """The place of a terminal in which the step runs."""
 
     def html(self, staircase, step):
         return playground.html(step)
@@ -186,7 +186,8 @@ def show_outputs(doctree, page):
             remark = '<p>A benchmark, one run on one machine that had other work too: yours will differ.</p>' if command.is_benchmark else ""
             first = not any("terminal" in str(other.astext()) for other in doctree.findall(nodes.raw))
             node.parent.insert(place, raw(
-                f'<details class="terminal" data-command="{escape(command.text)}"{" open" if first else ""}><summary><span>prints</span> <code>{escape(short)}</code></summary>{remark}'
+                f'<details class="terminal" data-command="{escape(command.text)}"{" open" if first else ""}><summary>'
+                f'<span>prints</span> <code>{escape(short)}</code></summary>{remark}'
                 f'<pre tabindex="0" aria-label="output">{terminal.html(output)}</pre></details>'))
             place += 1
 

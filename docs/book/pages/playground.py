@@ -1,5 +1,6 @@
 """The terminal on the pages of steps: the programs that tools/wasm has built, and what runs them in a browser."""
 
+import functools
 import hashlib
 import shutil
 from pathlib import Path
@@ -16,14 +17,17 @@ def has(programs, step):
 
 
 def html(step):
-    return f'<div class="playground" data-step="{step.name}" data-base="../../playground" data-models="{version()}"></div>'
+    return (f'<div class="playground" data-step="{step.name}" data-base="../../playground" data-models="{version()}">'
+            '<noscript><p>Programs run in a page with JavaScript alone.</p></noscript></div>')
 
 
+@functools.cache
 def version():
     """Names the models: a browser keeps them as long as they are the same."""
     found = hashlib.sha256()
     for model in MODELS:
-        found.update((ROOT / "models" / model / "model.safetensors").read_bytes())
+        for path in sorted((ROOT / "models" / model).iterdir()):
+            found.update(path.read_bytes())
     return found.hexdigest()[:8]
 
 
