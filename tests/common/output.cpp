@@ -34,6 +34,20 @@ std::vector<std::string> keys(const nlohmann::ordered_json& object) {
   return names;
 }
 
+TEST_CASE("what a failed check says is not captured with the output that it is about") {
+  const Captured terminal(stdout);
+  std::string captured;
+  {
+    const Captured inner(stdout);
+    std::printf("the output\n");
+    std::fflush(stdout);
+    std::cout << "a check failed, values: " << 7 << std::endl;  // as doctest says it
+    captured = inner.text();
+  }
+  CHECK(captured == "the output\n");
+  CHECK(terminal.text() == "a check failed, values: 7\n");
+}
+
 TEST_CASE("text reaches standard output token by token, and the prompt does not") {
   const std::string text = "The queen smiled.";
   const std::vector<int> tokens = tokenizer().encode(text);
