@@ -1,6 +1,8 @@
 // Device::run: work that comes again is done as a graph, and a graph is never used for other work.
 #include <doctest/doctest.h>
 
+#include <functional>
+#include <initializer_list>
 #include <vector>
 
 #include "kernels/cuda/operation_list.h"
@@ -96,6 +98,76 @@ TEST_CASE("a list of operations tells apart whatever their kernels can tell apar
   for (const KeysValues& other : {KeysValues{b, a}, KeysValues{a, b}, KeysValues{a, a, b}}) {
     CHECK(list_of(KeysValues{a, a}) != list_of(other));
   }
+}
+
+TEST_CASE("an operation is other work with any other argument") {
+  on_new_devices([](Device& device) {
+    /// No call is taken for one before it; the second time each is done as a graph.
+    const auto tells_apart = [&](std::initializer_list<std::function<void()>> calls) {
+      for (const auto& call : calls) {
+        CAPTURE(&call - calls.begin());
+        CHECK(graphs_during([&] { device.run(call); }) == 0);
+        CHECK(graphs_during([&] { device.run(call); }) == 1);
+      }
+    };
+    const auto some = [&](const Shape& shape) {
+      return upload(device, shape, random_values(element_count(shape), 1));
+    };
+    const auto weight = [&](std::size_t columns) {
+      return upload_weight(device, random_values(16 * columns, 1), 16, columns);
+    };
+    const Batch batch = make_batch(device, {{0, 3}}), batch2 = make_batch(device, {{0, 3}});
+    const Tensor x = some({3, 16}), x2 = some({3, 16}), table = some({9, 16}), table2 = some({9, 16});
+    const LayerNorm norm{some({16}), some({16}), 1e-5f}, norm2{norm.weight, norm.bias, 1e-6f};
+    Tensor out = some({3, 16}), out2 = some({3, 16});
+    const Weight tokens = weight(9), tokens2 = weight(9);
+    tells_apart({[&] { device.embedding(batch, tokens, table, out); },
+                 [&] { device.embedding(batch2, tokens, table, out); },
+                 [&] { device.embedding(batch, tokens2, table, out); },
+                 [&] { device.embedding(batch, tokens, table2, out); },
+                 [&] { device.embedding(batch, tokens, table, out2); }});
+    tells_apart({[&] { device.layer_norm(x, norm, out); }, [&] { device.layer_norm(x2, norm, out); },
+                 [&] { device.layer_norm(x, norm2, out); }, [&] { device.layer_norm(x, norm, out2); }});
+    const Weight w = weight(16), w2 = weight(16);
+    const Tensor bias = some({16}), bias2 = some({16});
+    tells_apart({[&] { device.linear(x, norm, w, bias, Epilogue::kStore, out); },
+                 [&] { device.linear(x2, norm, w, bias, Epilogue::kStore, out); },
+                 [&] { device.linear(x, norm2, w, bias, Epilogue::kStore, out); },
+                 [&] { device.linear(x, norm, w2, bias, Epilogue::kStore, out); },
+                 [&] { device.linear(x, norm, w, bias2, Epilogue::kStore, out); },
+                 [&] { device.linear(x, norm, w, bias, Epilogue::kGelu, out); },
+                 [&] { device.linear(x, norm, w, bias, Epilogue::kStore, out2); }});
+    KeysValues cache{some({1, 2, 4, 8}), some({1, 2, 4, 8})}, cache2{some({1, 2, 4, 8}), some({1, 2, 4, 8})};
+    const Weight qkv = weight(48), qkv2 = weight(48);
+    const Tensor qkv_bias = some({48}), qkv_bias2 = some({48});
+    tells_apart({[&] { device.query_key_value(batch, x, norm, qkv, qkv_bias, out, cache); },
+                 [&] { device.query_key_value(batch2, x, norm, qkv, qkv_bias, out, cache); },
+                 [&] { device.query_key_value(batch, x2, norm, qkv, qkv_bias, out, cache); },
+                 [&] { device.query_key_value(batch, x, norm2, qkv, qkv_bias, out, cache); },
+                 [&] { device.query_key_value(batch, x, norm, qkv2, qkv_bias, out, cache); },
+                 [&] { device.query_key_value(batch, x, norm, qkv, qkv_bias2, out, cache); },
+                 [&] { device.query_key_value(batch, x, norm, qkv, qkv_bias, out2, cache); },
+                 [&] { device.query_key_value(batch, x, norm, qkv, qkv_bias, out, cache2); }});
+    tells_apart({[&] { device.attention(batch, x, cache, 2, out); },
+                 [&] { device.attention(batch2, x, cache, 2, out); },
+                 [&] { device.attention(batch, x2, cache, 2, out); },
+                 [&] { device.attention(batch, x, cache2, 2, out); },
+                 [&] { device.attention(batch, x, cache, 1, out); },
+                 [&] { device.attention(batch, x, cache, 2, out2); }});
+    Tensor to = some({1, 2, 4, 8}), to2 = some({1, 2, 4, 8});
+    tells_apart({[&] { device.copy_positions(cache.keys, 0, 1, to, 0); },
+                 [&] { device.copy_positions(cache2.keys, 0, 1, to, 0); },
+                 [&] { device.copy_positions(cache.keys, 2, 1, to, 0); },
+                 [&] { device.copy_positions(cache.keys, 0, 2, to, 0); },
+                 [&] { device.copy_positions(cache.keys, 0, 1, to2, 0); },
+                 [&] { device.copy_positions(cache.keys, 0, 1, to, 2); }});
+    const Tensor rows = upload_ints(device, {2, 0, 1}), rows2 = upload_ints(device, {2, 0, 1});
+    tells_apart({[&] { device.gather_rows(x, rows, out); }, [&] { device.gather_rows(x2, rows, out); },
+                 [&] { device.gather_rows(x, rows2, out); }, [&] { device.gather_rows(x, rows, out2); }});
+    Tensor largest = upload_ints(device, {0, 0, 0}), largest2 = upload_ints(device, {0, 0, 0});
+    tells_apart({[&] { device.argmax(x, largest); }, [&] { device.argmax(x2, largest); },
+                 [&] { device.argmax(x, largest2); }});
+  });
 }
 
 TEST_CASE("work that comes again is done as a graph, with what the tensors hold then") {
