@@ -7,8 +7,9 @@
 //     exist or never arrives; a shuffle that reads from a lane outside the mask;
 //   - memory that an asynchronous copy fills, read before the copy was waited for: it holds NaN until then;
 //   - in a kernel that may begin before the one before it has ended, a thread that never waits for that;
-//   - with race_check.h, two accesses to one byte of shared memory that nothing orders, or one to global
-//     memory before such a kernel has waited.
+//   - with race_check.h, two accesses to one byte of shared memory that nothing orders; an access to global
+//     memory that another block wrote, without the fences and atomics that order the two, or to any before
+//     such a kernel has waited.
 //
 // What else may go wrong shows in the results or is for the sanitizers: global memory is one heap block for
 // each cudaMalloc, and dynamic shared memory ends after the bytes asked for, so AddressSanitizer sees an
@@ -16,8 +17,8 @@
 // the alignment of vector loads. Memory that nobody wrote holds NaN.
 //
 // Threads and blocks run in an order that a test chooses. Between two waiting points a thread runs alone: an
-// order of accesses that needs two threads to alternate there never happens, nor do a GPU's weak memory order
-// and asynchronous streams.
+// order of accesses that needs two threads to alternate there never happens, nor do asynchronous streams, nor
+// a write that others see late (race_check.h finds where one could).
 #pragma once
 
 #include <algorithm>
@@ -136,10 +137,11 @@ struct Warp {
   unsigned exited = 0;
 };
 
-/// What orders accesses to shared memory, for race_check.h: how many barriers the block has passed, and how
-/// many times each of its warps has synchronised.
+/// What orders accesses to memory, for race_check.h: how many barriers the block has passed, and how many
+/// times each of its warps has synchronised.
 struct Epochs {
-  std::uint64_t blocks = 0;  ///< how many came before, of all kernels
+  std::uint64_t kernels = 0;  ///< how many have begun
+  std::uint64_t blocks = 0;   ///< of all kernels
   std::uint32_t barriers = 0;
   std::uint32_t warps[kWarp] = {};
 };
@@ -165,6 +167,7 @@ class Processor {
     gridDim = grid;
     blockDim = block;
     random_.seed(settings.seed);
+    ++epochs_.kernels;
     std::vector<unsigned> blocks(std::size_t{grid.x} * grid.y * grid.z);
     arrange(blocks);
     for (const unsigned b : blocks) {
@@ -241,7 +244,7 @@ class Processor {
   void run_block(dim3 block, std::size_t shared_bytes) {
     n_threads_ = block.x * block.y * block.z;
     while (fibers_.size() < n_threads_) add_fiber();
-    epochs_ = {.blocks = epochs_.blocks + 1};
+    epochs_ = {.kernels = epochs_.kernels, .blocks = epochs_.blocks + 1};
     prepare_shared_memory(shared_bytes);
     std::vector<unsigned> order(n_threads_);
     for (unsigned i = 0; i < n_threads_; ++i) {
@@ -397,6 +400,10 @@ class Processor {
 };
 inline Processor processor;
 
+/// race_check.h listens; null without it.
+inline void (*on_fence)() = nullptr;
+inline void (*on_atomic)(const void* flag) = nullptr;
+
 template <typename T>
 T shuffle(unsigned mask, T value, unsigned source, Place where) {
   static_assert(sizeof(T) <= sizeof(std::uint64_t));
@@ -481,10 +488,11 @@ T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = warpSize,
   return cuda_emulation::shuffle(mask, value, source < (lane / size + 1) * size ? source : lane, where);
 }
 
-/// Between two waiting points a thread runs alone, so plain arithmetic is atomic. Race checking does not see
-/// it.
+// Between two waiting points a thread runs alone, so plain arithmetic is atomic. Race checking hears of it as
+// an event, not as accesses.
 template <typename T>
 __attribute__((no_sanitize("thread"))) T atomicAdd(T* address, T value) {
+  if (cuda_emulation::on_atomic != nullptr) cuda_emulation::on_atomic(address);
   const T before = *address;
   *address = before + value;
   return before;
@@ -492,10 +500,13 @@ __attribute__((no_sanitize("thread"))) T atomicAdd(T* address, T value) {
 
 /// The next number, or 0 after `last`.
 __attribute__((no_sanitize("thread"))) inline unsigned atomicInc(unsigned* address, unsigned last) {
+  if (cuda_emulation::on_atomic != nullptr) cuda_emulation::on_atomic(address);
   const unsigned before = *address;
   *address = before >= last ? 0 : before + 1;
   return before;
 }
 
-/// Between two waiting points a thread runs alone, so all that came before can be seen.
-inline void __threadfence() {}
+/// Everybody sees all that came before, with or without it; race checking asks for it.
+inline void __threadfence() {
+  if (cuda_emulation::on_fence != nullptr) cuda_emulation::on_fence();
+}

@@ -1,13 +1,16 @@
-// The shadow of shared memory, and the functions that -fsanitize=thread calls. This file itself must be
-// compiled without it.
+// The shadows of shared and of global memory, and the functions that -fsanitize=thread calls. This file
+// itself must be compiled without it.
 #include "tests/cuda_emulation/race_check.h"
 
 #include <link.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
 
+#include "tests/cuda_emulation/happens_before.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"
 
 namespace cuda_emulation {
@@ -54,6 +57,60 @@ bool is_global(const void* address) {
   return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(memory) + bytes;
 }
 
+/// Of the running kernel, for each piece of global memory of so many bytes: when each byte was last written.
+constexpr std::uintptr_t kPiece = 16;
+std::unordered_map<std::uintptr_t, std::array<Moment, kPiece>> last_writes;
+HappensBefore happens_before;
+std::uint64_t global_kernel = 0;
+/// Between these lie all bytes written. Most reads are elsewhere (weights, the stack), and need no look-up.
+std::uintptr_t first_written = UINTPTR_MAX, last_written = 0;
+
+void forget_other_kernels() {
+  if (global_kernel == processor.epochs().kernels) return;
+  last_writes.clear();
+  first_written = UINTPTR_MAX;
+  last_written = 0;
+  happens_before = {};
+  global_kernel = processor.epochs().kernels;
+}
+
+void note_fence() {
+  forget_other_kernels();
+  happens_before.fence();
+}
+
+void note_atomic(const void* flag) {
+  forget_other_kernels();
+  happens_before.atomic(flag);
+}
+
+void on_access_to_global(std::uintptr_t first, std::size_t bytes, bool write) {
+  forget_other_kernels();
+  const std::uintptr_t end = first + bytes;
+  if (write) {
+    first_written = std::min(first_written, first);
+    last_written = std::max(last_written, end - 1);
+  } else if (end <= first_written || first > last_written) {
+    return;
+  }
+  const Moment now = happens_before.now();
+  for (std::uintptr_t piece = first / kPiece; piece * kPiece < end; ++piece) {
+    const auto found = write ? last_writes.try_emplace(piece).first : last_writes.find(piece);
+    if (found == last_writes.end()) continue;
+    const std::uintptr_t from = std::max(first, piece * kPiece), to = std::min(end, (piece + 1) * kPiece);
+    for (std::uintptr_t byte = from; byte < to; ++byte) {
+      Moment& last = found->second[byte % kPiece];
+      const bool written = last.block != 0;
+      if (written && !happens_before.is_seen(last, now)) {
+        processor.fail(std::string(write ? "writes" : "reads") +
+                       " global memory that another block wrote, without a fence and an atomic there, and the"
+                       " same atomic and a fence here");
+      }
+      if (write) last = now;
+    }
+  }
+}
+
 void on_access(void* address, std::size_t bytes, bool write) {
   if (!checking) return;
   const Thread* const thread = processor.thread();
@@ -64,7 +121,11 @@ void on_access(void* address, std::size_t bytes, bool write) {
     processor.fail(std::string(write ? "writes" : "reads") +
                    " global memory without having waited for the kernel before");
   }
-  if (first < range.begin || first >= range.end) return;
+  if (first < range.begin || first >= range.end) {
+    // What lies outside of all allocations belongs to one thread, as its stack does: no write is noted there.
+    if (!write || is_global(address)) on_access_to_global(first, bytes, write);
+    return;
+  }
 
   const Epochs& epochs = processor.epochs();
   if (shadow_block != epochs.blocks) {
@@ -101,7 +162,9 @@ void on_access(void* address, std::size_t bytes, bool write) {
 
 void check_races(bool on) {
   checking = on;
-  shadow_block = 0;  // forgets what it saw, at the next access
+  on_fence = on ? note_fence : nullptr;
+  on_atomic = on ? note_atomic : nullptr;
+  shadow_block = global_kernel = 0;  // forgets what it saw, at the next access
 }
 
 }  // namespace cuda_emulation

@@ -3,6 +3,7 @@
 
 #include <ptx_instructions.h>
 
+#include <initializer_list>
 #include <vector>
 
 #include "tests/cuda_emulation/kernels.h"
@@ -150,6 +151,110 @@ __global__ void same_place(int* out) {
 TEST_CASE("two writes of the same value are a race too") {
   in_every_order(
       [] { CHECK(contains(race_of(same_place, 64), "shared memory that another thread touched")); });
+}
+
+// ── Global memory, between blocks ──
+
+/// What kernels of three blocks with 64 threads, one after the other, do wrong with the same global memory.
+/// Both `data` and `flags` begin as 0.
+std::string race_of_blocks(std::initializer_list<void (*)(int* data, unsigned* flags)> kernels) {
+  void* memory = nullptr;
+  REQUIRE(cudaMalloc(&memory, 4096) == cudaSuccess);
+  CHECK(cudaMemsetAsync(memory, 0, 4096, nullptr) == cudaSuccess);
+  cuda_emulation::check_races(true);
+  std::string faults;
+  for (const auto kernel : kernels)
+    faults += fault_of(kernel, 3, 64, 0, static_cast<int*>(memory), static_cast<unsigned*>(memory) + 512);
+  cuda_emulation::check_races(false);
+  CHECK(cudaFree(memory) == cudaSuccess);
+  return faults;
+}
+
+const std::string kWrittenElsewhere = "global memory that another block wrote";
+
+enum class Missing { kNothing, kBarrierBefore, kFenceBefore, kFenceAfter, kBarrierAfter };
+
+template <Missing kMissing>
+__global__ void add_up_in_the_last_block(int* data, unsigned* flags) {
+  __shared__ bool last;
+  data[blockIdx.x * 64 + threadIdx.x] = 1;
+  if (kMissing != Missing::kBarrierBefore) __syncthreads();
+  if (threadIdx.x == 0) {
+    if (kMissing != Missing::kFenceBefore) __threadfence();
+    last = atomicInc(flags, 2) == 2;
+    if (kMissing != Missing::kFenceAfter) __threadfence();
+  }
+  // A vote lets the warp of thread 0 go on with what that found, but orders no memory.
+  bool go_on = __any_sync(0xffffffffu, threadIdx.x == 0 && last) != 0;
+  if (kMissing != Missing::kBarrierAfter) {
+    __syncthreads();
+    go_on = last;
+  }
+  if (!go_on) return;
+  int sum = 0;
+  for (unsigned block = 0; block < 3; ++block) sum += data[block * 64 + (threadIdx.x + 1) % 64];
+  data[192 + threadIdx.x] = sum;
+}
+
+TEST_CASE("the last block may read what all wrote, where fences and barriers stand around an atomic") {
+  in_every_order([] {
+    CHECK(race_of_blocks({add_up_in_the_last_block<Missing::kNothing>}) == "");
+    for (const auto kernel :
+         {add_up_in_the_last_block<Missing::kBarrierBefore>, add_up_in_the_last_block<Missing::kFenceBefore>,
+          add_up_in_the_last_block<Missing::kFenceAfter>, add_up_in_the_last_block<Missing::kBarrierAfter>}) {
+      CHECK(contains(race_of_blocks({kernel}), "reads " + kWrittenElsewhere));
+    }
+  });
+}
+
+template <bool kFenceFirst>
+__global__ void tell_of_one_write(int* data, unsigned* flags) {
+  if (threadIdx.x != 5) return;
+  if (kFenceFirst) __threadfence();
+  data[blockIdx.x] = 1;
+  if (!kFenceFirst) __threadfence();
+  const bool last = atomicInc(flags, 2) == 2;
+  __threadfence();
+  if (last) data[8] = data[0] + data[1] + data[2];
+}
+
+TEST_CASE("within one thread no barrier is needed, and a fence orders only what it did before") {
+  in_every_order([] {
+    CHECK(race_of_blocks({tell_of_one_write<false>}) == "");
+    CHECK(contains(race_of_blocks({tell_of_one_write<true>}), kWrittenElsewhere));
+  });
+}
+
+__global__ void count_in_flags_of_their_own(int* data, unsigned* flags) {
+  if (threadIdx.x != 0) return;
+  data[blockIdx.x] = 1;
+  __threadfence();
+  atomicInc(flags + blockIdx.x, 2);
+  __threadfence();
+  data[8 + blockIdx.x] = data[0] + data[1] + data[2];
+}
+
+TEST_CASE("an atomic tells those only that come to the same flag later") {
+  in_every_order([] { CHECK(contains(race_of_blocks({count_in_flags_of_their_own}), kWrittenElsewhere)); });
+}
+
+__global__ void write_one_place(int* data, unsigned*) {
+  if (threadIdx.x == 0) data[0] = 1;
+}
+
+__global__ void write_neighbouring_bytes(int* data, unsigned*) {
+  reinterpret_cast<char*>(data)[threadIdx.x * 3 + blockIdx.x] = 1;
+}
+
+__global__ void read_all(int* data, unsigned*) {
+  data[256 + blockIdx.x * 64 + threadIdx.x] = data[threadIdx.x];
+}
+
+TEST_CASE("blocks may not write to one place, but to neighbouring bytes, and the next kernel sees all") {
+  in_every_order([] {
+    CHECK(contains(race_of_blocks({write_one_place}), "writes " + kWrittenElsewhere));
+    CHECK(race_of_blocks({write_neighbouring_bytes, read_all, write_neighbouring_bytes}) == "");
+  });
 }
 
 }  // namespace

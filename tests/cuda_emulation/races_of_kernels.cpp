@@ -1,4 +1,4 @@
-// Linked to the tests of the kernels, this has them watched for races on shared memory from the start.
+// Linked to the tests of the kernels, this has them watched for races from the start.
 #include "tests/cuda_emulation/race_check.h"
 
 namespace {
