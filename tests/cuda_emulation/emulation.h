@@ -152,6 +152,11 @@ inline std::string describe(Place where) {
   return path.substr(path.rfind('/') + 1) + ":" + std::to_string(where.line);
 }
 
+/// race_check.h listens; null without it.
+inline void (*on_fence)() = nullptr;
+inline void (*on_atomic)(const void* flag) = nullptr;
+inline void (*on_copy)(void* to, std::size_t bytes) = nullptr;
+
 /// Runs blocks, one at a time.
 class Processor {
  public:
@@ -181,6 +186,8 @@ class Processor {
 
   /// cp.async of 16 bytes. Until it is waited for, nobody may rely on what is there.
   void begin_copy(void* to, uint4 bits) {
+    // A compiler may make a memset of what follows, which race_check.h does not see.
+    if (on_copy != nullptr) on_copy(to, sizeof bits);
     *static_cast<uint4*>(to) = {~0u, ~0u, ~0u, ~0u};
     current_->copies.push_back({to, bits, current_->copy_groups});
   }
@@ -399,10 +406,6 @@ class Processor {
   std::mt19937 random_;
 };
 inline Processor processor;
-
-/// race_check.h listens; null without it.
-inline void (*on_fence)() = nullptr;
-inline void (*on_atomic)(const void* flag) = nullptr;
 
 template <typename T>
 T shuffle(unsigned mask, T value, unsigned source, Place where) {

@@ -158,12 +158,17 @@ void on_access(void* address, std::size_t bytes, bool write) {
   }
 }
 
+void note_copy(void* to, std::size_t bytes) {
+  on_access(to, bytes, true);
+}
+
 }  // namespace
 
 void check_races(bool on) {
   checking = on;
   on_fence = on ? note_fence : nullptr;
   on_atomic = on ? note_atomic : nullptr;
+  on_copy = on ? note_copy : nullptr;
   shadow_block = global_kernel = 0;  // forgets what it saw, at the next access
 }
 
