@@ -164,6 +164,9 @@ class Processor {
   const Thread* thread() const { return current_; }
   const Epochs& epochs() const { return epochs_; }
 
+  /// Whether that lies on the stack of the running thread.
+  bool is_on_stack(const void* address) const { return fibers_[current_->number]->holds(address); }
+
   /// `overlaps`: as if the kernel before were still running.
   void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, bool overlaps,
                 const std::function<void()>& kernel) {

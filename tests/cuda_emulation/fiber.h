@@ -35,6 +35,11 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
+  /// Whether that lies on its stack.
+  bool holds(const void* address) const {
+    return address >= bottom_ && address < static_cast<const std::byte*>(bottom_) + size_;
+  }
+
   /// Stops here, on `from`, and goes on where `to` stopped. The body of a fiber must never return.
   ///
   /// ucontext knows how to begin on a new stack, but asks the kernel about signal masks at every switch; the

@@ -114,7 +114,7 @@ void on_access_to_global(std::uintptr_t first, std::size_t bytes, bool write) {
 void on_access(void* address, std::size_t bytes, bool write) {
   if (!checking) return;
   const Thread* const thread = processor.thread();
-  if (thread == nullptr) return;
+  if (thread == nullptr || processor.is_on_stack(address)) return;
   static const Range range = shared_variables();
   const auto first = reinterpret_cast<std::uintptr_t>(address);
   if (!thread->waited && is_global(address)) {
@@ -122,7 +122,7 @@ void on_access(void* address, std::size_t bytes, bool write) {
                    " global memory without having waited for the kernel before");
   }
   if (first < range.begin || first >= range.end) {
-    // What lies outside of all allocations belongs to one thread, as its stack does: no write is noted there.
+    // Outside of all allocations lies what the emulation itself keeps: no write is noted there.
     if (!write || is_global(address)) on_access_to_global(first, bytes, write);
     return;
   }
