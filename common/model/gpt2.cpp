@@ -211,7 +211,7 @@ std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, 
     }
   }
   const std::span<float> logits = to_host(run(upload(packed), cache));
-  check_finite(logits);
+  check_finite(logits, cache);
   return logits;
 }
 
@@ -336,13 +336,15 @@ std::span<float> Gpt2::to_host(const Tensor& logits) {
   return result;
 }
 
-void Gpt2::check_finite(std::span<const float> logits) {
+void Gpt2::check_finite(std::span<const float> logits, const KvCache* cache) {
   const auto finite = [](float x) { return std::isfinite(x); };
   // Counting has no branch, so the compiler takes several at a time.
   if (std::count_if(logits.begin(), logits.end(), finite) == std::ssize(logits)) return;
-  throw Error(
-      "the model computed a logit of {}, so no token can be chosen: its weights or its cache are broken",
-      *std::find_if_not(logits.begin(), logits.end(), finite));
+  throw Error("the model computed a logit of {}, so no token can be chosen: {}",
+              *std::find_if_not(logits.begin(), logits.end(), finite),
+              cache == nullptr ? "its weights are broken"
+                               : "the cache has lost a position or holds one that was never filled, or the "
+                                 "model's weights are broken");
 }
 
 std::size_t Gpt2::Memory::bytes() const {

@@ -124,7 +124,7 @@ class Gpt2 {
   void compute(const Input& input, KvCache* cache, Tensor& logits);
   /// Valid until the next call.
   std::span<float> to_host(const Tensor& logits);
-  static void check_finite(std::span<const float> logits);
+  static void check_finite(std::span<const float> logits, const KvCache* cache);
   /// [rows, columns] in `memory`.
   Tensor matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype = DType::kFloat32) const;
   /// The same for the operand of a product, which nothing else reads: in the type that the product takes.

@@ -670,7 +670,18 @@ TEST_CASE("sums that overflow end in an error and not in a token") {
   TinyModel tiny;
   for (float& value : tiny.tensors["h.1.mlp.c_proj.weight"].values) value = std::numeric_limits<float>::max();
   const std::string error = error_message([&] { load_tiny(tiny).next_logits(some_tokens(20, 101)); });
-  CHECK(says(error, "a logit of", "broken"));
+  CHECK(says(error, "a logit of", "its weights are broken"));
+  CHECK_FALSE(says(error, "cache"));
+}
+
+TEST_CASE("a position that the cache has lost is named as what may be wrong") {
+  Gpt2 model = load_tiny(TinyModel());
+  TestCache cache(model, 1, 20);
+  const Tokens tokens = some_tokens(4, 101);
+  model.next_logits(tokens, cache);
+  cache.append(0, 1);  // and nobody fills it
+  const std::string error = error_message([&] { model.next_logits(tokens, cache); });
+  CHECK(says(error, "a logit of", "the cache has lost a position", "never filled"));
 }
 
 TEST_CASE("an output layer of its own takes the place of the token embedding") {
