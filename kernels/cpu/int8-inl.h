@@ -1,5 +1,5 @@
-// Weights and rows of x in 8 bits (int8_tile.h): how they are rounded, and their products. It is included
-// once for each SIMD target (see Highway's foreach_target.h).
+// Weights in 8 or 4 bits and rows of x in 8 (int8_tile.h): how they are rounded, and their products. It is
+// included once for each SIMD target (see Highway's foreach_target.h).
 #if defined(STAIRCASE_INT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STAIRCASE_INT8_INL_H_
 #undef STAIRCASE_INT8_INL_H_
@@ -27,61 +27,84 @@ HWY_INLINE hn::Vec<Ints> larger(hn::Vec<Ints> largest, hn::Vec<Floats> x) {
   return hn::Max(largest, hn::BitCast(Ints(), hn::Abs(x)));
 }
 
-/// The nearest whole numbers to x / scale, of two equally near the even one, within -127 .. 127.
-HWY_INLINE hn::Vec<Ints> nearest(hn::Vec<Floats> x, hn::Vec<Floats> scale) {
+/// The nearest whole numbers to x / scale, of two equally near the even one, within least .. most.
+HWY_INLINE hn::Vec<Ints> nearest(hn::Vec<Floats> x, hn::Vec<Floats> scale, std::int32_t least,
+                                 std::int32_t most) {
   const Floats d;
-  // Where all are 0, or so small that 127 steps are no number of their own, they become 0.
+  // Where all are 0, or so small that a step is no number of its own, they become 0.
   const auto divisor = hn::IfThenElse(hn::Eq(scale, hn::Zero(d)), hn::Inf(d), scale);
   const auto whole = hn::NearestInt(hn::Div(x, divisor));
-  return hn::Max(hn::Min(whole, hn::Set(Ints(), 127)), hn::Set(Ints(), -127));
+  return hn::Max(hn::Min(whole, hn::Set(Ints(), most)), hn::Set(Ints(), least));
 }
 
 /// A row of x in groups.
-HWY_INLINE void quantize_row(const float* x, std::int64_t depth, Int8Row* row) {
+template <std::int64_t kValues>
+HWY_INLINE void quantize_row(const float* x, std::int64_t depth, Int8Row<kValues>* row) {
   const Floats d;
   const hn::Rebind<std::int8_t, Floats> bytes;
-  HWY_ALIGN float last[kGroup];
-  for (std::int64_t k = 0; k < depth; k += kGroup, x += kGroup, ++row) {
-    if (depth - k < kGroup) {
-      std::fill(std::copy_n(x, depth - k, last), last + kGroup, 0.0f);
+  HWY_ALIGN float last[kValues];
+  for (std::int64_t k = 0; k < depth; k += kValues, x += kValues, ++row) {
+    if (depth - k < kValues) {
+      std::fill(std::copy_n(x, depth - k, last), last + kValues, 0.0f);
       x = last;
     }
     auto largest = hn::Zero(Ints());
-    for (std::int64_t i = 0; i < kGroup; i += kLanes) largest = larger(largest, hn::LoadU(d, x + i));
+    for (std::int64_t i = 0; i < kValues; i += kLanes) largest = larger(largest, hn::LoadU(d, x + i));
     row->scale = hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(Ints(), largest))) / 127.0f;
     auto sum = hn::Zero(Ints());
-    for (std::int64_t i = 0; i < kGroup; i += kLanes) {
-      const auto whole = nearest(hn::LoadU(d, x + i), hn::Set(d, row->scale));
+    for (std::int64_t i = 0; i < kValues; i += kLanes) {
+      const auto whole = nearest(hn::LoadU(d, x + i), hn::Set(d, row->scale), -127, 127);
       sum = hn::Add(sum, whole);
       hn::StoreU(hn::DemoteTo(bytes, whole), bytes, row->values + i);
     }
-    row->start = -128 * hn::GetLane(hn::SumOfLanes(Ints(), sum));
+    row->sum = hn::GetLane(hn::SumOfLanes(Ints(), sum));
   }
 }
 
-/// `count` neighbours of the depth, kGroup at most, for the outputs of a panel: values [count, kPanel].
-HWY_INLINE void quantize_panel(const float* values, std::int64_t count, Int8Panel& panel) {
+/// The scales of outputs whose weights furthest from zero are those; stores them as well.
+HWY_INLINE hn::Vec<Floats> scales_for(hn::Vec<Floats> furthest, float* scales) {
+  const Floats d;
+  const auto scale = hn::Div(hn::Abs(furthest), hn::Set(d, 127.0f));
+  hn::StoreU(scale, d, scales);
+  return scale;
+}
+HWY_INLINE hn::Vec<Floats> load_scales(const float* scales) {
+  return load_wide(scales);
+}
+HWY_INLINE hn::Vec<Floats> load_scales(const std::uint16_t* scales) {
+  return load_wide(reinterpret_cast<const hwy::bfloat16_t*>(scales));
+}
+HWY_INLINE hn::Vec<Floats> scales_for(hn::Vec<Floats> furthest, std::uint16_t* scales) {
+  const Floats d;
+  HWY_ALIGN float wide[kLanes];
+  hn::Store(hn::Mul(furthest, hn::Set(d, -1.0f / 8)), d, wide);
+  std::transform(wide, wide + kLanes, scales, bfloat16_from_float32);
+  return load_scales(scales);
+}
+
+/// A group of the depth for the outputs of a panel: values [Panel::kInputs, kPanel].
+template <typename Panel>
+HWY_INLINE void quantize_panel(const float* values, Panel& panel) {
   const Floats d;
   const Ints ints;
+  constexpr std::int32_t kAdded = Panel::kAdded, kLeast = Panel::kBits == 8 ? -127 : -8, kMost = kAdded - 1;
   for (std::int64_t column = 0; column < kPanel; column += kLanes) {
-    auto largest = hn::Zero(ints);
-    for (std::int64_t k = 0; k < count; ++k)
-      largest = larger(largest, hn::LoadU(d, values + k * kPanel + column));
-    const auto scale = hn::Div(hn::BitCast(d, largest), hn::Set(d, 127.0f));
-    hn::StoreU(scale, d, panel.scales + column);
-    for (std::int64_t k = 0; k < kGroup; k += kQuad) {
+    auto furthest = hn::Zero(d);  // of two that are equally far the first
+    for (std::int64_t k = 0; k < Panel::kInputs; ++k) {
+      const auto value = hn::LoadU(d, values + k * kPanel + column);
+      furthest = hn::IfThenElse(hn::Gt(hn::Abs(value), hn::Abs(furthest)), value, furthest);
+    }
+    const auto scale = scales_for(furthest, panel.scales + column);
+    for (std::int64_t k = 0; k < Panel::kInputs; k += kQuad * Panel::kInByte) {
       // A lane becomes the four bytes that lie side by side.
       auto quad = hn::Zero(ints);
-      for (std::int64_t i = std::min(k + kQuad, count) - 1; i >= k; --i) {
-        const auto whole = nearest(hn::LoadU(d, values + i * kPanel + column), scale);
-        const auto byte = hn::And(whole, hn::Set(ints, 0xFF));
-        quad = hn::Or(quad, i - k == 0   ? byte
-                            : i - k == 1 ? hn::ShiftLeft<8>(byte)
-                            : i - k == 2 ? hn::ShiftLeft<16>(byte)
-                                         : hn::ShiftLeft<24>(byte));
+      for (std::int64_t i = 0; i < kQuad * Panel::kInByte; ++i) {
+        const auto whole = nearest(hn::LoadU(d, values + (k + i) * kPanel + column), scale, kLeast, kMost);
+        const auto shift = static_cast<int>(i % kQuad * 8 + i / kQuad * Panel::kBits);
+        quad = hn::Or(quad, hn::ShiftLeftSame(hn::Add(whole, hn::Set(ints, kAdded)), shift));
       }
-      const auto with_128 = hn::Xor(quad, hn::Set(ints, static_cast<std::int32_t>(0x80808080)));
-      hn::StoreU(with_128, ints, reinterpret_cast<std::int32_t*>(panel.values[k / kQuad][column]));
+      hn::StoreU(quad, ints,
+                 reinterpret_cast<std::int32_t*>(panel.values[k / kQuad / Panel::kInByte][column]));
     }
   }
 }
@@ -89,18 +112,18 @@ HWY_INLINE void quantize_panel(const float* values, std::int64_t count, Int8Pane
 #if HWY_TARGET == HWY_SCALAR
 
 /// Int8Tile one number at a time.
-template <int kRows, int kColumns>
-void multiply_int8_tile(const Int8Row* x, std::int64_t x_stride, const Int8Panel* w, std::int64_t column,
-                        std::int64_t groups, float* result) {
+template <typename Panel, int kRows, int kColumns>
+void multiply_int8_tile(const typename Panel::Row* x, std::int64_t x_stride, const Panel* w,
+                        std::int64_t column, std::int64_t groups, float* result) {
   for (std::int64_t g = 0; g < groups; ++g) {
     for (int r = 0; r < kRows; ++r) {
-      const Int8Row& row = x[r * x_stride + g];
+      const typename Panel::Row& row = x[r * x_stride + g];
       for (int c = 0; c < kColumns; ++c) {
-        std::int32_t sum = row.start;
-        for (std::int64_t k = 0; k < kGroup; ++k) {
-          sum += w[g].values[k / kQuad][column + c][k % kQuad] * row.values[k];
+        std::int32_t sum = 0;
+        for (std::int64_t k = 0; k < Panel::kInputs; ++k) {
+          sum += whole_of(w + g, k, column + c) * row.values[k];
         }
-        result[r * kPanel + c] += static_cast<float>(sum) * (row.scale * w[g].scales[column + c]);
+        result[r * kPanel + c] += static_cast<float>(sum) * (row.scale * scale_of(w[g], column + c));
       }
     }
   }
@@ -110,15 +133,17 @@ void multiply_int8_tile(const Int8Row* x, std::int64_t x_stride, const Int8Panel
 
 /// Int8Tile for processors that multiply pairs of 16 bits: of four bytes of a column the even ones and the
 /// odd ones, widened, make a pair each.
-template <int kRows, int kColumns>
-HWY_NOINLINE void multiply_int8_tile(const Int8Row* HWY_RESTRICT x, std::int64_t x_stride,
-                                     const Int8Panel* HWY_RESTRICT w, std::int64_t column,
-                                     std::int64_t groups, float* HWY_RESTRICT result) {
+template <typename Panel, int kRows, int kColumns>
+HWY_NOINLINE void multiply_int8_tile(const typename Panel::Row* HWY_RESTRICT x, std::int64_t x_stride,
+                                     const Panel* HWY_RESTRICT w, std::int64_t column, std::int64_t groups,
+                                     float* HWY_RESTRICT result) {
+  constexpr std::int64_t kInputs = Panel::kInputs, kInByte = Panel::kInByte;
   constexpr int kVectors = kColumns / kLanes;
   const Floats d;
   const Ints ints;
   const hn::Repartition<std::int16_t, Ints> pairs;
   const hn::Repartition<std::uint16_t, Ints> unsigned_pairs;
+  const auto mask = hn::Set(unsigned_pairs, (1 << Panel::kBits) - 1);
   const std::int64_t ahead = kBytesAhead / kColumns * kPanel;
   for (std::int64_t g = 0; g < groups; ++g) {
     // On x86 a lane of `sum` is that of a column, and `rest` stays zero; on others both have halves of it.
@@ -128,43 +153,49 @@ HWY_NOINLINE void multiply_int8_tile(const Int8Row* HWY_RESTRICT x, std::int64_t
 #pragma GCC unroll 16
       for (int v = 0; v < kVectors; ++v) sum[r][v] = rest[r][v] = hn::Zero(ints);
     }
-    for (std::int64_t k = 0; k < kGroup / kQuad; ++k) {
-      const std::uint8_t* const quads = w[g].values[k][column];
+    for (std::int64_t k = 0; k < kInputs / kQuad; k += kInByte) {
+      const std::uint8_t* const quads = w[g].values[k / kInByte][column];
 #pragma GCC unroll 4
       for (std::int64_t i = 0; i < kColumns * kQuad; i += kLineBytes) hwy::Prefetch(quads + ahead + i);
-      hn::Vec<decltype(pairs)> even[kVectors], odd[kVectors];
-#pragma GCC unroll 16
-      for (int v = 0; v < kVectors; ++v) {
-        const auto four =
-            hn::BitCast(unsigned_pairs,
-                        hn::LoadU(ints, reinterpret_cast<const std::int32_t*>(quads + v * kLanes * kQuad)));
-        even[v] = hn::BitCast(pairs, hn::And(four, hn::Set(unsigned_pairs, 0xFF)));
-        odd[v] = hn::BitCast(pairs, hn::ShiftRight<8>(four));
-      }
-#pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r) {
-        std::int32_t four_values;
-        std::memcpy(&four_values, x[r * x_stride + g].values + k * kQuad, sizeof four_values);
-        const auto four = hn::BitCast(pairs, hn::Set(ints, four_values));
-        const auto even_x = hn::ShiftRight<8>(hn::ShiftLeft<8>(four)), odd_x = hn::ShiftRight<8>(four);
+#pragma GCC unroll 2
+      for (int part = 0; part < kInByte; ++part) {
+        hn::Vec<decltype(pairs)> even[kVectors], odd[kVectors];
 #pragma GCC unroll 16
         for (int v = 0; v < kVectors; ++v) {
-          sum[r][v] = hn::ReorderWidenMulAccumulate(ints, even[v], even_x, sum[r][v], rest[r][v]);
-          sum[r][v] = hn::ReorderWidenMulAccumulate(ints, odd[v], odd_x, sum[r][v], rest[r][v]);
+          auto four =
+              hn::BitCast(unsigned_pairs,
+                          hn::LoadU(ints, reinterpret_cast<const std::int32_t*>(quads + v * kLanes * kQuad)));
+          if (part == 1) four = hn::ShiftRight<4>(four);
+          even[v] = hn::BitCast(pairs, hn::And(four, mask));
+          // Above the odd one of the last part there is nothing.
+          const auto upper = hn::ShiftRight<8>(four);
+          odd[v] = hn::BitCast(pairs, part + 1 == kInByte ? upper : hn::And(upper, mask));
+        }
+#pragma GCC unroll 12
+        for (int r = 0; r < kRows; ++r) {
+          std::int32_t four_values;
+          std::memcpy(&four_values, x[r * x_stride + g].values + (k + part) * kQuad, sizeof four_values);
+          const auto four = hn::BitCast(pairs, hn::Set(ints, four_values));
+          const auto even_x = hn::ShiftRight<8>(hn::ShiftLeft<8>(four)), odd_x = hn::ShiftRight<8>(four);
+#pragma GCC unroll 16
+          for (int v = 0; v < kVectors; ++v) {
+            sum[r][v] = hn::ReorderWidenMulAccumulate(ints, even[v], even_x, sum[r][v], rest[r][v]);
+            sum[r][v] = hn::ReorderWidenMulAccumulate(ints, odd[v], odd_x, sum[r][v], rest[r][v]);
+          }
         }
       }
     }
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) {
-      const float* const scales = w[g].scales + column + v * kLanes;
+      const auto* const scales = w[g].scales + column + v * kLanes;
       hwy::Prefetch(reinterpret_cast<const std::uint8_t*>(scales) + ahead);
-      const auto scale = hn::LoadU(d, scales);
+      const auto scale = load_scales(scales);
 #pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) {
-        const Int8Row& row = x[r * x_stride + g];
+        const typename Panel::Row& row = x[r * x_stride + g];
+        const auto added = hn::Set(ints, static_cast<std::int32_t>(Panel::kAdded) * row.sum);
         float* const total = result + r * kPanel + v * kLanes;
-        const auto whole =
-            hn::Add(hn::RearrangeToOddPlusEven(sum[r][v], rest[r][v]), hn::Set(ints, row.start));
+        const auto whole = hn::Sub(hn::RearrangeToOddPlusEven(sum[r][v], rest[r][v]), added);
         hn::StoreU(
             hn::MulAdd(hn::ConvertTo(d, whole), hn::Mul(hn::Set(d, row.scale), scale), hn::LoadU(d, total)),
             d, total);
@@ -175,27 +206,28 @@ HWY_NOINLINE void multiply_int8_tile(const Int8Row* HWY_RESTRICT x, std::int64_t
 
 #endif
 
-template <int kColumns, int... kLess>
+template <typename Panel, int kColumns, int... kLess>
 constexpr auto int8_tiles_of_rows(std::integer_sequence<int, kLess...>) {
-  return std::array<Int8Tile, sizeof...(kLess)>{multiply_int8_tile<kLess + 1, kColumns>...};
+  return std::array<Int8Tile<Panel>, sizeof...(kLess)>{multiply_int8_tile<Panel, kLess + 1, kColumns>...};
 }
 
 /// The tile of r rows is element r - 1.
-template <int kColumns>
+template <typename Panel, int kColumns>
 constexpr auto kInt8TileOfRows =
-    int8_tiles_of_rows<kColumns>(std::make_integer_sequence<int, most_rows(kColumns)>());
+    int8_tiles_of_rows<Panel, kColumns>(std::make_integer_sequence<int, most_rows(kColumns)>());
 
-HWY_INLINE Int8Tile int8_tile_of(int rows, int columns) {
+template <typename Panel>
+HWY_INLINE Int8Tile<Panel> int8_tile_of(int rows, int columns) {
   const auto row = static_cast<std::size_t>(rows - 1);
-  if (columns == 64) return kInt8TileOfRows<64>[row];
-  if (columns == 32) return kInt8TileOfRows<32>[row];
-  return kInt8TileOfRows<16>[row];
+  if (columns == 64) return kInt8TileOfRows<Panel, 64>[row];
+  if (columns == 32) return kInt8TileOfRows<Panel, 32>[row];
+  return kInt8TileOfRows<Panel, 16>[row];
 }
 
-/// multiply_panels of tile-inl.h for weights and rows in 8 bits: x [rows, groups].
-template <typename Store>
-HWY_INLINE void multiply_int8_panels(const Int8Row* x, std::int64_t rows, std::int64_t groups,
-                                     const Int8Panel* w, std::int64_t first, std::int64_t last,
+/// multiply_panels of tile-inl.h for rows in 8 bits and weights in 8 or 4: x [rows, groups].
+template <typename Panel, typename Store>
+HWY_INLINE void multiply_int8_panels(const typename Panel::Row* x, std::int64_t rows, std::int64_t groups,
+                                     const Panel* w, std::int64_t first, std::int64_t last,
                                      const Store& store) {
   HWY_ALIGN float result[kManyRows * kPanel];
   const bool vnni = kAvx512 && has_int8_tile(), few = rows < kManyRows;
@@ -208,7 +240,7 @@ HWY_INLINE void multiply_int8_panels(const Int8Row* x, std::int64_t rows, std::i
   const std::int64_t together = few ? rows : shape.rows, step = few && !one_tile ? 1 : groups;
   for (std::int64_t from = first * kHalfPanel, end = last * kHalfPanel, to = 0; from < end; from = to) {
     to = std::min((from / kPanel + 1) * kPanel, end);
-    const Int8Panel* const panel = w + from / kPanel * groups;
+    const Panel* const panel = w + from / kPanel * groups;
     for (std::int64_t begin = 0; begin < rows; begin += together) {
       const std::int64_t last_row = std::min(begin + together, rows);
       std::fill_n(result, (last_row - begin) * kPanel, 0.0f);
@@ -217,7 +249,8 @@ HWY_INLINE void multiply_int8_panels(const Int8Row* x, std::int64_t rows, std::i
           const int columns = static_cast<int>(std::min<std::int64_t>(shape.columns, to - column));
           for (std::int64_t row = begin; row < last_row; row += shape.rows) {
             const int count = static_cast<int>(std::min<std::int64_t>(shape.rows, last_row - row));
-            const Int8Tile tile = vnni ? int8_tile(count, columns) : int8_tile_of(count, columns);
+            const Int8Tile<Panel> tile =
+                vnni ? int8_tile<Panel>(count, columns) : int8_tile_of<Panel>(count, columns);
             tile(x + row * groups + g, groups, panel + g, column % kPanel, std::min(step, groups - g),
                  result + (row - begin) * kPanel + (column - from));
           }

@@ -25,10 +25,27 @@ STAIRCASE_VNNI_TARGET inline void add_products(__m512i columns, __m512i values, 
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(columns), "v"(values));
 }
 
-template <int kRows, int kColumns>
-STAIRCASE_VNNI_TARGET void multiply_tile(const Int8Row* __restrict x, std::int64_t x_stride,
-                                         const Int8Panel* __restrict w, std::int64_t column,
-                                         std::int64_t groups, float* __restrict result) {
+/// A vector of bytes as numbers without a sign: all of a byte, or the lower half of it or the upper one.
+template <typename Panel>
+STAIRCASE_VNNI_TARGET inline __m512i part_of(__m512i bytes, int part) {
+  if constexpr (Panel::kInByte == 1) return bytes;
+  return _mm512_and_si512(part == 0 ? bytes : _mm512_srli_epi16(bytes, 4), _mm512_set1_epi8(0x0F));
+}
+
+STAIRCASE_VNNI_TARGET inline __m512 load_scales(const float* scales) {
+  return _mm512_loadu_ps(scales);
+}
+/// bfloat16 is the upper half of a float32.
+STAIRCASE_VNNI_TARGET inline __m512 load_scales(const std::uint16_t* scales) {
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+template <typename Panel, int kRows, int kColumns>
+STAIRCASE_VNNI_TARGET void multiply_tile(const typename Panel::Row* __restrict x, std::int64_t x_stride,
+                                         const Panel* __restrict w, std::int64_t column, std::int64_t groups,
+                                         float* __restrict result) {
+  constexpr std::int64_t kInputs = Panel::kInputs, kInByte = Panel::kInByte;
   constexpr int kVectors = kColumns / 16;
   const std::int64_t ahead = kBytesAhead / kColumns * kPanel;
   // One row takes each line once: it need not push others out of the larger caches.
@@ -38,30 +55,38 @@ STAIRCASE_VNNI_TARGET void multiply_tile(const Int8Row* __restrict x, std::int64
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_set1_epi32(x[r * x_stride + g].start);
+      for (int v = 0; v < kVectors; ++v) {
+        sum[r][v] = _mm512_set1_epi32(-static_cast<std::int32_t>(Panel::kAdded) * x[r * x_stride + g].sum);
+      }
     }
-    for (std::int64_t k = 0; k < kGroup / kQuad; ++k) {
-      const std::uint8_t* const quads = w[g].values[k][column];
-      __m512i columns[kVectors];
+    for (std::int64_t k = 0; k < kInputs / kQuad; k += kInByte) {
+      const std::uint8_t* const quads = w[g].values[k / kInByte][column];
+      __m512i bytes[kVectors];
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
         _mm_prefetch(quads + v * 64 + ahead, kHint);
-        columns[v] = _mm512_loadu_si512(quads + v * 64);
+        bytes[v] = _mm512_loadu_si512(quads + v * 64);
       }
-#pragma GCC unroll 12
-      for (int r = 0; r < kRows; ++r) {
-        std::int32_t four_values;
-        std::memcpy(&four_values, x[r * x_stride + g].values + k * kQuad, sizeof four_values);
-        const __m512i values = _mm512_set1_epi32(four_values);
+#pragma GCC unroll 2
+      for (int part = 0; part < kInByte; ++part) {
+        __m512i columns[kVectors];
 #pragma GCC unroll 4
-        for (int v = 0; v < kVectors; ++v) add_products(columns[v], values, sum[r][v]);
+        for (int v = 0; v < kVectors; ++v) columns[v] = part_of<Panel>(bytes[v], part);
+#pragma GCC unroll 12
+        for (int r = 0; r < kRows; ++r) {
+          std::int32_t four_values;
+          std::memcpy(&four_values, x[r * x_stride + g].values + (k + part) * kQuad, sizeof four_values);
+          const __m512i values = _mm512_set1_epi32(four_values);
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) add_products(columns[v], values, sum[r][v]);
+        }
       }
     }
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      const float* const scales = w[g].scales + column + v * 16;
+      const auto* const scales = w[g].scales + column + v * 16;
       _mm_prefetch(reinterpret_cast<const char*>(scales) + ahead, kHint);
-      const __m512 scale = _mm512_loadu_ps(scales);
+      const __m512 scale = load_scales(scales);
 #pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) {
         float* const total = result + r * kPanel + v * 16;
@@ -74,12 +99,12 @@ STAIRCASE_VNNI_TARGET void multiply_tile(const Int8Row* __restrict x, std::int64
 }
 
 /// The tile of r rows is element r - 1.
-template <int kColumns, int... kLess>
+template <typename Panel, int kColumns, int... kLess>
 constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
-  return std::array<Int8Tile, sizeof...(kLess)>{multiply_tile<kLess + 1, kColumns>...};
+  return std::array<Int8Tile<Panel>, sizeof...(kLess)>{multiply_tile<Panel, kLess + 1, kColumns>...};
 }
-template <int kColumns>
-constexpr auto kTileOfRows = tiles_of_rows<kColumns>(std::make_integer_sequence<int, kInt8TileRows>());
+template <typename Panel, int kColumns>
+constexpr auto kTileOfRows = tiles_of_rows<Panel, kColumns>(std::make_integer_sequence<int, kInt8TileRows>());
 
 }  // namespace
 
@@ -87,9 +112,10 @@ bool has_int8_tile() {
   return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
 }
 
-Int8Tile int8_tile(int rows, int columns) {
+template <typename Panel>
+Int8Tile<Panel> int8_tile(int rows, int columns) {
   const auto row = static_cast<std::size_t>(rows - 1);
-  return columns == 64 ? kTileOfRows<64>[row] : kTileOfRows<32>[row];
+  return columns == 64 ? kTileOfRows<Panel, 64>[row] : kTileOfRows<Panel, 32>[row];
 }
 
 }  // namespace staircase
@@ -102,10 +128,18 @@ bool has_int8_tile() {
   return false;
 }
 
-Int8Tile int8_tile(int, int) {
+template <typename Panel>
+Int8Tile<Panel> int8_tile(int, int) {
   return nullptr;
 }
 
 }  // namespace staircase
 
 #endif
+
+namespace staircase {
+
+template Int8Tile<Int8Panel> int8_tile(int, int);
+template Int8Tile<Int4Panel> int8_tile(int, int);
+
+}  // namespace staircase

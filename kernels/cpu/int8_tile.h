@@ -1,54 +1,101 @@
-// Products of weights in 8 bits with rows of x in 8 bits: how both are kept, and the tile for processors that
-// multiply bytes.
+// Products of weights in 8 or 4 bits with rows of x in 8 bits: how both are kept, and the tile for processors
+// that multiply bytes.
 //
-// kGroup neighbours of the depth share a scale, those of a weight's output and those of a row of x alike:
-// scale = the largest of them / 127, and each becomes the whole number nearest to it / scale. A group of x
-// times a group of w is then a sum of whole numbers, which is exact in any order, times both scales. Over the
-// groups it goes in the order of the depth, as one chain of multiply-adds. So all tiles, on any processor
-// with a fused multiply-add, give the same bits.
+// Neighbours of the depth share a scale, those of a weight's output and those of a row of x alike, in groups
+// of kGroup beside weights in 8 bits and of kInt4Group beside weights in 4. In 8 bits scale = the largest of
+// them / 127, and each becomes the whole number nearest to it / scale. In 4 bits there are only the numbers
+// -8 to 7. So that none is wasted, scale = the number that is furthest from zero, with its sign, / -8: it
+// becomes -8, be it positive or negative.
+//
+// A group of x times a group of w is then a sum of whole numbers, which is exact in any order, times both
+// scales. Over the groups it goes in the order of the depth, as one chain of multiply-adds. So all tiles, on
+// any processor with a fused multiply-add, give the same bits.
 #pragma once
 
 #include <cstdint>
 
 #include "kernels/cpu/cpu_device.h"
+#include "kernels/half.h"
 
 namespace staircase {
-
-/// Groups of a row of that many values; the last one is filled up with zeros.
-constexpr std::int64_t groups_of(std::int64_t depth) {
-  return divide_up(depth, kGroup);
-}
 
 /// The processor multiplies so many neighbours of the depth in one lane.
 constexpr std::int64_t kQuad = 4;
 
-/// One group of a row of x. The processor multiplies bytes without a sign by bytes with one. So weights are
-/// kept with 128 added, and `start`, -128 times the sum of the values, is what a sum must start from.
+/// One group of a row of x.
+template <std::int64_t kValues>
 struct Int8Row {
   float scale;
-  std::int32_t start;
-  std::int8_t values[kGroup];
+  std::int32_t sum;  ///< of the values
+  std::int8_t values[kValues];
 };
 
-/// One group of the outputs of a panel. A panel is in_features / kGroup of them, rounded up; what it is
-/// filled up with is 0, and so are the scales behind the last output.
+/// One group of the outputs of a panel. The processor multiplies bytes without a sign by bytes with one. So
+/// weights are kept with kAdded added, and kAdded times the sum of the values of x is taken from a product
+/// again. A panel is in_features / kInputs of them, rounded up; what it is filled up with is 0, and so are
+/// the scales behind the last output.
 struct alignas(64) Int8Panel {
-  std::uint8_t values[kGroup / kQuad][kPanel][kQuad];  ///< with 128 added
+  static constexpr std::int64_t kInputs = kGroup, kBits = 8, kInByte = 1, kAdded = 128;
+  using Row = Int8Row<kInputs>;
+
+  std::uint8_t values[kInputs / kQuad][kPanel][kQuad];
   float scales[kPanel];
 };
 
-/// The weight of row `in` of a panel for output `out` of its columns.
-inline float weight_of(const Int8Panel* panel, std::int64_t in, std::int64_t out) {
-  const Int8Panel& group = panel[in / kGroup];
-  const std::int64_t k = in % kGroup;
-  return static_cast<float>(group.values[k / kQuad][out][k % kQuad] - 128) * group.scales[out];
+/// The same in 4 bits: the upper half of a byte belongs to the quad behind that of the lower one.
+struct alignas(64) Int4Panel {
+  static constexpr std::int64_t kInputs = kInt4Group, kBits = 4, kInByte = 2, kAdded = 8;
+  using Row = Int8Row<kInputs>;
+
+  std::uint8_t values[kInputs / kQuad / kInByte][kPanel][kQuad];
+  std::uint16_t scales[kPanel];  ///< bfloat16
+};
+
+/// Groups of a row of that many values; the last one is filled up with zeros.
+template <typename Panel>
+constexpr std::int64_t groups_of(std::int64_t depth) {
+  return divide_up(depth, Panel::kInputs);
+}
+
+/// Whether weights of that type are kept in these panels.
+constexpr bool in_groups(DType dtype) {
+  return dtype == DType::kInt8 || dtype == DType::kInt4;
+}
+
+/// Calls function(panels) with `data` as a pointer to the panels of such weights.
+template <typename Function>
+auto with_panels(DType dtype, void* data, const Function& function) {
+  return dtype == DType::kInt4 ? function(static_cast<Int4Panel*>(data))
+                               : function(static_cast<Int8Panel*>(data));
+}
+
+inline float scale_of(const Int8Panel& group, std::int64_t out) {
+  return group.scales[out];
+}
+inline float scale_of(const Int4Panel& group, std::int64_t out) {
+  return float32_from_bfloat16(group.scales[out]);
+}
+
+/// The weight of row `in` of a panel for output `out` of its columns, as a whole number.
+template <typename Panel>
+std::int32_t whole_of(const Panel* panel, std::int64_t in, std::int64_t out) {
+  const std::int64_t k = in % Panel::kInputs, quad = k / kQuad;
+  const std::int32_t byte = panel[in / Panel::kInputs].values[quad / Panel::kInByte][out][k % kQuad];
+  return (byte >> quad % Panel::kInByte * Panel::kBits) % (1 << Panel::kBits) - Panel::kAdded;
+}
+
+/// The same weight as it is multiplied.
+template <typename Panel>
+float weight_of(const Panel* panel, std::int64_t in, std::int64_t out) {
+  return static_cast<float>(whole_of(panel, in, out)) * scale_of(panel[in / Panel::kInputs], out);
 }
 
 /// Adds x [rows, groups] times w [groups, columns] to result [rows, columns]; the columns of w begin with
 /// `column` of its panel. Neighbouring rows of x lie x_stride groups apart, those of the result kPanel
 /// elements.
-using Int8Tile = void (*)(const Int8Row* x, std::int64_t x_stride, const Int8Panel* w, std::int64_t column,
-                          std::int64_t groups, float* result);
+template <typename Panel>
+using Int8Tile = void (*)(const typename Panel::Row* x, std::int64_t x_stride, const Panel* w,
+                          std::int64_t column, std::int64_t groups, float* result);
 
 /// Whether this processor has the instruction for it (AVX-512 VNNI).
 bool has_int8_tile();
@@ -57,6 +104,7 @@ bool has_int8_tile();
 constexpr int kInt8TileRows = 5;
 
 /// The tile of that size: 1 to kInt8TileRows rows and 32 or 64 columns. Only where has_int8_tile().
-Int8Tile int8_tile(int rows, int columns);
+template <typename Panel>
+Int8Tile<Panel> int8_tile(int rows, int columns);
 
 }  // namespace staircase

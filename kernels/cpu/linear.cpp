@@ -1,15 +1,15 @@
 // linear and query_key_value: out = epilogue(norm(x) W + b).
 //
 // x [rows, in], W in panels [out / 64, in, 64], out [rows, out]. 2 · rows · in · out operations; the weights
-// are read once, 4 or 2 bytes each, and x, which is small, stays in the cache. So one row is limited by the
-// memory's bandwidth and a few dozen rows or more by arithmetic. The threads share the columns: each reads
-// its own weights.
+// are read once, 4 bytes each or less, and x, which is small, stays in the cache. So one row is limited by
+// the memory's bandwidth and a few dozen rows or more by arithmetic. The threads share the columns: each
+// reads its own weights.
 //
 // Weights in bfloat16 are multiplied by x in bfloat16 too: processors have an instruction for that, with sums
 // in float32 (bfloat16_tile.h). x is rounded for every number of rows, also where memory is the limit, since
 // a token must get the same bits alone as in a prompt of 512; and on every processor, with the instruction or
-// without, so that a model is equally good everywhere. For the same reasons weights in 8 bits are multiplied
-// by x in 8 bits (int8_tile.h).
+// without, so that a model is equally good everywhere. For the same reasons weights in 8 or 4 bits are
+// multiplied by x in 8 bits (int8_tile.h).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear.cpp"
 #include <hwy/foreach_target.h>
@@ -47,21 +47,33 @@ HWY_ATTR void round_to_bfloat16(const Tensor& x, std::int64_t first, std::int64_
   }
 }
 
-/// Rows first .. last - 1 of x in groups of 8 bits: `out` [rows, bytes] has room for them.
+/// Rows first .. last - 1 of x in groups of 8 bits, for weights in those panels: `out` [rows, bytes] has room
+/// for them.
+template <typename Panel>
 HWY_ATTR void round_to_int8(const Tensor& x, std::int64_t first, std::int64_t last, const Tensor& out) {
-  const std::int64_t depth = x.dim(1), groups = groups_of(depth);
+  const std::int64_t depth = x.dim(1), groups = groups_of<Panel>(depth);
   for (std::int64_t row = first; row < last; ++row) {
-    quantize_row(x.data<float>() + row * depth, depth, out.data<Int8Row>() + row * groups);
+    quantize_row(x.data<float>() + row * depth, depth, out.data<typename Panel::Row>() + row * groups);
   }
+}
+
+/// The same for weights of that type.
+HWY_ATTR void round_to_integers(DType weights, const Tensor& x, std::int64_t first, std::int64_t last,
+                                const Tensor& out) {
+  with_panels(weights, nullptr,
+              [&]<typename Panel>(const Panel*) HWY_ATTR { round_to_int8<Panel>(x, first, last, out); });
 }
 
 /// multiply_panels for whatever types x and the weights have.
 template <typename Store>
 HWY_INLINE void multiply_weight(const Tensor& x, const Weight& weight, std::int64_t first, std::int64_t last,
                                 const Store& store) {
-  if (weight.packed.dtype() == DType::kInt8) {
-    multiply_int8_panels(x.data<Int8Row>(), x.dim(0), groups_of(weight.in_features),
-                         weight.packed.data<Int8Panel>(), first, last, store);
+  if (in_groups(weight.packed.dtype())) {
+    with_panels(weight.packed.dtype(), weight.packed.data<void>(),
+                [&]<typename Panel>(const Panel* panels) HWY_ATTR {
+                  multiply_int8_panels(x.data<typename Panel::Row>(), x.dim(0),
+                                       groups_of<Panel>(weight.in_features), panels, first, last, store);
+                });
     return;
   }
   const std::int64_t depth = weight.packed.dim(1);
@@ -171,7 +183,7 @@ namespace staircase {
 
 HWY_EXPORT(multiplies_bfloat16);
 HWY_EXPORT(round_to_bfloat16);
-HWY_EXPORT(round_to_int8);
+HWY_EXPORT(round_to_integers);
 HWY_EXPORT(linear_panels);
 HWY_EXPORT(query_key_value_panels);
 
@@ -183,11 +195,14 @@ Tensor CpuDevice::as_operand(const Tensor& x, const LayerNorm& norm, const Weigh
     return as_operand(normed, {}, weight);
   }
   const DType weights = weight.packed.dtype();
-  if (weights != DType::kBFloat16 && weights != DType::kInt8) return x;
+  if (weights != DType::kBFloat16 && !in_groups(weights)) return x;
   DType dtype = weights;
   std::int64_t width = weight.packed.dim(1);
-  if (weights == DType::kInt8) {
-    width = groups_of(weight.in_features) * std::int64_t{sizeof(Int8Row)};
+  if (in_groups(weights)) {
+    dtype = DType::kInt8;
+    width = with_panels(weights, nullptr, [&]<typename Panel>(const Panel*) {
+      return groups_of<Panel>(weight.in_features) * std::int64_t{sizeof(typename Panel::Row)};
+    });
   } else if (!HWY_DYNAMIC_DISPATCH(multiplies_bfloat16)()) {
     dtype = DType::kFloat32;
   }
@@ -198,8 +213,8 @@ Tensor CpuDevice::as_operand(const Tensor& x, const LayerNorm& norm, const Weigh
   const std::int64_t few = divide_up(kFewElements, weight.in_features);
   parallel_ranges(team_, divide_up(rows, few), [&](std::int64_t first, std::int64_t last) {
     const std::int64_t begin = first * few, end = std::min(last * few, rows);
-    if (weights == DType::kInt8) {
-      HWY_DYNAMIC_DISPATCH(round_to_int8)(x, begin, end, rounded);
+    if (in_groups(weights)) {
+      HWY_DYNAMIC_DISPATCH(round_to_integers)(weights, x, begin, end, rounded);
     } else {
       HWY_DYNAMIC_DISPATCH(round_to_bfloat16)(x, begin, end, rounded);
     }

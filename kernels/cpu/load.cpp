@@ -104,18 +104,24 @@ HWY_ATTR void pack_panels(const HostArray& matrix, WeightOrder order, std::int64
   }
 }
 
-/// pack_panels for 8 bits, a group of the depth at a time.
+/// pack_panels for 8 or 4 bits, a group of the depth at a time.
+template <typename Panel>
 HWY_ATTR void pack_int8_panels(const HostArray& matrix, WeightOrder order, std::int64_t in, std::int64_t out,
-                               std::int64_t first, std::int64_t last, Int8Panel* packed) {
-  const std::int64_t groups = groups_of(in);
-  float values[kGroup * kPanel] = {};
+                               std::int64_t first, std::int64_t last, Panel* packed) {
+  constexpr std::int64_t kInputs = Panel::kInputs;
+  const std::int64_t groups = groups_of<Panel>(in);
+  float values[kInputs * kPanel] = {};
+  const auto pack = [&](std::int64_t count, Panel& panel) HWY_ATTR {
+    std::fill(values + count * kPanel, std::end(values), 0.0f);
+    quantize_panel(values, panel);
+  };
   if (order == WeightOrder::kInputFirst) {
     const std::int64_t first_column = first * kPanel, columns = std::min(last * kPanel, out) - first_column;
-    std::vector<float> rows(static_cast<std::size_t>(std::min(kGroup, in) * columns));
+    std::vector<float> rows(static_cast<std::size_t>(std::min(kInputs, in) * columns));
     for (std::int64_t g = 0; g < groups; ++g) {
-      const std::int64_t count = std::min(kGroup, in - g * kGroup);
+      const std::int64_t count = std::min(kInputs, in - g * kInputs);
       for (std::int64_t k = 0; k < count; ++k) {
-        to_float32(matrix, (g * kGroup + k) * out + first_column, columns, rows.data() + k * columns);
+        to_float32(matrix, (g * kInputs + k) * out + first_column, columns, rows.data() + k * columns);
       }
       for (std::int64_t column = 0; column < columns; column += kPanel) {
         const std::int64_t width = std::min(kPanel, columns - column);
@@ -123,7 +129,7 @@ HWY_ATTR void pack_int8_panels(const HostArray& matrix, WeightOrder order, std::
           std::fill(std::copy_n(rows.data() + k * columns + column, width, values + k * kPanel),
                     values + (k + 1) * kPanel, 0.0f);
         }
-        quantize_panel(values, count, packed[(first + column / kPanel) * groups + g]);
+        pack(count, packed[(first + column / kPanel) * groups + g]);
       }
     }
     return;
@@ -134,22 +140,23 @@ HWY_ATTR void pack_int8_panels(const HostArray& matrix, WeightOrder order, std::
     to_float32(matrix, panel * kPanel * in, columns * in, rows.data());
     std::fill(rows.begin() + columns * in, rows.end(), 0.0f);
     for (std::int64_t g = 0; g < groups; ++g) {
-      const std::int64_t count = std::min(kGroup, in - g * kGroup);
+      const std::int64_t count = std::min(kInputs, in - g * kInputs);
       for (std::int64_t c = 0; c < kPanel; ++c) {
         for (std::int64_t k = 0; k < count; ++k) {
-          values[k * kPanel + c] = rows[static_cast<std::size_t>(c * in + g * kGroup + k)];
+          values[k * kPanel + c] = rows[static_cast<std::size_t>(c * in + g * kInputs + k)];
         }
       }
-      quantize_panel(values, count, packed[panel * groups + g]);
+      pack(count, packed[panel * groups + g]);
     }
   }
 }
 
 HWY_ATTR void pack_weight(const HostArray& matrix, WeightOrder order, const Weight& weight,
                           std::int64_t first, std::int64_t last) {
-  if (weight.packed.dtype() == DType::kInt8) {
-    pack_int8_panels(matrix, order, weight.in_features, weight.out_features, first, last,
-                     weight.packed.data<Int8Panel>());
+  if (in_groups(weight.packed.dtype())) {
+    with_panels(weight.packed.dtype(), weight.packed.data<void>(), [&](auto* packed) HWY_ATTR {
+      pack_int8_panels(matrix, order, weight.in_features, weight.out_features, first, last, packed);
+    });
     return;
   }
   with_elements(weight.packed.dtype(), weight.packed.data<void>(), [&](auto* packed) HWY_ATTR {
@@ -184,9 +191,13 @@ Weight CpuDevice::load_weight(const HostArray& matrix, WeightOrder order, DType 
   const std::int64_t panels = divide_up(weight.out_features, kPanel),
                      interleaved = dtype == DType::kBFloat16 ? kPair : 1,
                      depth = divide_up(weight.in_features, interleaved) * interleaved;
-  weight.packed = dtype == DType::kInt8
-                      ? allocate(dtype, {panels, groups_of(weight.in_features), sizeof(Int8Panel)})
-                      : allocate(dtype, {panels, depth, kPanel});
+  std::vector<std::int64_t> shape{panels, depth, kPanel};
+  if (in_groups(dtype)) {
+    with_panels(dtype, nullptr, [&]<typename Panel>(const Panel*) {
+      shape = {panels, groups_of<Panel>(weight.in_features), sizeof(Panel)};
+    });
+  }
+  weight.packed = allocate(dtype, std::move(shape));
   parallel_ranges(team_, panels, [&](std::int64_t first, std::int64_t last) {
     HWY_DYNAMIC_DISPATCH(pack_weight)(matrix, order, weight, first, last);
   });

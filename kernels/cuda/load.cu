@@ -93,9 +93,10 @@ Tensor CudaDevice::load(const HostArray& array) {
 }
 
 Weight CudaDevice::load_weight(const HostArray& matrix, WeightOrder order, DType dtype) {
-  if (dtype == DType::kInt8) {
+  if (dtype == DType::kInt8 || dtype == DType::kInt4) {
     throw std::runtime_error(
-        "no GPU multiplies weights in int8 so far, --device cpu does; a GPU takes float16 and bfloat16");
+        "no GPU multiplies weights in int8 or int4 so far, --device cpu does; a GPU takes float16 and "
+        "bfloat16");
   }
   if (dtype == DType::kBFloat16 && !has_bfloat16_) {
     throw std::runtime_error(

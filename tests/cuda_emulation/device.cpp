@@ -68,11 +68,14 @@ TEST_CASE("a GPU without bfloat16 refuses weights in it and names what it has") 
   CHECK(load(DType::kBFloat16) == "no error");
 }
 
-TEST_CASE("a GPU refuses weights in int8 and names what it has") {
+TEST_CASE("a GPU refuses weights in int8 and int4 and names what it has") {
   const float value = 1.0f;
   const HostArray matrix{&value, DType::kFloat32, 1, 1};
-  CHECK(error_of([&] { make_cuda_device()->load_weight(matrix, WeightOrder::kInputFirst, DType::kInt8); }) ==
-        "no GPU multiplies weights in int8 so far, --device cpu does; a GPU takes float16 and bfloat16");
+  for (const DType dtype : {DType::kInt8, DType::kInt4}) {
+    CHECK(error_of([&] { make_cuda_device()->load_weight(matrix, WeightOrder::kInputFirst, dtype); }) ==
+          "no GPU multiplies weights in int8 or int4 so far, --device cpu does; a GPU takes float16 and "
+          "bfloat16");
+  }
 }
 
 TEST_CASE("out of memory names the sizes") {

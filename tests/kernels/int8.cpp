@@ -1,26 +1,47 @@
-// Weights in 8 bits, on the CPU: against plain loops in double precision on the numbers as they were rounded,
-// by a rounding that is written here once more from its definition.
+// Weights in 8 and 4 bits, on the CPU: against plain loops in double precision on the numbers as they were
+// rounded, by a rounding that is written here once more from its definition.
 //
 // The tolerance is that of the products of float32 (linear.cpp): the sums of whole numbers are exact, and
-// what remains are the roundings of a chain that is kGroup times shorter.
+// what remains are the roundings of a chain that is shorter by the size of a group.
 #include "kernels/cpu/int8_tile.h"
 #include "tests/kernels/kernel_test.h"
 
 namespace staircase {
 namespace {
 
-/// Rows of `depth` values as they come back from 8 bits.
-Values from_int8(Values rows, std::size_t depth) {
-  const auto group = static_cast<std::size_t>(kGroup);
+constexpr DType kTypes[] = {DType::kInt8, DType::kInt4};
+
+std::size_t group_of(DType dtype) {
+  return static_cast<std::size_t>(dtype == DType::kInt8 ? kGroup : kInt4Group);
+}
+
+/// A group as it comes back from 8 bits.
+void round_to_int8(std::span<float> values) {
+  float largest = 0.0f;
+  for (const float value : values) largest = std::max(largest, std::abs(value));
+  const float scale = largest / 127.0f;
+  for (float& value : values) {
+    value = scale == 0.0f ? 0.0f : std::clamp(std::nearbyint(value / scale), -127.0f, 127.0f) * scale;
+  }
+}
+
+/// A group as it comes back from 4 bits.
+void round_to_int4(std::span<float> values) {
+  float furthest = 0.0f;
+  for (const float value : values) furthest = std::abs(value) > std::abs(furthest) ? value : furthest;
+  const float scale = float32_from_bfloat16(bfloat16_from_float32(furthest / -8.0f));
+  for (float& value : values) {
+    value = scale == 0.0f ? 0.0f : std::clamp(std::nearbyint(value / scale), -8.0f, 7.0f) * scale;
+  }
+}
+
+/// Rows of `depth` values as they come back from that type, or as rows of x beside weights of that type,
+/// which are in 8 bits.
+Values rounded(Values rows, std::size_t depth, DType dtype, bool x = false) {
   for (std::size_t row = 0; row < rows.size(); row += depth) {
-    for (std::size_t first = 0; first < depth; first += group) {
-      const std::span<float> values(rows.data() + row + first, std::min(group, depth - first));
-      float largest = 0.0f;
-      for (const float value : values) largest = std::max(largest, std::abs(value));
-      const float scale = largest / 127.0f;
-      for (float& value : values) {
-        value = scale == 0.0f ? 0.0f : std::clamp(std::nearbyint(value / scale), -127.0f, 127.0f) * scale;
-      }
+    for (std::size_t first = 0; first < depth; first += group_of(dtype)) {
+      const std::span<float> values(rows.data() + row + first, std::min(group_of(dtype), depth - first));
+      x || dtype == DType::kInt8 ? round_to_int8(values) : round_to_int4(values);
     }
   }
   return rows;
@@ -35,6 +56,7 @@ Values turned(const Values& values, std::size_t columns) {
 }
 
 struct Product {
+  DType dtype;
   std::size_t rows, in, out;
   Values x = random_values(rows * in, 1), w = random_values(in * out, 2), bias = random_values(out, 3),
          before = random_values(rows * out, 4);
@@ -42,15 +64,17 @@ struct Product {
   Values run(Device& device, Epilogue epilogue = Epilogue::kStore) const {
     Tensor result = epilogue == Epilogue::kAdd ? upload(device, shape_of(rows, out), before)
                                                : result_tensor(device, shape_of(rows, out));
-    device.linear(upload(device, shape_of(rows, in), x), {}, upload_weight(device, w, in, out, DType::kInt8),
+    device.linear(upload(device, shape_of(rows, in), x), {}, upload_weight(device, w, in, out, dtype),
                   upload(device, {static_cast<std::int64_t>(out)}, bias), epilogue, result);
     return download(device, result);
   }
 
   void check(double tolerance, Epilogue epilogue = Epilogue::kStore) const {
-    const Values rounded_w = turned(from_int8(turned(w, out), in), in);
-    const auto want = naive::linear(from_int8(x, in), rounded_w, bias, rows, in, out, epilogue, before);
+    const Values rounded_w = turned(rounded(turned(w, out), in, dtype), in);
+    const auto want =
+        naive::linear(rounded(x, in, dtype, true), rounded_w, bias, rows, in, out, epilogue, before);
     on_every_cpu([&](Device& device) {
+      CAPTURE(to_string(dtype));
       CAPTURE(rows);
       CAPTURE(in);
       CAPTURE(static_cast<int>(epilogue));
@@ -63,18 +87,26 @@ double tolerance(std::size_t in) {
   return 1e-6 * (1.0 + std::sqrt(static_cast<double>(in)));
 }
 
-TEST_CASE("a product with 8-bit weights agrees with its formula for every odd shape") {
-  for (const std::size_t rows : {0u, 1u, 2u, 4u, 5u, 6u, 11u, 23u, 24u, 33u}) {
-    for (const std::size_t in : {1u, 2u, 63u, 64u, 65u, 264u}) {
-      for (const std::size_t out : {1u, 2u, 31u, 33u, 64u, 257u}) Product{rows, in, out}.check(tolerance(in));
+TEST_CASE("a product with weights of few bits agrees with its formula for every odd shape") {
+  for (const DType dtype : kTypes) {
+    const std::size_t group = group_of(dtype);
+    for (const std::size_t rows : {0u, 1u, 2u, 4u, 5u, 6u, 11u, 23u, 24u, 33u}) {
+      for (const std::size_t in :
+           {std::size_t{1}, std::size_t{2}, group - 1, group, group + 1, 4 * group + 8}) {
+        for (const std::size_t out : {1u, 2u, 31u, 33u, 64u, 257u}) {
+          Product{dtype, rows, in, out}.check(tolerance(in));
+        }
+      }
     }
   }
 }
 
-TEST_CASE("a product with 8-bit weights applies every epilogue") {
-  for (const std::size_t rows : {1u, 7u, 13u}) {
-    for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kAdd}) {
-      Product{rows, 24, 17}.check(tolerance(24), epilogue);
+TEST_CASE("a product with weights of few bits applies every epilogue") {
+  for (const DType dtype : kTypes) {
+    for (const std::size_t rows : {1u, 7u, 13u}) {
+      for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kAdd}) {
+        Product{dtype, rows, 24, 17}.check(tolerance(24), epilogue);
+      }
     }
   }
 }
@@ -101,43 +133,75 @@ TEST_CASE("rounding to 8 bits moves a number by half a step at most, and the lar
   });
 }
 
-TEST_CASE("8-bit weights of both orders and every odd shape come back as they were rounded") {
-  for (const std::size_t in : {1u, 3u, 64u, 65u, 200u}) {
-    for (const std::size_t out : {1u, 31u, 64u, 65u, 300u}) {
-      const Values rows = random_values(in * out, 6), want = from_int8(rows, in), columns = turned(rows, in);
-      std::vector<std::int32_t> ids(out);
-      std::iota(ids.begin(), ids.end(), 0);
-      on_every_cpu([&](Device& device) {
-        CAPTURE(in);
-        for (const WeightOrder order : {WeightOrder::kOutputFirst, WeightOrder::kInputFirst}) {
-          const Weight weight = order == WeightOrder::kOutputFirst
-                                    ? upload_weight(device, rows, out, in, DType::kInt8, order)
-                                    : upload_weight(device, columns, in, out, DType::kInt8, order);
-          Tensor got = result_tensor(device, shape_of(out, in));
-          device.embedding(make_batch(device, {{0, static_cast<int>(out)}}, ids), weight,
-                           upload(device, shape_of(out, in), Values(in * out, -0.0f)), got);
-          CHECK(difference("weights", download(device, got), want, in, 0.0) == "");
-        }
-      });
+TEST_CASE("rounding to 4 bits moves no number by more than a step, and the furthest from zero hardly") {
+  const std::size_t in = 3 * kInt4Group, out = 70;
+  Values w = random_values(in * out, 5);
+  for (std::size_t i = 0; i < w.size(); ++i)
+    w[i] *= std::ldexp(1.0f, static_cast<int>(i % in / kInt4Group) * 10 - 10);
+  on_every_cpu([&](Device& device) {
+    const Weight weight = upload_weight(device, w, out, in, DType::kInt4, WeightOrder::kOutputFirst);
+    const auto* const panels = weight.packed.data<Int4Panel>();
+    int wrong = 0, beyond_half = 0;
+    for (std::size_t i = 0; i < w.size(); ++i) {
+      const std::size_t first = i / kInt4Group * kInt4Group;
+      float largest = 0.0f;
+      for (std::size_t j = first; j < first + kInt4Group; ++j) largest = std::max(largest, std::abs(w[j]));
+      const auto column = static_cast<std::int64_t>(i / in), row = static_cast<std::int64_t>(i % in);
+      const float got = weight_of(panels + column / kPanel * 3, row, column % kPanel);
+      // There is no 8: what is nearly as far from zero as the furthest, on the other side, becomes 7. And a
+      // scale of 8 bits is off by 1/256 of itself at most.
+      const float step = largest / 8.0f, error = std::abs(got - w[i]);
+      if (error > (std::abs(w[i]) == largest ? 8.001f / 256.0f : 1.05f) * step) ++wrong;
+      if (error > 0.55f * step) ++beyond_half;
+    }
+    CHECK(wrong == 0);
+    CHECK(beyond_half < 0.05 * static_cast<double>(w.size()));
+  });
+}
+
+TEST_CASE("weights of few bits, both orders and every odd shape come back as they were rounded") {
+  for (const DType dtype : kTypes) {
+    for (const std::size_t in : {1u, 3u, 32u, 33u, 64u, 65u, 200u}) {
+      for (const std::size_t out : {1u, 31u, 64u, 65u, 300u}) {
+        const Values rows = random_values(in * out, 6), want = rounded(rows, in, dtype),
+                     columns = turned(rows, in);
+        std::vector<std::int32_t> ids(out);
+        std::iota(ids.begin(), ids.end(), 0);
+        on_every_cpu([&](Device& device) {
+          CAPTURE(to_string(dtype));
+          CAPTURE(in);
+          for (const WeightOrder order : {WeightOrder::kOutputFirst, WeightOrder::kInputFirst}) {
+            const Weight weight = order == WeightOrder::kOutputFirst
+                                      ? upload_weight(device, rows, out, in, dtype, order)
+                                      : upload_weight(device, columns, in, out, dtype, order);
+            Tensor got = result_tensor(device, shape_of(out, in));
+            device.embedding(make_batch(device, {{0, static_cast<int>(out)}}, ids), weight,
+                             upload(device, shape_of(out, in), Values(in * out, -0.0f)), got);
+            CHECK(difference("weights", download(device, got), want, in, 0.0) == "");
+          }
+        });
+      }
     }
   }
 }
 
-TEST_CASE("a row gets the same bits alone and among others, on any number of threads and any instructions") {
+/// Checks that a row gets the same bits alone and among others, on any number of threads and any
+/// instructions.
+void check_equal_bits(DType dtype) {
   const std::size_t in = 200, out = 100;
-  const Product all{40, in, out};
+  const Product all{dtype, 40, in, out};
   Values first_fused;
   on_every_cpu([&](Device& device) {
     const Values together = all.run(device);
     Values alone;
     for (std::size_t rows = 1; rows <= 40; ++rows) {
-      Product some{rows, in, out};
+      Product some{dtype, rows, in, out};
       std::copy_n(all.x.begin(), rows * in, some.x.begin());
       const Values got = some.run(device);
       CAPTURE(rows);
       CHECK(same_bits(got,
                       Values(together.begin(), together.begin() + static_cast<std::ptrdiff_t>(rows * out))));
-      Product one{1, in, out};
+      Product one{dtype, 1, in, out};
       std::copy_n(all.x.begin() + static_cast<std::ptrdiff_t>((rows - 1) * in), in, one.x.begin());
       const Values row = one.run(device);
       alone.insert(alone.end(), row.begin(), row.end());
@@ -154,7 +218,14 @@ TEST_CASE("a row gets the same bits alone and among others, on any number of thr
   });
 }
 
-TEST_CASE("zeros, one huge value and numbers too small to divide stay numbers in 8 bits") {
+TEST_CASE("a row gets the same bits alone and among others, on any number of threads and any instructions") {
+  for (const DType dtype : kTypes) {
+    CAPTURE(to_string(dtype));
+    check_equal_bits(dtype);
+  }
+}
+
+TEST_CASE("zeros, one huge value and numbers too small to divide stay numbers in few bits") {
   const std::size_t in = 130, out = 66;
   const auto with = [&](float common, float one) {
     Values values(in * out, common);
@@ -166,29 +237,32 @@ TEST_CASE("zeros, one huge value and numbers too small to divide stay numbers in
                             with(1e-42f, -1e-42f), with(-0.0f, smallest), with(1e-3f, 1e38f)}) {
     float scale = 0.0f;
     for (const float value : odd) scale = std::max(scale, std::abs(value));
-    Product weights{2, in, out}, inputs{3, in, out};
-    weights.w = odd;
-    weights.check(1e-5 * std::max(1.0, static_cast<double>(scale)));
-    std::copy_n(odd.begin(), 3 * in, inputs.x.begin());
-    inputs.check(1e-5 * std::max(1.0, static_cast<double>(scale)));
+    for (const DType dtype : kTypes) {
+      Product weights{dtype, 2, in, out}, inputs{dtype, 3, in, out};
+      weights.w = odd;
+      weights.check(1e-5 * std::max(1.0, static_cast<double>(scale)));
+      std::copy_n(odd.begin(), 3 * in, inputs.x.begin());
+      inputs.check(1e-5 * std::max(1.0, static_cast<double>(scale)));
+    }
   }
 }
 
-TEST_CASE("zeros, and what fills up the last panel and the last group, are zeros in 8 bits") {
-  const std::int64_t in = 70, out = 65, groups = 2, panels = 2;
+template <typename Panel>
+void check_zeros(DType dtype) {
+  const std::int64_t in = 70, out = 65, groups = divide_up(in, Panel::kInputs), panels = 2;
   for (const Values& values : {Values(in * out, 0.0f), random_values(in * out, 7)}) {
     on_every_cpu([&](Device& device) {
-      const Weight weight = upload_weight(device, values, in, out, DType::kInt8);
-      CHECK(weight.packed.bytes() == panels * groups * sizeof(Int8Panel));
+      CAPTURE(to_string(dtype));
+      const Weight weight = upload_weight(device, values, in, out, dtype);
+      CHECK(weight.packed.bytes() == static_cast<std::size_t>(panels * groups) * sizeof(Panel));
       int wrong = 0;
       for (std::int64_t column = 0; column < panels * kPanel; ++column) {
-        const Int8Panel* const panel = weight.packed.data<Int8Panel>() + column / kPanel * groups;
+        const Panel* const panel = weight.packed.data<Panel>() + column / kPanel * groups;
         const std::int64_t c = column % kPanel;
-        for (std::int64_t k = 0; k < groups * kGroup; ++k) {
+        for (std::int64_t k = 0; k < groups * Panel::kInputs; ++k) {
           if (values[0] != 0.0f && column < out && k < in) continue;
-          const Int8Panel& group = panel[k / kGroup];
-          if (group.values[k % kGroup / kQuad][c][k % kQuad] != 128) ++wrong;
-          if ((values[0] == 0.0f || column >= out) && group.scales[c] != 0.0f) ++wrong;
+          if (whole_of(panel, k, c) != 0) ++wrong;
+          if ((values[0] == 0.0f || column >= out) && scale_of(panel[k / Panel::kInputs], c) != 0.0f) ++wrong;
         }
       }
       CHECK(wrong == 0);
@@ -196,21 +270,45 @@ TEST_CASE("zeros, and what fills up the last panel and the last group, are zeros
   }
 }
 
-TEST_CASE("what is no number in a row of x makes that row, and no other, no numbers") {
-  for (const float broken : {kNaN, kInfinity, -kInfinity}) {
-    Product product{3, 100, 40};
-    product.x[100 + 70] = broken;
-    on_every_cpu([&](Device& device) {
-      const Values got = product.run(device);
-      for (std::size_t i = 0; i < got.size(); ++i) CHECK(std::isfinite(got[i]) == (i / 40 != 1));
-    });
-  }
+TEST_CASE("zeros, and what fills up the last panel and the last group, are zeros in few bits") {
+  check_zeros<Int8Panel>(DType::kInt8);
+  check_zeros<Int4Panel>(DType::kInt4);
 }
 
-TEST_CASE("query_key_value with 8-bit weights puts what linear computes in its places") {
+TEST_CASE("a byte has two neighbouring inputs of four in 4 bits, and what was added to 8 bits is 128") {
+  // The inputs 0 .. 31 of one output: 7 of them, one after the other, beside -8, which sets the scale to 1.
+  Values w(kInt4Group, 0.0f);
+  for (std::size_t i = 0; i < w.size(); ++i) w[i] = static_cast<float>(i % 16) - 8.0f;
+  on_every_cpu([&](Device& device) {
+    const Weight four = upload_weight(device, w, w.size(), 1, DType::kInt4),
+                 eight = upload_weight(device, Values(1, -2.0f), 1, 1, DType::kInt8);
+    const auto& group = *four.packed.data<Int4Panel>();
+    CHECK(float32_from_bfloat16(group.scales[0]) == 1.0f);
+    for (std::int64_t k = 0; k < kInt4Group; ++k) {
+      const int byte = group.values[k / 8][0][k % 4];
+      CHECK((k % 8 < 4 ? byte % 16 : byte / 16) == k % 16);
+    }
+    CHECK(eight.packed.data<Int8Panel>()->values[0][0][0] == 128 - 127);
+  });
+}
+
+TEST_CASE("what is no number in a row of x makes that row, and no other, no numbers") {
+  for (const DType dtype : kTypes)
+    for (const float broken : {kNaN, kInfinity, -kInfinity}) {
+      Product product{dtype, 3, 100, 40};
+      product.x[100 + 70] = broken;
+      on_every_cpu([&](Device& device) {
+        const Values got = product.run(device);
+        for (std::size_t i = 0; i < got.size(); ++i) CHECK(std::isfinite(got[i]) == (i / 40 != 1));
+      });
+    }
+}
+
+/// Checks that query_key_value puts what linear computes in its places.
+void check_query_key_value(DType dtype) {
   const std::size_t width = 48, n_head = 3, capacity = 16;
   const std::vector<Sequence> sequences{{0, 13}, {3, 2}, {7, 6}};
-  const Product product{21, width, 3 * width};
+  const Product product{dtype, 21, width, 3 * width};
   on_every_cpu([&](Device& device) {
     const Values flat = product.run(device);
     const auto want =
@@ -220,13 +318,17 @@ TEST_CASE("query_key_value with 8-bit weights puts what linear computes in its p
                            upload(device, cache, Values(want.keys.size(), kCanary))};
     Tensor queries = result_tensor(device, shape_of(21, width));
     device.query_key_value(make_batch(device, sequences), upload(device, shape_of(21, width), product.x), {},
-                           upload_weight(device, product.w, width, 3 * width, DType::kInt8),
+                           upload_weight(device, product.w, width, 3 * width, dtype),
                            upload(device, {static_cast<std::int64_t>(3 * width)}, product.bias), queries,
                            keys_values);
     CHECK(difference("queries", download(device, queries), want.queries, width, 0.0) == "");
     CHECK(difference("keys", download(device, keys_values.keys), want.keys, width, 0.0) == "");
     CHECK(difference("values", download(device, keys_values.values), want.values, width, 0.0) == "");
   });
+}
+
+TEST_CASE("query_key_value with weights of few bits puts what linear computes in its places") {
+  for (const DType dtype : kTypes) check_query_key_value(dtype);
 }
 
 }  // namespace
