@@ -59,7 +59,7 @@ void add_commands(CLI::App& app, Options& o) {
   add_common(speed);
   add_model(speed);
   add_rounds(speed);
-  speed->add_option("--dtype", o.dtype, "how the weights are kept: float32, float16, bfloat16 or int8");
+  speed->add_option("--dtype", o.dtype, "how the weights are kept: float32, float16, bfloat16, int8 or int4");
   speed->add_option("--prompt-tokens", o.prompt_tokens, "0: 512, or the context where it is shorter")
       ->check(CLI::Range(0, 1 << 20));
   speed->add_option("--batch", o.batches, "decode that many sequences together; several numbers: 1,2,4")
@@ -95,7 +95,7 @@ void add_commands(CLI::App& app, Options& o) {
       app.add_subcommand("generation", "one run of the comparison with other engines");
   add_common(generation);
   add_model(generation);
-  generation->add_option("--dtype", o.dtype, "how the weights are kept: float32, float16, bfloat16 or int8");
+  generation->add_option("--dtype", o.dtype, "how the weights are kept: float32, float16, bfloat16, int8 or int4");
   generation->add_option("--prompts", o.prompts, "JSON file with the prompts")->required();
   generation->add_option("--new-tokens", o.new_tokens, "tokens to decode");
   generation->callback([&o] {

@@ -38,7 +38,8 @@ inline std::size_t bytes_of(DType dtype, const std::vector<std::int64_t>& shape)
 /// of 32 halve what they add to the perplexity of tales-6m, 0.09 %, and make a token take a third longer.
 constexpr std::int64_t kGroup = 64;
 
-/// Weights in int4 have one in bfloat16 for so many.
+/// Weights in int4 have a scale in bfloat16 for so many. The perplexity of tales-6m rises by 2.9 %; with a
+/// minimum beside each scale, for a ninth more memory, by 2.0 %.
 constexpr std::int64_t kInt4Group = 32;
 
 /// The memory of weight matrices of so many numbers, with their scales.

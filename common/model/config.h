@@ -25,10 +25,16 @@ struct Gpt2Config {
   int head_size() const { return n_embd / n_head; }
 };
 
-/// The type of keys and values beside weights of that type: the same, or bfloat16 beside int8, which
+/// The type of keys and values beside weights of that type: the same, or bfloat16 beside int8 and int4, which
 /// attention does not take.
 constexpr DType kv_dtype(DType weights) {
-  return weights == DType::kInt8 ? DType::kBFloat16 : weights;
+  return weights == DType::kInt8 || weights == DType::kInt4 ? DType::kBFloat16 : weights;
+}
+
+/// The type of the token embedding, which is the output layer as well, beside other weights of that type: the
+/// same, or int8 beside int4: in 4 bits it alone would add 1 % to the perplexity of tales-6m.
+constexpr DType embedding_dtype(DType weights) {
+  return weights == DType::kInt4 ? DType::kInt8 : weights;
 }
 
 /// Reads `folder`/config.json. Throws Error with one sentence for a missing file, broken JSON, a model that

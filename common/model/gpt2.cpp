@@ -40,7 +40,8 @@ class WeightReader {
 
   Weight weight(const std::string& name, WeightOrder order, std::int64_t rows, std::int64_t columns) {
     const StoredTensor& stored = find(name, {rows, columns});
-    const Weight weight = device_.load_weight(array(stored), order, dtype_);
+    const DType dtype = order == WeightOrder::kOutputFirst ? embedding_dtype(dtype_) : dtype_;
+    const Weight weight = device_.load_weight(array(stored), order, dtype);
     check_finite(name, stored);  // the device's threads have brought it from the file
     safetensors_.release(stored);
     bytes_ += weight.packed.bytes();
@@ -134,10 +135,10 @@ Tensor sized(Device& device, DType dtype, Tensor& memory, std::vector<std::int64
 }  // namespace
 
 DType weight_dtype(std::string_view name) {
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kInt4}) {
     if (name == to_string(dtype)) return dtype;
   }
-  throw UsageError("--dtype {}: weights are kept in float32, float16, bfloat16 or int8", name);
+  throw UsageError("--dtype {}: weights are kept in float32, float16, bfloat16, int8 or int4", name);
 }
 
 Gpt2 Gpt2::load(const std::filesystem::path& folder, std::shared_ptr<Device> device, DType dtype) {

@@ -114,7 +114,8 @@ void Program::add_dtype_option() {
                           one_of(&impl_->dtype, {{"float32", DType::kFloat32},
                                                  {"float16", DType::kFloat16},
                                                  {"bfloat16", DType::kBFloat16},
-                                                 {"int8", DType::kInt8}}),
+                                                 {"int8", DType::kInt8},
+                                                 {"int4", DType::kInt4}}),
                           "what the weights are kept in");
 }
 

@@ -15,9 +15,10 @@ namespace staircase {
 /// and positions stay in float32.
 inline std::size_t weight_bytes(const Gpt2Config& config, DType dtype) {
   const std::size_t n = config.n_embd, m = config.n_inner, layers = config.n_layer;
-  const std::size_t matrices = layers * (4 * n * n + 2 * n * m) + config.vocab_size * n;
+  const std::size_t matrices = layers * (4 * n * n + 2 * n * m), embedding = config.vocab_size * n;
   const std::size_t biases = layers * (3 * n + n + m + n), norms = (2 * layers + 1) * 2 * n;
-  return matrix_bytes(dtype, matrices) + (biases + norms + config.n_positions * n) * size_of(DType::kFloat32);
+  return matrix_bytes(dtype, matrices) + matrix_bytes(embedding_dtype(dtype), embedding) +
+         (biases + norms + config.n_positions * n) * size_of(DType::kFloat32);
 }
 
 /// Bytes of the intermediate results on a CPU while `n_tokens` tokens go through the model: the residual

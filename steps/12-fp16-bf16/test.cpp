@@ -21,10 +21,10 @@ float distance(std::span<const float> a, std::span<const float> b) {
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
-/// int8 as well, which no GPU takes.
+/// int8 and int4 as well, which no GPU takes.
 std::vector<DType> loaded_dtypes() {
   std::vector<DType> dtypes(std::begin(kDTypes), std::end(kDTypes));
-  if (!tests_are_for_gpu()) dtypes.push_back(DType::kInt8);
+  if (!tests_are_for_gpu()) dtypes.insert(dtypes.end(), {DType::kInt8, DType::kInt4});
   return dtypes;
 }
 
@@ -40,6 +40,9 @@ TEST_CASE("the formula of the weights is what they take, in every type") {
   CHECK(weight_bytes(tales().config(), DType::kFloat32) == 4 * 5'767'168 + 4 * 151'552);
   // In int8 64 of them share a scale of four bytes.
   CHECK(weight_bytes(tales().config(), DType::kInt8) == 5'767'168 + 4 * 90'112 + 4 * 151'552);
+  // In int4 two share a byte and 32 a scale of two bytes, but the embedding is kept in int8.
+  CHECK(weight_bytes(tales().config(), DType::kInt4) ==
+        4'718'592 / 2 + 2 * 147'456 + 1'048'576 + 4 * 16'384 + 4 * 151'552);
 }
 
 TEST_CASE("weights of odd sizes take what the formula says, and the zeros that fill up their panels") {

@@ -123,13 +123,16 @@ TEST_CASE("the formula of the cache is what a cache of so many positions takes")
   }
 }
 
-TEST_CASE("beside weights in int8 keys and values are bfloat16" * doctest::skip(tests_are_for_gpu())) {
-  Gpt2 model = tales_in(DType::kInt8);
-  DynamicKvCache cache(model);
-  cache.append(0, 10);
-  CHECK(cache.layer(0).keys.dtype() == DType::kBFloat16);
-  CHECK(cache.use().bytes == cache_bytes(model.config(), DType::kInt8, 10));
-  CHECK(cache.use().bytes == cache_bytes(model.config(), DType::kBFloat16, 10));
+TEST_CASE("beside weights in int8 or int4 keys and values are bfloat16" *
+          doctest::skip(tests_are_for_gpu())) {
+  for (const DType dtype : {DType::kInt8, DType::kInt4}) {
+    Gpt2 model = tales_in(dtype);
+    DynamicKvCache cache(model);
+    cache.append(0, 10);
+    CHECK(cache.layer(0).keys.dtype() == DType::kBFloat16);
+    CHECK(cache.use().bytes == cache_bytes(model.config(), dtype, 10));
+    CHECK(cache.use().bytes == cache_bytes(model.config(), DType::kBFloat16, 10));
+  }
 }
 
 TEST_CASE("with a cache greedy decoding is Hugging Face's") {

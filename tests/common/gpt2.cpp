@@ -264,13 +264,13 @@ Values log_probabilities(std::span<const float> logits) {
   return result;
 }
 
-TEST_CASE("int8 moves the logits little and leaves each text as likely as it was" *
-          doctest::skip(kManyKernels)) {
-  Gpt2 small = tales_in(DType::kInt8);
-  CHECK(small.dtype() == DType::kInt8);
-  CHECK(small.kv_dtype() == DType::kBFloat16);
-  // A byte for each number of a matrix and a scale for 64 of them; 151,552 others stay in float32.
-  CHECK(small.weight_bytes() == 5'767'168 + 4 * 5'767'168 / 64 + 4 * 151'552);
+/// What keeping the weights in that type costs over texts that the model has not seen.
+struct Quality {
+  double perplexity, exact_perplexity;  ///< in that type, and in float32
+  double divergence;                    ///< from float32, nats a token
+};
+
+Quality quality(Gpt2& small) {
   const auto texts =
       nlohmann::json::parse(std::ifstream(STAIRCASE_SOURCE_TREE "/tests/reference/unseen.json"));
   double nll = 0.0, exact_nll = 0.0, divergence = 0.0;
@@ -290,14 +290,49 @@ TEST_CASE("int8 moves the logits little and leaves each text as likely as it was
       ++count;
     }
   }
-  const double tokens = static_cast<double>(count), perplexity = std::exp(nll / tokens),
-               exact_perplexity = std::exp(exact_nll / tokens);
-  MESSAGE("perplexity ", perplexity, ", in float32 ", exact_perplexity, "; divergence from it ",
-          divergence / tokens, " nats a token");
   REQUIRE(count == 8 * 511);
-  CHECK(perplexity == doctest::Approx(exact_perplexity).epsilon(0.005));
-  CHECK(divergence / tokens > 1e-5);
-  CHECK(divergence / tokens < 2e-3);
+  const double tokens = static_cast<double>(count);
+  const Quality result{std::exp(nll / tokens), std::exp(exact_nll / tokens), divergence / tokens};
+  MESSAGE("perplexity in ", std::string(to_string(small.dtype())), " ", result.perplexity, ", in float32 ",
+          result.exact_perplexity, "; divergence from it ", result.divergence, " nats a token");
+  return result;
+}
+
+TEST_CASE("int8 moves the logits little and leaves each text as likely as it was" *
+          doctest::skip(kManyKernels)) {
+  Gpt2 small = tales_in(DType::kInt8);
+  CHECK(small.dtype() == DType::kInt8);
+  CHECK(small.kv_dtype() == DType::kBFloat16);
+  // A byte for each number of a matrix and a scale for 64 of them; 151,552 others stay in float32.
+  CHECK(small.weight_bytes() == 5'767'168 + 4 * 5'767'168 / 64 + 4 * 151'552);
+  const Quality got = quality(small);
+  CHECK(got.perplexity == doctest::Approx(got.exact_perplexity).epsilon(0.005));
+  CHECK(got.divergence > 1e-5);
+  CHECK(got.divergence < 2e-3);
+}
+
+TEST_CASE("int4 leaves each text nearly as likely as it was" * doctest::skip(kManyKernels)) {
+  Gpt2 small = tales_in(DType::kInt4);
+  CHECK(small.dtype() == DType::kInt4);
+  CHECK(small.kv_dtype() == DType::kBFloat16);
+  // Half a byte for each number of a block's matrices and two for a scale of 32 of them; the embedding of
+  // 4,096 · 256 as in int8.
+  CHECK(small.weight_bytes() ==
+        4'718'592 / 2 + 2 * 4'718'592 / 32 + 1'048'576 + 4 * 1'048'576 / 64 + 4 * 151'552);
+  const Quality got = quality(small);
+  CHECK(got.perplexity == doctest::Approx(got.exact_perplexity).epsilon(0.05));
+  CHECK(got.divergence > 5e-3);
+  CHECK(got.divergence < 0.04);
+}
+
+TEST_CASE("a type of weights that nobody knows is answered with all that there are") {
+  for (const std::string name : {"float32", "float16", "bfloat16", "int8", "int4"}) {
+    CHECK(to_string(weight_dtype(name)) == name);
+  }
+  for (const std::string name : {"int2", "int32", ""}) {
+    CHECK(error_message([&] { weight_dtype(name); }) ==
+          "--dtype " + name + ": weights are kept in float32, float16, bfloat16, int8 or int4");
+  }
 }
 
 // ── Against plain loops ──
@@ -373,7 +408,7 @@ TEST_CASE("a batch of sequences of different lengths gives each what it gets alo
   std::vector<Tokens> texts;
   for (const auto& reference : Reference::get().cases) texts.push_back(reference.at("tokens").get<Tokens>());
   const std::vector<std::span<const int>> batch(texts.begin(), texts.end());
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kInt4}) {
     Gpt2 model = tales_in(dtype);
     const Values together = copy(model.next_logits(batch));
     const std::size_t vocab_size = 4096;
@@ -391,7 +426,7 @@ TEST_CASE("tokens that go through the model together get the logits that they ge
           doctest::skip(kManyKernels)) {
   const auto tokens = Reference::get().by_name("len64").at("tokens").get<Tokens>();
   const std::size_t prompt = 40, vocab_size = 4096;
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8}) {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kInt4}) {
     Gpt2 model = tales_in(dtype);
     for (const std::size_t drafted : {2u, 5u, 15u, 24u}) {
       TestCache together(model, 1, 64), single(model, 1, 64);
@@ -657,7 +692,8 @@ TEST_CASE("weights that are no finite numbers are refused with the tensor's name
         CAPTURE(name);
         CAPTURE(value);
         CAPTURE(dtype);
-        for (const DType kept : {DType::kFloat32, kManyKernels ? DType::kFloat16 : DType::kInt8}) {
+        for (const DType kept : kManyKernels ? std::vector{DType::kFloat32, DType::kFloat16}
+                                             : std::vector{DType::kFloat32, DType::kInt8, DType::kInt4}) {
           const std::string error = error_message([&] { load_tiny(tiny, dtype, "", kept); });
           CHECK(says(error, "model.safetensors", "tensor " + name, "no finite number"));
         }

@@ -257,15 +257,15 @@ class Series(unittest.TestCase):
                     self.assertEqual(sequences(after.name, prompt, *used, *OFF.get(after.name, [])),
                                      sequences(before.name, prompt, *used))
 
-    def test_in_int8_every_step_says_the_same(self):
+    def test_in_integers_every_step_says_the_same(self):
         """Whatever its cache, its drafts and its rows are: a row's sums depend on no other row."""
         drafts = {"17-speculative-decoding": ["--draft-model", "tales-1m"]}
         names = [step.name for step in STEPS if step.number >= "12" and step.name not in OTHERS]
-        for prompt in PROMPTS[:2]:
-            texts = {name: [text["token_ids"] for text in sequences(name, prompt, "--dtype", "int8", *drafts.get(name, []))]
+        for dtype, prompt in zip(["int8", "int4"], PROMPTS):
+            texts = {name: [text["token_ids"] for text in sequences(name, prompt, "--dtype", dtype, *drafts.get(name, []))]
                      for name in names}
             for name in names:
-                with self.subTest(f"{name}: {prompt!r}"):
+                with self.subTest(f"{name}, {dtype}: {prompt!r}"):
                     self.assertEqual(texts[name], texts[names[0]])
 
     def test_what_is_new_does_something_when_it_is_on(self):
