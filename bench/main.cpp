@@ -95,7 +95,8 @@ void add_commands(CLI::App& app, Options& o) {
       app.add_subcommand("generation", "one run of the comparison with other engines");
   add_common(generation);
   add_model(generation);
-  generation->add_option("--dtype", o.dtype, "how the weights are kept: float32, float16, bfloat16, int8 or int4");
+  generation->add_option("--dtype", o.dtype,
+                         "how the weights are kept: float32, float16, bfloat16, int8 or int4");
   generation->add_option("--prompts", o.prompts, "JSON file with the prompts")->required();
   generation->add_option("--new-tokens", o.new_tokens, "tokens to decode");
   generation->callback([&o] {

@@ -100,8 +100,8 @@ class CpuDevice final : public Device {
   float* scratch(std::int64_t floats) { return grown(scratch_, floats); }
 
   /// norm(x) [rows, in] as products with that weight take it: rounded to bfloat16 if the weights are
-  /// bfloat16, and in groups of 8 bits if they are int8 or int4. It lies in memory of the device, or is x itself
-  /// where nothing is to be done.
+  /// bfloat16, and in groups of 8 bits if they are int8 or int4. It lies in memory of the device, or is x
+  /// itself where nothing is to be done.
   Tensor as_operand(const Tensor& x, const LayerNorm& norm, const Weight& weight);
 
   ThreadTeam team_;
