@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -368,6 +369,42 @@ Tensor Gpt2::operand(Tensor& memory, std::int64_t rows, std::int64_t columns) co
 void Gpt2::linear(const Tensor& x, const LayerNorm& norm, const Linear& layer, Epilogue epilogue,
                   Tensor& out) const {
   device_->linear(x, norm, layer.weight, layer.bias, epilogue, out);
+}
+
+void Gpt2::for_each_matrix(const std::function<void(const WeightMatrix& matrix)>& look) const {
+  const auto show = [&](std::string name, const Weight& weight) {
+    look({std::move(name), static_cast<std::size_t>(weight.in_features), unpacked(weight)});
+  };
+  show("wte.weight", token_embedding_);
+  for (std::size_t l = 0; l < blocks_.size(); ++l) {
+    const Block& block = blocks_[l];
+    show(fmt::format("h.{}.attn.c_attn.weight", l), block.attention_input.weight);
+    show(fmt::format("h.{}.attn.c_proj.weight", l), block.attention_output.weight);
+    show(fmt::format("h.{}.mlp.c_fc.weight", l), block.mlp_input.weight);
+    show(fmt::format("h.{}.mlp.c_proj.weight", l), block.mlp_output.weight);
+  }
+  if (output_layer_.packed.data<void>() != token_embedding_.packed.data<void>()) {
+    show("lm_head.weight", output_layer_);
+  }
+}
+
+std::vector<float> Gpt2::unpacked(const Weight& weight) const {
+  // The embeddings of all outputs, each a text of its own, at a position of -0: that changes no number, and 0
+  // would make a 0 of -0.
+  const std::int64_t outputs = weight.out_features, inputs = weight.in_features;
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(outputs + 1));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  Tensor ascending = device_->allocate(DType::kInt32, {outputs + 1});
+  Tensor starts = device_->allocate(DType::kInt32, {outputs});
+  Tensor embedded = device_->allocate(DType::kFloat32, {outputs, inputs});
+  device_->copy_from_host(numbers, ascending);
+  device_->copy_from_host(std::vector<std::int32_t>(static_cast<std::size_t>(outputs)), starts);
+  const std::vector<float> nothing(static_cast<std::size_t>(inputs), -0.0f);
+  device_->embedding({ascending.rows(0, outputs), ascending, starts}, weight,
+                     device_->load({nothing.data(), DType::kFloat32, 1, inputs}), embedded);
+  std::vector<float> values(static_cast<std::size_t>(embedded.size()));
+  device_->copy_to_host(embedded, values);
+  return values;
 }
 
 void Gpt2::show(std::string_view name, const Tensor& values) const {

@@ -22,6 +22,13 @@ DType weight_dtype(std::string_view name);
 /// [rows, n_embd]. For tests and for the curious; it costs a copy to the host each time.
 using Observer = std::function<void(std::string_view name, std::span<const float> values)>;
 
+/// A weight matrix as the products take it, on the host. What an output reads lies side by side.
+struct WeightMatrix {
+  std::string name;           ///< as in the file, without prefix: "h.0.attn.c_attn.weight"
+  std::size_t inputs = 0;     ///< weights of an output
+  std::vector<float> values;  ///< [outputs, inputs]
+};
+
 class Gpt2 {
  public:
   /// Reads config.json and model.safetensors of a Hugging Face GPT-2 folder; the weights are kept on `device`
@@ -71,6 +78,10 @@ class Gpt2 {
   /// vocab_size]. Sequence s belongs to row s of the cache. One without tokens rests while others go on: its
   /// logits mean nothing.
   std::span<float> next_logits(std::span<const std::span<const int>> sequences, KvCache* cache = nullptr);
+
+  /// Shows each weight matrix as it came back from the type that it is kept in: the token embedding, those of
+  /// the blocks from first to last, and the output layer unless it is the token embedding.
+  void for_each_matrix(const std::function<void(const WeightMatrix& matrix)>& look) const;
 
   void observe(Observer observer) { observer_ = std::move(observer); }
 
@@ -132,6 +143,8 @@ class Gpt2 {
   void linear(const Tensor& x, const LayerNorm& norm, const Linear& layer, Epilogue epilogue,
               Tensor& out) const;
   void show(std::string_view name, const Tensor& values) const;
+  /// The weights on the host, [out_features, in_features].
+  std::vector<float> unpacked(const Weight& weight) const;
 
   std::filesystem::path folder_;
   Gpt2Config config_;

@@ -752,6 +752,46 @@ TEST_CASE("an output layer that config.json asks for must be there") {
   CHECK(says(error_message(load), "model.safetensors", "no tensor lm_head.weight"));
 }
 
+TEST_CASE("the matrices come back with their names, an output's weights side by side, in every type") {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+    TinyModel tiny;
+    const auto embedding = static_cast<std::size_t>(tiny.n_embd);
+    for (const bool own_output : {false, true}) {
+      if (own_output) {
+        Values values = tiny.values("wte.weight");
+        values[0] = -values[0] - 0.5f;
+        tiny.tensors["lm_head.weight"] = {{tiny.vocab_size, tiny.n_embd}, values};
+      }
+      const TemporaryFolder folder;
+      tiny.write(folder.path());
+      std::vector<std::string> names;
+      Gpt2::load(folder.path(), make_test_device(1), dtype).for_each_matrix([&](const WeightMatrix& matrix) {
+        names.push_back(matrix.name);
+        CAPTURE(matrix.name);
+        // Multiples of 1/128 below 1, which every format keeps as they are; in the blocks [inputs, outputs].
+        const Values& stored = tiny.values(matrix.name);
+        REQUIRE(matrix.values.size() == stored.size());
+        const std::size_t inputs = matrix.inputs, outputs = stored.size() / inputs;
+        CHECK(inputs == (matrix.name.ends_with("mlp.c_proj.weight") ? 50 : embedding));
+        int wrong = 0;
+        for (std::size_t i = 0; i < stored.size(); ++i) {
+          const bool output_first = !matrix.name.starts_with("h.");
+          wrong += matrix.values[i] != stored[output_first ? i : i % inputs * outputs + i / inputs];
+        }
+        CHECK(wrong == 0);
+      });
+      std::vector<std::string> want{"wte.weight"};
+      for (const std::string block : {"h.0.", "h.1."}) {
+        for (const std::string layer : {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}) {
+          want.push_back(block + layer + ".weight");
+        }
+      }
+      if (own_output) want.push_back("lm_head.weight");
+      CHECK(names == want);
+    }
+  }
+}
+
 TEST_CASE("a copy of the token embedding as output layer takes no memory") {
   TinyModel tiny;
   const std::size_t bytes = load_tiny(tiny).weight_bytes();

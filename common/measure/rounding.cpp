@@ -1,0 +1,32 @@
+#include "common/measure/rounding.h"
+
+#include <cmath>
+
+namespace staircase {
+
+double relative_error(std::span<const float> values, std::span<const float> rounded) {
+  double moved = 0.0, all = 0.0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double value = values[i], difference = rounded[i] - value;
+    moved += difference * difference;
+    all += value * value;
+  }
+  return moved == 0.0 ? 0.0 : std::sqrt(moved / all);
+}
+
+Table rounding_errors(const Gpt2& model, const Rounding& round) {
+  Table table({"error in %, a scale for", "32 inputs", "64", "128", "an output", "the matrix"});
+  model.for_each_matrix([&](const WeightMatrix& matrix) {
+    const auto& [name, inputs, weights] = matrix;
+    std::vector<Table::Cell> row{name};
+    for (const std::size_t size : {std::size_t{32}, std::size_t{64}, std::size_t{128}, inputs}) {
+      row.emplace_back(100.0 * relative_error(weights, round(weights, inputs, size)));
+    }
+    // One scale for the matrix is one output as wide as all of them.
+    row.emplace_back(100.0 * relative_error(weights, round(weights, weights.size(), weights.size())));
+    table.add(row);
+  });
+  return table;
+}
+
+}  // namespace staircase

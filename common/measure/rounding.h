@@ -1,0 +1,26 @@
+// How far weights move when they are rounded.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "common/measure/measurement.h"
+#include "common/model/gpt2.h"
+
+namespace staircase {
+
+/// The root of the mean square of the differences as a share of that of the values: √(Σ (r − v)² / Σ v²).
+/// 0 if nothing differs; as many rounded numbers as values.
+double relative_error(std::span<const float> values, std::span<const float> rounded);
+
+/// What comes back of weights [outputs, inputs] if `size` neighbouring inputs of an output share a scale; the
+/// last group of an output may be shorter.
+using Rounding =
+    std::function<std::vector<float>(std::span<const float> weights, std::size_t inputs, std::size_t size)>;
+
+/// A line for each weight matrix of a model: the relative errors, in percent, with a scale for each 32, 64
+/// and 128 inputs of an output, for each output, and with a single one for the matrix.
+Table rounding_errors(const Gpt2& model, const Rounding& round);
+
+}  // namespace staircase
