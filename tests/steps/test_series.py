@@ -58,6 +58,7 @@ LESSON = {
     "46-preemption": "batches.h paged_kv_cache.h",
     "47-prefix-caching": "batches.h paged_kv_cache.h",
     "48-http-server": "main.cpp service.h",
+    "49-int8-weights": "main.cpp quantize.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -83,10 +84,11 @@ ON = {
     "27-stop-sequences": ["--stop", "the"],  # in one token here; else 28 shows less than 27
     "29-min-new-tokens": ["--min-new-tokens", "30"],  # no text of so few tokens ends earlier
     "30-logprobs": ["--logprobs", "2"],
+    "49-int8-weights": ["--show-rounding"],
     "32-perplexity": ["--echo"],  # of 31-echo, but there no prompt has a perplexity
 }
 SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "25-queue",
-             "29-min-new-tokens"}
+             "29-min-new-tokens", "49-int8-weights"}
 OTHERS = {"48-http-server"}  # whose program does something else than to continue a text
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 
