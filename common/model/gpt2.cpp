@@ -135,8 +135,14 @@ Tensor sized(Device& device, DType dtype, Tensor& memory, std::vector<std::int64
 
 }  // namespace
 
+std::span<const DType> weight_dtypes() {
+  static constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8,
+                                      DType::kInt4};
+  return kDTypes;
+}
+
 DType weight_dtype(std::string_view name) {
-  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kInt4}) {
+  for (const DType dtype : weight_dtypes()) {
     if (name == to_string(dtype)) return dtype;
   }
   throw UsageError("--dtype {}: weights are kept in float32, float16, bfloat16, int8 or int4", name);
@@ -371,24 +377,40 @@ void Gpt2::linear(const Tensor& x, const LayerNorm& norm, const Linear& layer, E
   device_->linear(x, norm, layer.weight, layer.bias, epilogue, out);
 }
 
-void Gpt2::for_each_matrix(const std::function<void(const WeightMatrix& matrix)>& look) const {
-  const auto show = [&](std::string name, const Weight& weight) {
-    look({std::move(name), static_cast<std::size_t>(weight.in_features), unpacked(weight)});
-  };
-  show("wte.weight", token_embedding_);
-  for (std::size_t l = 0; l < blocks_.size(); ++l) {
-    const Block& block = blocks_[l];
-    show(fmt::format("h.{}.attn.c_attn.weight", l), block.attention_input.weight);
-    show(fmt::format("h.{}.attn.c_proj.weight", l), block.attention_output.weight);
-    show(fmt::format("h.{}.mlp.c_fc.weight", l), block.mlp_input.weight);
-    show(fmt::format("h.{}.mlp.c_proj.weight", l), block.mlp_output.weight);
+template <typename Model, typename Visit>
+void Gpt2::visit_weights(Model& model, const Visit& visit) {
+  visit("wte.weight", model.token_embedding_);
+  for (std::size_t l = 0; l < model.blocks_.size(); ++l) {
+    auto& block = model.blocks_[l];
+    visit(fmt::format("h.{}.attn.c_attn.weight", l), block.attention_input.weight);
+    visit(fmt::format("h.{}.attn.c_proj.weight", l), block.attention_output.weight);
+    visit(fmt::format("h.{}.mlp.c_fc.weight", l), block.mlp_input.weight);
+    visit(fmt::format("h.{}.mlp.c_proj.weight", l), block.mlp_output.weight);
   }
-  if (output_layer_.packed.data<void>() != token_embedding_.packed.data<void>()) {
-    show("lm_head.weight", output_layer_);
-  }
+  if (!model.is_tied()) visit("lm_head.weight", model.output_layer_);
 }
 
-std::vector<float> Gpt2::unpacked(const Weight& weight) const {
+void Gpt2::for_each_matrix(const std::function<void(const WeightMatrix& matrix)>& look) const {
+  visit_weights(*this, [&](const std::string& name, const Weight& weight) { look(unpacked(name, weight)); });
+}
+
+Gpt2 Gpt2::with_matrices(const std::function<std::vector<float>(const WeightMatrix& matrix)>& change) const {
+  Gpt2 changed = load_as(dtype_);
+  const bool tied = changed.is_tied();
+  visit_weights(changed, [&](const std::string& name, Weight& weight) {
+    const std::vector<float> values = change(unpacked(name, weight));
+    weight = device_->load_weight({values.data(), DType::kFloat32, weight.out_features, weight.in_features},
+                                  WeightOrder::kOutputFirst, weight.packed.dtype());
+    if (tied) changed.output_layer_ = changed.token_embedding_;
+  });
+  return changed;
+}
+
+bool Gpt2::is_tied() const {
+  return output_layer_.packed.data<void>() == token_embedding_.packed.data<void>();
+}
+
+WeightMatrix Gpt2::unpacked(std::string name, const Weight& weight) const {
   // The embeddings of all outputs, each a text of its own, at a position of -0: that changes no number, and 0
   // would make a 0 of -0.
   const std::int64_t outputs = weight.out_features, inputs = weight.in_features;
@@ -404,7 +426,7 @@ std::vector<float> Gpt2::unpacked(const Weight& weight) const {
                      device_->load({nothing.data(), DType::kFloat32, 1, inputs}), embedded);
   std::vector<float> values(static_cast<std::size_t>(embedded.size()));
   device_->copy_to_host(embedded, values);
-  return values;
+  return {std::move(name), static_cast<std::size_t>(inputs), std::move(values)};
 }
 
 void Gpt2::show(std::string_view name, const Tensor& values) const {

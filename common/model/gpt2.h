@@ -15,7 +15,10 @@
 
 namespace staircase {
 
-/// The dtype that weights can be kept in, by its name. Throws UsageError for another name.
+/// What weights can be kept in; not every device multiplies all of them.
+std::span<const DType> weight_dtypes();
+
+/// The one of that name. Throws UsageError for another name.
 DType weight_dtype(std::string_view name);
 
 /// Sees intermediate results as they arise: a name ("embeddings", "block.0" …, "ln_f") and the values,
@@ -83,6 +86,10 @@ class Gpt2 {
   /// the blocks from first to last, and the output layer unless it is the token embedding.
   void for_each_matrix(const std::function<void(const WeightMatrix& matrix)>& look) const;
 
+  /// The same model, read again, with what `change` makes of the values of each of these matrices. They are
+  /// rounded to the type that weights are kept in.
+  Gpt2 with_matrices(const std::function<std::vector<float>(const WeightMatrix& matrix)>& change) const;
+
   void observe(Observer observer) { observer_ = std::move(observer); }
 
  private:
@@ -143,8 +150,13 @@ class Gpt2 {
   void linear(const Tensor& x, const LayerNorm& norm, const Linear& layer, Epilogue epilogue,
               Tensor& out) const;
   void show(std::string_view name, const Tensor& values) const;
-  /// The weights on the host, [out_features, in_features].
-  std::vector<float> unpacked(const Weight& weight) const;
+  /// Whether the output layer is the token embedding.
+  bool is_tied() const;
+  /// Calls visit(name, weight) for each matrix, in the order of for_each_matrix.
+  template <typename Model, typename Visit>
+  static void visit_weights(Model& model, const Visit& visit);
+  /// The weights on the host.
+  WeightMatrix unpacked(std::string name, const Weight& weight) const;
 
   std::filesystem::path folder_;
   Gpt2Config config_;

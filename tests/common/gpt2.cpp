@@ -792,6 +792,37 @@ TEST_CASE("the matrices come back with their names, an output's weights side by 
   }
 }
 
+TEST_CASE("a model with other matrices is the one that a file of them makes") {
+  const std::vector<int> text{5, 100, 0, 7, 33};
+  const auto changed = [](float weight) { return weight * 0.5f - 0.125f; };
+  for (const bool own_output : {false, true}) {
+    TinyModel tiny;
+    if (own_output)
+      tiny.tensors["lm_head.weight"] = {{tiny.vocab_size, tiny.n_embd}, TinyModel(2).values("wte.weight")};
+    const TemporaryFolder folder, other_folder;
+    tiny.write(folder.path());
+    for (auto& [name, tensor] : tiny.tensors) {
+      if (tensor.shape.size() == 2 && name != "wpe.weight")
+        std::ranges::transform(tensor.values, tensor.values.begin(), changed);
+    }
+    tiny.write(other_folder.path());
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+      Gpt2 model = Gpt2::load(folder.path(), make_test_device(1), dtype);
+      const Values before = copy(model.next_logits(text));
+      Gpt2 other = model.with_matrices([&](const WeightMatrix& matrix) {
+        Values values = matrix.values;
+        std::ranges::transform(values, values.begin(), changed);
+        return values;
+      });
+      CHECK(copy(other.next_logits(text)) ==
+            copy(Gpt2::load(other_folder.path(), make_test_device(1), dtype).next_logits(text)));
+      CHECK(copy(model.next_logits(text)) == before);  // the first one stays as it was
+      CHECK(copy(other.next_logits(text)) != before);
+      CHECK(other.weight_bytes() == model.weight_bytes());
+    }
+  }
+}
+
 TEST_CASE("a copy of the token embedding as output layer takes no memory") {
   TinyModel tiny;
   const std::size_t bytes = load_tiny(tiny).weight_bytes();

@@ -70,6 +70,33 @@ TEST_CASE("on a GPU the logits are those of transformers" * doctest::skip(kNoGpu
           difference_from_transformers(model, kLongest, kTolerance));
 }
 
+TEST_CASE("on a GPU the matrices come back as on a CPU, and others take their place" *
+          doctest::skip(kNoGpu)) {
+  const std::vector<int> text{321, 11, 5};
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    Gpt2 model = tales_on_gpu(dtype);
+    std::vector<WeightMatrix> want;
+    Gpt2::load(kSource / "models/tales-6m", make_cpu_device(1), dtype)
+        .for_each_matrix([&](const WeightMatrix& matrix) { want.push_back(matrix); });
+    std::size_t number = 0;
+    const std::vector<float> before = copy(model.next_logits(text));
+    Gpt2 same = model.with_matrices([&](const WeightMatrix& matrix) {
+      CAPTURE(matrix.name);
+      REQUIRE(number < want.size());
+      CHECK(matrix.name == want[number].name);
+      CHECK(matrix.inputs == want[number].inputs);
+      CHECK((matrix.values == want[number].values));
+      ++number;
+      return matrix.values;
+    });
+    CHECK(number == want.size());
+    CHECK(copy(same.next_logits(text)) == before);
+    Gpt2 without = model.with_matrices(
+        [](const WeightMatrix& matrix) { return std::vector<float>(matrix.values.size()); });
+    CHECK(copy(without.next_logits(text)) == std::vector<float>(before.size()));
+  }
+}
+
 TEST_CASE("on a GPU 16-bit weights change the logits no more than they may" * doctest::skip(kNoGpu)) {
   const auto check = [](DType dtype, double tolerance) {
     Gpt2 model = tales_on_gpu(dtype);
