@@ -59,6 +59,7 @@ LESSON = {
     "47-prefix-caching": "batches.h paged_kv_cache.h",
     "48-http-server": "main.cpp service.h",
     "49-int8-weights": "main.cpp quantize.h",
+    "50-int4-weights": "main.cpp quantize_int4.h",
     "51-quality": "main.cpp quality.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]

@@ -1,0 +1,39 @@
+#include "check.h"
+#include "common/base/message.h"
+#include "common/measure/rounding.h"
+#include "common/program/program.h"
+#include "generate.h"
+#include "memory_estimate.h"
+#include "quantize.h"
+#include "quantize_int4.h"
+#include "static_kv_cache.h"
+
+using namespace staircase;
+
+int main(int argc, char** argv) {
+  TextOptions options;
+  RunOptions run;
+  bool show_rounding = false;
+  Program program("Continues a text with a GPT-2.");
+  add_options(program, options);
+  add_options(program, run);
+  program.add("--show-rounding", &show_rounding, "say how far 8 and 4 bits move each matrix, as loaded");
+  program.add_dtype_option();
+  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.add_check([&] { check(options, run); });
+  return program.run(argc, argv, [&](Gpt2& model, const std::vector<int>& prompt, Output& output) {
+    if (show_rounding)
+      say(rounding_errors(model, [](auto... group) { return dequantize(quantize(group...)); }).text(3));
+    if (show_rounding)
+      say("in 4 bits\n" +
+          rounding_errors(model, [](auto... group) { return dequantize(quantize_int4(group...)); }).text(3));
+    output.expect(run.num_return_sequences);
+    for (int i = 0; i < run.num_return_sequences; ++i) {
+      std::mt19937 generator(options.sampling.seed + static_cast<unsigned>(i));
+      const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model) : nullptr;
+      const Generation generation =
+          generate(model, prompt, options, cache.get(), generator, output.on_token());
+      output.finish(generation.finish_reason, cache ? cache->use() : CacheUse());
+    }
+  });
+}
