@@ -17,7 +17,7 @@ ROOMS = {
     "model": {"base"},
     "text": {"base"},
     "decoding": {"base", "model", "text"},
-    "measure": {"base"},
+    "measure": {"base", "model"},
     "program": {"base", "model", "text", "decoding", "measure"},
     "server": {"base", "model", "text", "decoding", "measure", "program"},
 }
