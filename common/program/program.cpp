@@ -110,13 +110,9 @@ void Program::add(const std::string& name, OptionValue value, const std::string&
 }
 
 void Program::add_dtype_option() {
-  impl_->command_line.add("--dtype",
-                          one_of(&impl_->dtype, {{"float32", DType::kFloat32},
-                                                 {"float16", DType::kFloat16},
-                                                 {"bfloat16", DType::kBFloat16},
-                                                 {"int8", DType::kInt8},
-                                                 {"int4", DType::kInt4}}),
-                          "what the weights are kept in");
+  std::vector<std::pair<std::string, DType>> names;
+  for (const DType dtype : weight_dtypes()) names.emplace_back(to_string(dtype), dtype);
+  impl_->command_line.add("--dtype", one_of(&impl_->dtype, names), "what the weights are kept in");
 }
 
 void Program::add_prompts_option() {
