@@ -117,6 +117,29 @@ Spread speedup(const std::vector<double>& rates, const std::vector<double>& base
   return spread(ratios);
 }
 
+std::vector<double> non_negative_least_squares(const std::vector<std::vector<double>>& rows,
+                                               const std::vector<double>& values) {
+  const std::size_t columns = rows[0].size();
+  std::vector<std::vector<double>> products(columns, std::vector<double>(columns));  // of two columns
+  std::vector<double> slope(columns), result(columns);  // half the derivative of the sum by each number
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (std::size_t a = 0; a < columns; ++a) {
+      slope[a] -= rows[i][a] * values[i];
+      for (std::size_t b = 0; b < columns; ++b) products[a][b] += rows[i][a] * rows[i][b];
+    }
+  }
+  // Columns that are nearly the same need many rounds, and a round is cheap.
+  for (int round = 0; round < 200'000; ++round) {
+    for (std::size_t a = 0; a < columns; ++a) {
+      if (products[a][a] == 0.0) continue;
+      const double step = std::max(-result[a], -slope[a] / products[a][a]);
+      result[a] += step;
+      for (std::size_t b = 0; b < columns; ++b) slope[b] += step * products[a][b];
+    }
+  }
+  return result;
+}
+
 std::vector<std::vector<double>> take_turns(
     std::size_t ways, int turns, const std::function<double(std::size_t way, bool warms_up)>& measure) {
   std::vector<std::vector<double>> rates(ways);

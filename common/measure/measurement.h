@@ -57,6 +57,12 @@ Spread spread(const std::vector<double>& values);
 /// slows both. `rates` and `baselines` have as many runs, at least one.
 Spread speedup(const std::vector<double>& rates, const std::vector<double>& baselines);
 
+/// The numbers c ≥ 0, one for each column, for which Σ (values[i] − rows[i] · c)² is least (Lawson and Hanson
+/// 1974, chapter 23; here by one number after the other, Franc et al. 2005). `rows` must not be empty, and
+/// all of them have as many columns.
+std::vector<double> non_negative_least_squares(const std::vector<std::vector<double>>& rows,
+                                               const std::vector<double>& values);
+
 /// Measures several ways of doing the same thing. They take turns, so that a machine that slows down slows
 /// all of them. The first turn warms up and does not count: it finds cold caches, and memory that was never
 /// touched. `measure(way, warms_up)` runs one of them, numbered from 0, and returns its rate, say in tokens

@@ -1,0 +1,54 @@
+#include "common/measure/load.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <utility>
+
+#include "common/base/error.h"
+
+namespace staircase {
+
+void add_options(OptionSink& sink, LoadOptions& options) {
+  sink.add("--num-requests", &options.requests, "how many requests come at each rate", between(1, 1'000'000));
+  sink.add("--common-tokens", &options.common_tokens, "tokens with which all prompts begin", at_least(0));
+  sink.add("--prompt-tokens", &options.prompt_tokens, "tokens of a prompt behind them, on average",
+           at_least(1));
+  sink.add("--new-tokens", &options.new_tokens, "new tokens of a text, on average", at_least(1));
+  sink.add("--seed", &options.seed, "another seed gives other requests", at_least(0));
+}
+
+void add_options(OptionSink& sink, FleetOptions& options) {
+  sink.add("--max-batch-size", &options.places, "how many texts grow at a time in a server", between(1, 64));
+  sink.add("--replicas", &options.replicas, "how many servers there are", between(1, 64));
+  sink.add("--least-busy", &options.least_busy, "a request goes to the server with the fewest texts");
+}
+
+std::vector<LoadedRequest> make_load(const LoadOptions& options, double rate, int most) {
+  const int half = most / 2;
+  if (options.common_tokens >= half) {
+    throw UsageError("--common-tokens is {}, but it must be below {}, half of what a text may have",
+                     options.common_tokens, half);
+  }
+  std::mt19937 generator(options.seed);
+  // By the inverse of the distribution, since each standard library draws in its own way.
+  const auto exponential = [&] { return -std::log1p(-static_cast<double>(generator()) / 4294967296.0); };
+  const auto geometric = [&](int mean, int limit) {
+    const double drawn = mean == 1 ? 0.0 : std::floor(exponential() / -std::log1p(-1.0 / mean));
+    return static_cast<int>(std::min(1.0 + drawn, static_cast<double>(limit)));
+  };
+  std::vector<LoadedRequest> requests;
+  double now = 0.0;
+  for (int i = 0; i < options.requests; ++i) {
+    now += exponential() / rate;
+    LoadedRequest request{now, std::vector<int>(static_cast<std::size_t>(options.common_tokens), 1)};
+    for (int own = geometric(options.prompt_tokens, half - options.common_tokens); own > 0; --own)
+      request.prompt.push_back(static_cast<int>(generator() % 100));
+    // The newest token needs no position.
+    request.new_tokens = geometric(options.new_tokens, most + 1 - static_cast<int>(request.prompt.size()));
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+}  // namespace staircase

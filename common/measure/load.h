@@ -1,0 +1,46 @@
+// Requests that come by chance, to measure a server with: under a seed the same on every machine.
+#pragma once
+
+#include <limits>
+#include <vector>
+
+#include "common/base/options.h"
+
+namespace staircase {
+
+/// A rate at which all requests are there from the start; also a time that never comes.
+constexpr double kAllAtOnce = std::numeric_limits<double>::infinity();
+
+struct LoadOptions {
+  int requests = 20'000;
+  int common_tokens = 64;  ///< with which all prompts begin
+  int prompt_tokens = 32;  ///< behind them; the mean
+  int new_tokens = 32;     ///< the mean
+  unsigned seed = 1;
+};
+
+void add_options(OptionSink& sink, LoadOptions& options);
+
+/// The servers that a load is for.
+struct FleetOptions {
+  int places = 16;          ///< texts that grow at a time in each
+  int replicas = 1;         ///< how many servers there are
+  bool least_busy = false;  ///< a request goes to the one with the fewest texts, or else to the next one
+};
+
+void add_options(OptionSink& sink, FleetOptions& options);
+
+struct LoadedRequest {
+  double arrival = 0.0;  ///< in seconds from the start
+  std::vector<int> prompt = {};
+  int new_tokens = 1;
+};
+
+/// `rate` requests per second, in the order of their arrivals: a Poisson process, whose gaps have an
+/// exponential distribution. With an infinite rate all of them are there at 0. Lengths are at least 1 and
+/// have a geometric distribution, cut off so that no text needs more than `most` positions of a cache. Texts
+/// are the same at every rate. Ids of tokens are below 100. Throws UsageError where `most` is less than twice
+/// what the common tokens and one more need.
+std::vector<LoadedRequest> make_load(const LoadOptions& options, double rate, int most);
+
+}  // namespace staircase

@@ -1,0 +1,87 @@
+#include "common/measure/pass_cost.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "common/base/message.h"
+#include "common/measure/measurement.h"
+
+namespace staircase {
+
+Pass describe(Fed fed, const KvCache& cache) {
+  Pass pass;
+  for (std::size_t r = 0; r < fed.size(); ++r) {
+    const auto count = static_cast<int>(fed[r].size());
+    pass.rows += count > 0;
+    pass.tokens += count;
+    pass.positions += count * (cache.length(static_cast<int>(r)) + (count + 1) / 2.0);
+  }
+  return pass;
+}
+
+PassCost fit(const std::vector<Pass>& passes) {
+  std::vector<std::vector<double>> parts;
+  std::vector<double> wanted;
+  for (const auto& [rows, tokens, positions, seconds] : passes) {
+    const double root = std::sqrt(seconds);
+    parts.push_back({1.0 / root, rows / root, tokens / root, positions / root});
+    wanted.push_back(root);
+  }
+  const std::vector<double> cost = non_negative_least_squares(parts, wanted);
+  return {cost[0], cost[1], cost[2], cost[3]};
+}
+
+PassCost fit(const std::function<std::vector<Pass>(unsigned seed)>& measure) {
+  std::vector<Pass> passes, others;
+  for (int turn = 0; turn < 4; ++turn) {
+    for (unsigned seed = 1; seed <= 2; ++seed) {
+      std::vector<Pass>& least = seed == 1 ? passes : others;
+      const std::vector<Pass> measured = measure(seed);
+      if (turn == 0) least = measured;
+      for (std::size_t i = 0; i < least.size(); ++i)
+        least[i].seconds = std::min(least[i].seconds, measured.at(i).seconds);
+    }
+  }
+  const PassCost cost = fit(passes);
+  double expected = 0.0, measured = 0.0;
+  std::vector<double> errors;
+  for (const Pass& pass : others) {
+    expected += cost.seconds(pass);
+    measured += pass.seconds;
+    errors.push_back(std::abs(cost.seconds(pass) / pass.seconds - 1.0));
+  }
+  say(
+      fmt::format("a pass takes {:.3g} ms, and {:.3g} ms a row, {:.3g} ms a token, {:.3g} ms a position; "
+                  "fitted to {} passes",
+                  1e3 * cost.pass, 1e3 * cost.row, 1e3 * cost.token, 1e3 * cost.position, passes.size()));
+  say(fmt::format(
+      "{} others took {:.3f} s, and {:.3f} s by the formula: {:+.1f} %; half of them differ by "
+      "less than {:.1f} %",
+      others.size(), measured, expected, 100.0 * (expected / measured - 1.0), 100.0 * quantile(errors, 0.5)));
+  if (std::abs(expected / measured - 1.0) > 0.1)
+    warn("the formula is off by more than 10 %; on a machine that does nothing else it may be nearer");
+  return cost;
+}
+
+std::function<std::span<float>(Fed)> timed(std::function<std::span<float>(Fed)> forward, const KvCache& cache,
+                                           std::vector<Pass>& passes) {
+  using Clock = std::chrono::steady_clock;
+  return
+      [&, forward = std::move(forward), last = std::optional<Pass>(), start = Clock::now()](Fed fed) mutable {
+        const auto now = Clock::now();
+        if (last) {
+          last->seconds = std::chrono::duration<double>(now - start).count();
+          passes.push_back(*last);
+        }
+        last = describe(fed, cache);
+        start = now;
+        return forward(fed);
+      };
+}
+
+}  // namespace staircase

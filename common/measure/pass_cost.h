@@ -1,0 +1,50 @@
+// What a pass of the model takes: a formula of four numbers, fitted to passes that were measured.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "common/model/kv_cache.h"
+
+namespace staircase {
+
+/// The tokens of each row of a batch that go through the model in one pass.
+using Fed = std::span<const std::span<const int>>;
+
+/// What went through the model, and how long it took.
+struct Pass {
+  int rows = 0;            ///< that feed something
+  int tokens = 0;          ///< that they feed
+  double positions = 0.0;  ///< that these tokens look at: each at those before it in its row, and itself
+  double seconds = 0.0;
+};
+
+/// A pass that feeds row r of the cache with `fed[r]`; it takes no time yet.
+Pass describe(Fed fed, const KvCache& cache);
+
+/// The seconds of a pass: one part for reading the weights, and one for each row, token and position.
+struct PassCost {
+  double pass = 0.0, row = 0.0, token = 0.0, position = 0.0;
+
+  double seconds(const Pass& of) const {
+    return pass + row * of.rows + token * of.tokens + position * of.positions;
+  }
+};
+
+/// The cost that is nearest to `passes`, by least squares; no part is negative. A square counts by 1 /
+/// seconds: so neither the longest passes nor the many short ones decide alone. `passes` must not be empty,
+/// nor may one of them have taken no time.
+PassCost fit(const std::vector<Pass>& passes);
+
+/// The cost of the passes that `measure` finds with a seed of 1, and says how near it comes to those with a
+/// seed of 2, with a warning if it is off by more than 10 %. Each is measured four times: the passes are the
+/// same, and the least time of each counts, since whatever else the machine does can only add to it.
+PassCost fit(const std::function<std::vector<Pass>(unsigned seed)>& measure);
+
+/// The same forward pass, whose passes are added to `passes`. Each lasts until the next begins: whatever is
+/// done with the logits belongs to it. The last one is left out.
+std::function<std::span<float>(Fed)> timed(std::function<std::span<float>(Fed)> forward, const KvCache& cache,
+                                           std::vector<Pass>& passes);
+
+}  // namespace staircase

@@ -1,0 +1,101 @@
+// Loads, costs of passes, and what comes of many rates.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "common/measure/arrival_sweep.h"
+#include "common/measure/measurement.h"
+#include "common/measure/pass_cost.h"
+
+namespace staircase {
+namespace {
+
+/// Equal but for a share of the value, however small that is: an Approx alone adds 1 to it.
+doctest::Approx about(double value, double share) {
+  return doctest::Approx(value).epsilon(share).scale(0.0);
+}
+
+/// Passes that cost what `check_cost` wants to find.
+std::vector<Pass> made_passes() {
+  std::vector<Pass> passes;
+  for (int i = 0; i < 400; ++i) {
+    Pass pass{1 + i % 16, 1 + i % 16 + (i % 7 == 0 ? 5 * i % 200 : 0), 50.0 * (1 + i % 16) + i % 31, 0.0};
+    pass.seconds = PassCost{1e-3, 2e-4, 3e-5, 4e-7}.seconds(pass);
+    passes.push_back(pass);
+  }
+  return passes;
+}
+
+void check_cost(const PassCost& cost) {
+  CHECK(cost.pass == about(1e-3, 0.01));
+  CHECK(cost.row == about(2e-4, 0.01));
+  CHECK(cost.token == about(3e-5, 0.01));
+  CHECK(cost.position == about(4e-7, 0.01));
+}
+
+TEST_CASE("the cost that passes were made of is found again") {
+  check_cost(fit(made_passes()));
+}
+
+TEST_CASE("what holds a pass up in one turn and not in another does not count") {
+  int calls = 0;
+  check_cost(fit([&](unsigned) {
+    std::vector<Pass> passes = made_passes();
+    for (std::size_t i = static_cast<std::size_t>(calls++ % 3); i < passes.size(); i += 3)
+      passes[i].seconds *= 5.0;
+    return passes;
+  }));
+}
+
+TEST_CASE("least squares never give a number below 0") {
+  const std::vector<double> exact = non_negative_least_squares({{1, 0}, {1, 1}, {1, 2}}, {1, 3, 5});
+  CHECK(exact[0] == doctest::Approx(1.0));
+  CHECK(exact[1] == doctest::Approx(2.0));
+  const std::vector<double> falls = non_negative_least_squares({{1, 0}, {1, 1}, {1, 2}}, {5, 3, 1});
+  CHECK(falls[0] == doctest::Approx(3.0));  // their mean
+  CHECK(falls[1] == 0.0);
+}
+
+TEST_CASE("requests come at the rate and have the lengths that are asked for") {
+  const LoadOptions options{.requests = 40'000, .common_tokens = 5, .prompt_tokens = 20, .new_tokens = 30};
+  const auto load = make_load(options, 25.0, 1000);
+  double prompts = 0.0, texts = 0.0, squares = 0.0, last = 0.0;
+  for (const LoadedRequest& request : load) {
+    prompts += static_cast<double>(request.prompt.size());
+    texts += request.new_tokens;
+    squares += (request.arrival - last) * (request.arrival - last);
+    last = request.arrival;
+  }
+  CHECK(last / 40'000 == about(0.04, 0.02));
+  CHECK(squares / 40'000 == about(2 * 0.04 * 0.04, 0.05));  // of an exponential distribution
+  CHECK(prompts / 40'000 == about(25.0, 0.02));
+  CHECK(texts / 40'000 == about(30.0, 0.02));
+  const auto faster = make_load(options, 50.0, 1000);
+  CHECK(faster[777].prompt == load[777].prompt);
+  CHECK(faster[777].arrival == about(load[777].arrival / 2, 1e-9));
+}
+
+TEST_CASE("no text outgrows the positions that there are") {
+  for (const LoadedRequest& request : make_load({.requests = 5000, .new_tokens = 90}, kAllAtOnce, 200)) {
+    CHECK(request.arrival == 0.0);
+    CHECK(request.prompt.size() + static_cast<std::size_t>(request.new_tokens) <= 201);
+    CHECK(request.new_tokens >= 1);
+  }
+}
+
+TEST_CASE("the knee of a server that needs a constant time is where it is always busy") {
+  const auto serve = [](const std::vector<LoadedRequest>& requests) {
+    Waiting waiting;
+    double now = 0.0;
+    for (const LoadedRequest& request : requests) {
+      now = std::max(now, request.arrival) + 0.02;
+      waiting.ttft.push_back(1e3 * (now - request.arrival));
+    }
+    waiting.seconds = now - requests.front().arrival;
+    return waiting;
+  };
+  CHECK(sweep({}, {.requests = 1000}, 512, serve) == doctest::Approx(50.0));
+}
+
+}  // namespace
+}  // namespace staircase
