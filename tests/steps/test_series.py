@@ -61,6 +61,7 @@ LESSON = {
     "49-int8-weights": "main.cpp quantize.h",
     "50-int4-weights": "main.cpp quantize_int4.h",
     "51-quality": "main.cpp quality.h",
+    "52-capacity": "capacity.h main.cpp",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -91,7 +92,7 @@ ON = {
 }
 SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "25-queue",
              "29-min-new-tokens", "49-int8-weights"}
-OTHERS = {"48-http-server"}  # whose program does something else than to continue a text
+OTHERS = {"48-http-server", "52-capacity"}  # whose program does something else than to continue a text
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 
 

@@ -1,0 +1,25 @@
+#include "capacity.h"
+#include "common/base/message.h"
+#include "common/program/program.h"
+#include "memory_estimate.h"
+
+using namespace staircase;
+
+int main(int argc, char** argv) {
+  FleetOptions fleet;
+  LoadOptions load;
+  PrefillOptions prefill;
+  PagedOptions paged;
+  SweepOptions sweep;
+  Program program("Tells how many requests a GPT-2 can serve on this machine.", false);
+  add_options(program, fleet);
+  add_options(program, load);
+  add_options(program, prefill);
+  add_options(program, paged);
+  add_options(program, sweep);
+  program.add_dtype_option();
+  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  return program.run(argc, argv, [&](NamedModel& named, const Tokenizer&) {
+    plan(named.model, {fleet, prefill, paged}, load, sweep);
+  });
+}
