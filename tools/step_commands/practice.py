@@ -55,7 +55,8 @@ def practice(options):
 
 def introduce(step, path, kinds):
     check = step.number if path == PRACTICE / step.name else Folder(path).short()
-    prompt = "" if step.name.endswith("-http-server") else " --prompt 'Once upon a time'"  # a server's clients have it
+    # The clients of a server have prompts, and nobody has those of a simulation.
+    prompt = "" if step.name.endswith(("-http-server", "-capacity")) else " --prompt 'Once upon a time'"
     print(f"{shown(path)} is yours: it has the checks of {step.name} and its code, where what the lesson adds is left out.",
           "  files       " + " · ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names),
           f"  read        {shown(path)}/README.md",
