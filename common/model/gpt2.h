@@ -1,6 +1,7 @@
 // GPT-2 (Radford et al. 2019): weights and forward pass.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -24,6 +25,14 @@ DType weight_dtype(std::string_view name);
 /// Sees intermediate results as they arise: a name ("embeddings", "block.0" …, "ln_f") and the values,
 /// [rows, n_embd]. For tests and for the curious; it costs a copy to the host each time.
 using Observer = std::function<void(std::string_view name, std::span<const float> values)>;
+
+/// A forward pass of a model, when it is done.
+struct ForwardPass {
+  std::span<const std::span<const int>> sequences;  ///< the new tokens; one without any rests
+  std::span<const std::int32_t> starts;             ///< how many positions of each the cache held before
+  int count;                                        ///< after how many tokens of each there are logits
+  std::span<const float> logits;                    ///< [sequences.size() · count, vocab_size]
+};
 
 /// A weight matrix as the products take it, on the host. What an output reads lies side by side.
 struct WeightMatrix {
@@ -91,6 +100,9 @@ class Gpt2 {
   Gpt2 with_matrices(const std::function<std::vector<float>(const WeightMatrix& matrix)>& change) const;
 
   void observe(Observer observer) { observer_ = std::move(observer); }
+
+  /// Shows each forward pass from now on; that costs no copy.
+  void watch(std::function<void(const ForwardPass& pass)> watcher) { watcher_ = std::move(watcher); }
 
  private:
   struct Linear {
@@ -170,6 +182,7 @@ class Gpt2 {
   std::size_t weight_bytes_ = 0;
   Memory memory_;
   Observer observer_;
+  std::function<void(const ForwardPass&)> watcher_;
 };
 
 }  // namespace staircase

@@ -201,6 +201,18 @@ bool CommandLine::has(const std::string& name) const {
   return option != nullptr && option->count() > 0;
 }
 
+std::vector<std::pair<std::string, std::string>> CommandLine::values() const {
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const CLI::Option* option : impl_->app.get_options([](const CLI::Option*) { return true; })) {
+    const bool is_flag = option->get_items_expected_max() == 0;
+    std::string value = option->get_default_str();
+    if (is_flag) value = option->get_fnames().empty() ? "false" : "true";  // --no-NAME is for one that is on
+    if (option->count() > 0) value = fmt::format("{}", fmt::join(option->results(), ","));
+    if (option != impl_->app.get_help_ptr()) values.emplace_back(option->get_name(), value);
+  }
+  return values;
+}
+
 namespace {
 
 /// The arguments in the order in which CLI11 takes them, the last one first. To CLI11 `--name=` has no value

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/options.h"
@@ -35,6 +36,10 @@ class CommandLine : public OptionSink {
 
   /// Whether the option was given.
   bool has(const std::string& name) const;
+
+  /// What was given for each option, or else its default, as it would be typed; a flag is true or false, and
+  /// an option that is off is "".
+  std::vector<std::pair<std::string, std::string>> values() const;
 
  private:
   struct Impl;

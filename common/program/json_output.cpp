@@ -7,18 +7,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kLength:
-      return "length";
-    case FinishReason::kEos:
-      return "eos";
-    case FinishReason::kStop:
-      return "stop";
-  }
-  return "";
-}
-
 template <typename Number>
 Json number_or_null(const std::optional<Number>& number) {
   return number ? Json(*number) : Json(nullptr);
@@ -59,7 +47,7 @@ Json sequence_json(const Sequence& sequence, const Transcript& transcript, const
   Json json = {{"prompt_token_ids", transcript.prompts[static_cast<std::size_t>(sequence.prompt)]},
                {"token_ids", sequence.token_ids},
                {"text", sequence.text},
-               {"finish_reason", name(sequence.finish_reason)}};
+               {"finish_reason", to_string(sequence.finish_reason)}};
   if (sequence.score) json["score"] = *sequence.score;
   if (const auto echo = transcript.echoes.find(sequence.prompt); echo != transcript.echoes.end()) {
     json["prompt_logprobs"] = logprobs_json(echo->second.tokens, tokenizer);
@@ -89,6 +77,18 @@ Json statistics_json(const Transcript& transcript) {
 }
 
 }  // namespace
+
+std::string_view to_string(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kEos:
+      return "eos";
+    case FinishReason::kStop:
+      return "stop";
+  }
+  return "";
+}
 
 std::string to_json(const Transcript& transcript, const Tokenizer& tokenizer) {
   Json json;

@@ -2,11 +2,15 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "common/program/transcript.h"
 #include "common/text/tokenizer.h"
 
 namespace staircase {
+
+/// "length", "eos" or "stop".
+std::string_view to_string(FinishReason reason);
 
 /// The object on one line: "sequences" with their tokens and texts, and "stats".
 std::string to_json(const Transcript& transcript, const Tokenizer& tokenizer);

@@ -15,10 +15,11 @@ double milliseconds(Clock::duration duration) {
 
 }  // namespace
 
-Output::Output(const Tokenizer& tokenizer, int eos_token_id, Prompts prompts, Form form)
+Output::Output(const Tokenizer& tokenizer, int eos_token_id, Prompts prompts, Form form, Trace* trace)
     : tokenizer_(tokenizer),
       eos_token_id_(eos_token_id),
       form_(form),
+      trace_(trace),
       transcript_{.prompts = std::move(prompts)},
       terminal_(transcript_, tokenizer),
       start_(Clock::now()) {
@@ -45,6 +46,7 @@ OnRowToken Output::on_row_token(const std::vector<int>& prompts) {
   for (const int prompt : prompts) {
     const int number = static_cast<int>(transcript_.sequences.size()) + 1;
     transcript_.sequences.push_back({.number = number, .prompt = prompt});
+    if (trace_ != nullptr) trace_->begin(number, prompt);
   }
   terminal_.begin(prompts.size());
   start_ = Clock::now();
@@ -60,6 +62,7 @@ void Output::take(std::size_t row, const Token& token) {
   if (!token.candidates.empty()) sequence.candidates.push_back(token.candidates);
   if (token.logprobs) sequence.tokens_with_logprobs.push_back(token);
   if (form_ == Form::kText) terminal_.show(sequence, token);
+  if (trace_ != nullptr) trace_->add(sequence.number, token);
 
   auto& [decoder, holds_eos] = growing_[row];
   if (token.text) return add_text(sequence, decoder.push(*token.text), token.origin);
@@ -111,6 +114,7 @@ void Output::end(std::size_t row, const Generation& generation) {
   }
   add_text(sequence, decoder.finish());
   if (form_ == Form::kText) terminal_.end(sequence);
+  if (trace_ != nullptr) trace_->end(sequence.number, generation.finish_reason);
 }
 
 void Output::set_speed(double prefill_ms, double tokens_per_second) {

@@ -8,6 +8,7 @@
 
 #include "common/decoding/generation.h"
 #include "common/program/terminal.h"
+#include "common/program/trace.h"
 #include "common/program/transcript.h"
 #include "common/text/tokenizer.h"
 
@@ -18,7 +19,8 @@ class Output {
  public:
   enum class Form { kText, kJson };
 
-  Output(const Tokenizer& tokenizer, int eos_token_id, Prompts prompts, Form form);
+  /// `trace`, if there is one, gets each token as well; it must outlive this.
+  Output(const Tokenizer& tokenizer, int eos_token_id, Prompts prompts, Form form, Trace* trace = nullptr);
 
   // The terminal looks at the transcript beside it.
   Output(const Output&) = delete;
@@ -75,6 +77,7 @@ class Output {
   const Tokenizer& tokenizer_;
   int eos_token_id_;
   Form form_;
+  Trace* trace_;
   Transcript transcript_;
   Terminal terminal_;             // silent where the form is JSON
   std::vector<Growing> growing_;  // the last sequences of the transcript, which grow together now

@@ -1,6 +1,7 @@
 #include "common/program/program.h"
 
 #include <new>
+#include <optional>
 
 #include "common/base/error.h"
 #include "common/base/message.h"
@@ -24,6 +25,8 @@ struct Program::Impl {
   DType dtype = DType::kFloat32;
   std::vector<std::string> draft_models;
   bool json = false;
+  std::string trace_file;
+  std::optional<Trace> trace;
   std::function<void()> check = [] {};
   std::function<void(RequestLine&)> take_request;
   std::function<void(const Gpt2Config&, DType)> before_loading = [](const Gpt2Config&, DType) {};
@@ -70,6 +73,11 @@ struct Program::Impl {
     std::size_t weight_bytes = gpt2.weight_bytes();
     std::vector<NamedModel> drafts = load_drafts(draft_folders, gpt2, folder, tokenizer);
     for (const NamedModel& draft : drafts) weight_bytes += draft.model.weight_bytes();
+    if (command_line.has("--trace")) trace.emplace(trace_file);
+    if (trace) {
+      gpt2.watch(trace->watcher(model));
+      for (NamedModel& draft : drafts) draft.model.watch(trace->watcher(draft.name));
+    }
     take_drafts(std::move(drafts));
 
     Prompts tokens;
@@ -79,8 +87,9 @@ struct Program::Impl {
       // new one.
       if (tokens.back().empty()) tokens.back().push_back(gpt2.config().eos_token_id);
     }
+    if (trace) trace->start(command_line.values(), gpt2.config(), tokenizer, tokens);
     Output output(tokenizer, gpt2.config().eos_token_id, tokens,
-                  json ? Output::Form::kJson : Output::Form::kText);
+                  json ? Output::Form::kJson : Output::Form::kText, trace ? &*trace : nullptr);
     run(gpt2, tokens, output);
     output.close(weight_bytes, gpt2.activation_bytes() + draft_activation_bytes());
     say(to_string(output.statistics()));
@@ -100,7 +109,10 @@ Program::Program(const std::string& description, bool has_prompts)
                   {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}}),
            "where to compute");
   line.add("--threads", &impl_->threads, "threads on the CPU", between(1, 1024));
-  if (has_prompts) line.add("--json", &impl_->json, "print one JSON object instead of the text");
+  if (has_prompts) {
+    line.add("--json", &impl_->json, "print one JSON object instead of the text");
+    line.add("--trace", Path{&impl_->trace_file, "FILE"}, "write what happens into a file, for tools/trace");
+  }
 }
 
 Program::~Program() = default;

@@ -19,7 +19,7 @@ namespace staircase {
 /// A step adds its own options and hands over what it does with a model and a prompt.
 class Program : public OptionSink {
  public:
-  /// A program without prompts has neither --prompt nor --json.
+  /// A program without prompts has no --prompt, no --json and no --trace.
   explicit Program(const std::string& description, bool has_prompts = true);
   ~Program() override;
 
