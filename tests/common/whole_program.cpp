@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
   Options options;
   std::string folder;
   std::vector<int> lengths{200, 400};
-  bool slides = true, fails = false;
+  bool slides = true, rests = true, fails = false;
   std::vector<NamedModel> drafts;
   std::vector<Options> requests;
   Program program("Continues texts with a GPT-2.");
@@ -34,6 +34,7 @@ int main(int argc, char** argv) {
   program.add("--benchmark", Path{&folder, "DIR"}, "does nothing");
   program.add("--benchmark-lengths", &lengths, "does nothing", at_least(1));
   program.add("--on-overflow", one_of(&slides, {{"slide", true}, {"recompute", false}}), "does nothing");
+  program.add("--rests", &rests, "does nothing");
   program.add("--fails", &fails, "fails a check");
   program.add_dtype_option();
   program.add_prompts_option();
