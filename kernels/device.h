@@ -131,10 +131,10 @@ class Device {
 
   /// out = epilogue(norm(x) W + b). x [rows, in_features], out [rows, out_features], bias [out_features] or
   /// an empty tensor for none. If W has 16 bits, the product may take norm(x) rounded to its type as well; if
-  /// it has 8, in groups of a row as those of an output; the sums of floats are float32 in any case. Beside
-  /// float32, x may have any type that operand_dtype names for W, unless it has a norm, and out too, unless
-  /// it is added to. The norm is part of the product because a GPU, for a few rows, takes longer to start a
-  /// kernel of its own for it than to compute it.
+  /// it has fewer, rounded in groups of a row as those of an output, or both W and norm(x) in 16 bits; the
+  /// sums of floats are float32 in any case. Beside float32, x may have any type that operand_dtype names for
+  /// W, unless it has a norm, and out too, unless it is added to. The norm is part of the product because a
+  /// GPU, for a few rows, takes longer to start a kernel of its own for it than to compute it.
   virtual void linear(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Tensor& bias,
                       Epilogue epilogue, Tensor& out) = 0;
 

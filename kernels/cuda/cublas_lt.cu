@@ -30,14 +30,15 @@ void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceA
   check(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value), kDescribed);
 }
 
-/// cuBLAS counts its matrices by columns: to it, rows that lie one behind the other are columns.
-cublasLtMatrixLayoutOpaque_t layout(DType dtype, std::int64_t rows, std::int64_t width) {
+/// cuBLAS counts its matrices by columns: to it, rows that lie one behind the other, `stride` elements apart,
+/// are columns.
+cublasLtMatrixLayoutOpaque_t layout(DType dtype, std::int64_t rows, std::int64_t width, std::int64_t stride) {
   const cudaDataType_t type = dtype == DType::kFloat16    ? CUDA_R_16F
                               : dtype == DType::kBFloat16 ? CUDA_R_16BF
                                                           : CUDA_R_32F;
   cublasLtMatrixLayoutOpaque_t layout;
   check(cublasLtMatrixLayoutInit(&layout, type, static_cast<std::uint64_t>(width),
-                                 static_cast<std::uint64_t>(rows), width),
+                                 static_cast<std::uint64_t>(rows), stride),
         kDescribed);
   return layout;
 }
@@ -58,7 +59,7 @@ CublasLt::CublasLt(Device& device) {
 }
 
 bool CublasLt::multiply(const Tensor& x, const Weight& weight, const Tensor& bias, float keep, float* out,
-                        Stream stream) const {
+                        std::int64_t out_width, Stream stream) const {
   const bool has_bias = bias.size() > 0;
   const DType dtype = weight.packed.dtype();
   const std::int64_t rows = x.dim(0), in = weight.in_features, columns = weight.out_features;
@@ -71,8 +72,9 @@ bool CublasLt::multiply(const Tensor& x, const Weight& weight, const Tensor& bia
     set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.data<const void>());
   }
-  cublasLtMatrixLayoutOpaque_t weight_layout = layout(dtype, columns, in), x_layout = layout(dtype, rows, in),
-                               out_layout = layout(DType::kFloat32, rows, columns);
+  cublasLtMatrixLayoutOpaque_t weight_layout = layout(dtype, columns, in, in),
+                               x_layout = layout(dtype, rows, in, in),
+                               out_layout = layout(DType::kFloat32, rows, columns, out_width);
 
   const void* const weights = weight.packed.data<void>();
   cublasLtMatmulPreferenceOpaque_t preference;

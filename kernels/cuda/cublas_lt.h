@@ -18,10 +18,11 @@ class CublasLt {
   explicit CublasLt(Device& device);
 
   /// out = x W + b + keep · out, in the order of the stream. x [rows, in_features] of the type of W, bias
-  /// [out_features] float32 or empty, out [rows, out_features] float32; where `keep` is 0, out is not read.
-  /// Returns false, and does nothing, where cuBLASLt cannot add the bias; that never happens without one.
+  /// [out_features] float32 or empty, out [rows, out_features] float32, with rows that begin out_width
+  /// elements apart; where `keep` is 0, out is not read. Returns false, and does nothing, where cuBLASLt
+  /// cannot add the bias; that never happens without one.
   bool multiply(const Tensor& x, const Weight& weight, const Tensor& bias, float keep, float* out,
-                Stream stream) const;
+                std::int64_t out_width, Stream stream) const;
 
  private:
   struct Destroy {

@@ -17,8 +17,8 @@
 
 namespace staircase {
 
-/// Weights are kept as [out_features, in_features], row-major: the weights of one output lie side by side, so
-/// a warp reads them in order, and a token of the embedding is one row.
+/// Weights are kept as [out_features, in_features], row-major (weights.cuh): the weights of one output lie
+/// side by side, so a warp reads them in order, and a token of the embedding is one row.
 class CudaDevice final : public Device {
  public:
   /// Throws std::runtime_error when there is no GPU that this program can use.
@@ -101,6 +101,9 @@ class CudaDevice final : public Device {
   template <typename Store>
   void few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Store& store);
 
+  /// CublasLt::multiply for x of operand_dtype and weights of any type.
+  bool many_rows(const Tensor& x, const Weight& weight, const Tensor& bias, float keep, float* out);
+
   float* scratch(std::int64_t floats) { return grown(scratch_, floats); }
   /// Counters that begin with 0, and that every operation leaves so.
   unsigned* zeros(std::int64_t count);
@@ -115,6 +118,7 @@ class CudaDevice final : public Device {
   Tensor scratch_;
   Tensor zeros_;
   Tensor operand_;  // the rows that a product multiplies, normalized or in the type of the weights
+  Tensor widened_;  // weights that were 8 bits, for cuBLAS
   bool running_ = false;
   std::optional<cuda::OperationList> list_;  // what the work asks for, while run() lists it
   std::map<cuda::OperationList, Recording> recordings_;

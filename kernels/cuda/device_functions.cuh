@@ -82,6 +82,9 @@ __device__ __forceinline__ float widen(__half x) {
 __device__ __forceinline__ float widen(__nv_bfloat16 x) {
   return __bfloat162float(x);
 }
+__device__ __forceinline__ float widen(std::int8_t x) {
+  return static_cast<float>(x);
+}
 
 /// Rounds to the nearest, of two equally near to the even one.
 template <typename Stored>

@@ -1,10 +1,10 @@
 // embedding: out[t] = token_table[tokens[t]] + position_table[position of t].
 //
 // token_table [vocab_size, n_embd], position_table [n_positions, n_embd], out [n_tokens, n_embd]. 12 · n_embd
-// bytes for each token (10 with a table in 16 bits), one addition for each element: limited by bandwidth, and
-// for a few tokens by the time that a launch takes.
+// bytes for each token (10 with a table in 16 bits, 9 in 8), one addition for each element: limited by
+// bandwidth, and for a few tokens by the time that a launch takes.
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/cuda/device_functions.cuh"
+#include "kernels/cuda/weights.cuh"
 
 namespace staircase {
 namespace cuda {
@@ -14,17 +14,17 @@ constexpr int kEmbeddingThreads = 256;
 /// One block a token.
 template <typename Stored>
 __global__ __launch_bounds__(kEmbeddingThreads) void embed(Sequences sequences, const std::int32_t* tokens,
-                                                           const Stored* token_table,
+                                                           WeightRows<Stored> token_table,
                                                            const float* position_table, int width,
                                                            float* out) {
   take_turn();
   const int t = static_cast<int>(blockIdx.x);
   const std::int64_t position = sequences.position(sequences.of_token(t), t);
-  const Stored* const token_row = token_table + static_cast<std::int64_t>(tokens[t]) * width;
+  const WeightRow<Stored> token_row = token_table[tokens[t]];
   const float* const position_row = position_table + position * width;
   float* const out_row = out + static_cast<std::int64_t>(t) * width;
   for (int i = static_cast<int>(threadIdx.x); i < width; i += kEmbeddingThreads) {
-    out_row[i] = widen(token_row[i]) + position_row[i];
+    out_row[i] = token_row[i] + position_row[i];
   }
 }
 
@@ -33,8 +33,7 @@ __global__ __launch_bounds__(kEmbeddingThreads) void embed(Sequences sequences, 
 void CudaDevice::embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                            Tensor& out) {
   if (listed(Operation::kEmbedding, batch, token_table, position_table, out)) return;
-  cuda::with_type(token_table.packed.dtype(), token_table.packed.data<void>(), [&](const auto* table) {
-    using Stored = std::remove_cvref_t<decltype(*table)>;
+  cuda::with_rows(token_table, [&]<typename Stored>(cuda::WeightRows<Stored> table) {
     cuda::launch("embedding was started", stream(), cuda::blocks(batch.n_tokens()), cuda::kEmbeddingThreads,
                  0, cuda::embed<Stored>, cuda::Sequences(batch), batch.tokens.data<std::int32_t>(), table,
                  position_table.data<float>(), static_cast<int>(out.dim(1)), out.data<float>());

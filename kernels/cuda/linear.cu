@@ -1,12 +1,12 @@
 // linear and query_key_value: out = epilogue(norm(x) W + b).
 //
 // x [rows, in], W as [out, in], out [rows, out]. 2 · rows · in · out operations; the weights are read once, 4
-// · in · out bytes, or half of that when they are kept in 16 bits.
+// · in · out bytes, or half of that when they are kept in 16 bits, and about a quarter in 8.
 //
 // A few rows (decoding, or the verification of a handful of drafts) are limited by the bandwidth at which the
 // weights come from memory: a kernel of our own, in which each warp reads the weights of one output, or a
-// few, from front to back, 16 bytes a lane. Weights in 16 bits are widened in registers: all arithmetic is in
-// float32. What is done to a result on its way out (bias, GELU, residual, its place in the cache) costs
+// few, from front to back, 16 bytes a lane. Weights in 16 and 8 bits are widened in registers: all arithmetic
+// is in float32. What is done to a result on its way out (bias, GELU, residual, its place in the cache) costs
 // nothing there. Nor does the norm of up to four rows: every block computes it for itself, in shared memory,
 // while its weights are on their way to the L2 cache.
 //
@@ -14,11 +14,14 @@
 // it stores its results. A small kernel, limited by bandwidth, does the rest: GELU, rounding to 16 bits, and
 // bringing keys and values to their places. The tensor cores behind cuBLAS take two matrices of one type, so
 // with 16-bit weights x is rounded to their type first, unless it was stored so; the sums are in float32.
+// Weights in 8 bits are widened to 16 first. That writes and reads each twice more, so between nine rows and
+// those that make arithmetic the limit, they may well be slower than weights in 16 bits.
 #include <algorithm>
 
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/layer_norm.cuh"
+#include "kernels/cuda/weights.cuh"
 
 namespace staircase {
 namespace cuda {
@@ -29,6 +32,10 @@ constexpr int kFewRows = 8;
 // More rows than that, or longer ones, would take shared memory from other blocks.
 constexpr std::int64_t kNormalizedRows = 4;
 constexpr std::int64_t kNormalizedFloats = 8192;
+
+/// Weights widened at a time take as much memory at most: more than any matrix of a block of gpt2-xl, so only
+/// output layers come in pieces.
+constexpr std::int64_t kWidenedBytes = std::int64_t{32} << 20;
 
 /// gelu(x) = x/2 · (1 + tanh(u)) = x / (1 + exp(-2u)) with u = sqrt(2/π) (x + 0.044715 x³). For a large
 /// negative x the exponential is infinite and the result -0.
@@ -96,18 +103,21 @@ __device__ __forceinline__ const float* normalize_in_block(const float* x, const
 /// result is summed in the same order, whatever the number of rows.
 template <int kRows, int kOutputs, int kVector, bool kNormalize, typename Stored, typename Store>
 __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float* x, Norm norm,
-                                                                    const Stored* weight, int rows, int in,
-                                                                    int out, Store store) {
+                                                                    WeightRows<Stored> weight, int rows,
+                                                                    int in, int out, Store store) {
   static_assert(kRows * kOutputs <= kWarp);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first = static_cast<int>((blockIdx.x * kLinearThreads + threadIdx.x) / kWarp) * kOutputs;
 
   // Rows and outputs beyond the end repeat the last one: no branch where it would cost most.
-  const Stored* weights[kOutputs];
-  for (int o = 0; o < kOutputs; ++o)
-    weights[o] = weight + static_cast<std::int64_t>(min(first + o, out - 1)) * in;
+  constexpr bool kScaled = WeightRow<Stored>::kScaled;
+  WeightRow<Stored> weights[kOutputs];
+  for (int o = 0; o < kOutputs; ++o) weights[o] = weight[min(first + o, out - 1)];
   let_next_begin();
-  for (int o = 0; o < kOutputs; ++o) prefetch(weights[o], in);
+  for (int o = 0; o < kOutputs; ++o) {
+    prefetch(weights[o].values, in);
+    if constexpr (kScaled) prefetch(weights[o].scales, static_cast<int>(weight.groups));
+  }
   wait_for_previous();
   if constexpr (kNormalize) x = normalize_in_block(x, norm, rows, in);
   if (first >= out) return;
@@ -119,15 +129,21 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
 #pragma unroll(4 / kOutputs)
   for (int i = lane * kVector; i < in; i += kWarp * kVector) {
     Vector<Stored, kVector> w[kOutputs];
+    float scales[kOutputs];
 #pragma unroll
-    for (int o = 0; o < kOutputs; ++o) w[o] = load_vector<kVector>(weights[o] + i);
+    for (int o = 0; o < kOutputs; ++o) {
+      w[o] = load_vector<kVector>(weights[o].values + i);
+      scales[o] = weights[o].scale(i);
+    }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       const Vector<float, kVector> values = load_vector<kVector>(x_rows[r] + i);
 #pragma unroll
       for (int o = 0; o < kOutputs; ++o) {
+        float sum = kScaled ? 0.0f : sums[r][o];
 #pragma unroll
-        for (int v = 0; v < kVector; ++v) sums[r][o] += values.values[v] * widen(w[o].values[v]);
+        for (int v = 0; v < kVector; ++v) sum += values.values[v] * widen(w[o].values[v]);
+        sums[r][o] = kScaled ? sums[r][o] + sum * scales[o] : sum;
       }
     }
   }
@@ -145,6 +161,22 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
   if (row < min(rows, kRows) && column < out) store(row, column, own_sum);
 }
 
+/// to[o, i] = the weight of input i and output first + o, rounded. to [outputs, in]. A thread takes kVector
+/// neighbouring inputs; `in` must be a multiple of that.
+template <int kVector, typename To>
+__global__ __launch_bounds__(kLinearThreads) void widen_weights(WeightRows<std::int8_t> weight, int first,
+                                                                int in, To* to) {
+  take_turn();
+  const int i = static_cast<int>(blockIdx.y * kLinearThreads + threadIdx.x) * kVector;
+  if (i >= in) return;
+  const WeightRow<std::int8_t> row = weight[first + static_cast<int>(blockIdx.x)];
+  const auto whole = load_vector<kVector>(row.values + i);
+  const float scale = row.scale(i);
+  Vector<To, kVector> wide;
+  for (int v = 0; v < kVector; ++v) wide.values[v] = narrow<To>(widen(whole.values[v]) * scale);
+  *reinterpret_cast<Vector<To, kVector>*>(to + static_cast<std::int64_t>(blockIdx.x) * in + i) = wide;
+}
+
 /// Finishes what cuBLAS multiplied: store(row, column, products[row, column]). products [rows, width] may be
 /// where `store` writes.
 template <typename Store>
@@ -156,8 +188,8 @@ __global__ __launch_bounds__(kLinearThreads) void finish(const float* products, 
 }
 
 template <int kRows, int kOutputs, int kVector, bool kNormalize, typename Stored, typename Store>
-void launch_few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Stored* weights,
-                     const Store& store, Stream stream) {
+void launch_few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight,
+                     const WeightRows<Stored>& weights, const Store& store, Stream stream) {
   const std::int64_t outputs_per_block = kLinearThreads / kWarp * kOutputs;
   launch("linear was started", stream, blocks(divide_up(weight.out_features, outputs_per_block)),
          kLinearThreads, kNormalize ? x.bytes() : 0,
@@ -177,11 +209,11 @@ bool normalizes(const Tensor& x, const Weight& weight) {
 template <bool kNormalize, typename Store>
 void few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Store& store,
               Stream stream) {
-  with_type(weight.packed.dtype(), weight.packed.data<void>(), [&](const auto* weights) {
-    constexpr int kVector = 16 / sizeof(*weights);  // 16 bytes
+  with_rows(weight, [&]<typename Stored>(const WeightRows<Stored>& weights) {
+    constexpr int kVector = 16 / sizeof(Stored);  // 16 bytes
     const std::int64_t rows = x.dim(0);
     if constexpr (!kNormalize) {
-      if (weight.in_features % kVector != 0) {  // rows of W are not aligned to 16 bytes
+      if (weight.in_features % kVector != 0) {  // rows of W or of x are not aligned to 16 bytes
         launch_few_rows<8, 1, 1, kNormalize>(x, norm, weight, weights, store, stream);
         return;
       }
@@ -200,6 +232,16 @@ void few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, cons
   });
 }
 
+template <typename To>
+void launch_widen(const Weight& weight, std::int64_t first, std::int64_t outputs, To* to, Stream stream) {
+  constexpr int kVector = 16 / sizeof(To);  // 16 bytes
+  const std::int64_t in = weight.in_features, vector = in % kVector == 0 ? kVector : 1;
+  const dim3 grid(blocks(outputs), blocks(divide_up(in, kLinearThreads * vector)));
+  launch("weights were widened", stream, grid, kLinearThreads, 0,
+         vector == 1 ? widen_weights<1, To> : widen_weights<kVector, To>, WeightRows<std::int8_t>(weight),
+         static_cast<int>(first), static_cast<int>(in), to);
+}
+
 template <typename Store>
 void launch_finish(const float* products, std::int64_t rows, std::int64_t width, const Store& store,
                    Stream stream) {
@@ -211,7 +253,9 @@ void launch_finish(const float* products, std::int64_t rows, std::int64_t width,
 }  // namespace cuda
 
 DType CudaDevice::operand_dtype(std::int64_t rows, DType weights) const {
-  return rows <= cuda::kFewRows ? DType::kFloat32 : weights;
+  if (rows <= cuda::kFewRows) return DType::kFloat32;
+  if (weights == DType::kInt8) return has_bfloat16_ ? DType::kBFloat16 : DType::kFloat16;
+  return weights;
 }
 
 Tensor CudaDevice::as_operand(const Tensor& x, const LayerNorm& norm, DType dtype) {
@@ -239,6 +283,27 @@ void CudaDevice::few_rows(const Tensor& x, const LayerNorm& norm, const Weight& 
   }
 }
 
+bool CudaDevice::many_rows(const Tensor& x, const Weight& weight, const Tensor& bias, float keep,
+                           float* out) {
+  const std::int64_t in = weight.in_features, width = weight.out_features;
+  if (weight.packed.dtype() != DType::kInt8) {
+    return cublas_->multiply(x, weight, bias, keep, out, width, stream());
+  }
+  const auto row_bytes = in * static_cast<std::int64_t>(size_of(x.dtype()));
+  const std::int64_t at_once = std::clamp<std::int64_t>(cuda::kWidenedBytes / row_bytes, 1, width);
+  if (bias.size() > 0 && at_once < width) return false;  // so that no piece is declined behind others
+  float* const memory = grown(widened_, cuda::divide_up<std::int64_t>(at_once * row_bytes, sizeof(float)));
+  bool multiplied = true;
+  for (std::int64_t first = 0; first < width; first += at_once) {
+    const std::int64_t outputs = std::min(at_once, width - first);
+    cuda::with_type(x.dtype(), memory,
+                    [&](auto* to) { cuda::launch_widen(weight, first, outputs, to, stream()); });
+    const Weight piece{widened_.viewed_as(x.dtype(), {outputs, in}), in, outputs};
+    multiplied = cublas_->multiply(x, piece, bias, keep, out + first, width, stream());
+  }
+  return multiplied;
+}
+
 void CudaDevice::linear(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Tensor& bias,
                         Epilogue epilogue, Tensor& out) {
   if (listed(Operation::kLinear, x, norm, weight, bias, epilogue, out)) return;
@@ -249,15 +314,13 @@ void CudaDevice::linear(const Tensor& x, const LayerNorm& norm, const Weight& we
     few_rows(x, norm, weight, store);
     return;
   }
-  const Tensor operand = as_operand(x, norm, weight.packed.dtype());
+  const Tensor operand = as_operand(x, norm, operand_dtype(rows, weight.packed.dtype()));
   const float keep = epilogue == Epilogue::kAdd ? 1.0f : 0.0f;
   // To cuBLAS a bias has the type of the result, and ours are float32.
   const bool in_place = out.dtype() == DType::kFloat32, has_gelu = epilogue == Epilogue::kGelu;
-  if (in_place && !has_gelu && cublas_->multiply(operand, weight, bias, keep, out.data<float>(), stream())) {
-    return;
-  }
+  if (in_place && !has_gelu && many_rows(operand, weight, bias, keep, out.data<float>())) return;
   float* const products = in_place ? out.data<float>() : scratch(rows * width);
-  cublas_->multiply(operand, weight, {}, keep, products, stream());
+  many_rows(operand, weight, {}, keep, products);
   if (epilogue == Epilogue::kAdd) store.epilogue = Epilogue::kStore;  // that much is done
   cuda::launch_finish(products, rows, width, store, stream());
 }
@@ -282,7 +345,7 @@ void CudaDevice::query_key_value(const Batch& batch, const Tensor& x, const Laye
     return;
   }
   float* const products = scratch(rows * 3 * width);
-  cublas_->multiply(as_operand(x, norm, weight.packed.dtype()), weight, {}, 0.0f, products, stream());
+  many_rows(as_operand(x, norm, operand_dtype(rows, weight.packed.dtype())), weight, {}, 0.0f, products);
   cuda::launch_finish(products, rows, 3 * width, store, stream());
 }
 

@@ -1,12 +1,14 @@
 // load and load_weight: from the bytes of a file to tensors on the GPU.
 //
 // The bytes cross the bus as they are stored, in pieces of up to 32 MiB, and are converted (and transposed,
-// for the layers that GPT-2 stores as [in, out]) on the GPU: each element is read and written there once, at
-// the bandwidth of its memory, which is some hundred times that of the bus, the limit here.
+// for the layers that GPT-2 stores as [in, out]) or rounded to 8 bits on the GPU: each element is read and
+// written there once, at the bandwidth of its memory, which is some hundred times that of the bus, the limit
+// here.
 #include <algorithm>
 
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/weights.cuh"
 
 namespace staircase {
 namespace cuda {
@@ -44,14 +46,55 @@ __global__ __launch_bounds__(kLoadThreads) void transpose(const From* from, int 
   }
 }
 
+/// Rounds weights to 8 bits, a thread for each output and group: input i of output o is
+/// from[o · output_stride + i · input_stride]. What goes to their first group has that place among all groups
+/// of `to`.
+template <typename From>
+__global__ __launch_bounds__(kLoadThreads) void quantize(const From* from, int outputs, int inputs,
+                                                         std::int64_t output_stride,
+                                                         std::int64_t input_stride, std::int64_t place,
+                                                         WeightRows<std::int8_t> to) {
+  take_turn();
+  const int output = static_cast<int>(blockIdx.x * kLoadThreads + threadIdx.x);
+  const int first = static_cast<int>(blockIdx.y * kGroup);
+  if (output >= outputs) return;
+  from += output * output_stride + first * input_stride;
+  place += output * to.groups + blockIdx.y;
+
+  float weights[kGroup], largest = 0.0f;
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i) {
+    weights[i] = first + i < inputs ? widen(from[i * input_stride]) : 0.0f;
+    largest = fmaxf(largest, fabsf(weights[i]));
+  }
+  const float scale = largest / 127.0f;
+  to.scales[place] = scale;
+  constexpr int kVector = 16;
+#pragma unroll
+  for (int i = 0; i < kGroup; i += kVector) {
+    Vector<std::int8_t, kVector> whole;
+    for (int v = 0; v < kVector; ++v) {
+      // Where all are 0, or so small that 127 steps are no number of their own, they become 0.
+      const float nearest = scale == 0.0f ? 0.0f : rintf(weights[i + v] / scale);
+      whole.values[v] = static_cast<std::int8_t>(fminf(fmaxf(nearest, -127.0f), 127.0f));
+    }
+    *reinterpret_cast<Vector<std::int8_t, kVector>*>(to.values + place * kGroup + i) = whole;
+  }
+}
+
+/// Rows of the array that come to the GPU at a time. No group of inputs is divided, whatever their order.
+std::int64_t rows_at_once(const HostArray& array) {
+  const auto row_bytes = array.columns * static_cast<std::int64_t>(size_of(array.dtype));
+  const std::int64_t rows = std::min(kPieceBytes / std::max<std::int64_t>(1, row_bytes), kMostRows);
+  return std::max<std::int64_t>(rows / kGroup, 1) * kGroup;
+}
+
 /// Calls use(piece on the GPU, first row, rows) for all rows of the array, some at a time.
 template <typename Use>
 void in_pieces(const HostArray& array, float* staging, Stream stream, const Use& use) {
   const auto row_bytes = array.columns * static_cast<std::int64_t>(size_of(array.dtype));
-  const std::int64_t rows_at_once =
-      std::clamp<std::int64_t>(kPieceBytes / std::max<std::int64_t>(1, row_bytes), 1, kMostRows);
-  for (std::int64_t first = 0; first < array.rows; first += rows_at_once) {
-    const std::int64_t rows = std::min(rows_at_once, array.rows - first);
+  for (std::int64_t first = 0; first < array.rows; first += rows_at_once(array)) {
+    const std::int64_t rows = std::min(rows_at_once(array), array.rows - first);
     check(cudaMemcpyAsync(staging, static_cast<const std::byte*>(array.data) + first * row_bytes,
                           static_cast<std::size_t>(rows * row_bytes), cudaMemcpyHostToDevice, stream),
           "weights were copied to it");
@@ -63,8 +106,7 @@ void in_pieces(const HostArray& array, float* staging, Stream stream, const Use&
 
 std::int64_t staging_floats(const HostArray& array) {
   const auto row_bytes = array.columns * static_cast<std::int64_t>(size_of(array.dtype));
-  const std::int64_t bytes = std::min(array.rows * row_bytes, std::max(kPieceBytes, row_bytes));
-  return divide_up<std::int64_t>(bytes, sizeof(float));
+  return divide_up<std::int64_t>(std::min(array.rows, rows_at_once(array)) * row_bytes, sizeof(float));
 }
 
 /// Writes `rows` rows of the file, [rows, columns] from row `first` of `in_features` on, as columns of
@@ -76,6 +118,18 @@ void launch_transpose(const From* from, std::int64_t rows, std::int64_t columns,
                   blocks(divide_up<std::int64_t>(rows, kTile)));
   launch("weights were transposed", stream, grid, kLoadThreads, 0, transpose<From, To>, from,
          static_cast<int>(rows), static_cast<int>(columns), in_features, packed + first);
+}
+
+/// Rounds `rows` rows of the file, [rows, columns] from row `first` on, to 8 bits.
+template <typename From>
+void launch_quantize(const From* from, std::int64_t rows, std::int64_t columns, std::int64_t first,
+                     WeightOrder order, const WeightRows<std::int8_t>& to, Stream stream) {
+  const bool input_first = order == WeightOrder::kInputFirst;
+  const std::int64_t outputs = input_first ? columns : rows, inputs = input_first ? rows : columns;
+  const dim3 grid(blocks(divide_up<std::int64_t>(outputs, kLoadThreads)), blocks(divide_up(inputs, kGroup)));
+  launch("weights were rounded", stream, grid, kLoadThreads, 0, quantize<From>, from,
+         static_cast<int>(outputs), static_cast<int>(inputs), input_first ? 1 : columns,
+         input_first ? columns : 1, input_first ? first / kGroup : first * to.groups, to);
 }
 
 }  // namespace cuda
@@ -93,10 +147,8 @@ Tensor CudaDevice::load(const HostArray& array) {
 }
 
 Weight CudaDevice::load_weight(const HostArray& matrix, WeightOrder order, DType dtype) {
-  if (dtype == DType::kInt8 || dtype == DType::kInt4) {
-    throw std::runtime_error(
-        "no GPU multiplies weights in int8 or int4 so far, --device cpu does; a GPU takes float16 and "
-        "bfloat16");
+  if (dtype == DType::kInt4) {
+    throw std::runtime_error("no GPU multiplies weights in int4 so far, --device cpu does; a GPU takes int8");
   }
   if (dtype == DType::kBFloat16 && !has_bfloat16_) {
     throw std::runtime_error(
@@ -106,15 +158,17 @@ Weight CudaDevice::load_weight(const HostArray& matrix, WeightOrder order, DType
   Weight weight;
   weight.in_features = input_first ? matrix.rows : matrix.columns;
   weight.out_features = input_first ? matrix.columns : matrix.rows;
-  weight.packed = allocate(dtype, {weight.out_features, weight.in_features});
-  cuda::with_type(dtype, weight.packed.data<void>(), [&](auto* packed) {
+  weight.packed = allocate(dtype, cuda::packed_shape(dtype, weight.in_features, weight.out_features));
+  cuda::with_rows(weight, [&]<typename To>(const cuda::WeightRows<To>& to) {
     cuda::in_pieces(
         matrix, scratch(cuda::staging_floats(matrix)), stream(),
         [&](const auto* piece, std::int64_t first, std::int64_t rows) {
-          if (input_first) {
-            cuda::launch_transpose(piece, rows, matrix.columns, first, matrix.rows, packed, stream());
+          if constexpr (std::is_same_v<To, std::int8_t>) {
+            cuda::launch_quantize(piece, rows, matrix.columns, first, order, to, stream());
+          } else if (order == WeightOrder::kInputFirst) {
+            cuda::launch_transpose(piece, rows, matrix.columns, first, matrix.rows, to.values, stream());
           } else {
-            cuda::launch_convert(piece, rows * matrix.columns, packed + first * matrix.columns, stream());
+            cuda::launch_convert(piece, rows * matrix.columns, to.values + first * matrix.columns, stream());
           }
         });
   });

@@ -58,6 +58,7 @@ void CudaDevice::run(const std::function<void()>& work) {
   list_->add(scratch_);
   list_->add(zeros_);
   list_->add(operand_);
+  list_->add(widened_);
   cuda::OperationList list = *std::exchange(list_, std::nullopt);
 
   if (recordings_.size() >= kMostRecordings && !recordings_.contains(list)) recordings_.clear();

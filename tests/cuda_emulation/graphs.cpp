@@ -261,6 +261,26 @@ TEST_CASE("memory for intermediate results that has moved is never used where it
   on_new_devices([&](Device& device) { check(device, DType::kFloat16); });
 }
 
+TEST_CASE("memory for weights that were widened is never used where it was") {
+  on_new_devices([](Device& device) {
+    Layer layer{device, DType::kInt8};
+    // Staging memory grows when weights are loaded, so all of them are there before.
+    const Values w = random_values(24 * 600, 4);
+    const Weight larger =
+        device.load_weight({w.data(), DType::kFloat32, 24, 600}, WeightOrder::kInputFirst, DType::kInt8);
+    Tensor out = result_tensor(device, {Layer::kRows, 600});
+    KeysValues cache = layer.cache(8), plain = layer.cache(8);
+    for (int position = 0; position < 8; ++position) {
+      if (position == 4) device.linear(layer.x, {}, larger, Tensor(), Epilogue::kStore, out);
+      layer.go_to(position);
+      const Values want = layer.step(plain, false);
+      const int graphs = graphs_during([&] { CHECK(same_bits(layer.step(cache, true), want)); });
+      CAPTURE(position);
+      CHECK(graphs == (position == 0 || position == 4 ? 0 : 1));
+    }
+  });
+}
+
 TEST_CASE("two pieces of work in turns have a graph each") {
   on_new_devices([](Device& device) {
     Layer one{device}, other{device};

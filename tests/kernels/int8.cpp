@@ -1,59 +1,16 @@
 // Weights in 8 and 4 bits, on the CPU: against plain loops in double precision on the numbers as they were
-// rounded, by a rounding that is written here once more from its definition.
+// rounded.
 //
 // The tolerance is that of the products of float32 (linear.cpp): the sums of whole numbers are exact, and
 // what remains are the roundings of a chain that is shorter by the size of a group.
 #include "kernels/cpu/int8_tile.h"
+#include "tests/kernels/few_bits.h"
 #include "tests/kernels/kernel_test.h"
 
 namespace staircase {
 namespace {
 
 constexpr DType kTypes[] = {DType::kInt8, DType::kInt4};
-
-std::size_t group_of(DType dtype) {
-  return static_cast<std::size_t>(dtype == DType::kInt8 ? kGroup : kInt4Group);
-}
-
-/// A group as it comes back from 8 bits.
-void round_to_int8(std::span<float> values) {
-  float largest = 0.0f;
-  for (const float value : values) largest = std::max(largest, std::abs(value));
-  const float scale = largest / 127.0f;
-  for (float& value : values) {
-    value = scale == 0.0f ? 0.0f : std::clamp(std::nearbyint(value / scale), -127.0f, 127.0f) * scale;
-  }
-}
-
-/// A group as it comes back from 4 bits.
-void round_to_int4(std::span<float> values) {
-  float furthest = 0.0f;
-  for (const float value : values) furthest = std::abs(value) > std::abs(furthest) ? value : furthest;
-  const float scale = float32_from_bfloat16(bfloat16_from_float32(furthest / -8.0f));
-  for (float& value : values) {
-    value = scale == 0.0f ? 0.0f : std::clamp(std::nearbyint(value / scale), -8.0f, 7.0f) * scale;
-  }
-}
-
-/// Rows of `depth` values as they come back from that type, or as rows of x beside weights of that type,
-/// which are in 8 bits.
-Values rounded(Values rows, std::size_t depth, DType dtype, bool x = false) {
-  for (std::size_t row = 0; row < rows.size(); row += depth) {
-    for (std::size_t first = 0; first < depth; first += group_of(dtype)) {
-      const std::span<float> values(rows.data() + row + first, std::min(group_of(dtype), depth - first));
-      x || dtype == DType::kInt8 ? round_to_int8(values) : round_to_int4(values);
-    }
-  }
-  return rows;
-}
-
-/// values [rows, columns], transposed.
-Values turned(const Values& values, std::size_t columns) {
-  const std::size_t rows = values.size() / columns;
-  Values result(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) result[i % columns * rows + i / columns] = values[i];
-  return result;
-}
 
 struct Product {
   DType dtype;

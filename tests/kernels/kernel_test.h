@@ -59,6 +59,11 @@ void on_every_device(const Test& test) {
   }
 }
 
+template <typename Test>
+void on_every_gpu(const Test& test) {
+  on_every_device(test);
+}
+
 #else
 
 /// The GPU of this machine, or null; where the tests are for it, that there is none is an error.
@@ -96,14 +101,19 @@ void on_every_cpu(const Test& test) {
   }
 }
 
+/// Calls test(device) for the GPU if there is one.
+template <typename Test>
+void on_every_gpu(const Test& test) {
+  if (gpu() == nullptr) return;
+  INFO(gpu()->description());
+  test(*gpu());
+}
+
 /// Calls test(device) for the GPU if there is one and, unless the tests are for it alone, for every CPU.
 template <typename Test>
 void on_every_device(const Test& test) {
   if (!tests_are_for_gpu()) on_every_cpu(test);
-  if (gpu() != nullptr) {
-    INFO(gpu()->description());
-    test(*gpu());
-  }
+  on_every_gpu(test);
 }
 
 #endif
