@@ -64,10 +64,10 @@ json measure_gpu(const GpuOptions& options) {
   // The limits before the model, so that their matrices and its weights need not fit into memory together.
   const double copy = copy_gb_per_s(*device, options.copy_bytes);
   const std::int64_t size = options.product_size;
-  const double cublas =
-      cublas_tflop_per_s(*device, options.dtype, size, {{"large", size, size}}, /*copies=*/1);
-  const double cublas_block = cublas_tflop_per_s(*device, options.dtype, options.prompt_tokens,
-                                                 block_products(config), config.n_layer);
+  const DType operand = device->operand_dtype(size, options.dtype);
+  const double cublas = cublas_tflop_per_s(*device, operand, size, {{"large", size, size}}, /*copies=*/1);
+  const double cublas_block =
+      cublas_tflop_per_s(*device, operand, options.prompt_tokens, block_products(config), config.n_layer);
   Gpt2 model = Gpt2::load(options.model, device, options.dtype);
 
   const auto samples = [&](const auto& sample) {

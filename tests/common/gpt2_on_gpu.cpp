@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "common/decoding/static_kv_cache.h"
@@ -27,6 +28,8 @@ constexpr std::size_t kLongest = 512, kLongestOf16Bits = 512;
 
 /// How far a logit may lie from the one in float32 on the CPU.
 constexpr double kTolerance = 1e-3, kFloat16Tolerance = 2e-2, kBFloat16Tolerance = 1e-1;
+/// How far from the one on the CPU with the same weights in int8: there each row of x is in 8 bits, too.
+constexpr double kInt8Tolerance = 4e-1;
 
 const std::filesystem::path kSource = STAIRCASE_SOURCE_TREE;
 
@@ -107,8 +110,43 @@ TEST_CASE("on a GPU 16-bit weights change the logits no more than they may" * do
   check(DType::kBFloat16, kBFloat16Tolerance);
 }
 
-TEST_CASE("on a GPU a batch gives each sequence what it gets alone" * doctest::skip(kNoGpu)) {
-  Gpt2 model = tales_on_gpu();
+/// tales-6m in float32 on the CPU, with the weights that it has in int8.
+Gpt2 tales_with_int8_weights() {
+  const std::filesystem::path folder = kSource / "models/tales-6m";
+  std::map<std::string, std::vector<float>> weights;
+  Gpt2::load(folder, make_cpu_device(2), DType::kInt8).for_each_matrix([&](const WeightMatrix& matrix) {
+    weights[matrix.name] = matrix.values;
+  });
+  return Gpt2::load(folder, make_cpu_device(2), DType::kFloat32)
+      .with_matrices([&](const WeightMatrix& matrix) { return weights.at(matrix.name); });
+}
+
+TEST_CASE("on a GPU int8 gives the logits of its weights, and nearly those of the CPU" *
+          doctest::skip(kNoGpu)) {
+  Gpt2 model = tales_on_gpu(DType::kInt8);
+  Gpt2 exact = tales_with_int8_weights();
+  Gpt2 on_cpu = Gpt2::load(kSource / "models/tales-6m", make_cpu_device(2), DType::kInt8);
+  CHECK(model.kv_dtype() == DType::kBFloat16);
+  CHECK(model.weight_bytes() == on_cpu.weight_bytes());
+  std::vector<int> text;
+  for (int i = 0; i < 40; ++i) text.push_back((37 * i + 5) % 4096);
+  // Up to eight tokens compute in float32, and more with operands in bfloat16.
+  for (const std::size_t length : {1u, 8u, 9u, 40u}) {
+    const std::span<const int> tokens = std::span(text).first(length);
+    const std::vector<float> got = copy(model.next_logits(tokens)), want = copy(exact.next_logits(tokens)),
+                             cpu = copy(on_cpu.next_logits(tokens));
+    CAPTURE(length);
+    CHECK(difference("logits", got, want, got.size(), length <= 8 ? kTolerance : kBFloat16Tolerance) == "");
+    CHECK(difference("logits", got, cpu, got.size(), kInt8Tolerance) == "");
+    MESSAGE("int8, ", length, " tokens: largest difference of a logit ",
+            largest_difference<float>(got, want).largest, ", from the CPU's ",
+            largest_difference<float>(got, cpu).largest);
+  }
+}
+
+/// Checks it for weights of that type.
+void check_batch(DType dtype, double tolerance) {
+  Gpt2 model = tales_on_gpu(dtype);
   const std::vector<std::vector<int>> texts = {
       {1, 2, 3}, {500}, {7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}};
   const std::vector<std::span<const int>> batch(texts.begin(), texts.end());
@@ -116,12 +154,19 @@ TEST_CASE("on a GPU a batch gives each sequence what it gets alone" * doctest::s
   const std::size_t vocab_size = together.size() / texts.size();
   for (std::size_t s = 0; s < texts.size(); ++s) {
     const std::vector<float> got = copy(std::span(together).subspan(s * vocab_size, vocab_size));
-    CHECK(difference("logits", got, copy(model.next_logits(texts[s])), vocab_size, kTolerance) == "");
+    CAPTURE(to_string(dtype));
+    CHECK(difference("logits", got, copy(model.next_logits(texts[s])), vocab_size, tolerance) == "");
   }
 }
 
-TEST_CASE("on a GPU decoding with a cache gives what it gives without" * doctest::skip(kNoGpu)) {
-  Gpt2 model = tales_on_gpu();
+TEST_CASE("on a GPU a batch gives each sequence what it gets alone" * doctest::skip(kNoGpu)) {
+  check_batch(DType::kFloat32, kTolerance);
+  check_batch(DType::kInt8, kBFloat16Tolerance);
+}
+
+/// Checks it for weights of that type.
+void check_cache(DType dtype, double tolerance) {
+  Gpt2 model = tales_on_gpu(dtype);
   const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
   std::vector<std::vector<float>> want;
   for (std::size_t length = 1; length <= text.size(); ++length) {
@@ -132,10 +177,16 @@ TEST_CASE("on a GPU decoding with a cache gives what it gives without" * doctest
     StaticKvCache cache(model);
     for (std::size_t i = 0; i < text.size(); ++i) {
       const std::vector<float> got = copy(model.next_logits(std::span(text).subspan(i, 1), cache));
+      CAPTURE(to_string(dtype));
       CAPTURE(i);
-      CHECK(difference("logits", got, want[i], got.size(), kTolerance) == "");
+      CHECK(difference("logits", got, want[i], got.size(), tolerance) == "");
     }
   }
+}
+
+TEST_CASE("on a GPU decoding with a cache gives what it gives without" * doctest::skip(kNoGpu)) {
+  check_cache(DType::kFloat32, kTolerance);
+  check_cache(DType::kInt8, kBFloat16Tolerance);
 }
 
 }  // namespace

@@ -22,8 +22,10 @@ namespace {
 
 const std::filesystem::path kSource = STAIRCASE_SOURCE_TREE;
 
-TEST_CASE("on the emulated GPU passes of few tokens and of many take turns in the same memory") {
-  Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), DType::kFloat16);
+/// Checks it for weights of that type.
+void check_turns(DType dtype, double tolerance) {
+  CAPTURE(to_string(dtype));
+  Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
   const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
   const auto logits = [&](std::size_t tokens, int count) {
     const std::span<const float> rows = model.last_logits(std::span(text).first(tokens), count);
@@ -43,12 +45,17 @@ TEST_CASE("on the emulated GPU passes of few tokens and of many take turns in th
   CHECK(cuda_emulation::allocations == memory);
   // The tokens of the first as others see them: its last one and its first.
   const std::vector<float> last(want[0].end() - std::ssize(want[1]), want[0].end());
-  CHECK(difference("logits", last, want[1], last.size(), 2e-2) == "");
+  CHECK(difference("logits", last, want[1], last.size(), tolerance) == "");
   const std::vector<float> first(want[0].begin(), want[0].begin() + std::ssize(want[2]));
-  CHECK(difference("logits", first, want[2], first.size(), 2e-2) == "");
+  CHECK(difference("logits", first, want[2], first.size(), tolerance) == "");
 }
 
-TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, or eight in float32") {
+TEST_CASE("on the emulated GPU passes of few tokens and of many take turns in the same memory") {
+  check_turns(DType::kFloat16, 2e-2);
+  check_turns(DType::kInt8, 1e-1);
+}
+
+TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, and in int8 four more") {
   const std::vector<int> text(16, 7);
   const auto kernels_of_a_layer = [&](DType dtype) {
     Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
@@ -56,8 +63,11 @@ TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, or eig
     const int before = so_far();
     model.last_logits(text, 16);
     // Beside the layers: the embedding, the last norm, and the output layer, which rounds its rows to 16
-    // bits.
-    const int others = dtype == DType::kFloat32 ? 3 : 4, n_layer = model.config().n_layer;
+    // bits and widens its weights to them.
+    const int others = dtype == DType::kFloat32 ? 3
+                       : dtype == DType::kInt8  ? 5
+                                                : 4,
+              n_layer = model.config().n_layer;
     const int in_layers = so_far() - before - others;
     CHECK(in_layers % n_layer == 0);
     return in_layers / n_layer;
@@ -65,16 +75,19 @@ TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, or eig
   CHECK(kernels_of_a_layer(DType::kFloat32) == 9);
   CHECK(kernels_of_a_layer(DType::kFloat16) == 9);
   CHECK(kernels_of_a_layer(DType::kBFloat16) == 9);
+  CHECK(kernels_of_a_layer(DType::kInt8) == 13);
 }
 
 TEST_CASE("on the emulated GPU decoding with a cache is done by graphs") {
-  Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device());
   const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
-  for (int time = 0; time < 2; ++time) {
-    StaticKvCache cache(model);
-    const int before = cuda_emulation::graphs_launched;
-    for (const int& token : text) model.next_logits(std::span(&token, 1), cache);
-    CHECK(cuda_emulation::graphs_launched - before >= 7);
+  for (const DType dtype : {DType::kFloat32, DType::kInt8}) {
+    Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
+    for (int time = 0; time < 2; ++time) {
+      StaticKvCache cache(model);
+      const int before = cuda_emulation::graphs_launched;
+      for (const int& token : text) model.next_logits(std::span(&token, 1), cache);
+      CHECK(cuda_emulation::graphs_launched - before >= 7);
+    }
   }
 }
 
@@ -137,6 +150,20 @@ TEST_CASE("what tools/gpu-check measures is there and adds up") {
     CHECK(decode.at("tokens_per_s").get<double>() == doctest::Approx(batch / seconds));
     // 11.8 MB of weights, and a cache of some kB.
     CHECK(1e9 * decode.at("gb_per_s").get<double>() * seconds == doctest::Approx(11.5e6).epsilon(0.05));
+  }
+}
+
+TEST_CASE("what cuBLAS can do beside weights in int8 is measured in the type of their operands") {
+  bench::GpuOptions options = kSmallMeasurement;
+  options.dtype = DType::kInt8;
+  const nlohmann::json result = bench::measure_gpu(options);
+  CHECK(result.at("dtype") == "int8");
+  CHECK(result.at("cublas_tflop_per_s") > 0.0);
+  CHECK(result.at("cublas_block_tflop_per_s") > 0.0);
+  // 5.8 MB of weights, 0.4 MB of scales and 0.1 MB of norms and biases, and a cache of some kB.
+  for (const auto& decode : result.at("decode")) {
+    const double seconds = decode.at("ms_per_step").get<double>() / 1e3;
+    CHECK(1e9 * decode.at("gb_per_s").get<double>() * seconds == doctest::Approx(6.2e6).epsilon(0.05));
   }
 }
 

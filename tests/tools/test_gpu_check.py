@@ -221,10 +221,10 @@ echo '{"device": "A GPU, 3 MiB", "ttft_ms": 1.5}' >"$file"
 """
     FIGURES = {"device": "A GPU, 3 MiB", "ttft_ms": 1.5}
 
-    def measured(self, shapes, gpu=None):
+    def measured(self, shapes, gpu=None, dtype="float16"):
         self.program("bench/bench", self.PROGRAM)
         report, saved = self.report() | ({"gpu": gpu} if gpu else {}), []
-        failed = check.measure_all(shapes, "float16", 1, report, lambda: saved.append(json.dumps(report)))
+        failed = check.measure_all(shapes, dtype, 1, report, lambda: saved.append(json.dumps(report)))
         self.assertEqual(json.loads(saved[-1]), report)
         return report, len(saved), failed
 
@@ -257,6 +257,13 @@ echo '{"device": "A GPU, 3 MiB", "ttft_ms": 1.5}' >"$file"
             "transformers, eager": {"failed": "OutOfMemoryError: none"},
             "transformers, compiled, static cache": {"failed": "it took more than 0.005 minutes and was stopped"}})
         self.assertEqual((saved, failed), (3, []))
+
+    def test_int8_is_measured_without_pytorch_which_has_none(self):
+        with mock.patch.object(check.importlib.util, "find_spec", lambda name: name):
+            report, saved, failed = self.measured(["124m"], dtype="int8")
+        self.assertEqual(report["benchmarks"], {"124m, int8": {"Staircase": self.FIGURES}})
+        self.assertEqual((saved, failed), (1, []))
+        self.assertIn("PyTorch alone multiplies no weights in int8", self.said.getvalue())
 
 
 class Reports(StandIns):
