@@ -21,10 +21,11 @@ float distance(std::span<const float> a, std::span<const float> b) {
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
-/// int8 and int4 as well, which no GPU takes.
+/// int8 as well, and int4, which no GPU takes.
 std::vector<DType> loaded_dtypes() {
   std::vector<DType> dtypes(std::begin(kDTypes), std::end(kDTypes));
-  if (!tests_are_for_gpu()) dtypes.insert(dtypes.end(), {DType::kInt8, DType::kInt4});
+  dtypes.push_back(DType::kInt8);
+  if (!tests_are_for_gpu()) dtypes.push_back(DType::kInt4);
   return dtypes;
 }
 

@@ -130,11 +130,11 @@ TEST_CASE("zeros, a single huge weight and weights that are hardly above 0 come 
   }
 }
 
-TEST_CASE("every weight of the tales is the core's, to the bit" * doctest::skip(tests_are_for_gpu())) {
+TEST_CASE("every weight of the tales is the core's, to the bit") {
   CHECK(difference_from_core(tales(), tales_in(DType::kInt8)) == "");
 }
 
-TEST_CASE("so it is where an output has less than a group" * doctest::skip(tests_are_for_gpu())) {
+TEST_CASE("so it is where an output has less than a group") {
   const TinyModel tiny;  // of 24 and 50 inputs
   const TemporaryFolder folder;
   tiny.write(folder.path());
