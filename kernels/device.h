@@ -102,7 +102,8 @@ class Device {
   /// A weight matrix, converted to `dtype` and brought into the device's own layout in one pass. In int8 a
   /// weight is round(weight / scale), with scale = the largest of its group (kGroup) / 127. In int4 the scale
   /// is the one furthest from zero of its group (kInt4Group), the first of several, / -8 in bfloat16, and
-  /// more than 7 becomes 7. Throws std::runtime_error for a type that the device does not multiply.
+  /// more than 7 becomes 7. No number of the matrix may be beyond the largest of `dtype`, in int8 and int4
+  /// that of bfloat16. Throws std::runtime_error for a type that the device does not multiply.
   virtual Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) = 0;
 
   // ── Operations ──

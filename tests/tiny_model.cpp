@@ -1,5 +1,6 @@
 #include "tests/tiny_model.h"
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -18,7 +19,8 @@ void append(std::string& data, float value, const std::string& dtype) {
   } else if (dtype == "BF16") {
     add(static_cast<std::uint16_t>(bits >> 16));
   } else if (dtype == "F16") {
-    const std::uint32_t sign = bits >> 31 << 15, exponent = (bits >> 23 & 0xff) - 127 + 15;
+    const std::uint32_t sign = bits >> 31 << 15,
+                        exponent = std::isfinite(value) ? (bits >> 23 & 0xff) - 127 + 15 : 31;
     add(static_cast<std::uint16_t>(value == 0.0f ? sign : sign | exponent << 10 | (bits >> 13 & 0x3ff)));
   } else {
     add(static_cast<std::int64_t>(value));

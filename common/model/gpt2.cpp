@@ -2,8 +2,10 @@
 #include "common/model/gpt2.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -16,21 +18,32 @@
 namespace staircase {
 namespace {
 
-/// Whether no number has all bits of the exponent: infinity and NaN have. `Bits` is a number's, unsigned.
+/// The largest number of a type that weights are kept in. Those of few bits come back from scales of 16, or
+/// are widened to 16 for a product.
+float largest_of(DType dtype) {
+  if (dtype == DType::kFloat32) return std::numeric_limits<float>::max();
+  return dtype == DType::kFloat16 ? 65504.0f : 0x1.FEp127f;
+}
+
+/// Whether no number is further from zero than the one with the bits `largest`; infinity and NaN are. `Bits`
+/// is a number's, unsigned.
 template <typename Bits>
-bool all_finite(std::span<const std::byte> bytes, Bits exponent) {
+bool all_within(std::span<const std::byte> bytes, Bits largest) {
   Bits broken = 0;  // of the numbers' own type, and without a branch: the compiler takes several at a time
   for (std::size_t i = 0; i < bytes.size(); i += sizeof(Bits)) {
     Bits bits;
     std::memcpy(&bits, &bytes[i], sizeof bits);
-    broken |= static_cast<Bits>((bits & exponent) == exponent);
+    constexpr Bits kSize = std::numeric_limits<Bits>::max() / 2;  // all but the sign
+    broken |= static_cast<Bits>((bits & kSize) > largest);
   }
   return broken == 0;
 }
 
-bool all_finite(const StoredTensor& tensor) {
-  if (tensor.dtype == "F32") return all_finite<std::uint32_t>(tensor.bytes, 0x7f800000);
-  return all_finite<std::uint16_t>(tensor.bytes, tensor.dtype == "F16" ? 0x7c00 : 0x7f80);
+bool all_within(const StoredTensor& tensor, float largest) {
+  const auto bits = std::bit_cast<std::uint32_t>(largest);
+  if (tensor.dtype == "F32") return all_within<std::uint32_t>(tensor.bytes, bits);
+  // A bfloat16 is the upper half, and all types hold the largest float16.
+  return all_within<std::uint16_t>(tensor.bytes, tensor.dtype == "F16" ? 0x7bff : bits >> 16);
 }
 
 /// Finds weights by name, checks what the file says about them and counts their bytes.
@@ -43,7 +56,7 @@ class WeightReader {
     const StoredTensor& stored = find(name, {rows, columns});
     const DType dtype = order == WeightOrder::kOutputFirst ? embedding_dtype(dtype_) : dtype_;
     const Weight weight = device_.load_weight(array(stored), order, dtype);
-    check_finite(name, stored);  // the device's threads have brought it from the file
+    check_numbers(name, stored, dtype_);  // the device's threads have brought it from the file
     safetensors_.release(stored);
     bytes_ += weight.packed.bytes();
     return weight;
@@ -51,7 +64,7 @@ class WeightReader {
 
   Tensor table(const std::string& name, const std::vector<std::int64_t>& shape) {
     const StoredTensor& stored = find(name, shape);
-    check_finite(name, stored);
+    check_numbers(name, stored, DType::kFloat32);
     const Tensor tensor = device_.load(array(stored));
     bytes_ += tensor.bytes();
     return tensor;
@@ -106,9 +119,14 @@ class WeightReader {
     return *stored;
   }
 
-  void check_finite(const std::string& name, const StoredTensor& stored) const {
-    if (all_finite(stored)) return;
-    throw Error("{}: tensor {} has a value that is no finite number", file_.string(), name);
+  void check_numbers(const std::string& name, const StoredTensor& stored, DType dtype) const {
+    const float largest = largest_of(dtype);
+    if (all_within(stored, largest)) return;
+    if (!all_within(stored, largest_of(DType::kFloat32))) {
+      throw Error("{}: tensor {} has a value that is no finite number", file_.string(), name);
+    }
+    throw Error("{}: tensor {} has a value beyond ±{}, the most that weights may be in {}; float32 holds it",
+                file_.string(), name, largest, to_string(dtype));
   }
 
   static HostArray array(const StoredTensor& stored) {

@@ -683,7 +683,7 @@ TEST_CASE("a weight file that contradicts config.json is refused with the names 
 TEST_CASE("weights that are no finite numbers are refused with the tensor's name, in every format") {
   for (const std::string name :
        {"wte.weight", "wpe.weight", "h.1.mlp.c_fc.weight", "h.0.attn.c_attn.bias", "ln_f.weight"}) {
-    for (const std::string dtype : {"F32", "BF16"}) {
+    for (const std::string dtype : {"F32", "BF16", "F16"}) {
       for (const float value :
            {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
             -std::numeric_limits<float>::infinity()}) {
@@ -700,6 +700,38 @@ TEST_CASE("weights that are no finite numbers are refused with the tensor's name
       }
     }
   }
+}
+
+TEST_CASE("a weight that is beyond what its type holds is refused with the tensor's name") {
+  const auto error = [](const std::string& name, float value, const std::string& stored, DType kept) {
+    TinyModel tiny;
+    tiny.tensors[name].values.back() = value;
+    return error_message([&] { load_tiny(tiny, stored, "", kept); });
+  };
+  const float largest = std::numeric_limits<float>::max(), largest_bfloat16 = 255 * 0x1p120f;
+  for (const std::string name : {"wte.weight", "h.1.mlp.c_fc.weight"}) {
+    CAPTURE(name);
+    CHECK(error(name, -largest, "F32", DType::kFloat32) == "");
+    CHECK(says(error(name, 65536.0f, "F32", DType::kFloat16), "tensor " + name, "beyond ±65504",
+               "in float16; float32 holds it"));
+    CHECK(says(error(name, -65536.0f, "BF16", DType::kFloat16), "tensor " + name, "beyond ±65504"));
+    CHECK(error(name, -65504.0f, "F32", DType::kFloat16) == "");
+    CHECK(error(name, 65504.0f, "F16", DType::kFloat16) == "");
+    CHECK(error(name, 65280.0f, "BF16", DType::kFloat16) == "");
+    if (kManyKernels) continue;
+    for (const DType kept : {DType::kBFloat16, DType::kInt8, DType::kInt4}) {
+      CAPTURE(to_string(kept));
+      for (const float value : {largest, -std::nextafter(largest_bfloat16, largest)}) {
+        CHECK(says(error(name, value, "F32", kept), "tensor " + name, "beyond ±3.38",
+                   fmt::format("in {}; float32 holds it", to_string(kept))));
+      }
+      for (const std::string stored : {"F32", "BF16"}) {
+        CHECK(error(name, -largest_bfloat16, stored, kept) == "");
+      }
+    }
+  }
+  // Biases, norms and positions are floats beside weights of any type.
+  CHECK(error("h.0.attn.c_attn.bias", largest, "F32", DType::kInt8) == "");
 }
 
 TEST_CASE("sums that overflow end in an error and not in a token") {

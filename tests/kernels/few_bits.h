@@ -9,6 +9,8 @@
 
 namespace staircase {
 
+constexpr DType kFewBits[] = {DType::kInt8, DType::kInt4};
+
 inline std::size_t group_of(DType dtype) {
   return static_cast<std::size_t>(dtype == DType::kInt8 ? kGroup : kInt4Group);
 }

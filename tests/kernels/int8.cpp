@@ -10,8 +10,6 @@
 namespace staircase {
 namespace {
 
-constexpr DType kTypes[] = {DType::kInt8, DType::kInt4};
-
 struct Product {
   DType dtype;
   std::size_t rows, in, out;
@@ -45,7 +43,7 @@ double tolerance(std::size_t in) {
 }
 
 TEST_CASE("a product with weights of few bits agrees with its formula for every odd shape") {
-  for (const DType dtype : kTypes) {
+  for (const DType dtype : kFewBits) {
     const std::size_t group = group_of(dtype);
     for (const std::size_t rows : {0u, 1u, 2u, 4u, 5u, 6u, 11u, 23u, 24u, 33u}) {
       for (const std::size_t in :
@@ -59,7 +57,7 @@ TEST_CASE("a product with weights of few bits agrees with its formula for every 
 }
 
 TEST_CASE("a product with weights of few bits applies every epilogue") {
-  for (const DType dtype : kTypes) {
+  for (const DType dtype : kFewBits) {
     for (const std::size_t rows : {1u, 7u, 13u}) {
       for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kAdd}) {
         Product{dtype, rows, 24, 17}.check(tolerance(24), epilogue);
@@ -117,7 +115,7 @@ TEST_CASE("rounding to 4 bits moves no number by more than a step, and the furth
 }
 
 TEST_CASE("weights of few bits, both orders and every odd shape come back as they were rounded") {
-  for (const DType dtype : kTypes) {
+  for (const DType dtype : kFewBits) {
     for (const std::size_t in : {1u, 3u, 32u, 33u, 64u, 65u, 200u}) {
       for (const std::size_t out : {1u, 31u, 64u, 65u, 300u}) {
         Values rows = random_values(in * out, 6);
@@ -179,7 +177,7 @@ void check_equal_bits(DType dtype) {
 }
 
 TEST_CASE("a row gets the same bits alone and among others, on any number of threads and any instructions") {
-  for (const DType dtype : kTypes) {
+  for (const DType dtype : kFewBits) {
     CAPTURE(to_string(dtype));
     check_equal_bits(dtype);
   }
@@ -197,13 +195,34 @@ TEST_CASE("zeros, one huge value and numbers too small to divide stay numbers in
                             with(1e-42f, -1e-42f), with(-0.0f, smallest), with(1e-3f, 1e38f)}) {
     float scale = 0.0f;
     for (const float value : odd) scale = std::max(scale, std::abs(value));
-    for (const DType dtype : kTypes) {
+    for (const DType dtype : kFewBits) {
       Product weights{dtype, 2, in, out}, inputs{dtype, 3, in, out};
       weights.w = odd;
       weights.check(1e-5 * std::max(1.0, static_cast<double>(scale)));
       std::copy_n(odd.begin(), 3 * in, inputs.x.begin());
       inputs.check(1e-5 * std::max(1.0, static_cast<double>(scale)));
     }
+  }
+}
+
+TEST_CASE("the largest weights that bfloat16 holds come back from few bits as finite numbers") {
+  const float most = 0x1.FEp127f;
+  const std::size_t in = 70, out = 66;
+  Values rows(in * out, most / 3.0f);
+  rows[1] = rows[40] = most;
+  rows[in + 69] = -most;
+  for (const DType dtype : kFewBits) {
+    on_every_cpu([&](Device& device) {
+      CAPTURE(to_string(dtype));
+      Tensor got = result_tensor(device, shape_of(2, in));
+      device.embedding(make_batch(device, {{0, 2}}, {0, 1}),
+                       upload_weight(device, rows, out, in, dtype, WeightOrder::kOutputFirst),
+                       upload(device, shape_of(2, in), Values(2 * in, -0.0f)), got);
+      const Values values = download(device, got);
+      for (const float value : values) CHECK(std::isfinite(value));
+      CHECK(values[1] / most == doctest::Approx(1.0f).epsilon(1e-6));
+      CHECK(values[in + 69] / most == doctest::Approx(-1.0f).epsilon(1e-6));
+    });
   }
 }
 
@@ -253,7 +272,7 @@ TEST_CASE("a byte has two neighbouring inputs of four in 4 bits, and what was ad
 }
 
 TEST_CASE("what is no number in a row of x makes that row, and no other, no numbers") {
-  for (const DType dtype : kTypes)
+  for (const DType dtype : kFewBits)
     for (const float broken : {kNaN, kInfinity, -kInfinity}) {
       Product product{dtype, 3, 100, 40};
       product.x[100 + 70] = broken;
@@ -288,7 +307,7 @@ void check_query_key_value(DType dtype) {
 }
 
 TEST_CASE("query_key_value with weights of few bits puts what linear computes in its places") {
-  for (const DType dtype : kTypes) check_query_key_value(dtype);
+  for (const DType dtype : kFewBits) check_query_key_value(dtype);
 }
 
 }  // namespace
