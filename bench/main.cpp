@@ -111,7 +111,7 @@ void add_commands(CLI::App& app, Options& o) {
   CLI::App* const gpu =
       app.add_subcommand("gpu", "prefill and decoding on an NVIDIA GPU, for tools/gpu-check");
   add_model(gpu);
-  gpu->add_option("--dtype", o.dtype, "how the weights are kept: float32, float16, bfloat16 or int8");
+  gpu->add_option("--dtype", o.dtype, "how the weights are kept: float32, float16, bfloat16, int8 or int4");
   gpu->add_option("--json", o.json_file, "write all figures to this file")->required();
   gpu->callback([&o] {
     write_json(measure_gpu({.model = find_model(o.model), .dtype = weight_dtype(o.dtype)}), o.json_file);

@@ -42,6 +42,11 @@ constexpr std::int64_t kGroup = 64;
 /// minimum beside each scale, for a ninth more memory, by 2.0 %.
 constexpr std::int64_t kInt4Group = 32;
 
+/// Whether weights of that type share scales in groups.
+constexpr bool in_groups(DType dtype) {
+  return dtype == DType::kInt8 || dtype == DType::kInt4;
+}
+
 /// The memory of weight matrices of so many numbers, with their scales.
 constexpr std::size_t matrix_bytes(DType dtype, std::size_t count) {
   if (dtype == DType::kInt4) return count / 2 + count / kInt4Group * size_of(DType::kBFloat16);

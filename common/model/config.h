@@ -28,7 +28,7 @@ struct Gpt2Config {
 /// The type of keys and values beside weights of that type: the same, or bfloat16 beside int8 and int4, which
 /// attention does not take.
 constexpr DType kv_dtype(DType weights) {
-  return weights == DType::kInt8 || weights == DType::kInt4 ? DType::kBFloat16 : weights;
+  return in_groups(weights) ? DType::kBFloat16 : weights;
 }
 
 /// The type of the token embedding, which is the output layer as well, beside other weights of that type: the

@@ -57,11 +57,6 @@ constexpr std::int64_t groups_of(std::int64_t depth) {
   return divide_up(depth, Panel::kInputs);
 }
 
-/// Whether weights of that type are kept in these panels.
-constexpr bool in_groups(DType dtype) {
-  return dtype == DType::kInt8 || dtype == DType::kInt4;
-}
-
 /// Calls function(panels) with `data` as a pointer to the panels of such weights.
 template <typename Function>
 auto with_panels(DType dtype, void* data, const Function& function) {

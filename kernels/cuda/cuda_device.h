@@ -118,7 +118,7 @@ class CudaDevice final : public Device {
   Tensor scratch_;
   Tensor zeros_;
   Tensor operand_;  // the rows that a product multiplies, normalized or in the type of the weights
-  Tensor widened_;  // weights that were 8 bits, for cuBLAS
+  Tensor widened_;  // weights that were 8 or 4 bits, for cuBLAS
   bool running_ = false;
   std::optional<cuda::OperationList> list_;  // what the work asks for, while run() lists it
   std::map<cuda::OperationList, Recording> recordings_;

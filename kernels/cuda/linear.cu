@@ -1,21 +1,26 @@
 // linear and query_key_value: out = epilogue(norm(x) W + b).
 //
 // x [rows, in], W as [out, in], out [rows, out]. 2 · rows · in · out operations; the weights are read once, 4
-// · in · out bytes, or half of that when they are kept in 16 bits, and about a quarter in 8.
+// · in · out bytes, or half of that when they are kept in 16 bits, about a quarter in 8 and a seventh in 4.
 //
 // A few rows (decoding, or the verification of a handful of drafts) are limited by the bandwidth at which the
 // weights come from memory: a kernel of our own, in which each warp reads the weights of one output, or a
-// few, from front to back, 16 bytes a lane. Weights in 16 and 8 bits are widened in registers: all arithmetic
-// is in float32. What is done to a result on its way out (bias, GELU, residual, its place in the cache) costs
-// nothing there. Nor does the norm of up to four rows: every block computes it for itself, in shared memory,
-// while its weights are on their way to the L2 cache.
+// few, from front to back, 16 bytes a lane. Weights in 16 bits and less are widened in registers: all
+// arithmetic is in float32. What is done to a result on its way out (bias, GELU, residual, its place in the
+// cache) costs nothing there. Nor does the norm of up to four rows: every block computes it for itself, in
+// shared memory, while its weights are on their way to the L2 cache.
+//
+// The values of x are floats, whatever the weights are, and come from the L1 cache or shared memory. 16 bytes
+// of weights in 4 bits of one output would ask for 128 bytes of x. So a lane never takes more than eight
+// inputs at a time, but those of two outputs in 8 bits and of four in 4: beside 32 bytes of x it has the same
+// 16 of weights then as in 16 bits.
 //
 // Many rows (prefill) are limited by arithmetic: cuBLAS multiplies, and adds the bias and the residual before
 // it stores its results. A small kernel, limited by bandwidth, does the rest: GELU, rounding to 16 bits, and
 // bringing keys and values to their places. The tensor cores behind cuBLAS take two matrices of one type, so
 // with 16-bit weights x is rounded to their type first, unless it was stored so; the sums are in float32.
-// Weights in 8 bits are widened to 16 first. That writes and reads each twice more, so between nine rows and
-// those that make arithmetic the limit, they may well be slower than weights in 16 bits.
+// Weights in 8 and 4 bits are widened to 16 first. That writes and reads each once more, so between nine rows
+// and those that make arithmetic the limit, they may well be slower than weights in 16 bits.
 #include <algorithm>
 
 #include "kernels/cuda/convert.cuh"
@@ -32,6 +37,11 @@ constexpr int kFewRows = 8;
 // More rows than that, or longer ones, would take shared memory from other blocks.
 constexpr std::int64_t kNormalizedRows = 4;
 constexpr std::int64_t kNormalizedFloats = 8192;
+
+/// Neighbouring inputs that a lane takes at a time, of weights whose elements have so many bytes.
+constexpr int inputs_at_once(std::size_t element_bytes) {
+  return element_bytes == sizeof(float) ? 4 : 8;
+}
 
 /// Weights widened at a time take as much memory at most: more than any matrix of a block of gpt2-xl, so only
 /// output layers come in pieces.
@@ -106,16 +116,17 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
                                                                     WeightRows<Stored> weight, int rows,
                                                                     int in, int out, Store store) {
   static_assert(kRows * kOutputs <= kWarp);
+  constexpr bool kScaled = Format<Stored>::kScaled;
+  constexpr int kElements = divide_up(kVector, Format<Stored>::kInElement);
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first = static_cast<int>((blockIdx.x * kLinearThreads + threadIdx.x) / kWarp) * kOutputs;
 
   // Rows and outputs beyond the end repeat the last one: no branch where it would cost most.
-  constexpr bool kScaled = WeightRow<Stored>::kScaled;
   WeightRow<Stored> weights[kOutputs];
   for (int o = 0; o < kOutputs; ++o) weights[o] = weight[min(first + o, out - 1)];
   let_next_begin();
   for (int o = 0; o < kOutputs; ++o) {
-    prefetch(weights[o].values, in);
+    prefetch(weights[o].values, static_cast<int>(weight.elements));
     if constexpr (kScaled) prefetch(weights[o].scales, static_cast<int>(weight.groups));
   }
   wait_for_previous();
@@ -125,14 +136,17 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
   for (int r = 0; r < kRows; ++r) x_rows[r] = x + static_cast<std::int64_t>(min(r, rows - 1)) * in;
 
   float sums[kRows][kOutputs] = {};
-  // Unrolled, so that four loads of weights are under way before the first result is needed.
-#pragma unroll(4 / kOutputs)
+  // Unrolled, so that up to 64 bytes of weights are under way before the first result is needed; what many
+  // rows and outputs do with a vector takes long enough.
+  constexpr int kBytes = kOutputs * kElements * static_cast<int>(sizeof(Stored));
+  [[maybe_unused]] constexpr int kUnrolled = kRows * kOutputs > 16 ? 1 : 64 / (kBytes < 16 ? 16 : kBytes);
+#pragma unroll(kUnrolled)
   for (int i = lane * kVector; i < in; i += kWarp * kVector) {
-    Vector<Stored, kVector> w[kOutputs];
+    Vector<Stored, kElements> w[kOutputs];
     float scales[kOutputs];
 #pragma unroll
     for (int o = 0; o < kOutputs; ++o) {
-      w[o] = load_vector<kVector>(weights[o].values + i);
+      w[o] = weights[o].template load<kVector>(i);
       scales[o] = weights[o].scale(i);
     }
 #pragma unroll
@@ -142,7 +156,7 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
       for (int o = 0; o < kOutputs; ++o) {
         float sum = kScaled ? 0.0f : sums[r][o];
 #pragma unroll
-        for (int v = 0; v < kVector; ++v) sum += values.values[v] * widen(w[o].values[v]);
+        for (int v = 0; v < kVector; ++v) sum += values.values[v] * weight_of(w[o], v);
         sums[r][o] = kScaled ? sums[r][o] + sum * scales[o] : sum;
       }
     }
@@ -163,17 +177,17 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
 
 /// to[o, i] = the weight of input i and output first + o, rounded. to [outputs, in]. A thread takes kVector
 /// neighbouring inputs; `in` must be a multiple of that.
-template <int kVector, typename To>
-__global__ __launch_bounds__(kLinearThreads) void widen_weights(WeightRows<std::int8_t> weight, int first,
-                                                                int in, To* to) {
+template <int kVector, typename Stored, typename To>
+__global__ __launch_bounds__(kLinearThreads) void widen_weights(WeightRows<Stored> weight, int first, int in,
+                                                                To* to) {
   take_turn();
   const int i = static_cast<int>(blockIdx.y * kLinearThreads + threadIdx.x) * kVector;
   if (i >= in) return;
-  const WeightRow<std::int8_t> row = weight[first + static_cast<int>(blockIdx.x)];
-  const auto whole = load_vector<kVector>(row.values + i);
+  const WeightRow<Stored> row = weight[first + static_cast<int>(blockIdx.x)];
+  const auto whole = row.template load<kVector>(i);
   const float scale = row.scale(i);
   Vector<To, kVector> wide;
-  for (int v = 0; v < kVector; ++v) wide.values[v] = narrow<To>(widen(whole.values[v]) * scale);
+  for (int v = 0; v < kVector; ++v) wide.values[v] = narrow<To>(weight_of(whole, v) * scale);
   *reinterpret_cast<Vector<To, kVector>*>(to + static_cast<std::int64_t>(blockIdx.x) * in + i) = wide;
 }
 
@@ -200,8 +214,8 @@ void launch_few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weigh
 
 /// Whether the norm of those rows can be part of their product.
 bool normalizes(const Tensor& x, const Weight& weight) {
-  const auto vector = 16 / static_cast<std::int64_t>(size_of(weight.packed.dtype()));
-  return x.dim(0) <= kNormalizedRows && x.size() <= kNormalizedFloats && weight.in_features % vector == 0;
+  return x.dim(0) <= kNormalizedRows && x.size() <= kNormalizedFloats &&
+         weight.in_features % inputs_at_once(size_of(weight.packed.dtype())) == 0;
 }
 
 /// norm(x) W or x W for 1 to kFewRows rows. With more rows a warp takes more outputs, so that the values of
@@ -210,10 +224,11 @@ template <bool kNormalize, typename Store>
 void few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Store& store,
               Stream stream) {
   with_rows(weight, [&]<typename Stored>(const WeightRows<Stored>& weights) {
-    constexpr int kVector = 16 / sizeof(Stored);  // 16 bytes
+    constexpr int kVector = inputs_at_once(sizeof(Stored));
+    constexpr int kOutputs = 128 / (kVector * Format<Stored>::kBits);  // 16 bytes of weights, 128 bits
     const std::int64_t rows = x.dim(0);
     if constexpr (!kNormalize) {
-      if (weight.in_features % kVector != 0) {  // rows of W or of x are not aligned to 16 bytes
+      if (weight.in_features % kVector != 0) {  // rows of W or of x are not aligned
         launch_few_rows<8, 1, 1, kNormalize>(x, norm, weight, weights, store, stream);
         return;
       }
@@ -223,23 +238,36 @@ void few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, cons
       }
     }
     if (rows <= 1) {
-      launch_few_rows<1, 1, kVector, kNormalize>(x, norm, weight, weights, store, stream);
+      launch_few_rows<1, kOutputs, kVector, kNormalize>(x, norm, weight, weights, store, stream);
     } else if (rows <= 2) {
-      launch_few_rows<2, 1, kVector, kNormalize>(x, norm, weight, weights, store, stream);
+      launch_few_rows<2, kOutputs, kVector, kNormalize>(x, norm, weight, weights, store, stream);
     } else {
-      launch_few_rows<4, 2, kVector, kNormalize>(x, norm, weight, weights, store, stream);
+      launch_few_rows<4, std::min(2 * kOutputs, 4), kVector, kNormalize>(x, norm, weight, weights, store,
+                                                                         stream);
     }
   });
 }
 
-template <typename To>
-void launch_widen(const Weight& weight, std::int64_t first, std::int64_t outputs, To* to, Stream stream) {
+template <typename Stored, typename To>
+void launch_widen(const WeightRows<Stored>& weights, std::int64_t in, std::int64_t first,
+                  std::int64_t outputs, To* to, Stream stream) {
   constexpr int kVector = 16 / sizeof(To);  // 16 bytes
-  const std::int64_t in = weight.in_features, vector = in % kVector == 0 ? kVector : 1;
+  const std::int64_t vector = in % kVector == 0 ? kVector : 1;
   const dim3 grid(blocks(outputs), blocks(divide_up(in, kLinearThreads * vector)));
   launch("weights were widened", stream, grid, kLinearThreads, 0,
-         vector == 1 ? widen_weights<1, To> : widen_weights<kVector, To>, WeightRows<std::int8_t>(weight),
+         vector == 1 ? widen_weights<1, Stored, To> : widen_weights<kVector, Stored, To>, weights,
          static_cast<int>(first), static_cast<int>(in), to);
+}
+
+/// to[o, i] = the weight of input i and output first + o, rounded to `dtype`, where weights share scales.
+void widen_outputs(const Weight& weight, std::int64_t first, std::int64_t outputs, DType dtype, void* to,
+                   Stream stream) {
+  with_rows(weight, [&]<typename Stored>(const WeightRows<Stored>& weights) {
+    if constexpr (Format<Stored>::kScaled) {
+      with_type(dtype, to,
+                [&](auto* wide) { launch_widen(weights, weight.in_features, first, outputs, wide, stream); });
+    }
+  });
 }
 
 template <typename Store>
@@ -254,7 +282,7 @@ void launch_finish(const float* products, std::int64_t rows, std::int64_t width,
 
 DType CudaDevice::operand_dtype(std::int64_t rows, DType weights) const {
   if (rows <= cuda::kFewRows) return DType::kFloat32;
-  if (weights == DType::kInt8) return has_bfloat16_ ? DType::kBFloat16 : DType::kFloat16;
+  if (in_groups(weights)) return has_bfloat16_ ? DType::kBFloat16 : DType::kFloat16;
   return weights;
 }
 
@@ -286,7 +314,7 @@ void CudaDevice::few_rows(const Tensor& x, const LayerNorm& norm, const Weight& 
 bool CudaDevice::many_rows(const Tensor& x, const Weight& weight, const Tensor& bias, float keep,
                            float* out) {
   const std::int64_t in = weight.in_features, width = weight.out_features;
-  if (weight.packed.dtype() != DType::kInt8) {
+  if (!in_groups(weight.packed.dtype())) {
     return cublas_->multiply(x, weight, bias, keep, out, width, stream());
   }
   const auto row_bytes = in * static_cast<std::int64_t>(size_of(x.dtype()));
@@ -296,8 +324,7 @@ bool CudaDevice::many_rows(const Tensor& x, const Weight& weight, const Tensor& 
   bool multiplied = true;
   for (std::int64_t first = 0; first < width; first += at_once) {
     const std::int64_t outputs = std::min(at_once, width - first);
-    cuda::with_type(x.dtype(), memory,
-                    [&](auto* to) { cuda::launch_widen(weight, first, outputs, to, stream()); });
+    cuda::widen_outputs(weight, first, outputs, x.dtype(), memory, stream());
     const Weight piece{widened_.viewed_as(x.dtype(), {outputs, in}), in, outputs};
     multiplied = cublas_->multiply(x, piece, bias, keep, out + first, width, stream());
   }

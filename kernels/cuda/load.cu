@@ -1,9 +1,9 @@
 // load and load_weight: from the bytes of a file to tensors on the GPU.
 //
 // The bytes cross the bus as they are stored, in pieces of up to 32 MiB, and are converted (and transposed,
-// for the layers that GPT-2 stores as [in, out]) or rounded to 8 bits on the GPU: each element is read and
-// written there once, at the bandwidth of its memory, which is some hundred times that of the bus, the limit
-// here.
+// for the layers that GPT-2 stores as [in, out]) or rounded to 8 or 4 bits on the GPU: each element is read
+// and written there once, at the bandwidth of its memory, which is some hundred times that of the bus, the
+// limit here.
 #include <algorithm>
 
 #include "kernels/cuda/convert.cuh"
@@ -46,43 +46,55 @@ __global__ __launch_bounds__(kLoadThreads) void transpose(const From* from, int 
   }
 }
 
-/// Rounds weights to 8 bits, a thread for each output and group: input i of output o is
+/// Rounds weights to 8 or 4 bits, a thread for each output and group: input i of output o is
 /// from[o · output_stride + i · input_stride]. What goes to their first group has that place among all groups
 /// of `to`.
-template <typename From>
+template <typename From, typename Stored>
 __global__ __launch_bounds__(kLoadThreads) void quantize(const From* from, int outputs, int inputs,
                                                          std::int64_t output_stride,
                                                          std::int64_t input_stride, std::int64_t place,
-                                                         WeightRows<std::int8_t> to) {
+                                                         WeightRows<Stored> to) {
   take_turn();
+  using Few = Format<Stored>;
+  constexpr int kInputs = Few::kInputs, kInElement = Few::kInElement;
   const int output = static_cast<int>(blockIdx.x * kLoadThreads + threadIdx.x);
-  const int first = static_cast<int>(blockIdx.y * kGroup);
+  const int first = static_cast<int>(blockIdx.y) * kInputs;
   if (output >= outputs) return;
   from += output * output_stride + first * input_stride;
   place += output * to.groups + blockIdx.y;
 
-  float weights[kGroup], largest = 0.0f;
+  float weights[kInputs], furthest = 0.0f;  // from zero, the first of several
 #pragma unroll
-  for (int i = 0; i < kGroup; ++i) {
+  for (int i = 0; i < kInputs; ++i) {
     weights[i] = first + i < inputs ? widen(from[i * input_stride]) : 0.0f;
-    largest = fmaxf(largest, fabsf(weights[i]));
+    if (fabsf(weights[i]) > fabsf(furthest)) furthest = weights[i];
   }
-  const float scale = largest / 127.0f;
-  to.scales[place] = scale;
-  constexpr int kVector = 16;
+  const auto kept = Few::scale(furthest);
+  to.scales[place] = kept;
+  const float scale = widen(kept);
+
+  constexpr int kElements = kInputs / kInElement, kVector = 16;  // bytes
+  Stored* const values = to.values + place * kElements;
 #pragma unroll
-  for (int i = 0; i < kGroup; i += kVector) {
-    Vector<std::int8_t, kVector> whole;
+  for (int e = 0; e < kElements; e += kVector) {
+    Vector<Stored, kVector> packed;
+#pragma unroll
     for (int v = 0; v < kVector; ++v) {
-      // Where all are 0, or so small that 127 steps are no number of their own, they become 0.
-      const float nearest = scale == 0.0f ? 0.0f : rintf(weights[i + v] / scale);
-      whole.values[v] = static_cast<std::int8_t>(fminf(fmaxf(nearest, -127.0f), 127.0f));
+      int whole[kInElement];
+#pragma unroll
+      for (int i = 0; i < kInElement; ++i) {
+        // Where all are 0, or so small that a step is no number of its own, they become 0.
+        const float nearest = scale == 0.0f ? 0.0f : rintf(weights[(e + v) * kInElement + i] / scale);
+        whole[i] = static_cast<int>(fminf(fmaxf(nearest, Few::kLeast), Few::kMost));
+      }
+      packed.values[v] = Few::pack(whole);
     }
-    *reinterpret_cast<Vector<std::int8_t, kVector>*>(to.values + place * kGroup + i) = whole;
+    *reinterpret_cast<Vector<Stored, kVector>*>(values + e) = packed;
   }
 }
 
-/// Rows of the array that come to the GPU at a time. No group of inputs is divided, whatever their order.
+/// Rows of the array that come to the GPU at a time. No group of inputs is divided, whatever their order:
+/// those of int4 are half of kGroup.
 std::int64_t rows_at_once(const HostArray& array) {
   const auto row_bytes = array.columns * static_cast<std::int64_t>(size_of(array.dtype));
   const std::int64_t rows = std::min(kPieceBytes / std::max<std::int64_t>(1, row_bytes), kMostRows);
@@ -120,16 +132,17 @@ void launch_transpose(const From* from, std::int64_t rows, std::int64_t columns,
          static_cast<int>(rows), static_cast<int>(columns), in_features, packed + first);
 }
 
-/// Rounds `rows` rows of the file, [rows, columns] from row `first` on, to 8 bits.
-template <typename From>
+/// Rounds `rows` rows of the file, [rows, columns] from row `first` on, to 8 or 4 bits.
+template <typename From, typename Stored>
 void launch_quantize(const From* from, std::int64_t rows, std::int64_t columns, std::int64_t first,
-                     WeightOrder order, const WeightRows<std::int8_t>& to, Stream stream) {
+                     WeightOrder order, const WeightRows<Stored>& to, Stream stream) {
+  constexpr std::int64_t kInputs = Format<Stored>::kInputs;
   const bool input_first = order == WeightOrder::kInputFirst;
   const std::int64_t outputs = input_first ? columns : rows, inputs = input_first ? rows : columns;
-  const dim3 grid(blocks(divide_up<std::int64_t>(outputs, kLoadThreads)), blocks(divide_up(inputs, kGroup)));
-  launch("weights were rounded", stream, grid, kLoadThreads, 0, quantize<From>, from,
+  const dim3 grid(blocks(divide_up<std::int64_t>(outputs, kLoadThreads)), blocks(divide_up(inputs, kInputs)));
+  launch("weights were rounded", stream, grid, kLoadThreads, 0, quantize<From, Stored>, from,
          static_cast<int>(outputs), static_cast<int>(inputs), input_first ? 1 : columns,
-         input_first ? columns : 1, input_first ? first / kGroup : first * to.groups, to);
+         input_first ? columns : 1, input_first ? first / kInputs : first * to.groups, to);
 }
 
 }  // namespace cuda
@@ -147,9 +160,6 @@ Tensor CudaDevice::load(const HostArray& array) {
 }
 
 Weight CudaDevice::load_weight(const HostArray& matrix, WeightOrder order, DType dtype) {
-  if (dtype == DType::kInt4) {
-    throw std::runtime_error("no GPU multiplies weights in int4 so far, --device cpu does; a GPU takes int8");
-  }
   if (dtype == DType::kBFloat16 && !has_bfloat16_) {
     throw std::runtime_error(
         "this GPU multiplies no bfloat16, which takes compute capability 8.0 or newer; float16 is as small");
@@ -163,7 +173,7 @@ Weight CudaDevice::load_weight(const HostArray& matrix, WeightOrder order, DType
     cuda::in_pieces(
         matrix, scratch(cuda::staging_floats(matrix)), stream(),
         [&](const auto* piece, std::int64_t first, std::int64_t rows) {
-          if constexpr (std::is_same_v<To, std::int8_t>) {
+          if constexpr (cuda::Format<To>::kScaled) {
             cuda::launch_quantize(piece, rows, matrix.columns, first, order, to, stream());
           } else if (order == WeightOrder::kInputFirst) {
             cuda::launch_transpose(piece, rows, matrix.columns, first, matrix.rows, to.values, stream());

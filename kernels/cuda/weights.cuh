@@ -1,67 +1,149 @@
 // How weights lie in a GPU's memory: a row for each output, so that a warp reads them in order.
 //
-// In 8 bits all values come first, [out, groups, kGroup], then all scales, [out, groups]. A row is filled up
-// with zeros to whole groups: so every row begins at a multiple of 16 bytes.
+// In 8 and 4 bits, neighbouring inputs share a scale. A matrix then has all values first, [out, groups, bytes
+// of a group], and all scales behind them, [out, groups]. A row is filled up with zeros to whole groups: so
+// every row begins at a multiple of 16 bytes.
 #pragma once
 
 #include "kernels/cuda/device_functions.cuh"
 
 namespace staircase::cuda {
 
+/// Two neighbouring weights in 4 bits: the first one is the lower half, and both have 8 added.
+struct Int4Pair {
+  std::uint8_t halves;
+};
+
+/// What there is to know of weights whose C++ type is `Stored`: for a float, that it is one weight.
+template <typename Stored>
+struct Format {
+  static constexpr bool kScaled = false;
+  static constexpr int kInElement = 1;  ///< weights
+  static constexpr int kBits = 8 * sizeof(Stored);
+  using Scale = float;
+};
+
+template <>
+struct Format<std::int8_t> {
+  static constexpr bool kScaled = true;
+  static constexpr int kInElement = 1, kBits = 8;
+  static constexpr int kInputs = kGroup;  ///< of a group
+  static constexpr int kLeast = -127, kMost = 127;
+  using Scale = float;
+
+  /// Of a group whose weight furthest from zero is that.
+  static __device__ Scale scale(float furthest) { return fabsf(furthest) / 127.0f; }
+  /// kInElement whole numbers.
+  static __device__ std::int8_t pack(const int* whole) { return static_cast<std::int8_t>(whole[0]); }
+};
+
+template <>
+struct Format<Int4Pair> {
+  static constexpr bool kScaled = true;
+  static constexpr int kInElement = 2, kBits = 4;
+  static constexpr int kInputs = kInt4Group;
+  static constexpr int kLeast = -8, kMost = 7;
+  using Scale = __nv_bfloat16;
+
+  static __device__ Scale scale(float furthest) { return narrow<Scale>(furthest / -8.0f); }
+  static __device__ Int4Pair pack(const int* whole) {
+    return {static_cast<std::uint8_t>((whole[0] + 8) | (whole[1] + 8) << 4)};
+  }
+};
+
+/// Number `i` of neighbouring weights, without its scale.
+template <typename Stored, int kCount>
+__device__ __forceinline__ float weight_of(const Vector<Stored, kCount>& weights, int i) {
+  return widen(weights.values[i]);
+}
+template <int kCount>
+__device__ __forceinline__ float weight_of(const Vector<Int4Pair, kCount>& weights, int i) {
+  return static_cast<float>(((weights.values[i / 2].halves >> i % 2 * 4) & 15) - 8);
+}
+
 /// The weights of one output.
 template <typename Stored>
 struct WeightRow {
-  static constexpr bool kScaled = std::is_same_v<Stored, std::int8_t>;
+  using Scale = typename Format<Stored>::Scale;
+  static constexpr int kInElement = Format<Stored>::kInElement;
 
   const Stored* values;
-  const float* scales;  ///< one for kGroup values, where there are any
+  const Scale* scales;  ///< one for each group, where there are any
 
-  /// What the value of that input, as those of its group, is to be multiplied by.
-  __device__ float scale(int input) const {
-    if constexpr (kScaled) return scales[input / kGroup];
+  /// kCount neighbouring weights, for weight_of; `first` is a multiple of kCount.
+  template <int kCount>
+  __device__ __forceinline__ auto load(int first) const {
+    auto weights = load_vector<divide_up(kCount, kInElement)>(values + first / kInElement);
+    // One alone may be the upper half of its element.
+    if constexpr (kCount < kInElement) weights.values[0].halves >>= first % kInElement * 4;
+    return weights;
+  }
+
+  /// What the weight of that input, as those of its group, is to be multiplied by.
+  __device__ __forceinline__ float scale(int input) const {
+    if constexpr (Format<Stored>::kScaled) return widen(scales[input / Format<Stored>::kInputs]);
     return 1.0f;
   }
 
-  __device__ float operator[](int input) const { return widen(values[input]) * scale(input); }
+  __device__ float operator[](int input) const { return weight_of(load<1>(input), 0) * scale(input); }
 };
 
 /// The weights of all outputs.
 template <typename Stored>
 struct WeightRows {
+  using Scale = typename Format<Stored>::Scale;
+
   Stored* values;
-  float* scales = nullptr;
+  Scale* scales = nullptr;
   std::int64_t groups = 0;  ///< of a row
-  std::int64_t width;       ///< of a row, in values
+  std::int64_t elements;    ///< of a row
 
   explicit WeightRows(const Weight& weight)
-      : values(weight.packed.data<Stored>()), width(weight.in_features) {
-    if constexpr (WeightRow<Stored>::kScaled) {
-      groups = divide_up(weight.in_features, kGroup);
-      width = groups * kGroup;
-      scales = reinterpret_cast<float*>(values + weight.out_features * width);
+      : values(weight.packed.data<Stored>()), elements(weight.in_features) {
+    if constexpr (Format<Stored>::kScaled) {
+      constexpr std::int64_t kInputs = Format<Stored>::kInputs;
+      groups = divide_up(weight.in_features, kInputs);
+      elements = groups * kInputs / Format<Stored>::kInElement;
+      scales = reinterpret_cast<Scale*>(values + weight.out_features * elements);
     }
   }
 
   __device__ WeightRow<Stored> operator[](std::int64_t output) const {
-    return {values + output * width, scales + output * groups};
+    return {values + output * elements, scales + output * groups};
   }
 };
 
-/// Of Weight::packed.
-inline std::vector<std::int64_t> packed_shape(DType dtype, std::int64_t in, std::int64_t out) {
-  if (dtype != DType::kInt8) return {out, in};
-  return {out, divide_up(in, kGroup), kGroup + static_cast<std::int64_t>(sizeof(float))};
+/// Calls use(data) with the pointer to the C++ type of weights that are kept in `dtype`.
+template <typename Use>
+void with_weight_type(DType dtype, void* data, const Use& use) {
+  if (dtype == DType::kInt8) {
+    use(static_cast<std::int8_t*>(data));
+  } else if (dtype == DType::kInt4) {
+    use(static_cast<Int4Pair*>(data));
+  } else {
+    with_type(dtype, data, use);
+  }
 }
 
-/// Calls use(WeightRows) with those of the C++ type that the weights are kept in.
+/// Calls use(WeightRows) for those weights.
 template <typename Use>
 void with_rows(const Weight& weight, const Use& use) {
-  if (weight.packed.dtype() == DType::kInt8) {
-    use(WeightRows<std::int8_t>(weight));
-    return;
-  }
-  with_type(weight.packed.dtype(), weight.packed.data<void>(),
-            [&](auto* values) { use(WeightRows<std::remove_pointer_t<decltype(values)>>(weight)); });
+  with_weight_type(weight.packed.dtype(), weight.packed.data<void>(),
+                   [&]<typename Stored>(Stored*) { use(WeightRows<Stored>(weight)); });
+}
+
+/// Of Weight::packed.
+inline std::vector<std::int64_t> packed_shape(DType dtype, std::int64_t in, std::int64_t out) {
+  std::vector<std::int64_t> shape{out, in};
+  with_weight_type(dtype, nullptr, [&]<typename Stored>(Stored*) {
+    if constexpr (Format<Stored>::kScaled) {
+      constexpr std::int64_t kInputs = Format<Stored>::kInputs,
+                             kBytes = kInputs / Format<Stored>::kInElement * sizeof(Stored) +
+                                      sizeof(typename Format<Stored>::Scale);
+      shape = {out, divide_up(in, kInputs), kBytes};
+    }
+  });
+  return shape;
 }
 
 }  // namespace staircase::cuda

@@ -21,18 +21,10 @@ float distance(std::span<const float> a, std::span<const float> b) {
 
 constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 
-/// int8 as well, and int4, which no GPU takes.
-std::vector<DType> loaded_dtypes() {
-  std::vector<DType> dtypes(std::begin(kDTypes), std::end(kDTypes));
-  dtypes.push_back(DType::kInt8);
-  if (!tests_are_for_gpu()) dtypes.push_back(DType::kInt4);
-  return dtypes;
-}
-
 }  // namespace
 
 TEST_CASE("the formula of the weights is what they take, in every type") {
-  for (const DType dtype : loaded_dtypes()) {
+  for (const DType dtype : weight_dtypes()) {
     CHECK(weight_bytes(tales().config(), dtype) == tales_in(dtype).weight_bytes());
   }
   // Worked out by hand: 6 blocks of 4 · 256² + 2 · 256 · 1024 numbers and 4,096 · 256 of the embedding, then
@@ -77,7 +69,7 @@ TEST_CASE("the formula of the activations is what they take" * doctest::skip(tes
     model.next_logits(std::vector<int>(n_tokens, 1));
     return model.activation_bytes() - 4 * static_cast<std::size_t>(n_tokens + 4);
   };
-  for (const DType dtype : loaded_dtypes()) {
+  for (const DType dtype : weight_dtypes()) {
     for (const int n_tokens : {2, 17, 512}) {
       CHECK(measured(tales_in(dtype), n_tokens) == activation_bytes(tales().config(), n_tokens));
     }
@@ -163,7 +155,7 @@ TEST_CASE("the estimate is told before the model loads") {
 
 TEST_CASE("--dtype is what the program keeps its weights in") {
   const std::string arguments = "--max-new-tokens 1 --json --dtype ";
-  for (const DType dtype : loaded_dtypes()) {
+  for (const DType dtype : weight_dtypes()) {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, arguments + std::string(to_string(dtype)));
     REQUIRE(run.status == 0);
     CHECK(run.json()["stats"]["weight_bytes"] == tales_in(dtype).weight_bytes());

@@ -125,7 +125,6 @@ TEST_CASE("the formula of the cache is what a cache of so many positions takes")
 
 TEST_CASE("beside weights in int8 or int4 keys and values are bfloat16") {
   for (const DType dtype : {DType::kInt8, DType::kInt4}) {
-    if (dtype == DType::kInt4 && tests_are_for_gpu()) continue;  // no GPU takes it
     Gpt2 model = tales_in(dtype);
     DynamicKvCache cache(model);
     cache.append(0, 10);

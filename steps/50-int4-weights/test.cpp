@@ -119,7 +119,8 @@ TEST_CASE("groups end where an output ends") {
 }
 
 TEST_CASE("zeros, a single huge weight and weights that are hardly above 0 come back as finite numbers") {
-  const float huge = 1e38f, tiny = std::numeric_limits<float>::denorm_min();
+  // Loading refuses what is beyond the largest bfloat16.
+  const float huge = 255 * 0x1p120f, tiny = std::numeric_limits<float>::denorm_min();
   CHECK(round_trip(std::vector<float>(5, 0.0f), 5, 5) == std::vector<float>(5, 0.0f));
   const std::vector<float> with_huge = round_trip(std::vector<float>{1.0f, -huge, 2.0f}, 3, 3);
   CHECK(with_huge[0] == 0.0f);
@@ -160,11 +161,11 @@ TEST_CASE("no weight moves by more than half a step, but those that are as far o
   }
 }
 
-TEST_CASE("every weight of the tales is the core's, to the bit" * doctest::skip(tests_are_for_gpu())) {
+TEST_CASE("every weight of the tales is the core's, to the bit") {
   CHECK(difference_from_core(tales(), tales_in(DType::kInt4)) == "");
 }
 
-TEST_CASE("so it is where an output has no whole number of groups" * doctest::skip(tests_are_for_gpu())) {
+TEST_CASE("so it is where an output has no whole number of groups") {
   const TinyModel tiny;  // of 24 and 50 inputs
   const TemporaryFolder folder;
   tiny.write(folder.path());

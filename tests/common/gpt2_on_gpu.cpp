@@ -28,8 +28,9 @@ constexpr std::size_t kLongest = 512, kLongestOf16Bits = 512;
 
 /// How far a logit may lie from the one in float32 on the CPU.
 constexpr double kTolerance = 1e-3, kFloat16Tolerance = 2e-2, kBFloat16Tolerance = 1e-1;
-/// How far from the one on the CPU with the same weights in int8: there each row of x is in 8 bits, too.
-constexpr double kInt8Tolerance = 4e-1;
+/// How far from the one on the CPU with the same weights in int8 or int4: there each row of x is in 8 bits,
+/// too.
+constexpr double kFewBitsTolerance = 4e-1;
 
 const std::filesystem::path kSource = STAIRCASE_SOURCE_TREE;
 
@@ -110,22 +111,22 @@ TEST_CASE("on a GPU 16-bit weights change the logits no more than they may" * do
   check(DType::kBFloat16, kBFloat16Tolerance);
 }
 
-/// tales-6m in float32 on the CPU, with the weights that it has in int8.
-Gpt2 tales_with_int8_weights() {
+/// tales-6m in float32 on the CPU, with the weights that it has in that type.
+Gpt2 tales_with_weights_of(DType dtype) {
   const std::filesystem::path folder = kSource / "models/tales-6m";
   std::map<std::string, std::vector<float>> weights;
-  Gpt2::load(folder, make_cpu_device(2), DType::kInt8).for_each_matrix([&](const WeightMatrix& matrix) {
+  Gpt2::load(folder, make_cpu_device(2), dtype).for_each_matrix([&](const WeightMatrix& matrix) {
     weights[matrix.name] = matrix.values;
   });
   return Gpt2::load(folder, make_cpu_device(2), DType::kFloat32)
       .with_matrices([&](const WeightMatrix& matrix) { return weights.at(matrix.name); });
 }
 
-TEST_CASE("on a GPU int8 gives the logits of its weights, and nearly those of the CPU" *
-          doctest::skip(kNoGpu)) {
-  Gpt2 model = tales_on_gpu(DType::kInt8);
-  Gpt2 exact = tales_with_int8_weights();
-  Gpt2 on_cpu = Gpt2::load(kSource / "models/tales-6m", make_cpu_device(2), DType::kInt8);
+/// Checks that the logits are those of the rounded weights, and nearly those of the CPU.
+void check_few_bits(DType dtype) {
+  Gpt2 model = tales_on_gpu(dtype);
+  Gpt2 exact = tales_with_weights_of(dtype);
+  Gpt2 on_cpu = Gpt2::load(kSource / "models/tales-6m", make_cpu_device(2), dtype);
   CHECK(model.kv_dtype() == DType::kBFloat16);
   CHECK(model.weight_bytes() == on_cpu.weight_bytes());
   std::vector<int> text;
@@ -137,11 +138,17 @@ TEST_CASE("on a GPU int8 gives the logits of its weights, and nearly those of th
                              cpu = copy(on_cpu.next_logits(tokens));
     CAPTURE(length);
     CHECK(difference("logits", got, want, got.size(), length <= 8 ? kTolerance : kBFloat16Tolerance) == "");
-    CHECK(difference("logits", got, cpu, got.size(), kInt8Tolerance) == "");
-    MESSAGE("int8, ", length, " tokens: largest difference of a logit ",
+    CHECK(difference("logits", got, cpu, got.size(), kFewBitsTolerance) == "");
+    MESSAGE(to_string(dtype), ", ", length, " tokens: largest difference of a logit ",
             largest_difference<float>(got, want).largest, ", from the CPU's ",
             largest_difference<float>(got, cpu).largest);
   }
+}
+
+TEST_CASE("on a GPU int8 and int4 give the logits of their weights, and nearly those of the CPU" *
+          doctest::skip(kNoGpu)) {
+  check_few_bits(DType::kInt8);
+  check_few_bits(DType::kInt4);
 }
 
 /// Checks it for weights of that type.
@@ -162,6 +169,7 @@ void check_batch(DType dtype, double tolerance) {
 TEST_CASE("on a GPU a batch gives each sequence what it gets alone" * doctest::skip(kNoGpu)) {
   check_batch(DType::kFloat32, kTolerance);
   check_batch(DType::kInt8, kBFloat16Tolerance);
+  check_batch(DType::kInt4, kBFloat16Tolerance);
 }
 
 /// Checks it for weights of that type.
@@ -187,6 +195,7 @@ void check_cache(DType dtype, double tolerance) {
 TEST_CASE("on a GPU decoding with a cache gives what it gives without" * doctest::skip(kNoGpu)) {
   check_cache(DType::kFloat32, kTolerance);
   check_cache(DType::kInt8, kBFloat16Tolerance);
+  check_cache(DType::kInt4, kBFloat16Tolerance);
 }
 
 }  // namespace

@@ -65,34 +65,30 @@ TEST_CASE("a GPU without bfloat16 refuses weights in it and names what it has") 
         "this GPU multiplies no bfloat16, which takes compute capability 8.0 or newer; float16 is as small");
   CHECK(load(DType::kFloat16) == "no error");
   CHECK(load(DType::kInt8) == "no error");
+  CHECK(load(DType::kInt4) == "no error");
   settings.capability = 80;
   CHECK(load(DType::kBFloat16) == "no error");
 }
 
-TEST_CASE("a GPU refuses weights in int4 and names the smallest that it has") {
-  const float value = 1.0f;
-  const HostArray matrix{&value, DType::kFloat32, 1, 1};
-  CHECK(error_of([&] { make_cuda_device()->load_weight(matrix, WeightOrder::kInputFirst, DType::kInt4); }) ==
-        "no GPU multiplies weights in int4 so far, --device cpu does; a GPU takes int8");
-}
-
-TEST_CASE("a GPU without bfloat16 multiplies many rows with 8-bit weights in float16") {
+TEST_CASE("a GPU without bfloat16 multiplies many rows with weights of few bits in float16") {
   const Restore restore;
   for (const int capability : {75, 80}) {
     settings.capability = capability;
     const std::unique_ptr<Device> device = make_cuda_device();
-    const DType operand = device->operand_dtype(9, DType::kInt8);
-    CHECK(operand == (capability == 75 ? DType::kFloat16 : DType::kBFloat16));
-    // 1 + 1/512 is a number of its own in float16 and not in bfloat16.
-    const std::vector<float> ones(9 * 64, 1.0f), x(9 * 64, 1.0f + 0x1p-9f);
-    const Weight weight =
-        device->load_weight({ones.data(), DType::kFloat32, 64, 1}, WeightOrder::kInputFirst, DType::kInt8);
-    const Tensor rows = device->load({x.data(), DType::kFloat32, 9, 64});
-    Tensor out = device->allocate(DType::kFloat32, {9, 1});
-    device->linear(rows, {}, weight, Tensor(), Epilogue::kStore, out);
-    std::vector<float> got(9);
-    device->copy_to_host(out, got);
-    for (const float value : got) CHECK(value == (capability == 75 ? 64.0f + 0.125f : 64.0f));
+    for (const DType dtype : {DType::kInt8, DType::kInt4}) {
+      const DType operand = device->operand_dtype(9, dtype);
+      CHECK(operand == (capability == 75 ? DType::kFloat16 : DType::kBFloat16));
+      // 1 + 1/512 is a number of its own in float16 and not in bfloat16.
+      const std::vector<float> ones(9 * 64, 1.0f), x(9 * 64, 1.0f + 0x1p-9f);
+      const Weight weight =
+          device->load_weight({ones.data(), DType::kFloat32, 64, 1}, WeightOrder::kInputFirst, dtype);
+      const Tensor rows = device->load({x.data(), DType::kFloat32, 9, 64});
+      Tensor out = device->allocate(DType::kFloat32, {9, 1});
+      device->linear(rows, {}, weight, Tensor(), Epilogue::kStore, out);
+      std::vector<float> got(9);
+      device->copy_to_host(out, got);
+      for (const float value : got) CHECK(value == (capability == 75 ? 64.0f + 0.125f : 64.0f));
+    }
   }
 }
 
@@ -139,7 +135,7 @@ TEST_CASE("kernels overlap only on a GPU for which they were compiled to wait fo
 TEST_CASE("a GPU that is lost at any moment is one sentence, and no memory stays behind") {
   const Restore restore;
   const std::size_t before = cuda_emulation::allocations.size();
-  for (const DType dtype : {DType::kFloat16, DType::kInt8}) {
+  for (const DType dtype : {DType::kFloat16, DType::kInt8, DType::kInt4}) {
     int errors = 0;
     for (int calls = 0; calls == 0 || settings.calls_until_lost == 0; ++calls) {
       settings.calls_until_lost = calls;

@@ -53,9 +53,10 @@ void check_turns(DType dtype, double tolerance) {
 TEST_CASE("on the emulated GPU passes of few tokens and of many take turns in the same memory") {
   check_turns(DType::kFloat16, 2e-2);
   check_turns(DType::kInt8, 1e-1);
+  check_turns(DType::kInt4, 1e-1);
 }
 
-TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, and in int8 four more") {
+TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, and in few bits four more") {
   const std::vector<int> text(16, 7);
   const auto kernels_of_a_layer = [&](DType dtype) {
     Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
@@ -65,7 +66,7 @@ TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, and in
     // Beside the layers: the embedding, the last norm, and the output layer, which rounds its rows to 16
     // bits and widens its weights to them.
     const int others = dtype == DType::kFloat32 ? 3
-                       : dtype == DType::kInt8  ? 5
+                       : in_groups(dtype)       ? 5
                                                 : 4,
               n_layer = model.config().n_layer;
     const int in_layers = so_far() - before - others;
@@ -76,11 +77,12 @@ TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, and in
   CHECK(kernels_of_a_layer(DType::kFloat16) == 9);
   CHECK(kernels_of_a_layer(DType::kBFloat16) == 9);
   CHECK(kernels_of_a_layer(DType::kInt8) == 13);
+  CHECK(kernels_of_a_layer(DType::kInt4) == 13);
 }
 
 TEST_CASE("on the emulated GPU decoding with a cache is done by graphs") {
   const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
-  for (const DType dtype : {DType::kFloat32, DType::kInt8}) {
+  for (const DType dtype : {DType::kFloat32, DType::kInt8, DType::kInt4}) {
     Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
     for (int time = 0; time < 2; ++time) {
       StaticKvCache cache(model);
@@ -153,17 +155,20 @@ TEST_CASE("what tools/gpu-check measures is there and adds up") {
   }
 }
 
-TEST_CASE("what cuBLAS can do beside weights in int8 is measured in the type of their operands") {
-  bench::GpuOptions options = kSmallMeasurement;
-  options.dtype = DType::kInt8;
-  const nlohmann::json result = bench::measure_gpu(options);
-  CHECK(result.at("dtype") == "int8");
-  CHECK(result.at("cublas_tflop_per_s") > 0.0);
-  CHECK(result.at("cublas_block_tflop_per_s") > 0.0);
-  // 5.8 MB of weights, 0.4 MB of scales and 0.1 MB of norms and biases, and a cache of some kB.
-  for (const auto& decode : result.at("decode")) {
-    const double seconds = decode.at("ms_per_step").get<double>() / 1e3;
-    CHECK(1e9 * decode.at("gb_per_s").get<double>() * seconds == doctest::Approx(6.2e6).epsilon(0.05));
+TEST_CASE("what cuBLAS can do beside weights in few bits is measured in the type of their operands") {
+  // In int8 5.8 MB of weights and 0.4 MB of scales; in int4 2.4 MB and 0.3 MB, and 1.1 MB of the embedding in
+  // int8. In both 0.1 MB of norms and biases, and a cache of up to 0.2 MB.
+  for (const auto& [dtype, bytes] : {std::pair{DType::kInt8, 6.2e6}, {DType::kInt4, 3.95e6}}) {
+    bench::GpuOptions options = kSmallMeasurement;
+    options.dtype = dtype;
+    const nlohmann::json result = bench::measure_gpu(options);
+    CHECK(result.at("dtype") == to_string(dtype));
+    CHECK(result.at("cublas_tflop_per_s") > 0.0);
+    CHECK(result.at("cublas_block_tflop_per_s") > 0.0);
+    for (const auto& decode : result.at("decode")) {
+      const double seconds = decode.at("ms_per_step").get<double>() / 1e3;
+      CHECK(1e9 * decode.at("gb_per_s").get<double>() * seconds == doctest::Approx(bytes).epsilon(0.05));
+    }
   }
 }
 

@@ -262,12 +262,13 @@ TEST_CASE("memory for intermediate results that has moved is never used where it
 }
 
 TEST_CASE("memory for weights that were widened is never used where it was") {
-  on_new_devices([](Device& device) {
-    Layer layer{device, DType::kInt8};
+  const auto check = [](Device& device, DType dtype) {
+    CAPTURE(to_string(dtype));
+    Layer layer{device, dtype};
     // Staging memory grows when weights are loaded, so all of them are there before.
     const Values w = random_values(24 * 600, 4);
     const Weight larger =
-        device.load_weight({w.data(), DType::kFloat32, 24, 600}, WeightOrder::kInputFirst, DType::kInt8);
+        device.load_weight({w.data(), DType::kFloat32, 24, 600}, WeightOrder::kInputFirst, dtype);
     Tensor out = result_tensor(device, {Layer::kRows, 600});
     KeysValues cache = layer.cache(8), plain = layer.cache(8);
     for (int position = 0; position < 8; ++position) {
@@ -278,7 +279,9 @@ TEST_CASE("memory for weights that were widened is never used where it was") {
       CAPTURE(position);
       CHECK(graphs == (position == 0 || position == 4 ? 0 : 1));
     }
-  });
+  };
+  on_new_devices([&](Device& device) { check(device, DType::kInt8); });
+  on_new_devices([&](Device& device) { check(device, DType::kInt4); });
 }
 
 TEST_CASE("two pieces of work in turns have a graph each") {

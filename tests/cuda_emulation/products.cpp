@@ -80,22 +80,23 @@ TEST_CASE("a product of many rows is one kernel with its bias and residual, and 
   });
 }
 
-TEST_CASE("weights in 8 bits are widened by one kernel more") {
+TEST_CASE("weights in few bits are widened by one kernel more") {
   const std::size_t rows = 12, in = 80, out = 17;
   const Values x = random_values(rows * in, 1), w = random_values(in * out, 2), bias = random_values(out, 3);
-  for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kAdd}) {
-    on_every_device([&](Device& device) {
-      const Tensor operand =
-          upload_as(device.operand_dtype(rows, DType::kInt8), device, shape_of(rows, in), x);
-      const Weight weight = upload_weight(device, w, in, out, DType::kInt8);
-      const Tensor device_bias = upload(device, shape_of(1, out), bias);
-      Tensor result = upload(device, shape_of(rows, out), Values(rows * out));
-      const Launched earlier = Launched::so_far();
-      device.linear(operand, {}, weight, device_bias, epilogue, result);
-      const Launched launched = Launched::so_far() - earlier;
-      CHECK(launched.products == 1);
-      CHECK(launched.kernels == (epilogue == Epilogue::kGelu ? 2 : 1));
-    });
+  for (const DType dtype : {DType::kInt8, DType::kInt4}) {
+    for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kAdd}) {
+      on_every_device([&](Device& device) {
+        const Tensor operand = upload_as(device.operand_dtype(rows, dtype), device, shape_of(rows, in), x);
+        const Weight weight = upload_weight(device, w, in, out, dtype);
+        const Tensor device_bias = upload(device, shape_of(1, out), bias);
+        Tensor result = upload(device, shape_of(rows, out), Values(rows * out));
+        const Launched earlier = Launched::so_far();
+        device.linear(operand, {}, weight, device_bias, epilogue, result);
+        const Launched launched = Launched::so_far() - earlier;
+        CHECK(launched.products == 1);
+        CHECK(launched.kernels == (epilogue == Epilogue::kGelu ? 2 : 1));
+      });
+    }
   }
 }
 

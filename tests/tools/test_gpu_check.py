@@ -258,12 +258,13 @@ echo '{"device": "A GPU, 3 MiB", "ttft_ms": 1.5}' >"$file"
             "transformers, compiled, static cache": {"failed": "it took more than 0.005 minutes and was stopped"}})
         self.assertEqual((saved, failed), (3, []))
 
-    def test_int8_is_measured_without_pytorch_which_has_none(self):
-        with mock.patch.object(check.importlib.util, "find_spec", lambda name: name):
-            report, saved, failed = self.measured(["124m"], dtype="int8")
-        self.assertEqual(report["benchmarks"], {"124m, int8": {"Staircase": self.FIGURES}})
-        self.assertEqual((saved, failed), (1, []))
-        self.assertIn("PyTorch alone multiplies no weights in int8", self.said.getvalue())
+    def test_few_bits_are_measured_without_pytorch_which_has_none(self):
+        for dtype in ("int8", "int4"):
+            with mock.patch.object(check.importlib.util, "find_spec", lambda name: name):
+                report, saved, failed = self.measured(["124m"], dtype=dtype)
+            self.assertEqual(report["benchmarks"], {f"124m, {dtype}": {"Staircase": self.FIGURES}})
+            self.assertEqual((saved, failed), (1, []))
+            self.assertIn(f"PyTorch alone multiplies no weights in {dtype}", self.said.getvalue())
 
 
 class Reports(StandIns):
