@@ -93,6 +93,40 @@ TEST_CASE("on the emulated GPU decoding with a cache is done by graphs") {
   }
 }
 
+TEST_CASE("on the emulated GPU models of different types take turns, as a draft and its target do") {
+  const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18};
+  constexpr DType kDTypes[] = {DType::kInt4, DType::kFloat16, DType::kInt8};
+  // Many tokens, then one at a time, then a few to verify.
+  constexpr std::size_t kPasses[] = {0, 9, 10, 11, 12, 16};
+  const auto pass = [&](Gpt2& model, KvCache& cache, std::size_t i) {
+    const std::size_t first = kPasses[i], count = kPasses[i + 1] - first;
+    const std::span<const float> rows = model.last_logits(std::span(text).subspan(first, count), 1, &cache);
+    return std::vector<float>(rows.begin(), rows.end());
+  };
+  const auto load = [](const std::shared_ptr<Device>& device, DType dtype) {
+    return Gpt2::load(kSource / "models/tales-6m", device, dtype);
+  };
+  std::vector<std::vector<float>> want;
+  for (const DType dtype : kDTypes) {
+    Gpt2 model = load(make_cuda_device(), dtype);
+    StaticKvCache cache(model);
+    for (std::size_t i = 0; i + 1 < std::size(kPasses); ++i) want.push_back(pass(model, cache, i));
+  }
+  const std::shared_ptr<Device> device = make_cuda_device();
+  Gpt2 one = load(device, kDTypes[0]), two = load(device, kDTypes[1]), three = load(device, kDTypes[2]);
+  for (int time = 0; time < 2; ++time) {
+    StaticKvCache caches[] = {StaticKvCache(one), StaticKvCache(two), StaticKvCache(three)};
+    for (std::size_t i = 0; i + 1 < std::size(kPasses); ++i) {
+      for (std::size_t m = 0; m < 3; ++m) {
+        CAPTURE(to_string(kDTypes[m]));
+        CAPTURE(i);
+        Gpt2& model = m == 0 ? one : m == 1 ? two : three;
+        CHECK(pass(model, caches[m], i) == want[m * (std::size(kPasses) - 1) + i]);
+      }
+    }
+  }
+}
+
 const bench::GpuOptions kSmallMeasurement{.model = kSource / "models/tales-6m",
                                           .dtype = DType::kFloat16,
                                           .prompt_tokens = 9,
