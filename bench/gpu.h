@@ -36,9 +36,9 @@ struct GpuOptions {
 ///   prefill_percent_of_cublas, prefill_percent_of_cublas_block
 ///   decode                        [{batch, tokens_per_s, ms_per_step, gb_per_s, percent_of_copy}]
 ///
-/// cuBLAS multiplies in the type of the weights, or where they are int8 or int4, in that of the rows beside them.
-/// TFLOP are 10^12 operations, a multiply-add being two. Throws Error when the prompt or the new tokens do
-/// not fit into the model's context.
+/// cuBLAS multiplies in the type of the weights, or where they are int8 or int4, in that of the rows beside
+/// them. TFLOP are 10^12 operations, a multiply-add being two. Throws Error when the prompt or the new tokens
+/// do not fit into the model's context.
 nlohmann::json measure_gpu(const GpuOptions& options);
 
 /// Bytes that the GPU's memory reads and writes in a second while a buffer is copied to another one, in GB.
