@@ -11,6 +11,7 @@
 #include <functional>
 #include <iterator>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -78,6 +79,17 @@ auto min(const Range& range) {
 template <typename Range>
 auto max(const Range& range) {
   return *std::max_element(std::begin(range), std::end(range));
+}
+
+template <typename Value>
+struct minmax_result {
+  Value min;
+  Value max;
+};
+
+template <typename Range>
+auto minmax(const Range& range) {
+  return minmax_result<std::decay_t<decltype(*std::begin(range))>>{min(range), max(range)};
 }
 
 template <typename Range, typename Output>
