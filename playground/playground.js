@@ -4,7 +4,7 @@
 (() => {
   const place = document.querySelector(".playground");
   if (!place) return;
-  const { step, base, models } = place.dataset;
+  const { step, base, glue, models, line: example } = place.dataset;
 
   const make = (tag, properties = {}, ...children) => {
     const element = Object.assign(document.createElement(tag), properties);
@@ -32,7 +32,7 @@
         word = (word ?? "") + (c === "\\" && i + 1 < line.length ? line[++i] : c);
       }
     }
-    if (quote) throw `a quotation mark ${quote} is open; close it`;
+    if (quote) throw `in the command line a quotation mark ${quote} is open; close it`;
     if (word !== null) found.push(word);
     return found;
   }
@@ -78,9 +78,22 @@
     }
   }
 
+  const packed = () => [...document.querySelectorAll("script[data-file]")];
+  let unpacked;
+
+  /// A promise of {name: Blob}: the files that stand in the page itself, where tools/book --single-file made it.
+  const unpack = () => unpacked ??= Promise.all(packed().map(async (element) => {
+    try {
+      const { body } = await fetch(`data:;base64,${element.textContent}`);
+      return [element.dataset.file, await new Response(body.pipeThrough(new DecompressionStream("gzip"))).blob()];
+    } catch {
+      throw `${element.dataset.file} in this page is damaged; it may have been cut off`;
+    }
+  })).then(Object.fromEntries);
+
   /// Why nothing can run here, or nothing.
   function whyNot() {
-    if (location.protocol === "file:")
+    if (location.protocol === "file:" && !packed().length)
       return "This page was opened from a file, and browsers let such pages start no programs. `python3 -m http.server` in the folder of the site serves it.";
     if (typeof Worker === "undefined") return "This browser has no workers, in which the programs run.";
     // A function that gives back a vector, and one that throws: Chrome 95, Firefox 100, Safari 16.4.
@@ -91,7 +104,7 @@
     return "";
   }
 
-  const line = make("textarea", { rows: 2, spellcheck: false, id: "playground-line", value: '--prompt "Once upon a time"' });
+  const line = make("textarea", { rows: 2, spellcheck: false, id: "playground-line", value: example });
   line.setAttribute("autocapitalize", "off");
   const input = make("textarea", { rows: 3, spellcheck: false, id: "playground-input" });
   const start = make("button", { type: "submit" }, "Run");
@@ -105,7 +118,7 @@
   place.append(form, problem, runs);
 
   /// A run with its output, and the buttons to stop and to remove it.
-  function launch(arguments_, title) {
+  function launch(files, arguments_, title) {
     const state = make("span", { className: "state" }, "starting");
     state.setAttribute("role", "status");
     const stop = make("button", { type: "button" }, "Stop");
@@ -116,7 +129,7 @@
     panel.setAttribute("aria-label", title);
     runs.prepend(panel);
     const screen = new Screen(text);
-    const worker = new Worker(`${base}/worker.js?models=${models}`);
+    const worker = new Worker(files["worker.js"] ? URL.createObjectURL(files["worker.js"]) : `${base}/worker.js`);
     const begun = performance.now();
     const end = (words) => {
       worker.terminate();
@@ -132,18 +145,20 @@
       else if (data.error) end(`cannot run: ${data.error}`);
       else end(`${data.status ? `ended with status ${data.status}` : "done"} after ${((performance.now() - begun) / 1000).toFixed(1)} s`);
     };
-    worker.postMessage({ step, arguments: arguments_, input: input.value });
+    worker.postMessage({ step, glue, models, arguments: arguments_, input: input.value, files });
   }
 
-  function submit(event) {
+  async function submit(event) {
     event?.preventDefault();
     problem.textContent = whyNot();
     if (problem.textContent) return;
+    const title = line.value.trim() || "(no options)";
     try {
-      launch(words(line.value.replace(/\s*\n\s*/g, " ")), line.value.trim() || "(no options)");
+      const arguments_ = words(line.value.replace(/\s*\n\s*/g, " "));
+      launch(await unpack(), arguments_, title);
     } catch (sentence) {
       if (typeof sentence !== "string") throw sentence;
-      problem.textContent = `The command line cannot be read: ${sentence}.`;
+      problem.textContent = `This cannot run: ${sentence}.`;
     }
   }
   form.addEventListener("submit", submit);

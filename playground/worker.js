@@ -1,14 +1,18 @@
-// Runs one step once: {step, arguments, input} come in a message, {output}, {status} or {error} go back. Whoever ends this
-// worker gives back all of its memory.
+// Runs one step once: {step, glue, models, arguments, input, files} come in a message, {output}, {status} or {error} go back.
+// `models` is their version; `files` has by name what need not be loaded. Whoever ends this worker gives back all of its memory.
 "use strict";
 
 const MODELS = ["tales-6m", "tales-1m"];
 const FILES = ["config.json", "generation_config.json", "merges.txt", "model.safetensors", "tokenizer_config.json", "vocab.json"];
-const KEPT = `staircase-models-${new URLSearchParams(location.search).get("models")}`; // loaded once for all pages
 const PATIENCE = 30; // milliseconds that text may wait for more of it
 
-/// The bytes of a file of the site, or an error that a person understands.
+let files = {};
+let kept; // the name of the storage of models, which are loaded once for all pages
+
+/// The bytes of a file of the page or the site, or an error that a person understands.
 async function load(name) {
+  if (files[name]) return new Uint8Array(await files[name].arrayBuffer());
+  if (location.protocol === "blob:") throw new Error(`${name} is not in this page, which may have been cut off`);
   let answer;
   try {
     answer = await fetch(name);
@@ -21,18 +25,19 @@ async function load(name) {
 
 /// The same for what stays as it is; a browser that keeps nothing loads it again.
 async function loadOnce(name) {
-  const kept = await globalThis.caches?.open(KEPT).catch(() => null); // pages without TLS have none
-  const found = await kept?.match(name).catch(() => null);
+  if (files[name]) return load(name);
+  const storage = await globalThis.caches?.open(kept).catch(() => null); // pages without TLS have none
+  const found = await storage?.match(name).catch(() => null);
   if (found) return new Uint8Array(await found.arrayBuffer());
   const bytes = await load(name);
-  await kept?.put(name, new Response(bytes)).catch(() => {});
+  await storage?.put(name, new Response(bytes)).catch(() => {});
   return bytes;
 }
 
 /// Models of older versions of the site.
 async function forgetOthers() {
   for (const name of await caches.keys()) {
-    if (name.startsWith("staircase-models-") && name !== KEPT) await caches.delete(name);
+    if (name.startsWith("staircase-models-") && name !== kept) await caches.delete(name);
   }
 }
 
@@ -62,11 +67,13 @@ class Output {
   }
 }
 
-async function run({ step, arguments: words, input }) {
+async function run({ step, glue, models, arguments: words, input, files: given }) {
   postMessage({ state: "loading the program and the models" });
-  importScripts(`steps/${step}.js`);
+  files = given;
+  kept = `staircase-models-${models}`;
   const names = MODELS.flatMap((model) => FILES.map((file) => `models/${model}/${file}`));
-  const [binary, ...contents] = await Promise.all([load(`steps/${step}.wasm`), ...names.map(loadOnce)]);
+  const [script, binary, ...contents] = await Promise.all([load(glue), load(`steps/${step}.wasm`), ...names.map(loadOnce)]);
+  importScripts(URL.createObjectURL(new Blob([script])));
   forgetOthers().catch(() => {});
   const output = new Output();
   const typed = new TextEncoder().encode(input);
@@ -88,6 +95,7 @@ async function run({ step, arguments: words, input }) {
   postMessage({ state: "running" });
   const status = program.callMain(words);
   output.flush();
+  if (status === 1) await globalThis.caches?.delete(kept).catch(() => {}); // a model may have come broken: it is loaded again
   postMessage({ status });
 }
 

@@ -2,6 +2,7 @@
 """Builds the book, or records what its commands print; tools/book calls it.
 
     build.py site FOLDER [PROGRAMS]         the site, whole or not at all; its pages run the WebAssembly in PROGRAMS
+    build.py single-file FILE PROGRAMS STEP one page of it with all that it loads inside
     build.py record BUILD                   the outputs, with the programs in BUILD, and the picture of the staircase
     build.py record-benchmarks BUILD        those of the benchmarks as well
 """
@@ -11,6 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.dont_write_bytecode = True  # a source tree stays as it was
@@ -28,8 +30,9 @@ UNUSED = ["_static/jquery*.js", "_static/underscore*.js", "_static/_sphinx_javas
           "_images/staircase.svg"]
 
 
-def site(folder, programs=""):
-    """Builds beside the folder and swaps, so that half a site never stands where a whole one is looked for."""
+@contextmanager
+def built(place, programs):
+    """The site in a folder beside `place`, which it may replace: half a site never stands where a whole one is looked for."""
     try:
         import myst_parser  # noqa: F401
         from sphinx.application import Sphinx
@@ -38,7 +41,7 @@ def site(folder, programs=""):
     except ImportError as error:
         raise Problem(f"{error.name} is missing; tools/setup --book installs it.") from None
     markdown.pages()  # a page that is not there has its own sentence
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=folder.name + ".new-") as temporary:
+    with tempfile.TemporaryDirectory(dir=place.parent, prefix=place.name + ".new-") as temporary:
         new, warnings, words = Path(temporary) / "site", io.StringIO(), io.StringIO()
         try:
             with docutils_namespace():
@@ -58,11 +61,26 @@ def site(folder, programs=""):
             path.write_text(re.sub(r"@import[^;]*;", "", path.read_text(encoding="utf-8")), encoding="utf-8")
         for path in new.rglob("*.html"):
             path.write_text(without_indentation(path.read_text(encoding="utf-8")), encoding="utf-8")
+        yield new
+
+
+def site(folder, programs=""):
+    with built(folder, programs) as new:
         if folder.exists():
             shutil.rmtree(folder)
         new.rename(folder)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{folder / 'index.html'}: {len(list(folder.rglob('*.html')))} pages, {size / 1e6:.1f} MB")
+
+
+def single_file(file, programs, name):
+    from pages import playground
+    step = next(step for step in steps() if step.name == name)
+    with built(file, programs) as new:
+        page = new / "single.html"
+        page.write_text(playground.single_file(programs, step, new), encoding="utf-8")
+        page.rename(file)
+    print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
 
 
 def without_indentation(page):
@@ -85,6 +103,8 @@ def main(arguments):
     try:
         if arguments[0] == "site":
             site(Path(arguments[1]).resolve(), *arguments[2:])
+        elif arguments[0] == "single-file":
+            single_file(Path(arguments[1]).resolve(), *arguments[2:])
         else:
             record(Path(arguments[1]).resolve(), arguments[0] == "record-benchmarks")
         return 0

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -37,18 +38,21 @@ except ImportError:
 HAVE_BROWSER = webdriver and shutil.which("chromium") and shutil.which("chromedriver")
 PATIENCE = 60
 
+sys.path[:0] = [str(ROOT / "docs/book"), str(ROOT / "tools")]
+
 
 class Site(SimpleHTTPRequestHandler):
-    """The site; what is in `broken` is not there, and of what is in `cut` half comes."""
-    broken, cut = set(), set()
+    """The site; what is in `broken` is not there, of what is in `cut` half comes, and of what is in `short` there is no more."""
+    broken, cut, short = set(), set(), set()
 
     def do_GET(self):
         if any(self.path.endswith(name) for name in self.broken):
             self.send_error(404)
-        elif any(self.path.endswith(name) for name in self.cut):
+        elif any(self.path.endswith(name) for name in self.cut | self.short):
             content = Path(self.translate_path(self.path)).read_bytes()
+            known = len(content) if self.path.endswith(tuple(self.cut)) else len(content) // 2
             self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Content-Length", str(known))
             self.end_headers()
             self.wfile.write(content[:len(content) // 2])
         else:
@@ -82,12 +86,15 @@ def setUpModule():
     ADDRESS = f"http://127.0.0.1:{server.server_port}"
 
 
-class Terminal(unittest.TestCase):
+class Browser(unittest.TestCase):
+    ARGUMENTS, PREFERENCES = (), {}
+
     def setUp(self):
-        Site.broken, Site.cut = set(), set()
+        Site.broken, Site.cut, Site.short = set(), set(), set()
         options = webdriver.ChromeOptions()
-        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *self.ARGUMENTS):
             options.add_argument(argument)
+        options.add_experimental_option("prefs", self.PREFERENCES)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.browser = webdriver.Chrome(options=options)
         self.addCleanup(self.browser.quit)
@@ -118,18 +125,28 @@ class Terminal(unittest.TestCase):
     def output(self):
         return self.browser.execute_script("return document.querySelector('.run pre').textContent")
 
+    def asked(self):
+        """What the page asked for."""
+        messages = [json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")]
+        return [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
+
+    def gives_the_tokens_of_the_native_program(self, step):
+        words = ["--prompt", "The old king", "--json", "--max-new-tokens", "40"]
+        if step.endswith("speculative-decoding"):
+            words += ["--draft-model", "tales-1m"]
+        self.type(" ".join(f'"{word}"' for word in words))
+        self.assertRegex(self.ended(), r"^done after \d+\.\d s$")
+        native = subprocess.run([NATIVE / step, *words], capture_output=True, text=True, cwd=ROOT, check=True)
+        here = next(line for line in self.output().splitlines() if line.startswith("{"))
+        self.assertEqual(json.loads(here)["sequences"], json.loads(native.stdout)["sequences"])
+
+
+class Terminal(Browser):
     def test_a_page_gives_the_tokens_of_the_native_program(self):
-        for step in STEPS[:3]:
+        for step in STEPS[::-(-len(STEPS) // 3)][:3]:
             with self.subTest(step):
-                words = ["--prompt", "The old king", "--json", "--max-new-tokens", "40"]
-                if step.endswith("speculative-decoding"):
-                    words += ["--draft-model", "tales-1m"]
                 self.open(step)
-                self.type(" ".join(f'"{word}"' for word in words))
-                self.assertRegex(self.ended(), r"^done after \d+\.\d s$")
-                native = subprocess.run([NATIVE / step, *words], capture_output=True, text=True, cwd=ROOT, check=True)
-                here = next(line for line in self.output().splitlines() if line.startswith("{"))
-                self.assertEqual(json.loads(here)["sequences"], json.loads(native.stdout)["sequences"])
+                self.gives_the_tokens_of_the_native_program(step)
 
     def test_runs_stand_side_by_side_and_can_be_stopped_and_removed(self):
         self.open()
@@ -174,7 +191,11 @@ class Terminal(unittest.TestCase):
         Site.broken, Site.cut = set(), {"tales-1m/model.safetensors"}
         self.type('--prompt "A" --max-new-tokens 2')
         self.assertEqual(self.ended(), "cannot run: models/tales-1m/model.safetensors cannot be loaded: it was cut off; try again")
-        Site.cut = set()
+        Site.cut, Site.short = set(), {"tales-6m/model.safetensors"}
+        self.type('--prompt "A" --max-new-tokens 2')
+        self.assertEqual(self.ended().partition(" after")[0], "ended with status 1")
+        self.assertIn("model.safetensors", self.output())
+        Site.short = set()
         self.type('--prompt "A" --max-new-tokens 2')
         self.assertIn("done", self.ended())
 
@@ -187,10 +208,41 @@ class Terminal(unittest.TestCase):
         Site.broken = {"model.safetensors", "vocab.json"}  # they are in the browser
         self.type('--prompt "A" --max-new-tokens 2')
         self.assertIn("done", self.ended())
-        asked = [json.loads(entry["message"])["message"]["params"]["request"]["url"]
-                 for entry in self.browser.get_log("performance") if "Network.requestWillBeSent\"" in entry["message"]]
+        asked = self.asked()
         self.assertTrue(asked)
         self.assertEqual([url for url in asked if not url.startswith((ADDRESS, "data:", "blob:"))], [])
+
+    def test_what_a_browser_lacks_is_said(self):
+        for code, words in {"delete window.Worker": "no workers",
+                            "WebAssembly.validate = (code) => code.length !== 31": "WebAssembly with vectors",
+                            "WebAssembly.validate = (code) => code.length !== 28": "WebAssembly with vectors and exceptions",
+                            "delete window.WebAssembly": "WebAssembly"}.items():
+            with self.subTest(code):
+                lacking = self.browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": code})
+                self.open()
+                self.type('--prompt "A"')
+                self.assertIn(words, self.find(".problem")[0].text)
+                self.assertEqual(self.find(".run"), [])
+                self.browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", lacking)
+
+    def test_a_page_that_is_loaded_again_in_the_middle_goes_on(self):
+        self.open()
+        self.type('--prompt "The fox" --max-new-tokens 400')
+        for state in ("loading", "running"):
+            self.wait(lambda: self.state().startswith(state) or "The fox" in self.output())
+            self.browser.refresh()
+            self.type('--prompt "The fox" --max-new-tokens 400')
+        self.type('--prompt "A" --max-new-tokens 2')
+        self.assertIn("done", self.ended())
+
+    def test_a_run_ends_while_another_tab_is_in_front(self):
+        self.open()
+        self.type('--prompt "The fox" --max-new-tokens 30')
+        page = self.browser.current_window_handle
+        self.browser.switch_to.new_window("tab")
+        time.sleep(0.5)
+        self.browser.switch_to.window(page)
+        self.assertIn("done", self.ended())
 
     def test_a_page_from_a_file_says_why_nothing_runs(self):
         self.open(address=f"file://{FOLDER}")
@@ -208,6 +260,78 @@ class Terminal(unittest.TestCase):
         unnamed = [box for box in self.find(".playground textarea, .playground button, .playground pre")
                    if not box.accessible_name]
         self.assertEqual(unnamed, [])
+
+
+class WithoutStorage(Browser):
+    """A site without TLS: browsers give it no storage for models."""
+    ARGUMENTS = ("--host-resolver-rules=MAP staircase.test 127.0.0.1",)
+
+    def test_it_runs(self):
+        self.open(address=ADDRESS.replace("127.0.0.1", "staircase.test"))
+        self.assertFalse(self.browser.execute_script("return 'caches' in window"))
+        for _ in range(2):
+            self.type('--prompt "A" --max-new-tokens 2')
+            self.assertIn("done", self.ended())
+
+
+class StorageRefused(Browser):
+    PREFERENCES = {"profile.default_content_setting_values.cookies": 2}
+
+    def test_it_runs(self):
+        self.open()
+        self.assertIn("denied", self.browser.execute_async_script(
+            "const done = arguments[0]; caches.open('x').then(() => done('kept'), (error) => done('denied: ' + error))"))
+        for _ in range(2):
+            self.type('--prompt "A" --max-new-tokens 2')
+            self.assertIn("done", self.ended())
+
+
+class SingleFile(Browser):
+    """One page with all of a step inside, opened from the disk."""
+
+    def open(self, content=None, width=1200):
+        from pages import playground
+        from step_commands.series import steps
+        self.step = STEPS[len(STEPS) // 3]
+        self.page = FOLDER.parent / "single.html"
+        content = content or playground.single_file(PROGRAMS, next(step for step in steps() if step.name == self.step), FOLDER)
+        self.page.write_text(content, encoding="utf-8")
+        self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
+                                     {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500})
+        self.browser.get(self.page.as_uri())
+        return content
+
+    def test_it_runs_again_and_again_and_asks_for_nothing(self):
+        content = self.open()
+        self.assertLess(len(content), 20_000_000)
+        self.gives_the_tokens_of_the_native_program(self.step)
+        self.type("--wrong 3")
+        self.assertIn("ended with status 2", self.ended())
+        self.type('--model tales-1m --prompt "A" --max-new-tokens 2')
+        self.assertIn("done", self.ended())
+        self.assertEqual([url for url in self.asked() if not url.startswith(("data:", "blob:", self.page.as_uri()))], [])
+        self.assertEqual([entry["message"] for entry in self.browser.get_log("browser")], [])
+
+    def test_it_is_the_page_of_the_step_and_leads_nowhere_else(self):
+        self.open(width=360)
+        self.assertEqual(self.find("h1")[0].text.strip("#"), self.browser.title.removesuffix(" - Staircase"))
+        self.assertTrue(self.find("details.file"))
+        self.assertTrue(self.find("button.try"))
+        for link in self.find("a[href]"):
+            self.assertRegex(link.get_dom_attribute("href"), "^(#|https?:)")
+        self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 360)
+
+    def test_one_that_was_cut_off_says_so(self):
+        whole = self.open()
+        place = whole.index('data-file="models/tales-6m/model.safetensors"')
+        for end in (place - 100_000, place + 5_000_000):
+            self.open(whole[:end])
+            self.type('--prompt "A"')
+            self.wait(lambda: self.find(".problem")[0].text)
+            self.assertRegex(self.find(".problem")[0].text, r"^This cannot run: models/tales-\dm/\S+ in this page is damaged")
+        self.open(whole[:place - len('<script type="application/gzip" ')])
+        self.type('--prompt "A"')
+        self.assertRegex(self.ended(), r"^cannot run: models/tales-6m/\S+ is not in this page, which may have been cut off")
 
 
 if __name__ == "__main__":

@@ -87,6 +87,7 @@ def raw(html):
 class OfStep(Directive):
     def run(self):
         env = self.state.document.settings.env
+        self.programs = env.app.config.playground
         return [raw(self.html(env.app.staircase, env.app.staircase.of_page[env.docname]))]
 
 
@@ -98,7 +99,7 @@ class StepDiff(OfStep):
         return (f'<p class="diff-head">{staircase.size(step)} lines: {escape(compared)}. A line\'s number is its address. '
                 f'The tests and this text are folded.</p>'
                 + differences.page_part(step, lambda page: f"../../{page}.html")
-                + f'<p><a href="folder.html">The whole folder</a>, or '
+                + f'<p class="elsewhere"><a href="folder.html">The whole folder</a>, or '
                   f'<a href="../../compare.html?from={step.parent.number if step.parent else "01"}&amp;to={step.number}">'
                   f'compare with any other step</a>.</p>')
 
@@ -107,7 +108,7 @@ class StepPlayground(OfStep):
     """The place of a terminal in which the step runs."""
 
     def html(self, staircase, step):
-        return playground.html(step)
+        return playground.html(self.programs, step)
 
 
 class StepNeighbours(OfStep):
@@ -151,8 +152,8 @@ def show_size(doctree, step, staircase):
     """A line below the summary: how long the lesson is, and where its parts are."""
     added = sum(path.name not in OWN for path in step.files().values())
     line = (f'<p class="step-line"><a href="#the-diff">{staircase.size(step)} lines: the diff</a>'
-            f'<a href="folder.html">the whole folder, {added} files</a>'
-            f'<a href="../../index.html#the-staircase">the staircase</a></p>')
+            f'<a href="folder.html" class="elsewhere">the whole folder, {added} files</a>'
+            f'<a href="../../index.html#the-staircase" class="elsewhere">the staircase</a></p>')
     section = doctree.next_node(nodes.section)
     place = next((i + 1 for i, child in enumerate(section.children)
                   if isinstance(child, nodes.paragraph) and isinstance(child.children[0], nodes.emphasis)), 1)

@@ -1,8 +1,13 @@
 """The terminal on the pages of steps: the programs that tools/wasm has built, and what runs them in a browser."""
 
+import base64
 import functools
+import gzip
 import hashlib
+import mimetypes
+import re
 import shutil
+from html import escape
 from pathlib import Path
 
 from step_commands.series import ROOT
@@ -16,9 +21,12 @@ def has(programs, step):
     return bool(programs) and (Path(programs) / f"{step.name}.wasm").is_file()
 
 
-def html(step):
-    return (f'<div class="playground" data-step="{step.name}" data-base="../../playground" data-models="{version()}">'
-            '<noscript><p>Programs run in a page with JavaScript alone.</p></noscript></div>')
+def html(programs, step):
+    line = '--prompt "Once upon a time"'
+    if any("add_dtype_option" in path.read_text(encoding="utf-8") for path in step.lesson().values()):
+        line += " --dtype bfloat16"  # the quickest there
+    return (f'<div class="playground" data-step="{step.name}" data-base="../../playground" data-models="{version()}" '
+            f'data-glue="{glue(programs, step)[0]}" data-line="{escape(line)}"><noscript><p>Programs run in a page with JavaScript alone.</p></noscript></div>')
 
 
 @functools.cache
@@ -31,15 +39,48 @@ def version():
     return found.hexdigest()[:8]
 
 
+def glue(programs, step):
+    """(name, text) of what emscripten puts between a program and the browser. Most steps have the same, but for the name of
+    the program, which the worker does not need; so the name is that of the text."""
+    text = (Path(programs) / f"{step.name}.js").read_text(encoding="utf-8").replace(f"{step.name}.wasm", "program.wasm")
+    return f"glue-{hashlib.sha256(text.encode()).hexdigest()[:8]}.js", text
+
+
 def copy(programs, series, site):
     """Everything that the pages load, into the folder of the site."""
     folder = Path(site) / "playground"
     (folder / "steps").mkdir(parents=True)
     for step in series:
         if has(programs, step):
-            for kind in ("js", "wasm"):
-                shutil.copyfile(Path(programs) / f"{step.name}.{kind}", folder / f"steps/{step.name}.{kind}")
+            shutil.copyfile(Path(programs) / f"{step.name}.wasm", folder / f"steps/{step.name}.wasm")
+            name, text = glue(programs, step)
+            (folder / name).write_text(text, encoding="utf-8")
     for model in MODELS:
         shutil.copytree(ROOT / "models" / model, folder / "models" / model, ignore=shutil.ignore_patterns("*.md"))
     for name in ("playground.js", "worker.js"):
         shutil.copyfile(SCRIPTS / name, folder / name)
+
+
+def single_file(programs, step, site):
+    """The page of a step with all that it loads inside, and no links to other pages: a browser needs no server for it."""
+    folder, parts = site / "steps" / step.name, site / "playground"
+    page = (folder / "index.html").read_text(encoding="utf-8")
+    article = page[page.index("<article"):page.index("</article>")] + "</article>"
+    article = re.sub(r'(<a\b[^>]*?) href="(?!#|\w+:)[^"]*"', r"\1", article)
+    article = re.sub(r'(<img\b[^>]*? src=)"([^"]+)"', lambda found: f'{found[1]}"{data_address(folder / found[2])}"', article)
+    styles = re.findall(r'<link rel="stylesheet"[^>]* href="([^"?]+)', page)
+    scripts = re.findall(r'<script[^>]* src="([^"]+)"', page)
+    style, script = ("".join((folder / name).read_text(encoding="utf-8") for name in names) for names in (styles, scripts))
+    files = [parts / "worker.js", parts / glue(programs, step)[0], parts / f"steps/{step.name}.wasm",
+             *sorted(parts.glob("models/*/*"))]
+    inside = "".join(f'<script type="application/gzip" data-file="{path.relative_to(parts).as_posix()}">'
+                     f'{base64.b64encode(gzip.compress(path.read_bytes(), mtime=0)).decode()}</script>\n' for path in files)
+    return (f'<!doctype html>\n<html class="no-js" lang="en">\n<head><meta charset="utf-8"/>\n'
+            f'<meta name="viewport" content="width=device-width,initial-scale=1"/>\n'
+            f'<title>{escape(step.heading())} - Staircase</title>\n'
+            f'<style>{style}\n.elsewhere {{ display: none; }}</style>\n</head>\n<body data-theme="auto">\n'
+            f'<main class="plain">\n{article}\n</main>\n<script>{script}</script>\n{inside}</body>\n</html>\n')
+
+
+def data_address(path):
+    return f"data:{mimetypes.guess_type(path)[0]};base64,{base64.b64encode(path.read_bytes()).decode()}"
