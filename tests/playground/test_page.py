@@ -3,8 +3,10 @@
   tests/playground/test_page.py      with the steps that tools/wasm has built; tools/wasm --test builds them first"""
 
 import functools
+import gzip
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -260,6 +262,18 @@ class Terminal(Browser):
         unnamed = [box for box in self.find(".playground textarea, .playground button, .playground pre")
                    if not box.accessible_name]
         self.assertEqual(unnamed, [])
+
+
+class Size(unittest.TestCase):
+    def test_steps_share_their_glue(self):
+        wanted = {re.search(r'data-glue="([^"]*)"', (FOLDER / f"steps/{step}/index.html").read_text(encoding="utf-8"))[1]
+                  for step in STEPS}
+        self.assertEqual(wanted, {path.name for path in FOLDER.glob("playground/glue-*.js")})
+        self.assertLessEqual(len(wanted), max(1, len(STEPS) // 8))
+
+    def test_a_program_is_small(self):
+        largest = max(FOLDER.glob("playground/steps/*.wasm"), key=lambda path: path.stat().st_size)
+        self.assertLess(len(gzip.compress(largest.read_bytes())), 550_000, largest.stem)
 
 
 class WithoutStorage(Browser):
