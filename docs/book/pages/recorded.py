@@ -28,8 +28,8 @@ NOT_RECORDED = [
 # What it prints is another thing each time: recorded, but not replayed.
 BENCHMARKS = re.compile(r"--benchmark\b")
 # Sums in another order move a logit's last bits, and sooner or later another token is drawn: such texts are the same only with
-# the same instruction set, which stands in this file.
-DRAWN = re.compile(r"--do-sample\b|--requests\b")
+# the same instruction set, which stands in this file. So it is where inputs are rounded to whole numbers.
+DRAWN = re.compile(r"--do-sample\b|--requests\b|--dtype int")
 PROCESSOR = FOLDER / "processor"
 
 
