@@ -14,6 +14,11 @@ from step_commands.series import ROOT
 
 SCRIPTS = ROOT / "playground"
 MODELS = ("tales-1m", "tales-6m")
+# A page by itself: no columns beside the text, and what would lead to other pages is text.
+SINGLE_STYLE = """main { max-width: 62em; margin: 0 auto; padding: 1.5em 1.2em 4em; }
+article a:not([href]) { color: inherit; text-decoration: none; }
+.elsewhere { display: none; }
+"""
 
 
 def has(programs, step):
@@ -78,8 +83,8 @@ def single_file(programs, step, site):
     return (f'<!doctype html>\n<html class="no-js" lang="en">\n<head><meta charset="utf-8"/>\n'
             f'<meta name="viewport" content="width=device-width,initial-scale=1"/>\n'
             f'<title>{escape(step.heading())} - Staircase</title>\n'
-            f'<style>{style}\n.elsewhere {{ display: none; }}</style>\n</head>\n<body data-theme="auto">\n'
-            f'<main class="plain">\n{article}\n</main>\n<script>{script}</script>\n{inside}</body>\n</html>\n')
+            f'<style>{style}\n{SINGLE_STYLE}</style>\n</head>\n<body data-theme="auto">\n'
+            f'<main>\n{article}\n</main>\n<script>{script}</script>\n{inside}</body>\n</html>\n')
 
 
 def data_address(path):
