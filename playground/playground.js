@@ -4,13 +4,9 @@
 (() => {
   const place = document.querySelector(".playground");
   if (!place) return;
-  const { step, base, glue, models, line: example } = place.dataset;
+  const { step, base, glue, models, line: example, trace } = place.dataset;
 
-  const make = (tag, properties = {}, ...children) => {
-    const element = Object.assign(document.createElement(tag), properties);
-    element.append(...children);
-    return element;
-  };
+  const make = makeElement;
 
   /// The words of a command line, as a shell takes them apart; throws a sentence.
   function words(line) {
@@ -107,6 +103,7 @@
   const line = make("textarea", { rows: 2, spellcheck: false, id: "playground-line", value: example });
   line.setAttribute("autocapitalize", "off");
   const input = make("textarea", { rows: 3, spellcheck: false, id: "playground-input" });
+  const inside = make("input", { type: "checkbox" });
   const start = make("button", { type: "submit" }, "Run");
   const problem = make("p", { className: "problem" });
   problem.setAttribute("role", "alert");
@@ -114,6 +111,7 @@
   const form = make("form", {},
     make("label", { htmlFor: line.id }, make("code", {}, `tools/run ${step.slice(0, 2)}`)), line,
     make("details", {}, make("summary", {}, "Standard input"), make("label", { htmlFor: input.id }, "What the program reads where it is asked to, as by ", make("code", {}, "--requests -")), input),
+    ...(trace ? [make("label", {}, inside, " Show what happens inside, which takes longer")] : []),
     make("p", {}, start, " It runs on your machine: this page sends nothing to anyone."));
   place.append(form, problem, runs);
 
@@ -129,6 +127,7 @@
     panel.setAttribute("aria-label", title);
     runs.prepend(panel);
     const screen = new Screen(text);
+    const views = stepViews(panel);
     const worker = new Worker(files["worker.js"] ? URL.createObjectURL(files["worker.js"]) : `${base}/worker.js`);
     const begun = performance.now();
     const end = (words) => {
@@ -141,6 +140,7 @@
     worker.onerror = (event) => end(`cannot run: ${event.message || "the program could not be loaded"}`);
     worker.onmessage = ({ data }) => {
       if (data.output !== undefined) screen.write(data.output);
+      else if (data.event) views(data.event);
       else if (data.state) state.textContent = data.state;
       else if (data.error) end(`cannot run: ${data.error}`);
       else end(`${data.status ? `ended with status ${data.status}` : "done"} after ${((performance.now() - begun) / 1000).toFixed(1)} s`);
@@ -155,6 +155,7 @@
     const title = line.value.trim() || "(no options)";
     try {
       const arguments_ = words(line.value.replace(/\s*\n\s*/g, " "));
+      if (inside.checked && !arguments_.includes("--trace")) arguments_.push("--trace", "/trace");
       launch(await unpack(), arguments_, title);
     } catch (sentence) {
       if (typeof sentence !== "string") throw sentence;

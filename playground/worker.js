@@ -1,5 +1,6 @@
-// Runs one step once: {step, glue, models, arguments, input, files} come in a message, {output}, {status} or {error} go back.
-// `models` is their version; `files` has by name what need not be loaded. Whoever ends this worker gives back all of its memory.
+// Runs one step once: {step, glue, models, arguments, input, files} come in a message, {output}, {event}, {status} or {error} go
+// back. `models` is their version; `files` has by name what need not be loaded; --trace /trace makes events. Whoever ends this
+// worker gives back all of its memory.
 "use strict";
 
 const MODELS = ["tales-6m", "tales-1m"];
@@ -67,6 +68,25 @@ class Output {
   }
 }
 
+/// /trace, of which each line goes to the page as an event.
+function makeTrace(FS) {
+  const decoder = new TextDecoder(), device = FS.makedev(64, 0);
+  let rest = "";
+  FS.registerDevice(device, {
+    write(_, bytes, offset, length) {
+      const lines = (rest + decoder.decode(bytes.subarray(offset, offset + length), { stream: true })).split("\n");
+      rest = lines.pop();
+      for (const line of lines) {
+        const event = JSON.parse(line);
+        if (event.logits) event.logits = Float32Array.from(event.logits);
+        postMessage({ event });
+      }
+      return length;
+    },
+  });
+  FS.mkdev("/trace", device);
+}
+
 async function run({ step, glue, models, arguments: words, input, files: given }) {
   postMessage({ state: "loading the program and the models" });
   files = given;
@@ -92,6 +112,7 @@ async function run({ step, glue, models, arguments: words, input, files: given }
     program.FS.mkdirTree(`/${name.slice(0, name.lastIndexOf("/"))}`);
     program.FS.writeFile(`/${name}`, contents[i], { canOwn: true });
   });
+  makeTrace(program.FS);
   postMessage({ state: "running" });
   const status = program.callMain(words);
   output.flush();

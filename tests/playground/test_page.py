@@ -5,6 +5,7 @@
 import functools
 import gzip
 import json
+import math
 import os
 import re
 import shutil
@@ -262,6 +263,124 @@ class Terminal(Browser):
         unnamed = [box for box in self.find(".playground textarea, .playground button, .playground pre")
                    if not box.accessible_name]
         self.assertEqual(unnamed, [])
+
+
+class Views(Browser):
+    """Events of runs that a person has worked out, and what the views make of them."""
+    START = {"event": "start", "options": {"--temperature": "1"}, "n_positions": 8, "prompts": [[0, 1]],
+             "vocabulary": [" a", " b", " c", " d", " e"]}
+    SHOWN = ".inside:not([hidden])"
+    TEXT = {"event": "text", "text": 1, "prompt": 0}
+
+    def show(self, *events, width=1200):
+        self.open(width=width)
+        self.browser.execute_script("""
+            const run = makeElement("section", { className: "run" });
+            document.querySelector(".runs").append(run);
+            const views = stepViews(run);
+            for (const event of arguments[0]) views(event);""", events)
+        if any(event["event"] == "pass" for event in events):
+            self.wait(lambda: len(self.find(".inside table")) == len(self.find(self.SHOWN)))
+
+    def table(self, title):
+        """The cells of a view, line by line."""
+        rows = self.browser.execute_script(
+            "return [...document.querySelectorAll(arguments[0])].map((row) => [...row.children].map((cell) => cell.textContent))",
+            f'.inside[aria-label="{title}"] tr')
+        return [[cell.removeprefix("▸ ") for cell in row] for row in rows]
+
+    def caption(self, title):
+        return self.find(f'.inside[aria-label="{title}"] caption')[0].text
+
+    @staticmethod
+    def shares(logits):
+        weights = [math.exp(logit) for logit in logits]
+        return [f"{100 * weight / sum(weights):.1f} %" if weight else "–" for weight in weights]
+
+    CHOICE, DRAFT, PASS = ("What each token was chosen from", "What became of each draft",
+                           "What each pass computed, and what the cache kept")
+
+    def test_each_stage_shows_what_it_makes_of_the_candidates(self):
+        options = {"--presence-penalty": "0.5", "--frequency-penalty": "0", "--repetition-penalty": "2", "--temperature": "0.5",
+                   "--top-k": "3", "--top-p": "0.8", "--do-sample": "true"}
+        self.show({**self.START, "options": options}, self.TEXT,
+                  {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 0, "tokens": [0, 1]}]},
+                  {"event": "logits", "row": 0, "position": 1, "logits": [2, 1, 0.5, -1, 1.5]},
+                  {"event": "token", "text": 1, "token": 4, "origin": "model"})
+        out = -math.inf
+        columns = [self.shares(logits) for logits in ([2, 1, .5, -1, 1.5], [1.5, .5, .5, -1, 1.5], [.75, .25, .5, -1, 1.5],
+                                                      [1.5, .5, 1, -2, 3], [1.5, out, 1, out, 3], [1.5, out, out, out, 3])]
+        self.assertEqual(self.table(self.CHOICE), [
+            ["token", "model", "presence-penalty", "repetition-penalty", "temperature", "top-k", "top-p"],
+            *([name, *(column[token] for column in columns)]
+              for name, token in (('" a"', 0), ('" e"', 4), ('" b"', 1), ('" c"', 2), ('" d"', 3)))])
+        self.assertIn('Token 1 of 1: " e", of text 1.', self.caption(self.CHOICE))
+
+    def test_each_draft_has_its_p_q_and_verdict(self):
+        def said(position, *shares):
+            return {"event": "logits", "row": 0, "position": position, "logits": [math.log(share) for share in shares]}
+
+        def passed(model, start, *tokens):
+            return {"event": "pass", "model": model, "rows": [{"row": 0, "start": start, "tokens": tokens}]}
+
+        self.show(self.START, self.TEXT,
+                  passed("draft", 0, 0, 1), said(1, .1, .1, .5, .2, .1), passed("draft", 2, 2), said(2, .1, .1, .1, .1, .6),
+                  passed("target", 0, 0, 1, 2, 4),
+                  said(1, .1, .1, .6, .1, .1), said(2, .1, .2, .2, .35, .15), said(3, .2, .2, .2, .2, .2),
+                  {"event": "token", "text": 1, "token": 2, "origin": "accepted"},
+                  {"event": "token", "text": 1, "token": 3, "origin": "corrected"},
+                  passed("target", 3, 3, 1), said(3, .1, .7, .1, .05, .05), said(4, .5, .2, .1, .1, .1),  # a look-up
+                  {"event": "token", "text": 1, "token": 1, "origin": "accepted"},
+                  {"event": "token", "text": 1, "token": 0, "origin": "bonus"})
+        self.assertEqual(self.table(self.DRAFT), [["drafted", "q", "p", "min(1, p/q)", "verdict"],
+                                                  ['" b"', "100.0 %", "70.0 %", "0.70", "accepted"]])
+        self.assertIn('Round 2 of 2: 1 of 1 accepted, and " a" as a bonus.', self.caption(self.DRAFT))
+        self.assertIn('Token 4 of 4: " a"', self.caption(self.CHOICE))
+        slider = self.find(f'.inside[aria-label="{self.DRAFT}"] input')[0]
+        slider.send_keys(Keys.ARROW_LEFT)
+        self.assertEqual(self.table(self.DRAFT)[1:], [['" c"', "50.0 %", "60.0 %", "1.00", "accepted"],
+                                                      ['" e"', "60.0 %", "15.0 %", "0.25", 'rejected: " d" instead']])
+        self.assertEqual(slider.get_attribute("aria-valuetext"), "1 of 2")
+        self.assertEqual(self.table(self.PASS)[1], ["0", "4", "3", "2", "62.5 %", " d b"])  # one draft was forgotten
+
+    def test_rows_of_a_batch_find_their_texts(self):
+        start = {**self.START, "prompts": [[0, 1], [2]]}
+        self.show(start, self.TEXT, {"event": "text", "text": 2, "prompt": 1},
+                  {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 0, "tokens": [2]}, {"row": 3, "start": 0, "tokens": [0, 1]}]},
+                  {"event": "logits", "row": 0, "position": 0, "logits": [0, 0, 0, 9, 0]},
+                  {"event": "logits", "row": 3, "position": 1, "logits": [0, 0, 0, 0, 9]},
+                  {"event": "token", "text": 1, "token": 4, "origin": "model"})
+        self.assertEqual(self.table(self.CHOICE)[1], ['" e"', "100.0 %"])
+        self.assertEqual([row[0] for row in self.table(self.PASS)[1:]], ["0", "3"])
+
+    def test_what_has_no_events_is_not_shown(self):
+        self.show(self.START, {**self.START, "event": "unheard of"})
+        self.assertEqual(self.find(self.SHOWN), [])
+        self.show(self.START, self.TEXT, {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 0, "tokens": [0, 1]}]})
+        self.assertEqual([view.get_attribute("aria-label") for view in self.find(self.SHOWN)], [self.PASS])
+
+    def test_they_fit_a_narrow_screen_and_have_names(self):
+        self.show(self.START, self.TEXT,
+                  {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 0, "tokens": [0, 1]}]},
+                  {"event": "logits", "row": 0, "position": 1, "logits": [2, 1, 0.5, -1, 1.5]},
+                  {"event": "token", "text": 1, "token": 4, "origin": "model"}, width=360)
+        self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 360)
+        self.assertEqual([box for box in self.find(f"{self.SHOWN} input, {self.SHOWN} [role=region]") if not box.accessible_name], [])
+        self.assertEqual({cell.get_attribute("scope") for cell in self.find(".inside th")}, {"row", "col"})
+
+    def test_a_step_shows_what_happens_inside(self):
+        traced = [step for step in STEPS if b"--trace" in (PROGRAMS / f"{step}.wasm").read_bytes()]
+        if not traced:
+            self.skipTest("no step knows --trace")
+        self.open(traced[-1])
+        self.find(".playground input[type=checkbox]")[0].click()
+        self.type('--prompt "Once upon a time" --max-new-tokens 5')
+        self.assertIn("done", self.ended())
+        self.wait(lambda: "Token 5 of 5" in self.caption(self.CHOICE))
+        shown = self.table(self.CHOICE)[1:]
+        likeliest = max(shown, key=lambda row: float(row[1].removesuffix(" %")))
+        self.assertIn(likeliest[0], self.caption(self.CHOICE))  # greedy
+        self.assertIn(likeliest[0][1:-1], self.output())
 
 
 class Size(unittest.TestCase):

@@ -30,7 +30,8 @@ def html(programs, step):
     line = '--prompt "Once upon a time"'
     if any("add_dtype_option" in path.read_text(encoding="utf-8") for path in step.lesson().values()):
         line += " --dtype bfloat16"  # the quickest there
-    return (f'<div class="playground" data-step="{step.name}" data-base="../../playground" data-models="{version()}" '
+    trace = ' data-trace="yes"' if b"--trace" in (Path(programs) / f"{step.name}.wasm").read_bytes() else ""
+    return (f'<div class="playground"{trace} data-step="{step.name}" data-base="../../playground" data-models="{version()}" '
             f'data-glue="{glue(programs, step)[0]}" data-line="{escape(line)}"><noscript><p>Programs run in a page with JavaScript alone.</p></noscript></div>')
 
 
@@ -62,7 +63,7 @@ def copy(programs, series, site):
             (folder / name).write_text(text, encoding="utf-8")
     for model in MODELS:
         shutil.copytree(ROOT / "models" / model, folder / "models" / model, ignore=shutil.ignore_patterns("*.md"))
-    for name in ("playground.js", "worker.js"):
+    for name in ("views.js", "playground.js", "worker.js"):
         shutil.copyfile(SCRIPTS / name, folder / name)
 
 

@@ -1,0 +1,188 @@
+// What a program tells of its work by --trace (docs/trace.md), as tables: everybody can read them, and bars behind the numbers
+// are the pictures. A view to which no event belongs is not shown.
+"use strict";
+
+const makeElement = (tag, properties = {}, ...children) => {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+};
+
+/// [vocab_size] probabilities.
+function softmax(logits) {
+  const most = logits.reduce((a, b) => Math.max(a, b), -Infinity);
+  const weights = Float64Array.from(logits, (logit) => Math.exp(logit - most));
+  const sum = weights.reduce((a, b) => a + b, 0);
+  return weights.map((weight) => weight / sum);
+}
+
+/// The token ids, the likeliest first; of equal ones the lowest comes first.
+const byProbability = (probabilities) => [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a] || a - b);
+
+/// What common/decoding/sampling.h does, in its order: [option, the value that changes nothing, what it makes of the logits].
+const STAGES = [
+  ["--presence-penalty", 0, (logits, value, text) => { for (const token of new Set(text)) logits[token] -= value; }],
+  ["--frequency-penalty", 0, (logits, value, text) => { for (const token of text) logits[token] -= value; }],
+  ["--repetition-penalty", 1, (logits, value, text) => {
+    for (const token of new Set(text)) logits[token] = logits[token] < 0 ? logits[token] * value : logits[token] / value;
+  }],
+  ["--temperature", 1, (logits, value) => {
+    const most = logits.reduce((a, b) => Math.max(a, b), -Infinity), best = logits.indexOf(most);
+    logits.forEach((logit, i) => { logits[i] = value >= 1e-5 ? (logit - most) / value : i === best ? 0 : -Infinity; });
+  }],
+  ["--top-k", Infinity, (logits, value) => {
+    const smallest = Float64Array.from(logits).sort().at(-value);
+    logits.forEach((logit, i) => { if (logit < smallest) logits[i] = -Infinity; });
+  }],
+  ["--top-p", 1, (logits, value) => {
+    const probabilities = softmax(logits);
+    let sum = 0;
+    for (const token of byProbability(probabilities)) {
+      if (sum >= value) logits[token] = -Infinity;
+      sum += probabilities[token];
+    }
+  }],
+];
+
+/// [[name, probabilities]] behind the text, from what the model says to what a token is chosen from.
+function stages(logits, text, options) {
+  const now = Float64Array.from(logits), found = [["model", softmax(now)]];
+  for (const [option, neutral, apply] of STAGES) {
+    const value = options[option] ? Number(options[option]) : neutral;
+    if (value === neutral || (option === "--top-k" && value >= now.length)) continue;
+    apply(now, value, text);
+    found.push([option.slice(2), softmax(now)]);
+  }
+  return found;
+}
+
+/// The views of one run, inside `place`; the function that comes back takes its events.
+function stepViews(place) {
+  const percent = (share) => (share > 0 ? `${(100 * share).toFixed(1)} %` : "–");
+  const bar = (words, ...shares) => {
+    const cell = makeElement("td", { className: "share" }, words);
+    shares.forEach((share, i) => cell.style.setProperty(`--share-${i}`, `${100 * share}%`));
+    return cell;
+  };
+  const plain = (words) => makeElement("td", {}, String(words));
+  const quoted = (token) => `"${vocabulary[token]}"`;
+
+  function table(caption, columns, rows) {
+    const heading = (words, scope) => makeElement("th", { scope }, words);
+    const body = rows.map(([first, ...cells]) => makeElement("tr", {}, heading(first, "row"), ...cells));
+    return makeElement("table", {}, makeElement("caption", {}, caption),
+      makeElement("thead", {}, makeElement("tr", {}, ...columns.map((name) => heading(name, "col")))), makeElement("tbody", {}, ...body));
+  }
+
+  /// A view of one thing of many, which a slider chooses; it follows the newest one until somebody moves it.
+  function view(title, what, draw) {
+    const things = [];
+    const slider = makeElement("input", { type: "range", min: 1, max: 1 });
+    const shown = makeElement("div", { className: "shown", tabIndex: 0 });
+    const section = makeElement("section", { className: "inside", hidden: true }, makeElement("h3", {}, title), makeElement("label", {}, what, slider), shown);
+    section.setAttribute("aria-label", title);
+    shown.setAttribute("role", "region");
+    shown.setAttribute("aria-label", `${title}: table`);
+    place.append(section);
+    let following = true, waiting = false;
+    const redraw = () => {
+      waiting = false;
+      slider.max = things.length;
+      if (following) slider.value = things.length;
+      slider.setAttribute("aria-valuetext", `${slider.value} of ${things.length}`);
+      shown.replaceChildren(draw(things[slider.value - 1], `${what} ${slider.value} of ${things.length}`));
+    };
+    slider.oninput = () => { following = Number(slider.value) === things.length; redraw(); };
+    return (thing) => {
+      section.hidden = false;
+      things.push(thing);
+      if (!waiting) requestAnimationFrame(redraw);
+      waiting = true;
+    };
+  }
+
+  let options = {}, vocabulary = [], prompts = [], positions = 0;
+  const texts = new Map(); // the tokens of each
+  const held = new Map(); // positions in the cache, by model and row
+  let passes = [], round = null; // since the last token, and the draft that is being judged
+
+  const addChoice = view("What each token was chosen from", "Token", ({ number, token, text, logits }, which) => {
+    const steps = stages(logits, text, options);
+    const shown = byProbability(steps[0][1]).slice(0, 10);
+    if (!shown.includes(token)) shown.push(token);
+    return table(`${which}: ${quoted(token)}, of text ${number}. What is out has a dash.`, ["token", ...steps.map(([name]) => name)],
+      shown.map((id) => [(id === token ? "▸ " : "") + quoted(id), ...steps.map(([, shares]) => bar(percent(shares[id]), shares[id]))]));
+  });
+
+  const addRound = view("What became of each draft", "Round", ({ drafted, results }, which) => {
+    const accepted = results.filter(({ origin }) => origin === "accepted").length;
+    const next = results.find(({ origin }) => origin !== "accepted");
+    const verdict = (i) => (i < accepted ? "accepted" : i === accepted && next ? `rejected: ${quoted(next.token)} instead` : "not looked at");
+    const bonus = next?.origin === "bonus" ? `, and ${quoted(next.token)} as a bonus` : "";
+    return table(`${which}: ${accepted} of ${drafted.length} accepted${bonus}. p is the target's, q the draft's.`,
+      ["drafted", "q", "p", "min(1, p/q)", "verdict"],
+      drafted.map(({ token, p, q }, i) => [quoted(token), bar(percent(q), q), bar(percent(p), p), plain(Math.min(1, p / q).toFixed(2)), plain(verdict(i))]));
+  });
+
+  const addPass = view("What each pass computed, and what the cache kept", "Pass", ({ model, rows }, which) =>
+    table(`${which}, through ${model}. The bar is the context of ${positions} positions: kept, and new.`,
+      ["row", "held before", "kept", "new", "context", "new text"],
+      rows.map(({ row, before, start, tokens }) => [String(row), plain(before), plain(start), plain(tokens.length),
+        bar(percent((start + tokens.length) / positions), (start + tokens.length) / positions, start / positions),
+        plain(tokens.slice(-12).map((token) => vocabulary[token]).join(""))])));
+
+  /// The logits that a token was chosen from, which extends `length` tokens: those of the last pass at its place.
+  function logitsBehind(length) {
+    const found = passes.at(-1)?.logits ?? [], fitting = found.filter(({ position }) => position + 1 === length);
+    const one = fitting.find(({ used }) => !used) ?? fitting.at(-1) ?? found.find(({ used }) => !used) ?? found.at(-1);
+    if (one) one.used = true;
+    return one?.logits;
+  }
+
+  /// The drafted tokens of the last pass with p and q; a look-up proposes nothing but its token, and has q = 1.
+  function judged(text) {
+    const target = passes.at(-1), proposed = passes.slice(0, -1).flatMap(({ logits }) => logits);
+    return target.rows[0].tokens.slice(1 - target.logits.length || Infinity).map((token, i, tokens) => {
+      const { position, logits } = target.logits[i], behind = [...text, ...tokens.slice(0, i)];
+      const share = (of) => stages(of, behind, options).at(-1)[1][token];
+      const draft = proposed.filter((one) => one.position === position).at(-1);
+      return { token, p: share(logits), q: draft ? share(draft.logits) : 1 };
+    });
+  }
+
+  const on = {
+    start(event) {
+      ({ options, vocabulary, prompts, n_positions: positions } = event);
+    },
+    text({ text, prompt }) {
+      texts.set(text, [...prompts[prompt]]);
+    },
+    pass({ model, rows }) {
+      if (passes.at(-1)?.chosen) passes = [];
+      round = null;
+      for (const one of rows) {
+        const place = `${model} ${one.row}`;
+        one.before = held.get(place) ?? 0;
+        held.set(place, one.start + one.tokens.length);
+      }
+      passes.push({ rows, logits: [] });
+      addPass({ model, rows });
+    },
+    logits(event) {
+      passes.at(-1).logits.push(event);
+    },
+    token({ text: number, token, origin }) {
+      const text = texts.get(number);
+      if (origin !== "model" && !round) {
+        round = { drafted: judged(text), results: [] };
+        if (round.drafted.length) addRound(round);
+      }
+      round?.results.push({ token, origin });
+      if (passes.length) passes.at(-1).chosen = true;
+      const logits = Number(options["--num-beams"] ?? 1) > 1 ? null : logitsBehind(text.length); // a search tells at its end
+      if (logits) addChoice({ number, token, logits, text: [...text] });
+      text.push(token);
+    },
+  };
+  return (event) => on[event.event]?.(event);
+}
