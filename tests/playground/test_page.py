@@ -116,7 +116,9 @@ class Browser(unittest.TestCase):
     def type(self, line):
         box = self.find("#playground-line")[0]
         self.browser.execute_script("arguments[0].value = arguments[1]", box, line)
+        before = len(self.find(".run"))
         box.send_keys(Keys.ENTER)
+        self.wait(lambda: len(self.find(".run")) > before or self.find(".problem")[0].text)
 
     def state(self):
         return self.find(".run .state")[0].text  # of the newest
@@ -290,7 +292,8 @@ class Views(Browser):
         return [[cell.removeprefix("▸ ") for cell in row] for row in rows]
 
     def caption(self, title):
-        return self.find(f'.inside[aria-label="{title}"] caption')[0].text
+        return self.browser.execute_script("return document.querySelector(arguments[0])?.textContent ?? ''",
+                                           f'.inside[aria-label="{title}"] caption')
 
     @staticmethod
     def shares(logits):
@@ -373,7 +376,7 @@ class Views(Browser):
         if not traced:
             self.skipTest("no step knows --trace")
         self.open(traced[-1])
-        self.find(".playground input[type=checkbox]")[0].click()
+        self.browser.execute_script("arguments[0].click()", self.find(".playground input[type=checkbox]")[0])
         self.type('--prompt "Once upon a time" --max-new-tokens 5')
         self.assertIn("done", self.ended())
         self.wait(lambda: "Token 5 of 5" in self.caption(self.CHOICE))
