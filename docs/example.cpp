@@ -18,7 +18,8 @@ int main(int argc, char** argv) try {
     throw UsageError("it takes a folder with a GPT-2 and a text, but there are {} arguments", argc - 1);
   // make_cuda_device() in its place computes on a GPU.
   Gpt2 model = Gpt2::load(argv[1], make_cpu_device(available_processors()));
-  const Tokenizer tokenizer = Tokenizer::load(argv[1]);
+  Tokenizer tokenizer = Tokenizer::load(argv[1]);
+  tokenizer.extend(model.config().vocab_size);  // a model may have more tokens than its tokenizer
   const int eos = model.config().eos_token_id;
 
   std::vector<int> tokens = tokenizer.encode(argv[2]);
