@@ -2,8 +2,8 @@
 //
 // x [rows, in], W in panels [out / 64, in, 64], out [rows, out]. 2 · rows · in · out operations; the weights
 // are read once, 4 bytes each or less, and x, which is small, stays in the cache. So one row is limited by
-// the memory's bandwidth and a few dozen rows or more by arithmetic. The threads share the columns: each
-// reads its own weights.
+// the memory's bandwidth and a few dozen rows or more by arithmetic. The threads
+// share it as product_shares.h says.
 //
 // Weights in bfloat16 are multiplied by x in bfloat16 too: processors have an instruction for that, with sums
 // in float32 (bfloat16_tile.h). x is rounded for every number of rows, also where memory is the limit, since
@@ -17,6 +17,7 @@
 #include <hwy/contrib/math/math-inl.h>
 
 #include "kernels/cpu/int8-inl.h"
+#include "kernels/cpu/product_shares.h"
 #include "kernels/cpu/tile-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -64,26 +65,31 @@ HWY_ATTR void round_to_integers(DType weights, const Tensor& x, std::int64_t fir
               [&]<typename Panel>(const Panel*) HWY_ATTR { round_to_int8<Panel>(x, first, last, out); });
 }
 
-/// multiply_panels for whatever types x and the weights have.
+/// multiply_panels for whatever types x and the weights have. The rows that `store` is told of are counted
+/// from the first one of the piece.
 template <typename Store>
-HWY_INLINE void multiply_weight(const Tensor& x, const Weight& weight, std::int64_t first, std::int64_t last,
+HWY_INLINE void multiply_weight(const Tensor& x, const Weight& weight, const ProductPiece& piece,
                                 const Store& store) {
+  const auto [first, last] = piece.halves;
+  const std::int64_t row = piece.rows.first, rows = piece.rows.last - row;
   if (in_groups(weight.packed.dtype())) {
     with_panels(weight.packed.dtype(), weight.packed.data<void>(),
                 [&]<typename Panel>(const Panel* panels) HWY_ATTR {
-                  multiply_int8_panels(x.data<typename Panel::Row>(), x.dim(0),
-                                       groups_of<Panel>(weight.in_features), panels, first, last, store);
+                  const std::int64_t groups = groups_of<Panel>(weight.in_features);
+                  multiply_int8_panels(x.data<typename Panel::Row>() + row * groups, rows, groups, panels,
+                                       first, last, store);
                 });
     return;
   }
   const std::int64_t depth = weight.packed.dim(1);
   if (x.dtype() == DType::kBFloat16) {
-    multiply_panels(x.data<std::uint16_t>(), x.dim(0), depth, weight.packed.data<std::uint16_t>(),
+    multiply_panels(x.data<std::uint16_t>() + row * depth, rows, depth, weight.packed.data<std::uint16_t>(),
                     depth * kPanel, depth, first, last, store);
     return;
   }
   with_elements(weight.packed.dtype(), weight.packed.data<void>(), [&](const auto* panels) HWY_ATTR {
-    multiply_panels(x.data<float>(), x.dim(0), depth, panels, depth * kPanel, depth, first, last, store);
+    multiply_panels(x.data<float>() + row * depth, rows, depth, panels, depth * kPanel, depth, first, last,
+                    store);
   });
 }
 
@@ -120,12 +126,12 @@ HWY_NOINLINE void finish(const float* products, std::int64_t count, const float*
   std::copy_n(in_out, count - i, out + i);
 }
 
-HWY_ATTR void linear_panels(const Tensor& x, const Weight& weight, const float* bias, Epilogue epilogue,
-                            const Tensor& out, std::int64_t first, std::int64_t last) {
+HWY_ATTR void linear_piece(const Tensor& x, const Weight& weight, const float* bias, Epilogue epilogue,
+                           const Tensor& out, const ProductPiece& piece) {
   const std::int64_t width = weight.out_features;
-  float* const out_data = out.data<float>();
+  float* const out_data = out.data<float>() + piece.rows.first * width;
   multiply_weight(
-      x, weight, first, last,
+      x, weight, piece,
       [=](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) HWY_ATTR {
         finish(products, std::min(count, width - column), bias == nullptr ? nullptr : bias + column, epilogue,
                out_data + row * width + column);
@@ -133,11 +139,12 @@ HWY_ATTR void linear_panels(const Tensor& x, const Weight& weight, const float* 
 }
 
 /// Keys and values of neighbouring heads lie head_stride elements apart.
-HWY_ATTR void query_key_value_panels(const Tensor& x, const Weight& weight, const float* bias,
-                                     const std::vector<TokenPlaces>& places, const KeysValues& keys_values,
-                                     std::int64_t first, std::int64_t last) {
+HWY_ATTR void query_key_value_piece(const Tensor& x, const Weight& weight, const float* bias,
+                                    const std::vector<TokenPlaces>& places, const KeysValues& keys_values,
+                                    const ProductPiece& piece) {
   const std::int64_t width = weight.out_features / 3, head_size = keys_values.keys.dim(3),
                      head_stride = keys_values.keys.dim(2) * head_size;
+  const TokenPlaces* const places_of_piece = places.data() + piece.rows.first;
   // `count` finished products to where a head has its query, key or value.
   const auto finish_piece = [&](const float* products, std::int64_t count, const float* piece_bias,
                                 bool aligned, float* out) HWY_ATTR {
@@ -148,9 +155,9 @@ HWY_ATTR void query_key_value_panels(const Tensor& x, const Weight& weight, cons
     }
   };
   multiply_weight(
-      x, weight, first, last,
+      x, weight, piece,
       [&](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) HWY_ATTR {
-        const TokenPlaces& place = places[static_cast<std::size_t>(row)];
+        const TokenPlaces& place = places_of_piece[row];
         const std::int64_t end = std::min(column + count, 3 * width);
         // Head by head: a piece of the row may reach over the border between two of them, or between q, k and
         // v.
@@ -180,12 +187,24 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace staircase {
+namespace {
+
+/// body(piece) for all pieces of a product with `rows` rows.
+template <typename Body>
+void share_product(ThreadTeam& team, std::int64_t rows, const Weight& weight, const Body& body) {
+  const ProductShares shares(rows, weight.out_features);
+  parallel_ranges(team, shares.count(), [&](std::int64_t first, std::int64_t last) {
+    shares.for_each_piece({first, last}, body);
+  });
+}
+
+}  // namespace
 
 HWY_EXPORT(multiplies_bfloat16);
 HWY_EXPORT(round_to_bfloat16);
 HWY_EXPORT(round_to_integers);
-HWY_EXPORT(linear_panels);
-HWY_EXPORT(query_key_value_panels);
+HWY_EXPORT(linear_piece);
+HWY_EXPORT(query_key_value_piece);
 
 Tensor CpuDevice::as_operand(const Tensor& x, const LayerNorm& norm, const Weight& weight) {
   if (norm.weight.size() > 0) {
@@ -225,10 +244,9 @@ Tensor CpuDevice::as_operand(const Tensor& x, const LayerNorm& norm, const Weigh
 void CpuDevice::linear(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Tensor& bias,
                        Epilogue epilogue, Tensor& out) {
   const Tensor operand = as_operand(x, norm, weight);
-  parallel_ranges(
-      team_, divide_up(weight.out_features, kHalfPanel), [&](std::int64_t first, std::int64_t last) {
-        HWY_DYNAMIC_DISPATCH(linear_panels)(operand, weight, bias.data<float>(), epilogue, out, first, last);
-      });
+  share_product(team_, x.dim(0), weight, [&](const ProductPiece& piece) {
+    HWY_DYNAMIC_DISPATCH(linear_piece)(operand, weight, bias.data<float>(), epilogue, out, piece);
+  });
 }
 
 void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const LayerNorm& norm,
@@ -250,11 +268,10 @@ void CpuDevice::query_key_value(const Batch& batch, const Tensor& x, const Layer
                         (block * n_head * block_size + position % block_size) * head_size});
     }
   }
-  parallel_ranges(team_, divide_up(weight.out_features, kHalfPanel),
-                  [&](std::int64_t first, std::int64_t last) {
-                    HWY_DYNAMIC_DISPATCH(query_key_value_panels)
-                    (operand, weight, bias.data<float>(), places, keys_values, first, last);
-                  });
+  share_product(team_, x.dim(0), weight, [&](const ProductPiece& piece) {
+    HWY_DYNAMIC_DISPATCH(query_key_value_piece)
+    (operand, weight, bias.data<float>(), places, keys_values, piece);
+  });
 }
 
 }  // namespace staircase

@@ -54,6 +54,16 @@ class ThreadTeam {
   std::exception_ptr failure_;
 };
 
+/// The numbers first .. last - 1.
+struct Range {
+  std::int64_t first, last;
+};
+
+/// One of `parts` shares of 0 .. count - 1, of which none has more than one number more than another.
+constexpr Range share_of(std::int64_t count, std::int64_t parts, std::int64_t index) {
+  return {count * index / parts, count * (index + 1) / parts};
+}
+
 /// Calls body(first, last) for each share of 0 .. count - 1. A thread that is free in time gets the same
 /// share every time, so what it wrote first lies in the memory nearest to it.
 template <typename Body>
@@ -64,7 +74,9 @@ void parallel_ranges(ThreadTeam& team, std::int64_t count, const Body& body) {
     return;
   }
   team.run([&](int index) {
-    if (index < parts) body(count * index / parts, count * (index + 1) / parts);
+    if (index >= parts) return;
+    const Range share = share_of(count, parts, index);
+    body(share.first, share.last);
   });
 }
 
