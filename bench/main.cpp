@@ -7,6 +7,7 @@
 #include "bench/gpu.h"
 #include "bench/products.h"
 #include "bench/random_model.h"
+#include "bench/scaling.h"
 #include "bench/speed.h"
 #include "bench/timing.h"
 #include "common/base/error.h"
@@ -30,7 +31,7 @@ void write_json(const nlohmann::json& result, const std::string& file) {
 struct Options {
   std::string model = "tales-6m", dtype = "float32", shape = "124m", prompts, folder, draft_folder, json_file;
   int threads = available_processors(), rounds = 7, prompt_tokens = 0, new_tokens = 128, stream_mb = 1024;
-  std::vector<int> batches;
+  std::vector<int> batches, thread_counts = {1, 2, 4, 8, 16};
   bool cpu_time = false;
 };
 
@@ -89,6 +90,17 @@ void add_commands(CLI::App& app, Options& o) {
                                                     .rounds = o.rounds,
                                                     .stream_bytes = 1048576.0 * o.stream_mb});
     write_json(result, o.json_file);
+  });
+
+  CLI::App* const scaling =
+      app.add_subcommand("scaling", "how evenly many threads share the work: counted, not timed");
+  scaling->add_option("--shape", o.shape, "124m, 355m, 774m or 1558m");
+  scaling->add_option("--threads", o.thread_counts, "numbers of threads: 1,2,4")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024));
+  scaling->add_option("--json", o.json_file, "write all figures to this file");
+  scaling->callback([&o] {
+    write_json(count_shares({.config = published_shape(o.shape), .threads = o.thread_counts}), o.json_file);
   });
 
   CLI::App* const generation =

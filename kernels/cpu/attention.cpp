@@ -429,9 +429,7 @@ HWY_EXPORT(attend_in_place);
 HWY_EXPORT(attend_packed);
 HWY_EXPORT(pack_head);
 
-/// From this number of new tokens on, packing the keys and values of a sequence pays.
-constexpr std::int64_t kManyQueries = 16;
-constexpr std::int64_t kTileQueries = HWY_NAMESPACE::kTileRows;
+static_assert(kTileQueries == HWY_NAMESPACE::kTileRows);
 
 /// One head of one sequence.
 struct Head {

@@ -47,6 +47,16 @@ constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
+/// That as rows of such a width, one at least.
+constexpr std::int64_t few_rows(std::int64_t width) {
+  return divide_up(kFewElements, width);
+}
+
+/// From this number of new tokens on, packing the keys and values of a sequence pays, and whoever is free
+/// takes so many queries of a head. With fewer it takes a head.
+constexpr std::int64_t kManyQueries = 16;
+constexpr std::int64_t kTileQueries = 6;
+
 /// Where head 0 of one token belongs.
 struct TokenPlaces {
   float* query;

@@ -59,7 +59,7 @@ HWY_EXPORT(layer_norm_row);
 
 void CpuDevice::layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) {
   const std::int64_t width = x.dim(1);
-  const std::int64_t share = divide_up(kFewElements, width);
+  const std::int64_t share = few_rows(width);
   parallel_ranges(team_, divide_up(x.dim(0), share), [&](std::int64_t first, std::int64_t last) {
     for (std::int64_t r = first * share; r < std::min(last * share, x.dim(0)); ++r) {
       HWY_DYNAMIC_DISPATCH(layer_norm_row)

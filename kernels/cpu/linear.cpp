@@ -229,7 +229,7 @@ Tensor CpuDevice::as_operand(const Tensor& x, const LayerNorm& norm, const Weigh
   float* const memory = scratch(divide_up(bytes, sizeof(float)));
   const Tensor rounded(dtype, {rows, width},
                        std::shared_ptr<void>(memory, [](void*) {}));  // the device owns it
-  const std::int64_t few = divide_up(kFewElements, weight.in_features);
+  const std::int64_t few = few_rows(weight.in_features);
   parallel_ranges(team_, divide_up(rows, few), [&](std::int64_t first, std::int64_t last) {
     const std::int64_t begin = first * few, end = std::min(last * few, rows);
     if (in_groups(weights)) {

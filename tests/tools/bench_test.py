@@ -201,6 +201,50 @@ class Peers(unittest.TestCase):
                                              "decode_tokens_per_s": {"ours": "ours", "peer": "fast", "lead": 2.0}}})
 
 
+class Scaling(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "scaling.json")
+            cls.done = run(PROGRAM, "scaling", "--shape", "124m", "--threads", "1,2,16", "--json", file)
+            cls.passes = json.loads(file.read_text())["passes"] if file.exists() else []
+
+    def percent(self, number, name):
+        return next(o["percent"] for o in self.passes[number]["operations"] if o["name"] == name)
+
+    def test_it_prints_a_table(self):
+        self.assertEqual(self.done.returncode, 0, self.done.stderr)
+        for word in ("Counted, not timed", "prefill, 512 tokens", "decode, batch 8", "output layer"):
+            self.assertIn(word, self.done.stdout)
+
+    def test_the_shares_of_the_work_are_the_whole(self):
+        self.assertEqual(len(self.passes), 3)
+        for one in self.passes:
+            self.assertAlmostEqual(sum(o["share"] for o in one["operations"]), 1.0)
+
+    def test_one_thread_has_everything_and_more_are_never_better_than_their_number(self):
+        for one in self.passes:
+            self.assertAlmostEqual(one["speed_up"][0], 1.0)
+            for operation in one["operations"]:
+                self.assertAlmostEqual(operation["percent"][0], 100.0)
+                for percent in operation["percent"]:
+                    self.assertLessEqual(percent, 100.001)
+
+    def test_figures_that_can_be_worked_out_by_hand(self):
+        # 24 halves of panels: of 16 threads eight have two, and the mean is 1.5.
+        self.assertAlmostEqual(self.percent(1, "attention output")[2], 75.0)
+        # 72: eight threads have five, and the mean is 4.5.
+        self.assertAlmostEqual(self.percent(1, "queries, keys, values")[2], 90.0)
+        # 12 heads: four threads have none.
+        self.assertAlmostEqual(self.percent(1, "attention")[2], 75.0)
+        # One row is one thread's.
+        self.assertAlmostEqual(self.percent(1, "layer norm")[1], 50.0)
+        # 512 rows are cut as well.
+        self.assertAlmostEqual(self.percent(0, "attention output")[2], 100.0)
+        # 11 rows at a time are 47 pieces, the last one short: of two threads one has 23, 253 rows, and the other 259.
+        self.assertAlmostEqual(self.percent(0, "layer norm")[1], 100 * 256 / 259)
+
+
 class Errors(unittest.TestCase):
     def check(self, status, sentence, *command):
         done = run(*command)
@@ -218,6 +262,8 @@ class Errors(unittest.TestCase):
         self.check(2, "invalid choice: '9m'", tool, "--shape", "9m")
         self.check(2, "no list of numbers", tool, "--threads", "1,none")
         self.check(2, "--batch is for measuring a model", tool, "--batch", "2", "--products")
+        self.check(2, "--batch is for measuring a model", tool, "--batch", "2", "--scaling")
+        self.check(2, "--scaling takes the shape", tool, "--scaling", "--model", "tales-1m")
         self.check(2, "--pair goes with --shape", tool, "--pair")
         self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--peers")
         self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--batch", "2")
