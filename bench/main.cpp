@@ -48,6 +48,8 @@ void add_commands(CLI::App& app, Options& o) {
   };
   const auto add_rounds = [&](CLI::App* command) {
     command->add_option("--rounds", o.rounds, "samples of each measurement")->check(CLI::Range(1, 1000));
+  };
+  const auto add_clock = [&](CLI::App* command) {
     command->add_flag("--cpu-time", o.cpu_time, "processor time of one thread, for a busy machine");
   };
   const auto choose_clock = [&o] {
@@ -60,6 +62,7 @@ void add_commands(CLI::App& app, Options& o) {
   add_common(speed);
   add_model(speed);
   add_rounds(speed);
+  add_clock(speed);
   speed->add_option("--dtype", o.dtype, "how the weights are kept: float32, float16, bfloat16, int8 or int4");
   speed->add_option("--prompt-tokens", o.prompt_tokens, "0: 512, or the context where it is shorter")
       ->check(CLI::Range(0, 1 << 20));
@@ -80,6 +83,7 @@ void add_commands(CLI::App& app, Options& o) {
   CLI::App* const products = app.add_subcommand("products", "our matrix product against the library's");
   add_common(products);
   add_rounds(products);
+  add_clock(products);
   products->add_option("--shape", o.shape, "whose products: 124m, 355m, 774m, 1558m");
   products->add_option("--stream-mb", o.stream_mb, "weight copies to walk over, for products of few rows")
       ->check(CLI::Range(1, 1 << 20));
@@ -107,11 +111,13 @@ void add_commands(CLI::App& app, Options& o) {
       app.add_subcommand("generation", "one run of the comparison with other engines");
   add_common(generation);
   add_model(generation);
+  add_clock(generation);
   generation->add_option("--dtype", o.dtype,
                          "how the weights are kept: float32, float16, bfloat16, int8 or int4");
   generation->add_option("--prompts", o.prompts, "JSON file with the prompts")->required();
   generation->add_option("--new-tokens", o.new_tokens, "tokens to decode");
-  generation->callback([&o] {
+  generation->callback([&o, choose_clock] {
+    choose_clock();
     const nlohmann::json result = measure_generation({.model = find_model(o.model),
                                                       .prompts = o.prompts,
                                                       .dtype = weight_dtype(o.dtype),

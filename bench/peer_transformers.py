@@ -11,11 +11,11 @@ import transformers
 class Clock:
     """As a streamer, it sees the prompt first and then each token as it is known."""
 
-    def __init__(self):
-        self.times = []
+    def __init__(self, now):
+        self.now, self.times = now, []
 
     def put(self, _):
-        self.times.append(time.perf_counter())
+        self.times.append(self.now())
 
     def end(self):
         pass
@@ -29,8 +29,10 @@ def main():
     parser.add_argument("--prompts", required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--new-tokens", type=int, required=True)
+    parser.add_argument("--cpu-time", action="store_true", help="the processor's time instead of the clock's")
     parser.add_argument("--json", required=True)
     arguments = parser.parse_args()
+    now = time.process_time if arguments.cpu_time else time.perf_counter
     with open(arguments.prompts, encoding="utf-8") as file:
         prompts = json.load(file)
 
@@ -47,9 +49,9 @@ def main():
 
     def generate(rows, count):
         """New tokens of the first row, seconds until the first step is done, and from there to the last."""
-        clock, prompt = Clock(), torch.tensor(rows)
+        clock, prompt = Clock(now), torch.tensor(rows)
         with torch.inference_mode():
-            start = time.perf_counter()
+            start = now()
             out = model.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=count,
                                  streamer=clock, **options)
         # times[0] is the prompt, times[1] the first new token

@@ -24,9 +24,8 @@ NEAR_TIE = 1e-3
 
 OURS, REFERENCE = "Staircase, float32", "transformers, float32"
 
-# What is compared with what: only weights of the same precision do the same work.
-PRECISIONS = {"float32": "float32", "float16": "16 bits", "bfloat16": "16 bits"}
-OTHER_PRECISION = "other precision"
+# The types of weights, and what is compared with what: only weights of the same precision do the same work.
+PRECISIONS = {"float32": "float32", "float16": "16 bits", "bfloat16": "16 bits", "int8": "8 bits", "int4": "4 bits"}
 
 
 class Failure(Exception):
@@ -60,6 +59,7 @@ class Setting:
     rounds: int
     busy: float
     only: list
+    cpu_time: bool = False  # the processor's time instead of the clock's
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Engine:
 
     @property
     def precision(self):
-        return PRECISIONS.get(self.dtype, OTHER_PRECISION)
+        return PRECISIONS[self.dtype]
 
 
 def run(*command, log, environment=None):
@@ -155,83 +155,101 @@ def agreement(run_, reference):
             "agrees": prefill and (same == len(wanted) or tie)}
 
 
-def read_peers_file(setting, threads):
+def read_peers_file(setting, threads, left_out):
     """The engines of $PEERS_DIR/peers.json: a list of
 
-        {"name": "llama.cpp, float16", "dtype": "float16",
+        {"name": "llama.cpp, q8_0", "dtype": "int8",
          "prepare": "convert {model} {converted}",               once for a model, where {converted} is missing
-         "commands": ["bench {converted} {prompts} {new_tokens}"],
+         "commands": ["bench {converted} {prompts} {new_tokens} {clock}"],
          "threads": 2}                                           the only number it can run with, if there is one
 
+    The dtype is the one of ours that it is compared with: "int8" for whatever keeps weights in 8 bits, and so on.
     Commands run in $PEERS_DIR and print a line 'RESULT {...}' with any of decode_tok_s, batch8_tok_s, prefill_ms (a
     list), tokens and prefill_token; of several commands each adds what those before it have not said. {prompts} is a
-    text file, write_prompts says how it looks; {threads} is the number of threads.
+    text file, write_prompts says how it looks; {threads} is the number of threads; {clock} is "wall", or "cpu" where the
+    processor's time counts. What cannot be prepared or has no such clock is noted in `left_out`.
     """
     folder = os.environ.get("PEERS_DIR")
     if not folder:
         return []
     try:
-        entries = json.loads(Path(folder, "peers.json").read_text(encoding="utf-8"))
         engines = []
-        for entry in entries:
-            if entry.get("threads", threads) != threads:
+        for entry in json.loads(Path(folder, "peers.json").read_text(encoding="utf-8")):
+            name, dtype = entry["name"], entry["dtype"]
+            if dtype not in PRECISIONS:
+                raise ValueError(f"{name} has weights in '{dtype}'; it must be one of {', '.join(PRECISIONS)}")
+            if entry.get("threads", threads) != threads or not wanted(setting, name):
                 continue
-            converted = Path(folder, f"{setting.model.name}-{entry['dtype']}-{entry['name'].split(',')[0].replace(' ', '-')}")
+            converted = Path(folder, f"{setting.model.name}-{dtype}-{name.split(',')[0].replace(' ', '-')}")
             words = {"model": setting.model, "converted": converted.absolute(), "threads": threads,
-                     "new_tokens": NEW_TOKENS, "prompts": setting.build / "peers" / "prompts.txt"}
-            words = {name: shlex.quote(str(value)) for name, value in words.items()}
+                     "new_tokens": NEW_TOKENS, "prompts": setting.build / "peers" / "prompts.txt",
+                     "clock": "cpu" if setting.cpu_time else "wall"}
+            words = {word: shlex.quote(str(value)) for word, value in words.items()}
             commands = [command.format(**words) for command in entry["commands"]]
-            prepare = entry.get("prepare")
-            if prepare and not converted.exists() and wanted(setting, entry["name"]):
+            prepare = entry.get("prepare", "").format(**words)
+            if setting.cpu_time and not all("{clock}" in command for command in entry["commands"]):
+                left_out[name] = f"{name}: it cannot count the processor's time, since its commands take no {{clock}}"
+                continue
+            if prepare and not converted.exists():
                 log = setting.build / "peers" / "prepare.log"
-                print(f"Preparing {setting.model.name} for {entry['name']} ...", file=sys.stderr)
-                if not run("bash", "-c", f"cd {shlex.quote(folder)} && {prepare.format(**words)}", log=log):
-                    raise Failure(f"{entry['name']}: preparing the model failed; see {log}")
-            engines.append(Engine(entry["name"], entry["dtype"],
+                print(f"Preparing {setting.model.name} for {name} ...", file=sys.stderr)
+                if not run("bash", "-c", f"cd {shlex.quote(folder)} && {prepare}", log=log):
+                    log.rename(log.with_name("failed.log"))
+                    left_out[name] = f"{name}: preparing the model failed; see {log.with_name('failed.log')}"
+                    continue
+            engines.append(Engine(name, dtype,
                                   [["bash", "-c", f"cd {shlex.quote(folder)} && {command}"] for command in commands], {}))
         return engines
-    except (OSError, ValueError, KeyError) as error:
-        raise Failure(f"PEERS_DIR={folder}: peers.json cannot be used ({type(error).__name__}: {error})") from error
+    except KeyError as error:
+        raise Failure(f"PEERS_DIR={folder}: peers.json cannot be used (there is no {error})") from error
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise Failure(f"PEERS_DIR={folder}: peers.json cannot be used ({error})") from error
 
 
 def wanted(setting, name):
-    """Ours and the reference always: without them there is nothing to compare."""
-    return (not setting.only or name == REFERENCE or name.startswith("Staircase")
-            or any(text in name or name in text for text in setting.only))
+    return not setting.only or any(text in name for text in setting.only)
 
 
 def ctranslate2_engines(setting, arguments):
-    if not wanted(setting, "CTranslate2"):
+    names = {f"CTranslate2, {dtype}": dtype for dtype in ("float32", "bfloat16", "int8")}
+    # It chooses between MKL and oneDNN by the maker of the processor; whichever is faster is the peer.
+    names = {"CTranslate2 with oneDNN, float32": "float32", **names}
+    names = {name: dtype for name, dtype in names.items() if wanted(setting, name)}
+    if not names:
         return []
     command = [python_with_packages(setting.build, MAIN), HERE / "peer_ctranslate2.py"]
     model = converted_model(setting, "CTranslate2", command)
     command += ["--model", model, *arguments, "--compute-type"]
-    # It chooses between MKL and oneDNN by the maker of the processor; whichever is faster is the peer.
-    engines = [Engine("CTranslate2 with oneDNN, float32", "float32", [[*command, "float32"]], {"CT2_USE_MKL": "0"})]
-    return engines + [Engine(f"CTranslate2, {dtype}", dtype, [[*command, dtype]], {})
-                      for dtype in ("float32", "bfloat16", "int8")]
+    return [Engine(name, dtype, [[*command, dtype]], {"CT2_USE_MKL": "0"} if "with oneDNN" in name else {})
+            for name, dtype in names.items()]
 
 
 def openvino_engines(setting, arguments):
-    if not wanted(setting, "OpenVINO"):
+    names = {f"OpenVINO, {dtype}": dtype for dtype in ("float32", "bfloat16", "int8")}
+    names = {name: dtype for name, dtype in names.items() if wanted(setting, name)}
+    if not names:
         return []
     python, engines = python_with_packages(setting.build, OPENVINO), []
-    for dtype in ("float32", "bfloat16", "int8"):
+    for name, dtype in names.items():
         command = [python, HERE / "peer_openvino.py", "--dtype", dtype]
         model = converted_model(setting, "OpenVINO-int8" if dtype == "int8" else "OpenVINO", command)
-        engines.append(Engine(f"OpenVINO, {dtype}", dtype, [[*command, "--model", model, *arguments]], {}))
+        engines.append(Engine(name, dtype, [[*command, "--model", model, *arguments]], {}))
     return engines
 
 
 def find_engines(setting, threads, prompts):
-    """The engines, and why others are left out."""
+    """The engines, those of them that only run for their text, and why others are left out."""
     part = setting.build / "peers" / "result.json"
     arguments = ["--threads", threads, "--prompts", prompts, "--new-tokens", NEW_TOKENS, "--json", part]
+    if setting.cpu_time:
+        arguments.append("--cpu-time")
     transformers = [python_with_packages(setting.build, MAIN), HERE / "peer_transformers.py", "--model", setting.model,
                     *arguments]
-    engines, left_out = [Engine(f"Staircase, {dtype}", dtype, [[setting.program, "generation", "--model", setting.model,
-                                                               "--dtype", dtype, *arguments]], {}, True)
-                         for dtype in PRECISIONS], {}
+    engines, left_out = [], {}
+    for dtype in PRECISIONS:
+        engines.append(Engine(f"Staircase, {dtype}", dtype,
+                              [[setting.program, "generation", "--model", setting.model, "--dtype", dtype, *arguments]],
+                              {}, True))
     for dtype in ("float32", "bfloat16"):
         engines.append(Engine(f"transformers, {dtype}", dtype, [[*transformers, "--dtype", dtype]], {}))
         engines.append(Engine(f"transformers compiled, {dtype}", dtype, [[*transformers, "--dtype", dtype, "--compiled"]],
@@ -241,8 +259,22 @@ def find_engines(setting, threads, prompts):
             engines += find(setting, arguments)
         except Failure as failure:
             left_out[family] = f"{family}: {failure}"
-    engines += read_peers_file(setting, threads)
-    return [engine for engine in engines if wanted(setting, engine.name)], left_out
+    engines += read_peers_file(setting, threads, left_out)
+    return *chosen(setting, engines, left_out), left_out
+
+
+def chosen(setting, engines, left_out):
+    """Those that --only asks for, and ours of the same types. The reference and what must say the same text come along
+    for the texts alone: the second list has their names."""
+    for text in setting.only:
+        if not any(text in name for name in (*(engine.name for engine in engines), *left_out)):
+            raise Failure(f"--only {text}: no engine has that in its name; the names are an engine's and a type's, like "
+                          f"'CTranslate2, int8', and types of ours are {', '.join(PRECISIONS)}")
+    dtypes = {engine.dtype for engine in engines if wanted(setting, engine.name)}
+    measured = [engine.name for engine in engines
+                if wanted(setting, engine.name) or (engine.ours and engine.dtype in dtypes)]
+    texts = [name for name in (OURS, REFERENCE) if name not in measured]
+    return [engine for engine in engines if engine.name in (*measured, *texts)], texts
 
 
 def result_line(text):
@@ -291,9 +323,10 @@ def lead(ours, theirs, more_is_better):
 
 def print_table(result, prompt_tokens):
     engines = result["engines"]
-    print(f"\n{result['model']}, {result['threads']} threads, {result['rounds']} rounds: median (min–max); a ratio is how "
-          "many times faster ours with weights of the same dtype is")
-    for precision in (*dict.fromkeys(PRECISIONS.values()), OTHER_PRECISION):
+    clock = ", the processor's time" if result["cpu_time"] else ""
+    print(f"\n{result['model']}, {result['threads']} threads, {result['rounds']} rounds{clock}: median (min–max); a ratio "
+          "is how many times faster ours with weights of the same dtype is")
+    for precision in dict.fromkeys(PRECISIONS.values()):
         group = {name: e for name, e in engines.items() if e["precision"] == precision}
         if not group:
             continue
@@ -338,12 +371,12 @@ def leads_of(engines):
 
 
 def compare_with_threads(setting, threads, prompts, prompt_tokens):
-    engines, left_out = find_engines(setting, threads, prompts)
+    engines, texts, left_out = find_engines(setting, threads, prompts)
     runs = {engine.name: [] for engine in engines}
     for number in range(setting.rounds):
         turn = number % len(engines)
         for engine in engines[turn:] + engines[:turn]:
-            if engine.name in left_out:
+            if engine.name in left_out or (number and engine.name in texts):
                 continue
             if sys.stderr.isatty():
                 print(f"\r\033[Kround {number + 1} of {setting.rounds}: {engine.name}", end="", file=sys.stderr, flush=True)
@@ -357,13 +390,14 @@ def compare_with_threads(setting, threads, prompts, prompt_tokens):
         print("\r\033[K", end="", file=sys.stderr)
 
     result = {"model": setting.model.name, "threads": threads, "rounds": setting.rounds, "prompt_tokens": prompt_tokens,
-              "decode_prompt_tokens": DECODE_PROMPT, "new_tokens": NEW_TOKENS, "batch": BATCH, "engines": {},
-              "left_out": left_out}
+              "cpu_time": setting.cpu_time, "decode_prompt_tokens": DECODE_PROMPT, "new_tokens": NEW_TOKENS, "batch": BATCH,
+              "engines": {}, "left_out": left_out}
     for engine in engines:
         of_engine = runs[engine.name]
         if engine.name in left_out or not of_engine:
             continue
-        figures = {key: [one[key] for one in of_engine if key in one] for key, _, _, _ in COLUMNS}
+        measured = [] if engine.name in texts else of_engine
+        figures = {key: [one[key] for one in measured if key in one] for key, _, _, _ in COLUMNS}
         figures["prefill_ms"] = [statistics.median(one) for one in figures["prefill_ms"]]
         first, reference = of_engine[0], runs[REFERENCE][0]
         result["engines"][engine.name] = {

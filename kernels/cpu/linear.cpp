@@ -2,8 +2,8 @@
 //
 // x [rows, in], W in panels [out / 64, in, 64], out [rows, out]. 2 · rows · in · out operations; the weights
 // are read once, 4 bytes each or less, and x, which is small, stays in the cache. So one row is limited by
-// the memory's bandwidth and a few dozen rows or more by arithmetic. The threads
-// share it as product_shares.h says.
+// the memory's bandwidth and a few dozen rows or more by arithmetic. The threads share a product as
+// product_shares.h says.
 //
 // Weights in bfloat16 are multiplied by x in bfloat16 too: processors have an instruction for that, with sums
 // in float32 (bfloat16_tile.h). x is rounded for every number of rows, also where memory is the limit, since

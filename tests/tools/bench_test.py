@@ -4,6 +4,8 @@
 usage: bench_test.py BENCH_PROGRAM
 """
 
+import contextlib
+import io
 import json
 import math
 import os
@@ -12,6 +14,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "bench"
@@ -114,9 +117,9 @@ class Generation(unittest.TestCase):
             prompts, file = Path(folder, "prompts.json"), Path(folder, "out.json")
             prompts.write_text(json.dumps({"prefill": [1, 2, 3], "decode": [4, 5], "batch": [[6, 7], [8, 9, 10]]}))
             texts = []
-            for _ in range(2):
+            for clock in ([], ["--threads", 1, "--cpu-time"]):
                 done = run(PROGRAM, "generation", "--model", ROOT / "models" / "tales-1m", "--prompts", prompts,
-                           "--new-tokens", 10, "--json", file)
+                           "--new-tokens", 10, "--json", file, *clock)
                 self.assertEqual(done.returncode, 0, done.stderr)
                 result = json.loads(file.read_text())
                 self.assertEqual((len(result["token_ids"]), len(result["gaps"])), (10, 10))
@@ -144,7 +147,8 @@ class Peers(unittest.TestCase):
 
     def engines(self, *entries, threads=2):
         (self.folder / "peers.json").write_text(json.dumps(entries))
-        return peers.read_peers_file(self.setting, threads)
+        self.left_out = {}
+        return peers.read_peers_file(self.setting, threads, self.left_out)
 
     def test_an_engine_from_outside_says_its_figures_in_a_line(self):
         engine, = self.engines({
@@ -159,15 +163,72 @@ class Peers(unittest.TestCase):
     def test_an_engine_for_other_threads_stays_out(self):
         entry = {"name": "other", "dtype": "int8", "commands": ["true"], "threads": 1}
         self.assertEqual(self.engines(entry), [])
-        self.assertEqual(self.engines(entry, threads=1)[0].precision, peers.OTHER_PRECISION)
+        self.assertEqual(self.engines(entry, threads=1)[0].precision, "8 bits")
 
     def test_a_failure_says_which_engine(self):
         for command, why in (("echo no such thing; false", "no such thing"), ("true", "no line that begins with RESULT")):
             engine, = self.engines({"name": "other", "dtype": "int8", "commands": [command]})
             with self.assertRaisesRegex(peers.Failure, f"other failed.*{why}"):
                 peers.run_engine(engine, self.setting, 2)
-        with self.assertRaisesRegex(peers.Failure, "peers.json cannot be used"):
-            self.engines({"name": "nameless"})
+        for entry in ({"name": "without a type"}, "no entry", {"name": "other", "dtype": [], "commands": []}):
+            with self.assertRaisesRegex(peers.Failure, "peers.json cannot be used"):
+                self.engines(entry)
+
+    def test_an_unknown_type_of_weights_is_refused_with_the_known_ones(self):
+        with self.assertRaisesRegex(peers.Failure, "other has weights in 'q8_0'; it must be one of float32, .*int8, int4"):
+            self.engines({"name": "other", "dtype": "q8_0", "commands": ["true"]})
+
+    def test_an_engine_whose_model_cannot_be_prepared_is_left_out(self):
+        failing = {"name": "other", "dtype": "int4", "prepare": "echo no room; false", "commands": ["true"]}
+        self.assertEqual([engine.name for engine in self.engines(failing, {**failing, "name": "next", "prepare": "true"})],
+                         ["next"])
+        self.assertRegex(self.left_out["other"], "other: preparing the model failed; see .*failed.log")
+        self.assertEqual((self.folder / "peers" / "failed.log").read_text(), "no room\n")
+
+    def test_where_the_processors_time_counts_only_engines_with_such_a_clock_run(self):
+        entries = [{"name": name, "dtype": "int8", "commands": [f"echo 'RESULT {{{{\"decode_tok_s\": 1}}}}' {words}"]}
+                   for name, words in (("with", "# {clock}"), ("without", ""))]
+        self.assertEqual(len(self.engines(*entries)), 2)
+        self.setting.cpu_time = True
+        engine, = self.engines(*entries)
+        self.assertEqual(engine.name, "with")
+        self.assertIn("# cpu", engine.commands[0][-1])
+        self.assertIn("cannot count the processor's time", self.left_out["without"])
+
+    def test_only_keeps_ours_of_the_same_types_and_the_texts_of_the_reference(self):
+        names = ["Staircase, float32", "Staircase, int8", "Staircase, int4", "transformers, float32", "other, q8_0"]
+        dtypes = ["float32", "int8", "int4", "float32", "int8"]
+        engines = [peers.Engine(name, dtype, [], {}, name.startswith("Staircase")) for name, dtype in zip(names, dtypes)]
+        self.assertEqual(peers.chosen(self.setting, engines, {}), (engines, []))
+        self.setting.only = ["q8_0"]
+        kept, texts = peers.chosen(self.setting, engines, {})
+        self.assertEqual([engine.name for engine in kept], [names[0], names[1], names[3], names[4]])
+        self.assertEqual(texts, [names[0], names[3]])
+        self.setting.only = ["q8_0", "nothing"]
+        with self.assertRaisesRegex(peers.Failure, "--only nothing: no engine has that in its name"):
+            peers.chosen(self.setting, engines, {})
+        peers.chosen(self.setting, engines, {"nothing": "nothing: it failed before"})
+
+    def test_an_engine_that_fails_has_its_reason_and_the_others_their_figures(self):
+        said = {"decode_tok_s": 8, "batch8_tok_s": 40, "prefill_ms": [2], "tokens": [1, 2], "prefill_token": 3}
+        part = {"decode_tokens_per_s": 16, "batch_tokens_per_s": 80, "prefill_ms": [1], "token_ids": [1, 2],
+                "prefill_token": 3, "prefill_gap": 1.0, "gaps": [1.0, 1.0]}
+        ours = ["bash", "-c", f"echo '{json.dumps(part)}' > {self.folder}/peers/result.json"]
+        engines = [peers.Engine("Staircase, float32", "float32", [ours], {}, True),
+                   peers.Engine("Staircase, int8", "int8", [ours], {}, True),
+                   peers.Engine("transformers, float32", "float32", [ours], {}),
+                   *self.engines({"name": "other, q8_0", "dtype": "int8", "commands": [f"echo 'RESULT {{{json.dumps(said)}}}'"]},
+                                 {"name": "broken, q8_0", "dtype": "int8", "commands": ["echo out of luck; false"]})]
+        self.setting.rounds, self.setting.only = 2, ["q8_0"]
+        with mock.patch.object(peers, "find_engines", lambda *_: (*peers.chosen(self.setting, engines, {}), {})), \
+                contextlib.redirect_stdout(io.StringIO()) as shown:
+            result = peers.compare_with_threads(self.setting, 2, "prompts", 512)
+        self.assertIn("left out: broken, q8_0 failed (out of luck)", shown.getvalue())
+        self.assertEqual(result["engines"]["other, q8_0"]["decode_tokens_per_s"], [8, 8])
+        self.assertEqual(result["engines"]["transformers, float32"]["decode_tokens_per_s"], [])
+        self.assertTrue(result["engines"]["Staircase, float32"]["agreement"]["agrees"])
+        self.assertEqual(result["leads"], {"8 bits": {key: {"ours": "Staircase, int8", "peer": "other, q8_0", "lead": 2.0}
+                                                     for key, _, _, _ in peers.COLUMNS}})
 
     def test_an_environment_without_the_packages_is_refused(self):
         os.environ["OPENVINO_VENV"] = "no-such-folder"
@@ -196,7 +257,7 @@ class Peers(unittest.TestCase):
                     "batch_tokens_per_s": []}
         leads = peers.leads_of({"ours": engine("float32", True, [10.0], [50.0]), "slow": engine("float32", False, [40.0], [20.0]),
                                 "fast": engine("float32", False, [20.0], [40.0, 25.0, 1.0]),
-                                "smaller": engine(peers.OTHER_PRECISION, False, [1.0], [900.0])})
+                                "smaller": engine("4 bits", False, [1.0], [900.0])})
         self.assertEqual(leads, {"float32": {"prefill_ms": {"ours": "ours", "peer": "fast", "lead": 2.0},
                                              "decode_tokens_per_s": {"ours": "ours", "peer": "fast", "lead": 2.0}}})
 
@@ -255,6 +316,8 @@ class Errors(unittest.TestCase):
     def test_of_the_program(self):
         self.check(2, "the shapes are 124m", PROGRAM, "random-model", "--shape", "9m", "--folder", "/nonexistent")
         self.check(1, "no such model", PROGRAM, "speed", "--model", "nothing")
+        self.check(2, "--cpu-time: it is the time of one thread", PROGRAM, "generation", "--model", "tales-1m", "--prompts",
+                   "prompts.json", "--threads", 2, "--cpu-time")
         self.check(2, "context is 512", PROGRAM, "speed", "--model", ROOT / "models" / "tales-1m", "--prompt-tokens", 513)
 
     def test_of_the_tool(self):
@@ -267,6 +330,7 @@ class Errors(unittest.TestCase):
         self.check(2, "--pair goes with --shape", tool, "--pair")
         self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--peers")
         self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--batch", "2")
+        self.check(2, "--cpu-time is the time of one thread", tool, "--peers", "--threads", "2", "--cpu-time")
         self.check(2, "there is no folder", tool, "--json", "/nonexistent/out.json")
         self.assertIn("--peers", run(tool, "--help").stdout)
 
