@@ -15,7 +15,7 @@ double milliseconds(Clock::duration duration) {
 
 }  // namespace
 
-Output::Output(const Tokenizer& tokenizer, int eos_token_id, Prompts prompts, Form form, Trace* trace)
+Output::Output(const Tokenizer& tokenizer, int eos_token_id, Prompts prompts, Form form, TraceFile* trace)
     : tokenizer_(tokenizer),
       eos_token_id_(eos_token_id),
       form_(form),

@@ -20,7 +20,8 @@ class Output {
   enum class Form { kText, kJson };
 
   /// `trace`, if there is one, gets each token as well; it must outlive this.
-  Output(const Tokenizer& tokenizer, int eos_token_id, Prompts prompts, Form form, Trace* trace = nullptr);
+  Output(const Tokenizer& tokenizer, int eos_token_id, Prompts prompts, Form form,
+         TraceFile* trace = nullptr);
 
   // The terminal looks at the transcript beside it.
   Output(const Output&) = delete;
@@ -77,7 +78,7 @@ class Output {
   const Tokenizer& tokenizer_;
   int eos_token_id_;
   Form form_;
-  Trace* trace_;
+  TraceFile* trace_;
   Transcript transcript_;
   Terminal terminal_;             // silent where the form is JSON
   std::vector<Growing> growing_;  // the last sequences of the transcript, which grow together now

@@ -26,7 +26,7 @@ struct Program::Impl {
   std::vector<std::string> draft_models;
   bool json = false;
   std::string trace_file;
-  std::optional<Trace> trace;
+  std::optional<TraceFile> trace;
   std::function<void()> check = [] {};
   std::function<void(RequestLine&)> take_request;
   std::function<void(const Gpt2Config&, DType)> before_loading = [](const Gpt2Config&, DType) {};

@@ -37,18 +37,19 @@ Json vocabulary(const Tokenizer& tokenizer, int size) {
 
 }  // namespace
 
-Trace::Trace(const std::string& file) : name_(file), file_(std::fopen(file.c_str(), "w"), std::fclose) {
+TraceFile::TraceFile(const std::string& file)
+    : name_(file), file_(std::fopen(file.c_str(), "w"), std::fclose) {
   if (!file_) throw Error("--trace {}: the file cannot be written: {}", name_, std::strerror(errno));
 }
 
-void Trace::write(const std::string& line) {
+void TraceFile::write(const std::string& line) {
   if (std::fputs((line + "\n").c_str(), file_.get()) == EOF || std::fflush(file_.get()) != 0) {
     throw Error("--trace {}: the file takes no more: {}", name_, std::strerror(errno));
   }
 }
 
-void Trace::start(const std::vector<std::pair<std::string, std::string>>& options, const Gpt2Config& config,
-                  const Tokenizer& tokenizer, const Prompts& prompts) {
+void TraceFile::start(const std::vector<std::pair<std::string, std::string>>& options,
+                      const Gpt2Config& config, const Tokenizer& tokenizer, const Prompts& prompts) {
   Json values = Json::object();
   for (const auto& [option, value] : options) values[option] = value;
   write(Json{{"event", "start"},
@@ -59,7 +60,7 @@ void Trace::start(const std::vector<std::pair<std::string, std::string>>& option
             .dump());
 }
 
-std::function<void(const ForwardPass&)> Trace::watcher(const std::string& model) {
+std::function<void(const ForwardPass&)> TraceFile::watcher(const std::string& model) {
   return [this, model](const ForwardPass& pass) {
     Json rows = Json::array();
     for (std::size_t r = 0; r < pass.sequences.size(); ++r) {
@@ -81,16 +82,16 @@ std::function<void(const ForwardPass&)> Trace::watcher(const std::string& model)
   };
 }
 
-void Trace::begin(int number, int prompt) {
+void TraceFile::begin(int number, int prompt) {
   write(Json{{"event", "text"}, {"text", number}, {"prompt", prompt}}.dump());
 }
 
-void Trace::add(int number, const Token& token) {
+void TraceFile::add(int number, const Token& token) {
   write(
       Json{{"event", "token"}, {"text", number}, {"token", token.id}, {"origin", name(token.origin)}}.dump());
 }
 
-void Trace::end(int number, FinishReason reason) {
+void TraceFile::end(int number, FinishReason reason) {
   write(Json{{"event", "end"}, {"text", number}, {"finish_reason", to_string(reason)}}.dump());
 }
 

@@ -15,9 +15,9 @@
 namespace staircase {
 
 /// Throws Error where the file cannot be written, or takes no more.
-class Trace {
+class TraceFile {
  public:
-  explicit Trace(const std::string& file);
+  explicit TraceFile(const std::string& file);
 
   /// The first line: the options with their values, the model, its vocabulary and the prompts.
   void start(const std::vector<std::pair<std::string, std::string>>& options, const Gpt2Config& config,

@@ -44,7 +44,7 @@ TEST_CASE("a pass shows its rows, what the cache held, and the very logits that 
   Gpt2 model = Gpt2::load(kSource / "models/tales-1m", make_test_device(1));
   std::vector<std::vector<float>> given;
   {
-    Trace trace(file);
+    TraceFile trace(file);
     model.watch(trace.watcher("a model"));
     StaticKvCache cache(model, 3);
     const Tokens first{5, 6, 7}, second{8}, none, both{9, 10};
@@ -127,7 +127,7 @@ TEST_CASE("the trace of a program tells its options, its prompts and the texts t
 TEST_CASE("a draft model's passes have its name") {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "trace";
-  Trace trace(file);
+  TraceFile trace(file);
   Gpt2 target = Gpt2::load(kSource / "models/tales-1m", make_test_device(1));
   Gpt2 draft = target.load_beside(kSource / "models/tales-1m");
   target.watch(trace.watcher("target"));
