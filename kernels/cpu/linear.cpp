@@ -70,7 +70,7 @@ HWY_ATTR void round_to_integers(DType weights, const Tensor& x, std::int64_t fir
 template <typename Store>
 HWY_INLINE void multiply_weight(const Tensor& x, const Weight& weight, const ProductPiece& piece,
                                 const Store& store) {
-  const auto [first, last] = piece.halves;
+  const std::int64_t first = piece.halves.first, last = piece.halves.last;
   const std::int64_t row = piece.rows.first, rows = piece.rows.last - row;
   if (in_groups(weight.packed.dtype())) {
     with_panels(weight.packed.dtype(), weight.packed.data<void>(),
