@@ -28,7 +28,6 @@ except ImportError:
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "build-wasm/steps"
 NATIVE = ROOT / "build/steps"
-STEPS = sorted(path.stem for path in PROGRAMS.glob("*.wasm"))
 
 try:
     from selenium import webdriver
@@ -42,6 +41,9 @@ HAVE_BROWSER = webdriver and shutil.which("chromium") and shutil.which("chromedr
 PATIENCE = 60
 
 sys.path[:0] = [str(ROOT / "docs/book"), str(ROOT / "tools")]
+from pages.playground import continues_prompts  # noqa: E402
+
+STEPS = sorted(path.stem for path in PROGRAMS.glob("*.wasm") if continues_prompts(path.stem))
 
 
 class Site(SimpleHTTPRequestHandler):

@@ -22,8 +22,13 @@ article a:not([href]) { color: inherit; text-decoration: none; }
 
 
 def has(programs, step):
-    """Whether the step was compiled for browsers; `programs` is "" where no page is to run any."""
-    return bool(programs) and (Path(programs) / f"{step.name}.wasm").is_file()
+    """Whether the step was compiled for browsers and continues a prompt; `programs` is "" where no page is to run any."""
+    return bool(programs) and (Path(programs) / f"{step.name}.wasm").is_file() and continues_prompts(step.name)
+
+
+def continues_prompts(name):
+    """A server and a simulation do not, and say so where they make their program."""
+    return not re.search(r"Program program\([^;]*, false\);", (ROOT / "steps" / name / "main.cpp").read_text(encoding="utf-8"))
 
 
 def html(programs, step):
