@@ -2,6 +2,7 @@
 """What HTTP costs: the same requests as streams of a server, and from a file to the step before, in turns.
 
   tests/clients/load.py --model DIR [--dtype bfloat16] [--streams 256] [--tokens 32] [--turns 3]
+  tests/clients/load.py --beside COMMAND   another server with the same requests as well; COMMAND has {port}
   tests/clients/load.py --memory 10000     the server's memory over so many requests
 
 Throughput is told twice: by the clock, and by the processor time of the program alone, in which the client has no share.
@@ -13,6 +14,7 @@ import os
 import random
 import resource
 import selectors
+import shlex
 import socket
 import statistics
 import subprocess
@@ -73,7 +75,39 @@ def stream_all(server, bodies):
             selector.unregister(key.fileobj)
             key.fileobj.close()
             open_streams -= 1
-    return time.monotonic() - start, processor_time(server.process.pid) - used, first
+    seconds, used = time.monotonic() - start, processor_time(server.process.pid) - used
+    if used == 0:
+        raise SystemExit("the server needed no time that could be measured; give it more --streams or --tokens")
+    return seconds, used, first
+
+
+class Other(support.Client):
+    """Another server that listens on {port} of its command, for a `with`; /health says when it has begun."""
+
+    def __init__(self, command):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.command = shlex.split(command.format(port=self.port))
+
+    def __enter__(self):
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        end = time.monotonic() + 120
+        while not self.answers():
+            if time.monotonic() > end or self.process.poll() is not None:
+                self.process.kill()
+                raise SystemExit(f"--beside: {self.command[0]} does not answer at /health of its port {self.port}")
+            time.sleep(0.1)
+        return self
+
+    def answers(self):
+        try:
+            return self.ask("GET", "/health")[0] == 200
+        except OSError:
+            return False
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait(60)
 
 
 def from_file(options, bodies):
@@ -96,6 +130,7 @@ def main():
     parser.add_argument("--streams", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--beside", metavar="COMMAND")
     parser.add_argument("--memory", type=int, default=0)
     given = parser.parse_args()
     if given.memory:
@@ -110,7 +145,7 @@ def main():
     options = ["--model", given.model, "--dtype", given.dtype, "--device", "cpu", "--max-batch-size", str(given.streams)]
     tokens = given.streams * given.tokens
     idle = from_file(options, requests(1, 1))[1]  # loading, and a token
-    rows = []
+    rows, leads = [], []
     for turn in range(given.turns):
         seconds, used = from_file(options, bodies)
         with support.Server(*options[2:4], *options[6:], model=given.model) as server:
@@ -121,8 +156,17 @@ def main():
         print(f"turn {turn + 1}: without HTTP {tokens / seconds:.1f} tokens/s and {used - idle:.2f} s of processor time; "
               f"with HTTP {tokens / http_seconds:.1f} and {http_used:.2f} s, besides {mine:.2f} s of the client; time to first "
               f"byte {statistics.median(first):.2f} s (p50), {max(first):.2f} s (all)")
+        if given.beside:
+            with Other(given.beside) as other:
+                seconds, used, first = stream_all(other, bodies)
+            leads.append((seconds / http_seconds, used / http_used))
+            print(f"turn {turn + 1}: the other server {tokens / seconds:.1f} tokens/s and {used:.2f} s of processor time; time to "
+                  f"first byte {statistics.median(first):.2f} s (p50), {max(first):.2f} s (all)")
     clock = statistics.median(row[1] / row[0] for row in rows)
     processor = statistics.median(row[2] for row in rows)
+    if leads:
+        clock_lead, processor_lead = (statistics.median(lead[i] for lead in leads) for i in range(2))
+        print(f"{clock_lead:.2f} times the other server's throughput by the clock, {processor_lead:.2f} times by processor time")
     print(f"with HTTP {100 * clock:.1f} % of the throughput by the clock, {100 * processor:.1f} % by processor time")
 
 
