@@ -144,7 +144,10 @@ function stepViews(place) {
     const target = passes.at(-1), proposed = passes.slice(0, -1).flatMap(({ logits }) => logits);
     return target.rows[0].tokens.slice(1 - target.logits.length || Infinity).map((token, i, tokens) => {
       const { position, logits } = target.logits[i], behind = [...text, ...tokens.slice(0, i)];
-      const share = (of) => stages(of, behind, options).at(-1)[1][token];
+      const share = (of) => {
+        const shares = stages(of, behind, options).at(-1)[1];
+        return options["--do-sample"] === "true" ? shares[token] : Number(byProbability(shares)[0] === token); // else the likeliest has all
+      };
       const draft = proposed.filter((one) => one.position === position).at(-1);
       return { token, p: share(logits), q: draft ? share(draft.logits) : 1 };
     });

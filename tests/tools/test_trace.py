@@ -70,6 +70,8 @@ class Pages(unittest.TestCase):
         self.refused("cannot be read: it is no text")
         self.trace.write_text(lines(EVENTS))
         self.refused("cannot be written: No such file", self.trace, self.folder / "none" / "page.html")
+        self.refused("is the trace itself", self.trace, self.folder / "." / "run.jsonl")
+        self.assertEqual(self.trace.read_text(), lines(EVENTS))
 
 
 @unittest.skipUnless(shutil.which("node"), "no Node.js is installed")
