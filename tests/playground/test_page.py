@@ -321,14 +321,14 @@ class Views(Browser):
               for name, token in (('" a"', 0), ('" e"', 4), ('" b"', 1), ('" c"', 2), ('" d"', 3)))])
         self.assertIn('Token 1 of 1: " e", of text 1.', self.caption(self.CHOICE))
 
-    def test_each_draft_has_its_p_q_and_verdict(self):
+    def show_drafts(self, **options):
         def said(position, *shares):
             return {"event": "logits", "row": 0, "position": position, "logits": [math.log(share) for share in shares]}
 
         def passed(model, start, *tokens):
             return {"event": "pass", "model": model, "rows": [{"row": 0, "start": start, "tokens": tokens}]}
 
-        self.show(self.START, self.TEXT,
+        self.show({**self.START, "options": options}, self.TEXT,
                   passed("draft", 0, 0, 1), said(1, .1, .1, .5, .2, .1), passed("draft", 2, 2), said(2, .1, .1, .1, .1, .6),
                   passed("target", 0, 0, 1, 2, 4),
                   said(1, .1, .1, .6, .1, .1), said(2, .1, .2, .2, .35, .15), said(3, .2, .2, .2, .2, .2),
@@ -337,6 +337,15 @@ class Views(Browser):
                   passed("target", 3, 3, 1), said(3, .1, .7, .1, .05, .05), said(4, .5, .2, .1, .1, .1),  # a look-up
                   {"event": "token", "text": 1, "token": 1, "origin": "accepted"},
                   {"event": "token", "text": 1, "token": 0, "origin": "bonus"})
+
+    def test_without_sampling_the_likeliest_draft_has_all_probability(self):
+        self.show_drafts()
+        self.find(f'.inside[aria-label="{self.DRAFT}"] input')[0].send_keys(Keys.ARROW_LEFT)
+        self.assertEqual(self.table(self.DRAFT)[1:], [['" c"', "100.0 %", "100.0 %", "1.00", "accepted"],
+                                                      ['" e"', "100.0 %", "–", "0.00", 'rejected: " d" instead']])
+
+    def test_each_draft_has_its_p_q_and_verdict(self):
+        self.show_drafts(**{"--do-sample": "true"})
         self.assertEqual(self.table(self.DRAFT), [["drafted", "q", "p", "min(1, p/q)", "verdict"],
                                                   ['" b"', "100.0 %", "70.0 %", "0.70", "accepted"]])
         self.assertIn('Round 2 of 2: 1 of 1 accepted, and " a" as a bonus.', self.caption(self.DRAFT))
