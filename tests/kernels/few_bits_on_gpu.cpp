@@ -378,20 +378,11 @@ TEST_CASE("on a GPU query_key_value with weights of few bits puts each part in i
                                           product.bias, rows, width, 3 * width);
           const auto want = naive::split(sequences, flat, capacity, width, n_head,
                                          static_cast<double>(rounded(kCanary, stored_as)));
-          const Shape cache{static_cast<std::int64_t>(sequences.size()), 3, 16, 16};
-          KeysValues keys_values{upload_as(stored_as, device, cache, Values(want.keys.size(), kCanary)),
-                                 upload_as(stored_as, device, cache, Values(want.keys.size(), kCanary))};
-          Tensor queries = result_tensor(device, shape_of(rows, width));
-          device.query_key_value(make_batch(device, sequences),
-                                 upload(device, shape_of(rows, width), product.x), {},
-                                 upload_weight(device, product.w, width, 3 * width, dtype),
-                                 product.device_bias(device), queries, keys_values);
-          INFO(to_string(sequences), ", keys and values in ", to_string(stored_as));
-          const double within = tolerance(width), stored = within + rounding_of_largest(flat, stored_as);
-          CHECK(difference("queries", download(device, queries), want.queries, width, within) == "");
-          CHECK(difference("keys", download_any(device, keys_values.keys), want.keys, width, stored) == "");
-          CHECK(difference("values", download_any(device, keys_values.values), want.values, width, stored) ==
-                "");
+          const double within = tolerance(width);
+          check_query_key_value(device, sequences, upload(device, shape_of(rows, width), product.x), {},
+                                upload_weight(device, product.w, width, 3 * width, dtype),
+                                product.device_bias(device), want, n_head, stored_as, within,
+                                within + rounding_of_largest(flat, stored_as));
         });
       }
     }

@@ -274,6 +274,27 @@ inline std::string to_string(const std::vector<Sequence>& sequences) {
   return text;
 }
 
+/// Checks that query_key_value brings each part of a product [tokens, 3 · width] to its place: queries that
+/// are off by `within` at most, keys and values in a cache of type `stored_as` by `stored`, and kCanary where
+/// no new token is.
+inline void check_query_key_value(Device& device, const std::vector<Sequence>& sequences, const Tensor& x,
+                                  const LayerNorm& norm, const Weight& weight, const Tensor& bias,
+                                  const naive::Parts& want, std::size_t n_head, DType stored_as,
+                                  double within, double stored) {
+  const std::size_t width = static_cast<std::size_t>(weight.out_features) / 3;
+  const auto heads = static_cast<std::int64_t>(n_head), n = static_cast<std::int64_t>(sequences.size());
+  const auto capacity = static_cast<std::int64_t>(want.keys.size() / sequences.size() / width);
+  const Shape cache{n, heads, capacity, static_cast<std::int64_t>(width) / heads};
+  KeysValues keys_values{upload_as(stored_as, device, cache, Values(want.keys.size(), kCanary)),
+                         upload_as(stored_as, device, cache, Values(want.keys.size(), kCanary))};
+  Tensor queries = result_tensor(device, shape_of(want.queries.size() / width, width));
+  device.query_key_value(make_batch(device, sequences), x, norm, weight, bias, queries, keys_values);
+  INFO(to_string(sequences), ", keys and values in ", to_string(stored_as));
+  CHECK(difference("queries", download(device, queries), want.queries, width, within) == "");
+  CHECK(difference("keys", download_any(device, keys_values.keys), want.keys, width, stored) == "");
+  CHECK(difference("values", download_any(device, keys_values.values), want.values, width, stored) == "");
+}
+
 inline bool same_bits(const Values& a, const Values& b) {
   return a.size() == b.size() &&
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);

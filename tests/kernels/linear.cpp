@@ -141,7 +141,6 @@ TEST_CASE("query_key_value puts each part in its place and touches nothing else"
                         {64, 1}, {64, 4}, {75, 3}, {96, 12}, {96, 2}};
   for (const Size& size : sizes) {
     const std::size_t width = size.width, n_head = size.n_head;
-    const std::size_t head_size = width / n_head;
     for (const auto& sequences : batches) {
       std::size_t n_tokens = 0;
       for (const Sequence& s : sequences) n_tokens += static_cast<std::size_t>(s.count);
@@ -152,23 +151,12 @@ TEST_CASE("query_key_value puts each part in its place and touches nothing else"
           naive::split(sequences, product, capacity, width, n_head, static_cast<double>(kCanary));
 
       on_every_device([&](Device& device) {
-        const auto tokens = static_cast<std::int64_t>(n_tokens), columns = static_cast<std::int64_t>(width);
-        const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(n_head),
-                          static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(head_size)};
-        KeysValues keys_values{upload(device, cache, Values(want.keys.size(), kCanary)),
-                               upload(device, cache, Values(want.keys.size(), kCanary))};
-        Tensor got = result_tensor(device, {tokens, columns});
-        device.query_key_value(make_batch(device, sequences), upload(device, {tokens, columns}, x), {},
-                               upload_weight(device, w, width, 3 * width),
-                               upload(device, {3 * columns}, bias), got, keys_values);
         CAPTURE(width);
         CAPTURE(n_head);
-        INFO(to_string(sequences));
-        CHECK(difference("queries", download(device, got), want.queries, width, tolerance(width)) == "");
-        CHECK(difference("keys", download(device, keys_values.keys), want.keys, width, tolerance(width)) ==
-              "");
-        CHECK(difference("values", download(device, keys_values.values), want.values, width,
-                         tolerance(width)) == "");
+        check_query_key_value(device, sequences, upload(device, shape_of(n_tokens, width), x), {},
+                              upload_weight(device, w, width, 3 * width),
+                              upload(device, {static_cast<std::int64_t>(3 * width)}, bias), want, n_head,
+                              DType::kFloat32, tolerance(width), tolerance(width));
       });
     }
   }

@@ -100,19 +100,11 @@ TEST_CASE("query_key_value normalizes the rows that it multiplies") {
       const auto want = naive::split(sequences, inputs.product(dtype), capacity, width, n_head,
                                      static_cast<double>(kCanary));
       on_every_device([&](Device& device) {
-        const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(n_head),
-                          static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(width / n_head)};
-        KeysValues keys_values{upload(device, cache, Values(want.keys.size(), kCanary)),
-                               upload(device, cache, Values(want.keys.size(), kCanary))};
-        Tensor got = result_tensor(device, shape_of(n_tokens, width));
-        device.query_key_value(make_batch(device, sequences), inputs.device_x(device), inputs.norm(device),
-                               inputs.weight(device, dtype), inputs.device_bias(device), got, keys_values);
-        INFO(to_string(sequences));
         INFO(to_string(dtype));
         const double within = tolerance(n_tokens, width, dtype);
-        CHECK(difference("queries", download(device, got), want.queries, width, within) == "");
-        CHECK(difference("keys", download(device, keys_values.keys), want.keys, width, within) == "");
-        CHECK(difference("values", download(device, keys_values.values), want.values, width, within) == "");
+        check_query_key_value(device, sequences, inputs.device_x(device), inputs.norm(device),
+                              inputs.weight(device, dtype), inputs.device_bias(device), want, n_head,
+                              DType::kFloat32, within, within);
       });
     }
   }

@@ -41,9 +41,9 @@ HAVE_BROWSER = webdriver and shutil.which("chromium") and shutil.which("chromedr
 PATIENCE = 60
 
 sys.path[:0] = [str(ROOT / "docs/book"), str(ROOT / "tools")]
-from pages.playground import continues_prompts  # noqa: E402
+from step_commands.series import Step  # noqa: E402
 
-STEPS = sorted(path.stem for path in PROGRAMS.glob("*.wasm") if continues_prompts(path.stem))
+STEPS = sorted(path.stem for path in PROGRAMS.glob("*.wasm") if Step(ROOT / "steps" / path.stem).continues_prompts())
 
 
 class Site(SimpleHTTPRequestHandler):

@@ -42,7 +42,7 @@ class Commands(unittest.TestCase):
 
     def test_a_page_of_its_own_wants_one_step_that_a_page_can_run(self):
         for arguments, words in {(): "--single-file wants a step", ("99",): "There is no step '99'", ("x",): "There is no step 'x'",
-                                 ("48",): "48-http-server is a server", ("52",): "continues no prompt",
+                                 ("48",): "48-http-server continues no prompt", ("52",): "52-capacity continues no prompt",
                                  ("01", "02"): "one option"}.items():
             with self.subTest(arguments):
                 done = run("tools/book", "--single-file", *arguments)

@@ -55,8 +55,7 @@ def practice(options):
 
 def introduce(step, path, kinds):
     check = step.number if path == PRACTICE / step.name else Folder(path).short()
-    # The clients of a server have prompts, and nobody has those of a simulation.
-    prompt = "" if step.name.endswith(("-http-server", "-capacity")) else " --prompt 'Once upon a time'"
+    prompt = " --prompt 'Once upon a time'" if step.continues_prompts() else ""
     print(f"{shown(path)} is yours: it has the checks of {step.name} and its code, where what the lesson adds is left out.",
           "  files       " + " · ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names),
           f"  read        {shown(path)}/README.md",

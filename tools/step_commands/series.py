@@ -75,6 +75,10 @@ class Step:
     def lesson(self):
         return {name: path for name, path in self.files().items() if name not in OWN}
 
+    def continues_prompts(self):
+        """Whether its program takes a prompt; those of a server and of a simulation say where they are made that they do not."""
+        return not re.search(r"Program program\(.*, false\);", (self.folder / "main.cpp").read_text(encoding="utf-8"))
+
     def ancestors(self):
         """From its parent down to the first step."""
         step, found = self.parent, []
