@@ -92,8 +92,13 @@ class Device {
   /// Copies all of `source` to the start of `destination`.
   virtual void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) = 0;
 
-  /// Copies the first destination.size() elements of a float32 tensor to the host.
-  virtual void copy_to_host(const Tensor& source, std::span<float> destination) = 0;
+  /// Copies the first destination.size() bytes of a tensor to the host.
+  virtual void copy_to_host(const Tensor& source, std::span<std::byte> destination) = 0;
+
+  /// The same for the first destination.size() elements of a float32 tensor.
+  void copy_to_host(const Tensor& source, std::span<float> destination) {
+    copy_to_host(source, std::as_writable_bytes(destination));
+  }
 
   /// A float32 copy of a vector or a small table (biases, norms, positions): [columns] for one row, else
   /// [rows, columns].

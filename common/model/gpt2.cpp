@@ -236,10 +236,20 @@ std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, 
       cache->append(row++, static_cast<int>(sequence.size()));
     }
   }
+  if (attention_) attention_->begin(sequences, packed.starts);
   const std::span<float> logits = to_host(run(upload(packed), cache));
   check_finite(logits, cache);
-  if (watcher_) watcher_({sequences, packed.starts, count, logits});
+  if (watcher_) {
+    const auto attention = attention_ ? attention_->weights() : std::span<const AttentionWeights>();
+    watcher_({sequences, packed.starts, count, logits, attention});
+  }
   return logits;
+}
+
+void Gpt2::watch(std::function<void(const ForwardPass&)> watcher, std::optional<AttentionHead> head) {
+  watcher_ = std::move(watcher);
+  attention_.reset();
+  if (head) attention_.emplace(*head);
 }
 
 Gpt2::Packed Gpt2::pack(std::span<const std::span<const int>> sequences, int count,
@@ -299,8 +309,8 @@ Gpt2::Input Gpt2::upload(const Packed& packed) {
 Tensor Gpt2::run(const Input& input, KvCache* cache) {
   Tensor logits = matrix(memory_.logits, input.wanted_rows.size(), config_.vocab_size);
   const auto work = [&] { compute(input, cache, logits); };
-  if (observer_) {
-    work();  // it copies intermediate results to the host
+  if (observer_ || attention_) {
+    work();  // they copy intermediate results to the host
   } else {
     device_->run(work);
   }
@@ -331,6 +341,7 @@ void Gpt2::compute(const Input& input, KvCache* cache, Tensor& logits) {
 
     device.query_key_value(batch, x, block.ln_1, block.attention_input.weight, block.attention_input.bias,
                            queries, keys_values);
+    if (attention_ && attention_->layer() == l) attention_->look(device, queries, keys_values);
     device.attention(batch, queries, keys_values, config_.n_head, attended);
     if (l + 1 == config_.n_layer && !input.wants_all) {
       // No later layer asks for the keys and values of the other rows: from here on only the wanted ones

@@ -5,11 +5,13 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/model/attention_weights.h"
 #include "common/model/config.h"
 #include "common/model/kv_cache.h"
 #include "kernels/device.h"
@@ -32,6 +34,7 @@ struct ForwardPass {
   std::span<const std::int32_t> starts;             ///< how many positions of each the cache held before
   int count;                                        ///< after how many tokens of each there are logits
   std::span<const float> logits;                    ///< [sequences.size() · count, vocab_size]
+  std::span<const AttentionWeights> attention;      ///< of each sequence, if a head is watched
 };
 
 /// A weight matrix as the products take it, on the host. What an output reads lies side by side.
@@ -101,8 +104,9 @@ class Gpt2 {
 
   void observe(Observer observer) { observer_ = std::move(observer); }
 
-  /// Shows each forward pass from now on; that costs no copy.
-  void watch(std::function<void(const ForwardPass& pass)> watcher) { watcher_ = std::move(watcher); }
+  /// Shows each forward pass from now on; that costs no copy. With a head, which the model must have, it
+  /// shows what that looks at as well: then the keys of its layer are copied to the host in each pass.
+  void watch(std::function<void(const ForwardPass& pass)> watcher, std::optional<AttentionHead> head = {});
 
  private:
   struct Linear {
@@ -183,6 +187,7 @@ class Gpt2 {
   Memory memory_;
   Observer observer_;
   std::function<void(const ForwardPass&)> watcher_;
+  std::optional<AttentionProbe> attention_;
 };
 
 }  // namespace staircase

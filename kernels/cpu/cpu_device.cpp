@@ -33,8 +33,8 @@ void CpuDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& des
   std::copy(source.begin(), source.end(), destination.data<std::int32_t>());
 }
 
-void CpuDevice::copy_to_host(const Tensor& source, std::span<float> destination) {
-  std::copy_n(source.data<float>(), destination.size(), destination.begin());
+void CpuDevice::copy_to_host(const Tensor& source, std::span<std::byte> destination) {
+  std::copy_n(source.data<std::byte>(), destination.size(), destination.begin());
 }
 
 }  // namespace staircase

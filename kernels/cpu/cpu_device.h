@@ -88,7 +88,7 @@ class CpuDevice final : public Device {
     return allocate(dtype, std::move(shape));
   }
   void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) override;
-  void copy_to_host(const Tensor& source, std::span<float> destination) override;
+  void copy_to_host(const Tensor& source, std::span<std::byte> destination) override;
   Tensor load(const HostArray& array) override;
   Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) override;
 

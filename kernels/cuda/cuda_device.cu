@@ -134,7 +134,7 @@ void CudaDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& de
         "data was copied to it");
 }
 
-void CudaDevice::copy_to_host(const Tensor& source, std::span<float> destination) {
+void CudaDevice::copy_to_host(const Tensor& source, std::span<std::byte> destination) {
   check_not_running();
   check(cudaMemcpyAsync(destination.data(), source.data<void>(), destination.size_bytes(),
                         cudaMemcpyDeviceToHost, stream()),

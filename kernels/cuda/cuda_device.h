@@ -29,7 +29,7 @@ class CudaDevice final : public Device {
   Tensor allocate(DType dtype, std::vector<std::int64_t> shape) override;
   Tensor allocate_on_host(DType dtype, std::vector<std::int64_t> shape) override;
   void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) override;
-  void copy_to_host(const Tensor& source, std::span<float> destination) override;
+  void copy_to_host(const Tensor& source, std::span<std::byte> destination) override;
   Tensor load(const HostArray& array) override;
   Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) override;
 

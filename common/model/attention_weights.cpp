@@ -1,0 +1,124 @@
+#include "common/model/attention_weights.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <string_view>
+
+#include "common/base/error.h"
+#include "kernels/half.h"
+
+namespace staircase {
+namespace {
+
+/// The numbers in `bytes`, which are float32, float16 or bfloat16.
+std::vector<float> widened(std::string_view bytes, DType dtype) {
+  std::vector<float> values(bytes.size() / size_of(dtype));
+  if (dtype == DType::kFloat32) {
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+  std::vector<std::uint16_t> halves(values.size());
+  std::memcpy(halves.data(), bytes.data(), bytes.size());
+  std::ranges::transform(halves, values.begin(),
+                         dtype == DType::kFloat16 ? float32_from_float16 : float32_from_bfloat16);
+  return values;
+}
+
+/// The keys of one row of a cache, on the host.
+class RowKeys {
+ public:
+  /// Those at the first `count` positions of row `row`.
+  RowKeys(Device& device, const KeysValues& keys_values, std::int64_t row, std::int64_t count)
+      : keys_(keys_values.keys),
+        block_size_(keys_.dim(2)),
+        position_bytes_(static_cast<std::size_t>(keys_.dim(3)) * size_of(keys_.dtype())) {
+    std::vector<std::int32_t> blocks{static_cast<std::int32_t>(row)};  // without a table a row is one block
+    if (keys_values.blocks.size() > 0) {
+      blocks.resize(static_cast<std::size_t>((count + block_size_ - 1) / block_size_));
+      device.copy_to_host(keys_values.blocks.rows(row, 1), std::as_writable_bytes(std::span(blocks)));
+    }
+    for (const std::int32_t block : blocks) {
+      const Tensor source = keys_.rows(block, 1);
+      std::string& copied = blocks_.emplace_back(source.bytes(), '\0');
+      device.copy_to_host(source, std::as_writable_bytes(std::span(copied)));
+    }
+  }
+
+  /// The bytes of the key of a head at a position.
+  std::string_view at(std::int64_t head, std::int64_t position) const {
+    const std::int64_t place = head * block_size_ + position % block_size_;
+    return std::string_view(blocks_[static_cast<std::size_t>(position / block_size_)])
+        .substr(static_cast<std::size_t>(place) * position_bytes_, position_bytes_);
+  }
+
+  /// The key of a head at a position, [head_size].
+  std::vector<float> values(std::int64_t head, std::int64_t position) const {
+    return widened(at(head, position), keys_.dtype());
+  }
+
+  /// Tells the keys of all heads at a position from those at others.
+  std::size_t hash(std::int64_t position) const {
+    std::string all;
+    for (std::int64_t head = 0; head < keys_.dim(1); ++head) all += at(head, position);
+    return std::hash<std::string>()(all);
+  }
+
+ private:
+  Tensor keys_;
+  std::int64_t block_size_;
+  std::size_t position_bytes_;
+  std::vector<std::string> blocks_;  // [n_head, block_size, head_size] each
+};
+
+}  // namespace
+
+void AttentionProbe::begin(std::span<const std::span<const int>> sequences,
+                           std::span<const std::int32_t> starts) {
+  sequences_ = sequences;
+  starts_ = starts;
+}
+
+void AttentionProbe::look(Device& device, const Tensor& queries, const KeysValues& keys_values) {
+  const auto head_size = static_cast<std::size_t>(keys_values.keys.dim(3));
+  const auto n_embd = static_cast<std::size_t>(queries.dim(1));
+  std::vector<float> all_queries(static_cast<std::size_t>(queries.size()));
+  device.copy_to_host(queries, all_queries);
+  std::span<const float> rest(all_queries);
+
+  weights_.assign(sequences_.size(), {});
+  for (std::size_t s = 0; s < sequences_.size(); ++s) {
+    if (sequences_[s].empty()) continue;
+    const auto start = static_cast<std::size_t>(starts_[s]), end = start + sequences_[s].size();
+    const RowKeys row(device, keys_values, static_cast<std::int64_t>(s), static_cast<std::int64_t>(end));
+    AttentionWeights& seen = weights_[s];
+    std::vector<std::vector<float>> keys;
+    for (std::size_t p = 0; p < end; ++p) {
+      const auto position = static_cast<std::int64_t>(p);
+      keys.push_back(row.values(head_.head, position));
+      // Caches move positions, and rows share them, but no cache changes a key: so it tells its token.
+      const std::size_t hash = row.hash(position);
+      if (p >= start) known_[hash] = sequences_[s][p - start];
+      const auto known = known_.find(hash);
+      seen.tokens.push_back(known == known_.end() ? -1 : known->second);
+    }
+    for (std::size_t seeing = start + 1; seeing <= end; ++seeing, rest = rest.subspan(n_embd)) {
+      const std::span<const float> query =
+          rest.subspan(static_cast<std::size_t>(head_.head) * head_size, head_size);
+      std::vector<float>& weights = seen.rows.emplace_back();
+      for (std::size_t p = 0; p < seeing; ++p) {
+        const float score = std::inner_product(query.begin(), query.end(), keys[p].begin(), 0.0f);
+        weights.push_back(score / std::sqrt(static_cast<float>(head_size)));
+      }
+      if (!softmax_in_place(weights)) {
+        throw Error(
+            "head {} of layer {} computed a score that is no finite number: the model's weights are broken",
+            head_.head, head_.layer);
+      }
+    }
+  }
+}
+
+}  // namespace staircase
