@@ -78,6 +78,9 @@ struct Path {
 using OptionValue = std::variant<bool*, int*, unsigned*, float*, std::optional<int>*, std::optional<float>*,
                                  std::vector<int>*, std::vector<std::string>*, NumberOrAuto, Path, Choice>;
 
+/// Names of options and their values, as one would type them.
+using OptionTexts = std::vector<std::pair<std::string, std::string>>;
+
 /// Takes declarations of options.
 class OptionSink {
  public:

@@ -201,8 +201,8 @@ bool CommandLine::has(const std::string& name) const {
   return option != nullptr && option->count() > 0;
 }
 
-std::vector<std::pair<std::string, std::string>> CommandLine::values() const {
-  std::vector<std::pair<std::string, std::string>> values;
+OptionTexts CommandLine::values() const {
+  OptionTexts values;
   for (const CLI::Option* option : impl_->app.get_options([](const CLI::Option*) { return true; })) {
     const bool is_flag = option->get_items_expected_max() == 0;
     std::string value = option->get_default_str();

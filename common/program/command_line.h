@@ -39,7 +39,7 @@ class CommandLine : public OptionSink {
 
   /// What was given for each option, or else its default, as it would be typed; a flag is true or false, and
   /// an option that is off is "".
-  std::vector<std::pair<std::string, std::string>> values() const;
+  OptionTexts values() const;
 
  private:
   struct Impl;

@@ -52,6 +52,7 @@ RequestTexts read_requests(const std::string& file, const std::function<void(Req
       RequestLine line(text);
       take(line);
       texts.prompts.push_back(line.prompt());
+      texts.options.push_back(line.options());
     } catch (const Error& error) {
       say(fmt::format("error: --requests {}, line {}: {}", file, number, error.what()));
       texts.complete = false;

@@ -19,6 +19,7 @@ std::vector<std::string> read_prompts(const std::string& file);
 /// What came of a file of requests.
 struct RequestTexts {
   std::vector<std::string> prompts;  ///< of the requests that were taken
+  std::vector<OptionTexts> options;  ///< that each of them has itself
   bool complete = true;              ///< whether that is all of them
 };
 

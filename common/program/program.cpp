@@ -1,5 +1,7 @@
 #include "common/program/program.h"
 
+#include <algorithm>
+#include <charconv>
 #include <new>
 #include <optional>
 
@@ -13,6 +15,19 @@
 
 namespace staircase {
 
+namespace {
+
+/// The whole number in `text` if it is from 0 to `end` - 1.
+std::optional<int> number_below(int end, std::string_view text) {
+  int number = -1;
+  const char* const last = text.data() + text.size();
+  const auto [rest, fault] = std::from_chars(text.data(), last, number);
+  if (fault != std::errc() || rest != last || number < 0 || number >= end) return {};
+  return number;
+}
+
+}  // namespace
+
 struct Program::Impl {
   explicit Impl(const std::string& description) : command_line(description) {}
 
@@ -20,12 +35,14 @@ struct Program::Impl {
   std::string model = "tales-6m";
   std::vector<std::string> prompts{""};
   std::string prompt_file, request_file;
+  std::vector<OptionTexts> request_options;
   DeviceKind device = DeviceKind::kAuto;
   int threads = available_processors();
   DType dtype = DType::kFloat32;
   std::vector<std::string> draft_models;
   bool json = false;
   std::string trace_file;
+  std::vector<std::string> trace_attention;
   std::optional<TraceFile> trace;
   std::function<void()> check = [] {};
   std::function<void(RequestLine&)> take_request;
@@ -39,6 +56,7 @@ struct Program::Impl {
     if (command_line.has("--requests")) {
       RequestTexts requests = read_requests(request_file, take_request);
       complete = requests.complete;
+      request_options = std::move(requests.options);
       return requests.prompts;
     }
     const bool has_file = command_line.has("--prompts");
@@ -54,6 +72,29 @@ struct Program::Impl {
     return texts;
   }
 
+  /// What can be said of --trace before a model is looked for.
+  void check_trace() const {
+    if (command_line.has("--trace") && trace_file == "-") {
+      throw UsageError("--trace -: a trace goes into a file, which needs another name");
+    }
+    if (command_line.has("--trace-attention") && !command_line.has("--trace")) {
+      throw UsageError("--trace-attention needs --trace: what the head looks at is written there");
+    }
+  }
+
+  /// The head of --trace-attention, which must be one of the model.
+  std::optional<AttentionHead> traced_head(const Gpt2Config& config) const {
+    if (trace_attention.empty()) return {};
+    const std::string& text = trace_attention[0];
+    const std::size_t comma = std::min(text.find(','), text.size() - 1);
+    const std::optional<int> layer = number_below(config.n_layer, std::string_view(text).substr(0, comma));
+    const std::optional<int> head = number_below(config.n_head, std::string_view(text).substr(comma + 1));
+    if (layer && head) return AttentionHead{*layer, *head};
+    throw UsageError("--trace-attention {}: {} needs a layer from 0 to {} and a head from 0 to {}, as {},{}",
+                     text, model, config.n_layer - 1, config.n_head - 1, config.n_layer - 1,
+                     config.n_head - 1);
+  }
+
   void serve(const Serve& serve) {
     const std::filesystem::path folder = find_model(model);
     before_loading(read_config(folder), dtype);
@@ -67,7 +108,9 @@ struct Program::Impl {
     const std::vector<std::string> texts = this->texts();
     const std::filesystem::path folder = find_model(model);
     const std::vector<NamedFolder> draft_folders = find_drafts(draft_models);
-    before_loading(read_config(folder), dtype);
+    const Gpt2Config config = read_config(folder);
+    const std::optional<AttentionHead> head = traced_head(config);
+    before_loading(config, dtype);
     Gpt2 gpt2 = Gpt2::load(folder, make_device(device, threads), dtype);
     const Tokenizer tokenizer = load_tokenizer(folder, gpt2.config());
     std::size_t weight_bytes = gpt2.weight_bytes();
@@ -75,7 +118,7 @@ struct Program::Impl {
     for (const NamedModel& draft : drafts) weight_bytes += draft.model.weight_bytes();
     if (command_line.has("--trace")) trace.emplace(trace_file);
     if (trace) {
-      gpt2.watch(trace->watcher(model));
+      gpt2.watch(trace->watcher(model), head);
       for (NamedModel& draft : drafts) draft.model.watch(trace->watcher(draft.name));
     }
     take_drafts(std::move(drafts));
@@ -87,7 +130,8 @@ struct Program::Impl {
       // new one.
       if (tokens.back().empty()) tokens.back().push_back(gpt2.config().eos_token_id);
     }
-    if (trace) trace->start(command_line.values(), gpt2.config(), tokenizer, tokens);
+    if (trace)
+      trace->start(command_line.values(), gpt2.config(), tokenizer, tokens, std::move(request_options));
     Output output(tokenizer, gpt2.config().eos_token_id, tokens,
                   json ? Output::Form::kJson : Output::Form::kText, trace ? &*trace : nullptr);
     run(gpt2, tokens, output);
@@ -112,6 +156,8 @@ Program::Program(const std::string& description, bool has_prompts)
   if (has_prompts) {
     line.add("--json", &impl_->json, "print one JSON object instead of the text");
     line.add("--trace", Path{&impl_->trace_file, "FILE"}, "write what happens into a file, for tools/trace");
+    line.add_texts("--trace-attention", &impl_->trace_attention, "LAYER,HEAD", false,
+                   "and what that head looks at; both count from 0");
   }
 }
 
@@ -189,6 +235,7 @@ int Program::run_guarded(int argc, char** argv, const std::function<void()>& wor
       print(*help);
       return 0;
     }
+    impl_->check_trace();
     impl_->check();
     work();
     return impl_->complete ? 0 : 1;

@@ -10,6 +10,20 @@ namespace staircase {
 
 using nlohmann::json;
 
+namespace {
+
+/// A value as it would be typed.
+std::string typed(const json& value) {
+  if (value.is_string()) return value;
+  if (value.is_null()) return "";
+  if (!value.is_array()) return value.dump();
+  std::vector<std::string> parts;
+  for (const json& part : value) parts.push_back(typed(part));
+  return fmt::format("{}", fmt::join(parts, ","));
+}
+
+}  // namespace
+
 struct RequestLine::Object : JsonOptions {};
 
 RequestLine::RequestLine(std::string_view text)
@@ -34,7 +48,11 @@ double RequestLine::arrival() {
 }
 
 void RequestLine::add(const std::string& name, OptionValue value, const std::string& /*help*/, Range range) {
-  object_->get_option(JsonOptions::key(name), value, range);
+  const std::string key = JsonOptions::key(name);
+  object_->get_option(key, value, range);
+  if (const auto found = object_->values.find(key); found != object_->values.end()) {
+    options_.emplace_back(name, typed(*found));
+  }
 }
 
 void RequestLine::end() const {

@@ -32,10 +32,15 @@ class RequestLine : public OptionSink {
   /// Throws Error for a key that nobody has asked for.
   void end() const;
 
+  /// The options that the line has itself, as they would be typed on the command line: a flag is true or
+  /// false, and an option that is off is "".
+  const OptionTexts& options() const { return options_; }
+
  private:
   struct Object;
   std::unique_ptr<Object> object_;
   std::string prompt_;
+  OptionTexts options_;
 };
 
 }  // namespace staircase

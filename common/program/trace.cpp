@@ -2,9 +2,15 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "common/base/error.h"
 #include "common/program/json_output.h"
@@ -13,6 +19,9 @@ namespace staircase {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+/// How each trace begins.
+constexpr std::string_view kStart = R"({"event":"start",)";
 
 const char* name(Origin origin) {
   switch (origin) {
@@ -35,10 +44,46 @@ Json vocabulary(const Tokenizer& tokenizer, int size) {
   return texts;
 }
 
+Json object(const OptionTexts& options) {
+  Json values = Json::object();
+  for (const auto& [option, value] : options) values[option] = value;
+  return values;
+}
+
+/// The event as a line; bytes of a command line that are no UTF-8 become �.
+std::string line(const Json& event) {
+  return event.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+/// Whether nothing is lost when a trace takes the file's place. What is no file, as a terminal, loses
+/// nothing.
+bool may_be_overwritten(const std::string& file) {
+  std::error_code unknown;
+  if (!std::filesystem::is_regular_file(file, unknown)) return true;
+  std::string start(kStart.size(), ' ');
+  std::ifstream content(file);
+  const bool is_trace = content.read(start.data(), std::ssize(start)) && start == kStart;
+  return is_trace || std::filesystem::file_size(file, unknown) == 0;
+}
+
+/// The attention of one row, as a line.
+std::string attention_line(std::size_t row, const AttentionWeights& attention, std::size_t first) {
+  std::string weights;
+  for (std::size_t i = first; i < attention.rows.size(); ++i) {
+    weights += fmt::format("{}[{}]", i == first ? "" : ",", fmt::join(attention.rows[i], ","));
+  }
+  return fmt::format(R"({{"event":"attention","row":{},"tokens":[{}],"weights":[{}]}})", row,
+                     fmt::join(attention.tokens, ","), weights);
+}
+
 }  // namespace
 
-TraceFile::TraceFile(const std::string& file)
-    : name_(file), file_(std::fopen(file.c_str(), "w"), std::fclose) {
+TraceFile::TraceFile(const std::string& file) : name_(file), file_(nullptr, std::fclose) {
+  if (!may_be_overwritten(file)) {
+    throw Error("--trace {}: the file holds something else than a trace; the trace needs another name",
+                name_);
+  }
+  file_.reset(std::fopen(file.c_str(), "w"));
   if (!file_) throw Error("--trace {}: the file cannot be written: {}", name_, std::strerror(errno));
 }
 
@@ -48,21 +93,20 @@ void TraceFile::write(const std::string& line) {
   }
 }
 
-void TraceFile::start(const std::vector<std::pair<std::string, std::string>>& options,
-                      const Gpt2Config& config, const Tokenizer& tokenizer, const Prompts& prompts) {
-  Json values = Json::object();
-  for (const auto& [option, value] : options) values[option] = value;
-  write(Json{{"event", "start"},
-             {"options", values},
-             {"n_positions", config.n_positions},
-             {"eos_token_id", config.eos_token_id},
-             {"prompts", prompts},
-             {"vocabulary", vocabulary(tokenizer, config.vocab_size)}}
-            .dump());
+void TraceFile::start(const OptionTexts& options, const Gpt2Config& config, const Tokenizer& tokenizer,
+                      const Prompts& prompts, std::vector<OptionTexts> own_options) {
+  own_options_ = std::move(own_options);
+  write(line({{"event", "start"},
+              {"options", object(options)},
+              {"n_positions", config.n_positions},
+              {"eos_token_id", config.eos_token_id},
+              {"prompts", prompts},
+              {"vocabulary", vocabulary(tokenizer, config.vocab_size)}}));
 }
 
 std::function<void(const ForwardPass&)> TraceFile::watcher(const std::string& model) {
-  return [this, model](const ForwardPass& pass) {
+  std::map<std::size_t, std::vector<int>> seen;  // the tokens of each row in the pass before
+  return [this, model, seen](const ForwardPass& pass) mutable {
     Json rows = Json::array();
     for (std::size_t r = 0; r < pass.sequences.size(); ++r) {
       if (pass.sequences[r].empty()) continue;
@@ -80,11 +124,24 @@ std::function<void(const ForwardPass&)> TraceFile::watcher(const std::string& mo
                           fmt::join(pass.logits.subspan((r * count + i) * vocab_size, vocab_size), ",")));
       }
     }
+    for (std::size_t r = 0; r < pass.attention.size(); ++r) {
+      const AttentionWeights& attention = pass.attention[r];
+      if (attention.rows.empty()) continue;
+      const std::vector<int> before = std::exchange(seen[r], attention.tokens);
+      // A pass without a cache begins with what the one before has shown.
+      const auto shown = std::ranges::mismatch(attention.tokens, before).in1 - attention.tokens.begin();
+      const std::ptrdiff_t first = pass.starts[r] > 0 ? 0 : std::min(shown, std::ssize(attention.rows) - 1);
+      write(attention_line(r, attention, static_cast<std::size_t>(first)));
+    }
   };
 }
 
 void TraceFile::begin(int number, int prompt) {
-  write(Json{{"event", "text"}, {"text", number}, {"prompt", prompt}}.dump());
+  const auto own = static_cast<std::size_t>(prompt);
+  write(line({{"event", "text"},
+              {"text", number},
+              {"prompt", prompt},
+              {"options", own < own_options_.size() ? object(own_options_[own]) : Json::object()}}));
 }
 
 void TraceFile::add(int number, const Token& token) {

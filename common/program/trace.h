@@ -5,9 +5,9 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "common/base/options.h"
 #include "common/decoding/generation.h"
 #include "common/model/gpt2.h"
 #include "common/text/tokenizer.h"
@@ -17,13 +17,16 @@ namespace staircase {
 /// Throws Error where the file cannot be written, or takes no more.
 class TraceFile {
  public:
+  /// Throws Error as well where the file holds something else than a trace.
   explicit TraceFile(const std::string& file);
 
-  /// The first line: the options with their values, the model, its vocabulary and the prompts.
-  void start(const std::vector<std::pair<std::string, std::string>>& options, const Gpt2Config& config,
-             const Tokenizer& tokenizer, const Prompts& prompts);
+  /// The first line: the options with their values, the model, its vocabulary and the prompts. `own_options`
+  /// are those of each prompt, if it has any of its own.
+  void start(const OptionTexts& options, const Gpt2Config& config, const Tokenizer& tokenizer,
+             const Prompts& prompts, std::vector<OptionTexts> own_options = {});
 
-  /// Writes each forward pass of the model of that name; for Gpt2::watch.
+  /// Writes each forward pass of the model of that name; for Gpt2::watch. Of a head that is watched it writes
+  /// what the pass before has not shown already.
   std::function<void(const ForwardPass&)> watcher(const std::string& model);
 
   /// Text `number` begins behind that prompt.
@@ -39,6 +42,7 @@ class TraceFile {
   void write(const std::string& line);
 
   std::string name_;
+  std::vector<OptionTexts> own_options_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
 };
 

@@ -120,7 +120,7 @@ TEST_CASE("the trace of a program tells its options, its prompts and the texts t
   REQUIRE(ends.size() == 2);
   for (int i = 0; i < 2; ++i) {
     CHECK(texts[i] == sequences[i]["token_ids"].get<Tokens>());
-    CHECK(begins[i] == json{{"event", "text"}, {"text", i + 1}, {"prompt", i}});
+    CHECK(begins[i] == json{{"event", "text"}, {"text", i + 1}, {"prompt", i}, {"options", json::object()}});
     CHECK(ends[i] == json{{"event", "end"}, {"text", i + 1}, {"finish_reason", "length"}});
   }
 }
@@ -153,9 +153,135 @@ TEST_CASE("where a trace cannot be written the program says why") {
     CHECK_MESSAGE(run.err.find("error: " + sentence) != std::string::npos, run.err);
     CHECK(run.out == "");
   }
-  const ProgramRun run = run_program(STAIRCASE_WHOLE_PROGRAM, "--model tales-1m --trace=");
-  CHECK(run.status == 2);
-  CHECK(run.err == "error: --trace: the name is empty\n");
+  const std::vector<std::pair<std::string, std::string>> misused{
+      {"--trace=", "--trace: the name is empty"},
+      {"--trace -", "--trace -: a trace goes into a file, which needs another name"},
+      {"--trace-attention 0,1", "--trace-attention needs --trace: what the head looks at is written there"}};
+  for (const auto& [arguments, sentence] : misused) {
+    const ProgramRun run = run_program(STAIRCASE_WHOLE_PROGRAM, "--model tales-1m " + arguments);
+    CHECK(run.status == 2);
+    CHECK(run.err == "error: " + sentence + "\n");
+  }
+}
+
+TEST_CASE("a trace takes the place of an older one, and of nothing else") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "notes";
+  const auto content = [&] {
+    std::ifstream stream(file);
+    return std::string(std::istreambuf_iterator<char>(stream), {});
+  };
+  const auto run = [&] {
+    return run_program(STAIRCASE_WHOLE_PROGRAM, "--model tales-1m --device cpu --trace " + file);
+  };
+  std::ofstream(file) << "";
+  CHECK(run().status == 0);
+  const std::string first = content();
+  CHECK(run().status == 0);
+  CHECK(content() == first);
+  for (const std::string notes :
+       {"x", "{\"event\":\"pass\",\"model\":\"m\"}", "my notes of a whole year\n"}) {
+    std::ofstream(file) << notes;
+    const ProgramRun refused = run();
+    CHECK(refused.status == 1);
+    CHECK(refused.err.find("error: --trace " + file + ": the file holds something else than a trace") !=
+          std::string::npos);
+    CHECK(content() == notes);
+  }
+  const ProgramRun pipe = run_program("/bin/sh", fmt::format("-c '{} --model tales-1m --device cpu --trace "
+                                                             "/dev/stdout | cat'",
+                                                             STAIRCASE_WHOLE_PROGRAM));
+  CHECK(pipe.out.starts_with("{\"event\":\"start\","));
+}
+
+TEST_CASE("a head that a trace shows must be one of the model") {
+  const TemporaryFolder folder;
+  for (const std::string head : {"", ",", "1", "1,", ",1", "a,b", "1,x", "0x1,1", "2,0", "0,2", "-1,0",
+                                 "1.0,1", "0,1,1", "1;1", " 1,1", "1,1 ", "+1,1", "99999999999999999999,0"}) {
+    const ProgramRun run = run_program(STAIRCASE_WHOLE_PROGRAM,
+                                       fmt::format("--model tales-1m --trace '{}' --trace-attention '{}'",
+                                                   (folder.path() / "t").string(), head));
+    CHECK(run.status == 2);
+    CHECK(run.err ==
+          fmt::format("error: --trace-attention {}: tales-1m needs a layer from 0 to 1 and a head from 0 "
+                      "to 1, as 1,1\n",
+                      head));
+  }
+  CHECK(!std::filesystem::exists(folder.path() / "t"));
+}
+
+TEST_CASE("a trace shows what a head looked at, each token once") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "trace";
+  Gpt2 model = Gpt2::load(kSource / "models/tales-1m", make_test_device(1));
+  std::vector<std::vector<float>> seen;  // the newest of each pass
+  {
+    TraceFile trace(file);
+    const auto write = trace.watcher("a model");
+    const auto watch = [&](const ForwardPass& pass) {
+      write(pass);
+      for (const AttentionWeights& one : pass.attention) {
+        if (!one.rows.empty()) seen.push_back(one.rows.back());
+      }
+    };
+    model.watch(watch, AttentionHead{1, 0});
+    model.next_logits(Tokens{5, 6, 7});
+    model.next_logits(Tokens{5, 6, 7, 8, 9});
+    model.next_logits(Tokens{5, 6, 7, 8, 9});
+    StaticKvCache cache(model, 2);
+    const Tokens one{5}, none, two{5, 5};
+    model.next_logits(std::vector<std::span<const int>>{none, two}, &cache);
+    model.next_logits(std::vector<std::span<const int>>{one, one}, &cache);
+    cache.slide(1, 1);
+    model.next_logits(std::vector<std::span<const int>>{none, one}, &cache);
+    model.watch(watch);
+    model.next_logits(Tokens{5});
+  }
+  const std::vector<json> found = of_kind(read_events(file), "attention");
+  const std::vector<std::pair<std::size_t, Tokens>> rows{
+      {0, {5, 6, 7}}, {0, {5, 6, 7, 8, 9}}, {0, {5, 6, 7, 8, 9}}, {1, {5, 5}},
+      {0, {5}},       {1, {5, 5, 5}},       {1, {5, 5, 5}}};
+  const std::vector<std::size_t> shown{3, 2, 1, 2, 1, 1, 1};
+  REQUIRE(found.size() == rows.size());
+  REQUIRE(seen.size() == rows.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    CAPTURE(i);
+    CHECK(found[i]["row"] == rows[i].first);
+    CHECK(found[i]["tokens"].get<Tokens>() == rows[i].second);
+    const auto weights = found[i]["weights"].get<std::vector<std::vector<float>>>();
+    REQUIRE(weights.size() == shown[i]);
+    for (std::size_t w = 0; w < weights.size(); ++w) {
+      CHECK(weights[w].size() == rows[i].second.size() - weights.size() + w + 1);
+    }
+    CHECK(weights.back() == seen[i]);
+  }
+}
+
+TEST_CASE("a text of a request has the options of its line") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "trace", requests = folder.path() / "requests";
+  std::ofstream(requests) << R"({"prompt": "A", "temperature": 0.5, "stop": ["x", "y"]}
+{"prompt": "B", "temperature": "hot"}
+{"prompt": "C"}
+{"prompt": "D", "max_new_tokens": 2}
+)";
+  run_program(STAIRCASE_WHOLE_PROGRAM, "--model tales-1m --device cpu --trace-attention 1,1 --requests " +
+                                           requests + " --trace " + file);
+  const std::vector<json> events = read_events(file), texts = of_kind(events, "text");
+  CHECK(events.at(0)["options"]["--trace-attention"] == "1,1");
+  REQUIRE(texts.size() == 3);
+  CHECK(texts[0]["options"] == json{{"--temperature", "0.5"}, {"--stop", "x,y"}});
+  CHECK(texts[1]["options"] == json::object());
+  CHECK(texts[2]["options"] == json{{"--max-new-tokens", "2"}});
+}
+
+TEST_CASE("a trace is made whatever bytes the command line has") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "trace";
+  const ProgramRun run =
+      run_program(STAIRCASE_WHOLE_PROGRAM, "--model tales-1m --device cpu --prompt 'A\xff' --trace " + file);
+  CHECK(run.status == 0);
+  CHECK(read_events(file).at(0)["options"]["--prompt"] == "A\uFFFD");
 }
 
 }  // namespace
