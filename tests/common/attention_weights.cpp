@@ -2,6 +2,7 @@
 #include "common/model/attention_weights.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>

@@ -233,15 +233,15 @@ TEST_CASE("a trace shows what a head looked at, each token once") {
     model.next_logits(std::vector<std::span<const int>>{none, two}, &cache);
     model.next_logits(std::vector<std::span<const int>>{one, one}, &cache);
     cache.slide(1, 1);
-    model.next_logits(std::vector<std::span<const int>>{none, one}, &cache);
+    model.next_logits(std::vector<std::span<const int>>{two, one}, &cache);
     model.watch(watch);
     model.next_logits(Tokens{5});
   }
   const std::vector<json> found = of_kind(read_events(file), "attention");
   const std::vector<std::pair<std::size_t, Tokens>> rows{
       {0, {5, 6, 7}}, {0, {5, 6, 7, 8, 9}}, {0, {5, 6, 7, 8, 9}}, {1, {5, 5}},
-      {0, {5}},       {1, {5, 5, 5}},       {1, {5, 5, 5}}};
-  const std::vector<std::size_t> shown{3, 2, 1, 2, 1, 1, 1};
+      {0, {5}},       {1, {5, 5, 5}},       {0, {5, 5, 5}},       {1, {5, 5, 5}}};
+  const std::vector<std::size_t> shown{3, 2, 1, 2, 1, 1, 2, 1};
   REQUIRE(found.size() == rows.size());
   REQUIRE(seen.size() == rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i) {
