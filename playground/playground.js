@@ -104,6 +104,10 @@
   line.setAttribute("autocapitalize", "off");
   const input = make("textarea", { rows: 3, spellcheck: false, id: "playground-input" });
   const inside = make("input", { type: "checkbox" });
+  const layer = make("input", { type: "number", min: 0 }), head = make("input", { type: "number", min: 0 });
+  const looks = make("p", { className: "looks", hidden: true }, make("label", {}, "and what one head looks at: layer ", layer), make("label", {}, " head ", head),
+    ", counted from 0 (", make("code", {}, "--trace-attention LAYER,HEAD"), ")");
+  inside.onchange = () => { looks.hidden = !inside.checked; };
   const start = make("button", { type: "submit" }, "Run");
   const problem = make("p", { className: "problem" });
   problem.setAttribute("role", "alert");
@@ -111,7 +115,7 @@
   const form = make("form", {},
     make("label", { htmlFor: line.id }, make("code", {}, `tools/run ${step.slice(0, 2)}`)), line,
     make("details", {}, make("summary", {}, "Standard input"), make("label", { htmlFor: input.id }, "What the program reads where it is asked to, as by ", make("code", {}, "--requests -")), input),
-    ...(trace ? [make("label", {}, inside, " Show what happens inside, which takes longer")] : []),
+    ...(trace ? [make("label", {}, inside, " Show what happens inside, which takes longer"), looks] : []),
     make("p", {}, start, " It runs on your machine: this page sends nothing to anyone."));
   place.append(form, problem, runs);
 
@@ -155,7 +159,9 @@
     const title = line.value.trim() || "(no options)";
     try {
       const arguments_ = words(line.value.replace(/\s*\n\s*/g, " "));
-      if (inside.checked && !arguments_.includes("--trace")) arguments_.push("--trace", "/trace");
+      const has = (option) => arguments_.some((word) => word === option || word.startsWith(`${option}=`));
+      if (inside.checked && (layer.value || head.value) && !has("--trace-attention")) arguments_.push("--trace-attention", `${layer.value},${head.value}`);
+      if ((inside.checked || has("--trace-attention")) && !has("--trace")) arguments_.push("--trace", "/trace");
       launch(await unpack(), arguments_, title);
     } catch (sentence) {
       if (typeof sentence !== "string") throw sentence;

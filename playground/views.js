@@ -19,8 +19,9 @@ function softmax(logits) {
 /// The token ids, the likeliest first; of equal ones the lowest comes first.
 const byProbability = (probabilities) => [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a] || a - b);
 
-/// What common/decoding/sampling.h does, in its order: [option, the value that changes nothing, what it makes of the logits].
+/// What common/decoding/row.h does with logits, in its order: [option, the value that changes nothing, what it makes of them].
 const STAGES = [
+  ["--min-new-tokens", 0, (logits, value, text, { eos, prompted }) => { if (text.length - prompted < value) logits[eos] = -Infinity; }],
   ["--presence-penalty", 0, (logits, value, text) => { for (const token of new Set(text)) logits[token] -= value; }],
   ["--frequency-penalty", 0, (logits, value, text) => { for (const token of text) logits[token] -= value; }],
   ["--repetition-penalty", 1, (logits, value, text) => {
@@ -44,13 +45,18 @@ const STAGES = [
   }],
 ];
 
+/// By what the tokens of a text are chosen, from the events `start` and `text`; `prompted` tokens of it are the prompt.
+const textRules = (start, text) => ({
+  options: { ...start.options, ...text.options }, eos: start.eos_token_id, prompted: start.prompts[text.prompt].length,
+});
+
 /// [[name, probabilities]] behind the text, from what the model says to what a token is chosen from.
-function stages(logits, text, options) {
+function stages(logits, text, rules) {
   const now = Float64Array.from(logits), found = [["model", softmax(now)]];
   for (const [option, neutral, apply] of STAGES) {
-    const value = options[option] ? Number(options[option]) : neutral;
+    const value = rules.options[option] ? Number(rules.options[option]) : neutral;
     if (value === neutral || (option === "--top-k" && value >= now.length)) continue;
-    apply(now, value, text);
+    apply(now, value, text, rules);
     found.push([option.slice(2), softmax(now)]);
   }
   return found;
@@ -65,7 +71,7 @@ function stepViews(place) {
     return cell;
   };
   const plain = (words) => makeElement("td", {}, String(words));
-  const quoted = (token) => `"${vocabulary[token]}"`;
+  const quoted = (token) => `"${vocabulary[token] ?? "�"}"`;
 
   function table(caption, columns, rows) {
     const heading = (words, scope) => makeElement("th", { scope }, words);
@@ -101,13 +107,14 @@ function stepViews(place) {
     };
   }
 
-  let options = {}, vocabulary = [], prompts = [], positions = 0;
+  let options = {}, vocabulary = [], prompts = [], positions = 0, beginning = {};
   const texts = new Map(); // the tokens of each
+  const rules = new Map(); // by which the tokens of each are chosen
   const held = new Map(); // positions in the cache, by model and row
   let passes = [], round = null; // since the last token, and the draft that is being judged
 
   const addChoice = view("What each token was chosen from", "Token", ({ number, token, text, logits }, which) => {
-    const steps = stages(logits, text, options);
+    const steps = stages(logits, text, rules.get(number));
     const shown = byProbability(steps[0][1]).slice(0, 10);
     if (!shown.includes(token)) shown.push(token);
     return table(`${which}: ${quoted(token)}, of text ${number}. What is out has a dash.`, ["token", ...steps.map(([name]) => name)],
@@ -131,6 +138,19 @@ function stepViews(place) {
         bar(percent((start + tokens.length) / positions), (start + tokens.length) / positions, start / positions),
         plain(tokens.slice(-12).map((token) => vocabulary[token]).join(""))])));
 
+  const addLook = view("What each token looked at", "Token", ({ row, tokens, shares }, which) => {
+    const [layer, head] = (options["--trace-attention"] ?? "").split(","), at = shares.length - 1;
+    const words = `${which}: ${quoted(tokens[at])}, at position ${at} of row ${row}. Its share of attention to each position, by head ${head} of layer ${layer}:`;
+    const looked = shares.map((share, position) => {
+      const item = makeElement("li", {}, makeElement("span", {}, quoted(tokens[position])), " ", makeElement("small", {}, percent(share)));
+      item.style.setProperty("--share", `${100 * share}%`);
+      return item;
+    });
+    const list = makeElement("ol", { className: "looked" }, ...looked);
+    list.setAttribute("role", "list"); // without numbers, it would be none to some
+    return makeElement("div", {}, makeElement("p", {}, words), list);
+  });
+
   /// The logits that a token was chosen from, which extends `length` tokens: those of the last pass at its place.
   function logitsBehind(length) {
     const found = passes.at(-1)?.logits ?? [], fitting = found.filter(({ position }) => position + 1 === length);
@@ -140,13 +160,13 @@ function stepViews(place) {
   }
 
   /// The drafted tokens of the last pass with p and q; a look-up proposes nothing but its token, and has q = 1.
-  function judged(text) {
+  function judged(text, rules) {
     const target = passes.at(-1), proposed = passes.slice(0, -1).flatMap(({ logits }) => logits);
     return target.rows[0].tokens.slice(1 - target.logits.length || Infinity).map((token, i, tokens) => {
       const { position, logits } = target.logits[i], behind = [...text, ...tokens.slice(0, i)];
       const share = (of) => {
-        const shares = stages(of, behind, options).at(-1)[1];
-        return options["--do-sample"] === "true" ? shares[token] : Number(byProbability(shares)[0] === token); // else the likeliest has all
+        const shares = stages(of, behind, rules).at(-1)[1];
+        return rules.options["--do-sample"] === "true" ? shares[token] : Number(byProbability(shares)[0] === token); // else the likeliest has all
       };
       const draft = proposed.filter((one) => one.position === position).at(-1);
       return { token, p: share(logits), q: draft ? share(draft.logits) : 1 };
@@ -155,10 +175,11 @@ function stepViews(place) {
 
   const on = {
     start(event) {
-      ({ options, vocabulary, prompts, n_positions: positions } = event);
+      ({ options, vocabulary, prompts, n_positions: positions } = beginning = event);
     },
-    text({ text, prompt }) {
-      texts.set(text, [...prompts[prompt]]);
+    text(event) {
+      texts.set(event.text, [...prompts[event.prompt]]);
+      rules.set(event.text, textRules(beginning, event));
     },
     pass({ model, rows }) {
       if (passes.at(-1)?.chosen) passes = [];
@@ -174,10 +195,13 @@ function stepViews(place) {
     logits(event) {
       passes.at(-1).logits.push(event);
     },
+    attention({ row, tokens, weights }) {
+      for (const shares of weights) addLook({ row, tokens, shares });
+    },
     token({ text: number, token, origin }) {
       const text = texts.get(number);
       if (origin !== "model" && !round) {
-        round = { drafted: judged(text), results: [] };
+        round = { drafted: judged(text, rules.get(number)), results: [] };
         if (round.drafted.length) addRound(round);
       }
       round?.results.push({ token, origin });

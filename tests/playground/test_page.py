@@ -284,7 +284,7 @@ class Views(Browser):
             const views = stepViews(run);
             for (const event of arguments[0]) views(event);""", events)
         if any(event["event"] == "pass" for event in events):
-            self.wait(lambda: len(self.find(".inside table")) == len(self.find(self.SHOWN)))
+            self.wait(lambda: len(self.find(".inside :is(table, .looked)")) == len(self.find(self.SHOWN)))
 
     def table(self, title):
         """The cells of a view, line by line."""
@@ -304,6 +304,15 @@ class Views(Browser):
 
     CHOICE, DRAFT, PASS = ("What each token was chosen from", "What became of each draft",
                            "What each pass computed, and what the cache kept")
+    LOOK = "What each token looked at"
+
+    def looked(self):
+        """What that view says, and each of its positions with the height of its bar."""
+        return self.browser.execute_script("""
+            const view = document.querySelector(arguments[0]);
+            return [view.querySelector("p").textContent,
+                    [...view.querySelectorAll("[role=list] > li")].map((item) => [item.textContent, item.style.getPropertyValue("--share")])];""",
+                                           f'.inside[aria-label="{self.LOOK}"]')
 
     def test_each_stage_shows_what_it_makes_of_the_candidates(self):
         options = {"--presence-penalty": "0.5", "--frequency-penalty": "0", "--repetition-penalty": "2", "--temperature": "0.5",
@@ -367,6 +376,42 @@ class Views(Browser):
         self.assertEqual(self.table(self.CHOICE)[1], ['" e"', "100.0 %"])
         self.assertEqual([row[0] for row in self.table(self.PASS)[1:]], ["0", "3"])
 
+    def test_a_text_has_options_of_its_own_and_does_not_end_too_early(self):
+        start = {**self.START, "options": {"--temperature": "2", "--min-new-tokens": "1"}, "prompts": [[0, 1], [2]]}
+        self.show(start, self.TEXT, {**self.TEXT, "text": 2, "prompt": 1, "options": {"--temperature": "0.5", "--min-new-tokens": "2"}},
+                  *(event for text, token in ((1, 3), (1, 3), (2, 0), (2, 0))
+                    for event in ({"event": "pass", "model": "m", "rows": [{"row": 0, "start": 0, "tokens": [0]}]},
+                                  {"event": "logits", "row": 0, "position": 0, "logits": [1, 0, 1, 2, 0]},
+                                  {"event": "token", "text": text, "token": token, "origin": "model"})))
+        slider = self.find(f'.inside[aria-label="{self.CHOICE}"] input')[0]
+        for temperature, barred in ((0.5, True), (0.5, True), (2, False), (2, True)):  # the newest comes first
+            logits = [1, 0, 1, -math.inf if barred else 2, 0]
+            table = self.table(self.CHOICE)
+            self.assertEqual(table[0], ["token", "model", "min-new-tokens", "temperature"])
+            self.assertEqual([row[0] for row in table[1:4]], ['" d"', '" a"', '" c"'])
+            for column, of in enumerate(([1, 0, 1, 2, 0], logits, [logit / temperature for logit in logits]), 1):
+                self.assertEqual([row[column] for row in table[1:]], [self.shares(of)[i] for i in (3, 0, 2, 1, 4)])
+            slider.send_keys(Keys.ARROW_LEFT)
+
+    def test_each_token_has_what_it_looked_at(self):
+        start = {**self.START, "options": {"--trace-attention": "5,2"}}
+        self.show(start, self.TEXT,
+                  {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 0, "tokens": [0, 1]}, {"row": 2, "start": 1, "tokens": [3]}]},
+                  {"event": "attention", "row": 0, "tokens": [0, 1], "weights": [[1], [0.25, 0.75]]},
+                  {"event": "attention", "row": 2, "tokens": [-1, 3], "weights": [[0, 1]]})
+        slider = self.find(f'.inside[aria-label="{self.LOOK}"] input')[0]
+        says = "Its share of attention to each position, by head 2 of layer 5:"
+        for number, place, items in ((3, '" d", at position 1 of row 2', [['"�" –', "0%"], ['" d" 100.0 %', "100%"]]),
+                                     (2, '" b", at position 1 of row 0', [['" a" 25.0 %', "25%"], ['" b" 75.0 %', "75%"]]),
+                                     (1, '" a", at position 0 of row 0', [['" a" 100.0 %', "100%"]])):
+            self.assertEqual(self.looked(), [f"Token {number} of 3: {place}. {says}", items])
+            self.assertEqual(slider.get_attribute("aria-valuetext"), f"{number} of 3")
+            slider.send_keys(Keys.ARROW_LEFT)
+        for scheme in ("light", "dark"):  # the bar differs from what is behind it, and both from the words
+            self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+            bar = self.browser.execute_script("return getComputedStyle(document.querySelector('.looked li')).backgroundImage")
+            self.assertRegex(bar, r"linear-gradient\(to top, rgba?\(\d+, \d+, \d+.* 100%, rgba\(0, 0, 0, 0\) 0")
+
     def test_what_has_no_events_is_not_shown(self):
         self.show(self.START, {**self.START, "event": "unheard of"})
         self.assertEqual(self.find(self.SHOWN), [])
@@ -377,16 +422,51 @@ class Views(Browser):
         self.show(self.START, self.TEXT,
                   {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 0, "tokens": [0, 1]}]},
                   {"event": "logits", "row": 0, "position": 1, "logits": [2, 1, 0.5, -1, 1.5]},
+                  {"event": "attention", "row": 0, "tokens": [0, 1] * 40, "weights": [[0.0125] * 80]},
                   {"event": "token", "text": 1, "token": 4, "origin": "model"}, width=360)
+        self.assertEqual(len(self.find(self.SHOWN)), 3)
         self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 360)
         self.assertEqual([box for box in self.find(f"{self.SHOWN} input, {self.SHOWN} [role=region]") if not box.accessible_name], [])
         self.assertEqual({cell.get_attribute("scope") for cell in self.find(".inside th")}, {"row", "col"})
 
-    def test_a_step_shows_what_happens_inside(self):
+    def open_traced(self):
         traced = [step for step in STEPS if b"--trace" in (PROGRAMS / f"{step}.wasm").read_bytes()]
         if not traced:
             self.skipTest("no step knows --trace")
         self.open(traced[-1])
+
+    def test_a_step_shows_what_a_head_looked_at(self):
+        self.open_traced()
+        self.type('--prompt "Once upon a time" --max-new-tokens 2 --trace-attention 5,3')  # that is enough
+        self.assertIn("done", self.ended())
+        self.wait(lambda: self.find(".looked"))
+        [words, items] = self.looked()
+        self.assertIn("Token 5 of 5", words)
+        self.assertIn("head 3 of layer 5", words)
+        self.assertEqual([item.split('"')[1] for item, _ in items[:4]], ["Once", " upon", " a", " time"])
+        self.assertAlmostEqual(sum(float(share.removesuffix("%")) for _, share in items), 100, delta=0.01)
+
+        box, fields = self.find(".playground input[type=checkbox]")[0], self.find(".playground .looks input")
+        self.assertFalse(fields[0].is_displayed())
+        self.browser.execute_script("arguments[0].click()", box)
+        self.assertEqual([field.accessible_name for field in fields], ["and what one head looks at: layer", "head"])
+        for field, number in zip(fields, "01", strict=True):
+            field.send_keys(number)
+        self.type('--prompt "Once upon a time" --max-new-tokens 2')
+        self.assertIn("done", self.ended())
+        self.wait(lambda: self.find(".looked"))
+        self.assertIn("head 1 of layer 0", self.looked()[0])
+        fields[0].send_keys(Keys.BACKSPACE)
+        self.type('--prompt "A" --max-new-tokens 2')
+        self.assertIn("ended with status 2", self.ended())
+        self.assertIn("--trace-attention ,1: tales-6m needs a layer from 0 to 5 and a head from 0 to 3", self.output())
+        fields[1].send_keys(Keys.BACKSPACE)
+        self.type('--prompt "A" --max-new-tokens 2')
+        self.assertIn("done", self.ended())
+        self.assertEqual(self.find(f'.run:first-child {self.SHOWN}[aria-label="{self.LOOK}"]'), [])
+
+    def test_a_step_shows_what_happens_inside(self):
+        self.open_traced()
         self.browser.execute_script("arguments[0].click()", self.find(".playground input[type=checkbox]")[0])
         self.type('--prompt "Once upon a time" --max-new-tokens 5')
         self.assertIn("done", self.ended())

@@ -13,9 +13,10 @@ from support import ROOT, run
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
 START = {"event": "start", "options": {}, "n_positions": 8, "eos_token_id": 1, "prompts": [[0]],
          "vocabulary": ["a", "</script><b>"]}
-EVENTS = [START, {"event": "text", "text": 1, "prompt": 0},
+EVENTS = [START, {"event": "text", "text": 1, "prompt": 0, "options": {"--top-k": "2"}},
           {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 0, "tokens": [0]}]},
           {"event": "logits", "row": 0, "position": 0, "logits": [0.5, 1.5]},
+          {"event": "attention", "row": 0, "tokens": [0], "weights": [[1]]},
           {"event": "token", "text": 1, "token": 1, "origin": "model"},
           {"event": "end", "text": 1, "finish_reason": "length"}]
 
@@ -53,8 +54,32 @@ class Pages(unittest.TestCase):
         self.trace.write_text(lines(EVENTS)[:-5])
         done = run("tools/trace", self.trace)
         self.assertEqual(done.returncode, 0)
-        self.assertIn("run.jsonl ends within line 6, which is left out", done.stderr)
+        self.assertIn("run.jsonl ends within line 7, which is left out", done.stderr)
         self.assertNotIn("finish_reason", (self.folder / "run.jsonl.html").read_text().split("for (const event of")[1])
+
+    def test_what_a_field_holds_must_be_of_its_type(self):
+        wrong = {"text": {"text": ["1", 1.0, True, None, [1]], "prompt": ["0", {}], "options": [None, [], "x", {"--top-k": 2}]},
+                 "pass": {"model": [1, None], "rows": [{}, [1], [{"row": 0, "start": 0}], [{"row": 0, "start": 0, "tokens": 0}],
+                                                       [{"start": 0, "tokens": [0]}],
+                                                       [{"row": 0, "start": "0", "tokens": [0]}], [{"row": 0, "start": 0, "tokens": [0.5]}]]},
+                 "logits": {"row": [0.5], "position": [None], "logits": [1, ["1"], [[1]], [True], {}]},
+                 "attention": {"row": ["0"], "tokens": [0, ["a"]], "weights": [[1], [["1"]], 1, [None]]},
+                 "token": {"text": [None], "token": ["a"], "origin": [0, None]},
+                 "end": {"text": [""], "finish_reason": [None, 1]},
+                 "start": {"options": [[], {"a": None}], "n_positions": ["8"], "eos_token_id": [None], "prompts": [[1], [[None]]],
+                           "vocabulary": ["ab", [1], {"0": "a"}]}}
+        self.assertEqual(set(wrong), {event["event"] for event in EVENTS})
+        for number, event in enumerate(EVENTS, 1):
+            self.assertEqual({"event", *wrong[event["event"]]}, set(event))
+            for field, values in wrong[event["event"]].items():
+                for value in values:
+                    with self.subTest(f"{event['event']}.{field} = {value}"):
+                        self.trace.write_text(lines([*EVENTS[:number - 1], {**event, field: value}, *EVENTS[number:]]))
+                        self.refused(f"no trace: '{field}' of line {number} must be an? (whole number|number|text|list|object)")
+        self.trace.write_text(lines([{**START, "prompts": [[1], 2]}]))
+        self.refused("'prompts' of line 1 must be a list, each of it a list, each of it a whole number$")
+        self.trace.write_text(lines([START, {"event": "pass", "model": "m", "rows": [{}]}]))
+        self.refused("'rows' of line 2 must be a list, each of it an object with row, start, tokens$")
 
     def test_what_is_no_trace_is_refused(self):
         self.refused("cannot be read: No such file", self.folder / "nothing")
@@ -79,37 +104,54 @@ class Pages(unittest.TestCase):
 class Stages(unittest.TestCase):
     """What the page makes of the logits is what the program chose from."""
 
-    STEP = BUILD / "steps/11-repetition-penalty"
+    SCRIPT = """
+      let start, logits;
+      const texts = new Map(), found = [];
+      for (const line of require("fs").readFileSync(process.argv[2], "utf8").split("\\n").slice(0, -1)) {
+        const event = JSON.parse(line);
+        if (event.event === "start") start = event;
+        if (event.event === "text") texts.set(event.text, [[...start.prompts[event.prompt]], textRules(start, event)]);
+        if (event.event === "logits") logits = event.logits;
+        if (event.event !== "token") continue;
+        const [text, rules] = texts.get(event.text);
+        found.push([...stages(logits, text, rules).at(-1)[1]]);
+        text.push(event.token);
+      }
+      console.log(JSON.stringify(found));"""
+
+    def agrees(self, step, *options):
+        """The page's last stage has the probabilities that the program shows, for each of 12 tokens of a text."""
+        program = BUILD / "steps" / step
+        if not program.exists():
+            self.skipTest(f"step {step[:2]} is not built")
+        with self.subTest(" ".join(map(str, options))), tempfile.TemporaryDirectory() as folder:
+            trace, script = Path(folder) / "trace", Path(folder) / "stages.js"
+            done = subprocess.run([program, "--max-new-tokens", "12", "--do-sample", "--seed", "4", "--json", "--device", "cpu",
+                                   "--show-candidates", "6", "--trace", trace, *options],
+                                  capture_output=True, text=True, timeout=120, check=True)
+            candidates = [one for sequence in json.loads(done.stdout)["sequences"] for one in sequence["candidates"]]
+            script.write_text((ROOT / "playground/views.js").read_text() + self.SCRIPT)
+            shown = json.loads(subprocess.run(["node", script, trace], capture_output=True, text=True, timeout=120, check=True).stdout)
+            self.assertEqual(len(shown), len(candidates))
+            self.assertEqual(len(shown) % 12, 0)
+            for probabilities, likeliest in zip(shown, candidates, strict=True):
+                for candidate in likeliest:
+                    self.assertAlmostEqual(probabilities[candidate["token_id"]], candidate["probability"], delta=1e-5)
+                self.assertAlmostEqual(sum(probabilities), 1.0, delta=1e-9)
 
     def test_the_last_stage_has_the_probabilities_that_the_program_shows(self):
-        if not self.STEP.exists():
-            self.skipTest("step 11 is not built")
         for options in ("--temperature 0.7 --top-k 9", "--top-p 0.8", "--repetition-penalty 1.3 --temperature 1.4 --top-p 0.95",
                         "--presence-penalty 0.5 --frequency-penalty 0.3", "--temperature 0", "--top-k 1", ""):
-            with self.subTest(options), tempfile.TemporaryDirectory() as folder:
-                trace = Path(folder) / "trace"
-                done = subprocess.run([self.STEP, "--prompt", "The fox and the", "--max-new-tokens", "12", "--do-sample", "--seed", "4", "--json",
-                                       "--device", "cpu", "--show-candidates", "6", "--trace", trace, *options.split()],
-                                      capture_output=True, text=True, timeout=120, check=True)
-                candidates = json.loads(done.stdout)["sequences"][0]["candidates"]
-                script = (ROOT / "playground/views.js").read_text() + """
-                  let text, options, logits;
-                  const found = [];
-                  for (const line of require("fs").readFileSync(process.argv[2], "utf8").split("\\n").slice(0, -1)) {
-                    const event = JSON.parse(line);
-                    if (event.event === "start") { text = [...event.prompts[0]]; options = event.options; }
-                    if (event.event === "logits") logits = event.logits;
-                    if (event.event === "token") { found.push([...stages(logits, text, options).at(-1)[1]]); text.push(event.token); }
-                  }
-                  console.log(JSON.stringify(found));"""
-                path = Path(folder) / "stages.js"
-                path.write_text(script)
-                shown = json.loads(subprocess.run(["node", path, trace], capture_output=True, text=True, timeout=120, check=True).stdout)
-                self.assertEqual(len(shown), 12)
-                for probabilities, likeliest in zip(shown, candidates, strict=True):
-                    for candidate in likeliest:
-                        self.assertAlmostEqual(probabilities[candidate["token_id"]], candidate["probability"], delta=1e-5)
-                    self.assertAlmostEqual(sum(probabilities), 1.0, delta=1e-9)
+            self.agrees("11-repetition-penalty", "--prompt", "The fox and the", *options.split())
+
+    def test_each_text_is_chosen_by_its_own_options_and_none_ends_too_early(self):
+        with tempfile.TemporaryDirectory() as folder:
+            requests = Path(folder) / "requests"
+            requests.write_text(lines([{"prompt": "The fox", "temperature": 3, "min_new_tokens": 12},
+                                       {"prompt": "The old king", "top_k": 3},
+                                       {"prompt": "A", "top_p": None, "repetition_penalty": 1.5, "ignore_eos": True}]))
+            self.agrees("39-continuous-batching", "--requests", requests, "--max-batch-size", "1", "--top-p", "0.9")
+            self.agrees("39-continuous-batching", "--prompt", "The fox", "--temperature", "3", "--min-new-tokens", "12")
 
 
 if __name__ == "__main__":
