@@ -1,5 +1,5 @@
-// What a program tells of its work by --trace (docs/trace.md), as tables: everybody can read them, and bars behind the numbers
-// are the pictures. A view to which no event belongs is not shown.
+// What a program tells of its work by --trace (docs/trace.md), as tables and lists: everybody can read them, and bars behind the
+// numbers are the pictures. A view to which no event belongs is not shown.
 "use strict";
 
 const makeElement = (tag, properties = {}, ...children) => {

@@ -425,18 +425,19 @@ class Views(Browser):
                   {"event": "attention", "row": 0, "tokens": [0, 1] * 40, "weights": [[0.0125] * 80]},
                   {"event": "token", "text": 1, "token": 4, "origin": "model"}, width=360)
         self.assertEqual(len(self.find(self.SHOWN)), 3)
+        self.assertTrue(self.browser.execute_script("const all = document.querySelector('.looked'); return all.scrollWidth <= all.clientWidth"))
         self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 360)
         self.assertEqual([box for box in self.find(f"{self.SHOWN} input, {self.SHOWN} [role=region]") if not box.accessible_name], [])
         self.assertEqual({cell.get_attribute("scope") for cell in self.find(".inside th")}, {"row", "col"})
 
-    def open_traced(self):
+    def open_traced(self, width=1200):
         traced = [step for step in STEPS if b"--trace" in (PROGRAMS / f"{step}.wasm").read_bytes()]
         if not traced:
             self.skipTest("no step knows --trace")
-        self.open(traced[-1])
+        self.open(traced[-1], width)
 
     def test_a_step_shows_what_a_head_looked_at(self):
-        self.open_traced()
+        self.open_traced(width=360)
         self.type('--prompt "Once upon a time" --max-new-tokens 2 --trace-attention 5,3')  # that is enough
         self.assertIn("done", self.ended())
         self.wait(lambda: self.find(".looked"))
@@ -450,6 +451,7 @@ class Views(Browser):
         self.assertFalse(fields[0].is_displayed())
         self.browser.execute_script("arguments[0].click()", box)
         self.assertEqual([field.accessible_name for field in fields], ["and what one head looks at: layer", "head"])
+        self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 360)
         for field, number in zip(fields, "01", strict=True):
             field.send_keys(number)
         self.type('--prompt "Once upon a time" --max-new-tokens 2')

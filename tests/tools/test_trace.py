@@ -4,11 +4,15 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
 
 from support import ROOT, run
+
+sys.path.insert(0, str(ROOT / "docs/pictures"))
+import tales  # noqa: E402
 
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
 START = {"event": "start", "options": {}, "n_positions": 8, "eos_token_id": 1, "prompts": [[0]],
@@ -152,6 +156,29 @@ class Stages(unittest.TestCase):
                                        {"prompt": "A", "top_p": None, "repetition_penalty": 1.5, "ignore_eos": True}]))
             self.agrees("39-continuous-batching", "--requests", requests, "--max-batch-size", "1", "--top-p", "0.9")
             self.agrees("39-continuous-batching", "--prompt", "The fox", "--temperature", "3", "--min-new-tokens", "12")
+
+
+class Attention(unittest.TestCase):
+    def test_it_is_that_of_plain_python(self):
+        step = BUILD / "steps/11-repetition-penalty"
+        if not step.exists():
+            self.skipTest("step 11 is not built")
+        model = tales.Model()
+        tokens = [model.token_id[token] for token in ("The", " wolf", " ran", " into")]
+        x = model.embed(tokens)
+        for block in range(3):
+            want = model.heads(block, x)[block][4]
+            with self.subTest(f"block {block}"), tempfile.TemporaryDirectory() as folder:
+                trace = Path(folder) / "trace"
+                subprocess.run([step, "--prompt", "The wolf ran into", "--max-new-tokens", "1", "--device", "cpu", "--trace", trace,
+                                "--trace-attention", f"{block},{block}"], capture_output=True, timeout=120, check=True)
+                events = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
+                [found] = [event for event in events if event["event"] == "attention"]
+                self.assertEqual(found["tokens"], tokens)
+                for got, wanted in zip(found["weights"], want, strict=True):
+                    for share, right in zip(got, wanted, strict=True):
+                        self.assertAlmostEqual(share, right, delta=1e-5)
+            x = model.block(block, x)
 
 
 if __name__ == "__main__":
