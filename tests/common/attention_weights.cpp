@@ -13,6 +13,7 @@
 #include "common/decoding/paged_kv_cache.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/gpt2.h"
+#include "tests/error_message.h"
 #include "tests/kernels/naive.h"
 #include "tests/test_device.h"
 #include "tests/tiny_model.h"
@@ -288,6 +289,15 @@ TEST_CASE("it says which tokens it has not seen, and is gone when nobody watches
   });
   model.next_logits(after, cache);
   CHECK(passes == 1);
+}
+
+TEST_CASE("scores that are too large for a number are told") {
+  TinyModel tiny;
+  for (float& weight : tiny.tensors.at("h.1.attn.c_attn.weight").values) weight *= 1e25f;
+  Gpt2 model = load(tiny);
+  watch(model, {1, 2});
+  CHECK(error_message([&] { model.next_logits(some_tokens(4)); }) ==
+        "head 2 of layer 1 computed a score that is no finite number: the model's weights are broken");
 }
 
 TEST_CASE("watching a head changes no logit") {
