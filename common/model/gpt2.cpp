@@ -238,7 +238,7 @@ std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, 
   }
   const std::span<float> logits = to_host(run(upload(packed), cache));
   check_finite(logits, cache);
-  if (watcher_) watcher_({sequences, packed.starts, count, logits});
+  if (watcher_) watcher_({sequences, packed.starts, count, logits, cache});
   return logits;
 }
 

@@ -32,6 +32,7 @@ struct ForwardPass {
   std::span<const std::int32_t> starts;             ///< how many positions of each the cache held before
   int count;                                        ///< after how many tokens of each there are logits
   std::span<const float> logits;                    ///< [sequences.size() · count, vocab_size]
+  KvCache* cache;                                   ///< or nullptr
 };
 
 /// A weight matrix as the products take it, on the host. What an output reads lies side by side.
