@@ -67,6 +67,7 @@ void TraceFile::start(const std::vector<std::pair<std::string, std::string>>& op
   write(Json{{"event", "start"},
              {"options", values},
              {"n_positions", config.n_positions},
+             {"eos_token_id", config.eos_token_id},
              {"prompts", prompts},
              {"vocabulary", vocabulary(tokenizer, config.vocab_size)}}
             .dump());

@@ -271,7 +271,7 @@ class Terminal(Browser):
 
 class Views(Browser):
     """Events of runs that a person has worked out, and what the views make of them."""
-    START = {"event": "start", "options": {"--temperature": "1"}, "n_positions": 8, "prompts": [[0, 1]],
+    START = {"event": "start", "options": {"--temperature": "1"}, "n_positions": 8, "eos_token_id": 3, "prompts": [[0, 1]],
              "vocabulary": [" a", " b", " c", " d", " e"]}
     SHOWN = ".inside:not([hidden])"
     TEXT = {"event": "text", "text": 1, "prompt": 0}

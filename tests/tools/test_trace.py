@@ -11,7 +11,8 @@ from pathlib import Path
 from support import ROOT, run
 
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
-START = {"event": "start", "options": {}, "n_positions": 8, "prompts": [[0]], "vocabulary": ["a", "</script><b>"]}
+START = {"event": "start", "options": {}, "n_positions": 8, "eos_token_id": 1, "prompts": [[0]],
+         "vocabulary": ["a", "</script><b>"]}
 EVENTS = [START, {"event": "text", "text": 1, "prompt": 0},
           {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 0, "tokens": [0]}]},
           {"event": "logits", "row": 0, "position": 0, "logits": [0.5, 1.5]},
@@ -60,7 +61,7 @@ class Pages(unittest.TestCase):
         self.refused("cannot be read: Is a directory", self.folder)
         for content, sentence in [("", "it has no line"), ("hello\n", "line 1 is no event"), ("[1]\n", "line 1 is no event"),
                                   ("[" * 100_000 + "\n", "line 1 is no event"), ('{"event": []}\n', "line 1 cannot be '..'"),
-                                  (lines([{"event": "start"}]), "line 1 has no 'n_positions'"),
+                                  (lines([{"event": "start"}]), "line 1 has no 'eos_token_id'"),
                                   (lines(EVENTS[1:]), "line 1 cannot be 'text'"), (lines([START, START]), "line 2 cannot be 'start'"),
                                   (lines([START]) + "\n", "line 2 is no event"), (lines([START, {"event": "x"}]), "line 2 cannot be 'x'")]:
             with self.subTest(content[:40]):
