@@ -91,19 +91,23 @@ function stepViews(place) {
       if (following) slider.value = things.length;
       slider.setAttribute("aria-valuetext", `${slider.value} of ${things.length}`);
       shown.replaceChildren(draw(things[slider.value - 1], `${what} ${slider.value} of ${things.length}`));
+      for (const wide of shown.querySelectorAll(".wide")) wide.scrollLeft = wide.scrollWidth; // the newest is on the right
     };
     slider.oninput = () => { following = Number(slider.value) === things.length; redraw(); };
-    return (thing) => {
-      section.hidden = false;
-      things.push(thing);
-      if (!waiting) requestAnimationFrame(redraw);
-      waiting = true;
+    /// Shows the things anew, with one more if there is one.
+    return (...more) => {
+      things.push(...more);
+      section.hidden = !things.length;
+      if (!waiting && things.length) requestAnimationFrame(redraw);
+      waiting = things.length > 0;
     };
   }
 
-  let options = {}, vocabulary = [], prompts = [], positions = 0;
+  let options = {}, vocabulary = [], prompts = [], positions = 0, eos;
   const texts = new Map(); // the tokens of each
   const held = new Map(); // positions in the cache, by model and row
+  let search = null; // of the newest prompt, while --num-beams has one
+  let batch = null, rowsShown = 0; // the rows of the target model, and how many passes of them are shown
   let passes = [], round = null; // since the last token, and the draft that is being judged
 
   const addChoice = view("What each token was chosen from", "Token", ({ number, token, text, logits }, which) => {
@@ -124,6 +128,9 @@ function stepViews(place) {
       drafted.map(({ token, p, q }, i) => [quoted(token), bar(percent(q), q), bar(percent(p), p), plain(Math.min(1, p / q).toFixed(2)), plain(verdict(i))]));
   });
 
+  const addGrown = view("How the beams of a search grew", "Step", ({ search, length }, which) => drawBeams(search, length, vocabulary, which, table));
+  const addRows = view("Which text is in which row of the batch", "Pass", (pass, which) => drawRows(batch, pass, which, table));
+
   const addPass = view("What each pass computed, and what the cache kept", "Pass", ({ model, rows }, which) =>
     table(`${which}, through ${model}. The bar is the context of ${positions} positions: kept, and new.`,
       ["row", "held before", "kept", "new", "context", "new text"],
@@ -131,9 +138,26 @@ function stepViews(place) {
         bar(percent((start + tokens.length) / positions), (start + tokens.length) / positions, start / positions),
         plain(tokens.slice(-12).map((token) => vocabulary[token]).join(""))])));
 
+  const searches = () => Number(options["--num-beams"] ?? 1) > 1;
+
+  /// Its newest step, if there is a new one, and why there is none.
+  function showSearch() {
+    if (!search) return;
+    const length = search.levels.length - 1, isNew = length > (search.shown ?? 0) || (search.wrong && search.shown === undefined);
+    if (isNew) search.shown = length;
+    addGrown(...(isNew ? [{ search, length }] : []));
+  }
+
+  /// The passes of a batch, once one has had more than one row.
+  function showRows() {
+    if (!batch?.passes.some(({ batch: size }) => size > 1)) return;
+    addRows(...[...batch.passes.keys()].slice(rowsShown));
+    rowsShown = batch.passes.length;
+  }
+
   /// The logits that a token was chosen from, which extends `length` tokens: those of the last pass at its place.
-  function logitsBehind(length) {
-    const found = passes.at(-1)?.logits ?? [], fitting = found.filter(({ position }) => position + 1 === length);
+  function logitsBehind(length, row) {
+    const found = (passes.at(-1)?.logits ?? []).filter((one) => row === undefined || one.row === row), fitting = found.filter(({ position }) => position + 1 === length);
     const one = fitting.find(({ used }) => !used) ?? fitting.at(-1) ?? found.find(({ used }) => !used) ?? found.at(-1);
     if (one) one.used = true;
     return one?.logits;
@@ -155,12 +179,21 @@ function stepViews(place) {
 
   const on = {
     start(event) {
-      ({ options, vocabulary, prompts, n_positions: positions } = event);
+      ({ options, vocabulary, prompts, n_positions: positions, eos_token_id: eos } = event);
+      if (!searches()) batch = new BatchRows(positions);
     },
-    text({ text, prompt }) {
+    text({ text, prompt, options: own = options }) {
       texts.set(text, [...prompts[prompt]]);
+      batch?.begin(text, prompts[prompt]);
+      if (searches() && !(search?.levels.length === 0)) search = new BeamSearch(prompts[prompt], own, positions, eos);
     },
-    pass({ model, rows }) {
+    pass({ model, batch: size, rows }) {
+      if (texts.size && model === (options["--model"] ?? model)) {
+        search?.pass(rows);
+        showSearch();
+        batch?.pass({ batch: size, rows });
+        showRows();
+      }
       if (passes.at(-1)?.chosen) passes = [];
       round = null;
       for (const one of rows) {
@@ -171,7 +204,13 @@ function stepViews(place) {
       passes.push({ rows, logits: [] });
       addPass({ model, rows });
     },
+    copy(event) {
+      if (event.model !== (options["--model"] ?? event.model)) return;
+      search?.copy(event);
+      batch?.copy(event);
+    },
     logits(event) {
+      search?.logits(event);
       passes.at(-1).logits.push(event);
     },
     token({ text: number, token, origin }) {
@@ -182,9 +221,19 @@ function stepViews(place) {
       }
       round?.results.push({ token, origin });
       if (passes.length) passes.at(-1).chosen = true;
-      const logits = Number(options["--num-beams"] ?? 1) > 1 ? null : logitsBehind(text.length); // a search tells at its end
+      search?.finish(); // which tells at its end
+      const logits = search ? null : logitsBehind(text.length, batch.token(number, token));
       if (logits) addChoice({ number, token, logits, text: [...text] });
       text.push(token);
+      showSearch();
+      showRows();
+    },
+    end({ text: number, finish_reason: why, score }) {
+      search?.finish();
+      search?.tell(number, texts.get(number).slice(search.prompt.length), why, score);
+      batch?.end(number);
+      showSearch();
+      showRows();
     },
   };
   return (event) => on[event.event]?.(event);
