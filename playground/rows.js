@@ -12,8 +12,9 @@ class BatchRows {
   alike = []; // those of them that no token tells apart
   copied = undefined; // what was copied since the newest token
 
-  constructor(positions) {
-    this.positions = positions;
+  /// `positions` are those of the context. Without a cache a text that has ended is fed until all have.
+  constructor(positions, hasCache = true) {
+    Object.assign(this, { positions, hasCache });
   }
 
   begin(number, prompt) {
@@ -21,6 +22,7 @@ class BatchRows {
   }
 
   pass({ batch, rows }) {
+    this.recognize();
     const cells = new Map(rows.map((fed) => [fed.row, { ...fed, stay: this.stayOf(fed, rows) }]));
     for (const { row, start, tokens, stay } of cells.values()) {
       this.stays.set(row, stay);
@@ -38,8 +40,10 @@ class BatchRows {
     const here = this.stays.get(fed.row);
     if (fits(here)) return here;
     // A cache of blocks moves a row without a copy: it was the only one of that length that nobody knows yet.
-    const others = [...this.stays].filter(([row, stay]) => stay.text === undefined && stay.tokens.length === fed.start && !rows.some((one) => one.row === row));
-    return others.length === 1 ? others[0][1] : { tokens: Array(fed.start) };
+    const goesOn = (row, length) => rows.some((one) => one.row === row && one.start === length);
+    const others = new Set([...this.stays].filter(([row, { text, tokens }]) =>
+      text === undefined && tokens.length === fed.start && !goesOn(row, fed.start)).map(([, stay]) => stay));
+    return others.size === 1 ? [...others][0] : { tokens: Array(fed.start) };
   }
 
   /// Whether what was fed are the last tokens of a text.
@@ -86,7 +90,17 @@ class BatchRows {
     cell.chosen = true;
   }
 
+  /// The rows of the newest pass that no token came from: without a cache they repeat texts that have ended.
+  recognize() {
+    for (const { stay } of this.hasCache ? [] : this.fed.filter((cell) => cell.stay.text === undefined)) {
+      const found = [...this.texts].filter(([number, text]) => !this.fed.some((cell) => cell.stay.text === number) &&
+        text.length === stay.tokens.length && text.every((token, i) => token === stay.tokens[i]));
+      if (found.length === 1) stay.text = found[0][0];
+    }
+  }
+
   end(number) {
+    this.recognize();
     this.ended.add(number);
   }
 }

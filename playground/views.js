@@ -180,7 +180,7 @@ function stepViews(place) {
   const on = {
     start(event) {
       ({ options, vocabulary, prompts, n_positions: positions, eos_token_id: eos } = event);
-      if (!searches()) batch = new BatchRows(positions);
+      if (!searches()) batch = new BatchRows(positions, options["--use-cache"] !== "false");
     },
     text({ text, prompt, options: own = options }) {
       texts.set(text, [...prompts[prompt]]);
