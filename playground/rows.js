@@ -140,13 +140,13 @@ function drawRows({ passes, ended }, last, which, table) {
     return shown;
   }
 
-  const rows = Math.max(...passes.map(({ batch }) => batch));
+  const rows = [...new Set(passes.flatMap(({ cells }) => [...cells.keys()]))].sort((a, b) => a - b);
   const columns = [...Array(last + 1 - first).keys()].map((i) => first + i);
   const now = passes[last], tokens = [...now.cells.values()].reduce((sum, fed) => sum + fed.tokens.length, 0);
   const unknown = columns.some((pass) => [...passes[pass].cells.values()].some(({ stay }) => stay.text === undefined));
   const say = (words) => makeElement("p", {}, words);
   const drawn = table("Lines are the rows of the batch, and columns are passes.", ["row", ...columns.map((pass) => String(pass + 1))],
-    [...Array(rows).keys()].map((row) => [String(row), ...columns.map((pass) => cell(pass, row))]));
+    rows.map((row) => [String(row), ...columns.map((pass) => cell(pass, row))]));
   drawn.className = "rows";
   return makeElement("div", {},
     say(`${which}: ${tokens} ${tokens === 1 ? "token" : "tokens"} in ${now.cells.size} of ${now.batch} ${now.batch === 1 ? "row" : "rows"}.`),
