@@ -16,6 +16,7 @@ SCRIPTS = "\n".join((ROOT / "playground" / name).read_text(encoding="utf-8") for
 EVENTS = """
   const events = require("fs").readFileSync(process.argv[2], "utf8").split("\\n").slice(0, -1).map((line) => JSON.parse(line));
   const start = events[0], texts = new Map();"""
+LAST = "So they lived happily together until they died."  # the text ends behind it
 BEAMS = EVENTS + """
   const searches = [];
   for (const event of events) {
@@ -116,7 +117,7 @@ class OfPrograms(unittest.TestCase):
             for options in (("--length-penalty", "2"), ("--early-stopping", "never", "--repetition-penalty", "1.3"), ("--presence-penalty", "0.4"),
                             ("--stop", ","), ("--min-new-tokens", "2", "--frequency-penalty", "0.5"), ("--ignore-eos",), ("--no-use-cache", "--stop", " the")):
                 with self.subTest(options):
-                    shown, _, searches = self.traced(step, BEAMS, "--prompt", "The end. They lived happily ever after.\n", "--prompt", "A king",
+                    shown, _, searches = self.traced(step, BEAMS, "--prompt", LAST, "--prompt", "A king",
                                                      "--num-beams", "4", "--num-return-sequences", "4", "--max-new-tokens", "20", *options)
                     self.assertEqual([(search["wrong"], search["doubtful"]) for search in searches], [("", [])] * 2)
                     told = {text: (tokens, score) for search in searches for text, tokens, score in search["told"]}
@@ -139,7 +140,8 @@ class OfPrograms(unittest.TestCase):
                  zip([*prompts, *prompts[::-1]], (3, 9, 4, 24, 12, 20, 5, 2, 30, 7), strict=True)]
         batches = [arguments for prompt in prompts for arguments in ("--prompt", prompt)] + ["--do-sample", "--max-new-tokens", "20"]
         requests = ["--requests", "-", "--max-batch-size", "4"]
-        ways = {"variable-batching": [batches, [*batches, "--no-use-cache"]], "leaving-rows": [batches, [*batches, "--no-use-cache"]],
+        ended = ["--prompt", LAST, "--prompt", "A fox", "--no-use-cache", "--max-new-tokens", "5"]
+        ways = {"variable-batching": [batches, ended], "leaving-rows": [batches, [*batches, "--no-use-cache"]],
                 "queue": [[*batches, "--max-batch-size", "3"]],
                 "shared-prefill": [[*batches, "--num-return-sequences", "3", "--max-batch-size", "6"], [*batches, "--num-return-sequences", "2", "--no-use-cache"]],
                 "continuous-batching": [requests], "chunked-prefill": [[*requests, "--prefill-chunk", "4"]],
