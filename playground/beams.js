@@ -138,13 +138,14 @@ class BeamSearch {
     if (this.wrong || !this.levels.length || !tokens.length) return;
     let node = this.levels[0][0];
     for (const token of tokens) {
-      const parent = node;
-      node = this.levels[parent.length + 1]?.find((one) => one.parent === parent && one.token === token);
+      const parent = node, length = parent.length + 1;
+      node = this.levels[length]?.find((one) => one.parent === parent && one.token === token);
+      const grew = node && !node.ended && !node.left;
+      if (length < tokens.length ? !grew : grew) return this.fail("the program shows a text that is not among these");
       if (node) continue;
-      if (parent.length + 1 < tokens.length) return this.fail("the program shows a text that is not among these");
       node = this.child(parent, token); // a stop sequence has ended it
-      if (score !== undefined) node.sum = score * node.length ** Number(this.options["--length-penalty"] || 1);
-      (this.levels[node.length] ??= []).push(node);
+      if (score !== undefined) node.sum = score * length ** Number(this.options["--length-penalty"] || 1);
+      (this.levels[length] ??= []).push(node);
     }
     delete node.left;
     this.end(node, why);
