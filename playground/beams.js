@@ -190,7 +190,7 @@ function beamTree({ levels, told }, length) {
 
 /// A search when its texts have `length` new tokens: a picture of the last steps, and a table. `table` is that of the other views.
 function drawBeams(search, length, vocabulary, which, table) {
-  const COLUMNS = 12, WIDTH = 96, HEIGHT = 42;
+  const COLUMNS = 12, WIDTH = 88, HEIGHT = 42;
   const say = (words) => makeElement("p", {}, words);
   const number = (value, digits) => (Number.isNaN(value) ? "?" : value.toFixed(digits).replace("-", "−"));
   const words = (tokens) => tokens.map((token) => vocabulary[token]).join("").replaceAll("\n", "↵");
@@ -224,7 +224,7 @@ function drawBeams(search, length, vocabulary, which, table) {
     boxes.push(makeShape("g", { class: state },
       makeShape("title", {}, `${name}: ${node.ended ? `ended, score ${number(node.score, 4)}, ` : ""}sum ${number(node.sum, 4)}`),
       makeShape("rect", { x, y, width: WIDTH - 16, height: 31, rx: 4 }),
-      makeShape("text", { x: x + 5, y: y + 13 }, name.length > 11 ? `${name.slice(0, 10)}…` : name),
+      makeShape("text", { x: x + 5, y: y + 13 }, name.length > 10 ? `${name.slice(0, 9)}…` : name),
       makeShape("text", { x: x + 5, y: y + 26, class: "sum" }, mark)));
   }));
   const width = Math.min(COLUMNS, length + 1) * WIDTH, height = Math.max(...levels.slice(first).map((level) => level.length)) * HEIGHT;
