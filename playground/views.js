@@ -182,10 +182,10 @@ function stepViews(place) {
       ({ options, vocabulary, prompts, n_positions: positions, eos_token_id: eos } = event);
       if (!searches()) batch = new BatchRows(positions, options["--use-cache"] !== "false");
     },
-    text({ text, prompt, options: own = options }) {
+    text({ text, prompt, options: own }) {
       texts.set(text, [...prompts[prompt]]);
       batch?.begin(text, prompts[prompt]);
-      if (searches() && !(search?.levels.length === 0)) search = new BeamSearch(prompts[prompt], own, positions, eos);
+      if (searches() && search?.prompt !== prompts[prompt]) search = new BeamSearch(prompts[prompt], { ...options, ...own }, positions, eos);
     },
     pass({ model, batch: size, rows }) {
       if (texts.size && model === (options["--model"] ?? model)) {

@@ -514,6 +514,11 @@ class Views(Browser):
             boxes = self.find(f"{self.SHOWN} .wide")
             self.assertEqual([(box.get_attribute("role"), box.get_attribute("tabindex"), bool(box.accessible_name)) for box in boxes], [("region", "0", True)])
             self.assertEqual([picture for picture in self.find(f"{self.SHOWN} svg") if not picture.accessible_name], [])
+        self.show(*self.search(), width=360)
+        box = self.find(f"{self.SHOWN} .wide")[0]
+        wide, shown, at = self.browser.execute_script("return [arguments[0].scrollWidth, arguments[0].clientWidth, arguments[0].scrollLeft]", box)
+        self.assertLess(shown, wide)
+        self.assertAlmostEqual(at, wide - shown, delta=2)  # the newest is seen
 
     def test_a_search_is_seen_while_it_runs(self):
         found = [step for step in STEPS if step.endswith(("beam-rows", "beam-tree"))]

@@ -21,7 +21,7 @@ BEAMS = EVENTS + """
   const searches = [];
   for (const event of events) {
     const search = searches.at(-1), { text } = event;
-    if (event.event === "text" && !(search?.levels.length === 0)) searches.push(new BeamSearch(start.prompts[event.prompt], start.options, start.n_positions, start.eos_token_id));
+    if (event.event === "text" && search?.prompt !== start.prompts[event.prompt]) searches.push(new BeamSearch(start.prompts[event.prompt], start.options, start.n_positions, start.eos_token_id));
     if (event.event === "text") texts.set(text, []);
     if (event.event === "pass") search.pass(event.rows);
     if (event.event === "copy") search.copy(event);
