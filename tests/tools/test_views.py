@@ -162,6 +162,15 @@ class OfPrograms(unittest.TestCase):
                             end = row["start"] + len(row["tokens"])
                             self.assertEqual(whole[text - 1][row["start"]:end], row["tokens"])
 
+    def test_where_rows_look_alike_nobody_guesses(self):
+        for step in self.steps("shared-prefill"):
+            for count, expected in (("2", [None, None]), ("1", [1, 2])):  # of two texts a prompt, one has no row in the first pass
+                with self.subTest(count):
+                    _, _, passes = self.traced(step, ROWS, "--prompt", "A fox", "--prompt", "A fox", "--do-sample", "--num-return-sequences", count,
+                                               "--max-new-tokens", "4", "--no-use-cache")
+                    self.assertEqual(passes[0], expected)
+                    self.assertEqual(sorted(passes[1]), list(range(1, 2 * int(count) + 1)))
+
 
 class Refused(unittest.TestCase):
     """Lines that cannot stand where they do."""
