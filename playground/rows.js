@@ -119,7 +119,8 @@ function drawRows({ passes, ended }, last, which, table) {
     if (pass === begins) found.push(["▸", "begins"]);
     else if (before === undefined) found.push(["↻", "begins again"]);
     else if (before !== row) found.push(["⇄", `comes from row ${before}`]);
-    if (pass === ends && (ended.has(text) || passes.length - 1 > pass)) found.push(["■", "ends"]);
+    if (pass === ends && ended.has(text)) found.push(["■", "ends"]);
+    else if (pass === ends && pass < passes.length - 1) found.push(["□", "ends or has to wait"]); // only the end of the run will tell
     else if (pass < passes.length - 1 && rowOf(pass + 1, text) === undefined) found.push(["‖", "has to wait"]);
     return found;
   }
@@ -152,5 +153,5 @@ function drawRows({ passes, ended }, last, which, table) {
     say(`${which}: ${tokens} ${tokens === 1 ? "token" : "tokens"} in ${now.cells.size} of ${now.batch} ${now.batch === 1 ? "row" : "rows"}.`),
     scrolling(drawn, "rows of the batch"),
     say("A cell has the number of the text and how many of its tokens the row was fed. ▸ begins, ⇄ comes from another row, ‖ has to wait, ↻ begins again, " +
-      `■ ends. A dot is a row of the batch that is fed nothing: its text has ended, or waits.${unknown ? " What has a ? is not known, or not yet." : ""}`));
+      `■ ends, □ ends or has to wait, which the end of the run tells. A dot is a row of the batch that is fed nothing: its text has ended, or waits.${unknown ? " What has a ? is not known, or not yet." : ""}`));
 }

@@ -94,7 +94,7 @@ function stepViews(place) {
       for (const wide of shown.querySelectorAll(".wide")) wide.scrollLeft = wide.scrollWidth; // the newest is on the right
     };
     slider.oninput = () => { following = Number(slider.value) === things.length; redraw(); };
-    /// Shows the things anew, with one more if there is one.
+    // Shows the things anew, with those that are more now.
     return (...more) => {
       things.push(...more);
       section.hidden = !things.length;

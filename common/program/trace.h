@@ -46,8 +46,7 @@ class TraceFile {
 
   std::string name_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
-  std::map<std::string, Tensor>
-      caches_;  // keys of the first layer, by model: whoever copies a row copies those
+  std::map<std::string, Tensor> caches_;  // keys of the first layer, by model: a copied row has them too
 };
 
 }  // namespace staircase
