@@ -164,8 +164,18 @@ class Device {
   /// to[r, h, to_first + p] = from[r, h, from_first + p] for p < count, in every row r and head h: keys or
   /// values on their way from one cache to another or, inside one, towards its start (then from_first >=
   /// to_first). Both [n_rows, n_head, capacity, head_size], of the same dtype; their capacities may differ.
-  virtual void copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
-                              std::int64_t to_first) = 0;
+  void copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
+                      std::int64_t to_first) {
+    do_copy_positions(from, from_first, count, to, to_first);
+    if (copy_watcher_) copy_watcher_(from, from_first, count, to, to_first);
+  }
+
+  /// Sees what copy_positions was given.
+  using CopyWatcher = std::function<void(const Tensor& from, std::int64_t from_first, std::int64_t count,
+                                         const Tensor& to, std::int64_t to_first)>;
+
+  /// Shows each call of copy_positions from now on; that costs no copy.
+  void watch_copies(CopyWatcher watcher) { copy_watcher_ = std::move(watcher); }
 
   /// out[i] = x[indices[i]]. x [rows, width], indices [n] int32, out [n, width] of the type of x, which may
   /// be any.
@@ -185,6 +195,12 @@ class Device {
     }
     return memory.data<float>();
   }
+
+ private:
+  virtual void do_copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
+                                 std::int64_t to_first) = 0;
+
+  CopyWatcher copy_watcher_;
 };
 
 /// The index of the largest value on the host, the lowest one among equals. `values` must not be empty or

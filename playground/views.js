@@ -97,13 +97,15 @@ function stepViews(place) {
       if (following) slider.value = things.length;
       slider.setAttribute("aria-valuetext", `${slider.value} of ${things.length}`);
       shown.replaceChildren(draw(things[slider.value - 1], `${what} ${slider.value} of ${things.length}`));
+      for (const wide of shown.querySelectorAll(".wide")) wide.scrollLeft = wide.scrollWidth; // the newest is on the right
     };
     slider.oninput = () => { following = Number(slider.value) === things.length; redraw(); };
-    return (thing) => {
-      section.hidden = false;
-      things.push(thing);
-      if (!waiting) requestAnimationFrame(redraw);
-      waiting = true;
+    // Shows the things anew, with those that are more now.
+    return (...more) => {
+      things.push(...more);
+      section.hidden = !things.length;
+      if (!waiting && things.length) requestAnimationFrame(redraw);
+      waiting = things.length > 0;
     };
   }
 
@@ -111,6 +113,8 @@ function stepViews(place) {
   const texts = new Map(); // the tokens of each
   const rules = new Map(); // by which the tokens of each are chosen
   const held = new Map(); // positions in the cache, by model and row
+  let search = null; // of the newest prompt, while --num-beams has one
+  let batch = null, rowsShown = 0; // the rows of the target model, and how many passes of them are shown
   let passes = [], round = null; // since the last token, and the draft that is being judged
 
   const addChoice = view("What each token was chosen from", "Token", ({ number, token, text, logits }, which) => {
@@ -130,6 +134,9 @@ function stepViews(place) {
       ["drafted", "q", "p", "min(1, p/q)", "verdict"],
       drafted.map(({ token, p, q }, i) => [quoted(token), bar(percent(q), q), bar(percent(p), p), plain(Math.min(1, p / q).toFixed(2)), plain(verdict(i))]));
   });
+
+  const addGrown = view("How the beams of a search grew", "Step", ({ search, length }, which) => drawBeams(search, length, vocabulary, which, table));
+  const addRows = view("Which text is in which row of the batch", "Pass", (pass, which) => drawRows(batch, pass, which, table));
 
   const addPass = view("What each pass computed, and what the cache kept", "Pass", ({ model, rows }, which) =>
     table(`${which}, through ${model}. The bar is the context of ${positions} positions: kept, and new.`,
@@ -151,9 +158,26 @@ function stepViews(place) {
     return makeElement("div", {}, makeElement("p", {}, words), list);
   });
 
+  const searches = () => Number(options["--num-beams"] ?? 1) > 1;
+
+  /// Its newest step, if there is a new one, and why there is none.
+  function showSearch() {
+    if (!search) return;
+    const length = search.levels.length - 1, isNew = length > (search.shown ?? 0) || (search.wrong && search.shown === undefined);
+    if (isNew) search.shown = length;
+    addGrown(...(isNew ? [{ search, length }] : []));
+  }
+
+  /// The passes of a batch, once one has had more than one row.
+  function showRows() {
+    if (!batch?.passes.some(({ batch: size }) => size > 1)) return;
+    addRows(...[...batch.passes.keys()].slice(rowsShown));
+    rowsShown = batch.passes.length;
+  }
+
   /// The logits that a token was chosen from, which extends `length` tokens: those of the last pass at its place.
-  function logitsBehind(length) {
-    const found = passes.at(-1)?.logits ?? [], fitting = found.filter(({ position }) => position + 1 === length);
+  function logitsBehind(length, row) {
+    const found = (passes.at(-1)?.logits ?? []).filter((one) => row === undefined || one.row === row), fitting = found.filter(({ position }) => position + 1 === length);
     const one = fitting.find(({ used }) => !used) ?? fitting.at(-1) ?? found.find(({ used }) => !used) ?? found.at(-1);
     if (one) one.used = true;
     return one?.logits;
@@ -176,12 +200,22 @@ function stepViews(place) {
   const on = {
     start(event) {
       ({ options, vocabulary, prompts, n_positions: positions } = beginning = event);
+      if (!searches()) batch = new BatchRows(positions, options["--use-cache"] !== "false");
     },
     text(event) {
-      texts.set(event.text, [...prompts[event.prompt]]);
-      rules.set(event.text, textRules(beginning, event));
+      const { text, prompt } = event, prompted = prompts[prompt];
+      texts.set(text, [...prompted]);
+      rules.set(text, textRules(beginning, event));
+      batch?.begin(text, prompted);
+      if (searches() && search?.prompt !== prompted) search = new BeamSearch(prompted, rules.get(text), positions);
     },
-    pass({ model, rows }) {
+    pass({ model, batch: size, rows }) {
+      if (texts.size && model === (options["--model"] ?? model)) {
+        search?.pass(rows);
+        showSearch();
+        batch?.pass({ batch: size, rows });
+        showRows();
+      }
       if (passes.at(-1)?.chosen) passes = [];
       round = null;
       for (const one of rows) {
@@ -192,7 +226,13 @@ function stepViews(place) {
       passes.push({ rows, logits: [] });
       addPass({ model, rows });
     },
+    copy(event) {
+      if (event.model !== (options["--model"] ?? event.model)) return;
+      search?.copy(event);
+      batch?.copy(event);
+    },
     logits(event) {
+      search?.logits(event);
       passes.at(-1).logits.push(event);
     },
     attention({ row, tokens, weights }) {
@@ -206,9 +246,19 @@ function stepViews(place) {
       }
       round?.results.push({ token, origin });
       if (passes.length) passes.at(-1).chosen = true;
-      const logits = Number(options["--num-beams"] ?? 1) > 1 ? null : logitsBehind(text.length); // a search tells at its end
+      search?.finish(); // which tells at its end
+      const logits = search ? null : logitsBehind(text.length, batch.token(number, token));
       if (logits) addChoice({ number, token, logits, text: [...text] });
       text.push(token);
+      showSearch();
+      showRows();
+    },
+    end({ text: number, finish_reason: why, score }) {
+      search?.finish();
+      search?.tell(number, texts.get(number).slice(search.prompt.length), why, score);
+      batch?.end(number);
+      showSearch();
+      showRows();
     },
   };
   return (event) => on[event.event]?.(event);

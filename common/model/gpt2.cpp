@@ -241,7 +241,7 @@ std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, 
   check_finite(logits, cache);
   if (watcher_) {
     const auto attention = attention_ ? attention_->weights() : std::span<const AttentionWeights>();
-    watcher_({sequences, packed.starts, count, logits, attention});
+    watcher_({sequences, packed.starts, count, logits, cache, attention});
   }
   return logits;
 }

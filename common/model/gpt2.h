@@ -34,6 +34,7 @@ struct ForwardPass {
   std::span<const std::int32_t> starts;             ///< how many positions of each the cache held before
   int count;                                        ///< after how many tokens of each there are logits
   std::span<const float> logits;                    ///< [sequences.size() · count, vocab_size]
+  KvCache* cache;                                   ///< or nullptr
   std::span<const AttentionWeights> attention;      ///< of each sequence, if a head is watched
 };
 

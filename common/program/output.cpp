@@ -114,7 +114,7 @@ void Output::end(std::size_t row, const Generation& generation) {
   }
   add_text(sequence, decoder.finish());
   if (form_ == Form::kText) terminal_.end(sequence);
-  if (trace_ != nullptr) trace_->end(sequence.number, generation.finish_reason);
+  if (trace_ != nullptr) trace_->end(sequence.number, generation.finish_reason, generation.score);
 }
 
 void Output::set_speed(double prefill_ms, double tokens_per_second) {

@@ -119,6 +119,7 @@ struct Program::Impl {
     if (command_line.has("--trace")) trace.emplace(trace_file);
     if (trace) {
       gpt2.watch(trace->watcher(model), head);
+      gpt2.device().watch_copies(trace->copy_watcher());
       for (NamedModel& draft : drafts) draft.model.watch(trace->watcher(draft.name));
     }
     take_drafts(std::move(drafts));

@@ -44,6 +44,18 @@ Json vocabulary(const Tokenizer& tokenizer, int size) {
   return texts;
 }
 
+/// Which row of these keys, [n_rows, n_head, capacity, head_size], the view is, if it is one.
+std::optional<std::int64_t> row_of(const Tensor& view, const Tensor& keys) {
+  if (keys.size() == 0) return {};
+  const auto address = [](const Tensor& tensor) {
+    return reinterpret_cast<std::intptr_t>(tensor.data<void>());
+  };
+  const auto offset = static_cast<std::int64_t>(address(view) - address(keys));
+  const auto row_bytes = static_cast<std::int64_t>(keys.bytes()) / keys.dim(0);
+  if (offset < 0 || offset >= keys.dim(0) * row_bytes) return {};
+  return offset / row_bytes;
+}
+
 Json object(const OptionTexts& options) {
   Json values = Json::object();
   for (const auto& [option, value] : options) values[option] = value;
@@ -107,12 +119,13 @@ void TraceFile::start(const OptionTexts& options, const Gpt2Config& config, cons
 std::function<void(const ForwardPass&)> TraceFile::watcher(const std::string& model) {
   std::map<std::size_t, std::vector<int>> seen;  // the tokens of each row in the pass before
   return [this, model, seen](const ForwardPass& pass) mutable {
+    caches_[model] = pass.cache != nullptr ? pass.cache->layer(0).keys : Tensor();
     Json rows = Json::array();
     for (std::size_t r = 0; r < pass.sequences.size(); ++r) {
       if (pass.sequences[r].empty()) continue;
       rows.push_back({{"row", r}, {"start", pass.starts[r]}, {"tokens", pass.sequences[r]}});
     }
-    write(Json{{"event", "pass"}, {"model", model}, {"rows", rows}}.dump());
+    write(Json{{"event", "pass"}, {"model", model}, {"batch", pass.sequences.size()}, {"rows", rows}}.dump());
     const auto count = static_cast<std::size_t>(pass.count);
     const std::size_t vocab_size = pass.logits.size() / (count * pass.sequences.size());
     for (std::size_t r = 0; r < pass.sequences.size(); ++r) {
@@ -136,6 +149,22 @@ std::function<void(const ForwardPass&)> TraceFile::watcher(const std::string& mo
   };
 }
 
+Device::CopyWatcher TraceFile::copy_watcher() {
+  return [this](const Tensor& from, std::int64_t first, std::int64_t count, const Tensor& to, std::int64_t) {
+    for (const auto& [model, keys] : caches_) {
+      const std::optional<std::int64_t> source = row_of(from, keys), target = row_of(to, keys);
+      if (!source || !target) continue;
+      write(Json{{"event", "copy"},
+                 {"model", model},
+                 {"from", *source},
+                 {"first", first},
+                 {"positions", count},
+                 {"to", *target}}
+                .dump());
+    }
+  };
+}
+
 void TraceFile::begin(int number, int prompt) {
   const auto own = static_cast<std::size_t>(prompt);
   write(line({{"event", "text"},
@@ -149,8 +178,10 @@ void TraceFile::add(int number, const Token& token) {
       Json{{"event", "token"}, {"text", number}, {"token", token.id}, {"origin", name(token.origin)}}.dump());
 }
 
-void TraceFile::end(int number, FinishReason reason) {
-  write(Json{{"event", "end"}, {"text", number}, {"finish_reason", to_string(reason)}}.dump());
+void TraceFile::end(int number, FinishReason reason, std::optional<double> score) {
+  Json event{{"event", "end"}, {"text", number}, {"finish_reason", to_string(reason)}};
+  if (score) event["score"] = *score;
+  write(event.dump());
 }
 
 }  // namespace staircase

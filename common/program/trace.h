@@ -3,7 +3,9 @@
 
 #include <cstdio>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,14 +31,18 @@ class TraceFile {
   /// what the pass before has not shown already.
   std::function<void(const ForwardPass&)> watcher(const std::string& model);
 
+  /// Writes what is copied between the rows of a cache, or inside one, once a watched pass has shown that
+  /// cache; for Device::watch_copies.
+  Device::CopyWatcher copy_watcher();
+
   /// Text `number` begins behind that prompt.
   void begin(int number, int prompt);
 
   /// One more token of the text.
   void add(int number, const Token& token);
 
-  /// The text ends.
-  void end(int number, FinishReason reason);
+  /// The text ends; a search has a score for it.
+  void end(int number, FinishReason reason, std::optional<double> score = {});
 
  private:
   void write(const std::string& line);
@@ -44,6 +50,7 @@ class TraceFile {
   std::string name_;
   std::vector<OptionTexts> own_options_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  std::map<std::string, Tensor> caches_;  // keys of the first layer, by model: a copied row has them too
 };
 
 }  // namespace staircase

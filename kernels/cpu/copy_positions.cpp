@@ -8,8 +8,8 @@
 
 namespace staircase {
 
-void CpuDevice::copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
-                               std::int64_t to_first) {
+void CpuDevice::do_copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
+                                  std::int64_t to_first) {
   const auto position_bytes = static_cast<std::int64_t>(size_of(from.dtype())) * from.dim(3);
   const std::int64_t from_stride = from.dim(2) * position_bytes, to_stride = to.dim(2) * position_bytes;
   parallel_ranges(team_, from.dim(0) * from.dim(1), [&](std::int64_t first, std::int64_t last) {

@@ -41,8 +41,8 @@ void copy_positions(Stream stream, const Tensor& from, std::int64_t from_first, 
 
 }  // namespace cuda
 
-void CudaDevice::copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
-                                std::int64_t to_first) {
+void CudaDevice::do_copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count,
+                                   Tensor& to, std::int64_t to_first) {
   if (listed(Operation::kCopyPositions, from, from_first, count, to, to_first)) return;
   const auto aligned = [](const Tensor& tensor) {
     return reinterpret_cast<std::uintptr_t>(tensor.data<void>()) % sizeof(float4) == 0;

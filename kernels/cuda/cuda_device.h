@@ -45,12 +45,13 @@ class CudaDevice final : public Device {
                        const Tensor& bias, Tensor& queries, KeysValues& keys_values) override;
   void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, int n_head,
                  Tensor& out) override;
-  void copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
-                      std::int64_t to_first) override;
   void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) override;
   void argmax(const Tensor& x, Tensor& out) override;
 
  private:
+  void do_copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
+                         std::int64_t to_first) override;
+
   struct DestroyStream {
     void operator()(cudaStream_t stream) const { cudaStreamDestroy(stream); }
   };

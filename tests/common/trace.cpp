@@ -4,8 +4,11 @@
 #include <doctest/doctest.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "beam_search.h"
+#include "dynamic_kv_cache.h"
 #include "static_kv_cache.h"
 #include "tests/error_message.h"
 #include "tests/run_program.h"
@@ -140,6 +143,101 @@ TEST_CASE("a draft model's passes have its name") {
   REQUIRE(passes.size() == 2);  // each line is in the file as soon as it is written
   CHECK(passes[0]["model"] == "target");
   CHECK(passes[1]["model"] == "draft");
+}
+
+TEST_CASE("what a cache copies between its rows and inside one is in the trace") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "trace";
+  TraceFile trace(file);
+  Gpt2 target = Gpt2::load(kSource / "models/tales-1m", make_test_device(1));
+  Gpt2 draft = target.load_beside(kSource / "models/tales-1m");
+  target.watch(trace.watcher("target"));
+  draft.watch(trace.watcher("draft"));
+  target.device().watch_copies(trace.copy_watcher());
+  StaticKvCache rows(target, 4), others(draft, 2), unseen(target, 2);
+  DynamicKvCache growing(draft);
+  const Tokens text{5, 6, 7};
+  unseen.copy_row(1, 0);  // no pass has shown it: nobody knows whose it is
+  target.next_logits(text, rows);
+  draft.next_logits(text, others);
+  rows.copy_row(0, 3);
+  rows.slide(3, 2);
+  others.copy_row(0, 1);
+  unseen.copy_row(1, 0);
+  target.next_logits(text);  // without a cache: what comes now is of none
+  rows.copy_row(0, 2);
+  draft.next_logits(text, growing);
+  draft.next_logits(text, growing);  // all that it holds goes to larger memory, and stays the same row
+  const auto copied = [](const char* model, int from, int first, int positions, int to) {
+    return json{{"event", "copy"}, {"model", model},         {"from", from},
+                {"first", first},  {"positions", positions}, {"to", to}};
+  };
+  CHECK(of_kind(read_events(file), "copy") == std::vector<json>{copied("target", 0, 0, 3, 3),
+                                                                copied("target", 3, 2, 1, 3),
+                                                                copied("draft", 0, 0, 3, 1)});
+}
+
+/// What each row holds after each pass of the first search, as the trace tells it: with a cache the tokens
+/// that were fed behind those of the row that was copied, and without one those that were fed.
+std::vector<std::vector<Tokens>> texts_of_rows(const std::vector<json>& events) {
+  std::vector<std::vector<Tokens>> passes;
+  std::map<int, Tokens> held;
+  for (const json& event : events) {
+    if (event["event"] == "copy") held[event["to"]] = held.at(event["from"]);
+    if (event["event"] != "pass") continue;
+    passes.emplace_back();
+    for (const json& row : event["rows"]) {
+      Tokens& tokens = held[row["row"]];
+      tokens.resize(row["start"].get<std::size_t>(), -1);
+      for (const json& token : row["tokens"]) tokens.push_back(token);
+      passes.back().push_back(tokens);
+    }
+    CHECK(event["batch"] == event["rows"].size());
+  }
+  return passes;
+}
+
+TEST_CASE("a trace tells whose continuation each beam is, with a cache and without") {
+  const Tokens prompt{32, 1423};
+  for (const bool use_cache : {true, false}) {
+    CAPTURE(use_cache);
+    const TemporaryFolder folder;
+    const std::string file = folder.path() / "trace";
+    TraceFile trace(file);
+    Gpt2 model = Gpt2::load(kSource / "models/tales-1m", make_test_device(1));
+    model.watch(trace.watcher("model"));
+    model.device().watch_copies(trace.copy_watcher());
+    StaticKvCache cache(model, 5);
+    RowOptions options;
+    options.stopping.max_new_tokens = 30;
+    BeamOptions search;
+    search.num_beams = 5;
+    std::vector<std::vector<Tokens>> grown{{prompt}};  // by their length, as the search itself says
+    beam_search(model, prompt, options, search, use_cache ? &cache : nullptr, [&](const Beam& beam) {
+      grown.resize(std::max(grown.size(), beam.chosen.size() + 1));
+      if (!beam.finished) grown[beam.chosen.size()].push_back(beam.tokens);
+    });
+    const std::vector<json> events = read_events(file);
+    CHECK(of_kind(events, "copy").empty() == !use_cache);
+    std::vector<std::vector<Tokens>> fed = texts_of_rows(events);
+    REQUIRE(fed.size() == 30);
+    for (std::size_t pass = 0; pass < fed.size(); ++pass) {
+      std::ranges::sort(fed[pass]);
+      std::ranges::sort(grown[pass]);
+      CHECK(fed[pass] == grown[pass]);
+    }
+  }
+}
+
+TEST_CASE("the end of a text has its score, where there is one") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "trace";
+  TraceFile trace(file);
+  trace.end(1, FinishReason::kEos, -0.5);
+  trace.end(2, FinishReason::kLength);
+  const std::vector<json> ends = of_kind(read_events(file), "end");
+  CHECK(ends.at(0) == json{{"event", "end"}, {"text", 1}, {"finish_reason", "eos"}, {"score", -0.5}});
+  CHECK(!ends.at(1).contains("score"));
 }
 
 TEST_CASE("where a trace cannot be written the program says why") {

@@ -284,7 +284,7 @@ class Views(Browser):
             const views = stepViews(run);
             for (const event of arguments[0]) views(event);""", events)
         if any(event["event"] == "pass" for event in events):
-            self.wait(lambda: len(self.find(".inside :is(table, .looked)")) == len(self.find(self.SHOWN)))
+            self.wait(lambda: len(self.find(".inside .shown > *")) == len(self.find(self.SHOWN)))
 
     def table(self, title):
         """The cells of a view, line by line."""
@@ -429,6 +429,160 @@ class Views(Browser):
         self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 360)
         self.assertEqual([box for box in self.find(f"{self.SHOWN} input, {self.SHOWN} [role=region]") if not box.accessible_name], [])
         self.assertEqual({cell.get_attribute("scope") for cell in self.find(".inside th")}, {"row", "col"})
+
+    BEAMS, ROWS = "How the beams of a search grew", "Which text is in which row of the batch"
+
+    @staticmethod
+    def passed(rows, shares=(), **more):
+        """A pass that was fed {row: (start, tokens)}, and behind it {row: shares of the vocabulary}."""
+        return [{"event": "pass", "model": "m", "rows": [{"row": row, "start": start, "tokens": tokens} for row, (start, *tokens) in rows.items()], **more},
+                *({"event": "logits", "row": row, "position": rows[row][0] + len(rows[row]) - 2,
+                   "logits": [math.log(share) for share in some]} for row, some in dict(shares).items())]
+
+    @staticmethod
+    def copied(source, target, positions):
+        return {"event": "copy", "model": "m", "from": source, "first": 0, "positions": positions, "to": target}
+
+    def search(self, copy=True):
+        """Two beams, three tokens: behind "c" the text may end, and the best one goes "b d a"."""
+        start = {**self.START, "eos_token_id": 4, "options": {"--num-beams": "2", "--max-new-tokens": "3", "--temperature": "1"}}
+        return [start, self.TEXT,
+                *self.passed({0: (0, 0, 1)}, {0: (.1, .4, .3, .15, .05)}), *([self.copied(0, 1, 2)] if copy else []),
+                *self.passed({0: (2, 1), 1: (2, 2)}, {0: (.11, .1, .09, .5, .2), 1: (.05, .05, .05, .05, .8)}), self.copied(0, 1, 3),
+                *self.passed({0: (3, 3), 1: (3, 0)}, {0: (.6, .1, .1, .1, .1), 1: (.01, .01, .01, .96, .01)}),
+                *({"event": "token", "text": 1, "token": token, "origin": "model"} for token in (1, 3, 0)),
+                {"event": "end", "text": 1, "finish_reason": "length", "score": math.log(.12) / 3}]
+
+    def words(self, title):
+        return " ".join(part.text for part in self.find(f'.inside[aria-label="{title}"] p'))
+
+    def shapes(self, kind):
+        return len(self.find(f'.inside[aria-label="{self.BEAMS}"] svg g{kind}'))
+
+    def test_the_beams_of_a_search_have_parents_sums_and_ends(self):
+        self.show(*self.search())
+        self.assertEqual([view.get_attribute("aria-label") for view in self.find(self.SHOWN)], [self.BEAMS, self.PASS])
+        self.assertIn("Step 3 of 3", self.words(self.BEAMS))
+        self.assertIn("Shown as text 1: the one with −0.707.", self.words(self.BEAMS))
+        self.assertEqual(self.table(self.BEAMS)[1:], [
+            ["ended 1", " b d a", f"−{-math.log(.12):.4f}", f"−{-math.log(.12) / 3:.4f}", "shown as text 1; token 3: length"],
+            ["ended 2", " c e", f"−{-math.log(.24):.4f}", f"−{-math.log(.24) / 2:.4f}", "one of the best so far; token 2: eos"],
+            ["ended 3", " b a d", f"−{-math.log(.044 * .96):.4f}", f"−{-math.log(.044 * .96) / 3:.4f}", "others are better; token 3: length"]])
+        self.assertEqual([self.shapes(kind) for kind in ("", ".told", ".ended", ".out")], [8, 4, 3, 0])
+        slider = self.find(f'.inside[aria-label="{self.BEAMS}"] input')[0]
+        slider.send_keys(Keys.ARROW_LEFT)
+        self.assertEqual(self.table(self.BEAMS)[1:], [
+            ["beam 1", " b d", f"−{-math.log(.2):.4f}", "", "continues beam 1 of the step before"],
+            ["beam 2", " b a", f"−{-math.log(.044):.4f}", "", "continues beam 1 of the step before"],
+            ["ended 1", " c e", f"−{-math.log(.24):.4f}", f"−{-math.log(.24) / 2:.4f}", "one of the best so far; token 2: eos"]])
+        slider.send_keys(Keys.ARROW_LEFT)
+        self.assertEqual([row[:2] for row in self.table(self.BEAMS)[1:]], [["beam 1", " b"], ["beam 2", " c"]])
+
+    def test_a_search_that_cannot_be_followed_says_so(self):
+        self.show(*self.search(copy=False))
+        self.assertIn("it cannot be said how the search went on", self.words(self.BEAMS))
+        events = self.search()
+        self.show(*events[:-1], {**events[-1], "score": -1})
+        self.assertIn("the program has other scores", self.words(self.BEAMS))
+        self.show(*(event for event in events if event.get("token") != 3))
+        self.assertIn("the program shows a text that is not among these", self.words(self.BEAMS))
+        events[2]["rows"][0]["tokens"] = [2]
+        self.show(*events)
+        self.assertIn("its first pass is not that of the prompt", self.words(self.BEAMS))
+        events = self.search()
+        events[3]["logits"][0] = 5  # "a" should have been a beam
+        self.show(*events[:8])
+        self.assertIn("other texts than these sums say", self.words(self.BEAMS))
+
+    def test_a_long_search_stays_quick(self):
+        self.open(width=360)
+        seconds = self.browser.execute_script("""
+            const beams = 8, size = 4096, run = makeElement("section", { className: "run" });
+            document.querySelector(".runs").append(run);
+            const views = stepViews(run), begun = performance.now();
+            views({ event: "start", options: { "--num-beams": String(beams), "--max-new-tokens": "300" }, n_positions: 512, eos_token_id: 0,
+                    prompts: [[1]], vocabulary: [...Array(size).keys()].map((i) => ` w${i}`) });
+            views({ event: "text", text: 1, prompt: 0 });
+            const logits = Float32Array.from({ length: size }, (_, i) => -i / 100);
+            for (let step = 0; step < 300; ++step) {
+              const rows = [...Array(step ? beams : 1).keys()];
+              views({ event: "pass", model: "m", rows: rows.map((row) => ({ row, start: step, tokens: [step ? row + 1 : 1] })) });
+              for (const row of rows) views({ event: "logits", row, position: step, logits });
+              for (let row = 1; row < beams; ++row) views({ event: "copy", model: "m", from: 0, first: 0, positions: step + 1, to: row });
+            }
+            return (performance.now() - begun) / 1000;""")
+        self.assertLess(seconds, 20)
+        self.wait(lambda: "Step 299 of 299" in self.words(self.BEAMS))
+        slider = self.find(f'.inside[aria-label="{self.BEAMS}"] input')[0]
+        begun = time.monotonic()
+        for _ in range(10):
+            slider.send_keys(Keys.ARROW_LEFT)
+        self.assertIn("Step 289 of 299", self.words(self.BEAMS))
+        self.assertLess(time.monotonic() - begun, 10)
+        self.assertLess(len(self.find(f'.inside[aria-label="{self.BEAMS}"] *')), 1500)
+        self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 360)
+
+    def batch(self):
+        """Text 1 ends, text 2 moves to its row, text 3 comes in two pieces, and text 2 has to begin again."""
+        def token(text, token):
+            return {"event": "token", "text": text, "token": token, "origin": "model"}
+
+        return [{**self.START, "prompts": [[0], [1, 2], [3, 3, 0]], "options": {}}, *({"event": "text", "text": i + 1, "prompt": i} for i in range(3)),
+                *self.passed({0: (0, 0), 1: (0, 1, 2)}, batch=2), token(1, 1), token(2, 3), self.copied(1, 0, 2),
+                *self.passed({0: (2, 3), 1: (0, 3, 3)}, batch=2), token(2, 3),
+                *self.passed({1: (2, 0)}, batch=2), token(3, 0),
+                *self.passed({0: (0, 1, 2, 3, 3), 1: (3, 0)}, batch=2), token(2, 1), token(3, 2),
+                *({"event": "end", "text": i + 1, "finish_reason": "length"} for i in range(3))]
+
+    def test_rows_of_a_batch_show_who_joins_moves_waits_and_leaves(self):
+        self.show(*self.batch())
+        self.assertEqual([view.get_attribute("aria-label") for view in self.find(self.SHOWN)], [self.ROWS, self.PASS])
+        self.assertEqual(self.table(self.ROWS), [["row", "1", "2", "3", "4"],
+                                                 ["0", "1 +1 ▸■", "2 +1 ⇄‖", "·", "2 +4 ↻■"],
+                                                 ["1", "2 +2 ▸", "3 +2 ▸", "3 +1", "3 +1 ■"]])
+        self.assertIn("Pass 4 of 4: 5 tokens in 2 of 2 rows.", self.words(self.ROWS))
+        names = [sign.get_attribute("aria-label") for sign in self.find(f'.inside[aria-label="{self.ROWS}"] td [role=img]')]
+        self.assertEqual(names, ["begins, ends", "comes from row 1, has to wait", "begins again, ends", "begins", "begins", "ends"])
+        self.find(f'.inside[aria-label="{self.ROWS}"] input')[0].send_keys(Keys.ARROW_LEFT)
+        self.assertEqual(self.table(self.ROWS)[0], ["row", "1", "2", "3"])
+        self.show(*self.batch()[:-6])  # in the middle of the run nobody knows which text will come again
+        self.assertEqual(self.table(self.ROWS), [["row", "1", "2", "3"], ["0", "1 +1 ▸□", "2 +1 ⇄□", "·"], ["1", "2 +2 ▸", "3 +2 ▸", "3 +1"]])
+
+    def test_a_row_whose_text_is_not_known_has_a_question_mark(self):
+        self.show(*self.batch()[:4], *self.passed({0: (0, 0), 1: (4, 1)}, batch=3))
+        self.assertEqual(self.table(self.ROWS), [["row", "1"], ["0", "? +1"], ["1", "? +1"]])
+        self.assertIn("What has a ? is not known", self.words(self.ROWS))
+
+    def test_one_row_is_no_batch(self):
+        self.show(self.START, self.TEXT, *self.passed({0: (0, 0, 1)}), *self.passed({0: (2, 1)}))
+        self.assertEqual([view.get_attribute("aria-label") for view in self.find(self.SHOWN)], [self.PASS])
+
+    def test_pictures_fit_a_narrow_screen_and_can_be_reached_by_keys(self):
+        for events in (self.search(), self.batch()):
+            self.show(*events, width=360)
+            self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 360)
+            boxes = self.find(f"{self.SHOWN} .wide")
+            self.assertEqual([(box.get_attribute("role"), box.get_attribute("tabindex"), bool(box.accessible_name)) for box in boxes], [("region", "0", True)])
+            self.assertEqual([picture for picture in self.find(f"{self.SHOWN} svg") if not picture.accessible_name], [])
+        self.show(*self.search(), width=360)
+        box = self.find(f"{self.SHOWN} .wide")[0]
+        wide, shown, at = self.browser.execute_script("return [arguments[0].scrollWidth, arguments[0].clientWidth, arguments[0].scrollLeft]", box)
+        self.assertLess(shown, wide)
+        self.assertAlmostEqual(at, wide - shown, delta=2)  # the newest is seen
+
+    def test_a_search_is_seen_while_it_runs(self):
+        found = [step for step in STEPS if step.endswith(("beam-rows", "beam-tree"))]
+        if not found:
+            self.skipTest("no search is built")
+        self.open(found[-1])
+        self.browser.execute_script("arguments[0].click()", self.find(".playground input[type=checkbox]")[0])
+        self.type('--prompt "A fox" --num-beams 3 --max-new-tokens 12 --json')
+        self.assertIn("done", self.ended())
+        self.wait(lambda: "Shown as text 1" in self.words(self.BEAMS))
+        sequence = json.loads(self.output()[self.output().index('{"sequences"'):].splitlines()[0])["sequences"][0]
+        shown = next(row for row in self.table(self.BEAMS) if "shown as text 1" in row[-1])
+        self.assertEqual(shown[1], sequence["text"].replace("\n", "↵"))
+        self.assertAlmostEqual(float(shown[3].replace("−", "-")), sequence["score"], delta=1e-3)
 
     def open_traced(self, width=1200):
         traced = [step for step in STEPS if b"--trace" in (PROGRAMS / f"{step}.wasm").read_bytes()]

@@ -63,7 +63,7 @@ def copy(programs, series, site):
             (folder / name).write_text(text, encoding="utf-8")
     for model in MODELS:
         shutil.copytree(ROOT / "models" / model, folder / "models" / model, ignore=shutil.ignore_patterns("*.md"))
-    for name in ("views.js", "playground.js", "worker.js"):
+    for name in ("pictures.css", "beams.js", "rows.js", "views.js", "playground.js", "worker.js"):
         shutil.copyfile(SCRIPTS / name, folder / name)
 
 

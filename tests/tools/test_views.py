@@ -1,0 +1,211 @@
+"""The pictures of beams and of batches: what they make of a trace, against what the program says and against events alone."""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from support import ROOT, run
+
+BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
+SCRIPTS = "\n".join((ROOT / "playground" / name).read_text(encoding="utf-8") for name in ("beams.js", "rows.js", "views.js"))
+EVENTS = """
+  const events = require("fs").readFileSync(process.argv[2], "utf8").split("\\n").slice(0, -1).map((line) => JSON.parse(line));
+  const start = events[0], texts = new Map();"""
+LAST = "So they lived happily together until they died."  # the text ends behind it
+BEAMS = EVENTS + """
+  const searches = [];
+  for (const event of events) {
+    const search = searches.at(-1), { text } = event;
+    if (event.event === "text" && search?.prompt !== start.prompts[event.prompt]) searches.push(new BeamSearch(start.prompts[event.prompt], textRules(start, event), start.n_positions));
+    if (event.event === "text") texts.set(text, []);
+    if (event.event === "pass") search.pass(event.rows);
+    if (event.event === "copy") search.copy(event);
+    if (event.event === "logits") search.logits(event);
+    if (event.event === "token") { search.finish(); texts.get(text).push(event.token); }
+    if (event.event === "end") { search.finish(); search.tell(text, texts.get(text), event.finish_reason, event.score); }
+  }
+  console.log(JSON.stringify(searches.map(({ wrong, doubtful, told, levels, prompt }) => ({ wrong, doubtful: [...doubtful],
+    told: [...told].map(([text, node]) => [text, node.text.slice(prompt.length), node.score]),
+    ended: levels.flat().filter((node) => node.ended).map((node) => node.score),
+    grown: levels.map((level) => level.filter((node) => !node.ended && !node.left).map((node) => [node.text, node.sum])) }))));"""
+ROWS = EVENTS + """
+  const batch = new BatchRows(start.n_positions, start.options["--use-cache"] !== "false");
+  for (const event of events) {
+    if (event.event === "text") batch.begin(event.text, start.prompts[event.prompt]);
+    if (event.event === "pass") batch.pass(event);
+    if (event.event === "copy") batch.copy(event);
+    if (event.event === "token") batch.token(event.text, event.token);
+    if (event.event === "end") batch.end(event.text);
+  }
+  console.log(JSON.stringify(batch.passes.map(({ cells }) => [...cells.values()].map(({ stay }) => stay.text ?? null))));"""
+
+
+@unittest.skipUnless(shutil.which("node"), "no Node.js is installed")
+class OfPrograms(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def steps(self, *names):
+        found = [path for name in names for path in BUILD.glob(f"steps/[0-9][0-9]-{name}")]
+        if not found:
+            self.skipTest("none of the steps is built")
+        return found
+
+    def traced(self, step, script, *options, requests=None):
+        """What the program says, the events of its trace, and what a script makes of them."""
+        trace, path = self.folder / "trace", self.folder / "script.js"
+        path.write_text(SCRIPTS + script)
+        done = subprocess.run([step, "--model", "tales-1m", "--device", "cpu", "--json", "--trace", trace, *options],
+                              input=requests, capture_output=True, text=True, timeout=120, check=True)
+        made = subprocess.run(["node", path, trace], capture_output=True, text=True, timeout=120, check=True)
+        events = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
+        return json.loads(done.stdout)["sequences"], events, json.loads(made.stdout)
+
+    def lineage(self, events):
+        """Every text of a search and its sum, from the events alone: that of each row, behind each of its passes."""
+        held, found, logits = {}, [], {}
+        for event in events:
+            if event["event"] == "copy":
+                held[event["to"]] = held[event["from"]]
+            elif event["event"] == "logits":
+                most = max(event["logits"])
+                log = most + math.log(sum(math.exp(logit - most) for logit in event["logits"]))
+                logits[event["row"]] = [logit - log for logit in event["logits"]]
+                held[event["row"]] = (held[event["row"]][0], held[event["row"]][1], logits[event["row"]])
+            elif event["event"] == "pass":
+                new = {}
+                for row in event["rows"]:
+                    tokens = row["tokens"]
+                    if not found:
+                        new[row["row"]] = (tokens, 0.0, None)
+                        continue
+                    if row["start"]:
+                        text, before, behind = held[row["row"]]
+                    else:
+                        (text, before, behind), = [one for one in found[-1].values() if one[0] == tokens[:-1]]
+                    new[row["row"]] = (text + tokens[-1:], before + behind[tokens[-1]], None)
+                held = {**held, **new}
+                found.append({row: held[row] for row in new})
+            if found and event["event"] == "logits":
+                found[-1][event["row"]] = held[event["row"]]
+        return [sorted([text, total] for text, total, _ in rows.values()) for rows in found]
+
+    def test_beams_have_the_parents_that_the_events_say_and_lead_to_the_texts_that_are_shown(self):
+        for step in self.steps("beam-search", "beam-rows", "n-best", "length-penalty", "early-stopping", "beam-tree"):
+            for options in ((), ("--no-use-cache",)) if step.name[:2] != "33" else ((),):
+                with self.subTest(step.name, options=options):
+                    shown, events, (search,) = self.traced(step, BEAMS, "--prompt", "A fox", "--num-beams", "4", "--max-new-tokens", "25", *options)
+                    self.assertEqual((search["wrong"], search["doubtful"]), ("", []))
+                    lineage = self.lineage(events)
+                    self.assertEqual(len(lineage), 25)
+                    for expected, grown in zip(lineage, search["grown"], strict=False):
+                        self.assertEqual([text for text, _ in sorted(grown)], [text for text, _ in expected])
+                        for (_, one), (_, other) in zip(sorted(grown), expected, strict=True):
+                            self.assertAlmostEqual(one, other, delta=1e-6)
+                    self.assertEqual([(text, tokens) for text, tokens, _ in search["told"]], [(1, shown[0]["token_ids"])])
+                    self.assertAlmostEqual(search["told"][0][2], shown[0]["score"], delta=1e-5)
+
+    def test_the_texts_that_end_are_those_of_the_search(self):
+        for step in self.steps("beam-tree"):
+            for options in (("--length-penalty", "2"), ("--early-stopping", "never", "--repetition-penalty", "1.3"), ("--presence-penalty", "0.4"),
+                            ("--stop", ","), ("--min-new-tokens", "2", "--frequency-penalty", "0.5"), ("--ignore-eos",), ("--no-use-cache", "--stop", " the")):
+                with self.subTest(options):
+                    shown, _, searches = self.traced(step, BEAMS, "--prompt", LAST, "--prompt", "A king",
+                                                     "--num-beams", "4", "--num-return-sequences", "4", "--max-new-tokens", "20", *options)
+                    self.assertEqual([(search["wrong"], search["doubtful"]) for search in searches], [("", [])] * 2)
+                    told = {text: (tokens, score) for search in searches for text, tokens, score in search["told"]}
+                    self.assertEqual([told[text][0] for text in sorted(told)], [one["token_ids"] for one in shown])
+                    for text, one in enumerate(shown, 1):
+                        self.assertAlmostEqual(told[text][1], one["score"], delta=1e-5)
+                    for search in searches:  # those that are shown are the best of those that ended
+                        best = sorted(search["ended"], reverse=True)[:4]
+                        self.assertEqual(best, sorted((score for _, _, score in search["told"]), reverse=True))
+
+    def test_where_texts_look_alike_nobody_guesses(self):
+        for step in self.steps("beam-tree"):
+            _, _, (search,) = self.traced(step, BEAMS, "--prompt", "A fox", "--num-beams", "3", "--max-new-tokens", "530", "--ignore-eos", "--no-use-cache")
+            self.assertIn("look alike", search["wrong"])
+            self.assertEqual(search["told"], [])
+
+    def test_each_row_has_the_text_whose_tokens_it_is_fed(self):
+        prompts = ["A fox", "Once upon a time there was a king who had", "The king said", "A", "The old king and his daughter went into the wood and there"]
+        lines = [json.dumps({"prompt": prompt, "max_new_tokens": count, "do_sample": count % 2 == 0, "seed": count}) for prompt, count in
+                 zip([*prompts, *prompts[::-1]], (3, 9, 4, 24, 12, 20, 5, 2, 30, 7), strict=True)]
+        batches = [arguments for prompt in prompts for arguments in ("--prompt", prompt)] + ["--do-sample", "--max-new-tokens", "20"]
+        requests = ["--requests", "-", "--max-batch-size", "4"]
+        ended = ["--prompt", LAST, "--prompt", "A fox", "--no-use-cache", "--max-new-tokens", "5"]
+        ways = {"variable-batching": [batches, ended], "leaving-rows": [batches, [*batches, "--no-use-cache"]],
+                "queue": [[*batches, "--max-batch-size", "3"]],
+                "shared-prefill": [[*batches, "--num-return-sequences", "3", "--max-batch-size", "6"], [*batches, "--num-return-sequences", "2", "--no-use-cache"]],
+                "continuous-batching": [requests], "chunked-prefill": [[*requests, "--prefill-chunk", "4"]],
+                "waiting-for-blocks": [[*requests, "--prefill-chunk", "3", "--kv-blocks", "8"]],
+                "preemption": [[*requests, "--kv-blocks", "8"], [*requests, "--kv-blocks", "8", "--prefill-chunk", "5"]],
+                "prefix-caching": [[*requests, "--kv-blocks", "10", "--prefill-chunk", "16"]]}
+        for step in self.steps(*ways):
+            for options in ways[step.name[3:]]:
+                with self.subTest(step.name, options=options):
+                    shown, events, passes = self.traced(step, ROWS, *options, requests="\n".join(lines) if options[0] == "--requests" else None)
+                    whole = [one["prompt_token_ids"] + one["token_ids"] for one in shown]
+                    fed = [event["rows"] for event in events if event["event"] == "pass"]
+                    self.assertTrue(any(len(rows) > 1 for rows in fed))
+                    for rows, texts in zip(fed, passes, strict=True):
+                        self.assertEqual(len(set(texts)), len(texts), rows)
+                        for row, text in zip(rows, texts, strict=True):
+                            self.assertIsNotNone(text, row)
+                            end = row["start"] + len(row["tokens"])
+                            self.assertEqual(whole[text - 1][row["start"]:end], row["tokens"])
+
+    def test_where_rows_look_alike_nobody_guesses(self):
+        for step in self.steps("shared-prefill"):
+            for count, expected in (("2", [None, None]), ("1", [1, 2])):  # of two texts a prompt, one has no row in the first pass
+                with self.subTest(count):
+                    _, _, passes = self.traced(step, ROWS, "--prompt", "A fox", "--prompt", "A fox", "--do-sample", "--num-return-sequences", count,
+                                               "--max-new-tokens", "4", "--no-use-cache")
+                    self.assertEqual(passes[0], expected)
+                    self.assertEqual(sorted(passes[1]), list(range(1, 2 * int(count) + 1)))
+
+
+class Refused(unittest.TestCase):
+    """Lines that cannot stand where they do."""
+    START = {"event": "start", "options": {}, "n_positions": 8, "eos_token_id": 0, "prompts": [[0]], "vocabulary": ["a", "b"]}
+    TEXT = {"event": "text", "text": 1, "prompt": 0, "options": {}}
+    PASS = {"event": "pass", "model": "m", "batch": 2, "rows": [{"row": 0, "start": 0, "tokens": [0]}, {"row": 1, "start": 0, "tokens": [0, 1]}]}
+    COPY = {"event": "copy", "model": "m", "from": 1, "first": 0, "positions": 2, "to": 0}
+
+    def test_a_line_that_speaks_of_what_is_not_there(self):
+        with tempfile.TemporaryDirectory() as folder:
+            trace = Path(folder) / "trace"
+            for events, sentence in [
+                    ([self.COPY], "line 3: row 1 of m holds 0 positions, too few for this copy"),
+                    ([self.PASS, {**self.COPY, "model": "other"}], "line 4: row 1 of other holds 0 positions"),
+                    ([self.PASS, {**self.COPY, "from": 9}], "line 4: row 9 of m holds 0 positions"),
+                    ([self.PASS, {**self.COPY, "first": 1}], "line 4: row 1 of m holds 2 positions"),
+                    ([self.PASS, {**self.COPY, "to": -1}], "line 4: row 1 of m holds 2 positions"),
+                    ([self.PASS, {**self.COPY, "positions": "two"}], "'positions' of line 4 must be a whole number"),
+                    ([self.PASS, {**self.COPY, "from": []}], "'from' of line 4 must be a whole number"),
+                    ([{**self.PASS, "batch": "two"}], "'batch' of line 3 must be a whole number"),
+                    ([{"event": "end", "text": 1, "finish_reason": "eos", "score": "good"}], "'score' of line 3 must be a number"),
+                    ([{**self.PASS, "batch": 1}], "line 3: row 1 is not one of 1"),
+                    ([{**self.PASS, "rows": 3}], "'rows' of line 3 must be a list"),
+                    ([{**self.TEXT, "prompt": 1}], "line 3: there is no prompt 1, but 1, counted from 0"),
+                    ([{"event": "end", "text": 2, "finish_reason": "eos"}], "line 3: text 2 has not begun"),
+                    ([{"event": "token", "text": 2, "token": 0, "origin": "model"}], "line 3: text 2 has not begun"),
+                    ([self.PASS, {"event": "logits", "row": 2, "position": 0, "logits": [1, 2]}], "line 4: row 2 was not fed in the pass before")]:
+                with self.subTest(sentence):
+                    trace.write_text("".join(json.dumps(event) + "\n" for event in (self.START, self.TEXT, *events)))
+                    done = run("tools/trace", trace)
+                    self.assertEqual((done.returncode, done.stdout), (1, ""))
+                    self.assertIn(f"is no trace: {sentence}", done.stderr)
+            trace.write_text("".join(json.dumps(event) + "\n" for event in (self.START, self.TEXT, self.PASS, self.COPY, self.COPY)))
+            self.assertEqual(run("tools/trace", trace).returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
