@@ -207,7 +207,10 @@ HWY_INLINE TileFunction<X, W> tile_of(int rows, int columns, bool second) {
   if constexpr (std::is_same_v<X, std::uint16_t>) {
     return bfloat16_tile(rows, columns, second);
   } else {
-    return second ? tile_for<W, true>(rows, columns) : tile_for<W, false>(rows, columns);
+    if constexpr (kLanes > 4) {  // else the multiply-adds are the limit
+      if (second) return tile_for<W, true>(rows, columns);
+    }
+    return tile_for<W, false>(rows, columns);
   }
 }
 
