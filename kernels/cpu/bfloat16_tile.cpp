@@ -30,12 +30,14 @@
 namespace staircase {
 namespace {
 
-template <int kRows, int kColumns>
+template <int kRows, int kColumns, bool kSecond>
 STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int64_t x_stride,
                                     const std::uint16_t* __restrict w, std::int64_t depth,
                                     float* __restrict result) {
   constexpr int kVectors = kColumns / 16;
-  const std::int64_t ahead = kBytesAhead / kColumns * kPanel / std::int64_t{sizeof(std::uint16_t)};
+  constexpr auto kHint = kSecond ? _MM_HINT_T1 : _MM_HINT_T0;
+  const std::int64_t ahead =
+      (kSecond ? kBytesFarAhead : kBytesAhead) / kColumns * kPanel / std::int64_t{sizeof(std::uint16_t)};
   __m512 sum[kRows][kVectors];
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
@@ -47,7 +49,7 @@ STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int6
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const std::uint16_t* const pairs = w + k * kPanel + v * 16 * kPair;
-      _mm_prefetch(pairs + ahead, _MM_HINT_T0);
+      _mm_prefetch(pairs + ahead, kHint);
       columns[v] = _mm512_loadu_si512(pairs);
     }
 #pragma GCC unroll 12
@@ -69,12 +71,12 @@ STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int6
 }
 
 /// The tile of r rows is element r - 1.
-template <int kColumns, int... kLess>
+template <int kColumns, bool kSecond, int... kLess>
 constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
-  return std::array<BFloat16Tile, sizeof...(kLess)>{multiply_tile<kLess + 1, kColumns>...};
+  return std::array<BFloat16Tile, sizeof...(kLess)>{multiply_tile<kLess + 1, kColumns, kSecond>...};
 }
-template <int kColumns>
-constexpr auto kTileOfRows = tiles_of_rows<kColumns>(std::make_integer_sequence<int, 6>());
+template <int kColumns, bool kSecond>
+constexpr auto kTileOfRows = tiles_of_rows<kColumns, kSecond>(std::make_integer_sequence<int, 6>());
 
 }  // namespace
 
@@ -82,9 +84,10 @@ bool has_bfloat16_tile() {
   return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512bf16");
 }
 
-BFloat16Tile bfloat16_tile(int rows, int columns) {
+BFloat16Tile bfloat16_tile(int rows, int columns, bool second) {
   const auto row = static_cast<std::size_t>(rows - 1);
-  return columns == 64 ? kTileOfRows<64>[row] : kTileOfRows<32>[row];
+  if (second) return columns == 64 ? kTileOfRows<64, true>[row] : kTileOfRows<32, true>[row];
+  return columns == 64 ? kTileOfRows<64, false>[row] : kTileOfRows<32, false>[row];
 }
 
 // ── Matrices ──
@@ -245,7 +248,7 @@ bool has_bfloat16_tile() {
   return false;
 }
 
-BFloat16Tile bfloat16_tile(int, int) {
+BFloat16Tile bfloat16_tile(int, int, bool) {
   return nullptr;
 }
 

@@ -16,8 +16,9 @@ using BFloat16Tile = void (*)(const std::uint16_t* x, std::int64_t x_stride, con
 /// Whether this processor has the instruction.
 bool has_bfloat16_tile();
 
-/// The tile of that size: 1 to 6 rows and 32 or 64 columns. Only where has_bfloat16_tile().
-BFloat16Tile bfloat16_tile(int rows, int columns);
+/// The tile of that size: 1 to 6 rows and 32 or 64 columns. `second` says that another tile has just read the
+/// same columns of w (kBytesFarAhead in cpu_device.h). Only where has_bfloat16_tile().
+BFloat16Tile bfloat16_tile(int rows, int columns, bool second = false);
 
 /// Whether this processor multiplies matrices, the system lets it, and the depth is a multiple of their
 /// width. Does not depend on the number of rows: a row gets the same bits alone as among others.

@@ -40,6 +40,10 @@ inline const std::int64_t kBytesAhead = __builtin_cpu_is("intel") ? 3072 : 8192;
 inline const std::int64_t kBytesAhead = 8192;
 #endif
 
+/// A second tile of rows finds its weights in the nearest cache, where the first one left them, and the
+/// memory would rest meanwhile. So it asks for what lies that far ahead, into the next cache.
+constexpr std::int64_t kBytesFarAhead = 24576;
+
 /// So many elements of a row or a few are finished before another thread hears of them.
 constexpr std::int64_t kFewElements = 8192;
 

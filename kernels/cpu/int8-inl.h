@@ -249,8 +249,10 @@ HWY_INLINE void multiply_int8_panels(const typename Panel::Row* x, std::int64_t 
           const int columns = static_cast<int>(std::min<std::int64_t>(shape.columns, to - column));
           for (std::int64_t row = begin; row < last_row; row += shape.rows) {
             const int count = static_cast<int>(std::min<std::int64_t>(shape.rows, last_row - row));
+            // In 4 bits the multiply-adds are the limit, and a line more to ask for costs time.
+            const bool second = Panel::kInByte == 1 && row == begin + shape.rows;
             const Int8Tile<Panel> tile =
-                vnni ? int8_tile<Panel>(count, columns) : int8_tile_of<Panel>(count, columns);
+                vnni ? int8_tile<Panel>(count, columns, second) : int8_tile_of<Panel>(count, columns);
             tile(x + row * groups + g, groups, panel + g, column % kPanel, std::min(step, groups - g),
                  result + (row - begin) * kPanel + (column - from));
           }

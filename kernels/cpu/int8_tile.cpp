@@ -43,15 +43,15 @@ STAIRCASE_VNNI_TARGET inline __m512 load_scales(const std::uint16_t* scales) {
   return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(kAll, _mm512_maskz_cvtepu16_epi32(kAll, halves), 16));
 }
 
-template <typename Panel, int kRows, int kColumns>
+template <typename Panel, int kRows, int kColumns, bool kSecond>
 STAIRCASE_VNNI_TARGET void multiply_tile(const typename Panel::Row* __restrict x, std::int64_t x_stride,
                                          const Panel* __restrict w, std::int64_t column, std::int64_t groups,
                                          float* __restrict result) {
   constexpr std::int64_t kInputs = Panel::kInputs, kInByte = Panel::kInByte;
   constexpr int kVectors = kColumns / 16;
-  const std::int64_t ahead = kBytesAhead / kColumns * kPanel;
+  const std::int64_t ahead = (kSecond ? kBytesFarAhead : kBytesAhead) / kColumns * kPanel;
   // One row takes each line once: it need not push others out of the larger caches.
-  constexpr auto kHint = kRows == 1 ? _MM_HINT_NTA : _MM_HINT_T0;
+  constexpr auto kHint = kSecond ? _MM_HINT_T1 : kRows == 1 ? _MM_HINT_NTA : _MM_HINT_T0;
   for (std::int64_t g = 0; g < groups; ++g) {
     __m512i sum[kRows][kVectors];
 #pragma GCC unroll 12
@@ -101,12 +101,13 @@ STAIRCASE_VNNI_TARGET void multiply_tile(const typename Panel::Row* __restrict x
 }
 
 /// The tile of r rows is element r - 1.
-template <typename Panel, int kColumns, int... kLess>
+template <typename Panel, int kColumns, bool kSecond, int... kLess>
 constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
-  return std::array<Int8Tile<Panel>, sizeof...(kLess)>{multiply_tile<Panel, kLess + 1, kColumns>...};
+  return std::array<Int8Tile<Panel>, sizeof...(kLess)>{multiply_tile<Panel, kLess + 1, kColumns, kSecond>...};
 }
-template <typename Panel, int kColumns>
-constexpr auto kTileOfRows = tiles_of_rows<Panel, kColumns>(std::make_integer_sequence<int, kInt8TileRows>());
+template <typename Panel, int kColumns, bool kSecond>
+constexpr auto kTileOfRows =
+    tiles_of_rows<Panel, kColumns, kSecond>(std::make_integer_sequence<int, kInt8TileRows>());
 
 }  // namespace
 
@@ -115,9 +116,10 @@ bool has_int8_tile() {
 }
 
 template <typename Panel>
-Int8Tile<Panel> int8_tile(int rows, int columns) {
+Int8Tile<Panel> int8_tile(int rows, int columns, bool second) {
   const auto row = static_cast<std::size_t>(rows - 1);
-  return columns == 64 ? kTileOfRows<Panel, 64>[row] : kTileOfRows<Panel, 32>[row];
+  if (second) return columns == 64 ? kTileOfRows<Panel, 64, true>[row] : kTileOfRows<Panel, 32, true>[row];
+  return columns == 64 ? kTileOfRows<Panel, 64, false>[row] : kTileOfRows<Panel, 32, false>[row];
 }
 
 }  // namespace staircase
@@ -131,7 +133,7 @@ bool has_int8_tile() {
 }
 
 template <typename Panel>
-Int8Tile<Panel> int8_tile(int, int) {
+Int8Tile<Panel> int8_tile(int, int, bool) {
   return nullptr;
 }
 
@@ -141,7 +143,7 @@ Int8Tile<Panel> int8_tile(int, int) {
 
 namespace staircase {
 
-template Int8Tile<Int8Panel> int8_tile(int, int);
-template Int8Tile<Int4Panel> int8_tile(int, int);
+template Int8Tile<Int8Panel> int8_tile(int, int, bool);
+template Int8Tile<Int4Panel> int8_tile(int, int, bool);
 
 }  // namespace staircase

@@ -98,8 +98,9 @@ bool has_int8_tile();
 /// With six, four vectors of sums each, a prefill is no faster, and eight rows take longer.
 constexpr int kInt8TileRows = 5;
 
-/// The tile of that size: 1 to kInt8TileRows rows and 32 or 64 columns. Only where has_int8_tile().
+/// The tile of that size: 1 to kInt8TileRows rows and 32 or 64 columns. `second` says that another tile has
+/// just read the same columns of w (kBytesFarAhead in cpu_device.h). Only where has_int8_tile().
 template <typename Panel>
-Int8Tile<Panel> int8_tile(int rows, int columns);
+Int8Tile<Panel> int8_tile(int rows, int columns, bool second);
 
 }  // namespace staircase

@@ -136,8 +136,9 @@ HWY_INLINE void with_elements(DType dtype, void* data, const Function& function)
 constexpr std::int64_t kLineBytes = 64;
 
 /// One tile: [kRows, depth] times [depth, kColumns] of a panel, added to result [kRows, kColumns].
-/// Neighbouring rows of x lie x_stride elements apart, those of the result kPanel.
-template <typename W, int kRows, int kColumns>
+/// Neighbouring rows of x lie x_stride elements apart, those of the result kPanel. kSecond says that another
+/// tile has just read the same weights (kBytesFarAhead in cpu_device.h).
+template <typename W, int kRows, int kColumns, bool kSecond>
 HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stride, const W* HWY_RESTRICT w,
                                 std::int64_t depth, float* HWY_RESTRICT result) {
   constexpr int kVectors = kColumns / kLanes;
@@ -149,14 +150,15 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
     for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Load(d, result + r * kPanel + v * kLanes);
   }
   // One or two rows of float32 leave the processor time enough to look ahead itself.
-  constexpr bool kLookAhead = sizeof(W) < sizeof(float) || kRows > 2;
-  const std::int64_t ahead = kBytesAhead / kColumns * kPanel / std::int64_t{sizeof(W)};
+  constexpr bool kLookAhead = sizeof(W) < sizeof(float) || kRows > 2 || kSecond;
+  const std::int64_t ahead =
+      (kSecond ? kBytesFarAhead : kBytesAhead) / kColumns * kPanel / std::int64_t{sizeof(W)};
   constexpr std::int64_t kElementsOfLine = kLineBytes / std::int64_t{sizeof(W)};
   for (std::int64_t k = 0; k < depth; k += kInterleavedRows<W>) {
     const W* const rows = w + k * kPanel;
 #pragma GCC unroll 4
     for (std::int64_t i = 0; kLookAhead && i < kColumns * kInterleavedRows<W>; i += kElementsOfLine)
-      hwy::Prefetch(rows + ahead + i);
+      __builtin_prefetch(rows + ahead + i, 0, kSecond ? 2 : 3);
 #pragma GCC unroll 2
     for (std::int64_t row = 0; row < kInterleavedRows<W>; ++row) {
       hn::Vec<Floats> column[kVectors];
@@ -180,26 +182,35 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
 template <typename X, typename W>
 using TileFunction = void (*)(const X*, std::int64_t, const W*, std::int64_t, float*);
 
-template <typename W, int kColumns, int... kLess>
+template <typename W, int kColumns, bool kSecond, int... kLess>
 constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
-  return std::array<TileFunction<float, W>, sizeof...(kLess)>{multiply_tile<W, kLess + 1, kColumns>...};
+  return std::array<TileFunction<float, W>, sizeof...(kLess)>{
+      multiply_tile<W, kLess + 1, kColumns, kSecond>...};
 }
 
 /// The tile of r rows is element r - 1.
-template <typename W, int kColumns>
+template <typename W, int kColumns, bool kSecond>
 constexpr auto kTileOfRows =
-    tiles_of_rows<W, kColumns>(std::make_integer_sequence<int, most_rows(kColumns)>());
+    tiles_of_rows<W, kColumns, kSecond>(std::make_integer_sequence<int, most_rows(kColumns)>());
+
+template <typename W, bool kSecond>
+HWY_INLINE TileFunction<float, W> tile_for(int rows, int columns) {
+  const auto row = static_cast<std::size_t>(rows - 1);
+  if (columns == 64) return kTileOfRows<W, 64, kSecond>[row];
+  if (columns == 32) return kTileOfRows<W, 32, kSecond>[row];
+  return kTileOfRows<W, 16, kSecond>[row];
+}
 
 /// The tile for that many rows and columns: with x in bfloat16 that of bfloat16_tile.h.
 template <typename X, typename W>
-HWY_INLINE TileFunction<X, W> tile_of(int rows, int columns) {
+HWY_INLINE TileFunction<X, W> tile_of(int rows, int columns, bool second) {
   if constexpr (std::is_same_v<X, std::uint16_t>) {
-    return bfloat16_tile(rows, columns);
+    return bfloat16_tile(rows, columns, second);
   } else {
-    const auto row = static_cast<std::size_t>(rows - 1);
-    if (columns == 64) return kTileOfRows<W, 64>[row];
-    if (columns == 32) return kTileOfRows<W, 32>[row];
-    return kTileOfRows<W, 16>[row];
+    if constexpr (kLanes > 4) {  // else the multiply-adds are the limit
+      if (second) return tile_for<W, true>(rows, columns);
+    }
+    return tile_for<W, false>(rows, columns);
   }
 }
 
@@ -261,14 +272,15 @@ HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_st
       return;
     }
   }
-  constexpr std::int64_t kStep = 32;
+  constexpr std::int64_t kStepBytes = 8192;
   HWY_ALIGN float result[kManyRows * kPanel];
   const TileShape shape = tile_shape(rows);
   const bool few = rows < kManyRows, one_tile = rows <= shape.rows && shape.columns == kPanel;
-  const std::int64_t together = few ? rows : shape.rows, step = few && !one_tile ? kStep : depth;
+  const std::int64_t together = few ? rows : shape.rows;
   // `from` is where the columns of this panel begin that are wanted, `to` where they end.
   const auto multiply_panel = [&](const auto* panel, std::int64_t from, std::int64_t to) HWY_ATTR {
     using T = std::remove_cvref_t<decltype(*panel)>;
+    const std::int64_t step = few && !one_tile ? kStepBytes / kPanel / std::int64_t{sizeof(T)} : depth;
     for (std::int64_t begin = 0; begin < rows; begin += together) {
       const std::int64_t end = std::min(begin + together, rows);
       std::fill_n(result, (end - begin) * kPanel, 0.0f);
@@ -277,7 +289,7 @@ HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_st
           const int columns = static_cast<int>(std::min<std::int64_t>(shape.columns, to - column));
           for (std::int64_t row = begin; row < end; row += shape.rows) {
             const int count = static_cast<int>(std::min<std::int64_t>(shape.rows, end - row));
-            tile_of<X, T>(count, columns)(
+            tile_of<X, T>(count, columns, row == begin + shape.rows)(
                 x + row * x_stride + k, x_stride, panel + k * kPanel + column % kPanel * kInterleavedRows<T>,
                 std::min(step, depth - k), result + (row - begin) * kPanel + (column - from));
           }
