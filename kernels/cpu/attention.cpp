@@ -177,16 +177,19 @@ HWY_INLINE void multiply_keys(const float* queries, std::int64_t stride, Runs<T>
 }
 
 /// out[q] = the values, each times the weight that q gives it; again but for features that fill no vector.
+/// The first keys of the next head are asked for behind the last values.
 template <int kQueries, typename T>
 HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, Runs<T> runs, std::int64_t total,
-                           std::int64_t stride, float* out) {
+                           const Runs<T>& next_head, std::int64_t stride, float* out) {
   const Floats d;
   const std::int64_t head_size = runs.head_size;
   // Registers of each query's sums, kept while all positions pass.
   constexpr std::int64_t kRegisters = std::clamp<std::int64_t>(kAccumulators / kQueries, 1, 64 / kLanes);
   const std::int64_t vectors = head_size / kLanes;
   const Ahead<T> ahead(runs, total);
-  const std::int64_t last = divide_up(total, runs.length) - 1;
+  const std::int64_t count = divide_up(total, runs.length);
+  const auto values_then_next = [&](std::int64_t run)
+                                    HWY_ATTR { return run < count ? runs.values(run) : next_head.keys(0); };
   for (std::int64_t first = 0; first < vectors; first += kRegisters) {
     const std::int64_t registers = std::min(kRegisters, vectors - first);
     hn::Vec<Floats> sum[kQueries][kRegisters];
@@ -195,8 +198,8 @@ HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, Run
     }
     for (std::int64_t run = 0, begin = 0; begin < total; ++run, begin += runs.length) {
       const T* const values = runs.values(run) + first * kLanes;
-      const T* const near = runs.values(std::min(run + ahead.runs, last)) + first * kLanes;
-      const T* const far = runs.values(std::min(run + ahead.runs + 1, last)) + first * kLanes;
+      const T* const near = values_then_next(run + ahead.runs) + first * kLanes;
+      const T* const far = values_then_next(run + ahead.runs + 1) + first * kLanes;
       for (std::int64_t p = 0; p < std::min(runs.length, total - begin); ++p) {
         const T* const value = values + p * head_size;
         const T* const next = ahead.of(p * head_size, near, far);
@@ -225,12 +228,13 @@ HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, Run
 }
 
 /// kQueries neighbouring queries of a head, each of which sees one position more than the one before; the
-/// last one sees all `total` keys and values. Each key and each value is read once for all of them.
+/// last one sees all `total` keys and values. Each key and each value is read once for all of them, and then
+/// the keys of the `next` head are asked for.
 /// Neighbouring queries lie `stride` elements apart, and so do their results. `scores` has room for whole
 /// halves of a panel of them.
 template <int kQueries, typename T>
 HWY_NOINLINE void attend_few(const float* queries, std::int64_t stride, const Runs<T>& runs,
-                             std::int64_t total, float* scores, float* out) {
+                             std::int64_t total, const Runs<T>& next, float* scores, float* out) {
   const std::int64_t score_stride = divide_up(total, kHalfPanel) * kHalfPanel;
   const std::int64_t head_size = runs.head_size, rest = head_size % kLanes, whole = head_size - rest;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
@@ -242,7 +246,7 @@ HWY_NOINLINE void attend_few(const float* queries, std::int64_t stride, const Ru
     if (rest > 0) add_rest_of_scores(queries + q * stride, runs, seen_by(q), whole, own);
     inverse_sums[q] = exponentials(own, scale, seen_by(q), total);
   }
-  add_values<kQueries>(scores, score_stride, runs, total, stride, out);
+  add_values<kQueries>(scores, score_stride, runs, total, next, stride, out);
   for (int q = 0; q < kQueries; ++q) {
     float* const own = out + q * stride;
     if (rest > 0) rest_of_values(scores + q * score_stride, runs, seen_by(q), whole, own);
@@ -251,7 +255,8 @@ HWY_NOINLINE void attend_few(const float* queries, std::int64_t stride, const Ru
 }
 
 template <typename T>
-using AttendFunction = void (*)(const float*, std::int64_t, const Runs<T>&, std::int64_t, float*, float*);
+using AttendFunction = void (*)(const float*, std::int64_t, const Runs<T>&, std::int64_t, const Runs<T>&,
+                                float*, float*);
 template <typename T, int... kLess>
 constexpr auto attend_functions(std::integer_sequence<int, kLess...>) {
   return std::array<AttendFunction<T>, sizeof...(kLess)>{attend_few<kLess + 1, T>...};
@@ -377,15 +382,17 @@ HWY_INLINE bool multiplies_halves() {
 }
 
 /// Up to 6 neighbouring queries of one head where its keys and values lie; the last one sees all of the
-/// `total` positions.
+/// `total` positions. `next` is the head whose turn is likely to be the next.
 HWY_ATTR void attend_in_place(const float* queries, std::int64_t rows, std::int64_t stride,
-                              const HeadOfCache& head, std::int64_t total, float* scores, float* out) {
+                              const HeadOfCache& head, std::int64_t total, const HeadOfCache& next,
+                              float* scores, float* out) {
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
     if (multiplies_halves<T>()) {
-      bfloat16::attend_in_place(queries, rows, stride, Runs<std::uint16_t>(head), total, exponentials, scores,
-                                out);
+      bfloat16::attend_in_place(queries, rows, stride, Runs<std::uint16_t>(head), total,
+                                Runs<std::uint16_t>(next), exponentials, scores, out);
     } else {
-      kAttendFew<T>[static_cast<std::size_t>(rows - 1)](queries, stride, runs, total, scores, out);
+      kAttendFew<T>[static_cast<std::size_t>(rows - 1)](queries, stride, runs, total, Runs<T>(next), scores,
+                                                        out);
     }
   });
 }
@@ -494,11 +501,13 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
       (head.cache, head.total, head.packed_keys, head.packed_values);
       return;
     }
+    const Head& next = heads[static_cast<std::size_t>((i + team_.size()) % std::ssize(heads))];
     for (std::int64_t first = 0; first < head.queries; first += kTileQueries) {
       const std::int64_t rows = std::min(kTileQueries, head.queries - first);
       HWY_DYNAMIC_DISPATCH(attend_in_place)
       (head.query + first * width, rows, width, head.cache, head.start + first + rows,
-       scores + thread * score_floats, head.out + first * width);
+       first + rows < head.queries ? head.cache : next.cache, scores + thread * score_floats,
+       head.out + first * width);
     }
   });
   parallel_each(team_, static_cast<std::int64_t>(tiles.size()), [&](int thread, std::int64_t i) {

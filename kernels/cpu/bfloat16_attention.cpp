@@ -25,6 +25,9 @@ constexpr std::int64_t kFeatures = 32;
 /// So many positions are worked on at a time: one for each lane of a vector of scores.
 constexpr std::int64_t kPositions = 16;
 
+/// The head size of every published GPT-2. As a constant it costs no instructions.
+constexpr std::int64_t kUsualHead = 64;
+
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) {
   return divide_up(n, step) * step;
 }
@@ -82,20 +85,21 @@ STAIRCASE_TARGET inline __m512bh last_columns(Halves a, Halves b) {
 
 // ── Where keys and values lie ──
 
-/// scores[q, p] = q · k for up to 16 keys; those behind `count` mean nothing. What lies `ahead` elements
-/// behind each key is asked for.
-template <int kRows>
-STAIRCASE_TARGET void multiply_keys(const std::uint16_t* queries, const std::uint16_t* keys,
-                                    std::int64_t count, std::int64_t head_size, const std::uint16_t* ahead,
-                                    std::int64_t score_stride, float* scores) {
-  const std::int64_t width = round_up(head_size, kFeatures);
+/// scores[q, p] = q · k for up to 16 keys; those behind `count` mean nothing. `ahead` is what to ask for: as
+/// much as these keys. kUsual says that there are 16 of kUsualHead features.
+template <int kRows, bool kUsual>
+STAIRCASE_TARGET void multiply_sixteen(const std::uint16_t* queries, const std::uint16_t* keys,
+                                       std::int64_t count, std::int64_t any_size, const std::uint16_t* ahead,
+                                       std::int64_t score_stride, float* scores) {
+  const std::int64_t head_size = kUsual ? kUsualHead : any_size, width = round_up(head_size, kFeatures);
   __m512 chains[kRows][kLanes];
 #pragma GCC unroll 16
   for (int p = 0; p < kLanes; ++p) {
     // Behind the last key it is taken again.
-    const std::uint16_t* const key = keys + std::min<std::int64_t>(p, count - 1) * head_size;
+    const std::uint16_t* const key = keys + (kUsual ? p : std::min<std::int64_t>(p, count - 1)) * head_size;
     __m512 chain[kRows];
     for (auto& c : chain) c = _mm512_setzero_ps();
+#pragma GCC unroll 2
     for (std::int64_t i = 0; i < head_size; i += kFeatures) {
       _mm_prefetch(ahead + p * head_size + i, _MM_HINT_T0);
       const __m512bh part = load_features(key + i, head_size - i);
@@ -109,6 +113,18 @@ STAIRCASE_TARGET void multiply_keys(const std::uint16_t* queries, const std::uin
     for (int q = 0; q < kRows; ++q) chains[q][p] = chain[q];
   }
   for (int q = 0; q < kRows; ++q) _mm512_storeu_ps(scores + q * score_stride, sums_of_lanes(chains[q]));
+}
+
+/// The same for any of them.
+template <int kRows>
+STAIRCASE_TARGET void multiply_keys(const std::uint16_t* queries, const std::uint16_t* keys,
+                                    std::int64_t count, std::int64_t head_size, const std::uint16_t* ahead,
+                                    std::int64_t score_stride, float* scores) {
+  if (head_size == kUsualHead && count == kPositions) {
+    multiply_sixteen<kRows, true>(queries, keys, count, head_size, ahead, score_stride, scores);
+  } else {
+    multiply_sixteen<kRows, false>(queries, keys, count, head_size, ahead, score_stride, scores);
+  }
 }
 
 /// add_values for 32 · kParts features from `first` on: as many as leave registers for the sums of 6 queries.
@@ -339,26 +355,30 @@ std::int64_t scratch_floats(std::int64_t head_size, std::int64_t total) {
 }
 
 void attend_in_place(const float* queries, std::int64_t rows, std::int64_t stride,
-                     const Runs<std::uint16_t>& runs, std::int64_t total, Exponentials exponentials,
-                     float* scratch, float* out) {
+                     const Runs<std::uint16_t>& runs, std::int64_t total, const Runs<std::uint16_t>& next,
+                     Exponentials exponentials, float* scratch, float* out) {
   const Memory memory(scratch, runs.head_size, total);
   const auto of_rows = static_cast<std::size_t>(rows - 1);
   const std::int64_t bytes = runs.head_size * std::int64_t{sizeof(std::uint16_t)},
-                     ahead = round_up(kBytesAhead / bytes, kPositions);
-  const auto value_or_last = [&](std::int64_t p) { return runs.value(std::min(p, total - 1)); };
+                     distance = round_up(kBytesAhead / bytes, kPositions);
+  // What comes `distance` positions behind p: first all keys, then all values, then keys of the next head.
+  const auto ahead_of = [&](std::int64_t p) {
+    p += distance;
+    if (p < total) return runs.key(p);
+    if (p < 2 * total) return runs.value(p - total);
+    return next.key(std::min(p - 2 * total, next.length - 1));
+  };
   round_queries(queries, rows, stride, runs.head_size, memory);
   each_sixteen(total, [&](std::int64_t first, std::int64_t count) {
-    const std::int64_t next = first + ahead;
-    kMultiplyKeys[of_rows](memory.queries, runs.key(first), count, runs.head_size,
-                           next < total ? runs.key(next) : value_or_last(next - total), memory.stride,
-                           memory.scores + first);
+    kMultiplyKeys[of_rows](memory.queries, runs.key(first), count, runs.head_size, ahead_of(first),
+                           memory.stride, memory.scores + first);
   });
   float inverse_sums[kMostRows] = {};
   weigh(memory, rows, total - rows + 1, runs.head_size, exponentials, inverse_sums);
   std::fill_n(memory.sums, rows * memory.width, 0.0f);
   each_sixteen(total, [&](std::int64_t first, std::int64_t count) {
     kAddValues[of_rows](memory.weights + first, memory.stride, runs.value(first), count, runs.head_size,
-                        value_or_last(first + ahead), memory.sums);
+                        ahead_of(total + first), memory.sums);
   });
   for (std::int64_t q = 0; q < rows; ++q) {
     store_features(memory.sums + q * memory.width, runs.head_size, inverse_sums[q], out + q * stride);
@@ -409,7 +429,7 @@ std::int64_t scratch_floats(std::int64_t, std::int64_t) {
   return 0;
 }
 void attend_in_place(const float*, std::int64_t, std::int64_t, const Runs<std::uint16_t>&, std::int64_t,
-                     Exponentials, float*, float*) {}
+                     const Runs<std::uint16_t>&, Exponentials, float*, float*) {}
 void pack(const Runs<std::uint16_t>&, std::int64_t, std::uint16_t*, std::uint16_t*) {}
 void attend_packed(const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, const std::uint16_t*,
                    const std::uint16_t*, std::int64_t, Exponentials, float*, float*) {}

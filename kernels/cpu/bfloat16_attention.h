@@ -23,10 +23,10 @@ std::int64_t scratch_floats(std::int64_t head_size, std::int64_t total);
 
 /// Up to 6 neighbouring queries of a head, where keys and values lie. Each sees one position more than the
 /// one before; the last one sees all `total` of them. Neighbouring queries lie `stride` elements apart, and
-/// so do their results.
+/// so do their results. The keys of the head that is `next` are asked for behind the last values.
 void attend_in_place(const float* queries, std::int64_t rows, std::int64_t stride,
-                     const Runs<std::uint16_t>& runs, std::int64_t total, Exponentials exponentials,
-                     float* scratch, float* out);
+                     const Runs<std::uint16_t>& runs, std::int64_t total, const Runs<std::uint16_t>& next,
+                     Exponentials exponentials, float* scratch, float* out);
 
 /// Keys into panels [total / 64, head_size / 2, 64, 2] and values into [head_size / 64, total / 2, 64, 2],
 /// the head size being filled up to a multiple of 32, with zeros.
