@@ -30,14 +30,15 @@
 namespace staircase {
 namespace {
 
-template <int kRows, int kColumns, bool kSecond>
+template <int kRows, int kColumns, TileTurn kTurn>
 STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int64_t x_stride,
                                     const std::uint16_t* __restrict w, std::int64_t depth,
                                     float* __restrict result) {
   constexpr int kVectors = kColumns / 16;
-  constexpr auto kHint = kSecond ? _MM_HINT_T1 : _MM_HINT_T0;
-  const std::int64_t ahead =
-      (kSecond ? kBytesFarAhead : kBytesAhead) / kColumns * kPanel / std::int64_t{sizeof(std::uint16_t)};
+  constexpr std::int64_t kOfColumns = kPanel / kColumns, kBytes = sizeof(std::uint16_t);
+  const std::int64_t ahead = kBytesAhead * kOfColumns / kBytes;
+  constexpr std::int64_t kFarAhead = kBytesFarAhead * kOfColumns / kBytes;
+  constexpr bool kAsksNear = kTurn != TileTurn::kSecond;
   __m512 sum[kRows][kVectors];
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
@@ -49,7 +50,11 @@ STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int6
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const std::uint16_t* const pairs = w + k * kPanel + v * 16 * kPair;
-      _mm_prefetch(pairs + ahead, kHint);
+      const bool first_half = v < kVectors / 2;
+      if (kAsksNear) _mm_prefetch(pairs + ahead, _MM_HINT_T0);
+      if (kTurn == (first_half ? TileTurn::kFirst : TileTurn::kSecond)) {
+        _mm_prefetch(pairs + kFarAhead, _MM_HINT_T1);
+      }
       columns[v] = _mm512_loadu_si512(pairs);
     }
 #pragma GCC unroll 12
@@ -71,12 +76,12 @@ STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int6
 }
 
 /// The tile of r rows is element r - 1.
-template <int kColumns, bool kSecond, int... kLess>
+template <int kColumns, TileTurn kTurn, int... kLess>
 constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
-  return std::array<BFloat16Tile, sizeof...(kLess)>{multiply_tile<kLess + 1, kColumns, kSecond>...};
+  return std::array<BFloat16Tile, sizeof...(kLess)>{multiply_tile<kLess + 1, kColumns, kTurn>...};
 }
-template <int kColumns, bool kSecond>
-constexpr auto kTileOfRows = tiles_of_rows<kColumns, kSecond>(std::make_integer_sequence<int, 6>());
+template <int kColumns, TileTurn kTurn>
+constexpr auto kTileOfRows = tiles_of_rows<kColumns, kTurn>(std::make_integer_sequence<int, 6>());
 
 }  // namespace
 
@@ -84,10 +89,14 @@ bool has_bfloat16_tile() {
   return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512bf16");
 }
 
-BFloat16Tile bfloat16_tile(int rows, int columns, bool second) {
-  const auto row = static_cast<std::size_t>(rows - 1);
-  if (second) return columns == 64 ? kTileOfRows<64, true>[row] : kTileOfRows<32, true>[row];
-  return columns == 64 ? kTileOfRows<64, false>[row] : kTileOfRows<32, false>[row];
+BFloat16Tile bfloat16_tile(int rows, int columns, TileTurn turn) {
+  const auto of_turn = [&]<TileTurn kTurn>() {
+    const auto row = static_cast<std::size_t>(rows - 1);
+    return columns == 64 ? kTileOfRows<64, kTurn>[row] : kTileOfRows<32, kTurn>[row];
+  };
+  if (turn == TileTurn::kFirst) return of_turn.operator()<TileTurn::kFirst>();
+  if (turn == TileTurn::kSecond) return of_turn.operator()<TileTurn::kSecond>();
+  return of_turn.operator()<TileTurn::kAlone>();
 }
 
 // ── Matrices ──
@@ -248,7 +257,7 @@ bool has_bfloat16_tile() {
   return false;
 }
 
-BFloat16Tile bfloat16_tile(int, int, bool) {
+BFloat16Tile bfloat16_tile(int, int, TileTurn) {
   return nullptr;
 }
 

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "kernels/cpu/cpu_device.h"
+
 namespace staircase {
 
 /// Adds x [rows, depth] times w [depth, columns] to result [rows, columns]; x and w are bfloat16, the depth
@@ -16,9 +18,8 @@ using BFloat16Tile = void (*)(const std::uint16_t* x, std::int64_t x_stride, con
 /// Whether this processor has the instruction.
 bool has_bfloat16_tile();
 
-/// The tile of that size: 1 to 6 rows and 32 or 64 columns. `second` says that another tile has just read the
-/// same columns of w (kBytesFarAhead in cpu_device.h). Only where has_bfloat16_tile().
-BFloat16Tile bfloat16_tile(int rows, int columns, bool second = false);
+/// The tile of that size: 1 to 6 rows and 32 or 64 columns. Only where has_bfloat16_tile().
+BFloat16Tile bfloat16_tile(int rows, int columns, TileTurn turn = TileTurn::kAlone);
 
 /// Whether this processor multiplies matrices, the system lets it, and the depth is a multiple of their
 /// width. Does not depend on the number of rows: a row gets the same bits alone as among others.

@@ -40,9 +40,12 @@ inline const std::int64_t kBytesAhead = __builtin_cpu_is("intel") ? 3072 : 8192;
 inline const std::int64_t kBytesAhead = 8192;
 #endif
 
-/// A second tile of rows finds its weights in the nearest cache, where the first one left them, and the
-/// memory would rest meanwhile. So it asks for what lies that far ahead, into the next cache.
-constexpr std::int64_t kBytesFarAhead = 24576;
+/// Tiles of rows that go down a panel together: the first one brings the weights into the nearest cache,
+/// where the second one finds them, and so the memory would rest meanwhile. Therefore the two also ask for
+/// what lies kBytesFarAhead, into the next cache: each for half of the lines, so that neither is held up
+/// more than the other.
+enum class TileTurn { kAlone, kFirst, kSecond };
+constexpr std::int64_t kBytesFarAhead = 16384;
 
 /// So many elements of a row or a few are finished before another thread hears of them.
 constexpr std::int64_t kFewElements = 8192;

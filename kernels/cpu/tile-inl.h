@@ -45,8 +45,9 @@ constexpr bool kAvx512 = kLanes == 16;
 constexpr int kTileRows = 6;
 constexpr int kAccumulators = kAvx512 ? 24 : 12;
 
-/// From this number of rows on a product is limited by arithmetic, not by the memory that holds the weights.
-constexpr std::int64_t kManyRows = 4 * kTileRows;
+/// From this number of rows on a panel serves tile after tile. Fewer rows go down a panel together, since so
+/// the weights come from memory while others are multiplied, and in 16 bits need not be widened in advance.
+constexpr std::int64_t kManyRows = 10 * kTileRows;
 
 /// So many rows of a tile of that width have their accumulators in registers.
 constexpr int most_rows(int columns) {
@@ -136,9 +137,8 @@ HWY_INLINE void with_elements(DType dtype, void* data, const Function& function)
 constexpr std::int64_t kLineBytes = 64;
 
 /// One tile: [kRows, depth] times [depth, kColumns] of a panel, added to result [kRows, kColumns].
-/// Neighbouring rows of x lie x_stride elements apart, those of the result kPanel. kSecond says that another
-/// tile has just read the same weights (kBytesFarAhead in cpu_device.h).
-template <typename W, int kRows, int kColumns, bool kSecond>
+/// Neighbouring rows of x lie x_stride elements apart, those of the result kPanel.
+template <typename W, int kRows, int kColumns, TileTurn kTurn>
 HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stride, const W* HWY_RESTRICT w,
                                 std::int64_t depth, float* HWY_RESTRICT result) {
   constexpr int kVectors = kColumns / kLanes;
@@ -150,15 +150,21 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
     for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Load(d, result + r * kPanel + v * kLanes);
   }
   // One or two rows of float32 leave the processor time enough to look ahead itself.
-  constexpr bool kLookAhead = sizeof(W) < sizeof(float) || kRows > 2 || kSecond;
-  const std::int64_t ahead =
-      (kSecond ? kBytesFarAhead : kBytesAhead) / kColumns * kPanel / std::int64_t{sizeof(W)};
-  constexpr std::int64_t kElementsOfLine = kLineBytes / std::int64_t{sizeof(W)};
+  constexpr bool kLookAhead =
+      kTurn == TileTurn::kFirst || (kTurn == TileTurn::kAlone && (sizeof(W) < sizeof(float) || kRows > 2));
+  constexpr std::int64_t kOfColumns = kPanel / kColumns, kBytes = sizeof(W);
+  const std::int64_t ahead = kBytesAhead * kOfColumns / kBytes;
+  constexpr std::int64_t kFarAhead = kBytesFarAhead * kOfColumns / kBytes;
+  constexpr std::int64_t kElementsOfLine = kLineBytes / kBytes, kElements = kColumns * kInterleavedRows<W>;
+  constexpr std::int64_t kHalf = kTurn == TileTurn::kSecond ? kElements / 2 : 0;
   for (std::int64_t k = 0; k < depth; k += kInterleavedRows<W>) {
     const W* const rows = w + k * kPanel;
 #pragma GCC unroll 4
-    for (std::int64_t i = 0; kLookAhead && i < kColumns * kInterleavedRows<W>; i += kElementsOfLine)
-      __builtin_prefetch(rows + ahead + i, 0, kSecond ? 2 : 3);
+    for (std::int64_t i = 0; kLookAhead && i < kElements; i += kElementsOfLine)
+      __builtin_prefetch(rows + ahead + i, 0, 3);
+#pragma GCC unroll 2
+    for (std::int64_t i = 0; kTurn != TileTurn::kAlone && i < kElements / 2; i += kElementsOfLine)
+      __builtin_prefetch(rows + kFarAhead + kHalf + i, 0, 2);
 #pragma GCC unroll 2
     for (std::int64_t row = 0; row < kInterleavedRows<W>; ++row) {
       hn::Vec<Floats> column[kVectors];
@@ -182,36 +188,42 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
 template <typename X, typename W>
 using TileFunction = void (*)(const X*, std::int64_t, const W*, std::int64_t, float*);
 
-template <typename W, int kColumns, bool kSecond, int... kLess>
+template <typename W, int kColumns, TileTurn kTurn, int... kLess>
 constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
   return std::array<TileFunction<float, W>, sizeof...(kLess)>{
-      multiply_tile<W, kLess + 1, kColumns, kSecond>...};
+      multiply_tile<W, kLess + 1, kColumns, kTurn>...};
 }
 
 /// The tile of r rows is element r - 1.
-template <typename W, int kColumns, bool kSecond>
+template <typename W, int kColumns, TileTurn kTurn>
 constexpr auto kTileOfRows =
-    tiles_of_rows<W, kColumns, kSecond>(std::make_integer_sequence<int, most_rows(kColumns)>());
+    tiles_of_rows<W, kColumns, kTurn>(std::make_integer_sequence<int, most_rows(kColumns)>());
 
-template <typename W, bool kSecond>
+template <typename W, TileTurn kTurn>
 HWY_INLINE TileFunction<float, W> tile_for(int rows, int columns) {
   const auto row = static_cast<std::size_t>(rows - 1);
-  if (columns == 64) return kTileOfRows<W, 64, kSecond>[row];
-  if (columns == 32) return kTileOfRows<W, 32, kSecond>[row];
-  return kTileOfRows<W, 16, kSecond>[row];
+  if (columns == 64) return kTileOfRows<W, 64, kTurn>[row];
+  if (columns == 32) return kTileOfRows<W, 32, kTurn>[row];
+  return kTileOfRows<W, 16, kTurn>[row];
 }
 
 /// The tile for that many rows and columns: with x in bfloat16 that of bfloat16_tile.h.
 template <typename X, typename W>
-HWY_INLINE TileFunction<X, W> tile_of(int rows, int columns, bool second) {
+HWY_INLINE TileFunction<X, W> tile_of(int rows, int columns, TileTurn turn) {
   if constexpr (std::is_same_v<X, std::uint16_t>) {
-    return bfloat16_tile(rows, columns, second);
+    return bfloat16_tile(rows, columns, turn);
   } else {
     if constexpr (kLanes > 4) {  // else the multiply-adds are the limit
-      if (second) return tile_for<W, true>(rows, columns);
+      if (turn == TileTurn::kFirst) return tile_for<W, TileTurn::kFirst>(rows, columns);
+      if (turn == TileTurn::kSecond) return tile_for<W, TileTurn::kSecond>(rows, columns);
     }
-    return tile_for<W, false>(rows, columns);
+    return tile_for<W, TileTurn::kAlone>(rows, columns);
   }
+}
+
+/// The turn of a tile of rows, if several go down the panel together.
+constexpr TileTurn turn_of(std::int64_t tile) {
+  return tile == 0 ? TileTurn::kFirst : tile == 1 ? TileTurn::kSecond : TileTurn::kAlone;
 }
 
 /// A panel as float32, in memory of this thread, each row in one piece.
@@ -224,8 +236,10 @@ HWY_INLINE const float* widen_panel(const Half* w, std::int64_t depth) {
     if (memory == nullptr) throw std::bad_alloc();
     size = depth * kPanel;
   }
-  constexpr std::int64_t kInterleaved = kInterleavedRows<Half>;
+  constexpr std::int64_t kInterleaved = kInterleavedRows<Half>, kHalves = kLineBytes / sizeof(Half);
+  const std::int64_t ahead = kBytesAhead / std::int64_t{sizeof(Half)};
   for (std::int64_t k = 0; k < depth; ++k) {
+    for (std::int64_t i = 0; i < kPanel; i += kHalves) __builtin_prefetch(w + k * kPanel + ahead + i);
     for (std::int64_t column = 0; column < kPanel; column += kLanes) {
       const auto values =
           load_columns(w + k / kInterleaved * kInterleaved * kPanel, column, k % kInterleaved);
@@ -289,7 +303,9 @@ HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_st
           const int columns = static_cast<int>(std::min<std::int64_t>(shape.columns, to - column));
           for (std::int64_t row = begin; row < end; row += shape.rows) {
             const int count = static_cast<int>(std::min<std::int64_t>(shape.rows, end - row));
-            tile_of<X, T>(count, columns, row == begin + shape.rows)(
+            const TileTurn turn =
+                rows > shape.rows && few ? turn_of((row - begin) / shape.rows) : TileTurn::kAlone;
+            tile_of<X, T>(count, columns, turn)(
                 x + row * x_stride + k, x_stride, panel + k * kPanel + column % kPanel * kInterleavedRows<T>,
                 std::min(step, depth - k), result + (row - begin) * kPanel + (column - from));
           }
