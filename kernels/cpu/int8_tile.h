@@ -99,7 +99,8 @@ bool has_int8_tile();
 constexpr int kInt8TileRows = 5;
 
 /// The tile of that size: 1 to kInt8TileRows rows and 32 or 64 columns. `second` says that another tile has
-/// just read the same columns of w (kBytesFarAhead in cpu_device.h). Only where has_int8_tile().
+/// just read the same columns of w, and that this one asks for what lies kBytesFarAhead. Only where
+/// has_int8_tile().
 template <typename Panel>
 Int8Tile<Panel> int8_tile(int rows, int columns, bool second);
 
