@@ -119,6 +119,9 @@
     make("p", {}, start, " It runs on your machine: this page sends nothing to anyone."));
   place.append(form, problem, runs);
 
+  /// A command line by which a run is told from others; of a long one the middle is left out, for options stand at both ends.
+  const short = (words) => (words.length > 300 ? `${words.slice(0, 150)} … ${words.slice(-150)}` : words || "(no options)");
+
   /// A run with its output, and the buttons to stop and to remove it.
   function launch(files, arguments_, title) {
     const state = make("span", { className: "state" }, "starting");
@@ -156,7 +159,7 @@
     event?.preventDefault();
     problem.textContent = whyNot();
     if (problem.textContent) return;
-    const title = line.value.trim() || "(no options)";
+    const title = short(line.value.trim());
     try {
       const arguments_ = words(line.value.replace(/\s*\n\s*/g, " "));
       const has = (option) => arguments_.some((word) => word === option || word.startsWith(`${option}=`));
@@ -169,7 +172,7 @@
     }
   }
   form.addEventListener("submit", submit);
-  line.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey) submit(event); });
+  line.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) submit(event); });
 
   // The page's own commands are at hand.
   for (const shown of document.querySelectorAll(`details.terminal[data-command]`)) {

@@ -168,6 +168,31 @@ class Terminal(Browser):
             self.find(".run button")[0].click()
             self.assertEqual(len(self.find(".run")), left)
 
+    def test_a_run_has_its_whole_command_line_above_it(self):
+        """Or nobody could tell which of two runs had which temperature."""
+        lines = [f'--prompt "Once upon a time" --max-new-tokens 2 --temperature {temperature}' for temperature in ("1.5", "0.5")]
+        for width in (1200, 360):
+            with self.subTest(width):
+                self.open(width=width)
+                for line in reversed(lines):
+                    self.type(line)
+                self.assertEqual([run.accessible_name for run in self.find(".run")], lines)
+                for title, line in zip(self.find(".run header code"), lines, strict=True):
+                    self.assertEqual(title.text, line)
+                    self.assertFalse(self.browser.execute_script(
+                        "const [title] = arguments; return title.scrollWidth > title.clientWidth || title.scrollHeight > title.clientHeight", title))
+                self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), width)
+
+    def test_enter_that_chooses_a_character_starts_nothing(self):
+        """Chinese and Japanese are typed in two steps."""
+        self.open()
+        for composing, runs in ((True, 0), (False, 1)):
+            self.browser.execute_async_script("""
+                const [isComposing, done] = arguments;
+                document.querySelector("#playground-line").dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", isComposing }));
+                setTimeout(done, 100);""", composing)
+            self.assertEqual(len(self.find(".run")), runs)
+
     def test_the_commands_of_the_page_run_there(self):
         self.open()
         buttons = self.find("button.try")
@@ -184,7 +209,8 @@ class Terminal(Browser):
         self.assertIn("not understood: --wrong 3", self.output())
         self.type('--prompt "Once')
         self.assertIn("a quotation mark", self.find(".problem")[0].text)
-        self.type("--prompt '" + "word " * 100_000 + "'")  # some steps refuse it, others see its end
+        self.type("--prompt '" + "word " * 100_000 + "' --max-new-tokens 9")  # some steps refuse it, others see its end
+        self.assertRegex(self.find(".run")[0].accessible_name, "^--prompt 'word [word ]{100,200} … [word ]{100,200}' --max-new-tokens 9$")
         self.assertRegex(self.ended(), "^(done|ended with status 2)")
         self.assertIn("512", self.output())
         self.type('--prompt "A" --max-new-tokens 2')
@@ -569,6 +595,17 @@ class Views(Browser):
         wide, shown, at = self.browser.execute_script("return [arguments[0].scrollWidth, arguments[0].clientWidth, arguments[0].scrollLeft]", box)
         self.assertLess(shown, wide)
         self.assertAlmostEqual(at, wide - shown, delta=2)  # the newest is seen
+
+    def test_the_words_above_a_wide_batch_stay_in_sight(self):
+        """The box shows the newest passes, at its right end."""
+        self.show({**self.START, "n_positions": 99}, self.TEXT, {**self.TEXT, "text": 2},
+                  *(event for i in range(20) for event in self.passed({0: (i, 0), 1: (i, 1)}, batch=2)), width=360)
+        left, right, scrolled = self.browser.execute_script("""
+            const box = document.querySelector(arguments[0]), [caption, frame] = [box.querySelector("caption"), box].map((one) => one.getBoundingClientRect());
+            return [caption.left - frame.left, caption.right - frame.right, box.scrollLeft];""", f'.inside[aria-label="{self.ROWS}"] .wide')
+        self.assertGreater(scrolled, 100)
+        self.assertGreaterEqual(left, 0)
+        self.assertLessEqual(right, 0)
 
     def test_a_search_is_seen_while_it_runs(self):
         found = [step for step in STEPS if step.endswith(("beam-rows", "beam-tree"))]
