@@ -84,12 +84,14 @@ def single_file(file, programs, name):
 
 
 def without_indentation(page):
-    """The page without the blanks that the templates leave around the text, a tenth of it; the text itself stays."""
-    begin, end = page.find("<article"), page.rfind("</article>")
-    if begin < 0:
+    """The page without the blanks and comments that the templates leave around the text, a tenth of it; the text itself
+    stays: an article, or a file of the source."""
+    found = re.search(r"<article.*</article>|<pre.*</pre>", page, re.DOTALL)
+    if not found:
         return page
-    around = [re.sub(r"\s*\n\s*", "\n", part) for part in (page[:begin], page[end:])]
-    return around[0] + page[begin:end] + around[1]
+    around = [re.sub(r"<!--.*?-->", "", part, flags=re.DOTALL) for part in (page[:found.start()], page[found.end():])]
+    around = [re.sub(r"\s*\n\s*", "\n", part) for part in around]
+    return around[0] + found[0] + around[1]
 
 
 def record(build, benchmarks):
