@@ -146,8 +146,10 @@ class WeightReader {
 };
 
 /// A tensor in `memory`, which grows when it is too small; what it held before may have been of another type.
+/// There is room for float32 in any case, so that no model needs more memory on one processor than on
+/// another.
 Tensor sized(Device& device, DType dtype, Tensor& memory, std::vector<std::int64_t> shape) {
-  if (memory.bytes() < bytes_of(dtype, shape)) memory = device.allocate(dtype, shape);
+  if (memory.bytes() < bytes_of(DType::kFloat32, shape)) memory = device.allocate(DType::kFloat32, shape);
   return memory.viewed_as(dtype, std::move(shape));
 }
 

@@ -413,6 +413,16 @@ HWY_ATTR void attend_packed(const float* queries, std::int64_t rows, std::int64_
   });
 }
 
+/// Results of a tile, `stride` elements apart, to where they belong in `out`, rounded to its type.
+HWY_ATTR void narrow_tile(const float* results, std::int64_t rows, std::int64_t head_size,
+                          std::int64_t stride, std::int64_t place, const Tensor& out) {
+  with_elements(out.dtype(), out.data<void>(), [&](auto* to) HWY_ATTR {
+    for (std::int64_t row = 0; row < rows; ++row) {
+      narrow(results + row * stride, head_size, to + place + row * stride);
+    }
+  });
+}
+
 HWY_ATTR void pack_head(const HeadOfCache& head, std::int64_t total, void* packed_keys, void* packed_values) {
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
     if (multiplies_halves<T>()) {
@@ -434,6 +444,7 @@ namespace {
 
 HWY_EXPORT(attend_in_place);
 HWY_EXPORT(attend_packed);
+HWY_EXPORT(narrow_tile);
 HWY_EXPORT(pack_head);
 
 static_assert(kTileQueries == HWY_NAMESPACE::kTileRows);
@@ -443,9 +454,8 @@ struct Head {
   std::int64_t queries;  ///< how many
   std::int64_t start;    ///< the position of the first
   std::int64_t total;    ///< positions, the new ones included
-  const float* query;
+  std::int64_t place;    ///< of the first query among all, and of its result
   HeadOfCache cache;
-  float* out;
   float* packed_keys = nullptr;
   float* packed_values = nullptr;
 };
@@ -466,25 +476,26 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     longest = std::max(longest, total);
     if (count >= kManyQueries) packed_floats += n_head * divide_up(total, kPanel) * kPanel * 2 * padded_head;
     for (std::int64_t h = 0; h < n_head; ++h) {
-      const std::int64_t query = offsets[s] * width + h * head_size;
       heads.push_back({count,
                        starts[s],
                        total,
-                       queries.data<float>() + query,
-                       {keys_values, static_cast<std::int32_t>(s), h},
-                       out.data<float>() + query});
+                       offsets[s] * width + h * head_size,
+                       {keys_values, static_cast<std::int32_t>(s), h}});
     }
   }
   const std::int64_t score_floats = std::max(kTileQueries * divide_up(longest, kHalfPanel) * kHalfPanel,
                                              bfloat16::scratch_floats(head_size, longest));
-  float* const scores = scratch(team_.size() * score_floats + packed_floats);
+  // A tile of results, before they are rounded.
+  const std::int64_t wide_floats = out.dtype() == DType::kFloat32 ? 0 : kTileQueries * width;
+  const std::int64_t thread_floats = score_floats + wide_floats;
+  float* const memory = scratch(team_.size() * thread_floats + packed_floats);
 
   struct Tile {
     const Head* head;
     std::int64_t first;  ///< of its queries
   };
   std::vector<Tile> tiles;
-  float* packed = scores + team_.size() * score_floats;
+  float* packed = memory + team_.size() * thread_floats;
   for (Head& head : heads) {
     if (head.queries < kManyQueries) continue;
     const std::int64_t padded_total = divide_up(head.total, kPanel) * kPanel;
@@ -494,6 +505,20 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     for (std::int64_t first = 0; first < head.queries; first += kTileQueries) tiles.push_back({&head, first});
   }
 
+  // attend(query, rows, scores, to) for the tile of that head that begins with the query `first`.
+  const auto attend_tile = [&](int thread, const Head& head, std::int64_t first, const auto& attend) {
+    const std::int64_t rows = std::min(kTileQueries, head.queries - first);
+    const std::int64_t place = head.place + first * width;
+    float* const scores = memory + thread * thread_floats;
+    const float* const query = queries.data<float>() + place;
+    if (wide_floats == 0) {
+      attend(query, rows, scores, out.data<float>() + place);
+    } else {
+      float* const wide = scores + score_floats;
+      attend(query, rows, scores, wide);
+      HWY_DYNAMIC_DISPATCH(narrow_tile)(wide, rows, head_size, width, place, out);
+    }
+  };
   parallel_each(team_, static_cast<std::int64_t>(heads.size()), [&](int thread, std::int64_t i) {
     const Head& head = heads[static_cast<std::size_t>(i)];
     if (head.packed_keys != nullptr) {
@@ -503,19 +528,21 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     }
     const Head& next = heads[static_cast<std::size_t>((i + team_.size()) % std::ssize(heads))];
     for (std::int64_t first = 0; first < head.queries; first += kTileQueries) {
-      const std::int64_t rows = std::min(kTileQueries, head.queries - first);
-      HWY_DYNAMIC_DISPATCH(attend_in_place)
-      (head.query + first * width, rows, width, head.cache, head.start + first + rows,
-       first + rows < head.queries ? head.cache : next.cache, scores + thread * score_floats,
-       head.out + first * width);
+      attend_tile(thread, head, first, [&](const float* query, std::int64_t rows, float* scores, float* to) {
+        const HeadOfCache& then = first + rows < head.queries ? head.cache : next.cache;
+        HWY_DYNAMIC_DISPATCH(attend_in_place)
+        (query, rows, width, head.cache, head.start + first + rows, then, scores, to);
+      });
     }
   });
   parallel_each(team_, static_cast<std::int64_t>(tiles.size()), [&](int thread, std::int64_t i) {
-    const auto& [head, first] = tiles[static_cast<std::size_t>(i)];
-    HWY_DYNAMIC_DISPATCH(attend_packed)
-    (head->query + first * width, std::min(kTileQueries, head->queries - first), head->start + first, width,
-     head->cache, head->packed_keys, head->packed_values, head->total, scores + thread * score_floats,
-     head->out + first * width);
+    const Head& head = *tiles[static_cast<std::size_t>(i)].head;
+    const std::int64_t first = tiles[static_cast<std::size_t>(i)].first;
+    attend_tile(thread, head, first, [&](const float* query, std::int64_t rows, float* scores, float* to) {
+      HWY_DYNAMIC_DISPATCH(attend_packed)
+      (query, rows, head.start + first, width, head.cache, head.packed_keys, head.packed_values, head.total,
+       scores, to);
+    });
   });
 }
 

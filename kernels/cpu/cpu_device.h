@@ -64,6 +64,9 @@ constexpr std::int64_t few_rows(std::int64_t width) {
 constexpr std::int64_t kManyQueries = 16;
 constexpr std::int64_t kTileQueries = 6;
 
+/// layer_norm for some of the rows, on the thread that calls it.
+void normalize_rows(const Tensor& x, const LayerNorm& norm, Range rows, Tensor& out);
+
 /// Where head 0 of one token belongs.
 struct TokenPlaces {
   float* query;
@@ -99,6 +102,7 @@ class CpuDevice final : public Device {
   Tensor load(const HostArray& array) override;
   Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) override;
 
+  DType operand_dtype(std::int64_t rows, DType weights) const override;
   void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                  Tensor& out) override;
   void layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) override;
@@ -116,6 +120,15 @@ class CpuDevice final : public Device {
                          std::int64_t to_first) override;
 
   float* scratch(std::int64_t floats) { return grown(scratch_, floats); }
+
+  /// Calls body(rows) for a few rows of x at a time, until all have been given to some thread.
+  template <typename Body>
+  void each_few_rows(const Tensor& x, const Body& body) {
+    const std::int64_t rows = x.dim(0), few = few_rows(x.dim(1));
+    parallel_ranges(team_, divide_up(rows, few), [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t i = first; i < last; ++i) body(Range{i * few, std::min((i + 1) * few, rows)});
+    });
+  }
 
   /// norm(x) [rows, in] as products with that weight take it: rounded to bfloat16 if the weights are
   /// bfloat16, and in groups of 8 bits if they are int8 or int4. It lies in memory of the device, or is x

@@ -57,16 +57,17 @@ namespace staircase {
 
 HWY_EXPORT(layer_norm_row);
 
-void CpuDevice::layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) {
+void normalize_rows(const Tensor& x, const LayerNorm& norm, Range rows, Tensor& out) {
   const std::int64_t width = x.dim(1);
-  const std::int64_t share = few_rows(width);
-  parallel_ranges(team_, divide_up(x.dim(0), share), [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t r = first * share; r < std::min(last * share, x.dim(0)); ++r) {
-      HWY_DYNAMIC_DISPATCH(layer_norm_row)
-      (x.data<float>() + r * width, norm.weight.data<float>(), norm.bias.data<float>(), norm.epsilon, width,
-       out.data<float>() + r * width);
-    }
-  });
+  for (std::int64_t r = rows.first; r < rows.last; ++r) {
+    HWY_DYNAMIC_DISPATCH(layer_norm_row)
+    (x.data<float>() + r * width, norm.weight.data<float>(), norm.bias.data<float>(), norm.epsilon, width,
+     out.data<float>() + r * width);
+  }
+}
+
+void CpuDevice::layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) {
+  each_few_rows(x, [&](Range rows) { normalize_rows(x, norm, rows, out); });
 }
 
 }  // namespace staircase

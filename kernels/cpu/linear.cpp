@@ -16,6 +16,8 @@
 // The target comes first.
 #include <hwy/contrib/math/math-inl.h>
 
+#include <functional>
+
 #include "kernels/cpu/int8-inl.h"
 #include "kernels/cpu/product_shares.h"
 #include "kernels/cpu/tile-inl.h"
@@ -29,21 +31,22 @@ bool multiplies_bfloat16() {
   return kAvx512 && has_bfloat16_tile();
 }
 
-/// Rows first .. last - 1 of x, rounded to bfloat16. `out` is bfloat16 or float32, and its rows may be
-/// longer: they are filled up with zeros.
+/// Rows first .. last - 1 of x, rounded to bfloat16, as they may be already. `out` is bfloat16 or float32,
+/// and its rows may be longer: they are filled up with zeros.
 HWY_ATTR void round_to_bfloat16(const Tensor& x, std::int64_t first, std::int64_t last, const Tensor& out) {
   const std::int64_t width = out.dim(1), in = x.dim(1);
   for (std::int64_t row = first; row < last; ++row) {
-    const float* const values = x.data<float>() + row * in;
-    if (out.dtype() == DType::kBFloat16) {
-      auto* const rounded = out.data<std::uint16_t>() + row * width;
-      std::transform(values, values + in, rounded, bfloat16_from_float32);
-      std::fill(rounded + in, rounded + width, std::uint16_t{0});
+    const auto fill = [&](const auto* values, auto* rounded, const auto& round) HWY_ATTR {
+      std::transform(values, values + in, rounded, round);
+      std::fill(rounded + in, rounded + width, 0);
+    };
+    if (x.dtype() == DType::kBFloat16) {
+      fill(x.data<std::uint16_t>() + row * in, out.data<std::uint16_t>() + row * width, std::identity());
+    } else if (out.dtype() == DType::kBFloat16) {
+      fill(x.data<float>() + row * in, out.data<std::uint16_t>() + row * width, bfloat16_from_float32);
     } else {
-      float* const rounded = out.data<float>() + row * width;
-      std::transform(values, values + in, rounded,
-                     [](float value) { return float32_from_bfloat16(bfloat16_from_float32(value)); });
-      std::fill(rounded + in, rounded + width, 0.0f);
+      fill(x.data<float>() + row * in, out.data<float>() + row * width,
+           [](float value) { return float32_from_bfloat16(bfloat16_from_float32(value)); });
     }
   }
 }
@@ -129,13 +132,26 @@ HWY_NOINLINE void finish(const float* products, std::int64_t count, const float*
 HWY_ATTR void linear_piece(const Tensor& x, const Weight& weight, const float* bias, Epilogue epilogue,
                            const Tensor& out, const ProductPiece& piece) {
   const std::int64_t width = weight.out_features;
-  float* const out_data = out.data<float>() + piece.rows.first * width;
-  multiply_weight(
-      x, weight, piece,
-      [=](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) HWY_ATTR {
-        finish(products, std::min(count, width - column), bias == nullptr ? nullptr : bias + column, epilogue,
-               out_data + row * width + column);
-      });
+  const auto multiply = [&](const auto& finish_columns) HWY_ATTR {
+    multiply_weight(
+        x, weight, piece,
+        [=](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) HWY_ATTR {
+          finish_columns(products, std::min(count, width - column), bias == nullptr ? nullptr : bias + column,
+                         (piece.rows.first + row) * width + column);
+        });
+  };
+  if (out.dtype() == DType::kBFloat16) {
+    multiply([=, to = out.data<hwy::bfloat16_t>()](const float* products, std::int64_t count,
+                                                   const float* biases, std::int64_t place) HWY_ATTR {
+      HWY_ALIGN float wide[kPanel];
+      finish(products, count, biases, epilogue, wide);
+      narrow(wide, count, to + place);
+    });
+  } else {
+    multiply([=, to = out.data<float>()](const float* products, std::int64_t count, const float* biases,
+                                         std::int64_t place)
+                 HWY_ATTR { finish(products, count, biases, epilogue, to + place); });
+  }
 }
 
 /// Keys and values of neighbouring heads lie head_stride elements apart.
@@ -206,15 +222,14 @@ HWY_EXPORT(round_to_integers);
 HWY_EXPORT(linear_piece);
 HWY_EXPORT(query_key_value_piece);
 
+DType CpuDevice::operand_dtype(std::int64_t, DType weights) const {
+  const bool halves = weights == DType::kBFloat16 && HWY_DYNAMIC_DISPATCH(multiplies_bfloat16)();
+  return halves ? DType::kBFloat16 : DType::kFloat32;
+}
+
 Tensor CpuDevice::as_operand(const Tensor& x, const LayerNorm& norm, const Weight& weight) {
-  if (norm.weight.size() > 0) {
-    grown(normed_, x.size());
-    Tensor normed = normed_.reshaped(x.shape());
-    layer_norm(x, norm, normed);
-    return as_operand(normed, {}, weight);
-  }
   const DType weights = weight.packed.dtype();
-  if (weights != DType::kBFloat16 && !in_groups(weights)) return x;
+  const std::int64_t rows = x.dim(0);
   DType dtype = weights;
   std::int64_t width = weight.packed.dim(1);
   if (in_groups(weights)) {
@@ -222,23 +237,34 @@ Tensor CpuDevice::as_operand(const Tensor& x, const LayerNorm& norm, const Weigh
     width = with_panels(weights, nullptr, [&]<typename Panel>(const Panel*) {
       return groups_of<Panel>(weight.in_features) * std::int64_t{sizeof(typename Panel::Row)};
     });
-  } else if (!HWY_DYNAMIC_DISPATCH(multiplies_bfloat16)()) {
+  } else if (operand_dtype(rows, weights) != weights) {
     dtype = DType::kFloat32;
   }
-  const std::int64_t rows = x.dim(0), bytes = static_cast<std::int64_t>(bytes_of(dtype, {rows, width}));
-  float* const memory = scratch(divide_up(bytes, sizeof(float)));
-  const Tensor rounded(dtype, {rows, width},
-                       std::shared_ptr<void>(memory, [](void*) {}));  // the device owns it
-  const std::int64_t few = few_rows(weight.in_features);
-  parallel_ranges(team_, divide_up(rows, few), [&](std::int64_t first, std::int64_t last) {
-    const std::int64_t begin = first * few, end = std::min(last * few, rows);
+  const bool has_norm = norm.weight.size() > 0;
+  const bool is_rounded = x.dtype() == weights && x.dim(1) == width;
+  const bool rounds = in_groups(weights) || (weights == DType::kBFloat16 && !is_rounded);
+  if (!has_norm && !rounds) return x;
+
+  Tensor normed = x, operand;
+  if (has_norm) {
+    grown(normed_, x.size());
+    normed = normed_.reshaped(x.shape());
+  }
+  if (rounds) {
+    const auto bytes = static_cast<std::int64_t>(bytes_of(dtype, {rows, width}));
+    float* const memory = scratch(divide_up(bytes, sizeof(float)));
+    operand =
+        Tensor(dtype, {rows, width}, std::shared_ptr<void>(memory, [](void*) {}));  // the device owns it
+  }
+  each_few_rows(x, [&](Range few) {
+    if (has_norm) normalize_rows(x, norm, few, normed);
     if (in_groups(weights)) {
-      HWY_DYNAMIC_DISPATCH(round_to_integers)(weights, x, begin, end, rounded);
-    } else {
-      HWY_DYNAMIC_DISPATCH(round_to_bfloat16)(x, begin, end, rounded);
+      HWY_DYNAMIC_DISPATCH(round_to_integers)(weights, normed, few.first, few.last, operand);
+    } else if (rounds) {
+      HWY_DYNAMIC_DISPATCH(round_to_bfloat16)(normed, few.first, few.last, operand);
     }
   });
-  return rounded;
+  return rounds ? operand : normed;
 }
 
 void CpuDevice::linear(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Tensor& bias,
