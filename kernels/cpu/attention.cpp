@@ -389,7 +389,7 @@ HWY_ATTR void attend_in_place(const float* queries, std::int64_t rows, std::int6
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
     if (multiplies_halves<T>()) {
       bfloat16::attend_in_place(queries, rows, stride, Runs<std::uint16_t>(head), total,
-                                Runs<std::uint16_t>(next), exponentials, scores, out);
+                                Runs<std::uint16_t>(next), scores, out);
     } else {
       kAttendFew<T>[static_cast<std::size_t>(rows - 1)](queries, stride, runs, total, Runs<T>(next), scores,
                                                         out);
@@ -403,9 +403,9 @@ HWY_ATTR void attend_packed(const float* queries, std::int64_t rows, std::int64_
                             const void* packed_values, std::int64_t total, float* scores, float* out) {
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
     if (multiplies_halves<T>()) {
-      bfloat16::attend_packed(
-          queries, rows, position, stride, runs.head_size, static_cast<const std::uint16_t*>(packed_keys),
-          static_cast<const std::uint16_t*>(packed_values), total, exponentials, scores, out);
+      bfloat16::attend_packed(queries, rows, position, stride, runs.head_size,
+                              static_cast<const std::uint16_t*>(packed_keys),
+                              static_cast<const std::uint16_t*>(packed_values), total, scores, out);
     } else {
       attend_tile(queries, rows, position, stride, runs, static_cast<const float*>(packed_keys),
                   static_cast<const float*>(packed_values), total, scores, out);
@@ -538,6 +538,15 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   parallel_each(team_, static_cast<std::int64_t>(tiles.size()), [&](int thread, std::int64_t i) {
     const Head& head = *tiles[static_cast<std::size_t>(i)].head;
     const std::int64_t first = tiles[static_cast<std::size_t>(i)].first;
+    // The queries of a head are short pieces far apart: those of the next tile are asked for in advance.
+    if (const std::int64_t next = i + team_.size(); next < std::ssize(tiles)) {
+      const auto& [next_head, next_first] = tiles[static_cast<std::size_t>(next)];
+      for (std::int64_t q = next_first; q < std::min(next_first + kTileQueries, next_head->queries); ++q) {
+        const float* const query = queries.data<float>() + next_head->place + q * width;
+        for (std::int64_t j = 0; j < head_size; j += HWY_NAMESPACE::kElementsOfLine<float>)
+          hwy::Prefetch(query + j);
+      }
+    }
     attend_tile(thread, head, first, [&](const float* query, std::int64_t rows, float* scores, float* to) {
       HWY_DYNAMIC_DISPATCH(attend_packed)
       (query, rows, head.start + first, width, head.cache, head.packed_keys, head.packed_values, head.total,

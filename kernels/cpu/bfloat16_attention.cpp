@@ -270,6 +270,45 @@ STAIRCASE_TARGET void round_row(const float* values, std::int64_t count, std::in
   }
 }
 
+/// 2^x for x <= 0. Of x = n + f, n an integer and f at most a half, 2^f is the sum of (f ln 2)^k / k!, whose
+/// first seven terms leave an error of 1e-7.
+STAIRCASE_TARGET inline __m512 power_of_two(__m512 x) {
+  x = _mm512_max_ps(_mm512_set1_ps(-200.0f), x);  // 0 in float32; NaN stays what it is
+  const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 f = (x - n) * 0.69314718f;
+  __m512 sum = _mm512_set1_ps(1.0f / 720);
+#pragma GCC unroll 6
+  for (const float term : {1.0f / 120, 1.0f / 24, 1.0f / 6, 1.0f / 2, 1.0f, 1.0f}) {
+    sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(term));
+  }
+  return _mm512_scalef_ps(sum, n);
+}
+
+/// weights[i] = exp(scale (scores[i] - the largest)) for i < count, rounded, and 0 for the others up to the
+/// next multiple of 32 behind `total`; returns 1 / the sum of what was rounded.
+STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t count, std::int64_t total,
+                               std::uint16_t* weights) {
+  const auto first_of = [=](std::int64_t i) {
+    return static_cast<__mmask16>(~(~0u << std::clamp<std::int64_t>(count - i, 0, kLanes)));
+  };
+  __m512 largest = _mm512_set1_ps(-HUGE_VALF);
+  for (std::int64_t i = 0; i < count; i += kLanes) {
+    largest = _mm512_mask_max_ps(largest, first_of(i), largest, _mm512_loadu_ps(scores + i));
+  }
+  largest = _mm512_set1_ps(_mm512_reduce_max_ps(largest));
+  const __m512 factor = _mm512_set1_ps(scale * 1.44269504f);  // log2 e
+  const auto weigh = [&](std::int64_t i) STAIRCASE_TARGET {
+    return _mm512_maskz_mov_ps(first_of(i), power_of_two((_mm512_loadu_ps(scores + i) - largest) * factor));
+  };
+  __m512 sum = _mm512_setzero_ps();
+  for (std::int64_t i = 0; i < total; i += kFeatures) {
+    const __m512 low = weigh(i), high = weigh(i + kLanes);
+    sum += low + high;
+    _mm512_storeu_si512(weights + i, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+  }
+  return 1.0f / _mm512_reduce_add_ps(sum);
+}
+
 /// out[i] = sums[i] · factor in the order of the features; first_columns come first in each 32 sums.
 STAIRCASE_TARGET void store_features(const float* sums, std::int64_t head_size, float factor, float* out) {
   for (std::int64_t i = 0; i < head_size; i += kFeatures) {
@@ -308,16 +347,13 @@ void round_queries(const float* queries, std::int64_t rows, std::int64_t stride,
   }
 }
 
-/// The scores become weights, those that no query sees 0, up to an even number; query q sees seen + q of
-/// them.
+/// The weights of all scores, of which query q sees seen + q.
 void weigh(const Memory& memory, std::int64_t rows, std::int64_t seen, std::int64_t head_size,
-           Exponentials exponentials, float* inverse_sums) {
+           float* inverse_sums) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
-  const std::int64_t total = round_up(seen + rows - 1, kPair);
   for (std::int64_t q = 0; q < rows; ++q) {
-    float* const scores = memory.scores + q * memory.stride;
-    inverse_sums[q] = exponentials(scores, scale, seen + q, total);
-    round_row(scores, total, round_up(total, kLanes), memory.weights + q * memory.stride);
+    inverse_sums[q] = softmax(memory.scores + q * memory.stride, scale, seen + q, seen + rows - 1,
+                              memory.weights + q * memory.stride);
   }
 }
 
@@ -356,7 +392,7 @@ std::int64_t scratch_floats(std::int64_t head_size, std::int64_t total) {
 
 void attend_in_place(const float* queries, std::int64_t rows, std::int64_t stride,
                      const Runs<std::uint16_t>& runs, std::int64_t total, const Runs<std::uint16_t>& next,
-                     Exponentials exponentials, float* scratch, float* out) {
+                     float* scratch, float* out) {
   const Memory memory(scratch, runs.head_size, total);
   const auto of_rows = static_cast<std::size_t>(rows - 1);
   const std::int64_t bytes = runs.head_size * std::int64_t{sizeof(std::uint16_t)},
@@ -374,7 +410,7 @@ void attend_in_place(const float* queries, std::int64_t rows, std::int64_t strid
                            memory.stride, memory.scores + first);
   });
   float inverse_sums[kMostRows] = {};
-  weigh(memory, rows, total - rows + 1, runs.head_size, exponentials, inverse_sums);
+  weigh(memory, rows, total - rows + 1, runs.head_size, inverse_sums);
   std::fill_n(memory.sums, rows * memory.width, 0.0f);
   each_sixteen(total, [&](std::int64_t first, std::int64_t count) {
     kAddValues[of_rows](memory.weights + first, memory.stride, runs.value(first), count, runs.head_size,
@@ -398,15 +434,14 @@ void pack(const Runs<std::uint16_t>& runs, std::int64_t total, std::uint16_t* pa
 
 void attend_packed(const float* queries, std::int64_t rows, std::int64_t position, std::int64_t stride,
                    std::int64_t head_size, const std::uint16_t* packed_keys,
-                   const std::uint16_t* packed_values, std::int64_t total, Exponentials exponentials,
-                   float* scratch, float* out) {
+                   const std::uint16_t* packed_values, std::int64_t total, float* scratch, float* out) {
   const Memory memory(scratch, head_size, total);
   const std::int64_t seen = position + rows;
   round_queries(queries, rows, stride, head_size, memory);
   kMultiplyPackedKeys[static_cast<std::size_t>(rows - 1)](memory.queries, packed_keys, seen, memory.width,
                                                           memory.stride, memory.scores);
   float inverse_sums[kMostRows] = {};
-  weigh(memory, rows, position + 1, head_size, exponentials, inverse_sums);
+  weigh(memory, rows, position + 1, head_size, inverse_sums);
   for (std::int64_t first = 0; first < head_size; first += kPanel) {
     alignas(64) float sums[kMostRows * kPanel] = {};
     bfloat16_tile(static_cast<int>(rows), kPanel)(memory.weights, memory.stride,
@@ -429,10 +464,10 @@ std::int64_t scratch_floats(std::int64_t, std::int64_t) {
   return 0;
 }
 void attend_in_place(const float*, std::int64_t, std::int64_t, const Runs<std::uint16_t>&, std::int64_t,
-                     const Runs<std::uint16_t>&, Exponentials, float*, float*) {}
+                     const Runs<std::uint16_t>&, float*, float*) {}
 void pack(const Runs<std::uint16_t>&, std::int64_t, std::uint16_t*, std::uint16_t*) {}
 void attend_packed(const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, const std::uint16_t*,
-                   const std::uint16_t*, std::int64_t, Exponentials, float*, float*) {}
+                   const std::uint16_t*, std::int64_t, float*, float*) {}
 
 }  // namespace staircase::bfloat16
 

@@ -14,10 +14,6 @@
 
 namespace staircase::bfloat16 {
 
-/// scores[i] becomes exp(scale (scores[i] - the largest)) for i < count, and 0 for the others up to `total`
-/// and to the next multiple of 16; returns 1 / sum.
-using Exponentials = float (*)(float* scores, float scale, std::int64_t count, std::int64_t total);
-
 /// Floats of memory that the two functions below need: for up to 6 queries on `total` positions.
 std::int64_t scratch_floats(std::int64_t head_size, std::int64_t total);
 
@@ -26,7 +22,7 @@ std::int64_t scratch_floats(std::int64_t head_size, std::int64_t total);
 /// so do their results. The keys of the head that is `next` are asked for behind the last values.
 void attend_in_place(const float* queries, std::int64_t rows, std::int64_t stride,
                      const Runs<std::uint16_t>& runs, std::int64_t total, const Runs<std::uint16_t>& next,
-                     Exponentials exponentials, float* scratch, float* out);
+                     float* scratch, float* out);
 
 /// Keys into panels [total / 64, head_size / 2, 64, 2] and values into [head_size / 64, total / 2, 64, 2],
 /// the head size being filled up to a multiple of 32, with zeros.
@@ -36,7 +32,6 @@ void pack(const Runs<std::uint16_t>& runs, std::int64_t total, std::uint16_t* pa
 /// attend_in_place with the keys and values that `pack` has packed; the first query is at `position`.
 void attend_packed(const float* queries, std::int64_t rows, std::int64_t position, std::int64_t stride,
                    std::int64_t head_size, const std::uint16_t* packed_keys,
-                   const std::uint16_t* packed_values, std::int64_t total, Exponentials exponentials,
-                   float* scratch, float* out);
+                   const std::uint16_t* packed_values, std::int64_t total, float* scratch, float* out);
 
 }  // namespace staircase::bfloat16
