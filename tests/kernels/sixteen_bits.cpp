@@ -104,6 +104,36 @@ TEST_CASE("a product takes and gives rows in 16 bits, of every odd shape and wit
   }
 }
 
+TEST_CASE("on the CPU rows stored in 16 bits give the bits of those that a product rounds itself") {
+  on_every_device([](Device& device) {
+    if (!has_one_kernel(device)) return;
+    for (const DType dtype : kHalves) {
+      const DType narrow = device.operand_dtype(1000, dtype);
+      for (const std::size_t rows : {1u, 7u, 67u}) {
+        for (const std::size_t in : {31u, 64u}) {
+          const std::size_t out = 33;
+          const Values x = random_values(rows * in, 1);
+          const Weight weight = upload_weight(device, random_values(in * out, 2), in, out, dtype);
+          const Tensor bias = upload(device, {33}, random_values(out, 3));
+          for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu}) {
+            const auto product = [&](DType x_dtype, DType out_dtype) {
+              Tensor result = result_tensor(device, shape_of(rows, out), out_dtype);
+              device.linear(upload_as(x_dtype, device, shape_of(rows, in), x), {}, weight, bias, epilogue,
+                            result);
+              return download_any(device, result);
+            };
+            const Values wide = product(DType::kFloat32, DType::kFloat32);
+            CAPTURE(rows);
+            CAPTURE(in);
+            CHECK(same_bits(product(narrow, DType::kFloat32), wide));
+            CHECK(same_bits(product(narrow, narrow), rounded(wide, narrow)));
+          }
+        }
+      }
+    }
+  });
+}
+
 TEST_CASE("the type in which a product takes its rows is float32 or that of its weights") {
   on_every_device([](const Device& device) {
     for (const std::int64_t rows : {1, 8, 9, 1000}) {
