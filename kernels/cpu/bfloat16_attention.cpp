@@ -445,7 +445,7 @@ void attend_packed(const float* queries, std::int64_t rows, std::int64_t positio
     alignas(64) float sums[kMostRows * kPanel] = {};
     bfloat16_tile(static_cast<int>(rows), kPanel)(memory.weights, memory.stride,
                                                   packed_values + first * round_up(total, kPair),
-                                                  round_up(seen, kPair), sums);
+                                                  round_up(seen, kPair), sums, nullptr);
     for (std::int64_t q = 0; q < rows; ++q) {
       store_features(sums + q * kPanel, std::min(kPanel, head_size - first), inverse_sums[q],
                      out + q * stride + first);

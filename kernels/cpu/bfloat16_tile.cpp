@@ -33,12 +33,12 @@ namespace {
 template <int kRows, int kColumns, TileTurn kTurn>
 STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int64_t x_stride,
                                     const std::uint16_t* __restrict w, std::int64_t depth,
-                                    float* __restrict result) {
+                                    float* __restrict result, const char* next) {
   constexpr int kVectors = kColumns / 16;
   constexpr std::int64_t kOfColumns = kPanel / kColumns, kBytes = sizeof(std::uint16_t);
   const std::int64_t ahead = kBytesAhead * kOfColumns / kBytes;
   constexpr std::int64_t kFarAhead = kBytesFarAhead * kOfColumns / kBytes;
-  constexpr bool kAsksNear = kTurn != TileTurn::kSecond;
+  constexpr bool kAsksNear = kTurn != TileTurn::kSecond && kTurn != TileTurn::kNext;
   __m512 sum[kRows][kVectors];
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
@@ -46,6 +46,7 @@ STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int6
     for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_loadu_ps(result + r * kPanel + v * 16);
   }
   for (std::int64_t k = 0; k < depth; k += kPair) {
+    if (kTurn == TileTurn::kNext) _mm_prefetch(next + k / kPair * 64, _MM_HINT_T1);
     __m512i columns[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
@@ -96,6 +97,7 @@ BFloat16Tile bfloat16_tile(int rows, int columns, TileTurn turn) {
   };
   if (turn == TileTurn::kFirst) return of_turn.operator()<TileTurn::kFirst>();
   if (turn == TileTurn::kSecond) return of_turn.operator()<TileTurn::kSecond>();
+  if (turn == TileTurn::kNext) return of_turn.operator()<TileTurn::kNext>();
   return of_turn.operator()<TileTurn::kAlone>();
 }
 

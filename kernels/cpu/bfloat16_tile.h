@@ -11,9 +11,9 @@ namespace staircase {
 
 /// Adds x [rows, depth] times w [depth, columns] to result [rows, columns]; x and w are bfloat16, the depth
 /// is even, and w is part of a panel. Neighbouring rows of x lie x_stride elements apart, those of the result
-/// kPanel.
+/// kPanel. `next` is what TileTurn::kNext asks for.
 using BFloat16Tile = void (*)(const std::uint16_t* x, std::int64_t x_stride, const std::uint16_t* w,
-                              std::int64_t depth, float* result);
+                              std::int64_t depth, float* result, const char* next);
 
 /// Whether this processor has the instruction.
 bool has_bfloat16_tile();

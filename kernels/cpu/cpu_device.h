@@ -44,7 +44,10 @@ inline const std::int64_t kBytesAhead = 8192;
 /// where the second one finds them, and so the memory would rest meanwhile. Therefore the two also ask for
 /// what lies kBytesFarAhead, into the next cache: each for half of the lines, so that neither is held up
 /// more than the other.
-enum class TileTurn { kAlone, kFirst, kSecond };
+///
+/// Where a panel serves tile after tile, memory would rest from the second tile on: then kNext asks for a
+/// line of the next panel at each step, so that after four tiles all of it is under way.
+enum class TileTurn { kAlone, kFirst, kSecond, kNext };
 constexpr std::int64_t kBytesFarAhead = 16384;
 
 /// So many elements of a row or a few are finished before another thread hears of them.

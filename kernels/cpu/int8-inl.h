@@ -229,9 +229,10 @@ template <typename Panel, typename Store>
 HWY_INLINE void multiply_int8_panels(const typename Panel::Row* x, std::int64_t rows, std::int64_t groups,
                                      const Panel* w, std::int64_t first, std::int64_t last,
                                      const Store& store) {
-  HWY_ALIGN float result[kManyRows * kPanel];
-  const bool vnni = kAvx512 && has_int8_tile(), few = rows < kManyRows;
-  TileShape shape = tile_shape(rows);
+  constexpr std::int64_t kFew = 10 * kTileRows - 1;  // these go down a panel together
+  HWY_ALIGN float result[kFew * kPanel];
+  const bool vnni = kAvx512 && has_int8_tile(), few = rows <= kFew;
+  TileShape shape = tile_shape(rows, few);
   if (vnni) {
     const std::int64_t tiles = std::max<std::int64_t>(divide_up(rows, kInt8TileRows), 1);
     shape = {few ? static_cast<int>(divide_up(rows, tiles)) : kInt8TileRows, static_cast<int>(kPanel)};

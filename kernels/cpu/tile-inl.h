@@ -45,9 +45,11 @@ constexpr bool kAvx512 = kLanes == 16;
 constexpr int kTileRows = 6;
 constexpr int kAccumulators = kAvx512 ? 24 : 12;
 
-/// From this number of rows on a panel serves tile after tile. Fewer rows go down a panel together, since so
-/// the weights come from memory while others are multiplied, and in 16 bits need not be widened in advance.
-constexpr std::int64_t kManyRows = 10 * kTileRows;
+/// With more rows than these a panel serves tile after tile. Fewer go down a panel together, since so the
+/// weights come from memory while others are multiplied, and in 16 bits need not be widened in advance, which
+/// pays later.
+template <bool kWidened>
+constexpr std::int64_t kFewRows = (kWidened ? 8 : 4) * kTileRows;
 
 /// So many rows of a tile of that width have their accumulators in registers.
 constexpr int most_rows(int columns) {
@@ -58,9 +60,9 @@ constexpr int most_rows(int columns) {
 struct TileShape {
   int rows, columns;
 };
-constexpr TileShape tile_shape(std::int64_t rows) {
+constexpr TileShape tile_shape(std::int64_t rows, bool few) {
   const std::int64_t tiles = std::max<std::int64_t>(divide_up(rows, kTileRows), 1);
-  const int tile_rows = rows < kManyRows ? static_cast<int>(divide_up(rows, tiles)) : kTileRows;
+  const int tile_rows = few ? static_cast<int>(divide_up(rows, tiles)) : kTileRows;
   for (const int columns : {64, 32}) {
     if (tile_rows <= most_rows(columns)) return {tile_rows, columns};
   }
@@ -137,10 +139,11 @@ HWY_INLINE void with_elements(DType dtype, void* data, const Function& function)
 constexpr std::int64_t kLineBytes = 64;
 
 /// One tile: [kRows, depth] times [depth, kColumns] of a panel, added to result [kRows, kColumns].
-/// Neighbouring rows of x lie x_stride elements apart, those of the result kPanel.
+/// Neighbouring rows of x lie x_stride elements apart, those of the result kPanel. `next` is what
+/// TileTurn::kNext asks for.
 template <typename W, int kRows, int kColumns, TileTurn kTurn>
 HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stride, const W* HWY_RESTRICT w,
-                                std::int64_t depth, float* HWY_RESTRICT result) {
+                                std::int64_t depth, float* HWY_RESTRICT result, const char* next) {
   constexpr int kVectors = kColumns / kLanes;
   const Floats d;
   hn::Vec<Floats> sum[kRows][kVectors];
@@ -157,14 +160,16 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
   constexpr std::int64_t kFarAhead = kBytesFarAhead * kOfColumns / kBytes;
   constexpr std::int64_t kElementsOfLine = kLineBytes / kBytes, kElements = kColumns * kInterleavedRows<W>;
   constexpr std::int64_t kHalf = kTurn == TileTurn::kSecond ? kElements / 2 : 0;
+  constexpr bool kTogether = kTurn == TileTurn::kFirst || kTurn == TileTurn::kSecond;
   for (std::int64_t k = 0; k < depth; k += kInterleavedRows<W>) {
     const W* const rows = w + k * kPanel;
 #pragma GCC unroll 4
     for (std::int64_t i = 0; kLookAhead && i < kElements; i += kElementsOfLine)
       __builtin_prefetch(rows + ahead + i, 0, 3);
 #pragma GCC unroll 2
-    for (std::int64_t i = 0; kTurn != TileTurn::kAlone && i < kElements / 2; i += kElementsOfLine)
+    for (std::int64_t i = 0; kTogether && i < kElements / 2; i += kElementsOfLine)
       __builtin_prefetch(rows + kFarAhead + kHalf + i, 0, 2);
+    if (kTurn == TileTurn::kNext) __builtin_prefetch(next + k / kInterleavedRows<W> * kLineBytes, 0, 2);
 #pragma GCC unroll 2
     for (std::int64_t row = 0; row < kInterleavedRows<W>; ++row) {
       hn::Vec<Floats> column[kVectors];
@@ -186,7 +191,7 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
 }
 
 template <typename X, typename W>
-using TileFunction = void (*)(const X*, std::int64_t, const W*, std::int64_t, float*);
+using TileFunction = void (*)(const X*, std::int64_t, const W*, std::int64_t, float*, const char*);
 
 template <typename W, int kColumns, TileTurn kTurn, int... kLess>
 constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
@@ -216,6 +221,7 @@ HWY_INLINE TileFunction<X, W> tile_of(int rows, int columns, TileTurn turn) {
     if constexpr (kLanes > 4) {  // else the multiply-adds are the limit
       if (turn == TileTurn::kFirst) return tile_for<W, TileTurn::kFirst>(rows, columns);
       if (turn == TileTurn::kSecond) return tile_for<W, TileTurn::kSecond>(rows, columns);
+      if (turn == TileTurn::kNext) return tile_for<W, TileTurn::kNext>(rows, columns);
     }
     return tile_for<W, TileTurn::kAlone>(rows, columns);
   }
@@ -273,9 +279,10 @@ HWY_INLINE void multiply_panels_as_matrices(const std::uint16_t* x, std::int64_t
 /// piece of a row: store(row, column, count, values), `values` being the products for the columns column ..
 /// column + count - 1. Neighbouring panels lie panel_stride elements apart.
 ///
-/// Many rows: a panel stays in the cache while they pass, 6 at a time. If it has 16 bits it is widened once,
-/// not once for each tile. A few rows: all of them go down the panel together, in steps so short that what
-/// the first tile reads is in the nearest cache for the others. So memory is read once, from front to back.
+/// Many rows: a panel stays in the cache while they pass, 6 at a time, and the first of them ask for the next
+/// panel. If it has 16 bits it is widened once, not once for each tile. A few rows: all of them go down the
+/// panel together, in steps so short that what the first tile reads is in the nearest cache for the others.
+/// So memory is read once, from front to back.
 template <typename X, typename W, typename Store>
 HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_stride, const W* w,
                                 std::int64_t panel_stride, std::int64_t depth, std::int64_t first,
@@ -287,14 +294,19 @@ HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_st
     }
   }
   constexpr std::int64_t kStepBytes = 8192;
-  HWY_ALIGN float result[kManyRows * kPanel];
-  const TileShape shape = tile_shape(rows);
-  const bool few = rows < kManyRows, one_tile = rows <= shape.rows && shape.columns == kPanel;
+  constexpr std::int64_t kFew = kFewRows<!std::is_same_v<W, X>>;
+  HWY_ALIGN float result[kFew * kPanel];
+  const bool few = rows <= kFew;
+  const TileShape shape = tile_shape(rows, few);
+  const bool one_tile = rows <= shape.rows && shape.columns == kPanel;
   const std::int64_t together = few ? rows : shape.rows;
   // `from` is where the columns of this panel begin that are wanted, `to` where they end.
   const auto multiply_panel = [&](const auto* panel, std::int64_t from, std::int64_t to) HWY_ATTR {
     using T = std::remove_cvref_t<decltype(*panel)>;
     const std::int64_t step = few && !one_tile ? kStepBytes / kPanel / std::int64_t{sizeof(T)} : depth;
+    // What the tiles after the first one ask for until all of the next panel is under way.
+    const auto* next = reinterpret_cast<const char*>(w + (from / kPanel + 1) * panel_stride);
+    const auto* const end_of_next = to < last * kHalfPanel ? next + depth * kPanel * sizeof(W) : next;
     for (std::int64_t begin = 0; begin < rows; begin += together) {
       const std::int64_t end = std::min(begin + together, rows);
       std::fill_n(result, (end - begin) * kPanel, 0.0f);
@@ -303,11 +315,13 @@ HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_st
           const int columns = static_cast<int>(std::min<std::int64_t>(shape.columns, to - column));
           for (std::int64_t row = begin; row < end; row += shape.rows) {
             const int count = static_cast<int>(std::min<std::int64_t>(shape.rows, end - row));
-            const TileTurn turn =
-                rows > shape.rows && few ? turn_of((row - begin) / shape.rows) : TileTurn::kAlone;
+            TileTurn turn = TileTurn::kAlone;
+            if (rows > shape.rows && few) turn = turn_of((row - begin) / shape.rows);
+            if (!few && row > 0 && next < end_of_next) turn = TileTurn::kNext;
             tile_of<X, T>(count, columns, turn)(
                 x + row * x_stride + k, x_stride, panel + k * kPanel + column % kPanel * kInterleavedRows<T>,
-                std::min(step, depth - k), result + (row - begin) * kPanel + (column - from));
+                std::min(step, depth - k), result + (row - begin) * kPanel + (column - from), next);
+            if (turn == TileTurn::kNext) next += depth / kInterleavedRows<T> * kLineBytes;
           }
         }
       }
