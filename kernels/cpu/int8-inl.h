@@ -114,7 +114,7 @@ HWY_INLINE void quantize_panel(const float* values, Panel& panel) {
 /// Int8Tile one number at a time.
 template <typename Panel, int kRows, int kColumns>
 void multiply_int8_tile(const typename Panel::Row* x, std::int64_t x_stride, const Panel* w,
-                        std::int64_t column, std::int64_t groups, float* result) {
+                        std::int64_t column, std::int64_t groups, float* result, const char*) {
   for (std::int64_t g = 0; g < groups; ++g) {
     for (int r = 0; r < kRows; ++r) {
       const typename Panel::Row& row = x[r * x_stride + g];
@@ -136,7 +136,7 @@ void multiply_int8_tile(const typename Panel::Row* x, std::int64_t x_stride, con
 template <typename Panel, int kRows, int kColumns>
 HWY_NOINLINE void multiply_int8_tile(const typename Panel::Row* HWY_RESTRICT x, std::int64_t x_stride,
                                      const Panel* HWY_RESTRICT w, std::int64_t column, std::int64_t groups,
-                                     float* HWY_RESTRICT result) {
+                                     float* HWY_RESTRICT result, const char*) {
   constexpr std::int64_t kInputs = Panel::kInputs, kInByte = Panel::kInByte;
   constexpr int kVectors = kColumns / kLanes;
   const Floats d;
@@ -242,6 +242,9 @@ HWY_INLINE void multiply_int8_panels(const typename Panel::Row* x, std::int64_t 
   for (std::int64_t from = first * kHalfPanel, end = last * kHalfPanel, to = 0; from < end; from = to) {
     to = std::min((from / kPanel + 1) * kPanel, end);
     const Panel* const panel = w + from / kPanel * groups;
+    // What the tiles after the first one ask for until all of the next panel is under way.
+    const auto* next = reinterpret_cast<const char*>(panel + groups);
+    const auto* const end_of_next = to < last * kHalfPanel ? next + groups * sizeof(Panel) : next;
     for (std::int64_t begin = 0; begin < rows; begin += together) {
       const std::int64_t last_row = std::min(begin + together, rows);
       std::fill_n(result, (last_row - begin) * kPanel, 0.0f);
@@ -250,12 +253,16 @@ HWY_INLINE void multiply_int8_panels(const typename Panel::Row* x, std::int64_t 
           const int columns = static_cast<int>(std::min<std::int64_t>(shape.columns, to - column));
           for (std::int64_t row = begin; row < last_row; row += shape.rows) {
             const int count = static_cast<int>(std::min<std::int64_t>(shape.rows, last_row - row));
+            TileTurn turn = TileTurn::kAlone;
+            if (!few && row > 0 && next < end_of_next) turn = TileTurn::kNext;
             // In 4 bits the multiply-adds are the limit, and a line more to ask for costs time.
-            const bool second = Panel::kInByte == 1 && row == begin + shape.rows;
+            if (few && row == shape.rows && Panel::kInByte == 1) turn = TileTurn::kSecond;
             const Int8Tile<Panel> tile =
-                vnni ? int8_tile<Panel>(count, columns, second) : int8_tile_of<Panel>(count, columns);
+                vnni ? int8_tile<Panel>(count, columns, turn) : int8_tile_of<Panel>(count, columns);
             tile(x + row * groups + g, groups, panel + g, column % kPanel, std::min(step, groups - g),
-                 result + (row - begin) * kPanel + (column - from));
+                 result + (row - begin) * kPanel + (column - from), next);
+            if (turn == TileTurn::kNext)
+              next += groups * Panel::kInputs / kQuad / Panel::kInByte * kLineBytes;
           }
         }
       }

@@ -43,12 +43,14 @@ STAIRCASE_VNNI_TARGET inline __m512 load_scales(const std::uint16_t* scales) {
   return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(kAll, _mm512_maskz_cvtepu16_epi32(kAll, halves), 16));
 }
 
-template <typename Panel, int kRows, int kColumns, bool kSecond>
+template <typename Panel, int kRows, int kColumns, TileTurn kTurn>
 STAIRCASE_VNNI_TARGET void multiply_tile(const typename Panel::Row* __restrict x, std::int64_t x_stride,
                                          const Panel* __restrict w, std::int64_t column, std::int64_t groups,
-                                         float* __restrict result) {
+                                         float* __restrict result, const char* next) {
   constexpr std::int64_t kInputs = Panel::kInputs, kInByte = Panel::kInByte;
   constexpr int kVectors = kColumns / 16;
+  // In 8 bits the second tile has time to ask for all lines.
+  constexpr bool kSecond = kTurn == TileTurn::kSecond;
   const std::int64_t ahead = (kSecond ? kBytesFarAhead : kBytesAhead) / kColumns * kPanel;
   // One row takes each line once: it need not push others out of the larger caches.
   constexpr auto kHint = kSecond ? _MM_HINT_T1 : kRows == 1 ? _MM_HINT_NTA : _MM_HINT_T0;
@@ -63,10 +65,12 @@ STAIRCASE_VNNI_TARGET void multiply_tile(const typename Panel::Row* __restrict x
     }
     for (std::int64_t k = 0; k < kInputs / kQuad; k += kInByte) {
       const std::uint8_t* const quads = w[g].values[k / kInByte][column];
+      if (kTurn == TileTurn::kNext)
+        _mm_prefetch(next + (g * kInputs / kQuad + k) / kInByte * 64, _MM_HINT_T1);
       __m512i bytes[kVectors];
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        _mm_prefetch(quads + v * 64 + ahead, kHint);
+        if (kTurn != TileTurn::kNext) _mm_prefetch(quads + v * 64 + ahead, kHint);
         bytes[v] = _mm512_loadu_si512(quads + v * 64);
       }
 #pragma GCC unroll 2
@@ -87,7 +91,7 @@ STAIRCASE_VNNI_TARGET void multiply_tile(const typename Panel::Row* __restrict x
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const auto* const scales = w[g].scales + column + v * 16;
-      _mm_prefetch(reinterpret_cast<const char*>(scales) + ahead, kHint);
+      if (kTurn != TileTurn::kNext) _mm_prefetch(reinterpret_cast<const char*>(scales) + ahead, kHint);
       const __m512 scale = load_scales(scales);
 #pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) {
@@ -101,13 +105,13 @@ STAIRCASE_VNNI_TARGET void multiply_tile(const typename Panel::Row* __restrict x
 }
 
 /// The tile of r rows is element r - 1.
-template <typename Panel, int kColumns, bool kSecond, int... kLess>
+template <typename Panel, int kColumns, TileTurn kTurn, int... kLess>
 constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
-  return std::array<Int8Tile<Panel>, sizeof...(kLess)>{multiply_tile<Panel, kLess + 1, kColumns, kSecond>...};
+  return std::array<Int8Tile<Panel>, sizeof...(kLess)>{multiply_tile<Panel, kLess + 1, kColumns, kTurn>...};
 }
-template <typename Panel, int kColumns, bool kSecond>
+template <typename Panel, int kColumns, TileTurn kTurn>
 constexpr auto kTileOfRows =
-    tiles_of_rows<Panel, kColumns, kSecond>(std::make_integer_sequence<int, kInt8TileRows>());
+    tiles_of_rows<Panel, kColumns, kTurn>(std::make_integer_sequence<int, kInt8TileRows>());
 
 }  // namespace
 
@@ -116,10 +120,14 @@ bool has_int8_tile() {
 }
 
 template <typename Panel>
-Int8Tile<Panel> int8_tile(int rows, int columns, bool second) {
-  const auto row = static_cast<std::size_t>(rows - 1);
-  if (second) return columns == 64 ? kTileOfRows<Panel, 64, true>[row] : kTileOfRows<Panel, 32, true>[row];
-  return columns == 64 ? kTileOfRows<Panel, 64, false>[row] : kTileOfRows<Panel, 32, false>[row];
+Int8Tile<Panel> int8_tile(int rows, int columns, TileTurn turn) {
+  const auto of_turn = [&]<TileTurn kTurn>() {
+    const auto row = static_cast<std::size_t>(rows - 1);
+    return columns == 64 ? kTileOfRows<Panel, 64, kTurn>[row] : kTileOfRows<Panel, 32, kTurn>[row];
+  };
+  if (turn == TileTurn::kSecond) return of_turn.template operator()<TileTurn::kSecond>();
+  if (turn == TileTurn::kNext) return of_turn.template operator()<TileTurn::kNext>();
+  return of_turn.template operator()<TileTurn::kAlone>();
 }
 
 }  // namespace staircase
@@ -133,7 +141,7 @@ bool has_int8_tile() {
 }
 
 template <typename Panel>
-Int8Tile<Panel> int8_tile(int, int, bool) {
+Int8Tile<Panel> int8_tile(int, int, TileTurn) {
   return nullptr;
 }
 
@@ -143,7 +151,7 @@ Int8Tile<Panel> int8_tile(int, int, bool) {
 
 namespace staircase {
 
-template Int8Tile<Int8Panel> int8_tile(int, int, bool);
-template Int8Tile<Int4Panel> int8_tile(int, int, bool);
+template Int8Tile<Int8Panel> int8_tile(int, int, TileTurn);
+template Int8Tile<Int4Panel> int8_tile(int, int, TileTurn);
 
 }  // namespace staircase

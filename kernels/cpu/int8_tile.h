@@ -87,10 +87,10 @@ float weight_of(const Panel* panel, std::int64_t in, std::int64_t out) {
 
 /// Adds x [rows, groups] times w [groups, columns] to result [rows, columns]; the columns of w begin with
 /// `column` of its panel. Neighbouring rows of x lie x_stride groups apart, those of the result kPanel
-/// elements.
+/// elements. `next` is what TileTurn::kNext asks for.
 template <typename Panel>
 using Int8Tile = void (*)(const typename Panel::Row* x, std::int64_t x_stride, const Panel* w,
-                          std::int64_t column, std::int64_t groups, float* result);
+                          std::int64_t column, std::int64_t groups, float* result, const char* next);
 
 /// Whether this processor has the instruction for it (AVX-512 VNNI).
 bool has_int8_tile();
@@ -98,10 +98,9 @@ bool has_int8_tile();
 /// With six, four vectors of sums each, a prefill is no faster, and eight rows take longer.
 constexpr int kInt8TileRows = 5;
 
-/// The tile of that size: 1 to kInt8TileRows rows and 32 or 64 columns. `second` says that another tile has
-/// just read the same columns of w, and that this one asks for what lies kBytesFarAhead. Only where
+/// The tile of that size: 1 to kInt8TileRows rows and 32 or 64 columns, and any turn but kFirst. Only where
 /// has_int8_tile().
 template <typename Panel>
-Int8Tile<Panel> int8_tile(int rows, int columns, bool second);
+Int8Tile<Panel> int8_tile(int rows, int columns, TileTurn turn);
 
 }  // namespace staircase

@@ -9,7 +9,7 @@
 // high-performance matrix multiplication", section 4.
 //
 // Every element of the result is one chain of multiply-adds in the order of the depth, whatever the number of
-// rows, columns or threads. So a token's values do not depend, to the bit, on what else is in the batch. That
+// rows, columns or threads. So a token's values do not depend, to the bit, on what else is in the batch. Both
 // holds for each type of weights, and for bfloat16_tile.h, which adds in orders of its own.
 
 #if defined(STAIRCASE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -46,10 +46,10 @@ constexpr int kTileRows = 6;
 constexpr int kAccumulators = kAvx512 ? 24 : 12;
 
 /// With more rows than these a panel serves tile after tile. Fewer go down a panel together, since so the
-/// weights come from memory while others are multiplied, and in 16 bits need not be widened in advance, which
-/// pays later.
+/// weights come from memory while others are multiplied, and in 16 bits need not be widened in advance.
+/// Widening pays only for more rows, and so do narrow tiles one after the other.
 template <bool kWidened>
-constexpr std::int64_t kFewRows = (kWidened ? 8 : 4) * kTileRows;
+constexpr std::int64_t kFewRows = (kAvx512 && !kWidened ? 4 : 8) * kTileRows;
 
 /// So many rows of a tile of that width have their accumulators in registers.
 constexpr int most_rows(int columns) {

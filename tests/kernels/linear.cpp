@@ -9,8 +9,8 @@
 namespace staircase {
 namespace {
 
-// Up to 24 rows go down a panel together; 25 and more take turns.
-constexpr std::size_t kRowCounts[] = {0, 1, 2, 5, 6, 7, 8, 11, 12, 13, 24, 25, 33, 67};
+// Up to 24 rows go down a panel together, or 48 with narrow vectors; more take turns.
+constexpr std::size_t kRowCounts[] = {0, 1, 2, 5, 6, 7, 8, 11, 12, 13, 24, 25, 33, 48, 49, 67};
 constexpr std::size_t kWidths[] = {1, 2, 15, 16, 17, 31, 64, 100, 257};
 
 double tolerance(std::size_t in) {
