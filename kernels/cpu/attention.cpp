@@ -265,6 +265,14 @@ constexpr auto attend_functions(std::integer_sequence<int, kLess...>) {
 template <typename T>
 constexpr auto kAttendFew = attend_functions<T>(std::make_integer_sequence<int, kTileRows>());
 
+/// `count` elements as float32.
+template <typename T>
+HWY_INLINE void widen_row(const T* values, std::int64_t count, float* out) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) hn::StoreU(load_wide(values + i), Floats(), out + i);
+  for (; i < count; ++i) out[i] = widen(values[i]);
+}
+
 /// Keys of one head into panels [positions / 64, head_size, 64], values into [head_size / 64, positions, 64].
 template <typename T>
 HWY_INLINE void pack(const Runs<T>& runs, std::int64_t total, float* packed_keys, float* packed_values) {
@@ -275,13 +283,18 @@ HWY_INLINE void pack(const Runs<T>& runs, std::int64_t total, float* packed_keys
     const T* const values = runs.values(run);
     for (std::int64_t p = 0; p < count; ++p) {
       float* const column = packed_keys + (begin + p) / kPanel * head_size * kPanel + (begin + p) % kPanel;
-      for (std::int64_t i = 0; i < head_size; ++i) column[i * kPanel] = widen(keys[p * head_size + i]);
+      for (std::int64_t first = 0; first < head_size; first += kPanel) {
+        HWY_ALIGN float features[kPanel];
+        const std::int64_t width = std::min(kPanel, head_size - first);
+        widen_row(keys + p * head_size + first, width, features);
+        for (std::int64_t i = 0; i < width; ++i) column[(first + i) * kPanel] = features[i];
+      }
     }
     for (std::int64_t panel = 0; panel < divide_up(head_size, kPanel); ++panel) {
       const std::int64_t first = panel * kPanel, width = std::min(kPanel, head_size - first);
       for (std::int64_t p = 0; p < count; ++p) {
         float* const row = packed_values + (panel * total + begin + p) * kPanel;
-        for (std::int64_t i = 0; i < width; ++i) row[i] = widen(values[p * head_size + first + i]);
+        widen_row(values + p * head_size + first, width, row);
         std::fill(row + width, row + kPanel, 0.0f);
       }
     }

@@ -106,8 +106,14 @@ HWY_INLINE void narrow(const float* values, std::int64_t count, float* out) {
   std::copy_n(values, count, out);
 }
 HWY_INLINE void narrow(const float* values, std::int64_t count, hwy::float16_t* out) {
-  for (std::int64_t i = 0; i < count; ++i)
-    out[i] = std::bit_cast<hwy::float16_t>(float16_from_float32(values[i]));
+  std::int64_t i = 0;
+  if constexpr (kLanes >= 8) {  // what has such vectors has an instruction for them
+    const hn::Rebind<hwy::float16_t, Floats> halves;
+    for (; i + kLanes <= count; i += kLanes) {
+      hn::StoreU(hn::DemoteTo(halves, hn::LoadU(Floats(), values + i)), halves, out + i);
+    }
+  }
+  for (; i < count; ++i) out[i] = std::bit_cast<hwy::float16_t>(float16_from_float32(values[i]));
 }
 HWY_INLINE void narrow(const float* values, std::int64_t count, hwy::bfloat16_t* out) {
   for (std::int64_t i = 0; i < count; ++i) out[i].bits = bfloat16_from_float32(values[i]);
