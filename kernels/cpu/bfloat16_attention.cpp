@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "kernels/cpu/bfloat16_target.h"
@@ -270,17 +271,31 @@ STAIRCASE_TARGET void round_row(const float* values, std::int64_t count, std::in
   }
 }
 
-/// 2^x for x <= 0. Of x = n + f, n an integer and f at most a half, 2^f is the sum of (f ln 2)^k / k!, whose
-/// first seven terms leave an error of 1e-7. VSCALEFPS makes 2^-infinity 0, although f is NaN then.
-STAIRCASE_TARGET inline __m512 power_of_two(__m512 x) {
-  const __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+/// 2^x for x <= 0 in those lanes, and 0 in the others. Of x = n + f, n an integer and f at most a half, 2^f
+/// is the sum of (f ln 2)^k / k!, whose first seven terms leave an error of 1e-7. VSCALEFPS makes 2^-infinity
+/// 0, although f is NaN then.
+STAIRCASE_TARGET inline __m512 power_of_two(__mmask16 lanes, __m512 x) {
+  const __m512 n = _mm512_maskz_roundscale_ps(lanes, x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 f = (x - n) * 0.69314718f;
   __m512 sum = _mm512_set1_ps(1.0f / 720);
 #pragma GCC unroll 6
   for (const float term : {1.0f / 120, 1.0f / 24, 1.0f / 6, 1.0f / 2, 1.0f, 1.0f}) {
     sum = _mm512_fmadd_ps(sum, f, _mm512_set1_ps(term));
   }
-  return _mm512_scalef_ps(sum, n);
+  return _mm512_maskz_scalef_ps(lanes, sum, n);
+}
+
+/// All lanes as one number. GCC 12 warns of a vector that its own intrinsics for this leave uninitialised.
+template <typename Combine>
+STAIRCASE_TARGET inline float combine_lanes(__m512 vector, const Combine& combine) {
+  alignas(64) float lanes[kLanes];
+  _mm512_store_ps(lanes, vector);
+#pragma GCC unroll 4
+  for (int count = kLanes / 2; count > 0; count /= 2) {
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i) lanes[i] = combine(lanes[i], lanes[i + count]);
+  }
+  return lanes[0];
 }
 
 /// weights[i] = exp(scale (scores[i] - the largest)) for i < count, rounded, and 0 for the others up to the
@@ -294,10 +309,10 @@ STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t co
   for (std::int64_t i = 0; i < count; i += kLanes) {
     largest = _mm512_mask_max_ps(largest, first_of(i), largest, _mm512_loadu_ps(scores + i));
   }
-  largest = _mm512_set1_ps(_mm512_reduce_max_ps(largest));
+  largest = _mm512_set1_ps(combine_lanes(largest, [](float a, float b) { return std::max(a, b); }));
   const __m512 factor = _mm512_set1_ps(scale * 1.44269504f);  // log2 e
   const auto weigh = [&](std::int64_t i) STAIRCASE_TARGET {
-    return _mm512_maskz_mov_ps(first_of(i), power_of_two((_mm512_loadu_ps(scores + i) - largest) * factor));
+    return power_of_two(first_of(i), (_mm512_loadu_ps(scores + i) - largest) * factor);
   };
   __m512 sum = _mm512_setzero_ps();
   for (std::int64_t i = 0; i < total; i += kFeatures) {
@@ -305,7 +320,7 @@ STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t co
     sum += low + high;
     _mm512_storeu_si512(weights + i, (__m512i)_mm512_cvtne2ps_pbh(high, low));
   }
-  return 1.0f / _mm512_reduce_add_ps(sum);
+  return 1.0f / combine_lanes(sum, std::plus());
 }
 
 /// out[i] = sums[i] · factor in the order of the features; first_columns come first in each 32 sums.
