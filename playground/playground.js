@@ -126,11 +126,13 @@
   function launch(files, arguments_, title) {
     const state = make("span", { className: "state" }, "starting");
     state.setAttribute("role", "status");
-    const stop = make("button", { type: "button" }, "Stop");
+    // Two buttons: a press of Stop that comes too late must not take the output away.
+    const stop = make("button", { type: "button", className: "stop" }, "Stop");
+    const remove = make("button", { type: "button", className: "remove" }, "Remove");
     const text = make("pre", { tabIndex: 0 });
     text.setAttribute("role", "log");
     text.setAttribute("aria-label", `output of ${title}`);
-    const panel = make("section", { className: "run" }, make("header", {}, make("code", {}, title), state, stop), text);
+    const panel = make("section", { className: "run" }, make("header", {}, make("code", {}, title), state, stop, remove), text);
     panel.setAttribute("aria-label", title);
     runs.prepend(panel);
     const screen = new Screen(text);
@@ -140,10 +142,14 @@
     const end = (words) => {
       worker.terminate();
       state.textContent = words;
-      stop.textContent = "Remove";
-      stop.onclick = () => { panel.remove(); start.focus(); };
+      stop.disabled = true;
     };
     stop.onclick = () => end("stopped");
+    remove.onclick = () => {
+      worker.terminate();
+      panel.remove();
+      start.focus();
+    };
     worker.onerror = (event) => end(`cannot run: ${event.message || "the program could not be loaded"}`);
     worker.onmessage = ({ data }) => {
       if (data.output !== undefined) screen.write(data.output);

@@ -161,11 +161,16 @@ class Terminal(Browser):
         self.assertIn("done", self.ended())
         self.type('--prompt "The fox" --max-new-tokens 400')
         self.wait(lambda: "The fox" in self.output())
-        self.find(".run button")[0].click()
+        self.find(".run .stop")[0].click()
         self.assertEqual(self.state(), "stopped")
-        self.assertEqual(len(self.find(".run")), 2)
-        for left in (1, 0):
-            self.find(".run button")[0].click()
+        for stop in self.find(".run .stop"):
+            self.assertFalse(stop.is_enabled())
+            stop.click()  # too late: it changes nothing
+        self.assertEqual([state.text.split()[0] for state in self.find(".run .state")], ["stopped", "done"])
+        self.type('--prompt "The fox" --max-new-tokens 400')
+        self.wait(lambda: "The fox" in self.output())
+        for left in (2, 1, 0):  # the first one is running still
+            self.find(".run .remove")[0].click()
             self.assertEqual(len(self.find(".run")), left)
 
     def test_a_run_has_its_whole_command_line_above_it(self):
