@@ -84,8 +84,9 @@ def single_file(file, programs, name):
 
 
 def without_indentation(page):
-    """The page without the blanks and comments that the templates leave around the text, a tenth of it; the text itself
-    stays: an article, or a file of the source."""
+    """The page without the blanks and comments that the templates leave around the text, a tenth of it, and without the
+    elements in which Pygments wraps each blank; the text itself stays: an article, or a file of the source."""
+    page = re.sub(r'<span class="w">(\s*)</span>', r"\1", page)
     found = re.search(r"<article.*</article>|<pre.*</pre>", page, re.DOTALL)
     if not found:
         return page

@@ -9,7 +9,7 @@
 // high-performance matrix multiplication", section 4.
 //
 // Every element of the result is one chain of multiply-adds in the order of the depth, whatever the number of
-// rows, columns or threads. So a token's values do not depend, to the bit, on what else is in the batch. Both
+// rows, columns or threads. So a token's values do not depend, to the bit, on what else is in the batch. That
 // holds for each type of weights, and for bfloat16_tile.h, which adds in orders of its own.
 
 #if defined(STAIRCASE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
