@@ -519,7 +519,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   }
 
   // attend(query, rows, scores, to) for the tile of that head that begins with the query `first`.
-  const auto attend_tile = [&](int thread, const Head& head, std::int64_t first, const auto& attend) {
+  const auto with_tile = [&](int thread, const Head& head, std::int64_t first, const auto& attend) {
     const std::int64_t rows = std::min(kTileQueries, head.queries - first);
     const std::int64_t place = head.place + first * width;
     float* const scores = memory + thread * thread_floats;
@@ -541,7 +541,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     }
     const Head& next = heads[static_cast<std::size_t>((i + team_.size()) % std::ssize(heads))];
     for (std::int64_t first = 0; first < head.queries; first += kTileQueries) {
-      attend_tile(thread, head, first, [&](const float* query, std::int64_t rows, float* scores, float* to) {
+      with_tile(thread, head, first, [&](const float* query, std::int64_t rows, float* scores, float* to) {
         const HeadOfCache& then = first + rows < head.queries ? head.cache : next.cache;
         HWY_DYNAMIC_DISPATCH(attend_in_place)
         (query, rows, width, head.cache, head.start + first + rows, then, scores, to);
@@ -560,7 +560,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
           hwy::Prefetch(query + j);
       }
     }
-    attend_tile(thread, head, first, [&](const float* query, std::int64_t rows, float* scores, float* to) {
+    with_tile(thread, head, first, [&](const float* query, std::int64_t rows, float* scores, float* to) {
       HWY_DYNAMIC_DISPATCH(attend_packed)
       (query, rows, head.start + first, width, head.cache, head.packed_keys, head.packed_values, head.total,
        scores, to);

@@ -104,8 +104,8 @@ class CpuDevice final : public Device {
   void copy_to_host(const Tensor& source, std::span<std::byte> destination) override;
   Tensor load(const HostArray& array) override;
   Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) override;
-
   DType operand_dtype(std::int64_t rows, DType weights) const override;
+
   void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                  Tensor& out) override;
   void layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) override;
