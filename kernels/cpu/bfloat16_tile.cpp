@@ -15,7 +15,6 @@
 
 #if defined(__x86_64__)
 
-#include <cpuid.h>
 #include <immintrin.h>
 
 #include <algorithm>
@@ -25,7 +24,7 @@
 
 #include "kernels/cpu/bfloat16_target.h"
 #include "kernels/cpu/cpu_device.h"
-#include "kernels/platform.h"
+#include "kernels/cpu/tile_registers.h"
 
 namespace staircase {
 namespace {
@@ -105,33 +104,11 @@ BFloat16Tile bfloat16_tile(int rows, int columns, TileTurn turn) {
 
 namespace {
 
-#define STAIRCASE_AMX_TARGET __attribute__((target("avx512bw,amx-tile,amx-bf16" STAIRCASE_EVEX512)))
-
 constexpr std::int64_t kTile = 16;   // rows of a tile of x, columns of one of w
 constexpr std::int64_t kDepth = 32;  // of both
 
 /// As kBytesAhead, in elements: one row reads faster than a multiply_tile, and 2 KB suit it best.
 constexpr std::int64_t kAheadOfTiles = 1024;
-
-bool has_tiles() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  constexpr unsigned kBFloat16 = 1u << 22, kTiles = 1u << 24;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kBFloat16) != 0 && (d & kTiles) != 0 &&
-         __builtin_cpu_supports("avx512bw") && platform::request_matrix_registers();
-}
-
-/// What LDTILECFG reads: how many rows of how many bytes each tile has.
-struct alignas(64) TileShapes {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};
-  std::uint8_t rows[16] = {};
-};
-
-/// Memory is what it seems to be, for the instructions on tiles: the compiler does not see what they read
-/// and write.
-inline void settle_memory() {
-  asm volatile("" ::: "memory");
-}
 
 // Tiles 0 to 3 are sums, 4 and 5 come from x, 6 and 7 from w.
 
@@ -144,7 +121,7 @@ STAIRCASE_AMX_TARGET void shape_tiles(std::int64_t x_rows) {
     shapes.row_bytes[t] = 64;
     shapes.rows[t] = static_cast<std::uint8_t>(rows[t]);
   }
-  asm volatile("ldtilecfg %0" ::"m"(shapes));
+  load_tile_shapes(shapes);
 }
 
 constexpr std::int64_t kRowBytes = kPanel * kPair * 2;  // from one pair of rows of a panel to the next
@@ -153,13 +130,25 @@ constexpr std::int64_t kSumBytes = kPanel * 4;          // from one row of the r
 /// Up to 16 rows and 32 or 64 columns, or up to 32 rows and 32 columns.
 template <int kRows, int kColumns>
 STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_stride,
-                                         const std::uint16_t* w, std::int64_t depth, float* result) {
+                                         const std::uint16_t* w, std::int64_t depth, bool adds,
+                                         float* result) {
+  constexpr bool kFourSums = kRows > kTile || kColumns > 2 * kTile;
   constexpr std::int64_t kNextColumns = kTile * kPair;
   const std::int64_t x_bytes = x_stride * 2;
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+  float* const more = result + (kRows > kTile ? kTile * kPanel : 2 * kTile);
+  if (adds) {
+    _tile_loadd(0, result, kSumBytes);
+    _tile_loadd(1, result + kTile, kSumBytes);
+    if constexpr (kFourSums) {
+      _tile_loadd(2, more, kSumBytes);
+      _tile_loadd(3, more + kTile, kSumBytes);
+    }
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
   for (std::int64_t k = 0; k < depth; k += kDepth) {
     const std::uint16_t* const columns = w + k * kPanel;
     if constexpr (kRows == kTile) {
@@ -185,8 +174,7 @@ STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_
   }
   _tile_stored(0, result, kSumBytes);
   _tile_stored(1, result + kTile, kSumBytes);
-  if constexpr (kRows > kTile || kColumns > 2 * kTile) {
-    float* const more = result + (kRows > kTile ? kTile * kPanel : 2 * kTile);
+  if constexpr (kFourSums) {
     _tile_stored(2, more, kSumBytes);
     _tile_stored(3, more + kTile, kSumBytes);
   }
@@ -196,10 +184,13 @@ STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_
 /// to the bit: at each depth of 32 it adds up the even and the odd products apart, and then both to the sum.
 template <int kColumns>
 STAIRCASE_TARGET void multiply_row(const std::uint16_t* x, const std::uint16_t* w, std::int64_t depth,
-                                   float* result) {
+                                   bool adds, float* result) {
   constexpr int kVectors = kColumns / 16;
   __m512 sum[kVectors];
-  for (__m512& s : sum) s = _mm512_setzero_ps();
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) {
+    sum[v] = adds ? _mm512_loadu_ps(result + v * 16) : _mm512_setzero_ps();
+  }
   for (std::int64_t first = 0; first < depth; first += kDepth) {
     __m512 even[kVectors], odd[kVectors];
     for (__m512& s : even) s = _mm512_setzero_ps();
@@ -225,25 +216,25 @@ STAIRCASE_TARGET void multiply_row(const std::uint16_t* x, const std::uint16_t* 
 }  // namespace
 
 bool has_bfloat16_matrices(std::int64_t depth) {
-  static const bool has = has_tiles();
+  static const bool has = has_tile_registers();
   return has && depth % kDepth == 0;
 }
 
 STAIRCASE_AMX_TARGET void multiply_matrices(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
                                             const std::uint16_t* w, std::int64_t columns, std::int64_t depth,
-                                            float* result) {
+                                            bool adds, float* result) {
   const bool is_whole = columns == kPanel;
   if (rows == 1) {
-    (is_whole ? multiply_row<64> : multiply_row<32>)(x, w, depth, result);
+    (is_whole ? multiply_row<64> : multiply_row<32>)(x, w, depth, adds, result);
     return;
   }
   settle_memory();
   shape_tiles(rows);
   if (rows > kTile) {
-    multiply_tiles<32, 32>(x, x_stride, w, depth, result);
-    if (is_whole) multiply_tiles<32, 32>(x, x_stride, w + 2 * kTile * kPair, depth, result + 2 * kTile);
+    multiply_tiles<32, 32>(x, x_stride, w, depth, adds, result);
+    if (is_whole) multiply_tiles<32, 32>(x, x_stride, w + 2 * kTile * kPair, depth, adds, result + 2 * kTile);
   } else {
-    (is_whole ? multiply_tiles<16, 64> : multiply_tiles<16, 32>)(x, x_stride, w, depth, result);
+    (is_whole ? multiply_tiles<16, 64> : multiply_tiles<16, 32>)(x, x_stride, w, depth, adds, result);
   }
   _tile_release();
   settle_memory();
@@ -268,7 +259,7 @@ bool has_bfloat16_matrices(std::int64_t) {
 }
 
 void multiply_matrices(const std::uint16_t*, std::int64_t, std::int64_t, const std::uint16_t*, std::int64_t,
-                       std::int64_t, float*) {}
+                       std::int64_t, bool, float*) {}
 
 }  // namespace staircase
 

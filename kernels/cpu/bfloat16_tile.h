@@ -28,10 +28,16 @@ bool has_bfloat16_matrices(std::int64_t depth);
 /// The most rows of x that are multiplied together.
 constexpr std::int64_t kMatrixRows = 32;
 
-/// result [rows, columns] = x [rows, depth] times w [depth, columns] for up to kMatrixRows rows and for 32 or
-/// 64 columns; x and w are bfloat16, and w is part of a panel. Neighbouring rows of x lie x_stride elements
-/// apart, those of the result kPanel. Only where has_bfloat16_matrices(depth).
+/// Of a larger depth, pieces of this size leave room in the nearest cache: for 12 KB of x (kMatrixRows), 24
+/// KB of a panel and 8 KB of the result.
+constexpr std::int64_t kMatrixDepth = 192;
+
+/// result [rows, columns] = x [rows, depth] times w [depth, columns], added to what was there if `adds`, for
+/// up to kMatrixRows rows and for 32 or 64 columns; x and w are bfloat16, and w is part of a panel.
+/// Neighbouring rows of x lie x_stride elements apart, those of the result kPanel. Only where
+/// has_bfloat16_matrices(depth).
 void multiply_matrices(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
-                       const std::uint16_t* w, std::int64_t columns, std::int64_t depth, float* result);
+                       const std::uint16_t* w, std::int64_t columns, std::int64_t depth, bool adds,
+                       float* result);
 
 }  // namespace staircase

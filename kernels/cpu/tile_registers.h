@@ -1,0 +1,42 @@
+// What the compiler's own names of the instructions on AMX's registers (_tile_loadd and so on) leave to do.
+// Only on x86-64. Tests put an emulation in the place of this file.
+#pragma once
+
+#include <cpuid.h>
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/cpu/bfloat16_target.h"
+#include "kernels/platform.h"
+
+#define STAIRCASE_AMX_TARGET __attribute__((target("avx512bw,amx-tile,amx-bf16" STAIRCASE_EVEX512)))
+
+namespace staircase {
+
+/// Whether this processor has the registers and multiplies bfloat16 in them, and the system lets it.
+inline bool has_tile_registers() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kBFloat16 = 1u << 22, kTiles = 1u << 24;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kBFloat16) != 0 && (d & kTiles) != 0 &&
+         __builtin_cpu_supports("avx512bw") && platform::request_matrix_registers();
+}
+
+/// What LDTILECFG reads: how many rows of how many bytes each register has.
+struct alignas(64) TileShapes {
+  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
+  std::uint8_t rows[16] = {};
+};
+
+STAIRCASE_AMX_TARGET inline void load_tile_shapes(const TileShapes& shapes) {
+  asm volatile("ldtilecfg %0" ::"m"(shapes));
+}
+
+/// Memory is what it seems to be, for the instructions on tiles: the compiler does not see what they read
+/// and write.
+inline void settle_memory() {
+  asm volatile("" ::: "memory");
+}
+
+}  // namespace staircase

@@ -1,0 +1,150 @@
+// The registers of AMX as plain arrays, and its instructions as plain loops, so that the tests of the
+// products run them on any processor that multiplies bfloat16 by vectors (Intel 64 and IA-32 Architectures
+// Software Developer's Manual, volume 2, LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TDPBF16PS). Where a
+// processor would raise an exception, the program ends with a sentence.
+#pragma once
+
+#include <immintrin.h>
+
+#include <atomic>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/cpu/bfloat16_target.h"
+
+#define STAIRCASE_AMX_TARGET STAIRCASE_TARGET
+
+namespace staircase {
+
+/// What LDTILECFG reads.
+struct alignas(64) TileShapes {
+  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
+  std::uint8_t rows[16] = {};
+};
+static_assert(sizeof(TileShapes) == 64);
+
+namespace emulated {
+
+constexpr int kRegisters = 8, kMostRows = 16, kMostBytes = 64;
+
+struct Tile {
+  int rows = 0, bytes = 0;  ///< 0: without a shape
+  std::uint8_t data[kMostRows][kMostBytes] = {};
+};
+
+inline thread_local Tile tiles[kRegisters];
+
+/// Products since the program began.
+inline std::atomic<long> products = 0;
+
+inline void require(bool good, const char* sentence) {
+  if (good) return;
+  std::fprintf(stderr, "The emulation of AMX stops here: %s.\n", sentence);
+  std::abort();
+}
+
+inline Tile& shaped(int number) {
+  require(tiles[number].rows > 0, "an instruction names a tile that has no shape");
+  return tiles[number];
+}
+
+inline void load_shapes(const TileShapes& shapes) {
+  require(shapes.palette == 1 && shapes.start_row == 0, "LDTILECFG wants palette 1 and start row 0");
+  for (int t = 0; t < kRegisters; ++t) {
+    const int rows = shapes.rows[t], bytes = shapes.row_bytes[t];
+    require(rows <= kMostRows && bytes <= kMostBytes && (rows == 0) == (bytes == 0),
+            "LDTILECFG wants up to 16 rows of up to 64 bytes, or none of either");
+    tiles[t] = {.rows = rows, .bytes = bytes};
+  }
+}
+
+inline void release() {
+  for (Tile& tile : tiles) tile = {};
+}
+
+inline void zero(int number) {
+  std::memset(shaped(number).data, 0, sizeof tiles[number].data);
+}
+
+/// Bytes and rows beyond the shape become zeros.
+inline void load(int number, const void* from, std::int64_t stride) {
+  Tile& tile = shaped(number);
+  zero(number);
+  for (int r = 0; r < tile.rows; ++r) {
+    std::memcpy(tile.data[r], static_cast<const char*>(from) + r * stride,
+                static_cast<std::size_t>(tile.bytes));
+  }
+}
+
+inline void store(int number, void* to, std::int64_t stride) {
+  const Tile& tile = shaped(number);
+  for (int r = 0; r < tile.rows; ++r) {
+    std::memcpy(static_cast<char*>(to) + r * stride, tile.data[r], static_cast<std::size_t>(tile.bytes));
+  }
+}
+
+/// Numbers too small for all their bits count as zero, and no result is one.
+inline float flushed(float x) {
+  return std::fpclassify(x) == FP_SUBNORMAL ? std::copysign(0.0f, x) : x;
+}
+
+/// The bfloat16 with that index in a row.
+inline float element(const Tile& tile, int row, int index) {
+  std::uint16_t half;
+  std::memcpy(&half, tile.data[row] + index * 2, sizeof half);
+  return flushed(std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16));
+}
+
+/// sum += a b, with pairs of the depth side by side in a row of b. Even and odd products are added up apart,
+/// and then both to the sum.
+inline void multiply_add(int sum_number, int a_number, int b_number) {
+  Tile& sum = shaped(sum_number);
+  const Tile &a = shaped(a_number), &b = shaped(b_number);
+  require(sum_number != a_number && sum_number != b_number && a_number != b_number,
+          "TDPBF16PS wants three tiles");
+  require(sum.rows == a.rows && sum.bytes == b.bytes && a.bytes == b.rows * 4,
+          "TDPBF16PS wants tiles whose shapes fit");
+  ++products;
+  for (int m = 0; m < a.rows; ++m) {
+    for (int n = 0; n < sum.bytes / 4; ++n) {
+      float even = 0, odd = 0, total;
+      for (int k = 0; k < b.rows; ++k) {
+        even = flushed(even + element(a, m, 2 * k) * element(b, k, 2 * n));
+        odd = flushed(odd + element(a, m, 2 * k + 1) * element(b, k, 2 * n + 1));
+      }
+      std::memcpy(&total, sum.data[m] + n * 4, sizeof total);
+      total = flushed(flushed(total) + flushed(even + odd));
+      std::memcpy(sum.data[m] + n * 4, &total, sizeof total);
+    }
+  }
+}
+
+}  // namespace emulated
+
+inline bool has_tile_registers() {
+  return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512bf16");
+}
+
+inline void load_tile_shapes(const TileShapes& shapes) {
+  emulated::load_shapes(shapes);
+}
+
+inline void settle_memory() {}
+
+}  // namespace staircase
+
+#undef _tile_zero
+#undef _tile_loadd
+#undef _tile_stored
+#undef _tile_dpbf16ps
+#undef _tile_release
+#define _tile_zero staircase::emulated::zero
+#define _tile_loadd staircase::emulated::load
+#define _tile_stored staircase::emulated::store
+#define _tile_dpbf16ps staircase::emulated::multiply_add
+#define _tile_release staircase::emulated::release

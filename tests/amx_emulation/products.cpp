@@ -1,0 +1,108 @@
+// Products by matrices (AMX) on any processor that has VDPBF16PS: the kernels' own code, on registers that
+// tests/amx_emulation/include emulates. The tests of 16-bit products run here once more; these ask for what
+// matrices alone have: whole depths of 32, tiles of 16 and 32 rows, and pieces of a depth.
+#include <doctest/doctest.h>
+
+#include "kernels/cpu/tile_registers.h"
+#include "tests/kernels/kernel_test.h"
+
+namespace staircase {
+namespace {
+
+constexpr std::size_t kDepths[] = {32, 64, 192, 224, 416};
+
+struct Product {
+  std::size_t rows, in, out;
+  Epilogue epilogue = Epilogue::kStore;
+  Values x = rounded(random_values(rows * in, 1), DType::kBFloat16), w = random_values(in * out, 2),
+         before = random_values(rows * out, 3);
+
+  /// The same for `count` rows from `first` on.
+  Product some(std::size_t first, std::size_t count) const {
+    const auto part = [&](const Values& values, std::size_t width) {
+      return Values(values.data() + first * width, values.data() + (first + count) * width);
+    };
+    return {count, in, out, epilogue, part(x, in), w, part(before, out)};
+  }
+
+  Values run(Device& device) const {
+    Tensor result = epilogue == Epilogue::kAdd ? upload(device, shape_of(rows, out), before)
+                                               : result_tensor(device, shape_of(rows, out));
+    device.linear(upload(device, shape_of(rows, in), x), {},
+                  upload_weight(device, w, in, out, DType::kBFloat16), {}, epilogue, result);
+    return download(device, result);
+  }
+
+  naive::Doubles wanted() const {
+    return naive::linear(x, rounded(w, DType::kBFloat16), {}, rows, in, out, epilogue, before);
+  }
+};
+
+/// As in linear.cpp.
+double tolerance(std::size_t in) {
+  return 1e-6 * (1.0 + std::sqrt(static_cast<double>(in)));
+}
+
+/// Whether this program runs the emulation here: it needs VDPBF16PS for single rows.
+bool emulates() {
+  if (make_cpu_device(1)->operand_dtype(2, DType::kBFloat16) == DType::kBFloat16) return true;
+  MESSAGE("this processor does not multiply bfloat16, so nothing was tested");
+  return false;
+}
+
+TEST_CASE("products by matrices agree with the formula at every edge of a tile and of a depth") {
+  if (!emulates()) return;
+  for (const std::size_t in : kDepths) {
+    for (const std::size_t rows : {1u, 2u, 15u, 16u, 17u, 31u, 32u, 33u, 65u}) {
+      for (const std::size_t out : {1u, 32u, 33u, 96u, 130u}) {
+        for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kAdd}) {
+          const Product product{rows, in, out, epilogue};
+          const naive::Doubles wanted = product.wanted();
+          on_every_device([&](Device& device) {
+            CAPTURE(rows);
+            CAPTURE(in);
+            CAPTURE(static_cast<int>(epilogue));
+            CHECK(difference("out", product.run(device), wanted, out, tolerance(in)) == "");
+          });
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a row that matrices multiply gets the same bits alone, among a few and among many") {
+  if (!emulates()) return;
+  for (const std::size_t in : kDepths) {
+    const Product all{300, in, 100};
+    on_every_device([&](Device& device) {
+      const Values together = all.run(device);
+      for (const std::size_t count : {1u, 2u, 16u, 17u, 32u, 33u, 255u, 257u}) {
+        for (const std::size_t first : {std::size_t{0}, std::size_t{43}, all.rows - count}) {
+          if (first + count > all.rows) continue;
+          const Values wanted(together.data() + first * all.out, together.data() + (first + count) * all.out);
+          CAPTURE(in);
+          CAPTURE(first);
+          CAPTURE(count);
+          CHECK(same_bits(all.some(first, count).run(device), wanted));
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("two rows or more of a whole depth are multiplied by matrices, and nothing else is") {
+  if (!emulates()) return;
+  const std::unique_ptr<Device> device = make_cpu_device(1);
+  const auto products_of = [&](std::size_t rows, std::size_t in) {
+    const long before = emulated::products;
+    Product{rows, in, 64}.run(*device);
+    return emulated::products - before;
+  };
+  CHECK(products_of(1, 64) == 0);
+  CHECK(products_of(2, 33) == 0);
+  CHECK(products_of(2, 64) == 2 * 4);        // depths of 32, times 16 columns
+  CHECK(products_of(40, 224) == 7 * 4 * 3);  // times 16 rows
+}
+
+}  // namespace
+}  // namespace staircase
