@@ -86,9 +86,6 @@ class Device {
   /// GPU std::runtime_error with the sizes.
   virtual Tensor allocate(DType dtype, std::vector<std::int64_t> shape) = 0;
 
-  /// The same on the host, in memory that copy_to_host fills fastest.
-  virtual Tensor allocate_on_host(DType dtype, std::vector<std::int64_t> shape) = 0;
-
   /// Copies all of `source` to the start of `destination`.
   virtual void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) = 0;
 
@@ -99,6 +96,10 @@ class Device {
   void copy_to_host(const Tensor& source, std::span<float> destination) {
     copy_to_host(source, std::as_writable_bytes(destination));
   }
+
+  /// The elements of a float32 tensor, for the host to read and to change: in place where it can, else copied
+  /// into `memory`, which grows if it is too small.
+  virtual std::span<float> to_host(const Tensor& source, Tensor& memory) = 0;
 
   /// A float32 copy of a vector or a small table (biases, norms, positions): [columns] for one row, else
   /// [rows, columns].

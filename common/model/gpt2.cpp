@@ -239,7 +239,7 @@ std::span<float> Gpt2::forward(std::span<const std::span<const int>> sequences, 
     }
   }
   if (attention_) attention_->begin(sequences, packed.starts);
-  const std::span<float> logits = to_host(run(upload(packed), cache));
+  const std::span<float> logits = device_->to_host(run(upload(packed), cache), memory_.host_logits);
   check_finite(logits, cache);
   if (watcher_) {
     const auto attention = attention_ ? attention_->weights() : std::span<const AttentionWeights>();
@@ -366,14 +366,6 @@ void Gpt2::compute(const Input& input, KvCache* cache, Tensor& logits) {
   device.layer_norm(x, ln_f_, normed);
   show("ln_f", normed);
   device.linear(normed, {}, output_layer_, Tensor(), Epilogue::kStore, logits);
-}
-
-std::span<float> Gpt2::to_host(const Tensor& logits) {
-  Tensor& host = memory_.host_logits;
-  if (host.size() < logits.size()) host = device_->allocate_on_host(DType::kFloat32, {logits.size()});
-  const std::span<float> result(host.data<float>(), static_cast<std::size_t>(logits.size()));
-  device_->copy_to_host(logits, result);
-  return result;
 }
 
 void Gpt2::check_finite(std::span<const float> logits, const KvCache* cache) {

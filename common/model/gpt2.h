@@ -76,7 +76,7 @@ class Gpt2 {
   /// Memory that the intermediate results of a forward pass take on the device at present (activations, the
   /// indices that come with a batch, keys and values where there is no cache, logits): as much as the largest
   /// batches so far needed, since it is kept from call to call, and 0 before the first. Without what a device
-  /// keeps for itself inside its operations, and without the copy of the logits on the host.
+  /// keeps for itself inside its operations, and without a GPU's copy of the logits on the host.
   std::size_t activation_bytes() const { return memory_.bytes(); }
 
   /// Logits after the last of `tokens`, [vocab_size], computed from position 0. Valid until the next call.
@@ -126,7 +126,7 @@ class Gpt2 {
   struct Memory {
     Tensor indices;  // tokens, offsets, starts and wanted rows, one behind the other
     Tensor x, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed, logits;
-    Tensor host_logits;  // on the host
+    Tensor host_logits;  // where the host cannot read the device's
 
     /// Of all that is on the device.
     std::size_t bytes() const;
@@ -157,8 +157,6 @@ class Gpt2 {
   Tensor run(const Input& input, KvCache* cache);
   /// The operations of which `run` consists.
   void compute(const Input& input, KvCache* cache, Tensor& logits);
-  /// Valid until the next call.
-  std::span<float> to_host(const Tensor& logits);
   static void check_finite(std::span<const float> logits, const KvCache* cache);
   /// [rows, columns] in `memory`.
   Tensor matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype = DType::kFloat32) const;

@@ -37,4 +37,8 @@ void CpuDevice::copy_to_host(const Tensor& source, std::span<std::byte> destinat
   std::copy_n(source.data<std::byte>(), destination.size(), destination.begin());
 }
 
+std::span<float> CpuDevice::to_host(const Tensor& source, Tensor&) {
+  return {source.data<float>(), static_cast<std::size_t>(source.size())};
+}
+
 }  // namespace staircase

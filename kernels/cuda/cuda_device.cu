@@ -119,14 +119,6 @@ Tensor CudaDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
   return Tensor(dtype, std::move(shape), std::shared_ptr<void>(memory, [](void* m) { cudaFree(m); }));
 }
 
-Tensor CudaDevice::allocate_on_host(DType dtype, std::vector<std::int64_t> shape) {
-  const std::size_t bytes = bytes_of(dtype, shape);
-  // Page-locked: the GPU writes to it itself, where other memory is filled by the host from a buffer.
-  void* memory = nullptr;
-  check(cudaMallocHost(&memory, std::max<std::size_t>(bytes, 1)), "memory of the host was asked for");
-  return Tensor(dtype, std::move(shape), std::shared_ptr<void>(memory, [](void* m) { cudaFreeHost(m); }));
-}
-
 void CudaDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& destination) {
   check_not_running();
   check(cudaMemcpyAsync(destination.data<void>(), source.data(), source.size_bytes(), cudaMemcpyHostToDevice,
@@ -141,6 +133,20 @@ void CudaDevice::copy_to_host(const Tensor& source, std::span<std::byte> destina
         "results were copied from it");
   // Kernels run behind the host's back: whatever went wrong in them is known here at the latest.
   check(cudaStreamSynchronize(stream()), "it computed");
+}
+
+std::span<float> CudaDevice::to_host(const Tensor& source, Tensor& memory) {
+  if (memory.size() < source.size()) {
+    memory = Tensor();
+    // Page-locked: the GPU writes to it itself, where other memory is filled by the host from a buffer.
+    void* locked = nullptr;
+    check(cudaMallocHost(&locked, source.bytes()), "memory of the host was asked for");
+    memory = Tensor(DType::kFloat32, source.shape(),
+                    std::shared_ptr<void>(locked, [](void* m) { cudaFreeHost(m); }));
+  }
+  const std::span<float> values(memory.data<float>(), static_cast<std::size_t>(source.size()));
+  copy_to_host(source, std::as_writable_bytes(values));
+  return values;
 }
 
 unsigned* CudaDevice::zeros(std::int64_t count) {

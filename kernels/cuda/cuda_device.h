@@ -27,9 +27,9 @@ class CudaDevice final : public Device {
   std::string description() const override { return description_; }
 
   Tensor allocate(DType dtype, std::vector<std::int64_t> shape) override;
-  Tensor allocate_on_host(DType dtype, std::vector<std::int64_t> shape) override;
   void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) override;
   void copy_to_host(const Tensor& source, std::span<std::byte> destination) override;
+  std::span<float> to_host(const Tensor& source, Tensor& memory) override;
   Tensor load(const HostArray& array) override;
   Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) override;
 

@@ -112,9 +112,9 @@ void use_gpu(DType dtype) {
     const Tensor x = device->load({values.data(), DType::kFloat32, rows, 24}).reshaped({rows, 24});
     Tensor out = device->allocate(DType::kFloat32, {rows, 24});
     device->linear(x, {}, weight, Tensor(), Epilogue::kGelu, out);
-    const Tensor result = device->allocate_on_host(DType::kFloat32, {rows, 24});
-    device->copy_to_host(out, {result.data<float>(), static_cast<std::size_t>(result.size())});
-    CHECK(result.data<float>()[0] == doctest::Approx(6.0f));
+    Tensor memory;
+    const std::span<const float> result = device->to_host(out, memory);
+    CHECK(result[0] == doctest::Approx(6.0f));
   }
 }
 
