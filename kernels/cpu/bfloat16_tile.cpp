@@ -110,6 +110,19 @@ constexpr std::int64_t kDepth = 32;  // of both
 /// As kBytesAhead, in elements: one row reads faster than a multiply_tile, and 2 KB suit it best.
 constexpr std::int64_t kAheadOfTiles = 1024;
 
+/// Memory is what it seems to be, for the instructions on tiles: the compiler does not see what they read
+/// and write.
+inline void settle_memory() {
+  asm volatile("" ::: "memory");
+}
+
+/// What LDTILECFG reads: how many rows of how many bytes each tile has.
+struct alignas(64) TileShapes {
+  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
+  std::uint8_t rows[16] = {};
+};
+
 // Tiles 0 to 3 are sums, 4 and 5 come from x, 6 and 7 from w.
 
 /// The tiles for that many rows of x.
@@ -121,7 +134,12 @@ STAIRCASE_AMX_TARGET void shape_tiles(std::int64_t x_rows) {
     shapes.row_bytes[t] = 64;
     shapes.rows[t] = static_cast<std::uint8_t>(rows[t]);
   }
-  load_tile_shapes(shapes);
+  load_tile_shapes(&shapes);
+}
+
+/// A function of its own, since GCC compiles no destructor for other instructions.
+STAIRCASE_AMX_TARGET void release_tiles() {
+  _tile_release();
 }
 
 constexpr std::int64_t kRowBytes = kPanel * kPair * 2;  // from one pair of rows of a panel to the next
@@ -220,23 +238,29 @@ bool has_bfloat16_matrices(std::int64_t depth) {
   return has && depth % kDepth == 0;
 }
 
-STAIRCASE_AMX_TARGET void multiply_matrices(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
-                                            const std::uint16_t* w, std::int64_t columns, std::int64_t depth,
-                                            bool adds, float* result) {
+Matrices::~Matrices() {
+  if (shaped_rows_ > 0) release_tiles();
+}
+
+STAIRCASE_AMX_TARGET void Matrices::multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
+                                             const std::uint16_t* w, std::int64_t columns, std::int64_t depth,
+                                             bool adds, float* result) {
   const bool is_whole = columns == kPanel;
   if (rows == 1) {
     (is_whole ? multiply_row<64> : multiply_row<32>)(x, w, depth, adds, result);
     return;
   }
+  if (rows != shaped_rows_) {
+    shape_tiles(rows);
+    shaped_rows_ = rows;
+  }
   settle_memory();
-  shape_tiles(rows);
   if (rows > kTile) {
     multiply_tiles<32, 32>(x, x_stride, w, depth, adds, result);
     if (is_whole) multiply_tiles<32, 32>(x, x_stride, w + 2 * kTile * kPair, depth, adds, result + 2 * kTile);
   } else {
     (is_whole ? multiply_tiles<16, 64> : multiply_tiles<16, 32>)(x, x_stride, w, depth, adds, result);
   }
-  _tile_release();
   settle_memory();
 }
 
@@ -258,8 +282,10 @@ bool has_bfloat16_matrices(std::int64_t) {
   return false;
 }
 
-void multiply_matrices(const std::uint16_t*, std::int64_t, std::int64_t, const std::uint16_t*, std::int64_t,
-                       std::int64_t, bool, float*) {}
+Matrices::~Matrices() = default;
+
+void Matrices::multiply(const std::uint16_t*, std::int64_t, std::int64_t, const std::uint16_t*, std::int64_t,
+                        std::int64_t, bool, float*) {}
 
 }  // namespace staircase
 

@@ -32,12 +32,24 @@ constexpr std::int64_t kMatrixRows = 32;
 /// KB of a panel and 8 KB of the result.
 constexpr std::int64_t kMatrixDepth = 192;
 
-/// result [rows, columns] = x [rows, depth] times w [depth, columns], added to what was there if `adds`, for
-/// up to kMatrixRows rows and for 32 or 64 columns; x and w are bfloat16, and w is part of a panel.
-/// Neighbouring rows of x lie x_stride elements apart, those of the result kPanel. Only where
-/// has_bfloat16_matrices(depth).
-void multiply_matrices(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
-                       const std::uint16_t* w, std::int64_t columns, std::int64_t depth, bool adds,
-                       float* result);
+/// Products by matrices, by one thread. Its registers get a shape for the number of rows only where that
+/// changes, since this takes as long as many products, and lose it with this object.
+class Matrices {
+ public:
+  Matrices() = default;
+  ~Matrices();
+  Matrices(const Matrices&) = delete;
+  Matrices& operator=(const Matrices&) = delete;
+
+  /// result [rows, columns] = x [rows, depth] times w [depth, columns], added to what was there if `adds`,
+  /// for up to kMatrixRows rows and for 32 or 64 columns; x and w are bfloat16, and w is part of a panel.
+  /// Neighbouring rows of x lie x_stride elements apart, those of the result kPanel. Only where
+  /// has_bfloat16_matrices(depth).
+  void multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, const std::uint16_t* w,
+                std::int64_t columns, std::int64_t depth, bool adds, float* result);
+
+ private:
+  std::int64_t shaped_rows_ = 0;  // 0: the registers have no shape
+};
 
 }  // namespace staircase

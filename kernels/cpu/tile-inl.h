@@ -271,6 +271,7 @@ HWY_INLINE void multiply_panels_as_matrices(const std::uint16_t* x, std::int64_t
   constexpr std::int64_t kTogether = 8 * kMatrixRows;
   HWY_ALIGN float result[kTogether * kPanel];
   const std::int64_t step = rows <= kMatrixRows ? depth : kMatrixDepth;
+  Matrices matrices;
   for (std::int64_t from = first * kHalfPanel, end = last * kHalfPanel, to = 0; from < end; from = to) {
     to = std::min((from / kPanel + 1) * kPanel, end);
     const std::uint16_t* const columns = w + from / kPanel * panel_stride + from % kPanel * kPair;
@@ -278,7 +279,7 @@ HWY_INLINE void multiply_panels_as_matrices(const std::uint16_t* x, std::int64_t
       const std::int64_t together = std::min(kTogether, rows - begin);
       for (std::int64_t k = 0; k < depth; k += step) {
         for (std::int64_t row = 0; row < together; row += kMatrixRows) {
-          multiply_matrices(x + (begin + row) * x_stride + k, x_stride, std::min(kMatrixRows, together - row),
+          matrices.multiply(x + (begin + row) * x_stride + k, x_stride, std::min(kMatrixRows, together - row),
                             columns + k * kPanel, to - from, std::min(step, depth - k), k > 0,
                             result + row * kPanel);
         }

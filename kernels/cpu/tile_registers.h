@@ -22,21 +22,9 @@ inline bool has_tile_registers() {
          __builtin_cpu_supports("avx512bw") && platform::request_matrix_registers();
 }
 
-/// What LDTILECFG reads: how many rows of how many bytes each register has.
-struct alignas(64) TileShapes {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};
-  std::uint8_t rows[16] = {};
-};
-
-STAIRCASE_AMX_TARGET inline void load_tile_shapes(const TileShapes& shapes) {
-  asm volatile("ldtilecfg %0" ::"m"(shapes));
-}
-
-/// Memory is what it seems to be, for the instructions on tiles: the compiler does not see what they read
-/// and write.
-inline void settle_memory() {
-  asm volatile("" ::: "memory");
+/// LDTILECFG with the 64 bytes there. The compilers' name for it lets some of them leave out the stores.
+STAIRCASE_AMX_TARGET inline void load_tile_shapes(const void* shapes) {
+  asm volatile("ldtilecfg %0" ::"m"(*static_cast<const char(*)[64]>(shapes)));
 }
 
 }  // namespace staircase

@@ -58,7 +58,7 @@ TEST_CASE("products by matrices agree with the formula at every edge of a tile a
         for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kAdd}) {
           const Product product{rows, in, out, epilogue};
           const naive::Doubles wanted = product.wanted();
-          on_every_device([&](Device& device) {
+          on_every_cpu([&](Device& device) {
             CAPTURE(rows);
             CAPTURE(in);
             CAPTURE(static_cast<int>(epilogue));
@@ -74,7 +74,7 @@ TEST_CASE("a row that matrices multiply gets the same bits alone, among a few an
   if (!emulates()) return;
   for (const std::size_t in : kDepths) {
     const Product all{300, in, 100};
-    on_every_device([&](Device& device) {
+    on_every_cpu([&](Device& device) {
       const Values together = all.run(device);
       for (const std::size_t count : {1u, 2u, 16u, 17u, 32u, 33u, 255u, 257u}) {
         for (const std::size_t first : {std::size_t{0}, std::size_t{43}, all.rows - count}) {
@@ -90,18 +90,21 @@ TEST_CASE("a row that matrices multiply gets the same bits alone, among a few an
   }
 }
 
-TEST_CASE("two rows or more of a whole depth are multiplied by matrices, and nothing else is") {
+TEST_CASE("rows of a whole depth are multiplied by matrices, nothing else is, and no tile stays in use") {
   if (!emulates()) return;
   const std::unique_ptr<Device> device = make_cpu_device(1);
-  const auto products_of = [&](std::size_t rows, std::size_t in) {
-    const long before = emulated::products;
+  // Each row once for each depth of 32 and each 16 columns.
+  const auto rows_multiplied = [&](std::size_t rows, std::size_t in) {
+    const long before = emulated::rows_multiplied;
     Product{rows, in, 64}.run(*device);
-    return emulated::products - before;
+    for (const emulated::Tile& tile : emulated::tiles) CHECK(tile.rows == 0);
+    return emulated::rows_multiplied - before;
   };
-  CHECK(products_of(1, 64) == 0);
-  CHECK(products_of(2, 33) == 0);
-  CHECK(products_of(2, 64) == 2 * 4);        // depths of 32, times 16 columns
-  CHECK(products_of(40, 224) == 7 * 4 * 3);  // times 16 rows
+  CHECK(rows_multiplied(1, 64) == 0);  // by vectors
+  CHECK(rows_multiplied(2, 33) == 0);
+  CHECK(rows_multiplied(2, 64) == 2 * 2 * 4);
+  CHECK(rows_multiplied(45, 224) == 45 * 7 * 4);
+  CHECK(rows_multiplied(300, 224) == 300 * 7 * 4);
 }
 
 }  // namespace

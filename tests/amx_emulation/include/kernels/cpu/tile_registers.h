@@ -20,14 +20,6 @@
 
 namespace staircase {
 
-/// What LDTILECFG reads.
-struct alignas(64) TileShapes {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};
-  std::uint8_t rows[16] = {};
-};
-static_assert(sizeof(TileShapes) == 64);
-
 namespace emulated {
 
 constexpr int kRegisters = 8, kMostRows = 16, kMostBytes = 64;
@@ -39,8 +31,8 @@ struct Tile {
 
 inline thread_local Tile tiles[kRegisters];
 
-/// Products since the program began.
-inline std::atomic<long> products = 0;
+/// Rows that TDPBF16PS has multiplied since the program began.
+inline std::atomic<long> rows_multiplied = 0;
 
 inline void require(bool good, const char* sentence) {
   if (good) return;
@@ -53,10 +45,13 @@ inline Tile& shaped(int number) {
   return tiles[number];
 }
 
-inline void load_shapes(const TileShapes& shapes) {
-  require(shapes.palette == 1 && shapes.start_row == 0, "LDTILECFG wants palette 1 and start row 0");
+/// Of the 64 bytes the first is the palette, the second the start row; from byte 16 on there are the bytes of
+/// a row of each tile, in 16 bits, and from byte 48 on its rows.
+inline void load_shapes(const void* shapes) {
+  const auto* const byte = static_cast<const std::uint8_t*>(shapes);
+  require(byte[0] == 1 && byte[1] == 0, "LDTILECFG wants palette 1 and start row 0");
   for (int t = 0; t < kRegisters; ++t) {
-    const int rows = shapes.rows[t], bytes = shapes.row_bytes[t];
+    const int rows = byte[48 + t], bytes = byte[16 + 2 * t] | byte[17 + 2 * t] << 8;
     require(rows <= kMostRows && bytes <= kMostBytes && (rows == 0) == (bytes == 0),
             "LDTILECFG wants up to 16 rows of up to 64 bytes, or none of either");
     tiles[t] = {.rows = rows, .bytes = bytes};
@@ -109,7 +104,7 @@ inline void multiply_add(int sum_number, int a_number, int b_number) {
           "TDPBF16PS wants three tiles");
   require(sum.rows == a.rows && sum.bytes == b.bytes && a.bytes == b.rows * 4,
           "TDPBF16PS wants tiles whose shapes fit");
-  ++products;
+  rows_multiplied += a.rows;
   for (int m = 0; m < a.rows; ++m) {
     for (int n = 0; n < sum.bytes / 4; ++n) {
       float even = 0, odd = 0, total;
@@ -130,11 +125,9 @@ inline bool has_tile_registers() {
   return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512bf16");
 }
 
-inline void load_tile_shapes(const TileShapes& shapes) {
+inline void load_tile_shapes(const void* shapes) {
   emulated::load_shapes(shapes);
 }
-
-inline void settle_memory() {}
 
 }  // namespace staircase
 
