@@ -49,7 +49,8 @@ class Matrices {
                 std::int64_t columns, std::int64_t depth, bool adds, float* result);
 
  private:
-  std::int64_t shaped_rows_ = 0;  // 0: the registers have no shape
+  // 0: the registers have no shape. Not used where there are none.
+  [[maybe_unused]] std::int64_t shaped_rows_ = 0;
 };
 
 }  // namespace staircase
