@@ -372,7 +372,7 @@ void Gpt2::check_finite(std::span<const float> logits, const KvCache* cache) {
   const auto largest = std::bit_cast<std::uint32_t>(largest_of(DType::kFloat32));
   if (all_within<std::uint32_t>(std::as_bytes(logits), largest)) return;
   throw Error("the model computed a logit of {}, so no token can be chosen: {}",
-              *std::ranges::find_if_not(logits, [](float x) { return std::isfinite(x); }),
+              *std::find_if_not(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }),
               cache == nullptr ? "its weights are broken"
                                : "the cache has lost a position or holds one that was never filled, or the "
                                  "model's weights are broken");
