@@ -746,6 +746,22 @@ TEST_CASE("sums that overflow end in an error and not in a token") {
   CHECK_FALSE(says(error, "cache"));
 }
 
+TEST_CASE("a logit of infinity ends in an error as one of NaN does") {
+  TinyModel tiny;
+  const auto set = [&](const char* name, float value) {
+    REQUIRE(tiny.tensors.contains(name));
+    std::ranges::fill(tiny.tensors[name].values, value);
+  };
+  // The last norm gives its bias, and the output layer adds up as many of them as there are features.
+  set("wte.weight", 1.0f);
+  set("ln_f.weight", 0.0f);
+  for (const float sign : {1.0f, -1.0f}) {
+    set("ln_f.bias", sign * std::numeric_limits<float>::max() / 2);
+    const std::string error = error_message([&] { load_tiny(tiny).next_logits(some_tokens(20, 101)); });
+    CHECK(says(error, sign > 0 ? "a logit of inf" : "a logit of -inf", "its weights are broken"));
+  }
+}
+
 TEST_CASE("a position that the cache has lost is named as what may be wrong") {
   Gpt2 model = load_tiny(TinyModel());
   TestCache cache(model, 1, 20);
