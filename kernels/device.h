@@ -1,5 +1,5 @@
-// What a device can do: hold memory, and the operations that a GPT-2 is made of. Every operation is declared
-// here once, with its shapes and its mathematics, and implemented in kernels/<device>/<operation>.
+// What a device can do: hold memory, and the operations of which a transformer consists. Every operation is
+// declared here once, with its shapes and its mathematics, and implemented in kernels/<device>/<operation>.
 #pragma once
 
 #include <functional>
@@ -29,23 +29,35 @@ struct Weight {
 
 /// Which dimension of a stored weight matrix comes first.
 enum class WeightOrder {
-  kInputFirst,   ///< [in, out]: the "Conv1D" layers of GPT-2
-  kOutputFirst,  ///< [out, in]: the token embedding when it serves as the output layer
+  kInputFirst,   ///< [in, out]
+  kOutputFirst,  ///< [out, in]
 };
 
-/// Layer normalization of a row: (x - mean) / sqrt(variance + epsilon) · weight + bias (Ba et al. 2016,
-/// section 3).
-struct LayerNorm {
-  Tensor weight, bias;  ///< [width]; empty: the row stays as it is
+enum class NormKind {
+  kNone,   ///< the row stays as it is
+  kLayer,  ///< (x - mean) / sqrt(variance + epsilon) · weight + bias (Ba et al. 2016, section 3)
+  kRms,    ///< x / sqrt(mean of x² + epsilon) · weight (Zhang and Sennrich 2019, section 4)
+};
+
+/// The normalization of a row.
+struct Norm {
+  NormKind kind = NormKind::kNone;
+  Tensor weight, bias;  ///< [width], or empty: 1 and 0
   float epsilon = 0.0f;
 };
 
 /// What `linear` does with the product before it is stored.
 enum class Epilogue {
-  kStore,  ///< out = x W + b
-  kGelu,   ///< out = gelu(x W + b), the tanh form of Hendrycks and Gimpel 2016, section 2
-  kAdd,    ///< out += x W + b: the residual connection
+  kStore,     ///< out = x W + b
+  kGelu,      ///< out = gelu(x W + b), the tanh form of Hendrycks and Gimpel 2016, section 2
+  kGeluErf,   ///< the same as it is defined: gelu(x) = x/2 · (1 + erf(x / sqrt 2))
+  kSiluGate,  ///< out = silu(gate) · up, [gate | up] = x W + b in turns of kGateColumns columns; silu(x) = x
+              ///< / (1 + exp(-x)) (Shazeer 2020, section 2: SwiGLU). out is half as wide as W
+  kAdd,  ///< out += x W + b: the residual connection
 };
+
+/// A gated product has its columns in turns: so many of the gate, then the same ones of the other factor.
+constexpr std::int64_t kGateColumns = 16;
 
 /// The new tokens of one or more sequences, packed one sequence behind the other without padding. Sequence s
 /// owns the tokens offsets[s] .. offsets[s + 1] - 1; the first of them stands at position starts[s] of that
@@ -59,13 +71,21 @@ struct Batch {
   std::int64_t n_sequences() const { return starts.dim(0); }
 };
 
+/// How queries and keys become what attention compares. Each head of them is normalized; then, by the
+/// position of its token, the pairs (i, i + rotary / 2) of its first `rotary` features are turned by an angle
+/// (Su et al. 2021, section 3.4, in the layout of Hugging Face): a' = a cos - b sin, b' = b cos + a sin.
+struct HeadRule {
+  Norm query_norm, key_norm;  ///< of head_size features, RMS or none
+  Tensor turns;  ///< [n_tokens, rotary]: the cosines of a token's rotary / 2 angles, then the sines; or empty
+};
+
 /// Keys and values of one layer, in float32, float16 or bfloat16. Sequence s of a batch uses row s. Without a
 /// block table a row is one block: head h of its position p is keys[s, h, p]. With one, a row's positions are
 /// spread over blocks of block_size (Kwon et al. 2023, section 4.2), and that element is
 /// keys[blocks[s, p / block_size], h, p % block_size]; rows may share blocks that nobody writes. The
 /// positions of a head in a block lie side by side, so that attention reads memory in order.
 struct KeysValues {
-  Tensor keys;    ///< [n_rows, n_head, capacity, head_size] or [n_blocks, n_head, block_size, head_size]
+  Tensor keys;  ///< [n_rows, n_kv_head, capacity, head_size] or [n_blocks, n_kv_head, block_size, head_size]
   Tensor values;  ///< of the same shape
   Tensor blocks =
       {};  ///< [n_rows, most blocks of a row] int32, or empty; block_size is a multiple of 16 then
@@ -110,7 +130,13 @@ class Device {
   /// is the one furthest from zero of its group (kInt4Group), the first of several, / -8 in bfloat16, and
   /// more than 7 becomes 7. No number of the matrix may be beyond the largest of `dtype`, in int8 and int4
   /// that of bfloat16. Throws std::runtime_error for a type that the device does not multiply.
-  virtual Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) = 0;
+  Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) {
+    return load_weight(std::span(&matrix, 1), order, dtype);
+  }
+
+  /// The same of several matrices with the same inputs: the outputs of the first part, then those of the
+  /// next. If the order is kInputFirst there is one part.
+  virtual Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType dtype) = 0;
 
   // ── Operations ──
 
@@ -128,38 +154,46 @@ class Device {
   virtual void run(const std::function<void()>& work) { work(); }
 
   /// out[t] = token_table[tokens[t]] + position_table[position of t], for every token t of the batch.
-  /// token_table is [n_embd, vocab_size] as a Weight (it is the output layer as well), position_table
-  /// [n_positions, n_embd], out [n_tokens, n_embd].
+  /// token_table is [width, vocab_size] as a Weight (it may be the output layer as well), position_table
+  /// [n_positions, width], or empty for none, out [n_tokens, width].
   virtual void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                          Tensor& out) = 0;
 
   /// out[r] = norm(x[r]) for each row. x and out [rows, width].
-  virtual void layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) = 0;
+  virtual void normalize(const Tensor& x, const Norm& norm, Tensor& out) = 0;
 
-  /// out = epilogue(norm(x) W + b). x [rows, in_features], out [rows, out_features], bias [out_features] or
+  /// out = epilogue(norm(x) W + b). x [rows, in_features], out [rows, out_features] (half of them with
+  /// kSiluGate), bias [out_features] or
   /// an empty tensor for none. If W has 16 bits, the product may take norm(x) rounded to its type as well; if
   /// it has fewer, rounded in groups of a row as those of an output, or both W and norm(x) in 16 bits; the
   /// sums of floats are float32 in any case. Beside float32, x may have any type that operand_dtype names for
   /// W, unless it has a norm, and out too, unless it is added to. The norm is part of the product because a
   /// GPU, for a few rows, takes longer to start a kernel of its own for it than to compute it.
-  virtual void linear(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Tensor& bias,
+  virtual void linear(const Tensor& x, const Norm& norm, const Weight& weight, const Tensor& bias,
                       Epilogue epilogue, Tensor& out) = 0;
 
-  /// [q | k | v] = norm(x) W + b in one product as of `linear`, W being [n_embd, 3 n_embd]. The queries go to
-  /// `queries` [n_tokens, n_embd]; keys and values go straight to the row and position of each token, rounded
-  /// to their dtype. No two tokens may have the same place.
-  virtual void query_key_value(const Batch& batch, const Tensor& x, const LayerNorm& norm,
-                               const Weight& weight, const Tensor& bias, Tensor& queries,
-                               KeysValues& keys_values) = 0;
+  /// [q | k | v] = norm(x) W + b in one product as of `linear`, W being [width, 3 width], with as many heads
+  /// of keys as of queries. The queries go to `queries` [n_tokens, width]; keys and values go straight to the
+  /// row and position of each token, rounded to their dtype. No two tokens may have the same place.
+  virtual void query_key_value(const Batch& batch, const Tensor& x, const Norm& norm, const Weight& weight,
+                               const Tensor& bias, Tensor& queries, KeysValues& keys_values) = 0;
+
+  /// The same from a product that is there already, [q | k | v] of each token: projected [n_tokens, (n_head +
+  /// 2 n_kv_head) head_size]. Queries and keys go through `rule` on their way, in float32. queries [n_tokens,
+  /// n_head head_size].
+  virtual void split_heads(const Batch& batch, const Tensor& projected, const HeadRule& rule, Tensor& queries,
+                           KeysValues& keys_values) = 0;
 
   /// Causal attention (Vaswani et al. 2017, section 3.2): the query at position p of a sequence sees the keys
   /// 0 .. p of its row. For each head, out = softmax(q Kᵀ / sqrt(head_size)) V. Only a few rows of scores
-  /// exist at a time, never a matrix of all positions by all positions. queries and out [n_tokens, n_embd];
+  /// exist at a time, never a matrix of all positions by all positions. Neighbouring heads of queries share a
+  /// head of keys and values: head h uses h / (n_head / n_kv_head) (Ainslie et al. 2023, section 2.2: grouped
+  /// queries). queries and out [n_tokens, n_head head_size];
   /// out may have any type that operand_dtype names. If keys and values have 16 bits, queries and softmax may
   /// be rounded to their type before they are multiplied; the sums are float32 in any case. The result does
   /// not depend, to the bit, on where the blocks lie or on whether there are any, as long as a row has room
   /// for as many positions.
-  virtual void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, int n_head,
+  virtual void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                          Tensor& out) = 0;
 
   /// to[r, h, to_first + p] = from[r, h, from_first + p] for p < count, in every row r and head h: keys or
