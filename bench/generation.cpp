@@ -7,7 +7,7 @@
 #include "common/base/file.h"
 #include "common/base/json_file.h"
 #include "common/decoding/static_kv_cache.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 
 namespace staircase::bench {
 namespace {
@@ -26,7 +26,7 @@ float gap_below(std::span<const float> logits, int best) {
 
 /// Greedy decoding of all prompts together, `count` tokens each: new tokens of all of them a second, the
 /// clock running from the first to the last.
-double decode_batch(Gpt2& model, const std::vector<std::vector<int>>& prompts, int count) {
+double decode_batch(Model& model, const std::vector<std::vector<int>>& prompts, int count) {
   StaticKvCache cache(model, static_cast<int>(prompts.size()));
   std::vector<std::span<const int>> sequences(prompts.begin(), prompts.end());
   std::vector<int> tokens(prompts.size());
@@ -53,8 +53,8 @@ json measure_generation(const GenerationOptions& options) {
   const auto prompt = prompts.at("decode").get<std::vector<int>>();
   const auto batch = prompts.at("batch").get<std::vector<std::vector<int>>>();
   const std::shared_ptr<Device> device = make_cpu_device(options.threads);
-  Gpt2 model = Gpt2::load(options.model, device, options.dtype);
-  const Gpt2Config& config = model.config();
+  Model model = Model::load(options.model, device, options.dtype);
+  const ModelConfig& config = model.config();
   if (options.new_tokens < 2 || std::ssize(prompt) + options.new_tokens > config.n_positions) {
     throw UsageError("--new-tokens {}: from 2 to {} fit behind the prompt", options.new_tokens,
                      config.n_positions - std::ssize(prompt));

@@ -6,7 +6,7 @@
 #include "bench/work.h"
 #include "common/base/error.h"
 #include "common/decoding/static_kv_cache.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 
 namespace staircase::bench {
 namespace {
@@ -18,7 +18,7 @@ constexpr int kDecodePrompt = 16;
 /// The new tokens of one sequence, or of each of several, with their cache.
 class Decoding {
  public:
-  Decoding(Gpt2& model, int batch, int new_tokens)
+  Decoding(Model& model, int batch, int new_tokens)
       : model_(model),
         cache_(model, batch),
         prompt_(some_tokens(kDecodePrompt, model.config().vocab_size)),
@@ -44,7 +44,7 @@ class Decoding {
     for (std::size_t s = 0; s < next_.size(); ++s) next_[s] = argmax(logits.subspan(s * width, width));
   }
 
-  Gpt2& model_;
+  Model& model_;
   StaticKvCache cache_;
   std::vector<int> prompt_, next_;
   int steps_;
@@ -54,7 +54,7 @@ class Decoding {
 
 json measure_gpu(const GpuOptions& options) {
   const std::shared_ptr<Device> device = make_cuda_device();
-  const Gpt2Config config = read_config(options.model);
+  const ModelConfig config = read_config(options.model);
   if (options.prompt_tokens > config.n_positions || kDecodePrompt + options.new_tokens > config.n_positions) {
     throw Error("the context of {} has {} positions, too few for a prompt of {} or {} new tokens",
                 options.model.filename().string(), config.n_positions, options.prompt_tokens,
@@ -68,7 +68,7 @@ json measure_gpu(const GpuOptions& options) {
   const double cublas = cublas_tflop_per_s(*device, operand, size, {{"large", size, size}}, /*copies=*/1);
   const double cublas_block =
       cublas_tflop_per_s(*device, operand, options.prompt_tokens, block_products(config), config.n_layer);
-  Gpt2 model = Gpt2::load(options.model, device, options.dtype);
+  Model model = Model::load(options.model, device, options.dtype);
 
   const auto samples = [&](const auto& sample) {
     // The first call lets memory grow and libraries load; with other memory the second is other work to the

@@ -11,7 +11,7 @@
 #include "bench/speed.h"
 #include "bench/timing.h"
 #include "common/base/error.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "common/model/model_folder.h"
 #include "kernels/device.h"
 
@@ -84,7 +84,7 @@ void add_commands(CLI::App& app, Options& o) {
   add_common(products);
   add_rounds(products);
   add_clock(products);
-  products->add_option("--shape", o.shape, "whose products: 124m, 355m, 774m, 1558m");
+  products->add_option("--shape", o.shape, "whose products: 124m, smollm2-135m, ...");
   products->add_option("--stream-mb", o.stream_mb, "weight copies to walk over, for products of few rows")
       ->check(CLI::Range(1, 1 << 20));
   products->callback([&o, choose_clock] {
@@ -98,7 +98,7 @@ void add_commands(CLI::App& app, Options& o) {
 
   CLI::App* const scaling =
       app.add_subcommand("scaling", "how evenly many threads share the work: counted, not timed");
-  scaling->add_option("--shape", o.shape, "124m, 355m, 774m or 1558m");
+  scaling->add_option("--shape", o.shape, "124m, smollm2-135m, ...");
   scaling->add_option("--threads", o.thread_counts, "numbers of threads: 1,2,4")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
@@ -137,16 +137,16 @@ void add_commands(CLI::App& app, Options& o) {
 
   CLI::App* const random =
       app.add_subcommand("random-model", "write a model of a published shape, weights random");
-  random->add_option("--shape", o.shape, "124m, 355m, 774m or 1558m")->required();
+  random->add_option("--shape", o.shape, "124m, smollm2-135m, ...")->required();
   random->add_option("--folder", o.folder, "where to")->required();
-  random->callback([&o] { write_random_model(published_shape(o.shape), o.folder); });
+  random->callback([&o] { write_random_model(o.shape, o.folder); });
 
   CLI::App* const pair =
       app.add_subcommand("random-pair", "write a target and a draft of a published shape, weights random");
-  pair->add_option("--shape", o.shape, "124m, 355m, 774m or 1558m")->required();
+  pair->add_option("--shape", o.shape, "124m, smollm2-135m, ...")->required();
   pair->add_option("--folder", o.folder, "where the target goes")->required();
   pair->add_option("--draft-folder", o.draft_folder, "where the draft goes")->required();
-  pair->callback([&o] { write_random_pair(published_shape(o.shape), o.folder, o.draft_folder); });
+  pair->callback([&o] { write_random_pair(o.shape, o.folder, o.draft_folder); });
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace staircase::bench {
 
 struct ProductOptions {
-  Gpt2Config config;
+  ModelConfig config;
   int threads = 1;
   int rounds = 5;
   double stream_bytes = 1 << 30;  ///< of weight copies, for products of few rows

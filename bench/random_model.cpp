@@ -1,13 +1,15 @@
 #include "bench/random_model.h"
 
-#include <array>
+#include <algorithm>
 #include <cstdint>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/model/family.h"
 
 namespace staircase::bench {
 namespace {
@@ -41,57 +43,151 @@ struct Entry {
   float deviation = kDeviation;
 };
 
-/// What blocks from `damped_from` on add to the residual stream is damped. The blocks come last, so that a
-/// model with fewer of them is equal in all the rest.
-std::vector<Entry> entries(const Gpt2Config& config, int damped_from) {
+/// Adds the tensors of a model, one after the other.
+class EntryList {
+ public:
+  void norm(const std::string& name, std::int64_t width, bool has_bias) {
+    list.push_back({name + ".weight", {width}, 1.0f});
+    if (has_bias) list.push_back({name + ".bias", {width}});
+  }
+  void matrix(const std::string& name, std::int64_t rows, std::int64_t columns,
+              float deviation = kDeviation) {
+    list.push_back({name + ".weight", {rows, columns}, 0.0f, deviation});
+  }
+  void bias(const std::string& name, std::int64_t width, float deviation = kDeviation) {
+    list.push_back({name + ".bias", {width}, 0.0f, deviation});
+  }
+
+  std::vector<Entry> list;
+};
+
+void add_gpt2(const ModelConfig& config, int damped_from, EntryList& entries) {
   const std::int64_t n_embd = config.n_embd, n_inner = config.n_inner;
-  std::vector<Entry> list{{"wte.weight", {config.vocab_size, n_embd}},
-                          {"wpe.weight", {config.n_positions, n_embd}}};
-  const auto layer_norm = [&](const std::string& name) {
-    list.push_back({name + ".weight", {n_embd}, 1.0f});
-    list.push_back({name + ".bias", {n_embd}});
-  };
   const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out,
                           float deviation = kDeviation) {
-    list.push_back({name + ".weight", {in, out}, 0.0f, deviation});
-    list.push_back({name + ".bias", {out}, 0.0f, deviation});
+    entries.matrix(name, in, out, deviation);
+    entries.bias(name, out, deviation);
   };
-  layer_norm("ln_f");
+  entries.matrix("wte", config.vocab_size, n_embd);
+  entries.matrix("wpe", config.n_positions, n_embd);
+  entries.norm("ln_f", n_embd, true);
   for (int l = 0; l < config.n_layer; ++l) {
     const std::string block = fmt::format("h.{}.", l);
     const float added = l < damped_from ? kDeviation : kDamped;
-    layer_norm(block + "ln_1");
+    entries.norm(block + "ln_1", n_embd, true);
     linear(block + "attn.c_attn", n_embd, 3 * n_embd);
     linear(block + "attn.c_proj", n_embd, n_embd, added);
-    layer_norm(block + "ln_2");
+    entries.norm(block + "ln_2", n_embd, true);
     linear(block + "mlp.c_fc", n_embd, n_inner);
     linear(block + "mlp.c_proj", n_inner, n_embd, added);
   }
-  return list;
+}
+
+void add_llama(const ModelConfig& config, int damped_from, EntryList& entries) {
+  const std::int64_t n_embd = config.n_embd, n_inner = config.n_inner;
+  const std::int64_t query_width = config.query_width(), key_width = config.key_width();
+  entries.matrix("model.embed_tokens", config.vocab_size, n_embd);
+  if (!config.tie_word_embeddings) entries.matrix("lm_head", config.vocab_size, n_embd);
+  entries.norm("model.norm", n_embd, false);
+  for (int l = 0; l < config.n_layer; ++l) {
+    const std::string block = fmt::format("model.layers.{}.", l), attention = block + "self_attn.";
+    const float added = l < damped_from ? kDeviation : kDamped;
+    entries.norm(block + "input_layernorm", n_embd, false);
+    entries.matrix(attention + "q_proj", query_width, n_embd);
+    entries.matrix(attention + "k_proj", key_width, n_embd);
+    entries.matrix(attention + "v_proj", key_width, n_embd);
+    if (config.family == "qwen3") {
+      entries.norm(attention + "q_norm", config.head_size, false);
+      entries.norm(attention + "k_norm", config.head_size, false);
+    }
+    entries.matrix(attention + "o_proj", n_embd, query_width, added);
+    entries.norm(block + "post_attention_layernorm", n_embd, false);
+    entries.matrix(block + "mlp.gate_proj", n_inner, n_embd);
+    entries.matrix(block + "mlp.up_proj", n_inner, n_embd);
+    entries.matrix(block + "mlp.down_proj", n_embd, n_inner, added);
+  }
+}
+
+/// What blocks from `damped_from` on add to the residual stream is damped. The blocks come last, so that a
+/// model with fewer of them is equal in all the rest.
+std::vector<Entry> entries_of(const ModelConfig& config, int damped_from) {
+  EntryList entries;
+  config.family == "gpt2" ? add_gpt2(config, damped_from, entries) : add_llama(config, damped_from, entries);
+  return entries.list;
 }
 
 std::int64_t size(const Entry& entry) {
   return std::accumulate(entry.shape.begin(), entry.shape.end(), std::int64_t{1}, std::multiplies<>());
 }
 
-void write_config(const Gpt2Config& config, const std::filesystem::path& file) {
-  const nlohmann::json json{{"model_type", "gpt2"},
-                            {"architectures", {"GPT2LMHeadModel"}},
-                            {"activation_function", "gelu_new"},
-                            {"vocab_size", config.vocab_size},
-                            {"n_positions", config.n_positions},
-                            {"n_ctx", config.n_positions},
-                            {"n_embd", config.n_embd},
-                            {"n_layer", config.n_layer},
-                            {"n_head", config.n_head},
-                            {"n_inner", nullptr},
-                            {"layer_norm_epsilon", 1e-5},
-                            {"bos_token_id", config.eos_token_id},
-                            {"eos_token_id", config.eos_token_id},
-                            {"dtype", "float32"},
-                            {"tie_word_embeddings", true}};
+nlohmann::json gpt2_settings(int n_layer, int n_embd, int n_head) {
+  return {{"model_type", "gpt2"},
+          {"architectures", {"GPT2LMHeadModel"}},
+          {"activation_function", "gelu_new"},
+          {"vocab_size", 50257},
+          {"n_positions", 1024},
+          {"n_ctx", 1024},
+          {"n_embd", n_embd},
+          {"n_layer", n_layer},
+          {"n_head", n_head},
+          {"n_inner", nullptr},
+          {"layer_norm_epsilon", 1e-5},
+          {"bos_token_id", 50256},
+          {"eos_token_id", 50256},
+          {"dtype", "float32"},
+          {"tie_word_embeddings", true}};
+}
+
+/// What a published model of Llama's shape or Qwen3's states of itself.
+struct LlamaShape {
+  const char *name, *family, *architecture;
+  int vocab_size, n_positions, n_embd, n_inner, n_layer, n_head, n_kv_head, head_size;
+  double theta;
+  bool tied;
+};
+constexpr LlamaShape kLlamaShapes[] = {
+    {"smollm2-135m", "llama", "LlamaForCausalLM", 49152, 8192, 576, 1536, 30, 9, 3, 64, 1e5, true},
+    {"qwen3-0.6b", "qwen3", "Qwen3ForCausalLM", 151936, 40960, 1024, 3072, 28, 16, 8, 128, 1e6, true},
+    {"llama-3.2-1b", "llama", "LlamaForCausalLM", 128256, 131072, 2048, 8192, 16, 32, 8, 64, 5e5, true},
+    {"llama-3.1-8b", "llama", "LlamaForCausalLM", 128256, 131072, 4096, 14336, 32, 32, 8, 128, 5e5, false}};
+
+nlohmann::json llama_settings(const LlamaShape& shape) {
+  return {{"model_type", shape.family},
+          {"architectures", {shape.architecture}},
+          {"hidden_act", "silu"},
+          {"vocab_size", shape.vocab_size},
+          {"max_position_embeddings", shape.n_positions},
+          {"hidden_size", shape.n_embd},
+          {"intermediate_size", shape.n_inner},
+          {"num_hidden_layers", shape.n_layer},
+          {"num_attention_heads", shape.n_head},
+          {"num_key_value_heads", shape.n_kv_head},
+          {"head_dim", shape.head_size},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", shape.theta},
+          {"bos_token_id", 1},
+          {"eos_token_id", 2},
+          {"dtype", "float32"},
+          {"tie_word_embeddings", shape.tied}};
+}
+
+/// config.json of that shape.
+nlohmann::json published_settings(const std::string& name) {
+  if (name == "124m") return gpt2_settings(12, 768, 12);
+  if (name == "355m") return gpt2_settings(24, 1024, 16);
+  if (name == "774m") return gpt2_settings(36, 1280, 20);
+  if (name == "1558m") return gpt2_settings(48, 1600, 25);
+  std::string names = "124m, 355m, 774m, 1558m";
+  for (const LlamaShape& shape : kLlamaShapes) {
+    if (name == shape.name) return llama_settings(shape);
+    names += std::string(", ") + shape.name;
+  }
+  throw UsageError("--shape {}: the shapes are {}", name, names);
+}
+
+void write_config(const nlohmann::json& settings, const std::filesystem::path& file) {
   std::ofstream stream(file);
-  stream << json.dump(2) << '\n';
+  stream << settings.dump(2) << '\n';
   if (!stream.flush()) throw Error("{} cannot be written", file.string());
 }
 
@@ -124,48 +220,32 @@ void write_weights(const std::vector<Entry>& list, const std::filesystem::path& 
   if (!stream.flush()) throw Error("{} cannot be written: is the disk full?", file.string());
 }
 
-void write_model(const Gpt2Config& config, int damped_from, const std::filesystem::path& folder) {
+void write_model(const nlohmann::json& settings, int damped_from, const std::filesystem::path& folder) {
+  const ModelConfig config = read_config(Settings("config.json", settings), folder);
   std::filesystem::create_directories(folder);
   // Under another name until it is whole: a run that is interrupted leaves nothing that looks like a model.
   const std::filesystem::path part = folder / "model.safetensors.part";
-  write_weights(entries(config, damped_from), part);
-  write_config(config, folder / "config.json");
+  write_weights(entries_of(config, std::min(damped_from, config.n_layer)), part);
+  write_config(settings, folder / "config.json");
   std::filesystem::rename(part, folder / "model.safetensors");
 }
 
 }  // namespace
 
-Gpt2Config published_shape(const std::string& name) {
-  struct Shape {
-    const char* name;
-    int n_layer, n_embd, n_head;
-  };
-  constexpr std::array<Shape, 4> kShapes{
-      {{"124m", 12, 768, 12}, {"355m", 24, 1024, 16}, {"774m", 36, 1280, 20}, {"1558m", 48, 1600, 25}}};
-  for (const Shape& shape : kShapes) {
-    if (name == shape.name) {
-      return {.vocab_size = 50257,
-              .n_positions = 1024,
-              .n_embd = shape.n_embd,
-              .n_layer = shape.n_layer,
-              .n_head = shape.n_head,
-              .n_inner = 4 * shape.n_embd,
-              .eos_token_id = 50256};
-    }
-  }
-  throw UsageError("--shape {}: the shapes are 124m, 355m, 774m and 1558m", name);
+ModelConfig published_shape(const std::string& name) {
+  return read_config(Settings(name, published_settings(name)), {});
 }
 
-void write_random_model(const Gpt2Config& config, const std::filesystem::path& folder) {
-  write_model(config, config.n_layer, folder);
+void write_random_model(const std::string& shape, const std::filesystem::path& folder) {
+  write_model(published_settings(shape), std::numeric_limits<int>::max(), folder);
 }
 
-void write_random_pair(const Gpt2Config& config, const std::filesystem::path& target,
+void write_random_pair(const std::string& shape, const std::filesystem::path& target,
                        const std::filesystem::path& draft) {
-  write_model(config, 1, target);
-  Gpt2Config one_block = config;
-  one_block.n_layer = 1;
-  write_model(one_block, 1, draft);
+  nlohmann::json settings = published_settings(shape);
+  write_model(settings, 1, target);
+  settings[settings.contains("n_layer") ? "n_layer" : "num_hidden_layers"] = 1;
+  write_model(settings, 1, draft);
 }
 
 }  // namespace staircase::bench

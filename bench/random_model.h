@@ -1,4 +1,4 @@
-// Models with the shapes of the published GPT-2 and random weights, to measure what a real one would take
+// Models with the shapes of published ones and random weights, to measure what a real one would take
 // without a download: how fast a product is does not depend on the numbers in it.
 #pragma once
 
@@ -9,18 +9,19 @@
 
 namespace staircase::bench {
 
-/// The shape of a published model: "124m", "355m", "774m" or "1558m" (Radford et al. 2019, table 2; the sizes
-/// as counted in the released files). Throws UsageError that lists them.
-Gpt2Config published_shape(const std::string& name);
+/// The shape of a published model: a GPT-2 by its size, "124m", "355m", "774m" or "1558m" (Radford et al.
+/// 2019, table 2; the sizes as counted in the released files), or "smollm2-135m", "qwen3-0.6b",
+/// "llama-3.2-1b", "llama-3.1-8b", from their config.json. Throws UsageError that lists them.
+ModelConfig published_shape(const std::string& name);
 
 /// Writes config.json and model.safetensors (float32) into `folder`, which is made if needed. The weights are
 /// the same on every machine: normally distributed with deviation 0.02, norms around 1.
-void write_random_model(const Gpt2Config& config, const std::filesystem::path& folder);
+void write_random_model(const std::string& shape, const std::filesystem::path& folder);
 
 /// Writes two models to measure speculative decoding at that size. The draft is the first block of the target
 /// with the same embeddings and the same last norm. All that the other blocks of the target add to the
 /// residual stream is damped, to a tenth, so that the two agree about two tokens in three.
-void write_random_pair(const Gpt2Config& config, const std::filesystem::path& target,
+void write_random_pair(const std::string& shape, const std::filesystem::path& target,
                        const std::filesystem::path& draft);
 
 }  // namespace staircase::bench

@@ -68,7 +68,7 @@ Operation norm(double times, std::int64_t rows, std::int64_t width) {
 }
 
 /// Whoever is free takes the next head, or the next tile of a head that has many queries.
-Operation attention(double times, const Pass& pass, const Gpt2Config& config) {
+Operation attention(double times, const Pass& pass, const ModelConfig& config) {
   std::vector<double> items;
   const std::int64_t together = pass.count >= kManyQueries ? kTileQueries : pass.count;
   for (std::int64_t head = 0; head < pass.sequences * config.n_head; ++head) {
@@ -77,7 +77,7 @@ Operation attention(double times, const Pass& pass, const Gpt2Config& config) {
       for (std::int64_t q = first; q < std::min(first + together, pass.count); ++q) {
         positions += static_cast<double>(pass.start + q + 1);
       }
-      items.push_back(4.0 * config.head_size() * positions);
+      items.push_back(4.0 * config.head_size * positions);
     }
   }
   double work = 0.0;
@@ -91,7 +91,7 @@ Operation attention(double times, const Pass& pass, const Gpt2Config& config) {
 }
 
 /// All operations that take more than a thousandth of a pass, and the norms.
-std::vector<Operation> operations_of(const Pass& pass, const Gpt2Config& config) {
+std::vector<Operation> operations_of(const Pass& pass, const ModelConfig& config) {
   const std::int64_t rows = pass.sequences * pass.count, wanted = pass.sequences, d = config.n_embd;
   const double blocks = config.n_layer;
   const double norms = wanted == rows ? 2 * blocks + 1 : 2 * blocks - 1;
@@ -128,7 +128,7 @@ double fork_and_join(int threads) {
 }  // namespace
 
 json count_shares(const ScalingOptions& options) {
-  const Gpt2Config& config = options.config;
+  const ModelConfig& config = options.config;
   const std::int64_t context = std::min(256, config.n_positions - 1);
   const Pass passes[] = {{fmt::format("prefill, {} tokens", std::min(512, config.n_positions)), 1,
                           std::min(512, config.n_positions), 0},

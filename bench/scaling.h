@@ -9,7 +9,7 @@
 namespace staircase::bench {
 
 struct ScalingOptions {
-  Gpt2Config config;
+  ModelConfig config;
   std::vector<int> threads;
 };
 

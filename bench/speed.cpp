@@ -10,7 +10,7 @@
 #include "bench/work.h"
 #include "common/base/error.h"
 #include "common/decoding/static_kv_cache.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 
 namespace staircase::bench {
 namespace {
@@ -32,7 +32,7 @@ constexpr int kDrafts[] = {1, 2, 4, 8};
 /// Decodes 1, 2, 4 … sequences together, each behind `context` tokens of its own.
 class BatchDecoding {
  public:
-  BatchDecoding(Gpt2& model, int context, int largest)
+  BatchDecoding(Model& model, int context, int largest)
       : model_(model), context_(context), cache_(model, largest) {
     const std::vector<int> text = some_tokens(context * largest, model.config().vocab_size);
     std::vector<std::span<const int>> prompts;
@@ -62,7 +62,7 @@ class BatchDecoding {
   }
 
  private:
-  Gpt2& model_;
+  Model& model_;
   int context_;
   StaticKvCache cache_;
 };
@@ -70,7 +70,7 @@ class BatchDecoding {
 /// The products of one block by the library, one after the other.
 class LibraryBlock {
  public:
-  LibraryBlock(Device& device, const Gpt2Config& config, int rows, DType dtype) {
+  LibraryBlock(Device& device, const ModelConfig& config, int rows, DType dtype) {
     for (const auto& [name, in, out] : block_products(config)) {
       const std::vector<float> weights(static_cast<std::size_t>(in * out), 0.01f);
       products_.emplace_back(device, rows, in, out, weights.data(), 1, dtype);
@@ -174,12 +174,12 @@ json measure_speed(const SpeedOptions& options) {
   const Machine machine = this_machine(device->description(), options.threads);
   print(machine);
 
-  std::optional<Gpt2> loaded;
+  std::optional<Model> loaded;
   const double load_seconds =
-      seconds_of([&] { loaded.emplace(Gpt2::load(options.model, device, options.dtype)); });
+      seconds_of([&] { loaded.emplace(Model::load(options.model, device, options.dtype)); });
   const std::size_t peak_after_loading = peak_memory();
-  Gpt2& model = *loaded;
-  const Gpt2Config& config = model.config();
+  Model& model = *loaded;
+  const ModelConfig& config = model.config();
   const auto weight_bytes = static_cast<double>(model.weight_bytes());
   fmt::print("{}: {} blocks, n_embd {}, {} heads, {} tokens in the vocabulary, {:.1f} MB of {} weights\n",
              options.model.filename().string(), config.n_layer, config.n_embd, config.n_head,

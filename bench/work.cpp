@@ -2,38 +2,41 @@
 
 namespace staircase::bench {
 
-std::vector<Product> block_products(const Gpt2Config& config) {
+std::vector<Product> block_products(const ModelConfig& config) {
   const std::int64_t d = config.n_embd, inner = config.n_inner;
-  return {{"queries, keys, values", d, 3 * d},
-          {"attention output", d, d},
-          {"MLP input", d, inner},
+  const std::int64_t q = config.query_width(), k = config.key_width();
+  return {{"queries, keys, values", d, q + 2 * k},
+          {"attention output", q, d},
+          {"MLP input", d, (config.mlp_matrices - 1) * inner},
           {"MLP output", inner, d}};
 }
 
-double block_operations(const Gpt2Config& config) {
+double block_operations(const ModelConfig& config) {
   std::int64_t weights = 0;
   for (const Product& product : block_products(config)) weights += product.in * product.out;
   return 2.0 * static_cast<double>(weights);
 }
 
-double prefill_operations(const Gpt2Config& config, std::int64_t n) {
-  const double d = config.n_embd, tokens = static_cast<double>(n);
-  const double attention = 2 * d * tokens * (tokens + 1);
+double prefill_operations(const ModelConfig& config, std::int64_t n) {
+  const double d = config.n_embd, q = config.query_width(), tokens = static_cast<double>(n);
+  const double attention = 2 * q * tokens * (tokens + 1), keys_values = 4 * d * config.key_width();
   const double full_block = tokens * block_operations(config) + attention;
-  const double last_block = tokens * 4 * d * d + block_operations(config) - 4 * d * d + 4 * d * tokens;
+  const double last_block = tokens * keys_values + block_operations(config) - keys_values + 4 * q * tokens;
   return (config.n_layer - 1) * full_block + last_block + 2 * d * config.vocab_size;
 }
 
-double decode_operations(const Gpt2Config& config, double n) {
-  const double d = config.n_embd;
-  return config.n_layer * (block_operations(config) + 4 * d * (n + 1)) + 2 * d * config.vocab_size;
+double decode_operations(const ModelConfig& config, double n) {
+  const double q = config.query_width();
+  return config.n_layer * (block_operations(config) + 4 * q * (n + 1)) +
+         2.0 * config.n_embd * config.vocab_size;
 }
 
-double decode_bytes(const Gpt2Config& config, std::size_t weight_bytes, DType cache_dtype, double n,
+double decode_bytes(const ModelConfig& config, std::size_t weight_bytes, DType cache_dtype, double n,
                     int rows) {
-  const double d = config.n_embd;
-  const double other_positions = (config.n_positions - 1) * d * sizeof(float);
-  const double cache = 2 * config.n_layer * (n + 1) * d * static_cast<double>(size_of(cache_dtype));
+  const bool has_table = config.rotary_size == 0;
+  const double other_positions = has_table ? (config.n_positions - 1.0) * config.n_embd * sizeof(float) : 0.0;
+  const double cache =
+      2.0 * config.n_layer * (n + 1) * config.key_width() * static_cast<double>(size_of(cache_dtype));
   return static_cast<double>(weight_bytes) - other_positions + rows * cache;
 }
 

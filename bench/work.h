@@ -1,4 +1,4 @@
-// How much work a GPT-2 is: the floating-point operations and the bytes that the results cannot be had
+// How much work a model is: the floating-point operations and the bytes that the results cannot be had
 // without. What an engine does beyond that counts against it.
 #pragma once
 
@@ -19,32 +19,33 @@ struct Product {
   std::int64_t in, out;
 };
 
-/// The four products of one block, d being n_embd: queries, keys and values [d, 3 d], attention's output
-/// [d, d], and the MLP [d, n_inner] and [n_inner, d].
-std::vector<Product> block_products(const Gpt2Config& config);
+/// The four products of one block, d being n_embd, q and k the widths of queries and keys: queries, keys and
+/// values [d, q + 2 k], attention's output [q, d], and the MLP [d, n_inner], twice as wide with a gate, and
+/// [n_inner, d].
+std::vector<Product> block_products(const ModelConfig& config);
 
 /// Operations of the four products of one block for one token, 2 a weight.
-double block_operations(const Gpt2Config& config);
+double block_operations(const ModelConfig& config);
 
 /// Operations to know what comes after n tokens:
 ///
-///   all blocks but the last    n · block_operations + 2 d n (n + 1) for the attention: query p sees p keys,
+///   all blocks but the last    n · block_operations + 2 q n (n + 1) for the attention: query p sees p keys,
 ///   and
-///                              each pair costs 2 d for the score and 2 d for the weighted sum of values
-///   the last block             keys and values of all tokens, 4 d² n; all else only for the last token
+///                              each pair costs 2 q for the score and 2 q for the weighted sum of values
+///   the last block             keys and values of all tokens, 4 d k n; all else only for the last token
 ///   output layer               2 d · vocab_size, for the last token
 ///
 /// Norms, softmax and GELU are left out: a thousandth of the whole.
-double prefill_operations(const Gpt2Config& config, std::int64_t n);
+double prefill_operations(const ModelConfig& config, std::int64_t n);
 
 /// Operations for one more token of a sequence whose cache holds n positions: all blocks, the attention on
 /// n + 1 keys and values, and the output layer.
-double decode_operations(const Gpt2Config& config, double n);
+double decode_operations(const ModelConfig& config, double n);
 
 /// Bytes to read for one more token of each of `rows` sequences at a context of n: the weights once for all
 /// of them (but for the rows of the position table that belong to other positions; that table is float32
 /// always), and keys and values of n + 1 tokens a sequence, in `cache_dtype`.
-double decode_bytes(const Gpt2Config& config, std::size_t weight_bytes, DType cache_dtype, double n,
+double decode_bytes(const ModelConfig& config, std::size_t weight_bytes, DType cache_dtype, double n,
                     int rows = 1);
 
 /// The first `rows` rows go back to that length, or forward again as far as they have ever been filled: to

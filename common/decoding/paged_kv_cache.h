@@ -37,7 +37,7 @@ class PagedKvCache : public KvCache {
       : device_(model.device()), rows_(n_rows), free_(n_blocks), blocks_(n_blocks) {
     const Gpt2Config& config = model.config();
     table_ = device_.allocate(DType::kInt32, {n_rows, blocks_for(config.n_positions)});
-    const std::vector<std::int64_t> shape{n_blocks, config.n_head, kBlockSize, config.head_size()};
+    const std::vector<std::int64_t> shape = model.kv_shape(n_blocks, kBlockSize);
     for (int l = 0; l < config.n_layer; ++l) {
       layers_.push_back(
           {device_.allocate(model.kv_dtype(), shape), device_.allocate(model.kv_dtype(), shape), table_});

@@ -1,11 +1,13 @@
 #include "common/model/checkpoint.h"
 
+#include <cstring>
 #include <set>
 #include <utility>
 
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/json_file.h"
+#include "kernels/half.h"
 #include "kernels/platform.h"
 
 namespace staircase {
@@ -107,10 +109,25 @@ bool Checkpoint::is_readable(const CheckpointTensor& tensor) const {
   return kReadable.contains(tensor.dtype);
 }
 
-HostArray Checkpoint::read(const CheckpointTensor& tensor, [[maybe_unused]] DType dtype) {
+CheckpointArray Checkpoint::read(const CheckpointTensor& tensor, [[maybe_unused]] DType dtype) {
   const bool is_matrix = tensor.shape.size() == 2;
-  return {tensor.bytes.data(), kReadable.at(tensor.dtype), is_matrix ? tensor.shape[0] : 1,
-          tensor.shape.back()};
+  return {{tensor.bytes.data(), kReadable.at(tensor.dtype), is_matrix ? tensor.shape[0] : 1,
+           tensor.shape.back()}};
+}
+
+std::vector<float> to_floats(const HostArray& array) {
+  std::vector<float> values(static_cast<std::size_t>(array.rows * array.columns));
+  const auto* const bytes = static_cast<const std::byte*>(array.data);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (array.dtype == DType::kFloat32) {
+      std::memcpy(&values[i], bytes + i * sizeof(float), sizeof(float));
+      continue;
+    }
+    std::uint16_t half;
+    std::memcpy(&half, bytes + i * sizeof half, sizeof half);
+    values[i] = array.dtype == DType::kFloat16 ? float32_from_float16(half) : float32_from_bfloat16(half);
+  }
+  return values;
 }
 
 void Checkpoint::release(const CheckpointTensor& tensor) const {

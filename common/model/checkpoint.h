@@ -19,6 +19,15 @@ struct CheckpointTensor : StoredTensor {
   std::filesystem::path file;
 };
 
+/// A tensor's numbers on the host: in the mapped file, or in memory of their own.
+struct CheckpointArray {
+  HostArray array;
+  std::shared_ptr<void> memory = nullptr;
+};
+
+/// The numbers as float32.
+std::vector<float> to_floats(const HostArray& array);
+
 /// One open checkpoint. Movable, not copyable.
 class Checkpoint {
  public:
@@ -41,10 +50,9 @@ class Checkpoint {
   /// Whether `read` can return this tensor.
   bool is_readable(const CheckpointTensor& tensor) const;
 
-  /// The tensor's numbers, ready for a device that will store them as `dtype`: in place if the file holds
-  /// them so, else in memory that the next call of `read` uses again. A vector is one row; two dimensions at
-  /// most.
-  HostArray read(const CheckpointTensor& tensor, DType dtype);
+  /// The tensor's numbers, ready for a device that will store them as `dtype`. A vector is one row; two
+  /// dimensions at most.
+  CheckpointArray read(const CheckpointTensor& tensor, DType dtype);
 
   /// Releases the memory of the tensor's bytes, after its numbers were copied. They can be read again.
   void release(const CheckpointTensor& tensor) const;

@@ -1,135 +1,86 @@
-// Reads and checks config.json. A setting that would change the computation and is not implemented is an
-// error: a model that runs must be the model that was trained.
+// Finds the settings of a model and the family that they name. A setting that would change the computation
+// and is not implemented is an error: a model that runs must be the model that was trained.
 #include "common/model/config.h"
 
-#include <cmath>
 #include <cstdint>
 #include <limits>
-#include <string>
-#include <string_view>
-#include <utility>
 
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/json_file.h"
+#include "common/model/family.h"
 
 namespace staircase {
-
-using nlohmann::json;
-
 namespace {
 
-/// The file's settings, one at a time. A missing key and null both mean the default, as in transformers.
-class Settings {
- public:
-  explicit Settings(const std::filesystem::path& file)
-      : file_(file.string()), values_(parse_json_object(read_file(file), file_)) {}
+constexpr const Family* kFamilies[] = {&kGpt2, &kGptNeox, &kOlmo, &kLlama, &kMistral, &kQwen2, &kQwen3};
 
-  /// The value of `name`, or nullptr.
-  const json* find(const std::string& name) const {
-    const auto found = values_.find(name);
-    return found == values_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  int integer(const std::string& name, std::uint64_t low, std::uint64_t high) const {
-    const json* value = find(name);
-    if (!value) throw Error("{} has no {}", file_, name);
-    // The parser stores every integer that is not negative as unsigned.
-    const std::uint64_t number = value->is_number_unsigned() ? value->get<std::uint64_t>() : high + 1;
-    const bool fits = number >= low && number <= high;
-    if (!fits)
-      throw Error("{}: {} is {}, not an integer from {} to {}", file_, name, shown(*value), low, high);
-    return static_cast<int>(number);
-  }
-
-  int integer_or(const std::string& name, int fallback, std::uint64_t low, std::uint64_t high) const {
-    return find(name) ? integer(name, low, high) : fallback;
-  }
-
-  bool boolean_or(const std::string& name, bool fallback) const {
-    const json* value = find(name);
-    if (!value) return fallback;
-    if (!value->is_boolean()) throw Error("{}: {} is {}, not true or false", file_, name, shown(*value));
-    return *value;
-  }
-
-  /// Throws unless the setting, when there, has the one value that the model's code computes; it may have two
-  /// names.
-  void require(const std::string& name, const json& wanted, const json& or_else = {}) const {
-    const json* value = find(name);
-    if (!value || *value == wanted || *value == or_else) return;
-    throw Error("{}: {} is {}, and only {}{} is supported", file_, name, shown(*value), wanted.dump(),
-                or_else.is_null() ? "" : " or " + or_else.dump());
-  }
-
-  const std::string& file() const { return file_; }
-
- private:
-  std::string file_;
-  json values_;
-};
-
-float read_epsilon(const Settings& settings) {
-  const json* value = settings.find("layer_norm_epsilon");
-  if (!value) return 1e-5f;
-  const float epsilon = value->is_number() ? value->get<float>() : 0.0f;
-  if (!(epsilon > 0.0f) || !std::isfinite(epsilon)) {
-    throw Error("{}: layer_norm_epsilon is {}, not a number above 0", settings.file(), shown(*value));
-  }
-  return epsilon;
-}
-
-/// Every matrix of the model has fewer than 2^31 elements, so that an int can index it.
-void check_sizes(const Gpt2Config& config, const std::string& file) {
-  const auto check = [&](std::string_view name, std::int64_t rows, std::int64_t columns) {
-    if (rows * columns > std::numeric_limits<std::int32_t>::max()) {
-      throw Error("{}: {} is {} x {}, more than the 2^31 - 1 values a matrix may have", file, name, rows,
-                  columns);
+/// The tokens that end a text: config.json names one or several, generation_config.json often more.
+void read_end_tokens(const Settings& settings, const std::filesystem::path& model, ModelConfig& config) {
+  config.end_tokens = settings.tokens("eos_token_id", config.vocab_size);
+  const std::filesystem::path generation = model / "generation_config.json";
+  std::error_code ignored;
+  if (std::filesystem::exists(generation, ignored)) {
+    const Settings more(generation.string(), parse_json_object(read_file(generation), generation.string()));
+    for (const int token : more.tokens("eos_token_id", config.vocab_size)) {
+      if (!config.ends(token)) config.end_tokens.push_back(token);
     }
-  };
-  check("vocab_size x n_embd", config.vocab_size, config.n_embd);
-  check("n_positions x n_embd", config.n_positions, config.n_embd);
-  check("n_embd x 3 n_embd", config.n_embd, std::int64_t{3} * config.n_embd);
-  check("n_embd x n_inner", config.n_embd, config.n_inner);
+  }
+  if (config.end_tokens.empty()) config.end_tokens.push_back(config.vocab_size - 1);
+  config.eos_token_id = config.end_tokens[0];
 }
 
 }  // namespace
 
-Gpt2Config read_config(const std::filesystem::path& folder) {
-  const Settings settings(folder / "config.json");
-  settings.require("model_type", "gpt2");
-  // The tanh approximation of GELU has two names in transformers.
-  settings.require("activation_function", "gelu_new", "gelu_pytorch_tanh");
-  settings.require("scale_attn_weights", true);
-  settings.require("scale_attn_by_inverse_layer_idx", false);
+const Family* find_family(std::string_view model_type) {
+  for (const Family* family : kFamilies) {
+    if (family->model_type == model_type) return family;
+  }
+  return nullptr;
+}
+
+std::string family_names() {
+  std::string names;
+  for (const Family* family : kFamilies)
+    names += (names.empty() ? "" : ", ") + std::string(family->model_type);
+  return names;
+}
+
+void check_matrix(const Settings& settings, std::string_view name, std::int64_t rows, std::int64_t columns) {
+  if (rows * columns <= std::numeric_limits<std::int32_t>::max()) return;
+  throw Error("{}: {} is {} x {}, more than the 2^31 - 1 values a matrix may have", settings.file(), name,
+              rows, columns);
+}
+
+Settings read_settings(const std::filesystem::path& model) {
+  const std::filesystem::path file = model / "config.json";
+  return Settings(file.string(), parse_json_object(read_file(file), file.string()));
+}
+
+ModelConfig read_config(const Settings& settings, const std::filesystem::path& model) {
+  const std::string name = settings.text_or("model_type", "gpt2");
+  const Family* const family = find_family(name);
+  if (family == nullptr) {
+    throw Error("{}: model_type is {}, and only {} are supported", settings.file(), quote(name),
+                family_names());
+  }
   if (settings.find("quantization_config")) {
     throw Error(
         "{}: the model has a quantization_config, and only weights that are not quantized can be read",
         settings.file());
   }
-
-  constexpr std::uint64_t kMost = 1 << 24;
-  Gpt2Config config;
-  config.vocab_size = settings.integer("vocab_size", 1, kMost);
-  config.n_positions = settings.integer("n_positions", 1, kMost);
-  config.n_embd = settings.integer("n_embd", 1, kMost);
-  config.n_layer = settings.integer("n_layer", 1, kMost);
-  config.n_head = settings.integer("n_head", 1, kMost);
-  config.n_inner = settings.integer_or("n_inner", 4 * config.n_embd, 1, kMost);
-  config.layer_norm_epsilon = read_epsilon(settings);
-  config.eos_token_id = settings.integer_or("eos_token_id", config.vocab_size - 1, 0,
-                                            static_cast<std::uint64_t>(config.vocab_size - 1));
-
-  if (config.n_embd % config.n_head != 0) {
-    throw Error("{}: n_embd is {}, not a multiple of n_head, which is {}", settings.file(), config.n_embd,
-                config.n_head);
-  }
-  config.tie_word_embeddings = settings.boolean_or("tie_word_embeddings", true);
-  check_sizes(config, settings.file());
-  for (const char* name : {"reorder_and_upcast_attn", "add_cross_attention"}) {
-    if (settings.boolean_or(name, false)) config.without_effect.push_back(name);
-  }
+  ModelConfig config = family->configure(settings);
+  config.family = name;
+  check_matrix(settings, "vocab_size x n_embd", config.vocab_size, config.n_embd);
+  check_matrix(settings, "n_embd x (queries, keys and values)", config.n_embd,
+               std::int64_t{config.head_size} * (config.n_head + 2 * std::int64_t{config.n_kv_head}));
+  check_matrix(settings, "n_embd x n_inner", config.n_embd, std::int64_t{2} * config.n_inner);
+  read_end_tokens(settings, model, config);
   return config;
+}
+
+ModelConfig read_config(const std::filesystem::path& model) {
+  return read_config(read_settings(model), model);
 }
 
 }  // namespace staircase

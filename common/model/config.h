@@ -1,6 +1,7 @@
-// The shape of a GPT-2, as Hugging Face's config.json states it.
+// What a model is: its family and its sizes, as Hugging Face's config.json or a GGUF file states them.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -9,21 +10,36 @@
 
 namespace staircase {
 
-struct Gpt2Config {
-  int vocab_size = 0;   ///< rows of the token embedding
-  int n_positions = 0;  ///< the context: the longest sequence the model can see
-  int n_embd = 0;       ///< width of the residual stream
-  int n_layer = 0;      ///< number of blocks
-  int n_head = 0;       ///< attention heads; n_embd is a multiple of it
-  int n_inner = 0;      ///< width of the MLP, 4 × n_embd unless the file says otherwise
-  float layer_norm_epsilon = 1e-5f;
-  int eos_token_id = 0;             ///< the end-of-text token
+struct ModelConfig {
+  std::string family;              ///< model_type: "gpt2", "llama" ...
+  int vocab_size = 0;              ///< rows of the token embedding
+  int n_positions = 0;             ///< the context: the longest sequence the model can see
+  int n_embd = 0;                  ///< width of the residual stream
+  int n_layer = 0;                 ///< number of blocks
+  int n_head = 0;                  ///< heads of queries
+  int n_kv_head = 0;               ///< heads of keys and values; n_head is a multiple of it
+  int head_size = 0;               ///< features of a head
+  int n_inner = 0;                 ///< width of the MLP
+  int mlp_matrices = 2;            ///< of the MLP: two, or three with a gate
+  int rotary_size = 0;             ///< features of a head that positions turn; 0 where positions have a table
+  std::size_t vector_numbers = 0;  ///< in biases, norms and the table of positions, which stay in float32
+  float norm_epsilon = 1e-5f;
+  int eos_token_id = 0;             ///< the end-of-text token; the first one of several
+  std::vector<int> end_tokens;      ///< all tokens that end a text
   bool tie_word_embeddings = true;  ///< the token embedding may serve as the output layer
-  /// Settings that are on, and with which transformers does something more, or the same in another way.
-  std::vector<std::string> without_effect = {};
+  /// What a person should know: settings without effect here, and limits.
+  std::vector<std::string> remarks = {};
 
-  int head_size() const { return n_embd / n_head; }
+  bool ends(int token) const { return std::ranges::count(end_tokens, token) > 0; }
+
+  /// Width of the queries.
+  int query_width() const { return n_head * head_size; }
+
+  /// Width of the keys, and of the values.
+  int key_width() const { return n_kv_head * head_size; }
 };
+
+using Gpt2Config = ModelConfig;
 
 /// The type of keys and values beside weights of that type: the same, or bfloat16 beside int8 and int4, which
 /// attention does not take.
@@ -37,9 +53,9 @@ constexpr DType embedding_dtype(DType weights) {
   return weights == DType::kInt4 ? DType::kInt8 : weights;
 }
 
-/// Reads `folder`/config.json. Throws Error with one sentence for a missing file, broken JSON, a model that
-/// is not a GPT-2 (model_type, activation_function) or is quantized, and values that cannot be (zero,
-/// negative, n_embd not divisible by n_head).
-Gpt2Config read_config(const std::filesystem::path& folder);
+/// Reads config.json of a model's folder, with the end tokens of its generation_config.json. Throws Error
+/// with one sentence for a missing file, broken JSON, a family or a setting that is not supported, and values
+/// that cannot be (zero, negative, heads that do not divide the width).
+ModelConfig read_config(const std::filesystem::path& model);
 
 }  // namespace staircase

@@ -29,10 +29,8 @@ class DynamicKvCache : public KvCache {
  private:
   /// Keys or values of one layer, [1, n_head, length, head_size], with room for `count` positions more.
   Tensor grown(const Tensor& old, int count) {
-    const Gpt2Config& config = model_.config();
     const int capacity = length_ + count;
-    Tensor larger =
-        model_.device().allocate(model_.kv_dtype(), {1, config.n_head, capacity, config.head_size()});
+    Tensor larger = model_.device().allocate(model_.kv_dtype(), model_.kv_shape(1, capacity));
     if (length_ > 0) model_.device().copy_positions(old, 0, length_, larger, 0);
     use_.bytes += larger.bytes();
     use_.allocated += larger.bytes();

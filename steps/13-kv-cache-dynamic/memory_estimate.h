@@ -10,30 +10,34 @@
 
 namespace staircase {
 
-/// Bytes of the weights. The matrices are kept in `dtype`: 4n² + 2nm numbers in each block (n = n_embd,
-/// m = n_inner), and the token embedding, vocab_size · n, which is the output layer as well. Biases, norms
-/// and positions stay in float32.
+/// Bytes of the weights. The matrices are kept in `dtype`: those of attention, n (2q + 2k) numbers in each
+/// block (n = n_embd, q and k the widths of queries and keys; in GPT-2 that is 4n²), those of the MLP, 2nm
+/// or, with a gate, 3nm (m = n_inner), and the token embedding, vocab_size · n, which may be the output layer
+/// as well. Biases, norms and a table of positions stay in float32.
 inline std::size_t weight_bytes(const Gpt2Config& config, DType dtype) {
-  const std::size_t n = config.n_embd, m = config.n_inner, layers = config.n_layer;
-  const std::size_t matrices = layers * (4 * n * n + 2 * n * m), embedding = config.vocab_size * n;
-  const std::size_t biases = layers * (3 * n + n + m + n), norms = (2 * layers + 1) * 2 * n;
-  return matrix_bytes(dtype, matrices) + matrix_bytes(embedding_dtype(dtype), embedding) +
-         (biases + norms + config.n_positions * n) * size_of(DType::kFloat32);
+  const std::size_t n = config.n_embd, m = config.n_inner, q = config.query_width(), k = config.key_width();
+  const std::size_t matrices = config.n_layer * (n * (2 * q + 2 * k) + config.mlp_matrices * n * m);
+  const std::size_t embeddings = (config.tie_word_embeddings ? 1 : 2) * config.vocab_size * n;
+  return matrix_bytes(dtype, matrices) + matrix_bytes(embedding_dtype(dtype), embeddings) +
+         config.vector_numbers * size_of(DType::kFloat32);
 }
 
-/// Bytes of the intermediate results on a CPU while `n_tokens` tokens go through the model: the residual
-/// stream, queries, keys, values and attended values, [n_tokens, n_embd] each, and the inside of the MLP,
-/// [n_tokens, n_inner]. The layers take turns in them. Of the last token there are three more rows, and the
-/// logits, [vocab_size]. Left out is what the numbers of the tokens take, four bytes each.
+/// Bytes of the intermediate results on a CPU while `n_tokens` tokens go through the model: of each token the
+/// residual stream, its query, key, value and attended values, and the inside of the MLP; with rotary
+/// positions also query, key and value before they are turned, and the turns. The layers take turns in them.
+/// Of the last token there are three more rows, and the logits, [vocab_size]. Left out is what the numbers of
+/// the tokens take, four bytes each.
 inline std::size_t activation_bytes(const Gpt2Config& config, int n_tokens) {
-  const std::size_t n = config.n_embd, tokens = n_tokens;
-  return (tokens * (5 * n + config.n_inner) + 3 * n + config.vocab_size) * size_of(DType::kFloat32);
+  const std::size_t n = config.n_embd, tokens = n_tokens, q = config.query_width(), k = config.key_width();
+  const std::size_t turned = config.rotary_size > 0 ? q + 2 * k + config.rotary_size : 0;
+  return (tokens * (n + 2 * q + 2 * k + config.n_inner + turned) + 2 * n + q + config.vocab_size) *
+         size_of(DType::kFloat32);
 }
 
-/// Bytes of the keys and values of so many positions: two vectors of n_embd numbers in each layer, in the
-/// type that goes with that of the weights.
+/// Bytes of the keys and values of so many positions: two vectors in each layer, in the type that goes with
+/// that of the weights.
 inline std::size_t cache_bytes(const Gpt2Config& config, DType dtype, int positions) {
-  return std::size_t{2} * config.n_layer * positions * config.n_embd * size_of(kv_dtype(dtype));
+  return std::size_t{2} * config.n_layer * positions * config.key_width() * size_of(kv_dtype(dtype));
 }
 
 /// One line for a person.

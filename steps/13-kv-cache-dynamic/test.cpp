@@ -48,7 +48,7 @@ TEST_CASE("a cache that grows keeps every position as it was") {
   tales().next_logits(std::vector{321, 11, 5, 900, 17}, cache);
   // Of each of the first five positions, what all heads hold in the keys and values of every layer.
   const auto first_five = [&] {
-    const std::size_t size = tales().config().head_size();
+    const std::size_t size = tales().config().head_size;
     std::vector<std::vector<float>> positions(5);
     for (int l = 0; l < tales().config().n_layer; ++l) {
       for (const Tensor& tensor : {cache.layer(l).keys, cache.layer(l).values}) {

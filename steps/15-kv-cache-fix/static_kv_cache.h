@@ -13,7 +13,7 @@ class StaticKvCache : public KvCache {
   explicit StaticKvCache(Gpt2& model) : device_(model.device()) {
     const Gpt2Config& config = model.config();
     for (int l = 0; l < config.n_layer; ++l) {
-      const std::vector<std::int64_t> shape{1, config.n_head, config.n_positions, config.head_size()};
+      const std::vector<std::int64_t> shape = model.kv_shape(1, config.n_positions);
       layers_.push_back({model.device().allocate(model.kv_dtype(), shape),
                          model.device().allocate(model.kv_dtype(), shape)});
     }

@@ -118,7 +118,7 @@ TEST_CASE("sliding moves each entry to the front and keeps it as it was") {
   cache.slide(3);
   CHECK(cache.length(0) == 509);
   const auto after = entries(cache);
-  const std::size_t size = tales().config().head_size(), head = 512 * size;
+  const std::size_t size = tales().config().head_size, head = 512 * size;
   for (std::size_t t = 0; t < before.size(); ++t) {
     for (std::size_t first = 0; first < before[t].size(); first += head) {
       CHECK(std::equal(after[t].data() + first, after[t].data() + first + 509 * size,

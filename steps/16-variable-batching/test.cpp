@@ -97,7 +97,7 @@ TEST_CASE("sliding a row, and copying one to another, moves its entries and noth
   tales().next_logits(rows, &cache);
   // Positions from .. to - 1 of a row in each head, in the keys and values of every layer.
   const auto entries = [&](int row, int from, int to) {
-    const std::size_t size = tales().config().head_size();
+    const std::size_t size = tales().config().head_size;
     std::vector<std::vector<float>> all;
     for (int l = 0; l < tales().config().n_layer; ++l) {
       for (const Tensor& tensor : {cache.layer(l).keys, cache.layer(l).values}) {

@@ -25,7 +25,7 @@ json valid() {
           {"eos_token_id", 7}};
 }
 
-Gpt2Config read(const std::string& text) {
+ModelConfig read(const std::string& text) {
   const TemporaryFolder folder;
   folder.write("config.json", text);
   return read_config(folder.path());
@@ -41,17 +41,17 @@ std::string error_with(const std::string& name, const json& value) {
 }  // namespace
 
 TEST_CASE("the embedded models have the shapes that their pages state") {
-  const Gpt2Config target = read_config(kModels / "tales-6m");
+  const ModelConfig target = read_config(kModels / "tales-6m");
   CHECK(target.vocab_size == 4096);
   CHECK(target.n_positions == 512);
   CHECK(target.n_embd == 256);
   CHECK(target.n_layer == 6);
   CHECK(target.n_head == 4);
   CHECK(target.n_inner == 1024);
-  CHECK(target.layer_norm_epsilon == 1e-5f);
+  CHECK(target.norm_epsilon == 1e-5f);
   CHECK(target.eos_token_id == 4095);
-  CHECK(target.head_size() == 64);
-  const Gpt2Config draft = read_config(kModels / "tales-1m");
+  CHECK(target.head_size == 64);
+  const ModelConfig draft = read_config(kModels / "tales-1m");
   CHECK(draft.n_embd == 128);
   CHECK(draft.n_layer == 2);
   CHECK(draft.n_head == 2);
@@ -60,14 +60,14 @@ TEST_CASE("the embedded models have the shapes that their pages state") {
 TEST_CASE("what the file states is what the config holds") {
   json settings = valid();
   settings["n_inner"] = 100;
-  const Gpt2Config config = read(settings.dump());
+  const ModelConfig config = read(settings.dump());
   CHECK(config.vocab_size == 100);
   CHECK(config.n_positions == 32);
   CHECK(config.n_embd == 48);
   CHECK(config.n_layer == 2);
   CHECK(config.n_head == 4);
   CHECK(config.n_inner == 100);
-  CHECK(config.layer_norm_epsilon == 1e-6f);
+  CHECK(config.norm_epsilon == 1e-6f);
   CHECK(config.eos_token_id == 7);
 }
 
@@ -76,9 +76,9 @@ TEST_CASE("what the file leaves out has GPT-2's default") {
   for (const char* name : {"model_type", "activation_function", "layer_norm_epsilon", "eos_token_id"}) {
     settings.erase(name);
   }
-  const Gpt2Config config = read(settings.dump());
+  const ModelConfig config = read(settings.dump());
   CHECK(config.n_inner == 4 * 48);
-  CHECK(config.layer_norm_epsilon == 1e-5f);
+  CHECK(config.norm_epsilon == 1e-5f);
   CHECK(config.eos_token_id == 99);
   settings["n_inner"] = nullptr;
   CHECK(read(settings.dump()).n_inner == 4 * 48);
@@ -97,7 +97,8 @@ TEST_CASE("settings that change nothing in the computation are accepted") {
 }
 
 TEST_CASE("settings that would compute something else are rejected by name") {
-  CHECK(says(error_with("model_type", "gpt_neo"), "config.json", "model_type", "\"gpt_neo\"", "\"gpt2\""));
+  CHECK(says(error_with("model_type", "gpt_neo"), "config.json", "model_type", "\"gpt_neo\"",
+             "gpt2, gpt_neox, olmo, llama"));
   CHECK(says(error_with("activation_function", "relu"), "config.json", "activation_function", "\"relu\"",
              "only \"gelu_new\" or \"gelu_pytorch_tanh\" is supported"));
   CHECK(says(error_with("activation_function", "gelu"), "config.json", "\"gelu\""));
@@ -211,4 +212,125 @@ TEST_CASE("a model's folder without a readable config.json is an error with its 
   CHECK(says(error(folder.path() / "nowhere"), "nowhere", "does not exist"));
   std::filesystem::create_directory(folder.path() / "config.json");
   CHECK(says(error(folder.path()), "config.json is a folder"));
+}
+
+namespace {
+
+/// A configuration that its family takes, in the spelling of published folders.
+json valid_of(const std::string& family) {
+  json settings{{"model_type", family},    {"vocab_size", 100},      {"max_position_embeddings", 64},
+                {"hidden_size", 48},       {"num_hidden_layers", 2}, {"num_attention_heads", 6},
+                {"intermediate_size", 80}, {"rope_theta", 5000.0},   {"eos_token_id", 7}};
+  if (family != "olmo" && family != "gpt_neox") settings["num_key_value_heads"] = 2;
+  settings["hidden_act"] = family == "gpt_neox" ? "gelu" : "silu";
+  if (family == "qwen3") settings["head_dim"] = 16;
+  return settings;
+}
+
+std::string error_of(const std::string& family, const std::string& name, const json& value) {
+  json settings = valid_of(family);
+  settings[name] = value;
+  return error_message([&] { read(settings.dump()); });
+}
+
+const std::vector<std::string> kLlamas{"llama", "mistral", "qwen2", "qwen3", "olmo"};
+
+}  // namespace
+
+TEST_CASE("each family states its sizes in its own words") {
+  for (const std::string family : {"gpt_neox", "llama", "mistral", "qwen2", "qwen3", "olmo"}) {
+    CAPTURE(family);
+    const ModelConfig config = read(valid_of(family).dump());
+    CHECK(config.family == family);
+    CHECK(config.n_positions == 64);
+    CHECK(config.n_embd == 48);
+    CHECK(config.n_head == 6);
+    CHECK(config.n_inner == 80);
+    CHECK(config.n_kv_head == (family == "olmo" || family == "gpt_neox" ? 6 : 2));
+    CHECK(config.head_size == (family == "qwen3" ? 16 : 8));
+    CHECK(config.rotary_size == (family == "qwen3" ? 16 : family == "gpt_neox" ? 2 : 8));
+    CHECK(!config.tie_word_embeddings);
+    CHECK(config.end_tokens == std::vector<int>{7});
+  }
+}
+
+TEST_CASE("heads whose size is no quotient of the width are as large as the file says") {
+  json settings = valid_of("mistral");
+  settings["head_dim"] = 20;
+  CHECK(read(settings.dump()).query_width() == 120);
+  settings["head_dim"] = nullptr;
+  CHECK(read(settings.dump()).head_size == 8);
+}
+
+TEST_CASE("settings of other families that would compute something else are refused by name") {
+  for (const std::string& family : kLlamas) {
+    CAPTURE(family);
+    CHECK(says(error_of(family, "hidden_act", "gelu"), "config.json", "hidden_act is \"gelu\"", "silu"));
+    CHECK(says(error_of(family, "attention_bias", true), "attention_bias is true", "false"));
+    CHECK(says(error_of(family, "mlp_bias", true), "mlp_bias is true"));
+    CHECK(says(error_of(family, "pretraining_tp", 2), "pretraining_tp is 2"));
+    CHECK(says(error_of(family, "quantization_config", json{{"bits", 4}}), "quantization_config"));
+    for (const char* place : {"rope_scaling", "rope_parameters"}) {
+      for (const char* key : {"type", "rope_type"}) {
+        const json scaling{{key, "yarn"}, {"factor", 2.0}, {"rope_theta", 1e4}};
+        CHECK(says(error_of(family, place, scaling), "config.json", "yarn", "default and llama3"));
+      }
+    }
+  }
+  CHECK(says(error_of("olmo", "clip_qkv", 8.0), "clip_qkv is 8", "null"));
+  CHECK(says(error_of("gpt_neox", "hidden_act", "relu"), "hidden_act is \"relu\"", "gelu"));
+  CHECK(says(error_of("gpt_neox", "attention_bias", false), "attention_bias is false"));
+}
+
+TEST_CASE("sizes of other families that cannot be are refused with key and value") {
+  for (const std::string& family : kLlamas) {
+    CAPTURE(family);
+    CHECK(says(error_of(family, "num_key_value_heads", 4), "num_attention_heads is 6",
+               "num_key_value_heads, which is 4"));
+    CHECK(says(error_of(family, "num_key_value_heads", 0), "num_key_value_heads is 0"));
+    CHECK(says(error_of(family, "head_dim", 0), "head_dim is 0"));
+    CHECK(says(error_of(family, "head_dim", 7), "7 of the 7 features", "even"));
+    CHECK(says(error_of(family, "rope_theta", 0), "rope_theta is 0", "above 0"));
+    CHECK(says(error_of(family, "rms_norm_eps", -1), "rms_norm_eps is -1", "above 0"));
+    const json scaling{{"rope_type", "llama3"}, {"factor", -8.0}};
+    CHECK(says(error_of(family, "rope_scaling", scaling), "rope_scaling.factor is -8", "above 0"));
+    CHECK(says(error_of(family, "rope_scaling", 3), "rope_scaling is 3", "object"));
+  }
+  CHECK(says(error_of("gpt_neox", "num_attention_heads", 5), "hidden_size is 48", "which is 5"));
+  CHECK(says(error_of("gpt_neox", "rotary_pct", 0.4), "3 of the 8 features", "even"));
+  CHECK(says(error_of("gpt_neox", "rotary_pct", 1.5), "12 of the 8 features"));
+}
+
+TEST_CASE("a window counts where it is in use, and texts stay within it") {
+  CHECK(read(valid_of("mistral").dump()).n_positions == 64);
+  const auto positions = [](const std::string& family, const json& more) {
+    json settings = valid_of(family);
+    settings.update(more);
+    return read(settings.dump()).n_positions;
+  };
+  CHECK(positions("mistral", {{"sliding_window", 20}}) == 20);
+  CHECK(positions("mistral", {{"sliding_window", 64}}) == 64);
+  CHECK(positions("mistral", {{"sliding_window", nullptr}}) == 64);
+  CHECK(positions("qwen2", {{"sliding_window", 20}}) == 64);
+  CHECK(positions("qwen2", {{"sliding_window", 20}, {"use_sliding_window", false}}) == 64);
+  CHECK(positions("qwen2", {{"sliding_window", 20}, {"use_sliding_window", true}}) == 20);
+  const json full{"full_attention", "full_attention"}, mixed{"full_attention", "sliding_attention"};
+  CHECK(positions("qwen3", {{"sliding_window", 20}, {"use_sliding_window", true}, {"layer_types", full}}) ==
+        64);
+  CHECK(positions("qwen3", {{"sliding_window", 20}, {"layer_types", mixed}}) == 20);
+}
+
+TEST_CASE("all end tokens count, those of config.json and those of generation_config.json") {
+  const TemporaryFolder folder;
+  json settings = valid_of("llama");
+  settings["eos_token_id"] = {7, 9};
+  folder.write("config.json", settings.dump());
+  CHECK(read_config(folder.path()).end_tokens == std::vector<int>{7, 9});
+  folder.write("generation_config.json", R"({"eos_token_id": [9, 11]})");
+  CHECK(read_config(folder.path()).end_tokens == std::vector<int>{7, 9, 11});
+  folder.write("generation_config.json", R"({"eos_token_id": 3})");
+  CHECK(read_config(folder.path()).end_tokens == std::vector<int>{7, 9, 3});
+  folder.write("generation_config.json", R"({"eos_token_id": [100]})");
+  CHECK(says(error_message([&] { read_config(folder.path()); }), "generation_config.json",
+             "eos_token_id is 100", "from 0 to 99"));
 }

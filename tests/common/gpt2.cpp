@@ -77,7 +77,7 @@ class TestCache final : public KvCache {
       : device_(model.device()), capacity_(capacity), lengths_(static_cast<std::size_t>(rows)) {
     const Gpt2Config& config = model.config();
     for (int l = 0; l < config.n_layer; ++l) {
-      const std::vector<std::int64_t> shape{rows, config.n_head, capacity, config.head_size()};
+      const std::vector<std::int64_t> shape{rows, config.n_head, capacity, config.head_size};
       layers_.push_back({device_.allocate(dtype, shape), device_.allocate(dtype, shape)});
     }
     for (int row = 0; row < rows; ++row) forget(row, 0);

@@ -148,8 +148,8 @@ double operations_counted_one_by_one(const Gpt2Config& config, int n) {
       multiply_adds += d * d;  // the query itself
       for (int key = 0; key <= query; ++key) {
         for (int head = 0; head < config.n_head; ++head) {
-          multiply_adds += config.head_size();  // the score
-          multiply_adds += config.head_size();  // the weighted value
+          multiply_adds += config.head_size;  // the score
+          multiply_adds += config.head_size;  // the weighted value
         }
       }
       multiply_adds += d * d;                   // attention's output

@@ -1,0 +1,67 @@
+// What each family of models has in a file of its own: its configuration keys, the names of its weights, and
+// its way from tokens to logits. Read two of these files side by side, and the differences are the families'.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/model/config.h"
+#include "common/model/pass.h"
+#include "common/model/rotary.h"
+#include "common/model/settings.h"
+#include "common/model/weights.h"
+
+namespace staircase {
+
+/// The weights of a model.
+class Network {
+ public:
+  virtual ~Network() = default;
+
+  /// From the tokens of the pass to its logits: operations only, no copies from or to the host but by
+  /// Pass::show and Pass::attend.
+  virtual void run(Pass& pass) const = 0;
+
+  /// How positions turn queries and keys; of size 0 for a model that does not turn them.
+  virtual const Rotary& rotary() const = 0;
+
+  /// Calls visit(name, weight) for each matrix: the token embedding, those of the blocks from first to last,
+  /// and the output layer unless it is the token embedding.
+  virtual void visit_weights(const VisitWeight& visit) = 0;
+};
+
+struct Family {
+  std::string_view model_type;  ///< of config.json
+  std::string_view prefix;      ///< which may be in front of the names of weights
+  std::vector<std::string_view>
+      buffers;  ///< endings of tensors that older files have and that say nothing new
+  /// Throws Error for a setting that is not supported and for values that cannot be.
+  ModelConfig (*configure)(const Settings& settings);
+  /// Reads the weights of a model that `configure` has accepted.
+  std::unique_ptr<Network> (*load)(const Settings& settings, const ModelConfig& config,
+                                   WeightReader& weights);
+};
+
+extern const Family kGpt2, kGptNeox, kOlmo, kLlama, kMistral, kQwen2, kQwen3;
+
+/// The family of that model_type, or nullptr.
+const Family* find_family(std::string_view model_type);
+
+/// All of them, for messages: "gpt2, gpt_neox, ...".
+std::string family_names();
+
+/// The settings of a model: its config.json.
+Settings read_settings(const std::filesystem::path& model);
+
+/// As of config.h, from settings that were read already.
+ModelConfig read_config(const Settings& settings, const std::filesystem::path& model);
+
+/// The largest size that a setting may name.
+constexpr std::uint64_t kLargestSize = 1 << 24;
+
+/// Every matrix has fewer than 2^31 elements, so that an int can index it; throws Error for others.
+void check_matrix(const Settings& settings, std::string_view name, std::int64_t rows, std::int64_t columns);
+
+}  // namespace staircase

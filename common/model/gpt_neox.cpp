@@ -1,0 +1,154 @@
+// GPT-NeoX (Black et al. 2022), the family of Pythia: rotary positions on a part of each head, and a block
+// whose attention and MLP both read the same residual stream ("parallel"), or one after the other.
+#include <fmt/format.h>
+
+#include "common/base/error.h"
+#include "common/model/family.h"
+
+namespace staircase {
+namespace {
+
+constexpr double kPartOfHead = 0.25;  // that turns, unless the settings say otherwise
+
+ModelConfig configure(const Settings& settings) {
+  settings.require("hidden_act", {"gelu", "gelu_new", "gelu_pytorch_tanh"});
+  settings.require("attention_bias", {true});
+
+  ModelConfig config;
+  config.vocab_size = settings.integer("vocab_size", 1, kLargestSize);
+  config.n_positions = settings.integer("max_position_embeddings", 1, kLargestSize);
+  config.n_embd = settings.integer("hidden_size", 1, kLargestSize);
+  config.n_layer = settings.integer("num_hidden_layers", 1, kLargestSize);
+  config.n_head = config.n_kv_head = settings.integer("num_attention_heads", 1, kLargestSize);
+  config.n_inner = settings.integer("intermediate_size", 1, kLargestSize);
+  config.norm_epsilon = static_cast<float>(settings.positive_or("layer_norm_eps", 1e-5));
+  config.tie_word_embeddings = settings.boolean_or("tie_word_embeddings", false);
+  if (config.n_embd % config.n_head != 0) {
+    throw Error("{}: hidden_size is {}, not a multiple of num_attention_heads, which is {}", settings.file(),
+                config.n_embd, config.n_head);
+  }
+  config.head_size = config.n_embd / config.n_head;
+  config.rotary_size = Rotary(settings, config.head_size, kPartOfHead).size();
+  const std::size_t n = config.n_embd, biases = 3 * n + n + config.n_inner + n, norms = 2 * 2 * n;
+  config.vector_numbers = config.n_layer * (biases + norms) + 2 * n;
+  return config;
+}
+
+class GptNeox : public Network {
+ public:
+  GptNeox(const Settings& settings, const ModelConfig& config, WeightReader& weights)
+      : rotary_(settings, config.head_size, kPartOfHead),
+        parallel_(settings.boolean_or("use_parallel_residual", true)),
+        gelu_(settings.text_or("hidden_act", "gelu") == "gelu" ? Epilogue::kGeluErf : Epilogue::kGelu) {
+    const std::int64_t n_embd = config.n_embd, n_inner = config.n_inner;
+    const auto norm = [&](const std::string& name) {
+      return Norm{NormKind::kLayer, weights.vector(name + ".weight", n_embd),
+                  weights.vector(name + ".bias", n_embd), config.norm_epsilon};
+    };
+    const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
+      return Linear{weights.matrix(name + ".weight", WeightOrder::kOutputFirst, in, out),
+                    weights.vector(name + ".bias", out)};
+    };
+    embeddings_ = weights.embeddings("embed_in.weight", "embed_out.weight", config);
+    for (int l = 0; l < config.n_layer; ++l) {
+      const std::string block = fmt::format("layers.{}.", l);
+      blocks_.push_back(
+          {.input_norm = norm(block + "input_layernorm"),
+           .attention_input = attention_input(block + "attention.query_key_value", config, weights),
+           .attention_output = linear(block + "attention.dense", n_embd, n_embd),
+           .mlp_norm = norm(block + "post_attention_layernorm"),
+           .mlp_input = linear(block + "mlp.dense_h_to_4h", n_embd, n_inner),
+           .mlp_output = linear(block + "mlp.dense_4h_to_h", n_inner, n_embd)});
+    }
+    final_norm_ = norm("final_layer_norm");
+  }
+
+  void run(Pass& pass) const override {
+    Device& device = pass.device();
+    const HeadRule rule{{}, {}, pass.turns()};
+    Tensor x = pass.residual(), projected = pass.projected(), queries = pass.queries();
+    Tensor attended = pass.attended();
+    device.embedding(pass.batch(), embeddings_.tokens, Tensor(), x);
+    pass.show("embeddings", x);
+    for (int l = 0; const Block& block : blocks_) {
+      KeysValues keys_values = pass.keys_values(l);
+      pass.linear(x, block.input_norm, block.attention_input, Epilogue::kStore, projected);
+      device.split_heads(pass.batch(), projected, rule, queries, keys_values);
+      pass.attend(l, queries, keys_values, x, attended);
+      Tensor hidden = pass.hidden(x);
+      if (parallel_) {  // x + attention(x) + mlp(x): the MLP reads x before attention is added
+        pass.linear(x, block.mlp_norm, block.mlp_input, gelu_, hidden);
+        pass.linear(attended, {}, block.attention_output, Epilogue::kAdd, x);
+      } else {
+        pass.linear(attended, {}, block.attention_output, Epilogue::kAdd, x);
+        pass.linear(x, block.mlp_norm, block.mlp_input, gelu_, hidden);
+      }
+      pass.linear(hidden, {}, block.mlp_output, Epilogue::kAdd, x);
+      pass.show(fmt::format("block.{}", l++), x);
+    }
+    pass.finish(x, final_norm_, embeddings_.output_layer());
+  }
+
+  const Rotary& rotary() const override { return rotary_; }
+
+  void visit_weights(const VisitWeight& visit) override {
+    visit("embed_in.weight", embeddings_.tokens);
+    for (int l = 0; Block & block : blocks_) {
+      const std::string name = fmt::format("layers.{}.", l++);
+      visit(name + "attention.query_key_value.weight", block.attention_input.weight);
+      visit(name + "attention.dense.weight", block.attention_output.weight);
+      visit(name + "mlp.dense_h_to_4h.weight", block.mlp_input.weight);
+      visit(name + "mlp.dense_4h_to_h.weight", block.mlp_output.weight);
+    }
+    if (embeddings_.output) visit("embed_out.weight", *embeddings_.output);
+  }
+
+ private:
+  struct Block {
+    Norm input_norm;
+    Linear attention_input;   // [n_embd, 3 n_embd]
+    Linear attention_output;  // [n_embd, n_embd]
+    Norm mlp_norm;
+    Linear mlp_input;   // [n_embd, n_inner]
+    Linear mlp_output;  // [n_inner, n_embd]
+  };
+
+  /// The file has [q | k | v] of one head after the other; the device takes all queries, then all keys and
+  /// all values.
+  static Linear attention_input(const std::string& name, const ModelConfig& config, WeightReader& weights) {
+    std::vector<std::int64_t> starts;
+    for (std::int64_t part = 0; part < 3; ++part) {
+      for (std::int64_t head = 0; head < config.n_head; ++head) {
+        starts.push_back((3 * head + part) * config.head_size);
+      }
+    }
+    const std::vector<float> stored = weights.values(name + ".bias", 3 * config.n_embd);
+    std::vector<float> bias;
+    for (const std::int64_t start : starts) {
+      bias.insert(bias.end(), stored.begin() + start, stored.begin() + start + config.head_size);
+    }
+    return {weights.reordered_matrix(name + ".weight", starts, config.head_size, config.n_embd),
+            weights.vector(bias)};
+  }
+
+  Rotary rotary_;
+  bool parallel_;
+  Epilogue gelu_;
+  Embeddings embeddings_;
+  std::vector<Block> blocks_;
+  Norm final_norm_;
+};
+
+std::unique_ptr<Network> load(const Settings& settings, const ModelConfig& config, WeightReader& weights) {
+  return std::make_unique<GptNeox>(settings, config, weights);
+}
+
+}  // namespace
+
+const Family kGptNeox{"gpt_neox",
+                      "gpt_neox.",
+                      {".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"},
+                      configure,
+                      load};
+
+}  // namespace staircase

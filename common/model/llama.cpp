@@ -1,0 +1,201 @@
+// Llama (Touvron et al. 2023) and the families that build on its block: rotary positions, a gated MLP
+// (SwiGLU), RMSNorm, and heads of queries that share heads of keys. SmolLM2 and TinyLlama are of this family
+// as well.
+//
+//   OLMo          (Groeneveld et al. 2024)  layer norm without weights in place of RMSNorm
+//   Mistral       (Jiang et al. 2023)       the same as Llama as long as its window is not full
+//   Qwen2         (Yang et al. 2024)        biases on queries, keys and values
+//   Qwen3         (Yang et al. 2025)        RMSNorm on each head of queries and keys
+//
+// What a family has not is empty here, and the operations leave it out.
+#include <fmt/format.h>
+
+#include "common/base/error.h"
+#include "common/model/family.h"
+
+namespace staircase {
+namespace {
+
+/// Attention that sees the newest positions alone is built by no step. Up to the length of the window it is
+/// the same as attention to all.
+void apply_window(const Settings& settings, ModelConfig& config) {
+  bool slides = settings.boolean_or("use_sliding_window", settings.text_or("model_type", "") == "mistral");
+  if (const nlohmann::json* types = settings.find("layer_types")) {
+    slides = false;
+    for (const nlohmann::json& type : *types) slides = slides || type != "full_attention";
+  }
+  if (!slides || !settings.find("sliding_window")) return;
+  const int window = settings.integer("sliding_window", 1, kLargestSize);
+  if (window >= config.n_positions) return;
+  config.remarks.push_back(fmt::format("sliding_window is {}: texts may have that many positions, not {}",
+                                       window, config.n_positions));
+  config.n_positions = window;
+}
+
+/// A head size of 0: the width divided by the number of heads.
+ModelConfig configure(const Settings& settings, int head_size) {
+  settings.require("hidden_act", {"silu"});
+  settings.require("attention_bias", {false});
+  settings.require("mlp_bias", {false});
+  settings.require("pretraining_tp", {1});
+
+  ModelConfig config;
+  config.vocab_size = settings.integer("vocab_size", 1, kLargestSize);
+  config.n_positions = settings.integer("max_position_embeddings", 1, kLargestSize);
+  config.n_embd = settings.integer("hidden_size", 1, kLargestSize);
+  config.n_layer = settings.integer("num_hidden_layers", 1, kLargestSize);
+  config.n_head = settings.integer("num_attention_heads", 1, kLargestSize);
+  config.n_kv_head = settings.integer_or("num_key_value_heads", config.n_head, 1, kLargestSize);
+  config.n_inner = settings.integer("intermediate_size", 1, kLargestSize);
+  config.norm_epsilon = static_cast<float>(settings.positive_or("rms_norm_eps", 1e-6));
+  config.tie_word_embeddings = settings.boolean_or("tie_word_embeddings", false);
+  if (config.n_head % config.n_kv_head != 0) {
+    throw Error("{}: num_attention_heads is {}, not a multiple of num_key_value_heads, which is {}",
+                settings.file(), config.n_head, config.n_kv_head);
+  }
+  config.head_size = head_size > 0 ? head_size : config.n_embd / config.n_head;
+  if (head_size == 0 && config.n_embd % config.n_head != 0) {
+    throw Error("{}: hidden_size is {}, not a multiple of num_attention_heads, which is {}", settings.file(),
+                config.n_embd, config.n_head);
+  }
+  config.rotary_size = Rotary(settings, config.head_size).size();
+  config.mlp_matrices = 3;
+  config.vector_numbers = (std::size_t{2} * config.n_layer + 1) * config.n_embd;
+  apply_window(settings, config);
+  return config;
+}
+
+ModelConfig configure_llama(const Settings& settings) {
+  return configure(settings, settings.integer_or("head_dim", 0, 1, kLargestSize));
+}
+
+ModelConfig configure_olmo(const Settings& settings) {
+  settings.require("clip_qkv", {});
+  ModelConfig config = configure_llama(settings);
+  config.norm_epsilon = 1e-5f;  // it stands in the code of OLMo, not in its settings
+  config.vector_numbers = 0;
+  return config;
+}
+
+ModelConfig configure_qwen2(const Settings& settings) {
+  ModelConfig config = configure_llama(settings);
+  config.vector_numbers += std::size_t{1} * config.n_layer * (config.query_width() + 2 * config.key_width());
+  return config;
+}
+
+ModelConfig configure_qwen3(const Settings& settings) {
+  ModelConfig config = configure(settings, settings.integer_or("head_dim", 128, 1, kLargestSize));
+  config.vector_numbers += std::size_t{2} * config.n_layer * config.head_size;
+  return config;
+}
+
+class Llama : public Network {
+ public:
+  Llama(const Settings& settings, const ModelConfig& config, WeightReader& weights)
+      : rotary_(settings, config.head_size) {
+    const std::int64_t n_embd = config.n_embd, n_inner = config.n_inner;
+    const std::int64_t query_width = config.query_width(), key_width = config.key_width();
+    const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
+      return Linear{weights.matrix(name + ".weight", WeightOrder::kOutputFirst, in, out)};
+    };
+    const auto norm = [&](const std::string& name, std::int64_t width) {
+      if (config.family == "olmo") return Norm{NormKind::kLayer, {}, {}, config.norm_epsilon};
+      return Norm{NormKind::kRms, weights.vector(name + ".weight", width), {}, config.norm_epsilon};
+    };
+    const auto head_norm = [&](const std::string& name) {
+      return config.family == "qwen3" ? norm(name, config.head_size) : Norm();
+    };
+    embeddings_ = weights.embeddings("embed_tokens.weight", "lm_head.weight", config);
+    for (int l = 0; l < config.n_layer; ++l) {
+      const std::string block = fmt::format("layers.{}.", l), attention = block + "self_attn.";
+      const auto parts = [&](const std::string& ending) {
+        return std::vector<WeightReader::Part>{{attention + "q_proj" + ending, query_width},
+                                               {attention + "k_proj" + ending, key_width},
+                                               {attention + "v_proj" + ending, key_width}};
+      };
+      blocks_.push_back(
+          {.input_norm = norm(block + "input_layernorm", n_embd),
+           .attention_input = {weights.matrix(parts(".weight"), n_embd),
+                               config.family == "qwen2" ? weights.vector(parts(".bias")) : Tensor()},
+           .query_norm = head_norm(attention + "q_norm"),
+           .key_norm = head_norm(attention + "k_norm"),
+           .attention_output = linear(attention + "o_proj", query_width, n_embd),
+           .mlp_norm = norm(block + "post_attention_layernorm", n_embd),
+           .mlp_input = {weights.gated_matrix(block + "mlp.gate_proj.weight", block + "mlp.up_proj.weight",
+                                              n_embd, n_inner)},
+           .mlp_output = linear(block + "mlp.down_proj", n_inner, n_embd)});
+    }
+    final_norm_ = norm("norm", n_embd);
+    // GGUF files have no settings for a scaled rotation, but its factors.
+    if (weights.has("rope_freqs.weight")) {
+      rotary_.divide_speeds(weights.values("rope_freqs.weight", rotary_.size() / 2));
+    }
+  }
+
+  void run(Pass& pass) const override {
+    Device& device = pass.device();
+    Tensor x = pass.residual(), projected = pass.projected(), queries = pass.queries();
+    Tensor attended = pass.attended();
+    device.embedding(pass.batch(), embeddings_.tokens, Tensor(), x);
+    pass.show("embeddings", x);
+    for (int l = 0; const Block& block : blocks_) {
+      KeysValues keys_values = pass.keys_values(l);
+      pass.linear(x, block.input_norm, block.attention_input, Epilogue::kStore, projected);
+      device.split_heads(pass.batch(), projected, {block.query_norm, block.key_norm, pass.turns()}, queries,
+                         keys_values);
+      pass.attend(l, queries, keys_values, x, attended);
+      pass.linear(attended, {}, block.attention_output, Epilogue::kAdd, x);
+      Tensor hidden = pass.hidden(x);
+      pass.linear(x, block.mlp_norm, block.mlp_input, Epilogue::kSiluGate, hidden);
+      pass.linear(hidden, {}, block.mlp_output, Epilogue::kAdd, x);
+      pass.show(fmt::format("block.{}", l++), x);
+    }
+    pass.finish(x, final_norm_, embeddings_.output_layer());
+  }
+
+  const Rotary& rotary() const override { return rotary_; }
+
+  void visit_weights(const VisitWeight& visit) override {
+    visit("embed_tokens.weight", embeddings_.tokens);
+    for (int l = 0; Block & block : blocks_) {
+      const std::string name = fmt::format("layers.{}.", l++);
+      visit(name + "self_attn.qkv_proj.weight", block.attention_input.weight);
+      visit(name + "self_attn.o_proj.weight", block.attention_output.weight);
+      visit(name + "mlp.gate_up_proj.weight", block.mlp_input.weight);
+      visit(name + "mlp.down_proj.weight", block.mlp_output.weight);
+    }
+    if (embeddings_.output) visit("lm_head.weight", *embeddings_.output);
+  }
+
+ private:
+  struct Block {
+    Norm input_norm;
+    Linear attention_input;     // [n_embd, (n_head + 2 n_kv_head) head_size]
+    Norm query_norm, key_norm;  // of a head
+    Linear attention_output;    // [n_head head_size, n_embd]
+    Norm mlp_norm;
+    Linear mlp_input;   // [n_embd, 2 n_inner]: the gate and what it gates
+    Linear mlp_output;  // [n_inner, n_embd]
+  };
+
+  Rotary rotary_;
+  Embeddings embeddings_;
+  std::vector<Block> blocks_;
+  Norm final_norm_;
+};
+
+std::unique_ptr<Network> load(const Settings& settings, const ModelConfig& config, WeightReader& weights) {
+  return std::make_unique<Llama>(settings, config, weights);
+}
+
+const std::vector<std::string_view> kBuffers{".rotary_emb.inv_freq"};
+
+}  // namespace
+
+const Family kLlama{"llama", "model.", kBuffers, configure_llama, load};
+const Family kMistral{"mistral", "model.", kBuffers, configure_llama, load};
+const Family kOlmo{"olmo", "model.", kBuffers, configure_olmo, load};
+const Family kQwen2{"qwen2", "model.", kBuffers, configure_qwen2, load};
+const Family kQwen3{"qwen3", "model.", kBuffers, configure_qwen3, load};
+
+}  // namespace staircase

@@ -1,0 +1,143 @@
+#include "common/model/model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/base/message.h"
+#include "common/model/family.h"
+
+namespace staircase {
+namespace {
+
+void check_finite(std::span<const float> logits, const KvCache* cache) {
+  if (all_finite(logits)) return;
+  throw Error("the model computed a logit of {}, so no token can be chosen: {}",
+              *std::find_if_not(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }),
+              cache == nullptr ? "its weights are broken"
+                               : "the cache has lost a position or holds one that was never filled, or the "
+                                 "model's weights are broken");
+}
+
+}  // namespace
+
+std::span<const DType> weight_dtypes() {
+  static constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8,
+                                      DType::kInt4};
+  return kDTypes;
+}
+
+DType weight_dtype(std::string_view name) {
+  for (const DType dtype : weight_dtypes()) {
+    if (name == to_string(dtype)) return dtype;
+  }
+  throw UsageError("--dtype {}: weights are kept in float32, float16, bfloat16, int8 or int4", name);
+}
+
+Model::Model() : memory_(std::make_unique<PassMemory>()) {}
+Model::~Model() = default;
+Model::Model(Model&&) noexcept = default;
+Model& Model::operator=(Model&&) noexcept = default;
+
+Model Model::load(const std::filesystem::path& folder, std::shared_ptr<Device> device, DType dtype) {
+  const Settings settings = read_settings(folder);
+  Model model;
+  model.folder_ = folder;
+  model.config_ = read_config(settings, folder);
+  model.device_ = std::move(device);
+  model.dtype_ = dtype;
+  const Family& family = *find_family(model.config_.family);
+  WeightReader weights(Checkpoint::open(folder), *model.device_, dtype, std::string(family.prefix));
+  model.network_ = family.load(settings, model.config_, weights);
+  for (const std::string& remark : model.config_.remarks) warn("{}: {}", settings.file(), remark);
+  weights.warn_of_unused(family.buffers);
+  model.weight_bytes_ = weights.bytes();
+  return model;
+}
+
+std::size_t Model::activation_bytes() const {
+  return memory_->bytes();
+}
+
+std::span<float> Model::next_logits(std::span<const int> tokens) {
+  return last_logits(tokens, 1);
+}
+
+std::span<float> Model::next_logits(std::span<const int> tokens, KvCache& cache) {
+  return last_logits(tokens, 1, &cache);
+}
+
+std::span<float> Model::last_logits(std::span<const int> tokens, int count, KvCache* cache) {
+  return forward({&tokens, 1}, count, cache);
+}
+
+std::span<float> Model::next_logits(std::span<const std::span<const int>> sequences, KvCache* cache) {
+  return forward(sequences, 1, cache);
+}
+
+std::span<float> Model::forward(std::span<const std::span<const int>> sequences, int count, KvCache* cache) {
+  const PackedTokens packed(sequences, count, cache, config_);
+  // Only now that every sequence is known to be good does the cache change.
+  if (cache != nullptr) {
+    int row = 0;
+    for (const std::span<const int> sequence : sequences) {
+      cache->append(row++, static_cast<int>(sequence.size()));
+    }
+  }
+  if (attention_) attention_->begin(sequences, packed.starts);
+  Pass pass(*device_, dtype_, config_, network_->rotary(), packed, cache, *memory_,
+            {observer_, attention_ ? &*attention_ : nullptr});
+  if (observer_ || attention_) {
+    network_->run(pass);  // they copy intermediate results to the host
+  } else {
+    device_->run([&] { network_->run(pass); });
+  }
+  const std::span<float> logits = device_->to_host(pass.logits(), memory_->host_logits);
+  check_finite(logits, cache);
+  if (watcher_) {
+    const auto attention = attention_ ? attention_->weights() : std::span<const AttentionWeights>();
+    watcher_({sequences, packed.starts, count, logits, cache, attention});
+  }
+  return logits;
+}
+
+void Model::watch(std::function<void(const ForwardPass&)> watcher, std::optional<AttentionHead> head) {
+  watcher_ = std::move(watcher);
+  attention_.reset();
+  if (head) attention_.emplace(*head);
+}
+
+void Model::for_each_matrix(const std::function<void(const WeightMatrix& matrix)>& look) const {
+  network_->visit_weights([&](const std::string& name, Weight& weight) { look(unpacked(name, weight)); });
+}
+
+Model Model::with_matrices(
+    const std::function<std::vector<float>(const WeightMatrix& matrix)>& change) const {
+  Model changed = load_as(dtype_);
+  changed.network_->visit_weights([&](const std::string& name, Weight& weight) {
+    const std::vector<float> values = change(unpacked(name, weight));
+    weight = device_->load_weight({values.data(), DType::kFloat32, weight.out_features, weight.in_features},
+                                  WeightOrder::kOutputFirst, weight.packed.dtype());
+  });
+  return changed;
+}
+
+WeightMatrix Model::unpacked(std::string name, const Weight& weight) const {
+  // The embeddings of all outputs, each a text of its own.
+  const std::int64_t outputs = weight.out_features, inputs = weight.in_features;
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(outputs + 1));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  Tensor ascending = device_->allocate(DType::kInt32, {outputs + 1});
+  Tensor starts = device_->allocate(DType::kInt32, {outputs});
+  Tensor embedded = device_->allocate(DType::kFloat32, {outputs, inputs});
+  device_->copy_from_host(numbers, ascending);
+  device_->copy_from_host(std::vector<std::int32_t>(static_cast<std::size_t>(outputs)), starts);
+  device_->embedding({ascending.rows(0, outputs), ascending, starts}, weight, Tensor(), embedded);
+  std::vector<float> values(static_cast<std::size_t>(embedded.size()));
+  device_->copy_to_host(embedded, values);
+  return {std::move(name), static_cast<std::size_t>(inputs), std::move(values)};
+}
+
+}  // namespace staircase

@@ -1,0 +1,143 @@
+// A model of any family, as everything else sees it: what it is, and the logits after some tokens.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/model/attention_weights.h"
+#include "common/model/config.h"
+#include "common/model/kv_cache.h"
+#include "kernels/device.h"
+
+namespace staircase {
+
+class Network;
+struct PassMemory;
+
+/// What weights can be kept in; not every device multiplies all of them.
+std::span<const DType> weight_dtypes();
+
+/// The one of that name. Throws UsageError for another name.
+DType weight_dtype(std::string_view name);
+
+/// Sees intermediate results as they arise: a name ("embeddings", "block.0" …, "ln_f": the last norm) and the
+/// values, [rows, n_embd]. For tests and for the curious; it costs a copy to the host each time.
+using Observer = std::function<void(std::string_view name, std::span<const float> values)>;
+
+/// A forward pass of a model, when it is done.
+struct ForwardPass {
+  std::span<const std::span<const int>> sequences;  ///< the new tokens; one without any rests
+  std::span<const std::int32_t> starts;             ///< how many positions of each the cache held before
+  int count;                                        ///< after how many tokens of each there are logits
+  std::span<const float> logits;                    ///< [sequences.size() · count, vocab_size]
+  KvCache* cache;                                   ///< or nullptr
+  std::span<const AttentionWeights> attention;      ///< of each sequence, if a head is watched
+};
+
+/// A weight matrix as the products take it, on the host. What an output reads lies side by side.
+struct WeightMatrix {
+  std::string name;           ///< as in the file, without prefix: "h.0.attn.c_attn.weight"
+  std::size_t inputs = 0;     ///< weights of an output
+  std::vector<float> values;  ///< [outputs, inputs]
+};
+
+class Model {
+ public:
+  /// Reads a model as Hugging Face stores it: a folder with config.json and the weights as safetensors, in
+  /// one file or in shards. The weights are kept on `device` in `dtype`. There is a warning of all that the
+  /// model has no use for. An output layer that is not the token embedding is used. Throws Error with one
+  /// sentence for a missing or broken file, a family or a setting that is not supported, weights that
+  /// contradict the configuration and those that are no finite numbers.
+  static Model load(const std::filesystem::path& folder, std::shared_ptr<Device> device,
+                    DType dtype = DType::kFloat32);
+
+  ~Model();
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+
+  /// Another model, on the same device and in the same dtype.
+  Model load_beside(const std::filesystem::path& folder) const { return load(folder, device_, dtype_); }
+
+  /// The same weights in another dtype, read again.
+  Model load_as(DType dtype) const { return load(folder_, device_, dtype); }
+
+  const ModelConfig& config() const { return config_; }
+  Device& device() const { return *device_; }
+
+  /// What the weights are kept in.
+  DType dtype() const { return dtype_; }
+
+  /// What keys and values are kept in.
+  DType kv_dtype() const { return staircase::kv_dtype(dtype_); }
+
+  /// The shape of the keys, and of the values, of one layer in a cache.
+  std::vector<std::int64_t> kv_shape(std::int64_t rows, std::int64_t capacity) const {
+    return {rows, config_.n_kv_head, capacity, config_.head_size};
+  }
+
+  /// Memory that the weights take on the device.
+  std::size_t weight_bytes() const { return weight_bytes_; }
+
+  /// Memory that the intermediate results of a forward pass take on the device at present (activations, the
+  /// indices that come with a batch, keys and values where there is no cache, logits): as much as the largest
+  /// batches so far needed, since it is kept from call to call, and 0 before the first. Without what a device
+  /// keeps for itself inside its operations, and without a GPU's copy of the logits on the host.
+  std::size_t activation_bytes() const;
+
+  /// Logits after the last of `tokens`, [vocab_size], computed from position 0. Valid until the next call.
+  /// Throws Error for no token, more than n_positions, an id outside the vocabulary, or a result that is not
+  /// finite.
+  std::span<float> next_logits(std::span<const int> tokens);
+
+  /// The same with a cache: `tokens` are only the new ones, after those that row 0 of the cache holds.
+  std::span<float> next_logits(std::span<const int> tokens, KvCache& cache);
+
+  /// Logits after each of the last `count` of `tokens`, [count, vocab_size].
+  std::span<float> last_logits(std::span<const int> tokens, int count, KvCache* cache = nullptr);
+
+  /// A batch of sequences of any lengths: logits after the last token of each, [sequences.size(),
+  /// vocab_size]. Sequence s belongs to row s of the cache. One without tokens rests while others go on: its
+  /// logits mean nothing.
+  std::span<float> next_logits(std::span<const std::span<const int>> sequences, KvCache* cache = nullptr);
+
+  /// Shows each weight matrix as it came back from the type that it is kept in: the token embedding, those of
+  /// the blocks from first to last, and the output layer unless it is the token embedding.
+  void for_each_matrix(const std::function<void(const WeightMatrix& matrix)>& look) const;
+
+  /// The same model, read again, with what `change` makes of the values of each of these matrices. They are
+  /// rounded to the type that weights are kept in.
+  Model with_matrices(const std::function<std::vector<float>(const WeightMatrix& matrix)>& change) const;
+
+  void observe(Observer observer) { observer_ = std::move(observer); }
+
+  /// Shows each forward pass from now on; that costs no copy. With a head, which the model must have, it
+  /// shows what that looks at as well: then the keys of its layer are copied to the host in each pass.
+  void watch(std::function<void(const ForwardPass& pass)> watcher, std::optional<AttentionHead> head = {});
+
+ private:
+  Model();
+
+  /// Logits after each of the last `count` tokens of every sequence, on the host.
+  std::span<float> forward(std::span<const std::span<const int>> sequences, int count, KvCache* cache);
+  /// The weights on the host.
+  WeightMatrix unpacked(std::string name, const Weight& weight) const;
+
+  std::filesystem::path folder_;
+  ModelConfig config_;
+  std::shared_ptr<Device> device_;
+  DType dtype_ = DType::kFloat32;
+  std::unique_ptr<Network> network_;
+  std::size_t weight_bytes_ = 0;
+  std::unique_ptr<PassMemory> memory_;
+  Observer observer_;
+  std::function<void(const ForwardPass&)> watcher_;
+  std::optional<AttentionProbe> attention_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,178 @@
+#include "common/model/pass.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/error.h"
+
+namespace staircase {
+namespace {
+
+/// A tensor in `memory`, which grows when it is too small; what it held before may have been of another type.
+/// There is room for float32 in any case, so that no model needs more memory on one processor than on
+/// another.
+Tensor sized(Device& device, DType dtype, Tensor& memory, std::vector<std::int64_t> shape) {
+  if (memory.bytes() < bytes_of(DType::kFloat32, shape)) memory = device.allocate(DType::kFloat32, shape);
+  return memory.viewed_as(dtype, std::move(shape));
+}
+
+void check_input(std::span<const int> tokens, int start, int count, const ModelConfig& config) {
+  if (count < 1 || count > static_cast<int>(tokens.size())) {
+    throw Error("logits after the last {} of {} tokens were asked for", count, tokens.size());
+  }
+  if (start + static_cast<std::int64_t>(tokens.size()) > config.n_positions) {
+    throw Error("{} tokens do not fit into the model's context of {} positions", start + tokens.size(),
+                config.n_positions);
+  }
+  for (const int token : tokens) {
+    if (token < 0 || token >= config.vocab_size) {
+      throw Error("token {} is not in the model's vocabulary of {} tokens", token, config.vocab_size);
+    }
+  }
+}
+
+/// The turns of all new tokens, [n_tokens, rotary.size()].
+std::vector<float> turns_of(const PackedTokens& packed, const Rotary& rotary) {
+  const auto width = static_cast<std::size_t>(rotary.size());
+  std::vector<float> turns(packed.tokens.size() * width);
+  for (std::size_t s = 0; s < packed.starts.size(); ++s) {
+    const std::int32_t first = packed.offsets[s];
+    for (std::int32_t t = first; t < packed.offsets[s + 1]; ++t) {
+      rotary.turn(packed.starts[s] + t - first,
+                  std::span(turns).subspan(static_cast<std::size_t>(t) * width, width));
+    }
+  }
+  return turns;
+}
+
+}  // namespace
+
+std::size_t PassMemory::bytes() const {
+  std::size_t sum = 0;
+  for (const Tensor* tensor : {&indices, &turns, &x, &projected, &queries, &keys, &values, &attended, &hidden,
+                               &wanted_x, &wanted_attended, &normed, &logits}) {
+    sum += tensor->bytes();
+  }
+  return sum;
+}
+
+PackedTokens::PackedTokens(std::span<const std::span<const int>> sequences, int count, const KvCache* cache,
+                           const ModelConfig& config) {
+  for (const std::span<const int> sequence : sequences) {
+    const int start = cache == nullptr ? 0 : cache->length(static_cast<int>(starts.size()));
+    if (!sequence.empty()) check_input(sequence, start, count, config);
+    tokens.insert(tokens.end(), sequence.begin(), sequence.end());
+    const auto end = static_cast<std::int32_t>(tokens.size());
+    offsets.push_back(end);
+    starts.push_back(start);
+    for (int i = count; i > 0; --i) wanted_rows.push_back(std::max(end - i, 0));
+    wants_all = wants_all && std::ssize(sequence) == count;
+    longest = std::max<std::int64_t>(longest, std::ssize(sequence));
+  }
+  if (tokens.empty()) throw Error("the model needs at least one token to say what comes next");
+}
+
+Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const Rotary& rotary,
+           const PackedTokens& packed, KvCache* cache, PassMemory& memory, PassWatchers watchers)
+    : device_(device),
+      dtype_(dtype),
+      config_(config),
+      cache_(cache),
+      memory_(memory),
+      watchers_(watchers),
+      longest_(packed.longest),
+      wants_all_(packed.wants_all) {
+  // All in one copy: a small one takes as long as a larger one.
+  std::vector<std::int32_t> indices;
+  for (const auto* part : {&packed.tokens, &packed.offsets, &packed.starts, &packed.wanted_rows}) {
+    indices.insert(indices.end(), part->begin(), part->end());
+  }
+  Tensor uploaded =
+      sized(device_, DType::kInt32, memory_.indices, {static_cast<std::int64_t>(indices.size())});
+  device_.copy_from_host(indices, uploaded);
+  std::int64_t first = 0;
+  const auto next = [&](const std::vector<std::int32_t>& part) {
+    const auto size = static_cast<std::int64_t>(part.size());
+    return uploaded.rows(std::exchange(first, first + size), size);
+  };
+  // Braces: the parts are taken in this order.
+  batch_ = {next(packed.tokens), next(packed.offsets), next(packed.starts)};
+  wanted_rows_ = next(packed.wanted_rows);
+  if (rotary.size() > 0) {
+    turns_ = matrix(memory_.turns, batch_.n_tokens(), rotary.size());
+    device_.copy_from_host(turns_of(packed, rotary), turns_);
+  }
+  logits_ = matrix(memory_.logits, wanted_rows_.size(), config_.vocab_size);
+}
+
+Tensor Pass::residual() const {
+  return matrix(memory_.x, batch_.n_tokens(), config_.n_embd);
+}
+
+Tensor Pass::projected() const {
+  return matrix(memory_.projected, batch_.n_tokens(), config_.query_width() + 2 * config_.key_width());
+}
+
+Tensor Pass::queries() const {
+  return matrix(memory_.queries, batch_.n_tokens(), config_.query_width());
+}
+
+Tensor Pass::attended() const {
+  return operand(memory_.attended, batch_.n_tokens(), config_.query_width());
+}
+
+Tensor Pass::hidden(const Tensor& x) const {
+  return operand(memory_.hidden, x.dim(0), config_.n_inner);
+}
+
+KeysValues Pass::keys_values(int layer) const {
+  if (cache_ != nullptr) return cache_->layer(layer);
+  const std::vector<std::int64_t> shape{batch_.n_sequences(), config_.n_kv_head, longest_, config_.head_size};
+  const DType dtype = device_.operand_dtype(batch_.n_tokens(), dtype_);
+  return {sized(device_, dtype, memory_.keys, shape), sized(device_, dtype, memory_.values, shape)};
+}
+
+void Pass::linear(const Tensor& x, const Norm& norm, const Linear& layer, Epilogue epilogue,
+                  Tensor& out) const {
+  device_.linear(x, norm, layer.weight, layer.bias, epilogue, out);
+}
+
+void Pass::attend(int layer, const Tensor& queries, const KeysValues& keys_values, Tensor& x,
+                  Tensor& attended) const {
+  if (watchers_.probe != nullptr && watchers_.probe->layer() == layer) {
+    watchers_.probe->look(device_, queries, keys_values);
+  }
+  device_.attention(batch_, queries, keys_values, attended);
+  if (layer + 1 < config_.n_layer || wants_all_) return;
+  const auto keep_wanted = [&](Tensor& tensor, Tensor& memory) {
+    Tensor kept = matrix(memory, wanted_rows_.size(), tensor.dim(1), tensor.dtype());
+    device_.gather_rows(tensor, wanted_rows_, kept);
+    tensor = kept;
+  };
+  keep_wanted(x, memory_.wanted_x);
+  keep_wanted(attended, memory_.wanted_attended);
+}
+
+void Pass::finish(const Tensor& x, const Norm& norm, const Weight& output_layer) const {
+  Tensor normed = matrix(memory_.normed, x.dim(0), config_.n_embd), logits = logits_;
+  device_.normalize(x, norm, normed);
+  show("ln_f", normed);
+  device_.linear(normed, {}, output_layer, Tensor(), Epilogue::kStore, logits);
+}
+
+void Pass::show(std::string_view name, const Tensor& values) const {
+  if (!watchers_.observer) return;
+  std::vector<float> host(static_cast<std::size_t>(values.size()));
+  device_.copy_to_host(values, host);
+  watchers_.observer(name, host);
+}
+
+Tensor Pass::matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype) const {
+  return sized(device_, dtype, memory, {rows, columns});
+}
+
+Tensor Pass::operand(Tensor& memory, std::int64_t rows, std::int64_t columns) const {
+  return matrix(memory, rows, columns, device_.operand_dtype(rows, dtype_));
+}
+
+}  // namespace staircase

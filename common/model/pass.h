@@ -1,0 +1,107 @@
+// One forward pass of a model, as the code of a family sees it: the new tokens on the device, a place for
+// each intermediate result, the cache, and what watches.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "common/model/attention_weights.h"
+#include "common/model/model.h"
+#include "common/model/rotary.h"
+#include "common/model/weights.h"
+#include "kernels/device.h"
+
+namespace staircase {
+
+/// Memory for intermediate results, kept from call to call; it grows to the largest batch seen.
+struct PassMemory {
+  Tensor indices;  // tokens, offsets, starts and wanted rows, one behind the other
+  Tensor turns, x, projected, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed,
+      logits;
+  Tensor host_logits;  // where the host cannot read the device's
+
+  /// Of all that is on the device.
+  std::size_t bytes() const;
+};
+
+/// The new tokens of all sequences on the host, one sequence after the other.
+struct PackedTokens {
+  std::vector<std::int32_t> tokens, offsets{0}, starts, wanted_rows;
+  std::int64_t longest = 0;  // new tokens of the longest sequence
+  bool wants_all = true;     // the wanted rows are all of them, in their order
+
+  /// Logits are wanted after each of the last `count` tokens of every sequence. Throws Error for no token,
+  /// more than the model's context, an id outside the vocabulary or a count that is not from 1 to the number
+  /// of tokens. The cache is only asked for the lengths of its rows.
+  PackedTokens(std::span<const std::span<const int>> sequences, int count, const KvCache* cache,
+               const ModelConfig& config);
+};
+
+/// What watches a pass; either may be missing.
+struct PassWatchers {
+  const Observer& observer;
+  AttentionProbe* probe;
+};
+
+class Pass {
+ public:
+  /// Brings `packed` to the device.
+  Pass(Device& device, DType dtype, const ModelConfig& config, const Rotary& rotary,
+       const PackedTokens& packed, KvCache* cache, PassMemory& memory, PassWatchers watchers);
+
+  Device& device() const { return device_; }
+  const Batch& batch() const { return batch_; }
+
+  /// For HeadRule: the turns of each token's position.
+  const Tensor& turns() const { return turns_; }
+
+  /// The residual stream, [n_tokens, n_embd].
+  Tensor residual() const;
+  /// Queries, keys and values of all heads side by side, [n_tokens, (n_head + 2 n_kv_head) head_size].
+  Tensor projected() const;
+  /// [n_tokens, n_head head_size]
+  Tensor queries() const;
+  /// The result of attention, [n_tokens, n_head head_size], in the type that products take.
+  Tensor attended() const;
+  /// The inside of the MLP for those rows of x, [rows, n_inner], in the type that products take.
+  Tensor hidden(const Tensor& x) const;
+  /// Those of the cache; without one the layers take turns in one pair of tensors.
+  KeysValues keys_values(int layer) const;
+
+  /// out = epilogue(norm(x) W + b).
+  void linear(const Tensor& x, const Norm& norm, const Linear& layer, Epilogue epilogue, Tensor& out) const;
+
+  /// `attended` = attention of that layer. After the last layer's, only the tokens after which logits are
+  /// wanted go on: `x` and `attended` become their rows.
+  void attend(int layer, const Tensor& queries, const KeysValues& keys_values, Tensor& x,
+              Tensor& attended) const;
+
+  /// logits = norm(x) W, the end of every family's pass.
+  void finish(const Tensor& x, const Norm& norm, const Weight& output_layer) const;
+
+  void show(std::string_view name, const Tensor& values) const;
+
+  /// [wanted tokens, vocab_size] on the device, once the pass is done.
+  const Tensor& logits() const { return logits_; }
+
+ private:
+  /// [rows, columns] in `memory`.
+  Tensor matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype = DType::kFloat32) const;
+  /// The same for the operand of a product, which nothing else reads: in the type that the product takes.
+  Tensor operand(Tensor& memory, std::int64_t rows, std::int64_t columns) const;
+
+  Device& device_;
+  DType dtype_;
+  const ModelConfig& config_;
+  KvCache* cache_;
+  PassMemory& memory_;
+  PassWatchers watchers_;
+  Batch batch_;
+  Tensor wanted_rows_, turns_, logits_;
+  std::int64_t longest_;
+  bool wants_all_;
+};
+
+}  // namespace staircase

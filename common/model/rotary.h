@@ -1,0 +1,39 @@
+// Rotary positions (Su et al. 2021, section 3.4): a pair of features turns by an angle that grows with the
+// position, so that the product of a query and a key depends on the difference of their positions alone.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "common/model/settings.h"
+
+namespace staircase {
+
+/// How fast each pair of features turns, in radians per position. Pair i of n turns by theta^(-i / n): with
+/// theta = 10,000 and 32 pairs the first turns once in 6 positions, the last once in 47,000.
+class Rotary {
+ public:
+  /// No rotation.
+  Rotary() = default;
+
+  /// For heads of `head_size` features, as config.json says in the spelling of published folders (rope_theta,
+  /// rope_scaling) or of transformers 5 (rope_parameters). `partial` is the share of a head that turns unless
+  /// the settings name another. Throws Error for a kind that is not supported and for impossible values.
+  Rotary(const Settings& settings, int head_size, double partial = 1.0);
+
+  /// Features of a head that turn.
+  int size() const { return 2 * static_cast<int>(speeds_.size()); }
+
+  /// Divides each speed by its factor, as some GGUF files ask for. One factor for each pair.
+  void divide_speeds(std::span<const float> factors);
+
+  /// Writes the cosines of the angles at `position`, then the sines: [size()].
+  void turn(int position, std::span<float> cosines_and_sines) const;
+
+  const std::vector<double>& speeds() const { return speeds_; }
+
+ private:
+  std::vector<double> speeds_;  // in double precision: an angle is a speed times a position of many thousands
+};
+
+}  // namespace staircase

@@ -1,0 +1,53 @@
+// The settings of a model, one at a time, as config.json or a GGUF file states them. Only sources include
+// this, no installed header: whoever uses the library needs no JSON of ours.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace staircase {
+
+/// A missing key and null both mean the default, as in transformers. Every function throws Error with one
+/// sentence that names the file, the key and the value.
+class Settings {
+ public:
+  /// Those of a JSON object; `file` is for the messages.
+  Settings(std::string file, nlohmann::json values) : file_(std::move(file)), values_(std::move(values)) {}
+
+  /// The value of `name`, or nullptr.
+  const nlohmann::json* find(const std::string& name) const;
+
+  int integer(const std::string& name, std::uint64_t low, std::uint64_t high) const;
+  int integer_or(const std::string& name, int fallback, std::uint64_t low, std::uint64_t high) const;
+  bool boolean_or(const std::string& name, bool fallback) const;
+
+  /// A finite number above 0.
+  double positive_or(const std::string& name, double fallback) const;
+
+  std::string text_or(const std::string& name, const std::string& fallback) const;
+
+  /// A number, a list of them, or nothing: token ids below `vocab_size`.
+  std::vector<int> tokens(const std::string& name, int vocab_size) const;
+
+  /// The settings in the object `name`; none if it is missing.
+  Settings object(const std::string& name) const;
+
+  /// Throws unless the setting, when it is there, has one of these values: all others compute something else.
+  void require(const std::string& name, std::initializer_list<nlohmann::json> supported) const;
+
+  const std::string& file() const { return file_; }
+
+ private:
+  [[noreturn]] void refuse(const std::string& name, const nlohmann::json& value,
+                           const std::string& wanted) const;
+
+  std::string file_;
+  nlohmann::json values_;
+  std::string path_ = {};  // of an object inside the file: "rope_scaling."
+};
+
+}  // namespace staircase

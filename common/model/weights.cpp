@@ -1,0 +1,239 @@
+#include "common/model/weights.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/base/message.h"
+
+namespace staircase {
+namespace {
+
+/// The largest number of a type that weights are kept in. Those of few bits come back from scales of 16, or
+/// are widened to 16 for a product.
+float largest_of(DType dtype) {
+  if (dtype == DType::kFloat32) return std::numeric_limits<float>::max();
+  return dtype == DType::kFloat16 ? 65504.0f : 0x1.FEp127f;
+}
+
+/// Whether no number is further from zero than the one with the bits `largest`; infinity and NaN are. `Bits`
+/// is a number's, unsigned.
+template <typename Bits>
+bool all_within(const std::byte* bytes, std::size_t count, Bits largest) {
+  Bits broken = 0;  // of the numbers' own type, and without a branch: the compiler takes several at a time
+  for (std::size_t i = 0; i < count; ++i) {
+    Bits bits;
+    std::memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
+    constexpr Bits kSize = std::numeric_limits<Bits>::max() / 2;  // all but the sign
+    broken |= static_cast<Bits>((bits & kSize) > largest);
+  }
+  return broken == 0;
+}
+
+bool all_within(const HostArray& array, float largest) {
+  const auto* const bytes = static_cast<const std::byte*>(array.data);
+  const auto count = static_cast<std::size_t>(array.rows * array.columns);
+  const auto bits = std::bit_cast<std::uint32_t>(largest);
+  if (array.dtype == DType::kFloat32) return all_within<std::uint32_t>(bytes, count, bits);
+  // A bfloat16 is the upper half, and all types hold the largest float16.
+  return all_within<std::uint16_t>(
+      bytes, count, static_cast<std::uint16_t>(array.dtype == DType::kFloat16 ? 0x7bff : bits >> 16));
+}
+
+/// Rows first .. first + count - 1.
+HostArray rows(const HostArray& array, std::int64_t first, std::int64_t count) {
+  const auto row_bytes = static_cast<std::int64_t>(size_of(array.dtype)) * array.columns;
+  return {static_cast<const std::byte*>(array.data) + first * row_bytes, array.dtype, count, array.columns};
+}
+
+}  // namespace
+
+bool all_finite(std::span<const float> numbers) {
+  return all_within({numbers.data(), DType::kFloat32, 1, static_cast<std::int64_t>(numbers.size())},
+                    largest_of(DType::kFloat32));
+}
+
+WeightReader::WeightReader(Checkpoint checkpoint, Device& device, DType dtype, std::string prefix)
+    : checkpoint_(std::move(checkpoint)), device_(device), dtype_(dtype), prefix_(std::move(prefix)) {}
+
+Weight WeightReader::matrix(const std::string& name, WeightOrder order, std::int64_t in, std::int64_t out) {
+  const bool inputs_first = order == WeightOrder::kInputFirst;
+  const CheckpointTensor& tensor = find(name, inputs_first ? std::vector{in, out} : std::vector{out, in});
+  return load(tensor, order, dtype_);
+}
+
+Weight WeightReader::matrix(std::span<const Part> parts, std::int64_t in) {
+  std::vector<const CheckpointTensor*> tensors;
+  for (const auto& [name, outputs] : parts) tensors.push_back(&find(name, {outputs, in}));
+  return load(tensors, [](std::span<const HostArray> stored) {
+    return std::vector<HostArray>(stored.begin(), stored.end());
+  });
+}
+
+Weight WeightReader::gated_matrix(const std::string& gate, const std::string& up, std::int64_t in,
+                                  std::int64_t out) {
+  const std::vector<float> zeros(static_cast<std::size_t>(kGateColumns * in));
+  return load({&find(gate, {out, in}), &find(up, {out, in})}, [&](std::span<const HostArray> stored) {
+    std::vector<HostArray> turns;
+    for (std::int64_t first = 0; first < out; first += kGateColumns) {
+      const std::int64_t count = std::min(kGateColumns, out - first);
+      for (const HostArray& array : stored) {
+        turns.push_back(rows(array, first, count));
+        // Every turn is whole: what the last one lacks is zeros.
+        if (count < kGateColumns) turns.push_back({zeros.data(), DType::kFloat32, kGateColumns - count, in});
+      }
+    }
+    return turns;
+  });
+}
+
+Weight WeightReader::reordered_matrix(const std::string& name, std::span<const std::int64_t> starts,
+                                      std::int64_t count, std::int64_t in) {
+  const auto outputs = static_cast<std::int64_t>(starts.size()) * count;
+  return load({&find(name, {outputs, in})}, [&](std::span<const HostArray> stored) {
+    std::vector<HostArray> parts;
+    for (const std::int64_t start : starts) parts.push_back(rows(stored[0], start, count));
+    return parts;
+  });
+}
+
+Embeddings WeightReader::embeddings(const std::string& tokens, const std::string& output,
+                                    const ModelConfig& config) {
+  const auto embedding = [&](const std::string& name) {
+    return load(find(name, {config.vocab_size, config.n_embd}), WeightOrder::kOutputFirst,
+                embedding_dtype(dtype_));
+  };
+  Embeddings embeddings{embedding(tokens), {}};
+  // A file may have a copy of a matrix that is tied; one that differs is what the model was trained with.
+  const CheckpointTensor* const stored = look_up(output);
+  if (!config.tie_word_embeddings || (stored != nullptr && !same(*stored, *look_up(tokens)))) {
+    embeddings.output = embedding(output);
+  }
+  return embeddings;
+}
+
+Tensor WeightReader::table(const std::string& name, std::int64_t rows, std::int64_t columns) {
+  return table(find(name, {rows, columns}));
+}
+
+Tensor WeightReader::vector(const std::string& name, std::int64_t size) {
+  return table(find(name, {size}));
+}
+
+Tensor WeightReader::table(const CheckpointTensor& tensor) {
+  const CheckpointArray stored = checkpoint_.read(tensor, DType::kFloat32);
+  check_numbers(tensor, stored.array, DType::kFloat32);
+  const Tensor loaded = device_.load(stored.array);
+  bytes_ += loaded.bytes();
+  return loaded;
+}
+
+Tensor WeightReader::vector(std::span<const Part> parts) {
+  std::vector<float> all;
+  for (const auto& [name, outputs] : parts) {
+    const std::vector<float> part = values(name, outputs);
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return vector(all);
+}
+
+Tensor WeightReader::vector(std::span<const float> values) {
+  const Tensor tensor =
+      device_.load({values.data(), DType::kFloat32, 1, static_cast<std::int64_t>(values.size())});
+  bytes_ += tensor.bytes();
+  return tensor;
+}
+
+std::vector<float> WeightReader::values(const std::string& name, std::int64_t size) {
+  const CheckpointTensor& tensor = find(name, {size});
+  const CheckpointArray stored = checkpoint_.read(tensor, DType::kFloat32);
+  check_numbers(tensor, stored.array, DType::kFloat32);
+  return to_floats(stored.array);
+}
+
+void WeightReader::warn_of_unused(std::span<const std::string_view> buffers) const {
+  std::vector<std::string> unused;
+  for (const auto& [name, tensor] : checkpoint_.tensors()) {
+    const bool buffer =
+        std::ranges::any_of(buffers, [&](std::string_view ending) { return name.ends_with(ending); });
+    if (!buffer && !asked_.contains(name)) unused.push_back(name);
+  }
+  if (unused.empty()) return;
+  warn("{}: a model of this shape has no place for {}{}; the text is made without",
+       checkpoint_.file().string(), unused[0],
+       unused.size() == 1 ? "" : fmt::format(" and {} more tensors", unused.size() - 1));
+}
+
+const CheckpointTensor* WeightReader::look_up(const std::string& name) {
+  for (const std::string& written : {name, prefix_ + name}) {
+    asked_.insert(written);
+    if (const CheckpointTensor* tensor = checkpoint_.find(written)) return tensor;
+  }
+  return nullptr;
+}
+
+const CheckpointTensor& WeightReader::find(const std::string& name, const std::vector<std::int64_t>& shape) {
+  const CheckpointTensor* const tensor = look_up(name);
+  if (tensor == nullptr) {
+    throw Error("{} has no tensor {}, which a model of this shape needs", checkpoint_.file().string(), name);
+  }
+  if (tensor->shape != shape) {
+    throw Error("{}: tensor {} has shape {}, but the configuration asks for {}", tensor->file.string(), name,
+                to_string(tensor->shape), to_string(shape));
+  }
+  if (!checkpoint_.is_readable(*tensor)) {
+    throw Error("{}: tensor {} is stored as {}; F32, F16 and BF16 can be read", tensor->file.string(), name,
+                tensor->dtype);
+  }
+  return *tensor;
+}
+
+std::string WeightReader::name_of(const CheckpointTensor& tensor) const {
+  const auto& tensors = checkpoint_.tensors();
+  return std::ranges::find_if(tensors, [&](const auto& entry) { return &entry.second == &tensor; })->first;
+}
+
+void WeightReader::check_numbers(const CheckpointTensor& tensor, const HostArray& array, DType dtype) const {
+  const float largest = largest_of(dtype);
+  if (all_within(array, largest)) return;
+  if (!all_within(array, largest_of(DType::kFloat32))) {
+    throw Error("{}: tensor {} has a value that is no finite number", tensor.file.string(), name_of(tensor));
+  }
+  throw Error("{}: tensor {} has a value beyond ±{}, the most that weights may be in {}; float32 holds it",
+              tensor.file.string(), name_of(tensor), largest, to_string(dtype));
+}
+
+Weight WeightReader::load(const CheckpointTensor& tensor, WeightOrder order, DType dtype) {
+  const CheckpointArray stored = checkpoint_.read(tensor, dtype);
+  const Weight weight = device_.load_weight(stored.array, order, dtype);
+  check_numbers(tensor, stored.array, dtype);  // the device's threads have brought it from the file
+  checkpoint_.release(tensor);
+  bytes_ += weight.packed.bytes();
+  return weight;
+}
+
+template <typename Arrange>
+Weight WeightReader::load(const std::vector<const CheckpointTensor*>& tensors, const Arrange& arrange) {
+  std::vector<CheckpointArray> read;
+  std::vector<HostArray> arrays;
+  for (const CheckpointTensor* tensor : tensors) {
+    read.push_back(checkpoint_.read(*tensor, dtype_));
+    arrays.push_back(read.back().array);
+  }
+  const Weight weight = device_.load_weight(arrange(arrays), WeightOrder::kOutputFirst, dtype_);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    check_numbers(*tensors[i], arrays[i], dtype_);
+    checkpoint_.release(*tensors[i]);
+  }
+  bytes_ += weight.packed.bytes();
+  return weight;
+}
+
+bool WeightReader::same(const CheckpointTensor& one, const CheckpointTensor& other) const {
+  return one.dtype == other.dtype && one.shape == other.shape && std::ranges::equal(one.bytes, other.bytes);
+}
+
+}  // namespace staircase

@@ -1,0 +1,108 @@
+// The weights of a model on their way from a checkpoint to a device: found by name, checked, and brought into
+// the device's layout.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/model/checkpoint.h"
+#include "common/model/config.h"
+#include "kernels/device.h"
+
+namespace staircase {
+
+/// y = x W + b.
+struct Linear {
+  Weight weight;
+  Tensor bias = {};  ///< [out_features], or empty
+};
+
+/// Calls visit(name, weight) for a matrix.
+using VisitWeight = std::function<void(const std::string& name, Weight& weight)>;
+
+/// The token embedding and the output layer, which most often is the same matrix.
+struct Embeddings {
+  Weight tokens;                 ///< [n_embd, vocab_size]
+  std::optional<Weight> output;  ///< [n_embd, vocab_size], unless it is the token embedding
+
+  const Weight& output_layer() const { return output ? *output : tokens; }
+};
+
+/// Finds weights by name, checks what the file says about them and counts their bytes. Each function throws
+/// Error with one sentence for a tensor that is missing, has another shape or type, or holds a number that is
+/// not finite or that `dtype` cannot hold.
+class WeightReader {
+ public:
+  /// `prefix` may be in front of a name or missing there: "transformer.".
+  WeightReader(Checkpoint checkpoint, Device& device, DType dtype, std::string prefix);
+
+  /// A matrix [in, out], stored as `order` says.
+  Weight matrix(const std::string& name, WeightOrder order, std::int64_t in, std::int64_t out);
+
+  /// Stored matrices [outputs of it, in], one after the other, as one.
+  struct Part {
+    std::string name;
+    std::int64_t outputs;
+  };
+  Weight matrix(std::span<const Part> parts, std::int64_t in);
+
+  /// The matrices [out, in] of a gate and of what it gates, in turns of kGateColumns outputs.
+  Weight gated_matrix(const std::string& gate, const std::string& up, std::int64_t in, std::int64_t out);
+
+  /// One stored matrix [outputs, in] whose rows are taken in another order: first those that begin at
+  /// starts[0], `rows` of them, then those at starts[1] ...
+  Weight reordered_matrix(const std::string& name, std::span<const std::int64_t> starts, std::int64_t rows,
+                          std::int64_t in);
+
+  /// The embedding `tokens` and, if the two are not tied, the output layer `output`.
+  Embeddings embeddings(const std::string& tokens, const std::string& output, const ModelConfig& config);
+
+  /// A table of float32 on the device.
+  Tensor table(const std::string& name, std::int64_t rows, std::int64_t columns);
+
+  /// A vector, or several one after the other.
+  Tensor vector(const std::string& name, std::int64_t size);
+  Tensor vector(std::span<const Part> parts);
+  Tensor vector(std::span<const float> values);
+
+  /// The numbers of a vector.
+  std::vector<float> values(const std::string& name, std::int64_t size);
+
+  bool has(const std::string& name) { return look_up(name) != nullptr; }
+
+  /// Warns of tensors that nothing has read, but for those whose names end with one of `buffers`: masks and
+  /// tables that older files have, which say nothing new.
+  void warn_of_unused(std::span<const std::string_view> buffers) const;
+
+  /// Of all weights on the device.
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  const CheckpointTensor* look_up(const std::string& name);
+  const CheckpointTensor& find(const std::string& name, const std::vector<std::int64_t>& shape);
+  std::string name_of(const CheckpointTensor& tensor) const;
+  void check_numbers(const CheckpointTensor& tensor, const HostArray& array, DType dtype) const;
+  Tensor table(const CheckpointTensor& tensor);
+  Weight load(const CheckpointTensor& tensor, WeightOrder order, DType dtype);
+  /// The parts that `arrange` makes of the stored matrices, as one matrix of this reader's type.
+  template <typename Arrange>
+  Weight load(const std::vector<const CheckpointTensor*>& tensors, const Arrange& arrange);
+  bool same(const CheckpointTensor& one, const CheckpointTensor& other) const;
+
+  Checkpoint checkpoint_;
+  Device& device_;
+  DType dtype_;
+  std::string prefix_;
+  std::set<std::string, std::less<>> asked_;
+  std::size_t bytes_ = 0;
+};
+
+/// Whether all of them are finite.
+bool all_finite(std::span<const float> numbers);
+
+}  // namespace staircase

@@ -1,0 +1,230 @@
+// One small model of each family's shape: against Hugging Face transformers, and against itself with a cache,
+// in batches, speculatively and in types of fewer bits.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "common/decoding/paged_kv_cache.h"
+#include "common/decoding/speculative.h"
+#include "common/decoding/static_kv_cache.h"
+#include "common/model/model.h"
+#include "tests/compare.h"
+#include "tests/test_device.h"
+
+namespace staircase {
+namespace {
+
+using Tokens = std::vector<int>;
+
+const std::filesystem::path kFamilies =
+    std::filesystem::path(STAIRCASE_SOURCE_TREE) / "tests/reference/families";
+const std::vector<std::string> kNames{"gpt2",    "pythia",  "neox-sequential", "olmo", "llama-2",
+                                      "llama-3", "smollm2", "qwen2",           "qwen3"};
+
+/// A GPU adds in other orders.
+const double kTolerance = tests_are_for_gpu() ? 1e-3 : 1e-4;
+
+struct Reference {
+  std::string name;
+  nlohmann::json cases;
+  Model model;
+
+  explicit Reference(const std::string& family, DType dtype = DType::kFloat32)
+      : name(family),
+        cases(nlohmann::json::parse(std::ifstream(kFamilies / family / "reference.json")).at("cases")),
+        model(Model::load(kFamilies / family, make_test_device(2), dtype)) {}
+};
+
+double largest(const std::vector<float>& values) {
+  double largest = 0.0;
+  for (const float value : values) largest = std::max(largest, std::abs(static_cast<double>(value)));
+  return largest;
+}
+
+double log_sum_exp(std::span<const float> logits) {
+  double sum = 0.0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+  return std::log(sum);
+}
+
+std::vector<float> at(std::span<const float> logits, const Tokens& places) {
+  std::vector<float> values;
+  for (const int place : places) values.push_back(logits[static_cast<std::size_t>(place)]);
+  return values;
+}
+
+/// Empty if the greedy text is the reference's up to the first of its choices that was nearly a tie.
+std::string difference_from_greedy(const nlohmann::json& one, const Tokens& tokens) {
+  const Tokens want = one.at("greedy");
+  const std::vector<double> gaps = one.at("gaps");
+  for (std::size_t i = 0; i < want.size() && i < tokens.size(); ++i) {
+    if (gaps[i] < 1e-3) return "";
+    if (tokens[i] != want[i]) return fmt::format("token {}: got {}, want {}", i, tokens[i], want[i]);
+  }
+  return tokens.size() < want.size() ? "the text is too short" : "";
+}
+
+/// The most likely tokens after `prompt`, no end stops them.
+template <typename Cache>
+Tokens greedy(Model& model, const Tokens& prompt, std::size_t count, Cache* cache) {
+  Tokens text = prompt;
+  while (text.size() < prompt.size() + count) {
+    std::span<const int> fed(text);
+    if (cache != nullptr) fed = fed.subspan(static_cast<std::size_t>(cache->length(0)));
+    text.push_back(argmax(model.last_logits(fed, 1, cache)));
+  }
+  return Tokens(text.begin() + std::ssize(prompt), text.end());
+}
+
+TEST_CASE("logits are those of transformers in every family") {
+  for (const std::string& name : kNames) {
+    Reference reference(name);
+    for (const nlohmann::json& one : reference.cases) {
+      CAPTURE(name);
+      CAPTURE(one.at("text").get<std::string>());
+      const Tokens ids = one.at("ids"), places = one.at("places");
+      const std::vector<float> want = one.at("logits"), first = one.at("first_token_logits");
+      const std::span<const float> logits = reference.model.next_logits(ids);
+      CHECK(difference("logits", at(logits, places), want, places.size(), kTolerance * largest(want)) == "");
+      CHECK(log_sum_exp(logits) == doctest::Approx(one.at("log_sum_exp").get<double>()).epsilon(1e-5));
+      CHECK(difference("after one token", at(reference.model.next_logits(Tokens{ids[0]}), places), first,
+                       places.size(), kTolerance * largest(first)) == "");
+    }
+  }
+}
+
+TEST_CASE("the hidden state after each block has the length of transformers' in every family") {
+  for (const std::string& name : kNames) {
+    Reference reference(name);
+    const std::size_t width = static_cast<std::size_t>(reference.model.config().n_embd);
+    for (const nlohmann::json& one : reference.cases) {
+      std::vector<float> lengths;
+      reference.model.observe([&](std::string_view stage, std::span<const float> values) {
+        const std::span<const float> last = values.last(width);
+        const float length = std::sqrt(std::inner_product(last.begin(), last.end(), last.begin(), 0.0f));
+        // transformers has the norm's result in the place of the last block's.
+        if (stage == "ln_f") {
+          lengths.back() = length;
+        } else {
+          lengths.push_back(length);
+        }
+      });
+      reference.model.next_logits(one.at("ids").get<Tokens>());
+      const std::vector<float> want = one.at("block_norms");
+      CAPTURE(name);
+      CHECK(difference("length", lengths, want, want.size(), 1e-4 * largest(want)) == "");
+    }
+  }
+}
+
+TEST_CASE("greedy texts are those of transformers, without a cache and with each cache") {
+  for (const std::string& name : kNames) {
+    Reference reference(name);
+    for (const nlohmann::json& one : reference.cases) {
+      CAPTURE(name);
+      const Tokens ids = one.at("ids");
+      CHECK(difference_from_greedy(one, greedy<KvCache>(reference.model, ids, 48, nullptr)) == "");
+      StaticKvCache whole(reference.model);
+      CHECK(difference_from_greedy(one, greedy(reference.model, ids, 48, &whole)) == "");
+      PagedKvCache paged(reference.model, 1, 16);
+      REQUIRE(paged.reserve(0, static_cast<int>(ids.size()) + 48));
+      CHECK(difference_from_greedy(one, greedy(reference.model, ids, 48, &paged)) == "");
+    }
+  }
+}
+
+TEST_CASE("texts of different lengths in one batch are those of transformers in every family") {
+  for (const std::string& name : kNames) {
+    CAPTURE(name);
+    Reference reference(name);
+    const int rows = static_cast<int>(reference.cases.size());
+    StaticKvCache cache(reference.model, rows);
+    std::vector<Tokens> texts, fed;
+    for (const nlohmann::json& one : reference.cases) texts.push_back(one.at("ids"));
+    fed = texts;
+    for (int i = 0; i < 48; ++i) {
+      std::vector<std::span<const int>> sequences(fed.begin(), fed.end());
+      const std::span<const float> logits = reference.model.next_logits(sequences, &cache);
+      const std::size_t vocab_size = logits.size() / fed.size();
+      for (std::size_t row = 0; row < fed.size(); ++row) {
+        fed[row] = {argmax(logits.subspan(row * vocab_size, vocab_size))};
+        texts[row].push_back(fed[row][0]);
+      }
+    }
+    for (std::size_t row = 0; row < fed.size(); ++row) {
+      const nlohmann::json& one = reference.cases[row];
+      const auto prompt = std::ssize(one.at("ids").get<Tokens>());
+      CHECK(difference_from_greedy(one, Tokens(texts[row].begin() + prompt, texts[row].end())) == "");
+    }
+  }
+}
+
+TEST_CASE("a prompt in pieces has the logits of the whole prompt, to the bit on a CPU") {
+  for (const std::string& name : kNames) {
+    CAPTURE(name);
+    Reference reference(name);
+    const Tokens ids = reference.cases[2].at("ids");
+    const std::span<const float> at_once = reference.model.next_logits(ids);
+    const std::vector<float> want(at_once.begin(), at_once.end());
+    for (const std::size_t piece : {1u, 7u, 30u}) {
+      StaticKvCache cache(reference.model);
+      std::span<const float> logits;
+      for (std::size_t first = 0; first < ids.size(); first += piece) {
+        logits = reference.model.next_logits(
+            std::span(ids).subspan(first, std::min(piece, ids.size() - first)), cache);
+      }
+      CHECK(difference("logits", logits, std::span<const float>(want), want.size(),
+                       tests_are_for_gpu() ? 1e-3 : 0.0) == "");
+    }
+  }
+}
+
+TEST_CASE("in types of fewer bits a model computes with the weights that its type holds, in every family") {
+  // Shares of the largest logit. The float32 model below has the same rounded weights, so what is left comes
+  // from rounding keys, values and, beside weights of bfloat16 and less, what products multiply.
+  const std::pair<DType, double> kTypes[] = {
+      {DType::kFloat16, 0.004}, {DType::kBFloat16, 0.05}, {DType::kInt8, 0.08}, {DType::kInt4, 0.08}};
+  for (const std::string& name : kNames) {
+    Reference exact(name);
+    for (const auto& [dtype, share] : kTypes) {
+      Reference reference(name, dtype);
+      std::map<std::string, std::vector<float>> rounded;
+      reference.model.for_each_matrix(
+          [&](const WeightMatrix& matrix) { rounded[matrix.name] = matrix.values; });
+      Model wide =
+          exact.model.with_matrices([&](const WeightMatrix& matrix) { return rounded.at(matrix.name); });
+      for (const nlohmann::json& one : reference.cases) {
+        CAPTURE(name);
+        CAPTURE(to_string(dtype));
+        const Tokens ids = one.at("ids");
+        StaticKvCache cache(reference.model);
+        const std::span<const float> got = reference.model.next_logits(ids, cache),
+                                     logits = wide.next_logits(ids);
+        const std::vector<float> want(logits.begin(), logits.end());
+        CHECK(difference("logits", got, std::span<const float>(want), want.size(), share * largest(want)) ==
+              "");
+      }
+    }
+  }
+}
+
+TEST_CASE("a draft of another family changes nothing in a greedy text") {
+  Reference target("llama-3"), draft("smollm2");
+  const nlohmann::json& one = target.cases[0];
+  TextOptions options;
+  options.stopping = {.max_new_tokens = 40, .ignore_eos = true};
+  const Tokens ids = one.at("ids");
+  Speculation counts;
+  DraftModel drafter(draft.model);
+  const Tokens text = speculate(target.model, drafter, ids, options, 4, counts, [](const Token&) {}).tokens;
+  CHECK(difference_from_greedy(one, Tokens(text.begin() + std::ssize(ids), text.end())) ==
+        "the text is too short");
+  CHECK(counts.rounds > 1);
+}
+
+}  // namespace
+}  // namespace staircase

@@ -1,0 +1,125 @@
+// Rotary positions: the speed of each pair, in both spellings of the settings, and what makes them positions.
+#include "common/model/rotary.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+namespace staircase {
+namespace {
+
+using nlohmann::json;
+
+Rotary rotary(const json& settings, int head_size, double partial = 1.0) {
+  return Rotary(Settings("config.json", settings), head_size, partial);
+}
+
+/// A head turned by `position`, in double precision.
+std::vector<double> turned(const Rotary& rotary, const std::vector<double>& head, int position) {
+  const auto pairs = static_cast<std::size_t>(rotary.size() / 2);
+  std::vector<double> result = head;
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const double angle = rotary.speeds()[i] * position;
+    result[i] = head[i] * std::cos(angle) - head[pairs + i] * std::sin(angle);
+    result[pairs + i] = head[pairs + i] * std::cos(angle) + head[i] * std::sin(angle);
+  }
+  return result;
+}
+
+TEST_CASE("pair i of n turns by theta to the power of -i / n a position") {
+  for (const double theta : {10000.0, 500000.0}) {
+    const Rotary rotary = staircase::rotary({{"rope_theta", theta}}, 64);
+    REQUIRE(rotary.size() == 64);
+    for (int i = 0; i < 32; ++i) {
+      CHECK(rotary.speeds()[static_cast<std::size_t>(i)] ==
+            doctest::Approx(std::exp(-i / 32.0 * std::log(theta))));
+    }
+  }
+}
+
+TEST_CASE("cosines and sines are exact to the last bit of float32, also at positions of many thousands") {
+  const Rotary rotary = staircase::rotary({{"rope_theta", 10000.0}}, 8);
+  std::vector<float> turns(8);
+  for (const int position : {0, 1, 20, 513, 131071}) {
+    rotary.turn(position, turns);
+    for (int i = 0; i < 4; ++i) {
+      const long double angle = std::pow(10000.0L, -i / 4.0L) * position;
+      CHECK(static_cast<double>(turns[static_cast<std::size_t>(i)]) ==
+            doctest::Approx(static_cast<double>(std::cos(angle))).epsilon(1e-7));
+      CHECK(static_cast<double>(turns[static_cast<std::size_t>(4 + i)]) ==
+            doctest::Approx(static_cast<double>(std::sin(angle))).epsilon(1e-7));
+    }
+  }
+}
+
+TEST_CASE("both spellings of the settings mean the same") {
+  const json old{{"rope_theta", 500000.0},
+                 {"rope_scaling",
+                  {{"type", "llama3"},
+                   {"factor", 8.0},
+                   {"low_freq_factor", 1.0},
+                   {"high_freq_factor", 4.0},
+                   {"original_max_position_embeddings", 64}}}};
+  json scaling = old["rope_scaling"];
+  scaling.erase("type");
+  scaling["rope_type"] = "llama3";
+  scaling["rope_theta"] = 500000.0;
+  CHECK(rotary(old, 16).speeds() == rotary({{"rope_parameters", scaling}}, 16).speeds());
+  CHECK(
+      rotary({{"rotary_pct", 0.25}, {"rotary_emb_base", 5000}}, 32).speeds() ==
+      rotary({{"rope_parameters", {{"partial_rotary_factor", 0.25}, {"rope_theta", 5000.0}}}}, 32).speeds());
+}
+
+TEST_CASE("a theta that only rope_parameters names counts") {
+  CHECK(rotary({{"rope_parameters", {{"rope_theta", 1000.0}}}}, 8).speeds()[1] ==
+        doctest::Approx(std::pow(1000.0, -0.25)));
+}
+
+TEST_CASE("Llama 3 keeps fast pairs, slows slow ones by the factor, and changes smoothly between") {
+  const json scaling{{"rope_type", "llama3"},  {"factor", 8.0},
+                     {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
+                     {"rope_theta", 500000.0}, {"original_max_position_embeddings", 8192}};
+  const Rotary scaled = rotary({{"rope_parameters", scaling}}, 64), plain = rotary({{"rope_theta", 5e5}}, 64);
+  int kept = 0, slowed = 0;
+  double last = 1.0;
+  for (std::size_t i = 0; i < 32; ++i) {
+    const double ratio = scaled.speeds()[i] / plain.speeds()[i];
+    const double wavelength = 2.0 * 3.14159265358979 / plain.speeds()[i];
+    if (wavelength < 8192 / 4.0) {
+      CHECK(ratio == doctest::Approx(1.0));
+      ++kept;
+    }
+    if (wavelength > 8192 / 1.0) {
+      CHECK(ratio == doctest::Approx(1.0 / 8.0));
+      ++slowed;
+    }
+    CHECK(ratio <= last + 1e-12);
+    last = ratio;
+  }
+  CHECK(kept > 5);
+  CHECK(slowed > 5);
+  CHECK(kept + slowed < 32);
+}
+
+TEST_CASE("the product of a query and a key depends on the difference of their positions alone") {
+  const Rotary rotary = staircase::rotary({{"rope_theta", 10000.0}}, 8, 0.5);
+  REQUIRE(rotary.size() == 4);
+  const std::vector<double> query{0.3, -1.2, 0.7, 0.1, 2.0, -0.4, 0.9, 1.1},
+      key{1.0, 0.2, -0.6, 0.8, -0.3, 0.5, 1.4, -0.9};
+  const auto product = [&](int query_position, int key_position) {
+    const std::vector<double> q = turned(rotary, query, query_position),
+                              k = turned(rotary, key, key_position);
+    double sum = 0.0;
+    for (std::size_t i = 0; i < q.size(); ++i) sum += q[i] * k[i];
+    return sum;
+  };
+  for (const int distance : {0, 1, 7, 300}) {
+    for (const int position : {1, 20, 5000}) {
+      CHECK(product(distance + position, position) == doctest::Approx(product(distance, 0)));
+    }
+  }
+  CHECK(product(7, 0) != doctest::Approx(product(8, 0)));
+}
+
+}  // namespace
+}  // namespace staircase
