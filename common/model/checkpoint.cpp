@@ -130,11 +130,8 @@ Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 
 Checkpoint Checkpoint::open(const std::filesystem::path& model) {
+  if (is_gguf(model)) return Checkpoint(GgufFile(model));
   Checkpoint checkpoint;
-  if (is_gguf(model)) {
-    checkpoint.open_gguf(GgufFile(model));
-    return checkpoint;
-  }
   std::error_code ignored;
   const std::filesystem::path single = model / "model.safetensors";
   const std::filesystem::path index = model / "model.safetensors.index.json";
@@ -189,7 +186,7 @@ const CheckpointTensor* Checkpoint::find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
-void Checkpoint::open_gguf(GgufFile file) {
+Checkpoint::Checkpoint(GgufFile file) : file_(file.file()) {
   const GgufFamily& family = gguf_family(file);
   for (const auto& [stored_name, stored] : file.tensors()) {
     const GgufType* const type = find_gguf_type(stored.dtype);
@@ -202,7 +199,6 @@ void Checkpoint::open_gguf(GgufFile file) {
       throw Error("{} has the tensor {} under two names", stored.file.string(), quote(name));
     }
   }
-  file_ = file.file();
   gguf_.push_back(std::move(file));
 }
 

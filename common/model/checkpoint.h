@@ -41,6 +41,9 @@ class Checkpoint {
   /// model.safetensors.index.json and all its shards. Throws Error with one sentence that names the file and
   /// the fault.
   static Checkpoint open(const std::filesystem::path& model);
+
+  /// The weights in an open GGUF file.
+  explicit Checkpoint(GgufFile file);
   ~Checkpoint();
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
@@ -73,7 +76,6 @@ class Checkpoint {
   Checkpoint() = default;
 
   void open_shards(const std::filesystem::path& folder);
-  void open_gguf(GgufFile file);
   std::shared_ptr<void> memory(std::size_t bytes);
 
   struct Buffer {
