@@ -22,7 +22,7 @@ int main(int argc, char** argv) try {
   tokenizer.extend(model.config().vocab_size);  // a model may have more tokens than its tokenizer
   const int eos = model.config().eos_token_id;
 
-  std::vector<int> tokens = tokenizer.encode(argv[2]);
+  std::vector<int> tokens = tokenizer.encode_prompt(argv[2]);
   if (tokens.empty()) tokens.push_back(eos);  // a model begins a new text behind this token
   const SamplingOptions options{.do_sample = true, .seed = 8, .temperature = 0.8f, .top_k = 40};
   std::mt19937 generator(options.seed);

@@ -1,12 +1,17 @@
 #include "common/model/checkpoint.h"
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <set>
 #include <utility>
 
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/json_file.h"
+#include "common/model/gguf_types.h"
+#include "common/model/safetensors.h"
 #include "kernels/half.h"
 #include "kernels/platform.h"
 
@@ -16,8 +21,15 @@ using nlohmann::json;
 
 namespace {
 
-const std::map<std::string, DType, std::less<>> kReadable{
-    {"F32", DType::kFloat32}, {"F16", DType::kFloat16}, {"BF16", DType::kBFloat16}};
+/// How a safetensors file stores numbers of that type, if they can be read; GGUF has the same three.
+const GgufType* safetensors_type(std::string_view dtype) {
+  const bool readable = dtype == "F32" || dtype == "F16" || dtype == "BF16";
+  return readable ? find_gguf_type(dtype) : nullptr;
+}
+
+CheckpointTensor from_safetensors(const StoredTensor& tensor, const std::filesystem::path& file) {
+  return {tensor, file, safetensors_type(tensor.dtype)};
+}
 
 /// Which file holds which tensor: the index's weight_map.
 std::map<std::string, std::string> read_index(const std::filesystem::path& file) {
@@ -44,6 +56,73 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& file)
   return shards;
 }
 
+/// Calls work(begin, end) for shares of 0 .. count - 1 on all processors, if there are more than a few
+/// `numbers` in them.
+void in_shares(std::int64_t count, std::int64_t numbers,
+               const std::function<void(std::int64_t, std::int64_t)>& work) {
+  constexpr std::int64_t kFew = 1 << 16;  // a thread takes as long to begin as some ten thousand numbers
+  const std::int64_t shares =
+      std::clamp<std::int64_t>(numbers / kFew, 1, std::min<std::int64_t>(count, platform::processors()));
+  std::vector<std::future<void>> others;
+  for (std::int64_t share = 1; share < shares; ++share) {
+    others.push_back(std::async(work, count * share / shares, count * (share + 1) / shares));
+  }
+  work(0, count / shares);
+  for (std::future<void>& other : others) other.get();
+}
+
+void store(std::span<const float> values, float* out) {
+  std::ranges::copy(values, out);
+}
+
+void store(std::span<const float> values, std::uint16_t* out) {
+  std::ranges::transform(values, out, bfloat16_from_float32);
+}
+
+/// All numbers of a tensor in Hugging Face's order, [rows, columns]. `Number` is float, or the bits of a
+/// bfloat16.
+template <typename Number>
+void convert(const CheckpointTensor& tensor, std::int64_t rows, std::int64_t columns, Number* out) {
+  const GgufType& type = *tensor.type;
+  const auto read_row = [&](std::int64_t row, std::span<float> values) {
+    const auto blocks = static_cast<std::int64_t>(values.size()) / type.block;
+    type.to_floats(tensor.bytes.data() + row * blocks * type.bytes, blocks, values.data());
+  };
+  if (tensor.order.kind == RowOrder::Kind::kTransposed) {
+    // As many stored rows at a time as fill a cache line of the result.
+    constexpr std::int64_t kTogether = 64 / sizeof(Number);
+    in_shares(
+        (columns + kTogether - 1) / kTogether, rows * columns, [&](std::int64_t begin, std::int64_t end) {
+          std::vector<float> stored(static_cast<std::size_t>(kTogether * rows));
+          std::vector<float> together(kTogether);
+          for (std::int64_t group = begin; group < end; ++group) {
+            const std::int64_t first = group * kTogether, count = std::min(kTogether, columns - first);
+            for (std::int64_t i = 0; i < count; ++i) {
+              read_row(first + i, std::span(stored).subspan(static_cast<std::size_t>(i * rows),
+                                                            static_cast<std::size_t>(rows)));
+            }
+            for (std::int64_t row = 0; row < rows; ++row) {
+              for (std::int64_t i = 0; i < count; ++i) together[i] = stored[i * rows + row];
+              store(std::span(together).first(static_cast<std::size_t>(count)), out + row * columns + first);
+            }
+          }
+        });
+  } else if (tensor.shape.size() < 2) {
+    std::vector<float> stored(static_cast<std::size_t>(columns)), values(stored.size());
+    read_row(0, stored);
+    for (std::int64_t i = 0; i < columns; ++i) values[i] = stored[tensor.order.stored_row(i, columns)];
+    store(values, out);
+  } else {
+    in_shares(rows, rows * columns, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<float> values(static_cast<std::size_t>(columns));
+      for (std::int64_t row = begin; row < end; ++row) {
+        read_row(tensor.order.stored_row(row, rows), values);
+        store(values, out + row * columns);
+      }
+    });
+  }
+}
+
 }  // namespace
 
 Checkpoint::~Checkpoint() = default;
@@ -51,6 +130,7 @@ Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 
 Checkpoint Checkpoint::open(const std::filesystem::path& model) {
+  if (is_gguf(model)) return Checkpoint(GgufFile(model));
   Checkpoint checkpoint;
   std::error_code ignored;
   const std::filesystem::path single = model / "model.safetensors";
@@ -66,8 +146,9 @@ Checkpoint Checkpoint::open(const std::filesystem::path& model) {
   }
   checkpoint.file_ = single;
   const Safetensors& file = checkpoint.safetensors_.emplace_back(single);
-  for (const auto& [name, tensor] : file.tensors())
-    checkpoint.tensors_.emplace(name, CheckpointTensor{tensor, single});
+  for (const auto& [name, tensor] : file.tensors()) {
+    checkpoint.tensors_.emplace(name, from_safetensors(tensor, single));
+  }
   return checkpoint;
 }
 
@@ -96,7 +177,7 @@ void Checkpoint::open_shards(const std::filesystem::path& folder) {
       throw Error("{} says that {} is in {}, which has no such tensor", file_.string(), quote(name),
                   quote(shard));
     }
-    tensors_.emplace(name, CheckpointTensor{*tensor, folder / shard});
+    tensors_.emplace(name, from_safetensors(*tensor, folder / shard));
   }
 }
 
@@ -105,14 +186,65 @@ const CheckpointTensor* Checkpoint::find(std::string_view name) const {
   return found == tensors_.end() ? nullptr : &found->second;
 }
 
-bool Checkpoint::is_readable(const CheckpointTensor& tensor) const {
-  return kReadable.contains(tensor.dtype);
+Checkpoint::Checkpoint(GgufFile file) : file_(file.file()) {
+  const GgufFamily& family = gguf_family(file);
+  for (const auto& [stored_name, stored] : file.tensors()) {
+    const GgufType* const type = find_gguf_type(stored.dtype);
+    CheckpointTensor tensor{stored, stored.file,
+                            type != nullptr && type->to_floats != nullptr ? type : nullptr,
+                            row_order(file, family, stored_name)};
+    if (tensor.order.kind == RowOrder::Kind::kTransposed) std::ranges::reverse(tensor.shape);
+    const std::string name = hugging_face_name(family, stored_name);
+    if (!tensors_.emplace(name, std::move(tensor)).second) {
+      throw Error("{} has the tensor {} under two names", stored.file.string(), quote(name));
+    }
+  }
+  gguf_.push_back(std::move(file));
 }
 
-CheckpointArray Checkpoint::read(const CheckpointTensor& tensor, [[maybe_unused]] DType dtype) {
-  const bool is_matrix = tensor.shape.size() == 2;
-  return {{tensor.bytes.data(), kReadable.at(tensor.dtype), is_matrix ? tensor.shape[0] : 1,
-           tensor.shape.back()}};
+std::string Checkpoint::readable_types() const {
+  return gguf_.empty() ? "F32, F16 and BF16" : readable_gguf_types();
+}
+
+CheckpointArray Checkpoint::read(const CheckpointTensor& tensor, DType dtype) {
+  if (tensor.type == nullptr) {
+    throw Error("{}: a tensor is stored as {}; {} can be read", tensor.file.string(), tensor.dtype,
+                readable_types());
+  }
+  const std::int64_t columns = tensor.shape.empty() ? 1 : tensor.shape.back();
+  std::int64_t rows = 1;
+  for (std::size_t i = 0; i + 1 < tensor.shape.size(); ++i) rows *= tensor.shape[i];
+
+  const bool is_quantized = tensor.type->is_quantized();
+  if (!is_quantized && tensor.order.kind == RowOrder::Kind::kSame) {
+    const DType stored = tensor.dtype == "F32"   ? DType::kFloat32
+                         : tensor.dtype == "F16" ? DType::kFloat16
+                                                 : DType::kBFloat16;
+    return {{tensor.bytes.data(), stored, rows, columns}};
+  }
+  const DType wanted = is_quantized && dtype == DType::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
+  CheckpointArray array{{nullptr, wanted, rows, columns},
+                        memory(static_cast<std::size_t>(rows * columns) * size_of(wanted))};
+  array.array.data = array.memory.get();
+  if (wanted == DType::kBFloat16) {
+    convert(tensor, rows, columns, static_cast<std::uint16_t*>(array.memory.get()));
+  } else {
+    convert(tensor, rows, columns, static_cast<float*>(array.memory.get()));
+  }
+  return array;
+}
+
+std::shared_ptr<void> Checkpoint::memory(std::size_t bytes) {
+  Buffer* unused = nullptr;
+  for (Buffer& buffer : buffers_) {
+    if (buffer.memory.use_count() > 1) continue;
+    if (buffer.bytes >= bytes) return buffer.memory;
+    unused = &buffer;
+  }
+  if (unused == nullptr) unused = &buffers_.emplace_back();
+  *unused = {};  // first gives back what was too small
+  *unused = {platform::allocate(bytes), bytes};
+  return unused->memory;
 }
 
 std::vector<float> to_floats(const HostArray& array) {

@@ -9,14 +9,20 @@
 #include <string_view>
 #include <vector>
 
-#include "common/model/safetensors.h"
+#include "common/model/gguf_names.h"
+#include "common/model/stored_tensor.h"
 #include "kernels/device.h"
 
 namespace staircase {
 
+struct GgufType;
+class Safetensors;
+
 /// A tensor of a checkpoint. dtype and bytes are those of its file; the shape is that of Hugging Face's file.
 struct CheckpointTensor : StoredTensor {
   std::filesystem::path file;
+  const GgufType* type = nullptr;  ///< how its numbers are stored; nullptr if they cannot be read
+  RowOrder order = {};             ///< and in which order
 };
 
 /// A tensor's numbers on the host: in the mapped file, or in memory of their own.
@@ -31,9 +37,13 @@ std::vector<float> to_floats(const HostArray& array);
 /// One open checkpoint. Movable, not copyable.
 class Checkpoint {
  public:
-  /// Opens the weights of `model`: a folder with model.safetensors, or else with model.safetensors.index.json
-  /// and all its shards. Throws Error with one sentence that names the file and the fault.
+  /// Opens the weights of `model`: a .gguf file, or a folder with model.safetensors, or else with
+  /// model.safetensors.index.json and all its shards. Throws Error with one sentence that names the file and
+  /// the fault.
   static Checkpoint open(const std::filesystem::path& model);
+
+  /// The weights in an open GGUF file.
+  explicit Checkpoint(GgufFile file);
   ~Checkpoint();
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
@@ -48,10 +58,15 @@ class Checkpoint {
   const CheckpointTensor* find(std::string_view name) const;
 
   /// Whether `read` can return this tensor.
-  bool is_readable(const CheckpointTensor& tensor) const;
+  bool is_readable(const CheckpointTensor& tensor) const { return tensor.type != nullptr; }
 
-  /// The tensor's numbers, ready for a device that will store them as `dtype`. A vector is one row; two
-  /// dimensions at most.
+  /// The types that it can, for messages: "F32, F16 and BF16".
+  std::string readable_types() const;
+
+  /// The tensor's numbers in Hugging Face's order, ready for a device that will store them as `dtype`: as the
+  /// file holds them where it has them so, else widened to float32, or from a quantized type to bfloat16 if
+  /// that is what the device stores. A vector is one row; all dimensions of a tensor but the last are its
+  /// rows. Throws Error for a type that cannot be read.
   CheckpointArray read(const CheckpointTensor& tensor, DType dtype);
 
   /// Releases the memory of the tensor's bytes, after its numbers were copied. They can be read again.
@@ -61,9 +76,17 @@ class Checkpoint {
   Checkpoint() = default;
 
   void open_shards(const std::filesystem::path& folder);
+  std::shared_ptr<void> memory(std::size_t bytes);
+
+  struct Buffer {
+    std::shared_ptr<void> memory;
+    std::size_t bytes;
+  };
 
   std::filesystem::path file_;
   std::vector<Safetensors> safetensors_;
+  std::vector<GgufFile> gguf_;
+  std::vector<Buffer> buffers_;  // what `read` returned before, for when it is free again
   std::map<std::string, CheckpointTensor, std::less<>> tensors_;
 };
 

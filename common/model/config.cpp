@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/json_file.h"
 #include "common/model/family.h"
+#include "common/model/gguf_config.h"
 
 namespace staircase {
 namespace {
@@ -53,6 +55,14 @@ void check_matrix(const Settings& settings, std::string_view name, std::int64_t 
 }
 
 Settings read_settings(const std::filesystem::path& model) {
+  if (is_gguf(model)) {
+    const GgufFile file(model);
+    GgufConfig config = gguf_config(file);
+    config.settings["eos_token_id"] = gguf_end_tokens(file);
+    Settings settings(model.string(), std::move(config.settings));
+    settings.remarks = std::move(config.remarks);
+    return settings;
+  }
   const std::filesystem::path file = model / "config.json";
   return Settings(file.string(), parse_json_object(read_file(file), file.string()));
 }
@@ -71,6 +81,7 @@ ModelConfig read_config(const Settings& settings, const std::filesystem::path& m
   }
   ModelConfig config = family->configure(settings);
   config.family = name;
+  config.remarks.insert(config.remarks.begin(), settings.remarks.begin(), settings.remarks.end());
   check_matrix(settings, "vocab_size x n_embd", config.vocab_size, config.n_embd);
   check_matrix(settings, "n_embd x (queries, keys and values)", config.n_embd,
                std::int64_t{config.head_size} * (config.n_head + 2 * std::int64_t{config.n_kv_head}));

@@ -53,9 +53,9 @@ constexpr DType embedding_dtype(DType weights) {
   return weights == DType::kInt4 ? DType::kInt8 : weights;
 }
 
-/// Reads config.json of a model's folder, with the end tokens of its generation_config.json. Throws Error
-/// with one sentence for a missing file, broken JSON, a family or a setting that is not supported, and values
-/// that cannot be (zero, negative, heads that do not divide the width).
+/// Reads config.json of a model's folder, with the end tokens of its generation_config.json, or the metadata
+/// of a .gguf file. Throws Error with one sentence for a missing file, broken JSON, a family or a setting
+/// that is not supported, and values that cannot be (zero, negative, heads that do not divide the width).
 ModelConfig read_config(const std::filesystem::path& model);
 
 }  // namespace staircase

@@ -52,7 +52,7 @@ const Family* find_family(std::string_view model_type);
 /// All of them, for messages: "gpt2, gpt_neox, ...".
 std::string family_names();
 
-/// The settings of a model: its config.json.
+/// The settings of a model: the config.json of a folder, or what a GGUF file says of the same.
 Settings read_settings(const std::filesystem::path& model);
 
 /// As of config.h, from settings that were read already.

@@ -41,15 +41,15 @@ Model::~Model() = default;
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 
-Model Model::load(const std::filesystem::path& folder, std::shared_ptr<Device> device, DType dtype) {
-  const Settings settings = read_settings(folder);
+Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> device, DType dtype) {
+  const Settings settings = read_settings(path);
   Model model;
-  model.folder_ = folder;
-  model.config_ = read_config(settings, folder);
+  model.path_ = path;
+  model.config_ = read_config(settings, path);
   model.device_ = std::move(device);
   model.dtype_ = dtype;
   const Family& family = *find_family(model.config_.family);
-  WeightReader weights(Checkpoint::open(folder), *model.device_, dtype, std::string(family.prefix));
+  WeightReader weights(Checkpoint::open(path), *model.device_, dtype, std::string(family.prefix));
   model.network_ = family.load(settings, model.config_, weights);
   for (const std::string& remark : model.config_.remarks) warn("{}: {}", settings.file(), remark);
   weights.warn_of_unused(family.buffers);

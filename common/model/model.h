@@ -54,7 +54,7 @@ class Model {
   /// model has no use for. An output layer that is not the token embedding is used. Throws Error with one
   /// sentence for a missing or broken file, a family or a setting that is not supported, weights that
   /// contradict the configuration and those that are no finite numbers.
-  static Model load(const std::filesystem::path& folder, std::shared_ptr<Device> device,
+  static Model load(const std::filesystem::path& path, std::shared_ptr<Device> device,
                     DType dtype = DType::kFloat32);
 
   ~Model();
@@ -62,10 +62,10 @@ class Model {
   Model& operator=(Model&&) noexcept;
 
   /// Another model, on the same device and in the same dtype.
-  Model load_beside(const std::filesystem::path& folder) const { return load(folder, device_, dtype_); }
+  Model load_beside(const std::filesystem::path& path) const { return load(path, device_, dtype_); }
 
   /// The same weights in another dtype, read again.
-  Model load_as(DType dtype) const { return load(folder_, device_, dtype); }
+  Model load_as(DType dtype) const { return load(path_, device_, dtype); }
 
   const ModelConfig& config() const { return config_; }
   Device& device() const { return *device_; }
@@ -128,7 +128,7 @@ class Model {
   /// The weights on the host.
   WeightMatrix unpacked(std::string name, const Weight& weight) const;
 
-  std::filesystem::path folder_;
+  std::filesystem::path path_;
   ModelConfig config_;
   std::shared_ptr<Device> device_;
   DType dtype_ = DType::kFloat32;

@@ -3,18 +3,14 @@
 //   {"wte.weight": {"dtype": "F16", "shape": [4096, 256], "data_offsets": [0, 2097152]}, ...}
 #include "common/model/safetensors.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
-#include <bit>
+#include <cstdint>
 #include <cstring>
 #include <limits>
-#include <system_error>
-#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "common/base/error.h"
-#include "common/base/file.h"
 #include "common/base/json_file.h"
 #include "kernels/platform.h"
 
@@ -23,22 +19,11 @@ namespace staircase {
 using nlohmann::json;
 using Tensors = std::map<std::string, StoredTensor, std::less<>>;
 
-static_assert(std::endian::native == std::endian::little, "tensors are handed out as they lie in the file");
-
 namespace {
 
 constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // the limit of the reference implementation
 constexpr std::uint64_t kLargest = std::numeric_limits<std::int64_t>::max();
-
-std::span<const std::byte> map_file(const std::filesystem::path& file) {
-  require_file(file);
-  try {
-    return platform::map_file(file);
-  } catch (const std::system_error& fault) {
-    throw Error("{} cannot be read: {}", file.string(), fault.code().message());
-  }
-}
 
 /// Bytes per element; 0 for a dtype that this reader does not know and hands out unchecked.
 std::int64_t element_size(std::string_view dtype) {
@@ -116,27 +101,7 @@ class Entry {
   std::string where_;
 };
 
-void check_overlaps(const Tensors& tensors, const std::string& file) {
-  std::vector<std::tuple<const std::byte*, const std::byte*, const std::string*>> ranges;
-  for (const auto& [name, tensor] : tensors) {
-    ranges.emplace_back(tensor.bytes.data(), tensor.bytes.data() + tensor.bytes.size(), &name);
-  }
-  std::sort(ranges.begin(), ranges.end());
-  for (std::size_t i = 1; i < ranges.size(); ++i) {
-    const auto& [begin, end, name] = ranges[i];
-    const auto& [previous_begin, previous_end, previous_name] = ranges[i - 1];
-    if (begin < previous_end) {
-      throw Error("{}: the tensors {} and {} share bytes, where each must have its own", file,
-                  quote(*previous_name), quote(*name));
-    }
-  }
-}
-
 }  // namespace
-
-std::string to_string(const std::vector<std::int64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
 
 Tensors parse_safetensors(std::span<const std::byte> whole_file, const std::string& file) {
   if (whole_file.size() < kLengthBytes) {
@@ -169,30 +134,11 @@ Tensors parse_safetensors(std::span<const std::byte> whole_file, const std::stri
   return tensors;
 }
 
-Safetensors::Safetensors(const std::filesystem::path& file) : mapping_(map_file(file)) {
-  try {
-    tensors_ = parse_safetensors(mapping_, file.string());
-  } catch (...) {
-    platform::unmap_file(mapping_);
-    throw;
-  }
-}
+Safetensors::Safetensors(const std::filesystem::path& file)
+    : mapping_(file), tensors_(parse_safetensors(mapping_.bytes(), file.string())) {}
 
 void Safetensors::release(const StoredTensor& tensor) const {
   platform::release(tensor.bytes);
-}
-
-Safetensors::~Safetensors() {
-  platform::unmap_file(mapping_);
-}
-
-Safetensors::Safetensors(Safetensors&& other) noexcept
-    : mapping_(std::exchange(other.mapping_, {})), tensors_(std::exchange(other.tensors_, {})) {}
-
-Safetensors& Safetensors::operator=(Safetensors&& other) noexcept {
-  std::swap(mapping_, other.mapping_);
-  std::swap(tensors_, other.tensors_);
-  return *this;
 }
 
 const StoredTensor* Safetensors::find(std::string_view name) const {

@@ -3,36 +3,23 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "common/model/stored_tensor.h"
 
 namespace staircase {
 
-/// A tensor as it lies in the file: row-major, little-endian.
-struct StoredTensor {
-  std::string dtype;                 ///< the format's own name: "F32", "F16", "BF16", "I64", "U8" ...
-  std::vector<std::int64_t> shape;   ///< outermost dimension first; empty for a scalar
-  std::span<const std::byte> bytes;  ///< valid as long as the Safetensors that handed it out
-};
-
-/// "[768, 2304]", as it appears in error messages.
-std::string to_string(const std::vector<std::int64_t>& shape);
-
-/// One open file. Movable, not copyable; unmaps the file when destroyed.
+/// One open file. Movable, not copyable.
 class Safetensors {
  public:
   /// Maps `file` and checks the whole header: lengths, offsets, overlaps, and that the bytes of every tensor
   /// of a known dtype are shape × element size. Throws Error with one sentence that names the file and the
   /// fault.
   explicit Safetensors(const std::filesystem::path& file);
-  ~Safetensors();
-  Safetensors(Safetensors&& other) noexcept;
-  Safetensors& operator=(Safetensors&& other) noexcept;
 
   /// All tensors by name.
   const std::map<std::string, StoredTensor, std::less<>>& tensors() const { return tensors_; }
@@ -45,7 +32,7 @@ class Safetensors {
   void release(const StoredTensor& tensor) const;
 
  private:
-  std::span<const std::byte> mapping_;
+  MappedFile mapping_;
   std::map<std::string, StoredTensor, std::less<>> tensors_;
 };
 

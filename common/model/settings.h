@@ -41,6 +41,9 @@ class Settings {
 
   const std::string& file() const { return file_; }
 
+  /// What a person should know of them: what the file leaves open, and what is assumed.
+  std::vector<std::string> remarks = {};
+
  private:
   [[noreturn]] void refuse(const std::string& name, const nlohmann::json& value,
                            const std::string& wanted) const;

@@ -185,8 +185,8 @@ const CheckpointTensor& WeightReader::find(const std::string& name, const std::v
                 to_string(tensor->shape), to_string(shape));
   }
   if (!checkpoint_.is_readable(*tensor)) {
-    throw Error("{}: tensor {} is stored as {}; F32, F16 and BF16 can be read", tensor->file.string(), name,
-                tensor->dtype);
+    throw Error("{}: tensor {} is stored as {}; {} can be read", tensor->file.string(), name, tensor->dtype,
+                checkpoint_.readable_types());
   }
   return *tensor;
 }

@@ -126,7 +126,7 @@ struct Program::Impl {
 
     Prompts tokens;
     for (const std::string& text : texts) {
-      tokens.push_back(tokenizer.encode(text));
+      tokens.push_back(tokenizer.encode_prompt(text));
       // Between two texts of its training data the model saw the end-of-text token: from there it begins a
       // new one.
       if (tokens.back().empty()) tokens.back().push_back(gpt2.config().eos_token_id);

@@ -131,7 +131,7 @@ void CompletionRequest::read_prompts(const ServedModel& model) {
     if (text.size() > model.most_bytes) {
       throw too_long(fmt::format("{} bytes", text.size()), max_tokens, model.n_positions);
     }
-    return model.tokenizer->encode(text);
+    return model.tokenizer->encode_prompt(text);
   };
   const auto from_ids = [&](const json& ids) {
     std::vector<int> prompt;

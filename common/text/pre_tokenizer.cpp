@@ -1,24 +1,23 @@
-// GPT-2's pattern, run by PCRE2.
+// Patterns, run by PCRE2.
 #include "common/text/pre_tokenizer.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <string>
+#include <utility>
 
 #include "common/base/error.h"
+#include "common/text/pattern.h"
+#include "common/text/quoted.h"
 #include "common/text/utf8.h"
 
 namespace staircase {
 
 namespace {
-
-// From https://github.com/openai/gpt-2/blob/master/src/encoder.py:
-//   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-// White space is spelled out, because PCRE2 still counts U+180E as such, which Unicode no longer does (6.3).
-// The look-ahead leaves the last of several spaces to the word behind them.
-constexpr char kPattern[] = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\t-\r\x{85}\p{Z}\p{L}\p{N}]+)"
-                            R"(|[\t-\r\x{85}\p{Z}]+(?![^\t-\r\x{85}\p{Z}])|[\t-\r\x{85}\p{Z}]+)";
 
 std::string message(int fault) {
   char text[256];
@@ -26,49 +25,106 @@ std::string message(int fault) {
   return text;
 }
 
+/// A search may look at each character of a long run of spaces again, once for every step back. A number of
+/// such steps that grows with the text leaves room for it, and none for a pattern that would try for ever.
+std::uint32_t match_limit(std::size_t size) {
+  constexpr std::size_t kMost = std::numeric_limits<std::uint32_t>::max();
+  return static_cast<std::uint32_t>(std::min<std::size_t>(10'000'000 + 16 * std::min(size, kMost), kMost));
+}
+
 }  // namespace
+
+const Cut& gpt2_cut() {
+  // From https://github.com/openai/gpt-2/blob/master/src/encoder.py. The look-ahead leaves the last of
+  // several spaces to the word after them.
+  static const Cut cut{R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"};
+  return cut;
+}
 
 void PreTokenizer::Free::operator()(pcre2_real_code_8* pattern) const {
   pcre2_code_free(pattern);
 }
 
-PreTokenizer::PreTokenizer() {
-  int fault = 0;
-  PCRE2_SIZE where = 0;
-  pattern_.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(kPattern), PCRE2_ZERO_TERMINATED,
-                               PCRE2_UTF | PCRE2_UCP, &fault, &where, nullptr));
-  if (!pattern_) throw Error("PCRE2 cannot compile the pattern: {} at character {}", message(fault), where);
-  pcre2_jit_compile(pattern_.get(), PCRE2_JIT_COMPLETE);  // without a JIT the interpreter does the same work
+PreTokenizer::PreTokenizer(const std::vector<Cut>& cuts) {
+  for (const Cut& cut : cuts) {
+    std::string pattern = cut.pattern;
+    try {
+      if (!cut.literal) pattern = to_pcre2(pattern);
+    } catch (const Error& error) {
+      throw Error("the pattern {} is refused: {}", quoted(cut.pattern), error.what());
+    }
+    int fault = 0;
+    PCRE2_SIZE where = 0;
+    const std::uint32_t options = PCRE2_UTF | PCRE2_UCP | (cut.literal ? PCRE2_LITERAL : 0);
+    Compiled compiled{nullptr, cut.drops_the_rest};
+    compiled.pattern.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                                         cut.literal ? PCRE2_UTF | PCRE2_LITERAL : options, &fault, &where,
+                                         nullptr));
+    if (!compiled.pattern) {
+      throw Error("the pattern {} is refused: {} at byte {} of {}", quoted(cut.pattern), message(fault),
+                  where, quoted(pattern));
+    }
+    // Without a JIT the interpreter does the same work.
+    pcre2_jit_compile(compiled.pattern.get(), PCRE2_JIT_COMPLETE);
+    cuts_.push_back(std::move(compiled));
+  }
 }
 
-void PreTokenizer::split_valid(std::string_view text, std::vector<std::string_view>& pieces) const {
-  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
-      pcre2_match_data_create(1, nullptr), &pcre2_match_data_free);
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
-  // Every character is in one of the pattern's classes, so each match begins where the last one ended. No
-  // alternative has more than one repetition to go back into, so neither the JIT's stack nor a match limit
-  // depends on the length of a piece. PCRE2's own check of the text would look at all the rest, every time.
-  for (std::size_t begin = 0; begin < text.size();) {
-    const int found =
-        pcre2_match(pattern_.get(), subject, text.size(), begin, PCRE2_NO_UTF_CHECK, match.get(), nullptr);
+/// The memory of a search, for one text.
+struct PreTokenizer::Search {
+  explicit Search(std::size_t size)
+      : match(pcre2_match_data_create(1, nullptr), &pcre2_match_data_free),
+        context(pcre2_match_context_create(nullptr), &pcre2_match_context_free) {
+    pcre2_set_match_limit(context.get(), match_limit(size));
+  }
+
+  /// The first match in `text` from `begin` on that is not empty, or else its end, twice.
+  std::pair<std::size_t, std::size_t> next(const pcre2_real_code_8* pattern, std::string_view text,
+                                           std::size_t begin) {
+    const auto search = [&](std::uint32_t options) {
+      // PCRE2's own check of the text would look at all the rest, every time.
+      return pcre2_match(pattern, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), begin,
+                         PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | options, match.get(), context.get());
+    };
+    int found = search(0);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = search(PCRE2_NO_JIT);
+    if (found == PCRE2_ERROR_NOMATCH) return {text.size(), text.size()};
     if (found < 0) throw Error("PCRE2 cannot split the text at byte {}: {}", begin, message(found));
-    const std::size_t end = pcre2_get_ovector_pointer(match.get())[1];
-    pieces.push_back(text.substr(begin, end - begin));
-    begin = end;
+    const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.get());
+    return {ends[0], ends[1]};
+  }
+
+  std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match;
+  std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)> context;
+};
+
+void PreTokenizer::cut_piece(const Compiled& cut, std::string_view piece, Search& search,
+                             std::vector<std::string_view>& pieces) {
+  for (std::size_t begin = 0; begin < piece.size();) {
+    const auto [first, last] = search.next(cut.pattern.get(), piece, begin);
+    if (begin < first && !cut.drops_the_rest) pieces.push_back(piece.substr(begin, first - begin));
+    if (first < last) pieces.push_back(piece.substr(first, last - first));
+    begin = last;
   }
 }
 
 std::vector<std::string_view> PreTokenizer::split(std::string_view text) const {
+  Search search(text.size());
   std::vector<std::string_view> pieces;
   while (!text.empty()) {
     const Utf8Run run = first_utf8_run(text);
-    const std::string_view part = text.substr(0, run.length);
-    if (run.valid) {
-      split_valid(part, pieces);
-    } else {
-      pieces.push_back(part);
-    }
+    std::vector<std::string_view> parts{text.substr(0, run.length)};
     text.remove_prefix(run.length);
+    for (std::size_t i = 0; run.valid && i < cuts_.size(); ++i) {
+      std::vector<std::string_view> smaller;
+      for (const std::string_view part : parts) cut_piece(cuts_[i], part, search, smaller);
+      parts = std::move(smaller);
+    }
+    if (pieces.empty()) {
+      pieces = std::move(parts);
+    } else {
+      pieces.insert(pieces.end(), parts.begin(), parts.end());
+    }
   }
   return pieces;
 }

@@ -1,30 +1,45 @@
-// GPT-2's pre-tokenizer: it cuts text into words, numbers, punctuation and white space, across which no
-// merge ever reaches.
+// The pre-tokenizer: it cuts text into words, numbers, punctuation and white space, across which no merge
+// ever reaches.
 #pragma once
 
 #include <memory>
 #include <string_view>
 #include <vector>
 
+#include "common/text/tokenizer_description.h"
+
 struct pcre2_real_code_8;
 
 namespace staircase {
 
+/// GPT-2's pattern, which byte-level tokenizers use unless their files say otherwise.
+const Cut& gpt2_cut();
+
 class PreTokenizer {
  public:
-  PreTokenizer();
+  /// Each cut is made in the pieces of the one before. Throws Error for a pattern that PCRE2 does not
+  /// understand.
+  explicit PreTokenizer(const std::vector<Cut>& cuts);
 
-  /// Views of `text` that cover it from end to end: the matches of GPT-2's pattern and, since any bytes must
-  /// survive, every run of bytes that is no valid UTF-8.
+  /// Views of `text`: the matches of the patterns and what lies between them. Since any bytes must survive,
+  /// every run of bytes that is no valid UTF-8 is a piece as well.
   std::vector<std::string_view> split(std::string_view text) const;
 
  private:
-  void split_valid(std::string_view text, std::vector<std::string_view>& pieces) const;
-
   struct Free {
     void operator()(pcre2_real_code_8* pattern) const;
   };
-  std::unique_ptr<pcre2_real_code_8, Free> pattern_;
+  struct Compiled {
+    std::unique_ptr<pcre2_real_code_8, Free> pattern;
+    bool drops_the_rest;
+  };
+
+  struct Search;
+
+  static void cut_piece(const Compiled& cut, std::string_view piece, Search& search,
+                        std::vector<std::string_view>& pieces);
+
+  std::vector<Compiled> cuts_;
 };
 
 }  // namespace staircase

@@ -1,6 +1,5 @@
-// GPT-2's tokenizer: byte-level byte-pair encoding (Sennrich et al. 2016, section 3.2; Radford et al. 2019,
-// section 2.2). Text becomes pieces by a regular expression, a piece becomes bytes, and neighbouring symbols
-// are merged in the order in which the merges were learnt.
+// From text to tokens and back, as the files of a model say: byte-pair encoding (Sennrich et al. 2016,
+// section 3.2) of bytes (Radford et al. 2019, section 2.2) or of characters (SentencePiece).
 #pragma once
 
 #include <filesystem>
@@ -10,32 +9,40 @@
 #include <string_view>
 #include <vector>
 
+#include "common/text/tokenizer_description.h"
+
 namespace staircase {
 
 class Tokenizer {
  public:
-  /// Reads `folder`/vocab.json and `folder`/merges.txt. Throws Error with one sentence for a missing or
-  /// broken file.
+  /// Reads what `folder` has: tokenizer.json, or else vocab.json and merges.txt; and what
+  /// tokenizer_config.json and added_tokens.json add. Throws Error with one sentence for a missing or broken
+  /// file, and for what a file wants and is not built.
   static Tokenizer load(const std::filesystem::path& folder);
 
-  /// The same from the two files' contents. Separate from the folder so that a test can feed it anything;
-  /// the paths are for error messages only.
-  static Tokenizer parse(std::string_view vocab_json, std::string_view merges_txt,
-                         const std::string& vocab_path, const std::string& merges_path);
+  /// `file` is for error messages.
+  Tokenizer(const TokenizerDescription& description, const std::string& file);
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  /// Token ids of any bytes, valid UTF-8 or not; "<|endoftext|>" becomes its special token. Near-linear in
-  /// the length.
+  /// Token ids of any bytes, valid UTF-8 or not. Special tokens are text like any other: "</s>" in the text
+  /// of a person ends nothing. Near-linear in the length.
   std::vector<int> encode(std::string_view text) const;
 
-  /// The same, but "<|endoftext|>" is text like any other.
-  std::vector<int> encode_ordinary(std::string_view text) const;
+  /// The same, but the text of a special token, as "<|im_end|>", becomes that token. For texts that a program
+  /// wrote, such as a chat template's.
+  std::vector<int> encode_with_special_tokens(std::string_view text) const;
 
-  /// The bytes of one token; an id outside the vocabulary throws Error. A character may be spread over
-  /// several tokens, so the bytes of one need not be valid UTF-8.
+  /// encode(), with the begin-of-text token in front if the tokenizer wants one: what a model continues.
+  std::vector<int> encode_prompt(std::string_view text) const;
+
+  /// `tokens` with the begin-of-text token in front if the tokenizer wants one and it is not there.
+  std::vector<int> with_begin(std::vector<int> tokens) const;
+
+  /// The bytes of one token; none for an id that only the model has. An id outside the vocabulary throws
+  /// Error. A character may be spread over several tokens, so the bytes of one need not be valid UTF-8.
   std::string_view bytes(int token) const;
 
   /// The bytes of all tokens together, as valid UTF-8: what is not a character becomes U+FFFD.
@@ -44,16 +51,17 @@ class Tokenizer {
   /// Whether every id means the same bytes in both.
   bool same_tokens(const Tokenizer& other) const;
 
-  /// Gives the ids from vocab_size() up to `size` a meaning, "<350>" for 350: a model may have more tokens
+  /// Gives the ids from vocab_size() up to `size` a meaning, the empty text: a model may have more tokens
   /// than its tokenizer, most often to round their number up. No text is encoded to them.
   void extend(int size);
 
   int vocab_size() const;
-  int eos_token_id() const;
+
+  /// The end-of-text tokens that the tokenizer's files name.
+  const std::vector<int>& ends() const;
 
  private:
   struct Vocabulary;
-  explicit Tokenizer(std::unique_ptr<Vocabulary> vocabulary);
   std::unique_ptr<Vocabulary> vocabulary_;
 };
 

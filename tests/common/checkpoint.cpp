@@ -1,15 +1,23 @@
-// Checkpoints: the same tensors from one file and from shards, and a split that is not whole is named.
+// Checkpoints: the same tensors from one file, from shards and from GGUF, and what is not whole is named.
 #include "common/model/checkpoint.h"
 
 #include <doctest/doctest.h>
 
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "common/model/gguf_config.h"
+#include "common/model/gguf_types.h"
+#include "kernels/half.h"
 #include "tests/error_message.h"
+#include "tests/gguf_writer.h"
 #include "tests/temporary_folder.h"
 
 using namespace staircase;
@@ -39,11 +47,7 @@ void write_index(const TemporaryFolder& folder, const json& weight_map) {
 std::vector<float> values(Checkpoint& checkpoint, const std::string& name) {
   const CheckpointTensor* tensor = checkpoint.find(name);
   REQUIRE(tensor);
-  const HostArray array = checkpoint.read(*tensor, DType::kFloat32);
-  REQUIRE(array.dtype == DType::kFloat32);
-  std::vector<float> numbers(static_cast<std::size_t>(array.rows * array.columns));
-  std::memcpy(numbers.data(), array.data, numbers.size() * sizeof(float));
-  return numbers;
+  return to_floats(checkpoint.read(*tensor, DType::kFloat32).array);
 }
 
 std::string error(const TemporaryFolder& folder) {
@@ -144,4 +148,248 @@ TEST_CASE("an index that is none, or that leads out of its folder, is an error")
     CHECK(says(error_of(std::string(R"({"weight_map": {"a": ")") + file + "\"}}"), "index.json", "\"a\"",
                "of the same folder"));
   }
+}
+
+namespace {
+
+const std::filesystem::path kReference = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "tests/reference";
+
+json reference_models() {
+  std::ifstream in(kReference / "gguf-families.json");
+  return json::parse(in);
+}
+
+/// FNV-1a of the numbers' bytes, as make_gguf.py writes it.
+std::string hash(const std::vector<float>& numbers) {
+  std::uint64_t value = 0xcbf29ce484222325;
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(numbers.data());
+  for (std::size_t i = 0; i < numbers.size() * sizeof(float); ++i) value = (value ^ bytes[i]) * 0x100000001b3;
+  return fmt::format("{:016x}", value);
+}
+
+std::vector<float> ascending(int count) {
+  std::vector<float> numbers(static_cast<std::size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), 0.0f);
+  return numbers;
+}
+
+/// A file of that family with a matrix of the vocabulary.
+GgufWriter family(const std::string& name, std::uint32_t heads = 2, std::uint32_t kv_heads = 1) {
+  GgufWriter writer;
+  writer.text("general.architecture", name)
+      .number(name + ".attention.head_count", heads)
+      .number(name + ".attention.head_count_kv", kv_heads)
+      .floats("token_embd.weight", {2, 3}, {1, 2, 3, 4, 5, 6});
+  return writer;
+}
+
+Checkpoint written(const TemporaryFolder& folder, const GgufWriter& writer) {
+  return Checkpoint::open(folder.write("model.gguf", writer.bytes()));
+}
+
+}  // namespace
+
+TEST_CASE("files of llama.cpp's converter hold the tensors of Hugging Face, by name, shape and order") {
+  const json models = reference_models();
+  for (const auto& [model, reference] : models.items()) {
+    CAPTURE(model);
+    Checkpoint checkpoint = Checkpoint::open(kReference / "gguf-families" / (model + ".gguf"));
+    for (const auto& [name, expected] : reference["tensors"].items()) {
+      CAPTURE(name);
+      const CheckpointTensor* tensor = checkpoint.find(name);
+      REQUIRE(tensor);
+      CHECK(tensor->shape == expected["shape"].get<std::vector<std::int64_t>>());
+      CHECK(hash(values(checkpoint, name)) == expected["hash"]);
+    }
+    const std::size_t others = model == "llama-3" ? 1 : 0;  // rope_freqs.weight
+    CHECK(checkpoint.tensors().size() == reference["tensors"].size() + others);
+  }
+}
+
+TEST_CASE("the factors of llama-3's frequencies keep their name") {
+  Checkpoint checkpoint = Checkpoint::open(kReference / "gguf-families/llama-3.gguf");
+  const std::vector<float> factors = values(checkpoint, "rope_freqs.weight");
+  REQUIRE(factors.size() == 8);
+  CHECK(factors.front() == 1.0f);
+  CHECK(factors.back() == 8.0f);
+}
+
+TEST_CASE("queries and keys come back from pairs to halves, keys by their own heads") {
+  const TemporaryFolder folder;
+  GgufWriter writer = family("llama", 2, 1);
+  // Two heads of four rows: the rows of a head lie as 0, 2, 1, 3 in the file.
+  writer.floats("blk.0.attn_q.weight", {1, 8}, ascending(8))
+      .floats("blk.0.attn_q.bias", {8}, ascending(8))
+      .floats("blk.0.attn_k.weight", {1, 8}, ascending(8))
+      .floats("blk.0.attn_v.weight", {1, 8}, ascending(8));
+  Checkpoint checkpoint = written(folder, writer);
+  const std::string block = "model.layers.0.self_attn.";
+  CHECK(values(checkpoint, block + "q_proj.weight") == std::vector<float>{0, 2, 1, 3, 4, 6, 5, 7});
+  CHECK(values(checkpoint, block + "q_proj.bias") == std::vector<float>{0, 2, 1, 3, 4, 6, 5, 7});
+  CHECK(values(checkpoint, block + "k_proj.weight") == std::vector<float>{0, 2, 4, 6, 1, 3, 5, 7});
+  CHECK(values(checkpoint, block + "v_proj.weight") == ascending(8));
+}
+
+TEST_CASE("the families of Qwen have no pairs, and GPT-NeoX has its parts together") {
+  const TemporaryFolder folder;
+  for (const char* name : {"qwen2", "qwen3"}) {
+    GgufWriter writer = family(name);
+    writer.floats("blk.0.attn_q.weight", {1, 8}, ascending(8));
+    Checkpoint checkpoint = written(folder, writer);
+    CHECK(values(checkpoint, "model.layers.0.self_attn.q_proj.weight") == ascending(8));
+  }
+  GgufWriter writer = family("gptneox", 2);
+  writer.floats("blk.11.attn_qkv.bias", {12}, ascending(12));  // heads of two: q q, q q, k k, k k, v v, v v
+  Checkpoint checkpoint = written(folder, writer);
+  CHECK(values(checkpoint, "gpt_neox.layers.11.attention.query_key_value.bias") ==
+        std::vector<float>{0, 1, 4, 5, 8, 9, 2, 3, 6, 7, 10, 11});
+}
+
+TEST_CASE(
+    "a quantized matrix becomes float32, or bfloat16 for a device that stores it, in every order of rows") {
+  std::mt19937 random(5);
+  const auto blocks = [&](std::size_t count) {
+    std::string bytes;
+    for (std::size_t i = 0; i < count; ++i) {
+      bytes += raw(float16_from_float32(static_cast<float>(random() % 100) / 64));
+      for (int b = 0; b < 32; ++b) bytes += static_cast<char>(random());
+    }
+    return bytes;
+  };
+  const TemporaryFolder folder;
+  for (const auto& [name, stored, translated] :
+       {std::tuple("llama", "blk.0.ffn_up", "model.layers.0.mlp.up_proj"),
+        std::tuple("llama", "blk.0.attn_q", "model.layers.0.self_attn.q_proj"),
+        std::tuple("gptneox", "blk.0.attn_qkv", "gpt_neox.layers.0.attention.query_key_value"),
+        std::tuple("gpt2", "blk.0.attn_qkv", "transformer.h.0.attn.c_attn")}) {
+    CAPTURE(stored);
+    // More numbers than one thread takes, and rows that no number of threads divides.
+    constexpr int kRows = 2 * 3 * 2 * 149, kColumns = 96;
+    const std::string data = blocks(kRows * kColumns / 32);
+    GgufWriter writer = family(name, 2);
+    writer.tensor(std::string(stored) + ".weight", {kColumns, kRows}, 8, data);
+    Checkpoint checkpoint = written(folder, writer);
+    const CheckpointTensor& tensor = *checkpoint.find(std::string(translated) + ".weight");
+    CHECK(tensor.dtype == "Q8_0");
+
+    std::vector<float> plain(kRows * kColumns);
+    find_gguf_type("Q8_0")->to_floats(reinterpret_cast<const std::byte*>(data.data()), kRows * kColumns / 32,
+                                      plain.data());
+    std::vector<float> expected(plain.size());
+    const std::string part = stored;
+    constexpr int kHead = kRows / 2;
+    for (int row = 0; row < kRows; ++row) {
+      for (int column = 0; column < kColumns; ++column) {
+        int to = row * kColumns + column;
+        if (part == "blk.0.attn_q") {
+          const int in_head = row % kHead;
+          to = (row / kHead * kHead + in_head % 2 * (kHead / 2) + in_head / 2) * kColumns + column;
+        } else if (std::string(name) == "gptneox") {
+          const int size = kRows / 6, which = row / (2 * size), head = row / size % 2;
+          to = ((head * 3 + which) * size + row % size) * kColumns + column;
+        } else if (std::string(name) == "gpt2") {
+          to = column * kRows + row;
+        }
+        expected[static_cast<std::size_t>(to)] = plain[static_cast<std::size_t>(row * kColumns + column)];
+      }
+    }
+    const CheckpointArray wide = checkpoint.read(tensor, DType::kInt8);
+    CHECK(wide.array.dtype == DType::kFloat32);
+    CHECK(wide.array.rows == tensor.shape[0]);
+    CHECK(wide.array.columns == tensor.shape[1]);
+    CHECK(to_floats(wide.array) == expected);
+    const CheckpointArray narrow = checkpoint.read(tensor, DType::kBFloat16);
+    CHECK(narrow.array.dtype == DType::kBFloat16);
+    for (float& value : expected) value = float32_from_bfloat16(bfloat16_from_float32(value));
+    CHECK(to_floats(narrow.array) == expected);
+  }
+}
+
+TEST_CASE("an array stays as it is while another one is read, and its memory is used again afterwards") {
+  const TemporaryFolder folder;
+  GgufWriter writer = family("llama", 1, 1);
+  writer.floats("blk.0.attn_q.weight", {1, 4}, {1, 2, 3, 4})
+      .floats("blk.0.attn_k.weight", {1, 4}, {5, 6, 7, 8});
+  Checkpoint checkpoint = written(folder, writer);
+  const CheckpointTensor& q = *checkpoint.find("model.layers.0.self_attn.q_proj.weight");
+  const CheckpointTensor& k = *checkpoint.find("model.layers.0.self_attn.k_proj.weight");
+  const void* freed = nullptr;
+  {
+    const CheckpointArray first = checkpoint.read(q, DType::kFloat32);
+    const CheckpointArray second = checkpoint.read(k, DType::kFloat32);
+    CHECK(to_floats(first.array) == std::vector<float>{1, 3, 2, 4});
+    CHECK(to_floats(second.array) == std::vector<float>{5, 7, 6, 8});
+    freed = first.array.data;
+  }
+  CHECK(checkpoint.read(k, DType::kFloat32).array.data == freed);
+}
+
+TEST_CASE("numbers that a GGUF file stores as they are needed are not copied") {
+  const TemporaryFolder folder;
+  GgufWriter writer = family("llama");
+  writer.tensor("blk.0.ffn_up.weight", {2, 2}, 1,
+                raw(float16_from_float32(1)) + raw(float16_from_float32(2)) + raw(float16_from_float32(3)) +
+                    raw(float16_from_float32(4)));
+  Checkpoint checkpoint = written(folder, writer);
+  const CheckpointTensor& tensor = *checkpoint.find("model.layers.0.mlp.up_proj.weight");
+  const CheckpointArray array = checkpoint.read(tensor, DType::kBFloat16);
+  CHECK(array.array.data == tensor.bytes.data());
+  CHECK(array.array.dtype == DType::kFloat16);
+  CHECK(to_floats(array.array) == std::vector<float>{1, 2, 3, 4});
+}
+
+TEST_CASE("heads that do not divide the rows, families and types that are not supported are named") {
+  const TemporaryFolder folder;
+  const auto error_of = [&](const GgufWriter& writer) {
+    return error_message([&] { written(folder, writer); });
+  };
+  CHECK(says(error_of(family("llama", 3).floats("blk.0.attn_q.weight", {1, 8}, ascending(8))), "model.gguf",
+             "\"blk.0.attn_q.weight\"", "[8, 1]", "queries of 3 heads"));
+  CHECK(says(error_of(family("llama", 1, 3).floats("blk.0.attn_k.weight", {1, 8}, ascending(8))),
+             "keys of 3 heads"));
+  CHECK(says(error_of(family("llama", 1).floats("blk.0.attn_q.weight", {1, 7}, ascending(7))),
+             "queries of 1 heads"));
+  CHECK(says(error_of(family("gptneox", 2).floats("blk.0.attn_qkv.bias", {8}, ascending(8))), "of 2 heads"));
+  CHECK(says(error_of(family("llama", 0).floats("blk.0.attn_q.weight", {1, 8}, ascending(8))),
+             "llama.attention.head_count is 0"));
+  CHECK(says(error_of(family("llama", 1u << 31).floats("blk.0.attn_q.weight", {1, 8}, ascending(8))),
+             "llama.attention.head_count is 2147483648"));
+  GgufWriter lists;
+  lists.text("general.architecture", "llama").numbers<std::int32_t>("llama.attention.head_count", 5, {4, 4});
+  CHECK(says(error_of(lists.floats("blk.0.attn_q.weight", {1, 8}, ascending(8))),
+             "llama.attention.head_count", "a list of 2"));
+  CHECK(says(error_of(family("mamba")), "model.gguf", "general.architecture is \"mamba\"", "llama", "qwen3",
+             "gpt2"));
+  CHECK(says(error_of(GgufWriter().floats("a", {1}, {1})), "no general.architecture"));
+  CHECK(says(
+      error_of(family("llama").floats("model.norm.weight", {1}, {1}).floats("output_norm.weight", {1}, {1})),
+      "\"model.norm.weight\" under two names"));
+  Checkpoint checkpoint =
+      written(folder, family("llama").tensor("output.weight", {256, 1}, 10, std::string(84, 'x')));
+  const CheckpointTensor& tensor = *checkpoint.find("lm_head.weight");
+  CHECK(!checkpoint.is_readable(tensor));
+  CHECK(says(error_message([&] { checkpoint.read(tensor, DType::kFloat32); }), "model.gguf", "Q2_K", "Q4_K"));
+}
+
+TEST_CASE("a safetensors file cannot name a type of GGUF") {
+  const TemporaryFolder folder;
+  const std::string header = R"({"a":{"dtype":"Q8_0","shape":[4096],"data_offsets":[0,4]}})";
+  folder.write("model.safetensors", raw<std::uint64_t>(header.size()) + header + "abcd");
+  Checkpoint checkpoint = Checkpoint::open(folder.path());
+  CHECK(!checkpoint.is_readable(*checkpoint.find("a")));
+  CHECK(says(error_message([&] { checkpoint.read(*checkpoint.find("a"), DType::kFloat32); }), "Q8_0",
+             "F32, F16 and BF16"));
+}
+
+TEST_CASE("names that are no family's stay, and odd ones do no harm") {
+  const TemporaryFolder folder;
+  GgufWriter writer = family("llama");
+  for (const char* name : {"blk.0.attn_q", "blk..attn_q.weight", "blk.x.attn_q.weight", "blk.0", "blk.",
+                           ".weight", "", "token_embd.scale", "blk.0.ffn_gate_exps.weight"}) {
+    writer.floats(name, {1}, {1});
+  }
+  Checkpoint checkpoint = written(folder, writer);
+  CHECK(checkpoint.find("blk.0.ffn_gate_exps.weight"));
+  CHECK(checkpoint.find(""));
+  CHECK(checkpoint.tensors().size() == 10);
 }

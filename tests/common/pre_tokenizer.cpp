@@ -15,7 +15,7 @@ using namespace staircase;
 namespace {
 
 std::vector<std::string> split(const std::string& text) {
-  static const PreTokenizer pre_tokenizer;
+  static const PreTokenizer pre_tokenizer({gpt2_cut()});
   const auto views = pre_tokenizer.split(text);
   return {views.begin(), views.end()};
 }

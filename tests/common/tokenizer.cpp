@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "common/text/utf8.h"
+#include "common/text/vocabulary_reader.h"
 #include "tests/error_message.h"
 #include "tests/temporary_folder.h"
 
@@ -26,6 +27,10 @@ namespace {
 const std::filesystem::path kSource = STAIRCASE_SOURCE_TREE;
 const std::filesystem::path kReference = kSource / "tests" / "reference";
 constexpr std::string_view kEndOfText = "<|endoftext|>";
+
+Tokenizer made_of(const std::string& vocab, const std::string& merges) {
+  return Tokenizer(read_vocab_and_merges(vocab, merges, "some/vocab.json", "some/merges.txt"), "some");
+}
 
 const Tokenizer& gpt2() {
   static const Tokenizer tokenizer = Tokenizer::load(kReference / "gpt2-tokenizer");
@@ -62,7 +67,7 @@ std::string streamed(const Tokenizer& tokenizer, const std::vector<int>& ids) {
 
 /// Encodes and decodes in every way there is; nothing may be lost or depend on the way.
 void check_round_trip(const Tokenizer& tokenizer, const std::string& bytes) {
-  for (const auto& ids : {tokenizer.encode(bytes), tokenizer.encode_ordinary(bytes)}) {
+  for (const auto& ids : {tokenizer.encode_with_special_tokens(bytes), tokenizer.encode(bytes)}) {
     REQUIRE(joined(tokenizer, ids) == bytes);
     const std::string text = tokenizer.decode(ids);
     REQUIRE(text == to_valid_utf8(bytes));
@@ -124,11 +129,11 @@ struct SmallVocabulary {
     ranks.emplace(std::pair(left, right), static_cast<int>(ranks.size()));
   }
 
-  Tokenizer load() const { return Tokenizer::parse(vocab.dump(), merges, "vocab.json", "merges.txt"); }
+  Tokenizer load() const { return made_of(vocab.dump(), merges); }
 };
 
 std::string error_of(const std::string& vocab, const std::string& merges) {
-  return error_message([&] { Tokenizer::parse(vocab, merges, "some/vocab.json", "some/merges.txt"); });
+  return error_message([&] { made_of(vocab, merges); });
 }
 
 std::string repeat(const std::string& part, std::size_t size) {
@@ -145,37 +150,37 @@ TEST_CASE("texts of all kinds get the ids of the reference tokenizers") {
     const Tokenizer& tokenizer = name == "gpt2" ? gpt2() : tales();
     const json reference = json::parse(slurp(kReference / ("tokenizer_" + name + ".json")));
     CHECK(tokenizer.vocab_size() == reference["vocab_size"].get<int>());
-    CHECK(tokenizer.eos_token_id() == reference["eos_id"].get<int>());
+    CHECK(tokenizer.ends() == std::vector<int>{reference["eos_id"].get<int>()});
     CHECK(reference["cases"].size() > 200);
     CHECK(reference["ordinary"].size() > 5);
     for (const json& one : reference["cases"]) {
       const std::string text = one["text"];
       const std::vector<int> ids = one["ids"];
       CAPTURE(text);
-      CHECK(tokenizer.encode(text) == ids);
+      CHECK(tokenizer.encode_with_special_tokens(text) == ids);
       CHECK(tokenizer.decode(ids) == text);
       check_round_trip(tokenizer, text);
     }
     for (const json& one : reference["ordinary"]) {
       const std::string text = one["text"];
       CAPTURE(text);
-      CHECK(tokenizer.encode_ordinary(text) == one["ids"].get<std::vector<int>>());
+      CHECK(tokenizer.encode(text) == one["ids"].get<std::vector<int>>());
     }
   }
 }
 
-TEST_CASE("the end-of-text is one token in encode and text like any other in encode_ordinary") {
+TEST_CASE("the end-of-text is one token where special tokens are wanted, and text like any other in encode") {
   const std::string text(kEndOfText);
-  CHECK(gpt2().encode(text + text) == std::vector<int>{50256, 50256});
-  CHECK(gpt2().encode_ordinary(text).size() > 1);
+  CHECK(gpt2().encode_with_special_tokens(text + text) == std::vector<int>{50256, 50256});
+  CHECK(gpt2().encode(text).size() > 1);
   CHECK(gpt2().bytes(50256) == kEndOfText);
-  CHECK(gpt2().encode("<|endoftext|") == gpt2().encode_ordinary("<|endoftext|"));
-  CHECK(gpt2().encode("<<|endoftext|>>") == std::vector<int>{27, 50256, 29});
+  CHECK(gpt2().encode_with_special_tokens("<|endoftext|") == gpt2().encode("<|endoftext|"));
+  CHECK(gpt2().encode_with_special_tokens("<<|endoftext|>>") == std::vector<int>{27, 50256, 29});
 }
 
 TEST_CASE("each of the 256 bytes is a token, alone and next to another") {
   for (int byte = 0; byte < 256; ++byte) {
-    CHECK(gpt2().encode(std::string(1, static_cast<char>(byte))).size() == 1);
+    CHECK(gpt2().encode_with_special_tokens(std::string(1, static_cast<char>(byte))).size() == 1);
     for (int next = 0; next < 256; ++next) {
       check_round_trip(gpt2(), {static_cast<char>(byte), static_cast<char>(next)});
     }
@@ -243,7 +248,7 @@ TEST_CASE("a piece is encoded as BPE is defined, for the real merges") {
       std::vector<int> ids;
       for (const std::string& symbol : naive_bpe(symbols, ranks)) ids.push_back(vocab.at(symbol));
       CAPTURE(piece);
-      REQUIRE(tokenizer->encode(piece) == ids);
+      REQUIRE(tokenizer->encode_with_special_tokens(piece) == ids);
     }
   }
 }
@@ -275,7 +280,7 @@ TEST_CASE("a piece is encoded as BPE is defined, for merges in any order") {
         ids.push_back(small.vocab[written(symbol)]);
       CAPTURE(piece);
       CAPTURE(small.merges);
-      REQUIRE(tokenizer.encode(piece) == ids);
+      REQUIRE(tokenizer.encode_with_special_tokens(piece) == ids);
     }
   }
 }
@@ -285,8 +290,8 @@ TEST_CASE("the leftmost of equal pairs is joined first") {
   small.merge("a", "a");
   const Tokenizer tokenizer = small.load();
   const int aa = small.vocab["aa"], a = small.vocab["a"];
-  CHECK(tokenizer.encode("aaa") == std::vector<int>{aa, a});
-  CHECK(tokenizer.encode("aaaaa") == std::vector<int>{aa, aa, a});
+  CHECK(tokenizer.encode_with_special_tokens("aaa") == std::vector<int>{aa, a});
+  CHECK(tokenizer.encode_with_special_tokens("aaaaa") == std::vector<int>{aa, aa, a});
 }
 
 TEST_CASE("a megabyte of anything is encoded in near-linear time and without a deep stack") {
@@ -303,7 +308,7 @@ TEST_CASE("a megabyte of anything is encoded in near-linear time and without a d
         repeat("\U0001F600", kSize), repeat("\u4E2D", kSize), repeat("\xE2\x82", kSize),
         repeat("a\xFF", kSize), repeat(" '", kSize), repeat("<|endoftext|", kSize),
         repeat("<|endoftext|>", kSize), repeat(" the cat", kSize)}) {
-    CHECK(joined(gpt2(), gpt2().encode(text)) == text);
+    CHECK(joined(gpt2(), gpt2().encode_with_special_tokens(text)) == text);
   }
 }
 
@@ -315,20 +320,22 @@ TEST_CASE("a token outside the vocabulary is an error") {
   }
 }
 
-TEST_CASE("tokens that only the model has are shown by their number, and no text is encoded to them") {
+TEST_CASE("tokens that only the model has are the empty text, and no text is encoded to them") {
   Tokenizer tokenizer = Tokenizer::load(kSource / "models" / "tales-6m");
-  const int known = tokenizer.vocab_size(), eos = tokenizer.eos_token_id();
+  const int known = tokenizer.vocab_size();
+  const std::vector<int> ends = tokenizer.ends();
   tokenizer.extend(known + 3);
   CHECK(tokenizer.vocab_size() == known + 3);
-  CHECK(tokenizer.eos_token_id() == eos);
-  CHECK(tokenizer.decode(std::vector<int>{known, known + 2}) == fmt::format("<{}><{}>", known, known + 2));
-  for (const int token : tokenizer.encode(fmt::format("<{}>", known))) CHECK(token < known);
+  CHECK(tokenizer.ends() == ends);
+  CHECK(tokenizer.decode(std::vector<int>{known, 32, known + 2}) == tales().decode(std::vector<int>{32}));
+  for (const int token : tokenizer.encode_with_special_tokens(fmt::format("<{}>", known))) CHECK(token < known);
+  CHECK(tokenizer.encode("").empty());
   tokenizer.extend(known);  // it has more already
   CHECK(tokenizer.vocab_size() == known + 3);
 }
 
 TEST_CASE("a stream shows a character when its last byte has come, and not before") {
-  const std::vector<int> ids = tales().encode("a\U0001F600b");  // the emoji is four tokens of one byte
+  const std::vector<int> ids = tales().encode_with_special_tokens("a\U0001F600b");  // the emoji is four tokens of one byte
   REQUIRE(ids.size() == 6);
   StreamDecoder decoder(tales());
   CHECK(decoder.push(ids[0]) == "a");
@@ -431,15 +438,15 @@ TEST_CASE("the lines of merges.txt may end as Windows ends them, and the last ne
   for (const char* merges : {"#version: 0.2\na b\nab c\n", "#version: 0.2\r\na b\r\nab c\r\n", "a b\nab c",
                              "a b\r\nab c", "a b\nab c\n\r\n", "a b\nab c\n\n"}) {
     CAPTURE(merges);
-    const Tokenizer tokenizer = Tokenizer::parse(vocab, merges, "vocab.json", "merges.txt");
-    CHECK(tokenizer.encode("abc") == std::vector<int>{good.vocab["abc"].get<int>()});
+    const Tokenizer tokenizer = made_of(vocab, merges);
+    CHECK(tokenizer.encode_with_special_tokens("abc") == std::vector<int>{good.vocab["abc"].get<int>()});
   }
 }
 
-TEST_CASE("a folder without the two files is an error with the path") {
+TEST_CASE("a folder without the files of a tokenizer is an error with the path") {
   const TemporaryFolder folder;
   const auto error = [&] { return error_message([&] { Tokenizer::load(folder.path()); }); };
-  CHECK(says(error(), folder.path().string(), "vocab.json does not exist"));
+  CHECK(says(error(), folder.path().string(), "neither tokenizer.json nor vocab.json"));
   folder.write("vocab.json", SmallVocabulary().vocab.dump());
   CHECK(says(error(), folder.path().string(), "merges.txt does not exist"));
   std::filesystem::create_directory(folder.path() / "merges.txt");

@@ -15,7 +15,7 @@ inline void require(bool holds) {
 }
 
 inline void require_round_trip(const Tokenizer& tokenizer, std::string_view text) {
-  for (const auto& ids : {tokenizer.encode(text), tokenizer.encode_ordinary(text)}) {
+  for (const auto& ids : {tokenizer.encode(text), tokenizer.encode_with_special_tokens(text)}) {
     std::string bytes, streamed;
     StreamDecoder decoder(tokenizer);
     for (const int id : ids) {

@@ -7,6 +7,7 @@
 
 #include "common/base/error.h"
 #include "common/text/tokenizer.h"
+#include "common/text/vocabulary_reader.h"
 #include "tests/fuzz/round_trip.h"
 
 namespace {
@@ -41,7 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (vocab.starts_with(',')) vocab = "{" + smallest + vocab + "}";
   const std::string_view merges = next();
   try {
-    require_round_trip(Tokenizer::parse(vocab, merges, "vocab.json", "merges.txt"), rest);
+    require_round_trip(Tokenizer(read_vocab_and_merges(vocab, merges, "vocab.json", "merges.txt"), "folder"), rest);
   } catch (const Error&) {
   }
   return 0;

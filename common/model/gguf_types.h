@@ -1,0 +1,30 @@
+// The types of numbers in a GGUF file. A quantized type stores a row in blocks of 32 or 256 numbers, each
+// with a scale of its own.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace staircase {
+
+struct GgufType {
+  std::uint32_t id;        ///< as the file writes it
+  std::string_view name;   ///< "Q4_1"
+  std::int64_t block = 0;  ///< numbers in a block; 0 for a type that is known by name only
+  std::int64_t bytes = 0;  ///< and its bytes
+  /// Dequantizes `blocks` blocks, one after the other.
+  void (*to_floats)(const std::byte* stored, std::int64_t blocks, float* values) = nullptr;
+
+  bool is_quantized() const { return block > 1; }
+};
+
+/// The type with that number or name, or nullptr.
+const GgufType* find_gguf_type(std::uint32_t id);
+const GgufType* find_gguf_type(std::string_view name);
+
+/// The types that can be read, for messages: "F32, F16, Q4_0 ...".
+std::string readable_gguf_types();
+
+}  // namespace staircase

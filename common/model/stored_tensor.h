@@ -1,0 +1,43 @@
+// A tensor as a file stores it, and the mapping of the file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace staircase {
+
+/// A tensor as it lies in the file: row-major, little-endian.
+struct StoredTensor {
+  std::string dtype;                 ///< the format's own name: "F32", "F16", "BF16", "I64", "Q4_1" ...
+  std::vector<std::int64_t> shape;   ///< outermost dimension first; empty for a scalar
+  std::span<const std::byte> bytes;  ///< valid as long as the file that handed it out is open
+};
+
+/// "[768, 2304]", as it appears in error messages.
+std::string to_string(const std::vector<std::int64_t>& shape);
+
+/// Throws Error that names two tensors if they share bytes. `file` is for the message.
+void check_overlaps(const std::map<std::string, StoredTensor, std::less<>>& tensors, const std::string& file);
+
+/// A file's bytes in memory, which the system reads when they are looked at. Movable, not copyable.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  /// Throws Error with one sentence if the file cannot be read.
+  explicit MappedFile(const std::filesystem::path& file);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace staircase

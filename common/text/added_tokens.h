@@ -1,0 +1,40 @@
+// Added tokens: texts such as <|im_end|> that are found before a text is cut, and are one token each.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "common/text/tokenizer_description.h"
+
+namespace staircase {
+
+class AddedTokens {
+ public:
+  struct Found {
+    std::size_t begin, end;  ///< with the white space that the token takes along
+    int id;
+  };
+
+  explicit AddedTokens(std::vector<AddedToken> tokens);
+
+  /// The leftmost one in `text` from `begin` on, of several there the longest.
+  std::optional<Found> next(std::string_view text, std::size_t begin) const;
+
+  bool empty() const { return tokens_.empty(); }
+
+ private:
+  /// The longest token that begins at `at`, an index of tokens_, or -1.
+  int longest_at(std::string_view text, std::size_t at) const;
+
+  std::vector<AddedToken> tokens_;
+  // A tree: a node is reached by the bytes of a token's beginning.
+  std::unordered_map<std::uint64_t, int> children_;  // by node << 8 | byte
+  std::vector<int> token_at_;                        // by node: an index of tokens_, or -1
+  std::array<bool, 256> begins_{};                   // whether any token begins with the byte
+};
+
+}  // namespace staircase

@@ -1,0 +1,24 @@
+// The alphabet of byte-level vocabularies. Their files are text, so they write each byte as a printable
+// character: one that prints in Latin-1 stands for itself, and the other 68, in order, are U+0100 and up. The
+// space, for one, is U+0120, "Ġ".
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace staircase {
+
+class ByteAlphabet {
+ public:
+  ByteAlphabet();
+
+  /// The bytes that `written`, valid UTF-8, stands for; nothing if it has any other character.
+  std::optional<std::string> read(std::string_view written) const;
+
+ private:
+  std::array<int, 256 + 68> bytes_;  // by code point
+};
+
+}  // namespace staircase

@@ -1,0 +1,46 @@
+#include "common/text/merger.h"
+
+namespace staircase {
+
+MergeTable::MergeTable(const std::vector<TokenizerDescription::Merge>& merges) {
+  merges_.reserve(merges.size());
+  for (const auto& [left, right, token, rank] : merges) merges_.emplace(key(left, right), Merge{rank, token});
+}
+
+void Merger::merge(std::span<const int> symbols, std::vector<int>& tokens) {
+  const int length = static_cast<int>(symbols.size());
+  symbols_.clear();
+  for (int i = 0; i < length; ++i) symbols_.push_back({symbols[i], i - 1, i + 1 < length ? i + 1 : kNone});
+  for (int i = 0; i < length; ++i) enqueue(i);
+
+  while (!queue_.empty()) {
+    const auto [rank, left] = queue_.top();
+    queue_.pop();
+    // A neighbour may have been merged away since; then this pair is another one, or none.
+    const MergeTable::Merge* merge = merge_at(left);
+    if (!merge || merge->rank != rank) continue;
+    join(left, merge->token);
+    enqueue(left);
+    enqueue(symbols_[left].previous);
+  }
+  for (int i = 0; i != kNone && i < length; i = symbols_[i].next) tokens.push_back(symbols_[i].token);
+}
+
+const MergeTable::Merge* Merger::merge_at(int left) const {
+  if (left == kNone || symbols_[left].token == kNone || symbols_[left].next == kNone) return nullptr;
+  return table_.find(symbols_[left].token, symbols_[symbols_[left].next].token);
+}
+
+void Merger::enqueue(int left) {
+  if (const MergeTable::Merge* merge = merge_at(left)) queue_.push({merge->rank, left});
+}
+
+void Merger::join(int left, int token) {
+  Symbol& right = symbols_[symbols_[left].next];
+  symbols_[left].token = token;
+  symbols_[left].next = right.next;
+  if (right.next != kNone) symbols_[right.next].previous = left;
+  right.token = kNone;
+}
+
+}  // namespace staircase

@@ -1,0 +1,70 @@
+// Byte-pair encoding (Sennrich et al. 2016, section 3.2): of all neighbours that a merge joins, the pair
+// learnt first is joined, of equals the leftmost; and so on until none are left:
+//
+//   O n c e  ->  O n ce  ->  On ce  ->  Once
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "common/text/tokenizer_description.h"
+
+namespace staircase {
+
+class MergeTable {
+ public:
+  struct Merge {
+    int rank;   ///< the lower, the earlier it was learnt
+    int token;  ///< what the pair becomes
+  };
+
+  MergeTable() = default;
+  explicit MergeTable(const std::vector<TokenizerDescription::Merge>& merges);
+
+  const Merge* find(int left, int right) const {
+    const auto found = merges_.find(key(left, right));
+    return found == merges_.end() ? nullptr : &found->second;
+  }
+
+ private:
+  static std::uint64_t key(int left, int right) {
+    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
+  }
+
+  std::unordered_map<std::uint64_t, Merge> merges_;
+};
+
+/// Merges the pieces of one text; it lives as long as the text so that its memory is used again.
+class Merger {
+ public:
+  explicit Merger(const MergeTable& table) : table_(table) {}
+
+  /// Appends to `tokens` what the symbols of a piece become. Trying all neighbours after every merge would be
+  /// quadratic; a queue of the pairs that can be joined makes it n log n.
+  void merge(std::span<const int> symbols, std::vector<int>& tokens);
+
+ private:
+  static constexpr int kNone = -1;
+
+  struct Symbol {
+    int token;  ///< kNone: it is now part of the symbol before it
+    int previous;
+    int next;
+  };
+  using Candidate = std::pair<int, int>;  // rank and the left symbol: the order in which pairs are joined
+
+  const MergeTable::Merge* merge_at(int left) const;
+  void enqueue(int left);
+  void join(int left, int token);
+
+  const MergeTable& table_;
+  std::vector<Symbol> symbols_;  // a linked list; the first symbol is never merged away
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,28 @@
+// What vocabularies do differently: how a piece is written, and with which tokens merging begins.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/text/tokenizer_description.h"
+
+namespace staircase {
+
+class Spelling {
+ public:
+  virtual ~Spelling() = default;
+
+  /// The bytes that a piece of the vocabulary stands for; nothing if it is not written in this alphabet.
+  virtual std::optional<std::string> bytes(std::string_view piece) const = 0;
+
+  /// Appends the tokens of the single bytes or characters of `text`.
+  virtual void spell(std::string_view text, std::vector<int>& tokens) const = 0;
+};
+
+/// GPT-2's: one token a byte.
+std::unique_ptr<Spelling> byte_level(const TokenizerDescription& description);
+
+}  // namespace staircase

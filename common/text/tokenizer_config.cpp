@@ -1,0 +1,113 @@
+#include "common/text/tokenizer_config.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "common/base/error.h"
+#include "common/text/added_token_reader.h"
+#include "common/text/json_value.h"
+#include "common/text/vocabulary_reader.h"
+
+namespace staircase {
+
+namespace {
+
+/// The id of a text that is one token.
+std::optional<int> find_token(const TokenizerDescription& description, const std::string& text) {
+  for (const AddedToken& token : description.added) {
+    if (token.content == text) return token.id;
+  }
+  const auto& pieces = description.pieces;
+  const auto found = std::find(pieces.begin(), pieces.end(), text);
+  if (found == pieces.end()) return {};
+  return static_cast<int>(found - pieces.begin());
+}
+
+/// A token is written as its text, or as an object with more about it.
+std::string text_of(const JsonValue& token) {
+  return token.json().is_object() ? token["content"].text() : token.text();
+}
+
+/// A text that the file names for a purpose is a special token.
+std::optional<int> name_special(const std::string& text, const std::string& file,
+                                TokenizerDescription& description) {
+  const std::optional<int> id = find_token(description, text);
+  if (id) add_token({.id = *id, .content = text, .special = true}, file, description);
+  return id;
+}
+
+/// The id of the token that `key` names, if it names one.
+std::optional<int> named_token(const JsonValue& config, const char* key, TokenizerDescription& description) {
+  const JsonValue token = config[key];
+  if (token.is_null()) return {};
+  const std::optional<int> id = name_special(text_of(token), config.file(), description);
+  if (!id) token.refuse("which is no token of the vocabulary");
+  return id;
+}
+
+void read_added_tokens_decoder(const JsonValue& tokens, TokenizerDescription& description) {
+  if (tokens.is_null()) return;
+  for (const auto& [key, value] : tokens.object().items()) {
+    int id = -1;
+    const auto [end, fault] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (fault != std::errc() || end != key.data() + key.size() || id < 0 || id >= kMostTokens) {
+      throw Error("{}: {} has the key {}, not an integer from 0 to {}", tokens.file(), tokens.path(),
+                  quote(key), kMostTokens - 1);
+    }
+    add_token(read_added_token(tokens[key], id), tokens.file(), description);
+  }
+}
+
+void read_prefix_space(const JsonValue& setting, TokenizerDescription& description) {
+  if (setting.is_null()) return;
+  const bool wanted = setting.boolean(false);
+  const bool there = description.space_before != SpaceBefore::kNothing ||
+                     std::any_of(description.normalizations.begin(), description.normalizations.end(),
+                                 [](const auto& step) { return step.kind == Normalization::Kind::kPrepend; });
+  if (wanted == there) return;
+  const bool bytes = description.alphabet == TokenizerDescription::Alphabet::kBytes;
+  if (!bytes || description.cuts.size() > 1) setting.refuse("and tokenizer.json says otherwise");
+  description.space_before = wanted ? SpaceBefore::kEach : SpaceBefore::kNothing;
+}
+
+}  // namespace
+
+std::string tokenizer_class(std::string_view config, const std::string& file) {
+  const nlohmann::json parsed = parse_json_object(config, file);
+  const JsonValue name = JsonValue(parsed, file)["tokenizer_class"];
+  return name.is_null() ? "" : name.text();
+}
+
+void read_tokenizer_config(std::string_view content, const std::string& file,
+                           TokenizerDescription& description) {
+  const nlohmann::json parsed = parse_json_object(content, file);
+  const JsonValue config(parsed, file);
+  read_added_tokens_decoder(config["added_tokens_decoder"], description);
+  const std::optional<int> begin = named_token(config, "bos_token", description);
+  if (const auto end = named_token(config, "eos_token", description)) description.ends = {*end};
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    if (!config[key].json().is_array()) continue;
+    for (const JsonValue& token : config[key].elements()) name_special(text_of(token), file, description);
+  }
+  read_prefix_space(config["add_prefix_space"], description);
+  if (config["add_eos_token"].boolean(false)) {
+    config["add_eos_token"].refuse("and a text that ends cannot be continued");
+  }
+  if (const JsonValue add = config["add_bos_token"]; !add.is_null()) {
+    if (add.boolean(false) && !begin) add.refuse("and no bos_token is named");
+    description.begin = add.boolean(false) ? begin : std::nullopt;
+  }
+}
+
+void read_added_tokens(std::string_view content, const std::string& file, TokenizerDescription& description) {
+  const nlohmann::json parsed = parse_json_object(content, file);
+  const JsonValue tokens(parsed, file);
+  for (const auto& [text, value] : tokens.object().items()) {
+    if (text.empty()) throw Error("{}: an added token is empty", file);
+    add_token({.id = tokens[text].index(kMostTokens), .content = text, .normalized = true}, file,
+              description);
+  }
+}
+
+}  // namespace staircase

@@ -1,0 +1,14 @@
+// The files of a model's folder that say what its tokenizer is.
+#pragma once
+
+#include <filesystem>
+
+#include "common/text/tokenizer_description.h"
+
+namespace staircase {
+
+/// Reads tokenizer.json, or else vocab.json and merges.txt; then tokenizer_config.json and added_tokens.json,
+/// if they are there. Throws Error with one sentence for what is missing, broken or not built.
+TokenizerDescription describe_tokenizer(const std::filesystem::path& folder);
+
+}  // namespace staircase

@@ -1,0 +1,16 @@
+// tokenizer.json, the file of Hugging Face's tokenizers.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "common/text/tokenizer_description.h"
+
+namespace staircase {
+
+/// Reads the file's content. Throws Error with one sentence for what is broken, and for what the file wants
+/// and is not built: another model than BPE, a normalizer or a pre-tokenizer by its name. `file` is for
+/// messages.
+TokenizerDescription read_tokenizer_json(std::string_view content, const std::string& file);
+
+}  // namespace staircase

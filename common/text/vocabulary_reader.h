@@ -1,0 +1,42 @@
+// Vocabularies and merges, as vocab.json, merges.txt and tokenizer.json write them.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "common/text/tokenizer_description.h"
+
+namespace staircase {
+
+/// No vocabulary has as many: a limit for what a broken file makes us reserve.
+constexpr int kMostTokens = 1 << 20;
+
+using WrittenTokens = std::unordered_map<std::string, int>;  // as the files write them
+
+/// Adds merges one by one, the first learnt first.
+class MergeReader {
+ public:
+  MergeReader(const WrittenTokens& tokens, std::vector<TokenizerDescription::Merge>& merges)
+      : tokens_(tokens), merges_(merges) {}
+
+  /// Says where a merge is. Only a message needs it.
+  using Place = std::function<std::string()>;
+
+  void add(const std::string& left, const std::string& right, const Place& place);
+
+ private:
+  const WrittenTokens& tokens_;
+  std::vector<TokenizerDescription::Merge>& merges_;
+  std::unordered_set<std::uint64_t> seen_;
+};
+
+/// vocab.json and merges.txt, as GPT-2 has them. The paths are for error messages.
+TokenizerDescription read_vocab_and_merges(std::string_view vocab_json, std::string_view merges_txt,
+                                           const std::string& vocab_path, const std::string& merges_path);
+
+}  // namespace staircase

@@ -1,0 +1,215 @@
+// The configuration in a GGUF file is that of config.json, and what it does not say is assumed aloud.
+#include "common/model/gguf_config.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/error_message.h"
+#include "tests/gguf_writer.h"
+
+using namespace staircase;
+using nlohmann::json;
+
+namespace {
+
+const std::filesystem::path kReference = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "tests/reference";
+
+GgufWriter llama() {
+  GgufWriter writer;
+  writer.text("general.architecture", "llama")
+      .number("llama.block_count", 3)
+      .number("llama.context_length", 256)
+      .number("llama.embedding_length", 64)
+      .number("llama.feed_forward_length", 176)
+      .number("llama.attention.head_count", 4)
+      .real("llama.attention.layer_norm_rms_epsilon", 1e-5f)
+      .floats("token_embd.weight", {1, 5}, {1, 2, 3, 4, 5});
+  return writer;
+}
+
+GgufConfig config_of(const GgufWriter& writer) {
+  const std::string bytes = writer.bytes();
+  return gguf_config({parse_gguf(std::as_bytes(std::span(bytes)), "model.gguf"), "model.gguf"});
+}
+
+json settings_of(const GgufWriter& writer) {
+  return config_of(writer).settings;
+}
+
+std::string error_of(const GgufWriter& writer) {
+  return error_message([&] { config_of(writer); });
+}
+
+/// Whether both are the same, a number being rounded to float32 in a GGUF file.
+bool same(const json& one, const json& other) {
+  if (one.is_number_float() || other.is_number_float()) return one.get<float>() == other.get<float>();
+  return one == other;
+}
+
+}  // namespace
+
+TEST_CASE("a file of llama.cpp's converter says what config.json says") {
+  std::ifstream in(kReference / "gguf-families.json");
+  const json models = json::parse(in);
+  for (const auto& [model, reference] : models.items()) {
+    CAPTURE(model);
+    const json settings = gguf_config(GgufFile(kReference / "gguf-families" / (model + ".gguf"))).settings;
+    const json& expected = reference["config"];
+    for (const auto& [key, value] : settings.items()) {
+      CAPTURE(key);
+      if (key == "vocab_size") {
+        CHECK(value == 8);  // the rows that the small file kept
+      } else if (key == "rope_parameters") {
+        const json& rotation = expected[key];
+        CHECK(same(value["rope_theta"], rotation["rope_theta"]));
+        CHECK(same(value.value("partial_rotary_factor", 1.0), rotation.value("partial_rotary_factor", 1.0)));
+        CHECK(value["rope_type"] == "default");  // llama3's scaling is in a tensor
+      } else if (model == "neox-sequential" && key == "hidden_act") {
+        CHECK(value == "gelu");  // the file does not say that it is gelu_new
+      } else if (key == "n_inner") {
+        CHECK(value == 256);  // null in config.json: four times the width
+      } else {
+        CHECK(same(value, expected.value(key, json())));
+      }
+    }
+    for (const char* key : {"hidden_size",
+                            "num_hidden_layers",
+                            "num_attention_heads",
+                            "num_key_value_heads",
+                            "head_dim",
+                            "intermediate_size",
+                            "max_position_embeddings",
+                            "rms_norm_eps",
+                            "layer_norm_eps",
+                            "layer_norm_epsilon",
+                            "use_parallel_residual",
+                            "rope_parameters",
+                            "tie_word_embeddings",
+                            "bos_token_id",
+                            "eos_token_id",
+                            "model_type",
+                            "n_embd",
+                            "n_layer",
+                            "n_head",
+                            "n_positions",
+                            "activation_function",
+                            "hidden_act"}) {
+      CAPTURE(key);
+      CHECK(settings.contains(key) == expected.contains(key));
+    }
+  }
+}
+
+TEST_CASE("a file of GPT-NeoX does not say all, and a person is told what is assumed") {
+  const GgufConfig config = gguf_config(GgufFile(kReference / "gguf-families/pythia.gguf"));
+  CHECK(config.settings["rope_parameters"]["rope_theta"] == 10000.0);
+  CHECK(config.settings["hidden_act"] == "gelu");
+  REQUIRE(config.remarks.size() == 2);
+  CHECK(says(config.remarks[0], "pythia.gguf", "rope_theta of 10000", "assumed"));
+  CHECK(says(config.remarks[1], "pythia.gguf", "\"gelu\"", "assumed"));
+  CHECK(gguf_config(GgufFile(kReference / "gguf-families/llama-3.gguf")).remarks.empty());
+}
+
+TEST_CASE("settings that are not there have the defaults of llama.cpp") {
+  const json settings = settings_of(llama());
+  CHECK(settings["num_key_value_heads"] == 4);
+  CHECK(settings["rope_parameters"] == json{{"rope_type", "default"}, {"rope_theta", 10000.0}});
+  CHECK(settings["vocab_size"] == 5);
+  CHECK(settings["tie_word_embeddings"] == true);
+  CHECK(!settings.contains("eos_token_id"));
+  CHECK(!settings.contains("head_dim"));
+  CHECK(settings_of(llama().floats("output.weight", {1, 5}, {1, 2, 3, 4, 5}))["tie_word_embeddings"] ==
+        false);
+}
+
+TEST_CASE("settings that compute something else are there for the reader of the configuration, or refused") {
+  const json scaled = settings_of(llama()
+                                      .text("llama.rope.scaling.type", "yarn")
+                                      .real("llama.rope.scaling.factor", 4.0f)
+                                      .number("llama.rope.scaling.original_context_length", 64));
+  CHECK(scaled["rope_parameters"]["rope_type"] == "yarn");
+  CHECK(scaled["rope_parameters"]["factor"] == 4.0);
+  CHECK(scaled["rope_parameters"]["original_max_position_embeddings"] == 64);
+  CHECK(settings_of(llama().real("llama.rope.scale_linear", 2.0f))["rope_parameters"]["rope_type"] ==
+        "linear");
+  CHECK(settings_of(llama().text("llama.rope.scaling.type", "none"))["rope_parameters"]["rope_type"] ==
+        "default");
+  CHECK(settings_of(llama().number("llama.attention.sliding_window", 128))["sliding_window"] == 128);
+  CHECK(!settings_of(llama().number("llama.attention.sliding_window", 0)).contains("sliding_window"));
+  CHECK(settings_of(llama().floats("blk.0.attn_q.bias", {4}, {1, 2, 3, 4}))["attention_bias"] == true);
+  CHECK(settings_of(llama().floats("blk.0.ffn_up.bias", {4}, {1, 2, 3, 4}))["mlp_bias"] == true);
+  CHECK(settings_of(llama().number("llama.rope.dimension_count",
+                                   8))["rope_parameters"]["partial_rotary_factor"] == 0.5);
+  CHECK(says(error_of(llama().number("llama.expert_count", 8)), "model.gguf", "llama.expert_count is 8",
+             "not supported"));
+  CHECK(error_of(llama().number("llama.expert_count", 0)) == "");
+  CHECK(says(error_of(llama().real("llama.logit_scale", 0.5f)), "llama.logit_scale is 0.5"));
+  CHECK(says(error_of(llama().truth("llama.attention.causal", false)), "llama.attention.causal is false"));
+  CHECK(error_of(llama().truth("llama.attention.causal", true)) == "");
+  CHECK(says(
+      error_of(llama().number("llama.attention.key_length", 16).number("llama.attention.value_length", 8)),
+      "value_length is 8", "key_length 16"));
+}
+
+TEST_CASE("a setting that is not known is remarked upon") {
+  const GgufConfig config = config_of(llama().number("llama.new_setting", 1).number("llama.vocab_size", 5));
+  REQUIRE(config.remarks.size() == 1);
+  CHECK(says(config.remarks[0], "model.gguf", "llama.new_setting", "no effect"));
+}
+
+TEST_CASE("a part of a head that turns is a share that gives the part back") {
+  for (std::uint32_t head = 2; head <= 256; ++head) {
+    for (std::uint32_t turned = 2; turned < head; turned += 2) {
+      GgufWriter writer = llama();
+      const json settings = settings_of(
+          writer.number("llama.attention.key_length", head).number("llama.rope.dimension_count", turned));
+      const double share = settings["rope_parameters"]["partial_rotary_factor"];
+      REQUIRE(static_cast<std::uint32_t>(share * head) == turned);
+    }
+  }
+}
+
+TEST_CASE("sizes that are missing, lists or impossible are named with their values") {
+  for (const char* key : {"block_count", "context_length", "embedding_length", "feed_forward_length",
+                          "attention.head_count", "attention.layer_norm_rms_epsilon"}) {
+    CAPTURE(key);
+    GgufWriter writer;
+    writer.text("general.architecture", "llama").floats("token_embd.weight", {1, 5}, {1, 2, 3, 4, 5});
+    GgufWriter zero = writer, list = writer;
+    for (const char* other : {"block_count", "context_length", "embedding_length", "feed_forward_length",
+                              "attention.head_count"}) {
+      if (std::string(other) == key) continue;
+      for (GgufWriter* each : {&writer, &zero, &list}) each->number(std::string("llama.") + other, 4);
+    }
+    const bool is_number = std::string(key).ends_with("epsilon");
+    if (!is_number) {
+      for (GgufWriter* each : {&writer, &zero, &list})
+        each->real("llama.attention.layer_norm_rms_epsilon", 1e-5f);
+    }
+    CHECK(says(error_of(writer), "model.gguf", std::string("no llama.") + key));
+    list.numbers<std::int32_t>(std::string("llama.") + key, 5, {1, 2});
+    CHECK(says(error_of(list), std::string("llama.") + key, "a list of 2"));
+    if (is_number) continue;
+    CHECK(says(error_of(zero.number(std::string("llama.") + key, 0)), std::string("llama.") + key + " is 0"));
+  }
+  GgufWriter writer;
+  CHECK(says(error_of(writer.text("general.architecture", "llama")), "no tensor token_embd.weight"));
+  CHECK(says(error_of(GgufWriter().text("general.architecture", "llama2")), "\"llama2\"", "llama, qwen2"));
+}
+
+TEST_CASE("the tokens that end a text are those of the metadata and the marks among the control tokens") {
+  GgufWriter writer = llama();
+  writer.texts("tokenizer.ggml.tokens", {"<|endoftext|>", "a", "<|im_end|>", "</s>", "<|eot_id|>"})
+      .numbers<std::int32_t>("tokenizer.ggml.token_type", 5, {3, 1, 3, 1, 4})
+      .number("tokenizer.ggml.eos_token_id", 2)
+      .number("tokenizer.ggml.eom_token_id", 0xFFFF'FFFF)
+      .number("tokenizer.ggml.bos_token_id", 1);
+  CHECK(settings_of(writer)["eos_token_id"] == json{2, 0});
+  CHECK(settings_of(writer)["bos_token_id"] == 1);
+  GgufWriter alone = llama();
+  CHECK(settings_of(alone.number("tokenizer.ggml.eos_token_id", 3))["eos_token_id"] == 3);
+}

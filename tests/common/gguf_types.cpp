@@ -1,0 +1,59 @@
+// Quantized types: what comes out of a block is, to the bit, what gguf-py makes of it.
+#include "common/model/gguf_types.h"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/model/gguf.h"
+#include "common/model/safetensors.h"
+
+using namespace staircase;
+
+namespace {
+
+const std::filesystem::path kReference = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "tests/reference";
+
+}  // namespace
+
+TEST_CASE("numbers of every type are those of gguf-py to the bit") {
+  const GgufFile file(kReference / "gguf.gguf");
+  const Safetensors expected(kReference / "gguf.safetensors");
+  REQUIRE(file.tensors().size() == expected.tensors().size());
+  std::set<std::string> types;
+  for (const auto& [name, tensor] : file.tensors()) {
+    CAPTURE(name);
+    const GgufType* const type = find_gguf_type(tensor.dtype);
+    REQUIRE(type != nullptr);
+    REQUIRE((type->to_floats != nullptr));
+    const StoredTensor* const wanted = expected.find(name);
+    REQUIRE(wanted != nullptr);
+    REQUIRE(wanted->shape == tensor.shape);
+    const std::int64_t count = tensor.shape[0] * tensor.shape[1];
+    REQUIRE(tensor.shape[1] >= 3 * type->block);
+    std::vector<float> values(static_cast<std::size_t>(count));
+    type->to_floats(tensor.bytes.data(), count / type->block, values.data());
+    int differing = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      differing += std::memcmp(&values[i], wanted->bytes.data() + i * sizeof(float), sizeof(float)) != 0;
+    }
+    CHECK(differing == 0);
+    types.emplace(type->name);
+  }
+  CHECK(types == std::set<std::string>{"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL",
+                                       "Q4_K", "Q5_K", "Q6_K"});
+}
+
+TEST_CASE("a type is found by its number and by its name") {
+  CHECK(find_gguf_type(3) == find_gguf_type("Q4_1"));
+  CHECK(find_gguf_type(3)->bytes == 20);
+  CHECK(find_gguf_type(10)->name == "Q2_K");
+  CHECK((find_gguf_type(10)->to_floats == nullptr));
+  CHECK(find_gguf_type(4) == nullptr);
+  CHECK(find_gguf_type(1000) == nullptr);
+  CHECK(find_gguf_type("Q9_9") == nullptr);
+  CHECK(readable_gguf_types() == "F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, Q4_K, Q5_K, Q6_K");
+}
