@@ -5,6 +5,7 @@
 
 #include "common/base/error.h"
 #include "common/base/file.h"
+#include "common/text/gguf_tokenizer.h"
 #include "common/text/tokenizer_config.h"
 #include "common/text/tokenizer_json.h"
 #include "common/text/vocabulary_reader.h"
@@ -22,6 +23,7 @@ Content read_if_there(const std::filesystem::path& file) {
 }  // namespace
 
 TokenizerDescription describe_tokenizer(const std::filesystem::path& folder) {
+  if (is_gguf(folder)) return describe_gguf_tokenizer(GgufFile(folder));
   const auto json_path = folder / "tokenizer.json", config_path = folder / "tokenizer_config.json",
              added_path = folder / "added_tokens.json", vocab_path = folder / "vocab.json",
              merges_path = folder / "merges.txt";

@@ -7,7 +7,7 @@
 
 namespace staircase {
 
-/// Reads tokenizer.json, or else vocab.json and merges.txt; then tokenizer_config.json and added_tokens.json,
+/// Reads the metadata of a .gguf file, or a folder's tokenizer.json, or else vocab.json and merges.txt; then tokenizer_config.json and added_tokens.json,
 /// if they are there. Throws Error with one sentence for what is missing, broken or not built.
 TokenizerDescription describe_tokenizer(const std::filesystem::path& folder);
 

@@ -5,6 +5,7 @@
 #include "common/base/error.h"
 #include "common/model/checkpoint.h"
 #include "common/model/gguf_config.h"
+#include "common/text/gguf_tokenizer.h"
 
 using namespace staircase;
 
@@ -36,7 +37,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try_to([&] {
     GgufFile file(parse_gguf(std::as_bytes(std::span(data, size)), "fuzz.gguf"), "fuzz.gguf");
     try_to([&] { gguf_config(file); });
-    for (const auto& [key, value] : file.metadata()) {
+    try_to([&] { describe_gguf_tokenizer(file); });
+    for (const auto& pair : file.metadata()) {
+      const std::string& key = pair.first;
       try_to([&] { file.texts(key); });
       try_to([&] { file.integers(key); });
       try_to([&] { file.numbers(key); });

@@ -9,8 +9,8 @@ every byte 0, 255, 127 and 128 with scales of 0, -0, the largest, the smallest a
 fields of few bits one after the other set while all others are 0. gguf.safetensors holds the float32 numbers of both.
 
 REFERENCE holds families/NAME, small models as transformers saves them, and gguf/NAME-f32.gguf.gz, the same as
-llama.cpp's converter writes them. Of each, gguf-families/NAME.gguf keeps the metadata without the lists of the
-tokenizer, the first block, the norms, and of the MLP and the matrices of the vocabulary eight rows;
+llama.cpp's converter writes them. Of each, gguf-families/NAME.gguf keeps the metadata (smollm2 with the lists of
+the tokenizer), the first block, the norms, and of the MLP and the matrices of the vocabulary eight rows;
 gguf-families.json holds config.json and a hash (FNV-1a, 64 bits) of the float32 numbers of these tensors in
 Hugging Face's order and names.
 """
@@ -138,14 +138,15 @@ def fnv(data):
     return f"{value:016x}"
 
 
-def write_small(source, target):
+def write_small(source, target, with_lists):
     reader = gguf.GGUFReader(source)
     fields = reader.fields
     writer = gguf.GGUFWriter(str(target), fields["general.architecture"].contents())
     for name, field in fields.items():
         is_list = field.types[0] == gguf.GGUFValueType.ARRAY
-        if not name.startswith("GGUF.") and name != "general.architecture" and not is_list:
-            writer.add_key_value(name, field.contents(), field.types[0])
+        if name.startswith("GGUF.") or name == "general.architecture" or is_list and not with_lists:
+            continue
+        writer.add_key_value(name, field.contents(), field.types[0], field.types[-1] if is_list else None)
     vocabulary = max(tensor.data.shape[0] for tensor in reader.tensors)
     for tensor in reader.tensors:
         if is_kept(tensor.name):
@@ -163,7 +164,7 @@ def write_families(reference):
         with tempfile.NamedTemporaryFile(suffix=".gguf") as whole:
             whole.write(gzip.decompress((reference / "gguf" / f"{folder.name}-f32.gguf.gz").read_bytes()))
             whole.flush()
-            write_small(whole.name, HERE / "gguf-families" / f"{folder.name}.gguf")
+            write_small(whole.name, HERE / "gguf-families" / f"{folder.name}.gguf", folder.name == "smollm2")
         config = json.loads((folder / "config.json").read_text())
         tensors = {}
         for name, numbers in stored_tensors(folder):

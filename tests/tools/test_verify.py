@@ -1,6 +1,9 @@
 """tools/verify on copies of the small embedded model, each spoilt in one way."""
 
+import contextlib
+import io
 import json
+import math
 import shutil
 import struct
 import tempfile
@@ -262,6 +265,292 @@ class Verify(unittest.TestCase):
         for name in ("vocab.json", "merges.txt"):
             content = (ROOT / "tests/reference/gpt2-tokenizer" / name).read_bytes()
             self.assertIn(load("verify").hashlib.sha256(content).hexdigest(), known[name])
+
+
+VERIFY = load("verify")
+
+
+def verify_here(path):
+    """(exit status, {check: line}), without a process of its own."""
+    with contextlib.redirect_stdout(io.StringIO()) as shown:
+        status = VERIFY.main([str(path), "--program", str(path / "none")])
+    return status, {line[6:].split(":")[0]: line for line in shown.getvalue().splitlines()}
+
+
+SHAPE = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 4, "intermediate_size": 6,
+         "max_position_embeddings": 8, "vocab_size": 5}
+LLAMA = {"model.embed_tokens.weight": [5, 4], "model.norm.weight": [4], "lm_head.weight": [5, 4],
+         "model.layers.0.input_layernorm.weight": [4], "model.layers.0.post_attention_layernorm.weight": [4],
+         "model.layers.0.self_attn.q_proj.weight": [4, 4], "model.layers.0.self_attn.k_proj.weight": [2, 4],
+         "model.layers.0.self_attn.v_proj.weight": [2, 4], "model.layers.0.self_attn.o_proj.weight": [4, 4],
+         "model.layers.0.mlp.gate_proj.weight": [6, 4], "model.layers.0.mlp.up_proj.weight": [6, 4],
+         "model.layers.0.mlp.down_proj.weight": [4, 6]}
+ATTENTION = "model.layers.0.self_attn."
+NEOX = {"gpt_neox.embed_in.weight": [5, 4], "embed_out.weight": [5, 4],
+        **{f"gpt_neox.{name}.{kind}": [4] for kind in ("weight", "bias")
+           for name in ("final_layer_norm", "layers.0.input_layernorm", "layers.0.post_attention_layernorm")},
+        "gpt_neox.layers.0.attention.query_key_value.weight": [12, 4], "gpt_neox.layers.0.attention.query_key_value.bias": [12],
+        "gpt_neox.layers.0.attention.dense.weight": [4, 4], "gpt_neox.layers.0.attention.dense.bias": [4],
+        "gpt_neox.layers.0.mlp.dense_h_to_4h.weight": [6, 4], "gpt_neox.layers.0.mlp.dense_h_to_4h.bias": [6],
+        "gpt_neox.layers.0.mlp.dense_4h_to_h.weight": [4, 6], "gpt_neox.layers.0.mlp.dense_4h_to_h.bias": [4]}
+FAMILIES = {
+    "llama": LLAMA,
+    "mistral": LLAMA,
+    "olmo": {name: shape for name, shape in LLAMA.items() if "norm" not in name},
+    "qwen2": {**LLAMA, ATTENTION + "q_proj.bias": [4], ATTENTION + "k_proj.bias": [2], ATTENTION + "v_proj.bias": [2]},
+    "qwen3": {**LLAMA, ATTENTION + "q_norm.weight": [2], ATTENTION + "k_norm.weight": [2]},
+    "gpt_neox": NEOX,
+}
+
+
+def filled(shapes):
+    """Tensors of ones, the output layer of twos."""
+    return {name: ("F32", shape, struct.pack("<f", 2 if "head" in name or "out." in name else 1) * math.prod(shape))
+            for name, shape in shapes.items()}
+
+
+class VerifyFamilies(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        self.config = {"model_type": "llama", **SHAPE, "eos_token_id": 4}
+        self.tokens = {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2, "c": 3}, "merges": ["a b"]},
+                       "added_tokens": [{"id": 4, "content": "<|end|>"}]}
+        self.files = {}  # name: content of other JSON files
+        self.tensors = filled(LLAMA)
+
+    def verify(self):
+        """(exit status, {check: line})"""
+        for name, content in {"config.json": self.config, "tokenizer.json": self.tokens, **self.files}.items():
+            (self.folder / name).write_text(json.dumps(content))
+        if "model.safetensors.index.json" not in self.files:
+            write_safetensors(self.folder / "model.safetensors", self.tensors)
+        return verify_here(self.folder)
+
+    def assert_fails(self, check, *words):
+        status, lines = self.verify()
+        self.assertEqual(status, 1, lines)
+        self.assertTrue(lines[check].startswith("FAIL"), lines)
+        for word in words:
+            self.assertIn(word, lines[check])
+
+    def test_every_family(self):
+        for family, shapes in FAMILIES.items():
+            with self.subTest(family):
+                self.config = {"model_type": family, **SHAPE, "eos_token_id": [4]}
+                if family == "gpt_neox":
+                    del self.config["num_key_value_heads"]
+                self.tensors = filled(shapes)
+                status, lines = self.verify()
+                self.assertEqual(status, 0, lines)
+                self.assertIn(f"{len(shapes)} tensors of the right shape, F32; an output layer of its own", lines["tensors"])
+                for name in shapes:
+                    self.tensors = filled({other: shape for other, shape in shapes.items() if other != name})
+                    self.assert_fails("tensors", "1 of", name)
+
+    def test_buffers_of_older_files_are_fine_and_other_tensors_are_named(self):
+        self.tensors = filled({**LLAMA, "model.layers.0.self_attn.rotary_emb.inv_freq": [1], "odd.weight": [1]})
+        _, lines = self.verify()
+        self.assertTrue(lines["tensors"].endswith("ignored: odd.weight"), lines)
+
+    def test_a_tied_output_layer_need_not_be_there(self):
+        self.config["tie_word_embeddings"] = True
+        del self.tensors["lm_head.weight"]
+        status, lines = self.verify()
+        self.assertEqual(status, 0, lines)
+
+    def test_a_family_that_is_not_computed(self):
+        self.config["model_type"] = "mamba"
+        self.assert_fails("config", "'mamba'", "llama")
+
+    def test_settings_that_are_not_computed(self):
+        for family, key, value in (("llama", "hidden_act", "gelu"), ("llama", "attention_bias", True), ("olmo", "clip_qkv", 8.0),
+                                   ("qwen2", "use_sliding_window", True), ("llama", "quantization_config", {"bits": 4})):
+            with self.subTest(key):
+                self.config = {"model_type": family, **SHAPE, key: value}
+                self.assert_fails("config", key)
+
+    def test_heads_that_do_not_divide(self):
+        self.config["num_key_value_heads"] = 3
+        self.assert_fails("config", "num_attention_heads 2", "num_key_value_heads 3")
+
+    def test_a_head_size_of_its_own(self):
+        self.config["head_dim"] = 8
+        self.assert_fails("tensors", ATTENTION, "[4, 4]", "[16, 4]")
+
+    def with_shards(self, weight_map):
+        names = sorted(self.tensors)
+        write_safetensors(self.folder / "one.safetensors", {name: self.tensors[name] for name in names[:6]})
+        write_safetensors(self.folder / "two.safetensors", {name: self.tensors[name] for name in names[6:]})
+        whole = {name: "one.safetensors" if name in names[:6] else "two.safetensors" for name in names}
+        self.files["model.safetensors.index.json"] = {"weight_map": {**whole, **weight_map}}
+
+    def test_shards(self):
+        self.with_shards({})
+        status, lines = self.verify()
+        self.assertEqual(status, 0, lines)
+        self.assertIn("12 tensors in 2 shards", lines["header"])
+
+    def test_a_shard_that_is_missing(self):
+        self.with_shards({"model.norm.weight": "three.safetensors"})
+        self.assert_fails("header", "1 of 3 shards", "three.safetensors")
+
+    def test_an_index_that_names_the_wrong_shard(self):
+        self.with_shards({"lm_head.weight": "two.safetensors"})
+        self.assert_fails("header", "lm_head.weight", "two.safetensors")
+
+    def test_an_index_that_is_none(self):
+        self.files["model.safetensors.index.json"] = {"weights": 1}
+        self.assert_fails("header", "no weight_map")
+
+    def test_a_shard_that_is_cut_off(self):
+        self.with_shards({})
+        path = self.folder / "two.safetensors"
+        path.write_bytes(path.read_bytes()[:-4])
+        self.assert_fails("header", "two.safetensors is truncated")
+
+    def test_tokenizers_that_do_not_fit(self):
+        self.config["eos_token_id"] = 9
+        self.assert_fails("tokenizer", "eos_token_id 9")
+        self.config["eos_token_id"] = 4
+        self.tokens["added_tokens"][0]["id"] = 5
+        self.assert_fails("tokenizer", "'<|end|>'", "5", "0 to 4")
+        self.tokens["added_tokens"][0]["id"] = 4
+        self.tokens["model"]["merges"] = ["a c"]
+        self.assert_fails("tokenizer", "merge 0", "'a c'")
+        self.tokens["model"]["merges"] = [["a", "b"]]
+        self.assertEqual(self.verify()[0], 0)
+        self.tokens["model"]["type"] = "WordPiece"
+        self.assert_fails("tokenizer", "'WordPiece'", "BPE")
+
+    def test_ids_beyond_the_vocabulary_in_other_files(self):
+        for file, content in (("generation_config.json", {"eos_token_id": [4, 5]}), ("added_tokens.json", {"<x>": 5})):
+            with self.subTest(file):
+                self.files = {file: content}
+                self.assert_fails("tokenizer", file, "5", "0 to 4")
+                (self.folder / file).unlink()
+
+
+def gguf_text(text):
+    return struct.pack("<Q", len(text.encode())) + text.encode()
+
+
+class VerifyGguf(unittest.TestCase):
+    """On a small llama that is written here."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.file = Path(folder.name) / "small.gguf"
+        self.metadata = {"general.architecture": "llama", "llama.block_count": 1, "llama.context_length": 8,
+                         "llama.embedding_length": 32, "llama.feed_forward_length": 32, "llama.attention.head_count": 2,
+                         "llama.attention.head_count_kv": 1, "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "gpt-2",
+                         "tokenizer.ggml.tokens": ["a", "b", "ab", "Ġ", "<|end|>"], "tokenizer.ggml.merges": ["a b"],
+                         "tokenizer.ggml.eos_token_id": 4}
+        self.tensors = {"token_embd.weight": [5, 32], "output_norm.weight": [32], "blk.0.attn_norm.weight": [32],
+                        "blk.0.ffn_norm.weight": [32], "blk.0.attn_q.weight": [32, 32], "blk.0.attn_k.weight": [16, 32],
+                        "blk.0.attn_v.weight": [16, 32], "blk.0.attn_output.weight": [32, 32], "blk.0.ffn_gate.weight": [32, 32],
+                        "blk.0.ffn_up.weight": [32, 32], "blk.0.ffn_down.weight": [32, 32]}
+        self.scale = 1.0
+        self.type = 3  # of matrices: Q4_1
+        self.version = 3
+
+    def content(self, metadata, tensors):
+        pairs, entries, data = b"", b"", b""
+        for key, value in metadata.items():
+            pairs += gguf_text(key)
+            if isinstance(value, str):
+                pairs += struct.pack("<I", 8) + gguf_text(value)
+            elif isinstance(value, list):
+                pairs += struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(gguf_text, value))
+            else:
+                pairs += struct.pack("<II", 4, value)
+        for name, shape in tensors.items():
+            is_matrix = len(shape) == 2
+            entries += gguf_text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape[::-1])
+            entries += struct.pack("<IQ", self.type if is_matrix else 0, len(data))
+            block = struct.pack("<ee", self.scale, 0) + bytes(16)
+            data += block * (math.prod(shape) // 32) if is_matrix else struct.pack("<f", 1) * shape[0]
+            data += bytes(-len(data) % 32)
+        header = b"GGUF" + struct.pack("<IQQ", self.version, len(tensors), len(metadata)) + pairs + entries
+        return header + bytes(-len(header) % 32) + data
+
+    def verify(self, file=None):
+        if file is None:
+            self.file.write_bytes(self.content(self.metadata, self.tensors))
+        return verify_here(file or self.file)
+
+    def assert_fails(self, check, *words, file=None):
+        status, lines = self.verify(file)
+        self.assertEqual(status, 1, lines)
+        self.assertTrue(lines[check].startswith("FAIL"), lines)
+        for word in words:
+            self.assertIn(word, lines[check])
+
+    def test_a_good_file(self):
+        status, lines = self.verify()
+        self.assertEqual(status, 0, lines)
+        self.assertIn("11 tensors of the right shape, F32/Q4_1", lines["tensors"])
+        self.assertIn("1 layers, width 32, 2 heads, 8 positions, 5 tokens", lines["config"])
+
+    def test_a_file_that_is_cut_off_anywhere(self):
+        whole = self.content(self.metadata, self.tensors)
+        for length in [*range(0, 900, 37), len(whole) - 1000, len(whole) - 1]:
+            self.file.write_bytes(whole[:length])
+            status, lines = self.verify(self.file)
+            self.assertEqual(status, 1, (length, lines))
+
+    def test_other_files(self):
+        self.version = 1
+        self.assert_fails("files", "version 1")
+        self.file.write_bytes(b"<!DOCTYPE html>" * 10)
+        self.assert_fails("files", "does not begin with GGUF", file=self.file)
+
+    def test_a_family_that_is_not_computed(self):
+        self.metadata["general.architecture"] = "mamba"
+        self.assert_fails("config", "'mamba'", "llama")
+
+    def test_experts(self):
+        self.metadata["llama.expert_count"] = 8
+        self.assert_fails("config", "expert_count is 8")
+
+    def test_tensors_that_are_missing_or_of_another_shape(self):
+        del self.tensors["blk.0.ffn_up.weight"]
+        self.assert_fails("tensors", "1 of 11", "blk.0.ffn_up.weight")
+        self.tensors["blk.0.ffn_up.weight"] = [16, 32]
+        self.assert_fails("tensors", "blk.0.ffn_up.weight", "[16, 32]", "[32, 32]")
+
+    def test_a_type_that_is_not_read(self):
+        self.type = 10
+        self.assert_fails("tensors", "of the type 10", "Q4_1")
+
+    def test_a_scale_that_is_no_number(self):
+        self.scale = float("inf")
+        self.assert_fails("numbers", "scale")
+
+    def test_tokenizers_that_do_not_fit(self):
+        self.metadata["tokenizer.ggml.pre"] = "tekken"
+        self.assert_fails("tokenizer", "'tekken'", "smollm")
+        self.metadata["tokenizer.ggml.pre"] = "gpt-2"
+        self.metadata["tokenizer.ggml.merges"] = ["a Ġ"]
+        self.assert_fails("tokenizer", "'a Ġ'")
+        self.metadata["tokenizer.ggml.merges"] = ["a b"]
+        self.metadata["tokenizer.ggml.eos_token_id"] = 5
+        self.assert_fails("tokenizer", "eos_token_id is 5")
+
+    def test_parts(self):
+        names = list(self.tensors)
+        for number, part in enumerate((names[:4], names[4:])):
+            split = {"split.count": 2, "split.no": number}
+            content = self.content({**(self.metadata if number == 0 else {}), **split}, {name: self.tensors[name] for name in part})
+            (self.file.parent / f"small-0000{number + 1}-of-00002.gguf").write_bytes(content)
+        for number in (1, 2):
+            status, lines = self.verify(self.file.parent / f"small-0000{number}-of-00002.gguf")
+            self.assertEqual(status, 0, lines)
+            self.assertIn("11 tensors in 2 parts", lines["header"])
+        (self.file.parent / "small-00002-of-00002.gguf").unlink()
+        self.assert_fails("files", "small-00002-of-00002.gguf is missing", file=self.file.parent / "small-00001-of-00002.gguf")
 
 
 if __name__ == "__main__":
