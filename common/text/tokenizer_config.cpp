@@ -94,9 +94,11 @@ void read_tokenizer_config(std::string_view content, const std::string& file,
   if (config["add_eos_token"].boolean(false)) {
     config["add_eos_token"].refuse("and a text that ends cannot be continued");
   }
-  if (const JsonValue add = config["add_bos_token"]; !add.is_null()) {
-    if (add.boolean(false) && !begin) add.refuse("and no bos_token is named");
-    description.begin = add.boolean(false) ? begin : std::nullopt;
+  // The template of tokenizer.json may want the token as well; false does not contradict it, as in
+  // transformers.
+  if (config["add_bos_token"].boolean(false)) {
+    if (!begin) config["add_bos_token"].refuse("and no bos_token is named");
+    description.begin = begin;
   }
 }
 
@@ -105,8 +107,7 @@ void read_added_tokens(std::string_view content, const std::string& file, Tokeni
   const JsonValue tokens(parsed, file);
   for (const auto& [text, value] : tokens.object().items()) {
     if (text.empty()) throw Error("{}: an added token is empty", file);
-    add_token({.id = tokens[text].index(kMostTokens), .content = text, .normalized = true}, file,
-              description);
+    add_token({.id = tokens[text].index(kMostTokens), .content = text}, file, description);
   }
 }
 

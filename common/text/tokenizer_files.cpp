@@ -5,6 +5,8 @@
 
 #include "common/base/error.h"
 #include "common/base/file.h"
+#include "common/base/json_file.h"
+#include "common/text/pre_types.h"
 #include "common/text/tokenizer_config.h"
 #include "common/text/tokenizer_json.h"
 #include "common/text/vocabulary_reader.h"
@@ -19,6 +21,22 @@ Content read_if_there(const std::filesystem::path& file) {
   return std::filesystem::exists(file) ? Content(read_file(file)) : std::nullopt;
 }
 
+/// vocab.json and merges.txt say nothing of how a text is cut: a class of transformers does.
+void use_class(std::string name, const std::string& file, TokenizerDescription& description) {
+  if (name.ends_with("Fast")) name.resize(name.size() - 4);
+  if (name.empty() || name == "GPT2Tokenizer" || name == "PreTrainedTokenizer" || name == "TokenizersBackend")
+    return;
+  if (name != "Qwen2Tokenizer") {
+    throw Error(
+        "{}: tokenizer_class is {}, and without tokenizer.json only GPT2Tokenizer and Qwen2Tokenizer are "
+        "supported",
+        file, quote(name));
+  }
+  const PreType qwen2 = pre_tokenizer_of("qwen2").value();
+  description.cuts = qwen2.cuts;
+  if (qwen2.nfc) description.normalizations = {{Normalization::Kind::kNfc}};
+}
+
 }  // namespace
 
 TokenizerDescription describe_tokenizer(const std::filesystem::path& folder) {
@@ -30,10 +48,13 @@ TokenizerDescription describe_tokenizer(const std::filesystem::path& folder) {
   if (const Content json = read_if_there(json_path)) {
     description = read_tokenizer_json(*json, json_path.string());
   } else if (!std::filesystem::exists(vocab_path)) {
-    throw Error("{} has no tokenizer: neither tokenizer.json nor vocab.json is there", folder.string());
+    const bool sentence_piece = std::filesystem::exists(folder / "tokenizer.model");
+    throw Error("{} has no tokenizer that can be read: neither tokenizer.json nor vocab.json is there{}",
+                folder.string(), sentence_piece ? ", and tokenizer.model is not read" : "");
   } else {
     description = read_vocab_and_merges(read_file(vocab_path), read_file(merges_path), vocab_path.string(),
                                         merges_path.string());
+    if (config) use_class(tokenizer_class(*config, config_path.string()), config_path.string(), description);
   }
   if (config) read_tokenizer_config(*config, config_path.string(), description);
   if (const Content added = read_if_there(added_path)) {
