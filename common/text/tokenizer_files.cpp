@@ -41,8 +41,8 @@ void use_class(std::string name, const std::string& file, TokenizerDescription& 
 
 TokenizerDescription describe_tokenizer(const std::filesystem::path& folder) {
   const auto json_path = folder / "tokenizer.json", config_path = folder / "tokenizer_config.json",
-             added_path = folder / "added_tokens.json", vocab_path = folder / "vocab.json",
-             merges_path = folder / "merges.txt";
+             added_path = folder / "added_tokens.json", map_path = folder / "special_tokens_map.json",
+             vocab_path = folder / "vocab.json", merges_path = folder / "merges.txt";
   const Content config = read_if_there(config_path);
   TokenizerDescription description;
   if (const Content json = read_if_there(json_path)) {
@@ -56,10 +56,13 @@ TokenizerDescription describe_tokenizer(const std::filesystem::path& folder) {
                                         merges_path.string());
     if (config) use_class(tokenizer_class(*config, config_path.string()), config_path.string(), description);
   }
-  if (config) read_tokenizer_config(*config, config_path.string(), description);
+  if (config) read_added_tokens_decoder(*config, config_path.string(), description);
   if (const Content added = read_if_there(added_path)) {
     read_added_tokens(*added, added_path.string(), description);
   }
+  if (const Content map = read_if_there(map_path))
+    read_special_tokens_map(*map, map_path.string(), description);
+  if (config) read_tokenizer_config(*config, config_path.string(), description);
   return description;
 }
 

@@ -160,6 +160,18 @@ TEST_CASE("the end-of-text tokens are those that the files name") {
   CHECK(folder.load().ends().empty());
 }
 
+TEST_CASE("a token that added_tokens.json adds can be the end, and is special then") {
+  TalesFolder folder;
+  folder.write("added_tokens.json", R"({"<|user|>": 4096, "<|im_end|>": 4097})");
+  folder.write("special_tokens_map.json", R"({"eos_token": "<|im_end|>", "pad_token": "<|nowhere|>"})");
+  CHECK(folder.load().ends() == Ids{4097});
+  CHECK(folder.load().encode("<|user|>") == Ids{4096});
+  CHECK(folder.load().encode("<|im_end|>").size() > 1);
+  CHECK(folder.load().encode_with_special_tokens("<|im_end|>") == Ids{4097});
+  folder.write("tokenizer_config.json", R"({"eos_token": "<|endoftext|>"})");
+  CHECK(folder.load().ends() == Ids{4095});
+}
+
 TEST_CASE("spaces and punctuation stay as they are where a file asks to clean them up") {
   TalesFolder folder;
   folder.write("tokenizer_config.json", R"({"clean_up_tokenization_spaces": true})");
