@@ -82,10 +82,11 @@ ModelConfig read_config(const Settings& settings, const std::filesystem::path& m
   ModelConfig config = family->configure(settings);
   config.family = name;
   config.remarks.insert(config.remarks.begin(), settings.remarks.begin(), settings.remarks.end());
-  check_matrix(settings, "vocab_size x n_embd", config.vocab_size, config.n_embd);
-  check_matrix(settings, "n_embd x (queries, keys and values)", config.n_embd,
+  check_matrix(settings, "vocab_size x width", config.vocab_size, config.n_embd);
+  check_matrix(settings, "width x (queries, keys and values)", config.n_embd,
                std::int64_t{config.head_size} * (config.n_head + 2 * std::int64_t{config.n_kv_head}));
-  check_matrix(settings, "n_embd x n_inner", config.n_embd, std::int64_t{2} * config.n_inner);
+  check_matrix(settings, "width x n_inner", config.n_embd,
+               std::int64_t{config.mlp_matrices - 1} * config.n_inner);
   read_end_tokens(settings, model, config);
   return config;
 }

@@ -29,7 +29,7 @@ ModelConfig configure(const Settings& settings) {
   config.head_size = config.n_embd / config.n_head;
   const std::size_t n = config.n_embd, biases = 3 * n + n + config.n_inner + n, norms = 2 * 2 * n;
   config.vector_numbers = config.n_layer * (biases + norms) + 2 * n + config.n_positions * n;
-  check_matrix(settings, "n_positions x n_embd", config.n_positions, config.n_embd);
+  check_matrix(settings, "n_positions x width", config.n_positions, config.n_embd);
   for (const char* name : {"reorder_and_upcast_attn", "add_cross_attention"}) {
     if (settings.boolean_or(name, false))
       config.remarks.push_back(fmt::format("{} has no effect here", name));

@@ -44,7 +44,8 @@ double Settings::positive_or(const std::string& name, double fallback) const {
   const json* value = find(name);
   if (!value) return fallback;
   const double number = value->is_number() ? value->get<double>() : 0.0;
-  if (!(number > 0.0) || !std::isfinite(static_cast<float>(number))) {
+  const auto single = static_cast<float>(number);  // as which most of them count
+  if (!(single > 0.0f) || !std::isfinite(single)) {
     refuse(name, *value, "not a number above 0");
   }
   return number;

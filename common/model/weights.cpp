@@ -209,7 +209,7 @@ void WeightReader::check_numbers(const CheckpointTensor& tensor, const HostArray
 Weight WeightReader::load(const CheckpointTensor& tensor, WeightOrder order, DType dtype) {
   const CheckpointArray stored = checkpoint_.read(tensor, dtype);
   const Weight weight = device_.load_weight(stored.array, order, dtype);
-  check_numbers(tensor, stored.array, dtype);  // the device's threads have brought it from the file
+  check_numbers(tensor, stored.array, dtype_);  // the device's threads have brought it from the file
   checkpoint_.release(tensor);
   bytes_ += weight.packed.bytes();
   return weight;

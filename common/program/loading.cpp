@@ -4,6 +4,7 @@
 
 #include "common/base/error.h"
 #include "common/model/model_folder.h"
+#include "common/text/quoted.h"
 
 namespace staircase {
 
@@ -20,8 +21,9 @@ std::shared_ptr<Device> make_device(DeviceKind kind, int threads) {
 Tokenizer load_tokenizer(const std::filesystem::path& folder, const Gpt2Config& config) {
   Tokenizer tokenizer = Tokenizer::load(folder);
   if (tokenizer.vocab_size() > config.vocab_size) {
-    throw Error("{}: the tokenizer knows {} tokens, but the model only {}", folder.string(),
-                tokenizer.vocab_size(), config.vocab_size);
+    throw Error("{}: the tokenizer knows {} tokens, but the model only {}: {} has the id {}", folder.string(),
+                tokenizer.vocab_size(), config.vocab_size,
+                quoted(std::string(tokenizer.bytes(tokenizer.vocab_size() - 1))), tokenizer.vocab_size() - 1);
   }
   tokenizer.extend(config.vocab_size);
   return tokenizer;

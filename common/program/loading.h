@@ -22,7 +22,7 @@ struct NamedModel {
   Gpt2 model;
 };
 
-/// The tokenizer in a model's folder; tokens that only the model has are shown like <350>. Throws Error when
+/// The tokenizer in a model's folder; tokens that only the model has are the empty text. Throws Error when
 /// the tokenizer knows tokens that the model does not.
 Tokenizer load_tokenizer(const std::filesystem::path& folder, const Gpt2Config& config);
 

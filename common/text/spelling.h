@@ -25,4 +25,13 @@ class Spelling {
 /// GPT-2's: one token a byte.
 std::unique_ptr<Spelling> byte_level(const TokenizerDescription& description);
 
+/// SentencePiece's: one token a character, or else its bytes. Throws Error if a byte has no token.
+std::unique_ptr<Spelling> sentence_pieces(const TokenizerDescription& description);
+
+/// The one of the two that `description` names.
+inline std::unique_ptr<Spelling> spelling_of(const TokenizerDescription& description) {
+  const bool bytes = description.alphabet == TokenizerDescription::Alphabet::kBytes;
+  return bytes ? byte_level(description) : sentence_pieces(description);
+}
+
 }  // namespace staircase

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <limits>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "common/base/error.h"
@@ -27,8 +28,6 @@
 namespace staircase {
 
 namespace {
-
-constexpr std::string_view kMark = "\u2581";
 
 /// The added tokens that are looked for before the text is normalized, or after it.
 std::vector<AddedToken> select(const std::vector<AddedToken>& all, bool special, bool normalized) {
@@ -77,7 +76,7 @@ struct Tokenizer::Vocabulary {
   std::optional<int> begin;
   std::vector<int> ends;
   SpaceBefore space_before;
-  bool marks_spaces, cuts_at_marks;
+  bool marks_spaces, drops_first_space;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   Search text_search, special_search;
@@ -89,12 +88,12 @@ struct Tokenizer::Vocabulary {
         ends(description.ends),
         space_before(description.space_before),
         marks_spaces(description.marks_spaces),
-        cuts_at_marks(description.cuts_at_marks),
+        drops_first_space(description.drops_first_space),
         normalizer(description.normalizations),
         pre_tokenizer(description.cuts),
         text_search(description.added, false, normalizer),
         special_search(description.added, true, normalizer),
-        spelling(byte_level(description)),
+        spelling(spelling_of(description)),
         table(description.merges) {}
 
   std::vector<int> encode(std::string_view text, const Search& search) const {
@@ -125,8 +124,8 @@ struct Tokenizer::Vocabulary {
 
   void encode_part(std::string_view part, bool first, Merger& merger, std::vector<int>& tokens) const {
     std::string marked;
-    const std::string_view space = marks_spaces ? kMark : " ";
-    if (marks_spaces) part = marked = replaced(part, " ", kMark);
+    const std::string_view space = marks_spaces ? kSpaceMark : " ";
+    if (marks_spaces) part = marked = replaced(part, " ", kSpaceMark);
     const bool wants_space =
         space_before == SpaceBefore::kEach || (space_before == SpaceBefore::kFirst && first);
     if (wants_space && !part.starts_with(space)) part = marked = std::string(space).append(part);
@@ -151,24 +150,23 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
 Tokenizer::Tokenizer(const TokenizerDescription& description, const std::string& file) try
     : vocabulary_(std::make_unique<Vocabulary>(description)) {
   auto& bytes = vocabulary_->bytes;
-  std::vector<const std::string*> added(description.pieces.size());
-  for (const AddedToken& token : description.added) {
-    if (static_cast<std::size_t>(token.id) >= added.size())
-      added.resize(static_cast<std::size_t>(token.id) + 1);
-    added[static_cast<std::size_t>(token.id)] = &token.content;
-  }
-  bytes.resize(added.size());
+  // As a piece of text an added token is no mark, even where a vocabulary has it among its words.
+  std::unordered_set<std::size_t> added;
+  for (const AddedToken& token : description.added) added.insert(static_cast<std::size_t>(token.id));
+  bytes.resize(description.pieces.size());
   for (std::size_t token = 0; token < bytes.size(); ++token) {
-    if (added[token]) {
-      bytes[token] = *added[token];
-      continue;
-    }
     const std::string& piece = description.pieces[token];
     const auto spelled = vocabulary_->spelling->bytes(piece);
-    if (!spelled) throw Error("the token {} has a character that stands for no byte", quote(piece));
-    bytes[token] = *spelled;
-    if (description.ignore_merges && !piece.empty())
-      vocabulary_->whole.emplace(*spelled, static_cast<int>(token));
+    bytes[token] = spelled.value_or(piece);
+    const bool whole = description.ignore_merges && spelled && !piece.empty() && !added.contains(token);
+    if (whole) vocabulary_->whole.emplace(*spelled, static_cast<int>(token));
+  }
+  const bool in_bytes = description.alphabet == TokenizerDescription::Alphabet::kBytes;
+  for (const AddedToken& token : description.added) {
+    const auto id = static_cast<std::size_t>(token.id);
+    if (id >= bytes.size()) bytes.resize(id + 1);
+    const bool changes = token.normalized && in_bytes;
+    bytes[id] = changes ? vocabulary_->normalizer.normalize(token.content) : token.content;
   }
 } catch (const Error& error) {
   throw Error("{}: {}", file, error.what());
@@ -207,6 +205,12 @@ std::string Tokenizer::decode(std::span<const int> tokens) const {
   std::string all;
   for (const int token : tokens) all += bytes(token);
   return to_valid_utf8(all);
+}
+
+std::string Tokenizer::decode_whole(std::span<const int> tokens) const {
+  std::string text = decode(tokens);
+  if (vocabulary_->drops_first_space && text.starts_with(' ')) text.erase(0, 1);
+  return text;
 }
 
 bool Tokenizer::same_tokens(const Tokenizer& other) const {

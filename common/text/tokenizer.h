@@ -48,6 +48,10 @@ class Tokenizer {
   /// The bytes of all tokens together, as valid UTF-8: what is not a character becomes U+FFFD.
   std::string decode(std::span<const int> tokens) const;
 
+  /// decode() for tokens with which a text begins: SentencePiece puts a space in front, which is no part of
+  /// it.
+  std::string decode_whole(std::span<const int> tokens) const;
+
   /// Whether every id means the same bytes in both.
   bool same_tokens(const Tokenizer& other) const;
 

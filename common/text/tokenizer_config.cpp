@@ -33,7 +33,9 @@ std::string text_of(const JsonValue& token) {
 std::optional<int> name_special(const std::string& text, const std::string& file,
                                 TokenizerDescription& description) {
   const std::optional<int> id = find_token(description, text);
-  if (id) add_token({.id = *id, .content = text, .special = true}, file, description);
+  if (!id) return id;
+  add_token({.id = *id, .content = text, .special = true}, file, description);
+  for (AddedToken& token : description.added) token.special |= token.id == *id;
   return id;
 }
 
@@ -46,17 +48,15 @@ std::optional<int> named_token(const JsonValue& config, const char* key, Tokeniz
   return id;
 }
 
-void read_added_tokens_decoder(const JsonValue& tokens, TokenizerDescription& description) {
-  if (tokens.is_null()) return;
-  for (const auto& [key, value] : tokens.object().items()) {
-    int id = -1;
-    const auto [end, fault] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (fault != std::errc() || end != key.data() + key.size() || id < 0 || id >= kMostTokens) {
-      throw Error("{}: {} has the key {}, not an integer from 0 to {}", tokens.file(), tokens.path(),
-                  quote(key), kMostTokens - 1);
-    }
-    add_token(read_added_token(tokens[key], id), tokens.file(), description);
+/// The tokens that a file names for a purpose. Returns the one for the beginning.
+std::optional<int> name_special_tokens(const JsonValue& config, TokenizerDescription& description) {
+  if (const auto end = named_token(config, "eos_token", description)) description.ends = {*end};
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    if (!config[key].json().is_array()) continue;
+    for (const JsonValue& token : config[key].elements())
+      name_special(text_of(token), config.file(), description);
   }
+  return named_token(config, "bos_token", description);
 }
 
 void read_prefix_space(const JsonValue& setting, TokenizerDescription& description) {
@@ -73,30 +73,25 @@ void read_prefix_space(const JsonValue& setting, TokenizerDescription& descripti
 
 }  // namespace
 
-std::string tokenizer_class(std::string_view config, const std::string& file) {
-  const nlohmann::json parsed = parse_json_object(config, file);
+std::string tokenizer_class(std::string_view content, const std::string& file) {
+  const nlohmann::json parsed = parse_json_object(content, file);
   const JsonValue name = JsonValue(parsed, file)["tokenizer_class"];
   return name.is_null() ? "" : name.text();
 }
 
-void read_tokenizer_config(std::string_view content, const std::string& file,
-                           TokenizerDescription& description) {
+void read_added_tokens_decoder(std::string_view content, const std::string& file,
+                               TokenizerDescription& description) {
   const nlohmann::json parsed = parse_json_object(content, file);
-  const JsonValue config(parsed, file);
-  read_added_tokens_decoder(config["added_tokens_decoder"], description);
-  const std::optional<int> begin = named_token(config, "bos_token", description);
-  if (const auto end = named_token(config, "eos_token", description)) description.ends = {*end};
-  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
-    if (!config[key].json().is_array()) continue;
-    for (const JsonValue& token : config[key].elements()) name_special(text_of(token), file, description);
-  }
-  read_prefix_space(config["add_prefix_space"], description);
-  if (config["add_eos_token"].boolean(false)) {
-    config["add_eos_token"].refuse("and a text that ends cannot be continued");
-  }
-  if (const JsonValue add = config["add_bos_token"]; !add.is_null()) {
-    if (add.boolean(false) && !begin) add.refuse("and no bos_token is named");
-    description.begin = add.boolean(false) ? begin : std::nullopt;
+  const JsonValue tokens = JsonValue(parsed, file)["added_tokens_decoder"];
+  if (tokens.is_null()) return;
+  for (const auto& [key, value] : tokens.object().items()) {
+    int id = -1;
+    const auto [end, fault] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (fault != std::errc() || end != key.data() + key.size() || id < 0 || id >= kMostTokens) {
+      throw Error("{}: {} has the key {}, not an integer from 0 to {}", tokens.file(), tokens.path(),
+                  quote(key), kMostTokens - 1);
+    }
+    add_token(read_added_token(tokens[key], id), tokens.file(), description);
   }
 }
 
@@ -105,8 +100,30 @@ void read_added_tokens(std::string_view content, const std::string& file, Tokeni
   const JsonValue tokens(parsed, file);
   for (const auto& [text, value] : tokens.object().items()) {
     if (text.empty()) throw Error("{}: an added token is empty", file);
-    add_token({.id = tokens[text].index(kMostTokens), .content = text, .normalized = true}, file,
-              description);
+    add_token({.id = tokens[text].index(kMostTokens), .content = text}, file, description);
+  }
+}
+
+void read_special_tokens_map(std::string_view content, const std::string& file,
+                             TokenizerDescription& description) {
+  const nlohmann::json parsed = parse_json_object(content, file);
+  name_special_tokens(JsonValue(parsed, file), description);
+}
+
+void read_tokenizer_config(std::string_view content, const std::string& file,
+                           TokenizerDescription& description) {
+  const nlohmann::json parsed = parse_json_object(content, file);
+  const JsonValue config(parsed, file);
+  const std::optional<int> begin = name_special_tokens(config, description);
+  read_prefix_space(config["add_prefix_space"], description);
+  if (config["add_eos_token"].boolean(false)) {
+    config["add_eos_token"].refuse("and a text that ends cannot be continued");
+  }
+  // The template of tokenizer.json may want the token as well; false does not contradict it, as in
+  // transformers.
+  if (config["add_bos_token"].boolean(false)) {
+    if (!begin) config["add_bos_token"].refuse("and no bos_token is named");
+    description.begin = begin;
   }
 }
 

@@ -1,4 +1,5 @@
-// tokenizer_config.json and added_tokens.json: what Hugging Face's transformers adds to a tokenizer.
+// tokenizer_config.json, added_tokens.json and special_tokens_map.json: what Hugging Face's transformers adds
+// to a tokenizer.
 #pragma once
 
 #include <string>
@@ -9,14 +10,22 @@
 namespace staircase {
 
 /// Which of the classes of transformers tokenizer_config.json names, or "".
-std::string tokenizer_class(std::string_view config, const std::string& file);
+std::string tokenizer_class(std::string_view content, const std::string& file);
 
-/// Puts what tokenizer_config.json says into `description`. Throws Error for what is broken and for what
-/// would change tokens and is not built. `file` is for messages.
-void read_tokenizer_config(std::string_view config, const std::string& file,
-                           TokenizerDescription& description);
+/// Adds the tokens that tokenizer_config.json lists as added_tokens_decoder.
+void read_added_tokens_decoder(std::string_view content, const std::string& file,
+                               TokenizerDescription& description);
 
-/// Adds the tokens of added_tokens.json that `description` lacks.
+/// Adds the tokens of added_tokens.json.
 void read_added_tokens(std::string_view content, const std::string& file, TokenizerDescription& description);
+
+/// Takes the special tokens, and that of the end, from special_tokens_map.json, which older folders have.
+void read_special_tokens_map(std::string_view content, const std::string& file,
+                             TokenizerDescription& description);
+
+/// The same from tokenizer_config.json, and whatever else changes tokens. All tokens must be there by then.
+/// Throws Error for what is broken or not built. `file` is for messages.
+void read_tokenizer_config(std::string_view content, const std::string& file,
+                           TokenizerDescription& description);
 
 }  // namespace staircase

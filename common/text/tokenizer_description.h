@@ -4,9 +4,13 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace staircase {
+
+/// What SentencePiece writes for a space: U+2581.
+constexpr std::string_view kSpaceMark = "\u2581";
 
 /// A token that is found in the text before anything else, and is never merged with its neighbours.
 struct AddedToken {
@@ -44,7 +48,8 @@ struct TokenizerDescription {
   /// How the vocabulary writes text.
   enum class Alphabet {
     kBytes,       ///< each byte as one printable character: "Ġthe" (GPT-2)
-    kCharacters,  ///< as text, a space as U+2581, and a byte without a character as "<0xE2>" (SentencePiece)
+    kCharacters,  ///< as text, a space as kSpaceMark, and a byte without a character as "<0xE2>"
+                  ///< (SentencePiece)
   };
   struct Merge {
     int left, right, token;  ///< the last is what the first two become
@@ -64,8 +69,8 @@ struct TokenizerDescription {
   std::vector<Normalization> normalizations;
   std::vector<Cut> cuts;
   SpaceBefore space_before = SpaceBefore::kNothing;
-  bool marks_spaces = false;   ///< spaces become U+2581 after added tokens were found
-  bool cuts_at_marks = false;  ///< and a piece begins at each
+  bool marks_spaces = false;       ///< spaces become kSpaceMark after added tokens were found
+  bool drops_first_space = false;  ///< decoding takes away the space that encoding put in front
 
   std::optional<int> begin;  ///< the begin-of-text token, if a text is to begin with it
   std::vector<int> ends;     ///< the end-of-text tokens that the files name

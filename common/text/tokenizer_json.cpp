@@ -17,8 +17,6 @@ namespace staircase {
 
 namespace {
 
-constexpr std::string_view kMark = "\u2581";
-
 using Alphabet = TokenizerDescription::Alphabet;
 
 /// A text to look for, or else a regular expression.
@@ -78,7 +76,7 @@ void read_byte_level(const JsonValue& part, TokenizerDescription& description) {
 
 void read_metaspace(const JsonValue& part, TokenizerDescription& description) {
   part.allow({"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"});
-  if (part["replacement"].text() != kMark) part["replacement"].refuse("and only U+2581 is supported");
+  if (part["replacement"].text() != kSpaceMark) part["replacement"].refuse("and only U+2581 is supported");
   description.marks_spaces = true;
   const JsonValue scheme = part["prepend_scheme"];
   const std::string where =
@@ -229,12 +227,39 @@ void read_post_processor(const JsonValue& post_processor, TokenizerDescription& 
   }
 }
 
-void read_decoder(const JsonValue& decoder, const TokenizerDescription& description) {
-  if (decoder.is_null()) decoder.refuse("not ByteLevel");
+/// How tokens become text again follows from the alphabet. The file must not want anything else.
+void read_decoder(const JsonValue& decoder, TokenizerDescription& description) {
+  const bool bytes = description.alphabet == Alphabet::kBytes;
+  if (decoder.is_null())
+    decoder.refuse(bytes ? "not ByteLevel" : "and without ByteFallback nothing is supported");
+  bool marks = false, falls_back = false;
   for (const JsonValue& part : parts_of(decoder, "decoders")) {
-    if (part["type"].text() != "ByteLevel") part["type"].refuse("and only ByteLevel is supported");
+    const std::string& type = part["type"].text();
+    if (bytes ? type == "ByteLevel" : type == "Fuse") {
+      continue;
+    } else if (!bytes && type == "ByteFallback") {
+      falls_back = true;
+    } else if (!bytes && type == "Metaspace") {
+      marks = true;
+      const JsonValue scheme = part["prepend_scheme"];
+      description.drops_first_space =
+          scheme.is_null() ? part["add_prefix_space"].boolean(true) : scheme.text() != "never";
+    } else if (!bytes && type == "Replace") {
+      marks = true;
+      if (read_pattern(part["pattern"]).pattern != kSpaceMark)
+        part["pattern"].refuse("and only U+2581 is supported");
+      if (part["content"].text() != " ") part["content"].refuse("and only a space is supported");
+    } else if (!bytes && type == "Strip") {
+      if (part["content"].text() != " ") part["content"].refuse("and only a space is supported");
+      if (part["stop"].index(2) != 0) part["stop"].refuse("and only 0 is supported");
+      description.drops_first_space = part["start"].index(2) == 1;
+    } else {
+      part["type"].refuse(bytes ? "and only ByteLevel is supported"
+                                : "and only Replace, ByteFallback, Fuse, Strip and Metaspace are supported");
+    }
   }
-  (void)description;
+  if (!bytes && !(marks && falls_back))
+    decoder.refuse("and without ByteFallback and U+2581 nothing is supported");
 }
 
 }  // namespace

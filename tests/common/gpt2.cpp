@@ -672,7 +672,7 @@ TEST_CASE("a weight file that contradicts config.json is refused with the names 
   const std::string transposed = refused("h.0.mlp.c_fc.weight", [](TinyModel& tiny) {
     tiny.tensors["h.0.mlp.c_fc.weight"].shape = {50, 24};
   });
-  CHECK(says(transposed, "has shape [50, 24], but config.json asks for [24, 50]"));
+  CHECK(says(transposed, "has shape [50, 24], but the configuration asks for [24, 50]"));
   refused("wte.weight", [](TinyModel& tiny) { tiny.vocab_size = 102; });
   refused("wpe.weight", [](TinyModel& tiny) { tiny.n_positions = 36; });
   refused("h.2.ln_1.weight", [](TinyModel& tiny) { tiny.n_layer = 3; });
@@ -905,7 +905,7 @@ TEST_CASE("one line warns of what a model's files have and the model does not us
   TinyModel().write(folder.path());
   set_config(folder.path(), "reorder_and_upcast_attn", true);
   const std::string text = warning([&] { Gpt2::load(folder.path(), make_test_device(2)); });
-  CHECK(says(text, "warning: ", "config.json has reorder_and_upcast_attn, which has no effect here"));
+  CHECK(says(text, "warning: ", "config.json: reorder_and_upcast_attn has no effect here"));
 }
 
 }  // namespace

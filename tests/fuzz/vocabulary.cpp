@@ -42,7 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (vocab.starts_with(',')) vocab = "{" + smallest + vocab + "}";
   const std::string_view merges = next();
   try {
-    require_round_trip(Tokenizer(read_vocab_and_merges(vocab, merges, "vocab.json", "merges.txt"), "folder"), rest);
+    require_round_trip(Tokenizer(read_vocab_and_merges(vocab, merges, "vocab.json", "merges.txt"), "folder"),
+                       rest);
   } catch (const Error&) {
   }
   return 0;

@@ -1,0 +1,350 @@
+// The files that say what a tokenizer is: the ids of Hugging Face's tokenizers and transformers for each
+// shape that models have, and one sentence for what is broken or not built.
+#include "common/text/tokenizer_files.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/text/nfc.h"
+#include "common/text/tokenizer.h"
+#include "common/text/tokenizer_json.h"
+#include "tests/error_message.h"
+#include "tests/temporary_folder.h"
+
+using namespace staircase;
+using nlohmann::json;
+
+namespace {
+
+const std::filesystem::path kSource = STAIRCASE_SOURCE_TREE;
+const std::filesystem::path kTokenizers = kSource / "tests" / "reference" / "tokenizers";
+using Ids = std::vector<int>;
+
+std::string slurp(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  REQUIRE(in);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+json shape(const std::string& name) {
+  return json::parse(slurp(kTokenizers / (name + ".json")));
+}
+
+Tokenizer made_of(const json& file) {
+  return Tokenizer(read_tokenizer_json(file.dump(), "some/tokenizer.json"), "some");
+}
+
+std::string error_of(const json& file) {
+  return error_message([&] { made_of(file); });
+}
+
+/// The message for the file of `name` with `value` at `place`.
+std::string error_with(const std::string& name, const char* place, const json& value) {
+  json file = shape(name);
+  file[json::json_pointer(place)] = value;
+  return error_of(file);
+}
+
+/// A folder with the embedded models' vocabulary, to which a test adds files.
+struct TalesFolder : TemporaryFolder {
+  TalesFolder() {
+    for (const std::string file : {"vocab.json", "merges.txt"}) {
+      std::filesystem::copy_file(kSource / "models" / "tales-1m" / file, path() / file);
+    }
+  }
+
+  Tokenizer load() const { return Tokenizer::load(path()); }
+  std::string error() const {
+    return error_message([&] { load(); });
+  }
+  std::string error_with(const std::string& file, const json& content) {
+    write(file, content.dump());
+    return error();
+  }
+};
+
+const json& expected() {
+  static const json file = json::parse(slurp(kTokenizers / "expected.json"));
+  return file;
+}
+
+}  // namespace
+
+TEST_CASE("each shape of tokenizer.json gives the ids of Hugging Face's tokenizers") {
+  CHECK(expected().at("shapes").size() >= 13);
+  for (const auto& [name, cases] : expected().at("shapes").items()) {
+    CAPTURE(name);
+    const json file = shape(name);
+    if (!has_nfc() && file.dump().find("\"NFC\"") != std::string::npos) continue;
+    const Tokenizer tokenizer = made_of(file);
+    CHECK(cases.size() > 80);
+    for (const json& one : cases) {
+      const std::string text = one.at("text");
+      CAPTURE(text);
+      const Ids ids = one.at("ids");
+      CHECK(tokenizer.encode(text) == ids);
+      CHECK(tokenizer.encode_with_special_tokens(text) == one.value("special_ids", ids));
+      CHECK(tokenizer.decode_whole(ids) == one.value("decoded", text));
+    }
+  }
+}
+
+TEST_CASE("what a folder says besides has the effect that it has in transformers") {
+  for (const json& folder : expected().at("folders")) {
+    CAPTURE(folder.at("name").get<std::string>());
+    TemporaryFolder files;
+    if (folder.at("base") == "tales") {
+      for (const std::string file : {"vocab.json", "merges.txt"}) {
+        files.write(file, slurp(kSource / "models" / "tales-1m" / file));
+      }
+    } else {
+      files.write("tokenizer.json", slurp(kTokenizers / (folder.at("base").get<std::string>() + ".json")));
+    }
+    files.write("tokenizer_config.json", folder.at("tokenizer_config.json").dump());
+    const Tokenizer tokenizer = Tokenizer::load(files.path());
+    for (const json& one : folder.at("cases")) {
+      const std::string text = one.at("text");
+      CAPTURE(text);
+      CHECK(tokenizer.encode_prompt(text) == one.at("ids").get<Ids>());
+      // A begin-of-text token that the text has is not put in front again, which transformers does.
+      Ids special = one.at("special_ids");
+      if (text.starts_with("<|begin|>") && special.size() > 1 && special[0] == special[1])
+        special.erase(special.begin());
+      CHECK(tokenizer.with_begin(tokenizer.encode_with_special_tokens(text)) == special);
+    }
+  }
+}
+
+TEST_CASE("tokenizer.json wins over vocab.json") {
+  TalesFolder folder;
+  CHECK(folder.load().vocab_size() == 4096);
+  folder.write("tokenizer.json", slurp(kTokenizers / "gpt2.json"));
+  CHECK(folder.load().vocab_size() == 460);
+}
+
+TEST_CASE("a special token in a prompt is text, and a person's </s> ends nothing") {
+  const Tokenizer tokenizer = made_of(shape("llama-2"));
+  const Ids as_text = tokenizer.encode_prompt("Hi</s>");
+  CHECK(as_text.front() == 1);
+  CHECK(std::count(as_text.begin(), as_text.end(), 2) == 0);
+  CHECK(tokenizer.decode_whole(Ids(as_text.begin() + 1, as_text.end())) == "Hi</s>");
+  CHECK(tokenizer.encode_with_special_tokens("Hi</s>").back() == 2);
+}
+
+TEST_CASE("added_tokens.json adds tokens, and ids that nothing names are the empty text") {
+  TalesFolder folder;
+  folder.write("added_tokens.json", R"({"<|user|>": 4096, "<|bot|>": 4099})");
+  const Tokenizer tokenizer = folder.load();
+  CHECK(tokenizer.vocab_size() == 4100);
+  CHECK(tokenizer.encode_with_special_tokens("<|user|>Once<|bot|>") == Ids{4096, 2054, 4099});
+  CHECK(tokenizer.decode(Ids{4096, 4097, 4098, 4099}) == "<|user|><|bot|>");
+}
+
+TEST_CASE("the end-of-text tokens are those that the files name") {
+  TalesFolder folder;
+  CHECK(folder.load().ends() == Ids{4095});
+  folder.write("tokenizer_config.json", R"({"eos_token": "<|im_end|>", "added_tokens_decoder":
+      {"4096": {"content": "<|im_start|>", "special": true}, "4097": {"content": "<|im_end|>", "special": true}}})");
+  CHECK(folder.load().ends() == Ids{4097});
+  folder.write("tokenizer.json", slurp(kTokenizers / "smollm2.json"));
+  folder.write("tokenizer_config.json",
+               R"({"eos_token": {"__type": "AddedToken", "content": "<|im_end|>"}})");
+  CHECK(folder.load().ends() == Ids{2});
+  folder.write("tokenizer_config.json", "{}");
+  CHECK(folder.load().ends().empty());
+}
+
+TEST_CASE("a token that added_tokens.json adds can be the end, and is special then") {
+  TalesFolder folder;
+  folder.write("added_tokens.json", R"({"<|user|>": 4096, "<|im_end|>": 4097})");
+  folder.write("special_tokens_map.json", R"({"eos_token": "<|im_end|>", "pad_token": "<|nowhere|>"})");
+  CHECK(folder.load().ends() == Ids{4097});
+  CHECK(folder.load().encode("<|user|>") == Ids{4096});
+  CHECK(folder.load().encode("<|im_end|>").size() > 1);
+  CHECK(folder.load().encode_with_special_tokens("<|im_end|>") == Ids{4097});
+  folder.write("tokenizer_config.json", R"({"eos_token": "<|endoftext|>"})");
+  CHECK(folder.load().ends() == Ids{4095});
+}
+
+TEST_CASE("spaces and punctuation stay as they are where a file asks to clean them up") {
+  TalesFolder folder;
+  folder.write("tokenizer_config.json", R"({"clean_up_tokenization_spaces": true})");
+  const Tokenizer tokenizer = folder.load();
+  CHECK(tokenizer.decode(tokenizer.encode("x != y , z .")) == "x != y , z .");
+}
+
+TEST_CASE("a broken run of byte tokens streams as U+FFFD, and a whole one as its character") {
+  const Tokenizer tokenizer = made_of(shape("llama-2"));
+  const int first = 3;  // <0x00>
+  StreamDecoder decoder(tokenizer);
+  CHECK(decoder.push(first + 0xE4) == "");
+  CHECK(decoder.push(first + 0xB8) == "");
+  CHECK(decoder.push(first + 0xAD) == "\u4E2D");
+  CHECK(decoder.push(first + 0xE4) == "");
+  CHECK(decoder.push(first + 'a') ==
+        "\uFFFD"
+        "a");
+  CHECK(decoder.push(first + 0xF0) == "");
+  CHECK(decoder.finish() == "\uFFFD");
+}
+
+TEST_CASE("bytes that are no UTF-8 are not lost where the vocabulary has them") {
+  for (const char* name : {"gpt2", "llama-3", "llama-2", "metaspace-first"}) {
+    CAPTURE(name);
+    const Tokenizer tokenizer = made_of(shape(name));
+    for (const std::string text : {"a\xFFz", "\xC3", "\xE2\x82 x", "\xF0\x9F\x98", "x\xED\xA0\x80"}) {
+      std::string bytes;
+      for (const int id : tokenizer.encode(text)) bytes += tokenizer.bytes(id);
+      CHECK((bytes == text || bytes == " " + text));
+    }
+  }
+}
+
+TEST_CASE("ten megabytes of spaces are cut by a pattern that looks back over all of them") {
+  const Tokenizer tokenizer = made_of(shape("llama-3"));
+  std::string bytes;
+  const std::string text = std::string(10'000'000, ' ') + "x";
+  for (const int id : tokenizer.encode(text)) bytes += tokenizer.bytes(id);
+  CHECK(bytes == text);
+}
+
+TEST_CASE("a long text of any shape is encoded in near-linear time") {
+  // Nothing here measures: with quadratic work this test would not come to an end.
+  constexpr std::size_t kSize = 300'000;
+  std::string marks = "a", spaces, tags, letters;
+  while (marks.size() < kSize) marks += "\u0301\u0316";
+  while (tags.size() < kSize) tags += "<|endoftext";
+  while (letters.size() < kSize) letters += static_cast<char>('a' + letters.size() * letters.size() % 26);
+  for (const char* name : {"pythia", "qwen2", "flags", "llama-2", "metaspace-always"}) {
+    CAPTURE(name);
+    if (!has_nfc() && shape(name).dump().find("\"NFC\"") != std::string::npos) continue;
+    const Tokenizer tokenizer = made_of(shape(name));
+    for (const std::string& text : {marks, std::string(kSize, ' '), tags, letters}) {
+      CHECK(!tokenizer.encode_with_special_tokens(text).empty());
+    }
+  }
+}
+
+TEST_CASE("a tokenizer of another type is refused with the file, the key and the value") {
+  const std::string file = "some/tokenizer.json";
+  for (const char* type : {"WordPiece", "Unigram", "WordLevel"}) {
+    CHECK(says(error_with("gpt2", "/model/type", type), file, "model.type", type, "only BPE is supported"));
+  }
+  for (const char* type : {"NFKC", "NFD", "Lowercase", "StripAccents", "Precompiled", "Strip"}) {
+    CHECK(says(error_with("gpt2", "/normalizer", {{"type", type}}), file, "normalizer.type", type));
+  }
+  for (const char* type : {"Punctuation", "Whitespace", "BertPreTokenizer", "UnicodeScripts"}) {
+    CHECK(says(error_with("gpt2", "/pre_tokenizer", {{"type", type}}), file, "pre_tokenizer.type", type));
+  }
+  for (const char* type : {"RobertaProcessing", "BertProcessing"}) {
+    CHECK(says(error_with("gpt2", "/post_processor", {{"type", type}}), file, "post_processor.type", type));
+  }
+  CHECK(says(error_with("gpt2", "/decoder", {{"type", "WordPiece"}}), file, "decoder.type", "WordPiece"));
+  CHECK(says(error_with("gpt2", "/model/dropout", 0.1), file, "model.dropout is 0.1"));
+  CHECK(says(error_with("gpt2", "/model/end_of_word_suffix", "</w>"), file, "end_of_word_suffix", "</w>"));
+  CHECK(says(error_with("gpt2", "/model/unheard_of", true), file, "model.unheard_of is true"));
+  CHECK(says(error_with("gpt2", "/unheard_of", 3), file, "unheard_of is 3"));
+  CHECK(says(error_with("gpt2", "/model/byte_fallback", true), file, "model.byte_fallback is true"));
+  CHECK(says(error_with("llama-2", "/model/byte_fallback", false), file, "model.byte_fallback is false"));
+  CHECK(says(error_with("llama-3", "/pre_tokenizer/pretokenizers/0/behavior", "MergedWithPrevious"), file,
+             "pre_tokenizer.pretokenizers[0].behavior", "MergedWithPrevious"));
+  CHECK(says(error_with("llama-3", "/pre_tokenizer/pretokenizers/0/behavior", "Removed"), "Removed"));
+  CHECK(
+      says(error_with("llama-3", "/pre_tokenizer/pretokenizers/1/type", "Metaspace"), "Metaspace", "alone"));
+  CHECK(says(error_with("llama-3", "/post_processor/single/1", {{"SpecialToken", {{"id", "<|begin|>"}}}}),
+             file, "post_processor.single[1].SpecialToken.id"));
+}
+
+TEST_CASE("a pattern that PCRE2 refuses, or reads otherwise, is an error with the pattern") {
+  const auto error = [](const char* pattern) {
+    return error_with("llama-3", "/pre_tokenizer/pretokenizers/0/pattern/Regex", pattern);
+  };
+  CHECK(error(R"(\p{L}+|\s+(?!\S)|[^\s\w-]|(?:a|b)?+)") == "");
+  for (const char* pattern : {"(", "[a", "a{3,1}", "\\p{Nothing}", "(?<=a*)b"}) {
+    CAPTURE(pattern);
+    CHECK(says(error(pattern), "the pattern", "at byte"));
+  }
+  for (const char* pattern : {"a\\", "\\h", "\\R", "\\K", "\\1", "\\v", "[\\S]", "[a[b]]", "[a&&b]", "^a",
+                              "a$", "(*UTF)a", "(?m)a", "(?C1)a", "(?R)", "[]a]"}) {
+    CAPTURE(pattern);
+    CHECK(says(error(pattern), "the pattern", "is refused"));
+  }
+  CHECK(says(error(""), "pattern", "empty"));
+}
+
+TEST_CASE("a broken tokenizer.json is an error with the file and the place") {
+  const std::string file = "some/tokenizer.json";
+  CHECK(says(error_message([] { read_tokenizer_json("{\"model\": ", "some/tokenizer.json"); }), file,
+             "not valid JSON"));
+  CHECK(says(error_of(json::array()), file, "an array"));
+  CHECK(says(error_of(json::object()), file, "model is null"));
+  CHECK(says(error_with("gpt2", "/model", 7), file, "model is 7, not an object"));
+  CHECK(says(error_with("gpt2", "/model/vocab", json::array()), file, "model.vocab is an array"));
+  CHECK(says(error_with("gpt2", "/model/vocab/a", 5), file, "both have the id 5"));
+  for (const json& id : {json(-1), json("x"), json(1.5), json(1 << 20), json(1e300), json(nullptr)}) {
+    CHECK(says(error_with("gpt2", "/model/vocab/a", id), file, "the token \"a\" has the id " + id.dump()));
+  }
+  CHECK(says(error_with("gpt2", "/model/merges", "a b"), file, "model.merges is \"a b\", not a list"));
+  CHECK(
+      says(error_with("gpt2", "/model/merges/3", "ab"), file, "model.merges[3] is \"ab\", without a space"));
+  CHECK(says(error_with("gpt2", "/model/merges/3", "nothing here"), file, "model.merges[3]",
+             "not in the vocabulary"));
+  CHECK(
+      says(error_with("qwen2", "/model/merges/3", json::array({"a"})), file, "model.merges[3] is an array"));
+  CHECK(says(error_with("qwen2", "/model/merges/3", json::array({"a", 3})), file,
+             "model.merges[3] is an array"));
+  CHECK(says(error_with("qwen2", "/model/merges/3", shape("qwen2")["model"]["merges"][2]), "a second time"));
+  CHECK(says(error_with("gpt2", "/model/unk_token", "nothing"), file, "model.unk_token",
+             "not in the vocabulary"));
+  CHECK(says(error_with("gpt2", "/added_tokens/0/id", 1 << 20), file, "added_tokens[0].id"));
+  CHECK(says(error_with("gpt2", "/added_tokens/0/id", 5), file,
+             "\"<|endoftext|>\" has the id 5, which is that of"));
+  CHECK(says(error_with("gpt2", "/added_tokens/0/content", ""), file, "added_tokens[0].content", "empty"));
+  CHECK(
+      says(error_with("gpt2", "/added_tokens/0/special", "yes"), file, "added_tokens[0].special is \"yes\""));
+  CHECK(says(error_with("gpt2", "/added_tokens", 3), file, "added_tokens is 3, not a list"));
+  json file_without = shape("llama-2");
+  file_without["model"]["vocab"].erase("<0x41>");
+  CHECK(says(error_of(file_without), "<0x41>", "all 256"));
+}
+
+TEST_CASE("what a folder's other files have wrong is an error with file, key and value") {
+  TalesFolder folder;
+  const char* config = "tokenizer_config.json";
+  CHECK(says(folder.error_with(config, {{"eos_token", "<|nowhere|>"}}), config,
+             "eos_token is \"<|nowhere|>\""));
+  CHECK(says(folder.error_with(config, {{"add_bos_token", true}}), config, "add_bos_token is true",
+             "no bos_token"));
+  CHECK(says(folder.error_with(config, {{"add_bos_token", 1}}), config, "add_bos_token is 1"));
+  CHECK(says(folder.error_with(config, {{"add_eos_token", true}}), config, "add_eos_token is true"));
+  CHECK(says(folder.error_with(config, {{"added_tokens_decoder", {{"x", {}}}}}), config, "\"x\""));
+  CHECK(says(folder.error_with(config, {{"added_tokens_decoder", {{"5", {{"content", "new"}}}}}}), config,
+             "\"new\" has the id 5, which is that of \"&\""));
+  CHECK(
+      says(folder.error_with(config, {{"tokenizer_class", "WhisperTokenizer"}}), config, "WhisperTokenizer"));
+  CHECK(says(folder.error_with(config, json::array()), config, "an array"));
+  std::filesystem::remove(folder.path() / config);
+  CHECK(says(folder.error_with("added_tokens.json", {{"a", -1}}), "added_tokens.json", "a is -1"));
+  CHECK(says(folder.error_with("added_tokens.json", {{"new", 4095}}), "added_tokens.json",
+             "\"<|endoftext|>\""));
+}
+
+TEST_CASE("a folder with SentencePiece's own file alone is told what is read") {
+  TemporaryFolder folder;
+  folder.write("tokenizer.model", "x");
+  CHECK(says(error_message([&] { Tokenizer::load(folder.path()); }), "tokenizer.model", "tokenizer.json"));
+}
+
+TEST_CASE("vocab.json and merges.txt of Qwen's class are cut by Qwen's pattern") {
+  TalesFolder folder;
+  folder.write("tokenizer_config.json", R"({"tokenizer_class": "Qwen2Tokenizer"})");
+  if (!has_nfc()) return;
+  CHECK(folder.load().encode("12").size() == 2);
+  CHECK(folder.load().encode("e\u0301") == folder.load().encode("\u00E9"));
+}
