@@ -26,9 +26,9 @@ std::string to_string(const std::vector<std::int64_t>& shape);
 /// One open file. Movable, not copyable; unmaps the file when destroyed.
 class Safetensors {
  public:
-  /// Maps `file` and checks the whole header: lengths, offsets, overlaps, and that the bytes of every tensor
-  /// of a known dtype are shape × element size. Throws Error with one sentence that names the file and the
-  /// fault.
+  /// Maps `file` and checks the whole header: lengths, offsets, that each byte belongs to one tensor, and
+  /// that the bytes of every tensor of a known dtype are shape × element size. Throws Error with one sentence
+  /// that names the file and the fault.
   explicit Safetensors(const std::filesystem::path& file);
   ~Safetensors();
   Safetensors(Safetensors&& other) noexcept;
