@@ -161,6 +161,7 @@ TEST_CASE("what a cache copies between its rows and inside one is in the trace")
   target.next_logits(text, rows);
   draft.next_logits(text, others);
   rows.copy_row(0, 3);
+  rows.copy_row(3, 1);  // which has been copied itself
   rows.slide(3, 2);
   others.copy_row(0, 1);
   unseen.copy_row(1, 0);
@@ -172,9 +173,9 @@ TEST_CASE("what a cache copies between its rows and inside one is in the trace")
     return json{{"event", "copy"}, {"model", model},         {"from", from},
                 {"first", first},  {"positions", positions}, {"to", to}};
   };
-  CHECK(of_kind(read_events(file), "copy") == std::vector<json>{copied("target", 0, 0, 3, 3),
-                                                                copied("target", 3, 2, 1, 3),
-                                                                copied("draft", 0, 0, 3, 1)});
+  CHECK(of_kind(read_events(file), "copy") ==
+        std::vector<json>{copied("target", 0, 0, 3, 3), copied("target", 3, 0, 3, 1),
+                          copied("target", 3, 2, 1, 3), copied("draft", 0, 0, 3, 1)});
 }
 
 /// What each row holds after each pass of the first search, as the trace tells it: with a cache the tokens
