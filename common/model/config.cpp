@@ -31,6 +31,9 @@ class Settings {
     return found == values_.end() || found->is_null() ? nullptr : &*found;
   }
 
+  /// Whether the file says itself that there is no such thing.
+  bool is_null(const std::string& name) const { return values_.contains(name) && values_.at(name).is_null(); }
+
   int integer(const std::string& name, std::uint64_t low, std::uint64_t high) const {
     const json* value = find(name);
     if (!value) throw Error("{} has no {}", file_, name);
@@ -79,6 +82,19 @@ float read_epsilon(const Settings& settings) {
   return epsilon;
 }
 
+/// The end-of-text token, or -1 for none. A vocabulary may have been padded, so its last token says nothing.
+int read_end_of_text(const Settings& settings, const std::filesystem::path& folder, int vocab_size) {
+  const auto last = static_cast<std::uint64_t>(vocab_size - 1);
+  if (settings.find("eos_token_id")) return settings.integer("eos_token_id", 0, last);
+  const std::filesystem::path file = folder / "vocab.json";
+  if (settings.is_null("eos_token_id") || !std::filesystem::exists(file)) return -1;
+  const json vocabulary = parse_json_object(read_text_file(file), file.string());
+  const auto found = vocabulary.find("<|endoftext|>");
+  const bool is_id =
+      found != vocabulary.end() && found->is_number_unsigned() && found->get<std::uint64_t>() <= last;
+  return is_id ? found->get<int>() : -1;
+}
+
 /// Every matrix of the model has fewer than 2^31 elements, so that an int can index it.
 void check_sizes(const Gpt2Config& config, const std::string& file) {
   const auto check = [&](std::string_view name, std::int64_t rows, std::int64_t columns) {
@@ -117,8 +133,7 @@ Gpt2Config read_config(const std::filesystem::path& folder) {
   config.n_head = settings.integer("n_head", 1, kMost);
   config.n_inner = settings.integer_or("n_inner", 4 * config.n_embd, 1, kMost);
   config.layer_norm_epsilon = read_epsilon(settings);
-  config.eos_token_id = settings.integer_or("eos_token_id", config.vocab_size - 1, 0,
-                                            static_cast<std::uint64_t>(config.vocab_size - 1));
+  config.eos_token_id = read_end_of_text(settings, folder, config.vocab_size);
 
   if (config.n_embd % config.n_head != 0) {
     throw Error("{}: n_embd is {}, not a multiple of n_head, which is {}", settings.file(), config.n_embd,

@@ -17,7 +17,7 @@ struct Gpt2Config {
   int n_head = 0;       ///< attention heads; n_embd is a multiple of it
   int n_inner = 0;      ///< width of the MLP, 4 × n_embd unless the file says otherwise
   float layer_norm_epsilon = 1e-5f;
-  int eos_token_id = 0;             ///< the end-of-text token
+  int eos_token_id = 0;             ///< the end-of-text token, or -1: no text ends by itself
   bool tie_word_embeddings = true;  ///< the token embedding may serve as the output layer
   /// Settings that are on, and with which transformers does something more, or the same in another way.
   std::vector<std::string> without_effect = {};
@@ -39,7 +39,8 @@ constexpr DType embedding_dtype(DType weights) {
 
 /// Reads `folder`/config.json. Throws Error with one sentence for a missing file, broken JSON, a model that
 /// is not a GPT-2 (model_type, activation_function) or is quantized, and values that cannot be (zero,
-/// negative, n_embd not divisible by n_head).
+/// negative, n_embd not divisible by n_head). An eos_token_id of null is none; where the file has no such key,
+/// it is the id that vocab.json gives <|endoftext|>.
 Gpt2Config read_config(const std::filesystem::path& folder);
 
 }  // namespace staircase

@@ -368,14 +368,20 @@ void Gpt2::compute(const Input& input, KvCache* cache, Tensor& logits) {
   device.linear(normed, {}, output_layer_, Tensor(), Epilogue::kStore, logits);
 }
 
-void Gpt2::check_finite(std::span<const float> logits, const KvCache* cache) {
+void Gpt2::check_finite(std::span<const float> logits, const KvCache* cache) const {
   const auto largest = std::bit_cast<std::uint32_t>(largest_of(DType::kFloat32));
   if (all_within<std::uint32_t>(std::as_bytes(logits), largest)) return;
+  std::string reason = cache == nullptr
+                           ? "its weights are broken"
+                           : "the cache has lost a position or holds one that was never filled, or "
+                             "the model's weights are broken";
+  if (dtype_ == DType::kFloat16) {  // in which weights with infinity are refused when they are loaded
+    reason =
+        "a key or a value may be beyond ±65504, the most that float16 holds; bfloat16 and float32 hold it";
+  }
   throw Error("the model computed a logit of {}, so no token can be chosen: {}",
               *std::find_if_not(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }),
-              cache == nullptr ? "its weights are broken"
-                               : "the cache has lost a position or holds one that was never filled, or the "
-                                 "model's weights are broken");
+              reason);
 }
 
 std::size_t Gpt2::Memory::bytes() const {

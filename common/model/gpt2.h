@@ -157,7 +157,7 @@ class Gpt2 {
   Tensor run(const Input& input, KvCache* cache);
   /// The operations of which `run` consists.
   void compute(const Input& input, KvCache* cache, Tensor& logits);
-  static void check_finite(std::span<const float> logits, const KvCache* cache);
+  void check_finite(std::span<const float> logits, const KvCache* cache) const;
   /// [rows, columns] in `memory`.
   Tensor matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype = DType::kFloat32) const;
   /// The same for the operand of a product, which nothing else reads: in the type that the product takes.

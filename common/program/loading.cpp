@@ -3,6 +3,7 @@
 #include <set>
 
 #include "common/base/error.h"
+#include "common/base/quoted.h"
 #include "common/model/model_folder.h"
 
 namespace staircase {
@@ -18,7 +19,7 @@ std::shared_ptr<Device> make_device(DeviceKind kind, int threads) {
 }
 
 Tokenizer load_tokenizer(const std::filesystem::path& folder, const Gpt2Config& config) {
-  Tokenizer tokenizer = Tokenizer::load(folder);
+  Tokenizer tokenizer = Tokenizer::load(folder, config.eos_token_id);
   if (tokenizer.vocab_size() > config.vocab_size) {
     throw Error("{}: the tokenizer knows {} tokens, but the model only {}", folder.string(),
                 tokenizer.vocab_size(), config.vocab_size);
@@ -33,7 +34,7 @@ std::vector<NamedFolder> find_drafts(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const NamedFolder& draft = drafts.emplace_back(NamedFolder{name, find_model(name, "--draft-model")});
     if (!seen.insert(std::filesystem::weakly_canonical(draft.folder)).second) {
-      throw UsageError("--draft-model {} is given twice, but each model is measured once", name);
+      throw UsageError("--draft-model {} is given twice, but each model is measured once", typed(name));
     }
   }
   return drafts;
@@ -48,7 +49,7 @@ std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, con
     if (ours.vocab_size != theirs.vocab_size || ours.eos_token_id != theirs.eos_token_id ||
         !load_tokenizer(folder, theirs).same_tokens(tokenizer)) {
       throw Error("--draft-model {}: its vocabulary is not that of {}, so it cannot propose tokens to it",
-                  folder.string(), target_folder.string());
+                  typed(folder.string()), typed(target_folder.string()));
     }
   }
   return drafts;

@@ -212,15 +212,16 @@ struct Tokenizer::Vocabulary {
   }
 };
 
-Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
+Tokenizer Tokenizer::load(const std::filesystem::path& folder, std::optional<int> end_of_text) {
   const auto vocab_path = folder / "vocab.json", merges_path = folder / "merges.txt";
-  const std::string vocab_json = read_file(vocab_path);
-  const std::string merges_txt = read_file(merges_path);
-  return parse(vocab_json, merges_txt, vocab_path.string(), merges_path.string());
+  const std::string vocab_json = read_text_file(vocab_path);
+  const std::string merges_txt = read_text_file(merges_path);
+  return parse(vocab_json, merges_txt, vocab_path.string(), merges_path.string(), end_of_text);
 }
 
 Tokenizer Tokenizer::parse(std::string_view vocab_json, std::string_view merges_txt,
-                           const std::string& vocab_path, const std::string& merges_path) {
+                           const std::string& vocab_path, const std::string& merges_path,
+                           std::optional<int> end_of_text) {
   const WrittenTokens tokens = read_vocabulary(vocab_json, vocab_path);
   auto vocabulary = std::make_unique<Vocabulary>();
   auto& token_of_byte = vocabulary->table.token_of_byte;
@@ -242,7 +243,10 @@ Tokenizer Tokenizer::parse(std::string_view vocab_json, std::string_view merges_
                   byte);
     }
   }
-  if (vocabulary->end_of_text < 0) throw Error("{} has no token {}", vocab_path, kEndOfText);
+  if (vocabulary->end_of_text < 0) {
+    if (!end_of_text) throw Error("{} has no token {}", vocab_path, kEndOfText);
+    if (*end_of_text < static_cast<int>(tokens.size())) vocabulary->end_of_text = *end_of_text;
+  }
   vocabulary->table.merges = read_merges(merges_txt, tokens, merges_path);
   return Tokenizer(std::move(vocabulary));
 }
@@ -253,13 +257,16 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 Tokenizer::~Tokenizer() = default;
 
 std::vector<int> Tokenizer::encode(std::string_view text) const {
+  const int end = vocabulary_->end_of_text;
+  const std::string written = end < 0 ? "" : vocabulary_->bytes[end];
+  if (written.empty()) return encode_ordinary(text);
   std::vector<int> tokens;
   for (;;) {
-    const std::size_t special = text.find(kEndOfText);
+    const std::size_t special = text.find(written);
     vocabulary_->encode(text.substr(0, special), tokens);
     if (special == text.npos) return tokens;
     tokens.push_back(vocabulary_->end_of_text);
-    text.remove_prefix(special + kEndOfText.size());
+    text.remove_prefix(special + written.size());
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,20 +16,22 @@ namespace staircase {
 class Tokenizer {
  public:
   /// Reads `folder`/vocab.json and `folder`/merges.txt. Throws Error with one sentence for a missing or
-  /// broken file.
-  static Tokenizer load(const std::filesystem::path& folder);
+  /// broken file, and for a vocabulary without "<|endoftext|>" unless `end_of_text` is the token in its
+  /// place, or -1 for none.
+  static Tokenizer load(const std::filesystem::path& folder, std::optional<int> end_of_text = {});
 
   /// The same from the two files' contents. Separate from the folder so that a test can feed it anything;
   /// the paths are for error messages only.
   static Tokenizer parse(std::string_view vocab_json, std::string_view merges_txt,
-                         const std::string& vocab_path, const std::string& merges_path);
+                         const std::string& vocab_path, const std::string& merges_path,
+                         std::optional<int> end_of_text = {});
 
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  /// Token ids of any bytes, valid UTF-8 or not; "<|endoftext|>" becomes its special token. Near-linear in
-  /// the length.
+  /// Token ids of any bytes, valid UTF-8 or not; "<|endoftext|>", or what is in its place, becomes its
+  /// special token. Near-linear in the length.
   std::vector<int> encode(std::string_view text) const;
 
   /// The same, but "<|endoftext|>" is text like any other.

@@ -402,6 +402,34 @@ TEST_CASE("a vocabulary that cannot be is an error that names the file and the t
   CHECK(says(error(vocab), "some/vocab.json", "<|endoftext|>"));
 }
 
+TEST_CASE("the end of text may have another name, or there is none, where the caller knows it") {
+  json vocab = SmallVocabulary().vocab;
+  const int end = vocab.at(std::string(kEndOfText));
+  vocab.erase(std::string(kEndOfText));
+  vocab["</s>"] = end;
+  const auto parse = [&](std::optional<int> id) { return Tokenizer::parse(vocab.dump(), "", "v", "m", id); };
+  const Tokenizer named = parse(end);
+  CHECK(named.eos_token_id() == end);
+  CHECK(named.encode("a</s>a") == std::vector<int>{named.encode("a")[0], end, named.encode("a")[0]});
+  CHECK(named.encode("<|endoftext|>") == named.encode_ordinary("<|endoftext|>"));
+  CHECK(named.decode(std::vector<int>{end}) == "</s>");
+  for (const int none : {-1, named.vocab_size()}) {  // a model may have more tokens than its vocabulary
+    const Tokenizer endless = parse(none);
+    CHECK(endless.eos_token_id() == -1);
+    CHECK(endless.encode("a</s>") == endless.encode_ordinary("a</s>"));
+  }
+}
+
+TEST_CASE("files with a byte order mark are read as those without") {
+  const TemporaryFolder folder;
+  const std::filesystem::path plain = kReference / "gpt2-tokenizer";
+  for (const std::string name : {"vocab.json", "merges.txt"}) {
+    std::ifstream file(plain / name, std::ios::binary);
+    folder.write(name, "\xef\xbb\xbf" + std::string(std::istreambuf_iterator<char>(file), {}));
+  }
+  CHECK(Tokenizer::load(folder.path()).encode("Once upon a time") == gpt2().encode("Once upon a time"));
+}
+
 TEST_CASE("a list of merges that cannot be is an error that names the file and the line") {
   SmallVocabulary good;
   good.merge("a", "b");

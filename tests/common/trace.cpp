@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "beam_search.h"
+#include "common/base/quoted.h"
 #include "dynamic_kv_cache.h"
 #include "static_kv_cache.h"
 #include "tests/error_message.h"
@@ -304,7 +305,7 @@ TEST_CASE("a head that a trace shows must be one of the model") {
     CHECK(run.err ==
           fmt::format("error: --trace-attention {}: tales-1m needs a layer from 0 to 1 and a head from 0 "
                       "to 1, as 1,1\n",
-                      head));
+                      typed(head)));
   }
   CHECK(!std::filesystem::exists(folder.path() / "t"));
 }
