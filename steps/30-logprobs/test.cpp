@@ -84,7 +84,8 @@ TEST_CASE("an end-of-text token that ends nothing is shown, also beside stop seq
   std::string shown;
   for (int count = 0; const int id : {eos, 321, eos}) {
     Token token{id};
-    CHECK(end_of_text(token, filter, ++count, eos, options).has_value() == (count == 3));
+    ++count;
+    CHECK(end_of_text(token, filter, count, eos, options).has_value() == (count == 3));
     shown += *token.text;
   }
   CHECK(shown == "<|endoftext|>The<|endoftext|>");
