@@ -39,8 +39,8 @@ constexpr DType embedding_dtype(DType weights) {
 
 /// Reads `folder`/config.json. Throws Error with one sentence for a missing file, broken JSON, a model that
 /// is not a GPT-2 (model_type, activation_function) or is quantized, and values that cannot be (zero,
-/// negative, n_embd not divisible by n_head). An eos_token_id of null is none; where the file has no such key,
-/// it is the id that vocab.json gives <|endoftext|>.
+/// negative, n_embd not divisible by n_head). An eos_token_id of null is none; where the file has no such
+/// key, it is the id that vocab.json gives <|endoftext|>.
 Gpt2Config read_config(const std::filesystem::path& folder);
 
 }  // namespace staircase
