@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/model/gguf.h"
+#include "common/base/quoted.h"
 #include "kernels/platform.h"
 
 namespace staircase {
@@ -28,14 +30,17 @@ fs::path find_model(const std::string& name, const std::string& option) {
   if (name.empty()) throw UsageError("{}: the name is empty", option);
   std::error_code ignored;
   if (fs::is_directory(name, ignored)) return name;
-  if (fs::exists(name, ignored)) throw Error("{} {}: this is a file, but a model is a folder", option, name);
+  if (fs::exists(name, ignored)) {
+    if (is_gguf(name)) return name;
+    throw Error("{} {}: this is a file, but a model is a folder or a .gguf file", option, typed(name));
+  }
   std::string looked = "as a folder";
   for (const fs::path& place : model_collections()) {
     if (fs::is_directory(place / name, ignored)) return place / name;
     if (fs::is_directory(place, ignored)) looked += ", in " + place.string();
   }
   throw Error("{} {}: no such model (looked {}); tools/download gets gpt2 and its larger sisters", option,
-              name, looked);
+              typed(name), looked);
 }
 
 }  // namespace staircase

@@ -324,7 +324,7 @@ STAIRCASE_TARGET inline float combine_lanes(__m512 vector, const Combine& combin
 }
 
 /// weights[i] = exp(scale (scores[i] - the largest)) for i < count, rounded, and 0 for the others up to the
-/// next multiple of 32 behind `total`; returns 1 / the sum of what was rounded.
+/// next multiple of 32 behind `total`; returns 1 / the sum of the weights before they are rounded.
 STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t count, std::int64_t total,
                                std::uint16_t* weights) {
   const auto first_of = [=](std::int64_t i) {
