@@ -11,6 +11,9 @@ fail() { say "$1"; exit "${2:-1}"; }
 # The help of a tool is the comment at its top.
 show_help() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
 
+# duration SECONDS: 42 s, or 1 min 42 s.
+duration() { if (($1 < 60)); then echo "$1 s"; else echo "$(($1 / 60)) min $(($1 % 60)) s"; fi; }
+
 # The width of the terminal.
 columns() {
   local size
