@@ -184,10 +184,20 @@ def show_outputs(doctree, page):
             remark = '<p>A benchmark, one run on one machine that had other work too: yours will differ.</p>' if command.is_benchmark else ""
             first = not any("terminal" in str(other.astext()) for other in doctree.findall(nodes.raw))
             node.parent.insert(place, raw(
-                f'<details class="terminal" data-command="{escape(command.text)}"{" open" if first else ""}><summary>'
+                f'<details class="terminal" data-command="{escape(command.text)}"{run_here(command)}{" open" if first else ""}><summary>'
                 f'<span>prints</span> <code>{escape(short)}</code></summary>{remark}'
                 f'<pre tabindex="0" aria-label="output">{terminal.html(output)}</pre></details>'))
             place += 1
+
+
+def run_here(command):
+    """What the terminal of the page runs, where that is not the command as it stands: with the page's variables, and input."""
+    more = ""
+    if command.runnable != command.text:
+        more += f' data-run="{escape(command.runnable)}"'
+    if command.input:
+        more += f' data-input="{escape(command.input)}"'
+    return more
 
 
 def surroundings(app, page, template, context, doctree):
