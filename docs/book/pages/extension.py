@@ -68,7 +68,7 @@ def extend(app, document, source):
     if document == "README":
         tables = [("The book", chapters())]
         for name, _, some in branches(app.staircase.series):
-            tables.append((f"{name}: {ranges(some, app.staircase.series)}", [f"steps/{step.name}/README" for step in some]))
+            tables.append((f"{name} ({ranges(some, app.staircase.series)})", [f"steps/{step.name}/README" for step in some]))
         for caption, entries in tables:
             source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(entries) + "\n```\n"
     elif document in app.staircase.of_page:
