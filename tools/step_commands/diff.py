@@ -26,8 +26,8 @@ def add_commands(commands):
 
     parser = commands.add_parser("diff", help="what a step changes; the difference is the lesson",
                                  description="What STEP changes in the step that it continues, or all that changes on the "
-                                             "way from STEP to TO. A line `landed: sampling.h` says that this file is no "
-                                             "longer in the folder, but in common/decoding, as it was. A pipe gets a plain "
+                                             "way from STEP to TO. A line `landed: sampling.h` means that this file "
+                                             "moved unchanged from the folder to common/decoding. A pipe gets a plain "
                                              "patch; a terminal gets colours, the changed words in reverse.")
     parser.add_argument("step", metavar="STEP", help="6, 06 or 06-top-k")
     parser.add_argument("to", metavar="TO", nargs="?", help="everything from STEP to TO")
