@@ -17,8 +17,7 @@ HUES = [("#0072b2", "#56b4e9"), ("#b45309", "#e69f00"), ("#00805f", "#2fc39a"), 
 
 
 def flights(series):
-    """[[steps]]: each goes from a step along the longest way up, and what branches off begins a flight of its own. Side
-    rooms are no flights."""
+    """[[steps]]: each goes from a step up through its branch, and what leaves it begins a flight of its own. Detours are in none."""
     found = []
 
     def climb(step):
@@ -27,7 +26,8 @@ def flights(series):
         branches = []
         while True:
             ways = [child for child in flight[-1].children if not child.side_room]
-            onward = next((child for child in ways if child.number == f"{int(flight[-1].number) + 1:02}"), None)
+            onward = next((child for child in ways if child.number == f"{int(flight[-1].number) + 1:02}"
+                           and child.branch() == flight[-1].branch()), None)
             branches += [child for child in ways if child is not onward]
             if not onward:
                 break
@@ -113,7 +113,7 @@ def svg(series, link=None):
     total = 8 + max(len(main) * RISE + 70, sum(len(flight) * RISE + between for flight in others))
     foot = total - between + 12
     draw(main, 0, LABELS - 44, foot, title(main))
-    left = LABELS + len(main) * TREAD + 126
+    left = LABELS + len(main) * TREAD + 150
     for number, flight in enumerate(others, 1):
         top = draw(flight, number % len(HUES), left, foot, title(flight))
         foot = top - between
