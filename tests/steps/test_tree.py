@@ -1,5 +1,6 @@
 """tools/step on a small tree with landed files: who continues whom, what is visible where, what is shown, and what is refused."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -111,6 +112,13 @@ class Tree(SmallTree):
         self.assertEqual([" ".join(line.split()) for line in self.show("list").split("\n\n")[1].splitlines()], [
             "most added lines: 5 of 120 20-branch", "median of them: 2 of 50",
             "most files of code in a folder: 2 of 8 01-one and 4 more", "longest main.cpp: 3 of 45 21-other"])
+
+    def test_a_terminal_without_the_characters_of_the_tree_gets_others(self):
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+        drawn = self.show("list", env=environment)
+        self.assertTrue(drawn.isascii())
+        self.assertIn("|- 20 Branch", drawn)
+        self.assertIn("| +3 -1 |", self.show("list", "--markdown", env=environment))
 
     def test_a_limit_that_is_not_kept_is_told(self):
         self.path("steps/21-other/main.cpp").write_text(lines(121))
