@@ -94,12 +94,15 @@ def show_list(options):
 
 
 def headline_rows(rows):
-    """Lines of name, counts and headline; a terminal gets as much of the headline as its line has room for."""
+    """Lines of name, counts and headline; a terminal gets as much of the headline as its line has room for, or none."""
     longest = max(len(name) for name, *_ in rows)
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     for name, added, removed, headline in rows:
-        row = f"{name:{longest}}  {f'+{added}':>5} {f'-{removed}' if removed else '':>4}  {headline}".rstrip()
-        yield row if not room or len(row) <= room else row[:room - 1] + "…"
+        row = f"{name:{longest}}  {f'+{added}':>5} {f'-{removed}' if removed else '':>4}"
+        if not room or len(row) + 20 < room:
+            row += f"  {headline}"
+            row = row[:room - 1] + "…" if 0 < room < len(row) else row
+        yield row.rstrip()
 
 
 def page_of_steps(series, counts):
