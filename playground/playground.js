@@ -5,6 +5,7 @@
   const place = document.querySelector(".playground");
   if (!place) return;
   const { step, base, glue, models, line: example, trace } = place.dataset;
+  const inputs = JSON.parse(place.dataset.files); // files of the repository that the page's commands name
 
   const make = makeElement;
 
@@ -31,6 +32,12 @@
     if (quote) throw `in the command line a quotation mark ${quote} is open; close it`;
     if (word !== null) found.push(word);
     return found;
+  }
+
+  /// The command lines of a text: each that begins with tools/run is one, and what stands before the first.
+  function split(text) {
+    const parts = text.replace(/\\\n/g, " ").trim().split(/(?:^|\n)\s*tools\/run\s+\S+/);
+    return parts.map((part) => part.trim()).filter((part, i) => part || i || parts.length === 1);
   }
 
   const CLASSES = { 1: "bold", 2: "dim", 7: "reverse", 31: "red", 32: "green", 33: "yellow", 36: "cyan" };
@@ -100,12 +107,13 @@
     return "";
   }
 
-  const line = make("textarea", { rows: 2, spellcheck: false, id: "playground-line", value: example });
+  const line = make("textarea", { rows: Math.max(2, 2 * example.split("\n").length), spellcheck: false, id: "playground-line", value: example });
   line.setAttribute("autocapitalize", "off");
   const input = make("textarea", { rows: 3, spellcheck: false, id: "playground-input" });
-  const inside = make("input", { type: "checkbox" });
+  // A benchmark would only measure how long it takes to write its trace.
+  const inside = make("input", { type: "checkbox", checked: Boolean(trace) && !/--(benchmark|drift)\b/.test(example) });
   const layer = make("input", { type: "number", min: 0 }), head = make("input", { type: "number", min: 0 });
-  const looks = make("p", { className: "looks", hidden: true }, make("label", {}, "and what one head looks at: layer ", layer), make("label", {}, " head ", head),
+  const looks = make("p", { className: "looks", hidden: !inside.checked }, make("label", {}, "and what one head looks at: layer ", layer), make("label", {}, " head ", head),
     ", counted from 0 (", make("code", {}, "--trace-attention LAYER,HEAD"), ")");
   inside.onchange = () => { looks.hidden = !inside.checked; };
   const start = make("button", { type: "submit" }, "Run");
@@ -158,20 +166,22 @@
       else if (data.error) end(`cannot run: ${data.error}`);
       else end(`${data.status ? `ended with status ${data.status}` : "done"} after ${((performance.now() - begun) / 1000).toFixed(1)} s`);
     };
-    worker.postMessage({ step, glue, models, arguments: arguments_, input: input.value, files });
+    worker.postMessage({ step, glue, models, arguments: arguments_, input: input.value, files, inputs });
   }
 
   async function submit(event) {
     event?.preventDefault();
     problem.textContent = whyNot();
     if (problem.textContent) return;
-    const title = short(line.value.trim());
     try {
-      const arguments_ = words(line.value.replace(/\s*\n\s*/g, " "));
-      const has = (option) => arguments_.some((word) => word === option || word.startsWith(`${option}=`));
-      if (inside.checked && (layer.value || head.value) && !has("--trace-attention")) arguments_.push("--trace-attention", `${layer.value},${head.value}`);
-      if ((inside.checked || has("--trace-attention")) && !has("--trace")) arguments_.push("--trace", "/trace");
-      launch(await unpack(), arguments_, title);
+      const commands = split(line.value).map((command) => [words(command), short(command)]);
+      const files = await unpack();
+      for (const [arguments_, title] of commands.reverse()) { // the newest run stands on top
+        const has = (option) => arguments_.some((word) => word === option || word.startsWith(`${option}=`));
+        if (inside.checked && (layer.value || head.value) && !has("--trace-attention")) arguments_.push("--trace-attention", `${layer.value},${head.value}`);
+        if ((inside.checked || has("--trace-attention")) && !has("--trace")) arguments_.push("--trace", "/trace");
+        launch(files, arguments_, title);
+      }
     } catch (sentence) {
       if (typeof sentence !== "string") throw sentence;
       problem.textContent = `This cannot run: ${sentence}.`;
@@ -182,11 +192,13 @@
 
   // The page's own commands are at hand.
   for (const shown of document.querySelectorAll(`details.terminal[data-command]`)) {
-    const command = shown.dataset.command.match(/^tools\/run (\S+)\s+([^|<>;&]*?)\s*(2>&1)?$/s);
+    const command = (shown.dataset.run ?? shown.dataset.command).match(/^tools\/run (\S+)\s+([^|<>;&]*?)\s*(2>&1)?$/s);
     if (!command || !step.startsWith(command[1])) continue;
     const button = make("button", { type: "button", className: "try" }, "Run it here");
     button.onclick = () => {
       line.value = command[2].replace(/\\\n\s*/g, "");
+      if (shown.dataset.input !== undefined) input.value = shown.dataset.input;
+      if (/--(benchmark|drift)\b/.test(line.value)) inside.checked = false;
       place.scrollIntoView();
       line.focus({ preventScroll: true });
       submit();

@@ -1,5 +1,6 @@
-// Runs one step once: {step, glue, models, arguments, input, files} come in a message, {output}, {event}, {status} or {error} go
-// back. `models` is their version; `files` has by name what need not be loaded; --trace /trace makes events. Whoever ends this
+// Runs one step once: {step, glue, models, arguments, input, files, inputs} come in a message, {output}, {event}, {status} or
+// {error} go back. `models` is their version; `files` has by name what need not be loaded; `inputs` are the files of the
+// repository that a command may name; --trace /trace makes events. Whoever ends this
 // worker gives back all of its memory.
 "use strict";
 
@@ -87,12 +88,15 @@ function makeTrace(FS) {
   FS.mkdev("/trace", device);
 }
 
-async function run({ step, glue, models, arguments: words, input, files: given }) {
+async function run({ step, glue, models, arguments: words, input, files: given, inputs }) {
   postMessage({ state: "loading the program and the models" });
   files = given;
   kept = `staircase-models-${models}`;
-  const names = MODELS.flatMap((model) => FILES.map((file) => `models/${model}/${file}`));
-  const [script, binary, ...contents] = await Promise.all([load(glue), load(`steps/${step}.wasm`), ...names.map(loadOnce)]);
+  const ofModels = MODELS.flatMap((model) => FILES.map((file) => `models/${model}/${file}`));
+  const wanted = inputs.filter((name) => words.some((word) => word.endsWith(name)));
+  const names = [...ofModels, ...wanted];
+  const [script, binary, ...contents] = await Promise.all([load(glue), load(`steps/${step}.wasm`), ...ofModels.map(loadOnce),
+    ...wanted.map((name) => load(`files/${name}`))]);
   importScripts(URL.createObjectURL(new Blob([script])));
   forgetOthers().catch(() => {});
   const output = new Output();

@@ -11,13 +11,24 @@ fail() { say "$1"; exit "${2:-1}"; }
 # The help of a tool is the comment at its top.
 show_help() { sed -n '2,/^[^#]/s/^# \{0,1\}//p' "$0"; }
 
+# duration SECONDS: 42 s, or 1 min 42 s.
+duration() { if (($1 < 60)); then echo "$1 s"; else echo "$(($1 / 60)) min $(($1 % 60)) s"; fi; }
+
+# The width of the terminal.
+columns() {
+  local size
+  size=$(stty size <&2 2>/dev/null) || size='24 80'
+  ((${size#* } > 0)) && echo "${size#* }" || echo 80
+}
+
 # watched LOG COMMAND...: the output goes to LOG; a terminal sees its newest line meanwhile.
 watched() {
-  local log=$1 status=0 line
+  local log=$1 status=0 line room
   shift
   if [[ -t 2 ]]; then
+    room=$(($(columns) - 1))
     "$@" </dev/null 2>&1 | tee "$log" | while IFS= read -r line; do
-      printf '\r\033[K%.79s' "$line" >&2
+      printf '\r\033[K%.*s' "$room" "$line" >&2
     done || status=$?
     printf '\r\033[K' >&2
   else
@@ -68,25 +79,41 @@ compile() {
   local dir=$root/$1
   shift
   if [[ $(ninja -C "$dir" -n "$@" 2>&1) != *'no work to do'* ]]; then
-    say "Building in ${dir##*/}/ (the compiler's words go to ${dir##*/}/build.log) ..."
-    NINJA_STATUS='[%f/%t] ' quietly "$dir/build.log" ninja -C "$dir" "$@"
+    say "Compiling into ${dir##*/}/ (its log is ${dir##*/}/build.log) ..."
+    NINJA_STATUS='%p %f/%t ' quietly "$dir/build.log" ninja -C "$dir" "$@"
   fi
 }
 
 # steps: the names of all steps, lowest first.
 steps() { (cd "$root/steps" && printf '%s\n' [0-9][0-9]-*/ | sed 's|/$||'); }
 
-# step_name 3 | 03 | 03-context-window: prints the full name; an unknown step lists the known ones, status 2.
+# headline NAME: what the step teaches, the sentence below the title of its README.
+headline() { sed -n '/^## /q; s/^\*\(.*\)\*$/\1/p' "$root/steps/$1/README.md" 2>/dev/null | head -n 1; }
+
+# lesson_commands NAME: the commands that show its idea, the block of code below the headline.
+lesson_commands() { sed -n '/^## /q; s/^    \(tools\/run .*\)$/\1/p' "$root/steps/$1/README.md"; }
+
+# list_steps: each step with its headline.
+list_steps() {
+  local name
+  for name in $(steps); do printf '  %-26s %s\n' "$name" "$(headline "$name")"; done
+}
+
+# step_name 3 | 03 | 03-context-window | context: prints the full name; an unknown step lists the known ones, status 2.
 step_name() {
-  local number=${1%%-*} name
+  local number=${1%%-*} name found=()
   [[ $number =~ ^[0-9]{1,2}$ ]] && number=$(printf '%02d' "$((10#$number))")
   for name in $(steps); do
     if [[ $name == "$1" || ($1 != *-* && ${name%%-*} == "$number") ]]; then
       echo "$name"
       return
     fi
+    if ((${#1} > 2)) && [[ ${name#*-} == *"$1"* ]]; then found+=("$name"); fi
   done
-  say "There is no step '$1'; these are the steps:"
-  steps | sed 's/^/  /' >&2
+  case ${#found[@]} in
+    1) echo "${found[0]}"; return ;;
+    0) say "There is no step '$1'; these are the steps:"; list_steps >&2 ;;
+    *) say "'$1' fits several steps; name one of them:"; printf '  %s\n' "${found[@]}" >&2 ;;
+  esac
   return 2
 }

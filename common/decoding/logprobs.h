@@ -18,7 +18,7 @@ struct LogprobOptions {
 };
 
 inline void add_options(OptionSink& sink, LogprobOptions& options) {
-  sink.add("--logprobs", &options.count, "show the log-probability of each token and of the N likeliest",
+  sink.add("--logprobs", &options.count, "print the log-probability of each token and of the N most likely",
            between(0, 20));
 }
 

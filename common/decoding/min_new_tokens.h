@@ -14,7 +14,7 @@ struct MinLengthOptions {
 
 inline void add_options(OptionSink& sink, MinLengthOptions& options) {
   sink.add("--min-new-tokens", &options.min_new_tokens,
-           "how many tokens before the end-of-text token may come", at_least(0));
+           "minimum number of tokens before the end-of-text token", at_least(0));
 }
 
 /// Masks the end-of-text token `eos` in a text that has only `count` new tokens; `scores` is [vocab_size].

@@ -19,8 +19,7 @@ struct PrefillOptions {
 };
 
 inline void add_options(OptionSink& sink, PrefillOptions& options) {
-  sink.add("--prefill-chunk", &options.chunk,
-           "how many tokens of prompts go through the model in one pass, at most", at_least(1));
+  sink.add("--prefill-chunk", &options.chunk, "maximum prompt tokens per forward pass", at_least(1));
 }
 
 /// What takes the texts of a batch through a model: the one in place r has row r of the cache.

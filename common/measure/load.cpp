@@ -10,18 +10,18 @@
 namespace staircase {
 
 void add_options(OptionSink& sink, LoadOptions& options) {
-  sink.add("--num-requests", &options.requests, "how many requests come at each rate", between(1, 1'000'000));
-  sink.add("--common-tokens", &options.common_tokens, "tokens with which all prompts begin", at_least(0));
-  sink.add("--prompt-tokens", &options.prompt_tokens, "tokens of a prompt behind them, on average",
-           at_least(1));
-  sink.add("--new-tokens", &options.new_tokens, "new tokens of a text, on average", at_least(1));
+  sink.add("--num-requests", &options.requests, "number of requests at each rate", between(1, 1'000'000));
+  sink.add("--common-tokens", &options.common_tokens, "length of the prefix that all prompts share",
+           at_least(0));
+  sink.add("--prompt-tokens", &options.prompt_tokens, "mean number of prompt tokens after them", at_least(1));
+  sink.add("--new-tokens", &options.new_tokens, "mean number of new tokens", at_least(1));
   sink.add("--seed", &options.seed, "another seed gives other requests", at_least(0));
 }
 
 void add_options(OptionSink& sink, FleetOptions& options) {
-  sink.add("--max-batch-size", &options.places, "how many texts grow at a time in a server", between(1, 64));
-  sink.add("--replicas", &options.replicas, "how many servers there are", between(1, 64));
-  sink.add("--least-busy", &options.least_busy, "a request goes to the server with the fewest texts");
+  sink.add("--max-batch-size", &options.places, "maximum batch size of a server", between(1, 64));
+  sink.add("--replicas", &options.replicas, "number of servers", between(1, 64));
+  sink.add("--least-busy", &options.least_busy, "send each request to the server with the fewest sequences");
 }
 
 std::vector<LoadedRequest> make_load(const LoadOptions& options, double rate, int most) {

@@ -232,11 +232,10 @@ void add_options(OptionSink& sink, ServerOptions& options) {
            "address to listen on; 0.0.0.0 is all of this machine's");
   sink.add("--port", &options.port, "port to listen on; 0 takes a free one", between(0, 65535));
   sink.add("--api-key-file", Path{&options.api_key_file, "FILE"},
-           "a file with a key a line: only who has one may ask the model");
-  sink.add("--max-batch-size", &options.max_batch_size, "how many texts grow at a time, at most",
+           "file of API keys, one per line; /v1/ requires one");
+  sink.add("--max-batch-size", &options.max_batch_size, "maximum number of sequences in the batch",
            at_least(1));
-  sink.add("--max-queue", &options.max_queue, "how many texts may wait for a place in the batch, at most",
-           at_least(0));
+  sink.add("--max-queue", &options.max_queue, "maximum queue length", at_least(0));
 }
 
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,

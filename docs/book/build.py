@@ -3,7 +3,8 @@
 
     build.py site FOLDER [PROGRAMS]         the site, whole or not at all; its pages run the WebAssembly in PROGRAMS
     build.py single-file FILE PROGRAMS STEP one page of it with all that it loads inside
-    build.py record BUILD                   the outputs, with the programs in BUILD, and the picture of the staircase
+    build.py record BUILD                   the outputs, with the programs in BUILD
+    build.py derive                         what is made from the steps: their picture, docs/steps.md, the README's branches
     build.py record-benchmarks BUILD        those of the benchmarks as well
 """
 
@@ -95,10 +96,15 @@ def without_indentation(page):
     return around[0] + found[0] + around[1]
 
 
+def derive():
+    from pages import derived
+    for path, text in derived.files().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
 def record(build, benchmarks):
-    from pages import map
-    map.PICTURE.parent.mkdir(exist_ok=True)
-    map.PICTURE.write_text(map.svg(steps()), encoding="utf-8")
+    derive()
     recorded.record(build, print, benchmarks)
 
 
@@ -108,6 +114,8 @@ def main(arguments):
             site(Path(arguments[1]).resolve(), *arguments[2:])
         elif arguments[0] == "single-file":
             single_file(Path(arguments[1]).resolve(), *arguments[2:])
+        elif arguments[0] == "derive":
+            derive()
         else:
             record(Path(arguments[1]).resolve(), arguments[0] == "record-benchmarks")
         return 0

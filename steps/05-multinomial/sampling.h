@@ -19,10 +19,10 @@ struct SamplingOptions {
 };
 
 inline void add_options(OptionSink& sink, SamplingOptions& options) {
-  sink.add("--do-sample", &options.do_sample, "draw each token instead of taking the likeliest");
+  sink.add("--do-sample", &options.do_sample, "sample each token instead of taking the most likely");
   sink.add("--seed", &options.seed, "where the random numbers start");
-  sink.add("--temperature", &options.temperature, "below 1: surer, above 1: more daring");
-  sink.add("--show-candidates", &options.show_candidates, "show the likeliest tokens at each step");
+  sink.add("--temperature", &options.temperature, "below 1: more predictable, above 1: more varied");
+  sink.add("--show-candidates", &options.show_candidates, "print the most likely tokens at each step");
 }
 
 /// The logit of a token that cannot be chosen.

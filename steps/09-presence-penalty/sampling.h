@@ -25,15 +25,16 @@ struct SamplingOptions {
 };
 
 inline void add_options(OptionSink& sink, SamplingOptions& options) {
-  sink.add("--do-sample", &options.do_sample, "draw each token instead of taking the likeliest");
+  sink.add("--do-sample", &options.do_sample, "sample each token instead of taking the most likely");
   sink.add("--seed", &options.seed, "where the random numbers start", at_least(0));
   sink.add("--presence-penalty", &options.presence_penalty,
            "subtract from the logit of each token that has occurred", between(-2, 2));
-  sink.add("--temperature", &options.temperature, "below 1: surer, above 1: more daring", at_least(0));
-  sink.add("--top-k", &options.top_k, "keep the k likeliest tokens", at_least(1));
-  sink.add("--top-p", &options.top_p, "keep the likeliest tokens that reach this probability",
+  sink.add("--temperature", &options.temperature, "below 1: more predictable, above 1: more varied",
+           at_least(0));
+  sink.add("--top-k", &options.top_k, "keep the k most likely tokens", at_least(1));
+  sink.add("--top-p", &options.top_p, "keep the smallest set of tokens that reaches this probability",
            above_up_to(0, 1));
-  sink.add("--show-candidates", &options.show_candidates, "show the likeliest tokens at each step",
+  sink.add("--show-candidates", &options.show_candidates, "print the most likely tokens at each step",
            at_least(0));
 }
 

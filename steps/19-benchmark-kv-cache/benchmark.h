@@ -21,7 +21,7 @@ inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
   sink.add("--repetitions", &options.repetitions, "how often to measure", at_least(1));
   sink.add("--most-speculative-tokens", &options.most_speculative_tokens, "where the benchmark ends",
            between(1, 16));
-  sink.add("--benchmark-lengths", &options.lengths, "for how many new tokens to measure the cache",
+  sink.add("--benchmark-lengths", &options.lengths, "numbers of new tokens to measure the cache with",
            at_least(1));
 }
 

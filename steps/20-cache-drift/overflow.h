@@ -24,7 +24,7 @@ inline void add_options(OptionSink& sink, OverflowOptions& options) {
   sink.add("--on-overflow",
            one_of(&options.on_overflow, {{"slide", Overflow::kSlide}, {"recompute", Overflow::kRecompute}}),
            "what to do when the context is full");
-  sink.add("--refill", &options.refill, "with how many tokens to fill the cache anew", at_least(1));
+  sink.add("--refill", &options.refill, "tokens to recompute when the cache is full", at_least(1));
 }
 
 /// Makes room for the `fresh` tokens at the end of `window`, the last tokens of the text, in a cache that may

@@ -12,8 +12,8 @@ struct LookupOptions {
 
 inline void add_options(OptionSink& sink, LookupOptions& options) {
   sink.add("--prompt-lookup-num-tokens", &options.num_tokens,
-           "propose so many tokens from earlier in the text", between(1, 64));
-  sink.add("--max-matching-ngram-size", &options.longest, "look there for so many tokens", at_least(1));
+           "number of tokens to propose from earlier in the text", between(1, 64));
+  sink.add("--max-matching-ngram-size", &options.longest, "longest n-gram to match", at_least(1));
 }
 
 /// Looks for an earlier place where the text reads as it does at its end: for its last `longest` tokens, or

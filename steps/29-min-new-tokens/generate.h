@@ -20,7 +20,7 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
   sink.add("--num-return-sequences", &run.num_return_sequences, "how many continuations to draw",
            at_least(1));
   sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
-  sink.add("--max-batch-size", &run.max_batch_size, "how many texts grow at a time, at most", at_least(1));
+  sink.add("--max-batch-size", &run.max_batch_size, "maximum number of sequences in the batch", at_least(1));
 }
 
 /// Continues all prompts, each `copies` times, as many texts at a time as there are places in the batch, at

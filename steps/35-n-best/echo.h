@@ -18,7 +18,7 @@ struct EchoOptions {
 };
 
 inline void add_options(OptionSink& sink, EchoOptions& options) {
-  sink.add("--echo", &options.echo, "show the prompt, too, with its log-probabilities and perplexity");
+  sink.add("--echo", &options.echo, "print the prompt too, with its log-probabilities and perplexity");
 }
 
 /// Shows the prompts, if that is asked for, with the `count` likeliest tokens in the place of each token.

@@ -18,7 +18,7 @@ struct BeamOptions {
 };
 
 inline void add_options(OptionSink& sink, BeamOptions& search) {
-  sink.add("--num-beams", &search.num_beams, "how many texts a search goes on with", at_least(1));
+  sink.add("--num-beams", &search.num_beams, "number of texts that a search keeps", at_least(1));
   sink.add("--length-penalty", &search.length_penalty, "above 0: favour long texts, below 0: short ones",
            between(-10, 10));
 }

@@ -26,14 +26,14 @@ struct BeamOptions {
 };
 
 inline void add_options(OptionSink& sink, BeamOptions& search) {
-  sink.add("--num-beams", &search.num_beams, "how many texts a search goes on with", at_least(1));
+  sink.add("--num-beams", &search.num_beams, "number of texts that a search keeps", at_least(1));
   sink.add("--length-penalty", &search.length_penalty, "above 0: favour long texts, below 0: short ones",
            between(-10, 10));
   sink.add("--early-stopping",
            one_of(&search.early_stopping, {{"false", EarlyStopping::kFalse},
                                            {"true", EarlyStopping::kTrue},
                                            {"never", EarlyStopping::kNever}}),
-           "when to stop, once as many texts have ended: by a guess, at once, when it is certain");
+           "after --num-beams finished texts, stop by estimate, immediately, or when certain");
 }
 
 /// A text that grows, or has ended.

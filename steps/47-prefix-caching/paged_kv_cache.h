@@ -26,8 +26,7 @@ struct PagedOptions {
 
 inline void add_options(OptionSink& sink, PagedOptions& options) {
   sink.add("--kv-blocks", &options.blocks, "how many blocks of 16 positions the cache has", at_least(1));
-  sink.add("--prefix-caching", &options.prefix_caching,
-           "take the beginning of a prompt from the cache if it is there");
+  sink.add("--prefix-caching", &options.prefix_caching, "reuse cached prompt prefixes");
 }
 
 /// A row takes a free block of the pool when it needs one. Its line of the block table says which it has.

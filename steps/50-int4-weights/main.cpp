@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   Program program("Continues a text with a GPT-2.");
   add_options(program, options);
   add_options(program, run);
-  program.add("--show-rounding", &show_rounding, "say how far 8 and 4 bits move each matrix, as loaded");
+  program.add("--show-rounding", &show_rounding, "print how far 8 and 4 bits move each matrix");
   program.add_dtype_option();
   program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
   program.add_check([&] { check(options, run); });

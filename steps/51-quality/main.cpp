@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
   add_options(program, options);
   add_options(program, run);
   add_options(program, benchmark);
-  program.add("--show-rounding", &show_rounding, "say how far 8 bits move each matrix, as it is loaded");
+  program.add("--show-rounding", &show_rounding, "print how far 8 bits move each matrix");
   program.add_dtype_option();
   program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
   program.add_check([&] { check(options, run); });

@@ -19,10 +19,10 @@ DRAWN = map.svg(STEPS)
 
 
 class Drawing(unittest.TestCase):
-    def test_the_picture_in_the_readme_is_of_these_steps(self):
+    def test_the_picture_on_the_page_of_steps_is_of_these(self):
         self.assertEqual(map.PICTURE.read_text(encoding="utf-8"), DRAWN,
                          "docs/pictures/staircase.svg is old; tools/book --record draws it")
-        self.assertIn("(docs/pictures/staircase.svg)", (ROOT / "README.md").read_text(encoding="utf-8"))
+        self.assertIn("(pictures/staircase.svg)", (ROOT / "docs/steps.md").read_text(encoding="utf-8"))
 
     def test_each_step_is_in_it_once_and_leads_to_its_page(self):
         drawn = map.svg(STEPS, lambda step: f"to/{step.name}")
@@ -42,6 +42,7 @@ class Drawing(unittest.TestCase):
         for flight in flights:
             for before, after in zip(flight, flight[1:]):
                 self.assertIs(after.parent, before)
+                self.assertEqual(after.branch(), before.branch())
         together = [step for flight in flights for step in flight] + [step for step in STEPS if step.side_room]
         self.assertEqual(sorted(step.number for step in together), [step.number for step in STEPS])
 

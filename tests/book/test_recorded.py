@@ -123,7 +123,7 @@ class Blocks(unittest.TestCase):
 
     def test_what_cannot_be_recorded_says_why(self):
         page = self.page("# T\n\n    tools/run 03 --model gpt2\n    tools/run 25 --prompts FILE\n")
-        self.assertEqual([one.why_not for one in recorded.commands(page)], ["its model is not in the box", "it names a file of your own"])
+        self.assertEqual([one.why_not for one in recorded.commands(page)], ["its model is not in the box", "it names a file or a step of your own"])
 
     def test_progress_leaves_no_trace(self):
         self.assertEqual(recorded.on_a_terminal("one\r\n\r\033[K 1/2\r\033[K 2/2\r\033[Ktwo  \r\n\r\n"), "one\ntwo\n")

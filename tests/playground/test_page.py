@@ -26,7 +26,7 @@ except ImportError:
         os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = ROOT / "build-wasm/steps"
+PROGRAMS = Path(os.environ.get("STAIRCASE_WASM", ROOT / "build-wasm/steps"))
 NATIVE = ROOT / "build/steps"
 
 try:
@@ -104,10 +104,12 @@ class Browser(unittest.TestCase):
         self.browser = webdriver.Chrome(options=options)
         self.addCleanup(self.browser.quit)
 
-    def open(self, step=STEPS[0] if STEPS else None, width=1200, address=None):
+    def open(self, step=STEPS[0] if STEPS else None, width=1200, address=None, inside=False):
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
                                      {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500})
         self.browser.get(f"{address or ADDRESS}/steps/{step}/index.html")
+        if not inside:  # most tests look at something else, and each event takes its time
+            self.browser.execute_script("for (const box of document.querySelectorAll('.playground input[type=checkbox]:checked')) box.click()")
 
     def find(self, selector):
         return self.browser.find_elements(By.CSS_SELECTOR, selector)
@@ -298,6 +300,80 @@ class Terminal(Browser):
         unnamed = [box for box in self.find(".playground textarea, .playground button, .playground pre")
                    if not box.accessible_name]
         self.assertEqual(unnamed, [])
+
+
+class Lessons(Browser):
+    """The command with which each page begins, and every button of it."""
+
+    def prepared(self, name):
+        self.open(name, inside=True)
+        return Step(ROOT / "steps" / name)
+
+    def runs_of(self, press):
+        """The state and the output of each run that this starts, the newest first."""
+        before = len(self.find(".run"))
+        press()
+        self.wait(lambda: len(self.find(".run")) > before or self.find(".problem")[0].text)
+        self.assertEqual(self.find(".problem")[0].text, "")
+        states = lambda: [state.text for state in self.find(".run .state")[:len(self.find(".run")) - before]]  # noqa: E731
+        WebDriverWait(self.browser, 600, 0.1).until(
+            lambda _: all(state.startswith(("done", "ended", "stopped", "cannot")) for state in states()))
+        texts = self.browser.execute_script("return [...document.querySelectorAll('.run pre')].map((run) => run.textContent)")
+        return list(zip(states(), texts))
+
+    def ended_as(self, refused, runs):
+        for state, text in runs:
+            self.assertTrue(state.startswith("ended with status 2" if refused else "done"), f"{state}: {text[-300:]}")
+            self.assertNotRegex(text, "(?i)no such file|cannot be (read|opened)")
+            self.assertTrue(text.strip())
+
+    def test_a_page_begins_with_its_own_command_and_shows_what_happens_inside(self):
+        for name in STEPS:
+            with self.subTest(name):
+                step = self.prepared(name)
+                commands = [line.removeprefix(f"tools/run {step.number} ") for line in step.command()]
+                button = self.find(".playground button[type=submit]")[0]
+                runs = self.runs_of(lambda: self.browser.execute_script("arguments[0].click()", button))
+                self.assertEqual([run.accessible_name for run in self.find(".run")], commands)
+                self.ended_as("sanity-checks" in name, runs)
+                box = self.find(".playground input[type=checkbox]")
+                watched = box and box[0].is_selected() and "sanity-checks" not in name
+                self.assertEqual(bool(self.find(".inside:not([hidden])")), bool(watched))
+
+    def test_every_button_of_a_page_runs(self):
+        for name in STEPS:
+            self.prepared(name)
+            shown = self.find("details.terminal[data-command]")
+            pressed = 0
+            for i, terminal in enumerate(shown):
+                buttons = terminal.find_elements(By.CSS_SELECTOR, "button.try")
+                if not buttons:
+                    continue
+                command, recorded_ = terminal.get_attribute("data-command"), terminal.find_element(By.TAG_NAME, "pre").get_attribute("textContent")
+                with self.subTest(name, command=command):
+                    runs = self.runs_of(lambda: self.browser.execute_script("arguments[0].click()", buttons[0]))
+                    self.ended_as(recorded_.startswith("error:"), runs)
+                    pressed += 1
+                self.browser.execute_script("for (const run of document.querySelectorAll('.run .remove')) run.click()")
+            with self.subTest(name):
+                self.assertGreater(pressed, 0)
+
+    def test_several_lines_are_several_runs(self):
+        self.open()
+        number = STEPS[0][:2]
+        self.type(f'--prompt "A" --max-new-tokens 1\ntools/run {number} --prompt "B" \\\n --max-new-tokens 2')
+        self.wait(lambda: len(self.find(".run")) == 2 and all(state.text.startswith("done") for state in self.find(".run .state")))
+        self.assertEqual([" ".join(run.accessible_name.split()) for run in self.find(".run")],
+                         ['--prompt "A" --max-new-tokens 1', '--prompt "B" --max-new-tokens 2'])
+
+    def test_a_newline_in_quotation_marks_belongs_to_the_prompt(self):
+        self.open()
+        self.type('--prompt "A\n\nB" --json --max-new-tokens 1')
+        self.assertIn("done", self.ended())
+        native = subprocess.run([NATIVE / STEPS[0], "--prompt", "A\n\nB", "--json", "--max-new-tokens", "1"], capture_output=True, text=True,
+                                cwd=ROOT, check=True)
+        here = next(line for line in self.output().splitlines() if line.startswith("{"))
+        self.assertEqual(json.loads(here)["sequences"], json.loads(native.stdout)["sequences"])
 
 
 class Views(Browser):

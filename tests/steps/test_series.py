@@ -229,9 +229,12 @@ class Series(unittest.TestCase):
                 self.assertEqual(text.splitlines()[0], f"# {step.heading()}")
                 self.assertEqual(step.heading()[:3], f"{step.number} ")
                 self.assertRegex(text, r"\A# .+\n\n\*.+[.]\*\n\n", "a summary in italics below the title")
-                said = [line for line in step.introduction().splitlines()[3:] if line]
+                said = [line for line in step.introduction().splitlines()[3:] if line and not line.startswith("    ")]
                 self.assertEqual(said, step.relations(), "below the summary belongs, and nothing else:\n\n" +
                                  "\n".join(step.relations()))
+                self.assertTrue(step.command(), "below the headline belongs the command that shows the lesson")
+                for line in step.command():
+                    self.assertRegex(line, rf"^tools/run {step.number} -")
                 self.assertIsNone(LONG.search(" ".join(text.split())), "a step that is long is cut finer instead")
                 title = step.heading()[3:]
                 if step.name in TITLES:

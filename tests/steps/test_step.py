@@ -29,14 +29,15 @@ class Show(Scratch):
 
     def test_list(self):
         lines = self.show("list").split("\n\n")[0].splitlines()
-        self.assertEqual([line.split() for line in lines],
-                         [["01", "First", "+2", "++"], ["02", "Second", "+2", "-1", "++-"], ["03", "d", "+0", "-1", "-"]])
+        self.assertEqual([line.split() for line in lines], [["01", "First", "+2", "Summary", "of", "1."],
+                                                            ["02", "Second", "+2", "-1", "Summary", "of", "2."],
+                                                            ["03", "d", "+0", "-1", "d"]])
 
-    def test_list_as_a_table(self):
-        self.assertEqual(self.show("list", "--markdown").splitlines()[2:], [
-            "| [01-a](steps/01-a) |  | Summary of 1. | +2 |",
-            "| [02-b-c](steps/02-b-c) |  | Summary of 2. | +2 −1 |",
-            "| [03-d](steps/03-d) |  | d | +0 −1 |"])
+    def test_list_as_a_page(self):
+        self.assertEqual(self.show("list", "--markdown").splitlines()[-3:], [
+            "| [01-a](../steps/01-a) |  | Summary of 1. | +2 |",
+            "| [02-b-c](../steps/02-b-c) |  | Summary of 2. | +2 −1 |",
+            "| [03-d](../steps/03-d) |  | d | +0 −1 |"])
 
     def test_a_pipe_gets_a_patch_that_makes_the_next_step(self):
         patch = self.show("diff", "2", "--all")

@@ -1,5 +1,7 @@
 """tools/step on a small tree with landed files: who continues whom, what is visible where, what is shown, and what is refused."""
 
+import os
+import re
 import shutil
 import subprocess
 import unittest
@@ -102,14 +104,21 @@ class Tree(SmallTree):
 
     def test_list_draws_the_tree_and_the_limits(self):
         drawn = [line.split(" +")[0].rstrip() for line in self.show("list").split("\n\n")[0].splitlines()]
-        self.assertEqual(drawn, ["01 One", "02 Two", "├─ 20 Branch", "│  ├─ 22 Room (side room)", "│  23 Behind",
+        self.assertEqual(drawn, ["01 One", "02 Two", "├─ 20 Branch", "│  ├─ 22 Room (detour)", "│  23 Behind",
                                  "├─ 21 Other", "03 Three"])
-        numbers = [line.split()[-3:-1] if "-" in line.split()[-2] else line.split()[-2:-1]
-                   for line in self.show("list").split("\n\n")[0].splitlines()]
+        rows = [line.split("  Summary of ")[0] for line in self.show("list").split("\n\n")[0].splitlines()]
+        numbers = [[word for word in row.split() if re.fullmatch(r"[+-]\d+", word)] for row in rows]
         self.assertEqual(numbers, [["+4"], ["+3", "-1"], ["+5"], ["+1"], ["+0", "-1"], ["+2"], ["+1"]])
         self.assertEqual([" ".join(line.split()) for line in self.show("list").split("\n\n")[1].splitlines()], [
             "most added lines: 5 of 120 20-branch", "median of them: 2 of 50",
             "most files of code in a folder: 2 of 8 01-one and 4 more", "longest main.cpp: 3 of 45 21-other"])
+
+    def test_a_terminal_without_the_characters_of_the_tree_gets_others(self):
+        environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+        drawn = self.show("list", env=environment)
+        self.assertTrue(drawn.isascii())
+        self.assertIn("|- 20 Branch", drawn)
+        self.assertIn("| +3 -1 |", self.show("list", "--markdown", env=environment))
 
     def test_a_limit_that_is_not_kept_is_told(self):
         self.path("steps/21-other/main.cpp").write_text(lines(121))
@@ -117,17 +126,23 @@ class Tree(SmallTree):
         self.assertIn("most added lines: 121 of 120, too many 21-other", said)
         self.assertIn("longest main.cpp: 121 of 45, too many 21-other", said)
 
-    def test_list_as_a_table(self):
-        self.assertEqual(self.show("list", "--markdown").splitlines(), [
-            "| step | continues | what it adds | lines |",
+    def test_each_step_of_the_list_has_its_headline(self):
+        rows = self.show("list").split("\n\n")[0].splitlines()
+        self.assertEqual([re.search(r"Summary of (\d\d)\.$", row)[1] for row in rows], ["01", "02", "20", "22", "23", "21", "03"])
+
+    def test_list_as_a_page(self):
+        page = self.show("list", "--markdown").splitlines()
+        self.assertIn("## The main path", page)  # no step of this staircase begins a branch
+        self.assertEqual([line for line in page if line.startswith("|")], [
+            "| step | continues | headline | lines |",
             "|---|---|---|---|",
-            "| [01-one](steps/01-one) |  | Summary of 01. | +4 |",
-            "| [02-two](steps/02-two) |  | Summary of 02. | +3 −1 |",
-            "| [03-three](steps/03-three) |  | Summary of 03. | +1 |",
-            "| [20-branch](steps/20-branch) | 02 | Summary of 20. | +5 |",
-            "| [21-other](steps/21-other) | 02 | Summary of 21. | +2 |",
-            "| [22-room](steps/22-room) | 20, side room | Summary of 22. | +1 |",
-            "| [23-behind](steps/23-behind) | 20 | Summary of 23. | +0 −1 |"])
+            "| [01-one](../steps/01-one) |  | Summary of 01. | +4 |",
+            "| [02-two](../steps/02-two) |  | Summary of 02. | +3 −1 |",
+            "| [03-three](../steps/03-three) |  | Summary of 03. | +1 |",
+            "| [20-branch](../steps/20-branch) | 02 | Summary of 20. | +5 |",
+            "| [21-other](../steps/21-other) | 02 | Summary of 21. | +2 |",
+            "| [22-room](../steps/22-room) | 20, detour | Summary of 22. | +1 |",
+            "| [23-behind](../steps/23-behind) | 20 | Summary of 23. | +0 −1 |"])
 
     def test_a_file_that_has_landed_is_one_line_and_counts_nothing(self):
         said = self.show("diff", 20)

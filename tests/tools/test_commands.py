@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 import unittest
 from pathlib import Path
@@ -32,7 +33,15 @@ class Commands(unittest.TestCase):
                 self.assertEqual(done.stdout, "")
                 self.assertIn("steps:\n", done.stderr)
                 for known in sorted((ROOT / "steps").glob("[0-9][0-9]-*")):
-                    self.assertIn(f"  {known.name}\n", done.stderr)
+                    headline = re.search(r"^\*(.+)\*$", (known / "README.md").read_text(), re.MULTILINE)[1]
+                    self.assertRegex(done.stderr, rf"(?m)^  {known.name} +{re.escape(headline)}$")
+
+    def test_a_part_of_a_name_that_several_steps_have(self):
+        done = run("tools/run", "top")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertEqual(done.stderr.splitlines()[0], "'top' fits several steps; name one of them:")
+        self.assertEqual([line.strip() for line in done.stderr.splitlines()[1:]],
+                         sorted(path.name for path in (ROOT / "steps").glob("*-*top*")))
 
     def test_an_unknown_option(self):
         for tool in ("setup", "test", "book"):
@@ -110,24 +119,66 @@ class Commands(unittest.TestCase):
         self.assertEqual(done.stderr.splitlines()[-1], f"tools/bench: {root.resolve() / 'build-bench'}: File exists.")
         self.assertNotIn("Traceback", done.stderr)
 
-    def test_a_demo_with_arguments_of_its_own_adds_none(self):
+    def demo(self, program):
+        """A project in which tools/demo has nothing to build, and its program is this script."""
         root = self.copied("tools/demo", "tools/lib.sh")
+        name = re.search(r"^step=(\S+)", (ROOT / "tools/demo").read_text(), re.MULTILINE)[1]
         self.fake("tools/setup", "")
         self.fake("ninja", "echo 'no work to do'")
         (root / "build/steps").mkdir(parents=True)
         (root / "build/build.ninja").write_text("")
-        (root / "steps/37-early-stopping").mkdir(parents=True)
-        self.fake("build/steps/37-early-stopping", "for argument; do echo \"$argument\"; done")
-        environment = {"PATH": f"{root}:{os.environ['PATH']}"}
+        (root / "steps" / name).mkdir(parents=True)
+        self.fake(f"build/steps/{name}", program)
+        self.environment = {"PATH": f"{root}:{os.environ['PATH']}"}
+        return root / "tools/demo"
+
+    def test_a_demo_with_arguments_of_its_own_adds_none(self):
+        demo = self.demo("for argument; do echo \"$argument\"; done")
         for arguments in (["--prompts", "a file"], ["--num-beams", "4"], ["--prompt", "", "--echo"], ["--bogus"]):
-            done = run(root / "tools/demo", *arguments, env=environment)
+            done = run(demo, *arguments, env=self.environment)
             self.assertEqual((done.returncode, done.stdout.splitlines()), (0, arguments), done.stderr)
-        lines = run(root / "tools/demo", env=environment).stdout.splitlines()
-        self.assertEqual(lines[:2], ["Once upon a time--prompt", "Once upon a time"])  # a pipe gets the prompt, too
+        lines = run(demo, env=self.environment).stdout.splitlines()
+        self.assertEqual(lines[:2], ["One day a Fox--prompt", "One day a Fox"])  # a pipe gets the prompt, too
         self.assertIn("--do-sample", lines)
 
+    def test_a_demo_begins_with_the_story_and_ends_with_how_long_it_took(self):
+        demo = self.demo("echo 'by formula: 1 MiB' >&2; echo ' met a Crow.'; echo; echo '9 tokens' >&2")
+        together = subprocess.run([demo], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                  env=self.environment, timeout=60).stdout
+        lines = [line for line in together.splitlines() if line]
+        self.assertEqual(lines[:3], ["One day a Fox met a Crow.", "by formula: 1 MiB", "9 tokens"])
+        self.assertRegex(lines[3], r"^Step \S+ wrote this\. It took \d+ s, of which \d+ s to install and compile\.$")
+        self.assertEqual(run(demo, env=self.environment).stdout, "One day a Fox met a Crow.\n\n")
+        verbose = subprocess.run([demo, "--verbose"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                 text=True, env=self.environment, timeout=60).stdout
+        self.assertEqual(verbose.splitlines()[:3], ["One day a Fox", "by formula: 1 MiB", " met a Crow."])
+
+    def test_a_demo_whose_program_fails_shows_why(self):
+        demo = self.demo("echo 'error: the model is gone' >&2; exit 3")
+        done = run(demo, env=self.environment)
+        self.assertEqual((done.returncode, done.stderr), (3, "\nerror: the model is gone\n"))
+
+    def test_a_step_without_arguments_prints_its_commands_and_runs_them(self):
+        root = self.copied("tools/run", "tools/lib.sh")
+        self.fake("tools/setup", "")
+        self.fake("ninja", "echo 'no work to do'")
+        (root / "build/steps").mkdir(parents=True)
+        (root / "build/build.ninja").write_text("")
+        (root / "steps/07-top-p").mkdir(parents=True)
+        (root / "steps/07-top-p/README.md").write_text(
+            "# 07 Top-p\n\n*Keep few.*\n\n    tools/run 07 --prompt \"A B\" --top-p 1\n    tools/run 07 --bad 'C D'\n\n"
+            "Continues.\n\n## The idea\n\n    tools/run 07 --not-this\n")
+        self.fake("build/steps/07-top-p", 'for argument; do echo "<$argument>"; [ "$argument" != --bad ] || status=2; done; exit $status')
+        environment = {"PATH": f"{root}:{os.environ['PATH']}"}
+        done = run(root / "tools/run", "7", env=environment, cwd=self.folder.parent)
+        self.assertEqual((done.returncode, done.stdout.splitlines()),
+                         (2, ["<--prompt>", "<A B>", "<--top-p>", "<1>", "<--bad>", "<C D>"]), done.stderr)
+        self.assertEqual(done.stderr, "$ tools/run 07 --prompt \"A B\" --top-p 1\n\n$ tools/run 07 --bad 'C D'\n\n")
+        self.assertEqual(run(root / "tools/run", "07", "--x", env=environment).stdout, "<--x>\n")
+        self.assertIn("07-top-p: Keep few.\n", run(root / "tools/run", "07", "--help", env=environment).stdout)
+
     def test_the_demo_leads_to_the_first_step(self):
-        self.assertRegex((ROOT / "tools/demo").read_text(), r'"Next: tools/step practice 01 ')
+        self.assertIn("tools/step practice 01 ", (ROOT / "tools/demo").read_text())
 
     def test_the_changelog_begins_with_the_version_of_the_build(self):
         version = re.search(r"^  version: '(.+)',$", (ROOT / "meson.build").read_text(), re.MULTILINE).group(1)

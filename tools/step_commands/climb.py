@@ -32,13 +32,13 @@ git = functools.partial(plain_git, settings=True)  # a person's settings may be 
 LINK, PROGRAM, PLAIN = "120000", "100755", "100644"  # git's modes
 
 
-EPILOG = """what it says of a file:
+EPILOG = """the words for a file:
   follows       the step had it as its parent did before the edit, and has it now as its parent has it
   merged        the step had changed the file itself: both changes are in it now
   already so    the step has what the edit makes of it
   left out      the step has no such file
   CONFLICT      both changed the same lines; the file shows them between <<<<<<< and >>>>>>>, with what was there before
-                behind |||||||. Write what is right for this step, delete the markers, then --continue.
+                after |||||||. Write what is right for this step, delete the markers, then --continue.
 """
 
 

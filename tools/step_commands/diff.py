@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from .folder import green_steps
-from .series import CHAIN, Problem, by_file, changes, compare, find, landings, limits, lines, steps
+from .series import CHAIN, Problem, branches, by_file, changes, compare, find, landings, limits, lines, steps
 
 RED, GREEN, BOLD, CYAN, REVERSE, NO_REVERSE, PLAIN = (f"\033[{code}m" for code in (31, 32, 1, 36, 7, 27, 0))
 
@@ -17,17 +17,17 @@ RED, GREEN, BOLD, CYAN, REVERSE, NO_REVERSE, PLAIN = (f"\033[{code}m" for code i
 def add_commands(commands):
     parser = commands.add_parser("list", help="the tree of all steps and how many lines each one changes",
                                  description="Every step below the one that it continues, with the lines that its lesson "
-                                             "adds and removes, and then the limits that all lessons keep. A step that was green "
-                                             "in practice/ has a ✓. README.md and "
-                                             "test.cpp do not count, nor does a file that has landed in common/decoding.")
-    parser.add_argument("--markdown", action="store_true", help="as a table for the project's README")
+                                             "adds and removes and its headline, then the limits of all lessons. A ✓ marks a "
+                                             "step that was green in practice/. README.md and test.cpp do not count, nor does "
+                                             "a file that has moved to common/decoding.")
+    parser.add_argument("--markdown", action="store_true", help="as a page with a table for each branch, which is docs/steps.md")
     add_colour(parser)
     parser.set_defaults(run=show_list)
 
     parser = commands.add_parser("diff", help="what a step changes; the difference is the lesson",
                                  description="What STEP changes in the step that it continues, or all that changes on the "
-                                             "way from STEP to TO. A line `landed: sampling.h` says that this file is no "
-                                             "longer in the folder, but in common/decoding, as it was. A pipe gets a plain "
+                                             "way from STEP to TO. A line `landed: sampling.h` means that this file "
+                                             "moved unchanged from the folder to common/decoding. A pipe gets a plain "
                                              "patch; a terminal gets colours, the changed words in reverse.")
     parser.add_argument("step", metavar="STEP", help="6, 06 or 06-top-k")
     parser.add_argument("to", metavar="TO", nargs="?", help="everything from STEP to TO")
@@ -80,11 +80,11 @@ def show_list(options):
     series = steps()
     counts = {step: lines(step) for step in series}
     if options.markdown:
-        return show_table(counts)
+        return print(page_of_steps(series, counts), end="")
     green = green_steps()
-    rows = [(drawn + step.heading() + (" (side room)" if step.side_room else "") + (" ✓" if step.name in green else ""),
-             *counts[step]) for drawn, step in tree(series[0])]
-    print(*bar_rows(rows, coloured(options)), "", sep="\n")
+    rows = [(drawn + step.heading() + (" (detour)" if step.side_room else "") + (" ✓" if step.name in green else ""),
+             *counts[step], step.summary()) for drawn, step in tree(series[0])]
+    print(*headline_rows(rows), "", sep="\n")
     if green:
         print(f"✓ {len(green)} of {len(series)} steps were green in practice/; tools/step next goes on.\n")
     for what, found, most, where in limits({step: added for step, (added, _) in counts.items()}):
@@ -93,16 +93,55 @@ def show_list(options):
         print(f"{what + ':':32} {found:4g} of {most}{over}{names}")
 
 
-def show_table(counts):
-    print("| step | continues | what it adds | lines |\n|---|---|---|---|")
-    before = None
-    for step, (added, removed) in counts.items():
-        parent = step.parent.number if step.parent and step.parent is not before else ""
-        room = "side room" if step.side_room else ""
-        changed = f"+{added}" + (f" −{removed}" if removed else "")
-        print(f"| [{step.name}](steps/{step.name}) | {', '.join(filter(None, (parent, room)))} | {step.summary()} | "
-              f"{changed} |".replace("\n", " "))
-        before = step
+def headline_rows(rows):
+    """Lines of name, counts and headline; a terminal gets as much of the headline as its line has room for, or none."""
+    longest = max(len(name) for name, *_ in rows)
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    for name, added, removed, headline in rows:
+        row = f"{name:{longest}}  {f'+{added}':>5} {f'-{removed}' if removed else '':>4}"
+        if not room or len(row) + 20 < room:
+            row += f"  {headline}"
+            row = row[:room - 1] + "…" if 0 < room < len(row) else row
+        yield row.rstrip()
+
+
+def page_of_steps(series, counts):
+    """docs/steps.md: the steps of each branch with their headlines."""
+    page = ["# All steps", "", "<!-- Made by `tools/step list --markdown`: each headline is the sentence below the title of a step. -->", "",
+            "![The staircase: the branches, and how long each lesson is](pictures/staircase.svg)", "",
+            "Each step continues the one above it in its table, unless a number says otherwise. A *detour* measures or draws;",
+            "no step continues it. The last column counts the lines of code that the lesson adds and removes."]
+    for name, words, steps_of_branch in branches(series):
+        page += ["", f"## {name}", "", words, "", "| step | continues | headline | lines |", "|---|---|---|---|"]
+        before = None
+        for step in steps_of_branch:
+            added, removed = counts[step]
+            parent = step.parent.number if step.parent and step.parent is not before else ""
+            continues = ", ".join(filter(None, (parent, "detour" if step.side_room else "")))
+            page.append(f"| [{step.name}](../steps/{step.name}) | {continues} | {step.summary()} | "
+                        f"+{added}{f' −{removed}' if removed else ''} |")
+            before = step
+    return "\n".join(page) + "\n"
+
+
+def table_of_branches(series):
+    """The rows of the README: what each branch teaches, and where its steps are."""
+    rows = ["| branch | steps | what you can do afterwards |", "|---|---|---|"]
+    for name, words, steps_of_branch in branches(series):
+        anchor = re.sub(r"[^\w\- ]", "", name.lower()).replace(" ", "-")
+        rows.append(f"| [{name}](docs/steps.md#{anchor}) | {ranges(steps_of_branch, series)} | {words} |")
+    return "\n".join(rows) + "\n"
+
+
+def ranges(some, series):
+    """The numbers of steps, as in 44–48, 52."""
+    runs = []
+    for step in some:
+        if runs and series.index(step) == series.index(runs[-1][-1]) + 1:
+            runs[-1].append(step)
+        else:
+            runs.append([step])
+    return ", ".join(run[0].number + (f"–{run[-1].number}" if run[1:] else "") for run in runs)
 
 
 def show_diff(options):

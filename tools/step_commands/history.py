@@ -48,7 +48,7 @@ def add_commands(commands):
         "history", help="a git repository with one commit a step",
         description="Writes a git repository with one commit and one tag a step into DIR, which must be empty or absent. "
                     "Each commit follows that of the step which its step continues: `main` is the documented history, and "
-                    "each line of steps behind it is a branch with the name of its last step, as a side room is. The program "
+                    "each line of steps after it is a branch with the name of its last step, as a detour is. The program "
                     "stands at the top, and each commit builds. The same input makes the same hashes.")
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.set_defaults(run=history)

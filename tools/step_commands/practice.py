@@ -16,15 +16,15 @@ def add_commands(commands):
     parser.add_argument("step", metavar="STEP", help="6, 06 or 06-top-k")
     parser.add_argument("folder", metavar="DIR", nargs="?", type=Path)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--force", action="store_true", help="start anew; what stands in DIR is kept in DIR/old")
+    what.add_argument("--force", action="store_true", help="start anew; the files in DIR are kept in DIR/old")
     what.add_argument("--update", action="store_true",
                       help="bring README.md and test.cpp of DIR up to date and give what is missing; your code stays")
     what.add_argument("--solution", action="store_true", help="make nothing; show what the step changes")
     parser.set_defaults(run=practice, color="auto")
 
     parser = commands.add_parser("next", help="the practice folder of the step that comes next",
-                                 description="Makes the practice folder of the first step behind the one you practised last "
-                                             "that was not green yet, or tells where it is.")
+                                 description="Makes the practice folder of the first step after the one you practised last "
+                                             "that was not green yet, or prints where it is.")
     parser.set_defaults(run=show_next)
 
 

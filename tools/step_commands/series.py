@@ -49,6 +49,23 @@ def git(*arguments, cwd=ROOT, ok=(0,), settings=False, env={}, **options):
     return done.stdout
 
 
+# The branches: the name of each, what you can do after it, and the steps that begin it, without their numbers. Every other step
+# belongs to the branch of the step that it continues.
+BRANCHES = [
+    ("The main path", "Generate text: greedy decoding, sampling, penalties, 16-bit weights, KV caches, batches, speculation.",
+     {"greedy-decoding"}),
+    ("Cache drift and speculation", "Measure what a sliding cache costs, and speculate without a draft model.",
+     {"cache-drift", "prompt-lookup"}),
+    ("Batches and texts", "Feed a batch from a queue, stop at a text, report log-probabilities and perplexity.",
+     {"leaving-rows"}),
+    ("Beam search", "Find the most likely texts, rank them, and draw the search as a tree.", {"beam-search"}),
+    ("Continuous batching", "Schedule requests between passes, chunk their prompts, measure TTFT and TPOT.",
+     {"continuous-batching"}),
+    ("Paged cache and server", "Page the KV cache, preempt, share prefixes, serve over HTTP, plan the capacity.",
+     {"paged-kv-cache"}),
+    ("Small weights", "Quantize to int8 and int4, and compare size, speed and quality.", {"int8-weights"}),
+]
+
 CHAIN = 19          # the documented history: up to here each step continues the one before
 CLOSED = (18, 19)   # its benchmarks, which no later step continues
 CONTINUES = re.compile(r"^Continues \[([^]\n]*)\]\(\.\./([^)\n]*)\)(, as a side room)?\.$", re.MULTILINE)
@@ -132,6 +149,16 @@ class Step:
         path = self.folder / "README.md"
         return path.read_text(encoding="utf-8") if path.is_file() else ""
 
+    def branch(self):
+        """The name of the branch that it belongs to."""
+        began = {slug: name for name, _, beginners in BRANCHES for slug in beginners}
+        return next((began[step.name[3:]] for step in (self, *self.ancestors()) if step.name[3:] in began), BRANCHES[0][0])
+
+    def command(self):
+        """The lines that show its idea in one screen: the block of code below the headline."""
+        block = re.search(r"^\*.+\*\n\n((?:    .+\n)+)", self.introduction(), re.MULTILINE)
+        return [line.strip() for line in block[1].splitlines()] if block else []
+
     def introduction(self):
         """The README up to its first section."""
         return re.split(r"^## ", self.readme(), maxsplit=1, flags=re.MULTILINE)[0]
@@ -145,7 +172,7 @@ class Step:
         return section(self.readme(), title)
 
     def summary(self):
-        """The line in italics below the title; the title where there is none."""
+        """Its headline, the sentence in italics below the title; the title where there is none. All lists take it from here."""
         match = re.search(r"^\*(.+)\*$", self.introduction(), re.MULTILINE)
         return match.group(1) if match else self.heading()[3:]
 
@@ -206,6 +233,12 @@ def link(step, before, series):
         step.side_room = bool(room)
     if step.parent:
         step.parent.children.append(step)
+
+
+def branches(series):
+    """[(name, what you can do afterwards, its steps)] of the branches that have steps."""
+    found = [(name, told, [step for step in series if step.branch() == name]) for name, told, _ in BRANCHES]
+    return [branch for branch in found if branch[2]]
 
 
 class Landed:

@@ -9,8 +9,8 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.util import logging
-from step_commands.diff import lines
-from step_commands.series import OWN, ROOT, steps
+from step_commands.diff import lines, ranges
+from step_commands.series import OWN, ROOT, branches, steps
 
 from . import differences, links, map, playground, recorded, search, terminal
 from .markdown import Page
@@ -67,11 +67,8 @@ def extend(app, document, source):
     """What stands behind the text of a page: the contents of the book, or the diff of a step."""
     if document == "README":
         tables = [("The book", chapters())]
-        for flight in app.staircase.flights:
-            rooms = [child for step in flight for child in step.children if child.side_room]
-            whence = f", from {flight[0].parent.number}" if flight[0].parent else ""
-            tables.append((f"Steps {flight[0].number} to {flight[-1].number}{whence}",
-                           [f"steps/{step.name}/README" for step in [*flight, *rooms]]))
+        for name, _, some in branches(app.staircase.series):
+            tables.append((f"{name} ({ranges(some, app.staircase.series)})", [f"steps/{step.name}/README" for step in some]))
         for caption, entries in tables:
             source[0] += f"\n\n```{{toctree}}\n:hidden:\n:caption: {caption}\n\n" + "\n".join(entries) + "\n```\n"
     elif document in app.staircase.of_page:
@@ -120,10 +117,10 @@ class StepNeighbours(OfStep):
                     f'<em>{escape(other.summary())}</em></li>')
 
         found = [entry("continues", step.parent)] if step.parent else []
-        found += [entry("side room" if child.side_room else "next", child) for child in step.children]
+        found += [entry("detour" if child.side_room else "next", child) for child in step.children]
         if not step.children:
-            found.append("<li>" + ("A side room: nothing continues it." if step.side_room else "Here a flight ends.")
-                         + ' <a href="../../index.html#the-staircase">The whole staircase</a></li>')
+            found.append("<li>" + ("A detour: nothing continues it." if step.side_room else "Here a branch ends.")
+                         + ' <a href="../../docs/steps.html">The whole staircase</a></li>')
         return f'<ul class="neighbours">{"".join(found)}</ul>'
 
 
@@ -136,7 +133,7 @@ def read(app, doctree):
     step = app.staircase.of_page.get(document)
     if step:
         show_size(doctree, step, app.staircase)
-    if document == "README":
+    if document == "docs/steps":
         for table in doctree.findall(nodes.table):
             if "step" in table.astext()[:10]:
                 table["classes"].append("steps")
@@ -153,7 +150,7 @@ def show_size(doctree, step, staircase):
     added = sum(path.name not in OWN for path in step.files().values())
     line = (f'<p class="step-line"><a href="#the-diff">{staircase.size(step)} lines: the diff</a>'
             f'<a href="folder.html" class="elsewhere">the whole folder, {added} files</a>'
-            f'<a href="../../index.html#the-staircase" class="elsewhere">the staircase</a></p>')
+            f'<a href="../../docs/steps.html" class="elsewhere">the staircase</a></p>')
     section = doctree.next_node(nodes.section)
     place = next((i + 1 for i, child in enumerate(section.children)
                   if isinstance(child, nodes.paragraph) and isinstance(child.children[0], nodes.emphasis)), 1)
@@ -187,10 +184,20 @@ def show_outputs(doctree, page):
             remark = '<p>A benchmark, one run on one machine that had other work too: yours will differ.</p>' if command.is_benchmark else ""
             first = not any("terminal" in str(other.astext()) for other in doctree.findall(nodes.raw))
             node.parent.insert(place, raw(
-                f'<details class="terminal" data-command="{escape(command.text)}"{" open" if first else ""}><summary>'
+                f'<details class="terminal" data-command="{escape(command.text)}"{run_here(command)}{" open" if first else ""}><summary>'
                 f'<span>prints</span> <code>{escape(short)}</code></summary>{remark}'
                 f'<pre tabindex="0" aria-label="output">{terminal.html(output)}</pre></details>'))
             place += 1
+
+
+def run_here(command):
+    """What the terminal of the page runs, where that is not the command as it stands: with the page's variables, and input."""
+    more = ""
+    if command.runnable != command.text:
+        more += f' data-run="{escape(command.runnable)}"'
+    if command.input:
+        more += f' data-input="{escape(command.input)}"'
+    return more
 
 
 def surroundings(app, page, template, context, doctree):

@@ -1,9 +1,9 @@
-"""The staircase as a drawing: its flights, how long each lesson is, what lands, and the side rooms."""
+"""The staircase as a drawing: its branches, how long each lesson is, which files move to the library, and the detours."""
 
 from html import escape
 
 from step_commands.diff import lines
-from step_commands.series import ROOT, landed_files
+from step_commands.series import BRANCHES, ROOT, landed_files
 
 PICTURE = ROOT / "docs/pictures/staircase.svg"
 
@@ -17,8 +17,7 @@ HUES = [("#0072b2", "#56b4e9"), ("#b45309", "#e69f00"), ("#00805f", "#2fc39a"), 
 
 
 def flights(series):
-    """[[steps]]: each goes from a step along the longest way up, and what branches off begins a flight of its own. Side
-    rooms are no flights."""
+    """[[steps]]: each goes from a step up through its branch, and what leaves it begins a flight of its own. Detours are in none."""
     found = []
 
     def climb(step):
@@ -27,7 +26,8 @@ def flights(series):
         branches = []
         while True:
             ways = [child for child in flight[-1].children if not child.side_room]
-            onward = next((child for child in ways if child.number == f"{int(flight[-1].number) + 1:02}"), None)
+            onward = next((child for child in ways if child.number == f"{int(flight[-1].number) + 1:02}"
+                           and child.branch() == flight[-1].branch()), None)
             branches += [child for child in ways if child is not onward]
             if not onward:
                 break
@@ -37,6 +37,14 @@ def flights(series):
 
     climb(series[0])
     return found
+
+
+def title(flight):
+    """The branch that begins here, or the step that it leaves."""
+    first = flight[0]
+    begins = not first.parent or any(first.name[3:] in beginners for _, _, beginners in BRANCHES)
+    whence = f", from {first.parent.number}" if first.parent else f", {first.number} to {flight[-1].number}"
+    return first.branch() + whence if begins else f"from {first.parent.heading()}"
 
 
 class Drawing:
@@ -104,10 +112,10 @@ def svg(series, link=None):
     between = 42  # one flight and the title of the one above
     total = 8 + max(len(main) * RISE + 70, sum(len(flight) * RISE + between for flight in others))
     foot = total - between + 12
-    draw(main, 0, LABELS - 44, foot, f"the documented history, {main[0].number} to {main[-1].number}")
-    left = LABELS + len(main) * TREAD + 126
+    draw(main, 0, LABELS - 44, foot, title(main))
+    left = LABELS + len(main) * TREAD + 150
     for number, flight in enumerate(others, 1):
-        top = draw(flight, number % len(HUES), left, foot, f"from {flight[0].parent.heading()}")
+        top = draw(flight, number % len(HUES), left, foot, title(flight))
         foot = top - between
     width = round(drawing.right + 12)
 
@@ -130,12 +138,12 @@ def svg(series, link=None):
     else:
         scheme = "@media (prefers-color-scheme: dark) {\n" + "\n".join(dark) + "\n}"
     legend = (12, 22)
-    words = ["Each step stands on the one below it; its bar is as long as its lesson.",
+    words = ["Each step continues the one below it; its bar is as long as its lesson.",
              "●  a file is finished here and becomes part of the library, common/decoding",
-             "▭  dashed: a side room, which measures or draws"]
+             "▭  dashed: a detour, which measures or draws"]
     key = "".join(drawing.text(legend[0], legend[1] + 19 * i, line, "title") for i, line in enumerate(words))
     role = 'role="group"' if link else 'role="img"'
     return (f'<svg xmlns="http://www.w3.org/2000/svg" class="staircase" viewBox="0 0 {width} {total}" width="{width}" '
-            f'height="{total}" {role} aria-label="The staircase: {len(series)} steps in {len(all_flights)} flights">\n'
+            f'height="{total}" {role} aria-label="The staircase: {len(series)} steps in {len(all_flights)} branches">\n'
             "<desc>A bar for each step, as long as its lesson, on the bar of the step that it continues.</desc>\n<style>\n"
             + "\n".join(style) + "\n" + scheme + "\n</style>\n" + key + "\n" + "\n".join(drawing.parts) + "\n</svg>\n")

@@ -4,6 +4,7 @@ import base64
 import functools
 import gzip
 import hashlib
+import json
 import mimetypes
 import re
 import shutil
@@ -27,12 +28,17 @@ def has(programs, step):
 
 
 def html(programs, step):
-    line = '--prompt "Once upon a time"'
-    if any("add_dtype_option" in path.read_text(encoding="utf-8") for path in step.lesson().values()):
-        line += " --dtype bfloat16"  # quicker than float32, and with smaller errors than int8, which is quicker still
     trace = ' data-trace="yes"' if b"--trace" in (Path(programs) / f"{step.name}.wasm").read_bytes() else ""
+    lines = "\n".join(step.command()).removeprefix(f"tools/run {step.number} ") or '--prompt "Once upon a time"'
     return (f'<div class="playground"{trace} data-step="{step.name}" data-base="../../playground" data-models="{version()}" '
-            f'data-glue="{glue(programs, step)[0]}" data-line="{escape(line)}"><noscript><p>Programs run in a page with JavaScript alone.</p></noscript></div>')
+            f'data-glue="{glue(programs, step)[0]}" data-files="{escape(json.dumps(named(step)))}" data-line="{escape(lines)}">'
+            '<noscript><p>Programs run in a page with JavaScript alone.</p></noscript></div>')
+
+
+def named(step):
+    """The files of the repository that the commands of its page name."""
+    words = {word for line in step.readme().splitlines() if "tools/run" in line for word in re.findall(r"[\w./-]+", line)}
+    return sorted(word for word in words if "." in word and "/" in word and (ROOT / word).is_file())
 
 
 @functools.cache
@@ -61,6 +67,9 @@ def copy(programs, series, site):
             shutil.copyfile(Path(programs) / f"{step.name}.wasm", folder / f"steps/{step.name}.wasm")
             name, text = glue(programs, step)
             (folder / name).write_text(text, encoding="utf-8")
+            for name in named(step):
+                (folder / "files" / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(ROOT / name, folder / "files" / name)
     for model in MODELS:
         shutil.copytree(ROOT / "models" / model, folder / "models" / model, ignore=shutil.ignore_patterns("*.md"))
     for name in ("pictures.css", "beams.js", "rows.js", "views.js", "playground.js", "worker.js"):
@@ -78,7 +87,7 @@ def single_file(programs, step, site):
     scripts = re.findall(r'<script[^>]* src="([^"]+)"', page)
     style, script = ("".join((folder / name).read_text(encoding="utf-8") for name in names) for names in (styles, scripts))
     files = [parts / "worker.js", parts / glue(programs, step)[0], parts / f"steps/{step.name}.wasm",
-             *sorted(parts.glob("models/*/*"))]
+             *sorted(parts.glob("models/*/*")), *(parts / "files" / name for name in named(step))]
     inside = "".join(f'<script type="application/gzip" data-file="{path.relative_to(parts).as_posix()}">'
                      f'{base64.b64encode(gzip.compress(path.read_bytes(), mtime=0)).decode()}</script>\n' for path in files)
     return (f'<!doctype html>\n<html class="no-js" lang="en">\n<head><meta charset="utf-8"/>\n'

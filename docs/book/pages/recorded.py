@@ -20,9 +20,10 @@ PATIENCE = 300  # seconds that a command may take
 
 # Why a command has no recording, by what stands in it.
 NOT_RECORDED = [
-    (r"\b(FILE|DIR|FOLDER)\b", "it names a file of your own"),
+    (r"\b(FILE|DIR|FOLDER|NN)\b", "it names a file or a step of your own"),
     (r"--(draft-)?model (gpt2|build-|DIR)", "its model is not in the box"),
     (r"^time ", "it is about time alone"),
+    (r"--help\b", "the program itself lists its options"),
     (r"tools/run 48\b", "it is a server, which ends when it is told to"),
 ]
 # What it prints is another thing each time: recorded, but not replayed.
@@ -63,6 +64,18 @@ class Command:
     def why_not(self):
         """Why it is not recorded, or None."""
         return next((why for pattern, why in NOT_RECORDED if re.search(pattern, self.text)), None)
+
+    @property
+    def runnable(self):
+        """The command with what the page defines before it in place of its variables."""
+        text = self.text
+        for line in self.setup.splitlines():
+            found = re.fullmatch(r"(\w+)=(?:\$'([^']*)'|\"([^\"$]*)\"|([^\s\"'$]+))", line)
+            if found:
+                name, escaped, quoted, plain = found.groups()
+                value = (escaped or "").replace("\\n", "\n") or quoted or plain or ""
+                text = re.sub(rf"\"?\$(?:{name}\b|\{{{name}\}})\"?", lambda _: '"' + value + '"', text)
+        return text
 
     @property
     def is_benchmark(self):
@@ -118,7 +131,7 @@ def commands(page):
                 continue
             if re.match(r"\w+=\S|printf .*> *\w+$", text):
                 setup.append(text)
-            elif "tools/run" in text and "…" not in text:
+            elif re.search(r"tools/run \S+ +[^\s#]", text) and "…" not in text:
                 typed = page.blocks[index + 1].text if re.search(r"--requests -(\s|$)", text) and "<" not in text else ""
                 # A remark behind the command is for the reader.
                 found.append(Command(block, number, re.sub(r"\s+# .*$", "", text, flags=re.MULTILINE), "\n".join(setup), typed))

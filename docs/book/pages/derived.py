@@ -1,0 +1,47 @@
+"""What is made from the steps and written into the repository: their picture, the page of all steps, and two parts of the README."""
+
+import re
+
+from step_commands.diff import lines, page_of_steps, table_of_branches
+from step_commands.series import ROOT, Problem, git, steps
+
+from . import map
+
+UNKNOWN = "Clone this repository by its address, or unpack an archive of it. Then, in its folder:"
+
+
+def files():
+    """{path: text} of all that is derived."""
+    series = steps()
+    readme = ROOT / "README.md"
+    found = {map.PICTURE: map.svg(series), ROOT / "docs/steps.md": page_of_steps(series, {step: lines(step) for step in series})}
+    text = readme.read_text(encoding="utf-8")
+    found[readme] = with_part(with_part(text, "branches", table_of_branches(series)), "clone", clone(text))
+    return found
+
+
+def with_part(text, name, part):
+    """The text with what stands between two comments replaced; as it was where there are none."""
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
+    return pattern.sub(lambda found: f"{found[1]}\n{part.strip(chr(10))}\n\n{found[2]}", text)
+
+
+def clone(text):
+    """How to get the source: by the address of this clone's origin, or as the text has it."""
+    try:
+        address = public(git("remote", "get-url", "origin").decode().strip())
+    except Problem:  # no git, no repository, or no origin
+        address = ""
+    if address:
+        return f"    git clone {address} staircase\n    cd staircase"
+    found = re.search(r"<!-- clone -->\n(.*?)<!-- end of clone -->", text, re.DOTALL)
+    return found[1] if found else UNKNOWN
+
+
+def public(remote):
+    """The address at which others find a remote, without a name or password; "" for one that only this machine reaches."""
+    ssh = re.fullmatch(r"(?:ssh://)?(?:[^@/]+@)([\w.-]+)[:/](.+)", remote)
+    if ssh:
+        return f"https://{ssh[1]}/{ssh[2]}"
+    web = re.fullmatch(r"https?://(?:[^@/]*@)?([\w.-]+\.[a-z]+)/(.+)", remote)
+    return f"https://{web[1]}/{web[2]}" if web else ""

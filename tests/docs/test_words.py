@@ -1,0 +1,159 @@
+"""The words of the first page, the headlines and the help texts: short sentences, without the habits that give a
+translation away; and that all that is made from the steps is as they are."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "docs/book"), str(ROOT / "docs/pictures")]
+
+import draft_run  # noqa: E402
+from pages import derived  # noqa: E402
+from step_commands import series  # noqa: E402
+
+STEPS = series.steps()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+README_WORDS, SENTENCE_WORDS = 900, 32
+BANNED = re.compile(r"\b(behind|whoever|nobody|somebody|so many|it were|stands? (on|in)|side rooms?|flights?|what comes of|comes about"
+                    r"|is told|or else|beforehand|hands out|asks for|says|tells)\b|\bat most(?=[.;!?]|$)", re.IGNORECASE | re.MULTILINE)
+
+
+def prose(text):
+    """What is read as sentences: no code, no comments, no addresses of links."""
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+    return re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)
+
+
+def words(text):
+    return [word for word in text.split() if re.search(r"[^\W_]", word)]
+
+
+def sentences(text):
+    """Of paragraphs, items, headings and cells of tables."""
+    for block in re.split(r"\n\s*\n|\n(?=[-|#>])|\|", prose(text)):
+        yield from (part for part in re.split(r"(?<=[.!?])[\"*]*\s+(?=[\"*`(]*[A-Z])", " ".join(block.split())) if part.strip())
+
+
+def help_of_options():
+    """{help text: a place of it} of all declarations of options in steps/ and common/."""
+    found = {}
+    for path in [*ROOT.glob("steps/*/*.h"), *ROOT.glob("steps/*/*.cpp"), *ROOT.glob("common/**/*.h"), *ROOT.glob("common/**/*.cpp")]:
+        text = path.read_text(encoding="utf-8")
+        for match in re.finditer(r'\badd\w*\(\s*"-[\w,-]+(?:\{\w+\})?",\s*&?[\w.\[\]>()-]+,\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', text):
+            found.setdefault("".join(re.findall(r'"((?:[^"\\]|\\.)*)"', match[1])), f"{path.relative_to(ROOT)}")
+        for match in re.finditer(r'Program program\("([^"]+)"', text):
+            found.setdefault(match[1], f"{path.relative_to(ROOT)}")
+    return found
+
+
+class Words(unittest.TestCase):
+    def plain(self, text, place):
+        found = BANNED.search(text)
+        self.assertIsNone(found, found and f"{place}: '{found[0]}' in: {text}")
+
+    def test_the_readme_is_short(self):
+        self.assertLessEqual(len(words(prose(README))), README_WORDS)
+        for sentence in sentences(README):
+            self.assertLessEqual(len(words(sentence)), SENTENCE_WORDS, sentence)
+
+    def test_the_readme_has_none_of_the_banned_words(self):
+        quoted = re.sub(r"^>.*$", "", README, flags=re.MULTILINE)  # a tale may say what it likes
+        for line in re.sub(r"<!--.*?-->", "", quoted, flags=re.DOTALL).splitlines():
+            self.plain(line, "README.md")
+
+    def test_headlines_are_one_line_that_a_search_finds(self):
+        seen = set()
+        for step in STEPS:
+            with self.subTest(step.name):
+                headline = step.summary()
+                self.assertNotIn(headline, seen)
+                seen.add(headline)
+                self.assertTrue(headline.isascii(), "every terminal can show it")
+                self.plain(headline, step.name)
+                for sentence in sentences(headline):
+                    self.assertLessEqual(len(words(sentence)), SENTENCE_WORDS)
+
+    def test_each_branch_has_a_name_and_one_sentence(self):
+        begun = [slug for _, _, beginners in series.BRANCHES for slug in beginners]
+        self.assertEqual(sorted(begun), sorted(set(begun)))
+        self.assertEqual(set(begun) - {step.name[3:] for step in STEPS}, set(), "no step has this name")
+        for name, told, _ in series.BRANCHES:
+            self.plain(told, name)
+            self.assertLessEqual(len(words(told)), SENTENCE_WORDS)
+
+    def test_help_texts_of_options(self):
+        found = help_of_options()
+        self.assertGreater(len(found), 50)
+        for text, place in found.items():
+            with self.subTest(text):
+                self.plain(text, place)
+
+    def test_help_of_tools(self):
+        for tool in sorted(path for path in (ROOT / "tools").iterdir() if path.is_file() and not path.suffix):
+            text = tool.read_text(encoding="utf-8")
+            top = re.match(r'#![^\n]*\n(?:((?:#[^\n]*\n)+)|"""(.*?)""")', text, re.DOTALL)
+            with self.subTest(tool.name):
+                self.assertIsNotNone(top)
+                for line in (top[1] or top[2]).splitlines():
+                    self.plain(line, tool.name)
+        for command in ("list", "diff", "practice", "next", "check", "watch", "history", "climb"):
+            done = subprocess.run([ROOT / "tools/step", command, "--help"], capture_output=True, text=True, timeout=60)
+            with self.subTest(command):
+                self.plain(" ".join(done.stdout.split()), command)
+
+    def test_a_banned_word_is_found(self):
+        for text in ("go on behind the end", "how many, at most", "It is told.", "nobody waits", "Side rooms measure", "it says so"):
+            self.assertTrue(BANNED.search(text), text)
+        for text in ("at most 120 lines", "asks", "a standing order", "tell me"):
+            self.assertFalse(BANNED.search(text), text)
+
+    def test_a_sentence_ends_where_the_next_begins(self):
+        self.assertEqual(list(sentences("# A\n\nOne. Two [x](y.md)? \"Three!\"\n\n- four\n- `five`. Six\n\n    code. Code\n")),
+                         ["# A", "One.", "Two x?", '"Three!"', "- four", "- `five`.", "Six"])
+
+
+class Derived(unittest.TestCase):
+    def test_what_is_made_from_the_steps_is_current(self):
+        for path, text in derived.files().items():
+            with self.subTest(path.name):
+                self.assertEqual(path.read_text(encoding="utf-8"), text, "old; docs/book/build.py derive writes it")
+
+    def test_each_step_is_in_the_page_of_steps_with_its_headline(self):
+        page = (ROOT / "docs/steps.md").read_text(encoding="utf-8")
+        for step in STEPS:
+            self.assertEqual(page.count(f"| [{step.name}](../steps/{step.name}) |"), 1)
+            self.assertIn(f"| {step.summary()} |", page)
+
+    def test_each_branch_is_in_the_readme(self):
+        for name, told, _ in series.branches(STEPS):
+            self.assertIn(f"| [{name}](docs/steps.md#", README)
+            self.assertIn(f"| {told} |", README)
+
+    def test_an_address_to_clone_from_shows_no_password_and_works_elsewhere(self):
+        for remote, address in {"https://example.org/a/b.git": "https://example.org/a/b.git",
+                                "https://me:secret@example.org/a/b": "https://example.org/a/b",
+                                "git@example.org:a/b.git": "https://example.org/a/b.git",
+                                "ssh://git@example.org/a/b": "https://example.org/a/b",
+                                "/home/me/b": "", "../b": "", "file:///srv/b": "", "http://localhost/b": ""}.items():
+            self.assertEqual(derived.public(remote), address, remote)
+
+    def test_the_readme_shows_how_to_get_the_source(self):
+        part = re.search(r"<!-- clone -->\n\n(.*)\n\n<!-- end of clone -->", README, re.DOTALL)[1]
+        self.assertRegex(part, rf"^({re.escape(derived.UNKNOWN)}|    git clone https://\S+ staircase\n    cd staircase)$")
+
+    def test_the_first_picture_is_of_a_run_of_today(self):
+        if not any(path.is_file() for path in (BUILD / "steps").glob(f"*-{draft_run.STEP}")):
+            self.skipTest("step 17 is not built")
+        self.assertEqual(json.loads(draft_run.FILE.read_text(encoding="utf-8")), draft_run.run(BUILD),
+                         "python3 docs/pictures/draft_run.py build records it again")
+
+
+if __name__ == "__main__":
+    unittest.main()

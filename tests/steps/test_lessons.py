@@ -1,0 +1,113 @@
+"""The command that each README shows below its headline: it runs, it ends, and what it prints shows the lesson."""
+
+import re
+import shlex
+import signal
+import subprocess
+import unittest
+
+from support import BUILD, ROOT, STEPS, Scratch
+
+# What shows the lesson of a step, by its name without the number. Texts are greedy, or drawn with a seed, so they stay.
+SHOWS = {
+    "greedy-decoding": r"there was a man who had a daughter",
+    "eos-handling": r"1\d new tokens[\s\S]*<\|endoftext\|>[\s\S]*100 new tokens",  # one text ends, the other goes on
+    "context-window": r"540 new tokens",                                           # of 512 positions
+    "temperature": r'" man" +64\.\d %[\s\S]*" man" +1\.\d %',
+    "multinomial": r"\[1\][\s\S]*\[2\][\s\S]*\[3\]",
+    "top-k": r'" man" +43\.\d %[\s\S]*" little" +27\.\d %',                        # of 10.5 and 6.6 %
+    "top-p": r'> " time" +100\.0 %',
+    "sanity-checks": r"error: --top-p is 50, but it must be",
+    "presence-penalty": r"(I have heard of the tricks[\s\S]*){2}Do not try",
+    "frequency-penalty": r'" cat" +33\.\d %[\s\S]*" cat" +6\.\d %',
+    "repetition-penalty": r"(I have heard of the tricks[\s\S]*){2}eat you up",
+    "fp16-bf16": r"weights 22\.\d MiB[\s\S]*weights 11\.\d MiB",
+    "kv-cache-dynamic": r"cache 0\.0 MiB\n[\s\S]*MiB copied",
+    "kv-cache-static": r"cache 6\.0 MiB\n",
+    "kv-cache-fix": r"560 new tokens[\s\S]*560 new tokens",
+    "variable-batching": r"\[1\][\s\S]*\[2\][\s\S]*\[3\]",
+    "speculative-decoding": r"\d+ of \d+ drafted tokens accepted",
+    "benchmark-speculative": r"speed-up +acceptance[\s\S]*bfloat16 +8 ",
+    "benchmark-kv-cache": r"none[\s\S]*dynamic[\s\S]*static",
+    "cache-drift": r"slide +KL divergence 0\.\d*[1-9]\d* [\s\S]*recompute +KL divergence 0\.0000",
+    "prompt-lookup": r"\d+ of \d+ drafted tokens accepted",
+    "draft-costs": r"a draft token takes 0\.\d+ of the target's",
+    "adaptive-drafts": r"tokens per pass of the target",
+    "leaving-rows": r"\[1\][\s\S]*\[2\][\s\S]*\[3\]",
+    "queue": r"\[1\][\s\S]*\[2\][\s\S]*\[3\]",
+    "shared-prefill": r"\[1\][\s\S]*\[2\][\s\S]*\[3\]",
+    "stop-sequences": r"able to eat him\n2 prompt tokens",                         # and a full stop
+    "held-back": r"watching the wolf, h\n",                                        # and "ad been ve"
+    "min-new-tokens": r"60 new tokens",
+    "logprobs": r'(-\d+\.\d{4}.*){4}',
+    "echo": r'"The" +-\n',                                                         # nothing comes before it
+    "perplexity": r"perplexity of prompt 1: 30\.[\s\S]*perplexity of prompt 1: 84\d\.",
+    "beam-search": r", who had been[\s\S]*said, \"I",                              # of both the likelier is the second
+    "beam-rows": r"MiB allocated, \d+\.\d MiB copied",
+    "n-best": r"\[1\][\s\S]*\[2\][\s\S]*\[3\][\s\S]*\[4\]",
+    "length-penalty": r" 2 new tokens[\s\S]* [3-9]\d new tokens",
+    "early-stopping": r" 1\d new tokens[\s\S]* 40 new tokens",
+    "beam-tree": r"├─",
+    "continuous-batching": r"\[1\][\s\S]*\[2\][\s\S]*\[3\][\s\S]*\[4\]",
+    "arrivals": r"\[1\][\s\S]*\[2\][\s\S]*\[3\][\s\S]*\[4\]",
+    "chunked-prefill": r"\[1\][\s\S]*\[2\][\s\S]*\[3\][\s\S]*\[4\]",
+    "latencies": r"TTFT in ms: .*\(p50\).*\(p99\); TPOT",
+    "benchmark-serving": r"static[\s\S]*continuous[\s\S]*chunks of",
+    "paged-kv-cache": r"at most \d+ of \d+ blocks taken",
+    "waiting-for-blocks": r"at most \d of 5 blocks taken",
+    "preemption": r"[1-9]\d* preemptions?",
+    "prefix-caching": r"[1-9]\d* of \d+ tokens of texts that joined were in the cache",
+    "http-server": r"http://127\.0\.0\.1:\d+",
+    "int8-weights": r"weights 6\.\d MiB",
+    "int4-weights": r"weights 4\.\d MiB",
+    "quality": r"float32[\s\S]*int8[\s\S]*int4",
+    "capacity": r"requests/s on: the knee",
+}
+REFUSED = {"sanity-checks"}  # its lesson is a refusal
+LINES, COLUMNS = 100, 100    # a screen, and two for texts that outgrow the context
+PATIENCE = 600
+
+
+class Lessons(Scratch):
+    def test_each_step_says_here_what_its_command_shows(self):
+        self.assertEqual(sorted(SHOWS), sorted(step.name[3:] for step in STEPS))
+
+    def test_each_command_shows_its_lesson(self):
+        for name in ("bench", "models", "tests"):  # what benchmarks write stays in this folder
+            (self.folder / name).symlink_to(ROOT / name)
+        for step in STEPS:
+            program = BUILD / "steps" / step.name
+            if not program.is_file():
+                continue  # the server, where there is no Boost
+            with self.subTest(step.name):
+                shown = ""
+                for line in step.command():
+                    words = shlex.split(line)[2:]
+                    status, output = self.server(program, words) if "http-server" in step.name else self.ended(program, words)
+                    self.assertEqual(status, 2 if step.name[3:] in REFUSED else 0, output)
+                    shown += output
+                self.assertRegex(shown, SHOWS[step.name[3:]])
+                lines = sum(max(1, -(-len(line) // COLUMNS)) for line in shown.splitlines())
+                self.assertLessEqual(lines, LINES * len(step.command()))
+
+    def ended(self, program, words):
+        done = subprocess.run([program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, cwd=self.folder, timeout=PATIENCE)
+        return done.returncode, done.stdout
+
+    def server(self, program, words):
+        """It serves until it is stopped; the port may be taken here."""
+        process = subprocess.Popen([program, *words, "--port", "0"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, text=True, cwd=self.folder)
+        try:
+            line = process.stdout.readline()
+            process.send_signal(signal.SIGTERM)
+            return process.wait(60), line
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
