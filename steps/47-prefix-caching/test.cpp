@@ -399,7 +399,7 @@ TEST_CASE("the program tells how much of the prompts was in the cache, and gives
   CHECK(found.json()["sequences"] == none.json()["sequences"]);
   const int length = static_cast<int>(found.json()["sequences"][0]["prompt_token_ids"].size());
   const int tokens = 2 * ((length - 1) / kBlockSize * kBlockSize);
-  const auto stats = found.json()["stats"];
+  auto stats = found.json()["stats"];
   CHECK(stats["prefix_tokens_found"] == tokens);
   CHECK(stats["prefix_hit_rate"] == doctest::Approx(tokens / (3.0 * length)));
   CHECK(none.json()["stats"]["prefix_tokens_found"] == 0);
