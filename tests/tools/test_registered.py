@@ -3,7 +3,7 @@
 import re
 import unittest
 
-from support import ROOT
+from support import ROOT, Limited
 
 TESTS = ROOT / "tests"
 # Pages and programs in a browser; clients that were written elsewhere.
@@ -33,7 +33,7 @@ def is_run(path):
     return re.search(rf'[/"]{re.escape(path.name)}"', BY_SCRIPTS) is not None
 
 
-class Registered(unittest.TestCase):
+class Registered(Limited):
     def test_every_file_with_tests_is_run(self):
         written = {".cpp": re.compile(r"^\w*TEST_CASE", re.MULTILINE), ".py": re.compile(r"^    def test_", re.MULTILINE)}
         files = [path for path in sorted(TESTS.rglob("*")) if path.suffix in written
