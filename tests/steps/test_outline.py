@@ -237,6 +237,9 @@ class Outline(unittest.TestCase):
         text = outline(new, [], set(), checks='CHECK(stats["filled"] > 0.1);')
         self.assertIn('  // The checks know these words:\n  //   "filled"\n}', text)
         self.assertNotIn("unread", text)
+        new = Header('void fresh() {\n  say("all is filled");\n  output.add_statistic("filled", 1.0);\n}\n')
+        text = outline(new, [], set(), checks='CHECK(says(err, "all is filled"));\nCHECK(stats["filled"] > 0.1);')
+        self.assertIn('  //   "all is filled"\n  //   "filled"\n}', text)
 
     def test_a_function_of_an_interface_says_where_it_is_described(self):
         self.assertIn("    throw Error(\"your turn: Cache::area\");\n    // What it has to do is said where Shape declares it.\n",
