@@ -38,9 +38,7 @@ class Lines : public doctest::IReporter {
   void subcase_start(const doctest::SubcaseSignature&) override {}
   void subcase_end() override {}
   void log_assert(const doctest::AssertData& check) override {
-    if (!check.m_failed) return;
-    tell_failure(check.m_expr, check.m_threw ? "threw: " + check.m_exception : check.m_decomp, check.m_file,
-                 check.m_line);
+    if (check.m_failed) tell_failure(check.m_expr, values(check), check.m_file, check.m_line);
   }
   void log_message(const doctest::MessageData& message) override {
     if (message.m_severity == doctest::assertType::is_warn) return;
@@ -53,6 +51,19 @@ class Lines : public doctest::IReporter {
 
   void tell(const json& event) {
     out_ << event.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
+  }
+
+  /// What a check compared: values, or what was thrown with what was to be thrown.
+  static doctest::String values(const doctest::AssertData& check) {
+    using namespace doctest::assertType;
+    const bool of_type = (check.m_at & is_throws_as) != 0, of_text = (check.m_at & is_throws_with) != 0;
+    if (!of_type && !of_text && (check.m_at & is_throws) == 0)
+      return check.m_threw ? "threw: " + check.m_exception : check.m_decomp;
+    doctest::String want = of_type ? check.m_exception_type : "an exception";
+    if (of_text) want += doctest::String(" with \"") + check.m_exception_string.c_str() + "\"";
+    if (!check.m_threw) return "threw nothing, want " + want;
+    return "threw " + doctest::String(of_type && !check.m_threw_as ? "another type: " : "") +
+           check.m_exception + ", want " + want;
   }
 
   void tell_failure(const char* expression, const doctest::String& values, const char* file, int line) {

@@ -1,6 +1,8 @@
 // What an error says, so that a test can look for the file and the fault in it.
 #pragma once
 
+#include <initializer_list>
+#include <ostream>
 #include <string>
 
 #include "common/base/error.h"
@@ -18,10 +20,24 @@ std::string error_message(const Action& action) {
   return "";
 }
 
+/// What a check of a message shows when it fails.
+struct Said {
+  std::string message, fault = "";  ///< no fault: the message is as it should be
+
+  explicit operator bool() const { return fault.empty(); }
+  friend std::ostream& operator<<(std::ostream& out, const Said& said) {
+    return out << '"' << said.message << '"' << said.fault;
+  }
+};
+
 /// Whether a message is one line that holds all of `parts`.
 template <typename... Parts>
-bool says(const std::string& message, const Parts&... parts) {
-  return message.find('\n') == message.npos && ((message.find(parts) != message.npos) && ...);
+Said says(const std::string& message, const Parts&... parts) {
+  if (message.find('\n') != message.npos) return {message, " has more than one line"};
+  for (const std::string& part : {std::string(parts)...}) {
+    if (message.find(part) == message.npos) return {message, " lacks \"" + part + '"'};
+  }
+  return {message};
 }
 
 }  // namespace staircase

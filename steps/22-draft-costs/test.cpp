@@ -218,7 +218,7 @@ TEST_CASE("the report is made of the counts: rates of all rounds, costs of the t
     output.close(0);
     text = captured.text();
   }
-  const auto stats = nlohmann::json::parse(text)["stats"];
+  auto stats = nlohmann::json::parse(text)["stats"];
   CHECK(stats["acceptance_rate"] == 0.5);
   CHECK(stats["tokens_per_target_pass"] == 3.0);
   CHECK(stats["draft_cost"] == doctest::Approx(0.25));

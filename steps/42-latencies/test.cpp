@@ -101,7 +101,7 @@ TEST_CASE("where there is nothing to measure there are no latencies, and no divi
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --max-new-tokens 0",
                                      "{\"prompt\": \"The\"}\n{\"prompt\": \"A\"}\n");
   REQUIRE(run.status == 0);
-  const auto stats = run.json()["stats"];
+  auto stats = run.json()["stats"];
   CHECK(stats["tokens_per_second"] == 0.0);
   CHECK(!stats.contains("ttft_ms_p50"));
   CHECK(run.err.find("2 requests in 0.00 s, 0.0 tokens/s, 0.0 rows a pass\n") != std::string::npos);
@@ -118,7 +118,7 @@ TEST_CASE("the program tells the latencies of its requests, on a line and among 
       run_program(STAIRCASE_STEP_PROGRAM, "--requests - --max-batch-size 2 --prefill-chunk 3 --json", file);
   REQUIRE(run.status == 0);
   const auto got = run.json();
-  const auto& stats = got["stats"];
+  auto stats = got["stats"];
   for (const char* name : {"ttft", "tpot", "itl"}) {
     const double half = stats[fmt::format("{}_ms_p50", name)], most = stats[fmt::format("{}_ms_p95", name)],
                  all = stats[fmt::format("{}_ms_p99", name)];

@@ -64,7 +64,7 @@ class PagedKvCache : public KvCache {
   }
 
   int most_blocks() const { return most_; }  ///< taken at one time
-  /// Of the positions in taken blocks, the part that is in use; the mean of all passes.
+  /// Of the positions in taken blocks, the part that is in use; the mean of all passes: each append is one.
   double filled() const { return used_ / std::max(taken_, 1.0); }
   CacheUse use() const override {
     const std::size_t bytes = layers_.size() * 2 * layers_[0].keys.bytes() + table_.bytes();

@@ -269,7 +269,7 @@ TEST_CASE("the program tells how many blocks were taken and how well they were f
   const ProgramRun run =
       run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --ignore-eos --max-batch-size 2", file);
   REQUIRE(run.status == 0);
-  const auto stats = run.json()["stats"];
+  auto stats = run.json()["stats"];
   CHECK(stats["cache_copied_bytes"] == 0);
   CHECK(stats["cache_filled"] > 0.1);
   CHECK(stats["cache_filled"] < 0.9);

@@ -74,7 +74,8 @@ class PagedKvCache : public KvCache {
     return true;
   }
 
-  /// Behind a pass: the tokens that a row fed. Blocks that are full of them can be found from now on.
+  /// Behind a pass: the tokens that a row fed. Blocks that are full of them can be found from now on. Behind
+  /// a block whose name is known already, the row goes on as if it had the known one.
   void remember(int row, std::span<const int> tokens) {
     Row& own = rows_[row];
     for (const int token : tokens) {
@@ -127,7 +128,7 @@ class PagedKvCache : public KvCache {
   int preempted() const { return preempted_; }  ///< times that a row gave its blocks back
   double found() const { return found_; }       ///< tokens of the texts that joined that were in the cache
   double joined() const { return joined_; }     ///< all of their tokens
-  /// Of the positions in taken blocks, the part that is in use; the mean of all passes.
+  /// Of the positions in taken blocks, the part that is in use; the mean of all passes: each append is one.
   double filled() const { return used_ / std::max(taken_, 1.0); }
   CacheUse use() const override {
     const std::size_t bytes = layers_.size() * 2 * layers_[0].keys.bytes() + table_.bytes();
@@ -153,7 +154,8 @@ class PagedKvCache : public KvCache {
     bool changed = false;  // since its line of the table was written
   };
 
-  /// The row keeps its turn. To 0, for a block that others may find is never written again.
+  /// The row keeps its turn. To 0, for a block that others may find is never written again. Of those that are
+  /// free now, the last of a row come first; what nobody can find is taken before all others.
   void cut(Row& own, int length) {
     if (length > 0) throw std::logic_error("a row of shared blocks is cut to nothing or not at all");
     for (; !own.blocks.empty(); own.blocks.pop_back()) {
@@ -167,7 +169,7 @@ class PagedKvCache : public KvCache {
   }
 
   /// The row has the blocks that hold the first tokens of a text, but not the last one: its logits are
-  /// needed.
+  /// needed. One that has to wait after all gives them back.
   void share(Row& own, std::span<const int> text) {
     for (; std::ssize(text) > kBlockSize; text = text.subspan(kBlockSize)) {
       const auto known = known_.find({own.before, {text.begin(), text.begin() + kBlockSize}});

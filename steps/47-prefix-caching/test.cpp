@@ -134,11 +134,22 @@ TEST_CASE("the full blocks of a text are found again, as far as another text is 
 
 TEST_CASE("a block is found by all tokens up to its end, not by its own alone") {
   PagedKvCache cache(tales(), 3, 12);
-  const std::vector<int> text = prompt(33);
-  std::vector<int> other = text;
-  other[3] += 1;  // the second block has the same tokens behind another first one
+  const std::vector<int> text = prompt(33), other = prompt(33, 100);
   CHECK(join(cache, 0, text) == 0);
   CHECK(join(cache, 1, other) == 0);
+  std::vector<int> mixed(other.begin(), other.begin() + 16);
+  mixed.insert(mixed.end(), text.begin() + 16, text.end());  // both of its blocks are known, but not together
+  CHECK(join(cache, 2, mixed) == 16);
+}
+
+TEST_CASE("behind a block that stays without a name the next one is named as if it had it") {
+  PagedKvCache cache(tales(), 3, 12);
+  const std::vector<int> text = prompt(40);
+  for (const int row : {0, 1}) REQUIRE(cache.reserve(row, 40, text));
+  for (const int row : {0, 1}) cache.append(row, 40);
+  for (const int row : {0, 1}) cache.remember(row, text);
+  CHECK(join(cache, 2, prompt(24, 16)) == 0);  // no text begins with the second block
+  cache.truncate(2, 0);
   CHECK(join(cache, 2, text) == 32);
 }
 
@@ -388,7 +399,7 @@ TEST_CASE("the program tells how much of the prompts was in the cache, and gives
   CHECK(found.json()["sequences"] == none.json()["sequences"]);
   const int length = static_cast<int>(found.json()["sequences"][0]["prompt_token_ids"].size());
   const int tokens = 2 * ((length - 1) / kBlockSize * kBlockSize);
-  const auto stats = found.json()["stats"];
+  auto stats = found.json()["stats"];
   CHECK(stats["prefix_tokens_found"] == tokens);
   CHECK(stats["prefix_hit_rate"] == doctest::Approx(tokens / (3.0 * length)));
   CHECK(none.json()["stats"]["prefix_tokens_found"] == 0);

@@ -152,7 +152,10 @@ class Climb(Scratch):
             self.path(number, "same.h").unlink()
         self.commit(self.root)
         self.edit(2, "same", "other", "same.h")
-        self.assertIn("04-step/same.h: left out", self.climb(2))
+        said = self.climb(2)
+        self.assertIn("04-step/same.h: left out", said)
+        self.assertIn("nothing to change in 2 other steps\n", said)
+        self.assertNotRegex(said, "0[56]-step")
         self.assertEqual(self.text(3, "same.h"), "other\n")
         self.assertFalse(self.path(4, "same.h").exists())
 
@@ -172,10 +175,54 @@ class Climb(Scratch):
         for number in range(3, 7):
             self.expect(number, *self.words(number, eight="8"))
 
-    def test_what_is_inserted_beside_a_changed_line_is_a_persons_turn(self):
+    def test_a_line_added_beside_one_that_the_other_side_has_rewritten_merges(self):
+        self.edit(2, "eight", "eight\neight and a half")  # and 03 has rewritten nine
+        self.assertIn("03-step/a.h: merged", self.climb(2))
+        for number in range(3, 7):
+            self.expect(number, *[word for old in self.words(number) for word in ([old, "eight and a half"] if old == "eight" else [old])])
+
+    def test_what_is_inserted_beside_a_line_that_is_gone_is_a_persons_turn(self):
+        self.edit(3, "NINE", "")
+        self.commit(self.root)
         self.edit(2, "eight", "eight\neight and a half")
         self.assertIn("CONFLICT", self.climb(2, status=1))
         self.assertIn("eight and a half", self.text(3))
+
+    def test_what_is_edited_while_a_climb_has_stopped_is_kept_and_not_passed_on(self):
+        for end in ("--continue", "--abort"):
+            with self.subTest(end):
+                self.edit(2, "nine", "9")
+                self.climb(2, status=1)
+                self.edit(5, "six", "mine")
+                before = self.text(5)
+                if end == "--continue":
+                    self.path(3).write_text(lines(*self.words(3, NINE="9!")))
+                self.climb(end)
+                self.expect(5, *self.words(5, six="mine", **({"NINE": "9!"} if end == "--continue" else {})))
+                self.assertNotIn("mine", self.text(6))
+                if end == "--abort":
+                    self.assertEqual(self.text(5), before)
+                self.git(self.root, "checkout", "-q", "steps")
+
+    def test_abort_keeps_what_was_edited_during_an_earlier_stop(self):
+        """05 is edited while the climb waits in 03; the climb then writes 05, stops in 06, and is given up."""
+        self.edit(2, "nine", "9")
+        self.edit(6, "NINE", "neuf")
+        self.climb(2, status=1)
+        self.edit(5, "six", "mine")
+        before = self.text(5)
+        self.path(3).write_text(lines(*self.words(3, NINE="9!")))
+        self.climb("--continue", status=1)
+        self.assertIn("9!", self.text(5))
+        self.climb("--abort")
+        self.assertEqual(self.text(5), before)
+
+    def test_a_lone_marker_is_a_conflict_still(self):
+        self.edit(2, "nine", "9")
+        self.climb(2, status=1)
+        for marker in ("<<<<<<< 02-step with your edit", "||||||| before your edit", ">>>>>>> 03-step"):
+            self.path(3).write_text(lines(*self.words(3, NINE="9"), marker))
+            self.assertIn("still has conflict markers", self.climb("--continue", status=1))
 
     def test_lines_merge_wherever_they_can(self):
         base = [b"a\n", b"b\n", b"c\n"]
@@ -186,6 +233,10 @@ class Climb(Scratch):
                                    ([x, *base[1:]], [x, *base[1:]], [x, *base[1:]]),
                                    ([x, *base], [*base, y], [x, *base, y]),
                                    ([x, *base[1:]], [y, *base[1:]], None), ([x, *base], [y, *base], None),
+                                   ([x, *base], [y, *base[1:]], [x, y, *base[1:]]),
+                                   ([y, *base[1:]], [base[0], x, *base[1:]], [y, x, *base[1:]]),
+                                   ([y, y, *base[1:]], [base[0], x, *base[1:]], None),
+                                   ([x, *base], [y, y, *base[1:]], None),
                                    ([x, *base], base[1:], None), (base[1:], [base[0], x, *base[1:]], None)):
             for sides in ((one, other), (other, one)):
                 self.assertEqual(merge_lines(base, *sides), merged, sides)

@@ -224,6 +224,23 @@ class Outline(unittest.TestCase):
         self.assertNotIn("not asked for", text)
         self.assertEqual(outline(Header(new), [Header(new)], set(), "04", (), checks), new)  # it has them
 
+    def test_a_number_in_the_checks_is_what_a_text_has_a_placeholder_for(self):
+        new = Header('void fresh() {\n  throw UsageError("prompt and text have {} tokens together, but the context has {}", x, y);\n'
+                     '  throw Error("take step 03-context");\n  throw Error("{} is another matter", x);\n}\n')
+        for said in ("have 601 tokens together", "but the context has 512"):
+            text = outline(new, [], set(), checks=f'CHECK(says(refusal(1), "{said}"));')
+            self.assertIn('"prompt and text have {} tokens together, but the context has {}"', text, said)
+            self.assertNotIn("another matter", text)
+
+    def test_statistics_that_the_checks_read_are_given(self):
+        new = Header('void fresh() {\n  output.add_statistic("filled", 1.0);\n  output.add_statistic("unread", 2.0);\n}\n')
+        text = outline(new, [], set(), checks='CHECK(stats["filled"] > 0.1);')
+        self.assertIn('  // The checks know these words:\n  //   "filled"\n}', text)
+        self.assertNotIn("unread", text)
+        new = Header('void fresh() {\n  say("all is filled");\n  output.add_statistic("filled", 1.0);\n}\n')
+        text = outline(new, [], set(), checks='CHECK(says(err, "all is filled"));\nCHECK(stats["filled"] > 0.1);')
+        self.assertIn('  //   "all is filled"\n  //   "filled"\n}', text)
+
     def test_a_function_of_an_interface_says_where_it_is_described(self):
         self.assertIn("    throw Error(\"your turn: Cache::area\");\n    // What it has to do is said where Shape declares it.\n",
                       self.text)

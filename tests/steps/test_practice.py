@@ -32,8 +32,8 @@ def commit():
 
 
 class Played(Scratch):
-    def check(self, folder, *options):
-        done = call(ROOT / "tools/step", "check", folder, "--build", BUILD, "--jobs", 1, *options)
+    def check(self, folder, *options, **more):
+        done = call(ROOT / "tools/step", "check", folder, "--build", BUILD, "--jobs", 1, *options, **more)
         self.assertNotIn("Traceback", done.stderr)
         return done.returncode, done.stdout + done.stderr
 
@@ -197,12 +197,51 @@ class Mistakes(Played):
                    "  if (count == options.max_new_tokens)")
         said = self.red("--limit", 12, "--only", "finished by")
         self.assertRegex(said, r'  10 s in "a text is finished by the end-of-text token, or by the last token that was asked for"')
-        self.assertIn("took longer than 12 seconds, and was ended", said)
+        self.assertIn("took longer than 12 seconds of computing, and was ended", said)
         start = time.monotonic()
         said = self.red("--limit", 1)
         self.assertLess(time.monotonic() - start, 20)
         self.assertEqual(said.count("took longer than 1 seconds"), 2)
         self.assertIn("more did not run, since two took too long", said)
+
+    def test_an_endless_loop_that_prints(self):
+        self.plant("stopping.h", "if (count == options.max_new_tokens)", 'for (volatile int i = count; i == 3;) std::fputs("x\\n", stderr);\n'
+                   "  if (count == options.max_new_tokens)")
+        status, said = self.check(self.mine, "--limit", 1, "--only", "finished by", timeout=120)
+        self.assertEqual(status, 1)
+        self.assertIn("took longer than 1 seconds of computing", said)
+
+    def test_who_waits_for_a_busy_machine_has_no_endless_loop(self):
+        for seconds, status, words in ((4, 0, "1 of 8 checks green"), (60, 1, "has waited for 10 seconds without computing")):
+            self.plant("stopping.h", "  if (token == eos", f"  static const int slept = (sleep({seconds}), 0);\n  (void)slept;\n"
+                       "  if (token == eos")
+            said = self.check(self.mine, "--limit", 2, "--only", "finished by")
+            self.assertEqual(said[0], status, said[1])
+            self.assertIn(words, said[1])
+            shutil.copyfile(self.solved.lesson()["stopping.h"], self.mine / "stopping.h")
+
+    def test_of_a_wrong_exception_and_a_wrong_sentence_both_sides_are_told(self):
+        (self.mine / "test.cpp").write_text('''#include "tests/error_message.h"
+#include "tests/step.h"
+using namespace staircase;
+static void refuse(const char* words) { throw Error("{}", words); }
+TEST_CASE("types") {
+  CHECK_THROWS_AS(refuse("mine"), UsageError);
+  CHECK_THROWS_AS((void)0, UsageError);
+}
+TEST_CASE("words") {
+  CHECK_THROWS_WITH_AS(refuse("mine"), doctest::Contains("yours"), Error);
+  CHECK(says("it is 3", "it is", "but 4"));
+}
+TEST_CASE("statistics") {
+  nlohmann::json stats = nlohmann::json::object();
+  CHECK(stats["cache_filled"] > 0.1);
+}
+''')
+        said = self.red()
+        for words in ('threw another type: "mine", want UsageError', "threw nothing, want UsageError", 'want Error with "yours"',
+                      '"it is 3" lacks "but 4"', 'stats["cache_filled"] > 0.1', "got nothing of that name   want: > 0.1"):
+            self.assertIn(words, " ".join(said.split(" ")), said)
 
     def test_a_crash(self):
         self.plant("stopping.h", "  if (token == eos", "  if (count == 3) *(volatile int*)8 = 1;\n  if (token == eos")
@@ -328,7 +367,7 @@ exit "$status"'''
                     ROOT / "tools/step", *arguments)
         if done.returncode == 77 or "unshare failed" in done.stderr:
             self.skipTest("this system does not let a user mount a disk of their own: " + done.stderr.strip())
-        said = [line for line in done.stderr.splitlines() if line and not line.startswith("Building in ")]
+        said = [line for line in done.stderr.splitlines() if line and not line.startswith(("Building in ", "Compiling "))]
         self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
         self.assertEqual(len(said), 1, said)
         self.assertRegex(said[0], r"^tools/step: the disk of \S+ is full; make room .*\. Your files are as they were\.$")

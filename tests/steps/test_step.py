@@ -48,7 +48,7 @@ class Show(Scratch):
         self.assertEqual(snapshot(work), snapshot(self.root / "steps/02-b-c"))
 
     def test_what_a_diff_shows(self):
-        for name in ("2", "02", "02-b-c"):
+        for name in ("2", "02", "02-b-c", "b-c", "c"):
             self.assertEqual(self.show("diff", name), self.show("diff", "2"))
         self.assertNotIn("README.md", self.show("diff", "2"))
         self.assertIn("README.md", self.show("diff", "2", "--all"))
@@ -100,7 +100,7 @@ class Show(Scratch):
         for arguments, words in {
             (): "COMMAND", ("frobnicate",): "frobnicate", ("diff",): "STEP", ("diff", "9"): "There is no step '9'",
             ("diff", "2", "1"): "does not come after", ("diff", "2", "2"): "does not come after",
-            ("diff", "02-x"): "01-a, 02-b-c, 03-d", ("diff", "2", "--colour"): "--colour",
+            ("diff", "02-x"): "steps:\n  01-a    02-b-c  03-d\n", ("diff", "2", "--colour"): "--colour",
             ("check",): "no practice folder", ("check", "2"): "not there yet", ("check", "/"): "no practice folder",
             ("practice", "0"): "There is no step", ("history",): "DIR", ("watch",): "no practice folder",
             ("check", "--limit", "0"): "0 is no number of seconds above 0", ("check", "--limit", "x"): "--limit",
@@ -108,6 +108,16 @@ class Show(Scratch):
         }.items():
             with self.subTest(arguments):
                 self.assertIn(words, self.show(*arguments, status=2))
+
+    def test_a_part_of_a_name_is_enough_where_no_other_has_it(self):
+        self.assertEqual(self.step("diff", "top-p"), self.step("diff", "07"))
+        self.assertIn("'beam' is in the names of 3 steps: 33-beam-search, 34-beam-rows, 38-beam-tree.", self.step("diff", "beam", status=2))
+        self.assertIn("02-b-c is not there yet", self.show("check", "b-c", status=2))
+        for columns, rows in ((40, 52), (80, 18), (200, 8)):
+            said = self.step("diff", "99", status=2, env={**os.environ, "COLUMNS": str(columns)}).splitlines()
+            self.assertEqual(len(said), rows + 1)
+            self.assertLessEqual(max(map(len, said[1:])), columns)
+            self.assertEqual(sorted(" ".join(said[1:]).split()), [step.name for step in STEPS])
 
     def test_what_the_system_refuses_is_a_sentence(self):
         (self.folder / "file").write_text("")

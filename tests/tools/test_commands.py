@@ -9,10 +9,10 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from support import ROOT, run
+from support import ROOT, Limited, run
 
 
-class Commands(unittest.TestCase):
+class Commands(Limited):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -219,7 +219,7 @@ class Commands(unittest.TestCase):
 
 
 @unittest.skipUnless(Path("build.ninja").exists(), "outside of a build folder")
-class Dependencies(unittest.TestCase):
+class Dependencies(Limited):
     def test_what_a_precompiled_header_holds_is_a_reason_to_compile(self):
         known = run(shutil.which("ninja"), "-C", Path.cwd(), "-t", "deps").stdout.split("\n\n")
         for part, header in (("steps/17-[^:]*main.cpp.o", "common/model/kv_cache.h"),

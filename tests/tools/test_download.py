@@ -13,7 +13,7 @@ import unittest
 import unittest.mock
 from pathlib import Path
 
-from support import load
+from support import Limited, load
 
 WEIGHTS = bytes(range(256)) * 4096  # 1 MiB
 SMALL = {"config.json": b'{"n_layer": 2}', "vocab.json": b'{"a": 0}', "merges.txt": b"#version: 0.2\n"}
@@ -115,7 +115,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
 
 
-class Download(unittest.TestCase):
+class Download(Limited):
     def setUp(self):
         self.hub = Hub()
         self.addCleanup(self.hub.server_close)
@@ -177,6 +177,11 @@ class Download(unittest.TestCase):
         self.hub.cut_after = [300_000, 500_000]
         self.assert_complete(self.download())
         self.assertEqual(self.ranges(), [None, "bytes=300000-", "bytes=800000-"])
+
+    def test_a_connection_that_is_cut_more_often_than_it_may_fail_resumes_while_it_brings_something(self):
+        self.hub.cut_after = [100_000] * 7
+        self.assert_complete(self.download())
+        self.assertEqual(self.ranges(), [None, *(f"bytes={100_000 * cuts}-" for cuts in range(1, 8))])
 
     def test_it_gives_up_and_a_second_run_resumes(self):
         self.hub.cut_after = [300_000, 0, 0, 0, 0, 0]

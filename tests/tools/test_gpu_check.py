@@ -14,12 +14,12 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from support import load, run
+from support import Limited, load, run
 
 check = load("gpu-check")
 
 
-class Refusals(unittest.TestCase):
+class Refusals(Limited):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -62,7 +62,7 @@ class Refusals(unittest.TestCase):
         self.assertIn("--arch goes with --pack", done.stderr)
 
 
-class StandIns(unittest.TestCase):
+class StandIns(Limited):
     """With programs of a few lines instead of those that are built, and without anything said to standard error."""
 
     GPU = {"name": "A GPU", "driver": "1.2", "memory": "3 MiB"}
@@ -314,7 +314,7 @@ class Reports(StandIns):
         self.assertEqual(found, [[], ["tests"], ["memcheck", "tests"]])
 
 
-class Page(unittest.TestCase):
+class Page(Limited):
     REPORT = {"gpu": {"name": "A GPU", "driver": "1.2", "memory": "3 MiB"}, "date": "2000-01-01", "commit": "abc",
               "checks": {"tests": "passed", "memcheck": "FAILED"}, "benchmarks": {}, "left_out": {}}
     # 0.3 TFLOP in 1.25 ms are 240 TFLOP/s

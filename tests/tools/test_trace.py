@@ -9,7 +9,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from support import ROOT, run
+from support import ROOT, Limited, run
 
 sys.path.insert(0, str(ROOT / "docs/pictures"))
 import tales  # noqa: E402
@@ -29,7 +29,7 @@ def lines(events):
     return "".join(json.dumps(event) + "\n" for event in events)
 
 
-class Pages(unittest.TestCase):
+class Pages(Limited):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -105,7 +105,7 @@ class Pages(unittest.TestCase):
 
 
 @unittest.skipUnless(shutil.which("node"), "no Node.js is installed")
-class Stages(unittest.TestCase):
+class Stages(Limited):
     """What the page makes of the logits is what the program chose from."""
 
     SCRIPT = """
@@ -158,7 +158,7 @@ class Stages(unittest.TestCase):
             self.agrees("39-continuous-batching", "--prompt", "The fox", "--temperature", "3", "--min-new-tokens", "12")
 
 
-class Attention(unittest.TestCase):
+class Attention(Limited):
     def test_it_is_that_of_plain_python(self):
         step = BUILD / "steps/11-repetition-penalty"
         if not step.exists():

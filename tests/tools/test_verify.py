@@ -10,7 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from support import ROOT, load, run
+from support import ROOT, Limited, load, run
 
 GOLDEN = json.loads((ROOT / "tools/known_models.json").read_text())["tales-1m"]["golden"]
 
@@ -34,7 +34,7 @@ def write_safetensors(path, tensors):
     path.write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-class Verify(unittest.TestCase):
+class Verify(Limited):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)

@@ -9,7 +9,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from support import ROOT, run
+from support import ROOT, Limited, run
 
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
 SCRIPTS = "\n".join((ROOT / "playground" / name).read_text(encoding="utf-8") for name in ("beams.js", "rows.js", "views.js"))
@@ -46,7 +46,9 @@ ROWS = EVENTS + """
 
 
 @unittest.skipUnless(shutil.which("node"), "no Node.js is installed")
-class OfPrograms(unittest.TestCase):
+class OfPrograms(Limited):
+    LIMIT = 240
+
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -62,7 +64,7 @@ class OfPrograms(unittest.TestCase):
         """What the program says, the events of its trace, and what a script makes of them."""
         trace, path = self.folder / "trace", self.folder / "script.js"
         path.write_text(SCRIPTS + script)
-        done = subprocess.run([step, "--model", "tales-1m", "--device", "cpu", "--json", "--trace", trace, *options],
+        done = subprocess.run([step, *(() if "--model" in options else ("--model", "tales-1m")), "--device", "cpu", "--json", "--trace", trace, *options],
                               input=requests, capture_output=True, text=True, timeout=120, check=True)
         made = subprocess.run(["node", path, trace], capture_output=True, text=True, timeout=120, check=True)
         events = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
@@ -128,9 +130,33 @@ class OfPrograms(unittest.TestCase):
                         best = sorted(search["ended"], reverse=True)[:4]
                         self.assertEqual(best, sorted((score for _, _, score in search["told"]), reverse=True))
 
+    def with_context(self, positions):
+        """tales-1m with so many positions of its 512."""
+        known, folder = ROOT / "models/tales-1m", self.folder / "model"
+        shutil.copytree(known, folder)
+        config = json.loads((known / "config.json").read_text())
+        whole = config["n_positions"]
+        (folder / "config.json").write_text(json.dumps({**config, "n_positions": positions, "n_ctx": positions}))
+        content = (known / "model.safetensors").read_bytes()
+        length = int.from_bytes(content[:8], "little")
+        header, data, kept = json.loads(content[8:8 + length]), content[8 + length:], b""
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            first, last = entry["data_offsets"]
+            if name.endswith("wpe.weight"):
+                entry["shape"][0], last = positions, first + (last - first) * positions // whole
+            entry["data_offsets"] = [len(kept), len(kept) + last - first]
+            kept += data[first:last]
+        text = json.dumps(header).encode()
+        (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + kept)
+        return folder
+
     def test_where_texts_look_alike_nobody_guesses(self):
+        """Texts that differ in tokens before the context only."""
         for step in self.steps("beam-tree"):
-            _, _, (search,) = self.traced(step, BEAMS, "--prompt", "A fox", "--num-beams", "3", "--max-new-tokens", "530", "--ignore-eos", "--no-use-cache")
+            _, _, (search,) = self.traced(step, BEAMS, "--model", self.with_context(32), "--prompt", "A fox", "--num-beams", "3",
+                                          "--max-new-tokens", "50", "--ignore-eos", "--no-use-cache")
             self.assertIn("look alike", search["wrong"])
             self.assertEqual(search["told"], [])
 
@@ -172,7 +198,77 @@ class OfPrograms(unittest.TestCase):
                     self.assertEqual(sorted(passes[1]), list(range(1, 2 * int(count) + 1)))
 
 
-class Refused(unittest.TestCase):
+@unittest.skipUnless(shutil.which("node"), "no Node.js is installed")
+class OfEvents(Limited):
+    """What the scripts make of a few events, worked out by hand."""
+
+    def made(self, script):
+        done = subprocess.run(["node", "-e", SCRIPTS + f"\nconsole.log(JSON.stringify((() => {{ {script} }})()));"],
+                              capture_output=True, text=True, timeout=60, check=True)
+        return json.loads(done.stdout)
+
+    def last_stage(self, text, **options):
+        """Probabilities of four tokens with 1/2, 1/4, 1/8 and 1/8 of the model's; the text has a prompt of one token, and 3 ends it."""
+        given = json.dumps({"--" + name.replace("_", "-"): value for name, value in options.items()})
+        return self.made(f"return [...stages([4, 3, 2, 2].map((power) => power * Math.LN2), {text}, "
+                         f"{{ options: {given}, eos: 3, prompted: 1 }}).at(-1)[1]];")
+
+    def test_what_is_reached_exactly_is_reached(self):
+        kept = lambda *arguments, **options: [share > 0 for share in self.last_stage(*arguments, **options)]  # noqa: E731
+        for count, may_end in ((1, True), (2, True), (3, False), (4, False)):  # of two new tokens
+            self.assertEqual(kept([0, 1, 1], min_new_tokens=str(count)), [True, True, True, may_end], count)
+        for share, expected in (("0.5", 1), ("0.51", 2), ("0.75", 2), ("0.875", 3), ("0.9", 4)):
+            self.assertEqual(sum(kept([0], top_p=share)), expected, share)
+        for k, expected in (("1", 1), ("2", 2), ("3", 4), ("4", 4)):  # two equal ones are the third
+            self.assertEqual(sum(kept([0], top_k=k)), expected, k)
+        self.assertEqual(kept([0], temperature="0"), [True, False, False, False])
+        self.assertEqual(kept([0], temperature="0.5"), [True] * 4)
+
+    def test_a_penalty_counts_a_token_of_the_prompt_and_of_the_text(self):
+        for option, value, shares in (("presence_penalty", math.log(2), (8, 4, 4, 4)), ("frequency_penalty", math.log(2), (8, 2, 4, 4)),
+                                      ("repetition_penalty", 3, (2 ** (4 / 3), 2, 4, 4))):
+            for got, share in zip(self.last_stage([0, 1, 1], **{option: str(value)}), shares, strict=True):
+                self.assertAlmostEqual(got, share / sum(shares), places=12, msg=option)
+
+    ROWS = """const batch = new BatchRows(8); batch.begin(1, [5, 6]); batch.begin(2, [5, 6]);
+      batch.pass({ batch: 2, rows: [{ row: 0, start: 0, tokens: [5, 6] }] });
+      const said = [batch.token(1, 7)];
+      batch.copy({ from: 0, first: 0, positions: 2, to: 1 });"""
+
+    def test_a_token_behind_a_copy_is_of_the_row_that_was_copied_to(self):
+        said, texts, tokens = self.made(self.ROWS + """
+      said.push(batch.token(2, 8));
+      batch.pass({ rows: [{ row: 0, start: 2, tokens: [7] }, { row: 1, start: 2, tokens: [8] }] });
+      said.push(batch.token(2, 9), batch.token(1, 9));
+      return [said, [...batch.passes[1].cells.values()].map(({ stay }) => stay.text), [...batch.stays.values()].map(({ tokens }) => tokens)];""")
+        self.assertEqual(said, [0, 0, 1, 0])
+        self.assertEqual(texts, [1, 2])
+        self.assertEqual(tokens, [[5, 6, 7], [5, 6, 8]])
+
+    def test_a_copy_speaks_of_one_token_and_of_none_behind_the_next_pass(self):
+        said = self.made("""const batch = new BatchRows(8); batch.begin(1, [5, 6]); batch.begin(2, [5, 6]); batch.begin(3, [4, 4]);
+      batch.pass({ batch: 3, rows: [{ row: 0, start: 0, tokens: [5, 6] }, { row: 2, start: 0, tokens: [4, 4] }] });
+      const said = [batch.token(1, 7)];
+      batch.copy({ from: 0, first: 0, positions: 2, to: 1 });
+      said.push(batch.token(2, 8), batch.token(3, 9));
+      batch.copy({ from: 0, first: 1, positions: 1, to: 0 });
+      batch.pass({ rows: [{ row: 0, start: 1, tokens: [7] }, { row: 1, start: 2, tokens: [8] }, { row: 2, start: 2, tokens: [9] }] });
+      return [...said, batch.token(3, 1), batch.token(2, 1)];""")
+        self.assertEqual(said, [0, 0, 2, 2, 1])
+
+    def test_a_row_that_is_moved_to_another_takes_its_text_along(self):
+        texts = self.made("""const batch = new BatchRows(8); batch.begin(1, [5, 6]); batch.begin(2, [4]);
+      batch.pass({ batch: 2, rows: [{ row: 0, start: 0, tokens: [5, 6] }, { row: 1, start: 0, tokens: [4] }] });
+      batch.token(1, 0); batch.token(2, 8); batch.end(1);
+      batch.copy({ from: 1, first: 0, positions: 1, to: 0 });
+      batch.copy({ from: 0, first: 0, positions: 1, to: 1 });
+      batch.pass({ batch: 2, rows: [{ row: 0, start: 1, tokens: [8] }] });
+      batch.token(2, 9);
+      return batch.passes.map(({ cells }) => [...cells.values()].map(({ stay }) => stay.text));""")
+        self.assertEqual(texts, [[1, 2], [2]])
+
+
+class Refused(Limited):
     """Lines that cannot stand where they do."""
     START = {"event": "start", "options": {}, "n_positions": 8, "eos_token_id": 0, "prompts": [[0]], "vocabulary": ["a", "b"]}
     TEXT = {"event": "text", "text": 1, "prompt": 0, "options": {}}

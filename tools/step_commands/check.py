@@ -34,7 +34,7 @@ def add_options(parser):
     parser.add_argument("folder", metavar="DIR", nargs="?",
                         help="or a step's number; without it this folder, or the one used last under practice/")
     parser.add_argument("--only", metavar="TEXT", default="", help="only the test cases that have TEXT in their names")
-    parser.add_argument("--limit", metavar="SECONDS", type=seconds, default=60.0, help="how long a test case may take (60)")
+    parser.add_argument("--limit", metavar="SECONDS", type=seconds, default=60.0, help="how long a test case may compute (60)")
     parser.add_argument("--sanitize", action="store_true",
                         help="with the address and undefined-behaviour sanitizers: they name the line of a crash")
     parser.add_argument("--build", type=Path, metavar="DIR", help=argparse.SUPPRESS)  # of the project; for its tests
@@ -63,6 +63,8 @@ def check(options):
     if not (build / "build.ninja").is_file():
         library("configure build >&2")
     copy_library(path, step)
+    if not (path / "build/test").is_file():
+        print(f"Compiling {step.name} and its checks for the first time ...", file=sys.stderr, flush=True)
     found = compile_folder(folder, build, options.sanitize, options.jobs)
     if any(one.is_error for one in found):
         lines, whose = told(found, step)

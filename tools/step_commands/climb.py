@@ -51,7 +51,7 @@ def add_commands(commands):
             "directly or through others, by three-way merge, and stops at a conflict. A finished file is carried into "
             "common/decoding when its step is reached. README.md and test.cpp are each step's own and stay. Nothing is "
             "committed, and without --test nothing is compiled.", 100))
-    parser.add_argument("step", metavar="STEP", nargs="?", help="6, 06 or 06-top-k")
+    parser.add_argument("step", metavar="STEP", nargs="?", help="6, 06, 06-top-k or top-k")
     parser.add_argument("--base", metavar="REV", default="HEAD", help="the step before the edit (HEAD)")
     parser.add_argument("--continue", dest="go_on", action="store_true", help="after a conflict has been resolved")
     parser.add_argument("--abort", action="store_true", help="put every file back as it was before the climb")
@@ -229,6 +229,7 @@ def run(state, climb, test):
     """Merges what each step passed on into the steps that are left."""
     known = {step.name: step for step in steps()}
     land(state, climb, known[climb["step"]])
+    untouched = 0
     while climb["todo"]:
         step = known[climb["todo"][0]]
         ours = read(step)
@@ -240,11 +241,11 @@ def run(state, climb, test):
         write(step, merged, changed)
         for name, what in report:
             print(f"{step.name}/{name}: {what}")
-        if not report:
-            print(f"{step.name}: nothing to change")
+        untouched += not report
         if conflicts:
             climb["conflicts"] = conflicts
             State.save(state.under_way, climb)
+            told(untouched)
             print(f"\n{step.name} needs you: edit {', '.join(f'steps/{step.name}/{name}' for name in conflicts)}, then\n"
                   "  tools/step climb --continue     goes on with the steps above\n"
                   "  tools/step climb --abort        puts every file back as it was")
@@ -259,6 +260,7 @@ def run(state, climb, test):
     records.update(climb["records"])
     State.save(state.carried, records)
     state.under_way.unlink()
+    told(untouched)
     print(f"The edit of {climb['step']} is in every step that continues it.")
     changed = [name for name in climb["written"] if climb["written"][name]]
     if test:
@@ -266,6 +268,11 @@ def run(state, climb, test):
     print("Nothing was compiled yet. Next: tools/test steps, or, to see the first step that breaks, "
           f"tools/test {' '.join(name[:2] for name in [climb['step'], *changed][:3])}{' ...' if changed[2:] else ''}")
     return 0
+
+
+def told(untouched):
+    if untouched:
+        print(f"nothing to change in {untouched} {'other steps' if untouched > 1 else 'other step'}")
 
 
 def run_tests(names, edited):
@@ -374,16 +381,19 @@ def merge_neighbours(text):
 
 
 def merge_lines(base, one, other):
-    """Both sides' changes of `base`, or None where they meet in one line or insert at the same place."""
+    """Both sides' changes of `base`, or None where they meet in one line or insert at the same place. A line that is added
+    beside one that the other side rewrites has its place; beside one that is gone, nobody can tell."""
     edits = sorted({(start, end, tuple(side[low:high])) for side in (one, other)
                     for tag, start, end, low, high in difflib.SequenceMatcher(None, base, side, autojunk=False).get_opcodes()
                     if tag != "equal"})
-    merged, position, inserts = [], -1, False
+    merged, position, before = [], -1, None
     for start, end, lines in edits:
-        if start < position or (start == position and (inserts or start == end)):
+        added, rewritten = start == end, end - start == len(lines)
+        if start < position or start == position and (
+                before == "added" and not rewritten or added and before != "rewritten" or added and before == "added"):
             return None
         merged += [*base[max(position, 0):start], *lines]
-        position, inserts = end, start == end
+        position, before = end, "added" if added else "rewritten" if rewritten else "other"
     return merged + base[max(position, 0):]
 
 
@@ -393,7 +403,7 @@ def conflicts_left(paths):
         if path.name.endswith(".theirs"):
             return True
         lines = path.read_bytes().splitlines() if path.is_file() else []
-        return any(line.startswith((b"<<<<<<< ", b">>>>>>> ")) for line in lines)
+        return any(line.startswith((b"<<<<<<< ", b"||||||| ", b">>>>>>> ")) for line in lines)
     return [name for name, path in paths.items() if path.exists() and marked(path)]
 
 

@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from .folder import LIBRARY, write
@@ -142,6 +143,8 @@ def precompile(headers, compilers, flags):
     build_file = headers / "build.ninja"
     if not build_file.is_file() or build_file.read_text(encoding="utf-8") != text:
         write(build_file, text.encode())
+    if not all((headers / f"{name}.gch").is_file() for name in re.findall(r"^build (\S+)\.gch:", text, re.MULTILINE)):
+        print("Compiling what all practice folders share, once for all ...", file=sys.stderr, flush=True)
     done = subprocess.run(["ninja", "-C", headers], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if done.returncode:
         logs = "\n".join(log.read_text(encoding="utf-8", errors="replace") for log in headers.glob("*.log"))

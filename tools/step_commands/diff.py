@@ -29,7 +29,7 @@ def add_commands(commands):
                                              "way from STEP to TO. A line `landed: sampling.h` means that this file "
                                              "moved unchanged from the folder to common/decoding. A pipe gets a plain "
                                              "patch; a terminal gets colours, the changed words in reverse.")
-    parser.add_argument("step", metavar="STEP", help="6, 06 or 06-top-k")
+    parser.add_argument("step", metavar="STEP", help="6, 06, 06-top-k or top-k")
     parser.add_argument("to", metavar="TO", nargs="?", help="everything from STEP to TO")
     parser.add_argument("--stat", action="store_true", help="only how many lines of each file")
     parser.add_argument("--all", action="store_true", help="README.md and test.cpp too")

@@ -243,14 +243,19 @@ def literals(text):
 
 
 def sentences(body, checks):
-    """Those of a function's texts whose words test.cpp demands."""
-    known = [text for text in literals(checks) if " " in text]
+    """Those of a function's texts whose words test.cpp demands, and the statistics that it reads. A placeholder and the
+    number that a check has in its place are the same word."""
+    def words(text):
+        return re.sub(r"\{[^}]*\}|\d+(\.\d+)?", "{}", text)
+
+    demanded = [words(text) for text in literals(checks) if " " in text]
     found = []
     for text in literals(body):
-        parts = [part.strip() for part in re.split(r"\{[^}]*\}", text) if len(part.strip()) > 8]
-        if " " in text and any(part in said or (len(said) > 10 and said in part) for part in parts for said in known):
+        parts = [part.strip() for part in words(text).split("{}") if len(part.strip()) > 8]
+        if " " in text and (any(part in said for part in parts for said in demanded)
+                            or any(said in words(text) for said in demanded if len(said) > 10)):
             found.append(text)
-    return found
+    return found + [name for name in re.findall(r'add_statistic\("(\w+)"', body) if f'"{name}"' in checks]
 
 
 def with_sentences(body, texts):

@@ -13,7 +13,7 @@ def add_commands(commands):
         description="Makes DIR (practice/NN-name) with the README.md and test.cpp of STEP and an outline of its code: all "
                     "declarations are there, a function that STEP changes is as it was in the step that it continues, and a "
                     "new one throws. `tools/step check` is red there until the step is written.")
-    parser.add_argument("step", metavar="STEP", help="6, 06 or 06-top-k")
+    parser.add_argument("step", metavar="STEP", help="6, 06, 06-top-k or top-k")
     parser.add_argument("folder", metavar="DIR", nargs="?", type=Path)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--force", action="store_true", help="start anew; the files in DIR are kept in DIR/old")

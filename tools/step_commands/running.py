@@ -14,6 +14,7 @@ import sys
 import time
 
 TOLD_AFTER = 10  # seconds of a test case before it is named
+IDLE = 10        # seconds without any computing after which nothing is expected any more
 
 
 class Case:
@@ -22,11 +23,12 @@ class Case:
     def __init__(self, name, line):
         self.name, self.line, self.green, self.failures = name, line, False, []
         self.ended, self.trace = "", []  # how it ended the program, and where
-        self.start = time.monotonic()
+        self.start = self.moved = time.monotonic()  # when it began, and when it was last seen computing
+        self.before = self.now = None  # what Started.computed() said then
 
 
 class Runner:
-    """Runs the test cases of folder/build/test; `limit` seconds for each."""
+    """Runs the test cases of folder/build/test; `limit` seconds of computing for each."""
 
     def __init__(self, folder, limit, sanitize=False):
         self.folder, self.limit, self.sanitize = folder.path, limit, sanitize
@@ -77,25 +79,42 @@ class Runner:
             self.record.write_text(text, encoding="utf-8")
         return cases, len(skipped & set(names)), names
 
+    def overdue(self, case, computed):
+        """Why the case has to be ended, if it has to. Where other programs keep the processors busy, it computes slowly;
+        so the time that counts is that of its own computing."""
+        time_now = time.monotonic()
+        if computed is None:  # the system does not tell
+            used, idle = time_now - case.start, 0.0
+        else:
+            if computed != case.now:
+                case.now, case.moved = computed, time_now
+            used, idle = computed[0] - case.before[0], time_now - case.moved
+        if used >= self.limit:
+            return f"took longer than {self.limit:g} seconds of computing, and was ended; an endless loop? " \
+                   "--limit SECONDS gives it more"
+        if idle >= max(IDLE, self.limit):
+            return f"took longer than it may: it has waited for {idle:.0f} seconds without computing, and was ended"
+        return ""
+
     def run_some(self, first, last, told):
         """The Cases from number `first` to `last`, or to the one that ended the program."""
         cases, case, shown = [], None, 0
         with self.started(f"--first={first + 1}", f"--last={last + 1}") as (process, events):
-            for line in events.until(lambda: deadline(case, self.limit)):
+            for line in events.until(lambda: min(1.0, self.limit) if case else None):
                 if line is None:  # time has passed
-                    waited = time.monotonic() - case.start
-                    if waited >= self.limit:
+                    case.ended = self.overdue(case, process.computed())
+                    if case.ended:
                         process.kill()
-                        case.ended = f"took longer than {self.limit:g} seconds, and was ended; an endless loop? " \
-                                     "--limit SECONDS gives it more"
                         break
-                    if case is not shown:
+                    waited = time.monotonic() - case.start
+                    if waited >= TOLD_AFTER and case is not shown:
                         print(f"  {waited:.0f} s in \"{case.name}\" ...", file=sys.stderr, flush=True)
                         shown = case
                     continue
                 event = parsed(line)
                 if "case" in event:
                     case = Case(event["case"], event["line"])
+                    case.before = case.now = process.computed()
                 elif "failure" in event:
                     case.failures.append(event)
                 elif "exception" in event and not event["crash"]:
@@ -118,14 +137,6 @@ class Runner:
         return cases
 
 
-def deadline(case, limit):
-    """Seconds until something has to be said of the running case."""
-    if not case:
-        return None
-    waited = time.monotonic() - case.start
-    return max(0.01, (TOLD_AFTER if waited < TOLD_AFTER < limit else limit) - waited)
-
-
 def parsed(line):
     try:
         return json.loads(line)
@@ -144,6 +155,7 @@ class Started:
 
     def __init__(self, program, folder, arguments, sanitize):
         self.folder, self.lines, self.said, self.shown = folder, b"", b"", 0
+        self.main = {}  # {process: ticks that its main thread has computed}
         events, write = os.pipe()
         asan = "detect_leaks=0:color=never:handle_segv=2:handle_abort=2:handle_sigfpe=2"  # and not doctest, which has no stack
         environment = {**os.environ, "ASAN_OPTIONS": asan, "UBSAN_OPTIONS": "print_stacktrace=1"} if sanitize else None
@@ -170,6 +182,24 @@ class Started:
         os.close(self.events)
         self.process.stderr.close()
 
+    def computed(self):
+        """(seconds that the main threads of the program and of those that it has started have computed, ticks of all their
+        threads), or None where the system does not tell. The main thread is the one that runs the learner's loops; what it
+        takes does not depend on how many processors help."""
+        if not os.path.exists("/proc/self/stat"):
+            return None
+        ticks = 0
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if os.getsid(int(entry)) != self.process.pid:
+                    continue
+                whole, main = (stat_of(f"/proc/{entry}{place}/stat") for place in ("", f"/task/{entry}"))
+            except (OSError, IndexError):  # it has ended meanwhile
+                continue
+            self.main[entry] = max(main, self.main.get(entry, 0))
+            ticks += whole
+        return sum(self.main.values()) / os.sysconf("SC_CLK_TCK"), ticks
+
     def kill(self):
         """It, and the programs that it has started."""
         try:
@@ -185,9 +215,12 @@ class Started:
         with selectors.DefaultSelector() as selector:
             selector.register(self.events, selectors.EVENT_READ, "events")
             selector.register(self.process.stderr, selectors.EVENT_READ, "stderr")
+            seen = time.monotonic()
             while selector.get_map():
-                ready = selector.select(patience())
-                if not ready:
+                seconds = patience()
+                ready = selector.select(seconds)
+                if not ready or seconds and time.monotonic() >= seen + seconds:  # also where it writes without end
+                    seen = time.monotonic()
                     yield None
                 for key, _ in ready:
                     chunk = os.read(key.fd, 65536)
@@ -211,6 +244,13 @@ class Started:
     def complaint(self):
         """[what the standard library or a sanitizer found wrong, where ...], or nothing."""
         return complaint(self.said.decode(errors="replace"), str(self.folder))
+
+
+def stat_of(path):
+    """The ticks that a process or a thread has computed, in its own code and in the system's."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        words = file.read().rpartition(")")[2].split()
+    return int(words[11]) + int(words[12])
 
 
 # A sanitizer's report begins; the program ends with it.
@@ -253,9 +293,9 @@ def describe(case):
     """The lines that a red test case gets: at most two failures, each with its values."""
     yield f"RED  {case.name}"
     for one in case.failures[:2]:
-        thrown = re.fullmatch(r'threw: "?(.*?)"?', one["values"], re.DOTALL)
-        if thrown and thrown.group(1).startswith("your turn: "):
-            yield f"     {thrown.group(1)}"  # and so will be the rest of it
+        turn = re.match(r'threw(?: another type)?:? "?(your turn: [\w:=()<>~-]+)', one["values"])
+        if turn:
+            yield f"     {turn.group(1)}"  # and so will be the rest of it
             break
         if one["failure"]:
             yield f"     {os.path.basename(one['file'])}:{one['line']}  {shortened(one['failure'])}"
@@ -284,6 +324,8 @@ def compared(text):
         return "want it to be there, and it is not"
     if re.fullmatch(rf"\d+ == {NOWHERE}", text):
         return "want it not to be there, and it is"
+    if text.startswith("null "):  # of a program's JSON
+        return f"got nothing of that name   want: {text.removeprefix('null ').removeprefix('== ').strip()}"
     match = re.fullmatch(r"(.*) == ?(.*)", text)
     lists = re.fullmatch(r"[\[{](.*)[\]}] == [\[{](.*)[\]}]", text)  # of numbers, or of lists
     if lists and len(text) > 100:

@@ -7,6 +7,7 @@ file has *landed* in common/decoding, where the steps behind the one that finish
 import errno
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import tempfile
@@ -289,12 +290,24 @@ def landed_files(series):
 
 
 def find(name):
-    """The step called 6, 06 or 06-top-k, and steps()."""
+    """The step called 6, 06, 06-top-k or by a part of its name that no other has, and steps()."""
     series = steps()
     for step in series:
         if name == step.name or (name.isascii() and name.isdigit() and len(name) <= 2 and int(name) == int(step.number)):
             return step, series
-    raise Problem(f"There is no step '{name}'; these are the steps: {', '.join(step.name for step in series)}.", 2)
+    found = [step for step in series if name and not name.isdigit() and name in step.name[3:]]
+    if len(found) == 1:
+        return found[0], series
+    if found:
+        raise Problem(f"'{name}' is in the names of {len(found)} steps: {', '.join(step.name for step in found)}.", 2)
+    raise Problem(f"There is no step '{name}'; these are the steps:\n" + columns([step.name for step in series]), 2)
+
+
+def columns(names):
+    """The names one below the other, in as many columns as the terminal has room for."""
+    width = max(map(len, names)) + 2
+    rows = -(-len(names) // max(1, (shutil.get_terminal_size().columns - 2) // width))
+    return "\n".join("  " + "".join(f"{name:{width}}" for name in names[row::rows]).rstrip() for row in range(rows))
 
 
 def landings(before, after):

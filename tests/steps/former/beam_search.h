@@ -1,0 +1,13 @@
+// What the checks of 33 to 37 call: their search has no cache yet, or shows its beams to nobody.
+#pragma once
+
+#include "common/decoding/beam_search.h"
+
+namespace staircase {
+
+inline std::vector<Beam> beam_search(Gpt2& model, const std::vector<int>& prompt, const RowOptions& options,
+                                     const BeamOptions& search, StaticKvCache* cache = nullptr) {
+  return beam_search(model, prompt, options, search, cache, [](const Beam&) {});
+}
+
+}  // namespace staircase

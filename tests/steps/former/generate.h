@@ -1,0 +1,19 @@
+// What the checks of 25 and 26 call: no text has options of a row yet, and in 25 each prompt has one text.
+#pragma once
+
+#include "common/decoding/generate.h"
+
+namespace staircase {
+
+inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, int copies,
+                                        const TextOptions& options, int places, StaticKvCache* cache,
+                                        const OnRowToken& on_token) {
+  return generate(model, prompts, copies, RowOptions{options}, places, cache, on_token);
+}
+
+inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, const TextOptions& options,
+                                        int places, StaticKvCache* cache, const OnRowToken& on_token) {
+  return generate(model, prompts, 1, options, places, cache, on_token);
+}
+
+}  // namespace staircase

@@ -1,0 +1,17 @@
+// What the checks of 39 and 40 call: their scheduler has no chunks yet, and in 39 no engine either.
+#pragma once
+
+#include "common/decoding/scheduler.h"
+
+namespace staircase {
+
+struct FormerScheduler : Scheduler {
+  FormerScheduler(Engine engine, int places, OnRowToken on_token, OnFinished on_finished)
+      : Scheduler(std::move(engine), places, {}, std::move(on_token), std::move(on_finished)) {}
+  FormerScheduler(Gpt2& model, StaticKvCache& cache, int places, OnRowToken on_token, OnFinished on_finished)
+      : FormerScheduler(make_engine(model, cache), places, std::move(on_token), std::move(on_finished)) {}
+};
+
+}  // namespace staircase
+
+#define Scheduler FormerScheduler
