@@ -114,6 +114,12 @@ void CompletionReply::end_text(int text, FinishReason reason) {
   put({.text = text, .end = reason});
 }
 
+void CompletionReply::begin() {
+  if (!request_->stream || std::exchange(has_begun_, true)) return;
+  // A line with a colon in front is a comment.
+  exchange_->begin_stream("text/event-stream", ": the text is not there yet\n\n");
+}
+
 void CompletionReply::leave() {
   has_left_ = true;
   metrics_.count("staircase_texts", -growing_);
@@ -151,7 +157,7 @@ void CompletionReply::take() {
     if (request_->tells_use) add_part(object(json::array(), true));
     add_part("[DONE]");
   }
-  if (!std::exchange(has_begun_, true)) exchange_->begin_stream("text/event-stream");
+  begin();
   exchange_->write(parts);
   if (growing_ == 0) exchange_->end_stream();
 }

@@ -38,6 +38,9 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
 
   // ── In the thread of the server ──
 
+  /// The request was taken: the header of a stream goes out, however long the first token takes.
+  void begin();
+
   /// Nobody reads it any more.
   void leave();
 

@@ -16,7 +16,8 @@ namespace staircase {
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8080;
-  std::string api_key_file = {};  ///< none: everybody may ask
+  std::vector<std::string> allowed_hosts = {};  ///< besides addresses and localhost
+  std::string api_key_file = {};                ///< none: everybody may ask
   int max_batch_size = 32;
   int max_queue = 256;
 };

@@ -26,12 +26,13 @@ const ServedModel& served() {
 class Client : public Exchange {
  public:
   const HttpRequest& request() const override { return request_; }
-  void send(const HttpResponse& response) override { answer = response.body; }
-  void begin_stream(const std::string&) override {}
+  void send(HttpResponse response) override { answer = response.body; }
+  void begin_stream(const std::string&, const std::string&) override {}
   void write(const std::string&) override { ++parts; }
   void end_stream() override {}
   void on_left(std::function<void()>) override {}
   void post(std::function<void()> work) override { work(); }
+  void post_at_once(std::function<void()> work) override { work(); }
 
   std::string answer;  ///< empty as long as there is none
   int parts = 0;       ///< of a stream

@@ -170,8 +170,8 @@ class Endpoints(unittest.TestCase):
             self.assertEqual(connection.getresponse().read()[:1], b"{")
         connection.close()
         with self.server.socket() as client:
-            client.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n" * 5 +
-                           b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5 +
+                           b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             said = b"".join(iter(lambda: client.recv(65536), b""))
         self.assertEqual(said.count(b"HTTP/1.1 200 OK"), 6)
 
@@ -181,7 +181,7 @@ class Endpoints(unittest.TestCase):
                                        Content_Type="application/json; charset=utf-8")
         self.assertEqual(status, 200)
         with self.server.socket() as client:
-            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nConnection: close\r\n"
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nConnection: close\r\n"
                            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body))
             self.assertEqual(client.recv(100), b"HTTP/1.1 100 Continue\r\n\r\n")
             client.sendall(body)
@@ -323,7 +323,7 @@ class Errors(unittest.TestCase):
         self.addCleanup(client.close)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", self.server.port))
-        client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                        f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
         self.assertTrue(wait_until(lambda: sum(self.server.load()) > 0))
         self.assertEqual(self.server.texts("A", temperature=0), alone([{"prompt": "A", "temperature": 0}]))
@@ -423,7 +423,7 @@ class Leaving(unittest.TestCase):
         with Server("--max-batch-size", 1) as server:
             client = server.socket()
             body = json.dumps({"prompt": ["The"] * 12, **self.LONG})
-            client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+            client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                            f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
             self.assertTrue(wait_until(lambda: server.load()[1] == 1))
             client.close()
