@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 
@@ -119,6 +120,16 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
 }
 
 CompletionRequest::~CompletionRequest() = default;
+
+std::vector<int> CompletionRequest::texts_by_prompt() const {
+  std::vector<int> numbers(static_cast<std::size_t>(texts()));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  // Each goes with the first text of an equal prompt, and those come in their order.
+  std::map<std::vector<int>, int> first;
+  for (const int number : numbers) first.try_emplace(prompt(number), number);
+  std::ranges::stable_sort(numbers, {}, [&](int number) { return first.at(prompt(number)); });
+  return numbers;
+}
 
 void CompletionRequest::read_prompts(const ServedModel& model) {
   static constexpr const char* kRight =

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "common/base/options.h"
 #include "common/decoding/generation.h"
@@ -56,6 +57,10 @@ class CompletionRequest : public OptionSink {
 
   /// What the text with that number is behind.
   const std::vector<int>& prompt(int text) const { return prompts_[static_cast<std::size_t>(text / n)]; }
+
+  /// The numbers of all texts, those behind equal prompts one after the other: what one of them needs of its
+  /// prompt serves the next.
+  std::vector<int> texts_by_prompt() const;
 
   /// With how many of the likeliest tokens to tell the log-probabilities of the prompts, if at all.
   std::optional<int> score() const { return echo ? logprobs : std::nullopt; }

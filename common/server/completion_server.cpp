@@ -103,8 +103,9 @@ void declare_metrics(Metrics& metrics) {
        {"staircase_requests_left_total", "staircase_prompt_tokens_total", "staircase_generated_tokens_total"})
     metrics.count(name, 0.0);
   metrics.declare_gauge("staircase_texts", "Texts that were taken and have not ended.");
-  metrics.declare_gauge("staircase_texts_waiting", "Those of them that wait for a place in the batch.");
-  metrics.declare_gauge("staircase_texts_growing", "Those of them in the batch: its rows.");
+  metrics.declare_gauge("staircase_texts_waiting",
+                        "Those of them that wait for a place in the batch, or for blocks.");
+  metrics.declare_gauge("staircase_texts_growing", "Those of them that have a place and blocks.");
   metrics.declare_histogram("staircase_time_to_first_token_seconds",
                             "From the request to the first token of a text.",
                             {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100});
@@ -127,7 +128,6 @@ struct CompletionServer {
       : model(model),
         service(service),
         metrics(metrics),
-        places(options.max_batch_size),
         keys(options.api_key_file.empty() ? std::vector<std::string>() : read_keys(options.api_key_file)),
         http(
             options.host, options.port, HttpLimits(),
@@ -245,9 +245,8 @@ struct CompletionServer {
   }
 
   void tell_metrics(const std::shared_ptr<Exchange>& exchange) {
-    const double texts = metrics.value("staircase_texts");
-    metrics.set("staircase_texts_waiting", std::max(texts - places, 0.0));
-    metrics.set("staircase_texts_growing", std::min(texts, 1.0 * places));
+    const double texts = metrics.value("staircase_texts"), growing = metrics.value("staircase_texts_growing");
+    metrics.set("staircase_texts_waiting", std::max(texts - growing, 0.0));
     exchange->send({.body = metrics.text(), .content_type = "text/plain; version=0.0.4; charset=utf-8"});
   }
 
@@ -329,7 +328,6 @@ struct CompletionServer {
   const ServedModel& model;
   CompletionService& service;
   Metrics& metrics;
-  const int places;  // in the batch
   const std::vector<std::string> keys;
   const long long started = static_cast<long long>(std::time(nullptr));
   std::vector<std::string> hosts;  // allowed ones
@@ -352,6 +350,13 @@ void add_options(OptionSink& sink, ServerOptions& options) {
            at_least(1));
   sink.add("--max-queue", &options.max_queue, "how many texts may wait for a place in the batch, at most",
            at_least(0));
+}
+
+RowOptions row_options(CompletionRequest& request) {
+  RowOptions options;
+  add_options(request, options);
+  options.stop.tokenizer = &request.tokenizer();
+  return options;
 }
 
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,

@@ -1,8 +1,8 @@
 #include "common/base/message.h"
 #include "common/program/program.h"
+#include "common/server/prompt_scorer.h"
 #include "memory_estimate.h"
 #include "paged_kv_cache.h"
-#include "scoring.h"
 #include "service.h"
 
 using namespace staircase;
@@ -21,8 +21,8 @@ int main(int argc, char** argv) {
     Gpt2& model = named.model;
     const int blocks = paged.blocks.value_or(server.max_batch_size * blocks_for(model.config().n_positions));
     PagedKvCache cache(model, server.max_batch_size, blocks);
-    const auto score_prompt = [&](const auto& prompt, int count) { return score(model, prompt, count); };
-    Service service(make_engine(model, cache, paged.prefix_caching), score_prompt, server, prefill);
+    Service service(make_engine(model, cache, paged.prefix_caching), PromptScorer(model, prefill.chunk),
+                    server, prefill);
     serve_completions(server, {named.name, tokenizer, model.config(), blocks * kBlockSize}, service,
                       cache_metrics(cache));
   });

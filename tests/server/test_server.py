@@ -131,6 +131,36 @@ class Endpoints(unittest.TestCase):
         both = self.server.complete(PROMPTS[1], temperature=0, max_tokens=3, echo=True, logprobs=2)["choices"][0]
         self.assertEqual(len(both["logprobs"]["tokens"]), len(told["tokens"]) + 3)
 
+    def test_offsets_count_the_characters_in_front_of_each_token(self):
+        start = "Once upon a time"
+        for keys, text, offsets in (
+                ({"prompt": start, "max_tokens": 2, "stop": " there!"}, " there was", [0, 6]),  # held back, then not
+                ({"prompt": start, "max_tokens": 5, "stop": "ere was"}, " th", [0, 3]),         # cut off
+                ({"prompt": start, "max_tokens": 5, "stop": " was"}, " there", [0, 6]),
+                ({"prompt": [127], "max_tokens": 1, "echo": True}, "\ufffd,", [0, 1]),
+                ({"prompt": "<|endoftext|>He cut", "max_tokens": 0, "echo": True}, "<|endoftext|>He cut", [0, 13, 15]),
+                ({"prompt": "\u00c4 \u00e9", "max_tokens": 0, "echo": True}, "\u00c4 \u00e9", [0, 0, 1, 2, 2])):
+            with self.subTest(keys):
+                choice = self.server.complete(temperature=0, logprobs=0, **keys)["choices"][0]
+                self.assertEqual((choice["text"], choice["logprobs"]["text_offset"]), (text, offsets))
+                parts = [event["choices"][0] for event in self.server.stream(temperature=0, logprobs=0, **keys)]
+                self.assertEqual("".join(part["text"] for part in parts), text)
+                self.assertEqual([offset for part in parts if part["logprobs"] for offset in part["logprobs"]["text_offset"]],
+                                 offsets)
+
+    def test_offsets_of_long_texts(self):
+        for keys in ({"ignore_eos": True}, {"stop": ["zebra ", "\n\nThe"]}, {"temperature": 3, "seed": 5}, {"echo": True}):
+            with self.subTest(keys):
+                choice = self.server.complete("The <|endoftext|>fox \u00c4", **{"temperature": 0, "max_tokens": 200, "logprobs": 0, **keys})["choices"][0]
+                told, place = choice["logprobs"], 0
+                for token, offset in zip(told["tokens"], told["text_offset"]):
+                    self.assertLessEqual(offset, len(choice["text"]))
+                    if not token.startswith("bytes:") and offset < len(choice["text"]):
+                        rest = choice["text"][offset:]
+                        self.assertTrue(rest.startswith(token) or token.startswith(rest), (token, rest[:20]))
+                    self.assertGreaterEqual(offset, place)
+                    place = offset
+
     def test_a_stream_is_the_whole_text_in_parts(self):
         for keys in ({}, {"n": 3, "seed": 1, "temperature": 1.2}, {"echo": True}, {"logprobs": 2}, {"stop": ["the"]},
                      {"echo": True, "logprobs": 1}, {"max_tokens": 0}, {"max_tokens": 0, "echo": True, "logprobs": 1}):
@@ -201,6 +231,21 @@ class Endpoints(unittest.TestCase):
         self.assertEqual(grown["staircase_time_to_first_token_seconds_count"], 2)
         self.assertEqual(grown["staircase_time_per_output_token_seconds_count"], 2)
         self.assertEqual(self.server.load(), (0, 0))
+
+    def test_a_prompt_is_scored_once(self):
+        prompt = [5 + i % 90 for i in range(500)]
+        def seconds(**keys):
+            start = time.monotonic()
+            answer = self.server.complete(max_tokens=0, echo=True, logprobs=1, **keys)
+            return time.monotonic() - start, [choice["logprobs"] for choice in answer["choices"]]
+        seconds(prompt=prompt)
+        once = min(seconds(prompt=prompt[:-1] + [i])[0] for i in range(3))
+        time_, told = seconds(prompt=prompt[:-1] + [9], n=64)
+        self.assertTrue(all(one == told[0] for one in told))
+        self.assertLess(time_, 20 * once)  # 64, where each text has its own
+        time_, told = seconds(prompt=[prompt, prompt[:-1]] * 20)
+        self.assertTrue(all(one == told[0] for one in told[::2]))
+        self.assertLess(time_, 15 * once)  # 40
 
     def test_metrics_tell_what_the_cache_held_already(self):
         def grown(prompt):
@@ -436,6 +481,26 @@ class Leaving(unittest.TestCase):
             stream.leave()
             self.assertTrue(wait_until(lambda: server.load() == (0, 0), 2))
             self.assertLess(server.metrics()["staircase_time_to_first_token_seconds_count"], 5)
+
+
+class Blocks(unittest.TestCase):
+    def test_texts_without_blocks_wait_and_their_own_blocks_are_no_hits(self):
+        with Server("--max-batch-size", 2, "--kv-blocks", 4) as server:
+            streams = [server.stream([token] * 17, temperature=0, max_tokens=30, ignore_eos=True) for token in (1, 2)]
+            seen = set()
+            self.assertTrue(wait_until(lambda: seen.add(server.load()) or server.metrics()["staircase_generated_tokens_total"] == 60))
+            for stream in streams:
+                list(stream)
+            metrics = server.metrics()
+            self.assertEqual((metrics["staircase_prefix_cache_queries_total"], metrics["staircase_prefix_cache_hits_total"]), (34, 0))
+            self.assertEqual(server.load(), (0, 0))
+
+    def test_a_row_that_waits_for_blocks_does_not_grow(self):
+        with Server("--max-batch-size", 3, "--kv-blocks", 27) as server:
+            streams = [server.stream([token] * 17, temperature=0, max_tokens=400, ignore_eos=True) for token in (1, 2, 3)]
+            self.assertTrue(wait_until(lambda: server.load() == (2, 1)), "two fit no longer, though all three have places")
+            for stream in streams:
+                stream.leave()
 
 
 class Queue(unittest.TestCase):
