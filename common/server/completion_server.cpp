@@ -9,6 +9,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "common/server/embedded.h"
 #include "common/server/http_server.h"
 #include "common/server/worker.h"
+#include "min_p.h"
 
 namespace staircase {
 
@@ -356,6 +358,14 @@ RowOptions row_options(CompletionRequest& request) {
   RowOptions options;
   add_options(request, options);
   options.stop.tokenizer = &request.tokenizer();
+  MinPOptions tail;
+  add_options(request, tail);
+  if (!request.logit_bias.empty()) {
+    options.before = [biases = request.logit_bias](std::span<float> scores) {
+      for (const auto& [id, bias] : biases) scores[static_cast<std::size_t>(id)] += bias;
+    };
+  }
+  if (tail.min_p) options.after = [p = *tail.min_p](std::span<float> scores) { keep_min_p(scores, p); };
   return options;
 }
 

@@ -293,12 +293,14 @@ class Errors(unittest.TestCase):
         for body, status, words, key in [
                 ("", 400, "not valid JSON", None), ('{"prompt": NaN}', 400, "not valid JSON", None),
                 (b'{"prompt": "\xff"}', 400, "not valid JSON", None), ("{}", 400, "no prompt", "prompt"),
-                ('{"prompt": ""}', 422, "is empty", "prompt"), ('{"prompt": [999999]}', 422, "token id", "prompt"),
+                ('{"prompt": ""}', 400, "is empty", "prompt"), ('{"prompt": [999999]}', 400, "token id", "prompt"),
                 ('{"prompt": "A", "max_tokens": 5000}', 400, "the context has", "prompt"),
-                ('{"prompt": "A", "temperature": "hot"}', 422, 'temperature is "hot"', "temperature"),
+                ('{"prompt": "A", "temperature": "hot"}', 400, 'temperature is "hot"', "temperature"),
                 ('{"prompt": "A", "best_of": 4}', 400, "best_of is not implemented", "best_of"),
                 ('{"prompt": "A", "model": "gpt-4"}', 404, "there is no model", "model"),
-                (json.dumps({"prompt": "A", "stop": ["x"] * 200000}), 422, "stop is a list of 200000", "stop"),
+                (json.dumps({"prompt": "A", "stop": ["x"] * 20000}), 400, "stop is a list of 20000", "stop"),
+                (json.dumps({"prompt": "A", "stop": ["x"] * 200000}), 400, "the body has 200001 values", None),
+                ('{"prompt": "A", "max_token": 4}', 400, "max_tokens is one", "max_token"),
                 (json.dumps({"prompt": "A", "stop": ["x"] * 1000000}), 413, "at most 2097152 bytes", None)]:
             with self.subTest(str(body)[:60]):
                 self.check(self.server.post(body), status, words, key)

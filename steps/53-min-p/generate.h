@@ -1,0 +1,41 @@
+// The generation loop: one token after the other.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "common/decoding/generation.h"
+#include "common/model/gpt2.h"
+#include "text_options.h"
+
+namespace staircase {
+
+/// What a run of the program makes of a prompt.
+struct RunOptions {
+  int num_return_sequences = 1;
+};
+
+inline void add_options(OptionSink& sink, RunOptions& run) {
+  sink.add("--num-return-sequences", &run.num_return_sequences, "how many continuations to draw",
+           at_least(1));
+}
+
+/// Continues `tokens` with one chosen token after the other; `on_token` sees each one as it is chosen.
+inline Generation generate(Gpt2& model, std::vector<int> tokens, const TextOptions& options,
+                           std::mt19937& generator, const OnToken& on_token) {
+  const auto context = static_cast<std::size_t>(model.config().n_positions);
+  for (int count = 1; count <= options.stopping.max_new_tokens; ++count) {
+    const std::span<const int> window = std::span(tokens).last(std::min(tokens.size(), context));
+    const std::span<float> logits = model.next_logits(window);  // [vocab_size]
+    process(logits, tokens, options.sampling);
+    if (options.tail.min_p) keep_min_p(logits, *options.tail.min_p);
+    const int next = choose(logits, options.sampling, generator);
+    tokens.push_back(next);
+    on_token({next, likeliest(logits, options.sampling.show_candidates)});
+    const auto reason = finish_reason(next, count, model.config().eos_token_id, options.stopping);
+    if (reason) return {tokens, *reason};
+  }
+  return {tokens, FinishReason::kLength};
+}
+
+}  // namespace staircase

@@ -1,0 +1,22 @@
+#include "check.h"
+#include "common/program/program.h"
+#include "generate.h"
+
+using namespace staircase;
+
+int main(int argc, char** argv) {
+  TextOptions options;
+  RunOptions run;
+  Program program("Continues a text with a GPT-2.");
+  add_options(program, options);
+  add_options(program, run);
+  program.add_check([&] { check(options, run); });
+  return program.run(argc, argv, [&](Gpt2& model, const std::vector<int>& prompt, Output& output) {
+    output.expect(run.num_return_sequences);
+    for (int i = 0; i < run.num_return_sequences; ++i) {
+      std::mt19937 generator(options.sampling.seed + static_cast<unsigned>(i));
+      const Generation generation = generate(model, prompt, options, generator, output.on_token());
+      output.finish(generation.finish_reason);
+    }
+  });
+}
