@@ -53,10 +53,13 @@ class Endpoints(unittest.TestCase):
         self.assertEqual((status, header["Content-Type"]), (200, "text/html; charset=utf-8"))
         self.assertIn("</html>", page)
         self.assertEqual(re.findall(r"(?:https?:)?//[\w.]+", page), [], "the page asks no other host for anything")
+        self.assertIn('rel="icon"', page, "a browser asks for no other icon then")
+        for field in ("temperature", "top_p", "min_p"):
+            self.assertRegex(page, rf'id="{field}" type="number" min="0" max="\d+" step="any"')
         status, _, description = self.server.ask("GET", "/openapi.json")
         self.assertEqual(status, 200)
         self.assertEqual(sorted(description["paths"]),
-                         ["/", "/health", "/metrics", "/openapi.json", "/v1/completions", "/v1/models"])
+                         ["/", "/health", "/metrics", "/openapi.json", "/v1/completions", "/v1/models", "/v1/models/{model}"])
 
     def test_head_is_get_without_the_body(self):
         status, header, body = self.server.ask("HEAD", "/health")
@@ -99,6 +102,31 @@ class Endpoints(unittest.TestCase):
         stop = whole[20:25]
         choice = self.server.complete(PROMPTS[0], temperature=0, max_tokens=30, stop=["never", stop])["choices"][0]
         self.assertEqual((choice["text"], choice["finish_reason"]), (whole[:whole.index(stop)], "stop"))
+
+    def test_a_stop_sequence_may_end_a_text_before_min_tokens(self):
+        choice = self.server.complete(PROMPTS[0], temperature=0, max_tokens=30, min_tokens=30, stop=" was")["choices"][0]
+        self.assertEqual((choice["text"], choice["finish_reason"]), (" there", "stop"))
+
+    def test_min_p_and_logit_bias(self):
+        greedy = self.server.texts(PROMPTS[0], temperature=0)
+        self.assertEqual(self.server.texts(PROMPTS[0], temperature=5, min_p=1), greedy, "only the likeliest is left")
+        self.assertNotEqual(self.server.texts(PROMPTS[0], temperature=5, min_p=0, seed=1), greedy)
+        plain, biased = (self.server.complete(PROMPTS[0], temperature=0, max_tokens=1, logprobs=3, **keys)["choices"][0]
+                         for keys in ({}, {"logit_bias": {"5": 100}}))
+        self.assertNotEqual(plain["text"], biased["text"])
+        same = [self.server.texts([5], max_tokens=0, echo=True)[0]]
+        self.assertEqual([biased["text"]], same)
+        for token, logprob in plain["logprobs"]["top_logprobs"][0].items():
+            self.assertAlmostEqual(biased["logprobs"]["top_logprobs"][0][token], logprob, places=5)
+        kept = self.server.texts(PROMPTS[0], temperature=0, max_tokens=8, logit_bias={str(i): 100 for i in (6, 7)})[0]
+        self.assertLess(len(kept), 30)
+        for keys in ({"min_p": 2}, {"logit_bias": {"x": 1}}, {"logit_bias": {"5": 101}}):
+            status, _, answer = self.server.post({"prompt": "A", **keys})
+            self.assertEqual((status, answer["error"]["param"]), (400, list(keys)[0]))
+
+    def test_a_text_of_bytes_that_are_no_characters_ends_at_their_sign(self):
+        choice = self.server.complete([5], temperature=0, max_tokens=3, logit_bias={"127": 100}, stop="\ufffd")["choices"][0]
+        self.assertEqual((choice["text"], choice["finish_reason"]), ("", "stop"))
 
     def test_log_probabilities(self):
         choice = self.server.complete(PROMPTS[0], temperature=0, max_tokens=4, logprobs=3)["choices"][0]
