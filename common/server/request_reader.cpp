@@ -124,6 +124,9 @@ RequestReader::Progress RequestReader::read() {
   }
   Parser& parser = *parser_;
   while (!parser.http.is_done()) {
+    // The last chunk, "0", and two ends of lines, is the least that is left. The parser aborts if it sees one
+    // byte less again.
+    if (parser.told_header && parser.http.chunked() && input_.size() < 5) break;
     error_code error;
     const std::size_t count = parser.http.put(boost::asio::const_buffer(input_.data(), input_.size()), error);
     input_.erase(0, count);
