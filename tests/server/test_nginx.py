@@ -29,7 +29,7 @@ class Nginx(unittest.TestCase):
         (folder / "nginx.conf").write_text(text.replace("http {\n", f"http {{\n  access_log off;\n{paths}", 1))
         process = subprocess.Popen([NGINX, "-p", folder, "-e", folder / "said", "-c", folder / "nginx.conf", "-g",
                                     f"daemon off; master_process off; pid {folder}/pid;"],
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=(folder / "errors").open("w"))
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.enterContext((folder / "errors").open("w")))
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
         self.assertTrue(wait_until(self.answers), (folder / "errors").read_text())
