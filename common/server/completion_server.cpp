@@ -257,6 +257,7 @@ struct CompletionServer {
     json& schemas = description["components"]["schemas"];
     schemas["TokenId"]["maximum"] = model.vocab_size - 1;
     schemas["CompletionRequest"]["properties"]["model"]["enum"] = {model.name, nullptr};
+    description["paths"][kModel]["get"]["parameters"][0]["schema"]["enum"] = {model.name};
     exchange->send({.body = description.dump(2)});
   }
 

@@ -36,7 +36,6 @@ class StopFilter {
     if (!found_) cut = held_.size() - longest_beginning();
     std::string certain = held_.substr(0, cut);
     held_ = found_ ? "" : held_.substr(cut);
-    if (found_) bytes_.clear();
     return certain;
   }
 
@@ -44,7 +43,7 @@ class StopFilter {
 
   /// What was held back, for a text that ends without a stop sequence.
   std::string rest() const {
-    const std::string text = held_ + to_valid_utf8(bytes_);
+    const std::string text = found_ ? "" : held_ + to_valid_utf8(bytes_);
     return text.substr(0, first_stop(text));
   }
 

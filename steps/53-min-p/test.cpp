@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "generate.h"
+#include "min_p.h"
 #include "tests/processors.h"
 #include "tests/run_program.h"
 
@@ -26,12 +27,21 @@ std::vector<bool> kept(std::span<const float> logits) {
   return kept;
 }
 
-std::vector<int> text(float min_p, const SamplingOptions& sampling, int count = 30) {
-  const TextOptions options{.stopping = {.max_new_tokens = count, .ignore_eos = true},
-                            .sampling = sampling,
-                            .tail = {.min_p = min_p}};
-  std::mt19937 generator(sampling.seed);
-  return generate(tales(), tokens_before("model"), options, generator, [](const Token&) {}).tokens;
+/// What is told of the tokens of a text.
+std::vector<Token> told(float min_p, const SamplingOptions& sampling, int count = 30) {
+  RowOptions options{{.stopping = {.max_new_tokens = count, .ignore_eos = true}, .sampling = sampling}};
+  options.after = [&](std::span<float> scores) { keep_min_p(scores, min_p); };
+  std::vector<Token> tokens;
+  StaticKvCache cache(tales(), 1);
+  generate(tales(), {tokens_before("model")}, 1, options, 1, &cache,
+           [&](int, const Token& token) { tokens.push_back(token); });
+  return tokens;
+}
+
+std::vector<int> text(float min_p, const SamplingOptions& sampling) {
+  std::vector<int> ids;
+  for (const Token& token : told(min_p, sampling)) ids.push_back(token.id);
+  return ids;
 }
 
 }  // namespace
@@ -97,25 +107,14 @@ TEST_CASE("it comes after the temperature, which brings more tokens above the bo
 }
 
 TEST_CASE("of candidates that are shown none is below the border") {
-  const TextOptions options{.stopping = {.max_new_tokens = 20, .ignore_eos = true},
-                            .sampling = {.do_sample = true, .temperature = 1.5f, .show_candidates = 50},
-                            .tail = {.min_p = 0.2f}};
-  std::mt19937 generator(7);
-  generate(tales(), tokens_before("model"), options, generator, [](const Token& token) {
+  for (const Token& token :
+       told(0.2f, {.do_sample = true, .seed = 7, .temperature = 1.5f, .show_candidates = 50})) {
     const float highest = token.candidates.front().probability;
     for (const Candidate& one : token.candidates) {
       CHECK((one.probability == 0.0f || one.probability >= 0.2f * highest * 0.9999f));
       if (one.token_id == token.id) CHECK(one.probability > 0.0f);
     }
-  });
-}
-
-TEST_CASE("without its option the step draws what it drew before") {
-  const SamplingOptions sampling{.do_sample = true, .seed = 5, .temperature = 1.2f, .top_p = 0.9f};
-  const TextOptions options{.stopping = {.max_new_tokens = 30, .ignore_eos = true}, .sampling = sampling};
-  std::mt19937 generator(5);
-  CHECK(generate(tales(), tokens_before("model"), options, generator, [](const Token&) {}).tokens ==
-        text(0.0f, sampling));
+  }
 }
 
 TEST_CASE("--min-p outside its range is refused before any work") {

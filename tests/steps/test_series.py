@@ -62,7 +62,7 @@ LESSON = {
     "50-int4-weights": "main.cpp quantize_int4.h",
     "51-quality": "main.cpp quality.h",
     "52-capacity": "capacity.h main.cpp",
-    "53-min-p": "check.h generate.h min_p.h text_options.h",
+    "53-min-p": "main.cpp min_p.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
