@@ -62,7 +62,9 @@ class PagedKvCache : public KvCache {
       if (joins) cut(own, 0);
       return false;
     }
-    if (joins) found_ += own.length, joined_ += static_cast<double>(text.size());
+    // A text that was preempted finds its own blocks: nobody has shared them with it.
+    if (!std::exchange(own.has_joined, true))
+      found_ += own.length, joined_ += static_cast<double>(text.size());
     while (std::ssize(own.blocks) < blocks_for(positions)) {
       const int block = free_.front();
       forget(blocks_[block]);
@@ -114,7 +116,7 @@ class PagedKvCache : public KvCache {
   KeysValues layer(int index) override { return layers_[index]; }
   /// Blocks behind that length are free again. At 0 the text has left.
   void truncate(int row, int length) override {
-    if (length == 0) rows_[row].turn = 0;
+    if (length == 0) rows_[row].turn = 0, rows_[row].has_joined = false;
     cut(rows_[row], length);
   }
 
@@ -124,6 +126,10 @@ class PagedKvCache : public KvCache {
     rows_[a].changed = rows_[b].changed = true;
   }
 
+  /// Texts that grow: the others in the batch wait for blocks.
+  int growing() const {
+    return std::ranges::count_if(rows_, [](const Row& row) { return !row.blocks.empty(); });
+  }
   int most_blocks() const { return most_; }     ///< taken at one time
   int preempted() const { return preempted_; }  ///< times that a row gave its blocks back
   double found() const { return found_; }       ///< tokens of the texts that joined that were in the cache
@@ -150,8 +156,9 @@ class PagedKvCache : public KvCache {
     int full = 0;                  // how many of these there are,
     long before = 0;               // and the last one's id
     int length = 0;
-    int turn = 0;          // lower for a text that came earlier; 0 for none
-    bool changed = false;  // since its line of the table was written
+    int turn = 0;             // lower for a text that came earlier; 0 for none
+    bool has_joined = false;  // perhaps it was preempted since
+    bool changed = false;     // since its line of the table was written
   };
 
   /// The row keeps its turn. To 0, for a block that others may find is never written again. Of those that are
@@ -165,7 +172,7 @@ class PagedKvCache : public KvCache {
       // its beginning.
       blocks_[block].id == 0 ? free_.push_front(block) : free_.push_back(block);
     }
-    own = {.turn = own.turn};
+    own = {.turn = own.turn, .has_joined = own.has_joined};
   }
 
   /// The row has the blocks that hold the first tokens of a text, but not the last one: its logits are

@@ -19,6 +19,8 @@ struct RowOptions : TextOptions {
   StopOptions stop = {};
   MinLengthOptions length = {};
   LogprobOptions logprobs = {};
+  /// What a program adds to the chain of options, at its beginning and at its end.
+  std::function<void(std::span<float> scores)> before = {}, after = {};
 };
 
 inline void add_options(OptionSink& sink, RowOptions& options) {
@@ -56,8 +58,10 @@ inline Token take_token(Row& row, std::span<float> scores, int eos) {
   const std::optional<int> likeliest_count = row.options.logprobs.count;
   // The options change the logits, and the model's own opinion is asked for.
   const std::vector<float> logprobs = likeliest_count ? log_softmax(scores) : std::vector<float>();
+  if (row.options.before) row.options.before(scores);
   forbid_early_end(scores, row.new_tokens, eos, row.options.length);
   process(scores, row.tokens, sampling);
+  if (row.options.after) row.options.after(scores);
   Token token{choose(scores, sampling, row.generator), likeliest(scores, sampling.show_candidates)};
   if (likeliest_count) token.logprobs = logprobs_of(token.id, logprobs, *likeliest_count);
   row.tokens.push_back(token.id);

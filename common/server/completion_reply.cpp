@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -10,13 +12,19 @@
 
 namespace staircase {
 
-// The keys of an answer come in the order in which OpenAI describes them.
-using json = nlohmann::ordered_json;
-
 namespace {
+
+/// Numbers (tokens and log-probabilities) that become JSON before other clients have their turn.
+constexpr std::size_t kTurn = 4096;
 
 double seconds(Clock::duration time) {
   return std::chrono::duration<double>(time).count();
+}
+
+/// A text in JSON, with quotation marks.
+std::string in_json(const std::string& text) {
+  using nlohmann::json;
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 /// A token as a text. Bytes that are no characters by themselves are spelled out as OpenAI does:
@@ -38,23 +46,77 @@ std::size_t characters(const std::string& text) {
 
 }  // namespace
 
-/// What is known of a text; `part` and `logprobs` are what was not yet sent.
+/// Characters of bytes that come in pieces.
+class CharacterCount {
+ public:
+  explicit CharacterCount(std::size_t complete = 0) : complete_(complete) {}
+
+  /// Adds the bytes of a token. Returns how many characters stand in front of it: a token may begin within
+  /// one.
+  std::size_t add(std::string_view bytes) {
+    if (bytes.empty()) return length();
+    push(bytes.substr(0, 1));
+    const std::size_t first = length() - 1;
+    push(bytes.substr(1));
+    return first;
+  }
+
+  std::size_t complete() const { return complete_; }
+
+  /// With a character whose last bytes are missing.
+  std::size_t length() const { return complete_ + !unfinished_.empty(); }
+
+ private:
+  void push(std::string_view bytes) {
+    unfinished_ += bytes;
+    complete_ += characters(take_complete_utf8(unfinished_));
+  }
+
+  std::size_t complete_;
+  std::string unfinished_ = {};
+};
+
+/// Lists in JSON without their brackets.
+struct CompletionReply::Told {
+  std::string tokens = {}, token_logprobs = {}, top_logprobs = {}, text_offset = {};
+
+  void add(const Told& more) {
+    const auto add = [](std::string& list, const std::string& rest) {
+      if (!list.empty() && !rest.empty()) list += ',';
+      list += rest;
+    };
+    add(tokens, more.tokens);
+    add(token_logprobs, more.token_logprobs);
+    add(top_logprobs, more.top_logprobs);
+    add(text_offset, more.text_offset);
+  }
+};
+
+/// A prompt as the beginning of an answer.
+struct CompletionReply::Echo {
+  std::shared_ptr<const std::vector<Token>> prompt;
+  std::string text = {};
+  Told told = {};
+};
+
+/// What is known of a text; `part` and `told` are what was not yet sent.
 struct CompletionReply::Text {
+  int index;
   StreamDecoder decoder;
-  bool holds_eos = false;  // an end-of-text token is text only when the text goes on behind it
+  CharacterCount count{};  // of all tokens, also of those that a stop sequence may cut off
+  bool holds_eos = false;  // an end-of-text token is text only when the text goes on after it
   std::string part = {};
-  json logprobs = nullptr;
-  std::size_t length = 0;  // characters so far
-  int tokens = 0;          // new ones
+  Told told = {};
+  std::size_t shown = 0;                                // characters of all parts
+  std::deque<std::pair<Token, std::size_t>> held = {};  // tokens whose text is held back, and their offsets
+  std::string whole = {};                               // the choice, when it is complete
+  int tokens = 0;                                       // new ones
   Clock::time_point first = {}, last = {};
   std::optional<FinishReason> end = {};
 
-  json choice(int index) {
-    const json reason = !end ? json() : json(*end == FinishReason::kLength ? "length" : "stop");
-    return {{"index", index},
-            {"text", std::exchange(part, {})},
-            {"logprobs", std::exchange(logprobs, nullptr)},
-            {"finish_reason", reason}};
+  void show(const std::string& added) {
+    shown += characters(added);
+    part += added;
   }
 };
 
@@ -67,51 +129,66 @@ CompletionReply::CompletionReply(std::string id, std::shared_ptr<const Completio
       exchange_(std::move(exchange)),
       metrics_(metrics),
       created_(static_cast<long long>(std::time(nullptr))),
-      texts_(static_cast<std::size_t>(request_->texts()), Text{StreamDecoder(*model.tokenizer)}),
       growing_(request_->texts()) {
-  if (!request_->echo || request_->logprobs) return;
-  for (std::size_t i = 0; i < texts_.size(); ++i) {  // nothing has to be computed for it
-    Text& text = texts_[i];
-    text.part = model.tokenizer->decode(request_->prompts()[i / request_->n]);
-    text.length = characters(text.part);
+  for (int i = 0; i < request_->texts(); ++i) {
+    texts_.push_back({.index = i, .decoder = StreamDecoder(*model.tokenizer)});
+    // Without log-probabilities nothing has to be computed for it.
+    if (request_->echo && !request_->logprobs)
+      texts_.back().show(model.tokenizer->decode(request_->prompt(i)));
   }
 }
 
 CompletionReply::~CompletionReply() = default;
 
-/// An answer with some choices, or a part of one.
-std::string CompletionReply::object(json choices, bool with_use) const {
-  json object{{"id", id_},
-              {"object", "text_completion"},
-              {"created", created_},
-              {"model", model_.name},
-              {"choices", std::move(choices)}};
+/// An answer with some choices, or a part of one. The keys come in the order in which OpenAI describes them.
+std::string CompletionReply::object(const std::string& choices, bool with_use) const {
+  std::string use;
   if (with_use) {
-    std::size_t prompts = 0;
+    std::size_t prompts = 0, completions = 0;
     for (const std::vector<int>& prompt : request_->prompts()) prompts += prompt.size();
-    std::size_t completions = 0;
     for (const Text& text : texts_) completions += static_cast<std::size_t>(text.tokens);
-    object["usage"] = {{"prompt_tokens", prompts},
-                       {"completion_tokens", completions},
-                       {"total_tokens", prompts + completions}};
+    use = fmt::format(R"(,"usage":{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{}}})", prompts,
+                      completions, prompts + completions);
   } else if (request_->tells_use) {
-    object["usage"] = nullptr;
+    use = R"(,"usage":null)";
   }
-  return object.dump(-1, ' ', false, json::error_handler_t::replace);
+  return fmt::format(R"({{"id":"{}","object":"text_completion","created":{},"model":{},"choices":[{}]{}}})",
+                     id_, created_, in_json(model_.name), choices, use);
 }
 
-void CompletionReply::add_prompt(int text, std::vector<Token> tokens) {
-  put({.text = text, .is_prompt = true, .tokens = std::move(tokens)});
+/// What was not yet sent of a text.
+std::string CompletionReply::choice(Text& text) const {
+  const char* const reason = !text.end                            ? "null"
+                             : *text.end == FinishReason::kLength ? R"("length")"
+                                                                  : R"("stop")";
+  const Told told = std::exchange(text.told, {});
+  const std::string logprobs =
+      told.tokens.empty()
+          ? "null"
+          : fmt::format(R"({{"tokens":[{}],"token_logprobs":[{}],"top_logprobs":[{}],"text_offset":[{}]}})",
+                        told.tokens, told.token_logprobs, told.top_logprobs, told.text_offset);
+  return fmt::format(R"({{"index":{},"text":{},"logprobs":{},"finish_reason":{}}})", text.index,
+                     in_json(std::exchange(text.part, {})), logprobs, reason);
+}
+
+bool CompletionReply::add_prompt(int text, std::shared_ptr<const std::vector<Token>> tokens) {
+  if (tokens == nullptr) return false;
+  put({.text = text, .prompt = std::move(tokens)});
+  return true;
 }
 
 void CompletionReply::add_token(int text, Token token) {
-  News news{.text = text};
-  news.tokens.push_back(std::move(token));
-  put(std::move(news));
+  put({.text = text, .token = std::move(token)});
 }
 
 void CompletionReply::end_text(int text, FinishReason reason) {
   put({.text = text, .end = reason});
+}
+
+void CompletionReply::begin() {
+  if (!request_->stream || std::exchange(has_begun_, true)) return;
+  // A line with a colon in front is a comment.
+  exchange_->begin_stream("text/event-stream", ": the text is not there yet\n\n");
 }
 
 void CompletionReply::leave() {
@@ -129,90 +206,130 @@ void CompletionReply::put(News news) {
 }
 
 void CompletionReply::take() {
-  std::vector<News> all;
   {
     const std::scoped_lock lock(mutex_);
-    all.swap(news_);
+    std::ranges::move(news_, std::back_inserter(unread_));
+    news_.clear();
   }
-  if (has_left_) return;
+  if (has_left_ || has_ended_) return;
   std::string parts;  // of a stream: events as the HTML standard has them, section 9.2
   const auto add_part = [&](const std::string& data) { parts += fmt::format("data: {}\n\n", data); };
-  for (const News& news : all) {
+  for (std::size_t made = 0; !unread_.empty() && made < kTurn; unread_.pop_front()) {
+    const News& news = unread_.front();
     read(news);
+    made += (news.prompt ? news.prompt->size() : 1) *
+            static_cast<std::size_t>(1 + request_->logprobs.value_or(0));
     Text& text = texts_[static_cast<std::size_t>(news.text)];
-    const bool has_news = !text.part.empty() || !text.logprobs.is_null() || text.end;
-    if (request_->stream && has_news) add_part(object(json::array({text.choice(news.text)}), false));
+    const bool has_news = !text.part.empty() || !text.told.tokens.empty() || text.end;
+    if (request_->stream && has_news) add_part(object(choice(text), false));
+    if (!request_->stream && text.end) text.whole = choice(text);
   }
+  if (!unread_.empty()) exchange_->post_at_once([self = shared_from_this()] { self->take(); });
+  has_ended_ = growing_ == 0;
   if (!request_->stream) {
-    if (growing_ == 0) exchange_->send({.body = whole()});
+    if (has_ended_) exchange_->send({.body = whole()});
     return;
   }
-  if (growing_ == 0) {
-    if (request_->tells_use) add_part(object(json::array(), true));
+  if (has_ended_) {
+    if (request_->tells_use) add_part(object("", true));
     add_part("[DONE]");
   }
-  if (!std::exchange(has_begun_, true)) exchange_->begin_stream("text/event-stream");
+  begin();
   exchange_->write(parts);
-  if (growing_ == 0) exchange_->end_stream();
+  if (has_ended_) exchange_->end_stream();
 }
 
 std::string CompletionReply::whole() {
-  json choices = json::array();
-  for (std::size_t i = 0; i < texts_.size(); ++i) choices.push_back(texts_[i].choice(static_cast<int>(i)));
-  return object(std::move(choices), true);
+  std::string choices;
+  for (Text& text : texts_) {
+    if (!choices.empty()) choices += ',';
+    choices += std::exchange(text.whole, {});
+  }
+  return object(choices, true);
 }
 
 void CompletionReply::read(const News& news) {
   Text& text = texts_[static_cast<std::size_t>(news.text)];
-  for (const Token& token : news.tokens) {
-    std::string added;
-    const std::size_t offset = text.length;
-    if (token.text) {
-      added = text.decoder.push(*token.text);
-    } else {
-      if (text.holds_eos) added = text.decoder.push(model_.eos_token_id);
-      text.holds_eos = token.id == model_.eos_token_id;
-      if (!text.holds_eos) added += text.decoder.push(token.id);
+  if (news.prompt) add_echo(text, news.prompt);
+  if (news.token) add_new(text, *news.token);
+  if (news.end) end(text, *news.end);
+}
+
+void CompletionReply::tell(Told& told, const Token& token, std::size_t offset) const {
+  const auto& [own, likeliest] = *token.logprobs;
+  const std::string name = in_json(token_text(*model_.tokenizer, token.id));
+  std::vector<std::pair<std::string, float>> top;  // two tokens may have one text
+  const auto add = [&](std::string text, float logprob) {
+    const auto place = std::ranges::find(top, text, &std::pair<std::string, float>::first);
+    place == top.end() ? top.emplace_back(std::move(text), logprob) : * place = {std::move(text), logprob};
+  };
+  for (const auto& [id, logprob] : likeliest) add(in_json(token_text(*model_.tokenizer, id)), logprob);
+  if (own) add(name, *own);
+  std::string list;
+  for (const auto& [text, logprob] : top)
+    list += fmt::format("{}{}:{}", list.empty() ? "" : ",", text, logprob);
+  told.add({.tokens = name,
+            .token_logprobs = own ? fmt::format("{}", *own) : "null",
+            .top_logprobs = own ? "{" + list + "}" : "null",
+            .text_offset = fmt::format("{}", offset)});
+}
+
+void CompletionReply::add_echo(Text& text, const std::shared_ptr<const std::vector<Token>>& prompt) {
+  if (!echo_ || echo_->prompt != prompt) {
+    echo_ = std::make_unique<Echo>(Echo{prompt});
+    CharacterCount count;
+    std::vector<int> ids;
+    for (const Token& token : *prompt) {
+      tell(echo_->told, token, count.add(model_.tokenizer->bytes(token.id)));
+      ids.push_back(token.id);
     }
-    text.length += characters(added);
-    text.part += added;
-    if (request_->logprobs && token.logprobs) {
-      if (text.logprobs.is_null()) {
-        text.logprobs = {{"tokens", json::array()},
-                         {"token_logprobs", json::array()},
-                         {"top_logprobs", json::array()},
-                         {"text_offset", json::array()}};
-      }
-      const auto& [own, likeliest] = *token.logprobs;
-      const std::string name = token_text(*model_.tokenizer, token.id);
-      json top = json::object();
-      for (const auto& [id, logprob] : likeliest) top[token_text(*model_.tokenizer, id)] = logprob;
-      if (own) top[name] = *own;
-      text.logprobs["tokens"].push_back(name);
-      text.logprobs["token_logprobs"].push_back(own ? json(*own) : json());
-      text.logprobs["top_logprobs"].push_back(own ? std::move(top) : json());
-      text.logprobs["text_offset"].push_back(offset);
-    }
-    if (news.is_prompt) continue;
-    text.last = token.time;
-    if (++text.tokens > 1) continue;
-    text.first = token.time;
-    metrics_.observe("staircase_time_to_first_token_seconds", seconds(token.time - arrival_));
+    echo_->text = model_.tokenizer->decode(ids);
   }
-  if (news.is_prompt) text.part += text.decoder.finish();
-  if (news.end) {
-    if (std::exchange(text.holds_eos, false) && *news.end != FinishReason::kEos) {
-      text.part += text.decoder.push(model_.eos_token_id);
-    }
-    text.part += text.decoder.finish();
-    text.end = news.end;
-    --growing_;
-    metrics_.count("staircase_texts", -1.0);
-    metrics_.count("staircase_generated_tokens_total", text.tokens);
-    if (text.tokens > 1) {
-      metrics_.observe("staircase_time_per_output_token_seconds",
-                       seconds(text.last - text.first) / (text.tokens - 1));
-    }
+  text.show(echo_->text);
+  text.count = CharacterCount(text.shown);
+  text.told.add(echo_->told);
+}
+
+void CompletionReply::add_new(Text& text, const Token& token) {
+  const std::string_view bytes = model_.tokenizer->bytes(token.id);
+  const bool is_eos = token.id == model_.eos_token_id;
+  if (std::exchange(text.holds_eos, is_eos)) {
+    text.count.add(model_.tokenizer->bytes(model_.eos_token_id));
+    if (!token.text) text.show(text.decoder.push(model_.eos_token_id));
+  }
+  const std::size_t offset = is_eos ? text.count.length() : text.count.add(bytes);
+  if (token.text) {
+    text.show(text.decoder.push(*token.text));
+  } else if (!is_eos) {
+    text.show(text.decoder.push(bytes));
+  }
+  // A token is told with its text: until then a stop sequence may still cut it off.
+  if (request_->logprobs && token.logprobs) text.held.emplace_back(token, offset);
+  while (!text.held.empty() &&
+         (text.held.front().second < text.shown || text.count.complete() <= text.shown)) {
+    tell(text.told, text.held.front().first, text.held.front().second);
+    text.held.pop_front();
+  }
+  text.last = token.time;
+  if (++text.tokens > 1) return;
+  text.first = token.time;
+  metrics_.observe("staircase_time_to_first_token_seconds", seconds(token.time - arrival_));
+}
+
+void CompletionReply::end(Text& text, FinishReason reason) {
+  if (std::exchange(text.holds_eos, false) && reason != FinishReason::kEos) {
+    text.show(text.decoder.push(model_.eos_token_id));
+  }
+  text.show(text.decoder.finish());
+  for (const auto& [token, offset] : text.held) tell(text.told, token, std::min(offset, text.shown));
+  text.held.clear();
+  text.end = reason;
+  --growing_;
+  metrics_.count("staircase_texts", -1.0);
+  metrics_.count("staircase_generated_tokens_total", text.tokens);
+  if (text.tokens > 1) {
+    metrics_.observe("staircase_time_per_output_token_seconds",
+                     seconds(text.last - text.first) / (text.tokens - 1));
   }
 }
 

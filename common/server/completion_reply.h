@@ -1,9 +1,9 @@
 // The answer to POST /v1/completions, as its texts grow.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,7 +16,8 @@
 namespace staircase {
 
 /// The thread that owns the model puts in what it has, and goes on at once. The thread of the server takes it
-/// out, makes JSON of it and sends it: at once for a stream, and else when all texts have ended.
+/// out, makes JSON of it and sends it: at once for a stream, and else when all texts have ended. It stops
+/// after each few thousand numbers, since all other clients wait meanwhile.
 class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
  public:
   /// Of a request that was taken at this time. The metrics get its latencies and tokens.
@@ -26,9 +27,9 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
 
   // ── In any thread ──
 
-  /// The prompt of a text with what the model thinks of it, where `echo` and `logprobs` ask for it; before
-  /// the first token.
-  void add_prompt(int text, std::vector<Token> tokens);
+  /// The prompt of a text with its log-probabilities, where `echo` and `logprobs` ask for it; before the
+  /// first token. Returns false for nullptr: then they are not there yet.
+  bool add_prompt(int text, std::shared_ptr<const std::vector<Token>> tokens);
 
   /// A new token of a text.
   void add_token(int text, Token token);
@@ -38,24 +39,34 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
 
   // ── In the thread of the server ──
 
+  /// The request was taken: the header of a stream goes out, however long the first token takes.
+  void begin();
+
   /// Nobody reads it any more.
   void leave();
 
  private:
-  /// What the one thread tells the other: some tokens of a text, or its end.
+  /// Some tokens of a text, or its end, on the way from one thread to the other.
   struct News {
     int text;
-    bool is_prompt = false;
-    std::vector<Token> tokens = {};
+    std::shared_ptr<const std::vector<Token>> prompt = {};
+    std::optional<Token> token = {};
     std::optional<FinishReason> end = {};
   };
   struct Text;
+  struct Told;
+  struct Echo;
 
   void put(News news);
   void take();
   void read(const News& news);
+  void add_echo(Text& text, const std::shared_ptr<const std::vector<Token>>& prompt);
+  void add_new(Text& text, const Token& token);
+  void end(Text& text, FinishReason reason);
+  void tell(Told& told, const Token& token, std::size_t offset) const;
+  std::string choice(Text& text) const;
   std::string whole();
-  std::string object(nlohmann::ordered_json choices, bool with_use) const;
+  std::string object(const std::string& choices, bool with_use) const;
 
   const std::string id_;
   const std::shared_ptr<const CompletionRequest> request_;
@@ -68,10 +79,13 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   std::mutex mutex_;
   std::vector<News> news_;  // not yet taken out
 
+  std::deque<News> unread_;  // taken out, but not yet JSON
   std::vector<Text> texts_;
-  int growing_;             // texts that have not ended
-  bool has_begun_ = false;  // the stream
-  bool has_left_ = false;   // the client
+  std::unique_ptr<Echo> echo_;  // the last one: texts of a prompt share it
+  int growing_;                 // texts that have not ended
+  bool has_begun_ = false;      // the stream
+  bool has_left_ = false;       // the client
+  bool has_ended_ = false;      // the answer
 };
 
 }  // namespace staircase

@@ -1,12 +1,15 @@
 #include "common/server/completion_request.h"
 
 #include <algorithm>
-#include <array>
+#include <cctype>
+#include <charconv>
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
+#include <utility>
 
 #include "common/base/json_options.h"
 
@@ -24,17 +27,131 @@ auto about(const std::string& key, const Work& work) {
   } catch (const HttpError&) {
     throw;
   } catch (const Error& error) {
-    throw HttpError(422, error.what(), key);
+    throw HttpError(400, error.what(), key);
   }
 }
 
-/// OpenAI's keys that are not implemented: only the value that changes nothing is possible.
-void require_neutral(const json& body, const std::string& key, const json& neutral) {
-  const auto found = body.find(key);
-  if (found == body.end() || *found == neutral) return;
-  throw HttpError(400,
-                  fmt::format("{} is not implemented: it can only be {} or left out", key, neutral.dump()),
-                  key, "unsupported_parameter");
+/// Keys that change the text where they are implemented, and the value that changes nothing. null: every
+/// value changes something.
+const std::map<std::string, json>& refused_keys() {
+  static const std::map<std::string, json> keys{{"suffix", ""},
+                                                {"best_of", nullptr},  // neutral as long as it is n
+                                                {"stop_token_ids", json::array()},
+                                                {"include_stop_str_in_output", false},
+                                                {"response_format", {{"type", "text"}}},
+                                                {"max_completion_tokens", nullptr},
+                                                {"max_new_tokens", nullptr},
+                                                {"min_new_tokens", nullptr},
+                                                {"n_predict", nullptr},
+                                                {"prompt_logprobs", nullptr},
+                                                {"top_logprobs", nullptr},
+                                                {"prompt_embeds", nullptr},
+                                                {"truncate_prompt_tokens", nullptr},
+                                                {"messages", nullptr},
+                                                {"tools", json::array()},
+                                                {"allowed_token_ids", nullptr},
+                                                {"bad_words", json::array()},
+                                                {"use_beam_search", false},
+                                                {"num_beams", 1},
+                                                {"length_penalty", 1},
+                                                {"early_stopping", false},
+                                                {"guided_json", nullptr},
+                                                {"guided_regex", nullptr},
+                                                {"guided_choice", nullptr},
+                                                {"guided_grammar", nullptr},
+                                                {"structured_outputs", nullptr},
+                                                {"grammar", ""},
+                                                {"json_schema", nullptr},
+                                                {"logits_processors", json::array()},
+                                                {"repeat_penalty", 1},
+                                                {"typical_p", 1},
+                                                {"tfs_z", 1},
+                                                {"top_a", 0},
+                                                {"top_n_sigma", -1},
+                                                {"mirostat", 0},
+                                                {"dynatemp_range", 0},
+                                                {"xtc_probability", 0},
+                                                {"dry_multiplier", 0}};
+  return keys;
+}
+
+/// All that are read.
+const std::set<std::string>& known_keys() {
+  static const std::set<std::string> keys{"model",
+                                          "prompt",
+                                          "max_tokens",
+                                          "min_tokens",
+                                          "temperature",
+                                          "top_p",
+                                          "top_k",
+                                          "min_p",
+                                          "n",
+                                          "stop",
+                                          "presence_penalty",
+                                          "frequency_penalty",
+                                          "repetition_penalty",
+                                          "logit_bias",
+                                          "seed",
+                                          "logprobs",
+                                          "echo",
+                                          "stream",
+                                          "stream_options",
+                                          "ignore_eos",
+                                          "user"};
+  return keys;
+}
+
+/// How many characters one must insert, delete or replace to get from one word to the other (Levenshtein
+/// 1966).
+std::size_t distance(std::string_view from, std::string_view to) {
+  std::vector<std::size_t> row(to.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t(0));
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < to.size(); ++j) {
+      const std::size_t replaced = diagonal + (from[i] != to[j]);
+      diagonal = std::exchange(row[j + 1], std::min({row[j] + 1, row[j + 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
+
+/// Whether somebody meant the known key: with other capitals or joints, or with a slip of the pen.
+bool is_misspelt(const std::string& key, const std::string& known) {
+  const auto plain = [](std::string word) {
+    std::erase_if(word, [](char c) { return c == '_' || c == '-' || c == ' '; });
+    std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
+    return word;
+  };
+  const std::string one = plain(key), other = plain(known);
+  if (one == other) return true;
+  if (one.size() < 4 || one.size() > other.size() + 2) return false;
+  return distance(one, other) <= (other.size() < 8 ? 1u : 2u);
+}
+
+/// Counts what the parser would build before it does, since a value takes far more memory and time than its
+/// two bytes in the body.
+void require_few_values(std::string_view body, std::size_t most) {
+  std::size_t values = 0, keys = 0;
+  bool in_text = false, is_escaped = false;
+  for (const char byte : body) {
+    if (in_text && (is_escaped || byte == '\\')) {
+      is_escaped = !is_escaped;
+      continue;
+    }
+    if (byte == '"') in_text = !in_text;
+    if (in_text) continue;
+    values += byte == ',';
+    keys += byte == ':';
+  }
+  if (keys > CompletionRequest::kMaxKeys) {
+    throw HttpError(
+        400, fmt::format("the body has {} keys, but at most {} are read", keys, CompletionRequest::kMaxKeys));
+  }
+  if (values > most) {
+    throw HttpError(400,
+                    fmt::format("the body has {} values, but at most {} are read", values + 1, most + 1));
+  }
 }
 
 HttpError too_long(const std::string& prompt, int max_tokens, int n_positions) {
@@ -63,6 +180,7 @@ struct CompletionRequest::Body : JsonOptions {};
 
 CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& model)
     : tokenizer_(model.tokenizer) {
+  require_few_values(body, static_cast<std::size_t>(kMaxTexts) * model.n_positions + kMaxKeys);
   try {
     body_ = std::make_unique<Body>(Body{{plain_values(parse_json_object(body, "the body"))}});
   } catch (const Error& error) {
@@ -72,6 +190,7 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
   // As others have it, these say that there is no bound.
   if (const auto k = values.find("top_k"); k != values.end() && (*k == 0 || *k == -1)) values.erase(k);
 
+  check_keys();
   about("model", [&] {
     const json* const name = body_->find("model");
     if (name == nullptr) return;
@@ -99,13 +218,60 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
       inner.get("include_usage", &tells_use);
     });
   }
-  require_neutral(values, "best_of", n);
-  require_neutral(values, "suffix", "");
-  require_neutral(values, "logit_bias", json::object());
+  about("logit_bias", [&] { read_bias(model); });
   about("prompt", [&] { read_prompts(model); });
 }
 
 CompletionRequest::~CompletionRequest() = default;
+
+void CompletionRequest::check_keys() const {
+  const json& values = body_->values;
+  for (const auto& [key, value] : values.items()) {
+    if (known_keys().contains(key)) continue;
+    if (const auto refused = refused_keys().find(key); refused != refused_keys().end()) {
+      const json neutral = key == "best_of" ? values.value("n", json(1)) : refused->second;
+      if (!neutral.is_null() && value == neutral) continue;
+      const std::string way =
+          neutral.is_null() ? "leave it out" : fmt::format("leave it out or make it {}", neutral.dump());
+      throw HttpError(400, fmt::format("{} is not implemented: {}", key, way), key, "unsupported_parameter");
+    }
+    for (const std::string& known : known_keys()) {
+      if (!is_misspelt(key, known)) continue;
+      throw HttpError(400, fmt::format("there is no key {}; {} is one", quote(key), known), key,
+                      "unsupported_parameter");
+    }
+  }
+}
+
+void CompletionRequest::read_bias(const ServedModel& model) {
+  const json* const found = body_->find("logit_bias");
+  if (found == nullptr) return;
+  if (!found->is_object()) refuse("logit_bias", *found, "an object of token ids and numbers");
+  if (found->size() > kMaxBiases) {
+    throw Error("logit_bias has {} tokens, but at most {} are read", found->size(), kMaxBiases);
+  }
+  for (const auto& [key, value] : found->items()) {
+    int id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || id >= model.vocab_size) {
+      throw Error("logit_bias has the token id {}, but it must be a whole number from 0 to {}", quote(key),
+                  model.vocab_size - 1);
+    }
+    const double bias = value.is_number() ? value.get<double>() : 1e9;
+    if (!(std::abs(bias) <= 100)) refuse("the bias of token " + key, value, "a number from -100 to 100");
+    logit_bias.emplace_back(id, static_cast<float>(bias));
+  }
+}
+
+std::vector<int> CompletionRequest::texts_by_prompt() const {
+  std::vector<int> numbers(static_cast<std::size_t>(texts()));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  // Each goes with the first text of an equal prompt, and those come in their order.
+  std::map<std::vector<int>, int> first;
+  for (const int number : numbers) first.try_emplace(prompt(number), number);
+  std::ranges::stable_sort(numbers, {}, [&](int number) { return first.at(prompt(number)); });
+  return numbers;
+}
 
 void CompletionRequest::read_prompts(const ServedModel& model) {
   static constexpr const char* kRight =

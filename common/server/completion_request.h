@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "common/base/options.h"
 #include "common/decoding/generation.h"
@@ -27,15 +29,16 @@ struct ServedModel {
   std::size_t most_bytes;  ///< of a text that fits: so many tokens of the longest kind
 };
 
-/// A body in OpenAI's interface. Keys that nobody knows are ignored, and null is the same as no key. A step
+/// A body in OpenAI's interface. null is the same as no key. A key that changes the text elsewhere and is not
+/// implemented here is refused, and so is what looks like a misspelt one; all others are ignored. A step
 /// asks for the options of a text as of a command line: "--top-k" is the key top_k, and where OpenAI has
 /// another name for an option it is that one.
 class CompletionRequest : public OptionSink {
  public:
   static constexpr int kMaxTexts = 128, kMaxStops = 16, kMaxStopBytes = 256, kDefaultTokens = 16;
+  static constexpr int kMaxKeys = 2000, kMaxBiases = 1024;
 
-  /// Throws HttpError: 400 for what is no JSON object, for a key that is missing or not implemented and for
-  /// what does not fit into the context, 404 for another model, 422 for a value that is not possible.
+  /// Throws HttpError: 404 for another model, and else 400, with the key that it is about.
   CompletionRequest(std::string_view body, const ServedModel& model);
   ~CompletionRequest() override;
 
@@ -46,7 +49,8 @@ class CompletionRequest : public OptionSink {
   bool tells_use = false;  ///< the last part of a stream counts the tokens
   bool echo = false;       ///< the prompt is a part of the text
   int max_tokens = kDefaultTokens;
-  std::optional<int> logprobs = {};  ///< for how many of the likeliest tokens
+  std::optional<int> logprobs = {};                    ///< for how many of the likeliest tokens
+  std::vector<std::pair<int, float>> logit_bias = {};  ///< what is added to the logits of these tokens
 
   /// What the tokens mean.
   const Tokenizer& tokenizer() const { return *tokenizer_; }
@@ -56,6 +60,10 @@ class CompletionRequest : public OptionSink {
 
   /// What the text with that number is behind.
   const std::vector<int>& prompt(int text) const { return prompts_[static_cast<std::size_t>(text / n)]; }
+
+  /// The numbers of all texts, those behind equal prompts one after the other: what one of them needs of its
+  /// prompt serves the next.
+  std::vector<int> texts_by_prompt() const;
 
   /// With how many of the likeliest tokens to tell the log-probabilities of the prompts, if at all.
   std::optional<int> score() const { return echo ? logprobs : std::nullopt; }
@@ -67,6 +75,8 @@ class CompletionRequest : public OptionSink {
  private:
   struct Body;
 
+  void check_keys() const;
+  void read_bias(const ServedModel& model);
   void read_prompts(const ServedModel& model);
 
   std::unique_ptr<Body> body_;

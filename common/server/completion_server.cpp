@@ -4,16 +4,22 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cctype>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "common/base/file.h"
 #include "common/program/standard_output.h"
 #include "common/server/embedded.h"
 #include "common/server/http_server.h"
+#include "common/server/worker.h"
+#include "min_p.h"
 
 namespace staircase {
 
@@ -21,14 +27,32 @@ using nlohmann::json;
 
 namespace {
 
-/// The lines of the file, without spaces around them.
+constexpr std::string_view kSpaces = " \t\r";
+
+std::string_view trimmed(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(kSpaces), text.size()));
+  return text.substr(0, text.find_last_not_of(kSpaces) + 1);
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(), [](unsigned char c) { return std::tolower(c); });
+  return result;
+}
+
+/// A text of a client for an error message.
+std::string in_quotes(std::string_view text) {
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+/// The lines of the file, without spaces around them and without the byte order mark of an editor.
 std::vector<std::string> read_keys(const std::string& file) {
+  std::string text = read_file_or_pipe(file);
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
   std::vector<std::string> keys;
-  std::istringstream lines(read_file_or_pipe(file));
+  std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    const auto first = line.find_first_not_of(" \t\r");
-    if (first == line.npos) continue;
-    keys.push_back(line.substr(first, line.find_last_not_of(" \t\r") - first + 1));
+    if (const std::string_view key = trimmed(line); !key.empty()) keys.emplace_back(key);
   }
   if (keys.empty()) throw Error("--api-key-file {}: there is no key in it", file);
   return keys;
@@ -36,7 +60,7 @@ std::vector<std::string> read_keys(const std::string& file) {
 
 /// Compares in a time that depends on the length of `given` alone: how long it takes tells nothing of the key
 /// (CWE-208).
-bool same_key(const std::string& key, const std::string& given) {
+bool same_key(const std::string& key, std::string_view given) {
   unsigned difference = key.size() != given.size();
   for (std::size_t i = 0; i < given.size(); ++i) {
     difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(key[i % key.size()]);
@@ -45,16 +69,35 @@ bool same_key(const std::string& key, const std::string& given) {
 }
 
 /// Whether a Content-Type, which may have parameters, is that of JSON.
-bool is_json(const std::string& content_type) {
-  std::string type = content_type.substr(0, content_type.find(';'));
-  while (type.ends_with(' ')) type.pop_back();
-  std::ranges::transform(type, type.begin(), [](unsigned char c) { return std::tolower(c); });
-  return type == "application/json";
+bool is_json(std::string_view content_type) {
+  return lower(trimmed(content_type.substr(0, content_type.find(';')))) == "application/json";
+}
+
+/// What follows the scheme, which is written in any case, and spaces (RFC 9110, section 11.4).
+std::optional<std::string_view> bearer_of(std::string_view authorization) {
+  static constexpr std::string_view kScheme = "bearer";
+  if (lower(authorization.substr(0, kScheme.size())) != kScheme) return std::nullopt;
+  authorization.remove_prefix(kScheme.size());
+  if (authorization.empty() || kSpaces.find(authorization[0]) == kSpaces.npos) return std::nullopt;
+  return trimmed(authorization);
+}
+
+/// The name in a Host field, without its port.
+std::string name_of(std::string_view host) {
+  if (host.starts_with('[')) return lower(host.substr(0, host.find(']') + 1));
+  return lower(host.substr(0, host.find(':')));
+}
+
+/// Whether a name can mean only this machine or an address: no other owner can let it point here.
+bool is_own_name(const std::string& name) {
+  return name.find_first_not_of("0123456789.") == name.npos || name.starts_with('[') || name == "localhost" ||
+         name.ends_with(".localhost");
 }
 
 /// What a server of completions counts.
 void declare_metrics(Metrics& metrics) {
-  metrics.declare_counter("staircase_requests_total", "Answered requests by path and status.");
+  metrics.declare_counter("staircase_requests_total",
+                          "Ended requests by path and status; 499 where the client left before the end.");
   metrics.declare_counter("staircase_requests_left_total", "Requests whose client left before the end.");
   metrics.declare_counter("staircase_prompt_tokens_total", "Tokens of the prompts that were taken.");
   metrics.declare_counter("staircase_generated_tokens_total", "New tokens of the texts that have ended.");
@@ -62,8 +105,9 @@ void declare_metrics(Metrics& metrics) {
        {"staircase_requests_left_total", "staircase_prompt_tokens_total", "staircase_generated_tokens_total"})
     metrics.count(name, 0.0);
   metrics.declare_gauge("staircase_texts", "Texts that were taken and have not ended.");
-  metrics.declare_gauge("staircase_texts_waiting", "Those of them that wait for a place in the batch.");
-  metrics.declare_gauge("staircase_texts_growing", "Those of them in the batch: its rows.");
+  metrics.declare_gauge("staircase_texts_waiting",
+                        "Those of them that wait for a place in the batch, or for blocks.");
+  metrics.declare_gauge("staircase_texts_growing", "Those of them that have a place and blocks.");
   metrics.declare_histogram("staircase_time_to_first_token_seconds",
                             "From the request to the first token of a text.",
                             {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100});
@@ -79,95 +123,133 @@ struct CompletionServer {
     const char *path, *method;
     Answer answer;
   };
+  static constexpr const char* kModel = "/v1/models/{model}";  // the path of any of them
 
   CompletionServer(const ServerOptions& options, const ServedModel& model, CompletionService& service,
                    Metrics& metrics)
       : model(model),
         service(service),
         metrics(metrics),
-        places(options.max_batch_size),
         keys(options.api_key_file.empty() ? std::vector<std::string>() : read_keys(options.api_key_file)),
-        http(options.host, options.port, HttpLimits(),
-             [this](const std::shared_ptr<Exchange>& exchange) { handle(exchange); }) {
+        http(
+            options.host, options.port, HttpLimits(),
+            [this](const std::shared_ptr<Exchange>& exchange) { handle(exchange); },
+            [this](const HttpRequest& request) { check(request); },
+            [this](const HttpRequest& request, int status) { count(request, status); }) {
+    for (const std::string& host : options.allowed_hosts) hosts.push_back(name_of(host));
+    checks_host = http.is_local() || !hosts.empty();
     declare_metrics(metrics);
   }
 
-  static constexpr std::array<Route, 6> routes() {
+  ~CompletionServer() { reader.stop(); }
+
+  static constexpr std::array<Route, 7> routes() {
     return {{{"/", "GET", &CompletionServer::show_page},
              {"/health", "GET", &CompletionServer::tell_health},
              {"/metrics", "GET", &CompletionServer::tell_metrics},
              {"/openapi.json", "GET", &CompletionServer::describe},
              {"/v1/models", "GET", &CompletionServer::list_models},
+             {kModel, "GET", &CompletionServer::show_model},
              {"/v1/completions", "POST", &CompletionServer::complete}}};
   }
 
   void handle(const std::shared_ptr<Exchange>& exchange) {
+    refuse_on_error(exchange, [&] { (this->*check(exchange->request()))(exchange); });
+  }
+
+  template <typename Work>
+  void refuse_on_error(const std::shared_ptr<Exchange>& exchange, const Work& work) {
     try {
-      (this->*route(exchange->request()))(exchange);
+      work();
     } catch (const HttpError& error) {
-      answer(exchange, error_response(error));
+      exchange->send(error_response(error));
     } catch (const std::exception& error) {
-      answer(exchange, error_response(HttpError(500, error.what())));
+      exchange->send(error_response(HttpError(500, error.what())));
     }
   }
 
-  /// Who answers. Throws HttpError where nobody does.
-  Answer route(const HttpRequest& request) const {
+  /// The path of the route, if there is one.
+  static std::string_view route_of(const HttpRequest& request) {
+    for (const Route& route : routes()) {
+      if (request.path == route.path) return route.path;
+    }
+    return request.path.starts_with("/v1/models/") ? kModel : std::string_view();
+  }
+
+  /// Which function answers. Throws HttpError for what is refused whatever the body is.
+  Answer check(const HttpRequest& request) const {
+    check_host(request);
+    const std::string_view found = route_of(request);
     for (const auto& [path, method, answer] : routes()) {
-      if (request.path != path) continue;
+      if (found != path) continue;
       const bool only_get = std::string(method) == "GET";
       if (request.method != method && !(only_get && request.method == "HEAD")) {
         HttpError error(405, fmt::format("{} goes with {}, not with {}", path, method, request.method));
         error.fields = {{"Allow", only_get ? "GET, HEAD" : method}};
         throw error;
       }
-      if (request.path.starts_with("/v1/")) check_key(request);
+      if (found.starts_with("/v1/")) check_key(request);
+      if (!only_get) check_type(request);
       return answer;
     }
-    throw HttpError(404,
-                    fmt::format("there is nothing at {}",
-                                json(request.path).dump(-1, ' ', false, json::error_handler_t::replace)));
+    throw HttpError(404, fmt::format("there is nothing at {}", in_quotes(request.path)));
+  }
+
+  /// The page of another site may have a name that points here: its requests come from a browser that takes
+  /// it for the same site ("DNS rebinding").
+  void check_host(const HttpRequest& request) const {
+    const std::string name = name_of(request.host);
+    if (!checks_host || is_own_name(name) || std::ranges::find(hosts, name) != hosts.end()) return;
+    throw HttpError(403,
+                    fmt::format("the host {} is not this server's; with --allowed-host {} it is",
+                                in_quotes(request.host), name),
+                    "", "host_not_allowed");
   }
 
   void check_key(const HttpRequest& request) const {
     if (keys.empty()) return;
-    static const std::string kScheme = "Bearer ";
-    const bool has_key = request.authorization.starts_with(kScheme);
-    const std::string given = has_key ? request.authorization.substr(kScheme.size()) : "";
+    const auto given = bearer_of(request.authorization);
     bool known = false;
-    for (const std::string& key : keys) known |= same_key(key, given);  // all of them, whichever it is
-    if (has_key && known) return;
+    for (const std::string& key : keys) known |= same_key(key, given.value_or(""));  // all, whichever it is
+    if (given && known) return;
     HttpError error(401, "this server wants an API key that it knows: Authorization: Bearer KEY", "",
                     "invalid_api_key");
     error.fields = {{"WWW-Authenticate", "Bearer"}};
     throw error;
   }
 
-  void answer(const std::shared_ptr<Exchange>& exchange, const HttpResponse& response) {
-    exchange->send(response);
-    count(*exchange, response.status);
+  static void check_type(const HttpRequest& request) {
+    if (!is_json(request.content_type)) {
+      throw HttpError(415, fmt::format("the body must come as Content-Type: application/json, not as {}",
+                                       in_quotes(request.content_type)));
+    }
+    const std::string coding = lower(trimmed(request.content_encoding));
+    if (coding.empty() || coding == "identity") return;
+    HttpError error(415, fmt::format("the body must come as it is, not with Content-Encoding: {}",
+                                     in_quotes(request.content_encoding)));
+    error.fields = {{"Accept-Encoding", "identity"}};
+    throw error;
   }
 
-  void count(const Exchange& exchange, int status) {
-    const std::string& path = exchange.request().path;
-    const bool known = std::ranges::any_of(routes(), [&](const Route& route) { return route.path == path; });
+  void count(const HttpRequest& request, int status) {
+    const std::string_view path = route_of(request);
     metrics.count("staircase_requests_total", 1.0,
-                  fmt::format("path=\"{}\",status=\"{}\"", known ? path : "other", status));
+                  fmt::format("path=\"{}\",status=\"{}\"", path.empty() ? "other" : path, status));
+    if (status == HttpServer::kClientLeft) metrics.count("staircase_requests_left_total");
   }
 
   void show_page(const std::shared_ptr<Exchange>& exchange) {
-    answer(exchange, {.body = kPage, .content_type = "text/html; charset=utf-8"});
+    exchange->send({.body = kPage, .content_type = "text/html; charset=utf-8"});
   }
 
   void tell_health(const std::shared_ptr<Exchange>& exchange) {
-    answer(exchange, {.body = json{{"status", "ok"}}.dump()});
+    exchange->send({.body = json{{"status", "ok"}}.dump()});
   }
 
   void tell_metrics(const std::shared_ptr<Exchange>& exchange) {
-    const double texts = metrics.value("staircase_texts");
-    metrics.set("staircase_texts_waiting", std::max(texts - places, 0.0));
-    metrics.set("staircase_texts_growing", std::min(texts, 1.0 * places));
-    answer(exchange, {.body = metrics.text(), .content_type = "text/plain; version=0.0.4; charset=utf-8"});
+    const double texts = metrics.value("staircase_texts"), growing = metrics.value("staircase_texts_growing");
+    metrics.set("staircase_texts_waiting", std::max(texts - growing, 0.0));
+    exchange->send({.body = metrics.text(), .content_type = "text/plain; version=0.0.4; charset=utf-8"});
   }
 
   void describe(const std::shared_ptr<Exchange>& exchange) {
@@ -175,29 +257,59 @@ struct CompletionServer {
     json& schemas = description["components"]["schemas"];
     schemas["TokenId"]["maximum"] = model.vocab_size - 1;
     schemas["CompletionRequest"]["properties"]["model"]["enum"] = {model.name, nullptr};
-    answer(exchange, {.body = description.dump(2)});
+    description["paths"][kModel]["get"]["parameters"][0]["schema"]["enum"] = {model.name};
+    exchange->send({.body = description.dump(2)});
+  }
+
+  json one_model() const {
+    return {{"id", model.name}, {"object", "model"}, {"created", started}, {"owned_by", "staircase"}};
   }
 
   void list_models(const std::shared_ptr<Exchange>& exchange) {
-    const json one{{"id", model.name}, {"object", "model"}, {"created", started}, {"owned_by", "staircase"}};
-    answer(exchange, {.body = json{{"object", "list"}, {"data", {one}}}.dump()});
+    exchange->send({.body = json{{"object", "list"}, {"data", {one_model()}}}.dump()});
   }
 
-  void complete(const std::shared_ptr<Exchange>& exchange) {
-    if (!is_json(exchange->request().content_type)) {
+  void show_model(const std::shared_ptr<Exchange>& exchange) {
+    const std::string name = exchange->request().path.substr(std::string_view(kModel).find('{'));
+    if (name != model.name) {
       throw HttpError(
-          415,
-          fmt::format(
-              "the body must come as Content-Type: application/json, not as {}",
-              json(exchange->request().content_type).dump(-1, ' ', false, json::error_handler_t::replace)));
+          404, fmt::format("there is no model {}, but one named {}", in_quotes(name), in_quotes(model.name)),
+          "model", "model_not_found");
     }
-    const auto request = std::make_shared<CompletionRequest>(exchange->request().body, model);
-    const auto reply = std::make_shared<CompletionReply>(fmt::format("cmpl-{:x}-{}", started, ++requests),
-                                                         request, model, exchange, metrics);
+    exchange->send({.body = one_model().dump()});
+  }
+
+  /// A large body takes longer than other clients may wait.
+  void complete(const std::shared_ptr<Exchange>& exchange) {
+    const auto has_left = std::make_shared<std::atomic<bool>>(false);
+    exchange->on_left([has_left] { *has_left = true; });
+    reader.post([this, exchange, has_left] {
+      if (*has_left) return;
+      std::shared_ptr<CompletionRequest> request;
+      HttpError error(500, "");
+      try {
+        request = std::make_shared<CompletionRequest>(exchange->request().body, model);
+      } catch (const HttpError& refused) {
+        error = refused;
+      } catch (const std::exception& failed) {
+        error = HttpError(500, failed.what());
+      }
+      exchange->post_at_once([=, this] {
+        if (*has_left) return;
+        refuse_on_error(exchange, [&] {
+          if (!request) throw error;
+          submit(exchange, request);
+        });
+      });
+    });
+  }
+
+  void submit(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<CompletionRequest>& request) {
+    const auto reply =
+        std::make_shared<CompletionReply>("cmpl-" + unique_id(), request, model, exchange, metrics);
     exchange->on_left([this, reply] {
       reply->leave();
       service.cancel(reply);
-      metrics.count("staircase_requests_left_total");
     });
     const Admission admission = service.submit(*request, reply);
     if (admission == Admission::kTaken) {
@@ -205,8 +317,9 @@ struct CompletionServer {
       for (const auto& prompt : request->prompts()) {
         metrics.count("staircase_prompt_tokens_total", static_cast<double>(prompt.size()));
       }
-      return count(*exchange, 200);
+      return reply->begin();
     }
+    exchange->on_left(nullptr);
     HttpError error =
         admission == Admission::kFull
             ? HttpError(429, "too many texts wait already; please try again later", "", "queue_full")
@@ -218,10 +331,11 @@ struct CompletionServer {
   const ServedModel& model;
   CompletionService& service;
   Metrics& metrics;
-  const int places;  // in the batch
   const std::vector<std::string> keys;
   const long long started = static_cast<long long>(std::time(nullptr));
-  long long requests = 0;
+  std::vector<std::string> hosts;  // allowed ones
+  bool checks_host = true;
+  Worker reader;
   HttpServer http;  // the last: its thread uses the others
 };
 
@@ -231,11 +345,28 @@ void add_options(OptionSink& sink, ServerOptions& options) {
   sink.add("--host", Path{&options.host, "ADDRESS"},
            "address to listen on; 0.0.0.0 is all of this machine's");
   sink.add("--port", &options.port, "port to listen on; 0 takes a free one", between(0, 65535));
+  sink.add("--allowed-host", &options.allowed_hosts,
+           "name by which clients reach the server, besides localhost and addresses; repeatable");
   sink.add("--api-key-file", Path{&options.api_key_file, "FILE"},
            "file of API keys, one per line; /v1/ requires one");
   sink.add("--max-batch-size", &options.max_batch_size, "maximum number of sequences in the batch",
            at_least(1));
   sink.add("--max-queue", &options.max_queue, "maximum queue length", at_least(0));
+}
+
+RowOptions row_options(CompletionRequest& request) {
+  RowOptions options;
+  add_options(request, options);
+  options.stop.tokenizer = &request.tokenizer();
+  MinPOptions tail;
+  add_options(request, tail);
+  if (!request.logit_bias.empty()) {
+    options.before = [biases = request.logit_bias](std::span<float> scores) {
+      for (const auto& [id, bias] : biases) scores[static_cast<std::size_t>(id)] += bias;
+    };
+  }
+  if (tail.min_p) options.after = [p = *tail.min_p](std::span<float> scores) { keep_min_p(scores, p); };
+  return options;
 }
 
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,

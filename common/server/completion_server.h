@@ -10,18 +10,23 @@
 #include "common/server/completion_reply.h"
 #include "common/server/completion_request.h"
 #include "common/server/metrics.h"
+#include "row.h"
 
 namespace staircase {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8080;
-  std::string api_key_file = {};  ///< none: everybody may ask
+  std::vector<std::string> allowed_hosts = {};  ///< besides addresses and localhost
+  std::string api_key_file = {};                ///< none: everybody may ask
   int max_batch_size = 32;
   int max_queue = 256;
 };
 
 void add_options(OptionSink& sink, ServerOptions& options);
+
+/// How the texts of a request go on. Throws HttpError for a value that is not possible.
+RowOptions row_options(CompletionRequest& request);
 
 /// What becomes of a request.
 enum class Admission {
@@ -30,9 +35,10 @@ enum class Admission {
   kEnds,   ///< no further request is taken
 };
 
-/// What a model thinks of a prompt: its tokens with their log-probabilities, and those of so many likeliest
-/// tokens in the place of each.
-using ScorePrompt = std::function<std::vector<Token>(const std::vector<int>& prompt, int likeliest)>;
+/// Scores a prompt: its tokens with their log-probabilities, and those of so many likeliest tokens in the
+/// place of each. It does a part of the work and returns nullptr as long as there is some.
+using ScorePrompt =
+    std::function<std::shared_ptr<const std::vector<Token>>(const std::vector<int>& prompt, int likeliest)>;
 
 /// What continues texts. A thread owns the model and does one pass after the other; the thread of the server
 /// calls the other functions, which must not wait for the model.
@@ -62,11 +68,13 @@ struct ProgramMetric {
   std::function<double()> value;
 };
 
-/// How full a cache of blocks is, and how much of the texts it held already: filled(), joined() and found()
-/// of the cache.
+/// How many texts a cache of blocks has room for at present, how full its blocks are, and how much of the
+/// texts it held already: growing(), filled(), joined() and found() of the cache.
 template <typename Cache>
 std::vector<ProgramMetric> cache_metrics(const Cache& cache) {
-  return {{"cache_filled_ratio", "Positions in taken blocks that are in use; mean of all passes.",
+  return {{"texts_growing", "Those of them that have a place and blocks.",
+           [&cache] { return 1.0 * cache.growing(); }},
+          {"cache_filled_ratio", "Positions in taken blocks that are in use; mean of all passes.",
            [&cache] { return cache.filled(); }},
           {"prefix_cache_queries_total", "Tokens of texts that joined the batch.",
            [&cache] { return cache.joined(); }},

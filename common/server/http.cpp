@@ -1,10 +1,28 @@
 #include "common/server/http.h"
 
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <random>
 
 namespace staircase {
 
 using nlohmann::json;
+
+std::string unique_id() {
+  static const auto random = [] {
+    std::random_device device;
+    return static_cast<std::uint64_t>(device()) << 32 | device();
+  }();
+  static std::atomic<std::uint64_t> count = 0;
+  return fmt::format("{:016x}-{}", random, ++count);
+}
+
+bool is_id(std::string_view id) {
+  return !id.empty() && id.size() <= 128 &&
+         std::ranges::all_of(id, [](unsigned char byte) { return byte > ' ' && byte < 0x7f; });
+}
 
 HttpResponse error_response(const HttpError& error) {
   const auto or_null = [](const std::string& text) { return text.empty() ? json() : json(text); };

@@ -1,8 +1,11 @@
-// What a request over HTTP and its answer are, whoever carries them.
+// A request over HTTP, its answer, and the limits of both, without the network.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -10,10 +13,28 @@
 
 namespace staircase {
 
+/// What a client may ask of the server, and how long it may take.
+struct HttpLimits {
+  std::size_t header_bytes = 16 << 10;  ///< also of chunk extensions and trailers, each altogether
+  std::size_t body_bytes = 2 << 20;
+  std::size_t ahead_bytes = 64 << 10;   ///< sent before the answer to the request before is there
+  std::size_t unread_bytes = 16 << 20;  ///< of a stream that the client does not take
+  std::chrono::milliseconds to_ask = std::chrono::seconds(15);   ///< until a request is complete
+  std::chrono::milliseconds to_take = std::chrono::seconds(30);  ///< until the client takes more of an answer
+  std::chrono::milliseconds between = std::chrono::seconds(75);  ///< two requests of one connection
+  std::chrono::milliseconds silence =
+      std::chrono::seconds(10);                              ///< of a stream, until its client hears of it
+  std::chrono::milliseconds tick = std::chrono::seconds(1);  ///< how often the times are checked
+};
+
 struct HttpRequest {
-  std::string method, path;  ///< without the query behind the path
-  std::string content_type, authorization;
-  std::string body;
+  std::string method = {}, path = {};  ///< the path without its query
+  std::string host = {};               ///< with the port, as the client wrote it; empty without one
+  std::string content_type = {}, content_encoding = {}, authorization = {}, request_id = {};
+  std::string body = {};
+  int version = 11;  ///< 10 for HTTP/1.0
+  bool keeps_alive = false;
+  bool expects_continue = false;  ///< the client waits for a word before it sends the body
 };
 
 struct HttpResponse {
@@ -34,6 +55,12 @@ struct HttpError : Error {
       : Error(message), status(status), key(std::move(key)), code(std::move(code)) {}
 };
 
+/// Another one with each call, in this process and in others that begin at the same time.
+std::string unique_id();
+
+/// Whether a client's own id of a request can be sent back to it: short, and without spaces.
+bool is_id(std::string_view id);
+
 /// The answer to a refused request: OpenAI's form of an error.
 HttpResponse error_response(const HttpError& error);
 
@@ -47,10 +74,12 @@ class Exchange {
   virtual const HttpRequest& request() const = 0;
 
   /// The whole answer at once.
-  virtual void send(const HttpResponse& response) = 0;
+  virtual void send(HttpResponse response) = 0;
 
   /// An answer that comes in parts: the header, any number of parts, and the end.
-  virtual void begin_stream(const std::string& content_type) = 0;
+  /// While nothing else comes, `sign_of_life` is sent from time to time, so that no proxy ends the
+  /// connection.
+  virtual void begin_stream(const std::string& content_type, const std::string& sign_of_life) = 0;
   virtual void write(const std::string& part) = 0;
   virtual void end_stream() = 0;
 
@@ -59,6 +88,9 @@ class Exchange {
 
   /// Has the thread of the server call `work` when the server is flushed. From any thread.
   virtual void post(std::function<void()> work) = 0;
+
+  /// The same without a flush, after the other clients have had their turn.
+  virtual void post_at_once(std::function<void()> work) = 0;
 };
 
 }  // namespace staircase

@@ -1,16 +1,21 @@
 #include "common/server/http_server.h"
 
+#include <fmt/chrono.h>
+
 #include <algorithm>
 #include <boost/asio.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <csignal>
+#include <ctime>
+#include <list>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
 #include <vector>
+
+#include "common/server/request_reader.h"
 
 namespace staircase {
 namespace {
@@ -27,41 +32,61 @@ class Connection;
 struct Room {
   HttpLimits limits;
   HttpServer::Handler handler;
+  HttpServer::Check check;
+  HttpServer::OnAnswered on_answered;
   asio::io_context io{1};
-  asio::steady_timer clock{io};  ///< rings every second
+  asio::steady_timer clock{io};
   std::set<std::shared_ptr<Connection>> connections = {};
-  bool stopping = false;  ///< no connection outlives its answer
+  bool stopping = false;                                     ///< no connection outlives its answer
+  std::vector<char> received = std::vector<char>(64 << 10);  ///< by whichever connection reads at present
   std::mutex mutex = {};
   std::vector<std::function<void()>> posted = {};  ///< by other threads; guarded by the mutex
 };
+
+/// The time as HTTP writes it (RFC 9110, section 5.6.7).
+std::string http_date() {
+  static std::time_t last = 0;
+  static std::string text;
+  if (const std::time_t now = std::time(nullptr); now != last) {
+    text = fmt::format("{:%a, %d %b %Y %H:%M:%S GMT}", fmt::gmtime(now));
+    last = now;
+  }
+  return text;
+}
 
 /// A client, from the first request to the last. Every function and every callback runs in the thread of the
 /// server.
 class Connection : public Exchange, public std::enable_shared_from_this<Connection> {
  public:
-  Connection(Room& room, tcp::socket socket) : room_(room), socket_(std::move(socket)) {
+  Connection(Room& room, tcp::socket socket) : room_(room), socket_(std::move(socket)), reader_(room.limits) {
     error_code ignored;
     socket_.non_blocking(true, ignored);
     // A token goes out when it is there: it does not wait until the one before has arrived (Nagle 1984).
     socket_.set_option(tcp::no_delay(true), ignored);
   }
 
-  void begin() { read_request(); }
-
-  /// Who asks for nothing is let go, and who is about to has another second.
-  void stop() {
-    error_code error;
-    if (state_ == State::kIdle && socket_.available(error) == 0) return close();
-    if (state_ == State::kReading && !has_begun()) set_deadline(std::chrono::seconds(1));
+  void begin() {
+    set_deadline(room_.limits.to_ask);
+    watch();
   }
 
-  /// Every second: is the client too slow?
+  /// Closes an idle connection; a new one has another second for its request.
+  void stop() {
+    error_code error;
+    if (state_ != State::kIdle || socket_.available(error) > 0) return;
+    if (has_asked_) return close();
+    set_deadline(std::chrono::seconds(1));
+  }
+
+  /// At each tick: is the client too slow, has it left, has it heard nothing for long?
   void look_at_the_clock(SteadyClock::time_point now) {
+    if (!sign_of_life_.empty() && state_ == State::kAnswering && now >= last_part_ + room_.limits.silence) {
+      write(std::string(sign_of_life_));
+    }
     if (!deadline_ || now < *deadline_) return;
-    if (state_ == State::kReading && has_begun()) {
-      error_code ignored;
-      socket_.cancel(ignored);
-      refuse(408, fmt::format("the request was not complete after {} seconds", room_.limits.to_ask.count()));
+    if (state_ == State::kReading) {
+      const double seconds = std::chrono::duration<double>(room_.limits.to_ask).count();
+      refuse(HttpError(408, fmt::format("the request was not complete after {:g} seconds", seconds)));
     } else {
       leave();
     }
@@ -71,33 +96,38 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
 
   const HttpRequest& request() const override { return request_; }
 
-  void send(const HttpResponse& response) override {
+  void send(HttpResponse response) override {
     if (state_ != State::kAnswering) return;
-    http::response<http::string_body> message{static_cast<http::status>(response.status), version_};
-    message.set(http::field::content_type, response.content_type);
+    auto message = header_of(response.status, response.content_type);
     for (const auto& [name, value] : response.fields) message.set(name, value);
-    message.keep_alive(stays());
-    message.body() = response.body;
-    message.prepare_payload();
-    if (request_.method == "HEAD") message.body().clear();
-    put(text_of(message));
+    message.content_length(response.body.size());
+    std::string header = text_of(message);
+    if (request_.method == "HEAD") response.body.clear();
+    if (response.body.size() < room_.received.size()) {
+      put(header + response.body);  // in one packet, if it fits
+    } else {
+      put(std::move(header));
+      put(std::move(response.body));
+    }
     finish();
   }
 
-  void begin_stream(const std::string& content_type) override {
+  void begin_stream(const std::string& content_type, const std::string& sign_of_life) override {
     if (state_ != State::kAnswering) return;
-    http::response<http::empty_body> message{http::status::ok, version_};
-    message.set(http::field::content_type, content_type);
-    message.set(http::field::cache_control, "no-store");
-    in_chunks_ = version_ >= 11;  // before HTTP/1.1 the end of the connection was the end of a stream
+    in_chunks_ = request_.version >= 11;  // before HTTP/1.1 the end of the connection was the end of a stream
     keeps_alive_ = keeps_alive_ && in_chunks_;
-    message.keep_alive(stays());
+    auto message = header_of(200, content_type);
+    message.set(http::field::cache_control, "no-store");
+    message.set("X-Accel-Buffering", "no");  // nginx would collect 4 KiB of it
     message.chunked(in_chunks_);
-    put(text_of(message.base()));
+    put(text_of(message));
+    sign_of_life_ = sign_of_life;
+    last_part_ = SteadyClock::now();
   }
 
   void write(const std::string& part) override {
     if (state_ != State::kAnswering || part.empty()) return;
+    last_part_ = SteadyClock::now();
     put(in_chunks_ ? fmt::format("{:x}\r\n{}\r\n", part.size(), part) : part);
     if (waiting_.size() > room_.limits.unread_bytes) leave();
   }
@@ -117,6 +147,8 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     room_.posted.push_back(std::move(work));
   }
 
+  void post_at_once(std::function<void()> work) override { asio::post(room_.io, std::move(work)); }
+
   void close() {
     state_ = State::kClosed;
     deadline_.reset();
@@ -129,7 +161,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
 
  private:
   enum class State {
-    kIdle,       ///< between two requests
+    kIdle,       ///< no byte of a request is there
     kReading,    ///< a request comes
     kAnswering,  ///< the handler has it
     kEnding,     ///< all of the answer is there, but not all of it is sent
@@ -140,125 +172,114 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
   template <typename Message>
   static std::string text_of(const Message& message) {
     std::ostringstream text;
-    text << message;
+    text << message.base();
     return text.str();
   }
 
-  /// Whether a part of the request is there.
-  bool has_begun() const { return header_is_there_ || buffer_.size() > 0; }
+  http::response<http::empty_body> header_of(int status, const std::string& content_type) {
+    http::response<http::empty_body> message{static_cast<http::status>(status),
+                                             static_cast<unsigned>(request_.version)};
+    status_ = status;
+    message.set(http::field::date, http_date());
+    message.set(http::field::content_type, content_type);
+    message.set("X-Request-Id", request_.request_id);
+    message.keep_alive(stays());
+    return message;
+  }
 
   bool stays() const { return keeps_alive_ && !room_.stopping; }
 
-  void set_deadline(std::chrono::seconds time) { deadline_ = SteadyClock::now() + time; }
-
-  /// Calls `then` with the result of an operation that was begun in this state, unless something else has
-  /// come in between.
-  template <typename Then>
-  auto in_state(State state, Then then) {
-    return [self = shared_from_this(), state, then](error_code error, std::size_t = 0) {
-      if (self->state_ == state) then(error);
-    };
-  }
+  void set_deadline(SteadyClock::duration time) { deadline_ = SteadyClock::now() + time; }
 
   // ── Reading ──
 
-  void read_request() {
-    state_ = State::kReading;
-    set_deadline(room_.limits.to_ask);
-    header_is_there_ = false;
-    parser_.emplace();
-    parser_->header_limit(static_cast<std::uint32_t>(room_.limits.header_bytes));
-    parser_->body_limit(room_.limits.body_bytes);
-    http::async_read_header(socket_, buffer_, *parser_,
-                            in_state(State::kReading, [this](error_code error) { read_body(error); }));
-  }
-
-  void read_body(error_code error) {
-    if (error) return refuse(error);
-    header_is_there_ = true;
-    const auto read = [this] {
-      http::async_read(socket_, buffer_, *parser_,
-                       in_state(State::kReading, [this](error_code error) { take_request(error); }));
-    };
-    const auto expect = parser_->get()[http::field::expect];
-    if (!boost::beast::iequals(expect, "100-continue")) return read();
-    static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-    asio::async_write(socket_, asio::buffer(kContinue.data(), kContinue.size()),
-                      in_state(State::kReading, [this, read](error_code error) {
-                        if (error) return close();
-                        read();
-                      }));
-  }
-
-  void take_request(error_code error) {
-    if (error) return refuse(error);
-    auto message = parser_->release();
-    const auto text = [](auto view) { return std::string(view.data(), view.size()); };
-    request_ = {.method = text(message.method_string()),
-                .path = text(message.target()),
-                .content_type = text(message[http::field::content_type]),
-                .authorization = text(message[http::field::authorization]),
-                .body = std::move(message.body())};
-    request_.path = request_.path.substr(0, request_.path.find('?'));
-    begin_answer(message.version(), message.keep_alive());
-    watch();
-    room_.handler(shared_from_this());
-  }
-
-  void begin_answer(unsigned version, bool keeps_alive) {
-    state_ = State::kAnswering;
-    deadline_.reset();
-    version_ = version;
-    keeps_alive_ = keeps_alive;
-    in_chunks_ = false;
-  }
-
-  /// Waits for what the client does while it gets its answer, and for its next request.
+  /// Waits for the client, also while it gets its answer: it may leave. No memory waits with it.
   void watch() {
-    if (std::exchange(watching_, true)) return;
+    if (watching_ || state_ == State::kClosed) return;
+    watching_ = true;
     socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
       self->watching_ = false;
-      if (error || self->state_ == State::kClosed) return;
-      self->client_stirs();
+      if (!error && self->state_ != State::kClosed) self->receive();
     });
   }
 
-  void client_stirs() {
-    if (state_ == State::kIdle) return read_request();
-    if (state_ != State::kAnswering && state_ != State::kEnding) return;
-    char byte = 0;
+  void receive() {
     error_code error;
-    socket_.receive(asio::buffer(&byte, 1), tcp::socket::message_peek, error);
+    const std::size_t count = socket_.read_some(asio::buffer(room_.received), error);
     if (error == asio::error::would_block) return watch();
     if (error) return leave();
-    has_more_ = true;  // its next request, which has to wait
+    if (state_ != State::kLingering) reader_.push({room_.received.data(), count});
+    // The end of the connection is seen by those alone who read on: what is too much is dropped, and with it
+    // the connection, once the answer is sent.
+    const bool answers = state_ == State::kAnswering || state_ == State::kEnding;
+    if (answers && reader_.ahead() > room_.limits.ahead_bytes) {
+      reader_.drop();
+      keeps_alive_ = false;
+    }
+    if (state_ == State::kIdle || state_ == State::kReading) read();
+    watch();
+  }
+
+  void read() {
+    try {
+      while (true) {
+        const auto progress = reader_.read();
+        if (progress == RequestReader::Progress::kNothing) return;
+        if (state_ == State::kIdle) set_deadline(room_.limits.to_ask);
+        state_ = State::kReading;
+        if (progress == RequestReader::Progress::kPart) return;
+        if (progress == RequestReader::Progress::kWhole) return answer();
+        if (const auto refused = check()) return refuse(*refused, body_is_there());
+        if (reader_.request().expects_continue && reader_.ahead() == 0) put("HTTP/1.1 100 Continue\r\n\r\n");
+      }
+    } catch (const HttpError& error) {
+      refuse(error);
+    }
+  }
+
+  /// A body that nobody will read is not worth the memory.
+  std::optional<HttpError> check() const {
+    try {
+      if (room_.check) room_.check(reader_.request());
+    } catch (const HttpError& error) {
+      return error;
+    }
+    return std::nullopt;
+  }
+
+  bool body_is_there() { return reader_.read() == RequestReader::Progress::kWhole; }
+
+  void answer() {
+    begin_answer(reader_.take());
+    room_.handler(shared_from_this());
+  }
+
+  void begin_answer(HttpRequest request) {
+    request_ = std::move(request);
+    if (!is_id(request_.request_id)) request_.request_id = "req-" + unique_id();
+    state_ = State::kAnswering;
+    deadline_.reset();
+    has_asked_ = true;
+    keeps_alive_ = request_.keeps_alive;
+    in_chunks_ = false;
   }
 
   // ── Answering ──
 
-  /// What could not be read gets an answer as well, where there is somebody to read it.
-  void refuse(error_code error) {
-    if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-      return refuse(
-          431, fmt::format("the header of the request has more than {} bytes", room_.limits.header_bytes));
-    }
-    if (error == http::error::body_limit) {
-      return refuse(413, fmt::format("the body of a request has at most {} bytes", room_.limits.body_bytes));
-    }
-    const bool is_malformed = error.category() == http::make_error_code(http::error::bad_method).category() &&
-                              error != http::error::end_of_stream && error != http::error::partial_message;
-    if (!is_malformed) return close();
-    refuse(400, fmt::format("this is no request of HTTP/1.1: {}", error.message()));
+  /// Where the end of a request is not known, its connection ends.
+  void refuse(const HttpError& error, bool is_whole = false) {
+    HttpRequest request = is_whole ? reader_.take() : reader_.request();
+    request.keeps_alive = request.keeps_alive && is_whole;
+    begin_answer(std::move(request));
+    send(error_response(error));
   }
 
-  void refuse(int status, const std::string& message) {
-    begin_answer(11, false);
-    request_ = {};
-    send(error_response(HttpError(status, message)));
-  }
-
-  void put(const std::string& text) {
-    waiting_ += text;
+  void put(std::string text) {
+    if (waiting_.empty()) {
+      waiting_ = std::move(text);
+    } else {
+      waiting_ += text;
+    }
     if (sent_ == sending_.size()) send_more();
   }
 
@@ -267,16 +288,16 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
       sending_ = std::exchange(waiting_, {});
       sent_ = 0;
     }
+    const bool answers = state_ == State::kAnswering || state_ == State::kEnding;
     if (sending_.empty()) {
-      deadline_.reset();
+      if (answers) deadline_.reset();
       if (state_ == State::kEnding) after_the_answer();
       return;
     }
-    set_deadline(room_.limits.to_take);
+    if (answers) set_deadline(room_.limits.to_take);
     socket_.async_write_some(asio::buffer(sending_.data() + sent_, sending_.size() - sent_),
                              [self = shared_from_this()](error_code error, std::size_t count) {
-                               if (self->state_ != State::kAnswering && self->state_ != State::kEnding)
-                                 return;
+                               if (self->state_ == State::kClosed) return;
                                if (error) return self->leave();
                                self->sent_ += count;
                                self->send_more();
@@ -286,14 +307,17 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
   void finish() {
     state_ = State::kEnding;
     on_left_ = nullptr;
+    sign_of_life_.clear();
     if (sent_ == sending_.size() && waiting_.empty()) after_the_answer();
   }
 
   void after_the_answer() {
+    if (room_.on_answered) room_.on_answered(request_, status_);
+    request_ = {};
     if (!stays()) return linger();
-    if (std::exchange(has_more_, false) || buffer_.size() > 0) return read_request();
     state_ = State::kIdle;
     set_deadline(room_.limits.between);
+    read();
     watch();
   }
 
@@ -303,20 +327,14 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     set_deadline(std::chrono::seconds(3));
     error_code ignored;
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
-    discarded_.resize(1 << 16);
-    discard();
-  }
-
-  void discard() {
-    socket_.async_read_some(asio::buffer(discarded_), in_state(State::kLingering, [this](error_code error) {
-                              if (error) return close();
-                              discard();
-                            }));
+    watch();
   }
 
   void leave() {
     const auto call = std::exchange(on_left_, nullptr);
+    const bool misses_its_answer = state_ == State::kAnswering || state_ == State::kEnding;
     close();
+    if (misses_its_answer && room_.on_answered) room_.on_answered(request_, HttpServer::kClientLeft);
     if (call) call();
   }
 
@@ -324,43 +342,62 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
   tcp::socket socket_;
   State state_ = State::kIdle;
   std::optional<SteadyClock::time_point> deadline_ = {};
-  boost::beast::flat_buffer buffer_;  // read, but not yet understood
-  std::optional<http::request_parser<http::string_body>> parser_ = {};
-  bool header_is_there_ = false;
+  RequestReader reader_;
   HttpRequest request_ = {};
-  unsigned version_ = 11;
-  bool keeps_alive_ = false, in_chunks_ = false;
-  bool watching_ = false, has_more_ = false;
-  std::string sending_, waiting_;  // on its way, and behind that
+  int status_ = 0;
+  bool has_asked_ = false, keeps_alive_ = false, in_chunks_ = false, watching_ = false;
+  std::string sending_, waiting_;  // on its way, and what follows
   std::size_t sent_ = 0;           // bytes of `sending_`
-  std::vector<char> discarded_;    // what comes behind the last answer
+  std::string sign_of_life_ = {};  // of a stream
+  SteadyClock::time_point last_part_ = {};
   std::function<void()> on_left_ = {};
 };
 
-tcp::endpoint endpoint_of(const std::string& host, int port) {
+/// All addresses that a name has: clients may try any of them first.
+std::set<tcp::endpoint> endpoints_of(const std::string& host, int port) {
   asio::io_context io;
   error_code error;
   const auto found = tcp::resolver(io).resolve(host, std::to_string(port), tcp::resolver::passive, error);
   if (error || found.empty()) throw Error("--host {}: there is no such address: {}", host, error.message());
-  return *found.begin();
+  std::set<tcp::endpoint> endpoints;
+  for (const auto& entry : found) endpoints.insert(entry.endpoint());
+  return endpoints;
+}
+
+std::string url_of(const tcp::endpoint& endpoint) {
+  const std::string address = endpoint.address().to_string();
+  return fmt::format("http://{}:{}", endpoint.address().is_v6() ? "[" + address + "]" : address,
+                     endpoint.port());
 }
 
 }  // namespace
 
 struct HttpServer::Impl {
-  Impl(const HttpLimits& limits, Handler handler) : room{limits, std::move(handler)} {}
+  Impl(const HttpLimits& limits, Handler handler, Check check, OnAnswered on_answered)
+      : room{limits, std::move(handler), std::move(check), std::move(on_answered)} {}
 
-  void accept() {
-    acceptor.async_accept([this](error_code error, tcp::socket socket) {
+  /// Takes the port at this address.
+  void listen(const tcp::endpoint& endpoint) {
+    tcp::acceptor acceptor(room.io);
+    acceptor.open(endpoint.protocol());
+    acceptor.set_option(asio::socket_base::reuse_address(true));
+    if (endpoint.address().is_v6()) acceptor.set_option(asio::ip::v6_only(true));
+    acceptor.bind(endpoint);
+    acceptor.listen(asio::socket_base::max_listen_connections);
+    acceptors.push_back(std::move(acceptor));
+  }
+
+  void accept(tcp::acceptor& acceptor) {
+    acceptor.async_accept([this, &acceptor](error_code error, tcp::socket socket) {
       if (!acceptor.is_open()) return;
       if (!error) {
         add(std::move(socket));
-        return accept();
+        return accept(acceptor);
       }
       // Most likely there are too many open files: some of them will be closed.
-      pause.expires_after(std::chrono::milliseconds(100));
-      pause.async_wait([this](error_code stopped) {
-        if (!stopped) accept();
+      const auto pause = std::make_shared<asio::steady_timer>(room.io, std::chrono::milliseconds(100));
+      pause->async_wait([this, &acceptor, pause](error_code) {
+        if (acceptor.is_open()) accept(acceptor);
       });
     });
   }
@@ -380,7 +417,7 @@ struct HttpServer::Impl {
 
   void tick() {
     if (room.stopping && room.connections.empty()) return;
-    room.clock.expires_after(std::chrono::seconds(1));
+    room.clock.expires_after(room.limits.tick);
     room.clock.async_wait([this](error_code stopped) {
       if (stopped) return;
       const auto now = SteadyClock::now();
@@ -391,43 +428,38 @@ struct HttpServer::Impl {
 
   void stop() {
     room.stopping = true;
-    error_code error;
-    // Those that are connected and wait to be accepted are to hear of it, too.
-    acceptor.non_blocking(true, error);
-    while (!error) {
-      tcp::socket socket(room.io);
-      acceptor.accept(socket, error);
-      if (!error) add(std::move(socket));
+    for (tcp::acceptor& acceptor : acceptors) {
+      error_code error;
+      // Those that are connected and wait to be accepted are to hear of it, too.
+      acceptor.non_blocking(true, error);
+      while (!error) {
+        tcp::socket socket(room.io);
+        acceptor.accept(socket, error);
+        if (!error) add(std::move(socket));
+      }
+      acceptor.close(error);
     }
-    acceptor.close(error);
-    pause.cancel();
     for_each([](Connection& connection) { connection.stop(); });
     if (room.connections.empty()) room.clock.cancel();
   }
 
   Room room;
-  tcp::acceptor acceptor{room.io};
-  asio::steady_timer pause{room.io};
+  std::list<tcp::acceptor> acceptors;
   asio::signal_set signals{room.io};
-  std::string url;
   std::thread thread;
 };
 
-HttpServer::HttpServer(const std::string& host, int port, const HttpLimits& limits, Handler handler)
-    : impl_(std::make_unique<Impl>(limits, std::move(handler))) {
-  const tcp::endpoint endpoint = endpoint_of(host, port);
-  tcp::acceptor& acceptor = impl_->acceptor;
-  try {
-    acceptor.open(endpoint.protocol());
-    acceptor.set_option(asio::socket_base::reuse_address(true));
-    acceptor.bind(endpoint);
-    acceptor.listen(asio::socket_base::max_listen_connections);
-  } catch (const boost::system::system_error& error) {
-    throw Error("port {} of {} cannot be had: {}", port, host, error.code().message());
+HttpServer::HttpServer(const std::string& host, int port, const HttpLimits& limits, Handler handler,
+                       Check check, OnAnswered on_answered)
+    : impl_(std::make_unique<Impl>(limits, std::move(handler), std::move(check), std::move(on_answered))) {
+  for (tcp::endpoint endpoint : endpoints_of(host, port)) {
+    if (!impl_->acceptors.empty()) endpoint.port(impl_->acceptors.front().local_endpoint().port());
+    try {
+      impl_->listen(endpoint);
+    } catch (const boost::system::system_error& error) {
+      throw Error("port {} of {} cannot be had: {}", port, host, error.code().message());
+    }
   }
-  const tcp::endpoint own = acceptor.local_endpoint();
-  const std::string address = own.address().to_string();
-  impl_->url = fmt::format("http://{}:{}", own.address().is_v6() ? "[" + address + "]" : address, own.port());
 }
 
 HttpServer::~HttpServer() {
@@ -437,7 +469,13 @@ HttpServer::~HttpServer() {
 }
 
 std::string HttpServer::url() const {
-  return impl_->url;
+  return url_of(impl_->acceptors.front().local_endpoint());
+}
+
+bool HttpServer::is_local() const {
+  return std::ranges::all_of(impl_->acceptors, [](const tcp::acceptor& acceptor) {
+    return acceptor.local_endpoint().address().is_loopback();
+  });
 }
 
 void HttpServer::start(std::function<void()> on_stop) {
@@ -450,7 +488,7 @@ void HttpServer::start(std::function<void()> on_stop) {
     impl_->stop();
     on_stop();
   });
-  impl_->accept();
+  for (tcp::acceptor& acceptor : impl_->acceptors) impl_->accept(acceptor);
   impl_->tick();
   impl_->thread = std::thread([this] { impl_->room.io.run(); });
 }

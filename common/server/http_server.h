@@ -1,7 +1,6 @@
 // HTTP/1.1 over TCP for many slow clients at once, in one thread.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,30 +9,33 @@
 
 namespace staircase {
 
-/// What a client may ask of the server.
-struct HttpLimits {
-  std::size_t header_bytes = 16 << 10;
-  std::size_t body_bytes = 2 << 20;
-  std::size_t unread_bytes = 16 << 20;  ///< of a stream that the client does not take
-  std::chrono::seconds to_ask{15};      ///< until a request is complete
-  std::chrono::seconds to_take{30};     ///< until the client takes more of an answer
-  std::chrono::seconds between{75};     ///< two requests of one connection
-};
-
 /// A thread for all connections, as none of them ever waits in it: a stream costs memory, but no thread.
 class HttpServer {
  public:
   /// Called in the thread of the server; answers then or later.
   using Handler = std::function<void(std::shared_ptr<Exchange> exchange)>;
 
-  /// Takes the port, 0 for a free one. Throws Error with one sentence where it cannot be had.
-  HttpServer(const std::string& host, int port, const HttpLimits& limits, Handler handler);
+  /// Sees a request without its body, which comes later. Throws HttpError to refuse it before that.
+  using Check = std::function<void(const HttpRequest& request)>;
+
+  /// Called when an answer has ended, refusals of the server itself included: with its status, or with
+  /// kClientLeft where the client has not waited for all of it.
+  using OnAnswered = std::function<void(const HttpRequest& request, int status)>;
+  static constexpr int kClientLeft = 499;  ///< as nginx counts it
+
+  /// Takes the port, 0 for a free one, at all addresses of the host. Throws Error with one sentence where it
+  /// cannot be had.
+  HttpServer(const std::string& host, int port, const HttpLimits& limits, Handler handler, Check check = {},
+             OnAnswered on_answered = {});
 
   /// Cuts off who is still connected.
   ~HttpServer();
 
   /// "http://127.0.0.1:8080"
   std::string url() const;
+
+  /// Whether only this machine can reach it.
+  bool is_local() const;
 
   /// Answers requests from now on. The first SIGTERM or SIGINT closes the port and calls `on_stop`, in the
   /// thread of the server; those that are connected get their answers. The second one ends the process as if

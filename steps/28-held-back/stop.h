@@ -8,6 +8,7 @@
 
 #include "common/base/options.h"
 #include "common/text/tokenizer.h"
+#include "common/text/utf8.h"
 
 namespace staircase {
 
@@ -28,9 +29,9 @@ class StopFilter {
 
   /// The text that can be shown once `token` is there: never a part of a stop sequence.
   std::string push(int token) {
-    held_ += options_.tokenizer->bytes(token);
-    std::size_t cut = held_.npos;
-    for (const std::string& stop : options_.sequences) cut = std::min(cut, held_.find(stop));
+    bytes_ += options_.tokenizer->bytes(token);
+    held_ += take_complete_utf8(bytes_);
+    std::size_t cut = first_stop(held_);
     found_ = cut != held_.npos;
     if (!found_) cut = held_.size() - longest_beginning();
     std::string certain = held_.substr(0, cut);
@@ -41,9 +42,18 @@ class StopFilter {
   bool found() const { return found_; }
 
   /// What was held back, for a text that ends without a stop sequence.
-  std::string rest() const { return held_; }
+  std::string rest() const {
+    const std::string text = found_ ? "" : held_ + to_valid_utf8(bytes_);
+    return text.substr(0, first_stop(text));
+  }
 
  private:
+  std::size_t first_stop(const std::string& text) const {
+    std::size_t first = text.npos;
+    for (const std::string& stop : options_.sequences) first = std::min(first, text.find(stop));
+    return first;
+  }
+
   /// The length of the longest end of the text that a stop sequence begins with.
   std::size_t longest_beginning() const {
     std::size_t longest = 0;
@@ -56,6 +66,7 @@ class StopFilter {
   }
 
   StopOptions options_;
+  std::string bytes_;  // of a character that is not complete: sequences are of characters
   std::string held_;
   bool found_ = false;
 };

@@ -118,6 +118,23 @@ TEST_CASE("a character that is spread over tokens is looked for by its bytes") {
   }
 }
 
+TEST_CASE(
+    "a sequence is looked for in the text that is shown, where bytes that are no character are U+FFFD") {
+  const std::string replacement = "\xef\xbf\xbd";
+  const int half = 127, comma = tokenizer().encode(",")[0];
+  REQUIRE(tokenizer().bytes(half) == "\xc3");
+  for (const std::string& stop : {replacement, replacement + ",", std::string(",")}) {
+    StopFilter filter({{stop}, &tokenizer()});
+    std::string got = filter.push(half);
+    CHECK_FALSE(filter.found());  // a whole character may come of it
+    got += filter.push(comma);
+    CHECK(filter.found());
+    CHECK(got == (stop == "," ? replacement : ""));
+  }
+  StopFilter filter({{replacement}, &tokenizer()});
+  CHECK(filter.push(half) + filter.rest() == "");  // nor is it shown at the end of a text
+}
+
 TEST_CASE("what is shown and what is held back is as the README draws it") {
   struct Line {
     std::string token, shown, held;

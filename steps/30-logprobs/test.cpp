@@ -177,6 +177,24 @@ TEST_CASE("the log-probabilities are the model's, whatever the options make of i
   }
 }
 
+TEST_CASE("a program may change the logits before and after the options, and no log-probability notices") {
+  RowOptions options;
+  options.stopping = {.max_new_tokens = 6, .ignore_eos = true};
+  options.logprobs.count = 3;
+  options.sampling.top_k = 2;
+  std::vector<std::ptrdiff_t> kept;
+  options.before = [](std::span<float> scores) { scores[7] += 1000.0f; };
+  options.after = [&](std::span<float> scores) {
+    kept.push_back(std::ranges::count_if(scores, [](float score) { return score != kMasked; }));
+    scores[7] = kMasked;
+  };
+  const auto changed = continued({kPrompts[0]}, options);
+  check_as_if_read(kPrompts[0], changed[0].told, 3);
+  CHECK(kept == std::vector<std::ptrdiff_t>(6, 2));  // the token that came first, and the best of the others
+  options.before = options.after = nullptr;
+  CHECK(changed[0].generation.tokens == continued({kPrompts[0]}, options)[0].generation.tokens);
+}
+
 TEST_CASE("a token that may not come yet has the log-probability that the model gives it") {
   // "ending" of the reference stops early.
   const auto& run = reference("batch.json")["cases"].back();

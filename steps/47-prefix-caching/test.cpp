@@ -236,6 +236,21 @@ TEST_CASE("a block that a preempted row shares stays with the others") {
   CHECK(cache.reserve(2, 64));
 }
 
+TEST_CASE("a text that was preempted counts once, and its own blocks are no hits") {
+  Load load;
+  for (const int token : {1, 2}) load.add(0, std::vector<int>(17, token), 30);
+  for (Request& request : load.requests) request.options.stopping.ignore_eos = true;
+  PagedKvCache cache(tales(), 2, 4);
+  std::vector<int> growing;
+  check_same(served(load, cache, 2, {}, [&] { growing.push_back(cache.growing()); }), load.alone());
+  CHECK(cache.preempted() > 0);
+  CHECK(cache.joined() == 34.0);
+  CHECK(cache.found() == 0.0);
+  CHECK(growing.front() == 2);
+  CHECK(std::ranges::count(growing, 1) > 0);  // the other one waits for blocks
+  CHECK(cache.growing() == 0);
+}
+
 TEST_CASE("what was not used for longest is taken first, the end of a text before its beginning") {
   PagedKvCache cache(tales(), 2, 6);
   const std::vector<int> a = prompt(33), b = prompt(33, 100);

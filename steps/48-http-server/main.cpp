@@ -1,8 +1,8 @@
 #include "common/base/message.h"
 #include "common/program/program.h"
+#include "common/server/prompt_scorer.h"
 #include "memory_estimate.h"
 #include "paged_kv_cache.h"
-#include "scoring.h"
 #include "service.h"
 
 using namespace staircase;
@@ -22,8 +22,8 @@ int main(int argc, char** argv) {
     const int whole = blocks_for(model.config().n_positions);  // a context's
     const int blocks = paged.blocks ? *paged.blocks : product(server.max_batch_size, whole);
     PagedKvCache cache(model, server.max_batch_size, blocks);
-    const auto score_prompt = [&](const auto& prompt, int count) { return score(model, prompt, count); };
-    Service service(make_engine(model, cache, paged.prefix_caching), score_prompt, server, prefill);
+    Service service(make_engine(model, cache, paged.prefix_caching), PromptScorer(model, prefill.chunk),
+                    server, prefill);
     serve_completions(server, {named.name, tokenizer, model.config(), 1LL * kBlockSize * blocks}, service,
                       cache_metrics(cache));
   });

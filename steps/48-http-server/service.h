@@ -27,20 +27,19 @@ class Service : public CompletionService {
             }) {}
 
   Admission submit(CompletionRequest& request, const std::shared_ptr<CompletionReply>& reply) override {
-    RowOptions options;
-    add_options(request, options);
-    options.stop.tokenizer = &request.tokenizer();
+    RowOptions options = row_options(request);
     const std::lock_guard lock(mutex_);
     if (draining_) return Admission::kEnds;
     // Alone even a request of more texts finds its places, one after the other.
     if (!orders_.empty() && std::ssize(orders_) + request.texts() > most_) return Admission::kFull;
-    for (int i = 0; i < request.texts(); ++i, ++options.sampling.seed) {
+    for (const unsigned seed = options.sampling.seed; const int i : request.texts_by_prompt()) {
       orders_[++last_] = {reply, i};
+      options.sampling.seed = seed + i;
       work_.push_back([=, this, number = last_, prompt = request.prompt(i), score = request.score()] {
-        if (!find(number).first) return false;
-        if (score) reply->add_prompt(i, score_prompt_(prompt, *score));
+        if (!find(number).first) return true;
+        if (score && !reply->add_prompt(i, score_prompt_(prompt, *score))) return false;
         scheduler_.submit(number, prompt, options);
-        return score.has_value();
+        return true;
       });
     }
     wake_.notify_one();
@@ -51,7 +50,7 @@ class Service : public CompletionService {
     const std::lock_guard lock(mutex_);
     std::erase_if(orders_, [&](const auto& order) {
       const bool has_left = order.second.first == reply;
-      if (has_left) work_.push_front([=, this] { return scheduler_.cancel(order.first), false; });
+      if (has_left) work_.push_front([=, this] { return scheduler_.cancel(order.first), true; });
       return has_left;
     });
     wake_.notify_one();
@@ -67,12 +66,14 @@ class Service : public CompletionService {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [&] { return !orders_.empty() || !work_.empty() || draining_; });
     if (orders_.empty() && work_.empty()) return false;
-    // The texts that grow wait for a single long work, and go on.
-    for (bool was_long = false; !work_.empty() && !was_long; lock.lock()) {
+    // The texts that grow wait for one part of a long work, and go on.
+    for (bool is_done = true; !work_.empty() && is_done;) {
       const auto work = std::move(work_.front());
       work_.pop_front();
       lock.unlock();
-      was_long = work();
+      is_done = work();
+      lock.lock();
+      if (!is_done) work_.push_front(work);
     }
     lock.unlock();
     scheduler_.pass();
@@ -97,7 +98,7 @@ class Service : public CompletionService {
   std::condition_variable wake_;
   std::map<int, Order> orders_;             // of all texts that have not ended, by their numbers
   int last_ = 0;                            // of these numbers
-  std::deque<std::function<bool()>> work_;  // returns whether it took as long as a pass
+  std::deque<std::function<bool()>> work_;  // returns whether it is done, or goes on after a pass
   bool draining_ = false;
   Scheduler scheduler_;  // for the thread of the model alone
 };

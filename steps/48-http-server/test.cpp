@@ -26,12 +26,13 @@ const ServedModel& served() {
 class Client : public Exchange {
  public:
   const HttpRequest& request() const override { return request_; }
-  void send(const HttpResponse& response) override { answer = response.body; }
-  void begin_stream(const std::string&) override {}
+  void send(HttpResponse response) override { answer = response.body; }
+  void begin_stream(const std::string&, const std::string&) override {}
   void write(const std::string&) override { ++parts; }
   void end_stream() override {}
   void on_left(std::function<void()>) override {}
   void post(std::function<void()> work) override { work(); }
+  void post_at_once(std::function<void()> work) override { work(); }
 
   std::string answer;  ///< empty as long as there is none
   int parts = 0;       ///< of a stream
@@ -56,18 +57,28 @@ Metrics& metrics() {
 /// A service on the toy's engine, and what its clients send.
 struct Served {
   ToyEngine toy;
-  std::vector<int> scored;  ///< after so many passes a prompt was scored
+  std::vector<int> scored;  ///< after so many passes a part of a prompt was scored
+  int parts = 1;            ///< that a prompt takes
   Service service;
 
   Served(int places, int queue, const PrefillOptions& prefill = {})
       : toy(places),
         service(
             toy.engine(),
-            [this](const std::vector<int>& prompt, int) {
-              scored.push_back(static_cast<int>(toy.rows.size()));
-              return std::vector<Token>(prompt.size());
-            },
+            [this](const std::vector<int>& prompt, int likeliest) { return score(prompt, likeliest); },
             {.max_batch_size = places, .max_queue = queue}, prefill) {}
+
+  /// As a scorer does: it keeps the last prompt's tokens.
+  std::shared_ptr<const std::vector<Token>> score(const std::vector<int>& prompt, int) {
+    if (prompt != last_scored) missing = parts;
+    last_scored = prompt;
+    if (missing == 0) return std::make_shared<std::vector<Token>>(prompt.size());
+    --missing;
+    scored.push_back(static_cast<int>(toy.rows.size()));
+    return nullptr;
+  }
+  std::vector<int> last_scored;
+  int missing = 0;
 
   /// Until the service is drained.
   void run() {
@@ -251,8 +262,9 @@ TEST_CASE("a service that drains takes nothing more, and ends what it has taken"
   CHECK(text(waits) == alone(2, 3));
 }
 
-TEST_CASE("one prompt is scored before a pass, so that the rows wait for no more") {
+TEST_CASE("a part of a prompt is scored before a pass, so that the rows wait for no more") {
   Served served(4, 10);
+  served.parts = 2;
   const auto grows = served.send(9, 8);
   CHECK(served.service.pass());
   const auto scored = served.send(R"({"prompt": [[1, 2], [3, 4], [5, 6]], "max_tokens": 0, "echo": true,
@@ -260,10 +272,49 @@ TEST_CASE("one prompt is scored before a pass, so that the rows wait for no more
   const auto other = served.send(3, 4);
   served.service.drain();
   served.run();
-  CHECK(served.scored == std::vector<int>{1, 2, 3});
+  CHECK(served.scored == std::vector<int>{1, 2, 3, 4, 5, 6});
   CHECK(text(scored, 2) == tokenizer().decode(std::vector<int>{0, 0}));
   CHECK(text(grows) == alone(9, 8));
   CHECK(text(other) == alone(3, 4));
+}
+
+TEST_CASE("a prompt is scored once for all of its texts, and for equal prompts of a list") {
+  Served served(2, 100);
+  const auto grows = served.send(9, 8);
+  const auto many = served.send(R"({"prompt": [[1, 2], [3, 4], [1, 2]], "n": 8, "max_tokens": 0, "echo": true,
+                                    "logprobs": 0})");
+  served.service.drain();
+  served.run();
+  CHECK(served.scored.size() == 2);
+  CHECK(text(grows) == alone(9, 8));
+  for (int i = 0; i < 24; ++i) CHECK(text(many, i) == tokenizer().decode(std::vector<int>{0, 0}));
+}
+
+TEST_CASE("the texts of a request have seeds in their order, whichever is begun first") {
+  Served served(1, 100);
+  const std::string keys = R"(, "max_tokens": 9, "temperature": 5, "ignore_eos": true)";
+  const auto many = served.send(R"({"prompt": [[1], [2], [1]], "n": 2, "seed": 7)" + keys + "}");
+  std::vector<Served::Sent> alone;
+  for (int i = 0; i < 6; ++i) {
+    alone.push_back(
+        served.send(fmt::format(R"({{"prompt": [{}], "seed": {}{}}})", i / 2 == 1 ? 2 : 1, 7 + i, keys)));
+  }
+  served.service.drain();
+  served.run();
+  for (int i = 0; i < 6; ++i) CHECK(text(many, i) == text(alone[i]));
+}
+
+TEST_CASE("who leaves while the prompt is scored costs no further part") {
+  Served served(2, 10);
+  served.parts = 5;
+  const auto sent = served.send(R"({"prompt": [1, 2], "max_tokens": 9, "echo": true, "logprobs": 1})");
+  const auto other = served.send(2, 3);
+  CHECK(served.service.pass());
+  served.service.cancel(sent.reply);
+  served.service.drain();
+  served.run();
+  CHECK(served.scored.size() == 1);
+  CHECK(text(other) == alone(2, 3));
 }
 
 TEST_CASE("a stream gets a part for each token, and one for the end") {

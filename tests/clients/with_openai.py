@@ -56,8 +56,8 @@ class OpenAi(unittest.TestCase):
         for kind, call in [
                 (openai.BadRequestError, lambda: self.complete(max_tokens=100000)),
                 (openai.BadRequestError, lambda: self.complete(best_of=3)),
-                (openai.UnprocessableEntityError, lambda: self.complete(temperature=-1)),
-                (openai.UnprocessableEntityError, lambda: self.complete("")),
+                (openai.BadRequestError, lambda: self.complete(temperature=-1)),
+                (openai.BadRequestError, lambda: self.complete("")),
                 (openai.NotFoundError, lambda: self.client.completions.create(model="gpt-4", prompt="a")),
                 (openai.NotFoundError, lambda: self.client.chat.completions.create(model=MODEL, messages=[])),
                 (openai.AuthenticationError, lambda: self.client.with_options(api_key="wrong").models.list())]:

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/decoding/row.h"
+#include "common/server/completion_server.h"
 #include "common/server/metrics.h"
 
 using namespace staircase;
@@ -35,7 +36,7 @@ RowOptions options(const std::string& body) {
   return options;
 }
 
-/// What is said of a body that is refused, as a step would read it: "422 top_p: …".
+/// What is said of a body that is refused, as a step would read it: "400 top_p: …".
 std::string refusal(const std::string& body) {
   try {
     options(body);
@@ -62,7 +63,8 @@ TEST_CASE("a prompt is a text, a list of texts, token ids or a list of those") {
 
 TEST_CASE("what a body does not say is what OpenAI says, and null says nothing") {
   const CompletionRequest least = request(R"({"prompt": "a", "n": null, "max_tokens": null, "stream": null,
-    "logprobs": null, "echo": null, "suffix": null, "best_of": null, "logit_bias": null, "user": null})");
+    "logprobs": null, "echo": null, "suffix": null, "best_of": null, "logit_bias": null, "user": null,
+    "min_p": null, "max_completion_tokens": null, "messages": null})");
   CHECK(least.n == 1);
   CHECK(least.max_tokens == 16);
   CHECK_FALSE(least.stream);
@@ -100,7 +102,7 @@ TEST_CASE("the options of a text have OpenAI's names, and keys that nobody knows
 TEST_CASE("top_k 0 and -1 keep all tokens") {
   CHECK_FALSE(options(with(R"("top_k": 0)")).sampling.top_k);
   CHECK_FALSE(options(with(R"("top_k": -1)")).sampling.top_k);
-  CHECK(refusal(with(R"("top_k": -2)")) == "422 top_k: top_k is -2, but it must be 1 or more");
+  CHECK(refusal(with(R"("top_k": -2)")) == "400 top_k: top_k is -2, but it must be 1 or more");
 }
 
 TEST_CASE("top_p 0 keeps a token") {
@@ -128,11 +130,11 @@ TEST_CASE("a body that is no JSON object is refused with 400") {
 
 TEST_CASE("a prompt that is missing, empty, of another kind or too long is refused") {
   CHECK(refusal("{}") == "400 prompt: the body has no prompt");
-  CHECK(refusal(R"({"prompt": ""})") == "422 prompt: prompt is empty, but it must have at least one token");
+  CHECK(refusal(R"({"prompt": ""})") == "400 prompt: prompt is empty, but it must have at least one token");
   for (const char* prompt : {"7", "true", "{}", "[]", "[[]]", "[\"a\", 1]", "[[1], \"a\"]", "[\"\"]", "[1.5]",
                              "[-1]", "[100000]", "[[1, 4294967296]]", "[[\"a\"]]", "[[[1]]]"}) {
     CAPTURE(prompt);
-    CHECK(refusal(fmt::format(R"({{"prompt": {}}})", prompt)).starts_with("422 prompt: "));
+    CHECK(refusal(fmt::format(R"({{"prompt": {}}})", prompt)).starts_with("400 prompt: "));
   }
   CHECK(refusal(R"({"prompt": [5, 5, 5], "max_tokens": 62})") ==
         "400 prompt: the context has 64 tokens, but the prompt has 3 and max_tokens asks for 62 more");
@@ -144,7 +146,7 @@ TEST_CASE("a prompt that is missing, empty, of another kind or too long is refus
   CHECK(refusal(R"({"prompt": ["a", "b"], "n": 65})").starts_with("400 prompt: prompt is a list of 2"));
 }
 
-TEST_CASE("a value that is not possible is refused with 422 and the name of its key") {
+TEST_CASE("a value that is not possible is refused with 400 and the name of its key") {
   for (const char* wrong : {R"("n": 0)",
                             R"("n": 129)",
                             R"("n": 1.5)",
@@ -179,7 +181,7 @@ TEST_CASE("a value that is not possible is refused with 422 and the name of its 
                             R"("model": 5)"}) {
     CAPTURE(wrong);
     const std::string key = nlohmann::json::parse(fmt::format("{{{}}}", wrong)).begin().key();
-    CHECK(refusal(with(wrong)).starts_with(fmt::format("422 {}: ", key)));
+    CHECK(refusal(with(wrong)).starts_with(fmt::format("400 {}: ", key)));
   }
 }
 
@@ -199,18 +201,135 @@ TEST_CASE("stop sequences are few and short") {
                 nlohmann::json(std::vector<std::string>(count, std::string(length, 'x'))).dump());
   };
   CHECK(refusal(stops(16, 256)) == "");
-  CHECK(refusal(stops(17, 1)) == "422 stop: stop is a list of 17, but it must have 16 at most");
-  CHECK(refusal(stops(1000000, 1)) == "422 stop: stop is a list of 1000000, but it must have 16 at most");
-  CHECK(refusal(stops(1, 257)) == "422 stop: stop has a text of 257 bytes, but it must have 256 at most");
+  CHECK(refusal(stops(17, 1)) == "400 stop: stop is a list of 17, but it must have 16 at most");
+  CHECK(refusal(stops(10000, 1)) == "400 stop: stop is a list of 10000, but it must have 16 at most");
+  CHECK(refusal(stops(1, 257)) == "400 stop: stop has a text of 257 bytes, but it must have 256 at most");
 }
 
-TEST_CASE("what is not implemented is refused with its name, unless it changes nothing") {
-  CHECK(refusal(with(R"("best_of": 1, "suffix": "", "logit_bias": {})")) == "");
+TEST_CASE("a key that would change the text and is not implemented is refused, unless it changes nothing") {
+  CHECK(refusal(with(R"("best_of": 1, "suffix": "", "logit_bias": {}, "stop_token_ids": [], "tools": [],
+                        "response_format": {"type": "text"}, "use_beam_search": false, "length_penalty": 1.0)")) ==
+        "");
   CHECK(refusal(with(R"("best_of": 3, "n": 3)")) == "");
   CHECK(refusal(with(R"("best_of": 2)")) ==
-        "400 best_of: best_of is not implemented: it can only be 1 or left out");
-  CHECK(refusal(with(R"("suffix": "end")")).starts_with("400 suffix: "));
-  CHECK(refusal(with(R"("logit_bias": {"5": 1})")).starts_with("400 logit_bias: "));
+        "400 best_of: best_of is not implemented: leave it out or make it 1");
+  CHECK(refusal(with(R"("max_completion_tokens": 5)")) ==
+        "400 max_completion_tokens: max_completion_tokens is not implemented: leave it out");
+  for (const char* wrong :
+       {R"("suffix": "end")", R"("stop_token_ids": [5])", R"("prompt_logprobs": 1)",
+        R"("response_format": {"type": "json_object"})", R"("messages": [])", R"("mirostat": 2)",
+        R"("guided_json": {})", R"("typical_p": 0.9)", R"("num_beams": 4)", R"("n_predict": 5)"}) {
+    CAPTURE(wrong);
+    const std::string key = nlohmann::json::parse(fmt::format("{{{}}}", wrong)).begin().key();
+    CHECK(refusal(with(wrong)).starts_with(fmt::format("400 {}: {} is not implemented", key, key)));
+  }
+}
+
+TEST_CASE("a near miss of a known key is refused, other keys are ignored") {
+  CHECK(refusal(with(R"("max_token": 5)")) ==
+        "400 max_token: there is no key \"max_token\"; max_tokens is one");
+  for (const char* key : {"maxTokens",
+                          "max-tokens",
+                          "Temperature",
+                          "temprature",
+                          "tempearture",
+                          "topp",
+                          "top-k",
+                          "minp",
+                          "stops",
+                          "sead",
+                          "seeds",
+                          "presence_penality",
+                          "repetition_penaltys",
+                          "frequencypenalty",
+                          "logprob",
+                          "logit_biases",
+                          "ignore_eso",
+                          "streams",
+                          "stream_option",
+                          "N",
+                          "mode",
+                          "Echo"}) {
+    CAPTURE(key);
+    CHECK(refusal(with(fmt::format("\"{}\": 1", key)))
+              .starts_with(fmt::format("400 {}: there is no key", key)));
+  }
+  for (const char* key : {"store",
+                          "metadata",
+                          "service_tier",
+                          "safety_identifier",
+                          "prompt_cache_key",
+                          "x",
+                          "a",
+                          "nn",
+                          "id",
+                          "priority",
+                          "request_id",
+                          "detokenize",
+                          "skip_special_tokens",
+                          "spaces_between_special_tokens",
+                          "parallel_tool_calls",
+                          "cache_salt",
+                          "return_token_ids",
+                          "timeout",
+                          "do_sample"}) {
+    CAPTURE(key);
+    CHECK(refusal(with(fmt::format("\"{}\": 1", key))) == "");
+  }
+}
+
+TEST_CASE("logit_bias is a number for each of some tokens") {
+  const auto bias = [](const std::string& value) {
+    return request(with("\"logit_bias\": " + value)).logit_bias;
+  };
+  CHECK(bias(R"({"5": 1.5, "4095": -100})") ==
+        std::vector<std::pair<int, float>>{{4095, -100.0f}, {5, 1.5f}});
+  CHECK(bias("{}").empty());
+  for (const char* wrong : {"[]", "5", R"({"5": "1"})", R"({"5": 100.1})", R"({"5": -101})", R"({"5": null})",
+                            R"({"-1": 1})", R"({"4096": 1})", R"({"a": 1})", R"({"": 1})", R"({"5 ": 1})",
+                            R"({"99999999999999999999": 1})", R"({"5": 1e999})"}) {
+    CAPTURE(wrong);
+    CHECK(refusal(with(fmt::format("\"logit_bias\": {}", wrong))).starts_with("400 "));
+  }
+  nlohmann::json many;
+  for (int id = 0; id < 1025; ++id) many[std::to_string(id)] = 1;
+  CHECK(refusal(with("\"logit_bias\": " + many.dump())) ==
+        "400 logit_bias: logit_bias has 1025 tokens, but at most 1024 are read");
+}
+
+TEST_CASE("min_p and logit_bias are at the ends of the chain") {
+  CompletionRequest body(with(R"("min_p": 0.5, "logit_bias": {"1": 4, "2": -100})"), model());
+  const RowOptions options = row_options(body);
+  std::vector<float> scores{1.0f, 0.0f, 9.0f, 3.5f};
+  options.before(scores);
+  CHECK(scores == std::vector{1.0f, 4.0f, -91.0f, 3.5f});
+  options.after(scores);
+  CHECK(scores == std::vector{kMasked, 4.0f, kMasked, 3.5f});
+  CompletionRequest plain(with(R"("logit_bias": {})"), model());
+  CHECK_FALSE(row_options(plain).before);
+  CHECK_FALSE(row_options(plain).after);
+  for (const char* wrong : {"-0.1", "1.1", "true", "\"0.1\"", "1e39"}) {
+    CompletionRequest broken(with(fmt::format("\"min_p\": {}", wrong)), model());
+    CHECK_THROWS_AS(row_options(broken), HttpError);
+  }
+}
+
+TEST_CASE("a body of very many values or keys is refused before it is built") {
+  const auto many = [](const char* begin, const char* one, int count, const char* end) {
+    std::string body = begin;
+    for (int i = 0; i < count; ++i) body += fmt::format(fmt::runtime(one), i);
+    return body + end;
+  };
+  CHECK(refusal(many(R"({"prompt": "a")", R"(, "key{}": 0)", 1998, "}")) == "");
+  CHECK(refusal(many(R"({"prompt": "a")", R"(, "key{}": 0)", 200000, "}")) ==
+        "400 : the body has 200001 keys, but at most 2000 are read");
+  CHECK(refusal(many(R"({"prompt": [1)", ", 1", 1000000, "]}"))
+            .starts_with("400 : the body has 1000001 values"));
+  CHECK(refusal(many(R"({"stop": [[])", ",[]", 500000, R"(], "prompt": "a"})"))
+            .starts_with("400 : the body has"));
+  // What stands in a text does not count, whatever is escaped there.
+  CHECK(refusal(R"({"prompt": "a", "user": "\\\"{})" + std::string(20000, ',') + R"(\\"})") == "");
+  CHECK(refusal(R"({"prompt": "a", "user": ")" + std::string(20000, ':') + R"("})") == "");
 }
 
 TEST_CASE("stream_options belong to a stream") {
@@ -218,9 +337,9 @@ TEST_CASE("stream_options belong to a stream") {
   CHECK_FALSE(request(with(R"("stream": true, "stream_options": {"include_usage": null})")).tells_use);
   CHECK_FALSE(request(with(R"("stream": true, "stream_options": null)")).tells_use);
   CHECK(refusal(with(R"("stream_options": {})")).starts_with("400 stream_options: "));
-  CHECK(refusal(with(R"("stream": true, "stream_options": 5)")).starts_with("422 stream_options: "));
+  CHECK(refusal(with(R"("stream": true, "stream_options": 5)")).starts_with("400 stream_options: "));
   CHECK(refusal(with(R"("stream": true, "stream_options": {"include_usage": 1})"))
-            .starts_with("422 stream_options: include_usage is 1"));
+            .starts_with("400 stream_options: include_usage is 1"));
 }
 
 TEST_CASE("only the model that is served can be asked for") {
@@ -248,6 +367,7 @@ TEST_CASE("metrics are counted, set and put into buckets") {
   metrics.count("answers_total", 2, "status=\"200\"");
   metrics.count("answers_total", 1, "status=\"404\"");
   metrics.set("rows", 3);
+  // A value on a border belongs to the bucket below it: le is "less or equal".
   for (const double seconds : {0.25, 0.5, 0.75, 8.0}) metrics.observe("wait_seconds", seconds);
   CHECK(metrics.text() ==
         "# HELP answers_total Answers.\n# TYPE answers_total counter\n"

@@ -77,13 +77,14 @@ class Server(Client):
     def __init__(self, *options, model="tales-6m", ends_well=True):
         self.options = [str(PROGRAM), "--model", model, "--device", "cpu", "--port", "0", *map(str, options)]
         self.ends_well = ends_well
+        self.listens = r"http://127\.0\.0\.1"
 
     def __enter__(self):
         self.errors = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(self.options, stdout=subprocess.PIPE, stderr=self.errors, text=True,
                                         cwd=ROOT)
         line = self.process.stdout.readline()
-        found = re.fullmatch(r"listening on http://127\.0\.0\.1:(\d+)\n", line)
+        found = re.fullmatch(rf"listening on {self.listens}:(\d+)\n", line)
         if not found:
             self.process.kill()
             raise AssertionError(f"{line!r} on standard output, and {self.said()}")

@@ -53,10 +53,13 @@ class Endpoints(unittest.TestCase):
         self.assertEqual((status, header["Content-Type"]), (200, "text/html; charset=utf-8"))
         self.assertIn("</html>", page)
         self.assertEqual(re.findall(r"(?:https?:)?//[\w.]+", page), [], "the page asks no other host for anything")
+        self.assertIn('rel="icon"', page, "a browser asks for no other icon then")
+        for field in ("temperature", "top_p", "min_p"):
+            self.assertRegex(page, rf'id="{field}" type="number" min="0" max="\d+" step="any"')
         status, _, description = self.server.ask("GET", "/openapi.json")
         self.assertEqual(status, 200)
         self.assertEqual(sorted(description["paths"]),
-                         ["/", "/health", "/metrics", "/openapi.json", "/v1/completions", "/v1/models"])
+                         ["/", "/health", "/metrics", "/openapi.json", "/v1/completions", "/v1/models", "/v1/models/{model}"])
 
     def test_head_is_get_without_the_body(self):
         status, header, body = self.server.ask("HEAD", "/health")
@@ -110,6 +113,31 @@ class Endpoints(unittest.TestCase):
         choice = self.server.complete(PROMPTS[0], temperature=0, max_tokens=30, stop=["never", stop])["choices"][0]
         self.assertEqual((choice["text"], choice["finish_reason"]), (whole[:whole.index(stop)], "stop"))
 
+    def test_a_stop_sequence_may_end_a_text_before_min_tokens(self):
+        choice = self.server.complete(PROMPTS[0], temperature=0, max_tokens=30, min_tokens=30, stop=" was")["choices"][0]
+        self.assertEqual((choice["text"], choice["finish_reason"]), (" there", "stop"))
+
+    def test_min_p_and_logit_bias(self):
+        greedy = self.server.texts(PROMPTS[0], temperature=0)
+        self.assertEqual(self.server.texts(PROMPTS[0], temperature=5, min_p=1), greedy, "only the likeliest is left")
+        self.assertNotEqual(self.server.texts(PROMPTS[0], temperature=5, min_p=0, seed=1), greedy)
+        plain, biased = (self.server.complete(PROMPTS[0], temperature=0, max_tokens=1, logprobs=3, **keys)["choices"][0]
+                         for keys in ({}, {"logit_bias": {"5": 100}}))
+        self.assertNotEqual(plain["text"], biased["text"])
+        same = [self.server.texts([5], max_tokens=0, echo=True)[0]]
+        self.assertEqual([biased["text"]], same)
+        for token, logprob in plain["logprobs"]["top_logprobs"][0].items():
+            self.assertAlmostEqual(biased["logprobs"]["top_logprobs"][0][token], logprob, places=5)
+        kept = self.server.texts(PROMPTS[0], temperature=0, max_tokens=8, logit_bias={str(i): 100 for i in (6, 7)})[0]
+        self.assertLess(len(kept), 30)
+        for keys in ({"min_p": 2}, {"logit_bias": {"x": 1}}, {"logit_bias": {"5": 101}}):
+            status, _, answer = self.server.post({"prompt": "A", **keys})
+            self.assertEqual((status, answer["error"]["param"]), (400, list(keys)[0]))
+
+    def test_a_text_of_bytes_that_are_no_characters_ends_at_their_sign(self):
+        choice = self.server.complete([5], temperature=0, max_tokens=3, logit_bias={"127": 100}, stop="\ufffd")["choices"][0]
+        self.assertEqual((choice["text"], choice["finish_reason"]), ("", "stop"))
+
     def test_log_probabilities(self):
         choice = self.server.complete(PROMPTS[0], temperature=0, max_tokens=4, logprobs=3)["choices"][0]
         told = choice["logprobs"]
@@ -140,6 +168,36 @@ class Endpoints(unittest.TestCase):
             self.assertAlmostEqual(was, now, places=3)
         both = self.server.complete(PROMPTS[1], temperature=0, max_tokens=3, echo=True, logprobs=2)["choices"][0]
         self.assertEqual(len(both["logprobs"]["tokens"]), len(told["tokens"]) + 3)
+
+    def test_offsets_count_the_characters_in_front_of_each_token(self):
+        start = "Once upon a time"
+        for keys, text, offsets in (
+                ({"prompt": start, "max_tokens": 2, "stop": " there!"}, " there was", [0, 6]),  # held back, then not
+                ({"prompt": start, "max_tokens": 5, "stop": "ere was"}, " th", [0, 3]),         # cut off
+                ({"prompt": start, "max_tokens": 5, "stop": " was"}, " there", [0, 6]),
+                ({"prompt": [127], "max_tokens": 1, "echo": True}, "\ufffd,", [0, 1]),
+                ({"prompt": "<|endoftext|>He cut", "max_tokens": 0, "echo": True}, "<|endoftext|>He cut", [0, 13, 15]),
+                ({"prompt": "\u00c4 \u00e9", "max_tokens": 0, "echo": True}, "\u00c4 \u00e9", [0, 0, 1, 2, 2])):
+            with self.subTest(keys):
+                choice = self.server.complete(temperature=0, logprobs=0, **keys)["choices"][0]
+                self.assertEqual((choice["text"], choice["logprobs"]["text_offset"]), (text, offsets))
+                parts = [event["choices"][0] for event in self.server.stream(temperature=0, logprobs=0, **keys)]
+                self.assertEqual("".join(part["text"] for part in parts), text)
+                self.assertEqual([offset for part in parts if part["logprobs"] for offset in part["logprobs"]["text_offset"]],
+                                 offsets)
+
+    def test_offsets_of_long_texts(self):
+        for keys in ({"ignore_eos": True}, {"stop": ["zebra ", "\n\nThe"]}, {"temperature": 3, "seed": 5}, {"echo": True}):
+            with self.subTest(keys):
+                choice = self.server.complete("The <|endoftext|>fox \u00c4", **{"temperature": 0, "max_tokens": 200, "logprobs": 0, **keys})["choices"][0]
+                told, place = choice["logprobs"], 0
+                for token, offset in zip(told["tokens"], told["text_offset"]):
+                    self.assertLessEqual(offset, len(choice["text"]))
+                    if not token.startswith("bytes:") and offset < len(choice["text"]):
+                        rest = choice["text"][offset:]
+                        self.assertTrue(rest.startswith(token) or token.startswith(rest), (token, rest[:20]))
+                    self.assertGreaterEqual(offset, place)
+                    place = offset
 
     def test_a_stream_is_the_whole_text_in_parts(self):
         for keys in ({}, {"n": 3, "seed": 1, "temperature": 1.2}, {"echo": True}, {"logprobs": 2}, {"stop": ["the"]},
@@ -180,8 +238,8 @@ class Endpoints(unittest.TestCase):
             self.assertEqual(connection.getresponse().read()[:1], b"{")
         connection.close()
         with self.server.socket() as client:
-            client.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n" * 5 +
-                           b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5 +
+                           b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             said = b"".join(iter(lambda: client.recv(65536), b""))
         self.assertEqual(said.count(b"HTTP/1.1 200 OK"), 6)
 
@@ -191,7 +249,7 @@ class Endpoints(unittest.TestCase):
                                        Content_Type="application/json; charset=utf-8")
         self.assertEqual(status, 200)
         with self.server.socket() as client:
-            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nConnection: close\r\n"
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nConnection: close\r\n"
                            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body))
             self.assertEqual(client.recv(100), b"HTTP/1.1 100 Continue\r\n\r\n")
             client.sendall(body)
@@ -211,6 +269,21 @@ class Endpoints(unittest.TestCase):
         self.assertEqual(grown["staircase_time_to_first_token_seconds_count"], 2)
         self.assertEqual(grown["staircase_time_per_output_token_seconds_count"], 2)
         self.assertEqual(self.server.load(), (0, 0))
+
+    def test_a_prompt_is_scored_once(self):
+        prompt = [5 + i % 90 for i in range(500)]
+        def seconds(**keys):
+            start = time.monotonic()
+            answer = self.server.complete(max_tokens=0, echo=True, logprobs=1, **keys)
+            return time.monotonic() - start, [choice["logprobs"] for choice in answer["choices"]]
+        seconds(prompt=prompt)
+        once = min(seconds(prompt=prompt[:-1] + [i])[0] for i in range(3))
+        time_, told = seconds(prompt=prompt[:-1] + [9], n=64)
+        self.assertTrue(all(one == told[0] for one in told))
+        self.assertLess(time_, 20 * once)  # 64, where each text has its own
+        time_, told = seconds(prompt=[prompt, prompt[:-1]] * 20)
+        self.assertTrue(all(one == told[0] for one in told[::2]))
+        self.assertLess(time_, 15 * once)  # 40
 
     def test_metrics_tell_what_the_cache_held_already(self):
         def grown(prompt):
@@ -258,12 +331,14 @@ class Errors(unittest.TestCase):
         for body, status, words, key in [
                 ("", 400, "not valid JSON", None), ('{"prompt": NaN}', 400, "not valid JSON", None),
                 (b'{"prompt": "\xff"}', 400, "not valid JSON", None), ("{}", 400, "no prompt", "prompt"),
-                ('{"prompt": ""}', 422, "is empty", "prompt"), ('{"prompt": [999999]}', 422, "token id", "prompt"),
+                ('{"prompt": ""}', 400, "is empty", "prompt"), ('{"prompt": [999999]}', 400, "token id", "prompt"),
                 ('{"prompt": "A", "max_tokens": 5000}', 400, "the context has", "prompt"),
-                ('{"prompt": "A", "temperature": "hot"}', 422, 'temperature is "hot"', "temperature"),
+                ('{"prompt": "A", "temperature": "hot"}', 400, 'temperature is "hot"', "temperature"),
                 ('{"prompt": "A", "best_of": 4}', 400, "best_of is not implemented", "best_of"),
                 ('{"prompt": "A", "model": "gpt-4"}', 404, "there is no model", "model"),
-                (json.dumps({"prompt": "A", "stop": ["x"] * 200000}), 422, "stop is a list of 200000", "stop"),
+                (json.dumps({"prompt": "A", "stop": ["x"] * 20000}), 400, "stop is a list of 20000", "stop"),
+                (json.dumps({"prompt": "A", "stop": ["x"] * 200000}), 400, "the body has 200001 values", None),
+                ('{"prompt": "A", "max_token": 4}', 400, "max_tokens is one", "max_token"),
                 (json.dumps({"prompt": "A", "stop": ["x"] * 1000000}), 413, "at most 2097152 bytes", None)]:
             with self.subTest(str(body)[:60]):
                 self.check(self.server.post(body), status, words, key)
@@ -333,7 +408,7 @@ class Errors(unittest.TestCase):
         self.addCleanup(client.close)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", self.server.port))
-        client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                        f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
         self.assertTrue(wait_until(lambda: sum(self.server.load()) > 0))
         self.assertEqual(self.server.texts("A", temperature=0), alone([{"prompt": "A", "temperature": 0}]))
@@ -433,7 +508,7 @@ class Leaving(unittest.TestCase):
         with Server("--max-batch-size", 1) as server:
             client = server.socket()
             body = json.dumps({"prompt": ["The"] * 12, **self.LONG})
-            client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+            client.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                            f"Content-Length: {len(body)}\r\n\r\n{body}".encode())
             self.assertTrue(wait_until(lambda: server.load()[1] == 1))
             client.close()
@@ -446,6 +521,26 @@ class Leaving(unittest.TestCase):
             stream.leave()
             self.assertTrue(wait_until(lambda: server.load() == (0, 0), 2))
             self.assertLess(server.metrics()["staircase_time_to_first_token_seconds_count"], 5)
+
+
+class Blocks(unittest.TestCase):
+    def test_texts_without_blocks_wait_and_their_own_blocks_are_no_hits(self):
+        with Server("--max-batch-size", 2, "--kv-blocks", 4) as server:
+            streams = [server.stream([token] * 17, temperature=0, max_tokens=30, ignore_eos=True) for token in (1, 2)]
+            seen = set()
+            self.assertTrue(wait_until(lambda: seen.add(server.load()) or server.metrics()["staircase_generated_tokens_total"] == 60))
+            for stream in streams:
+                list(stream)
+            metrics = server.metrics()
+            self.assertEqual((metrics["staircase_prefix_cache_queries_total"], metrics["staircase_prefix_cache_hits_total"]), (34, 0))
+            self.assertEqual(server.load(), (0, 0))
+
+    def test_a_row_that_waits_for_blocks_does_not_grow(self):
+        with Server("--max-batch-size", 3, "--kv-blocks", 27) as server:
+            streams = [server.stream([token] * 17, temperature=0, max_tokens=400, ignore_eos=True) for token in (1, 2, 3)]
+            self.assertTrue(wait_until(lambda: server.load() == (2, 1)), "two fit no longer, though all three have places")
+            for stream in streams:
+                stream.leave()
 
 
 class Queue(unittest.TestCase):

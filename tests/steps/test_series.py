@@ -62,6 +62,7 @@ LESSON = {
     "50-int4-weights": "main.cpp quantize_int4.h",
     "51-quality": "main.cpp quality.h",
     "52-capacity": "capacity.h main.cpp",
+    "53-min-p": "main.cpp min_p.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -88,6 +89,7 @@ ON = {
     "29-min-new-tokens": ["--min-new-tokens", "30"],  # no text of so few tokens ends earlier
     "30-logprobs": ["--logprobs", "2"],
     "49-int8-weights": ["--show-rounding"],
+    "53-min-p": ["--do-sample", "--seed", "7", "--min-p", "0.3"],
     "32-perplexity": ["--echo"],  # of 31-echo, but there no prompt has a perplexity
 }
 SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "25-queue",

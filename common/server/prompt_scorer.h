@@ -1,0 +1,61 @@
+// Log-probabilities of prompts, a part after each pass, so that the texts of others go on.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/decoding/generation.h"
+#include "common/model/gpt2.h"
+#include "logprobs.h"
+#include "static_kv_cache.h"
+
+namespace staircase {
+
+/// What `score` (step 31) computes in one pass, in passes of `chunk` tokens. It keeps the last prompt's
+/// scores: texts behind equal prompts that come one after the other share them.
+class PromptScorer {
+ public:
+  PromptScorer(Gpt2& model, std::optional<int> chunk) : model_(model), chunk_(chunk) {}
+
+  /// The tokens of the prompt with their log-probabilities and those of so many likeliest ones. As long as
+  /// some are missing it computes the next part instead and returns nullptr.
+  std::shared_ptr<const std::vector<Token>> operator()(const std::vector<int>& prompt, int likeliest) {
+    if (prompt != prompt_ || likeliest != likeliest_) begin(prompt, likeliest);
+    if (scored_->size() == prompt.size()) return scored_;
+    if (!cache_) cache_ = std::make_shared<StaticKvCache>(model_);
+    const int done = static_cast<int>(scored_->size()) - 1, rest = static_cast<int>(prompt_.size()) - done;
+    const int count = std::min(rest, chunk_.value_or(rest));
+    const auto fed = std::span<const int>(prompt_).subspan(done, count);
+    const std::span<const float> logits =
+        model_.last_logits(fed, count, cache_.get());  // [count, vocab_size]
+    const std::size_t vocab_size = logits.size() / count;
+    for (int i = 0; i < count && scored_->size() < prompt_.size(); ++i) {
+      const int id = prompt_[scored_->size()];
+      const std::vector<float> logprobs = log_softmax(logits.subspan(i * vocab_size, vocab_size));
+      scored_->push_back({.id = id, .logprobs = logprobs_of(id, logprobs, likeliest)});
+    }
+    return nullptr;
+  }
+
+ private:
+  void begin(const std::vector<int>& prompt, int likeliest) {
+    prompt_ = prompt;
+    likeliest_ = likeliest;
+    // Nothing comes before the first token, so it has no probability.
+    scored_ = std::make_shared<std::vector<Token>>(1, Token{.id = prompt.front(), .logprobs = Logprobs()});
+    if (cache_) cache_->truncate(0, 0);
+  }
+
+  Gpt2& model_;
+  std::optional<int> chunk_;
+  std::shared_ptr<StaticKvCache> cache_ = {};  // of one row; most servers never need it
+  std::vector<int> prompt_ = {};
+  int likeliest_ = 0;
+  std::shared_ptr<std::vector<Token>> scored_ = {};
+};
+
+}  // namespace staircase

@@ -1,0 +1,57 @@
+// A thread for work that would keep the thread of the server from its other clients.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace staircase {
+
+class Worker {
+ public:
+  Worker() : thread_([this] { run(); }) {}
+  ~Worker() { stop(); }
+
+  /// One after the other. Does nothing after `stop`.
+  void post(std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    if (!stopping_) work_.push_back(std::move(work));
+    wake_.notify_one();
+  }
+
+  /// Forgets the work that has not begun.
+  void stop() {
+    std::deque<std::function<void()>> forgotten;
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+      forgotten.swap(work_);
+    }
+    wake_.notify_one();
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  void run() {
+    while (true) {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [this] { return stopping_ || !work_.empty(); });
+      if (stopping_) return;
+      const auto work = std::move(work_.front());
+      work_.pop_front();
+      lock.unlock();
+      work();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> work_;
+  bool stopping_ = false;
+  std::thread thread_;  // the last: it uses the others
+};
+
+}  // namespace staircase

@@ -1,0 +1,27 @@
+// Many prompts, each continued one or more times, in a batch of a bounded size.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "common/program/output.h"
+#include "generate.h"
+
+namespace staircase {
+
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order.
+inline void generate_all(Gpt2& model, const Prompts& prompts, const RowOptions& options,
+                         const RunOptions& run, Output& output) {
+  const int copies = run.num_return_sequences, texts = static_cast<int>(prompts.size()) * copies;
+  std::vector<int> owners;  // the prompt of each text
+  for (int i = 0; i < texts; ++i) owners.push_back(i / copies);
+  output.expect(texts);
+  const int places = std::min(texts, run.max_batch_size);
+  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
+  const std::vector<Generation> generated =
+      generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(owners));
+  output.finish(generated, cache ? cache->use() : CacheUse());
+}
+
+}  // namespace staircase

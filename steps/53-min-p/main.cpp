@@ -1,0 +1,32 @@
+#include "batches.h"
+#include "check.h"
+#include "common/base/message.h"
+#include "common/program/program.h"
+#include "generate.h"
+#include "memory_estimate.h"
+#include "min_p.h"
+
+using namespace staircase;
+
+int main(int argc, char** argv) {
+  RowOptions options;
+  MinPOptions tail;
+  RunOptions run;
+  Program program("Continues a text with a GPT-2.");
+  add_options(program, options);
+  add_options(program, tail);
+  add_options(program, run);
+  program.add_dtype_option();
+  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.add_check([&] {
+    check(options, run);
+    if (tail.min_p && !options.sampling.do_sample) warn("--min-p does nothing without --do-sample");
+  });
+  program.add_prompts_option();
+  return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
+    check(options, prompts, model.config());
+    options.stop.tokenizer = &output.tokenizer();
+    if (tail.min_p) options.after = [&](std::span<float> scores) { keep_min_p(scores, *tail.min_p); };
+    generate_all(model, prompts, options, run, output);
+  });
+}

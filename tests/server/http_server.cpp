@@ -1,0 +1,300 @@
+// HTTP for clients that are slow, silent or gone, with limits of fractions of a second.
+#include "common/server/http_server.h"
+
+#include <arpa/inet.h>
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+using namespace staircase;
+using namespace std::chrono_literals;
+using SteadyClock = std::chrono::steady_clock;
+
+namespace {
+
+const std::string kGet = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
+/// A client that reads when the test says so.
+class Client {
+ public:
+  explicit Client(int port, int receive_bytes = 0) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    REQUIRE(fd_ >= 0);
+    if (receive_bytes > 0) ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  }
+  ~Client() { ::close(fd_); }
+  Client(const Client&) = delete;
+
+  void send(const std::string& bytes) const {
+    CHECK(::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) == std::ssize(bytes));
+  }
+
+  /// What comes until `end` does, the connection ends, or nothing has come for a time.
+  std::string read(const std::string& end = "\r\n\r\n", std::chrono::milliseconds patience = 5s) {
+    std::string bytes;
+    pollfd ready{fd_, POLLIN, 0};
+    while (bytes.find(end) == bytes.npos && ::poll(&ready, 1, static_cast<int>(patience.count())) > 0) {
+      char piece[65536];
+      const auto count = ::recv(fd_, piece, sizeof piece, 0);
+      if (count <= 0) {
+        has_ended_ = true;
+        break;
+      }
+      bytes.append(piece, static_cast<std::size_t>(count));
+    }
+    return bytes;
+  }
+
+  /// The next piece.
+  std::string some() {
+    std::string bytes(1 << 16, '\0');
+    bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(::recv(fd_, bytes.data(), bytes.size(), 0), 0)));
+    return bytes;
+  }
+
+  /// Whether the server closes the connection within that time.
+  bool ends(std::chrono::milliseconds patience = 5s) {
+    read("no such bytes", patience);
+    return has_ended_;
+  }
+
+ private:
+  int fd_;
+  bool has_ended_ = false;
+};
+
+struct Served {
+  explicit Served(HttpLimits limits, HttpServer::Handler handler = {})
+      : http(
+            "127.0.0.1", 0, [&] { return limits.tick = 10ms, limits; }(),
+            [this, handler](const std::shared_ptr<Exchange>& exchange) {
+              exchange->on_left([this] { ++left; });
+              if (handler) return handler(exchange);
+              exchange->send({.body = "hello"});
+            },
+            {},
+            [this](const HttpRequest&, int status) {
+              const std::lock_guard lock(mutex);
+              statuses.push_back(status);
+            }) {
+    http.start([this] { stopped = true; });
+    port = std::stoi(http.url().substr(http.url().rfind(':') + 1));
+  }
+
+  std::vector<int> seen() {
+    const std::lock_guard lock(mutex);
+    return statuses;
+  }
+
+  bool wait_for(const std::vector<int>& wanted) {
+    for (int i = 0; i < 500 && seen() != wanted; ++i) std::this_thread::sleep_for(10ms);
+    return seen() == wanted;
+  }
+
+  std::atomic<int> left = 0;
+  std::atomic<bool> stopped = false;
+  std::mutex mutex;
+  std::vector<int> statuses;
+  HttpServer http;
+  int port = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a stream that its client does not take ends at the limit of unread bytes") {
+  std::size_t written = 0;
+  Served served({.unread_bytes = 1 << 20, .to_take = 60s}, [&](const std::shared_ptr<Exchange>& exchange) {
+    exchange->begin_stream("text/plain", "");
+    for (; served.left == 0 && written < 64; ++written) exchange->write(std::string(1 << 20, 'x'));
+  });
+  Client client(served.port, 4096);
+  client.send(kGet);
+  CHECK(served.wait_for({HttpServer::kClientLeft}));
+  CHECK(served.left == 1);
+  CHECK(written < 20);  // the network takes some of it
+}
+
+TEST_CASE("a client that takes nothing of its answer for too long is let go") {
+  Served served({.to_take = 200ms}, [](const std::shared_ptr<Exchange>& exchange) {
+    exchange->send({.body = std::string(32 << 20, 'x')});
+  });
+  Client client(served.port, 4096);
+  client.send(kGet);
+  const auto start = SteadyClock::now();
+  CHECK(served.wait_for({HttpServer::kClientLeft}));
+  CHECK(SteadyClock::now() - start >= 200ms);
+}
+
+TEST_CASE("a client that takes little, but takes it, gets all of its answer") {
+  Served served({.to_take = 500ms}, [](const std::shared_ptr<Exchange>& exchange) {
+    exchange->send({.body = std::string(20 << 20, 'x') + "end"});
+  });
+  Client client(served.port);
+  client.send(kGet);
+  std::size_t size = 0;
+  for (std::string bytes; !bytes.ends_with("end"); size += bytes.size()) {
+    bytes = client.some();
+    REQUIRE(!bytes.empty());
+    if (size % 10 == 0) std::this_thread::sleep_for(1ms);
+  }
+  CHECK(size > 20 << 20);
+  CHECK(served.wait_for({200}));
+}
+
+TEST_CASE("an idle connection is closed, though not too early") {
+  Served served({.between = 300ms});
+  Client client(served.port);
+  client.send(kGet);
+  CHECK(client.read("hello").ends_with("hello"));
+  CHECK_FALSE(client.ends(100ms));
+  client.send(kGet);  // and from then on again
+  CHECK(client.read("hello").ends_with("hello"));
+  const auto start = SteadyClock::now();
+  CHECK(client.ends());
+  CHECK(SteadyClock::now() - start > 200ms);
+  CHECK(served.seen() == std::vector{200, 200});
+}
+
+TEST_CASE("a request must be complete in time, and a client that asks for nothing is let go in silence") {
+  Served served({.to_ask = 200ms});
+  Client slow(served.port), silent(served.port), lines(served.port);
+  slow.send("GET / HT");
+  lines.send("\r\n");
+  CHECK(slow.read().starts_with("HTTP/1.1 408 "));
+  CHECK(silent.read() == "");
+  CHECK(silent.ends());
+  CHECK(lines.read() == "");
+  CHECK(served.seen() == std::vector{408});
+}
+
+TEST_CASE("a stream may pause for longer than anything else, and says that it lives") {
+  std::shared_ptr<Exchange> stream;
+  Served served({.to_ask = 100ms, .to_take = 100ms, .between = 100ms, .silence = 50ms},
+                [&](const std::shared_ptr<Exchange>& exchange) {
+                  stream = exchange;
+                  exchange->begin_stream("text/plain", "(alive)");
+                });
+  Client client(served.port);
+  client.send(kGet);
+  CHECK(client.read().starts_with("HTTP/1.1 200 "));
+  std::string said;
+  for (const auto start = SteadyClock::now(); SteadyClock::now() - start < 500ms;) {
+    said += client.read("alive", 1s);
+  }
+  CHECK(std::count(said.begin(), said.end(), '(') >= 3);
+  CHECK(std::count(said.begin(), said.end(), '(') <= 11);
+  stream->post_at_once([&] {
+    stream->write("word");
+    stream->end_stream();
+  });
+  CHECK(client.read("0\r\n\r\n").ends_with("4\r\nword\r\n0\r\n\r\n"));
+  CHECK(served.wait_for({200}));
+}
+
+TEST_CASE("what a client sends ahead of its answer is bounded, and its leaving is seen") {
+  std::shared_ptr<Exchange> waits;
+  Served served({.ahead_bytes = 1000}, [&](const std::shared_ptr<Exchange>& exchange) { waits = exchange; });
+  {
+    Client client(served.port);
+    client.send(kGet);
+    for (int i = 0; i < 50; ++i) client.send(std::string(1 << 16, 'x'));
+  }
+  CHECK(served.wait_for({HttpServer::kClientLeft}));
+  CHECK(served.left == 1);
+}
+
+TEST_CASE("a request that is there when the server is told to end gets its answer") {
+  std::atomic<int> held = 0, released = 0;
+  Served served({}, [&](const std::shared_ptr<Exchange>& exchange) {
+    if (exchange->request().path == "/hold") {
+      const int number = ++held;
+      while (released < number) std::this_thread::sleep_for(1ms);
+    }
+    exchange->send({.body = "hello"});
+  });
+  const auto wait_until_held = [&](int number) {
+    for (int i = 0; i < 5000 && held < number; ++i) std::this_thread::sleep_for(1ms);
+    REQUIRE(held == number);
+  };
+  Client idle(served.port), silent(served.port), one(served.port), other(served.port);
+  for (Client* client : {&idle, &silent}) {
+    client->send(kGet);
+    CHECK(client->read("hello").ends_with("hello"));
+  }
+  const std::string hold = "GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n";
+  one.send(hold);
+  wait_until_held(1);
+  // The server learns of both in one look. It has not done what the signal wants when it hears the client.
+  std::raise(SIGTERM);
+  other.send(hold);
+  released = 1;
+  wait_until_held(2);
+  idle.send(kGet);
+  released = 2;
+  const std::string answer = idle.read("hello");
+  CHECK(answer.starts_with("HTTP/1.1 200 "));
+  CHECK(answer.find("Connection: close") != answer.npos);
+  CHECK(silent.ends());
+  CHECK((idle.ends() && one.ends() && other.ends()));
+  served.http.wait();
+  CHECK(served.stopped);
+}
+
+TEST_CASE("a server without a free file descriptor accepts again when there is one") {
+  Served served({});
+  Client first(served.port);
+  first.send(kGet);
+  CHECK(first.read("hello").ends_with("hello"));
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  std::vector<int> taken;
+  for (int copy; (copy = ::dup(fd)) >= 0;) taken.push_back(copy);
+  ::close(fd);
+  Client waits(served.port);  // the system has accepted it, the server cannot
+  waits.send(kGet);
+  CHECK(waits.read("hello", 300ms) == "");
+  for (const int copy : taken) ::close(copy);
+  CHECK(waits.read("hello").ends_with("hello"));
+}
+
+TEST_CASE("a check sees the header alone, and refuses a body before it is sent") {
+  std::atomic<int> checked = 0;
+  HttpServer http(
+      "127.0.0.1", 0, {},
+      [](const std::shared_ptr<Exchange>& exchange) { exchange->send({.body = "hello"}); },
+      [&](const HttpRequest& request) {
+        ++checked;
+        CHECK(request.body.empty());
+        if (request.authorization != "yes") throw HttpError(401, "no");
+      });
+  http.start([] {});
+  const int port = std::stoi(http.url().substr(http.url().rfind(':') + 1));
+  const auto post = [](const std::string& more) {
+    return "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n" + more + "\r\n\r\n";
+  };
+  Client known(port), unknown(port), whole(port);
+  known.send(post("Authorization: yes\r\nExpect: 100-continue"));
+  CHECK(known.read() == "HTTP/1.1 100 Continue\r\n\r\n");
+  known.send("12345");
+  CHECK(known.read("hello").starts_with("HTTP/1.1 200 "));
+  unknown.send(post("Expect: 100-continue"));
+  CHECK(unknown.read().starts_with("HTTP/1.1 401 "));
+  CHECK(unknown.ends());
+  whole.send(post("A: b") + "12345" + post("Authorization: yes") + "12345");
+  const std::string both = whole.read("hello");
+  CHECK(both.starts_with("HTTP/1.1 401 "));
+  CHECK(both.find("HTTP/1.1 200 ") != both.npos);
+  CHECK(checked == 4);
+}
