@@ -5,12 +5,9 @@
 
 #include "common/base/error.h"
 #include "common/base/file.h"
-<<<<<<< HEAD
-#include "common/text/gguf_tokenizer.h"
-=======
 #include "common/base/json_file.h"
+#include "common/text/gguf_tokenizer.h"
 #include "common/text/pre_types.h"
->>>>>>> refs/heads/tokenizer
 #include "common/text/tokenizer_config.h"
 #include "common/text/tokenizer_json.h"
 #include "common/text/vocabulary_reader.h"

@@ -7,14 +7,9 @@
 
 namespace staircase {
 
-<<<<<<< HEAD
-/// Reads the metadata of a .gguf file, or a folder's tokenizer.json, or else vocab.json and merges.txt; then tokenizer_config.json and added_tokens.json,
-/// if they are there. Throws Error with one sentence for what is missing, broken or not built.
-=======
-/// Reads tokenizer.json, or else vocab.json and merges.txt; then tokenizer_config.json, added_tokens.json and
-/// special_tokens_map.json, if they are there. Throws Error with one sentence for what is missing, broken or
-/// not built.
->>>>>>> refs/heads/tokenizer
+/// Reads the metadata of a .gguf file, or a folder's tokenizer.json, or else vocab.json and merges.txt; then
+/// tokenizer_config.json, added_tokens.json and special_tokens_map.json, if they are there. Throws Error with
+/// one sentence for what is missing, broken or not built.
 TokenizerDescription describe_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace staircase
