@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/model/gguf.h"
 #include "common/base/quoted.h"
+#include "common/model/gguf.h"
 #include "kernels/platform.h"
 
 namespace staircase {
@@ -24,23 +24,37 @@ std::vector<fs::path> model_collections() {
   return places;
 }
 
+/// The model in a folder: the folder, or the one GGUF file in it where there is no config.json. Of several
+/// parts the first stands for all.
+fs::path model_in(const fs::path& folder) {
+  std::error_code ignored;
+  if (fs::exists(folder / "config.json", ignored)) return folder;
+  std::vector<fs::path> models;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const bool is_later_part = name.find("-of-") != name.npos && name.find("-00001-of-") == name.npos;
+    if (is_gguf(entry.path()) && !is_later_part) models.push_back(entry.path());
+  }
+  return models.size() == 1 ? models[0] : folder;
+}
+
 }  // namespace
 
 fs::path find_model(const std::string& name, const std::string& option) {
   if (name.empty()) throw UsageError("{}: the name is empty", option);
   std::error_code ignored;
-  if (fs::is_directory(name, ignored)) return name;
+  if (fs::is_directory(name, ignored)) return model_in(name);
   if (fs::exists(name, ignored)) {
     if (is_gguf(name)) return name;
     throw Error("{} {}: this is a file, but a model is a folder or a .gguf file", option, typed(name));
   }
   std::string looked = "as a folder";
   for (const fs::path& place : model_collections()) {
-    if (fs::is_directory(place / name, ignored)) return place / name;
+    if (fs::is_directory(place / name, ignored)) return model_in(place / name);
     if (fs::is_directory(place, ignored)) looked += ", in " + place.string();
   }
-  throw Error("{} {}: no such model (looked {}); tools/download gets gpt2 and its larger sisters", option,
-              typed(name), looked);
+  throw Error("{} {}: no such model (looked {}); tools/download --list names some to download", option, typed(name),
+              looked);
 }
 
 }  // namespace staircase

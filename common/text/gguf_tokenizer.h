@@ -1,4 +1,4 @@
-// The tokenizer of a model in a GGUF file.
+// The tokenizer and the chat template of a model in a GGUF file.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace staircase {
 
-/// What the file's metadata says of its tokenizer. It names how a text is cut (tokenizer.ggml.pre), and the
-/// rest follows from that name. Throws Error with one sentence for what is missing, broken or not supported.
+/// What the file's metadata says of its tokenizer. Throws Error with one sentence for what is missing, broken
+/// or not supported.
 TokenizerDescription describe_gguf_tokenizer(const GgufFile& file);
 
 /// The template of a conversation, if the file has one.

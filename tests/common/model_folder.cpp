@@ -1,0 +1,44 @@
+// What was typed after --model: a folder, a GGUF file, or the name of a model that is kept somewhere.
+#include "common/model/model_folder.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "tests/error_message.h"
+#include "tests/temporary_folder.h"
+
+using namespace staircase;
+
+TEST_CASE("a model is a folder or a GGUF file, and no other file") {
+  const TemporaryFolder folder;
+  const auto model = folder.write("small.gguf", "GGUF");
+  CHECK(find_model(model.string()) == model);
+  const auto text = folder.write("small.txt", "");
+  CHECK(says(error_message([&] { find_model(text.string(), "--draft-model"); }), "--draft-model", "small.txt",
+             "a folder or a .gguf file"));
+  CHECK(says(error_message([&] { find_model((folder.path() / "none.gguf").string()); }), "no such model",
+             "tools/download --list"));
+  CHECK(find_model("tales-6m").filename() == "tales-6m");
+}
+
+TEST_CASE("a folder with one GGUF model and no config.json is that file") {
+  const TemporaryFolder folder;
+  const std::string name = folder.path().string();
+  CHECK(find_model(name) == folder.path());
+  const auto model = folder.write("small.gguf", "GGUF");
+  folder.write("README.md", "");
+  CHECK(find_model(name) == model);
+  folder.write("other.gguf", "GGUF");
+  CHECK(find_model(name) == folder.path());  // which one?
+  std::filesystem::remove(folder.path() / "other.gguf");
+  folder.write("config.json", "{}");
+  CHECK(find_model(name) == folder.path());
+}
+
+TEST_CASE("the parts of a GGUF model are one model") {
+  const TemporaryFolder folder;
+  const auto first = folder.write("large-00001-of-00002.gguf", "GGUF");
+  folder.write("large-00002-of-00002.gguf", "GGUF");
+  CHECK(find_model(folder.path().string()) == first);
+}
