@@ -86,10 +86,10 @@ struct StoreRow {
 /// Where `linear` puts the results of a gated product. Pairs are counted from 0 on: pair p consists of column
 /// gate_column(p), which is of the gate, and the column that is kGateColumns further.
 struct StoreGated {
-  const float* bias;  ///< [2 width], in the order of the columns, or null
-  int width;
-  DType stored;  ///< the type of `out`
-  void* out;     ///< [rows, width]
+  const float* bias;  ///< of all columns, or null
+  int width;          ///< pairs behind that many only fill up the last turn
+  DType stored;       ///< the type of `out`
+  void* out;          ///< [rows, width]
 
   __host__ __device__ static constexpr int gate_column(int pair) {
     constexpr int kColumns = static_cast<int>(kGateColumns);
@@ -164,7 +164,7 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
   for (int o = 0; o < kOutputs; ++o) {
     if constexpr (kTakesPairs<Store>) {
       constexpr int kPairs = kOutputs / 2;
-      const int pair = min(first / 2 + o % kPairs, out / 2 - 1);
+      const int pair = min(first / 2 + o % kPairs, store.width - 1);
       weights[o] = weight[StoreGated::gate_column(pair) + o / kPairs * kGateColumns];
     } else {
       weights[o] = weight[min(first + o, out - 1)];
@@ -222,7 +222,7 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
     constexpr int kPairs = kOutputs / 2;
     const float gated = __shfl_down_sync(kAllLanes, own_sum, kPairs);
     const int pair = first / 2 + output;
-    if (row < min(rows, kRows) && output < kPairs && pair < out / 2) store(row, pair, own_sum, gated);
+    if (row < min(rows, kRows) && output < kPairs && pair < store.width) store(row, pair, own_sum, gated);
   } else {
     const int column = first + output;
     if (row < min(rows, kRows) && column < out) store(row, column, own_sum);
@@ -255,7 +255,7 @@ __global__ __launch_bounds__(kLinearThreads) void finish(const float* products, 
   products += static_cast<std::int64_t>(row) * width;
   if constexpr (kTakesPairs<Store>) {
     const int gate = StoreGated::gate_column(column);
-    if (column < width / 2) store(row, column, products[gate], products[gate + kGateColumns]);
+    if (column < store.width) store(row, column, products[gate], products[gate + kGateColumns]);
   } else {
     if (column < width) store(row, column, products[column]);
   }
@@ -334,7 +334,7 @@ void widen_outputs(const Weight& weight, std::int64_t first, std::int64_t output
 template <typename Store>
 void launch_finish(const float* products, std::int64_t rows, std::int64_t width, const Store& store,
                    Stream stream) {
-  const std::int64_t results = kTakesPairs<Store> ? width / 2 : width;
+  const std::int64_t results = kTakesPairs<Store> ? std::int64_t{store.width} : width;
   const dim3 grid(blocks(rows), blocks(divide_up<std::int64_t>(results, kLinearThreads)));
   launch("linear was finished", stream, grid, kLinearThreads, 0, finish<Store>, products,
          static_cast<int>(width), store);
@@ -411,7 +411,7 @@ void CudaDevice::linear(const Tensor& x, const Norm& norm, const Weight& weight,
   const std::int64_t rows = x.dim(0), width = weight.out_features;
   if (rows == 0) return;
   if (epilogue == Epilogue::kSiluGate) {
-    const cuda::StoreGated store{bias.data<float>(), static_cast<int>(width / 2), out.dtype(),
+    const cuda::StoreGated store{bias.data<float>(), static_cast<int>(out.dim(1)), out.dtype(),
                                  out.data<void>()};
     multiply(x, norm, weight, store);
     return;
