@@ -55,7 +55,7 @@ Operation product(std::string name, double times, std::int64_t rows, std::int64_
   return {std::move(name), times, 2.0 * static_cast<double>(rows * in * out), most};
 }
 
-/// Norms, 8 operations an element (layer_norm.cpp).
+/// Norms, 8 operations an element (normalize.cpp).
 Operation norm(double times, std::int64_t rows, std::int64_t width) {
   const auto most = [=](int threads) {
     const std::int64_t few = few_rows(width);

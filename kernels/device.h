@@ -51,12 +51,14 @@ enum class Epilogue {
   kStore,     ///< out = x W + b
   kGelu,      ///< out = gelu(x W + b), the tanh form of Hendrycks and Gimpel 2016, section 2
   kGeluErf,   ///< the same as it is defined: gelu(x) = x/2 · (1 + erf(x / sqrt 2))
-  kSiluGate,  ///< out = silu(gate) · up, [gate | up] = x W + b in turns of kGateColumns columns; silu(x) = x
-              ///< / (1 + exp(-x)) (Shazeer 2020, section 2: SwiGLU). out is half as wide as W
-  kAdd,  ///< out += x W + b: the residual connection
+  kSiluGate,  ///< out = silu(gate) · up, where x W + b holds gate and up in turns of kGateColumns outputs;
+              ///< silu(x) = x / (1 + exp(-x)) (Shazeer 2020, section 2: SwiGLU)
+  kAdd,       ///< out += x W + b: the residual connection
 };
 
-/// A gated product has its columns in turns: so many of the gate, then the same ones of the other factor.
+/// A gated product has its outputs in turns: so many of the gate, then as many of the factor `up`. W consists
+/// of whole turns of both: whoever loads it fills up the last ones with outputs of zeros. out is as wide as
+/// gate and up were before that, at most half as wide as W.
 constexpr std::int64_t kGateColumns = 16;
 
 /// The new tokens of one or more sequences, packed one sequence behind the other without padding. Sequence s
@@ -134,8 +136,8 @@ class Device {
     return load_weight(std::span(&matrix, 1), order, dtype);
   }
 
-  /// The same of several matrices with the same inputs: the outputs of the first part, then those of the
-  /// next. If the order is kInputFirst there is one part.
+  /// The same of several matrices with the same inputs, which may be stored in different types: the outputs
+  /// of the first part, then those of the next. If the order is kInputFirst there is one part.
   virtual Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType dtype) = 0;
 
   // ── Operations ──
@@ -162,13 +164,13 @@ class Device {
   /// out[r] = norm(x[r]) for each row. x and out [rows, width].
   virtual void normalize(const Tensor& x, const Norm& norm, Tensor& out) = 0;
 
-  /// out = epilogue(norm(x) W + b). x [rows, in_features], out [rows, out_features] (half of them with
-  /// kSiluGate), bias [out_features] or
-  /// an empty tensor for none. If W has 16 bits, the product may take norm(x) rounded to its type as well; if
-  /// it has fewer, rounded in groups of a row as those of an output, or both W and norm(x) in 16 bits; the
-  /// sums of floats are float32 in any case. Beside float32, x may have any type that operand_dtype names for
-  /// W, unless it has a norm, and out too, unless it is added to. The norm is part of the product because a
-  /// GPU, for a few rows, takes longer to start a kernel of its own for it than to compute it.
+  /// out = epilogue(norm(x) W + b). x [rows, in_features], out [rows, out_features] (fewer with kSiluGate:
+  /// see kGateColumns), bias [out_features] or an empty tensor for none. If W has 16 bits, the product may
+  /// take norm(x) rounded to its type as well; if it has fewer, rounded in groups of a row as those of an
+  /// output, or both W and norm(x) in 16 bits; the sums of floats are float32 in any case. Beside float32, x
+  /// may have any type that operand_dtype names for W, unless it has a norm, and out too, unless it is added
+  /// to. The norm is part of the product because a GPU, for a few rows, takes longer to start a kernel of its
+  /// own for it than to compute it.
   virtual void linear(const Tensor& x, const Norm& norm, const Weight& weight, const Tensor& bias,
                       Epilogue epilogue, Tensor& out) = 0;
 
@@ -188,11 +190,10 @@ class Device {
   /// 0 .. p of its row. For each head, out = softmax(q Kᵀ / sqrt(head_size)) V. Only a few rows of scores
   /// exist at a time, never a matrix of all positions by all positions. Neighbouring heads of queries share a
   /// head of keys and values: head h uses h / (n_head / n_kv_head) (Ainslie et al. 2023, section 2.2: grouped
-  /// queries). queries and out [n_tokens, n_head head_size];
-  /// out may have any type that operand_dtype names. If keys and values have 16 bits, queries and softmax may
-  /// be rounded to their type before they are multiplied; the sums are float32 in any case. The result does
-  /// not depend, to the bit, on where the blocks lie or on whether there are any, as long as a row has room
-  /// for as many positions.
+  /// queries). queries and out [n_tokens, n_head head_size]; out may have any type that operand_dtype names.
+  /// If keys and values have 16 bits, queries and softmax may be rounded to their type before they are
+  /// multiplied; the sums are float32 in any case. The result does not depend, to the bit, on where the
+  /// blocks lie or on whether there are any, as long as a row has room for as many positions.
   virtual void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                          Tensor& out) = 0;
 

@@ -84,6 +84,8 @@ void AttentionProbe::begin(std::span<const std::span<const int>> sequences,
 void AttentionProbe::look(Device& device, const Tensor& queries, const KeysValues& keys_values) {
   const auto head_size = static_cast<std::size_t>(keys_values.keys.dim(3));
   const auto n_embd = static_cast<std::size_t>(queries.dim(1));
+  // Neighbouring heads of queries share a head of keys.
+  const std::int64_t group = queries.dim(1) / (keys_values.keys.dim(1) * keys_values.keys.dim(3));
   std::vector<float> all_queries(static_cast<std::size_t>(queries.size()));
   device.copy_to_host(queries, all_queries);
   std::span<const float> rest(all_queries);
@@ -97,7 +99,7 @@ void AttentionProbe::look(Device& device, const Tensor& queries, const KeysValue
     std::vector<std::vector<float>> keys;
     for (std::size_t p = 0; p < end; ++p) {
       const auto position = static_cast<std::int64_t>(p);
-      keys.push_back(row.values(head_.head, position));
+      keys.push_back(row.values(head_.head / group, position));
       // Caches move positions, and rows share them, but no cache changes a key: so it tells its token.
       const std::size_t hash = row.hash(position);
       if (p >= start) known_[hash] = sequences_[s][p - start];

@@ -179,8 +179,8 @@ Gpt2 Gpt2::load(const std::filesystem::path& folder, std::shared_ptr<Device> dev
 
   WeightReader reader(folder / "model.safetensors", *model.device_, dtype);
   const auto layer_norm = [&](const std::string& name) {
-    return LayerNorm{reader.table(name + ".weight", {n_embd}), reader.table(name + ".bias", {n_embd}),
-                     config.layer_norm_epsilon};
+    return Norm{NormKind::kLayer, reader.table(name + ".weight", {n_embd}),
+                reader.table(name + ".bias", {n_embd}), config.layer_norm_epsilon};
   };
   const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
     return Linear{reader.weight(name + ".weight", WeightOrder::kInputFirst, in, out),
@@ -344,7 +344,7 @@ void Gpt2::compute(const Input& input, KvCache* cache, Tensor& logits) {
     device.query_key_value(batch, x, block.ln_1, block.attention_input.weight, block.attention_input.bias,
                            queries, keys_values);
     if (attention_ && attention_->layer() == l) attention_->look(device, queries, keys_values);
-    device.attention(batch, queries, keys_values, config_.n_head, attended);
+    device.attention(batch, queries, keys_values, attended);
     if (l + 1 == config_.n_layer && !input.wants_all) {
       // No later layer asks for the keys and values of the other rows: from here on only the wanted ones
       // matter.
@@ -363,7 +363,7 @@ void Gpt2::compute(const Input& input, KvCache* cache, Tensor& logits) {
     if (observer_) show(fmt::format("block.{}", l), x);
   }
   Tensor normed = matrix(memory_.normed, n_wanted, n_embd);
-  device.layer_norm(x, ln_f_, normed);
+  device.normalize(x, ln_f_, normed);
   show("ln_f", normed);
   device.linear(normed, {}, output_layer_, Tensor(), Epilogue::kStore, logits);
 }
@@ -395,7 +395,7 @@ Tensor Gpt2::operand(Tensor& memory, std::int64_t rows, std::int64_t columns) co
   return matrix(memory, rows, columns, device_->operand_dtype(rows, dtype_));
 }
 
-void Gpt2::linear(const Tensor& x, const LayerNorm& norm, const Linear& layer, Epilogue epilogue,
+void Gpt2::linear(const Tensor& x, const Norm& norm, const Linear& layer, Epilogue epilogue,
                   Tensor& out) const {
   device_->linear(x, norm, layer.weight, layer.bias, epilogue, out);
 }

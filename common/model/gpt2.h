@@ -115,10 +115,10 @@ class Gpt2 {
     Tensor bias;  // [out_features]
   };
   struct Block {
-    LayerNorm ln_1;
+    Norm ln_1;
     Linear attention_input;   // [n_embd, 3 n_embd]
     Linear attention_output;  // [n_embd, n_embd]
-    LayerNorm ln_2;
+    Norm ln_2;
     Linear mlp_input;   // [n_embd, n_inner]
     Linear mlp_output;  // [n_inner, n_embd]
   };
@@ -162,8 +162,7 @@ class Gpt2 {
   Tensor matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype = DType::kFloat32) const;
   /// The same for the operand of a product, which nothing else reads: in the type that the product takes.
   Tensor operand(Tensor& memory, std::int64_t rows, std::int64_t columns) const;
-  void linear(const Tensor& x, const LayerNorm& norm, const Linear& layer, Epilogue epilogue,
-              Tensor& out) const;
+  void linear(const Tensor& x, const Norm& norm, const Linear& layer, Epilogue epilogue, Tensor& out) const;
   void show(std::string_view name, const Tensor& values) const;
   /// Whether the output layer is the token embedding.
   bool is_tied() const;
@@ -181,7 +180,7 @@ class Gpt2 {
   Weight output_layer_;        // [n_embd, vocab_size]; most often the token embedding itself
   Tensor position_embedding_;  // [n_positions, n_embd]
   std::vector<Block> blocks_;
-  LayerNorm ln_f_;
+  Norm ln_f_;
   std::size_t weight_bytes_ = 0;
   Memory memory_;
   Observer observer_;

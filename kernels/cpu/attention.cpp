@@ -1,9 +1,11 @@
 // attention: out = softmax(q Kᵀ / sqrt(head_size)) V for each head, each query seeing its own position and
 // those before.
 //
-// queries and out [n_tokens, n_embd], keys and values [n_rows, n_head, capacity, head_size], or in blocks.
-// For a sequence of n positions: 4 · n_embd operations for each pair of a query and a key that it sees. All
-// loops go over runs of positions that lie side by side: the blocks of a row, or the row as a whole.
+// queries and out [n_tokens, n_head · head_size], keys and values [n_rows, n_kv_head, capacity, head_size],
+// or in blocks. For a sequence of n positions: 4 · head_size operations for each pair of a query and a key
+// that it sees. All loops go over runs of positions that lie side by side: the blocks of a row, or the row as
+// a whole. The queries that share a head of keys, those of several heads and of several tokens, are the rows
+// of tiles.
 //
 // Many queries (prefill): both products have the shape of `linear`, [queries, depth] times [depth, columns],
 // so the keys (as [head_size, positions]) and the values (as [positions, head_size]) of each head are brought
@@ -12,7 +14,8 @@
 //
 // A few queries (decoding, or drafts to verify): packing would cost more than it saves. Each score is a dot
 // product with a key where it lies, and the limit is the bandwidth at which keys and values are read: 8 ·
-// n_embd bytes a position, or half of it where they are kept in 16 bits, once for up to 6 queries together.
+// head_size bytes a position and head, or half of it where they are kept in 16 bits, once for up to 6 queries
+// together.
 //
 // Both add in the same order, so a token's result is the same to the bit whether its prompt comes as a whole,
 // in parts or token by token.
@@ -227,36 +230,33 @@ HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, Run
   }
 }
 
-/// kQueries neighbouring queries of a head, each of which sees one position more than the one before; the
-/// last one sees all `total` keys and values. Each key and each value is read once for all of them, and then
-/// the keys of the `next` head are asked for.
-/// Neighbouring queries lie `stride` elements apart, and so do their results. `scores` has room for whole
-/// halves of a panel of them.
+/// The kQueries queries of a tile. Each key and each value is read once for all of them, and then the keys of
+/// the `next` head are asked for. out [kQueries, head_size]; `scores` has room for whole halves of a panel of
+/// them.
 template <int kQueries, typename T>
-HWY_NOINLINE void attend_few(const float* queries, std::int64_t stride, const Runs<T>& runs,
-                             std::int64_t total, const Runs<T>& next, float* scores, float* out) {
-  const std::int64_t score_stride = divide_up(total, kHalfPanel) * kHalfPanel;
+HWY_NOINLINE void attend_few(const QueryTile& tile, const Runs<T>& runs, const Runs<T>& next, float* scores,
+                             float* out) {
+  const std::int64_t total = tile.seen(), score_stride = divide_up(total, kHalfPanel) * kHalfPanel;
   const std::int64_t head_size = runs.head_size, rest = head_size % kLanes, whole = head_size - rest;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
-  const auto seen_by = [=](int query) { return total - kQueries + 1 + query; };
-  multiply_keys<kQueries>(queries, stride, runs, total, score_stride, scores);
+  multiply_keys<kQueries>(tile.queries, head_size, runs, total, score_stride, scores);
   float inverse_sums[kQueries];
   for (int q = 0; q < kQueries; ++q) {
     float* const own = scores + q * score_stride;
-    if (rest > 0) add_rest_of_scores(queries + q * stride, runs, seen_by(q), whole, own);
-    inverse_sums[q] = exponentials(own, scale, seen_by(q), total);
+    const std::int64_t seen = tile.seen_by(q);
+    if (rest > 0) add_rest_of_scores(tile.queries + q * head_size, runs, seen, whole, own);
+    inverse_sums[q] = exponentials(own, scale, seen, total);
   }
-  add_values<kQueries>(scores, score_stride, runs, total, next, stride, out);
+  add_values<kQueries>(scores, score_stride, runs, total, next, head_size, out);
   for (int q = 0; q < kQueries; ++q) {
-    float* const own = out + q * stride;
-    if (rest > 0) rest_of_values(scores + q * score_stride, runs, seen_by(q), whole, own);
+    float* const own = out + q * head_size;
+    if (rest > 0) rest_of_values(scores + q * score_stride, runs, tile.seen_by(q), whole, own);
     for (std::int64_t i = 0; i < head_size; ++i) own[i] *= inverse_sums[q];
   }
 }
 
 template <typename T>
-using AttendFunction = void (*)(const float*, std::int64_t, const Runs<T>&, std::int64_t, const Runs<T>&,
-                                float*, float*);
+using AttendFunction = void (*)(const QueryTile&, const Runs<T>&, const Runs<T>&, float*, float*);
 template <typename T, int... kLess>
 constexpr auto attend_functions(std::integer_sequence<int, kLess...>) {
   return std::array<AttendFunction<T>, sizeof...(kLess)>{attend_few<kLess + 1, T>...};
@@ -330,53 +330,50 @@ HWY_INLINE void add_lanes(const float* const* queries, const float* keys, std::i
   }
 }
 
-/// multiply_keys with packed keys, for `seen` positions; again but for features that fill no vector.
-HWY_INLINE void multiply_packed_keys(const float* queries, std::int64_t rows, std::int64_t stride,
-                                     const float* packed_keys, std::int64_t seen, std::int64_t head_size,
+/// multiply_keys with packed keys; again but for features that fill no vector.
+HWY_INLINE void multiply_packed_keys(const QueryTile& tile, const float* packed_keys, std::int64_t head_size,
                                      std::int64_t score_stride, float* scores) {
-  const std::int64_t whole = head_size - head_size % kLanes;
-  for (std::int64_t row = 0; row < rows; row += kTogether) {
+  const std::int64_t whole = head_size - head_size % kLanes, seen = tile.seen();
+  for (std::int64_t row = 0; row < tile.rows; row += kTogether) {
     const float* own[kTogether];  // behind the last query it is taken again, and nobody sees the result
-    for (int q = 0; q < kTogether; ++q) own[q] = queries + std::min(row + q, rows - 1) * stride;
+    for (int q = 0; q < kTogether; ++q) own[q] = tile.queries + std::min(row + q, tile.rows - 1) * head_size;
     for (std::int64_t first = 0; first < seen; first += kLanes) {
       hn::Vec<Floats> sums[kTogether];
       add_lanes<kLanes>(own, packed_keys + first / kPanel * head_size * kPanel + first % kPanel, 0, whole,
                         sums);
-      for (int q = 0; q < std::min<std::int64_t>(kTogether, rows - row); ++q) {
+      for (int q = 0; q < std::min<std::int64_t>(kTogether, tile.rows - row); ++q) {
         hn::Store(sums[q], Floats(), scores + (row + q) * score_stride + first);
       }
     }
   }
 }
 
-/// Up to 6 neighbouring queries of one head, the first at `position`, on packed keys and values of `total`
-/// positions. `runs` are the same where they lie, for features that fill no vector.
+/// A tile of queries on packed keys and values of `total` positions. `runs` are the same where they lie, for
+/// features that fill no vector.
 template <typename T>
-HWY_INLINE void attend_tile(const float* queries, std::int64_t rows, std::int64_t position,
-                            std::int64_t stride, const Runs<T>& runs, const float* packed_keys,
+HWY_INLINE void attend_tile(const QueryTile& tile, const Runs<T>& runs, const float* packed_keys,
                             const float* packed_values, std::int64_t total, float* scores, float* out) {
   const std::int64_t head_size = runs.head_size, rest = head_size % kLanes, whole = head_size - rest;
-  const std::int64_t seen = position + rows;  // by the last query
-  const std::int64_t score_stride = divide_up(total, kHalfPanel) * kHalfPanel;
+  const std::int64_t seen = tile.seen(), score_stride = divide_up(total, kHalfPanel) * kHalfPanel;
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
-  multiply_packed_keys(queries, rows, stride, packed_keys, seen, head_size, score_stride, scores);
+  multiply_packed_keys(tile, packed_keys, head_size, score_stride, scores);
   float inverse_sums[kTileRows] = {};
-  for (std::int64_t row = 0; row < rows; ++row) {
+  for (std::int64_t row = 0; row < tile.rows; ++row) {
     float* const own = scores + row * score_stride;
-    const std::int64_t seen_by_row = position + row + 1;
-    if (rest > 0) add_rest_of_scores(queries + row * stride, runs, seen_by_row, whole, own);
-    inverse_sums[row] = exponentials(own, scale, seen_by_row, seen);
+    if (rest > 0) add_rest_of_scores(tile.queries + row * head_size, runs, tile.seen_by(row), whole, own);
+    inverse_sums[row] = exponentials(own, scale, tile.seen_by(row), seen);
   }
-  multiply_panels(
-      scores, rows, score_stride, packed_values, total * kPanel, seen, 0, divide_up(head_size, kHalfPanel),
-      [=](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) HWY_ATTR {
-        count = std::min(count, head_size - column);
-        float* const to = out + row * stride + column;
-        for (std::int64_t i = 0; i < count; ++i) to[i] = products[i] * inverse_sums[row];
-      });
-  for (std::int64_t row = 0; row < rows && rest > 0; ++row) {
-    float* const own = out + row * stride;
-    rest_of_values(scores + row * score_stride, runs, position + row + 1, whole, own);
+  multiply_panels(scores, tile.rows, score_stride, packed_values, total * kPanel, seen, 0,
+                  divide_up(head_size, kHalfPanel),
+                  [=](std::int64_t row, std::int64_t column, std::int64_t count, const float* products)
+                      HWY_ATTR {
+                        count = std::min(count, head_size - column);
+                        float* const to = out + row * head_size + column;
+                        for (std::int64_t i = 0; i < count; ++i) to[i] = products[i] * inverse_sums[row];
+                      });
+  for (std::int64_t row = 0; row < tile.rows && rest > 0; ++row) {
+    float* const own = out + row * head_size;
+    rest_of_values(scores + row * score_stride, runs, tile.seen_by(row), whole, own);
     for (std::int64_t i = whole; i < head_size; ++i) own[i] *= inverse_sums[row];
   }
 }
@@ -394,46 +391,37 @@ HWY_INLINE bool multiplies_halves() {
   return kAvx512 && std::is_same_v<T, hwy::bfloat16_t> && has_bfloat16_tile();
 }
 
-/// Up to 6 neighbouring queries of one head where its keys and values lie; the last one sees all of the
-/// `total` positions. `next` is the head whose turn is likely to be the next.
-HWY_ATTR void attend_in_place(const float* queries, std::int64_t rows, std::int64_t stride,
-                              const HeadOfCache& head, std::int64_t total, const HeadOfCache& next,
+/// A tile of queries where its keys and values lie. `next` is the head whose turn is likely to be the next.
+HWY_ATTR void attend_in_place(const QueryTile& tile, const HeadOfCache& head, const HeadOfCache& next,
                               float* scores, float* out) {
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
     if (multiplies_halves<T>()) {
-      bfloat16::attend_in_place(queries, rows, stride, Runs<std::uint16_t>(head), total,
-                                Runs<std::uint16_t>(next), scores, out);
+      bfloat16::attend_in_place(tile, Runs<std::uint16_t>(head), Runs<std::uint16_t>(next), scores, out);
     } else {
-      kAttendFew<T>[static_cast<std::size_t>(rows - 1)](queries, stride, runs, total, Runs<T>(next), scores,
-                                                        out);
+      kAttendFew<T>[static_cast<std::size_t>(tile.rows - 1)](tile, runs, Runs<T>(next), scores, out);
     }
   });
 }
 
-/// The same with keys and values that are packed as well; the first query is at `position`.
-HWY_ATTR void attend_packed(const float* queries, std::int64_t rows, std::int64_t position,
-                            std::int64_t stride, const HeadOfCache& head, const void* packed_keys,
+/// The same with keys and values of `total` positions that are packed as well.
+HWY_ATTR void attend_packed(const QueryTile& tile, const HeadOfCache& head, const void* packed_keys,
                             const void* packed_values, std::int64_t total, float* scores, float* out) {
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
     if (multiplies_halves<T>()) {
-      bfloat16::attend_packed(queries, rows, position, stride, runs.head_size,
-                              static_cast<const std::uint16_t*>(packed_keys),
+      bfloat16::attend_packed(tile, runs.head_size, static_cast<const std::uint16_t*>(packed_keys),
                               static_cast<const std::uint16_t*>(packed_values), total, scores, out);
     } else {
-      attend_tile(queries, rows, position, stride, runs, static_cast<const float*>(packed_keys),
+      attend_tile(tile, runs, static_cast<const float*>(packed_keys),
                   static_cast<const float*>(packed_values), total, scores, out);
     }
   });
 }
 
-/// Results of a tile, `stride` elements apart, to where they belong in `out`, rounded to its type.
-HWY_ATTR void narrow_tile(const float* results, std::int64_t rows, std::int64_t head_size,
-                          std::int64_t stride, std::int64_t place, const Tensor& out) {
-  with_elements(out.dtype(), out.data<void>(), [&](auto* to) HWY_ATTR {
-    for (std::int64_t row = 0; row < rows; ++row) {
-      narrow(results + row * stride, head_size, to + place + row * stride);
-    }
-  });
+/// The result of a query to its place in `out`, rounded to its type.
+HWY_ATTR void store_result(const float* result, std::int64_t head_size, std::int64_t place,
+                           const Tensor& out) {
+  with_elements(out.dtype(), out.data<void>(),
+                [&](auto* to) HWY_ATTR { narrow(result, head_size, to + place); });
 }
 
 HWY_ATTR void pack_head(const HeadOfCache& head, std::int64_t total, void* packed_keys, void* packed_values) {
@@ -457,15 +445,15 @@ namespace {
 
 HWY_EXPORT(attend_in_place);
 HWY_EXPORT(attend_packed);
-HWY_EXPORT(narrow_tile);
+HWY_EXPORT(store_result);
 HWY_EXPORT(pack_head);
 
 static_assert(kTileQueries == HWY_NAMESPACE::kTileRows);
 
-/// One head of one sequence.
+/// One head of the keys and values of one sequence, and the queries that share it.
 struct Head {
   std::int64_t queries;  ///< how many
-  std::int64_t start;    ///< the position of the first
+  std::int64_t start;    ///< the position of the first token
   std::int64_t total;    ///< positions, the new ones included
   std::int64_t place;    ///< of the first query among all, and of its result
   HeadOfCache cache;
@@ -476,8 +464,9 @@ struct Head {
 }  // namespace
 
 void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
-                          int n_head, Tensor& out) {
-  const std::int64_t width = queries.dim(1), head_size = width / n_head;
+                          Tensor& out) {
+  const std::int64_t n_kv_head = keys_values.keys.dim(1), head_size = keys_values.keys.dim(3);
+  const std::int64_t width = queries.dim(1), group = width / (n_kv_head * head_size);
   const std::int64_t padded_head = divide_up(head_size, kPanel) * kPanel;
   const auto* const offsets = batch.offsets.data<std::int32_t>();
   const auto* const starts = batch.starts.data<std::int32_t>();
@@ -487,20 +476,21 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   for (std::int64_t s = 0; s < batch.n_sequences(); ++s) {
     const std::int64_t count = offsets[s + 1] - offsets[s], total = starts[s] + count;
     longest = std::max(longest, total);
-    if (count >= kManyQueries) packed_floats += n_head * divide_up(total, kPanel) * kPanel * 2 * padded_head;
-    for (std::int64_t h = 0; h < n_head; ++h) {
-      heads.push_back({count,
+    if (count >= kManyQueries)
+      packed_floats += n_kv_head * divide_up(total, kPanel) * kPanel * 2 * padded_head;
+    for (std::int64_t h = 0; h < n_kv_head; ++h) {
+      heads.push_back({count * group,
                        starts[s],
                        total,
-                       offsets[s] * width + h * head_size,
+                       offsets[s] * width + h * group * head_size,
                        {keys_values, static_cast<std::int32_t>(s), h}});
     }
   }
   const std::int64_t score_floats = std::max(kTileQueries * divide_up(longest, kHalfPanel) * kHalfPanel,
                                              bfloat16::scratch_floats(head_size, longest));
-  // A tile of results, before they are rounded.
-  const std::int64_t wide_floats = out.dtype() == DType::kFloat32 ? 0 : kTileQueries * width;
-  const std::int64_t thread_floats = score_floats + wide_floats;
+  // The queries of a tile and its results, where they lie side by side.
+  const std::int64_t tile_floats = kTileQueries * head_size;
+  const std::int64_t thread_floats = score_floats + divide_up(2 * tile_floats, kPanel) * kPanel;
   float* const memory = scratch(team_.size() * thread_floats + packed_floats);
 
   struct Tile {
@@ -510,7 +500,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   std::vector<Tile> tiles;
   float* packed = memory + team_.size() * thread_floats;
   for (Head& head : heads) {
-    if (head.queries < kManyQueries) continue;
+    if (head.queries < kManyQueries * group) continue;
     const std::int64_t padded_total = divide_up(head.total, kPanel) * kPanel;
     head.packed_keys = packed;
     head.packed_values = packed += padded_total * padded_head;
@@ -518,18 +508,23 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     for (std::int64_t first = 0; first < head.queries; first += kTileQueries) tiles.push_back({&head, first});
   }
 
-  // attend(query, rows, scores, to) for the tile of that head that begins with the query `first`.
+  // Where a query of that head is among all.
+  const auto place_of = [=](const Head& head, std::int64_t query) {
+    return head.place + query / group * width + query % group * head_size;
+  };
+  // attend(tile, scores, to) for the tile of that head that begins with the query `first`.
   const auto with_tile = [&](int thread, const Head& head, std::int64_t first, const auto& attend) {
-    const std::int64_t rows = std::min(kTileQueries, head.queries - first);
-    const std::int64_t place = head.place + first * width;
     float* const scores = memory + thread * thread_floats;
-    const float* const query = queries.data<float>() + place;
-    if (wide_floats == 0) {
-      attend(query, rows, scores, out.data<float>() + place);
-    } else {
-      float* const wide = scores + score_floats;
-      attend(query, rows, scores, wide);
-      HWY_DYNAMIC_DISPATCH(narrow_tile)(wide, rows, head_size, width, place, out);
+    float* const gathered = scores + score_floats;
+    float* const results = gathered + tile_floats;
+    const QueryTile tile{gathered, std::min(kTileQueries, head.queries - first), first, group, head.start};
+    for (std::int64_t row = 0; row < tile.rows; ++row) {
+      std::copy_n(queries.data<float>() + place_of(head, first + row), head_size, gathered + row * head_size);
+    }
+    attend(tile, scores, results);
+    for (std::int64_t row = 0; row < tile.rows; ++row) {
+      HWY_DYNAMIC_DISPATCH(store_result)
+      (results + row * head_size, head_size, place_of(head, first + row), out);
     }
   };
   parallel_each(team_, static_cast<std::int64_t>(heads.size()), [&](int thread, std::int64_t i) {
@@ -541,10 +536,9 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     }
     const Head& next = heads[static_cast<std::size_t>((i + team_.size()) % std::ssize(heads))];
     for (std::int64_t first = 0; first < head.queries; first += kTileQueries) {
-      with_tile(thread, head, first, [&](const float* query, std::int64_t rows, float* scores, float* to) {
-        const HeadOfCache& then = first + rows < head.queries ? head.cache : next.cache;
-        HWY_DYNAMIC_DISPATCH(attend_in_place)
-        (query, rows, width, head.cache, head.start + first + rows, then, scores, to);
+      with_tile(thread, head, first, [&](const QueryTile& tile, float* scores, float* to) {
+        const HeadOfCache& then = first + tile.rows < head.queries ? head.cache : next.cache;
+        HWY_DYNAMIC_DISPATCH(attend_in_place)(tile, head.cache, then, scores, to);
       });
     }
   });
@@ -555,15 +549,14 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     if (const std::int64_t next = i + team_.size(); next < std::ssize(tiles)) {
       const auto& [next_head, next_first] = tiles[static_cast<std::size_t>(next)];
       for (std::int64_t q = next_first; q < std::min(next_first + kTileQueries, next_head->queries); ++q) {
-        const float* const query = queries.data<float>() + next_head->place + q * width;
+        const float* const query = queries.data<float>() + place_of(*next_head, q);
         for (std::int64_t j = 0; j < head_size; j += HWY_NAMESPACE::kElementsOfLine<float>)
           hwy::Prefetch(query + j);
       }
     }
-    with_tile(thread, head, first, [&](const float* query, std::int64_t rows, float* scores, float* to) {
+    with_tile(thread, head, first, [&](const QueryTile& tile, float* scores, float* to) {
       HWY_DYNAMIC_DISPATCH(attend_packed)
-      (query, rows, head.start + first, width, head.cache, head.packed_keys, head.packed_values, head.total,
-       scores, to);
+      (tile, head.cache, head.packed_keys, head.packed_values, head.total, scores, to);
     });
   });
 }

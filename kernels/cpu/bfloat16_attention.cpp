@@ -354,19 +354,17 @@ struct Memory {
   std::uint16_t* weights;  // [rows, stride]
 };
 
-void round_queries(const float* queries, std::int64_t rows, std::int64_t stride, std::int64_t head_size,
-                   const Memory& memory) {
-  for (std::int64_t q = 0; q < rows; ++q) {
-    round_row(queries + q * stride, head_size, memory.width, memory.queries + q * memory.width);
+void round_queries(const QueryTile& tile, std::int64_t head_size, const Memory& memory) {
+  for (std::int64_t q = 0; q < tile.rows; ++q) {
+    round_row(tile.queries + q * head_size, head_size, memory.width, memory.queries + q * memory.width);
   }
 }
 
-/// The weights of all scores, of which query q sees seen + q.
-void weigh(const Memory& memory, std::int64_t rows, std::int64_t seen, std::int64_t head_size,
-           float* inverse_sums) {
+/// The weights of all scores that a query sees.
+void weigh(const QueryTile& tile, std::int64_t head_size, const Memory& memory, float* inverse_sums) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(head_size));
-  for (std::int64_t q = 0; q < rows; ++q) {
-    inverse_sums[q] = softmax(memory.scores + q * memory.stride, scale, seen + q, seen + rows - 1,
+  for (std::int64_t q = 0; q < tile.rows; ++q) {
+    inverse_sums[q] = softmax(memory.scores + q * memory.stride, scale, tile.seen_by(q), tile.seen(),
                               memory.weights + q * memory.stride);
   }
 }
@@ -404,11 +402,11 @@ std::int64_t scratch_floats(std::int64_t head_size, std::int64_t total) {
   return kMostRows * (floats + floats / 2);
 }
 
-void attend_in_place(const float* queries, std::int64_t rows, std::int64_t stride,
-                     const Runs<std::uint16_t>& runs, std::int64_t total, const Runs<std::uint16_t>& next,
+void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, const Runs<std::uint16_t>& next,
                      float* scratch, float* out) {
+  const std::int64_t total = tile.seen();
   const Memory memory(scratch, runs.head_size, total);
-  const auto of_rows = static_cast<std::size_t>(rows - 1);
+  const auto of_rows = static_cast<std::size_t>(tile.rows - 1);
   const std::int64_t bytes = runs.head_size * std::int64_t{sizeof(std::uint16_t)},
                      distance = round_up(kBytesAhead / bytes, kPositions);
   // What comes `distance` positions behind p: first all keys, then all values, then keys of the next head.
@@ -418,20 +416,20 @@ void attend_in_place(const float* queries, std::int64_t rows, std::int64_t strid
     if (p < 2 * total) return runs.value(p - total);
     return next.key(std::min(p - 2 * total, next.length - 1));
   };
-  round_queries(queries, rows, stride, runs.head_size, memory);
+  round_queries(tile, runs.head_size, memory);
   each_sixteen(total, [&](std::int64_t first, std::int64_t count) {
     kMultiplyKeys[of_rows](memory.queries, runs.key(first), count, runs.head_size, ahead_of(first),
                            memory.stride, memory.scores + first);
   });
   float inverse_sums[kMostRows] = {};
-  weigh(memory, rows, total - rows + 1, runs.head_size, inverse_sums);
-  std::fill_n(memory.sums, rows * memory.width, 0.0f);
+  weigh(tile, runs.head_size, memory, inverse_sums);
+  std::fill_n(memory.sums, tile.rows * memory.width, 0.0f);
   each_sixteen(total, [&](std::int64_t first, std::int64_t count) {
     kAddValues[of_rows](memory.weights + first, memory.stride, runs.value(first), count, runs.head_size,
                         ahead_of(total + first), memory.sums);
   });
-  for (std::int64_t q = 0; q < rows; ++q) {
-    store_features(memory.sums + q * memory.width, runs.head_size, inverse_sums[q], out + q * stride);
+  for (std::int64_t q = 0; q < tile.rows; ++q) {
+    store_features(memory.sums + q * memory.width, runs.head_size, inverse_sums[q], out + q * runs.head_size);
   }
 }
 
@@ -446,24 +444,23 @@ void pack(const Runs<std::uint16_t>& runs, std::int64_t total, std::uint16_t* pa
   });
 }
 
-void attend_packed(const float* queries, std::int64_t rows, std::int64_t position, std::int64_t stride,
-                   std::int64_t head_size, const std::uint16_t* packed_keys,
+void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uint16_t* packed_keys,
                    const std::uint16_t* packed_values, std::int64_t total, float* scratch, float* out) {
   const Memory memory(scratch, head_size, total);
-  const std::int64_t seen = position + rows;
-  round_queries(queries, rows, stride, head_size, memory);
-  kMultiplyPackedKeys[static_cast<std::size_t>(rows - 1)](memory.queries, packed_keys, seen, memory.width,
-                                                          memory.stride, memory.scores);
+  const std::int64_t seen = tile.seen();
+  round_queries(tile, head_size, memory);
+  kMultiplyPackedKeys[static_cast<std::size_t>(tile.rows - 1)](memory.queries, packed_keys, seen,
+                                                               memory.width, memory.stride, memory.scores);
   float inverse_sums[kMostRows] = {};
-  weigh(memory, rows, position + 1, head_size, inverse_sums);
+  weigh(tile, head_size, memory, inverse_sums);
   for (std::int64_t first = 0; first < head_size; first += kPanel) {
     alignas(64) float sums[kMostRows * kPanel] = {};
-    bfloat16_tile(static_cast<int>(rows), kPanel)(memory.weights, memory.stride,
-                                                  packed_values + first * round_up(total, kPair),
-                                                  round_up(seen, kPair), sums, nullptr);
-    for (std::int64_t q = 0; q < rows; ++q) {
+    bfloat16_tile(static_cast<int>(tile.rows), kPanel)(memory.weights, memory.stride,
+                                                       packed_values + first * round_up(total, kPair),
+                                                       round_up(seen, kPair), sums, nullptr);
+    for (std::int64_t q = 0; q < tile.rows; ++q) {
       store_features(sums + q * kPanel, std::min(kPanel, head_size - first), inverse_sums[q],
-                     out + q * stride + first);
+                     out + q * head_size + first);
     }
   }
 }
@@ -477,11 +474,11 @@ namespace staircase::bfloat16 {
 std::int64_t scratch_floats(std::int64_t, std::int64_t) {
   return 0;
 }
-void attend_in_place(const float*, std::int64_t, std::int64_t, const Runs<std::uint16_t>&, std::int64_t,
-                     const Runs<std::uint16_t>&, float*, float*) {}
+void attend_in_place(const QueryTile&, const Runs<std::uint16_t>&, const Runs<std::uint16_t>&, float*,
+                     float*) {}
 void pack(const Runs<std::uint16_t>&, std::int64_t, std::uint16_t*, std::uint16_t*) {}
-void attend_packed(const float*, std::int64_t, std::int64_t, std::int64_t, std::int64_t, const std::uint16_t*,
-                   const std::uint16_t*, std::int64_t, float*, float*) {}
+void attend_packed(const QueryTile&, std::int64_t, const std::uint16_t*, const std::uint16_t*, std::int64_t,
+                   float*, float*) {}
 
 }  // namespace staircase::bfloat16
 

@@ -14,14 +14,12 @@
 
 namespace staircase::bfloat16 {
 
-/// Floats of memory that the two functions below need: for up to 6 queries on `total` positions.
+/// Floats of memory that the two functions below need: for a tile of queries on `total` positions.
 std::int64_t scratch_floats(std::int64_t head_size, std::int64_t total);
 
-/// Up to 6 neighbouring queries of a head, where keys and values lie. Each sees one position more than the
-/// one before; the last one sees all `total` of them. Neighbouring queries lie `stride` elements apart, and
-/// so do their results. The keys of the head that is `next` are asked for behind the last values.
-void attend_in_place(const float* queries, std::int64_t rows, std::int64_t stride,
-                     const Runs<std::uint16_t>& runs, std::int64_t total, const Runs<std::uint16_t>& next,
+/// A tile of queries, where keys and values lie. out [rows, head_size]. The keys of the head that is `next`
+/// are asked for behind the last values.
+void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, const Runs<std::uint16_t>& next,
                      float* scratch, float* out);
 
 /// Keys into panels [total / 64, head_size / 2, 64, 2] and values into [head_size / 64, total / 2, 64, 2],
@@ -29,9 +27,8 @@ void attend_in_place(const float* queries, std::int64_t rows, std::int64_t strid
 void pack(const Runs<std::uint16_t>& runs, std::int64_t total, std::uint16_t* packed_keys,
           std::uint16_t* packed_values);
 
-/// attend_in_place with the keys and values that `pack` has packed; the first query is at `position`.
-void attend_packed(const float* queries, std::int64_t rows, std::int64_t position, std::int64_t stride,
-                   std::int64_t head_size, const std::uint16_t* packed_keys,
+/// attend_in_place with the keys and values that `pack` has packed.
+void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uint16_t* packed_keys,
                    const std::uint16_t* packed_values, std::int64_t total, float* scratch, float* out);
 
 }  // namespace staircase::bfloat16

@@ -41,4 +41,22 @@ std::span<float> CpuDevice::to_host(const Tensor& source, Tensor&) {
   return {source.data<float>(), static_cast<std::size_t>(source.size())};
 }
 
+std::vector<TokenPlaces> places_of(const Batch& batch, const Tensor& queries, const KeysValues& keys_values) {
+  const std::int64_t n_kv_head = keys_values.keys.dim(1), block_size = keys_values.keys.dim(2);
+  const std::int64_t head_size = keys_values.keys.dim(3);
+  const auto* const offsets = batch.offsets.data<std::int32_t>();
+  const auto* const starts = batch.starts.data<std::int32_t>();
+  std::vector<TokenPlaces> places;
+  places.reserve(static_cast<std::size_t>(batch.n_tokens()));
+  for (std::int32_t s = 0; s < batch.n_sequences(); ++s) {
+    const std::int32_t* const blocks = blocks_of(keys_values, s);
+    for (std::int64_t t = offsets[s]; t < offsets[s + 1]; ++t) {
+      const std::int64_t position = starts[s] + t - offsets[s], block = blocks[position / block_size];
+      places.push_back({queries.data<float>() + t * queries.dim(1),
+                        (block * n_kv_head * block_size + position % block_size) * head_size});
+    }
+  }
+  return places;
+}
+
 }  // namespace staircase

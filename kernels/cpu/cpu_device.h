@@ -67,14 +67,17 @@ constexpr std::int64_t few_rows(std::int64_t width) {
 constexpr std::int64_t kManyQueries = 16;
 constexpr std::int64_t kTileQueries = 6;
 
-/// layer_norm for some of the rows, on the thread that calls it.
-void normalize_rows(const Tensor& x, const LayerNorm& norm, Range rows, Tensor& out);
+/// `normalize` for one row, on the thread that calls it. The norm has a kind.
+void normalize_row(const float* x, const Norm& norm, std::int64_t width, float* out);
 
 /// Where head 0 of one token belongs.
 struct TokenPlaces {
   float* query;
   std::int64_t key_value;  ///< the index of its first element among the keys, and among the values
 };
+
+/// Those of all tokens of a batch.
+std::vector<TokenPlaces> places_of(const Batch& batch, const Tensor& queries, const KeysValues& keys_values);
 
 /// The blocks of a row, from its first position on: without a block table the row itself, whose number is
 /// `row`.
@@ -101,17 +104,19 @@ class CpuDevice final : public Device {
   void copy_to_host(const Tensor& source, std::span<std::byte> destination) override;
   std::span<float> to_host(const Tensor& source, Tensor& memory) override;
   Tensor load(const HostArray& array) override;
-  Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) override;
+  Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType dtype) override;
   DType operand_dtype(std::int64_t rows, DType weights) const override;
 
   void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                  Tensor& out) override;
-  void layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) override;
-  void linear(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Tensor& bias,
-              Epilogue epilogue, Tensor& out) override;
-  void query_key_value(const Batch& batch, const Tensor& x, const LayerNorm& norm, const Weight& weight,
+  void normalize(const Tensor& x, const Norm& norm, Tensor& out) override;
+  void linear(const Tensor& x, const Norm& norm, const Weight& weight, const Tensor& bias, Epilogue epilogue,
+              Tensor& out) override;
+  void query_key_value(const Batch& batch, const Tensor& x, const Norm& norm, const Weight& weight,
                        const Tensor& bias, Tensor& queries, KeysValues& keys_values) override;
-  void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, int n_head,
+  void split_heads(const Batch& batch, const Tensor& projected, const HeadRule& rule, Tensor& queries,
+                   KeysValues& keys_values) override;
+  void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                  Tensor& out) override;
   void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) override;
   void argmax(const Tensor& x, Tensor& out) override;
@@ -134,7 +139,7 @@ class CpuDevice final : public Device {
   /// norm(x) [rows, in] as products with that weight take it: rounded to bfloat16 if the weights are
   /// bfloat16, and in groups of 8 bits if they are int8 or int4. It lies in memory of the device, or is x
   /// itself where nothing is to be done.
-  Tensor as_operand(const Tensor& x, const LayerNorm& norm, const Weight& weight);
+  Tensor as_operand(const Tensor& x, const Norm& norm, const Weight& weight);
 
   ThreadTeam team_;
   Tensor scratch_;

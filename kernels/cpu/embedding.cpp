@@ -1,7 +1,7 @@
 // embedding: out[t] = token_table[tokens[t]] + position_table[position of t].
 //
-// out [n_tokens, n_embd]. The token table is kept once, in the panels of the output layer (packed[token /
-// 64][feature][token % 64]), so the features of a token lie far apart and a token touches n_embd cache
+// out [n_tokens, width]. The token table is kept once, in the panels of the output layer (packed[token /
+// 64][feature][token % 64]), so the features of a token lie far apart and a token touches `width` cache
 // lines: some 10 µs, against a second copy of the largest matrix of the model.
 #include <functional>
 
@@ -12,12 +12,13 @@
 namespace staircase {
 namespace {
 
-/// out[i] = the token's feature i plus its position's.
+/// out[i] = the token's feature i plus its position's, if there are any.
 template <std::int64_t kInterleaved, typename W, typename Widen>
 void embed(const W* panel, std::int64_t token, const float* position, std::int64_t width, const Widen& widen,
            float* out) {
   for (std::int64_t i = 0; i < width; ++i) {
-    out[i] = widen(panel[place_in_panel<kInterleaved>(i, token % kPanel)]) + position[i];
+    const float feature = widen(panel[place_in_panel<kInterleaved>(i, token % kPanel)]);
+    out[i] = position == nullptr ? feature : feature + position[i];
   }
 }
 
@@ -35,7 +36,9 @@ void CpuDevice::embedding(const Batch& batch, const Weight& token_table, const T
       while (t >= offsets[sequence + 1]) ++sequence;
       const std::int64_t token = tokens[t], panel = token / kPanel * token_table.packed.dim(1) * kPanel;
       const float* const position =
-          position_table.data<float>() + (starts[sequence] + t - offsets[sequence]) * width;
+          position_table.size() == 0
+              ? nullptr
+              : position_table.data<float>() + (starts[sequence] + t - offsets[sequence]) * width;
       float* const out_row = out.data<float>() + t * width;
       const Tensor& table = token_table.packed;
       if (table.dtype() == DType::kFloat16) {
@@ -47,7 +50,8 @@ void CpuDevice::embedding(const Batch& batch, const Weight& token_table, const T
         with_panels(table.dtype(), table.data<void>(), [&]<typename Panel>(const Panel* panels) {
           const Panel* const groups = panels + token / kPanel * groups_of<Panel>(width);
           for (std::int64_t i = 0; i < width; ++i) {
-            out_row[i] = weight_of(groups, i, token % kPanel) + position[i];
+            const float feature = weight_of(groups, i, token % kPanel);
+            out_row[i] = position == nullptr ? feature : feature + position[i];
           }
         });
       } else {

@@ -58,6 +58,18 @@ HWY_ATTR void to_float32(const HostArray& array, std::int64_t first, std::int64_
   }
 }
 
+/// Rows first .. first + count - 1 of all parts, one part behind the other, as float32.
+HWY_ATTR void rows_to_float32(std::span<const HostArray> parts, std::int64_t first, std::int64_t count,
+                              float* out) {
+  for (const HostArray& part : parts) {
+    const std::int64_t rows = std::clamp<std::int64_t>(part.rows - first, 0, count);
+    if (rows > 0) to_float32(part, first * part.columns, rows * part.columns, out);
+    out += rows * part.columns;
+    count -= rows;
+    first = std::max<std::int64_t>(first - part.rows, 0);
+  }
+}
+
 /// Stores `count` columns of row k of a panel.
 template <typename W>
 HWY_ATTR void pack_row(const float* values, std::int64_t count, std::int64_t k, W* panel) {
@@ -72,8 +84,9 @@ HWY_ATTR void pack_row(const float* values, std::int64_t count, std::int64_t k, 
 
 /// Fills the panels first .. last - 1 of `depth` rows.
 template <typename W>
-HWY_ATTR void pack_panels(const HostArray& matrix, WeightOrder order, std::int64_t in, std::int64_t out,
-                          std::int64_t depth, std::int64_t first, std::int64_t last, W* packed) {
+HWY_ATTR void pack_panels(std::span<const HostArray> parts, WeightOrder order, std::int64_t in,
+                          std::int64_t out, std::int64_t depth, std::int64_t first, std::int64_t last,
+                          W* packed) {
   if (last * kPanel > out || depth > in) {
     const std::int64_t unfilled = depth > in ? first : last - 1;
     std::memset(packed + unfilled * depth * kPanel, 0,
@@ -84,7 +97,7 @@ HWY_ATTR void pack_panels(const HostArray& matrix, WeightOrder order, std::int64
     // A row of the file at a time: it lies there in one piece.
     std::vector<float> row(static_cast<std::size_t>(last_column - first_column));
     for (std::int64_t k = 0; k < in; ++k) {
-      to_float32(matrix, k * out + first_column, last_column - first_column, row.data());
+      to_float32(parts[0], k * out + first_column, last_column - first_column, row.data());
       for (std::int64_t column = first_column; column < last_column; column += kPanel) {
         pack_row(row.data() + (column - first_column), std::min(kPanel, last_column - column), k,
                  packed + column * depth);
@@ -96,7 +109,7 @@ HWY_ATTR void pack_panels(const HostArray& matrix, WeightOrder order, std::int64
   float panel_row[kPanel];
   for (std::int64_t column = first_column; column < last_column; column += kPanel) {
     const std::int64_t columns = std::min(kPanel, last_column - column);
-    to_float32(matrix, column * in, columns * in, rows.data());
+    rows_to_float32(parts, column, columns, rows.data());
     for (std::int64_t k = 0; k < in; ++k) {
       for (std::int64_t c = 0; c < columns; ++c) panel_row[c] = rows[static_cast<std::size_t>(c * in + k)];
       pack_row(panel_row, columns, k, packed + column * depth);
@@ -106,8 +119,8 @@ HWY_ATTR void pack_panels(const HostArray& matrix, WeightOrder order, std::int64
 
 /// pack_panels for 8 or 4 bits, a group of the depth at a time.
 template <typename Panel>
-HWY_ATTR void pack_int8_panels(const HostArray& matrix, WeightOrder order, std::int64_t in, std::int64_t out,
-                               std::int64_t first, std::int64_t last, Panel* packed) {
+HWY_ATTR void pack_int8_panels(std::span<const HostArray> parts, WeightOrder order, std::int64_t in,
+                               std::int64_t out, std::int64_t first, std::int64_t last, Panel* packed) {
   constexpr std::int64_t kInputs = Panel::kInputs;
   const std::int64_t groups = groups_of<Panel>(in);
   float values[kInputs * kPanel] = {};
@@ -121,7 +134,7 @@ HWY_ATTR void pack_int8_panels(const HostArray& matrix, WeightOrder order, std::
     for (std::int64_t g = 0; g < groups; ++g) {
       const std::int64_t count = std::min(kInputs, in - g * kInputs);
       for (std::int64_t k = 0; k < count; ++k) {
-        to_float32(matrix, (g * kInputs + k) * out + first_column, columns, rows.data() + k * columns);
+        to_float32(parts[0], (g * kInputs + k) * out + first_column, columns, rows.data() + k * columns);
       }
       for (std::int64_t column = 0; column < columns; column += kPanel) {
         const std::int64_t width = std::min(kPanel, columns - column);
@@ -137,7 +150,7 @@ HWY_ATTR void pack_int8_panels(const HostArray& matrix, WeightOrder order, std::
   std::vector<float> rows(static_cast<std::size_t>(kPanel * in));
   for (std::int64_t panel = first; panel < last; ++panel) {
     const std::int64_t columns = std::min(kPanel, out - panel * kPanel);
-    to_float32(matrix, panel * kPanel * in, columns * in, rows.data());
+    rows_to_float32(parts, panel * kPanel, columns, rows.data());
     std::fill(rows.begin() + columns * in, rows.end(), 0.0f);
     for (std::int64_t g = 0; g < groups; ++g) {
       const std::int64_t count = std::min(kInputs, in - g * kInputs);
@@ -151,16 +164,16 @@ HWY_ATTR void pack_int8_panels(const HostArray& matrix, WeightOrder order, std::
   }
 }
 
-HWY_ATTR void pack_weight(const HostArray& matrix, WeightOrder order, const Weight& weight,
+HWY_ATTR void pack_weight(std::span<const HostArray> parts, WeightOrder order, const Weight& weight,
                           std::int64_t first, std::int64_t last) {
   if (in_groups(weight.packed.dtype())) {
     with_panels(weight.packed.dtype(), weight.packed.data<void>(), [&](auto* packed) HWY_ATTR {
-      pack_int8_panels(matrix, order, weight.in_features, weight.out_features, first, last, packed);
+      pack_int8_panels(parts, order, weight.in_features, weight.out_features, first, last, packed);
     });
     return;
   }
   with_elements(weight.packed.dtype(), weight.packed.data<void>(), [&](auto* packed) HWY_ATTR {
-    pack_panels(matrix, order, weight.in_features, weight.out_features, weight.packed.dim(1), first, last,
+    pack_panels(parts, order, weight.in_features, weight.out_features, weight.packed.dim(1), first, last,
                 packed);
   });
 }
@@ -183,11 +196,15 @@ Tensor CpuDevice::load(const HostArray& array) {
   return tensor;
 }
 
-Weight CpuDevice::load_weight(const HostArray& matrix, WeightOrder order, DType dtype) {
-  const bool input_first = order == WeightOrder::kInputFirst;
+Weight CpuDevice::load_weight(std::span<const HostArray> parts, WeightOrder order, DType dtype) {
   Weight weight;
-  weight.in_features = input_first ? matrix.rows : matrix.columns;
-  weight.out_features = input_first ? matrix.columns : matrix.rows;
+  if (order == WeightOrder::kInputFirst) {
+    weight.in_features = parts[0].rows;
+    weight.out_features = parts[0].columns;
+  } else {
+    weight.in_features = parts[0].columns;
+    for (const HostArray& part : parts) weight.out_features += part.rows;
+  }
   const std::int64_t panels = divide_up(weight.out_features, kPanel),
                      interleaved = dtype == DType::kBFloat16 ? kPair : 1,
                      depth = divide_up(weight.in_features, interleaved) * interleaved;
@@ -199,7 +216,7 @@ Weight CpuDevice::load_weight(const HostArray& matrix, WeightOrder order, DType 
   }
   weight.packed = allocate(dtype, std::move(shape));
   parallel_ranges(team_, panels, [&](std::int64_t first, std::int64_t last) {
-    HWY_DYNAMIC_DISPATCH(pack_weight)(matrix, order, weight, first, last);
+    HWY_DYNAMIC_DISPATCH(pack_weight)(parts, order, weight, first, last);
   });
   return weight;
 }

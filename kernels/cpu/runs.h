@@ -1,4 +1,5 @@
-// Where attention finds the keys and values of a head: in one piece, or in the blocks of a paged cache.
+// Where attention finds the keys and values of a head: in one piece, or in the blocks of a paged cache; and
+// the queries that share them.
 #pragma once
 
 #include "kernels/cpu/cpu_device.h"
@@ -28,6 +29,20 @@ struct Runs {
   std::int64_t length, head_size;      // of a run, in positions; of a position, in elements
   std::int64_t stride;                 // elements from one block to the next
   const T *first_keys, *first_values;  // of block 0
+};
+
+/// Up to kTileQueries neighbours among the queries of a sequence that share a head of keys and values. These
+/// are numbered token by token, and for each token head by head: query i is one of token i / group.
+struct QueryTile {
+  const float* queries;  ///< [rows, head_size]
+  std::int64_t rows;
+  std::int64_t first;  ///< number of the first one
+  std::int64_t group;  ///< heads of queries to a head of keys
+  std::int64_t start;  ///< the position of token 0
+
+  /// How many positions the query in that row sees.
+  std::int64_t seen_by(std::int64_t row) const { return start + (first + row) / group + 1; }
+  std::int64_t seen() const { return seen_by(rows - 1); }
 };
 
 }  // namespace staircase

@@ -63,7 +63,7 @@ struct Attention {
     const KeysValues keys_values{upload_as(dtype, device, cache, keys),
                                  upload_as(dtype, device, cache, values)};
     device.attention(make_batch(device, sequences), upload(device, {rows, columns}, queries), keys_values,
-                     static_cast<int>(n_head), out);
+                     out);
     return download_any(device, out);
   }
 

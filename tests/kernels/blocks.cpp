@@ -109,7 +109,7 @@ struct Paged {
       const auto run = [&](const KeysValues& keys_values) {
         Tensor out = result_tensor(device, shape_of(n_tokens(), width));
         device.attention(make_batch(device, sequences), upload(device, shape_of(n_tokens(), width), queries),
-                         keys_values, static_cast<int>(n_head), out);
+                         keys_values, out);
         return download(device, out);
       };
       INFO(to_string(sequences));

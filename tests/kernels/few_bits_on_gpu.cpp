@@ -33,7 +33,7 @@ struct Product {
     return with_bias ? upload(device, shape_of(1, out), bias) : Tensor();
   }
 
-  Values run(Device& device, const LayerNorm& norm = {}) const {
+  Values run(Device& device, const Norm& norm = {}) const {
     Tensor result = result_tensor(device, shape_of(rows, out));
     device.linear(upload(device, shape_of(rows, in), x), norm, upload_weight(device, w, in, out, dtype),
                   device_bias(device), Epilogue::kStore, result);
@@ -266,10 +266,10 @@ TEST_CASE("on a GPU a row with weights of few bits gets the same bits alone and 
       const Shape width{static_cast<std::int64_t>(in)};
       for (const bool with_norm : {false, true}) {
         on_every_gpu([&](Device& device) {
-          LayerNorm norm;
+          Norm norm;
           if (with_norm) {
-            norm = {upload(device, width, random_values(in, 8)), upload(device, width, random_values(in, 9)),
-                    1e-5f};
+            norm = {NormKind::kLayer, upload(device, width, random_values(in, 8)),
+                    upload(device, width, random_values(in, 9)), 1e-5f};
           }
           CAPTURE(in);
           CAPTURE(with_norm);
@@ -309,7 +309,8 @@ TEST_CASE("on a GPU a product with weights of few bits normalizes a few rows and
                                           as_multiplied(device, dtype, product.w, rows, in, out),
                                           product.bias, rows, in, out);
           const Shape width{static_cast<std::int64_t>(in)};
-          const LayerNorm norm{upload(device, width, norm_weight), upload(device, width, norm_bias), 1e-5f};
+          const Norm norm{NormKind::kLayer, upload(device, width, norm_weight),
+                          upload(device, width, norm_bias), 1e-5f};
           const double root = std::sqrt(static_cast<double>(in));
           const double within = 3.0 * tolerance(in) + 1e-7 * static_cast<double>(in) +
                                 (operand == DType::kFloat32 ? 0.0 : 3.0 * rounding_error(operand) * root);

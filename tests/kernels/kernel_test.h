@@ -278,7 +278,7 @@ inline std::string to_string(const std::vector<Sequence>& sequences) {
 /// are off by `within` at most, keys and values in a cache of type `stored_as` by `stored`, and kCanary where
 /// no new token is.
 inline void check_query_key_value(Device& device, const std::vector<Sequence>& sequences, const Tensor& x,
-                                  const LayerNorm& norm, const Weight& weight, const Tensor& bias,
+                                  const Norm& norm, const Weight& weight, const Tensor& bias,
                                   const naive::Parts& want, std::size_t n_head, DType stored_as,
                                   double within, double stored) {
   const std::size_t width = static_cast<std::size_t>(weight.out_features) / 3;

@@ -36,9 +36,9 @@ struct Inputs {
   }
 
   Tensor device_x(Device& device) const { return upload(device, shape_of(rows, in), x); }
-  LayerNorm norm(Device& device) const {
+  Norm norm(Device& device) const {
     const Shape shape{static_cast<std::int64_t>(in)};
-    return {upload(device, shape, norm_weight), upload(device, shape, norm_bias), kEpsilon};
+    return {NormKind::kLayer, upload(device, shape, norm_weight), upload(device, shape, norm_bias), kEpsilon};
   }
   Weight weight(Device& device, DType dtype) const { return upload_weight(device, w, in, out, dtype); }
   Tensor device_bias(Device& device) const { return upload(device, {static_cast<std::int64_t>(out)}, bias); }

@@ -15,8 +15,9 @@ void check_layer_norm(const Values& x, std::size_t rows, std::size_t width, doub
     const auto columns = static_cast<std::int64_t>(width);
     const Shape shape{static_cast<std::int64_t>(rows), columns};
     Tensor out = result_tensor(device, shape);
-    const LayerNorm norm{upload(device, {columns}, weight), upload(device, {columns}, bias), epsilon};
-    device.layer_norm(upload(device, shape, x), norm, out);
+    const Norm norm{NormKind::kLayer, upload(device, {columns}, weight), upload(device, {columns}, bias),
+                    epsilon};
+    device.normalize(upload(device, shape, x), norm, out);
     CAPTURE(rows);
     CAPTURE(epsilon);
     CHECK(difference("out", download(device, out), want, width, tolerance) == "");

@@ -1,0 +1,85 @@
+// normalize: out[r] = (x[r] - mean) / sqrt(variance + epsilon) · weight + bias, or the same around 0 instead
+// of the mean: an RMS norm.
+//
+// x and out [rows, width]. About 8 operations (5 without a mean) and 8 bytes for each element: limited by the
+// bandwidth of whichever cache holds x. The mean comes first and the variance from the differences to it: the
+// sum of squares minus the squared mean would cancel, and the residual stream of a GPT-2 has a few features
+// that are hundreds of times larger than the others.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/normalize.cpp"
+#include <hwy/foreach_target.h>
+// The target comes first.
+#include <hwy/highway.h>
+
+#include <cmath>
+
+#include "kernels/cpu/cpu_device.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace staircase {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// Without weight or bias (nullptr) they are 1 and 0.
+HWY_ATTR void normalize_row(NormKind kind, const float* HWY_RESTRICT x, const float* HWY_RESTRICT weight,
+                            const float* HWY_RESTRICT bias, float epsilon, std::int64_t width,
+                            float* HWY_RESTRICT out) {
+  const hn::ScalableTag<float> d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const std::int64_t whole = width / lanes * lanes;
+
+  float mean = 0.0f;
+  if (kind == NormKind::kLayer) {
+    auto sums = hn::Zero(d);
+    for (std::int64_t i = 0; i < whole; i += lanes) sums = hn::Add(sums, hn::LoadU(d, x + i));
+    float sum = hn::GetLane(hn::SumOfLanes(d, sums));
+    for (std::int64_t i = whole; i < width; ++i) sum += x[i];
+    mean = sum / static_cast<float>(width);
+  }
+
+  auto squares = hn::Zero(d);
+  for (std::int64_t i = 0; i < whole; i += lanes) {
+    const auto difference = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean));
+    squares = hn::MulAdd(difference, difference, squares);
+  }
+  float square = hn::GetLane(hn::SumOfLanes(d, squares));
+  for (std::int64_t i = whole; i < width; ++i) square += (x[i] - mean) * (x[i] - mean);
+  const float scale = 1.0f / std::sqrt(square / static_cast<float>(width) + epsilon);
+
+  for (std::int64_t i = 0; i < whole; i += lanes) {
+    auto value = hn::Mul(hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean)), hn::Set(d, scale));
+    const auto factor = weight == nullptr ? hn::Set(d, 1.0f) : hn::LoadU(d, weight + i);
+    value = bias == nullptr ? hn::Mul(value, factor) : hn::MulAdd(value, factor, hn::LoadU(d, bias + i));
+    hn::StoreU(value, d, out + i);
+  }
+  for (std::int64_t i = whole; i < width; ++i) {
+    out[i] =
+        (x[i] - mean) * scale * (weight == nullptr ? 1.0f : weight[i]) + (bias == nullptr ? 0.0f : bias[i]);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace staircase
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace staircase {
+
+HWY_EXPORT(normalize_row);
+
+void normalize_row(const float* x, const Norm& norm, std::int64_t width, float* out) {
+  HWY_DYNAMIC_DISPATCH(normalize_row)
+  (norm.kind, x, norm.weight.data<float>(), norm.bias.data<float>(), norm.epsilon, width, out);
+}
+
+void CpuDevice::normalize(const Tensor& x, const Norm& norm, Tensor& out) {
+  const std::int64_t width = x.dim(1);
+  each_few_rows(x, [&](Range rows) {
+    for (std::int64_t r = rows.first; r < rows.last; ++r) {
+      normalize_row(x.data<float>() + r * width, norm, width, out.data<float>() + r * width);
+    }
+  });
+}
+
+}  // namespace staircase
+#endif  // HWY_ONCE

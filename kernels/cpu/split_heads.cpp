@@ -1,0 +1,94 @@
+// split_heads: from [q | k | v] of a token to its queries and to its place in a cache, queries and keys being
+// normalized and turned on their way.
+//
+// projected [n_tokens, (n_head + 2 n_kv_head) head_size]. Some 10 operations and 8 bytes for each element:
+// limited by the bandwidth of whichever cache holds what the product has just written.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/split_heads.cpp"
+#include <hwy/foreach_target.h>
+// The target comes first.
+#include <hwy/highway.h>
+
+#include "kernels/cpu/tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace staircase {
+namespace HWY_NAMESPACE {
+
+/// out = x [head_size], its first `rotary` features turned: turns are rotary / 2 cosines and as many sines.
+HWY_INLINE void turn(const float* HWY_RESTRICT x, const float* HWY_RESTRICT turns, std::int64_t rotary,
+                     std::int64_t head_size, float* HWY_RESTRICT out) {
+  const Floats d;
+  const std::int64_t half = rotary / 2;
+  const float* const sines = turns + half;
+  std::int64_t i = 0;
+  for (; i + kLanes <= half; i += kLanes) {
+    const auto a = hn::LoadU(d, x + i), b = hn::LoadU(d, x + half + i);
+    const auto cosine = hn::LoadU(d, turns + i), sine = hn::LoadU(d, sines + i);
+    hn::StoreU(hn::MulSub(a, cosine, hn::Mul(b, sine)), d, out + i);
+    hn::StoreU(hn::MulAdd(b, cosine, hn::Mul(a, sine)), d, out + half + i);
+  }
+  for (; i < half; ++i) {
+    const float a = x[i], b = x[half + i];
+    out[i] = a * turns[i] - b * sines[i];
+    out[half + i] = b * turns[i] + a * sines[i];
+  }
+  std::copy(x + rotary, x + head_size, out + rotary);
+}
+
+/// The tokens of `range`.
+HWY_ATTR void split_tokens(const Tensor& projected, const HeadRule& rule,
+                           const std::vector<TokenPlaces>& places, std::int64_t n_head, Range range,
+                           const KeysValues& keys_values) {
+  const std::int64_t head_size = keys_values.keys.dim(3), n_kv_head = keys_values.keys.dim(1),
+                     head_stride = keys_values.keys.dim(2) * head_size;
+  const std::int64_t rotary = rule.turns.size() == 0 ? 0 : rule.turns.dim(1);
+  std::vector<float> memory(static_cast<std::size_t>(2 * head_size));
+  float* const normed = memory.data();
+  float* const turned = normed + head_size;
+  for (std::int64_t t = range.first; t < range.last; ++t) {
+    const float* x = projected.data<float>() + t * projected.dim(1);
+    const TokenPlaces& place = places[static_cast<std::size_t>(t)];
+    const auto prepare = [&](const Norm& norm, float* out) HWY_ATTR {
+      const float* from = x;
+      if (norm.kind != NormKind::kNone) {
+        normalize_row(x, norm, head_size, normed);
+        from = normed;
+      }
+      turn(from, rule.turns.data<float>() + t * rotary, rotary, head_size, out);
+      x += head_size;
+    };
+    for (std::int64_t h = 0; h < n_head; ++h) prepare(rule.query_norm, place.query + h * head_size);
+    with_elements(keys_values.keys.dtype(), keys_values.keys.data<void>(), [&](auto* keys) HWY_ATTR {
+      auto* const values = keys_values.values.data<std::remove_pointer_t<decltype(keys)>>();
+      for (std::int64_t h = 0; h < n_kv_head; ++h) {
+        prepare(rule.key_norm, turned);
+        narrow(turned, head_size, keys + place.key_value + h * head_stride);
+      }
+      for (std::int64_t h = 0; h < n_kv_head; ++h, x += head_size) {
+        narrow(x, head_size, values + place.key_value + h * head_stride);
+      }
+    });
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace staircase
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace staircase {
+
+HWY_EXPORT(split_tokens);
+
+void CpuDevice::split_heads(const Batch& batch, const Tensor& projected, const HeadRule& rule,
+                            Tensor& queries, KeysValues& keys_values) {
+  const std::vector<TokenPlaces> places = places_of(batch, queries, keys_values);
+  const std::int64_t n_head = queries.dim(1) / keys_values.keys.dim(3);
+  each_few_rows(projected, [&](Range rows) {
+    HWY_DYNAMIC_DISPATCH(split_tokens)(projected, rule, places, n_head, rows, keys_values);
+  });
+}
+
+}  // namespace staircase
+#endif  // HWY_ONCE
