@@ -22,11 +22,11 @@ struct RowNorm {
   const float *weight, *bias;  ///< [width], or null: 1 and 0
   float epsilon;
 
-  explicit RowNorm(const Norm& norm)
-      : kind(norm.kind),
-        weight(norm.weight.data<float>()),
-        bias(norm.bias.data<float>()),
-        epsilon(norm.epsilon) {}
+  explicit RowNorm(const Norm& norm) : kind(norm.kind), weight(), bias(), epsilon(norm.epsilon) {
+    if (kind == NormKind::kNone) return;
+    weight = norm.weight.data<float>();
+    bias = norm.bias.data<float>();
+  }
 
   /// kVector neighbouring elements of a row, from element i on.
   template <int kVector>

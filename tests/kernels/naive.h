@@ -26,6 +26,14 @@ inline double gelu(double x) {
   return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / kPi) * (x + 0.044715 * x * x * x)));
 }
 
+inline double gelu_erf(double x) {
+  return 0.5 * x * std::erfc(-x / std::sqrt(2.0));  // 1 + erf(y) is erfc(-y), which has digits left below 0
+}
+
+inline double silu(double x) {
+  return x / (1.0 + std::exp(-x));
+}
+
 /// x [rows, in], w [in, out], bias [out] or empty, before [rows, out]: what kAdd adds to.
 inline Doubles linear(const Values& x, const Values& w, const Values& bias, size_t rows, size_t in,
                       size_t out, Epilogue epilogue = Epilogue::kStore, const Values& before = {}) {
@@ -37,6 +45,7 @@ inline Doubles linear(const Values& x, const Values& w, const Values& bias, size
         sum += static_cast<double>(x[r * in + i]) * static_cast<double>(w[i * out + o]);
       }
       if (epilogue == Epilogue::kGelu) sum = gelu(sum);
+      if (epilogue == Epilogue::kGeluErf) sum = gelu_erf(sum);
       if (epilogue == Epilogue::kAdd) sum += static_cast<double>(before[r * out + o]);
       result[r * out + o] = sum;
     }
