@@ -1,7 +1,8 @@
 // Attention of a few queries (decoding): one block a query and head would leave most of the GPU idle, so the
 // keys of a query are split among several blocks (Dao et al. 2023, "Flash-Decoding"), and the last of them to
-// be done combines their sums. The limit is the bandwidth at which keys and values are read: 8 · n_embd bytes
-// a position, or 4 in 16 bits, which are widened to float32 where they are loaded.
+// be done combines their sums. A block takes all heads that share a head of keys, up to 8 of them, so that it
+// reads each key and each value once. The limit is the bandwidth at which they come: 8 · n_kv_head head_size
+// bytes a position, or 4 in 16 bits, which are widened to float32 where they are loaded.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -9,38 +10,53 @@
 namespace staircase::cuda {
 
 constexpr int kSplitThreads = 128;
+constexpr int kSplitWarps = kSplitThreads / kWarp;
 constexpr int kChunk = kSplitThreads;  // keys whose scores are in shared memory at a time
 constexpr int kMaxSplits = 32;
 constexpr int kKeyLanes = 8;    // lanes that share a key: together they read 128 bytes of it at once
 constexpr int kKeysAtOnce = 4;  // keys of a thread that are on their way together
 
-constexpr std::size_t split_shared_bytes(int head_size, int vector) {
+/// How many heads of a group a block takes: all of them, or 8 where there are more. There is a kernel for 1,
+/// 2, 4 and 8; in the others some heads are computed twice, which costs no bandwidth.
+constexpr int heads_at_once(int group) {
+  return group > 4 ? 8 : group > 2 ? 4 : group;
+}
+
+constexpr std::size_t split_shared_bytes(int heads, int head_size, int vector) {
   const int groups = kSplitThreads / (head_size / vector);
-  return sizeof(float) * static_cast<std::size_t>(head_size + kChunk + groups * head_size);
+  return sizeof(float) * static_cast<std::size_t>(heads * (head_size + kChunk) + groups * head_size);
 }
 
 /// What the blocks that share a token and a head tell each other.
 struct Splits {
   float* sums;     ///< [n_tokens, n_head, splits, size], of values times weights, undivided
   float2* states;  ///< [n_tokens, n_head, splits]: the largest score and the sum of the weights
-  unsigned* done;  ///< [n_tokens, n_head]: how many of the blocks are done; 0 between two kernels
+  unsigned* done;  ///< [n_tokens, gridDim.y]: how many of the blocks are done; 0 between two kernels
 };
 
-/// The keys that a block looks at: of those that a token sees, one of gridDim.z equal parts.
+/// The heads of a block, and the keys that it looks at: of those that a token sees, one of gridDim.z equal
+/// parts.
 struct Share {
-  int token, head, sequence;
+  int token, sequence;
+  int kv_head, first_head, n_heads;
   int split, splits;
   int first, last;  ///< from `first` to one before `last`; none where last ≤ first
+
+  /// Head `h` of the block; behind the last one, that again.
+  __device__ int head(int h) const { return first_head + min(h, n_heads - 1); }
 };
 
-template <typename Stored>
+template <int kHeads, typename Stored>
 __device__ __forceinline__ Share share_of_block(const Heads<Stored>& heads) {
-  const int token = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
+  const int group = heads.group(), blocks_of_group = divide_up(group, kHeads);
+  const int token = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y) / blocks_of_group;
+  const int first_of_group = static_cast<int>(blockIdx.y) % blocks_of_group * kHeads;
   const int split = static_cast<int>(blockIdx.z), splits = static_cast<int>(gridDim.z);
   const int sequence = heads.sequences.of_token(token);
   const int seen = heads.sequences.position(sequence, token) + 1, share = divide_up(seen, splits);
   const int first = split * share;
-  return {token, head, sequence, split, splits, first, min(seen, first + share)};
+  return {token, sequence, kv_head, kv_head * group + first_of_group, min(kHeads, group - first_of_group),
+          split, splits,   first,   min(seen, first + share)};
 }
 
 /// How the threads share the values of a chunk: neighbours take kVector columns each of one row, and the
@@ -59,17 +75,21 @@ struct ValueGroups {
   }
 };
 
-/// The query of the block's token and head, times the scale: query [size] in shared memory.
-template <typename Stored>
-__device__ __forceinline__ void load_query(const Heads<Stored>& heads, const Share& share, float* query) {
-  for (int i = static_cast<int>(threadIdx.x); i < heads.size; i += kSplitThreads) {
-    query[i] = heads.queries[heads.query(share.token, share.head) + i] * heads.scale;
+/// The queries of the block's token and heads, times the scale: queries [kHeads, size] in shared memory.
+template <int kHeads, typename Stored>
+__device__ __forceinline__ void load_queries(const Heads<Stored>& heads, const Share& share, float* queries) {
+  for (int h = 0; h < kHeads; ++h) {
+    const float* const query = heads.queries + heads.query(share.token, share.head(h));
+    for (int i = static_cast<int>(threadIdx.x); i < heads.size; i += kSplitThreads) {
+      queries[h * heads.size + i] = query[i] * heads.scale;
+    }
   }
 }
 
-/// q · k for each of `count` keys of the share, from position `first` on: scores [kChunk].
-template <int kVector, typename Stored>
-__device__ __forceinline__ void multiply_keys(const float* query, const Heads<Stored>& heads,
+/// q · k for each query and each of `count` keys of the share, from position `first` on: scores [kHeads,
+/// kChunk].
+template <int kHeads, int kVector, typename Stored>
+__device__ __forceinline__ void multiply_keys(const float* queries, const Heads<Stored>& heads,
                                               const Share& share, int first, int count, float* scores) {
   constexpr int kGroups = kSplitThreads / kKeyLanes;
   const int thread = static_cast<int>(threadIdx.x), size = heads.size;
@@ -79,53 +99,90 @@ __device__ __forceinline__ void multiply_keys(const float* query, const Heads<St
     // Behind the last key it is taken again: a branch would keep the loads from going out together.
     for (int j = 0; j < kKeysAtOnce; ++j) {
       const int position = first + min(own + j * kGroups, count - 1);
-      key[j] = heads.keys + heads.key(share.sequence, share.head, position);
+      key[j] = heads.keys + heads.key(share.sequence, share.kv_head, position);
     }
-    float score[kKeysAtOnce] = {};
+    float score[kKeysAtOnce][kHeads] = {};
     for (int i = thread % kKeyLanes * kVector; i < size; i += kKeyLanes * kVector) {
       Vector<Stored, kVector> pieces[kKeysAtOnce];
 #pragma unroll
       for (int j = 0; j < kKeysAtOnce; ++j) pieces[j] = load_vector<kVector>(key[j] + i);
 #pragma unroll
-      for (int j = 0; j < kKeysAtOnce; ++j) {
+      for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
-        for (int v = 0; v < kVector; ++v) score[j] += query[i + v] * widen(pieces[j].values[v]);
+        for (int j = 0; j < kKeysAtOnce; ++j) {
+#pragma unroll
+          for (int v = 0; v < kVector; ++v) {
+            score[j][h] += queries[h * size + i + v] * widen(pieces[j].values[v]);
+          }
+        }
       }
     }
 #pragma unroll
     for (int j = 0; j < kKeysAtOnce; ++j) {
-      const float sum = warp_sum<kKeyLanes>(score[j]);
-      if (thread % kKeyLanes == 0) scores[own + j * kGroups] = sum;
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        const float sum = warp_sum<kKeyLanes>(score[j][h]);
+        if (thread % kKeyLanes == 0) scores[h * kChunk + own + j * kGroups] = sum;
+      }
     }
   }
 }
 
-/// The scores of a chunk, of which `count` count, become weights. Returns what the sums so far shrink by.
-__device__ __forceinline__ float exponentials(float* scores, int count, OnlineSoftmax& softmax) {
-  const int thread = static_cast<int>(threadIdx.x);
-  const float score = thread < count ? scores[thread] : -INFINITY;
-  const float largest = fmaxf(softmax.largest, block_max<kSplitThreads>(score));
-  const float weight = expf(score - largest), shrink = expf(softmax.largest - largest);
-  softmax.largest = largest;
-  softmax.sum = softmax.sum * shrink + block_sum<kSplitThreads>(weight);
-  scores[thread] = weight;
-  return shrink;
+/// The online softmax of the heads that a warp has: its own number, and every kSplitWarps-th behind it.
+template <int kHeads>
+struct WarpSoftmax {
+  OnlineSoftmax own[divide_up(kHeads, kSplitWarps)];
+
+  /// use(head, its softmax) for each of them.
+  template <typename Use>
+  __device__ __forceinline__ void for_each(const Use& use) {
+    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+#pragma unroll
+    for (int i = 0; i < divide_up(kHeads, kSplitWarps); ++i) {
+      if (warp + i * kSplitWarps < kHeads) use(warp + i * kSplitWarps, own[i]);
+    }
+  }
+};
+
+/// The scores of a chunk, of which `count` count, become weights. The sums so far of head h shrink by
+/// shrink[h], in shared memory.
+template <int kHeads>
+__device__ __forceinline__ void exponentials(float* scores, int count, WarpSoftmax<kHeads>& softmax,
+                                             float* shrink) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  softmax.for_each([&](int head, OnlineSoftmax& so_far) {
+    float* const row = scores + head * kChunk;
+    float largest = so_far.largest, sum = 0.0f;
+    for (int k = lane; k < count; k += kWarp) largest = fmaxf(largest, row[k]);
+    largest = warp_max(largest);
+    for (int k = lane; k < count; k += kWarp) sum += row[k] = expf(row[k] - largest);
+    const float shrinks_by = expf(so_far.largest - largest);
+    so_far = {largest, so_far.sum * shrinks_by + warp_sum(sum)};
+    if (lane == 0) shrink[head] = shrinks_by;
+  });
 }
 
-/// result = result · shrink + the thread's columns of `count` values of the share, each times its weight.
-template <int kVector, typename Stored>
+/// result[h] = result[h] · shrink[h] + the thread's columns of `count` values of the share, each times the
+/// weight that head h gives it: weights [kHeads, kChunk].
+template <int kHeads, int kVector, typename Stored>
 __device__ __forceinline__ void add_values(const float* weights, const Heads<Stored>& heads,
                                            const Share& share, int first, int count,
-                                           const ValueGroups<kVector>& groups, float shrink,
-                                           float (&result)[kVector]) {
-  for (int v = 0; v < kVector; ++v) result[v] *= shrink;
+                                           const ValueGroups<kVector>& groups, const float* shrink,
+                                           float (&result)[kHeads][kVector]) {
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    for (int v = 0; v < kVector; ++v) result[h][v] *= shrink[h];
+  }
   if (groups.own >= groups.count) return;
 #pragma unroll 4
   for (int k = groups.own; k < count; k += groups.count) {
-    const Vector<Stored, kVector> value =
-        load_vector<kVector>(heads.values + heads.key(share.sequence, share.head, first + k) + groups.column);
+    const Vector<Stored, kVector> value = load_vector<kVector>(
+        heads.values + heads.key(share.sequence, share.kv_head, first + k) + groups.column);
 #pragma unroll
-    for (int v = 0; v < kVector; ++v) result[v] += weights[k] * widen(value.values[v]);
+    for (int h = 0; h < kHeads; ++h) {
+#pragma unroll
+      for (int v = 0; v < kVector; ++v) result[h][v] += weights[h * kChunk + k] * widen(value.values[v]);
+    }
   }
 }
 
@@ -177,44 +234,63 @@ __device__ __forceinline__ void combine(const float* sums, const float2* states,
   }
 }
 
-/// Block (token, head, split). head size / kVector ≤ kSplitThreads.
-template <int kVector, typename Stored>
+/// Block (token, up to kHeads heads of a group, split). head size / kVector ≤ kSplitThreads.
+template <int kHeads, int kVector, typename Stored>
 __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> heads, Splits parts) {
   take_turn();
   const int size = heads.size;
-  const Share share = share_of_block(heads);
-  float* const query = reinterpret_cast<float*>(dynamic_shared_memory);  // [size]
-  float* const scores = query + size;                                    // [kChunk], then weights
-  float* const group_sums = scores + kChunk;                             // [groups, size]
-  load_query(heads, share, query);
+  const Share share = share_of_block<kHeads>(heads);
+  float* const queries = reinterpret_cast<float*>(dynamic_shared_memory);  // [kHeads, size]
+  float* const scores = queries + kHeads * size;                           // [kHeads, kChunk], then weights
+  float* const group_sums = scores + kHeads * kChunk;                      // [groups, size]
+  __shared__ float shrink[kHeads];
+  __shared__ float2 states[kHeads];
+  load_queries<kHeads>(heads, share, queries);
 
   const ValueGroups<kVector> groups(size);
-  OnlineSoftmax softmax;
-  float result[kVector] = {};
+  WarpSoftmax<kHeads> softmax;
+  float result[kHeads][kVector] = {};
   for (int first = share.first; first < share.last; first += kChunk) {
     const int count = min(kChunk, share.last - first);
-    __syncthreads();  // the query is there, and nobody still reads the weights of the last chunk
-    multiply_keys<kVector>(query, heads, share, first, count, scores);
+    __syncthreads();  // the queries are there, and nobody still reads the weights of the last chunk
+    multiply_keys<kHeads, kVector>(queries, heads, share, first, count, scores);
     __syncthreads();
-    const float shrink = exponentials(scores, count, softmax);
+    exponentials(scores, count, softmax, shrink);
     __syncthreads();
     add_values(scores, heads, share, first, count, groups, shrink, result);
   }
+  softmax.for_each([&](int head, const OnlineSoftmax& all) {
+    if (threadIdx.x % kWarp == 0) states[head] = make_float2(all.largest, all.sum);
+  });
 
-  share_groups(result, groups, size, group_sums);
-  __syncthreads();
-  const auto store = [&](int i, float value) { heads.store(share.token, share.head, i, value); };
-  if (share.splits == 1) {
-    add_groups(group_sums, groups.count, size, [&](int i, float total) { store(i, total / softmax.sum); });
-    return;
+  // What the blocks of a head tell each other, and what becomes of it.
+  const auto row = [&](int h) {
+    return (static_cast<std::int64_t>(share.token) * heads.n_head + share.head(h)) * share.splits;
+  };
+  const auto store = [&](int h) {
+    return [&heads, token = share.token, head = share.head(h)](int i, float value) {
+      heads.store(token, head, i, value);
+    };
+  };
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) {
+    if (h >= share.n_heads) break;
+    __syncthreads();  // the states are there, and nobody still reads the sums of the last head
+    share_groups(result[h], groups, size, group_sums);
+    __syncthreads();
+    if (share.splits == 1) {
+      add_groups(group_sums, groups.count, size,
+                 [&](int i, float total) { store(h)(i, total / states[h].y); });
+    } else {
+      float* const sums = parts.sums + (row(h) + share.split) * size;
+      add_groups(group_sums, groups.count, size, [&](int i, float total) { sums[i] = total; });
+      if (threadIdx.x == 0) parts.states[row(h) + share.split] = states[h];
+    }
   }
-  const std::int64_t row = static_cast<std::int64_t>(share.token) * heads.n_head + share.head;
-  float* const sums = parts.sums + row * share.splits * size;
-  float2* const states = parts.states + row * share.splits;
-  add_groups(group_sums, groups.count, size,
-             [&](int i, float total) { sums[share.split * size + i] = total; });
-  if (threadIdx.x == 0) states[share.split] = make_float2(softmax.largest, softmax.sum);
-  if (is_last(gridDim.z, parts.done + row)) combine(sums, states, share.splits, size, store);
+  if (share.splits == 1 || !is_last(gridDim.z, parts.done + blockIdx.x * gridDim.y + blockIdx.y)) return;
+  for (int h = 0; h < share.n_heads; ++h) {
+    combine(parts.sums + row(h) * size, parts.states + row(h), share.splits, size, store(h));
+  }
 }
 
 }  // namespace staircase::cuda

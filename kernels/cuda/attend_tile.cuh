@@ -190,7 +190,8 @@ __global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads)
   static_assert(kTileQueries == kTileKeys, "load_tile serves both");
   const QueryTile tile = query_tile(heads.sequences, kTileQueries);
   if (tile.count == 0) return;
-  const int head = static_cast<int>(blockIdx.y), size = heads.size, stride = tile_stride(size);
+  const int head = static_cast<int>(blockIdx.y), kv_head = head / heads.group();
+  const int size = heads.size, stride = tile_stride(size);
 
   float* const queries = reinterpret_cast<float*>(dynamic_shared_memory);  // [kTileQueries, stride]
   float* const tile_rows = queries + kTileQueries * stride;  // [kTileKeys, stride], keys, then values
@@ -201,7 +202,7 @@ __global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads)
   OnlineSoftmax softmax[kThreadQueries];
   float4 result[kThreadQueries][kMaxHead / (4 * kTeam)] = {};
   for (int first_key = 0; first_key < tile.seen(); first_key += kTileKeys) {
-    const auto place = [&](int row) { return heads.key(tile.sequence, head, first_key + row); };
+    const auto place = [&](int row) { return heads.key(tile.sequence, kv_head, first_key + row); };
     const int keys = min(kTileKeys, tile.seen() - first_key);
     __syncthreads();  // nobody still reads the values of the last tile
     load_tile([&](int row) { return heads.keys + place(row); }, keys, size, 1.0f, tile_rows);

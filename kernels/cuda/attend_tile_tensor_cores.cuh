@@ -62,14 +62,14 @@ struct KeyTiles {
 
 /// Begins to copy keys and values of that number to shared memory.
 template <int kTileKeys, typename Stored>
-__device__ __forceinline__ void begin_to_fetch(const Heads<Stored>& heads, const QueryTile& tile, int head,
+__device__ __forceinline__ void begin_to_fetch(const Heads<Stored>& heads, const QueryTile& tile, int kv_head,
                                                int number, const KeyTiles<kTileKeys, Stored>& to) {
   const int first_key = number * kTileKeys, count = min(kTileKeys, tile.seen() - first_key);
   const int pieces = heads.size / 8;
   for (int i = static_cast<int>(threadIdx.x); i < kTileKeys * pieces; i += kTensorCoreThreads) {
     const int row = i / pieces, feature = i % pieces * 8;
     // Rows behind the last key repeat it: what lies there may be NaN, which no weight of 0 would hide.
-    const std::int64_t from = heads.key(tile.sequence, head, first_key + min(row, count - 1)) + feature;
+    const std::int64_t from = heads.key(tile.sequence, kv_head, first_key + min(row, count - 1)) + feature;
     cp_async_16(to.keys(number) + row * to.stride + feature, heads.keys + from);
     cp_async_16(to.values(number) + row * to.stride + feature, heads.values + from);
   }
@@ -219,10 +219,10 @@ __global__ __launch_bounds__(kTensorCoreThreads) void attend_tile_tensor_cores(H
   take_turn();
   const QueryTile tile = query_tile(heads.sequences, kTensorCoreQueries);
   if (tile.count == 0) return;
-  const int head = static_cast<int>(blockIdx.y), size = heads.size;
+  const int head = static_cast<int>(blockIdx.y), kv_head = head / heads.group(), size = heads.size;
   const KeyTiles<kTileKeys, Stored> tiles{reinterpret_cast<Stored*>(dynamic_shared_memory),
                                           tensor_core_stride(size)};
-  begin_to_fetch(heads, tile, head, 0, tiles);
+  begin_to_fetch(heads, tile, kv_head, 0, tiles);
   unsigned queries[kMaxHead / 16][4];
   load_queries(heads, tile, head, queries);
 
@@ -232,7 +232,7 @@ __global__ __launch_bounds__(kTensorCoreThreads) void attend_tile_tensor_cores(H
   for (int number = 0; number * kTileKeys < tile.seen(); ++number) {
     cp_async_wait_group<0>();
     __syncthreads();  // the tile is there for all, and nobody still reads the one before
-    if ((number + 1) * kTileKeys < tile.seen()) begin_to_fetch(heads, tile, head, number + 1, tiles);
+    if ((number + 1) * kTileKeys < tile.seen()) begin_to_fetch(heads, tile, kv_head, number + 1, tiles);
     const int first_key = number * kTileKeys, first_query = first_query_of_warp();
     const bool sees = first_query < tile.count && first_key <= tile.position + first_query + 15;
     if (!sees) continue;  // none of the warp's queries does

@@ -1,8 +1,9 @@
 // attention: out = softmax(q Kᵀ / sqrt(head_size)) V for each head, each query seeing its own position and
 // those before.
 //
-// queries and out [n_tokens, n_embd], keys and values [n_rows, n_head, capacity, head_size], or in blocks.
-// For a sequence of n positions: 4 · n_embd operations for each pair of a query and a key that it sees.
+// queries and out [n_tokens, n_head head_size], keys and values [n_rows, n_kv_head, capacity, head_size], or
+// in blocks; head h has the keys of head h / (n_head / n_kv_head). For a sequence of n positions: 4 · n_head
+// head_size operations for each pair of a query and a key that it sees.
 //
 // There are three kernels, for many queries and for a few, and all use the online softmax (Milakov and
 // Gimelshein 2018, section 3; for attention Dao et al. 2022): scores come some at a time, and when a larger
@@ -12,6 +13,10 @@
 //   attend_tile.cuh               many queries, in float32
 //   attend_tile_tensor_cores.cuh  many queries, keys and values in 16 bits: some ten times the arithmetic
 //   attend_split.cuh              a few queries: the keys are shared out among blocks
+//
+// Where heads share keys, the limit of a few queries is further away: a block of attend_split takes all heads
+// of a group, so the bandwidth brings the keys once for all of them. Many queries have tiles of a head each:
+// a tile is full without the other heads, and with them it would read as many keys.
 //
 // Each is a list of phases, and those that kernels/cpu/attention.cpp has as well go by its names:
 // multiply_keys, exponentials, add_values.
@@ -28,26 +33,36 @@ namespace cuda {
 /// From this mean number of new tokens in a sequence on, tiles pay: a good part of their rows is in use.
 constexpr std::int64_t kManyQueries = 12;
 
+/// Calls use(the same number as a type): what heads_at_once can be.
+template <typename Use>
+void with_heads_at_once(int heads, const Use& use) {
+  if (heads == 1) use(std::integral_constant<int, 1>());
+  if (heads == 2) use(std::integral_constant<int, 2>());
+  if (heads == 4) use(std::integral_constant<int, 4>());
+  if (heads == 8) use(std::integral_constant<int, 8>());
+}
+
 }  // namespace cuda
 
 template <typename Stored>
 void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                         Tensor& out) {
   using namespace cuda;
-  const std::vector<std::int64_t>& shape = keys_values.keys.shape();
-  const std::int64_t n_tokens = batch.n_tokens(), n_head = shape[1];
-  const int size = static_cast<int>(shape[3]);
+  const std::int64_t n_tokens = batch.n_tokens(), n_kv_head = keys_values.keys.dim(1);
+  const int size = static_cast<int>(keys_values.keys.dim(3));
+  const std::int64_t n_head = queries.dim(1) / size;
   const Heads<Stored> heads{Sequences(batch),
                             queries.data<float>(),
                             keys_values.keys.data<Stored>(),
                             keys_values.values.data<Stored>(),
                             static_cast<int>(n_head),
+                            static_cast<int>(n_kv_head),
                             size,
                             Blocks(keys_values),
                             1.0f / std::sqrt(static_cast<float>(size)),
                             out.dtype(),
                             out.data<void>()};
-  const auto grid_heads = static_cast<unsigned>(n_head);
+  const unsigned grid_heads = blocks(n_head);
 
   // The lengths are known on the GPU only, so the choice is by what the host knows.
   if (n_tokens >= kManyQueries * batch.n_sequences() && size <= kLargestTiledHead) {
@@ -81,26 +96,32 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
   }
   // Enough blocks for every multiprocessor to have four, as long as each still has some 64 keys when the
   // cache is full.
-  const std::int64_t rows = std::max<std::int64_t>(1, n_tokens * n_head);
+  const int at_once = heads_at_once(heads.group());
+  const std::int64_t head_blocks = n_kv_head * divide_up(heads.group(), at_once);
+  const std::int64_t block_rows = std::max<std::int64_t>(1, n_tokens * head_blocks);
   const std::int64_t splits = std::clamp<std::int64_t>(
-      std::min(divide_up<std::int64_t>(4 * multiprocessors_, rows), heads.blocks.capacity() / 64), 1,
+      std::min(divide_up<std::int64_t>(4 * multiprocessors_, block_rows), heads.blocks.capacity() / 64), 1,
       kMaxSplits);
   Splits parts{};
   if (splits > 1) {
+    const std::int64_t rows = n_tokens * n_head;
     parts.sums = scratch(rows * splits * (size + 2) + 1);
     // After an even number of floats, so that pairs of them are aligned.
     parts.states =
         reinterpret_cast<float2*>(parts.sums + divide_up<std::int64_t>(rows * splits * size, 2) * 2);
-    parts.done = zeros(rows);
+    parts.done = zeros(block_rows);
   }
-  launch("attention was started", stream(), dim3(blocks(n_tokens), grid_heads, blocks(splits)), kSplitThreads,
-         split_shared_bytes(size, vector),
-         vector == kVector ? attend_split<kVector, Stored> : attend_split<1, Stored>, heads, parts);
+  with_heads_at_once(at_once, [&]<int kHeads>(std::integral_constant<int, kHeads>) {
+    launch("attention was started", stream(), dim3(blocks(n_tokens), blocks(head_blocks), blocks(splits)),
+           kSplitThreads, split_shared_bytes(kHeads, size, vector),
+           vector == kVector ? attend_split<kHeads, kVector, Stored> : attend_split<kHeads, 1, Stored>, heads,
+           parts);
+  });
 }
 
 void CudaDevice::attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
-                           int n_head, Tensor& out) {
-  if (listed(Operation::kAttention, batch, queries, keys_values, n_head, out)) return;
+                           Tensor& out) {
+  if (listed(Operation::kAttention, batch, queries, keys_values, out)) return;
   cuda::with_type(keys_values.keys.dtype(), keys_values.keys.data<void>(), [&](auto* keys) {
     attend<std::remove_pointer_t<decltype(keys)>>(batch, queries, keys_values, out);
   });

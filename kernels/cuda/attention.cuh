@@ -9,19 +9,21 @@ template <typename Stored>
 struct Heads {
   Sequences sequences;
   const float* queries;  ///< [n_tokens, n_head · size]
-  const Stored* keys;    ///< [n_blocks, n_head, block_size, size]
+  const Stored* keys;    ///< [n_blocks, n_kv_head, block_size, size]
   const Stored* values;
-  int n_head, size;
+  int n_head, n_kv_head, size;
   Blocks blocks;
   float scale;  ///< 1 / sqrt(size)
   DType out_type;
   void* out;  ///< [n_tokens, n_head · size]
 
+  /// The heads of queries that share a head of keys.
+  __host__ __device__ int group() const { return n_head / n_kv_head; }
   __device__ std::int64_t query(int token, int head) const {
     return (static_cast<std::int64_t>(token) * n_head + head) * size;
   }
-  __device__ std::int64_t key(int sequence, int head, int position) const {
-    return blocks.place(sequence, head, n_head, position) * size;
+  __device__ std::int64_t key(int sequence, int kv_head, int position) const {
+    return blocks.place(sequence, kv_head, n_kv_head, position) * size;
   }
   __device__ void store(int token, int head, int feature, float value) const {
     store_as(out_type, out, query(token, head) + feature, value);

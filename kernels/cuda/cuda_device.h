@@ -31,19 +31,22 @@ class CudaDevice final : public Device {
   void copy_to_host(const Tensor& source, std::span<std::byte> destination) override;
   std::span<float> to_host(const Tensor& source, Tensor& memory) override;
   Tensor load(const HostArray& array) override;
-  Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) override;
+  using Device::load_weight;
+  Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType dtype) override;
 
   void run(const std::function<void()>& work) override;
 
   DType operand_dtype(std::int64_t rows, DType weights) const override;
   void embedding(const Batch& batch, const Weight& token_table, const Tensor& position_table,
                  Tensor& out) override;
-  void layer_norm(const Tensor& x, const LayerNorm& norm, Tensor& out) override;
-  void linear(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Tensor& bias,
-              Epilogue epilogue, Tensor& out) override;
-  void query_key_value(const Batch& batch, const Tensor& x, const LayerNorm& norm, const Weight& weight,
+  void normalize(const Tensor& x, const Norm& norm, Tensor& out) override;
+  void linear(const Tensor& x, const Norm& norm, const Weight& weight, const Tensor& bias, Epilogue epilogue,
+              Tensor& out) override;
+  void query_key_value(const Batch& batch, const Tensor& x, const Norm& norm, const Weight& weight,
                        const Tensor& bias, Tensor& queries, KeysValues& keys_values) override;
-  void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, int n_head,
+  void split_heads(const Batch& batch, const Tensor& projected, const HeadRule& rule, Tensor& queries,
+                   KeysValues& keys_values) override;
+  void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                  Tensor& out) override;
   void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) override;
   void argmax(const Tensor& x, Tensor& out) override;
@@ -68,9 +71,10 @@ class CudaDevice final : public Device {
 
   enum class Operation {
     kEmbedding,
-    kLayerNorm,
+    kNormalize,
     kLinear,
     kQueryKeyValue,
+    kSplitHeads,
     kAttention,
     kCopyPositions,
     kGatherRows,
@@ -96,11 +100,15 @@ class CudaDevice final : public Device {
   void attend(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, Tensor& out);
 
   /// norm(x) [rows, in] in that type, in memory of the device; x itself where nothing is to be done.
-  Tensor as_operand(const Tensor& x, const LayerNorm& norm, DType dtype);
+  Tensor as_operand(const Tensor& x, const Norm& norm, DType dtype);
 
   /// store(row, column, norm(x) W) for a few rows.
   template <typename Store>
-  void few_rows(const Tensor& x, const LayerNorm& norm, const Weight& weight, const Store& store);
+  void few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store);
+
+  /// The same for any number of rows.
+  template <typename Store>
+  void multiply(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store);
 
   /// CublasLt::multiply for x of operand_dtype and weights of any type.
   bool many_rows(const Tensor& x, const Weight& weight, const Tensor& bias, float keep, float* out);

@@ -200,7 +200,7 @@ struct Sequences {
   }
 };
 
-/// Where keys and values lie, [n_blocks, n_head, size, head_size] (KeysValues).
+/// Where keys and values lie, [n_blocks, n_kv_head, size, head_size] (KeysValues).
 struct Blocks {
   const std::int32_t* table;  ///< [n_rows, most], or null: each row is one block
   int most;                   ///< blocks of a row
@@ -212,13 +212,13 @@ struct Blocks {
         size(static_cast<int>(keys_values.keys.dim(2))) {}
 
   /// How many keys, or values, of head_size elements lie before that of a row, a head and a position.
-  __device__ std::int64_t place(int row, int head, int n_head, int position) const {
+  __device__ std::int64_t place(int row, int kv_head, int n_kv_head, int position) const {
     std::int64_t block = row;
     if (table != nullptr) {
       block = table[row * most + position / size];
       position %= size;
     }
-    return (block * n_head + head) * size + position;
+    return (block * n_kv_head + kv_head) * size + position;
   }
 
   /// Positions that a row has room for.

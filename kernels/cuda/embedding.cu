@@ -1,6 +1,6 @@
-// embedding: out[t] = token_table[tokens[t]] + position_table[position of t].
+// embedding: out[t] = token_table[tokens[t]] + position_table[position of t], or the first alone.
 //
-// token_table [vocab_size, n_embd], position_table [n_positions, n_embd], out [n_tokens, n_embd]. 12 · n_embd
+// token_table [vocab_size, width], position_table [n_positions, width], out [n_tokens, width]. 12 · width
 // bytes for each token (10 with a table in 16 bits, 9 in 8), one addition for each element: limited by
 // bandwidth, and for a few tokens by the time that a launch takes.
 #include "kernels/cuda/cuda_device.h"
@@ -11,7 +11,7 @@ namespace cuda {
 
 constexpr int kEmbeddingThreads = 256;
 
-/// One block a token.
+/// One block a token. position_table may be null.
 template <typename Stored>
 __global__ __launch_bounds__(kEmbeddingThreads) void embed(Sequences sequences, const std::int32_t* tokens,
                                                            WeightRows<Stored> token_table,
@@ -19,10 +19,14 @@ __global__ __launch_bounds__(kEmbeddingThreads) void embed(Sequences sequences, 
                                                            float* out) {
   take_turn();
   const int t = static_cast<int>(blockIdx.x);
-  const std::int64_t position = sequences.position(sequences.of_token(t), t);
   const WeightRow<Stored> token_row = token_table[tokens[t]];
-  const float* const position_row = position_table + position * width;
   float* const out_row = out + static_cast<std::int64_t>(t) * width;
+  if (position_table == nullptr) {
+    for (int i = static_cast<int>(threadIdx.x); i < width; i += kEmbeddingThreads) out_row[i] = token_row[i];
+    return;
+  }
+  const std::int64_t position = sequences.position(sequences.of_token(t), t);
+  const float* const position_row = position_table + position * width;
   for (int i = static_cast<int>(threadIdx.x); i < width; i += kEmbeddingThreads) {
     out_row[i] = token_row[i] + position_row[i];
   }

@@ -3,8 +3,10 @@
 // The bytes cross the bus as they are stored, in pieces of up to 32 MiB, and are converted (and transposed,
 // for the layers that GPT-2 stores as [in, out]) or rounded to 8 or 4 bits on the GPU: each element is read
 // and written there once, at the bandwidth of its memory, which is some hundred times that of the bus, the
-// limit here.
+// limit here. A matrix may come in parts, as gate and up do in turns of a few rows: a piece holds as many of
+// them as it has room for, so that they cost no kernel each.
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_device.h"
@@ -101,24 +103,49 @@ std::int64_t rows_at_once(const HostArray& array) {
   return std::max<std::int64_t>(rows / kGroup, 1) * kGroup;
 }
 
-/// Calls use(piece on the GPU, first row, rows) for all rows of the array, some at a time.
+std::int64_t rows_of(std::span<const HostArray> parts) {
+  return std::accumulate(parts.begin(), parts.end(), std::int64_t{0},
+                         [](std::int64_t rows, const HostArray& part) { return rows + part.rows; });
+}
+
+/// Calls use(piece on the GPU, first row, rows) for the rows of all parts, some at a time; rows are counted
+/// from the first part on.
 template <typename Use>
-void in_pieces(const HostArray& array, float* staging, Stream stream, const Use& use) {
-  const auto row_bytes = array.columns * static_cast<std::int64_t>(size_of(array.dtype));
-  for (std::int64_t first = 0; first < array.rows; first += rows_at_once(array)) {
-    const std::int64_t rows = std::min(rows_at_once(array), array.rows - first);
-    check(cudaMemcpyAsync(staging, static_cast<const std::byte*>(array.data) + first * row_bytes,
-                          static_cast<std::size_t>(rows * row_bytes), cudaMemcpyHostToDevice, stream),
-          "weights were copied to it");
-    with_type(array.dtype, staging, [&](const auto* piece) { use(piece, first, rows); });
+void in_pieces(std::span<const HostArray> parts, float* staging, Stream stream, const Use& use) {
+  DType dtype = parts.front().dtype;
+  std::int64_t first = 0, rows = 0;  // of the piece so far
+  const auto use_piece = [&] {
+    if (rows > 0) with_type(dtype, staging, [&](const auto* piece) { use(piece, first, rows); });
+    first += rows;
+    rows = 0;
+  };
+  for (const HostArray& part : parts) {
+    if (part.dtype != dtype) use_piece();
+    dtype = part.dtype;
+    const auto row_bytes = part.columns * static_cast<std::int64_t>(size_of(dtype));
+    for (std::int64_t row = 0; row < part.rows;) {
+      const std::int64_t count = std::min(rows_at_once(part) - rows, part.rows - row);
+      check(cudaMemcpyAsync(reinterpret_cast<std::byte*>(staging) + rows * row_bytes,
+                            static_cast<const std::byte*>(part.data) + row * row_bytes,
+                            static_cast<std::size_t>(count * row_bytes), cudaMemcpyHostToDevice, stream),
+            "weights were copied to it");
+      row += count;
+      rows += count;
+      if (rows == rows_at_once(part)) use_piece();
+    }
   }
+  use_piece();
   // Where the GPU reads the host's memory by itself, nothing else keeps the file there until it has.
   check(cudaStreamSynchronize(stream), "weights were copied to it");
 }
 
-std::int64_t staging_floats(const HostArray& array) {
-  const auto row_bytes = array.columns * static_cast<std::int64_t>(size_of(array.dtype));
-  return divide_up<std::int64_t>(std::min(array.rows, rows_at_once(array)) * row_bytes, sizeof(float));
+std::int64_t staging_floats(std::span<const HostArray> parts) {
+  std::int64_t bytes = 0;
+  for (const HostArray& part : parts) {
+    const auto row_bytes = part.columns * static_cast<std::int64_t>(size_of(part.dtype));
+    bytes = std::max(bytes, std::min(rows_of(parts), rows_at_once(part)) * row_bytes);
+  }
+  return divide_up<std::int64_t>(bytes, sizeof(float));
 }
 
 /// Writes `rows` rows of the file, [rows, columns] from row `first` of `in_features` on, as columns of
@@ -151,7 +178,8 @@ Tensor CudaDevice::load(const HostArray& array) {
   std::vector<std::int64_t> shape{array.columns};
   if (array.rows > 1) shape.insert(shape.begin(), array.rows);
   Tensor tensor = allocate(DType::kFloat32, std::move(shape));
-  cuda::in_pieces(array, scratch(cuda::staging_floats(array)), stream(),
+  const std::span parts(&array, 1);
+  cuda::in_pieces(parts, scratch(cuda::staging_floats(parts)), stream(),
                   [&](const auto* piece, std::int64_t first, std::int64_t rows) {
                     cuda::launch_convert(piece, rows * array.columns,
                                          tensor.data<float>() + first * array.columns, stream());
@@ -159,28 +187,28 @@ Tensor CudaDevice::load(const HostArray& array) {
   return tensor;
 }
 
-Weight CudaDevice::load_weight(const HostArray& matrix, WeightOrder order, DType dtype) {
+Weight CudaDevice::load_weight(std::span<const HostArray> parts, WeightOrder order, DType dtype) {
   if (dtype == DType::kBFloat16 && !has_bfloat16_) {
     throw std::runtime_error(
         "this GPU multiplies no bfloat16, which takes compute capability 8.0 or newer; float16 is as small");
   }
   const bool input_first = order == WeightOrder::kInputFirst;
+  const std::int64_t rows = cuda::rows_of(parts), columns = parts.front().columns;
   Weight weight;
-  weight.in_features = input_first ? matrix.rows : matrix.columns;
-  weight.out_features = input_first ? matrix.columns : matrix.rows;
+  weight.in_features = input_first ? rows : columns;
+  weight.out_features = input_first ? columns : rows;
   weight.packed = allocate(dtype, cuda::packed_shape(dtype, weight.in_features, weight.out_features));
   cuda::with_rows(weight, [&]<typename To>(const cuda::WeightRows<To>& to) {
-    cuda::in_pieces(
-        matrix, scratch(cuda::staging_floats(matrix)), stream(),
-        [&](const auto* piece, std::int64_t first, std::int64_t rows) {
-          if constexpr (cuda::Format<To>::kScaled) {
-            cuda::launch_quantize(piece, rows, matrix.columns, first, order, to, stream());
-          } else if (order == WeightOrder::kInputFirst) {
-            cuda::launch_transpose(piece, rows, matrix.columns, first, matrix.rows, to.values, stream());
-          } else {
-            cuda::launch_convert(piece, rows * matrix.columns, to.values + first * matrix.columns, stream());
-          }
-        });
+    cuda::in_pieces(parts, scratch(cuda::staging_floats(parts)), stream(),
+                    [&](const auto* piece, std::int64_t first, std::int64_t count) {
+                      if constexpr (cuda::Format<To>::kScaled) {
+                        cuda::launch_quantize(piece, count, columns, first, order, to, stream());
+                      } else if (input_first) {
+                        cuda::launch_transpose(piece, count, columns, first, rows, to.values, stream());
+                      } else {
+                        cuda::launch_convert(piece, count * columns, to.values + first * columns, stream());
+                      }
+                    });
   });
   return weight;
 }

@@ -28,10 +28,16 @@ class OperationList {
     add(weight.in_features);
     add(weight.out_features);
   }
-  void add(const LayerNorm& norm) {
+  void add(const Norm& norm) {
+    add(norm.kind);
     add(norm.weight);
     add(norm.bias);
     add(norm.epsilon);
+  }
+  void add(const HeadRule& rule) {
+    add(rule.query_norm);
+    add(rule.key_norm);
+    add(rule.turns);
   }
   void add(const Batch& batch) {
     add(batch.tokens);

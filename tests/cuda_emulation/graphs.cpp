@@ -52,7 +52,7 @@ struct Layer {
 
   void work(KeysValues& cache) {
     device.query_key_value(batch, x, {}, weight, device_bias, queries, cache);
-    device.attention(batch, queries, cache, kHeads, out);
+    device.attention(batch, queries, cache, out);
   }
 
   /// What the step gives, by run() or without it.
@@ -84,10 +84,16 @@ TEST_CASE("a list of operations tells apart whatever their kernels can tell apar
   for (const Weight& other : {Weight{b, 2, 3}, Weight{a, 3, 3}, Weight{a, 2, 2}}) {
     CHECK(list_of(weight) != list_of(other));
   }
-  const LayerNorm norm{a, a, 1e-5f};
-  CHECK(list_of(norm) == list_of(LayerNorm{a, a, 1e-5f}));
-  for (const LayerNorm& other : {LayerNorm{b, a, 1e-5f}, LayerNorm{a, b, 1e-5f}, LayerNorm{a, a, 1e-6f}}) {
+  const auto layer = NormKind::kLayer;
+  const Norm norm{layer, a, a, 1e-5f};
+  CHECK(list_of(norm) == list_of(Norm{layer, a, a, 1e-5f}));
+  for (const Norm& other : {Norm{layer, b, a, 1e-5f}, Norm{layer, a, b, 1e-5f}, Norm{layer, a, a, 1e-6f},
+                            Norm{NormKind::kRms, a, a, 1e-5f}, Norm{layer, a, {}, 1e-5f}}) {
     CHECK(list_of(norm) != list_of(other));
+  }
+  CHECK(list_of(HeadRule{norm, norm, a}) == list_of(HeadRule{norm, norm, a}));
+  for (const HeadRule& other : {HeadRule{{}, norm, a}, HeadRule{norm, {}, a}, HeadRule{norm, norm, b}}) {
+    CHECK(list_of(HeadRule{norm, norm, a}) != list_of(other));
   }
   const Batch batch{a, a, a};
   CHECK(list_of(batch) == list_of(Batch{a, a, a}));
@@ -118,16 +124,18 @@ TEST_CASE("an operation is other work with any other argument") {
     };
     const Batch batch = make_batch(device, {{0, 3}}), batch2 = make_batch(device, {{0, 3}});
     const Tensor x = some({3, 16}), x2 = some({3, 16}), table = some({9, 16}), table2 = some({9, 16});
-    const LayerNorm norm{some({16}), some({16}), 1e-5f}, norm2{norm.weight, norm.bias, 1e-6f};
+    const Norm norm{NormKind::kLayer, some({16}), some({16}), 1e-5f},
+        norm2{NormKind::kRms, norm.weight, norm.bias, 1e-5f};
     Tensor out = some({3, 16}), out2 = some({3, 16});
     const Weight tokens = weight(9), tokens2 = weight(9);
     tells_apart({[&] { device.embedding(batch, tokens, table, out); },
                  [&] { device.embedding(batch2, tokens, table, out); },
                  [&] { device.embedding(batch, tokens2, table, out); },
                  [&] { device.embedding(batch, tokens, table2, out); },
+                 [&] { device.embedding(batch, tokens, Tensor(), out); },
                  [&] { device.embedding(batch, tokens, table, out2); }});
-    tells_apart({[&] { device.layer_norm(x, norm, out); }, [&] { device.layer_norm(x2, norm, out); },
-                 [&] { device.layer_norm(x, norm2, out); }, [&] { device.layer_norm(x, norm, out2); }});
+    tells_apart({[&] { device.normalize(x, norm, out); }, [&] { device.normalize(x2, norm, out); },
+                 [&] { device.normalize(x, norm2, out); }, [&] { device.normalize(x, norm, out2); }});
     const Weight w = weight(16), w2 = weight(16);
     const Tensor bias = some({16}), bias2 = some({16});
     tells_apart({[&] { device.linear(x, norm, w, bias, Epilogue::kStore, out); },
@@ -136,6 +144,7 @@ TEST_CASE("an operation is other work with any other argument") {
                  [&] { device.linear(x, norm, w2, bias, Epilogue::kStore, out); },
                  [&] { device.linear(x, norm, w, bias2, Epilogue::kStore, out); },
                  [&] { device.linear(x, norm, w, bias, Epilogue::kGelu, out); },
+                 [&] { device.linear(x, norm, w, bias, Epilogue::kGeluErf, out); },
                  [&] { device.linear(x, norm, w, bias, Epilogue::kStore, out2); }});
     KeysValues cache{some({1, 2, 4, 8}), some({1, 2, 4, 8})}, cache2{some({1, 2, 4, 8}), some({1, 2, 4, 8})};
     const Weight qkv = weight(48), qkv2 = weight(48);
@@ -148,12 +157,28 @@ TEST_CASE("an operation is other work with any other argument") {
                  [&] { device.query_key_value(batch, x, norm, qkv, qkv_bias2, out, cache); },
                  [&] { device.query_key_value(batch, x, norm, qkv, qkv_bias, out2, cache); },
                  [&] { device.query_key_value(batch, x, norm, qkv, qkv_bias, out, cache2); }});
-    tells_apart({[&] { device.attention(batch, x, cache, 2, out); },
-                 [&] { device.attention(batch2, x, cache, 2, out); },
-                 [&] { device.attention(batch, x2, cache, 2, out); },
-                 [&] { device.attention(batch, x, cache2, 2, out); },
-                 [&] { device.attention(batch, x, cache, 1, out); },
-                 [&] { device.attention(batch, x, cache, 2, out2); }});
+    // Two heads of queries share one of keys.
+    const Tensor projected = some({3, 32}), projected2 = some({3, 32}), turns = some({3, 8}),
+                 turns2 = some({3, 8});
+    const HeadRule rule{{NormKind::kRms, some({8}), {}, 1e-5f}, {}, turns};
+    KeysValues shared{some({1, 1, 4, 8}), some({1, 1, 4, 8})},
+        shared2{some({1, 1, 4, 8}), some({1, 1, 4, 8})};
+    tells_apart({[&] { device.split_heads(batch, projected, rule, out, shared); },
+                 [&] { device.split_heads(batch2, projected, rule, out, shared); },
+                 [&] { device.split_heads(batch, projected2, rule, out, shared); },
+                 [&] {
+                   device.split_heads(batch, projected, {{}, {}, turns}, out, shared);
+                 },
+                 [&] {
+                   device.split_heads(batch, projected, {{}, {}, turns2}, out, shared);
+                 },
+                 [&] { device.split_heads(batch, projected, {}, out, shared); },
+                 [&] { device.split_heads(batch, projected, rule, out2, shared); },
+                 [&] { device.split_heads(batch, projected, rule, out, shared2); }});
+    tells_apart(
+        {[&] { device.attention(batch, x, cache, out); }, [&] { device.attention(batch2, x, cache, out); },
+         [&] { device.attention(batch, x2, cache, out); }, [&] { device.attention(batch, x, cache2, out); },
+         [&] { device.attention(batch, x, shared, out); }, [&] { device.attention(batch, x, cache, out2); }});
     Tensor to = some({1, 2, 4, 8}), to2 = some({1, 2, 4, 8});
     tells_apart({[&] { device.copy_positions(cache.keys, 0, 1, to, 0); },
                  [&] { device.copy_positions(cache2.keys, 0, 1, to, 0); },

@@ -61,10 +61,14 @@ struct Product {
   }
 };
 
+bool is_gelu(Epilogue epilogue) {
+  return epilogue == Epilogue::kGelu || epilogue == Epilogue::kGeluErf;
+}
+
 template <typename Test>
 void for_every_product(const Test& test) {
   for (const DType dtype : kTypes) {
-    for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kAdd}) {
+    for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kGeluErf, Epilogue::kAdd}) {
       for (const bool with_bias : {false, true}) test(Product{dtype, epilogue, with_bias});
     }
   }
@@ -75,8 +79,55 @@ TEST_CASE("a product of many rows is one kernel with its bias and residual, and 
     on_every_device([&](Device& device) {
       const Launched launched = product.check(device);
       CHECK(launched.products == 1);
-      CHECK(launched.kernels == (product.epilogue == Epilogue::kGelu ? 1 : 0));
+      CHECK(launched.kernels == (is_gelu(product.epilogue) ? 1 : 0));
     });
+  });
+}
+
+TEST_CASE("a gated product of many rows is one kernel of cuBLASLt and one of our own, and of few rows one") {
+  const std::size_t in = 64, out = 2 * 48;
+  const Values w = random_values(in * out, 2), bias = random_values(out, 3);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kInt4}) {
+    for (const std::size_t rows : {1u, 8u, 9u}) {
+      on_every_device([&](Device& device) {
+        const DType operand = device.operand_dtype(static_cast<std::int64_t>(rows), dtype);
+        const Tensor x = upload_as(operand, device, shape_of(rows, in), random_values(rows * in, 1));
+        const Weight weight = upload_weight(device, w, in, out, dtype);
+        const Tensor device_bias = upload(device, shape_of(1, out), bias);
+        Tensor result = result_tensor(device, shape_of(rows, out / 2), operand);
+        const Launched earlier = Launched::so_far();
+        device.linear(x, {}, weight, device_bias, Epilogue::kSiluGate, result);
+        const Launched launched = Launched::so_far() - earlier;
+        CAPTURE(rows);
+        INFO(to_string(dtype));
+        CHECK(launched.products == (rows > 8 ? 1 : 0));
+        CHECK(launched.kernels == (rows > 8 && in_groups(dtype) ? 2 : 1));
+      });
+    }
+  }
+}
+
+TEST_CASE("the parts of a matrix are loaded by one kernel, and by one more where their type changes") {
+  const Values values = random_values(40 * 16 * 64, 1);
+  const auto part_of = [&](std::size_t i, DType dtype) {
+    return HostArray{values.data() + i * 16 * 64, dtype, 16, 64};
+  };
+  std::vector<HostArray> alike, mixed;
+  for (std::size_t i = 0; i < 40; ++i) {
+    alike.push_back(part_of(i, DType::kFloat32));
+    mixed.push_back(part_of(i, i < 20 ? DType::kFloat32 : DType::kFloat16));
+  }
+  on_every_device([&](Device& device) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt8, DType::kInt4}) {
+      const auto kernels = [&](const std::vector<HostArray>& parts) {
+        const Launched earlier = Launched::so_far();
+        device.load_weight(parts, WeightOrder::kOutputFirst, dtype);
+        return (Launched::so_far() - earlier).kernels;
+      };
+      INFO(to_string(dtype));
+      CHECK(kernels(alike) == 1);
+      CHECK(kernels(mixed) == 2);
+    }
   });
 }
 
@@ -84,7 +135,7 @@ TEST_CASE("weights in few bits are widened by one kernel more") {
   const std::size_t rows = 12, in = 80, out = 17;
   const Values x = random_values(rows * in, 1), w = random_values(in * out, 2), bias = random_values(out, 3);
   for (const DType dtype : {DType::kInt8, DType::kInt4}) {
-    for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kAdd}) {
+    for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kGeluErf, Epilogue::kAdd}) {
       on_every_device([&](Device& device) {
         const Tensor operand = upload_as(device.operand_dtype(rows, dtype), device, shape_of(rows, in), x);
         const Weight weight = upload_weight(device, w, in, out, dtype);
@@ -94,7 +145,7 @@ TEST_CASE("weights in few bits are widened by one kernel more") {
         device.linear(operand, {}, weight, device_bias, epilogue, result);
         const Launched launched = Launched::so_far() - earlier;
         CHECK(launched.products == 1);
-        CHECK(launched.kernels == (epilogue == Epilogue::kGelu ? 2 : 1));
+        CHECK(launched.kernels == (is_gelu(epilogue) ? 2 : 1));
       });
     }
   }
@@ -107,7 +158,7 @@ TEST_CASE("where cuBLASLt knows no kernel with an epilogue, one of our own finis
   for (const EpilogueAnswer answer : {EpilogueAnswer::kNoAlgorithm, EpilogueAnswer::kNotSupported}) {
     cuda_emulation::epilogue_answer = answer;
     for_every_product([](const Product& product) {
-      const bool has_nothing_to_finish = !product.with_bias && product.epilogue != Epilogue::kGelu;
+      const bool has_nothing_to_finish = !product.with_bias && !is_gelu(product.epilogue);
       on_every_device([&](Device& device) {
         const Launched launched = product.check(device);
         CHECK(launched.products == 1);

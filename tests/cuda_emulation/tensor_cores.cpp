@@ -120,7 +120,7 @@ TEST_CASE("a GPU whose tensor cores are too old multiplies 16-bit keys in float3
   device->attention(
       make_batch(*device, {{0, 33}}), upload(*device, rows, queries),
       {upload_as(DType::kFloat16, *device, cache, keys), upload_as(DType::kFloat16, *device, cache, values)},
-      static_cast<int>(n_head), out);
+      out);
   const auto want = naive::attention({{0, 33}}, queries, keys, values, n_tokens, width, n_head);
   CHECK(difference("out", download(*device, out), want, width, 1e-6) == "");
 }

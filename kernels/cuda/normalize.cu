@@ -1,0 +1,18 @@
+// normalize: out[r] = (x[r] - mean) / sqrt(variance + epsilon) · weight + bias, or x[r] / sqrt(mean of x[r]²
+// + epsilon) · weight.
+//
+// x and out [rows, width]. About 8 operations and 8 bytes for each element, of an RMS norm 4 operations:
+// limited by bandwidth, and for a few rows by the latency of two sums over a warp, or one. The kernel is in
+// normalize.cuh.
+#include "kernels/cuda/normalize.cuh"
+
+#include "kernels/cuda/cuda_device.h"
+
+namespace staircase {
+
+void CudaDevice::normalize(const Tensor& x, const Norm& norm, Tensor& out) {
+  if (listed(Operation::kNormalize, x, norm, out)) return;
+  cuda::launch_normalize(x, norm, out.data<float>(), stream());
+}
+
+}  // namespace staircase

@@ -1,0 +1,97 @@
+// split_heads: [q | k | v] of each token, already multiplied, to queries and to the cache. Queries and keys
+// are normalized on their way, and turned by the position of their token: the pairs (i, i + rotary / 2) of
+// the first `rotary` features become
+//
+//   a' = a cos - b sin, b' = b cos + a sin.
+//
+// projected [n_tokens, (n_head + 2 n_kv_head) head_size], turns [n_tokens, rotary], queries [n_tokens, n_head
+// head_size], keys and values [n_rows, n_kv_head, capacity, head_size], or in blocks. About ten operations
+// for each element, which is read and written once: limited by bandwidth, and for a few tokens by the time
+// that a launch takes.
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/normalize.cuh"
+
+namespace staircase {
+namespace cuda {
+
+constexpr int kSplitHeadsThreads = 128;
+constexpr int kHeadsOfBlock = kSplitHeadsThreads / kWarp;
+
+/// Which heads a token has, what becomes of them and where they go.
+struct HeadPlaces {
+  Sequences sequences;
+  int n_head, n_kv_head, size;
+  RowNorm query_norm, key_norm;
+  const float* turns;  ///< [n_tokens, rotary]
+  int rotary;
+  Blocks blocks;
+  float* queries;       ///< [n_tokens, n_head · size]
+  DType stored;         ///< the type of keys and values
+  void *keys, *values;  ///< [n_blocks, n_kv_head, block_size, size]
+};
+
+/// put(i, feature i of the head, normalized and turned). turns [rotary]: cosines, then sines. Every lane of
+/// the warp must call it.
+template <typename Put>
+__device__ __forceinline__ void turn_head(const float* x, int size, const RowNorm& norm, const float* turns,
+                                          int rotary, const Put& put) {
+  const RowScale scale = scale_of_row<1>(x, norm, size);
+  const auto feature = [&](int i) { return norm.template apply<1>(scale, x, i).values[0]; };
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, half = rotary / 2;
+  for (int i = lane; i < half; i += kWarp) {
+    const float a = feature(i), b = feature(i + half), cosine = turns[i], sine = turns[half + i];
+    put(i, a * cosine - b * sine);
+    put(i + half, b * cosine + a * sine);
+  }
+  for (int i = rotary + lane; i < size; i += kWarp) put(i, feature(i));
+}
+
+/// A warp for each head: block (token, kHeadsOfBlock heads).
+__global__ __launch_bounds__(kSplitHeadsThreads) void split_heads(const float* projected, HeadPlaces to) {
+  take_turn();
+  const int token = static_cast<int>(blockIdx.x), heads = to.n_head + 2 * to.n_kv_head, size = to.size;
+  const int head = static_cast<int>(blockIdx.y * kSplitHeadsThreads + threadIdx.x) / kWarp;
+  if (head >= heads) return;
+  const float* const x = projected + (static_cast<std::int64_t>(token) * heads + head) * size;
+  const float* const turns = to.turns + static_cast<std::int64_t>(token) * to.rotary;
+  if (head < to.n_head) {
+    float* const query = to.queries + (static_cast<std::int64_t>(token) * to.n_head + head) * size;
+    turn_head(x, size, to.query_norm, turns, to.rotary, [&](int i, float value) { query[i] = value; });
+    return;
+  }
+  const int sequence = to.sequences.of_token(token), position = to.sequences.position(sequence, token);
+  const int kv_head = (head - to.n_head) % to.n_kv_head;
+  const std::int64_t place = to.blocks.place(sequence, kv_head, to.n_kv_head, position) * size;
+  if (head < to.n_head + to.n_kv_head) {
+    turn_head(x, size, to.key_norm, turns, to.rotary,
+              [&](int i, float value) { store_as(to.stored, to.keys, place + i, value); });
+  } else {
+    for (int i = static_cast<int>(threadIdx.x) % kWarp; i < size; i += kWarp) {
+      store_as(to.stored, to.values, place + i, x[i]);
+    }
+  }
+}
+
+}  // namespace cuda
+
+void CudaDevice::split_heads(const Batch& batch, const Tensor& projected, const HeadRule& rule,
+                             Tensor& queries, KeysValues& keys_values) {
+  if (listed(Operation::kSplitHeads, batch, projected, rule, queries, keys_values)) return;
+  const std::int64_t n_kv_head = keys_values.keys.dim(1), size = keys_values.keys.dim(3),
+                     n_head = queries.dim(1) / size;
+  const cuda::HeadPlaces places{
+      cuda::Sequences(batch),         static_cast<int>(n_head),
+      static_cast<int>(n_kv_head),    static_cast<int>(size),
+      cuda::RowNorm(rule.query_norm), cuda::RowNorm(rule.key_norm),
+      rule.turns.data<float>(),       rule.turns.size() == 0 ? 0 : static_cast<int>(rule.turns.dim(1)),
+      cuda::Blocks(keys_values),      queries.data<float>(),
+      keys_values.keys.dtype(),       keys_values.keys.data<void>(),
+      keys_values.values.data<void>()};
+  const std::int64_t heads = n_head + 2 * n_kv_head;
+  cuda::launch("split_heads was started", stream(),
+               dim3(cuda::blocks(batch.n_tokens()),
+                    cuda::blocks(cuda::divide_up<std::int64_t>(heads, cuda::kHeadsOfBlock))),
+               cuda::kSplitHeadsThreads, 0, cuda::split_heads, projected.data<float>(), places);
+}
+
+}  // namespace staircase
