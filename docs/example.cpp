@@ -6,7 +6,7 @@
 #include <iostream>
 
 #include "common/base/error.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "common/text/tokenizer.h"
 #include "sampling.h"
 #include "static_kv_cache.h"
@@ -17,7 +17,7 @@ int main(int argc, char** argv) try {
   if (argc != 3)
     throw UsageError("it takes a folder with a GPT-2 and a text, but there are {} arguments", argc - 1);
   // make_cuda_device() in its place computes on a GPU.
-  Gpt2 model = Gpt2::load(argv[1], make_cpu_device(available_processors()));
+  Model model = Model::load(argv[1], make_cpu_device(available_processors()));
   Tokenizer tokenizer = Tokenizer::load(argv[1]);
   tokenizer.extend(model.config().vocab_size);  // a model may have more tokens than its tokenizer
   const int eos = model.config().eos_token_id;

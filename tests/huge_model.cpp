@@ -112,10 +112,10 @@ void write_model(const TemporaryFolder& folder) {
 
 }  // namespace
 
-Gpt2 huge_model() {
+Model huge_model() {
   const TemporaryFolder folder;
   write_model(folder);
-  return Gpt2::load(folder.path(), std::make_shared<CountingDevice>());
+  return Model::load(folder.path(), std::make_shared<CountingDevice>());
 }
 
 }  // namespace staircase

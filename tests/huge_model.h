@@ -2,7 +2,7 @@
 // device counts and computes nothing, so that they take no memory.
 #pragma once
 
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 
 namespace staircase {
 
@@ -11,7 +11,7 @@ constexpr int kHugeRows = 129;
 
 /// With 2^24 tokens in the vocabulary and 8 positions. The logits in row r of a pass are 0, but for token
 /// r + 1, which has 1.
-Gpt2 huge_model();
+Model huge_model();
 
 /// So many prompts of one token.
 inline std::vector<std::vector<int>> huge_prompts() {

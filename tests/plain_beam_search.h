@@ -9,27 +9,27 @@
 #include <string>
 #include <vector>
 
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "tests/tiny_model.h"
 
 namespace staircase {
 
 /// A model of random weights; its last token is the end of text.
-inline Gpt2 random_model(std::uint32_t seed, int vocab_size, int n_positions = 37) {
+inline Model random_model(std::uint32_t seed, int vocab_size, int n_positions = 37) {
   const TemporaryFolder folder;
   TinyModel(seed, vocab_size, n_positions).write(folder.path());
-  return Gpt2::load(folder.path(), make_cpu_device(1));
+  return Model::load(folder.path(), make_cpu_device(1));
 }
 
 /// The same, where token 5 + i means and is all that token i is and means: of two texts that differ only
 /// there neither is likelier.
-inline Gpt2 model_of_twins(std::uint32_t seed) {
+inline Model model_of_twins(std::uint32_t seed) {
   TinyModel model(seed, 11);
   std::vector<float>& embeddings = model.tensors.at("wte.weight").values;
   std::copy_n(embeddings.begin(), 5 * model.n_embd, embeddings.begin() + 5 * model.n_embd);
   const TemporaryFolder folder;
   model.write(folder.path());
-  return Gpt2::load(folder.path(), make_cpu_device(1));
+  return Model::load(folder.path(), make_cpu_device(1));
 }
 
 /// The new tokens of a text, and its score.
@@ -47,7 +47,7 @@ struct PlainSearch {
 };
 
 /// ln p of each token behind prompt and text, as the penalty leaves them.
-inline std::vector<double> plain_logprobs(Gpt2& model, std::vector<int> tokens, const std::vector<int>& text,
+inline std::vector<double> plain_logprobs(Model& model, std::vector<int> tokens, const std::vector<int>& text,
                                           float repetition_penalty) {
   tokens.insert(tokens.end(), text.begin(), text.end());
   const auto context = static_cast<std::size_t>(model.config().n_positions);
@@ -63,7 +63,7 @@ inline std::vector<double> plain_logprobs(Gpt2& model, std::vector<int> tokens, 
 }
 
 /// The search as Hugging Face writes it: arrays of fixed sizes, and -1e9 for what is not there.
-inline std::vector<Scored> plain_beam_search(Gpt2& model, const std::vector<int>& prompt,
+inline std::vector<Scored> plain_beam_search(Model& model, const std::vector<int>& prompt,
                                              const PlainSearch& search) {
   const auto n = static_cast<std::size_t>(search.num_beams);
   std::vector<Scored> running(n, {{}, -1e9}), ended(n, {{}, -1e9});
@@ -100,7 +100,7 @@ inline std::vector<Scored> plain_beam_search(Gpt2& model, const std::vector<int>
 }
 
 /// Every text of up to `depth` tokens behind the prompt, best first: those that end before are shorter.
-inline std::vector<Scored> all_texts(Gpt2& model, const std::vector<int>& prompt, int depth,
+inline std::vector<Scored> all_texts(Model& model, const std::vector<int>& prompt, int depth,
                                      double length_penalty) {
   std::vector<Scored> all;
   const std::function<void(std::vector<int>, double)> grow = [&](std::vector<int> text, double sum) {

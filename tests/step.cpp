@@ -13,13 +13,13 @@ template class nlohmann::basic_json<>;
 
 namespace staircase {
 
-Gpt2& tales() {
-  static Gpt2 model = tales_in(DType::kFloat32);
+Model& tales() {
+  static Model model = tales_in(DType::kFloat32);
   return model;
 }
 
-Gpt2 tales_in(DType dtype) {
-  return Gpt2::load(find_model("tales-6m"), make_test_device(available_processors()), dtype);
+Model tales_in(DType dtype) {
+  return Model::load(find_model("tales-6m"), make_test_device(available_processors()), dtype);
 }
 
 const nlohmann::json& reference(const std::string& name) {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "common/decoding/generation.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "common/model/model_folder.h"
 #include "tests/test_device.h"
 
@@ -32,10 +32,10 @@ constexpr bool kSanitized = false;
 #endif
 
 /// tales-6m on the device of the tests, with all processors where that is the CPU.
-Gpt2& tales();
+Model& tales();
 
 /// The same with its weights in that type, loaded anew.
-Gpt2 tales_in(DType dtype);
+Model tales_in(DType dtype);
 
 /// Ends the observation of tales() with the scope, also if what is observed throws.
 struct Unobserved {

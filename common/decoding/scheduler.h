@@ -34,7 +34,7 @@ struct Engine {
 };
 
 /// With a cache that has an empty row for each place.
-inline Engine make_engine(Gpt2& model, StaticKvCache& cache) {
+inline Engine make_engine(Model& model, StaticKvCache& cache) {
   const auto feed = [&](const Row& row, int r) {
     const std::span<const int> text = row.tokens;
     if (row.new_tokens > 0) return tokens_to_feed(text, cache.capacity(), &cache, r, row.options.overflow);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/decoding/generation.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "text_options.h"
 
 namespace staircase {
@@ -56,7 +56,7 @@ class Drafter {
 /// A smaller model with the same vocabulary.
 class DraftModel : public Drafter {
  public:
-  explicit DraftModel(Gpt2& model) : model_(model), cache_(model) {}
+  explicit DraftModel(Model& model) : model_(model), cache_(model) {}
   CacheUse use() const override { return cache_.use(); }
 
   Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
@@ -76,7 +76,7 @@ class DraftModel : public Drafter {
   }
 
  private:
-  Gpt2& model_;
+  Model& model_;
   StaticKvCache cache_;
   std::vector<int> last_;  // the tokens in the cache, and more
 };
@@ -122,9 +122,10 @@ inline int next_gamma(int gamma, int drafted, int accepted) {
 
 /// Continues `tokens` as the target alone would, in fewer passes of it; `counts` tells what happened. Without
 /// a value γ adapts itself.
-inline Generation speculate(Gpt2& target, Drafter& draft, std::vector<int> tokens, const TextOptions& options,
-                            std::optional<int> gamma, Speculation& counts, const OnToken& on_token) {
-  const Gpt2Config& config = target.config();
+inline Generation speculate(Model& target, Drafter& draft, std::vector<int> tokens,
+                            const TextOptions& options, std::optional<int> gamma, Speculation& counts,
+                            const OnToken& on_token) {
+  const ModelConfig& config = target.config();
   const int vocab_size = config.vocab_size, max_new_tokens = options.stopping.max_new_tokens;
   StaticKvCache target_cache(target);
   std::mt19937 generator(options.sampling.seed);

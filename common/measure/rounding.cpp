@@ -14,7 +14,7 @@ double relative_error(std::span<const float> values, std::span<const float> roun
   return moved == 0.0 ? 0.0 : std::sqrt(moved / all);
 }
 
-Table rounding_errors(const Gpt2& model, const Rounding& round) {
+Table rounding_errors(const Model& model, const Rounding& round) {
   Table table({"error in %, a scale for", "32 inputs", "64", "128", "an output", "the matrix"});
   model.for_each_matrix([&](const WeightMatrix& matrix) {
     const auto& [name, inputs, weights] = matrix;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/measure/measurement.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 
 namespace staircase {
 
@@ -21,6 +21,6 @@ using Rounding =
 
 /// A line for each weight matrix of a model: the relative errors, in percent, with a scale for each 32, 64
 /// and 128 inputs of an output, for each output, and with a single one for the matrix.
-Table rounding_errors(const Gpt2& model, const Rounding& round);
+Table rounding_errors(const Model& model, const Rounding& round);
 
 }  // namespace staircase

@@ -39,8 +39,6 @@ struct ModelConfig {
   int key_width() const { return n_kv_head * head_size; }
 };
 
-using Gpt2Config = ModelConfig;
-
 /// The type of keys and values beside weights of that type: the same, or bfloat16 beside int8 and int4, which
 /// attention does not take.
 constexpr DType kv_dtype(DType weights) {

@@ -53,8 +53,8 @@ fs::path find_model(const std::string& name, const std::string& option) {
     if (fs::is_directory(place / name, ignored)) return model_in(place / name);
     if (fs::is_directory(place, ignored)) looked += ", in " + place.string();
   }
-  throw Error("{} {}: no such model (looked {}); tools/download --list names some to download", option, typed(name),
-              looked);
+  throw Error("{} {}: no such model (looked {}); tools/download --list names some to download", option,
+              typed(name), looked);
 }
 
 }  // namespace staircase

@@ -42,7 +42,7 @@ std::vector<std::string> read_prompts(const std::string& file) {
   return prompts;
 }
 
-RequestTexts read_requests(const std::string& file, const Tokenizer& tokenizer, const Gpt2Config& config,
+RequestTexts read_requests(const std::string& file, const Tokenizer& tokenizer, const ModelConfig& config,
                            const std::function<void(RequestLine&)>& take) {
   RequestTexts texts;
   std::istringstream lines(std::string(without_byte_order_mark(read_input("--requests", file))));

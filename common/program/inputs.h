@@ -25,7 +25,7 @@ struct RequestTexts {
 
 /// Gives `take` each line of the file of --requests. One that is no request, or that `take` refuses by an
 /// Error, is told of on standard error and left out. Throws Error if there is no line.
-RequestTexts read_requests(const std::string& file, const Tokenizer& tokenizer, const Gpt2Config& config,
+RequestTexts read_requests(const std::string& file, const Tokenizer& tokenizer, const ModelConfig& config,
                            const std::function<void(RequestLine& line)>& take);
 
 /// Warns, in one line for all, of prompts that have more tokens than the model's context.

@@ -18,7 +18,7 @@ std::shared_ptr<Device> make_device(DeviceKind kind, int threads) {
   }
 }
 
-Tokenizer load_tokenizer(const std::filesystem::path& folder, const Gpt2Config& config) {
+Tokenizer load_tokenizer(const std::filesystem::path& folder, const ModelConfig& config) {
   Tokenizer tokenizer = Tokenizer::load(folder);
   if (tokenizer.vocab_size() > config.vocab_size) {
     throw Error("{}: the tokenizer knows {} tokens, but the model only {}: {} has the id {}", folder.string(),
@@ -41,12 +41,12 @@ std::vector<NamedFolder> find_drafts(const std::vector<std::string>& names) {
   return drafts;
 }
 
-std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, const Gpt2& target,
+std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, const Model& target,
                                     const std::filesystem::path& target_folder, const Tokenizer& tokenizer) {
   std::vector<NamedModel> drafts;
   for (const auto& [name, folder] : folders) {
     const NamedModel& draft = drafts.emplace_back(NamedModel{name, target.load_beside(folder)});
-    const Gpt2Config &ours = target.config(), &theirs = draft.model.config();
+    const ModelConfig &ours = target.config(), &theirs = draft.model.config();
     if (ours.vocab_size != theirs.vocab_size || ours.eos_token_id != theirs.eos_token_id ||
         !load_tokenizer(folder, theirs).same_tokens(tokenizer)) {
       throw Error("--draft-model {}: its vocabulary is not that of {}, so it cannot propose tokens to it",

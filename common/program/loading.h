@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "common/text/tokenizer.h"
 
 namespace staircase {
@@ -19,12 +19,12 @@ std::shared_ptr<Device> make_device(DeviceKind kind, int threads);
 /// A model and what was typed for it.
 struct NamedModel {
   std::string name;
-  Gpt2 model;
+  Model model;
 };
 
 /// The tokenizer in a model's folder; tokens that only the model has are the empty text. Throws Error when
 /// the tokenizer knows tokens that the model does not.
-Tokenizer load_tokenizer(const std::filesystem::path& folder, const Gpt2Config& config);
+Tokenizer load_tokenizer(const std::filesystem::path& folder, const ModelConfig& config);
 
 /// Where a model is, and what was typed for it.
 struct NamedFolder {
@@ -38,7 +38,7 @@ std::vector<NamedFolder> find_drafts(const std::vector<std::string>& names);
 
 /// Loads them onto the device of `target`, to which they are to propose tokens, in its dtype. Throws Error
 /// for one that does not mean the same by every token as the target does.
-std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, const Gpt2& target,
+std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, const Model& target,
                                     const std::filesystem::path& target_folder, const Tokenizer& tokenizer);
 
 }  // namespace staircase

@@ -17,5 +17,5 @@
 #include "common/decoding/probabilities.h"
 #include "common/measure/measurement.h"
 #include "common/measure/plot.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "common/program/program.h"

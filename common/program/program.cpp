@@ -48,13 +48,13 @@ struct Program::Impl {
   std::optional<TraceFile> trace;
   std::function<void()> check = [] {};
   std::function<void(RequestLine&)> take_request;
-  std::function<void(const Gpt2Config&, DType)> before_loading = [](const Gpt2Config&, DType) {};
+  std::function<void(const ModelConfig&, DType)> before_loading = [](const ModelConfig&, DType) {};
   std::function<void(std::vector<NamedModel>)> take_drafts = [](std::vector<NamedModel>) {};
   std::function<std::size_t()> draft_activation_bytes = [] { return std::size_t{0}; };
   bool complete = true;  // whether all could be done that was asked for
 
   /// The prompts of --requests that can be continued.
-  Prompts requested(const Tokenizer& tokenizer, const Gpt2Config& config) {
+  Prompts requested(const Tokenizer& tokenizer, const ModelConfig& config) {
     RequestTexts requests = read_requests(request_file, tokenizer, config, take_request);
     complete = requests.complete;
     request_options = std::move(requests.options);
@@ -87,7 +87,7 @@ struct Program::Impl {
   }
 
   /// The head of --trace-attention, which must be one of the model.
-  std::optional<AttentionHead> traced_head(const Gpt2Config& config) const {
+  std::optional<AttentionHead> traced_head(const ModelConfig& config) const {
     if (trace_attention.empty()) return {};
     const std::string& text = trace_attention[0];
     const std::size_t comma = std::min(text.find(','), text.size() - 1);
@@ -102,7 +102,7 @@ struct Program::Impl {
   void serve(const Serve& serve) {
     const std::filesystem::path folder = find_model(model);
     before_loading(read_config(folder), dtype);
-    NamedModel named{model, Gpt2::load(folder, make_device(device, threads), dtype)};
+    NamedModel named{model, Model::load(folder, make_device(device, threads), dtype)};
     // A model that is broken ends here, and not at the first request.
     named.model.next_logits(std::vector<int>{std::max(named.model.config().eos_token_id, 0)});
     serve(named, load_tokenizer(folder, named.model.config()));
@@ -113,14 +113,14 @@ struct Program::Impl {
     const std::vector<std::string> texts = has_requests ? std::vector<std::string>() : this->texts();
     const std::filesystem::path folder = find_model(model);
     const std::vector<NamedFolder> draft_folders = find_drafts(draft_models);
-    const Gpt2Config config = read_config(folder);
+    const ModelConfig config = read_config(folder);
     const std::optional<AttentionHead> head = traced_head(config);
     const Tokenizer tokenizer = load_tokenizer(folder, config);
     Prompts prompts = has_requests ? requested(tokenizer, config) : Prompts();
     for (const std::string& text : texts) prompts.push_back(prompt_tokens(text, tokenizer, config));
     if (prompts.empty()) return;  // of the requests each was refused
     before_loading(config, dtype);
-    Gpt2 gpt2 = Gpt2::load(folder, make_device(device, threads), dtype);
+    Model gpt2 = Model::load(folder, make_device(device, threads), dtype);
     std::size_t weight_bytes = gpt2.weight_bytes();
     std::vector<NamedModel> drafts = load_drafts(draft_folders, gpt2, folder, tokenizer);
     for (const NamedModel& draft : drafts) weight_bytes += draft.model.weight_bytes();
@@ -190,7 +190,7 @@ void Program::add_requests_option(std::function<void(RequestLine&)> take) {
   impl_->command_line.exclude("--requests", "--prompts");
 }
 
-void Program::add_draft_model_option(std::optional<Gpt2>& draft) {
+void Program::add_draft_model_option(std::optional<Model>& draft) {
   impl_->command_line.add_texts("--draft-model", &impl_->draft_models, "DIR", false,
                                 "folder or name of a smaller model that proposes tokens");
   impl_->take_drafts = [&draft](std::vector<NamedModel> loaded) {
@@ -214,12 +214,12 @@ void Program::add_check(std::function<void()> check) {
   impl_->check = std::move(check);
 }
 
-void Program::before_loading(std::function<void(const Gpt2Config&, DType)> look) {
+void Program::before_loading(std::function<void(const ModelConfig&, DType)> look) {
   impl_->before_loading = std::move(look);
 }
 
 int Program::run(int argc, char** argv, const Run& run) {
-  return this->run(argc, argv, RunAll([&](Gpt2& model, const Prompts& prompts, Output& output) {
+  return this->run(argc, argv, RunAll([&](Model& model, const Prompts& prompts, Output& output) {
                      run(model, prompts.at(0), output);
                    }));
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/base/options.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "common/program/loading.h"
 #include "common/program/output.h"
 #include "common/program/requests.h"
@@ -36,7 +36,7 @@ class Program : public OptionSink {
   void add_requests_option(std::function<void(RequestLine& line)> take);
 
   /// Adds --draft-model: a second, smaller model with the same vocabulary, loaded beside the first.
-  void add_draft_model_option(std::optional<Gpt2>& draft);
+  void add_draft_model_option(std::optional<Model>& draft);
   /// The same for several of them, each behind the name of the option once more; none may come twice.
   void add_draft_model_option(std::vector<NamedModel>& drafts);
 
@@ -45,13 +45,13 @@ class Program : public OptionSink {
   void add_check(std::function<void()> check);
 
   /// Sees what the model is and the type that its weights will be kept in, before any of them is read.
-  void before_loading(std::function<void(const Gpt2Config& config, DType dtype)> look);
+  void before_loading(std::function<void(const ModelConfig& config, DType dtype)> look);
 
   /// Continues a prompt, telling `output` about each token.
-  using Run = std::function<void(Gpt2& model, const std::vector<int>& prompt, Output& output)>;
+  using Run = std::function<void(Model& model, const std::vector<int>& prompt, Output& output)>;
 
   /// Continues all prompts.
-  using RunAll = std::function<void(Gpt2& model, const Prompts& prompts, Output& output)>;
+  using RunAll = std::function<void(Model& model, const Prompts& prompts, Output& output)>;
 
   /// Does something else with the model than to continue prompts of its own.
   using Serve = std::function<void(NamedModel& model, const Tokenizer& tokenizer)>;

@@ -26,7 +26,7 @@ std::string typed(const json& value) {
 struct RequestLine::Object : JsonOptions {};
 
 std::vector<int> prompt_tokens(const std::string& text, const Tokenizer& tokenizer,
-                               const Gpt2Config& config) {
+                               const ModelConfig& config) {
   std::vector<int> tokens = tokenizer.encode_prompt(text);
   if (!tokens.empty()) return tokens;
   if (config.eos_token_id < 0) {
@@ -37,7 +37,7 @@ std::vector<int> prompt_tokens(const std::string& text, const Tokenizer& tokeniz
   return tokens;
 }
 
-RequestLine::RequestLine(std::string_view text, const Tokenizer& tokenizer, const Gpt2Config& config)
+RequestLine::RequestLine(std::string_view text, const Tokenizer& tokenizer, const ModelConfig& config)
     : object_(std::make_unique<Object>(Object{{plain_values(parse_json_object(text, "the line"))}})),
       config_(config) {
   const json* const prompt = object_->find("prompt");

@@ -16,20 +16,21 @@ namespace staircase {
 
 /// A prompt in tokens. Without any it is the end-of-text token: between two texts of its training data the
 /// model saw that one, and from there it begins a new one.
-std::vector<int> prompt_tokens(const std::string& text, const Tokenizer& tokenizer, const Gpt2Config& config);
+std::vector<int> prompt_tokens(const std::string& text, const Tokenizer& tokenizer,
+                               const ModelConfig& config);
 
 /// One line. A step asks for the options that it knows by their keys; then every other key is an error.
 class RequestLine : public OptionSink {
  public:
   /// Throws Error unless `text` is a JSON object with a "prompt".
-  RequestLine(std::string_view text, const Tokenizer& tokenizer, const Gpt2Config& config);
+  RequestLine(std::string_view text, const Tokenizer& tokenizer, const ModelConfig& config);
   ~RequestLine() override;
 
   const std::string& prompt() const { return prompt_; }
 
   /// The prompt in tokens, for a model of that configuration: what a request must fit.
   const std::vector<int>& tokens() const { return tokens_; }
-  const Gpt2Config& config() const { return config_; }
+  const ModelConfig& config() const { return config_; }
 
   /// When the request is made, in seconds from the start: 0 unless the line says otherwise, at most a day.
   /// Throws Error for another value.
@@ -51,7 +52,7 @@ class RequestLine : public OptionSink {
   std::unique_ptr<Object> object_;
   std::string prompt_;
   std::vector<int> tokens_;
-  Gpt2Config config_;
+  ModelConfig config_;
   OptionTexts options_;
 };
 

@@ -106,7 +106,7 @@ void TraceFile::write(const std::string& line) {
   }
 }
 
-void TraceFile::start(const OptionTexts& options, const Gpt2Config& config, const Tokenizer& tokenizer,
+void TraceFile::start(const OptionTexts& options, const ModelConfig& config, const Tokenizer& tokenizer,
                       const Prompts& prompts, std::vector<OptionTexts> own_options) {
   own_options_ = std::move(own_options);
   write(line({{"event", "start"},

@@ -11,7 +11,7 @@
 
 #include "common/base/options.h"
 #include "common/decoding/generation.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "common/text/tokenizer.h"
 
 namespace staircase {
@@ -24,11 +24,11 @@ class TraceFile {
 
   /// The first line: the options with their values, the model, its vocabulary and the prompts. `own_options`
   /// are those of each prompt, if it has any of its own.
-  void start(const OptionTexts& options, const Gpt2Config& config, const Tokenizer& tokenizer,
+  void start(const OptionTexts& options, const ModelConfig& config, const Tokenizer& tokenizer,
              const Prompts& prompts, std::vector<OptionTexts> own_options = {});
 
-  /// Writes each forward pass of the model of that name; for Gpt2::watch. Of a head that is watched it writes
-  /// what the pass before has not shown already.
+  /// Writes each forward pass of the model of that name; for Model::watch. Of a head that is watched it
+  /// writes what the pass before has not shown already.
   std::function<void(const ForwardPass&)> watcher(const std::string& model);
 
   /// Writes what is copied between the rows of a cache, or inside one, once a watched pass has shown that

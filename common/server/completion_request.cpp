@@ -163,7 +163,7 @@ HttpError too_long(const std::string& prompt, int max_tokens, int n_positions) {
 
 }  // namespace
 
-ServedModel::ServedModel(const std::string& folder, const Tokenizer& tokenizer, const Gpt2Config& config,
+ServedModel::ServedModel(const std::string& folder, const Tokenizer& tokenizer, const ModelConfig& config,
                          std::int64_t most_positions)
     // Of a folder its own name; "models/" is the same as "models".
     : name((std::filesystem::path(folder) / "").parent_path().filename().string()),

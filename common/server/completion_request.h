@@ -20,7 +20,7 @@ namespace staircase {
 /// The model that clients ask for, and what fits into it.
 struct ServedModel {
   /// `folder`: of the model, or its name. A text may have so many positions, if not fewer fit into the model.
-  ServedModel(const std::string& folder, const Tokenizer& tokenizer, const Gpt2Config& config,
+  ServedModel(const std::string& folder, const Tokenizer& tokenizer, const ModelConfig& config,
               std::int64_t most_positions = std::numeric_limits<int>::max());
 
   std::string name;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "common/decoding/generation.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "logprobs.h"
 #include "static_kv_cache.h"
 
@@ -19,7 +19,7 @@ namespace staircase {
 /// scores: texts behind equal prompts that come one after the other share them.
 class PromptScorer {
  public:
-  PromptScorer(Gpt2& model, std::optional<int> chunk) : model_(model), chunk_(chunk) {}
+  PromptScorer(Model& model, std::optional<int> chunk) : model_(model), chunk_(chunk) {}
 
   /// The tokens of the prompt with their log-probabilities and those of so many likeliest ones. As long as
   /// some are missing it computes the next part instead and returns nullptr.
@@ -50,7 +50,7 @@ class PromptScorer {
     if (cache_) cache_->truncate(0, 0);
   }
 
-  Gpt2& model_;
+  Model& model_;
   std::optional<int> chunk_;
   std::shared_ptr<StaticKvCache> cache_ = {};  // of one row; most servers never need it
   std::vector<int> prompt_ = {};

@@ -5,13 +5,13 @@
 
 #include "common/base/error.h"
 #include "common/decoding/generation.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "stopping.h"
 
 namespace staircase {
 
 /// Continues `tokens` with the most likely token, again and again; `on_token` sees each one as it is chosen.
-inline Generation generate(Gpt2& model, std::vector<int> tokens, const StoppingOptions& stopping,
+inline Generation generate(Model& model, std::vector<int> tokens, const StoppingOptions& stopping,
                            const OnToken& on_token) {
   const int context = model.config().n_positions;
   // The model never sees the last token, so that one needs no position.

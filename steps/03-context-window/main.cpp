@@ -7,7 +7,7 @@ int main(int argc, char** argv) {
   StoppingOptions stopping;
   Program program("Continues a text with a GPT-2.");
   add_options(program, stopping);
-  return program.run(argc, argv, [&](Gpt2& model, const std::vector<int>& prompt, Output& output) {
+  return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     const Generation generation = generate(model, prompt, stopping, output.on_token());
     output.finish(generation.finish_reason);
   });

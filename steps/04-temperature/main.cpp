@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   program.add_check([&] {
     if (options.sampling.temperature < kGreedyTemperature) warn("a temperature near 0 is greedy decoding");
   });
-  return program.run(argc, argv, [&](Gpt2& model, const std::vector<int>& prompt, Output& output) {
+  return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     const Generation generation = generate(model, prompt, options, output.on_token());
     output.finish(generation.finish_reason);
   });

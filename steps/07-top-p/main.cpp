@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   program.add_check([&] {
     if (options.sampling.temperature < kGreedyTemperature) warn("a temperature near 0 is greedy decoding");
   });
-  return program.run(argc, argv, [&](Gpt2& model, const std::vector<int>& prompt, Output& output) {
+  return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     output.expect(run.num_return_sequences);
     for (int i = 0; i < run.num_return_sequences; ++i) {
       std::mt19937 generator(options.sampling.seed + static_cast<unsigned>(i));

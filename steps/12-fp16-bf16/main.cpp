@@ -13,9 +13,9 @@ int main(int argc, char** argv) {
   add_options(program, options);
   add_options(program, run);
   program.add_dtype_option();
-  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
   program.add_check([&] { check(options, run); });
-  return program.run(argc, argv, [&](Gpt2& model, const std::vector<int>& prompt, Output& output) {
+  return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     output.expect(run.num_return_sequences);
     for (int i = 0; i < run.num_return_sequences; ++i) {
       std::mt19937 generator(options.sampling.seed + static_cast<unsigned>(i));

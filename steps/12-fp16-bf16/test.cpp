@@ -43,7 +43,7 @@ TEST_CASE("weights of odd sizes take what the formula says, and the zeros that f
   const TemporaryFolder folder;
   tiny.write(folder.path());
   for (const DType dtype : kDTypes) {
-    const Gpt2 model = Gpt2::load(folder.path(), make_test_device(1), dtype);
+    const Model model = Model::load(folder.path(), make_test_device(1), dtype);
     // On a CPU a matrix is stored as panels of 64 columns, the last one filled up. All inputs are even in
     // number, as bfloat16 needs them.
     std::size_t zeros = 0;
@@ -65,7 +65,7 @@ TEST_CASE("weights of odd sizes take what the formula says, and the zeros that f
 
 TEST_CASE("the formula of the activations is what they take" * doctest::skip(tests_are_for_gpu())) {
   // The model also keeps an index of four bytes for each token, and four more for the sequence.
-  const auto measured = [](Gpt2 model, int n_tokens) {
+  const auto measured = [](Model model, int n_tokens) {
     model.next_logits(std::vector<int>(n_tokens, 1));
     return model.activation_bytes() - 4 * static_cast<std::size_t>(n_tokens + 4);
   };
@@ -77,8 +77,8 @@ TEST_CASE("the formula of the activations is what they take" * doctest::skip(tes
   const TinyModel tiny;
   const TemporaryFolder folder;
   tiny.write(folder.path());
-  Gpt2 model = Gpt2::load(folder.path(), make_test_device(1));
-  const Gpt2Config config = model.config();
+  Model model = Model::load(folder.path(), make_test_device(1));
+  const ModelConfig config = model.config();
   CHECK(measured(std::move(model), 37) == activation_bytes(config, 37));
   // Worked out by hand: 512 tokens of 5 · 256 + 1,024 numbers, three rows of 256, and 4,096 logits.
   CHECK(activation_bytes(tales().config(), 512) == 4 * 1'184'512);
@@ -94,7 +94,7 @@ TEST_CASE("16-bit weights take half the memory") {
 }
 
 TEST_CASE("float16 changes no logit of a model that is stored in float16") {
-  Gpt2 half = tales_in(DType::kFloat16);
+  Model half = tales_in(DType::kFloat16);
   // Only a GPU rounds more than the weights: its tensor cores multiply two factors of one type.
   const float allowed = tests_are_for_gpu() ? 2e-2f : 0.0f;
   for (const auto& run : reference("precision.json")["cases"]) {
@@ -106,7 +106,7 @@ TEST_CASE("float16 changes no logit of a model that is stored in float16") {
 TEST_CASE("bfloat16 moves the logits less than Hugging Face's bfloat16 moves them") {
   // Both round what is multiplied; here the sums, the norms and what lies between two products stay in
   // float32.
-  Gpt2 brain = tales_in(DType::kBFloat16);
+  Model brain = tales_in(DType::kBFloat16);
   float moved = 0.0f, moved_there = 0.0f;
   for (const auto& run : reference("bfloat16.json")["cases"]) {
     CAPTURE(run["name"]);
@@ -121,7 +121,7 @@ TEST_CASE("bfloat16 moves the logits less than Hugging Face's bfloat16 moves the
 }
 
 TEST_CASE("greedy decoding with bfloat16 agrees until the first token that is nearly a tie") {
-  Gpt2 brain = tales_in(DType::kBFloat16);
+  Model brain = tales_in(DType::kBFloat16);
   for (const auto& run : reference("greedy.json")["cases"]) {
     CAPTURE(run["name"]);
     const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];

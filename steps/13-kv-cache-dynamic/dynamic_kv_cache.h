@@ -3,14 +3,14 @@
 
 #include <vector>
 
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 
 namespace staircase {
 
 /// Grows as a concatenation does: more positions mean new memory for all of them, and a copy of the old ones.
 class DynamicKvCache : public KvCache {
  public:
-  explicit DynamicKvCache(Gpt2& model) : model_(model), layers_(model.config().n_layer) {}
+  explicit DynamicKvCache(Model& model) : model_(model), layers_(model.config().n_layer) {}
 
   int length(int /*row*/) const override { return length_; }
 
@@ -39,7 +39,7 @@ class DynamicKvCache : public KvCache {
     return larger;
   }
 
-  Gpt2& model_;
+  Model& model_;
   std::vector<KeysValues> layers_;
   int length_ = 0;
   CacheUse use_;

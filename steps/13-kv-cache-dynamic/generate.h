@@ -6,7 +6,7 @@
 
 #include "common/base/error.h"
 #include "common/decoding/generation.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "text_options.h"
 
 namespace staircase {
@@ -25,7 +25,7 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
 
 /// Continues `tokens` with one chosen token after the other; `on_token` sees each one as it is chosen. The
 /// cache is empty; without one (nullptr) the whole text goes through the model for each token.
-inline Generation generate(Gpt2& model, std::vector<int> tokens, const TextOptions& options, KvCache* cache,
+inline Generation generate(Model& model, std::vector<int> tokens, const TextOptions& options, KvCache* cache,
                            std::mt19937& generator, const OnToken& on_token) {
   const auto context = static_cast<std::size_t>(model.config().n_positions);
   for (int count = 1; count <= options.stopping.max_new_tokens; ++count) {

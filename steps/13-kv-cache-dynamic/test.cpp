@@ -16,7 +16,7 @@ struct Continued {
   CacheUse cache;
 };
 
-Continued continued(Gpt2& model, const std::vector<int>& prompt, const TextOptions& options,
+Continued continued(Model& model, const std::vector<int>& prompt, const TextOptions& options,
                     bool use_cache = true) {
   DynamicKvCache cache(model);
   std::mt19937 generator(options.sampling.seed);
@@ -77,10 +77,10 @@ TEST_CASE("a cache that grows keeps every position as it was") {
 }
 
 TEST_CASE("the cache takes what its formula says, and growing costs what concatenations cost") {
-  const Gpt2Config& config = tales().config();
+  const ModelConfig& config = tales().config();
   const std::size_t prompt = 7, count = 30;
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    Gpt2 model = tales_in(dtype);
+    Model model = tales_in(dtype);
     const std::size_t position = 2u * config.n_layer * config.n_embd * size_of(dtype);
     // Nothing comes after the last token: it never enters the cache.
     std::size_t allocated = 0, copied = 0;
@@ -113,7 +113,7 @@ TEST_CASE("to go back and on again is as if it had never happened") {
 
 TEST_CASE("the formula of the cache is what a cache of so many positions takes") {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    Gpt2 model = tales_in(dtype);
+    Model model = tales_in(dtype);
     DynamicKvCache cache(model);
     CHECK(cache.use().bytes == cache_bytes(model.config(), dtype, 0));
     for (const int positions : {1, 2, 63, 64, 512}) {
@@ -125,7 +125,7 @@ TEST_CASE("the formula of the cache is what a cache of so many positions takes")
 
 TEST_CASE("beside weights in int8 or int4 keys and values are bfloat16") {
   for (const DType dtype : {DType::kInt8, DType::kInt4}) {
-    Gpt2 model = tales_in(dtype);
+    Model model = tales_in(dtype);
     DynamicKvCache cache(model);
     cache.append(0, 10);
     CHECK(cache.layer(0).keys.dtype() == DType::kBFloat16);
@@ -171,7 +171,7 @@ TEST_CASE("at the end of the context the cache says so, and without it the windo
 TEST_CASE("the estimate names the weights, the activations and a cache for the whole context") {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--dtype float16 --max-new-tokens 1");
   REQUIRE(run.status == 0);
-  const Gpt2Config& config = tales().config();
+  const ModelConfig& config = tales().config();
   CHECK(
       run.err.starts_with(fmt::format("by formula: weights {:.1f} MiB, activations up to {:.1f} MiB, "
                                       "a cache of up to 3.0 MiB for each text\n",

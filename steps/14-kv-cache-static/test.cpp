@@ -16,7 +16,7 @@ struct Continued {
   CacheUse cache;
 };
 
-Continued continued(Gpt2& model, const std::vector<int>& prompt, const TextOptions& options,
+Continued continued(Model& model, const std::vector<int>& prompt, const TextOptions& options,
                     bool use_cache = true) {
   StaticKvCache cache(model);
   std::mt19937 generator(options.sampling.seed);
@@ -44,9 +44,9 @@ std::vector<std::size_t> passes(const std::vector<int>& prompt, int count, bool 
 }  // namespace
 
 TEST_CASE("the cache is allocated once, for the whole context, and nothing is copied") {
-  const Gpt2Config& config = tales().config();
+  const ModelConfig& config = tales().config();
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    Gpt2 model = tales_in(dtype);
+    Model model = tales_in(dtype);
     const std::size_t bytes = 2u * config.n_layer * config.n_positions * config.n_embd * size_of(dtype);
     CHECK(bytes == cache_bytes(config, dtype, config.n_positions));  // the estimate of the step before
     for (const int count : {1, 30}) {

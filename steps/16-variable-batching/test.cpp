@@ -51,7 +51,7 @@ std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& optio
 }  // namespace
 
 TEST_CASE("a batch may have more logits than an int can number") {
-  Gpt2 model = huge_model();
+  Model model = huge_model();
   const auto texts = generate(model, huge_prompts(), exactly(1), nullptr, [](int, const Token&) {});
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
 }
@@ -135,7 +135,7 @@ TEST_CASE("sliding a row, and copying one to another, moves its entries and noth
 }
 
 TEST_CASE("a cache of many rows takes as many times the memory of one") {
-  const Gpt2Config& config = tales().config();
+  const ModelConfig& config = tales().config();
   CHECK(StaticKvCache(tales()).use().bytes == cache_bytes(config, DType::kFloat32, config.n_positions));
   CHECK(StaticKvCache(tales(), 5).use().bytes == 5 * StaticKvCache(tales()).use().bytes);
 }

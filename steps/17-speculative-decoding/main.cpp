@@ -12,17 +12,17 @@ int main(int argc, char** argv) {
   TextOptions options;
   RunOptions run;
   SpeculationOptions speculation;
-  std::optional<Gpt2> draft;
+  std::optional<Model> draft;
   Program program("Continues a text with a GPT-2.");
   add_options(program, options);
   add_options(program, run);
   add_options(program, speculation);
   program.add_draft_model_option(draft);
   program.add_dtype_option();
-  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
   program.add_check([&] { check(options, run); });
   program.add_prompts_option();
-  return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
+  return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
     check(options, prompts, model.config());
     if (!draft) return generate_all(model, prompts, options, run, output);
     if (prompts.size() > 1 || run.num_return_sequences > 1 || !run.use_cache)

@@ -13,16 +13,16 @@ using namespace staircase;
 
 namespace {
 
-Gpt2& draft() {
-  static Gpt2 model = tales().load_beside(find_model("tales-1m"));
+Model& draft() {
+  static Model model = tales().load_beside(find_model("tales-1m"));
   return model;
 }
 
 /// A random model of a few tokens and positions.
-Gpt2 tiny(std::uint32_t seed, int n_positions = 37) {
+Model tiny(std::uint32_t seed, int n_positions = 37) {
   const TemporaryFolder folder;
   TinyModel(seed, 5, n_positions).write(folder.path());
-  return Gpt2::load(folder.path(), make_cpu_device(1));
+  return Model::load(folder.path(), make_cpu_device(1));
 }
 
 struct Run {
@@ -32,7 +32,7 @@ struct Run {
   Speculation counts;
 };
 
-Run speculated(Gpt2& target, Gpt2& proposer, const std::vector<int>& prompt, const TextOptions& options,
+Run speculated(Model& target, Model& proposer, const std::vector<int>& prompt, const TextOptions& options,
                int gamma = 4) {
   Run run;
   int accepted = 0;
@@ -50,7 +50,7 @@ Run speculated(Gpt2& target, Gpt2& proposer, const std::vector<int>& prompt, con
 }
 
 /// What the target makes of the prompt alone.
-Generation plain(Gpt2& target, const std::vector<int>& prompt, const TextOptions& options) {
+Generation plain(Model& target, const std::vector<int>& prompt, const TextOptions& options) {
   StaticKvCache cache(target);
   return generate(target, {prompt}, options, &cache, [](int, const Token&) {})[0];
 }
@@ -198,7 +198,7 @@ TEST_CASE(
 }
 
 TEST_CASE("the first three tokens of two models are distributed as the target's own, with every option on") {
-  Gpt2 target = tiny(1), proposer = tiny(2);
+  Model target = tiny(1), proposer = tiny(2);
   TextOptions options{.stopping = {.max_new_tokens = 5, .ignore_eos = true},
                       .sampling = {.do_sample = true,
                                    .presence_penalty = 0.5f,
@@ -253,7 +253,7 @@ TEST_CASE("an accepted end of text ends the text there") {
 }
 
 TEST_CASE("where the smaller of the two contexts ends the target goes on alone, up to and beyond its own") {
-  Gpt2 target = tiny(1);
+  Model target = tiny(1);
   const TextOptions options{.stopping = {.max_new_tokens = 50, .ignore_eos = true},
                             .overflow = {.on_overflow = Overflow::kRecompute}};
   for (const int length : {1, 2, 12, 13, 14, 36, 37, 38, 60}) {
@@ -267,7 +267,7 @@ TEST_CASE("where the smaller of the two contexts ends the target goes on alone, 
     }
     for (const int context : {13, 37}) {
       CAPTURE(context);
-      Gpt2 proposer = tiny(2, context);
+      Model proposer = tiny(2, context);
       const Run got = speculated(target, proposer, prompt, options);
       CHECK(got.generation.tokens == want);
       CHECK((got.counts.drafted > 0) == (length < context));
@@ -314,7 +314,7 @@ TEST_CASE("the likeliest tokens that are shown are those of the target alone, dr
 }
 
 TEST_CASE("what the target draws alone has nothing to do with what was drawn before") {
-  Gpt2 target = tiny(1), smaller = tiny(2, 3);
+  Model target = tiny(1), smaller = tiny(2, 3);
   TextOptions options{.stopping = {.max_new_tokens = 3, .ignore_eos = true},
                       .sampling = {.do_sample = true, .temperature = 4.0f}};
   const std::vector<int> prompt{3, 1};  // a round of one or two tokens, and then no more

@@ -11,7 +11,7 @@ namespace staircase {
 
 /// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it expects
 /// so many, sees their tokens by on_row_token, and finishes all at the end with what the cache used.
-inline void generate_all(Gpt2& model, const Prompts& prompts, const TextOptions& options,
+inline void generate_all(Model& model, const Prompts& prompts, const TextOptions& options,
                          const RunOptions& run, Output& output) {
   Prompts copies;
   std::vector<int> owners;  // the prompt of each text

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/decoding/generation.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "text_options.h"
 
 namespace staircase {
@@ -32,7 +32,7 @@ struct Row {
 /// Continues all prompts at once, each with one chosen token after the other; `on_token` sees each one as it
 /// is chosen. Each text has random numbers of its own, so none depends on the others. The cache has a row for
 /// each of them, and forgets what was in it.
-inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, const TextOptions& options,
+inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
                                         StaticKvCache* cache, const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
   const int eos = model.config().eos_token_id;

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/decoding/generation.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "text_options.h"
 
 namespace staircase {
@@ -62,9 +62,9 @@ inline Verdict verify(std::span<const int> drafted, std::span<const std::vector<
 }
 
 /// Continues `tokens` as the target alone would, in fewer passes of it; `counts` tells what happened.
-inline Generation speculate(Gpt2& target, Gpt2& draft, std::vector<int> tokens, const TextOptions& options,
+inline Generation speculate(Model& target, Model& draft, std::vector<int> tokens, const TextOptions& options,
                             int gamma, Speculation& counts, const OnToken& on_token) {
-  const Gpt2Config& config = target.config();
+  const ModelConfig& config = target.config();
   const int context = std::min(config.n_positions, draft.config().n_positions);
   const int vocab_size = config.vocab_size, max_new_tokens = options.stopping.max_new_tokens;
   StaticKvCache target_cache(target), draft_cache(draft);

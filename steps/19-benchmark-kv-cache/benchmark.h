@@ -33,7 +33,7 @@ struct Way {
 };
 
 /// New tokens per second behind all prompts, one after the other; prefill included.
-inline double tokens_per_second(Gpt2& target, Way& way, const Prompts& prompts, const TextOptions& options) {
+inline double tokens_per_second(Model& target, Way& way, const Prompts& prompts, const TextOptions& options) {
   int count = 0;
   const auto start = Clock::now();
   for (const std::vector<int>& prompt : prompts) {
@@ -50,7 +50,7 @@ inline double tokens_per_second(Gpt2& target, Way& way, const Prompts& prompts, 
 
 /// Sweeps the number of drafted tokens for each draft model, in each dtype, over all prompts. Writes
 /// speculative.csv, .json and .svg.
-inline void benchmark_speculative(const Gpt2& model, std::span<const NamedModel> draft_models,
+inline void benchmark_speculative(const Model& model, std::span<const NamedModel> draft_models,
                                   const Prompts& prompts, const TextOptions& options,
                                   const BenchmarkOptions& benchmark) {
   make_folder(benchmark.folder);
@@ -58,7 +58,7 @@ inline void benchmark_speculative(const Gpt2& model, std::span<const NamedModel>
                "acceptance", "tokens per pass"});
   Plot plot{.title = "Speculative decoding", .x_label = "drafted tokens a round", .y_label = "speed-up"};
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    Gpt2 target = model.load_as(dtype);
+    Model target = model.load_as(dtype);
     std::vector<NamedModel> drafts;
     for (const NamedModel& draft : draft_models) drafts.push_back({draft.name, draft.model.load_as(dtype)});
     std::vector<Way> ways(1);  // the target alone

@@ -16,7 +16,7 @@ struct CacheWay {
 
 /// Greedy decoding of `count` tokens: how many per second, prefill included. At the end of the context the
 /// growing cache is full for good, and the standing one slides.
-inline double tokens_per_second(Gpt2& model, CacheWay& way, const std::vector<int>& prompt, int count) {
+inline double tokens_per_second(Model& model, CacheWay& way, const std::vector<int>& prompt, int count) {
   const auto start = Clock::now();
   way.tokens = prompt;
   if (way.cache == "dynamic") {
@@ -39,7 +39,7 @@ inline double tokens_per_second(Gpt2& model, CacheWay& way, const std::vector<in
 
 /// Measures every cache over every length with a model in its dtype. The turn that warms up has the shortest
 /// length: without a cache the longest one takes longer than all others together.
-inline void measure_caches(Gpt2& model, const std::vector<int>& prompt, const BenchmarkOptions& benchmark,
+inline void measure_caches(Model& model, const std::vector<int>& prompt, const BenchmarkOptions& benchmark,
                            Table& table, Plot& plot) {
   std::vector<CacheWay> ways;
   for (const int length : benchmark.lengths) {
@@ -73,7 +73,7 @@ inline void measure_caches(Gpt2& model, const std::vector<int>& prompt, const Be
 
 /// Measures the caches in each dtype. Writes kv-cache.csv, .json and .svg. "same tokens" counts how far the
 /// text is the one without a cache: all the way, unless the cache slid or two tokens were nearly a tie.
-inline void benchmark_kv_cache(const Gpt2& model, const std::vector<int>& prompt,
+inline void benchmark_kv_cache(const Model& model, const std::vector<int>& prompt,
                                const BenchmarkOptions& benchmark) {
   make_folder(benchmark.folder);
   Table table({"dtype", "new tokens", "cache", "tokens/s", "low", "high", "speed-up", "cache MiB",
@@ -81,7 +81,7 @@ inline void benchmark_kv_cache(const Gpt2& model, const std::vector<int>& prompt
   Plot plot{
       .title = "Decoding with a cache of keys and values", .x_label = "new tokens", .y_label = "tokens/s"};
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    Gpt2 kept = model.load_as(dtype);
+    Model kept = model.load_as(dtype);
     measure_caches(kept, prompt, benchmark, table, plot);
   }
   write_results(benchmark.folder, "kv-cache", table, plot);

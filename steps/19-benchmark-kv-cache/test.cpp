@@ -26,7 +26,7 @@ nlohmann::json measured(const std::string& arguments) {
 
 /// MiB of keys and values of so many positions of tales-6m, in numbers of so many bytes.
 double mebibytes(int positions, int bytes) {
-  const Gpt2Config& config = tales().config();
+  const ModelConfig& config = tales().config();
   return 2.0 * config.n_layer * config.n_embd * positions * bytes / (1 << 20);
 }
 

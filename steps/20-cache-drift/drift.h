@@ -30,7 +30,7 @@ inline double kl_divergence(std::span<const float> p, std::span<const float> q) 
 
 /// For each token of `tokens` beyond the context: how far the distribution behind it is, with a cache that
 /// the options make room in, from that of the exact window.
-inline std::vector<double> drift(Gpt2& model, std::span<const int> tokens, const OverflowOptions& options) {
+inline std::vector<double> drift(Model& model, std::span<const int> tokens, const OverflowOptions& options) {
   const auto context = static_cast<std::size_t>(model.config().n_positions);
   std::vector<double> divergences;
   if (tokens.size() <= context) return divergences;
@@ -47,7 +47,7 @@ inline std::vector<double> drift(Gpt2& model, std::span<const int> tokens, const
 
 /// Continues the prompt by both rules, says where the texts part and how far each rule is from the exact
 /// window, and plots that.
-inline void compare_overflow(Gpt2& model, const std::vector<int>& prompt, TextOptions options,
+inline void compare_overflow(Model& model, const std::vector<int>& prompt, TextOptions options,
                              const std::string& file, Output& output) {
   check_writable(file);
   const int context = model.config().n_positions;

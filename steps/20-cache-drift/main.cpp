@@ -17,12 +17,12 @@ int main(int argc, char** argv) {
   add_options(program, run);
   add_options(program, drift);
   program.add_dtype_option();
-  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
   program.add_check([&] {
     check(options, run);
     check(drift, run);
   });
-  return program.run(argc, argv, [&](Gpt2& model, const std::vector<int>& prompt, Output& output) {
+  return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     check(options, prompt, model.config());
     if (!drift.file.empty()) return compare_overflow(model, prompt, options, drift.file, output);
     output.expect(run.num_return_sequences);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/decoding/generation.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "text_options.h"
 
 namespace staircase {
@@ -48,7 +48,7 @@ class Drafter {
 /// A smaller model with the same vocabulary.
 class DraftModel : public Drafter {
  public:
-  explicit DraftModel(Gpt2& model) : model_(model), cache_(model) {}
+  explicit DraftModel(Model& model) : model_(model), cache_(model) {}
   CacheUse use() const override { return cache_.use(); }
 
   Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
@@ -68,7 +68,7 @@ class DraftModel : public Drafter {
   }
 
  private:
-  Gpt2& model_;
+  Model& model_;
   StaticKvCache cache_;
   std::vector<int> last_;  // the tokens in the cache, and more
 };
@@ -103,9 +103,10 @@ inline Verdict verify(std::span<const int> drafted, std::span<const std::vector<
 }
 
 /// Continues `tokens` as the target alone would, in fewer passes of it; `counts` tells what happened.
-inline Generation speculate(Gpt2& target, Drafter& draft, std::vector<int> tokens, const TextOptions& options,
-                            int gamma, Speculation& counts, const OnToken& on_token) {
-  const Gpt2Config& config = target.config();
+inline Generation speculate(Model& target, Drafter& draft, std::vector<int> tokens,
+                            const TextOptions& options, int gamma, Speculation& counts,
+                            const OnToken& on_token) {
+  const ModelConfig& config = target.config();
   const int vocab_size = config.vocab_size, max_new_tokens = options.stopping.max_new_tokens;
   StaticKvCache target_cache(target);
   std::mt19937 generator(options.sampling.seed);

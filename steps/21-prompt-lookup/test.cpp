@@ -17,10 +17,10 @@ namespace {
 constexpr int kVocabulary = 5;  // of the small models
 
 /// A random model of a few tokens and positions.
-Gpt2 tiny(std::uint32_t seed, int n_positions = 37) {
+Model tiny(std::uint32_t seed, int n_positions = 37) {
   const TemporaryFolder folder;
   TinyModel(seed, kVocabulary, n_positions).write(folder.path());
-  return Gpt2::load(folder.path(), make_cpu_device(1));
+  return Model::load(folder.path(), make_cpu_device(1));
 }
 
 /// Proposes nothing of its own: the tokens of a text that it knows, each said to be certain.
@@ -55,7 +55,7 @@ const Tokenizer& tokenizer() {
   return tokenizer;
 }
 
-Run speculated(Gpt2& target, Drafter& drafter, const std::vector<int>& prompt, const TextOptions& options,
+Run speculated(Model& target, Drafter& drafter, const std::vector<int>& prompt, const TextOptions& options,
                int gamma) {
   Run run;
   int accepted = 0;
@@ -78,7 +78,7 @@ Run looked_up(const std::vector<int>& prompt, const TextOptions& options, int ga
 }
 
 /// What a model makes of the prompt alone.
-Generation plain(Gpt2& model, const std::vector<int>& prompt, const TextOptions& options) {
+Generation plain(Model& model, const std::vector<int>& prompt, const TextOptions& options) {
   StaticKvCache cache(model);
   return generate(model, {prompt}, options, &cache, [](int, const Token&) {})[0];
 }
@@ -284,7 +284,7 @@ TEST_CASE("a proposal may be shorter than asked for, or empty") {
 }
 
 TEST_CASE("the first three tokens are distributed as the target's own, with every option on") {
-  Gpt2 target = tiny(2);
+  Model target = tiny(2);
   TextOptions options{.stopping = {.max_new_tokens = 5, .ignore_eos = true},
                       .sampling = {.do_sample = true,
                                    .presence_penalty = 0.5f,
@@ -348,13 +348,13 @@ TEST_CASE("beyond the context a sliding cache gives the target's own text" * doc
   const TextOptions options{.stopping = {.max_new_tokens = 60, .ignore_eos = true}};
   const std::vector<int> want = plain(tales(), text, options).tokens;
   CHECK(looked_up(text, options, 10).generation.tokens == want);
-  Gpt2 smaller = tales().load_beside(find_model("tales-1m"));
+  Model smaller = tales().load_beside(find_model("tales-1m"));
   DraftModel drafter(smaller);
   CHECK(speculated(tales(), drafter, text, options, 4).generation.tokens == want);
 }
 
 TEST_CASE("at the end of its context the target goes on alone") {
-  Gpt2 target = tiny(1);
+  Model target = tiny(1);
   const TextOptions options{.stopping = {.max_new_tokens = 50, .ignore_eos = true},
                             .overflow = {.on_overflow = Overflow::kRecompute}};
   for (const int length : {1, 2, 36, 37, 38, 60}) {
@@ -374,7 +374,7 @@ TEST_CASE("at the end of its context the target goes on alone") {
 }
 
 TEST_CASE("where the context of a draft model ends it proposes nothing, and the target goes on alone") {
-  Gpt2 target = tiny(1), smaller = tiny(2, 13);
+  Model target = tiny(1), smaller = tiny(2, 13);
   const TextOptions options{.stopping = {.max_new_tokens = 50, .ignore_eos = true}};
   for (const int length : {1, 2, 12, 13, 14, 36, 37, 38, 60}) {
     std::vector<int> prompt;
@@ -388,7 +388,7 @@ TEST_CASE("where the context of a draft model ends it proposes nothing, and the 
 }
 
 TEST_CASE("a draft model proposes as before: each round accepts what Hugging Face's models agree on") {
-  Gpt2 smaller = tales().load_beside(find_model("tales-1m"));
+  Model smaller = tales().load_beside(find_model("tales-1m"));
   DraftModel drafter(smaller);
   for (const auto& run : reference("speculative.json")["cases"]) {
     CAPTURE(run["name"]);
@@ -402,7 +402,7 @@ TEST_CASE("a draft model proposes as before: each round accepts what Hugging Fac
 }
 
 TEST_CASE("the first three tokens of a draft model and its target are distributed as the target's own") {
-  Gpt2 target = tiny(1), smaller = tiny(2);
+  Model target = tiny(1), smaller = tiny(2);
   TextOptions options{.stopping = {.max_new_tokens = 5, .ignore_eos = true},
                       .sampling = {.do_sample = true, .temperature = 2.0f}};
   const std::vector<int> prompt{3, 1};
@@ -420,7 +420,7 @@ TEST_CASE("the first three tokens of a draft model and its target are distribute
 }
 
 TEST_CASE("one draft model serves several texts, one after the other") {
-  Gpt2 target = tiny(1), smaller = tiny(2, 13);
+  Model target = tiny(1), smaller = tiny(2, 13);
   DraftModel used(smaller);
   const TextOptions options{.stopping = {.max_new_tokens = 8, .ignore_eos = true}};
   // The last two begin as the first does.
@@ -436,7 +436,7 @@ TEST_CASE("one draft model serves several texts, one after the other") {
 }
 
 TEST_CASE("a draft model keeps what a text has in common with the last one") {
-  Gpt2 model = tiny(2);
+  Model model = tiny(2);
   DraftModel drafter(model);
   std::vector<std::size_t> fed;  // tokens in each pass
   model.observe([&](std::string_view name, std::span<const float> values) {

@@ -15,8 +15,8 @@ using namespace staircase;
 
 namespace {
 
-Gpt2& smaller() {
-  static Gpt2 model = tales().load_beside(find_model("tales-1m"));
+Model& smaller() {
+  static Model model = tales().load_beside(find_model("tales-1m"));
   return model;
 }
 
@@ -69,10 +69,10 @@ void take_20_ms() {
 
 /// A random model of a few tokens and positions; `on_pass` is called within each pass, with its number of
 /// tokens.
-Gpt2 tiny(std::function<void(int)> on_pass) {
+Model tiny(std::function<void(int)> on_pass) {
   const TemporaryFolder folder;
   TinyModel(1, 5, 37).write(folder.path());
-  Gpt2 model = Gpt2::load(folder.path(), make_cpu_device(1));
+  Model model = Model::load(folder.path(), make_cpu_device(1));
   model.observe(
       [on_pass, width = model.config().n_embd](std::string_view name, std::span<const float> values) {
         if (name == "embeddings") on_pass(static_cast<int>(values.size()) / width);
@@ -81,7 +81,7 @@ Gpt2 tiny(std::function<void(int)> on_pass) {
 }
 
 /// What the rounds of a tiny target take that is asked for ten tokens, two of them drafted at a time.
-std::vector<Round> rounds_of(Gpt2 target, Drafter& drafter) {
+std::vector<Round> rounds_of(Model target, Drafter& drafter) {
   Speculation counts;
   const TextOptions options{.stopping = {.max_new_tokens = 10, .ignore_eos = true}};
   speculate(target, drafter, {0, 1, 2}, options, 2, counts, [](const Token&) {});
@@ -192,10 +192,10 @@ TEST_CASE("a token of the target alone takes a time, at any length of the text")
 
 TEST_CASE("a token of the target alone is timed in the middle of a text, without what is in front of it") {
   const std::vector<int> text(20, 1);
-  Gpt2 slow = tiny([](int) { take_20_ms(); });
+  Model slow = tiny([](int) { take_20_ms(); });
   CHECK(plain_ms(slow, text, {}) >= 20.0);
   std::vector<int> passes;  // tokens in each
-  Gpt2 slow_at_first = tiny([&](int tokens) {
+  Model slow_at_first = tiny([&](int tokens) {
     passes.push_back(tokens);
     if (tokens > 1) take_20_ms();
   });

@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   RunOptions run;
   SpeculationOptions speculation;
   LookupOptions lookup;
-  std::optional<Gpt2> draft;
+  std::optional<Model> draft;
   Program program("Continues a text with a GPT-2.");
   add_options(program, options);
   add_options(program, run);
@@ -22,10 +22,10 @@ int main(int argc, char** argv) {
   add_options(program, lookup);
   program.add_draft_model_option(draft);
   program.add_dtype_option();
-  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
   program.add_check([&] { check(options, run, lookup); });
   program.add_prompts_option();
-  return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
+  return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
     check(options, prompts, model.config());
     std::unique_ptr<Drafter> drafter;
     if (draft) drafter = std::make_unique<DraftModel>(*draft);

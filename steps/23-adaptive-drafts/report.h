@@ -12,7 +12,7 @@ namespace staircase {
 
 /// Milliseconds that one token takes the target alone, in the middle of `tokens`: the median of ten, or of a
 /// tenth of a second.
-inline double plain_ms(Gpt2& target, std::span<const int> tokens, const SamplingOptions& options) {
+inline double plain_ms(Model& target, std::span<const int> tokens, const SamplingOptions& options) {
   const std::size_t seen = std::min<std::size_t>(tokens.size(), target.config().n_positions);
   const std::span<const int> text = tokens.first((seen + 1) / 2);
   StaticKvCache cache(target);

@@ -11,8 +11,8 @@ using namespace staircase;
 
 namespace {
 
-Gpt2& smaller() {
-  static Gpt2 model = tales().load_beside(find_model("tales-1m"));
+Model& smaller() {
+  static Model model = tales().load_beside(find_model("tales-1m"));
   return model;
 }
 
@@ -139,9 +139,9 @@ TEST_CASE("a draft that adapts gives the target's distribution") {
   const auto tiny = [](std::uint32_t seed) {
     const TemporaryFolder folder;
     TinyModel(seed, 5, 37).write(folder.path());
-    return Gpt2::load(folder.path(), make_cpu_device(1));
+    return Model::load(folder.path(), make_cpu_device(1));
   };
-  Gpt2 target = tiny(1), proposer = tiny(2);
+  Model target = tiny(1), proposer = tiny(2);
   DraftModel drafter(proposer);
   TextOptions options{.stopping = {.max_new_tokens = 12, .ignore_eos = true},
                       .sampling = {.do_sample = true, .temperature = 2.0f, .top_p = 0.97f}};

@@ -15,7 +15,7 @@ using namespace staircase;
 namespace {
 
 /// All texts, which begin together. Each must have been told of token by token.
-std::vector<Generation> generated(Gpt2& model, const Prompts& prompts, const TextOptions& options,
+std::vector<Generation> generated(Model& model, const Prompts& prompts, const TextOptions& options,
                                   StaticKvCache* cache) {
   Prompts told = prompts;
   std::vector<Generation> texts =
@@ -30,7 +30,7 @@ std::vector<Generation> generated(Gpt2& model, const Prompts& prompts, const Tex
   return texts;
 }
 
-std::vector<Generation> generated(Gpt2& model, const Prompts& prompts, const TextOptions& options) {
+std::vector<Generation> generated(Model& model, const Prompts& prompts, const TextOptions& options) {
   StaticKvCache cache(model, std::max(1, static_cast<int>(prompts.size())));
   return generated(model, prompts, options, &cache);
 }
@@ -64,7 +64,7 @@ std::size_t sum(const std::vector<std::size_t>& values) {
 }  // namespace
 
 TEST_CASE("a batch may have more logits than an int can number") {
-  Gpt2 model = huge_model();
+  Model model = huge_model();
   const auto texts =
       generate(model, huge_prompts(), {.stopping = {.max_new_tokens = 1}}, nullptr, [](int, const Token&) {});
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
@@ -150,7 +150,7 @@ TEST_CASE("rows that leave change no text, for every order of the prompts") {
   // Five tokens, one of them the end of text: many texts end early, and others outgrow the context of 13.
   const TemporaryFolder folder;
   TinyModel(1, 5, 13).write(folder.path());
-  Gpt2 model = Gpt2::load(folder.path(), make_cpu_device(1));
+  Model model = Model::load(folder.path(), make_cpu_device(1));
   Prompts prompts{{0, 1, 2}, {3}, {1, 1, 0, 2, 3, 3, 1}, {2, 0}, {3, 2, 1, 0}};
   std::size_t ended = 0, outgrown = 0;
   for (const bool do_sample : {false, true}) {

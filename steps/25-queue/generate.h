@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/decoding/generation.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "row.h"
 
 namespace staircase {
@@ -26,7 +26,7 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
 /// Continues all prompts, as many at a time as there are places in the batch; when a text has ended, the next
 /// one takes its place. `on_token` sees each token as it is chosen. Each text has random numbers of its own,
 /// so none depends on the others. The cache has a row for each place.
-inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, const TextOptions& options,
+inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
                                         int places, StaticKvCache* cache, const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
   const int eos = model.config().eos_token_id;

@@ -14,10 +14,10 @@ int main(int argc, char** argv) {
   add_options(program, options);
   add_options(program, run);
   program.add_dtype_option();
-  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
   program.add_check([&] { check(options, run); });
   program.add_prompts_option();
-  return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
+  return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
     check(options, prompts, model.config());
     generate_all(model, prompts, options, run, output);
   });

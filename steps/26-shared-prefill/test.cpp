@@ -15,8 +15,8 @@ namespace {
 
 /// All texts, `copies` of each prompt, of which `places` grow at a time. Each must have been told of token by
 /// token.
-std::vector<Generation> generated(Gpt2& model, const Prompts& prompts, int copies, const TextOptions& options,
-                                  int places, bool use_cache = true) {
+std::vector<Generation> generated(Model& model, const Prompts& prompts, int copies,
+                                  const TextOptions& options, int places, bool use_cache = true) {
   std::optional<StaticKvCache> cache;
   if (use_cache) cache.emplace(model, places);
   Prompts told;
@@ -52,7 +52,7 @@ const TextOptions kDrawn{.stopping = {.max_new_tokens = 12, .ignore_eos = true},
 }  // namespace
 
 TEST_CASE("a batch may have more logits than an int can number") {
-  Gpt2 model = huge_model();
+  Model model = huge_model();
   const auto texts = generate(model, huge_prompts(), 1, {.stopping = {.max_new_tokens = 1}}, kHugeRows,
                               nullptr, [](int, const Token&) {});
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
@@ -105,7 +105,7 @@ TEST_CASE("a queue gives the same texts for every number of places and every ord
   // Five tokens, one of them the end of text: many texts end early, and others outgrow the context of 13.
   const TemporaryFolder folder;
   TinyModel(1, 5, 13).write(folder.path());
-  Gpt2 model = Gpt2::load(folder.path(), make_cpu_device(1));
+  Model model = Model::load(folder.path(), make_cpu_device(1));
   Prompts prompts{{0, 1, 2}, {3}, {1, 1, 0, 2, 3, 3, 1}, {2, 0}};
   std::size_t ended = 0, ended_at_once = 0, outgrown = 0;
   for (const int copies : {2, 3}) {

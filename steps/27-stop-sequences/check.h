@@ -32,7 +32,7 @@ inline void check(const TextOptions& options, const RunOptions& run) {
 }
 
 /// Throws UsageError for what does not go with the model; warns of a prompt that it cannot see whole.
-inline void check(const TextOptions& options, const Prompts& prompts, const Gpt2Config& config) {
+inline void check(const TextOptions& options, const Prompts& prompts, const ModelConfig& config) {
   if (options.overflow.refill.value_or(1) > config.n_positions) {
     throw UsageError("--refill is {}, but it must be at most the model's {} positions",
                      *options.overflow.refill, config.n_positions);

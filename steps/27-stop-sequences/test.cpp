@@ -67,7 +67,7 @@ std::string shown(const std::string& stop, const std::string& text) {
 TEST_CASE("a batch may have more logits than an int can number") {
   RowOptions options;
   options.stopping.max_new_tokens = 1;
-  Gpt2 model = huge_model();
+  Model model = huge_model();
   const auto texts =
       generate(model, huge_prompts(), 1, options, kHugeRows, nullptr, [](int, const Token&) {});
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});

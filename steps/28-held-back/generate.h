@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/decoding/generation.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "row.h"
 
 namespace staircase {
@@ -27,7 +27,7 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
 /// least `copies`; when texts have ended, the next ones take their places. `on_token` sees each token as it
 /// is chosen. Text i belongs to prompt i / copies and has random numbers of its own, so none depends on the
 /// others. The cache has a row for each place.
-inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, int copies,
+inline std::vector<Generation> generate(Model& model, const Prompts& prompts, int copies,
                                         const RowOptions& options, int places, StaticKvCache* cache,
                                         const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int

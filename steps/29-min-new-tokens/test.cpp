@@ -18,7 +18,7 @@ struct Continued {
   FinishReason finish_reason;
 };
 
-std::vector<Continued> continued(Gpt2& model, const Prompts& prompts, const RowOptions& options,
+std::vector<Continued> continued(Model& model, const Prompts& prompts, const RowOptions& options,
                                  int copies = 1, int places = 0) {
   std::vector<Continued> results(prompts.size() * copies);
   if (places == 0) places = static_cast<int>(results.size());
@@ -122,7 +122,7 @@ TEST_CASE("each text of a queue counts its own tokens") {
   // Five tokens, one of them the end of text: without a least length nearly all end early.
   const TemporaryFolder folder;
   TinyModel(1, 5, 13).write(folder.path());
-  Gpt2 model = Gpt2::load(folder.path(), make_cpu_device(1));
+  Model model = Model::load(folder.path(), make_cpu_device(1));
   const Prompts prompts{{0, 1, 2}, {3}, {1, 1, 0, 2, 3, 3, 1}, {2, 0}};
   int ended_at_once = 0;
   for (const int least : {0, 1, 4, 9, 10}) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/decoding/generation.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "logprobs.h"
 
 namespace staircase {
@@ -14,7 +14,7 @@ namespace staircase {
 /// The tokens of a text with their log-probabilities, each behind those before it, from one pass of the model
 /// over all of them, and the `count` likeliest tokens in the place of each. The first has none, nor have
 /// those in front of the last n_positions, which the model does not see.
-inline std::vector<Token> score(Gpt2& model, std::span<const int> text, int count) {
+inline std::vector<Token> score(Model& model, std::span<const int> text, int count) {
   std::vector<Token> tokens;
   for (const int id : text) tokens.push_back({.id = id, .logprobs = Logprobs()});
   const std::size_t length = std::min<std::size_t>(text.size(), model.config().n_positions);

@@ -81,7 +81,7 @@ TEST_CASE("a text that was drawn gets the log-probabilities that it had when it 
 TEST_CASE("of a text longer than the context the last tokens count, as if they were all") {
   const TemporaryFolder folder;
   TinyModel(1, 5, 13).write(folder.path());
-  Gpt2 model = Gpt2::load(folder.path(), make_cpu_device(1));
+  Model model = Model::load(folder.path(), make_cpu_device(1));
   std::vector<int> text;
   for (int i = 0; i < 30; ++i) text.push_back(i * i % 5);
   const std::vector<Token> all = score(model, text, 1), seen = score(model, std::span(text).last(13), 1);

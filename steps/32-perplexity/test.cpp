@@ -50,7 +50,7 @@ TEST_CASE("the perplexity of a text is the one of Hugging Face's model") {
 TEST_CASE("the perplexity of a text longer than the context is that of its last tokens") {
   const TemporaryFolder folder;
   TinyModel(1, 5, 13).write(folder.path());
-  Gpt2 model = Gpt2::load(folder.path(), make_cpu_device(1));
+  Model model = Model::load(folder.path(), make_cpu_device(1));
   std::vector<int> text;
   for (int i = 0; i < 30; ++i) text.push_back(i * i % 5);
   const std::vector<Token> all = score(model, text, 1), seen = score(model, std::span(text).last(13), 1);

@@ -31,7 +31,7 @@ TEST_CASE("a search with one beam is the greedy choice") {
 TEST_CASE("for every number of beams the search gives what the plain search gives") {
   int ended = 0;
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
-    Gpt2 model = random_model(seed, 11);
+    Model model = random_model(seed, 11);
     const float repetition_penalty = seed % 2 == 0 ? 1.4f : 1.0f;
     for (const int num_beams : {1, 2, 3, 5}) {
       for (const int length : {1, 2, 12}) {
@@ -58,7 +58,7 @@ TEST_CASE("for every number of beams the search gives what the plain search give
 
 TEST_CASE("with as many beams as there are texts the search misses none") {
   for (std::uint32_t seed = 1; seed <= 8; ++seed) {
-    Gpt2 model = random_model(seed, 5);
+    Model model = random_model(seed, 5);
     const std::vector<Scored> all = all_texts(model, {1, 2}, 3, 1.0);
     REQUIRE(all.size() == 1 + 4 + 4 * 4 * 5);
     const auto best = [&](int num_beams) {
@@ -73,7 +73,7 @@ TEST_CASE("with as many beams as there are texts the search misses none") {
 TEST_CASE("of equal texts those of the better beam come first, and then those with the lowest ids") {
   int equal = 0;
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
-    Gpt2 model = model_of_twins(seed);
+    Model model = model_of_twins(seed);
     for (const int num_beams : {2, 3, 4, 6}) {
       CAPTURE(seed);
       CAPTURE(num_beams);
@@ -104,7 +104,7 @@ TEST_CASE("the search finds what Hugging Face's finds, with the same scores") {
 }
 
 TEST_CASE("a search sees the last tokens that the context holds, and goes on behind its end") {
-  Gpt2 model = random_model(4, 11, 13);
+  Model model = random_model(4, 11, 13);
   for (const int length : {1, 12, 13, 14, 40}) {
     std::vector<int> prompt;
     for (int i = 0; i < length; ++i) prompt.push_back(i * i % 7);

@@ -11,8 +11,8 @@ namespace {
 
 const std::vector<int> kPrompt{321, 1682};
 
-std::vector<Beam> found(Gpt2& model, const std::vector<int>& prompt, const RowOptions& options, int num_beams,
-                        bool use_cache = true) {
+std::vector<Beam> found(Model& model, const std::vector<int>& prompt, const RowOptions& options,
+                        int num_beams, bool use_cache = true) {
   StaticKvCache cache(model, num_beams);
   return beam_search(model, prompt, options, {num_beams}, use_cache ? &cache : nullptr);
 }
@@ -108,7 +108,7 @@ TEST_CASE("the search with a cache finds what Hugging Face's finds, with the sam
 
 TEST_CASE("for every number of beams the rows hold what the plain search computes from scratch") {
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
-    Gpt2 model = random_model(seed, 11), twins = model_of_twins(seed);
+    Model model = random_model(seed, 11), twins = model_of_twins(seed);
     for (const int num_beams : {1, 2, 3, 5, 8}) {
       CAPTURE(seed);
       CAPTURE(num_beams);
@@ -161,7 +161,7 @@ TEST_CASE("a cache that another search has filled is as good as a new one") {
 }
 
 TEST_CASE("a search goes on behind the end of the context, and with a prompt that is longer") {
-  Gpt2 model = random_model(4, 11, 13);
+  Model model = random_model(4, 11, 13);
   for (const int length : {1, 12, 13, 14, 40}) {
     CAPTURE(length);
     std::vector<int> prompt;

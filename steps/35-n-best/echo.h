@@ -22,7 +22,8 @@ inline void add_options(OptionSink& sink, EchoOptions& options) {
 }
 
 /// Shows the prompts, if that is asked for, with the `count` likeliest tokens in the place of each token.
-inline void echo(Gpt2& model, const Prompts& prompts, const EchoOptions& options, int count, Output& output) {
+inline void echo(Model& model, const Prompts& prompts, const EchoOptions& options, int count,
+                 Output& output) {
   if (!options.echo) return;
   for (int i = 0; i < std::ssize(prompts); ++i) {
     const std::vector<Token> tokens = score(model, prompts[i], count);

@@ -11,7 +11,7 @@ namespace {
 
 const std::vector<int> kPrompt{321, 1682};
 
-std::vector<Beam> found(Gpt2& model, const std::vector<int>& prompt, const RowOptions& options,
+std::vector<Beam> found(Model& model, const std::vector<int>& prompt, const RowOptions& options,
                         const BeamOptions& search) {
   StaticKvCache cache(model, search.num_beams);
   return beam_search(model, prompt, options, search, &cache);
@@ -53,7 +53,7 @@ TEST_CASE("the search finds what Hugging Face's finds with each penalty, with th
 TEST_CASE("every way to weigh the length gives what the plain search gives") {
   int ended = 0, decided = 0;
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
-    Gpt2 model = random_model(seed, 11);
+    Model model = random_model(seed, 11);
     for (const int num_beams : {1, 2, 3, 5}) {
       std::set<std::vector<int>> best;
       for (const float length_penalty : {-0.2f, 0.0f, 0.6f, 1.0f, 3.0f}) {
@@ -78,7 +78,7 @@ TEST_CASE("every way to weigh the length gives what the plain search gives") {
 
 TEST_CASE("with as many beams as there are texts the search misses none, whatever the length weighs") {
   for (std::uint32_t seed = 1; seed <= 8; ++seed) {
-    Gpt2 model = random_model(seed, 5);
+    Model model = random_model(seed, 5);
     for (const float length_penalty : {-1.0f, 0.0f, 1.0f, 3.0f}) {
       const std::vector<Scored> all = all_texts(model, {1, 2}, 3, length_penalty);
       REQUIRE(all.size() == 1 + 4 + 4 * 4 * 5);

@@ -7,7 +7,7 @@
 #include <functional>
 #include <vector>
 
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "row.h"
 
 namespace staircase {
@@ -102,9 +102,9 @@ inline void into_rows(std::vector<Beam>& beams, StaticKvCache* cache) {
 /// The num_beams best texts that the search finds behind the prompt, best first. Exactly the search of
 /// Hugging Face: of the 2 num_beams best continuations those that end are taken out if they are among the
 /// first num_beams, and of the others the first num_beams go on. The cache has num_beams rows.
-inline std::vector<Beam> beam_search(Gpt2& model, const std::vector<int>& prompt, const RowOptions& options,
+inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& prompt, const RowOptions& options,
                                      const BeamOptions& search, StaticKvCache* cache) {
-  const Gpt2Config& config = model.config();
+  const ModelConfig& config = model.config();
   const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products outgrow an int
   const int eos = config.eos_token_id, max_new_tokens = options.stopping.max_new_tokens;
   std::vector<Beam> growing{{prompt, StopFilter(options.stop)}}, ended;

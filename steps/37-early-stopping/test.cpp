@@ -12,7 +12,7 @@ namespace {
 const std::vector<std::pair<EarlyStopping, std::string>> kEarlyStopping = {
     {EarlyStopping::kFalse, "false"}, {EarlyStopping::kTrue, "true"}, {EarlyStopping::kNever, "never"}};
 
-std::vector<Beam> found(Gpt2& model, const std::vector<int>& prompt, const RowOptions& options,
+std::vector<Beam> found(Model& model, const std::vector<int>& prompt, const RowOptions& options,
                         const BeamOptions& search) {
   StaticKvCache cache(model, search.num_beams);
   return beam_search(model, prompt, options, search, &cache);
@@ -46,7 +46,7 @@ TEST_CASE("the search still stops where Hugging Face's does, with each penalty")
 TEST_CASE("every way to stop and to weigh the length gives what the plain search gives") {
   int ended = 0;
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
-    Gpt2 model = random_model(seed, 11);
+    Model model = random_model(seed, 11);
     for (const int num_beams : {1, 2, 3, 5}) {
       for (const float length_penalty : {-0.2f, 0.0f, 0.6f, 1.0f, 3.0f}) {
         for (const auto& way : kEarlyStopping) {
@@ -91,7 +91,7 @@ TEST_CASE("a search goes on while a text that grows may yet win, by the length t
 TEST_CASE("a search that stops at once asks the model least, and one that wants to be certain most") {
   int earlier = 0, later = 0;
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
-    Gpt2 model = random_model(seed, 11);
+    Model model = random_model(seed, 11);
     std::vector<int> asked;  // how many tokens go through the model
     std::vector<double> best;
     model.observe([&](std::string_view name, std::span<const float> values) {
@@ -113,7 +113,7 @@ TEST_CASE("a search that stops at once asks the model least, and one that wants 
 
 TEST_CASE("with as many beams as there are texts the search misses none") {
   for (std::uint32_t seed = 1; seed <= 8; ++seed) {
-    Gpt2 model = random_model(seed, 5);
+    Model model = random_model(seed, 5);
     for (const float length_penalty : {0.0f, 1.0f}) {
       const std::vector<Scored> all = all_texts(model, {1, 2}, 3, length_penalty);
       REQUIRE(all.size() == 1 + 4 + 4 * 4 * 5);

@@ -96,7 +96,7 @@ TEST_CASE("texts that end one after the other along a long trunk do not push it 
 
 TEST_CASE(
     "who observes the search sees each beam that goes on or ends, in the order in which they were chosen") {
-  Gpt2 model = random_model(2, 11);
+  Model model = random_model(2, 11);
   const RowOptions options{{.stopping = {.max_new_tokens = 10}}};
   StaticKvCache cache(model, 3);
   std::vector<Beam> seen;

@@ -14,7 +14,7 @@ namespace staircase {
 
 /// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it expects
 /// so many, sees their tokens by on_row_token, and finishes all at the end with what the cache used.
-inline void generate_all(Gpt2& model, const Prompts& prompts, const RowOptions& options,
+inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
   std::vector<int> owners;  // the prompt of each text
@@ -28,7 +28,7 @@ inline void generate_all(Gpt2& model, const Prompts& prompts, const RowOptions& 
 }
 
 /// Continues each prompt as its request says; `output` gets the texts in their order.
-inline void serve_all(Gpt2& model, const Prompts& prompts, std::span<const RowOptions> requests,
+inline void serve_all(Model& model, const Prompts& prompts, std::span<const RowOptions> requests,
                       int max_batch_size, Output& output) {
   std::vector<Generation> texts(requests.size());
   std::vector<int> numbers(requests.size());

@@ -18,7 +18,7 @@ class Scheduler {
 
   /// At most `places` texts grow at a time; the cache has a row for each. `on_token` sees each token as it is
   /// chosen, `on_finished` each text as it ends. They may submit, but neither cancel nor pass.
-  Scheduler(Gpt2& model, StaticKvCache& cache, int places, OnRowToken on_token, OnFinished on_finished)
+  Scheduler(Model& model, StaticKvCache& cache, int places, OnRowToken on_token, OnFinished on_finished)
       : model_(model),
         cache_(cache),
         places_(places),
@@ -69,7 +69,7 @@ class Scheduler {
   }
 
  private:
-  Gpt2& model_;
+  Model& model_;
   StaticKvCache& cache_;
   int places_;
   OnRowToken on_token_;

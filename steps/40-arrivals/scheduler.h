@@ -23,7 +23,7 @@ struct Engine {
 };
 
 /// With a cache that has an empty row for each place.
-inline Engine make_engine(Gpt2& model, StaticKvCache& cache) {
+inline Engine make_engine(Model& model, StaticKvCache& cache) {
   const auto feed = [&](const Row& row, int r) {
     return tokens_to_feed(row.tokens, cache.capacity(), &cache, r, row.options.overflow);
   };

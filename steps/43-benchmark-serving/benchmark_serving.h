@@ -60,7 +60,7 @@ struct Way {
 
 /// Serves the requests in all ways, which take turns; the first turn warms up. "filled" is the most that the
 /// cache held, "same texts" are those of static batches, too. Writes serving.csv, .json and .svg to a folder.
-inline void benchmark_serving(Gpt2& model, const std::vector<Request>& requests, const RunOptions& run,
+inline void benchmark_serving(Model& model, const std::vector<Request>& requests, const RunOptions& run,
                               const PrefillOptions& prefill, const BenchmarkOptions& benchmark) {
   if (requests.empty()) throw UsageError("--benchmark needs --requests: a file of what is to be served");
   make_folder(benchmark.folder);

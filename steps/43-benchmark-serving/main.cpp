@@ -22,12 +22,12 @@ int main(int argc, char** argv) {
   add_options(program, benchmark);
   add_options(program, shown);
   program.add_dtype_option();
-  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
   program.add_check([&] { check(options, run); });
   program.add_prompts_option();
   std::vector<Request> requests;
   program.add_requests_option([&](RequestLine& line) { requests.push_back(read_request(line, options)); });
-  return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
+  return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
     check(options, prompts, model.config());
     check_requests(requests, run, prefill);
     options.stop.tokenizer = &output.tokenizer();

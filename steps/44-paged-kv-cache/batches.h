@@ -19,7 +19,7 @@ namespace staircase {
 
 /// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it expects
 /// so many, sees their tokens by on_row_token, and finishes all at the end with what the cache used.
-inline void generate_all(Gpt2& model, const Prompts& prompts, const RowOptions& options,
+inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
   std::vector<int> owners;  // the prompt of each text
@@ -66,7 +66,7 @@ inline void report(const Trace& trace, Output& output) {
 }
 
 /// Continues the prompt of each request from its time on; `output` gets the texts in their order.
-inline void serve_all(Gpt2& model, const std::vector<Request>& requests, int max_batch_size,
+inline void serve_all(Model& model, const std::vector<Request>& requests, int max_batch_size,
                       const PrefillOptions& prefill, Output& output) {
   std::vector<Generation> texts(requests.size());
   std::vector<int> numbers(requests.size());

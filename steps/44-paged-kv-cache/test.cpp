@@ -25,7 +25,7 @@ std::vector<int> prompt(int length, int first = 0) {
 
 /// The logits behind `tokens`, which a cache of one row is fed in parts of so many.
 template <typename Cache>
-std::vector<float> logits_in_parts(Gpt2& model, Cache&& cache, std::span<const int> tokens,
+std::vector<float> logits_in_parts(Model& model, Cache&& cache, std::span<const int> tokens,
                                    std::size_t part) {
   std::vector<float> all;
   for (; !tokens.empty(); tokens = tokens.subspan(std::min(part, tokens.size()))) {
@@ -144,7 +144,7 @@ TEST_CASE("a part of the positions of taken blocks is in use") {
 TEST_CASE("logits on a paged cache are those on a static one, to the bit, in every dtype") {
   const std::vector<int> tokens = prompt(70);
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
-    Gpt2 model = tales_in(dtype);
+    Model model = tales_in(dtype);
     for (const std::size_t part : {1u, 7u, 16u, 70u}) {
       CAPTURE(part);
       CHECK((logits_in_parts(model, PagedKvCache(model, 1, 32), tokens, part) ==
@@ -176,7 +176,7 @@ TEST_CASE("rows that change places keep their keys, and none is copied") {
 }
 
 TEST_CASE("the cache takes the memory of its blocks and of the table, and no more") {
-  const Gpt2Config& config = tales().config();
+  const ModelConfig& config = tales().config();
   PagedKvCache cache(tales(), 3, 5);
   const std::size_t block = 2u * config.n_layer * kBlockSize * config.n_embd * size_of(tales().dtype());
   CHECK(cache.use().bytes == 5 * block + 3 * 32 * sizeof(std::int32_t));

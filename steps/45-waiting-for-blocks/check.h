@@ -38,7 +38,7 @@ inline void check(const RowOptions& options, const RunOptions& run) {
 }
 
 /// Throws UsageError for what does not go with the model; warns of a prompt that it cannot see whole.
-inline void check(const TextOptions& options, const Prompts& prompts, const Gpt2Config& config) {
+inline void check(const TextOptions& options, const Prompts& prompts, const ModelConfig& config) {
   if (options.overflow.refill.value_or(1) > config.n_positions) {
     throw UsageError("--refill is {}, but it must be at most the model's {} positions",
                      *options.overflow.refill, config.n_positions);
@@ -47,7 +47,7 @@ inline void check(const TextOptions& options, const Prompts& prompts, const Gpt2
 }
 
 /// Throws UsageError for a text that may outgrow the context; its newest token needs no position.
-inline void check_fits(const Request& request, const PagedOptions& paged, const Gpt2Config& config) {
+inline void check_fits(const Request& request, const PagedOptions& paged, const ModelConfig& config) {
   const std::size_t prompt = request.prompt.size(), context = config.n_positions;
   const std::size_t most = std::min(context, std::size_t{kBlockSize} * paged.blocks.value_or(context));
   const int max_new_tokens = request.options.stopping.max_new_tokens;

@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
   add_options(program, paged);
   add_options(program, shown);
   program.add_dtype_option();
-  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
   program.add_check([&] { check(options, run); });
   program.add_prompts_option();
   std::vector<Request> requests;
@@ -30,7 +30,7 @@ int main(int argc, char** argv) {
     check_fits(request, paged, line.config());
     requests.push_back(request);
   });
-  return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
+  return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
     check(options, prompts, model.config());
     check_requests(requests, run, prefill, paged);
     options.stop.tokenizer = &output.tokenizer();

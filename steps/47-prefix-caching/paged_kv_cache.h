@@ -32,9 +32,9 @@ inline void add_options(OptionSink& sink, PagedOptions& options) {
 /// A row takes a free block of the pool when it needs one. Its line of the block table says which it has.
 class PagedKvCache : public KvCache {
  public:
-  PagedKvCache(Gpt2& model, int n_rows, int n_blocks)
+  PagedKvCache(Model& model, int n_rows, int n_blocks)
       : device_(model.device()), rows_(n_rows), free_(n_blocks), blocks_(n_blocks) {
-    const Gpt2Config& config = model.config();
+    const ModelConfig& config = model.config();
     table_ = device_.allocate(DType::kInt32, {n_rows, blocks_for(config.n_positions)});
     const std::vector<std::int64_t> shape = model.kv_shape(n_blocks, kBlockSize);
     for (int l = 0; l < config.n_layer; ++l) {
@@ -212,7 +212,7 @@ class PagedKvCache : public KvCache {
 
 /// With a cache that has an empty row for each place. No text may be longer than the context: none slides.
 /// A row feeds nothing until it has room for its text.
-inline Engine make_engine(Gpt2& model, PagedKvCache& cache, bool prefix_caching = true) {
+inline Engine make_engine(Model& model, PagedKvCache& cache, bool prefix_caching = true) {
   const auto feed = [&, prefix_caching](const Row& row, int r) {
     if (r == 0) cache.make_room();  // a pass begins
     const std::span<const int> text = row.tokens;

@@ -16,9 +16,9 @@ int main(int argc, char** argv) {
   add_options(program, prefill);
   add_options(program, paged);
   program.add_dtype_option();
-  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
   return program.run(argc, argv, [&](NamedModel& named, const Tokenizer& tokenizer) {
-    Gpt2& model = named.model;
+    Model& model = named.model;
     const int whole = blocks_for(model.config().n_positions);  // a context's
     const int blocks = paged.blocks ? *paged.blocks : product(server.max_batch_size, whole);
     PagedKvCache cache(model, server.max_batch_size, blocks);

@@ -18,9 +18,9 @@ int main(int argc, char** argv) {
   add_options(program, run);
   program.add("--show-rounding", &show_rounding, "print how far 8 bits move each matrix");
   program.add_dtype_option();
-  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
   program.add_check([&] { check(options, run); });
-  return program.run(argc, argv, [&](Gpt2& model, const std::vector<int>& prompt, Output& output) {
+  return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     if (show_rounding)
       say(rounding_errors(model, [](auto... group) { return dequantize(quantize(group...)); }).text(3));
     output.expect(run.num_return_sequences);

@@ -33,7 +33,7 @@ std::vector<float> round_trip(std::span<const float> weights, std::size_t inputs
   return dequantize(quantize(weights, inputs, size));
 }
 
-std::vector<WeightMatrix> matrices(const Gpt2& model) {
+std::vector<WeightMatrix> matrices(const Model& model) {
   std::vector<WeightMatrix> found;
   model.for_each_matrix([&](const WeightMatrix& matrix) { found.push_back(matrix); });
   return found;
@@ -41,7 +41,7 @@ std::vector<WeightMatrix> matrices(const Gpt2& model) {
 
 /// Empty when the learner's round trip of the weights in float32 is what the core multiplies in int8, to the
 /// bit; else the first weight that is not.
-std::string difference_from_core(const Gpt2& exact, const Gpt2& rounded) {
+std::string difference_from_core(const Model& exact, const Model& rounded) {
   const std::vector<WeightMatrix> want = matrices(rounded), weights = matrices(exact);
   const auto bits = [](float weight) { return std::bit_cast<std::uint32_t>(weight); };
   if (want.size() != weights.size()) return "another number of matrices";
@@ -140,8 +140,8 @@ TEST_CASE("so it is where an output has less than a group") {
   const TinyModel tiny;  // of 24 and 50 inputs
   const TemporaryFolder folder;
   tiny.write(folder.path());
-  CHECK(difference_from_core(Gpt2::load(folder.path(), make_test_device(1)),
-                             Gpt2::load(folder.path(), make_test_device(1), DType::kInt8)) == "");
+  CHECK(difference_from_core(Model::load(folder.path(), make_test_device(1)),
+                             Model::load(folder.path(), make_test_device(1), DType::kInt8)) == "");
 }
 
 TEST_CASE("the bytes are what the formula of the memory counts") {

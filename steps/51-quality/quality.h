@@ -33,7 +33,7 @@ struct Quality {
 
 /// How well a model knows a text, and how near it is to the exact one. The text is cut into windows as long
 /// as the context; the first token of each has no probability.
-inline Quality quality(Gpt2& model, Gpt2& exact, std::span<const int> text) {
+inline Quality quality(Model& model, Model& exact, std::span<const int> text) {
   const std::size_t context = model.config().n_positions, vocab_size = model.config().vocab_size;
   double surprise = 0.0, divergence = 0.0, count = 0.0;
   for (std::size_t first = 0; first + 1 < text.size(); first += context) {
@@ -51,13 +51,13 @@ inline Quality quality(Gpt2& model, Gpt2& exact, std::span<const int> text) {
 
 struct Variant {
   std::string name;
-  Gpt2 model;
+  Model model;
   std::size_t saved = 0;  ///< bytes that it would take less if the form were not simulated in float32
 };
 
 /// The types that the device multiplies; then weights as 8 bits bring them back, in float32, if 32, 64, 128
 /// or all inputs of an output share a scale.
-inline std::vector<Variant> variants(const Gpt2& exact) {
+inline std::vector<Variant> variants(const Model& exact) {
   std::vector<Variant> found;
   for (const DType dtype : weight_dtypes()) {
     try {
@@ -68,7 +68,7 @@ inline std::vector<Variant> variants(const Gpt2& exact) {
   }
   for (const std::size_t size : {32, 64, 128, 0}) {
     std::size_t saved = 0;
-    Gpt2 model = exact.with_matrices([&](const WeightMatrix& matrix) {
+    Model model = exact.with_matrices([&](const WeightMatrix& matrix) {
       const auto groups = quantize(matrix.values, matrix.inputs, size > 0 ? size : matrix.inputs);
       for (const Int8Group& group : groups) saved += group.values.size() * sizeof(float) - group.bytes();
       return dequantize(groups);
@@ -80,11 +80,11 @@ inline std::vector<Variant> variants(const Gpt2& exact) {
 }
 
 /// Compares all forms of the weights with float32 on a text. Writes quality.csv, .json and .svg.
-inline void benchmark_quality(const Gpt2& model, std::span<const int> text, TextOptions options,
+inline void benchmark_quality(const Model& model, std::span<const int> text, TextOptions options,
                               const std::string& folder) {
   if (text.size() < 2) throw UsageError("--benchmark needs a --prompt of two tokens or more");
   make_folder(folder);
-  Gpt2 exact = model.load_as(DType::kFloat32);
+  Model exact = model.load_as(DType::kFloat32);
   std::vector<Variant> ways = variants(exact);
   options.stopping.ignore_eos = true;  // as many tokens everywhere
   const auto rates = take_turns(ways.size(), 5, [&](std::size_t way, bool) {

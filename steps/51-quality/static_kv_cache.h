@@ -3,15 +3,15 @@
 
 #include <vector>
 
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 
 namespace staircase {
 
 /// Allocated once, with room for all positions of the model: nothing is ever copied.
 class StaticKvCache : public KvCache {
  public:
-  explicit StaticKvCache(Gpt2& model) {
-    const Gpt2Config& config = model.config();
+  explicit StaticKvCache(Model& model) {
+    const ModelConfig& config = model.config();
     for (int l = 0; l < config.n_layer; ++l) {
       const std::vector<std::int64_t> shape = model.kv_shape(1, config.n_positions);
       layers_.push_back({model.device().allocate(model.kv_dtype(), shape),

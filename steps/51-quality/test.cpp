@@ -25,9 +25,9 @@ std::vector<double> log_softmax(std::span<const float> logits) {
   return result;
 }
 
-Sums sums(Gpt2& model, Gpt2& exact, const std::vector<int>& window) {
+Sums sums(Model& model, Model& exact, const std::vector<int>& window) {
   const auto vocab_size = static_cast<std::size_t>(model.config().vocab_size);
-  const auto rows = [&](Gpt2& of) {
+  const auto rows = [&](Model& of) {
     const std::span<const float> logits = of.last_logits(window, static_cast<int>(window.size()));
     return std::vector<float>(logits.begin(), logits.end());
   };
@@ -70,7 +70,7 @@ TEST_CASE("the perplexity of a text is the one of Hugging Face's model, and noth
 
 TEST_CASE("both figures of rounded weights are those of sums in double precision") {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
-    Gpt2 rounded = tales_in(dtype);
+    Model rounded = tales_in(dtype);
     const std::vector<int> text = unseen(0);
     const Sums want = sums(rounded, tales(), text);
     const Quality found = quality(rounded, tales(), text);
@@ -83,8 +83,8 @@ TEST_CASE("both figures of rounded weights are those of sums in double precision
 TEST_CASE("a text longer than the context is cut into windows, and all of its tokens but their first count") {
   const TemporaryFolder folder;
   TinyModel(1, 5, 13).write(folder.path());
-  Gpt2 exact = Gpt2::load(folder.path(), make_test_device(1));
-  Gpt2 model = exact.with_matrices([](const WeightMatrix& matrix) {
+  Model exact = Model::load(folder.path(), make_test_device(1));
+  Model model = exact.with_matrices([](const WeightMatrix& matrix) {
     std::vector<float> values = matrix.values;
     for (float& value : values) value *= 3.0f;
     return values;

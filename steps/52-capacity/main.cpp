@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   add_options(program, paged);
   add_options(program, sweep);
   program.add_dtype_option();
-  program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
   return program.run(argc, argv, [&](NamedModel& named, const Tokenizer&) {
     plan(named.model, {fleet, prefill, paged}, load, sweep);
   });

@@ -12,7 +12,7 @@
 #include "common/decoding/dynamic_kv_cache.h"
 #include "common/decoding/paged_kv_cache.h"
 #include "common/decoding/static_kv_cache.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "tests/error_message.h"
 #include "tests/kernels/naive.h"
 #include "tests/test_device.h"
@@ -32,10 +32,10 @@ std::unique_ptr<Device> make_probed_device() {
 #endif
 }
 
-Gpt2 load(const TinyModel& tiny, DType dtype = DType::kFloat32) {
+Model load(const TinyModel& tiny, DType dtype = DType::kFloat32) {
   const TemporaryFolder folder;
   tiny.write(folder.path());
-  return Gpt2::load(folder.path(), make_probed_device(), dtype);
+  return Model::load(folder.path(), make_probed_device(), dtype);
 }
 
 Tokens some_tokens(int count, int first = 3) {
@@ -46,7 +46,7 @@ Tokens some_tokens(int count, int first = 3) {
 
 /// What a head of `tiny` looks at if the residual stream in front of its layer is x, [n, n_embd]: row q has
 /// the shares of 0 .. q. The matrices are as `model` keeps them.
-std::vector<naive::Doubles> naive_weights(const TinyModel& tiny, const Gpt2& model, AttentionHead head,
+std::vector<naive::Doubles> naive_weights(const TinyModel& tiny, const Model& model, AttentionHead head,
                                           const std::vector<float>& x) {
   const auto n_embd = static_cast<std::size_t>(tiny.n_embd), n = x.size() / n_embd;
   const auto head_size = n_embd / static_cast<std::size_t>(tiny.n_head);
@@ -83,7 +83,7 @@ std::vector<naive::Doubles> naive_weights(const TinyModel& tiny, const Gpt2& mod
 }
 
 /// The residual stream in front of that layer, without a cache.
-std::vector<float> stream_before(Gpt2& model, const Tokens& tokens, int layer) {
+std::vector<float> stream_before(Model& model, const Tokens& tokens, int layer) {
   std::vector<float> found;
   model.observe([&](std::string_view name, std::span<const float> values) {
     if (name == (layer == 0 ? "embeddings" : fmt::format("block.{}", layer - 1))) {
@@ -96,7 +96,7 @@ std::vector<float> stream_before(Gpt2& model, const Tokens& tokens, int layer) {
 }
 
 /// Watches that head: what it looked at in the newest pass.
-std::shared_ptr<std::vector<AttentionWeights>> watch(Gpt2& model, AttentionHead head) {
+std::shared_ptr<std::vector<AttentionWeights>> watch(Model& model, AttentionHead head) {
   auto newest = std::make_shared<std::vector<AttentionWeights>>();
   model.watch(
       [newest](const ForwardPass& pass) { newest->assign(pass.attention.begin(), pass.attention.end()); },
@@ -125,7 +125,7 @@ constexpr double kTolerance = 1e-5;
 
 TEST_CASE("each head looks where its queries and keys say") {
   const TinyModel tiny;
-  Gpt2 model = load(tiny);
+  Model model = load(tiny);
   const Tokens tokens = some_tokens(20);
   for (int layer = 0; layer < tiny.n_layer; ++layer) {
     const std::vector<float> x = stream_before(model, tokens, layer);
@@ -144,7 +144,7 @@ TEST_CASE("each head looks where its queries and keys say") {
 
 TEST_CASE("it sees the same whatever cache holds the keys, and however the text comes") {
   const TinyModel tiny;
-  Gpt2 model = load(tiny);
+  Model model = load(tiny);
   constexpr AttentionHead kHead{1, 2};
   const Tokens tokens = some_tokens(37);
   const std::vector<naive::Doubles> want =
@@ -175,7 +175,7 @@ TEST_CASE("it sees the same whatever cache holds the keys, and however the text 
 
 TEST_CASE("rows of a batch see their own texts, and one that rests sees nothing") {
   const TinyModel tiny;
-  Gpt2 model = load(tiny);
+  Model model = load(tiny);
   constexpr AttentionHead kHead{0, 1};
   const Tokens one = some_tokens(5), none, three = some_tokens(9, 50), more{7, 8};
   const auto seen = watch(model, kHead);
@@ -208,7 +208,7 @@ TEST_CASE("rows of a batch see their own texts, and one that rests sees nothing"
 
 TEST_CASE("it knows the tokens of a cache that slides, goes back or shares blocks") {
   const TinyModel tiny;
-  Gpt2 model = load(tiny);
+  Model model = load(tiny);
   constexpr AttentionHead kHead{0, 0};
   const auto seen = watch(model, kHead);
   const Tokens tokens = some_tokens(37), next{9};
@@ -255,7 +255,7 @@ TEST_CASE("it takes keys and weights of all types") {
   const Tokens tokens = some_tokens(30);
   for (const DType dtype : weight_dtypes()) {
     CAPTURE(to_string(dtype));
-    Gpt2 model = load(tiny, dtype);
+    Model model = load(tiny, dtype);
     const std::vector<naive::Doubles> want =
         naive_weights(tiny, model, kHead, stream_before(model, tokens, kHead.layer));
     const auto seen = watch(model, kHead);
@@ -274,7 +274,7 @@ TEST_CASE("it takes keys and weights of all types") {
 
 TEST_CASE("it says which tokens it has not seen, and is gone when nobody watches a head") {
   const TinyModel tiny;
-  Gpt2 model = load(tiny);
+  Model model = load(tiny);
   StaticKvCache cache(model);
   const Tokens before{4, 5}, after{6};
   model.next_logits(before, cache);
@@ -294,7 +294,7 @@ TEST_CASE("it says which tokens it has not seen, and is gone when nobody watches
 TEST_CASE("scores that are too large for a number are told") {
   TinyModel tiny;
   for (float& weight : tiny.tensors.at("h.1.attn.c_attn.weight").values) weight *= 1e25f;
-  Gpt2 model = load(tiny);
+  Model model = load(tiny);
   watch(model, {1, 2});
   CHECK(error_message([&] { model.next_logits(some_tokens(4)); }) ==
         "head 2 of layer 1 computed a score that is no finite number: the model's weights are broken");
@@ -302,7 +302,7 @@ TEST_CASE("scores that are too large for a number are told") {
 
 TEST_CASE("watching a head changes no logit") {
   const TinyModel tiny;
-  Gpt2 model = load(tiny);
+  Model model = load(tiny);
   const Tokens tokens = some_tokens(11);
   const std::span<const float> logits = model.next_logits(tokens);
   const std::vector<float> want(logits.begin(), logits.end());

@@ -26,8 +26,7 @@ struct Values {
 
 RequestLine line_of(std::string_view text) {
   static const Tokenizer tokenizer = Tokenizer::load(find_model("tales-1m"));
-  return {
-      text, tokenizer, {.vocab_size = 4096, .n_positions = 512, .eos_token_id = 4095}};
+  return {text, tokenizer, {.vocab_size = 4096, .n_positions = 512, .eos_token_id = 4095}};
 }
 
 Values read(std::string_view text) {

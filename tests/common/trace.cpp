@@ -45,7 +45,7 @@ std::vector<float> copy(std::span<const float> values) {
 TEST_CASE("a pass shows its rows, what the cache held, and the very logits that the model gave") {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "trace";
-  Gpt2 model = Gpt2::load(kSource / "models/tales-1m", make_test_device(1));
+  Model model = Model::load(kSource / "models/tales-1m", make_test_device(1));
   std::vector<std::vector<float>> given;
   {
     TraceFile trace(file);
@@ -133,11 +133,11 @@ TEST_CASE("a draft model's passes have its name") {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "trace";
   TraceFile trace(file);
-  Gpt2 target = Gpt2::load(kSource / "models/tales-1m", make_test_device(1));
-  Gpt2 draft = target.load_beside(kSource / "models/tales-1m");
+  Model target = Model::load(kSource / "models/tales-1m", make_test_device(1));
+  Model draft = target.load_beside(kSource / "models/tales-1m");
   target.watch(trace.watcher("target"));
   draft.watch(trace.watcher("draft"));
-  Gpt2 moved = std::move(draft);  // as Program hands it over
+  Model moved = std::move(draft);  // as Program hands it over
   target.next_logits(Tokens{1});
   moved.next_logits(Tokens{2});
   const std::vector<json> passes = of_kind(read_events(file), "pass");
@@ -150,8 +150,8 @@ TEST_CASE("what a cache copies between its rows and inside one is in the trace")
   const TemporaryFolder folder;
   const std::string file = folder.path() / "trace";
   TraceFile trace(file);
-  Gpt2 target = Gpt2::load(kSource / "models/tales-1m", make_test_device(1));
-  Gpt2 draft = target.load_beside(kSource / "models/tales-1m");
+  Model target = Model::load(kSource / "models/tales-1m", make_test_device(1));
+  Model draft = target.load_beside(kSource / "models/tales-1m");
   target.watch(trace.watcher("target"));
   draft.watch(trace.watcher("draft"));
   target.device().watch_copies(trace.copy_watcher());
@@ -206,7 +206,7 @@ TEST_CASE("a trace tells whose continuation each beam is, with a cache and witho
     const TemporaryFolder folder;
     const std::string file = folder.path() / "trace";
     TraceFile trace(file);
-    Gpt2 model = Gpt2::load(kSource / "models/tales-1m", make_test_device(1));
+    Model model = Model::load(kSource / "models/tales-1m", make_test_device(1));
     model.watch(trace.watcher("model"));
     model.device().watch_copies(trace.copy_watcher());
     StaticKvCache cache(model, 5);
@@ -313,7 +313,7 @@ TEST_CASE("a head that a trace shows must be one of the model") {
 TEST_CASE("a trace shows what a head looked at, each token once") {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "trace";
-  Gpt2 model = Gpt2::load(kSource / "models/tales-1m", make_test_device(1));
+  Model model = Model::load(kSource / "models/tales-1m", make_test_device(1));
   std::vector<std::vector<float>> seen;  // the newest of each pass
   {
     TraceFile trace(file);

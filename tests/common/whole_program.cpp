@@ -48,10 +48,10 @@ int main(int argc, char** argv) {
   program.add_check([&] {
     if (fails) throw UsageError("--fails fails");
   });
-  program.before_loading([](const Gpt2Config& config, DType dtype) {
+  program.before_loading([](const ModelConfig& config, DType dtype) {
     say(fmt::format("{} layers in {}", config.n_layer, to_string(dtype)));
   });
-  return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
+  return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
     output.expect(static_cast<int>(prompts.size()));
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       const OnToken on_token = output.on_token(static_cast<int>(i));

@@ -1,6 +1,6 @@
 // What only the emulation can see of a whole model on a GPU: its memory, its kernels and graphs, and that
 // what fails is one sentence and an exit status.
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@ const std::filesystem::path kSource = STAIRCASE_SOURCE_TREE;
 /// Checks it for weights of that type.
 void check_turns(DType dtype, double tolerance) {
   CAPTURE(to_string(dtype));
-  Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
+  Model model = Model::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
   const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
   const auto logits = [&](std::size_t tokens, int count) {
     const std::span<const float> rows = model.last_logits(std::span(text).first(tokens), count);
@@ -59,7 +59,7 @@ TEST_CASE("on the emulated GPU passes of few tokens and of many take turns in th
 TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, and in few bits four more") {
   const std::vector<int> text(16, 7);
   const auto kernels_of_a_layer = [&](DType dtype) {
-    Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
+    Model model = Model::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
     const auto so_far = [] { return cuda_emulation::overlapping_launches + cuda_emulation::products; };
     const int before = so_far();
     model.last_logits(text, 16);
@@ -83,7 +83,7 @@ TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, and in
 TEST_CASE("on the emulated GPU decoding with a cache is done by graphs") {
   const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
   for (const DType dtype : {DType::kFloat32, DType::kInt8, DType::kInt4}) {
-    Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
+    Model model = Model::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
     for (int time = 0; time < 2; ++time) {
       StaticKvCache cache(model);
       const int before = cuda_emulation::graphs_launched;
@@ -98,29 +98,29 @@ TEST_CASE("on the emulated GPU models of different types take turns, as a draft 
   constexpr DType kDTypes[] = {DType::kInt4, DType::kFloat16, DType::kInt8};
   // Many tokens, then one at a time, then a few to verify.
   constexpr std::size_t kPasses[] = {0, 9, 10, 11, 12, 16};
-  const auto pass = [&](Gpt2& model, KvCache& cache, std::size_t i) {
+  const auto pass = [&](Model& model, KvCache& cache, std::size_t i) {
     const std::size_t first = kPasses[i], count = kPasses[i + 1] - first;
     const std::span<const float> rows = model.last_logits(std::span(text).subspan(first, count), 1, &cache);
     return std::vector<float>(rows.begin(), rows.end());
   };
   const auto load = [](const std::shared_ptr<Device>& device, DType dtype) {
-    return Gpt2::load(kSource / "models/tales-6m", device, dtype);
+    return Model::load(kSource / "models/tales-6m", device, dtype);
   };
   std::vector<std::vector<float>> want;
   for (const DType dtype : kDTypes) {
-    Gpt2 model = load(make_cuda_device(), dtype);
+    Model model = load(make_cuda_device(), dtype);
     StaticKvCache cache(model);
     for (std::size_t i = 0; i + 1 < std::size(kPasses); ++i) want.push_back(pass(model, cache, i));
   }
   const std::shared_ptr<Device> device = make_cuda_device();
-  Gpt2 one = load(device, kDTypes[0]), two = load(device, kDTypes[1]), three = load(device, kDTypes[2]);
+  Model one = load(device, kDTypes[0]), two = load(device, kDTypes[1]), three = load(device, kDTypes[2]);
   for (int time = 0; time < 2; ++time) {
     StaticKvCache caches[] = {StaticKvCache(one), StaticKvCache(two), StaticKvCache(three)};
     for (std::size_t i = 0; i + 1 < std::size(kPasses); ++i) {
       for (std::size_t m = 0; m < 3; ++m) {
         CAPTURE(to_string(kDTypes[m]));
         CAPTURE(i);
-        Gpt2& model = m == 0 ? one : m == 1 ? two : three;
+        Model& model = m == 0 ? one : m == 1 ? two : three;
         CHECK(pass(model, caches[m], i) == want[m * (std::size(kPasses) - 1) + i]);
       }
     }
@@ -137,7 +137,7 @@ const bench::GpuOptions kSmallMeasurement{.model = kSource / "models/tales-6m",
                                           .product_size = 64};
 
 /// Operations for the logits after the last of n tokens, product by product and pair by pair.
-double operations_counted_one_by_one(const Gpt2Config& config, int n) {
+double operations_counted_one_by_one(const ModelConfig& config, int n) {
   const double d = config.n_embd;
   double multiply_adds = 0.0;
   for (int layer = 0; layer < config.n_layer; ++layer) {
@@ -257,7 +257,7 @@ Ended run_program_on_gpu(const std::function<void()>& before_computing = [] {}) 
   const int standard_error = dup(STDERR_FILENO);
   std::freopen(file.c_str(), "w", stderr);
   const int status = program.run(static_cast<int>(std::size(arguments)), const_cast<char**>(arguments),
-                                 [&](Gpt2& gpt2, const std::vector<int>& prompt, Output&) {
+                                 [&](Model& gpt2, const std::vector<int>& prompt, Output&) {
                                    before_computing();
                                    gpt2.next_logits(prompt);
                                  });

@@ -98,7 +98,8 @@ TEST_CASE("linear applies GELU to products of rows that it normalized") {
   }
 }
 
-// Four rows of 2048 floats are what the GPU's kernel takes into its block; 48 KiB, all that it may, are four of 3072.
+// Four rows of 2048 floats are what the GPU's kernel takes into its block; 48 KiB, all that it may, are four
+// of 3072.
 TEST_CASE("linear normalizes the rows of every published width") {
   for (const std::size_t rows : {1u, 3u, 4u, 6u}) {
     for (const std::size_t in : {768u, 1600u, 2048u, 2056u, 3072u, 3080u, 4096u, 8192u}) {

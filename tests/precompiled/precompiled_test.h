@@ -20,5 +20,5 @@
 #include "common/base/message.h"
 #include "common/decoding/generation.h"
 #include "common/decoding/probabilities.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "common/program/program.h"

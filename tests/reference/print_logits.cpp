@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 
 int main(int argc, char** argv) {
   try {
     if (argc != 3) throw staircase::UsageError("usage: print-logits FOLDER COUNT < TOKENS");
     const std::vector<int> tokens{std::istream_iterator<int>(std::cin), {}};
-    staircase::Gpt2 model =
-        staircase::Gpt2::load(argv[1], staircase::make_cpu_device(staircase::available_processors()));
+    staircase::Model model =
+        staircase::Model::load(argv[1], staircase::make_cpu_device(staircase::available_processors()));
     const std::span<const float> logits = model.last_logits(tokens, std::stoi(argv[2]));
     return std::fwrite(logits.data(), sizeof(float), logits.size(), stdout) == logits.size() ? 0 : 1;
   } catch (const std::exception& error) {

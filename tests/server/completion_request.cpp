@@ -254,25 +254,10 @@ TEST_CASE("a near miss of a known key is refused, other keys are ignored") {
     CHECK(refusal(with(fmt::format("\"{}\": 1", key)))
               .starts_with(fmt::format("400 {}: there is no key", key)));
   }
-  for (const char* key : {"store",
-                          "metadata",
-                          "service_tier",
-                          "safety_identifier",
-                          "prompt_cache_key",
-                          "x",
-                          "a",
-                          "nn",
-                          "id",
-                          "priority",
-                          "request_id",
-                          "detokenize",
-                          "skip_special_tokens",
-                          "spaces_between_special_tokens",
-                          "parallel_tool_calls",
-                          "cache_salt",
-                          "return_token_ids",
-                          "timeout",
-                          "do_sample"}) {
+  for (const char* key :
+       {"store", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "x", "a", "nn", "id",
+        "priority", "request_id", "detokenize", "skip_special_tokens", "spaces_between_special_tokens",
+        "parallel_tool_calls", "cache_salt", "return_token_ids", "timeout", "do_sample"}) {
     CAPTURE(key);
     CHECK(refusal(with(fmt::format("\"{}\": 1", key))) == "");
   }

@@ -154,7 +154,7 @@ class Mistakes(Played):
         said = self.red()
         self.assertIn("RED: generate.h does not compile.\n", said)
         self.assertRegex(said, r"Your own generate\.h:\d+: .*StoppingOptions")
-        self.plant("generate.h", '#include "common/model/gpt2.h"\n', '#include "no_such_file.h"\n')
+        self.plant("generate.h", '#include "common/model/model.h"\n', '#include "no_such_file.h"\n')
         self.assertRegex(self.red(), r"Your own generate\.h:\d+: .*no_such_file\.h: No such file")
 
     def test_a_body_that_is_missing_when_programs_are_linked(self):

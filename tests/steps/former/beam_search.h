@@ -5,7 +5,7 @@
 
 namespace staircase {
 
-inline std::vector<Beam> beam_search(Gpt2& model, const std::vector<int>& prompt, const RowOptions& options,
+inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& prompt, const RowOptions& options,
                                      const BeamOptions& search, StaticKvCache* cache = nullptr) {
   return beam_search(model, prompt, options, search, cache, [](const Beam&) {});
 }

@@ -8,7 +8,7 @@ namespace staircase {
 struct FormerScheduler : Scheduler {
   FormerScheduler(Engine engine, int places, OnRowToken on_token, OnFinished on_finished)
       : Scheduler(std::move(engine), places, {}, std::move(on_token), std::move(on_finished)) {}
-  FormerScheduler(Gpt2& model, StaticKvCache& cache, int places, OnRowToken on_token, OnFinished on_finished)
+  FormerScheduler(Model& model, StaticKvCache& cache, int places, OnRowToken on_token, OnFinished on_finished)
       : FormerScheduler(make_engine(model, cache), places, std::move(on_token), std::move(on_finished)) {}
 };
 

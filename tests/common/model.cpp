@@ -1,6 +1,6 @@
 // The whole model: against Hugging Face transformers, against plain loops for odd sizes, and against itself
 // with a cache, in batches and from every layout of a weight file.
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 
 #include <doctest/doctest.h>
 
@@ -36,16 +36,16 @@ double tolerance(double on_cpu) {
   return kManyKernels ? 1e-3 : on_cpu;
 }
 
-Gpt2& tales() {
-  static Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_test_device(2));
+Model& tales() {
+  static Model model = Model::load(kSource / "models/tales-6m", make_test_device(2));
   return model;
 }
 
-Gpt2 load_tiny(const TinyModel& model, const std::string& dtype = "F32", const std::string& prefix = "",
-               DType kept = DType::kFloat32) {
+Model load_tiny(const TinyModel& model, const std::string& dtype = "F32", const std::string& prefix = "",
+                DType kept = DType::kFloat32) {
   const TemporaryFolder folder;
   model.write(folder.path(), dtype, prefix);
-  return Gpt2::load(folder.path(), make_test_device(2), kept);
+  return Model::load(folder.path(), make_test_device(2), kept);
 }
 
 void set_config(const std::filesystem::path& folder, const std::string& key, const nlohmann::json& value) {
@@ -73,9 +73,9 @@ Tokens some_tokens(std::size_t count, int vocab_size, std::uint32_t seed = 1) {
 /// or was given up, so nobody reads it unnoticed.
 class TestCache final : public KvCache {
  public:
-  TestCache(Gpt2& model, int rows, int capacity, DType dtype = DType::kFloat32)
+  TestCache(Model& model, int rows, int capacity, DType dtype = DType::kFloat32)
       : device_(model.device()), capacity_(capacity), lengths_(static_cast<std::size_t>(rows)) {
-    const Gpt2Config& config = model.config();
+    const ModelConfig& config = model.config();
     for (int l = 0; l < config.n_layer; ++l) {
       const std::vector<std::int64_t> shape{rows, config.n_head, capacity, config.head_size};
       layers_.push_back({device_.allocate(dtype, shape), device_.allocate(dtype, shape)});
@@ -217,14 +217,14 @@ TEST_CASE("every hidden state is that of transformers, and the first that differ
   MESSAGE("largest difference of a hidden state, relative to the largest value of its layer: ", largest);
 }
 
-Gpt2 tales_in(DType dtype) {
-  return Gpt2::load(find_model("tales-6m"), make_test_device(2), dtype);
+Model tales_in(DType dtype) {
+  return Model::load(find_model("tales-6m"), make_test_device(2), dtype);
 }
 
 TEST_CASE("16 bits change the logits as much as rounding does" * doctest::skip(kManyKernels)) {
   const auto reference =
       nlohmann::json::parse(std::ifstream(STAIRCASE_SOURCE_TREE "/tests/reference/bfloat16.json"));
-  Gpt2 half = tales_in(DType::kFloat16), brain = tales_in(DType::kBFloat16);
+  Model half = tales_in(DType::kFloat16), brain = tales_in(DType::kBFloat16);
   CHECK(half.weight_bytes() < 0.53 * tales().weight_bytes());
   CHECK(brain.weight_bytes() == half.weight_bytes());
   double mean = 0.0, operands = 0.0, everything = 0.0;
@@ -270,7 +270,7 @@ struct Quality {
   double divergence;                    ///< from float32, nats a token
 };
 
-Quality quality(Gpt2& small) {
+Quality quality(Model& small) {
   const auto texts =
       nlohmann::json::parse(std::ifstream(STAIRCASE_SOURCE_TREE "/tests/reference/unseen.json"));
   double nll = 0.0, exact_nll = 0.0, divergence = 0.0;
@@ -300,7 +300,7 @@ Quality quality(Gpt2& small) {
 
 TEST_CASE("int8 moves the logits little and leaves each text as likely as it was" *
           doctest::skip(kManyKernels)) {
-  Gpt2 small = tales_in(DType::kInt8);
+  Model small = tales_in(DType::kInt8);
   CHECK(small.dtype() == DType::kInt8);
   CHECK(small.kv_dtype() == DType::kBFloat16);
   // A byte for each number of a matrix and a scale for 64 of them; 151,552 others stay in float32.
@@ -312,7 +312,7 @@ TEST_CASE("int8 moves the logits little and leaves each text as likely as it was
 }
 
 TEST_CASE("int4 leaves each text nearly as likely as it was" * doctest::skip(kManyKernels)) {
-  Gpt2 small = tales_in(DType::kInt4);
+  Model small = tales_in(DType::kInt4);
   CHECK(small.dtype() == DType::kInt4);
   CHECK(small.kv_dtype() == DType::kBFloat16);
   // Half a byte for each number of a block's matrices and two for a scale of 32 of them; the embedding of
@@ -388,7 +388,7 @@ Values naive_logits(const TinyModel& model, const Tokens& tokens) {
 
 TEST_CASE("a model of odd sizes gives the logits of plain loops, at every position up to the last") {
   const TinyModel tiny;
-  Gpt2 model = load_tiny(tiny);
+  Model model = load_tiny(tiny);
   for (const std::size_t length : {1u, 2u, 15u, 16u, 37u}) {
     const Tokens tokens = some_tokens(length, tiny.vocab_size);
     const Values want = naive_logits(tiny, tokens);
@@ -409,7 +409,7 @@ TEST_CASE("a batch of sequences of different lengths gives each what it gets alo
   for (const auto& reference : Reference::get().cases) texts.push_back(reference.at("tokens").get<Tokens>());
   const std::vector<std::span<const int>> batch(texts.begin(), texts.end());
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kInt4}) {
-    Gpt2 model = tales_in(dtype);
+    Model model = tales_in(dtype);
     const Values together = copy(model.next_logits(batch));
     const std::size_t vocab_size = 4096;
     REQUIRE(together.size() == texts.size() * vocab_size);
@@ -427,7 +427,7 @@ TEST_CASE("tokens get the same logits all at once, behind a cache and one by one
   const auto tokens = Reference::get().by_name("len64").at("tokens").get<Tokens>();
   const std::size_t prompt = 40, vocab_size = 4096;
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kInt4}) {
-    Gpt2 model = tales_in(dtype);
+    Model model = tales_in(dtype);
     for (const std::size_t drafted : {2u, 5u, 15u, 24u}) {
       // Without a cache, keys and values are of the type that products take.
       const DType kept = model.device().operand_dtype(64, dtype);
@@ -512,7 +512,7 @@ TEST_CASE("after a roll-back everything is as if the rejected tokens had never b
 
 TEST_CASE("rows of one cache may differ in length and grow by different numbers of tokens") {
   const TinyModel tiny;
-  Gpt2 model = load_tiny(tiny);
+  Model model = load_tiny(tiny);
   const std::vector<Tokens> texts = {some_tokens(36, 101, 1), some_tokens(20, 101, 2),
                                      some_tokens(37, 101, 3)};
   const std::vector<std::vector<std::size_t>> rounds = {{1, 17, 20}, {30, 1, 1}, {1, 1, 16}, {4, 1, 0}};
@@ -541,7 +541,7 @@ TEST_CASE("the number of threads changes no bit of the logits" * doctest::skip(k
   const auto tokens = Reference::get().by_name("len64").at("tokens").get<Tokens>();
   const Values want = copy(tales().next_logits(tokens));
   for (const int threads : {1, 3}) {
-    Gpt2 model = Gpt2::load(kSource / "models/tales-6m", make_cpu_device(threads));
+    Model model = Model::load(kSource / "models/tales-6m", make_cpu_device(threads));
     CHECK(same_bits(model.next_logits(tokens), want));
   }
 }
@@ -553,7 +553,7 @@ TEST_CASE("intermediate results take as much memory as the largest batches so fa
   const Tokens seven = some_tokens(7, tiny.vocab_size);
   const std::span<const int> all(seven), sequences[] = {all.first(5), all.last(2)};
 
-  Gpt2 model = load_tiny(tiny);
+  Model model = load_tiny(tiny);
   CHECK(model.activation_bytes() == 0);
   model.next_logits(sequences);
   // For 7 tokens: the residual stream, queries and results of attention, then the hidden layer. For 2
@@ -574,13 +574,13 @@ TEST_CASE("intermediate results take as much memory as the largest batches so fa
 
   // No model needs less on a processor that multiplies 16 bits: what it stores in them has room for 32.
   for (const DType kept : {DType::kFloat16, DType::kBFloat16}) {
-    Gpt2 rounded = load_tiny(tiny, "F32", "", kept);
+    Model rounded = load_tiny(tiny, "F32", "", kept);
     rounded.next_logits(sequences);
     CHECK(rounded.activation_bytes() == before);
   }
 
   // A cache has the keys and values.
-  Gpt2 cached = load_tiny(tiny);
+  Model cached = load_tiny(tiny);
   TestCache cache(cached, 2, 8);
   cached.next_logits(sequences, &cache);
   CHECK(cached.activation_bytes() == before - 4 * keys_values);
@@ -774,7 +774,7 @@ TEST_CASE("keys beyond what float16 holds are named, and the types that hold the
   std::vector<float>& bias = tiny.tensors["h.0.attn.c_attn.bias"].values;  // of queries, keys and values
   std::fill(bias.begin() + tiny.n_embd, bias.begin() + 2 * tiny.n_embd, 1e5f);
   const auto error = [&](DType dtype) {
-    Gpt2 model = load_tiny(tiny, "F32", "", dtype);
+    Model model = load_tiny(tiny, "F32", "", dtype);
     TestCache cache(model, 1, 20, dtype);
     return error_message([&] { model.next_logits(some_tokens(4, 101), cache); });
   };
@@ -784,7 +784,7 @@ TEST_CASE("keys beyond what float16 holds are named, and the types that hold the
 }
 
 TEST_CASE("a position that the cache has lost is named as what may be wrong") {
-  Gpt2 model = load_tiny(TinyModel());
+  Model model = load_tiny(TinyModel());
   TestCache cache(model, 1, 20);
   const Tokens tokens = some_tokens(4, 101);
   model.next_logits(tokens, cache);
@@ -809,7 +809,7 @@ TEST_CASE("an output layer of its own takes the place of the token embedding") {
     const TemporaryFolder folder;
     tiny.write(folder.path());
     if (said) set_config(folder.path(), "tie_word_embeddings", false);
-    Gpt2 model = Gpt2::load(folder.path(), make_test_device(2));
+    Model model = Model::load(folder.path(), make_test_device(2));
     const Values own = copy(model.next_logits(tokens));
     for (std::size_t i = 0; i < own.size(); ++i) {
       CHECK(std::abs(own[i] - tied[own.size() - 1 - i]) <= tolerance(1e-5));
@@ -821,7 +821,7 @@ TEST_CASE("an output layer that config.json asks for must be there") {
   const TemporaryFolder folder;
   TinyModel().write(folder.path());
   set_config(folder.path(), "tie_word_embeddings", false);
-  const auto load = [&] { Gpt2::load(folder.path(), make_test_device(2)); };
+  const auto load = [&] { Model::load(folder.path(), make_test_device(2)); };
   CHECK(says(error_message(load), "model.safetensors", "no tensor lm_head.weight"));
 }
 
@@ -838,7 +838,7 @@ TEST_CASE("the matrices come back with their names, an output's weights side by 
       const TemporaryFolder folder;
       tiny.write(folder.path());
       std::vector<std::string> names;
-      Gpt2::load(folder.path(), make_test_device(1), dtype).for_each_matrix([&](const WeightMatrix& matrix) {
+      Model::load(folder.path(), make_test_device(1), dtype).for_each_matrix([&](const WeightMatrix& matrix) {
         names.push_back(matrix.name);
         CAPTURE(matrix.name);
         // Multiples of 1/128 below 1, which every format keeps as they are; in the blocks [inputs, outputs].
@@ -880,15 +880,15 @@ TEST_CASE("a model with other matrices is the one that a file of them makes") {
     }
     tiny.write(other_folder.path());
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-      Gpt2 model = Gpt2::load(folder.path(), make_test_device(1), dtype);
+      Model model = Model::load(folder.path(), make_test_device(1), dtype);
       const Values before = copy(model.next_logits(text));
-      Gpt2 other = model.with_matrices([&](const WeightMatrix& matrix) {
+      Model other = model.with_matrices([&](const WeightMatrix& matrix) {
         Values values = matrix.values;
         std::ranges::transform(values, values.begin(), changed);
         return values;
       });
       CHECK(copy(other.next_logits(text)) ==
-            copy(Gpt2::load(other_folder.path(), make_test_device(1), dtype).next_logits(text)));
+            copy(Model::load(other_folder.path(), make_test_device(1), dtype).next_logits(text)));
       CHECK(copy(model.next_logits(text)) == before);  // the first one stays as it was
       CHECK(copy(other.next_logits(text)) != before);
       CHECK(other.weight_bytes() == model.weight_bytes());
@@ -925,7 +925,7 @@ TEST_CASE("one line warns of what a model's files have and the model does not us
   const TemporaryFolder folder;
   TinyModel().write(folder.path());
   set_config(folder.path(), "reorder_and_upcast_attn", true);
-  const std::string text = warning([&] { Gpt2::load(folder.path(), make_test_device(2)); });
+  const std::string text = warning([&] { Model::load(folder.path(), make_test_device(2)); });
   CHECK(says(text, "warning: ", "config.json: reorder_and_upcast_attn has no effect here"));
 }
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "common/decoding/static_kv_cache.h"
-#include "common/model/gpt2.h"
+#include "common/model/model.h"
 #include "common/model/safetensors.h"
 #include "tests/compare.h"
 #include "tests/test_device.h"
@@ -34,8 +34,8 @@ constexpr double kFewBitsTolerance = 4e-1;
 
 const std::filesystem::path kSource = STAIRCASE_SOURCE_TREE;
 
-Gpt2 tales_on_gpu(DType dtype = DType::kFloat32) {
-  return Gpt2::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
+Model tales_on_gpu(DType dtype = DType::kFloat32) {
+  return Model::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
 }
 
 std::vector<float> copy(std::span<const float> values) {
@@ -44,7 +44,7 @@ std::vector<float> copy(std::span<const float> values) {
 
 /// Compares the logits behind every text of the reference of at most `longest` tokens. Returns the largest
 /// difference.
-double difference_from_transformers(Gpt2& model, std::size_t longest, double tolerance) {
+double difference_from_transformers(Model& model, std::size_t longest, double tolerance) {
   std::ifstream file(kSource / "tests/reference/logits.json");
   const nlohmann::json cases = nlohmann::json::parse(file).at("cases");
   const Safetensors tensors(kSource / "tests/reference/logits.safetensors");
@@ -69,7 +69,7 @@ double difference_from_transformers(Gpt2& model, std::size_t longest, double tol
 }
 
 TEST_CASE("on a GPU the logits are those of transformers" * doctest::skip(kNoGpu)) {
-  Gpt2 model = tales_on_gpu();
+  Model model = tales_on_gpu();
   MESSAGE(model.device().description(), ": largest difference of a logit ",
           difference_from_transformers(model, kLongest, kTolerance));
 }
@@ -78,13 +78,13 @@ TEST_CASE("on a GPU the matrices come back as on a CPU, and others take their pl
           doctest::skip(kNoGpu)) {
   const std::vector<int> text{321, 11, 5};
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    Gpt2 model = tales_on_gpu(dtype);
+    Model model = tales_on_gpu(dtype);
     std::vector<WeightMatrix> want;
-    Gpt2::load(kSource / "models/tales-6m", make_cpu_device(1), dtype)
+    Model::load(kSource / "models/tales-6m", make_cpu_device(1), dtype)
         .for_each_matrix([&](const WeightMatrix& matrix) { want.push_back(matrix); });
     std::size_t number = 0;
     const std::vector<float> before = copy(model.next_logits(text));
-    Gpt2 same = model.with_matrices([&](const WeightMatrix& matrix) {
+    Model same = model.with_matrices([&](const WeightMatrix& matrix) {
       CAPTURE(matrix.name);
       REQUIRE(number < want.size());
       CHECK(matrix.name == want[number].name);
@@ -95,7 +95,7 @@ TEST_CASE("on a GPU the matrices come back as on a CPU, and others take their pl
     });
     CHECK(number == want.size());
     CHECK(copy(same.next_logits(text)) == before);
-    Gpt2 without = model.with_matrices(
+    Model without = model.with_matrices(
         [](const WeightMatrix& matrix) { return std::vector<float>(matrix.values.size()); });
     CHECK(copy(without.next_logits(text)) == std::vector<float>(before.size()));
   }
@@ -103,7 +103,7 @@ TEST_CASE("on a GPU the matrices come back as on a CPU, and others take their pl
 
 TEST_CASE("on a GPU 16-bit weights change the logits no more than they may" * doctest::skip(kNoGpu)) {
   const auto check = [](DType dtype, double tolerance) {
-    Gpt2 model = tales_on_gpu(dtype);
+    Model model = tales_on_gpu(dtype);
     MESSAGE(to_string(dtype), ": largest difference of a logit ",
             difference_from_transformers(model, kLongestOf16Bits, tolerance));
   };
@@ -112,21 +112,21 @@ TEST_CASE("on a GPU 16-bit weights change the logits no more than they may" * do
 }
 
 /// tales-6m in float32 on the CPU, with the weights that it has in that type.
-Gpt2 tales_with_weights_of(DType dtype) {
+Model tales_with_weights_of(DType dtype) {
   const std::filesystem::path folder = kSource / "models/tales-6m";
   std::map<std::string, std::vector<float>> weights;
-  Gpt2::load(folder, make_cpu_device(2), dtype).for_each_matrix([&](const WeightMatrix& matrix) {
+  Model::load(folder, make_cpu_device(2), dtype).for_each_matrix([&](const WeightMatrix& matrix) {
     weights[matrix.name] = matrix.values;
   });
-  return Gpt2::load(folder, make_cpu_device(2), DType::kFloat32)
+  return Model::load(folder, make_cpu_device(2), DType::kFloat32)
       .with_matrices([&](const WeightMatrix& matrix) { return weights.at(matrix.name); });
 }
 
 /// Checks that the logits are those of the rounded weights, and nearly those of the CPU.
 void check_few_bits(DType dtype) {
-  Gpt2 model = tales_on_gpu(dtype);
-  Gpt2 exact = tales_with_weights_of(dtype);
-  Gpt2 on_cpu = Gpt2::load(kSource / "models/tales-6m", make_cpu_device(2), dtype);
+  Model model = tales_on_gpu(dtype);
+  Model exact = tales_with_weights_of(dtype);
+  Model on_cpu = Model::load(kSource / "models/tales-6m", make_cpu_device(2), dtype);
   CHECK(model.kv_dtype() == DType::kBFloat16);
   CHECK(model.weight_bytes() == on_cpu.weight_bytes());
   std::vector<int> text;
@@ -153,7 +153,7 @@ TEST_CASE("on a GPU int8 and int4 give the logits of their weights, and nearly t
 
 /// Checks it for weights of that type.
 void check_batch(DType dtype, double tolerance) {
-  Gpt2 model = tales_on_gpu(dtype);
+  Model model = tales_on_gpu(dtype);
   const std::vector<std::vector<int>> texts = {
       {1, 2, 3}, {500}, {7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20}};
   const std::vector<std::span<const int>> batch(texts.begin(), texts.end());
@@ -174,7 +174,7 @@ TEST_CASE("on a GPU a batch gives each sequence what it gets alone" * doctest::s
 
 /// Checks it for weights of that type.
 void check_cache(DType dtype, double tolerance) {
-  Gpt2 model = tales_on_gpu(dtype);
+  Model model = tales_on_gpu(dtype);
   const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
   std::vector<std::vector<float>> want;
   for (std::size_t length = 1; length <= text.size(); ++length) {
