@@ -152,8 +152,11 @@ std::string CompletionReply::object(const std::string& choices, bool with_use) c
   } else if (request_->tells_use) {
     use = R"(,"usage":null)";
   }
-  return fmt::format(R"({{"id":"{}","object":"text_completion","created":{},"model":{},"choices":[{}]{}}})",
-                     id_, created_, in_json(model_.name), choices, use);
+  std::string object =
+      fmt::format(R"({{"id":"{}","object":"text_completion","created":{},"model":{},"choices":[)", id_,
+                  created_, in_json(model_.name));
+  object.reserve(object.size() + choices.size() + use.size() + 2);  // the choices may be many megabytes
+  return object += choices, object += "]" + use + "}";
 }
 
 /// What was not yet sent of a text.
@@ -240,7 +243,10 @@ void CompletionReply::take() {
 }
 
 std::string CompletionReply::whole() {
+  std::size_t size = 0;
+  for (const Text& text : texts_) size += text.whole.size() + 1;
   std::string choices;
+  choices.reserve(size);
   for (Text& text : texts_) {
     if (!choices.empty()) choices += ',';
     choices += std::exchange(text.whole, {});
