@@ -14,6 +14,7 @@
 #include "common/model/model.h"
 #include "common/model/model_folder.h"
 #include "kernels/device.h"
+#include "kernels/platform.h"
 
 using namespace staircase;
 using namespace staircase::bench;
@@ -152,6 +153,7 @@ void add_commands(CLI::App& app, Options& o) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  platform::reserve_standard_streams();
   Options options;
   CLI::App app("Measures the engine. tools/bench is the way to call it.");
   try {

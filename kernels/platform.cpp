@@ -108,6 +108,8 @@ std::filesystem::path program() {
   return length < std::size(name) ? std::filesystem::path(name, name + length) : std::filesystem::path();
 }
 
+void reserve_standard_streams() noexcept {}
+
 bool is_terminal(std::FILE* stream) {
   return _isatty(_fileno(stream)) != 0;
 }
@@ -160,6 +162,14 @@ std::filesystem::path program() {
   std::error_code unknown;
   return std::filesystem::read_symlink("/proc/self/exe", unknown);
 #endif
+}
+
+void reserve_standard_streams() noexcept {
+  for (int stream = 0; stream < 3; ++stream) {
+    if (fcntl(stream, F_GETFD) >= 0) continue;
+    // The lowest free number is this one. In the wrong direction, so that nothing is lost unseen.
+    open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
 }
 
 bool is_terminal(std::FILE* stream) {

@@ -35,6 +35,11 @@ void release(std::span<const std::byte> part) noexcept;
 /// Where the running program lies; empty if that is unknown.
 std::filesystem::path program();
 
+/// Keeps 0, 1 and 2 from the files that are opened later: where a standard stream is closed, a file would
+/// take its number and with it what is meant for the stream. To read or write there fails as before. For the
+/// start of a program.
+void reserve_standard_streams() noexcept;
+
 /// Whether a person sees what is written there.
 bool is_terminal(std::FILE* stream);
 

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <string_view>
 #include <utility>
@@ -27,10 +29,13 @@ constexpr std::size_t size_of(DType dtype) {
                                                                  : 4;
 }
 
-/// The memory of a tensor of that shape.
+/// The memory of a tensor of that shape. Throws std::bad_alloc where no machine can have it.
 inline std::size_t bytes_of(DType dtype, const std::vector<std::int64_t>& shape) {
+  constexpr std::size_t kMost = std::numeric_limits<std::ptrdiff_t>::max();
   return std::accumulate(shape.begin(), shape.end(), size_of(dtype), [](std::size_t bytes, std::int64_t dim) {
-    return bytes * static_cast<std::size_t>(dim);
+    const auto count = static_cast<std::size_t>(dim);
+    if (count > 0 && bytes > kMost / count) throw std::bad_alloc();
+    return bytes * count;
   });
 }
 

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <map>
 
-#include "common/text/quoted.h"
+#include "common/base/quoted.h"
 #include "common/text/tokenizer.h"
 
 template class nlohmann::basic_json<>;

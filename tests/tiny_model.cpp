@@ -76,11 +76,11 @@ void TinyModel::add_masks() {
 void TinyModel::write(const std::filesystem::path& folder, const std::string& dtype,
                       const std::string& prefix) const {
   std::ofstream(folder / "config.json")
-      << nlohmann::json{{"model_type", "gpt2"},      {"activation_function", "gelu_new"},
-                        {"vocab_size", vocab_size},  {"n_positions", n_positions},
-                        {"n_embd", n_embd},          {"n_head", n_head},
-                        {"n_layer", n_layer},        {"n_inner", n_inner},
-                        {"layer_norm_epsilon", 1e-5}};
+      << nlohmann::json{{"model_type", "gpt2"},       {"activation_function", "gelu_new"},
+                        {"vocab_size", vocab_size},   {"n_positions", n_positions},
+                        {"n_embd", n_embd},           {"n_head", n_head},
+                        {"n_layer", n_layer},         {"n_inner", n_inner},
+                        {"layer_norm_epsilon", 1e-5}, {"eos_token_id", vocab_size - 1}};
   nlohmann::json header;
   std::string data;
   for (const auto& [name, tensor] : tensors) {

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "common/base/error.h"
+#include "common/base/quoted.h"
 
 namespace staircase {
 namespace {
@@ -14,9 +15,10 @@ namespace {
 std::filesystem::file_status status_of(const std::filesystem::path& file) {
   std::error_code fault;
   const auto status = std::filesystem::status(file, fault);
-  if (status.type() == std::filesystem::file_type::not_found) throw Error("{} does not exist", file.string());
-  if (fault) throw Error("{} cannot be read: {}", file.string(), fault.message());
-  if (std::filesystem::is_directory(status)) throw Error("{} is a folder, not a file", file.string());
+  if (status.type() == std::filesystem::file_type::not_found)
+    throw Error("{} does not exist", typed(file.string()));
+  if (fault) throw Error("{} cannot be read: {}", typed(file.string()), fault.message());
+  if (std::filesystem::is_directory(status)) throw Error("{} is a folder, not a file", typed(file.string()));
   return status;
 }
 
@@ -24,7 +26,7 @@ std::string bytes_of(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   std::string bytes;
   if (in) bytes.assign(std::istreambuf_iterator<char>(in), {});
-  if (!in) throw Error("{} cannot be read: {}", file.string(), std::generic_category().message(errno));
+  if (!in) throw Error("{} cannot be read: {}", typed(file.string()), std::generic_category().message(errno));
   return bytes;
 }
 
@@ -32,8 +34,17 @@ std::string bytes_of(const std::filesystem::path& file) {
 
 void require_file(const std::filesystem::path& file) {
   if (!std::filesystem::is_regular_file(status_of(file))) {
-    throw Error("{} is not a regular file", file.string());
+    throw Error("{} is not a regular file", typed(file.string()));
   }
+}
+
+std::string_view without_byte_order_mark(std::string_view text) {
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  return text;
+}
+
+std::string read_text_file(const std::filesystem::path& file) {
+  return std::string(without_byte_order_mark(read_file(file)));
 }
 
 std::string read_file(const std::filesystem::path& file) {

@@ -3,11 +3,18 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace staircase {
 
 /// Throws Error unless `file` is a regular file (a folder, say, or nothing at all).
 void require_file(const std::filesystem::path& file);
+
+/// Text without the byte order mark that editors, above all on Windows, put in front of it.
+std::string_view without_byte_order_mark(std::string_view text);
+
+/// All bytes of a file that a person may have edited, but for a byte order mark. Throws Error as read_file.
+std::string read_text_file(const std::filesystem::path& file);
 
 /// All bytes of `file`. Throws Error with one sentence if it cannot be read.
 std::string read_file(const std::filesystem::path& file);

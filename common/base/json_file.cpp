@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/quoted.h"
 
 namespace staircase {
 
@@ -79,10 +80,7 @@ json parse_json_object(std::string_view text, const std::string& file) {
 }
 
 std::string quote(std::string_view text) {
-  constexpr std::size_t kLongest = 80;
-  std::string shown(text.substr(0, kLongest));
-  if (text.size() > kLongest) shown += "...";
-  return json(shown).dump(-1, ' ', false, json::error_handler_t::replace);
+  return quoted(std::string(text), 80);
 }
 
 std::string shown(const json& value) {

@@ -13,7 +13,7 @@ namespace staircase {
 /// for nesting deeper than any model's file has. `file` is for the message.
 nlohmann::json parse_json_object(std::string_view text, const std::string& file);
 
-/// `text` in quotation marks for an error message: shortened, and without line breaks or invalid UTF-8.
+/// `text` in quotation marks for an error message: shortened, and on one line.
 std::string quote(std::string_view text);
 
 /// `value` for an error message: a number or a string as it is, of anything larger only its kind.

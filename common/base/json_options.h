@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "common/base/error.h"
@@ -25,25 +28,49 @@ namespace staircase {
   throw Error("{} is {}, but it must be {}", key, shown(value), right);
 }
 
-/// The number that `value` is, if the type can hold it. What would only fit by rounding a fraction away does
-/// not. Throws Error with the key.
-template <typename T>
-T json_number(const std::string& key, const nlohmann::json& value) {
-  using Limits = std::numeric_limits<T>;
-  if constexpr (std::is_integral_v<T>) {
-    // A whole number that is too large for 64 bits is a floating-point one to the parser.
-    const bool fits = value.is_number_unsigned()
-                          ? value.get<std::uint64_t>() <= static_cast<std::uint64_t>(Limits::max())
-                          : value.is_number_integer() && value.get<std::int64_t>() >= Limits::min();
-    if (!fits) refuse(key, value, fmt::format("a whole number from {} to {}", Limits::min(), Limits::max()));
-  } else {
-    const bool fits = value.is_number() && std::abs(value.get<double>()) <= Limits::max();
-    if (!fits) refuse(key, value, fmt::format("a number from {} to {}", Limits::lowest(), Limits::max()));
+/// A JSON object for options: a key whose value is null is as good as none and left out, and 2.0 becomes 2,
+/// in lists as well, since JSON knows only one kind of number.
+inline nlohmann::json plain_values(nlohmann::json object) {
+  constexpr double kExact = 9007199254740992.0;  // 2^53: up to there a double counts in ones
+  const auto make_whole = [](const auto& self, nlohmann::json& value) -> void {
+    if (value.is_array()) std::ranges::for_each(value, [&](nlohmann::json& one) { self(self, one); });
+    if (!value.is_number_float()) return;
+    const double number = value.get<double>();
+    if (number == std::trunc(number) && std::abs(number) <= kExact) value = static_cast<std::int64_t>(number);
+  };
+  for (auto value = object.begin(); value != object.end();) {
+    make_whole(make_whole, *value);
+    value = value->is_null() ? object.erase(value) : std::next(value);
   }
+  return object;
+}
+
+/// The number that `value` is, if the type can hold it. What would only fit by rounding a fraction away does
+/// not. Throws Error with the key and what is possible of `range`, in which the number need not be.
+template <typename T>
+T json_number(const std::string& key, const nlohmann::json& value, const Range& range = {}) {
+  using Limits = std::numeric_limits<T>;
+  constexpr bool kIsWhole = std::is_integral_v<T>;
+  const double number = value.is_number() ? value.get<double>() : 0.0;
+  if (!value.is_number() || (kIsWhole && number != std::trunc(number))) {
+    refuse(key, value, range.text_with_kind(kIsWhole));
+  }
+  bool fits = false;
+  if constexpr (kIsWhole) {
+    // A whole number that is too large for 64 bits is a floating-point one to the parser.
+    if (value.is_number_unsigned()) {
+      fits = std::in_range<T>(value.get<std::uint64_t>());
+    } else if (value.is_number_integer()) {
+      fits = std::in_range<T>(value.get<std::int64_t>());
+    }
+  } else {
+    fits = std::abs(number) <= Limits::max();
+  }
+  if (!fits) refuse(key, value, held_by<T>(range).text_with_kind(kIsWhole));
   return value.get<T>();
 }
 
-/// An object whose keys are asked for one by one.
+/// An object of plain values whose keys are asked for one by one.
 struct JsonOptions {
   nlohmann::json values;
   std::vector<std::string> known = {};  ///< the keys that were asked for
@@ -57,7 +84,7 @@ struct JsonOptions {
 
   /// Each `get` sets the value to what the object has for the key, if it has it. Throws Error for a value of
   /// another kind.
-  void get(const std::string& key, bool* value) {
+  void get(const std::string& key, bool* value, const Range& = {}) {
     const nlohmann::json* const found = find(key);
     if (found == nullptr) return;
     if (!found->is_boolean()) refuse(key, *found, "true or false");
@@ -66,21 +93,17 @@ struct JsonOptions {
 
   template <typename T>
   requires std::is_arithmetic_v<T>
-  void get(const std::string& key, T* value) {
-    if (const nlohmann::json* found = find(key)) *value = json_number<T>(key, *found);
+  void get(const std::string& key, T* value, const Range& range = {}) {
+    if (const nlohmann::json* found = find(key)) *value = json_number<T>(key, *found, range);
   }
 
-  /// null is no value.
   template <typename T>
-  void get(const std::string& key, std::optional<T>* value) {
-    const nlohmann::json* const found = find(key);
-    if (found == nullptr) return;
-    value->reset();
-    if (!found->is_null()) *value = json_number<T>(key, *found);
+  void get(const std::string& key, std::optional<T>* value, const Range& range = {}) {
+    if (const nlohmann::json* found = find(key)) *value = json_number<T>(key, *found, range);
   }
 
   /// A list of texts can also be one text.
-  void get(const std::string& key, std::vector<std::string>* value) {
+  void get(const std::string& key, std::vector<std::string>* value, const Range& = {}) {
     const nlohmann::json* const found = find(key);
     if (found == nullptr) return;
     const auto is_text = [](const nlohmann::json& text) { return text.is_string(); };
@@ -93,7 +116,7 @@ struct JsonOptions {
     }
   }
 
-  void get(const std::string& key, const Choice& choice) {
+  void get(const std::string& key, const Choice& choice, const Range& = {}) {
     const nlohmann::json* const found = find(key);
     if (found == nullptr) return;
     const std::string word = found->is_string() ? found->get<std::string>() : "";
@@ -105,13 +128,13 @@ struct JsonOptions {
 
   /// Options that are about the program and not about one text.
   template <typename T>
-  void get(const std::string& key, const T&) {
+  void get(const std::string& key, const T&, const Range& = {}) {
     throw std::logic_error(key + " is no option of a request");
   }
 
   /// The same for an option of whatever type, whose value must be in the range.
   void get_option(const std::string& key, const OptionValue& value, const Range& range) {
-    std::visit([&](auto place) { get(key, place); }, value);
+    std::visit([&](auto place) { get(key, place, range); }, value);
     require_range(key, value, range);
   }
 

@@ -8,16 +8,24 @@
 #include <string>
 #include <utility>
 
+#include "common/base/quoted.h"
+
 namespace staircase {
 
-inline void say(const std::string& line) {
-  std::fputs((line + "\n").c_str(), stderr);
+/// One line or several; control characters in them are escaped.
+inline void say(const std::string& lines) {
+  std::fputs((harmless(lines, true) + "\n").c_str(), stderr);
+}
+
+/// Why something was not done: one line, whatever is in the message.
+inline void say_error(const std::string& message) {
+  say("error: " + harmless(message));
 }
 
 /// Something looks like a mistake, but the program goes on.
 template <typename... Args>
 void warn(fmt::format_string<Args...> format, Args&&... args) {
-  say("warning: " + fmt::format(format, std::forward<Args>(args)...));
+  say("warning: " + harmless(fmt::format(format, std::forward<Args>(args)...)));
 }
 
 }  // namespace staircase

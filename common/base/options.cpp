@@ -1,5 +1,6 @@
 #include "common/base/options.h"
 
+#include <algorithm>
 #include <cmath>
 #include <type_traits>
 
@@ -20,6 +21,19 @@ std::string Range::text(bool whole_numbers) const {
   }
   if (without_least) return fmt::format("a number above {}", least);
   return fmt::format("{}{} or more", whole_numbers ? "" : "a number of ", least);
+}
+
+std::string Range::text_with_kind(bool whole_numbers) const {
+  const std::string kind = whole_numbers ? "a whole number" : "a number";
+  if (!is_bounded()) return kind;
+  const std::string numbers = text(true);
+  if (numbers.starts_with("a number")) return kind + numbers.substr(8);
+  return kind + (numbers.starts_with("between") || without_least ? " " : " of ") + numbers;
+}
+
+Range Range::within(double lowest, double highest) const {
+  const bool is_above = without_least && least >= lowest;
+  return {std::max(least, lowest), std::min(most, highest), is_above};
 }
 
 void require_range(std::string_view name, const OptionValue& value, const Range& range) {
@@ -49,6 +63,15 @@ void require_range(std::string_view name, const OptionValue& value, const Range&
     }
   };
   std::visit(check_value, value);
+}
+
+int product(std::int64_t a, std::int64_t b, std::string_view things) {
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  if (a > 0 && b > kMost / a) {
+    throw UsageError("{} times {}{}{} is too much: the limit is {}", a, b, things.empty() ? "" : " ", things,
+                     kMost);
+  }
+  return static_cast<int>(a * b);
 }
 
 }  // namespace staircase

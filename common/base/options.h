@@ -2,6 +2,7 @@
 // they mean. Who listens is a command line, or a line of a file of requests.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <optional>
@@ -28,7 +29,21 @@ struct Range {
 
   /// "between 1 and 16", for the end of "… must be".
   std::string text(bool whole_numbers) const;
+
+  /// The same for what is no number of that kind at all: "a whole number between 1 and 16".
+  std::string text_with_kind(bool whole_numbers) const;
+
+  /// Of this range the numbers from `lowest` to `highest`, the ends of a type.
+  Range within(double lowest, double highest) const;
 };
+
+/// What a T can hold of a range; of the largest float two digits are enough to say so.
+template <typename T>
+Range held_by(const Range& range) {
+  using Limits = std::numeric_limits<T>;
+  if constexpr (Limits::is_integer) return range.within(Limits::min(), Limits::max());
+  return range.within(-3.4e38, 3.4e38);
+}
 
 constexpr Range at_least(double least) {
   return {.least = least};
@@ -94,5 +109,9 @@ class OptionSink {
 /// Throws UsageError that names the option, its value and the range, unless all numbers in `value` are
 /// possible.
 void require_range(std::string_view name, const OptionValue& value, const Range& range);
+
+/// a · b, where neither is below 0: how many `things` two options make together. Throws UsageError for more
+/// than an int holds.
+int product(std::int64_t a, std::int64_t b, std::string_view things = "");
 
 }  // namespace staircase

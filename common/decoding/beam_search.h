@@ -108,8 +108,8 @@ inline void into_rows(std::vector<Beam>& beams, StaticKvCache* cache) {
 inline std::vector<Beam> beam_search(Gpt2& model, const std::vector<int>& prompt, const RowOptions& options,
                                      const BeamOptions& search, StaticKvCache* cache, const OnBeam& on_beam) {
   const Gpt2Config& config = model.config();
-  const int vocab_size = config.vocab_size, eos = config.eos_token_id, n = search.num_beams;
-  const int max_new_tokens = options.stopping.max_new_tokens;
+  const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products outgrow an int
+  const int eos = config.eos_token_id, max_new_tokens = options.stopping.max_new_tokens;
   std::vector<Beam> growing{{prompt, StopFilter(options.stop)}}, ended;
   if (cache != nullptr) cache->truncate(0, 0);
   for (int length = 1; length <= max_new_tokens && !growing.empty(); ++length) {
@@ -132,7 +132,7 @@ inline std::vector<Beam> beam_search(Gpt2& model, const std::vector<int>& prompt
     // Equal ones stay in their order: those of the first beam, and of these the lowest id, come first.
     std::ranges::stable_sort(all, std::greater<>(), &Continuation::sum);
     std::vector<Beam> next;
-    for (int rank = 0; rank < std::min<int>(2 * n, std::ssize(all)); ++rank) {
+    for (int rank = 0; rank < std::min<std::int64_t>(2 * n, std::ssize(all)); ++rank) {
       Beam beam = growing[all[rank].beam];
       Token token{all[rank].token};
       if (options.logprobs.count)

@@ -61,11 +61,11 @@ std::vector<Candidate> at_least(std::span<const float> probabilities, float leas
   return candidates;
 }
 
-std::vector<int> highest(std::span<const float> values, int count) {
-  count = std::min(count, static_cast<int>(values.size()));
+std::vector<int> highest(std::span<const float> values, std::int64_t count) {
+  count = std::min<std::int64_t>(count, std::ssize(values));
   if (count <= 0) return {};
   std::vector<int> ids;
-  const float least = kth_largest(values, count);
+  const float least = kth_largest(values, static_cast<int>(count));
   for_each_wanted(
       values, 0, [&](float value) { return value >= least; },
       [&](std::size_t i) { ids.push_back(static_cast<int>(i)); });

@@ -1,6 +1,7 @@
 // From logits to probabilities, and the number that a draw begins with.
 #pragma once
 
+#include <cstdint>
 #include <random>
 #include <span>
 #include <vector>
@@ -20,7 +21,7 @@ float kth_largest(std::span<const float> values, int k);
 std::vector<Candidate> at_least(std::span<const float> probabilities, float least);
 
 /// The indices of the `count` largest values, or of all, falling; among equals the lowest index first.
-std::vector<int> highest(std::span<const float> values, int count);
+std::vector<int> highest(std::span<const float> values, std::int64_t count);
 
 /// The `count` likeliest tokens with their probabilities, falling; among equals the lowest id first.
 std::vector<Candidate> likeliest(std::span<const float> logits, int count);

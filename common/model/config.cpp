@@ -17,19 +17,36 @@ namespace {
 
 constexpr const Family* kFamilies[] = {&kGpt2, &kGptNeox, &kOlmo, &kLlama, &kMistral, &kQwen2, &kQwen3};
 
+/// The id that vocab.json gives <|endoftext|>, or -1. A vocabulary may be padded, so its last token says
+/// nothing.
+int end_of_text(const std::filesystem::path& model, int vocab_size) {
+  const std::filesystem::path file = model / "vocab.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return -1;
+  const nlohmann::json vocabulary = parse_json_object(read_text_file(file), file.string());
+  const auto found = vocabulary.find("<|endoftext|>");
+  const bool is_id = found != vocabulary.end() && found->is_number_unsigned() &&
+                     found->get<std::uint64_t>() < static_cast<std::uint64_t>(vocab_size);
+  return is_id ? found->get<int>() : -1;
+}
+
 /// The tokens that end a text: config.json names one or several, generation_config.json often more.
 void read_end_tokens(const Settings& settings, const std::filesystem::path& model, ModelConfig& config) {
   config.end_tokens = settings.tokens("eos_token_id", config.vocab_size);
   const std::filesystem::path generation = model / "generation_config.json";
   std::error_code ignored;
   if (std::filesystem::exists(generation, ignored)) {
-    const Settings more(generation.string(), parse_json_object(read_file(generation), generation.string()));
+    const Settings more(generation.string(),
+                        parse_json_object(read_text_file(generation), generation.string()));
     for (const int token : more.tokens("eos_token_id", config.vocab_size)) {
       if (!config.ends(token)) config.end_tokens.push_back(token);
     }
   }
-  if (config.end_tokens.empty()) config.end_tokens.push_back(config.vocab_size - 1);
-  config.eos_token_id = config.end_tokens[0];
+  if (config.end_tokens.empty() && !settings.is_null("eos_token_id")) {
+    const int token = end_of_text(model, config.vocab_size);
+    if (token >= 0) config.end_tokens.push_back(token);
+  }
+  config.eos_token_id = config.end_tokens.empty() ? -1 : config.end_tokens[0];
 }
 
 }  // namespace
@@ -64,7 +81,7 @@ Settings read_settings(const std::filesystem::path& model) {
     return settings;
   }
   const std::filesystem::path file = model / "config.json";
-  return Settings(file.string(), parse_json_object(read_file(file), file.string()));
+  return Settings(file.string(), parse_json_object(read_text_file(file), file.string()));
 }
 
 ModelConfig read_config(const Settings& settings, const std::filesystem::path& model) {

@@ -12,13 +12,19 @@
 namespace staircase {
 namespace {
 
-void check_finite(std::span<const float> logits, const KvCache* cache) {
+void check_finite(std::span<const float> logits, const KvCache* cache, DType dtype) {
   if (all_finite(logits)) return;
+  std::string reason = cache == nullptr
+                           ? "its weights are broken"
+                           : "the cache has lost a position or holds one that was never filled, or "
+                             "the model's weights are broken";
+  if (dtype == DType::kFloat16) {  // in which weights with infinity are refused when they are loaded
+    reason =
+        "a key or a value may be beyond ±65504, the most that float16 holds; bfloat16 and float32 hold it";
+  }
   throw Error("the model computed a logit of {}, so no token can be chosen: {}",
               *std::find_if_not(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }),
-              cache == nullptr ? "its weights are broken"
-                               : "the cache has lost a position or holds one that was never filled, or the "
-                                 "model's weights are broken");
+              reason);
 }
 
 }  // namespace
@@ -95,7 +101,7 @@ std::span<float> Model::forward(std::span<const std::span<const int>> sequences,
     device_->run([&] { network_->run(pass); });
   }
   const std::span<float> logits = device_->to_host(pass.logits(), memory_->host_logits);
-  check_finite(logits, cache);
+  check_finite(logits, cache, dtype_);
   if (watcher_) {
     const auto attention = attention_ ? attention_->weights() : std::span<const AttentionWeights>();
     watcher_({sequences, packed.starts, count, logits, cache, attention});

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/quoted.h"
 #include "common/model/gguf.h"
 #include "kernels/platform.h"
 
@@ -45,15 +46,15 @@ fs::path find_model(const std::string& name, const std::string& option) {
   if (fs::is_directory(name, ignored)) return model_in(name);
   if (fs::exists(name, ignored)) {
     if (is_gguf(name)) return name;
-    throw Error("{} {}: this is a file, but a model is a folder or a .gguf file", option, name);
+    throw Error("{} {}: this is a file, but a model is a folder or a .gguf file", option, typed(name));
   }
   std::string looked = "as a folder";
   for (const fs::path& place : model_collections()) {
     if (fs::is_directory(place / name, ignored)) return model_in(place / name);
     if (fs::is_directory(place, ignored)) looked += ", in " + place.string();
   }
-  throw Error("{} {}: no such model (looked {}); tools/download --list names some to download", option, name,
-              looked);
+  throw Error("{} {}: no such model (looked {}); tools/download --list names some to download", option,
+              typed(name), looked);
 }
 
 }  // namespace staircase

@@ -101,6 +101,32 @@ class Entry {
   std::string where_;
 };
 
+/// Throws Error unless the tensors cover `data` from its first byte to its last, each byte once.
+void check_cover(const Tensors& tensors, std::span<const std::byte> data, const std::string& file) {
+  std::vector<std::tuple<const std::byte*, const std::byte*, const std::string*>> ranges;
+  for (const auto& [name, tensor] : tensors) {
+    ranges.emplace_back(tensor.bytes.data(), tensor.bytes.data() + tensor.bytes.size(), &name);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  const std::byte* covered = data.data();
+  const std::string* previous = nullptr;
+  const auto require_none_left = [&](const std::byte* until) {
+    if (covered == until) return;
+    throw Error("{}: no tensor has the bytes {} to {} of the data; a safetensors file has none to spare",
+                file, covered - data.data(), until - data.data());
+  };
+  for (const auto& [begin, end, name] : ranges) {
+    if (begin < covered) {
+      throw Error("{}: the tensors {} and {} share bytes, where each must have its own", file,
+                  quote(*previous), quote(*name));
+    }
+    require_none_left(begin);
+    covered = end;
+    previous = name;
+  }
+  require_none_left(data.data() + data.size());
+}
+
 }  // namespace
 
 Tensors parse_safetensors(std::span<const std::byte> whole_file, const std::string& file) {
@@ -121,16 +147,17 @@ Tensors parse_safetensors(std::span<const std::byte> whole_file, const std::stri
   const std::string_view text(reinterpret_cast<const char*>(header_bytes.data()), header_bytes.size());
   const json header = parse_json_object(text, "the header of " + file);
 
+  const std::span<const std::byte> data = whole_file.subspan(kLengthBytes + header_length);
   Tensors tensors;
   for (const auto& [name, entry] : header.items()) {
     if (name == "__metadata__") {
-      if (!entry.is_object()) throw Error("{}: __metadata__ is not a JSON object", file);
+      if (!entry.is_object() && !entry.is_null()) throw Error("{}: __metadata__ is not a JSON object", file);
       continue;
     }
     const Entry checked(entry, fmt::format("{}: the tensor {}", file, quote(name)));
-    tensors.emplace(name, checked.read(whole_file.subspan(kLengthBytes + header_length)));
+    tensors.emplace(name, checked.read(data));
   }
-  check_overlaps(tensors, file);
+  check_cover(tensors, data, file);
   return tensors;
 }
 

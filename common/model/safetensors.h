@@ -16,9 +16,9 @@ namespace staircase {
 /// One open file. Movable, not copyable.
 class Safetensors {
  public:
-  /// Maps `file` and checks the whole header: lengths, offsets, overlaps, and that the bytes of every tensor
-  /// of a known dtype are shape × element size. Throws Error with one sentence that names the file and the
-  /// fault.
+  /// Maps `file` and checks the whole header: lengths, offsets, that each byte belongs to one tensor, and
+  /// that the bytes of every tensor of a known dtype are shape × element size. Throws Error with one sentence
+  /// that names the file and the fault.
   explicit Safetensors(const std::filesystem::path& file);
 
   /// All tensors by name.

@@ -21,6 +21,9 @@ class Settings {
   /// The value of `name`, or nullptr.
   const nlohmann::json* find(const std::string& name) const;
 
+  /// Whether the file says itself that there is no such thing.
+  bool is_null(const std::string& name) const { return values_.contains(name) && values_.at(name).is_null(); }
+
   int integer(const std::string& name, std::uint64_t low, std::uint64_t high) const;
   int integer_or(const std::string& name, int fallback, std::uint64_t low, std::uint64_t high) const;
   bool boolean_or(const std::string& name, bool fallback) const;

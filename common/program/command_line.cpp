@@ -4,14 +4,15 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <deque>
 #include <limits>
 #include <string_view>
 #include <type_traits>
 
 #include "common/base/error.h"
+#include "common/base/quoted.h"
 
 namespace staircase {
 namespace {
@@ -20,59 +21,61 @@ namespace {
 /// allow_extra_args says; its own "any number" would put dots behind the option in the help.
 constexpr int kAnyNumber = 1 << 28;
 
-struct ReadNumber {
-  bool whole = false;  ///< the text is a number from its first letter to its last
-  bool in_range = false;
-};
+constexpr const char* kSeeHelp = " (--help lists the options)";
 
-/// Not every standard library has a std::from_chars for numbers with a fraction.
+/// The number that `text` spells in decimals, from its first letter to its last; rounded to infinity or 0
+/// where a T cannot hold it. Not every standard library has a std::from_chars for numbers with a fraction.
 template <typename T>
-ReadNumber read_number(const std::string& text) {
-  const char* const last = text.data() + text.size();
+std::optional<double> decimal(const std::string& text) {
   if constexpr (std::is_integral_v<T>) {
-    T value{};
-    const auto [end, fault] = std::from_chars(text.data(), last, value);
-    return {end == last, fault == std::errc()};
+    const std::size_t sign = text.starts_with('-') ? 1 : 0;
+    if (text.size() == sign || text.find_first_not_of("0123456789", sign) != text.npos) return {};
+  }
+  // What strtod takes besides: blanks and a + in front, and hexadecimal digits.
+  if (text.empty() || std::string_view(" \t\n\v\f\r+").find(text[0]) != std::string_view::npos ||
+      text.find_first_of("xX") != text.npos) {
+    return {};
+  }
+  char* end = nullptr;
+  double value = 0.0;
+  if constexpr (std::is_same_v<T, float>) {
+    value = std::strtof(text.c_str(), &end);
   } else {
-    // What strtod takes besides: blanks and a + in front, and hexadecimal digits.
-    if (text.empty() || std::string_view(" \t\n\v\f\r+").find(text[0]) != std::string_view::npos ||
-        text.find_first_of("xX") != text.npos) {
-      return {};
+    value = std::strtod(text.c_str(), &end);
+  }
+  if (end != text.data() + text.size()) return {};
+  return value;
+}
+
+/// The number that was typed for an option. Throws UsageError where it is none, or none that a T can hold;
+/// whether it is in the range is for require_range.
+template <typename T>
+T number(const std::string& name, const std::string& text, const Range& range, const char* or_else = "") {
+  constexpr bool kIsWhole = std::is_integral_v<T>;
+  const std::optional<double> value = decimal<T>(text);
+  if (!value) {
+    throw UsageError("{} is {}, but it must be {}{}{}", name, typed(text), range.text_with_kind(kIsWhole),
+                     or_else, kSeeHelp);
+  }
+  const auto refuse = [&](const Range& possible) {
+    throw UsageError("{} is {}, but it must be {}{}", name, typed(text), possible.text(kIsWhole), or_else);
+  };
+  if constexpr (kIsWhole) {
+    // All numbers of 32 bits are exact in a double.
+    if (*value < std::numeric_limits<T>::min() || *value > std::numeric_limits<T>::max()) {
+      refuse(range.holds(*value) || !range.is_bounded() ? held_by<T>(range) : range);
     }
-    char* end = nullptr;
-    T value;
-    if constexpr (std::is_same_v<T, float>) {
-      value = std::strtof(text.c_str(), &end);
-    } else {
-      value = std::strtod(text.c_str(), &end);
-    }
+  } else {
     const std::string digits = text.substr(0, text.find_first_of("eE"));
-    const bool too_large = std::isinf(value) && text.find_first_of("iI") == text.npos;
-    const bool too_small = value == 0 && digits.find_first_of("123456789") != text.npos;
-    return {end == last, !too_large && !too_small};
-  }
-}
-
-/// Accepts a number that the type can hold, and says what would be right otherwise.
-template <typename T>
-std::string fault_of_number(const std::string& text) {
-  using Limits = std::numeric_limits<T>;
-  const auto [whole, in_range] = read_number<T>(text);
-  if (whole && in_range) return "";
-  if constexpr (std::is_integral_v<T>) {
-    return fmt::format("{} is not a whole number from {} to {}", text, Limits::min(), Limits::max());
-  } else {
-    if (whole) {
-      return fmt::format("{} is too large or too small: at most {:.2g}, and no closer to 0 than {:.2g}", text,
-                         Limits::max(), Limits::denorm_min());
+    if (std::isinf(*value) && text.find_first_of("iI") == text.npos) {
+      refuse(range.holds(*value < 0 ? -1e300 : 1e300) ? held_by<T>(range) : range);
     }
-    return fmt::format("{} is not a number", text);
+    if (*value == 0 && digits.find_first_of("123456789") != text.npos) {
+      throw UsageError("{} is {}, but a number so close to 0 must be 0 or at least {:.2g}", name, typed(text),
+                       std::numeric_limits<T>::denorm_min());
+    }
   }
-}
-
-template <typename T>
-CLI::Validator number() {
-  return {fault_of_number<T>, ""};
+  return static_cast<T>(*value);
 }
 
 /// What the help says behind the name: the kind of value, and which numbers are possible.
@@ -80,120 +83,143 @@ std::string kind(const char* letter, const Range& range, bool whole = true) {
   return range.is_bounded() ? fmt::format("{} ({})", letter, range.text(whole)) : letter;
 }
 
-/// What is the same about all options of numbers of that type, however many they take.
-template <typename T>
-CLI::Option* as_number(CLI::Option* option, const char* letter, const Range& range) {
-  return option->check(number<T>())->type_name(kind(letter, range, std::is_integral_v<T>));
+/// Parts between commas.
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts(1);
+  for (const char c : text) {
+    if (c == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += c;
+    }
+  }
+  return parts;
 }
 
-/// Adds an option to a parser, each kind in its own way.
-struct Adder {
+/// Declares an option to a parser, each kind in its own way. The parser keeps texts alone: what they mean is
+/// read behind it, so that all that is said of a wrong one is said here.
+struct Declare {
   CLI::App& app;
   const std::string& name;
   const std::string& help;
   const Range& range;
+  std::vector<std::string>& texts;
 
   void operator()(bool* value) const {
     app.add_flag(*value ? fmt::format("{},!--no-{}", name, name.substr(2)) : name, *value, help);
   }
-  void operator()(int* value) const { as_number<int>(app.add_option(name, *value, help), "N", range); }
-  void operator()(unsigned* value) const {
-    as_number<unsigned>(app.add_option(name, *value, help), "N", range);
+  void operator()(int* value) const { add(kind("N", range), fmt::format("{}", *value)); }
+  void operator()(unsigned* value) const { add(kind("N", range), fmt::format("{}", *value)); }
+  void operator()(float* value) const { add(kind("X", range, false), fmt::format("{}", *value)); }
+  void operator()(std::optional<int>* value) const {
+    add(kind("N", range), *value ? fmt::format("{}", **value) : "");
   }
-  void operator()(float* value) const { as_number<float>(app.add_option(name, *value, help), "X", range); }
-  void operator()(std::optional<int>* value) const { add_optional(value, "N"); }
-  void operator()(std::optional<float>* value) const { add_optional(value, "X"); }
-
-  template <typename T>
-  void add_optional(std::optional<T>* value, const char* letter) const {
-    CLI::Option* const option = app.add_option(name, *value, help);
-    as_number<T>(option, letter, range)->default_str(*value ? fmt::format("{}", **value) : "");
+  void operator()(std::optional<float>* value) const {
+    add(kind("X", range, false), *value ? fmt::format("{}", **value) : "");
   }
-
   void operator()(std::vector<int>* values) const {
-    as_number<int>(app.add_option(name, *values, help), "N,N", range)
-        ->delimiter(',')
-        ->expected(1, kAnyNumber)
-        ->allow_extra_args(false)
-        ->default_str(fmt::format("{}", fmt::join(*values, ",")));
+    add(kind("N,N", range), fmt::format("{}", fmt::join(*values, ",")));
   }
-
-  void operator()(std::vector<std::string>* values) const {
-    app.add_option(name, *values, help)
-        ->expected(1, kAnyNumber)
-        ->allow_extra_args(false)
-        ->type_name("TEXT")
-        ->default_str("");
-  }
-
+  void operator()(std::vector<std::string>*) const { add("TEXT", ""); }
   void operator()(NumberOrAuto value) const {
-    app.add_option_function<std::string>(
-           name,
-           [value](const std::string& text) {
-             value.value->reset();
-             if (text != "auto") *value.value = std::stoi(text);
-           },
-           help)
-        ->check([](const std::string& text) { return text == "auto" ? "" : fault_of_number<int>(text); })
-        ->type_name(kind("N|auto", range))
-        ->default_str(*value.value ? std::to_string(**value.value) : "auto");
+    add(kind("N|auto", range), *value.value ? std::to_string(**value.value) : "auto");
+  }
+  void operator()(const Path& path) const { add(path.kind, *path.value); }
+  void operator()(const Choice& choice) const {
+    add(fmt::format("{}", fmt::join(choice.words, "|")), choice.present);
   }
 
-  void operator()(const Path& path) const { app.add_option(name, *path.value, help)->type_name(path.kind); }
+  void add(const std::string& kind_of_value, const std::string& present) const {
+    app.add_option(name, texts, help)
+        ->expected(1, kAnyNumber)
+        ->allow_extra_args(false)
+        ->type_name(kind_of_value)
+        ->default_str(present);
+  }
+};
 
+/// Sets the variable of an option to what was typed for it: one text, or more where it is a list.
+struct Set {
+  const std::string& name;
+  const Range& range;
+  const std::vector<std::string>& texts;
+
+  void operator()(bool*) const {}  // the parser's
+  void operator()(int* value) const { *value = number<int>(name, texts[0], range); }
+  void operator()(unsigned* value) const { *value = number<unsigned>(name, texts[0], range); }
+  void operator()(float* value) const { *value = number<float>(name, texts[0], range); }
+  void operator()(std::optional<int>* value) const { *value = number<int>(name, texts[0], range); }
+  void operator()(std::optional<float>* value) const { *value = number<float>(name, texts[0], range); }
+  void operator()(std::vector<int>* values) const {
+    values->clear();
+    for (const std::string& text : texts) {
+      for (const std::string& part : split(text)) values->push_back(number<int>(name, part, range));
+    }
+  }
+  void operator()(std::vector<std::string>* values) const { *values = texts; }
+  void operator()(NumberOrAuto value) const {
+    value.value->reset();
+    if (texts[0] != "auto") *value.value = number<int>(name, texts[0], range, ", or auto");
+  }
+  void operator()(const Path& path) const {
+    if (texts[0].empty()) throw UsageError("{}: the name is empty", name);
+    *path.value = texts[0];
+  }
   void operator()(const Choice& choice) const {
-    app.add_option_function<std::string>(
-           name,
-           [choice](const std::string& word) {
-             choice.choose(
-                 static_cast<std::size_t>(std::ranges::find(choice.words, word) - choice.words.begin()));
-           },
-           help)
-        // The kind of value lists the words in the help, so the validator need not.
-        ->check(CLI::IsMember(choice.words).description(""))
-        ->type_name(fmt::format("{}", fmt::join(choice.words, "|")))
-        ->default_str(choice.present);
+    const auto word = std::ranges::find(choice.words, texts[0]);
+    if (word == choice.words.end()) {
+      throw UsageError("{} is {}, but it must be one of {}{}", name, typed(texts[0]),
+                       fmt::join(choice.words, ", "), kSeeHelp);
+    }
+    choice.choose(static_cast<std::size_t>(word - choice.words.begin()));
   }
 };
 
 }  // namespace
 
 struct CommandLine::Impl {
+  struct Option {
+    std::string name;
+    OptionValue value;
+    Range range;
+    bool repeatable;
+    std::vector<std::string> texts = {};  ///< what was typed for it
+  };
+
   CLI::App app;
-  std::vector<std::function<void()>> checks = {};
+  std::deque<Option> options = {};  // the parser keeps the places of their texts
+  std::vector<std::pair<std::string, std::string>> exclusions = {};
+
+  Option& add(const std::string& name, OptionValue value, const std::string& help, Range range) {
+    const bool is_list = std::holds_alternative<std::vector<std::string>*>(value) ||
+                         std::holds_alternative<std::vector<int>*>(value);
+    Option& option = options.emplace_back(Option{name, std::move(value), range, is_list});
+    std::visit(Declare{app, option.name, help, option.range, option.texts}, option.value);
+    return option;
+  }
 };
 
-CommandLine::CommandLine(const std::string& description) : impl_(new Impl{CLI::App(description)}) {
-  impl_->app.option_defaults()->always_capture_default();
-}
+CommandLine::CommandLine(const std::string& description) : impl_(new Impl{CLI::App(description)}) {}
 
 CommandLine::~CommandLine() = default;
 
 void CommandLine::add(const std::string& name, OptionValue value, const std::string& help, Range range) {
-  std::visit(Adder{impl_->app, name, help, range}, value);
-  impl_->checks.emplace_back([=, this] {
-    const Path* const path = std::get_if<Path>(&value);
-    if (path != nullptr && path->value->empty() && has(name)) throw UsageError("{}: the name is empty", name);
-    require_range(name, value, range);
-  });
+  impl_->add(name, std::move(value), help, range);
 }
 
 void CommandLine::add_texts(const std::string& name, std::vector<std::string>* texts, const std::string& kind,
                             bool repeatable, const std::string& help) {
-  impl_->app.add_option(name, *texts, help)
-      ->expected(1)
-      ->allow_extra_args(false)
-      ->type_name(kind)
-      ->default_str("");
-  if (repeatable) make_repeatable(name);
+  impl_->add(name, texts, help, {}).repeatable = repeatable;
+  impl_->app.get_option(name)->type_name(kind);
 }
 
 void CommandLine::make_repeatable(const std::string& name) {
-  impl_->app.get_option(name)->expected(1, kAnyNumber);
+  std::ranges::find(impl_->options, name, &Impl::Option::name)->repeatable = true;
 }
 
 void CommandLine::exclude(const std::string& name, const std::string& other) {
   impl_->app.get_option(name)->excludes(other);
+  impl_->exclusions.emplace_back(name, other);
 }
 
 bool CommandLine::has(const std::string& name) const {
@@ -223,6 +249,9 @@ std::vector<std::string> reversed_arguments(const CLI::App& app, int argc, char*
     const std::string argument = argv[i], name = argument.substr(0, argument.find('='));
     const CLI::Option* const option = app.get_option_no_throw(name);
     const bool takes_a_value = option != nullptr && option->get_items_expected_max() > 0;
+    if (option != nullptr && !takes_a_value && argument != name) {
+      throw UsageError("{}: a flag is on or off, and takes no value{}", typed(argument), kSeeHelp);
+    }
     if (takes_a_value && argument == name + "=") {
       arguments.insert(arguments.end(), {"", name});
     } else {
@@ -236,19 +265,37 @@ std::vector<std::string> reversed_arguments(const CLI::App& app, int argc, char*
 
 std::optional<std::string> CommandLine::parse(int argc, char** argv) {
   CLI::App& app = impl_->app;
-  if (argc > 0) app.name(argv[0]);
+  if (argc > 0) app.name(typed(argv[0]));
   try {
     app.parse(reversed_arguments(app, argc, argv));
   } catch (const CLI::CallForHelp&) {
     return app.help();
   } catch (const CLI::ExtrasError&) {  // its own message has them in reverse
+    std::vector<std::string> extras;
+    for (const std::string& text : app.remaining()) extras.push_back(typed(text));
+    const std::size_t shown = std::min<std::size_t>(extras.size(), 10);
     throw UsageError(
-        "not understood: {} (a text of several words needs quotation marks; --help lists the options)",
-        fmt::join(app.remaining(), " "));
-  } catch (const CLI::ParseError& error) {
-    throw UsageError("{} (--help lists the options)", error.what());
+        "not understood: {}{} (a text of several words needs quotation marks; --help lists the options)",
+        fmt::join(extras.begin(), extras.begin() + static_cast<std::ptrdiff_t>(shown), " "),
+        shown < extras.size() ? fmt::format(" and {} more", extras.size() - shown) : "");
+  } catch (const CLI::ExcludesError&) {
+    for (const auto& [name, other] : impl_->exclusions) {
+      if (has(name) && has(other))
+        throw UsageError("{} and {} cannot be given together{}", name, other, kSeeHelp);
+    }
+    throw;
+  } catch (const CLI::ArgumentMismatch& error) {  // all of them take any number of values
+    const std::string message = error.what();
+    throw UsageError("{} needs a value{}", message.substr(0, message.find(':')), kSeeHelp);
   }
-  for (const auto& check : impl_->checks) check();
+  for (auto& [name, value, range, repeatable, texts] : impl_->options) {
+    if (texts.size() > 1 && !repeatable) {
+      throw UsageError("{} is given {} times, but only one value is possible{}", name, texts.size(),
+                       kSeeHelp);
+    }
+    if (!texts.empty()) std::visit(Set{name, range, texts}, value);
+    require_range(name, value, range);
+  }
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/message.h"
+#include "common/base/quoted.h"
 #include "kernels/platform.h"
 
 namespace staircase {
@@ -32,33 +33,36 @@ std::string read_input(const std::string& option, const std::string& file) {
 
 std::vector<std::string> read_prompts(const std::string& file) {
   std::vector<std::string> prompts;
-  std::istringstream lines(read_input("--prompts", file));
+  std::istringstream lines(std::string(without_byte_order_mark(read_input("--prompts", file))));
   for (std::string line; std::getline(lines, line);) {
     if (line.ends_with('\r')) line.pop_back();
     prompts.push_back(line);
   }
-  if (prompts.empty()) throw Error("--prompts {}: there is no line in it", file);
+  if (prompts.empty()) throw Error("--prompts {}: there is no line in it", typed(file));
   return prompts;
 }
 
-RequestTexts read_requests(const std::string& file, const std::function<void(RequestLine&)>& take) {
+RequestTexts read_requests(const std::string& file, const Tokenizer& tokenizer, const Gpt2Config& config,
+                           const std::function<void(RequestLine&)>& take) {
   RequestTexts texts;
-  std::istringstream lines(read_input("--requests", file));
+  std::istringstream lines(std::string(without_byte_order_mark(read_input("--requests", file))));
   int number = 0;
   for (std::string text; std::getline(lines, text);) {
     ++number;
     if (text.find_first_not_of(" \t\r") == text.npos) continue;
     try {
-      RequestLine line(text);
+      RequestLine line(text, tokenizer, config);
       take(line);
-      texts.prompts.push_back(line.prompt());
+      texts.prompts.push_back(line.tokens());
       texts.options.push_back(line.options());
     } catch (const Error& error) {
-      say(fmt::format("error: --requests {}, line {}: {}", file, number, error.what()));
+      say_error(fmt::format("--requests {}, line {}: {}", typed(file), number, error.what()));
       texts.complete = false;
     }
   }
-  if (texts.prompts.empty()) throw Error("--requests {}: there is no request in it to run", file);
+  if (texts.prompts.empty() && texts.complete) {
+    throw Error("--requests {}: there is no request in it to run", typed(file));
+  }
   return texts;
 }
 

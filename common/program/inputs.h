@@ -18,14 +18,15 @@ std::vector<std::string> read_prompts(const std::string& file);
 
 /// What came of a file of requests.
 struct RequestTexts {
-  std::vector<std::string> prompts;  ///< of the requests that were taken
+  Prompts prompts;                   ///< of the requests that were taken
   std::vector<OptionTexts> options;  ///< that each of them has itself
   bool complete = true;              ///< whether that is all of them
 };
 
 /// Gives `take` each line of the file of --requests. One that is no request, or that `take` refuses by an
-/// Error, is told of on standard error and left out. Throws Error if none is left.
-RequestTexts read_requests(const std::string& file, const std::function<void(RequestLine& line)>& take);
+/// Error, is told of on standard error and left out. Throws Error if there is no line.
+RequestTexts read_requests(const std::string& file, const Tokenizer& tokenizer, const Gpt2Config& config,
+                           const std::function<void(RequestLine& line)>& take);
 
 /// Warns, in one line for all, of prompts that have more tokens than the model's context.
 void warn_of_long_prompts(const Prompts& prompts, int n_positions);

@@ -3,8 +3,8 @@
 #include <set>
 
 #include "common/base/error.h"
+#include "common/base/quoted.h"
 #include "common/model/model_folder.h"
-#include "common/text/quoted.h"
 
 namespace staircase {
 
@@ -35,7 +35,7 @@ std::vector<NamedFolder> find_drafts(const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const NamedFolder& draft = drafts.emplace_back(NamedFolder{name, find_model(name, "--draft-model")});
     if (!seen.insert(std::filesystem::weakly_canonical(draft.folder)).second) {
-      throw UsageError("--draft-model {} is given twice, but each model is measured once", name);
+      throw UsageError("--draft-model {} is given twice, but each model is measured once", typed(name));
     }
   }
   return drafts;
@@ -50,7 +50,7 @@ std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, con
     if (ours.vocab_size != theirs.vocab_size || ours.eos_token_id != theirs.eos_token_id ||
         !load_tokenizer(folder, theirs).same_tokens(tokenizer)) {
       throw Error("--draft-model {}: its vocabulary is not that of {}, so it cannot propose tokens to it",
-                  folder.string(), target_folder.string());
+                  typed(folder.string()), typed(target_folder.string()));
     }
   }
   return drafts;

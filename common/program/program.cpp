@@ -7,11 +7,13 @@
 
 #include "common/base/error.h"
 #include "common/base/message.h"
+#include "common/base/quoted.h"
 #include "common/model/model_folder.h"
 #include "common/program/command_line.h"
 #include "common/program/inputs.h"
 #include "common/program/standard_output.h"
 #include "common/text/tokenizer.h"
+#include "kernels/platform.h"
 
 namespace staircase {
 
@@ -51,14 +53,16 @@ struct Program::Impl {
   std::function<std::size_t()> draft_activation_bytes = [] { return std::size_t{0}; };
   bool complete = true;  // whether all could be done that was asked for
 
-  /// The texts to continue: those of --requests, or --prompt, if it was given, and the lines of --prompts.
-  std::vector<std::string> texts() {
-    if (command_line.has("--requests")) {
-      RequestTexts requests = read_requests(request_file, take_request);
-      complete = requests.complete;
-      request_options = std::move(requests.options);
-      return requests.prompts;
-    }
+  /// The prompts of --requests that can be continued.
+  Prompts requested(const Tokenizer& tokenizer, const Gpt2Config& config) {
+    RequestTexts requests = read_requests(request_file, tokenizer, config, take_request);
+    complete = requests.complete;
+    request_options = std::move(requests.options);
+    return std::move(requests.prompts);
+  }
+
+  /// The texts to continue: --prompt, if it was given, and the lines of --prompts.
+  std::vector<std::string> texts() const {
     const bool has_file = command_line.has("--prompts");
     std::vector<std::string> texts;
     if (!has_file || command_line.has("--prompt")) {
@@ -91,7 +95,7 @@ struct Program::Impl {
     const std::optional<int> head = number_below(config.n_head, std::string_view(text).substr(comma + 1));
     if (layer && head) return AttentionHead{*layer, *head};
     throw UsageError("--trace-attention {}: {} needs a layer from 0 to {} and a head from 0 to {}, as {},{}",
-                     text, model, config.n_layer - 1, config.n_head - 1, config.n_layer - 1,
+                     typed(text), typed(model), config.n_layer - 1, config.n_head - 1, config.n_layer - 1,
                      config.n_head - 1);
   }
 
@@ -100,19 +104,23 @@ struct Program::Impl {
     before_loading(read_config(folder), dtype);
     NamedModel named{model, Gpt2::load(folder, make_device(device, threads), dtype)};
     // A model that is broken ends here, and not at the first request.
-    named.model.next_logits(std::vector<int>{named.model.config().eos_token_id});
+    named.model.next_logits(std::vector<int>{std::max(named.model.config().eos_token_id, 0)});
     serve(named, load_tokenizer(folder, named.model.config()));
   }
 
   void run(const RunAll& run) {
-    const std::vector<std::string> texts = this->texts();
+    const bool has_requests = command_line.has("--requests");
+    const std::vector<std::string> texts = has_requests ? std::vector<std::string>() : this->texts();
     const std::filesystem::path folder = find_model(model);
     const std::vector<NamedFolder> draft_folders = find_drafts(draft_models);
     const Gpt2Config config = read_config(folder);
     const std::optional<AttentionHead> head = traced_head(config);
+    const Tokenizer tokenizer = load_tokenizer(folder, config);
+    Prompts prompts = has_requests ? requested(tokenizer, config) : Prompts();
+    for (const std::string& text : texts) prompts.push_back(prompt_tokens(text, tokenizer, config));
+    if (prompts.empty()) return;  // of the requests each was refused
     before_loading(config, dtype);
     Gpt2 gpt2 = Gpt2::load(folder, make_device(device, threads), dtype);
-    const Tokenizer tokenizer = load_tokenizer(folder, gpt2.config());
     std::size_t weight_bytes = gpt2.weight_bytes();
     std::vector<NamedModel> drafts = load_drafts(draft_folders, gpt2, folder, tokenizer);
     for (const NamedModel& draft : drafts) weight_bytes += draft.model.weight_bytes();
@@ -124,18 +132,11 @@ struct Program::Impl {
     }
     take_drafts(std::move(drafts));
 
-    Prompts tokens;
-    for (const std::string& text : texts) {
-      tokens.push_back(tokenizer.encode_prompt(text));
-      // Between two texts of its training data the model saw the end-of-text token: from there it begins a
-      // new one.
-      if (tokens.back().empty()) tokens.back().push_back(gpt2.config().eos_token_id);
-    }
     if (trace)
-      trace->start(command_line.values(), gpt2.config(), tokenizer, tokens, std::move(request_options));
-    Output output(tokenizer, gpt2.config().eos_token_id, tokens,
+      trace->start(command_line.values(), gpt2.config(), tokenizer, prompts, std::move(request_options));
+    Output output(tokenizer, gpt2.config().eos_token_id, prompts,
                   json ? Output::Form::kJson : Output::Form::kText, trace ? &*trace : nullptr);
-    run(gpt2, tokens, output);
+    run(gpt2, prompts, output);
     output.close(weight_bytes, gpt2.activation_bytes() + draft_activation_bytes());
     say(to_string(output.statistics()));
   }
@@ -143,6 +144,7 @@ struct Program::Impl {
 
 Program::Program(const std::string& description, bool has_prompts)
     : impl_(std::make_unique<Impl>(description)) {
+  platform::reserve_standard_streams();
   CommandLine& line = impl_->command_line;
   line.add("--model", Path{&impl_->model, "DIR"}, "folder of a GPT-2, or the name of one in models/");
   if (has_prompts) {
@@ -241,13 +243,13 @@ int Program::run_guarded(int argc, char** argv, const std::function<void()>& wor
     work();
     return impl_->complete ? 0 : 1;
   } catch (const UsageError& error) {
-    say(fmt::format("error: {}", error.what()));
+    say_error(error.what());
     return 2;
   } catch (const std::bad_alloc&) {
-    say("error: out of memory");
+    say_error("out of memory");
     return 1;
   } catch (const std::exception& error) {
-    say(fmt::format("error: {}", error.what()));
+    say_error(error.what());
     return 1;
   }
 }

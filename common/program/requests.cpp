@@ -15,7 +15,6 @@ namespace {
 /// A value as it would be typed.
 std::string typed(const json& value) {
   if (value.is_string()) return value;
-  if (value.is_null()) return "";
   if (!value.is_array()) return value.dump();
   std::vector<std::string> parts;
   for (const json& part : value) parts.push_back(typed(part));
@@ -26,12 +25,26 @@ std::string typed(const json& value) {
 
 struct RequestLine::Object : JsonOptions {};
 
-RequestLine::RequestLine(std::string_view text)
-    : object_(std::make_unique<Object>(Object{{parse_json_object(text, "the line")}})) {
+std::vector<int> prompt_tokens(const std::string& text, const Tokenizer& tokenizer,
+                               const Gpt2Config& config) {
+  std::vector<int> tokens = tokenizer.encode_prompt(text);
+  if (!tokens.empty()) return tokens;
+  if (config.eos_token_id < 0) {
+    throw Error(
+        "the prompt has no token, and the model has no end-of-text token to begin with; it needs a text");
+  }
+  tokens.push_back(config.eos_token_id);
+  return tokens;
+}
+
+RequestLine::RequestLine(std::string_view text, const Tokenizer& tokenizer, const Gpt2Config& config)
+    : object_(std::make_unique<Object>(Object{{plain_values(parse_json_object(text, "the line"))}})),
+      config_(config) {
   const json* const prompt = object_->find("prompt");
   if (prompt == nullptr) throw Error("the line has no prompt");
   if (!prompt->is_string()) refuse("prompt", *prompt, "a text");
   prompt_ = *prompt;
+  tokens_ = prompt_tokens(prompt_, tokenizer, config);
 }
 
 RequestLine::~RequestLine() = default;

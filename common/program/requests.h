@@ -9,24 +9,34 @@
 #include <vector>
 
 #include "common/base/options.h"
+#include "common/model/config.h"
+#include "common/text/tokenizer.h"
 
 namespace staircase {
+
+/// A prompt in tokens. Without any it is the end-of-text token: between two texts of its training data the
+/// model saw that one, and from there it begins a new one.
+std::vector<int> prompt_tokens(const std::string& text, const Tokenizer& tokenizer, const Gpt2Config& config);
 
 /// One line. A step asks for the options that it knows by their keys; then every other key is an error.
 class RequestLine : public OptionSink {
  public:
   /// Throws Error unless `text` is a JSON object with a "prompt".
-  explicit RequestLine(std::string_view text);
+  RequestLine(std::string_view text, const Tokenizer& tokenizer, const Gpt2Config& config);
   ~RequestLine() override;
 
   const std::string& prompt() const { return prompt_; }
+
+  /// The prompt in tokens, for a model of that configuration: what a request must fit.
+  const std::vector<int>& tokens() const { return tokens_; }
+  const Gpt2Config& config() const { return config_; }
 
   /// When the request is made, in seconds from the start: 0 unless the line says otherwise, at most a day.
   /// Throws Error for another value.
   double arrival();
 
-  /// --top-k is the key top_k. Sets the value to what the line has for the key, if it has it. An optional can
-  /// also be null: no value. A list of texts can also be one text. Throws Error for a value of another kind.
+  /// --top-k is the key top_k. Sets the value to what the line has for the key, if it has it; null is no
+  /// value. A list of texts can also be one text. Throws Error for a value of another kind.
   void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 
   /// Throws Error for a key that nobody has asked for.
@@ -40,6 +50,8 @@ class RequestLine : public OptionSink {
   struct Object;
   std::unique_ptr<Object> object_;
   std::string prompt_;
+  std::vector<int> tokens_;
+  Gpt2Config config_;
   OptionTexts options_;
 };
 

@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "common/base/message.h"
+#include "common/base/quoted.h"
 #include "common/program/standard_output.h"
-#include "common/text/quoted.h"
 #include "kernels/platform.h"
 
 namespace staircase {

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/quoted.h"
 #include "common/program/json_output.h"
 
 namespace staircase {
@@ -93,15 +94,15 @@ std::string attention_line(std::size_t row, const AttentionWeights& attention, s
 TraceFile::TraceFile(const std::string& file) : name_(file), file_(nullptr, std::fclose) {
   if (!may_be_overwritten(file)) {
     throw Error("--trace {}: the file holds something else than a trace; the trace needs another name",
-                name_);
+                typed(name_));
   }
   file_.reset(std::fopen(file.c_str(), "w"));
-  if (!file_) throw Error("--trace {}: the file cannot be written: {}", name_, std::strerror(errno));
+  if (!file_) throw Error("--trace {}: the file cannot be written: {}", typed(name_), std::strerror(errno));
 }
 
 void TraceFile::write(const std::string& line) {
   if (std::fputs((line + "\n").c_str(), file_.get()) == EOF || std::fflush(file_.get()) != 0) {
-    throw Error("--trace {}: the file takes no more: {}", name_, std::strerror(errno));
+    throw Error("--trace {}: the file takes no more: {}", typed(name_), std::strerror(errno));
   }
 }
 

@@ -37,15 +37,6 @@ void require_neutral(const json& body, const std::string& key, const json& neutr
                   key, "unsupported_parameter");
 }
 
-/// 5.0 becomes 5, also in lists: JSON knows only one kind of number.
-void make_whole(json& value) {
-  constexpr double kExact = 9007199254740992.0;  // 2^53: up to there a double counts in ones
-  if (value.is_array()) std::ranges::for_each(value, make_whole);
-  if (!value.is_number_float()) return;
-  const double number = value.get<double>();
-  if (number == std::trunc(number) && std::abs(number) <= kExact) value = static_cast<std::int64_t>(number);
-}
-
 HttpError too_long(const std::string& prompt, int max_tokens, int n_positions) {
   return {400,
           fmt::format("the context has {} tokens, but the prompt has {} and max_tokens asks for {} more",
@@ -56,11 +47,11 @@ HttpError too_long(const std::string& prompt, int max_tokens, int n_positions) {
 }  // namespace
 
 ServedModel::ServedModel(const std::string& folder, const Tokenizer& tokenizer, const Gpt2Config& config,
-                         int most_positions)
+                         std::int64_t most_positions)
     // Of a folder its own name; "models/" is the same as "models".
     : name((std::filesystem::path(folder) / "").parent_path().filename().string()),
       tokenizer(&tokenizer),
-      n_positions(std::min(config.n_positions, most_positions)),
+      n_positions(static_cast<int>(std::min<std::int64_t>(config.n_positions, most_positions))),
       vocab_size(config.vocab_size),
       eos_token_id(config.eos_token_id) {
   std::size_t longest = 0;
@@ -73,15 +64,11 @@ struct CompletionRequest::Body : JsonOptions {};
 CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& model)
     : tokenizer_(model.tokenizer) {
   try {
-    body_ = std::make_unique<Body>(Body{{parse_json_object(body, "the body")}});
+    body_ = std::make_unique<Body>(Body{{plain_values(parse_json_object(body, "the body"))}});
   } catch (const Error& error) {
     throw HttpError(400, error.what());
   }
   json& values = body_->values;
-  for (auto value = values.begin(); value != values.end();) {
-    value = value->is_null() ? values.erase(value) : std::next(value);
-  }
-  std::ranges::for_each(values, make_whole);
   // As others have it, these say that there is no bound.
   if (const auto k = values.find("top_k"); k != values.end() && (*k == 0 || *k == -1)) values.erase(k);
 

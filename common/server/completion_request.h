@@ -19,7 +19,7 @@ namespace staircase {
 struct ServedModel {
   /// `folder`: of the model, or its name. A text may have so many positions, if not fewer fit into the model.
   ServedModel(const std::string& folder, const Tokenizer& tokenizer, const Gpt2Config& config,
-              int most_positions = std::numeric_limits<int>::max());
+              std::int64_t most_positions = std::numeric_limits<int>::max());
 
   std::string name;
   const Tokenizer* tokenizer;

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/quoted.h"
 #include "common/text/pattern.h"
-#include "common/text/quoted.h"
 #include "common/text/utf8.h"
 
 namespace staircase {

@@ -19,7 +19,7 @@ namespace {
 using Content = std::optional<std::string>;
 
 Content read_if_there(const std::filesystem::path& file) {
-  return std::filesystem::exists(file) ? Content(read_file(file)) : std::nullopt;
+  return std::filesystem::exists(file) ? Content(read_text_file(file)) : std::nullopt;
 }
 
 /// vocab.json and merges.txt say nothing of how a text is cut: a class of transformers does.
@@ -54,8 +54,8 @@ TokenizerDescription describe_tokenizer(const std::filesystem::path& folder) {
     throw Error("{} has no tokenizer that can be read: neither tokenizer.json nor vocab.json is there{}",
                 folder.string(), sentence_piece ? ", and tokenizer.model is not read" : "");
   } else {
-    description = read_vocab_and_merges(read_file(vocab_path), read_file(merges_path), vocab_path.string(),
-                                        merges_path.string());
+    description = read_vocab_and_merges(read_text_file(vocab_path), read_text_file(merges_path),
+                                        vocab_path.string(), merges_path.string());
     if (config) use_class(tokenizer_class(*config, config_path.string()), config_path.string(), description);
   }
   if (config) read_added_tokens_decoder(*config, config_path.string(), description);

@@ -107,13 +107,14 @@ HWY_NOINLINE void rest_of_values(const float* weights, const Runs<T>& runs, std:
 }
 
 /// Keys and values are asked for ahead of time: each head is a short stream, and a good part of it has passed
-/// before the processor itself notices that it is one. kBytesAhead is so many runs and elements.
+/// before the processor itself notices that it is one. They are asked for into the second cache, which waits
+/// for more lines at a time than the first. kBytesFarAhead is so many runs and elements.
 template <typename T>
 struct Ahead {
   HWY_INLINE Ahead(const Runs<T>& of, std::int64_t total)
       : run_elements(std::min(of.length, total) * of.head_size),
-        runs(kBytesAhead / std::int64_t{sizeof(T)} / run_elements),
-        elements(kBytesAhead / std::int64_t{sizeof(T)} % run_elements) {}
+        runs(kBytesFarAhead / std::int64_t{sizeof(T)} / run_elements),
+        elements(kBytesFarAhead / std::int64_t{sizeof(T)} % run_elements) {}
 
   /// What is ahead of element i of a run, if `runs` after it is the run at `near`, and then that at `far`.
   HWY_INLINE const T* of(std::int64_t i, const T* near, const T* far) const {
@@ -139,7 +140,7 @@ HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const T*
       const std::int64_t place = std::min(first + lane, count - 1) * head_size;
       const T* const key = keys + place;
       const T* const next = ahead.of(place, near, far);
-      for (std::int64_t i = 0; i < head_size; i += kElementsOfLine<T>) hwy::Prefetch(next + i);
+      for (std::int64_t i = 0; i < head_size; i += kElementsOfLine<T>) __builtin_prefetch(next + i, 0, 2);
       hn::Vec<Floats> sum[kQueries];
       for (auto& s : sum) s = hn::Zero(d);
       for (std::int64_t i = 0; i + kLanes <= head_size; i += kLanes) {
@@ -187,7 +188,9 @@ HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, Run
   const Floats d;
   const std::int64_t head_size = runs.head_size;
   // Registers of each query's sums, kept while all positions pass.
-  constexpr std::int64_t kRegisters = std::clamp<std::int64_t>(kAccumulators / kQueries, 1, 64 / kLanes);
+  constexpr std::int64_t kRegisters =
+      kQueries > kTileQueries ? kAccumulators / 12
+                              : std::clamp<std::int64_t>(kAccumulators / kQueries, 1, 64 / kLanes);
   const std::int64_t vectors = head_size / kLanes;
   const Ahead<T> ahead(runs, total);
   const std::int64_t count = divide_up(total, runs.length);
@@ -206,7 +209,8 @@ HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, Run
       for (std::int64_t p = 0; p < std::min(runs.length, total - begin); ++p) {
         const T* const value = values + p * head_size;
         const T* const next = ahead.of(p * head_size, near, far);
-        for (std::int64_t i = 0; i < kRegisters * kLanes; i += kElementsOfLine<T>) hwy::Prefetch(next + i);
+        for (std::int64_t i = 0; i < kRegisters * kLanes; i += kElementsOfLine<T>)
+          __builtin_prefetch(next + i, 0, 2);
         hn::Vec<Floats> weight[kQueries];
 #pragma GCC unroll 8
         for (int q = 0; q < kQueries; ++q) weight[q] = hn::Set(d, weights[q * weight_stride + begin + p]);
@@ -263,7 +267,7 @@ constexpr auto attend_functions(std::integer_sequence<int, kLess...>) {
 }
 /// attend_few for q queries is element q - 1.
 template <typename T>
-constexpr auto kAttendFew = attend_functions<T>(std::make_integer_sequence<int, kTileRows>());
+constexpr auto kAttendFew = attend_functions<T>(std::make_integer_sequence<int, kMostQueries>());
 
 /// `count` elements as float32.
 template <typename T>
@@ -486,10 +490,10 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
                        {keys_values, static_cast<std::int32_t>(s), h}});
     }
   }
-  const std::int64_t score_floats = std::max(kTileQueries * divide_up(longest, kHalfPanel) * kHalfPanel,
+  const std::int64_t score_floats = std::max(kMostQueries * divide_up(longest, kHalfPanel) * kHalfPanel,
                                              bfloat16::scratch_floats(head_size, longest));
   // The queries of a tile and its results, where they lie side by side.
-  const std::int64_t tile_floats = kTileQueries * head_size;
+  const std::int64_t tile_floats = kMostQueries * head_size;
   const std::int64_t thread_floats = score_floats + divide_up(2 * tile_floats, kPanel) * kPanel;
   float* const memory = scratch(team_.size() * thread_floats + packed_floats);
 
@@ -508,16 +512,21 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     for (std::int64_t first = 0; first < head.queries; first += kTileQueries) tiles.push_back({&head, first});
   }
 
+  // Queries that read keys and values together: those of whole tokens where there is room for a group.
+  const std::int64_t together = group == 1             ? kTileQueries
+                                : group > kMostQueries ? kMostQueries
+                                                       : kMostQueries / group * group;
   // Where a query of that head is among all.
   const auto place_of = [=](const Head& head, std::int64_t query) {
     return head.place + query / group * width + query % group * head_size;
   };
-  // attend(tile, scores, to) for the tile of that head that begins with the query `first`.
-  const auto with_tile = [&](int thread, const Head& head, std::int64_t first, const auto& attend) {
+  // attend(tile, scores, to) for the tile of up to `most` queries of that head that begins with `first`.
+  const auto with_tile = [&](int thread, const Head& head, std::int64_t first, std::int64_t most,
+                             const auto& attend) {
     float* const scores = memory + thread * thread_floats;
     float* const gathered = scores + score_floats;
     float* const results = gathered + tile_floats;
-    const QueryTile tile{gathered, std::min(kTileQueries, head.queries - first), first, group, head.start};
+    const QueryTile tile{gathered, std::min(most, head.queries - first), first, group, head.start};
     for (std::int64_t row = 0; row < tile.rows; ++row) {
       std::copy_n(queries.data<float>() + place_of(head, first + row), head_size, gathered + row * head_size);
     }
@@ -535,8 +544,8 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
       return;
     }
     const Head& next = heads[static_cast<std::size_t>((i + team_.size()) % std::ssize(heads))];
-    for (std::int64_t first = 0; first < head.queries; first += kTileQueries) {
-      with_tile(thread, head, first, [&](const QueryTile& tile, float* scores, float* to) {
+    for (std::int64_t first = 0; first < head.queries; first += together) {
+      with_tile(thread, head, first, together, [&](const QueryTile& tile, float* scores, float* to) {
         const HeadOfCache& then = first + tile.rows < head.queries ? head.cache : next.cache;
         HWY_DYNAMIC_DISPATCH(attend_in_place)(tile, head.cache, then, scores, to);
       });
@@ -554,7 +563,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
           hwy::Prefetch(query + j);
       }
     }
-    with_tile(thread, head, first, [&](const QueryTile& tile, float* scores, float* to) {
+    with_tile(thread, head, first, kTileQueries, [&](const QueryTile& tile, float* scores, float* to) {
       HWY_DYNAMIC_DISPATCH(attend_packed)
       (tile, head.cache, head.packed_keys, head.packed_values, head.total, scores, to);
     });

@@ -18,16 +18,12 @@ namespace staircase::bfloat16 {
 namespace {
 
 constexpr int kLanes = 16;
-constexpr int kMostRows = 6;
 
 /// A vector has so many features of a key or a value.
 constexpr std::int64_t kFeatures = 32;
 
 /// So many positions are worked on at a time: one for each lane of a vector of scores.
 constexpr std::int64_t kPositions = 16;
-
-/// The head size of every published GPT-2. As a constant it costs no instructions.
-constexpr std::int64_t kUsualHead = 64;
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) {
   return divide_up(n, step) * step;
@@ -87,55 +83,83 @@ STAIRCASE_TARGET inline __m512bh last_columns(Halves a, Halves b) {
 // ── Where keys and values lie ──
 
 /// scores[q, p] = q · k for up to 16 keys; those behind `count` mean nothing. `ahead` is what to ask for: as
-/// much as these keys. kUsual says that there are 16 of kUsualHead features.
-template <int kRows, bool kUsual>
-STAIRCASE_TARGET void multiply_sixteen(const std::uint16_t* queries, const std::uint16_t* keys,
-                                       std::int64_t count, std::int64_t any_size, const std::uint16_t* ahead,
-                                       std::int64_t score_stride, float* scores) {
-  const std::int64_t head_size = kUsual ? kUsualHead : any_size, width = round_up(head_size, kFeatures);
+/// much as these keys. A key is read once for all rows.
+template <int kRows>
+STAIRCASE_TARGET void multiply_any(const std::uint16_t* queries, const std::uint16_t* keys,
+                                   std::int64_t count, std::int64_t head_size, const std::uint16_t* ahead,
+                                   std::int64_t score_stride, float* scores) {
+  const std::int64_t width = round_up(head_size, kFeatures);
   __m512 chains[kRows][kLanes];
-#pragma GCC unroll 16
   for (int p = 0; p < kLanes; ++p) {
     // Behind the last key it is taken again.
-    const std::uint16_t* const key = keys + (kUsual ? p : std::min<std::int64_t>(p, count - 1)) * head_size;
+    const std::uint16_t* const key = keys + std::min<std::int64_t>(p, count - 1) * head_size;
     __m512 chain[kRows];
     for (auto& c : chain) c = _mm512_setzero_ps();
-#pragma GCC unroll 2
     for (std::int64_t i = 0; i < head_size; i += kFeatures) {
-      _mm_prefetch(ahead + p * head_size + i, _MM_HINT_T0);
+      _mm_prefetch(ahead + p * head_size + i, _MM_HINT_T1);
       const __m512bh part = load_features(key + i, head_size - i);
-#pragma GCC unroll 6
+#pragma GCC unroll 8
       for (int q = 0; q < kRows; ++q) {
         const auto query = (__m512bh)_mm512_loadu_si512(queries + q * width + i);
         chain[q] = _mm512_dpbf16_ps(chain[q], query, part);
       }
     }
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int q = 0; q < kRows; ++q) chains[q][p] = chain[q];
   }
   for (int q = 0; q < kRows; ++q) _mm512_storeu_ps(scores + q * score_stride, sums_of_lanes(chains[q]));
 }
 
-/// The same for any of them.
+/// The same for 16 keys of a size that the compiler knows: a query and all its chains are in registers, and
+/// the keys, which the first query has brought into the nearest cache, pass once for each of them.
+template <int kRows, int kHeadSize>
+STAIRCASE_TARGET void multiply_sixteen(const std::uint16_t* queries, const std::uint16_t* keys,
+                                       const std::uint16_t* ahead, std::int64_t score_stride, float* scores) {
+  constexpr int kParts = kHeadSize / kFeatures;
+#pragma GCC unroll 1
+  for (int q = 0; q < kRows; ++q) {
+    __m512bh query[kParts];
+#pragma GCC unroll 4
+    for (int i = 0; i < kParts; ++i) {
+      query[i] = (__m512bh)_mm512_loadu_si512(queries + q * kHeadSize + i * kFeatures);
+    }
+    __m512 chains[kLanes];
+#pragma GCC unroll 16
+    for (int p = 0; p < kLanes; ++p) {
+      chains[p] = _mm512_setzero_ps();
+#pragma GCC unroll 4
+      for (int i = 0; i < kParts; ++i) {
+        const std::int64_t place = p * kHeadSize + i * kFeatures;
+        if (q == 0) _mm_prefetch(ahead + place, _MM_HINT_T1);
+        chains[p] = _mm512_dpbf16_ps(chains[p], query[i], (__m512bh)_mm512_loadu_si512(keys + place));
+      }
+    }
+    _mm512_storeu_ps(scores + q * score_stride, sums_of_lanes(chains));
+  }
+}
+
+/// The same for any of them. Published heads have 64 or 128 features.
 template <int kRows>
 STAIRCASE_TARGET void multiply_keys(const std::uint16_t* queries, const std::uint16_t* keys,
                                     std::int64_t count, std::int64_t head_size, const std::uint16_t* ahead,
                                     std::int64_t score_stride, float* scores) {
-  if (head_size == kUsualHead && count == kPositions) {
-    multiply_sixteen<kRows, true>(queries, keys, count, head_size, ahead, score_stride, scores);
+  if (head_size == 64 && count == kPositions) {
+    multiply_sixteen<kRows, 64>(queries, keys, ahead, score_stride, scores);
+  } else if (head_size == 128 && count == kPositions) {
+    multiply_sixteen<kRows, 128>(queries, keys, ahead, score_stride, scores);
   } else {
-    multiply_sixteen<kRows, false>(queries, keys, count, head_size, ahead, score_stride, scores);
+    multiply_any<kRows>(queries, keys, count, head_size, ahead, score_stride, scores);
   }
 }
 
-/// add_values for 32 · kParts features from `first` on: as many as leave registers for the sums of 6 queries.
+/// add_values for 32 · kParts features from `first` on.
 template <int kRows, int kParts>
 STAIRCASE_TARGET void add_parts(const std::uint16_t* weights, std::int64_t weight_stride,
                                 const std::uint16_t* values, std::int64_t count, std::int64_t head_size,
                                 std::int64_t first, const std::uint16_t* ahead, float* sums) {
   const std::int64_t width = round_up(head_size, kFeatures);
   __m512 sum[kRows][2 * kParts];
-#pragma GCC unroll 6
+#pragma GCC unroll 8
   for (int q = 0; q < kRows; ++q) {
 #pragma GCC unroll 4
     for (int i = 0; i < 2 * kParts; ++i) sum[q][i] = _mm512_loadu_ps(sums + q * width + first + i * kLanes);
@@ -146,14 +170,14 @@ STAIRCASE_TARGET void add_parts(const std::uint16_t* weights, std::int64_t weigh
     for (int i = 0; i < kParts; ++i) {
       const std::int64_t feature = first + i * kFeatures, left = head_size - feature;
       const std::uint16_t* const value = values + p * head_size + feature;
-      _mm_prefetch(ahead + p * head_size + feature, _MM_HINT_T0);
-      _mm_prefetch(ahead + (p + 1) * head_size + feature, _MM_HINT_T0);
+      _mm_prefetch(ahead + p * head_size + feature, _MM_HINT_T1);
+      _mm_prefetch(ahead + (p + 1) * head_size + feature, _MM_HINT_T1);
       const auto even = (Halves)load_features(value, left);
       const auto odd = p + 1 < count ? (Halves)load_features(value + head_size, left) : Halves{};
       first_half[i] = first_columns(even, odd);
       last_half[i] = last_columns(even, odd);
     }
-#pragma GCC unroll 6
+#pragma GCC unroll 8
     for (int q = 0; q < kRows; ++q) {
       const __m512bh pair = broadcast_pair(weights + q * weight_stride + p);
 #pragma GCC unroll 2
@@ -163,7 +187,7 @@ STAIRCASE_TARGET void add_parts(const std::uint16_t* weights, std::int64_t weigh
       }
     }
   }
-#pragma GCC unroll 6
+#pragma GCC unroll 8
   for (int q = 0; q < kRows; ++q) {
 #pragma GCC unroll 4
     for (int i = 0; i < 2 * kParts; ++i) _mm512_storeu_ps(sums + q * width + first + i * kLanes, sum[q][i]);
@@ -177,9 +201,10 @@ STAIRCASE_TARGET void add_values(const std::uint16_t* weights, std::int64_t weig
                                  const std::uint16_t* values, std::int64_t count, std::int64_t head_size,
                                  const std::uint16_t* ahead, float* sums) {
   const std::int64_t width = round_up(head_size, kFeatures);
+  constexpr int kParts = kRows <= kTileQueries ? 2 : 1;  // as many as leave registers for the sums
   std::int64_t first = 0;
-  for (; first + kFeatures < width; first += 2 * kFeatures) {
-    add_parts<kRows, 2>(weights, weight_stride, values, count, head_size, first, ahead, sums);
+  for (; first + (kParts - 1) * kFeatures < width; first += kParts * kFeatures) {
+    add_parts<kRows, kParts>(weights, weight_stride, values, count, head_size, first, ahead, sums);
   }
   if (first < width) {
     add_parts<kRows, 1>(weights, weight_stride, values, count, head_size, first, ahead, sums);
@@ -299,7 +324,7 @@ STAIRCASE_TARGET inline float combine_lanes(__m512 vector, const Combine& combin
 }
 
 /// weights[i] = exp(scale (scores[i] - the largest)) for i < count, rounded, and 0 for the others up to the
-/// next multiple of 32 behind `total`; returns 1 / the sum of what was rounded.
+/// next multiple of 32 behind `total`; returns 1 / the sum of the weights before they are rounded.
 STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t count, std::int64_t total,
                                std::uint16_t* weights) {
   const auto first_of = [=](std::int64_t i) {
@@ -343,9 +368,9 @@ struct Memory {
       : width(round_up(head_size, kFeatures)),
         stride(round_up(total, kFeatures)),
         scores(scratch),
-        sums(scores + kMostRows * stride),
-        queries(reinterpret_cast<std::uint16_t*>(sums + kMostRows * width)),
-        weights(queries + kMostRows * width) {}
+        sums(scores + kMostQueries * stride),
+        queries(reinterpret_cast<std::uint16_t*>(sums + kMostQueries * width)),
+        weights(queries + kMostQueries * width) {}
 
   std::int64_t width, stride;
   float* scores;           // [rows, stride]
@@ -383,15 +408,16 @@ constexpr auto multiply_packed_keys_of(std::integer_sequence<int, kLess...>) {
 }
 
 /// The functions for r rows are element r - 1.
-constexpr auto kMultiplyKeys = multiply_keys_of(std::make_integer_sequence<int, kMostRows>());
-constexpr auto kAddValues = add_values_of(std::make_integer_sequence<int, kMostRows>());
-constexpr auto kMultiplyPackedKeys = multiply_packed_keys_of(std::make_integer_sequence<int, kMostRows>());
+constexpr auto kMultiplyKeys = multiply_keys_of(std::make_integer_sequence<int, kMostQueries>());
+constexpr auto kAddValues = add_values_of(std::make_integer_sequence<int, kMostQueries>());
+constexpr auto kMultiplyPackedKeys = multiply_packed_keys_of(std::make_integer_sequence<int, kTileQueries>());
 
-/// Calls work(first) for the first of each 16 positions. The blocks of a paged cache begin with such a one.
+/// Calls work(first, count) for each 16 positions, or each multiple of 16. The blocks of a paged cache begin
+/// with such a one.
 template <typename Work>
-void each_sixteen(std::int64_t total, const Work& work) {
-  for (std::int64_t first = 0; first < total; first += kPositions) {
-    work(first, std::min(kPositions, total - first));
+void each_sixteen(std::int64_t total, const Work& work, std::int64_t together = kPositions) {
+  for (std::int64_t first = 0; first < total; first += together) {
+    work(first, std::min(together, total - first));
   }
 }
 
@@ -399,7 +425,7 @@ void each_sixteen(std::int64_t total, const Work& work) {
 
 std::int64_t scratch_floats(std::int64_t head_size, std::int64_t total) {
   const std::int64_t floats = round_up(head_size, kFeatures) + round_up(total, kFeatures);
-  return kMostRows * (floats + floats / 2);
+  return kMostQueries * (floats + floats / 2);
 }
 
 void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, const Runs<std::uint16_t>& next,
@@ -408,7 +434,7 @@ void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, con
   const Memory memory(scratch, runs.head_size, total);
   const auto of_rows = static_cast<std::size_t>(tile.rows - 1);
   const std::int64_t bytes = runs.head_size * std::int64_t{sizeof(std::uint16_t)},
-                     distance = round_up(kBytesAhead / bytes, kPositions);
+                     distance = round_up(kBytesFarAhead / bytes, kPositions);
   // What comes `distance` positions behind p: first all keys, then all values, then keys of the next head.
   const auto ahead_of = [&](std::int64_t p) {
     p += distance;
@@ -421,13 +447,18 @@ void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, con
     kMultiplyKeys[of_rows](memory.queries, runs.key(first), count, runs.head_size, ahead_of(first),
                            memory.stride, memory.scores + first);
   });
-  float inverse_sums[kMostRows] = {};
+  float inverse_sums[kMostQueries] = {};
   weigh(tile, runs.head_size, memory, inverse_sums);
   std::fill_n(memory.sums, tile.rows * memory.width, 0.0f);
-  each_sixteen(total, [&](std::int64_t first, std::int64_t count) {
-    kAddValues[of_rows](memory.weights + first, memory.stride, runs.value(first), count, runs.head_size,
-                        ahead_of(total + first), memory.sums);
-  });
+  // Where the positions of a row lie side by side, the sums stay in registers for more of them.
+  const std::int64_t together = runs.length >= total ? 4 * kPositions : kPositions;
+  each_sixteen(
+      total,
+      [&](std::int64_t first, std::int64_t count) {
+        kAddValues[of_rows](memory.weights + first, memory.stride, runs.value(first), count, runs.head_size,
+                            ahead_of(total + first), memory.sums);
+      },
+      together);
   for (std::int64_t q = 0; q < tile.rows; ++q) {
     store_features(memory.sums + q * memory.width, runs.head_size, inverse_sums[q], out + q * runs.head_size);
   }
@@ -451,10 +482,10 @@ void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uin
   round_queries(tile, head_size, memory);
   kMultiplyPackedKeys[static_cast<std::size_t>(tile.rows - 1)](memory.queries, packed_keys, seen,
                                                                memory.width, memory.stride, memory.scores);
-  float inverse_sums[kMostRows] = {};
+  float inverse_sums[kMostQueries] = {};
   weigh(tile, head_size, memory, inverse_sums);
   for (std::int64_t first = 0; first < head_size; first += kPanel) {
-    alignas(64) float sums[kMostRows * kPanel] = {};
+    alignas(64) float sums[kTileQueries * kPanel] = {};
     bfloat16_tile(static_cast<int>(tile.rows), kPanel)(memory.weights, memory.stride,
                                                        packed_values + first * round_up(total, kPair),
                                                        round_up(seen, kPair), sums, nullptr);

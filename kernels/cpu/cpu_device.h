@@ -67,6 +67,9 @@ constexpr std::int64_t few_rows(std::int64_t width) {
 constexpr std::int64_t kManyQueries = 16;
 constexpr std::int64_t kTileQueries = 6;
 
+/// Without packing, up to so many queries that share keys and values read them together.
+constexpr std::int64_t kMostQueries = 8;
+
 /// `normalize` for one row, on the thread that calls it. The norm has a kind.
 void normalize_row(const float* x, const Norm& norm, std::int64_t width, float* out);
 

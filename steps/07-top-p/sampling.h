@@ -48,7 +48,7 @@ inline void apply_temperature(std::span<float> logits, float temperature) {
     }
     return;
   }
-  // Only the differences between logits count. With the largest at 0 no quotient can overflow.
+  // Only the differences between logits count. With the largest at 0 none overflows but to -infinity.
   const float shift = temperature < 0.1f ? logits[argmax(logits)] : 0.0f;
   for (float& logit : logits) logit = (logit - shift) / temperature;
 }

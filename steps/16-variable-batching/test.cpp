@@ -4,6 +4,7 @@
 
 #include "generate.h"
 #include "memory_estimate.h"
+#include "tests/huge_model.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -48,6 +49,12 @@ std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& optio
 }
 
 }  // namespace
+
+TEST_CASE("a batch may have more logits than an int can number") {
+  Gpt2 model = huge_model();
+  const auto texts = generate(model, huge_prompts(), exactly(1), nullptr, [](int, const Token&) {});
+  for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
+}
 
 TEST_CASE("each row of a full cache makes room for itself") {
   const auto& run = reference("sliding.json");

@@ -81,7 +81,7 @@ inline Generation speculate(Gpt2& target, Gpt2& draft, std::vector<int> tokens, 
     }
     const auto fed = tokens_to_feed(tokens, config.n_positions, &target_cache, 0, options.overflow);
     const std::span<float> logits = target.last_logits(fed, round + 1, &target_cache);
-    const auto row = [&](int i) { return logits.subspan(i * vocab_size, vocab_size); };
+    const auto row = [&](std::size_t i) { return logits.subspan(i * vocab_size, vocab_size); };
     for (int i = 0; i <= round; ++i)  // logits [round + 1, vocab_size]
       p.push_back(distribution(row(i), std::span(tokens).first(length + i), options.sampling));
     const auto [accepted, next] = verify(std::span(tokens).subspan(length), q, p, generator);

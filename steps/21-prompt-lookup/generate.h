@@ -34,7 +34,8 @@ struct Row {
 /// each of them, and forgets what was in it.
 inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, const TextOptions& options,
                                         StaticKvCache* cache, const OnRowToken& on_token) {
-  const int vocab_size = model.config().vocab_size, eos = model.config().eos_token_id;
+  const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
+  const int eos = model.config().eos_token_id;
   std::vector<Row> rows;
   for (const std::vector<int>& prompt : prompts) {
     if (cache != nullptr) cache->truncate(static_cast<int>(rows.size()), 0);

@@ -27,7 +27,8 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
 /// each of them, and forgets what was in it. A text that has ended leaves the batch.
 inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, const TextOptions& options,
                                         StaticKvCache* cache, const OnRowToken& on_token) {
-  const int vocab_size = model.config().vocab_size, eos = model.config().eos_token_id;
+  const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
+  const int eos = model.config().eos_token_id;
   std::vector<Generation> texts;
   for (const std::vector<int>& prompt : prompts) texts.push_back({prompt, FinishReason::kLength});
   std::vector<Row> rows;

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "generate.h"
+#include "tests/huge_model.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -61,6 +62,13 @@ std::size_t sum(const std::vector<std::size_t>& values) {
 }
 
 }  // namespace
+
+TEST_CASE("a batch may have more logits than an int can number") {
+  Gpt2 model = huge_model();
+  const auto texts =
+      generate(model, huge_prompts(), {.stopping = {.max_new_tokens = 1}}, nullptr, [](int, const Token&) {});
+  for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
+}
 
 TEST_CASE("whichever rows leave, the others stay with their keys and values, and none moves twice") {
   const int size = 5;

@@ -28,7 +28,8 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
 /// so none depends on the others. The cache has a row for each place.
 inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, const TextOptions& options,
                                         int places, StaticKvCache* cache, const OnRowToken& on_token) {
-  const int vocab_size = model.config().vocab_size, eos = model.config().eos_token_id;
+  const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
+  const int eos = model.config().eos_token_id;
   std::vector<Generation> texts;
   for (const std::vector<int>& prompt : prompts) texts.push_back({prompt, FinishReason::kLength});
   if (options.stopping.max_new_tokens == 0) return texts;

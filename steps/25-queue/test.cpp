@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "generate.h"
+#include "tests/huge_model.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -64,6 +65,13 @@ std::size_t sum(const std::vector<std::size_t>& values) {
 }
 
 }  // namespace
+
+TEST_CASE("a batch may have more logits than an int can number") {
+  Gpt2 model = huge_model();
+  const auto texts = generate(model, huge_prompts(), {.stopping = {.max_new_tokens = 1}}, kHugeRows, nullptr,
+                              [](int, const Token&) {});
+  for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
+}
 
 TEST_CASE("the texts are what Hugging Face's model makes of each prompt alone, in any order and few places") {
   const auto& cases = reference("batch.json")["cases"];

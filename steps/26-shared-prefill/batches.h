@@ -13,7 +13,7 @@ namespace staircase {
 /// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order.
 inline void generate_all(Gpt2& model, const Prompts& prompts, const TextOptions& options,
                          const RunOptions& run, Output& output) {
-  const int copies = run.num_return_sequences, texts = static_cast<int>(prompts.size()) * copies;
+  const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
   std::vector<int> owners;  // the prompt of each text
   for (int i = 0; i < texts; ++i) owners.push_back(i / copies);
   output.expect(texts);

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "generate.h"
+#include "tests/huge_model.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 #include "tests/tiny_model.h"
@@ -49,6 +50,13 @@ const TextOptions kDrawn{.stopping = {.max_new_tokens = 12, .ignore_eos = true},
                          .sampling = {.do_sample = true, .frequency_penalty = 0.4f}};
 
 }  // namespace
+
+TEST_CASE("a batch may have more logits than an int can number") {
+  Gpt2 model = huge_model();
+  const auto texts = generate(model, huge_prompts(), 1, {.stopping = {.max_new_tokens = 1}}, kHugeRows,
+                              nullptr, [](int, const Token&) {});
+  for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
+}
 
 TEST_CASE("each text of a prompt is what Hugging Face's model makes of it, however many share the prefill") {
   const auto& cases = reference("batch.json")["cases"];
@@ -217,7 +225,9 @@ TEST_CASE("more copies than places are refused") {
            {"--do-sample --num-return-sequences 33",
             "--max-batch-size is 32, but it must be 33 or more, the --num-return-sequences\n"},
            {"--num-return-sequences 2",
-            "--num-return-sequences 2 needs --do-sample: without it all of them would be the same\n"}}) {
+            "--num-return-sequences 2 needs --do-sample: without it all of them would be the same\n"},
+           {"--do-sample --prompt a --prompt b --max-batch-size 2147483647 --num-return-sequences 1500000000",
+            "error: 2 times 1500000000 texts is too much: the limit is 2147483647\n"}}) {
     const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, wrong);
     CAPTURE(refused.err);
     CHECK(refused.status == 2);

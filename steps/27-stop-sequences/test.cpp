@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "generate.h"
+#include "tests/huge_model.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -62,6 +63,15 @@ std::string shown(const std::string& stop, const std::string& text) {
 }
 
 }  // namespace
+
+TEST_CASE("a batch may have more logits than an int can number") {
+  RowOptions options;
+  options.stopping.max_new_tokens = 1;
+  Gpt2 model = huge_model();
+  const auto texts =
+      generate(model, huge_prompts(), 1, options, kHugeRows, nullptr, [](int, const Token&) {});
+  for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
+}
 
 TEST_CASE("a text ends with the token that completes a stop sequence, and what is in front of it is shown") {
   // Texts of a and b, in tokens of one letter or two, with every kind of overlap.

@@ -19,7 +19,7 @@ inline void add_options(OptionSink& sink, MinLengthOptions& options) {
 
 /// Masks the end-of-text token `eos` in a text that has only `count` new tokens; `scores` is [vocab_size].
 inline void forbid_early_end(std::span<float> scores, int count, int eos, const MinLengthOptions& options) {
-  if (count < options.min_new_tokens) scores[eos] = kMasked;
+  if (count < options.min_new_tokens && eos >= 0) scores[eos] = kMasked;
 }
 
 }  // namespace staircase

@@ -30,7 +30,8 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
 inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, int copies,
                                         const RowOptions& options, int places, StaticKvCache* cache,
                                         const OnRowToken& on_token) {
-  const int vocab_size = model.config().vocab_size, eos = model.config().eos_token_id;
+  const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
+  const int eos = model.config().eos_token_id;
   std::vector<Generation> texts(prompts.size() * copies);
   const auto new_row = [&](int number) {
     const unsigned seed = options.sampling.seed + static_cast<unsigned>(number);
@@ -45,7 +46,7 @@ inline std::vector<Generation> generate(Gpt2& model, const Prompts& prompts, int
   int waiting = 0;  // the first text that has no place yet
   while (waiting < std::ssize(texts) || !rows.empty()) {
     int taken = static_cast<int>(rows.size());  // places; the copies of a prompt join behind its prefill
-    for (; waiting < std::ssize(texts) && taken + copies <= places; waiting += copies, taken += copies) {
+    for (; waiting < std::ssize(texts) && taken <= places - copies; waiting += copies, taken += copies) {
       if (cache != nullptr) cache->truncate(static_cast<int>(rows.size()), 0);
       rows.push_back(new_row(waiting));
     }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "generate.h"
+#include "tests/huge_model.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -72,6 +73,32 @@ void check_as_if_read(const std::vector<int>& prompt, const std::vector<Token>& 
 const Prompts kPrompts{{321, 1682}, {1294, 259, 12}, {4095}};
 
 }  // namespace
+
+TEST_CASE("an end-of-text token that ends nothing is shown, also beside stop sequences") {
+  RowOptions options;
+  options.stopping = {.max_new_tokens = 3, .ignore_eos = true};
+  options.stop.sequences = {"zzz"};
+  options.stop.tokenizer = &tokenizer();
+  StopFilter filter(options.stop);
+  const int eos = tales().config().eos_token_id;
+  std::string shown;
+  for (int count = 0; const int id : {eos, 321, eos}) {
+    Token token{id};
+    ++count;
+    CHECK(end_of_text(token, filter, count, eos, options).has_value() == (count == 3));
+    shown += *token.text;
+  }
+  CHECK(shown == "<|endoftext|>The<|endoftext|>");
+}
+
+TEST_CASE("a batch may have more logits than an int can number") {
+  RowOptions options;
+  options.stopping.max_new_tokens = 1;
+  Gpt2 model = huge_model();
+  const auto texts =
+      generate(model, huge_prompts(), 1, options, kHugeRows, nullptr, [](int, const Token&) {});
+  for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
+}
 
 TEST_CASE("log_softmax is the logarithm of the softmax, in double precision and the plain way") {
   std::mt19937 generator(1);

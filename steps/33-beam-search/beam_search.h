@@ -41,7 +41,8 @@ struct Continuation {
 inline std::vector<Beam> beam_search(Gpt2& model, const std::vector<int>& prompt, const RowOptions& options,
                                      const BeamOptions& search) {
   const Gpt2Config& config = model.config();
-  const int vocab_size = config.vocab_size, eos = config.eos_token_id, n = search.num_beams;
+  const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products outgrow an int
+  const int eos = config.eos_token_id;
   std::vector<Beam> growing{{prompt, StopFilter(options.stop)}}, ended;
   for (int length = 1; length <= options.stopping.max_new_tokens && !growing.empty(); ++length) {
     std::vector<std::span<const int>> fed;
@@ -63,7 +64,7 @@ inline std::vector<Beam> beam_search(Gpt2& model, const std::vector<int>& prompt
     // Equal ones stay in their order: those of the first beam, and of these the lowest id, come first.
     std::ranges::stable_sort(all, std::greater<>(), &Continuation::sum);
     std::vector<Beam> next;
-    for (int rank = 0; rank < std::min<int>(2 * n, std::ssize(all)); ++rank) {
+    for (int rank = 0; rank < std::min<std::int64_t>(2 * n, std::ssize(all)); ++rank) {
       Beam beam = growing[all[rank].beam];
       Token token{all[rank].token};
       if (options.logprobs.count)

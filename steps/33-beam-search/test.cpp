@@ -13,6 +13,14 @@ const std::vector<int> kPrompt{321, 1682};
 
 }  // namespace
 
+TEST_CASE("a search may have more beams than half of what an int holds") {
+  RowOptions options;
+  options.stopping.max_new_tokens = 1;
+  const auto found = beam_search(tales(), kPrompt, options, {.num_beams = 1 << 30});
+  REQUIRE(std::ssize(found) == tales().config().vocab_size);
+  CHECK(found[0].chosen[0].id == argmax(tales().next_logits(kPrompt)));
+}
+
 TEST_CASE("a search with one beam is the greedy choice") {
   CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
           const RowOptions options{{.stopping = {.max_new_tokens = count}}};

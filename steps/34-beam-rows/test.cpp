@@ -30,6 +30,14 @@ std::vector<std::size_t> passes(const std::function<void()>& run) {
 
 }  // namespace
 
+TEST_CASE("a search may have more beams than half of what an int holds") {
+  RowOptions options;
+  options.stopping.max_new_tokens = 1;
+  const auto found = beam_search(tales(), kPrompt, options, {.num_beams = 1 << 30}, nullptr);
+  REQUIRE(std::ssize(found) == tales().config().vocab_size);
+  CHECK(found[0].chosen[0].id == argmax(tales().next_logits(kPrompt)));
+}
+
 TEST_CASE("each new beam gets its parent's entries, with the fewest copies, wherever its parent is") {
   // All parents that up to five beams can have among up to five rows.
   for (int rows = 1; rows <= 5; ++rows) {

@@ -21,6 +21,14 @@ nlohmann::json sequences(const std::string& arguments) {
 
 }  // namespace
 
+TEST_CASE("a search may have more beams than half of what an int holds") {
+  RowOptions options;
+  options.stopping.max_new_tokens = 1;
+  const auto found = beam_search(tales(), {321}, options, {.num_beams = 1 << 30}, nullptr);
+  REQUIRE(std::ssize(found) == tales().config().vocab_size);
+  CHECK(found[0].chosen[0].id == argmax(tales().next_logits(std::vector<int>{321})));
+}
+
 TEST_CASE("behind each prompt come as many texts of its search as are asked for, the best first") {
   const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
   const Prompts prompts{tokenizer.encode("The"), tokenizer.encode("Once upon a")};
@@ -190,6 +198,15 @@ TEST_CASE("what has no meaning in a search is refused in a sentence") {
     CHECK(refused.err == "error: " + message + "\n");
     CHECK(refused.out.empty());
   }
+}
+
+TEST_CASE("more texts than an int can count are refused") {
+  const ProgramRun refused =
+      run_program(STAIRCASE_STEP_PROGRAM,
+                  "--num-beams 1500000000 --num-return-sequences 1500000000 --max-batch-size 1500000000 "
+                  "--prompt a --prompt b");
+  CHECK(refused.status == 2);
+  CHECK(refused.err.ends_with("error: 2 times 1500000000 texts is too much: the limit is 2147483647\n"));
 }
 
 TEST_CASE("without a search as many texts may be drawn as before") {

@@ -19,6 +19,14 @@ std::vector<Beam> found(Gpt2& model, const std::vector<int>& prompt, const RowOp
 
 }  // namespace
 
+TEST_CASE("a search may have more beams than half of what an int holds") {
+  RowOptions options;
+  options.stopping.max_new_tokens = 1;
+  const auto found = beam_search(tales(), kPrompt, options, {.num_beams = 1 << 30}, nullptr);
+  REQUIRE(std::ssize(found) == tales().config().vocab_size);
+  CHECK(found[0].chosen[0].id == argmax(tales().next_logits(kPrompt)));
+}
+
 TEST_CASE("the score is the sum, divided by the length to the power of the penalty") {
   CHECK(beam_score(-6.0, 4, 1.0f) == doctest::Approx(-1.5));
   CHECK(beam_score(-6.0, 4, 0.0f) == doctest::Approx(-6.0));

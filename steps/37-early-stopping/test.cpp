@@ -20,6 +20,14 @@ std::vector<Beam> found(Gpt2& model, const std::vector<int>& prompt, const RowOp
 
 }  // namespace
 
+TEST_CASE("a search may have more beams than half of what an int holds") {
+  RowOptions options;
+  options.stopping.max_new_tokens = 1;
+  const auto found = beam_search(tales(), {321}, options, {.num_beams = 1 << 30}, nullptr);
+  REQUIRE(std::ssize(found) == tales().config().vocab_size);
+  CHECK(found[0].chosen[0].id == argmax(tales().next_logits(std::vector<int>{321})));
+}
+
 TEST_CASE("the search still stops where Hugging Face's does, with each penalty") {
   int compared = 0;
   for (const auto& one : reference("beam.json")["cases"]) {

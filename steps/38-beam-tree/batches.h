@@ -16,7 +16,7 @@ namespace staircase {
 /// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order.
 inline void generate_all(Gpt2& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
-  const int copies = run.num_return_sequences, texts = static_cast<int>(prompts.size()) * copies;
+  const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
   std::vector<int> owners;  // the prompt of each text
   for (int i = 0; i < texts; ++i) owners.push_back(i / copies);
   output.expect(texts);
@@ -31,7 +31,7 @@ inline void generate_all(Gpt2& model, const Prompts& prompts, const RowOptions& 
 inline void search_all(Gpt2& model, const Prompts& prompts, const RowOptions& options, const RunOptions& run,
                        const BeamOptions& search, const TreeOptions& drawn, Output& output) {
   const int wanted = run.num_return_sequences;
-  output.expect(static_cast<int>(prompts.size()) * wanted);
+  output.expect(product(prompts.size(), wanted, "texts"));
   for (int p = 0; p < std::ssize(prompts); ++p) {
     const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, search.num_beams) : nullptr;
     const OnRowToken on_token = output.on_row_token(std::vector<int>(wanted, p));

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "beam_search.h"
-#include "common/text/quoted.h"
+#include "common/base/quoted.h"
 #include "common/text/tokenizer.h"
 
 namespace staircase {

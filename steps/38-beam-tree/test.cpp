@@ -37,6 +37,15 @@ int count(const std::string& text, const std::string& part) {
 
 }  // namespace
 
+TEST_CASE("a search may have more beams than half of what an int holds") {
+  RowOptions options;
+  options.stopping.max_new_tokens = 1;
+  const auto found =
+      beam_search(tales(), {321}, options, {.num_beams = 1 << 30}, nullptr, [](const Beam&) {});
+  REQUIRE(std::ssize(found) == tales().config().vocab_size);
+  CHECK(found[0].chosen[0].id == argmax(tales().next_logits(std::vector<int>{321})));
+}
+
 TEST_CASE("the best text is the trunk of the tree, and what branches off is indented") {
   BeamTree tree;
   for (const Beam& added : {beam("a", -1.0), beam("b", -2.0), beam("ac", -1.5, -0.75), beam("ad", -1.75),

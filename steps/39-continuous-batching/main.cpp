@@ -26,11 +26,12 @@ int main(int argc, char** argv) {
     add_options(line, request);
     line.end();
     check(request, RunOptions());
+    check(request, {}, line.config());
     requests.push_back(request);
   });
   return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
     check(options, prompts, model.config());
-    check_requests(requests, run, model.config());
+    check_requests(requests, run);
     options.stop.tokenizer = &output.tokenizer();
     for (RowOptions& request : requests) request.stop.tokenizer = &output.tokenizer();
     echo(model, prompts, shown, options.logprobs.count.value_or(0), output);

@@ -388,13 +388,15 @@ TEST_CASE("a broken line is named and left out, and the others run") {
                                      "{\"prompt\": \"A\", \"min_new_tokens\": 5}\n"
                                      "{\"prompt\": \"A\", \"max_new_tokens\": -1}\n"
                                      "{\"prompt\": \"A\", \"arrival\": 1}\n"
+                                     "{\"prompt\": \"A\", \"on_overflow\": \"recompute\", \"refill\": 513}\n"
                                      "{\"prompt\": \"The fox\"}");
   CHECK(run.status == 1);
   CHECK(run.json()["sequences"].size() == 2);
   for (const char* part :
        {"--requests -, line 2: the line has the key \"temperatur\"", "line 3: temperature is -1",
         "line 4: stop is empty", "line 6: the line is not valid JSON", "line 7: --min-new-tokens is 5",
-        "line 8: max_new_tokens is -1", "line 9: the line has the key \"arrival\""}) {
+        "line 8: max_new_tokens is -1", "line 9: the line has the key \"arrival\"",
+        "line 10: --refill is 513, but it must be at most the model's 512 positions"}) {
     CAPTURE(part);
     CHECK_MESSAGE(run.err.find(part) != std::string::npos, run.err);
   }
@@ -417,15 +419,13 @@ TEST_CASE("wrong usage of requests is refused") {
     CHECK(run.err.find("error: ") != std::string::npos);
     CHECK(run.out == "");
   }
-  const ProgramRun refill =
-      run_program(STAIRCASE_STEP_PROGRAM, "--requests -",
-                  "{\"prompt\": \"The\", \"on_overflow\": \"recompute\", \"refill\": 513}\n");
-  CHECK(refill.status == 2);
-  CHECK(refill.err.find("--refill is 513") != std::string::npos);
-  for (const char* input : {"", "\n \n", "{}\n"}) {
+  for (const auto& [input, fault] : {std::pair("", ": there is no request in it to run"),
+                                     {"\n \n", ": there is no request in it to run"},
+                                     {"\n{}\n", ", line 2: the line has no prompt"}}) {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests -", input);
     CHECK(run.status == 1);
-    CHECK(run.err.find("there is no request in it") != std::string::npos);
+    CHECK(run.err == fmt::format("error: --requests -{}\n", fault));
+    CHECK(run.out == "");
   }
   for (const char* missing : {"--requests /no/such/file", "--requests /"}) {
     CHECK(run_program(STAIRCASE_STEP_PROGRAM, missing).status == 1);

@@ -19,7 +19,7 @@ namespace staircase {
 /// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order.
 inline void generate_all(Gpt2& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
-  const int copies = run.num_return_sequences, texts = static_cast<int>(prompts.size()) * copies;
+  const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
   std::vector<int> owners;  // the prompt of each text
   for (int i = 0; i < texts; ++i) owners.push_back(i / copies);
   output.expect(texts);
@@ -30,12 +30,13 @@ inline void generate_all(Gpt2& model, const Prompts& prompts, const RowOptions& 
   output.finish(generated, cache ? cache->use() : CacheUse());
 }
 
-/// What a line of a file says, or else the `defaults`; number and prompt come later.
+/// What a line of a file says, or else the `defaults`; its number comes later.
 inline Request read_request(RequestLine& line, const RowOptions& defaults) {
-  Request request{.arrival = line.arrival(), .options = defaults};
+  Request request{.arrival = line.arrival(), .prompt = line.tokens(), .options = defaults};
   add_options(line, request.options);
   line.end();
   check(request.options, RunOptions());
+  check(request.options, {}, line.config());
   return request;
 }
 

@@ -26,11 +26,10 @@ int main(int argc, char** argv) {
   program.add_requests_option([&](RequestLine& line) { requests.push_back(read_request(line, options)); });
   return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
     check(options, prompts, model.config());
-    check_requests(requests, run, prefill, model.config());
+    check_requests(requests, run, prefill);
     options.stop.tokenizer = &output.tokenizer();
     for (int i = 0; i < std::ssize(requests); ++i) {
       requests[i].number = i;
-      requests[i].prompt = prompts[i];
       requests[i].options.stop.tokenizer = &output.tokenizer();
     }
     echo(model, prompts, shown, options.logprobs.count.value_or(0), output);

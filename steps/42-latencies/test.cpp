@@ -81,6 +81,15 @@ TEST_CASE("latencies are those of a table computed by hand") {
   CHECK(times.tokens_per_second == doctest::Approx(7.0 / 3.0));
 }
 
+TEST_CASE("a text without a token counts for its arrival, be it the first or not") {
+  const TextTimes first{.arrival = 1.0}, later{.arrival = 3.0, .tokens = {5.0, 6.0}};
+  for (const std::vector<TextTimes>& texts : {std::vector<TextTimes>{first, later}, {later, first}}) {
+    CHECK(latencies(texts).seconds == 5.0);
+    CHECK(latencies(texts).tokens_per_second == 2 / 5.0);
+    CHECK(latencies(texts).ttft == std::vector<double>{2000.0});
+  }
+}
+
 TEST_CASE("where there is nothing to measure there are no latencies, and no division by zero") {
   const std::vector<TextTimes> none;
   for (const std::vector<TextTimes>& texts : {none, {{5.0, {}, {}}}, {{5.0, 5.0, {5.0}}}}) {

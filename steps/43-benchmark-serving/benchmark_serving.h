@@ -98,7 +98,7 @@ inline void benchmark_serving(Gpt2& model, const std::vector<Request>& requests,
       int same = 0;
       for (std::size_t i = 0; i < way.texts.size(); ++i) same += way.texts[i] == ways[0].texts[i];
       std::vector<Table::Cell> row{way.name, rate.median, rate.low, rate.high, spread(gains).median, same};
-      row.insert(row.end(), {1.0 * trace.rows / trace.passes, 100.0 * most / (places * cache.capacity())});
+      row.insert(row.end(), {1.0 * trace.rows / trace.passes, 100.0 * most / places / cache.capacity()});
       for (const Latencies all = latencies(way.times); const auto& times : {all.ttft, all.tpot, all.itl}) {
         for (const double share : {0.5, 0.95, 0.99, 1.0})
           row.emplace_back(times.empty() ? 0.0 : quantile(times, share));

@@ -47,12 +47,11 @@ inline void check(const TextOptions& options, const Prompts& prompts, const Gpt2
 
 /// Throws UsageError for what requests, if there are any, do not go with; warns of what only they use.
 inline void check_requests(std::span<const Request> requests, const RunOptions& run,
-                           const PrefillOptions& prefill, const Gpt2Config& config) {
+                           const PrefillOptions& prefill) {
   if (requests.empty() && prefill.chunk) warn("--prefill-chunk does nothing without --requests");
   if (!requests.empty() && (run.num_return_sequences > 1 || !run.use_cache)) {
     throw UsageError("--requests goes with neither --num-return-sequences nor --no-use-cache");
   }
-  for (const Request& request : requests) check(request.options, {}, config);
 }
 
 }  // namespace staircase

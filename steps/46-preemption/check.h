@@ -46,9 +46,11 @@ inline void check(const TextOptions& options, const Prompts& prompts, const Gpt2
   warn_of_long_prompts(prompts, config.n_positions);
 }
 
-/// Throws UsageError for a text that may outgrow its `most` positions: in blocks nothing slides. The newest
-/// token needs no position.
-inline void check_fits(std::size_t prompt, int max_new_tokens, std::size_t most) {
+/// Throws UsageError for a text that may outgrow the context; its newest token needs no position.
+inline void check_fits(const Request& request, const PagedOptions& paged, const Gpt2Config& config) {
+  const std::size_t prompt = request.prompt.size(), context = config.n_positions;
+  const std::size_t most = std::min(context, std::size_t{kBlockSize} * paged.blocks.value_or(context));
+  const int max_new_tokens = request.options.stopping.max_new_tokens;
   if (max_new_tokens == 0 || prompt + max_new_tokens <= most + 1) return;
   throw UsageError(
       "a prompt of {} tokens and {} new ones are more than the {} positions that a text may have", prompt,
@@ -56,19 +58,12 @@ inline void check_fits(std::size_t prompt, int max_new_tokens, std::size_t most)
 }
 
 /// Throws UsageError for what requests, if there are any, do not go with; warns of what only they use.
-inline void check_requests(std::span<const Request> requests, const Prompts& prompts, const RunOptions& run,
-                           const PrefillOptions& prefill, const PagedOptions& paged,
-                           const Gpt2Config& config) {
+inline void check_requests(std::span<const Request> requests, const RunOptions& run,
+                           const PrefillOptions& prefill, const PagedOptions& paged) {
   if (requests.empty() && paged.blocks) warn("--kv-blocks does nothing without --requests");
   if (requests.empty() && prefill.chunk) warn("--prefill-chunk does nothing without --requests");
   if (!requests.empty() && (run.num_return_sequences > 1 || !run.use_cache)) {
     throw UsageError("--requests goes with neither --num-return-sequences nor --no-use-cache");
-  }
-  const auto most = std::min<std::size_t>(
-      config.n_positions, std::size_t{kBlockSize} * paged.blocks.value_or(config.n_positions));
-  for (std::size_t i = 0; i < requests.size(); ++i) {
-    check(requests[i].options, {}, config);
-    check_fits(prompts[i].size(), requests[i].options.stopping.max_new_tokens, most);
   }
 }
 

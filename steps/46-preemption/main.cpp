@@ -25,14 +25,17 @@ int main(int argc, char** argv) {
   program.add_check([&] { check(options, run); });
   program.add_prompts_option();
   std::vector<Request> requests;
-  program.add_requests_option([&](RequestLine& line) { requests.push_back(read_request(line, options)); });
+  program.add_requests_option([&](RequestLine& line) {
+    const Request request = read_request(line, options);
+    check_fits(request, paged, line.config());
+    requests.push_back(request);
+  });
   return program.run(argc, argv, [&](Gpt2& model, const Prompts& prompts, Output& output) {
     check(options, prompts, model.config());
-    check_requests(requests, prompts, run, prefill, paged, model.config());
+    check_requests(requests, run, prefill, paged);
     options.stop.tokenizer = &output.tokenizer();
     for (int i = 0; i < std::ssize(requests); ++i) {
       requests[i].number = i;
-      requests[i].prompt = prompts[i];
       requests[i].options.stop.tokenizer = &output.tokenizer();
     }
     echo(model, prompts, shown, options.logprobs.count.value_or(0), output);

@@ -20,7 +20,7 @@ namespace staircase {
 /// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order.
 inline void generate_all(Gpt2& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
-  const int copies = run.num_return_sequences, texts = static_cast<int>(prompts.size()) * copies;
+  const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
   std::vector<int> owners;  // the prompt of each text
   for (int i = 0; i < texts; ++i) owners.push_back(i / copies);
   output.expect(texts);
@@ -31,12 +31,13 @@ inline void generate_all(Gpt2& model, const Prompts& prompts, const RowOptions& 
   output.finish(generated, cache ? cache->use() : CacheUse());
 }
 
-/// What a line of a file says, or else the `defaults`; number and prompt come later.
+/// What a line of a file says, or else the `defaults`; its number comes later.
 inline Request read_request(RequestLine& line, const RowOptions& defaults) {
-  Request request{.arrival = line.arrival(), .options = defaults};
+  Request request{.arrival = line.arrival(), .prompt = line.tokens(), .options = defaults};
   add_options(line, request.options);
   line.end();
   check(request.options, RunOptions());
+  check(request.options, {}, line.config());
   return request;
 }
 
@@ -70,7 +71,7 @@ inline void serve_all(Gpt2& model, const std::vector<Request>& requests, int max
   std::vector<int> numbers(requests.size());
   std::iota(numbers.begin(), numbers.end(), 0);
   const int places = std::min(static_cast<int>(texts.size()), max_batch_size);
-  const int blocks = paged.blocks.value_or(places * blocks_for(model.config().n_positions));
+  const int blocks = paged.blocks ? *paged.blocks : product(places, blocks_for(model.config().n_positions));
   PagedKvCache cache(model, places, blocks);
   output.expect(static_cast<int>(texts.size()));
   Trace trace(requests, real_time());

@@ -19,11 +19,12 @@ int main(int argc, char** argv) {
   program.before_loading([](const Gpt2Config& config, DType dtype) { say(memory_estimate(config, dtype)); });
   return program.run(argc, argv, [&](NamedModel& named, const Tokenizer& tokenizer) {
     Gpt2& model = named.model;
-    const int blocks = paged.blocks.value_or(server.max_batch_size * blocks_for(model.config().n_positions));
+    const int whole = blocks_for(model.config().n_positions);  // a context's
+    const int blocks = paged.blocks ? *paged.blocks : product(server.max_batch_size, whole);
     PagedKvCache cache(model, server.max_batch_size, blocks);
     const auto score_prompt = [&](const auto& prompt, int count) { return score(model, prompt, count); };
     Service service(make_engine(model, cache, paged.prefix_caching), score_prompt, server, prefill);
-    serve_completions(server, {named.name, tokenizer, model.config(), blocks * kBlockSize}, service,
+    serve_completions(server, {named.name, tokenizer, model.config(), 1LL * kBlockSize * blocks}, service,
                       cache_metrics(cache));
   });
 }

@@ -71,6 +71,28 @@ TEST_CASE("what the file states is what the config holds") {
   CHECK(config.eos_token_id == 7);
 }
 
+TEST_CASE("the end of text is what the file says, else what vocab.json calls so, and null is none") {
+  const TemporaryFolder folder;
+  const auto end_of_text = [&](const json& settings) {
+    folder.write("config.json", settings.dump());
+    return read_config(folder.path()).eos_token_id;
+  };
+  json named = valid(), missing = valid(), none = valid();
+  missing.erase("eos_token_id");
+  none["eos_token_id"] = nullptr;
+  CHECK(end_of_text(missing) == -1);
+  folder.write("vocab.json",
+               R"({"a": 0, "<|endoftext|>": 50, "b": 51})");  // the vocabulary was padded to 100
+  CHECK(end_of_text(named) == 7);
+  CHECK(end_of_text(missing) == 50);
+  CHECK(end_of_text(none) == -1);
+  for (const char* vocabulary :
+       {R"({"a": 0, "</s>": 50})", R"({"<|endoftext|>": 100})", R"({"<|endoftext|>": "x"})"}) {
+    folder.write("vocab.json", vocabulary);
+    CHECK(end_of_text(missing) == -1);
+  }
+}
+
 TEST_CASE("what the file leaves out has GPT-2's default") {
   json settings = valid();
   for (const char* name : {"model_type", "activation_function", "layer_norm_epsilon", "eos_token_id"}) {
@@ -79,7 +101,7 @@ TEST_CASE("what the file leaves out has GPT-2's default") {
   const ModelConfig config = read(settings.dump());
   CHECK(config.n_inner == 4 * 48);
   CHECK(config.norm_epsilon == 1e-5f);
-  CHECK(config.eos_token_id == 99);
+  CHECK(config.eos_token_id == -1);  // there is no vocabulary that says which one it is
   settings["n_inner"] = nullptr;
   CHECK(read(settings.dump()).n_inner == 4 * 48);
 }

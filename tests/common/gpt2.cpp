@@ -572,6 +572,13 @@ TEST_CASE("intermediate results take as much memory as the largest batches so fa
   model.last_logits(seven, 7);
   CHECK(model.activation_bytes() == 4 * (tokens + keys_values + kept + 7 * (24 + 101) + 17));
 
+  // No model needs less on a processor that multiplies 16 bits: what it stores in them has room for 32.
+  for (const DType kept : {DType::kFloat16, DType::kBFloat16}) {
+    Gpt2 rounded = load_tiny(tiny, "F32", "", kept);
+    rounded.next_logits(sequences);
+    CHECK(rounded.activation_bytes() == before);
+  }
+
   // A cache has the keys and values.
   Gpt2 cached = load_tiny(tiny);
   TestCache cache(cached, 2, 8);
@@ -760,6 +767,20 @@ TEST_CASE("a logit of infinity ends in an error as one of NaN does") {
     const std::string error = error_message([&] { load_tiny(tiny).next_logits(some_tokens(20, 101)); });
     CHECK(says(error, sign > 0 ? "a logit of inf" : "a logit of -inf", "its weights are broken"));
   }
+}
+
+TEST_CASE("keys beyond what float16 holds are named, and the types that hold them") {
+  TinyModel tiny;
+  std::vector<float>& bias = tiny.tensors["h.0.attn.c_attn.bias"].values;  // of queries, keys and values
+  std::fill(bias.begin() + tiny.n_embd, bias.begin() + 2 * tiny.n_embd, 1e5f);
+  const auto error = [&](DType dtype) {
+    Gpt2 model = load_tiny(tiny, "F32", "", dtype);
+    TestCache cache(model, 1, 20, dtype);
+    return error_message([&] { model.next_logits(some_tokens(4, 101), cache); });
+  };
+  CHECK(says(error(DType::kFloat16), "a logit of", "beyond ±65504", "bfloat16 and float32 hold it"));
+  CHECK(error(DType::kBFloat16) == "");
+  CHECK(error(DType::kFloat32) == "");
 }
 
 TEST_CASE("a position that the cache has lost is named as what may be wrong") {

@@ -110,6 +110,12 @@ TEST_CASE("an end-of-text token inside a run is text like any other") {
   CHECK(printed({4095, 4095, 321}, FinishReason::kLength, Output::Form::kText) ==
         "<|endoftext|><|endoftext|>The\n");
   CHECK(printed({321, 4095}, FinishReason::kLength, Output::Form::kText) == "The<|endoftext|>\n");
+  CHECK(printed({321, 4095, 321}, FinishReason::kLength, Output::Form::kText) == "The<|endoftext|>The\n");
+  for (const std::vector<int>& tokens : {std::vector<int>{321, 4095}, {321, 4095, 321}, {4095}}) {
+    const auto json =
+        nlohmann::ordered_json::parse(printed(tokens, FinishReason::kLength, Output::Form::kJson));
+    CHECK(json["sequences"][0]["text"] == tokenizer().decode(tokens));
+  }
 }
 
 TEST_CASE("log-probabilities and what is known of the prompt are told in JSON, a missing one as null") {

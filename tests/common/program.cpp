@@ -168,7 +168,7 @@ TEST_CASE("a standard error that takes nothing costs the message and not the sta
   }
 }
 
-TEST_CASE("prompt and new tokens may fill the context, and one token more is refused") {
+TEST_CASE("prompt and new tokens may fill the context, with one more that the model never sees") {
   // " a" is a token, and so is "a" at the start.
   const auto text = [](int tokens) {
     std::string text = "a";
@@ -182,12 +182,12 @@ TEST_CASE("prompt and new tokens may fill the context, and one token more is ref
     CHECK(tokens_of(object).size() == static_cast<std::size_t>(new_tokens));
   };
   fits(1, 3);
-  fits(509, 3);
-  fits(511, 1);
-  fits(512, 0);
-  check_refused("--prompt - --max-new-tokens 3", 2, "03-context-window", text(510));
-  check_refused("--prompt - --max-new-tokens 1", 2, "03-context-window", text(512));
-  check_refused("--prompt - --max-new-tokens 0", 2, "03-context-window", text(513));
+  fits(510, 3);
+  fits(512, 1);
+  fits(513, 0);
+  check_refused("--prompt - --max-new-tokens 3", 2, "03-context-window", text(511));
+  check_refused("--prompt - --max-new-tokens 1", 2, "03-context-window", text(513));
+  check_refused("--prompt - --max-new-tokens 0", 2, "03-context-window", text(514));
   check_refused("--prompt - --max-new-tokens 2147483647", 2, "03-context-window", text(1));
 }
 
@@ -208,16 +208,38 @@ TEST_CASE("the number of threads changes nothing in the output") {
 
 TEST_CASE("a broken model folder ends in one sentence") {
   const TemporaryFolder folder;
-  TinyModel tiny;
-  tiny.write(folder.path());
+  TinyModel(1, 4096).write(folder.path());
   const std::string option = fmt::format("--model {} --prompt hi", folder.path().string());
   check_refused(option, 1, "vocab.json");
+  for (const std::string file : {"vocab.json", "merges.txt"}) {
+    std::filesystem::copy_file(STAIRCASE_SOURCE_TREE "/models/tales-1m/" + file, folder.path() / file);
+  }
   std::filesystem::resize_file(folder.path() / "model.safetensors", 1000);
   check_refused(option, 1, "model.safetensors");
   std::filesystem::remove(folder.path() / "model.safetensors");
   check_refused(option, 1, "model.safetensors");
   std::ofstream(folder.path() / "config.json") << "{";
   check_refused(option, 1, "config.json");
+}
+
+TEST_CASE("the end of text of a model may have another name, or there is none") {
+  const TemporaryFolder folder;
+  TinyModel(1, 4096).write(folder.path());
+  const std::filesystem::path source = STAIRCASE_SOURCE_TREE "/models/tales-1m";
+  std::filesystem::copy_file(source / "merges.txt", folder.path() / "merges.txt");
+  json vocabulary = json::parse(std::ifstream(source / "vocab.json"));
+  vocabulary.erase("<|endoftext|>");
+  vocabulary["</s>"] = 4095;
+  folder.write("vocab.json", vocabulary.dump());
+  const std::string option = "--max-new-tokens 1 --model " + folder.path().string();
+  CHECK(prompt_of(run_json(option + " --prompt ''")) == Tokens{4095});
+  CHECK(prompt_of(run_json(option + " --prompt '</s>'")) == Tokens{4095});
+
+  json config = json::parse(std::ifstream(folder.path() / "config.json"));
+  config["eos_token_id"] = nullptr;
+  folder.write("config.json", config.dump());
+  CHECK(prompt_of(run_json(option + " --prompt 'a'")).size() == 1);
+  check_refused(option + " --prompt ''", 1, "no end-of-text token to begin with");
 }
 
 TEST_CASE("a model with more tokens than its tokenizer continues texts, also with what only it knows") {
@@ -290,6 +312,9 @@ TEST_CASE("--prompts adds a prompt for each line of a file") {
     return lengths;
   };
   CHECK(prompts("") == std::vector<std::size_t>{1, 1, 2});
+  std::ofstream(file, std::ios::binary) << "\xef\xbb\xbf"
+                                           "b\r\n\na b";  // as an editor may begin it
+  CHECK(prompts("") == std::vector<std::size_t>{1, 1, 2});
   CHECK(prompts("--prompt 'a a a'") == std::vector<std::size_t>{3, 1, 1, 2});
   std::ofstream(file, std::ios::trunc).flush();
   const Result empty = run_whole("--prompts " + file);
@@ -319,17 +344,38 @@ TEST_CASE("a line of requests has options of its own, and one that is wrong is t
   };
   CHECK(result.err.starts_with(
       line(4, "temperature is -1, but it must be a number of 0 or more") +
-      line(5, "max_new_tokens is 2.5, but it must be a whole number from -2147483648 to 2147483647") +
+      line(5, "max_new_tokens is 2.5, but it must be a whole number of 0 or more") +
       line(6, "the line has the key \"top\", which is none of prompt, max_new_tokens, temperature, stop")));
 
   std::ofstream(file) << "{}\n";
   const Result none = run_whole("--requests " + file);
   CHECK(none.status == 1);
-  CHECK(none.err == line(1, "the line has no prompt") + "error: --requests " + file +
-                        ": there is no request in it to run\n");
+  CHECK(none.err == line(1, "the line has no prompt"));
+  std::ofstream(file, std::ios::trunc) << "\n";
+  CHECK(run_whole("--requests " + file).err ==
+        "error: --requests " + file + ": there is no request in it to run\n");
   const Result both = run_whole("--prompt a --requests " + file);
   CHECK(both.status == 2);
-  CHECK(both.err.find("--prompt excludes --requests") != std::string::npos);
+  CHECK(both.err == "error: --requests and --prompt cannot be given together (--help lists the options)\n");
+}
+
+TEST_CASE("a trace never takes the place of a stream that is closed") {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "trace").string();
+  const auto lines_of_trace = [&] {
+    std::ifstream trace(file);
+    int count = 0;
+    for (std::string line; std::getline(trace, line); ++count) CHECK(json::accept(line));
+    return count;
+  };
+  const Result silent = run_whole("--max-new-tokens 3 --trace " + file + " >&-");
+  CHECK(silent.status == 1);
+  CHECK(silent.err.find("error: standard output takes no more text") != std::string::npos);
+  CHECK(lines_of_trace() > 1);
+  CHECK(run_whole("--max-new-tokens 3 --trace " + file + " 2>&-").status == 0);
+  CHECK(lines_of_trace() > 3);
+  CHECK(run_whole("--max-new-tokens 3 --trace " + file + " <&-").status == 0);
+  CHECK(run_whole("--prompt - <&-").err.find("standard input cannot be read") != std::string::npos);
 }
 
 TEST_CASE("prompts and requests are read from a pipe, too") {
@@ -372,7 +418,10 @@ TEST_CASE("--help says what an option takes and what it has now") {
 TEST_CASE("a step can look at the configuration and the dtype before anything is loaded") {
   CHECK(run_whole("--dtype float16").err.starts_with("6 layers in float16\n"));
   const TemporaryFolder folder;
-  TinyModel().write(folder.path());
+  TinyModel(1, 4096).write(folder.path());
+  for (const std::string file : {"vocab.json", "merges.txt"}) {
+    std::filesystem::copy_file(STAIRCASE_SOURCE_TREE "/models/tales-1m/" + file, folder.path() / file);
+  }
   std::filesystem::resize_file(folder.path() / "model.safetensors", 1000);
   const Result result = run_whole("--model " + folder.path().string());
   CHECK(result.status == 1);

@@ -1,6 +1,9 @@
-#include "common/text/quoted.h"
+#include "common/base/quoted.h"
 
 #include <doctest/doctest.h>
+
+#include "common/base/message.h"
+#include "tests/captured.h"
 
 namespace staircase {
 namespace {
@@ -9,8 +12,54 @@ TEST_CASE("a text in quotes ends where it seems to end") {
   CHECK(quoted(" a") == R"(" a")");
   CHECK(quoted(" \"") == R"(" \"")");
   CHECK(quoted("\\") == R"("\\")");
-  CHECK(quoted("\n\t") == R"("\n\x09")");
+  CHECK(quoted("\n\t") == R"("\n\t")");
   CHECK(quoted("é ―") == "\"é ―\"");  // bytes beyond 127 are no control characters
+  CHECK(quoted("é\xff") == "\"é�\"");
+}
+
+TEST_CASE("no text makes a terminal do anything") {
+  std::string all = "a";
+  for (char c = 1; c < ' '; ++c) all += c;
+  all += "\x7f";
+  for (int c = 0x80; c < 0xa0; ++c) all += {'\xc2', static_cast<char>(c)};
+  const auto is_harmless = [](std::string_view text) {
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      if (static_cast<unsigned char>(text[i]) < ' ' || text[i] == '\x7f') return false;
+      if (text[i] == '\xc2' && static_cast<unsigned char>(text[i + 1]) < 0xa0) return false;
+    }
+    return true;
+  };
+  CHECK(!is_harmless(all));
+  const std::string& text = all;
+  for (const std::string& shown : {quoted(text), quoted(text, 20), typed(text), harmless(text)}) {
+    CAPTURE(shown);
+    CHECK(is_harmless(shown));
+    CHECK(shown.find('a') < 2);
+  }
+  CHECK(quoted("\x1b[31m\x7f\xc2\x9b") == R"("\u001b[31m\u007f\u009b")");
+  CHECK(harmless("a\x1b\nb") == R"(a\u001b\nb)");
+  CHECK(harmless("a\x1b\nb", true) == "a\\u001b\nb");
+  CHECK(harmless("\xc2\xa0 \xc3\x9b") == "\xc2\xa0 \xc3\x9b");  // of characters that others begin with
+}
+
+TEST_CASE("a typed value is shown as it is if it is one short word, else in quotes and shortened") {
+  CHECK(typed("x") == "x");
+  CHECK(typed("Fox,é") == "Fox,é");
+  CHECK(typed("") == R"("")");
+  CHECK(typed("a b") == R"("a b")");
+  CHECK(typed("a\"") == R"("a\"")");
+  CHECK(typed("\x1b[31m") == R"("\u001b[31m")");
+  CHECK(typed("\xff") == "\"�\"");
+  CHECK(typed(std::string(255, 'x')) == std::string(255, 'x'));
+  CHECK(typed(std::string(256, 'x')) == '"' + std::string(80, 'x') + "...\"");
+  CHECK(typed(std::string(79, 'x') + "é" + std::string(999, 'x')) == '"' + std::string(79, 'x') + "...\"");
+}
+
+TEST_CASE("whatever is said takes no control character to the terminal, and a warning is one line") {
+  Captured captured(stderr);
+  say("one\ntwo \x1b[31m");
+  warn("a file {}", "x\n\x7fy");
+  CHECK(captured.text() == "one\ntwo \\u001b[31m\nwarning: a file x\\n\\u007fy\n");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "common/model/model_folder.h"
 #include "tests/error_message.h"
 
 namespace staircase {
@@ -23,9 +24,15 @@ struct Values {
   std::string prompt;
 };
 
+RequestLine line_of(std::string_view text) {
+  static const Tokenizer tokenizer = Tokenizer::load(find_model("tales-1m"));
+  return {
+      text, tokenizer, {.vocab_size = 4096, .n_positions = 512, .eos_token_id = tokenizer.eos_token_id()}};
+}
+
 Values read(std::string_view text) {
   Values values;
-  RequestLine line(text);
+  RequestLine line = line_of(text);
   values.arrival = line.arrival();
   line.add("--flag", &values.flag, "help");
   line.add("--count", &values.count, "help");
@@ -66,10 +73,7 @@ TEST_CASE("a line sets what it has a key for, and nothing else") {
   CHECK(set.words == std::vector<std::string>{"x", ""});
   CHECK(set.animal == Animal::kFox);
 
-  const Values none = read(R"({"prompt": "", "top_k": null, "most": null, "words": "one"})");
-  CHECK(!none.top_k);
-  CHECK(!none.most);
-  CHECK(none.words == std::vector<std::string>{"one"});
+  CHECK(read(R"({"prompt": "", "words": "one"})").words == std::vector<std::string>{"one"});
 }
 
 TEST_CASE("a line that is no request is an error of one sentence that names the fault") {
@@ -87,34 +91,35 @@ TEST_CASE("a line that is no request is an error of one sentence that names the 
   refused("{}", "the line has no prompt");
   refused(R"({"prompt": "a", "prompt": "b"})", "the key \"prompt\" twice");
   refused(R"({"prompt": 3})", "prompt is 3, but it must be a text");
-  refused(R"({"prompt": null})", "prompt is null, but it must be a text");
+  refused(R"({"prompt": null})", "the line has no prompt");
   refused("{\"prompt\": \"\xff\"}", "not valid JSON");
   const auto with = [&](const std::string& rest, const std::string& part) {
     refused(R"({"prompt": "a", )" + rest + "}", part);
   };
   with(R"("tokens": 5)", "the key \"tokens\", which is none of prompt, arrival, flag, count");
   with(R"("Count": 5)", "the key \"Count\"");
-  for (const char* wrong :
-       {"-1", "-1e-9", "86400.5", "1e308", "1760000000", "null", "\"0\"", "[0]", "true"}) {
+  for (const char* wrong : {"-1", "-1e-9", "86400.5", "1e308", "1760000000", "\"0\"", "[0]", "true"}) {
     with(std::string(R"("arrival": )") + wrong, "arrival is ");
   }
   with(R"("arrival": NaN)", "not valid JSON");
   with(R"("share": Infinity)", "not valid JSON");
   with(R"("share": 1e999)", "not valid JSON");
-  for (const char* wrong : {"1e39", "-1e300", "\"1\"", "null", "false", "{}"}) {
+  for (const char* wrong : {"1e39", "-1e300", "\"1\"", "false", "{}"}) {
     with(std::string(R"("share": )") + wrong, "share is ");
   }
-  for (const char* wrong : {"2147483648", "-2147483649", "1.0", "1e3", "18446744073709551615", "1e30",
-                            "-99999999999999999999999", "\"7\"", "null", "true", "[7]"}) {
+  for (const char* wrong : {"2147483648", "-2147483649", "1.5", "1e10", "18446744073709551615", "1e30",
+                            "1e300", "-99999999999999999999999", "\"7\"", "true", "[7]"}) {
     with(std::string(R"("count": )") + wrong, "count is ");
-    if (std::string(wrong) != "null") with(std::string(R"("top_k": )") + wrong, "top_k is ");
+    with(std::string(R"("top_k": )") + wrong, "top_k is ");
   }
-  for (const char* wrong : {"-1", "4294967296", "0.5"}) with(std::string(R"("seed": )") + wrong, "seed is ");
-  for (const char* wrong : {"0", "\"true\"", "null"}) with(std::string(R"("flag": )") + wrong, "flag is ");
-  for (const char* wrong : {"0", "[1]", "[\"a\", null]", "{\"a\": \"b\"}", "null"}) {
+  for (const char* wrong : {"-1", "4294967296", "0.5", "1e300", "-1e300", "9007199254740993.0"}) {
+    with(std::string(R"("seed": )") + wrong, "seed is ");
+  }
+  for (const char* wrong : {"0", "\"true\""}) with(std::string(R"("flag": )") + wrong, "flag is ");
+  for (const char* wrong : {"0", "[1]", "[\"a\", null]", "{\"a\": \"b\"}"}) {
     with(std::string(R"("words": )") + wrong, "words is ");
   }
-  for (const char* wrong : {"0", "\"Fox\"", "\"\"", "null", "[\"fox\"]"}) {
+  for (const char* wrong : {"0", "\"Fox\"", "\"\"", "[\"fox\"]"}) {
     with(std::string(R"("animal": )") + wrong, "but it must be one of fox, crow");
   }
 }
@@ -125,15 +130,56 @@ TEST_CASE("a value outside of its range is refused with the key, the value and t
   };
   CHECK(said(R"("top_k": 31)") == "top_k is 31, but it must be between -3 and 30");
   CHECK(said(R"("share": -2e30)") == "share is -2e+30, but it must be a number of -1e+30 or more");
-  CHECK(said(R"("top_k": null)") == "");
+  // What the type cannot hold is not in the range either, and a range without an end ends with the type.
+  CHECK(said(R"("top_k": 1e300)") == "top_k is 1e+300, but it must be a whole number between -3 and 30");
+  CHECK(said(R"("top_k": "x")") == "top_k is \"x\", but it must be a whole number between -3 and 30");
+  CHECK(said(R"("seed": 4294967296)") ==
+        "seed is 4294967296, but it must be a whole number between 0 and 4294967295");
+  CHECK(said(R"("share": 1e39)") == "share is 1e+39, but it must be a number between -1e+30 and 3.4e+38");
+  CHECK(said(R"("share": true)") == "share is true, but it must be a number of -1e+30 or more");
   std::vector<std::string> words;
-  RequestLine line(R"({"prompt": "a", "words": ["b", ""]})");
+  RequestLine line = line_of(R"({"prompt": "a", "words": ["b", ""]})");
   CHECK(error_message([&] { line.add("--words", &words, "help", at_least(1)); }) ==
         "words is empty, but it must have at least one character");
 }
 
+TEST_CASE("a key whose value is null is as good as none") {
+  const Values values = read(R"({"prompt": "a", "arrival": null, "flag": null, "count": null, "seed": null,
+                                 "share": null, "top_k": null, "most": null, "words": null, "animal": null,
+                                 "no_key_at_all": null})");
+  CHECK(values.arrival == 0.0);
+  CHECK(!values.flag);
+  CHECK(values.count == 7);
+  CHECK(values.seed == 8);
+  CHECK(values.share == 0.5f);
+  CHECK(values.top_k == 9);
+  CHECK(values.most == 0.25f);
+  CHECK(values.words == std::vector<std::string>{"kept"});
+  CHECK(values.animal == Animal::kCrow);
+
+  int count = 7;
+  RequestLine line = line_of(R"({"prompt": "a", "count": null})");
+  line.add("--count", &count, "help");
+  CHECK(line.options().empty());  // nor is it one of the line's own options
+}
+
+TEST_CASE("a number without a fraction is a whole number, however it is written") {
+  const Values values = read(R"({"prompt": "a", "count": 2.0, "seed": 1e3, "top_k": -3.0, "share": 1})");
+  CHECK(values.count == 2);
+  CHECK(values.seed == 1000);
+  CHECK(values.top_k == -3);
+  CHECK(values.share == 1.0f);
+}
+
+TEST_CASE("a line knows the tokens of its prompt: that of the end of text where there is no text") {
+  CHECK(line_of(R"({"prompt": "The wolf"})").tokens().size() == 2);
+  CHECK(line_of(R"({"prompt": ""})").tokens() ==
+        std::vector<int>{line_of(R"({"prompt": ""})").config().eos_token_id});
+  CHECK(line_of(R"({"prompt": ""})").config().n_positions == 512);
+}
+
 TEST_CASE("an option that is about the whole program cannot be one of a request") {
-  RequestLine line(R"({"prompt": "a"})");
+  RequestLine line = line_of(R"({"prompt": "a"})");
   std::string file;
   std::vector<int> lengths;
   std::optional<int> number;

@@ -75,14 +75,15 @@ TEST_CASE("every known dtype has its size, and an unknown one is handed out as i
       {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},     {"I64", 8},     {"U64", 8}, {"F64", 8}};
   for (const auto& [dtype, size] : sizes) {
     const auto offsets = [](int end) { return "[0," + std::to_string(end) + "]"; };
-    CHECK(error_in(R"({"t":)" + entry(dtype, "[1,3]", offsets(3 * size)) + "}", 30) == "");
+    const auto all = static_cast<std::size_t>(3 * size);
+    CHECK(error_in(R"({"t":)" + entry(dtype, "[1,3]", offsets(3 * size)) + "}", all) == "");
     for (const int wrong : {3 * size - 1, 3 * size + 1}) {
       const std::string message = error_in(R"({"t":)" + entry(dtype, "[1,3]", offsets(wrong)) + "}", 30);
       CHECK(says(message, "weights.st", "\"t\"", dtype, "[1, 3]", std::to_string(3 * size),
                  std::to_string(wrong)));
     }
   }
-  CHECK(error_in(R"({"t":)" + entry("F4", "[1,3]", "[0,2]") + "}") == "");
+  CHECK(error_in(R"({"t":)" + entry("F4", "[1,3]", "[0,2]") + "}", 2) == "");
 }
 
 TEST_CASE("empty tensors and an empty file of tensors are legal") {
@@ -164,7 +165,7 @@ TEST_CASE("a tensor outside the file, or with its end before its begin, is an er
   const auto error = [](const std::string& offsets) {
     return error_in(R"({"t":)" + entry("U8", "[4]", offsets) + "}");
   };
-  CHECK(error("[12,16]") == "");
+  CHECK(error_in(R"({"t":)" + entry("U8", "[4]", "[0,4]") + "}", 4) == "");
   CHECK(says(error("[13,17]"), "weights.st", "\"t\"", "13 to 17", "0 to 16"));
   CHECK(says(error("[17,21]"), "weights.st", "\"t\"", "17 to 21"));
   CHECK(says(error("[4,0]"), "weights.st", "\"t\"", "4 to 0"));
@@ -183,6 +184,20 @@ TEST_CASE("two tensors that share a byte are an error that names both") {
         std::pair("[0,16]", "[4,8]"), std::pair("[4,8]", "[0,16]")}) {
     CHECK(says(error(a, b), "weights.st", "\"first\"", "\"second\""));
   }
+}
+
+TEST_CASE("bytes that no tensor has are an error that says which, as in the format's own reader") {
+  const auto error = [](const std::string& a, const std::string& b) {
+    return error_in(R"({"a":)" + entry("U8", "[4]", a) + R"(,"b":)" + entry("U8", "[4]", b) + "}", 12);
+  };
+  CHECK(says(error("[4,8]", "[8,12]"), "weights.st", "no tensor has the bytes 0 to 4"));
+  CHECK(says(error("[0,4]", "[8,12]"), "weights.st", "no tensor has the bytes 4 to 8"));
+  CHECK(says(error("[4,8]", "[0,4]"), "weights.st", "no tensor has the bytes 8 to 12"));
+  CHECK(says(error_in("{}", 1), "no tensor has the bytes 0 to 1"));
+}
+
+TEST_CASE("metadata may be null, as where there is none") {
+  CHECK(error_in(R"({"__metadata__":null,"t":)" + entry("U8", "[16]", "[0,16]") + "}") == "");
 }
 
 TEST_CASE("two tensors of one name, and metadata that is none, are errors") {

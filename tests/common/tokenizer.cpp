@@ -328,14 +328,16 @@ TEST_CASE("tokens that only the model has are the empty text, and no text is enc
   CHECK(tokenizer.vocab_size() == known + 3);
   CHECK(tokenizer.ends() == ends);
   CHECK(tokenizer.decode(std::vector<int>{known, 32, known + 2}) == tales().decode(std::vector<int>{32}));
-  for (const int token : tokenizer.encode_with_special_tokens(fmt::format("<{}>", known))) CHECK(token < known);
+  for (const int token : tokenizer.encode_with_special_tokens(fmt::format("<{}>", known)))
+    CHECK(token < known);
   CHECK(tokenizer.encode("").empty());
   tokenizer.extend(known);  // it has more already
   CHECK(tokenizer.vocab_size() == known + 3);
 }
 
 TEST_CASE("a stream shows a character when its last byte has come, and not before") {
-  const std::vector<int> ids = tales().encode_with_special_tokens("a\U0001F600b");  // the emoji is four tokens of one byte
+  const std::vector<int> ids =
+      tales().encode_with_special_tokens("a\U0001F600b");  // the emoji is four tokens of one byte
   REQUIRE(ids.size() == 6);
   StreamDecoder decoder(tales());
   CHECK(decoder.push(ids[0]) == "a");
@@ -404,9 +406,27 @@ TEST_CASE("a vocabulary that cannot be is an error that names the file and the t
     if (byte == 255) vocab[std::string(kEndOfText)] = 255;
     CHECK(says(error(vocab), "some/vocab.json", "byte 0x"));
   }
-  json vocab = good.vocab;
+}
+
+TEST_CASE("a vocabulary may have no end of text, or one of another name") {
+  json vocab = SmallVocabulary().vocab;
+  const int end = vocab.at(std::string(kEndOfText));
   vocab.erase(std::string(kEndOfText));
-  CHECK(says(error(vocab), "some/vocab.json", "<|endoftext|>"));
+  vocab["</s>"] = end;
+  const Tokenizer named(read_vocab_and_merges(vocab.dump(), "", "v", "m"), "v");
+  CHECK(named.ends().empty());
+  CHECK(named.encode("a</s>").size() == 5);
+  CHECK(named.decode(std::vector<int>{end}) == "</s>");
+}
+
+TEST_CASE("files with a byte order mark are read as those without") {
+  const TemporaryFolder folder;
+  const std::filesystem::path plain = kReference / "gpt2-tokenizer";
+  for (const std::string name : {"vocab.json", "merges.txt"}) {
+    std::ifstream file(plain / name, std::ios::binary);
+    folder.write(name, "\xef\xbb\xbf" + std::string(std::istreambuf_iterator<char>(file), {}));
+  }
+  CHECK(Tokenizer::load(folder.path()).encode("Once upon a time") == gpt2().encode("Once upon a time"));
 }
 
 TEST_CASE("a list of merges that cannot be is an error that names the file and the line") {

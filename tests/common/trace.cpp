@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "beam_search.h"
+#include "common/base/quoted.h"
 #include "dynamic_kv_cache.h"
 #include "static_kv_cache.h"
 #include "tests/error_message.h"
@@ -161,6 +162,7 @@ TEST_CASE("what a cache copies between its rows and inside one is in the trace")
   target.next_logits(text, rows);
   draft.next_logits(text, others);
   rows.copy_row(0, 3);
+  rows.copy_row(3, 1);  // which has been copied itself
   rows.slide(3, 2);
   others.copy_row(0, 1);
   unseen.copy_row(1, 0);
@@ -172,9 +174,9 @@ TEST_CASE("what a cache copies between its rows and inside one is in the trace")
     return json{{"event", "copy"}, {"model", model},         {"from", from},
                 {"first", first},  {"positions", positions}, {"to", to}};
   };
-  CHECK(of_kind(read_events(file), "copy") == std::vector<json>{copied("target", 0, 0, 3, 3),
-                                                                copied("target", 3, 2, 1, 3),
-                                                                copied("draft", 0, 0, 3, 1)});
+  CHECK(of_kind(read_events(file), "copy") ==
+        std::vector<json>{copied("target", 0, 0, 3, 3), copied("target", 3, 0, 3, 1),
+                          copied("target", 3, 2, 1, 3), copied("draft", 0, 0, 3, 1)});
 }
 
 /// What each row holds after each pass of the first search, as the trace tells it: with a cache the tokens
@@ -303,7 +305,7 @@ TEST_CASE("a head that a trace shows must be one of the model") {
     CHECK(run.err ==
           fmt::format("error: --trace-attention {}: tales-1m needs a layer from 0 to 1 and a head from 0 "
                       "to 1, as 1,1\n",
-                      head));
+                      typed(head)));
   }
   CHECK(!std::filesystem::exists(folder.path() / "t"));
 }

@@ -16,14 +16,20 @@ struct Attention {
   std::size_t spare = 5;          // positions of capacity that no sequence needs
   float scale = 1.0f;             // of queries and keys
   DType dtype = DType::kFloat32;  // of keys and values
+  std::size_t group = 1;          // heads of queries to a head of keys
 
-  std::size_t width = n_head * head_size, n_tokens = 0, capacity = spare;
+  std::size_t width = n_head * head_size, n_tokens = 0, capacity = spare, n_kv_head = n_head / group;
   Values queries, keys, values;
 
   /// In 16 bits all numbers are rounded here, the queries as well: tensor cores take no others.
   Attention(std::vector<Sequence> batch, std::size_t heads, std::size_t size, float query_scale = 1.0f,
-            DType type = DType::kFloat32)
-      : sequences(std::move(batch)), n_head(heads), head_size(size), scale(query_scale), dtype(type) {
+            DType type = DType::kFloat32, std::size_t heads_of_group = 1)
+      : sequences(std::move(batch)),
+        n_head(heads),
+        head_size(size),
+        scale(query_scale),
+        dtype(type),
+        group(heads_of_group) {
     std::size_t longest = 0;
     for (const Sequence& s : sequences) {
       n_tokens += static_cast<std::size_t>(s.count);
@@ -31,12 +37,13 @@ struct Attention {
     }
     capacity = longest + spare;
     queries = rounded(random_values(n_tokens * width, 1, scale), dtype);
-    keys = rounded(random_values(sequences.size() * capacity * width, 2, scale), dtype);
-    values = rounded(random_values(sequences.size() * capacity * width, 3), dtype);
+    const std::size_t cached = sequences.size() * n_kv_head * capacity * head_size;
+    keys = rounded(random_values(cached, 2, scale), dtype);
+    values = rounded(random_values(cached, 3), dtype);
     // What a cache holds behind the positions in use is anything, NaN too.
     for (std::size_t s = 0; s < sequences.size(); ++s) {
       const auto end = static_cast<std::size_t>(sequences[s].start + sequences[s].count);
-      for (std::size_t head = s * n_head; head < (s + 1) * n_head; ++head) {
+      for (std::size_t head = s * n_kv_head; head < (s + 1) * n_kv_head; ++head) {
         for (std::size_t i = (head * capacity + end) * head_size; i < (head + 1) * capacity * head_size;
              ++i) {
           keys[i] = values[i] = kNaN;
@@ -57,7 +64,7 @@ struct Attention {
 
   Values run(Device& device, DType out_type = DType::kFloat32) const {
     const auto rows = static_cast<std::int64_t>(n_tokens), columns = static_cast<std::int64_t>(width);
-    const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(n_head),
+    const Shape cache{static_cast<std::int64_t>(sequences.size()), static_cast<std::int64_t>(n_kv_head),
                       static_cast<std::int64_t>(capacity), static_cast<std::int64_t>(head_size)};
     Tensor out = upload_as(out_type, device, {rows, columns}, Values(n_tokens * width, kNaN));
     const KeysValues keys_values{upload_as(dtype, device, cache, keys),
@@ -68,7 +75,7 @@ struct Attention {
   }
 
   void check(double tolerance) const {
-    const auto want = naive::attention(sequences, queries, keys, values, capacity, width, n_head);
+    const auto want = naive::attention(sequences, queries, keys, values, capacity, width, n_head, group);
     on_every_device([&](Device& device) {
       const bool on_vector_units =
           !has_one_kernel(device) && (n_tokens < 12 * sequences.size() || head_size % 16 != 0);
@@ -76,6 +83,7 @@ struct Attention {
       const double within = tolerance + (rounds_weights(device, dtype) && !on_vector_units ? rounding : 0.0);
       INFO(to_string(sequences));
       CAPTURE(n_head);
+      CAPTURE(group);
       CAPTURE(head_size);
       INFO(to_string(dtype));
       const Values got = run(device);
@@ -204,6 +212,34 @@ TEST_CASE("attention over 513 positions agrees with its formula in every dtype")
   }
 }
 
+/// Heads of queries and heads of keys.
+constexpr std::pair<std::size_t, std::size_t> kGroupedHeads[] = {{4, 2}, {9, 3}, {4, 1}, {16, 2},
+                                                                 {5, 1}, {6, 1}, {7, 1}, {12, 1}};
+
+TEST_CASE("attention of heads that share keys agrees with its formula, in decoding and in prefill") {
+  for (const DType dtype : kTypes) {
+    for (const auto& [n_head, n_kv_head] : kGroupedHeads) {
+      const auto check = [&, heads = n_head, group = n_head / n_kv_head](std::vector<Sequence> batch,
+                                                                         std::size_t head_size) {
+        Attention(std::move(batch), heads, head_size, 1.0f, dtype, group).check(1e-6);
+      };
+      for (const std::size_t head_size : {8u, 15u, 64u, 128u}) {
+        check({{100, 1}, {0, 1}, {37, 2}, {5, 0}}, head_size);
+        check({{3, 17}, {20, 1}, {0, 33}}, head_size);
+      }
+      for (const std::size_t head_size : {16u, 32u, 80u, 96u}) check({{20, 3}, {0, 18}}, head_size);
+    }
+  }
+}
+
+TEST_CASE(
+    "attention of heads that share keys agrees with its formula thousands of positions from the start") {
+  for (const DType dtype : kTypes) {
+    Attention({{3000, 1}, {17, 1}, {2047, 4}}, 9, 64, 1.0f, dtype, 3).check(1e-6);
+    Attention({{2500, 20}}, 4, 16, 1.0f, dtype, 2).check(1e-6);
+  }
+}
+
 TEST_CASE("queries one by one give what they give together") {
   const Attention all({{7, 130}}, 3, 25);
   on_every_device([&](Device& device) {
@@ -236,6 +272,43 @@ TEST_CASE("on the CPU queries get the same bits alone, in parts and all together
         CAPTURE(head_size);
         CAPTURE(step);
         CHECK(same_bits(pieces, together));
+      }
+    }
+  }
+}
+
+TEST_CASE("on the CPU queries that share keys get the same bits alone, in parts and all together") {
+  const std::unique_ptr<Device> device = make_cpu_device(2);
+  for (const DType dtype : kTypes) {
+    for (const auto& [n_head, n_kv_head] : kGroupedHeads) {
+      for (const std::size_t head_size : {15u, 64u, 80u, 128u}) {
+        const Attention all({{7, 40}}, n_head, head_size, 1.0f, dtype, n_head / n_kv_head);
+        const Values together = all.run(*device);
+        for (const int step : {1, 2, 3, 5, 16, 17}) {
+          Values pieces;
+          for (int first = 0; first < 40; first += step) {
+            const Values out = all.piece(first, std::min(step, 40 - first)).run(*device);
+            pieces.insert(pieces.end(), out.begin(), out.end());
+          }
+          CAPTURE(to_string(dtype));
+          CAPTURE(n_head);
+          CAPTURE(n_kv_head);
+          CAPTURE(head_size);
+          CAPTURE(step);
+          CHECK(same_bits(pieces, together));
+        }
+        // And those that each would get if it shared its keys with no other.
+        Attention apart({{7, 40}}, n_head, head_size, 1.0f, dtype);
+        apart.queries = all.queries;
+        const std::size_t of_head = all.capacity * head_size;
+        for (std::size_t head = 0; head < n_head; ++head) {
+          const auto from = static_cast<std::ptrdiff_t>(head / all.group * of_head),
+                     to = static_cast<std::ptrdiff_t>(head * of_head),
+                     count = static_cast<std::ptrdiff_t>(of_head);
+          std::copy_n(all.keys.begin() + from, count, apart.keys.begin() + to);
+          std::copy_n(all.values.begin() + from, count, apart.values.begin() + to);
+        }
+        CHECK(same_bits(apart.run(*device), together));
       }
     }
   }

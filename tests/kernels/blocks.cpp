@@ -15,6 +15,7 @@ struct Paged {
   std::size_t most, shared = 0;
   DType dtype = DType::kFloat32;
   std::size_t block_size = kBlockSize;
+  std::size_t group = 1;  // heads of queries to each of the n_head heads of keys
 
   std::size_t rows = sequences.size(), width = n_head * head_size, capacity = most * block_size;
   std::size_t n_blocks = rows * most + 3;  // with some that are no one's
@@ -102,25 +103,27 @@ struct Paged {
   }
 
   void check_attention() const {
-    const Values queries = rounded(random_values(n_tokens() * width, 1), dtype);
+    const Values queries = rounded(random_values(n_tokens() * group * width, 1), dtype);
     const Values keys = random_cache(2), values = random_cache(3);
-    const auto want = naive::attention(sequences, queries, keys, values, capacity, width, n_head);
+    const auto want =
+        naive::attention(sequences, queries, keys, values, capacity, group * width, group * n_head, group);
     on_every_device([&](Device& device) {
       const auto run = [&](const KeysValues& keys_values) {
-        Tensor out = result_tensor(device, shape_of(n_tokens(), width));
-        device.attention(make_batch(device, sequences), upload(device, shape_of(n_tokens(), width), queries),
-                         keys_values, out);
+        Tensor out = result_tensor(device, shape_of(n_tokens(), group * width));
+        device.attention(make_batch(device, sequences),
+                         upload(device, shape_of(n_tokens(), group * width), queries), keys_values, out);
         return download(device, out);
       };
       INFO(to_string(sequences));
       INFO(to_string(dtype));
       CAPTURE(n_head);
+      CAPTURE(group);
       CAPTURE(head_size);
       CAPTURE(shared);
       const Values in_blocks = run(upload_blocks(device, keys, values, kNaN));
       CHECK(same_bits(in_blocks, run(upload_rows(device, keys, values))));
       const double rounding = rounds_weights(device, dtype) ? rounding_error(dtype) : 0.0;
-      CHECK(difference("out", in_blocks, want, width, 1e-6 + rounding) == "");
+      CHECK(difference("out", in_blocks, want, group * width, 1e-6 + rounding) == "");
     });
   }
 
@@ -173,6 +176,18 @@ TEST_CASE("attention in blocks agrees with its formula when the cache is long") 
     Paged{{{700, 1}, {959, 1}, {3, 1}}, 3, 16, 60, 0, dtype}.check_attention();
     Paged{{{512, 1}}, 12, 64, 33, 0, dtype}.check_attention();
     Paged{{{256, 130}}, 2, 64, 25, 0, dtype}.check_attention();
+  }
+}
+
+TEST_CASE("heads that share keys in blocks get the bits that they get side by side") {
+  for (const DType dtype : kTypes) {
+    for (const std::size_t group : {2u, 3u, 4u, 8u}) {
+      for (const std::size_t head_size : {7u, 64u, 128u}) {
+        Paged{{{0, 40}, {37, 3}, {14, 1}, {16, 1}}, 2, head_size, 3, 0, dtype, kBlockSize, group}
+            .check_attention();
+      }
+      Paged{{{90, 1}, {0, 50}, {20, 5}}, 1, 16, 6, 0, dtype, 48, group}.check_attention();
+    }
   }
 }
 

@@ -40,5 +40,24 @@ TEST_CASE("embedding adds the rows of the token and of its position") {
   }
 }
 
+TEST_CASE("embedding without positions is the row of the token, in every type of weights") {
+  const std::size_t vocab = 70, width = 75;
+  const Values table = random_values(vocab * width, 1);
+  const std::vector<std::int32_t> tokens{0, 69, 5, 64, 5};
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kInt4}) {
+    on_every_device([&](Device& device) {
+      const Weight weight = upload_weight(device, table, vocab, width, dtype, WeightOrder::kOutputFirst);
+      const auto run = [&](const Tensor& positions) {
+        Tensor out = result_tensor(device, shape_of(tokens.size(), width));
+        device.embedding(make_batch(device, {{3, 4}, {0, 1}}, tokens), weight, positions, out);
+        return download(device, out);
+      };
+      INFO(to_string(dtype));
+      const Tensor nothing = upload(device, shape_of(10, width), Values(10 * width, -0.0f));
+      CHECK(same_bits(run(Tensor()), run(nothing)));
+    });
+  }
+}
+
 }  // namespace
 }  // namespace staircase

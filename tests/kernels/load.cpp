@@ -166,5 +166,50 @@ TEST_CASE("load_weight takes matrices of every odd shape from any address") {
   }
 }
 
+TEST_CASE("load_weight lays the parts of a weight side by side, to the bit, in every type") {
+  // As of one matrix: 45 outputs in parts of 1, 16, 0 and 28, stored in three formats.
+  const std::int64_t in = 70;
+  const std::pair<std::int64_t, DType> parts[] = {{1, DType::kFloat32},
+                                                  {16, DType::kBFloat16},
+                                                  {0, DType::kFloat32},
+                                                  {28, DType::kFloat16},
+                                                  {90, DType::kFloat32}};
+  Values whole;
+  std::vector<std::vector<std::uint16_t>> halves;
+  std::vector<Values> floats;
+  std::vector<HostArray> arrays;
+  std::uint32_t seed = 1;
+  for (const auto& [rows, dtype] : parts) {
+    const Values values = rounded(random_values(static_cast<std::size_t>(rows * in), seed++), dtype);
+    whole.insert(whole.end(), values.begin(), values.end());
+    if (dtype == DType::kFloat32) {
+      arrays.push_back({floats.emplace_back(values).data(), dtype, rows, in});
+    } else {
+      std::vector<std::uint16_t>& bits = halves.emplace_back();
+      for (const float value : values) bits.push_back(half_from_float32(value, dtype));
+      arrays.push_back({bits.data(), dtype, rows, in});
+    }
+  }
+  const std::int64_t out = std::ssize(whole) / in;
+  const HostArray one{whole.data(), DType::kFloat32, out, in};
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kInt4}) {
+    on_every_device([&](Device& device) {
+      INFO(to_string(dtype));
+      const Weight weight = device.load_weight(arrays, WeightOrder::kOutputFirst, dtype);
+      CHECK(weight.out_features == out);
+      CHECK(weight.in_features == in);
+      const Weight wanted = device.load_weight(one, WeightOrder::kOutputFirst, dtype);
+      CHECK(same_bits(rows_of(device, weight), rows_of(device, wanted)));
+    });
+  }
+  on_every_device([&](Device& device) {
+    const HostArray turned{whole.data(), DType::kFloat32, in, out};
+    const Weight weight =
+        device.load_weight(std::span(&turned, 1), WeightOrder::kInputFirst, DType::kFloat32);
+    CHECK(same_bits(rows_of(device, weight),
+                    rows_of(device, device.load_weight(turned, WeightOrder::kInputFirst, DType::kFloat32))));
+  });
+}
+
 }  // namespace
 }  // namespace staircase

@@ -26,6 +26,14 @@ inline double gelu(double x) {
   return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / kPi) * (x + 0.044715 * x * x * x)));
 }
 
+inline double gelu_erf(double x) {
+  return 0.5 * x * std::erfc(-x / std::sqrt(2.0));  // 1 + erf(y) is erfc(-y), which has digits left below 0
+}
+
+inline double silu(double x) {
+  return x / (1.0 + std::exp(-x));
+}
+
 /// x [rows, in], w [in, out], bias [out] or empty, before [rows, out]: what kAdd adds to.
 inline Doubles linear(const Values& x, const Values& w, const Values& bias, size_t rows, size_t in,
                       size_t out, Epilogue epilogue = Epilogue::kStore, const Values& before = {}) {
@@ -37,6 +45,7 @@ inline Doubles linear(const Values& x, const Values& w, const Values& bias, size
         sum += static_cast<double>(x[r * in + i]) * static_cast<double>(w[i * out + o]);
       }
       if (epilogue == Epilogue::kGelu) sum = gelu(sum);
+      if (epilogue == Epilogue::kGeluErf) sum = gelu_erf(sum);
       if (epilogue == Epilogue::kAdd) sum += static_cast<double>(before[r * out + o]);
       result[r * out + o] = sum;
     }
@@ -63,17 +72,57 @@ inline Doubles layer_norm(const Values& x, const Values& weight, const Values& b
   return result;
 }
 
-/// queries [n_tokens, width], keys and values [n_sequences, n_head, capacity, head_size].
+/// gate and up [rows, inner].
+inline Doubles gated(const Doubles& gate, const Doubles& up) {
+  Doubles result(gate.size());
+  for (size_t i = 0; i < gate.size(); ++i) result[i] = silu(gate[i]) * up[i];
+  return result;
+}
+
+/// x [rows, width], weight [width].
+inline Doubles rms_norm(const Values& x, const Values& weight, double epsilon, size_t rows, size_t width) {
+  Doubles result(rows * width);
+  for (size_t r = 0; r < rows; ++r) {
+    double squares = 0.0;
+    for (size_t i = 0; i < width; ++i) squares += std::pow(static_cast<double>(x[r * width + i]), 2.0);
+    for (size_t i = 0; i < width; ++i) {
+      result[r * width + i] = static_cast<double>(x[r * width + i]) * static_cast<double>(weight[i]) /
+                              std::sqrt(squares / static_cast<double>(width) + epsilon);
+    }
+  }
+  return result;
+}
+
+/// The angle of pair i at a position, of `rotary` features.
+inline double angle(int position, size_t i, size_t rotary, double theta) {
+  return static_cast<double>(position) /
+         std::pow(theta, 2.0 * static_cast<double>(i) / static_cast<double>(rotary));
+}
+
+/// A head at a position, turned: feature i of the first `rotary` makes a pair with feature i + rotary / 2.
+inline Doubles turned(Doubles head, int position, size_t rotary, double theta) {
+  const Doubles before = head;
+  for (size_t i = 0; i < rotary / 2; ++i) {
+    const double radians = angle(position, i, rotary, theta);
+    const double a = before[i], b = before[i + rotary / 2];
+    head[i] = a * std::cos(radians) - b * std::sin(radians);
+    head[i + rotary / 2] = b * std::cos(radians) + a * std::sin(radians);
+  }
+  return head;
+}
+
+/// queries [n_tokens, width], keys and values [n_sequences, n_head / group, capacity, head_size].
 inline Doubles attention(const std::vector<Sequence>& sequences, const Values& queries, const Values& keys,
-                         const Values& values, size_t capacity, size_t width, size_t n_head) {
-  const size_t head_size = width / n_head;
+                         const Values& values, size_t capacity, size_t width, size_t n_head,
+                         size_t group = 1) {
+  const size_t head_size = width / n_head, n_kv_head = n_head / group;
   Doubles result(queries.size());
   size_t token = 0;
   for (size_t s = 0; s < sequences.size(); ++s) {
     for (int q = 0; q < sequences[s].count; ++q, ++token) {
       const auto seen = static_cast<size_t>(sequences[s].start + q + 1);
       for (size_t head = 0; head < n_head; ++head) {
-        const size_t first = head * head_size, cache = (s * n_head + head) * capacity * head_size;
+        const size_t first = head * head_size, cache = (s * n_kv_head + head / group) * capacity * head_size;
         Doubles scores(seen);
         for (size_t p = 0; p < seen; ++p) {
           for (size_t i = 0; i < head_size; ++i) {

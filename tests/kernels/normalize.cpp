@@ -1,4 +1,4 @@
-// layer_norm against its formula in double precision.
+// normalize against its formulas in double precision.
 //
 // The tolerance: a normalised value is below sqrt(width) and errs by a few eps of its own; the sums add eps ·
 // sqrt(width) to the mean and the variance. 1e-6 · sqrt(width), and 1e-6 for the bias, covers both.
@@ -30,6 +30,65 @@ TEST_CASE("layer_norm agrees with its formula for every odd shape") {
       check_layer_norm(random_values(rows * width, 1), rows, width,
                        1e-6 * (1.0 + std::sqrt(static_cast<double>(width))));
     }
+  }
+}
+
+void check_rms_norm(const Values& x, std::size_t rows, std::size_t width, double tolerance,
+                    float epsilon = 1e-5f) {
+  const Values weight = random_values(width, 2);
+  const auto want = naive::rms_norm(x, weight, static_cast<double>(epsilon), rows, width);
+  on_every_device([&](Device& device) {
+    const auto columns = static_cast<std::int64_t>(width);
+    const Shape shape{static_cast<std::int64_t>(rows), columns};
+    Tensor out = result_tensor(device, shape);
+    device.normalize(upload(device, shape, x),
+                     {NormKind::kRms, upload(device, {columns}, weight), Tensor(), epsilon}, out);
+    CAPTURE(rows);
+    CAPTURE(epsilon);
+    CHECK(difference("out", download(device, out), want, width, tolerance) == "");
+  });
+}
+
+TEST_CASE("an RMS norm agrees with its formula for every odd shape") {
+  for (const std::size_t rows : {0u, 1u, 2u, 5u, 33u}) {
+    for (const std::size_t width : {1u, 2u, 3u, 8u, 15u, 16u, 17u, 31u, 64u, 75u, 96u, 257u, 768u, 1600u}) {
+      Values x = random_values(rows * width, 1);
+      for (float& value : x) value += 0.25f;  // a mean that must not be taken away
+      check_rms_norm(x, rows, width, 1e-6 * (1.0 + std::sqrt(static_cast<double>(width))));
+    }
+  }
+}
+
+TEST_CASE("an RMS norm adds epsilon under the root") {
+  for (const float epsilon : {1e-12f, 1e-6f, 1e-5f, 1.0f}) {
+    for (const float scale : {0.01f, 1e-3f})
+      check_rms_norm(random_values(2 * 17, 1, scale), 2, 17, 1e-5, epsilon);
+  }
+  // Without epsilon it would be no number.
+  check_rms_norm(Values(2 * 17), 2, 17, 0.0);
+}
+
+TEST_CASE("a norm without weight and bias has 1 and 0 for them") {
+  const std::size_t rows = 3;
+  for (const std::size_t width : {1u, 15u, 64u, 75u}) {
+    const Values x = random_values(rows * width, 1), ones(width, 1.0f), zeros(width, 0.0f);
+    on_every_device([&](Device& device) {
+      const auto columns = static_cast<std::int64_t>(width);
+      const Shape shape = shape_of(rows, width);
+      const Tensor weight = upload(device, {columns}, ones), bias = upload(device, {columns}, zeros);
+      const auto run = [&](const Norm& norm) {
+        Tensor out = result_tensor(device, shape);
+        device.normalize(upload(device, shape, x), norm, out);
+        return download(device, out);
+      };
+      CAPTURE(width);
+      for (const NormKind kind : {NormKind::kLayer, NormKind::kRms}) {
+        const Values want = run({kind, weight, bias, 1e-5f});
+        CHECK(same_bits(run({kind, Tensor(), Tensor(), 1e-5f}), want));
+        CHECK(same_bits(run({kind, weight, Tensor(), 1e-5f}), want));
+        CHECK(same_bits(run({kind, Tensor(), bias, 1e-5f}), want));
+      }
+    });
   }
 }
 

@@ -28,9 +28,12 @@ struct Inputs {
   std::size_t rows, in, out;
   Values x = random_values(rows * in, 1, 50.0f), norm_weight = random_values(in, 2),
          norm_bias = random_values(in, 3), w = random_values(in * out, 4), bias = random_values(out, 5);
+  NormKind kind = NormKind::kLayer;
 
   naive::Doubles product(DType dtype, Epilogue epilogue = Epilogue::kStore) const {
-    const auto normed = naive::layer_norm(x, norm_weight, norm_bias, double{kEpsilon}, rows, in);
+    const auto normed = kind == NormKind::kRms
+                            ? naive::rms_norm(x, norm_weight, double{kEpsilon}, rows, in)
+                            : naive::layer_norm(x, norm_weight, norm_bias, double{kEpsilon}, rows, in);
     return naive::linear(Values(normed.begin(), normed.end()), rounded(w, dtype), bias, rows, in, out,
                          epilogue);
   }
@@ -38,7 +41,8 @@ struct Inputs {
   Tensor device_x(Device& device) const { return upload(device, shape_of(rows, in), x); }
   Norm norm(Device& device) const {
     const Shape shape{static_cast<std::int64_t>(in)};
-    return {NormKind::kLayer, upload(device, shape, norm_weight), upload(device, shape, norm_bias), kEpsilon};
+    return {kind, upload(device, shape, norm_weight),
+            kind == NormKind::kRms ? Tensor() : upload(device, shape, norm_bias), kEpsilon};
   }
   Weight weight(Device& device, DType dtype) const { return upload_weight(device, w, in, out, dtype); }
   Tensor device_bias(Device& device) const { return upload(device, {static_cast<std::int64_t>(out)}, bias); }
@@ -70,6 +74,19 @@ TEST_CASE("linear normalizes a few rows and many of every odd width") {
     for (const std::size_t rows : {0u, 1u, 2u, 3u, 4u, 5u, 8u, 9u, 33u}) {
       for (const std::size_t in : {1u, 3u, 8u, 12u, 31u, 33u, 64u, 100u, 264u}) {
         for (const std::size_t out : {1u, 5u, 33u}) check_linear({rows, in, out}, dtype);
+      }
+    }
+  }
+}
+
+TEST_CASE("linear takes rows through an RMS norm") {
+  for (const DType dtype : kTypes) {
+    for (const std::size_t rows : {1u, 2u, 5u, 9u, 33u}) {
+      for (const std::size_t in : {1u, 8u, 31u, 100u, 264u}) {
+        Inputs inputs{rows, in, 33};
+        for (float& value : inputs.x) value += 10.0f;
+        inputs.kind = NormKind::kRms;
+        check_linear(inputs, dtype);
       }
     }
   }

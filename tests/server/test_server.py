@@ -94,6 +94,16 @@ class Endpoints(unittest.TestCase):
         self.assertGreater(len({self.server.texts("The")[0] for _ in range(5)}), 1, "without a seed each text is another")
         self.assertEqual(self.server.texts("The", seed=5), self.server.texts("The", seed=5))
 
+    def test_an_end_of_text_that_ends_nothing_is_shown(self):
+        prompt = json.loads((ROOT / "tests/reference/batch.json").read_text(encoding="utf-8"))["cases"][-1]["prompt"]
+        ended = self.server.complete(prompt, temperature=0, max_tokens=40)
+        text, count = ended["choices"][0]["text"], ended["usage"]["completion_tokens"]
+        self.assertLess(count, 40)
+        for more in (0, 1, 5):  # at the end, and in the middle
+            shown, = self.server.texts(prompt, temperature=0, max_tokens=count + more, ignore_eos=True)
+            self.assertTrue(shown.startswith(text + "<|endoftext|>"), shown)
+            self.assertEqual(len(shown) > len(text + "<|endoftext|>"), more > 0)
+
     def test_a_text_ends_at_a_stop_sequence_and_at_its_end(self):
         whole = self.server.texts(PROMPTS[0], temperature=0, max_tokens=30)[0]
         stop = whole[20:25]

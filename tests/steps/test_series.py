@@ -192,6 +192,22 @@ class Series(unittest.TestCase):
                         self.assertEqual(name.rpartition("/")[0], "common/decoding")
                         self.assertTrue((ROOT / name).is_file())
 
+    def test_no_product_of_sizes_is_an_int(self):
+        """Rows times vocabulary, prompts times copies and the like may be more than an int holds."""
+        wrong = {
+            r"\bint vocab_size = ": "vocab_size is multiplied by rows: it needs 64 bits",
+            r"\bint [^;\n]*\bn = search\.num_beams": "num_beams is multiplied by 2: it needs 64 bits",
+            r"static_cast<int>\(prompts\.size\(\)\) \*": "prompts times copies: product() refuses what is too much",
+            r"(places|max_batch_size) \* blocks_for": "blocks of all places: product() refuses what is too much",
+            r"(?<!1LL \* )kBlockSize \* blocks\b|\bblocks \* kBlockSize": "positions of all blocks: they need 64 bits",
+        }
+        files = [path for step in STEPS for path in step.files().values() if path.suffix in (".h", ".cpp") and path.name != "test.cpp"]
+        for path in files + [landed.path for landed in STEPS[0].library.values()]:
+            for pattern, reason in wrong.items():
+                if path.name in ("generate.h", "beam_search.h", "batches.h", "main.cpp") or "paged" in path.name:
+                    with self.subTest(str(path.relative_to(ROOT)), rule=pattern):
+                        self.assertIsNone(re.search(pattern, path.read_text()), reason)
+
     def test_each_step_has_checks_of_its_own(self):
         tests = {}
         for step in STEPS:

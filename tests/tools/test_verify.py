@@ -211,6 +211,14 @@ class Verify(unittest.TestCase):
         shutil.copy(ROOT / "tests/reference/gpt2-tokenizer/vocab.json", self.folder)
         self.assert_fails("tokenizer", "50257", "4096", "another model")
 
+    def test_one_token_more_than_the_model_has(self):
+        path = self.folder / "vocab.json"
+        vocab = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps(vocab | {"zzz": len(vocab)}), encoding="utf-8")
+        status, lines = self.verify("--as", "something-else")
+        self.assertEqual(status, 1)
+        self.assertIn("vocab.json has 4097 tokens, but the model 4096", lines["tokenizer"])
+
     def test_flipped_bytes_in_the_vocabulary(self):
         path = self.folder / "vocab.json"
         content = bytearray(path.read_bytes())

@@ -1,0 +1,47 @@
+#include "common/base/quoted.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace staircase {
+
+std::string harmless(std::string_view text, bool has_lines) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const unsigned next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
+    if (byte == '\n' && !has_lines) {
+      result += "\\n";
+    } else if ((byte < ' ' && byte != '\n') || byte == 0x7f) {
+      result += fmt::format("\\u{:04x}", byte);
+    } else if (byte == 0xc2 && next >= 0x80 && next < 0xa0) {  // the second set, U+0080 to U+009F
+      result += fmt::format("\\u{:04x}", next);
+      ++i;
+    } else {
+      result += text[i];
+    }
+  }
+  return result;
+}
+
+std::string quoted(const std::string& text, std::size_t longest) {
+  std::size_t end = text.size();
+  if (end > longest) {
+    end = longest;
+    while (end > 0 && (text[end] & 0xc0) == 0x80) --end;  // no character is cut in two
+  }
+  std::string shown = text.substr(0, end);
+  if (end < text.size()) shown += "...";
+  // JSON escapes the first 32 characters alone.
+  return harmless(nlohmann::json(shown).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+std::string typed(std::string_view text) {
+  constexpr std::size_t kLongestWord = 255, kLongestQuote = 80;
+  const std::string word(text);
+  const bool is_short = !word.empty() && word.size() <= kLongestWord && word.find(' ') == word.npos;
+  return is_short && quoted(word) == '"' + word + '"' ? word : quoted(word, kLongestQuote);
+}
+
+}  // namespace staircase

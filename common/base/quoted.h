@@ -1,0 +1,20 @@
+// Text that may hold anything, in the midst of other text.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace staircase {
+
+/// A text on one line, in quotes, with "..." after the first `longest` bytes. Quotes, backslashes and control
+/// characters are escaped as in JSON; what is no UTF-8 becomes U+FFFD.
+std::string quoted(const std::string& text, std::size_t longest = std::string::npos);
+
+/// A value as a person typed it, for a message: quoted and shortened unless it is one short word.
+std::string typed(std::string_view text);
+
+/// `text` without control characters, which a terminal would obey: they are escaped, line breaks as well
+/// unless it `has_lines`.
+std::string harmless(std::string_view text, bool has_lines = false);
+
+}  // namespace staircase

@@ -1,0 +1,121 @@
+#include "tests/huge_model.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "tests/temporary_folder.h"
+
+namespace staircase {
+namespace {
+
+constexpr std::int64_t kVocabulary = 1 << 24;
+
+class CountingDevice : public Device {
+ public:
+  std::string description() const override { return "a device that counts"; }
+
+  /// Zeros, which take memory only when somebody writes.
+  Tensor allocate(DType dtype, std::vector<std::int64_t> shape) override {
+    const std::size_t bytes = std::max<std::size_t>(bytes_of(dtype, shape), 1);
+    void* const memory =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    return {dtype, std::move(shape), std::shared_ptr<void>(memory, [bytes](void* m) { munmap(m, bytes); })};
+  }
+
+  void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) override {
+    std::ranges::copy(source, destination.data<std::int32_t>());
+  }
+
+  void copy_to_host(const Tensor& source, std::span<std::byte> destination) override {
+    std::copy_n(source.data<std::byte>(), destination.size(), destination.begin());
+  }
+
+  std::span<float> to_host(const Tensor& source, Tensor&) override {
+    return {source.data<float>(), static_cast<std::size_t>(source.size())};
+  }
+
+  Tensor load(const HostArray& array) override { return allocate(DType::kFloat32, {array.columns}); }
+
+  using Device::load_weight;
+  Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType) override {
+    const HostArray& matrix = parts[0];
+    const bool input_first = order == WeightOrder::kInputFirst;
+    return {allocate(DType::kFloat32, {1}), input_first ? matrix.rows : matrix.columns,
+            input_first ? matrix.columns : matrix.rows};
+  }
+
+  /// Of all products only the last one is looked at.
+  void linear(const Tensor&, const Norm&, const Weight& weight, const Tensor&, Epilogue,
+              Tensor& out) override {
+    if (weight.out_features != kVocabulary) return;
+    for (std::int64_t row = 0; row < out.dim(0); ++row) out.data<float>()[row * kVocabulary + row + 1] = 1.0f;
+  }
+
+  void embedding(const Batch&, const Weight&, const Tensor&, Tensor&) override {}
+  void normalize(const Tensor&, const Norm&, Tensor&) override {}
+  void query_key_value(const Batch&, const Tensor&, const Norm&, const Weight&, const Tensor&, Tensor&,
+                       KeysValues&) override {}
+  void split_heads(const Batch&, const Tensor&, const HeadRule&, Tensor&, KeysValues&) override {}
+  void attention(const Batch&, const Tensor&, const KeysValues&, Tensor&) override {}
+  void gather_rows(const Tensor&, const Tensor&, Tensor&) override {}
+  void argmax(const Tensor&, Tensor&) override {}
+
+ private:
+  void do_copy_positions(const Tensor&, std::int64_t, std::int64_t, Tensor&, std::int64_t) override {}
+};
+
+/// A model of width 1 whose weights are a hole in a file.
+void write_model(const TemporaryFolder& folder) {
+  folder.write("config.json", nlohmann::json{{"model_type", "gpt2"},
+                                             {"vocab_size", kVocabulary},
+                                             {"n_positions", 8},
+                                             {"n_embd", 1},
+                                             {"n_head", 1},
+                                             {"n_layer", 1},
+                                             {"eos_token_id", kVocabulary - 1}}
+                                  .dump());
+  nlohmann::json header;
+  std::int64_t bytes = 0;
+  const auto add = [&](const std::string& name, std::vector<std::int64_t> shape) {
+    const std::int64_t begin = bytes;
+    std::int64_t size = 2;
+    for (const std::int64_t dim : shape) size *= dim;
+    bytes += size;
+    header[name] = {{"dtype", "F16"}, {"shape", std::move(shape)}, {"data_offsets", {begin, bytes}}};
+  };
+  add("wte.weight", {kVocabulary, 1});
+  add("wpe.weight", {8, 1});
+  for (const char* norm : {"h.0.ln_1", "h.0.ln_2", "ln_f"}) {
+    add(norm + std::string(".weight"), {1});
+    add(norm + std::string(".bias"), {1});
+  }
+  const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
+    add("h.0." + name + ".weight", {in, out});
+    add("h.0." + name + ".bias", {out});
+  };
+  linear("attn.c_attn", 1, 3);
+  linear("attn.c_proj", 1, 1);
+  linear("mlp.c_fc", 1, 4);
+  linear("mlp.c_proj", 4, 1);
+  const std::string text = header.dump();
+  const std::uint64_t length = text.size();
+  std::string start(sizeof length, '\0');
+  std::memcpy(start.data(), &length, sizeof length);
+  const auto file = folder.write("model.safetensors", start + text);
+  std::filesystem::resize_file(file, start.size() + length + static_cast<std::uint64_t>(bytes));
+}
+
+}  // namespace
+
+Gpt2 huge_model() {
+  const TemporaryFolder folder;
+  write_model(folder);
+  return Gpt2::load(folder.path(), std::make_shared<CountingDevice>());
+}
+
+}  // namespace staircase

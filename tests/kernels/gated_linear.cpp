@@ -1,0 +1,131 @@
+// linear with kSiluGate against silu(x W_gate + b_gate) · (x W_up + b_up) in double precision.
+//
+// The tolerance is that of the two products (linear.cpp, sixteen_bits.cpp, int8.cpp), times what multiplies
+// their errors: each factor is below the largest that occurs, and silu is at most 1.1 times as steep as its
+// argument.
+#include "tests/kernels/few_bits.h"
+#include "tests/kernels/kernel_test.h"
+
+namespace staircase {
+namespace {
+
+constexpr DType kAllTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8,
+                               DType::kInt4};
+
+/// Outputs [outputs, in] of gate and up in turns, the last ones filled up with zeros.
+Values in_turns(const Values& gate, const Values& up, std::size_t in) {
+  const std::size_t inner = gate.size() / in, columns = kGateColumns;
+  const std::size_t turns = (inner + columns - 1) / columns;
+  Values result(2 * turns * columns * in);
+  for (std::size_t i = 0; i < inner; ++i) {
+    const std::size_t place = i / columns * 2 * columns + i % columns;
+    std::copy_n(gate.data() + i * in, in, result.data() + place * in);
+    std::copy_n(up.data() + i * in, in, result.data() + (place + columns) * in);
+  }
+  return result;
+}
+
+struct Gated {
+  DType dtype;
+  std::size_t rows, in, inner;
+  bool has_bias = true;
+  // In few bits x is rounded in groups, which is no part of the formula: here it is rounded already.
+  Values x = input(), gate = random_values(inner * in, 2), up = random_values(inner * in, 3),
+         gate_bias = random_values(has_bias ? inner : 0, 4), up_bias = random_values(has_bias ? inner : 0, 5);
+
+  Values input() const {
+    const Values values = random_values(rows * in, 1, 2.0f);
+    return in_groups(dtype) ? rounded(values, in, dtype, true) : rounded(values, dtype);
+  }
+
+  Values as_kept(const Values& w) const {
+    return in_groups(dtype) ? rounded(w, in, dtype) : rounded(w, dtype);
+  }
+
+  naive::Doubles wanted() const {
+    const auto factor = [&](const Values& w, const Values& bias) {
+      return naive::linear(x, turned(as_kept(w), in), bias, rows, in, inner);
+    };
+    return naive::gated(factor(gate, gate_bias), factor(up, up_bias));
+  }
+
+  Values run(Device& device, DType out_dtype = DType::kFloat32) const {
+    const Values w = in_turns(gate, up, in);
+    const Weight weight = upload_weight(device, w, w.size() / in, in, dtype, WeightOrder::kOutputFirst);
+    Tensor bias;
+    if (has_bias) bias = upload(device, {weight.out_features}, in_turns(gate_bias, up_bias, 1));
+    Tensor out = result_tensor(device, shape_of(rows, inner), out_dtype);
+    device.linear(upload(device, shape_of(rows, in), x), {}, weight, bias, Epilogue::kSiluGate, out);
+    return download_any(device, out);
+  }
+
+  void check() const {
+    const auto want = wanted();
+    const double largest = 3.0 * std::sqrt(static_cast<double>(in));
+    const auto test = [&](Device& device) {
+      const double products = 1e-6 * (1.0 + std::sqrt(static_cast<double>(in)));
+      for (const DType out_dtype : {DType::kFloat32, device.operand_dtype(1000, dtype)}) {
+        CAPTURE(rows);
+        CAPTURE(in);
+        CAPTURE(inner);
+        CAPTURE(has_bias);
+        INFO("weights in ", to_string(dtype), ", out in ", to_string(out_dtype));
+        CHECK(difference("out", run(device, out_dtype), want, inner,
+                         2.1 * largest * products + rounding_of_largest(want, out_dtype)) == "");
+      }
+    };
+    in_groups(dtype) && tests_are_for_gpu() ? on_every_gpu(test) : on_every_device(test);
+  }
+};
+
+TEST_CASE("a gated product agrees with its formula for every inner width and in every type") {
+  for (const DType dtype : kAllTypes) {
+    for (const std::size_t inner : {1u, 15u, 16u, 17u, 31u, 32u, 33u, 48u, 100u, 257u}) {
+      for (const std::size_t rows : {0u, 1u, 7u, 33u}) {
+        for (const bool has_bias : {false, true}) Gated{dtype, rows, 40, inner, has_bias}.check();
+      }
+    }
+    for (const std::size_t in : {1u, 31u, 64u, 200u}) {
+      for (const std::size_t rows : {1u, 2u, 49u, 67u}) Gated{dtype, rows, in, 24}.check();
+    }
+  }
+}
+
+TEST_CASE("silu is right from minus a thousand to a thousand") {
+  // One input with weight 1, and an `up` of 1: the result is silu of the argument.
+  Gated gated{DType::kFloat32, 1, 1, 401, false};
+  gated.x = {1.0f};
+  gated.up.assign(gated.inner, 1.0f);
+  for (std::size_t i = 0; i < gated.inner; ++i) {
+    const double u = (static_cast<double>(i) - 200.0) / 200.0;
+    gated.gate[i] = static_cast<float>(1000.0 * u * u * u);
+  }
+  const auto want = gated.wanted();
+  on_every_device([&](Device& device) {
+    const Values got = gated.run(device);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      CAPTURE(gated.gate[i]);
+      CHECK(std::abs(static_cast<double>(got[i]) - want[i]) <= 1e-6 * std::abs(want[i]) + 1e-30);
+    }
+  });
+}
+
+TEST_CASE("on the CPU a row of a gated product is the same to the bit alone and among others") {
+  on_every_device([](Device& device) {
+    if (!has_one_kernel(device)) return;
+    for (const DType dtype : kAllTypes) {
+      const Gated all{dtype, 67, 100, 75};
+      const Values together = all.run(device);
+      CAPTURE(to_string(dtype));
+      for (const std::size_t row : {0u, 8u, 66u}) {
+        Gated one{dtype, 1, 100, 75};
+        one.x.assign(all.x.data() + row * 100, all.x.data() + (row + 1) * 100);
+        CHECK(
+            same_bits(one.run(device), Values(together.data() + row * 75, together.data() + (row + 1) * 75)));
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace staircase
