@@ -16,9 +16,8 @@ inline void add_options(OptionSink& sink, LookupOptions& options) {
   sink.add("--max-matching-ngram-size", &options.longest, "longest n-gram to match", at_least(1));
 }
 
-/// Looks for an earlier place where the text reads as it does at its end: for its last `longest` tokens, or
-/// else for one less, down to the last token alone. Returns the index of the token that followed at the
-/// latest such place.
+/// Returns the index of the token that followed where the last `longest` tokens of the text occurred before,
+/// at the latest such place; or else where fewer did, down to the last token alone.
 inline std::optional<int> look_up(std::span<const int> text, int longest) {
   // Without the newest token, or else the end of the text would find itself.
   const std::span<const int> earlier = text.first(text.size() - 1);

@@ -33,8 +33,7 @@ int main(int argc, char** argv) {
     if (!drafter) return generate_all(model, prompts, options, run, output);
     if ((draft && lookup.num_tokens) || prompts.size() > 1 || run.num_return_sequences > 1 || !run.use_cache)
       throw UsageError(
-          "either --draft-model or --prompt-lookup-num-tokens proposes tokens, and for one text with a "
-          "cache: one prompt, and one continuation of it");
+          "either --draft-model or --prompt-lookup-num-tokens proposes tokens, for one text with a cache");
     const int gamma = lookup.num_tokens.value_or(speculation.num_speculative_tokens);
     Speculation counts;
     const Generation text = speculate(model, *drafter, prompts[0], options, gamma, counts, output.on_token());

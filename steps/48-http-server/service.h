@@ -86,8 +86,7 @@ class Service : public CompletionService {
   /// Of a text; without a reply if its client has left.
   Order find(int number, bool remove = false) {
     const std::lock_guard lock(mutex_);
-    const auto place = orders_.find(number);
-    const Order order = place == orders_.end() ? Order() : place->second;
+    const Order order = orders_.contains(number) ? orders_.at(number) : Order();
     if (remove) orders_.erase(number);
     return order;
   }
