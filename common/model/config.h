@@ -25,8 +25,8 @@ struct ModelConfig {
   std::size_t vector_numbers = 0;  ///< in biases, norms and the table of positions, which stay in float32
   float norm_epsilon = 1e-5f;
   int eos_token_id = 0;  ///< the end-of-text token, the first one of several; -1: no text ends by itself
-  std::vector<int> end_tokens;      ///< all tokens that end a text
-  bool tie_word_embeddings = true;  ///< the token embedding may serve as the output layer
+  std::vector<int> end_tokens = {};  ///< all tokens that end a text
+  bool tie_word_embeddings = true;   ///< the token embedding may serve as the output layer
   /// What a person should know: settings without effect here, and limits.
   std::vector<std::string> remarks = {};
 

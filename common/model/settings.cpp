@@ -10,6 +10,18 @@ namespace staircase {
 
 using nlohmann::json;
 
+namespace {
+
+/// Whether that is an integer from `low` to `high`.
+bool is_within(const json& value, std::uint64_t low, std::uint64_t high) {
+  if (!value.is_number_integer() || (!value.is_number_unsigned() && value.get<std::int64_t>() < 0))
+    return false;
+  const auto number = value.get<std::uint64_t>();
+  return number >= low && number <= high;
+}
+
+}  // namespace
+
 void Settings::refuse(const std::string& name, const json& value, const std::string& wanted) const {
   throw Error("{}: {}{} is {}, {}", file_, path_, name, shown(value), wanted);
 }
@@ -22,11 +34,9 @@ const json* Settings::find(const std::string& name) const {
 int Settings::integer(const std::string& name, std::uint64_t low, std::uint64_t high) const {
   const json* value = find(name);
   if (!value) throw Error("{} has no {}{}", file_, path_, name);
-  // The parser stores every integer that is not negative as unsigned.
-  const std::uint64_t number = value->is_number_unsigned() ? value->get<std::uint64_t>() : high + 1;
-  if (number < low || number > high)
+  if (!is_within(*value, low, high))
     refuse(name, *value, fmt::format("not an integer from {} to {}", low, high));
-  return static_cast<int>(number);
+  return value->get<int>();
 }
 
 int Settings::integer_or(const std::string& name, int fallback, std::uint64_t low, std::uint64_t high) const {
@@ -63,7 +73,7 @@ std::vector<int> Settings::tokens(const std::string& name, int vocab_size) const
   if (!value) return {};
   std::vector<int> tokens;
   for (const json& token : value->is_array() ? *value : json::array({*value})) {
-    if (!token.is_number_unsigned() || token.get<std::uint64_t>() >= static_cast<std::uint64_t>(vocab_size)) {
+    if (!is_within(token, 0, static_cast<std::uint64_t>(vocab_size - 1))) {
       refuse(name, token, fmt::format("not an integer from 0 to {}", vocab_size - 1));
     }
     tokens.push_back(token);
