@@ -41,7 +41,9 @@ struct Range {
 template <typename T>
 Range held_by(const Range& range) {
   using Limits = std::numeric_limits<T>;
-  if constexpr (Limits::is_integer) return range.within(Limits::min(), Limits::max());
+  if constexpr (Limits::is_integer) {
+    return range.within(static_cast<double>(Limits::min()), static_cast<double>(Limits::max()));
+  }
   return range.within(-3.4e38, 3.4e38);
 }
 

@@ -11,7 +11,7 @@
 namespace staircase {
 
 struct ModelConfig {
-  std::string family;              ///< model_type: "gpt2", "llama" ...
+  std::string family = {};         ///< model_type: "gpt2", "llama" ...
   int vocab_size = 0;              ///< rows of the token embedding
   int n_positions = 0;             ///< the context: the longest sequence the model can see
   int n_embd = 0;                  ///< width of the residual stream

@@ -156,7 +156,8 @@ std::vector<float> WeightReader::values(const std::string& name, std::int64_t si
 
 void WeightReader::warn_of_unused(std::span<const std::string_view> buffers) const {
   std::vector<std::string> unused;
-  for (const auto& [name, tensor] : checkpoint_.tensors()) {
+  for (const auto& entry : checkpoint_.tensors()) {
+    const std::string& name = entry.first;
     const bool buffer =
         std::ranges::any_of(buffers, [&](std::string_view ending) { return name.ends_with(ending); });
     if (!buffer && !asked_.contains(name)) unused.push_back(name);
