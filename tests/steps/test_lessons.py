@@ -16,6 +16,7 @@ SHOWS = {
     "temperature": r'" man" +64\.\d %[\s\S]*" man" +1\.\d %',
     "multinomial": r"\[1\][\s\S]*\[2\][\s\S]*\[3\]",
     "top-k": r'" man" +43\.\d %[\s\S]*" little" +27\.\d %',                        # of 10.5 and 6.6 %
+    "min-p": r"We bow![\s\S]*Lion lived in the wood",
     "top-p": r'> " time" +100\.0 %',
     "sanity-checks": r"error: --top-p is 50, but it must be",
     "presence-penalty": r"(I have heard of the tricks[\s\S]*){2}Do not try",
