@@ -79,7 +79,7 @@ inline std::vector<int> assign_rows(std::span<const int> parents) {
   std::vector<bool> taken(parents.size());
   for (std::size_t beam = 0; beam < parents.size(); ++beam) {
     const std::size_t row = parents[beam];
-    if (row >= taken.size()) continue;
+    if (row >= taken.size() || taken[row]) continue;
     rows[beam] = parents[beam];
     taken[row] = true;
   }

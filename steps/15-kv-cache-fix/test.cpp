@@ -269,7 +269,7 @@ TEST_CASE("--refill without --on-overflow recompute is worth a warning") {
 
 TEST_CASE("impossible options are refused before any token") {
   const std::pair<std::string, std::string> wrong[] = {
-      {"--on-overflow grow", "--on-overflow: grow not in {slide,recompute}"},
+      {"--on-overflow grow", "--on-overflow is grow, but it must be one of slide, recompute"},
       {"--on-overflow recompute --refill 0", "--refill is 0, but it must be 1 or more"},
       {"--on-overflow recompute --refill 513", "--refill is 513, but it must be at most the model's 512"},
   };

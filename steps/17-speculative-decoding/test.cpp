@@ -386,7 +386,8 @@ TEST_CASE("the program refuses what cannot be") {
   const std::pair<std::string, std::string> wrong[] = {
       {"--num-speculative-tokens 0", "--num-speculative-tokens is 0, but it must be between 1 and 16"},
       {"--num-speculative-tokens 17", "--num-speculative-tokens is 17, but it must be between 1 and 16"},
-      {"--num-speculative-tokens x", "--num-speculative-tokens: x is not a whole number"},
+      {"--num-speculative-tokens x",
+       "--num-speculative-tokens is x, but it must be a whole number between 1 and 16"},
       {draft + "--no-use-cache", alone},
       {draft + "--prompt The --prompt A", alone},
       {draft + "--do-sample --num-return-sequences 2", alone},

@@ -152,7 +152,7 @@ TEST_CASE("wrong usage of the benchmark is refused") {
   const std::pair<std::string, std::string> wrong[] = {
       {"--benchmark-lengths 0", "--benchmark-lengths is 0, but it must be 1 or more"},
       {"--benchmark-lengths 5,0", "--benchmark-lengths is 0, but it must be 1 or more"},
-      {"--benchmark-lengths 5,x", "x is not a whole number"},
+      {"--benchmark-lengths 5,x", "--benchmark-lengths is x, but it must be a whole number of 1 or more"},
       {"--repetitions 0", "--repetitions is 0, but it must be 1 or more"},
       {"--draft-model tales-1m --max-new-tokens 0",
        "the --benchmark of a --draft-model needs --max-new-tokens"},

@@ -486,7 +486,8 @@ TEST_CASE("the program tells how well it went, and refuses what cannot be") {
       {"--draft-model tales-1m --do-sample --num-return-sequences 2", either},
       {"--prompt-lookup-num-tokens 0", "--prompt-lookup-num-tokens is 0, but it must be between 1 and 64"},
       {"--prompt-lookup-num-tokens 65", "--prompt-lookup-num-tokens is 65, but it must be between 1 and 64"},
-      {"--prompt-lookup-num-tokens x", "x is not a whole number"},
+      {"--prompt-lookup-num-tokens x",
+       "--prompt-lookup-num-tokens is x, but it must be a whole number between 1 and 64"},
       {"--max-matching-ngram-size 0", "--max-matching-ngram-size is 0, but it must be 1 or more"},
       {"--num-speculative-tokens 17", "--num-speculative-tokens is 17, but it must be between 1 and 16"},
   };

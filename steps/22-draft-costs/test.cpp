@@ -261,7 +261,8 @@ TEST_CASE("impossible numbers and combinations are refused before any token") {
   const std::pair<std::string, std::string> wrong[] = {
       {"--num-speculative-tokens 0", "--num-speculative-tokens is 0, but it must be between 1 and 16"},
       {"--num-speculative-tokens 17", "--num-speculative-tokens is 17, but it must be between 1 and 16"},
-      {"--num-speculative-tokens many", "many is not a whole number"},
+      {"--num-speculative-tokens many",
+       "--num-speculative-tokens is many, but it must be a whole number between 1 and 16"},
       {"--draft-model tales-1m --no-use-cache", "for one text with a cache"},
       {"--draft-model tales-1m --prompt A --prompt B", "for one text with a cache"},
       {"--draft-model tales-1m --prompt-lookup-num-tokens 5",

@@ -187,7 +187,7 @@ TEST_CASE("a load that no server can have is refused") {
       {"--num-requests 2000000", "--num-requests is 2000000, but it must be between 1 and 1000000"},
       {"--rates 0", "--rates is 0, but it must be 1 or more"},
       {"--rates=-5", "--rates is -5, but it must be 1 or more"},
-      {"--rates nan", "--rates: nan is not a whole number"},
+      {"--rates nan", "--rates is nan, but it must be a whole number of 1 or more"},
       {"--max-batch-size 65", "--max-batch-size is 65, but it must be between 1 and 64"},
       {"--replicas 65", "--replicas is 65, but it must be between 1 and 64"}};
   for (const auto& [arguments, sentence] : wrong) {
