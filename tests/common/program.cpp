@@ -233,7 +233,7 @@ TEST_CASE("the end of text of a model may have another name, or there is none") 
   folder.write("vocab.json", vocabulary.dump());
   const std::string option = "--max-new-tokens 1 --model " + folder.path().string();
   CHECK(prompt_of(run_json(option + " --prompt ''")) == Tokens{4095});
-  CHECK(prompt_of(run_json(option + " --prompt '</s>'")) == Tokens{4095});
+  CHECK(prompt_of(run_json(option + " --prompt '</s>'")).size() > 1);  // a person's text is text
 
   json config = json::parse(std::ifstream(folder.path() / "config.json"));
   config["eos_token_id"] = nullptr;
