@@ -10,10 +10,11 @@
 
 namespace staircase {
 
-/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order.
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it expects
+/// so many, sees their tokens by on_row_token, and finishes all at the end with what the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
-  const int copies = run.num_return_sequences, texts = static_cast<int>(prompts.size()) * copies;
+  const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
   std::vector<int> owners;  // the prompt of each text
   for (int i = 0; i < texts; ++i) owners.push_back(i / copies);
   output.expect(texts);

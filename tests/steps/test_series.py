@@ -89,7 +89,7 @@ ON = {
     "29-min-new-tokens": ["--min-new-tokens", "30"],  # no text of so few tokens ends earlier
     "30-logprobs": ["--logprobs", "2"],
     "49-int8-weights": ["--show-rounding"],
-    "53-min-p": ["--do-sample", "--seed", "7", "--min-p", "0.3"],
+    "53-min-p": ["--min-p", "0.3"],
     "32-perplexity": ["--echo"],  # of 31-echo, but there no prompt has a perplexity
 }
 SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "25-queue",
