@@ -328,14 +328,16 @@ TEST_CASE("tokens that only the model has are the empty text, and no text is enc
   CHECK(tokenizer.vocab_size() == known + 3);
   CHECK(tokenizer.ends() == ends);
   CHECK(tokenizer.decode(std::vector<int>{known, 32, known + 2}) == tales().decode(std::vector<int>{32}));
-  for (const int token : tokenizer.encode_with_special_tokens(fmt::format("<{}>", known))) CHECK(token < known);
+  for (const int token : tokenizer.encode_with_special_tokens(fmt::format("<{}>", known)))
+    CHECK(token < known);
   CHECK(tokenizer.encode("").empty());
   tokenizer.extend(known);  // it has more already
   CHECK(tokenizer.vocab_size() == known + 3);
 }
 
 TEST_CASE("a stream shows a character when its last byte has come, and not before") {
-  const std::vector<int> ids = tales().encode_with_special_tokens("a\U0001F600b");  // the emoji is four tokens of one byte
+  const std::vector<int> ids =
+      tales().encode_with_special_tokens("a\U0001F600b");  // the emoji is four tokens of one byte
   REQUIRE(ids.size() == 6);
   StreamDecoder decoder(tales());
   CHECK(decoder.push(ids[0]) == "a");
