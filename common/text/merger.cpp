@@ -1,16 +1,26 @@
 #include "common/text/merger.h"
 
+#include <bit>
+
 namespace staircase {
 
 MergeTable::MergeTable(const std::vector<TokenizerDescription::Merge>& merges) {
-  merges_.reserve(merges.size());
-  for (const auto& [left, right, token, rank] : merges) merges_.emplace(key(left, right), Merge{rank, token});
+  const int bits = std::bit_width(2 * merges.size() + 1);
+  shift_ = 64 - bits;
+  places_.assign(std::size_t{1} << bits, {kFree, {}});
+  for (const auto& [left, right, token, rank] : merges) {
+    const std::uint64_t pair = key(left, right);
+    std::size_t i = first_place(pair);
+    while (places_[i].pair != kFree) i = (i + 1) % places_.size();
+    places_[i] = {pair, {rank, token}};
+  }
 }
 
 void Merger::merge(std::span<const int> symbols, std::vector<int>& tokens) {
   const int length = static_cast<int>(symbols.size());
-  symbols_.clear();
-  for (int i = 0; i < length; ++i) symbols_.push_back({symbols[i], i - 1, i + 1 < length ? i + 1 : kNone});
+  if (length == 1) return tokens.push_back(symbols.front());
+  symbols_.resize(symbols.size());
+  for (int i = 0; i < length; ++i) symbols_[i] = {symbols[i], i - 1, i + 1 < length ? i + 1 : kNone};
   for (int i = 0; i < length; ++i) enqueue(i);
 
   while (!queue_.empty()) {

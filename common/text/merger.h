@@ -4,11 +4,11 @@
 //   O n c e  ->  O n ce  ->  On ce  ->  Once
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <queue>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -23,20 +23,36 @@ class MergeTable {
     int token;  ///< what the pair becomes
   };
 
-  MergeTable() = default;
   explicit MergeTable(const std::vector<TokenizerDescription::Merge>& merges);
 
   const Merge* find(int left, int right) const {
-    const auto found = merges_.find(key(left, right));
-    return found == merges_.end() ? nullptr : &found->second;
+    const std::uint64_t pair = key(left, right);
+    for (std::size_t i = first_place(pair);; i = (i + 1) % places_.size()) {
+      if (places_[i].pair == pair) return &places_[i].merge;
+      if (places_[i].pair == kFree) return nullptr;
+    }
   }
 
  private:
+  // Hashing with open addresses: a pair is at its first place or, where others took it, soon after. Encoding
+  // spends most of its time here, and this touches one line of the cache where std::unordered_map touches
+  // three.
+  struct Place {
+    std::uint64_t pair;
+    Merge merge;
+  };
+  static constexpr std::uint64_t kFree = ~std::uint64_t{0};
+
   static std::uint64_t key(int left, int right) {
     return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
   }
 
-  std::unordered_map<std::uint64_t, Merge> merges_;
+  std::size_t first_place(std::uint64_t pair) const {
+    return static_cast<std::size_t>((pair * 0x9E3779B97F4A7C15u) >> shift_);
+  }
+
+  std::vector<Place> places_;  // a power of two of them, half of which are free at least
+  int shift_;                  // leaves as many bits as number them
 };
 
 /// Merges the pieces of one text; it lives as long as the text so that its memory is used again.

@@ -96,52 +96,65 @@ struct Tokenizer::Vocabulary {
         spelling(spelling_of(description)),
         table(description.merges) {}
 
-  std::vector<int> encode(std::string_view text, const Search& search) const {
-    if (text.size() > std::numeric_limits<int>::max()) {
-      throw Error("a text of {} bytes is too long to encode at once; 2^31 - 1 are possible", text.size());
-    }
-    std::vector<int> tokens;
-    Merger merger(table);
-    const auto add = [&](int token) { tokens.push_back(token); };
-    const auto encode_normalized = [&](std::string_view part, bool first) {
-      encode_part(part, first, merger, tokens);
-    };
-    take_apart(
-        text, search.in_text,
-        [&](std::string_view part, bool first) {
-          if (normalizer.empty())
-            return take_apart(
-                part, search.in_normalized,
-                [&](std::string_view rest, bool still) { encode_normalized(rest, first && still); }, add);
-          const std::string normal = normalizer.normalize(part);
-          take_apart(
-              normal, search.in_normalized,
-              [&](std::string_view rest, bool still) { encode_normalized(rest, first && still); }, add);
-        },
-        add);
-    return tokens;
-  }
-
-  void encode_part(std::string_view part, bool first, Merger& merger, std::vector<int>& tokens) const {
-    std::string marked;
-    const std::string_view space = marks_spaces ? kSpaceMark : " ";
-    if (marks_spaces) part = marked = replaced(part, " ", kSpaceMark);
-    const bool wants_space =
-        space_before == SpaceBefore::kEach || (space_before == SpaceBefore::kFirst && first);
-    if (wants_space && !part.starts_with(space)) part = marked = std::string(space).append(part);
-    for (const std::string_view piece : pre_tokenizer.split(part)) encode_piece(piece, merger, tokens);
-  }
-
-  void encode_piece(std::string_view piece, Merger& merger, std::vector<int>& tokens) const {
-    if (!whole.empty()) {
-      if (const auto found = whole.find(std::string(piece)); found != whole.end())
-        return tokens.push_back(found->second);
-    }
-    std::vector<int> symbols;
-    spelling->spell(piece, symbols);
-    merger.merge(symbols, tokens);
-  }
+  std::vector<int> encode(std::string_view text, const Search& search) const;
 };
+
+/// The way of one text; its memory is used again from piece to piece.
+class Tokenizer::Encoding {
+ public:
+  Encoding(const Vocabulary& vocabulary, const Search& search)
+      : vocabulary_(vocabulary), search_(search), merger_(vocabulary.table) {}
+
+  std::vector<int> encode(std::string_view text) {
+    take_apart(
+        text, search_.in_text, [&](std::string_view part, bool first) { normalize(part, first); },
+        [&](int token) { tokens_.push_back(token); });
+    return std::move(tokens_);
+  }
+
+ private:
+  void normalize(std::string_view part, bool first) {
+    std::string normal;
+    if (!vocabulary_.normalizer.empty()) part = normal = vocabulary_.normalizer.normalize(part);
+    take_apart(
+        part, search_.in_normalized,
+        [&](std::string_view rest, bool still_first) { cut(rest, first && still_first); },
+        [&](int token) { tokens_.push_back(token); });
+  }
+
+  void cut(std::string_view part, bool first) {
+    std::string marked;
+    const std::string_view space = vocabulary_.marks_spaces ? kSpaceMark : " ";
+    if (vocabulary_.marks_spaces) part = marked = replaced(part, " ", kSpaceMark);
+    const SpaceBefore before = vocabulary_.space_before;
+    const bool wants_space = before == SpaceBefore::kEach || (before == SpaceBefore::kFirst && first);
+    if (wants_space && !part.starts_with(space)) part = marked = std::string(space).append(part);
+    for (const std::string_view piece : vocabulary_.pre_tokenizer.split(part)) merge(piece);
+  }
+
+  void merge(std::string_view piece) {
+    const auto& whole = vocabulary_.whole;
+    if (!whole.empty()) {
+      const auto found = whole.find(std::string(piece));
+      if (found != whole.end()) return tokens_.push_back(found->second);
+    }
+    symbols_.clear();
+    vocabulary_.spelling->spell(piece, symbols_);
+    merger_.merge(symbols_, tokens_);
+  }
+
+  const Vocabulary& vocabulary_;
+  const Search& search_;
+  Merger merger_;
+  std::vector<int> symbols_, tokens_;
+};
+
+std::vector<int> Tokenizer::Vocabulary::encode(std::string_view text, const Search& search) const {
+  if (text.size() > std::numeric_limits<int>::max()) {
+    throw Error("a text of {} bytes is too long to encode at once; 2^31 - 1 are possible", text.size());
+  }
+  return Encoding(*this, search).encode(text);
+}
 
 Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
   return Tokenizer(describe_tokenizer(folder), folder.string());

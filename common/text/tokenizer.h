@@ -66,6 +66,7 @@ class Tokenizer {
 
  private:
   struct Vocabulary;
+  class Encoding;
   std::unique_ptr<Vocabulary> vocabulary_;
 };
 

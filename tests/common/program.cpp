@@ -260,6 +260,26 @@ TEST_CASE("a model with more tokens than its tokenizer continues texts, also wit
   CHECK(object["sequences"][0]["text"] == "");
 }
 
+TEST_CASE("a special token in a prompt is text") {
+  const Tokens prompt = prompt_of(run_json("--prompt 'a<|endoftext|>b' --max-new-tokens 1"));
+  CHECK(prompt.size() > 3);
+  CHECK(std::count(prompt.begin(), prompt.end(), 4095) == 0);
+}
+
+TEST_CASE("a begin-of-text token comes in front of a prompt where the tokenizer asks for one") {
+  const TemporaryFolder folder;
+  const std::filesystem::path tales = STAIRCASE_SOURCE_TREE "/models/tales-1m";
+  for (const std::string file : {"config.json", "model.safetensors", "vocab.json", "merges.txt"}) {
+    std::filesystem::copy_file(tales / file, folder.path() / file);
+  }
+  folder.write("tokenizer_config.json", R"({"add_bos_token": true, "bos_token": "<|endoftext|>"})");
+  const std::string model = fmt::format("--model {} --max-new-tokens 1 ", folder.path().string());
+  CHECK(prompt_of(run_json(model + "--prompt Once")) == Tokens{4095, 2054});
+  CHECK(prompt_of(run_json(model + "--prompt=")) == Tokens{4095});
+  folder.write("added_tokens.json", R"({"<|user|>": 4096})");
+  check_refused(model + "--prompt Once", 1, "\"<|user|>\" has the id 4096");
+}
+
 TEST_CASE("an option with = and nothing behind it has the empty text, and not the next option") {
   const json object = run_json("--prompt= --max-new-tokens 2");
   CHECK(prompt_of(object) == Tokens{4095});

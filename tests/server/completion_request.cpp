@@ -61,6 +61,12 @@ TEST_CASE("a prompt is a text, a list of texts, token ids or a list of those") {
   CHECK(request(R"({"prompt": ["a", "b"], "n": 3})").texts() == 6);
 }
 
+TEST_CASE("a special token in a prompt is text") {
+  const Prompts prompts = request(R"({"prompt": "a<|endoftext|>b"})").prompts();
+  CHECK(prompts == Prompts{tokenizer().encode("a<|endoftext|>b")});
+  CHECK(prompts.at(0).size() > 3);
+}
+
 TEST_CASE("what a body does not say is what OpenAI says, and null says nothing") {
   const CompletionRequest least = request(R"({"prompt": "a", "n": null, "max_tokens": null, "stream": null,
     "logprobs": null, "echo": null, "suffix": null, "best_of": null, "logit_bias": null, "user": null,

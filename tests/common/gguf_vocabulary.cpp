@@ -1,0 +1,140 @@
+// The tokenizers of GGUF files: merges from scores, what types of tokens mean, what a name of a pre-tokenizer
+// stands for, and one sentence for what is broken.
+#include "common/text/gguf_vocabulary.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "common/text/pre_types.h"
+#include "common/text/tokenizer.h"
+#include "tests/error_message.h"
+
+using namespace staircase;
+
+namespace {
+
+using Ids = std::vector<int>;
+
+/// SentencePiece's: three special tokens, the bytes, and `pieces` from 259 on with the given scores.
+GgufVocabulary sentence_pieces(const std::vector<std::pair<std::string, float>>& pieces) {
+  GgufVocabulary vocabulary{.architecture = "llama", .model = "llama", .bos_token_id = 1, .eos_token_id = 2};
+  const auto add = [&](const std::string& text, float score, int type) {
+    vocabulary.tokens.push_back(text);
+    vocabulary.scores.push_back(score);
+    vocabulary.token_type.push_back(type);
+  };
+  add("<unk>", 0, 2);
+  add("<s>", 0, 3);
+  add("</s>", 0, 3);
+  for (int byte = 0; byte < 256; ++byte) add(fmt::format("<0x{:02X}>", byte), 0, 6);
+  for (const auto& [text, score] : pieces) add(text, score, 1);
+  return vocabulary;
+}
+
+Tokenizer made_of(const GgufVocabulary& vocabulary) {
+  return Tokenizer(describe(vocabulary, "m.gguf"), "m.gguf");
+}
+
+std::string error_of(const GgufVocabulary& vocabulary) {
+  return error_message([&] { made_of(vocabulary); });
+}
+
+}  // namespace
+
+TEST_CASE("pieces of a text merge in the order of their scores, and of equal ones the lower id comes first") {
+  GgufVocabulary vocabulary = sentence_pieces(
+      {{"\u2581", -9}, {"a", -9}, {"b", -9}, {"c", -9}, {"ab", -2}, {"bc", -1}, {"\u2581a", -3}});
+  vocabulary.add_space_prefix = false;
+  CHECK(made_of(vocabulary).encode("abc") == Ids{260, 264});
+  vocabulary.scores[264] = -2;
+  CHECK(made_of(vocabulary).encode("abc") == Ids{263, 262});
+  vocabulary.add_space_prefix = true;
+  CHECK(made_of(vocabulary).encode("a") == Ids{265});
+  CHECK(made_of(vocabulary).encode(" a") == Ids{259, 265});  // another space comes in front
+  CHECK(made_of(vocabulary).encode_with_special_tokens("a</s>a") == Ids{265, 2, 265});
+  CHECK(made_of(vocabulary).decode_whole(Ids{265, 2, 265}) == "a</s> a");
+}
+
+TEST_CASE("only normal tokens are merged to") {
+  GgufVocabulary vocabulary = sentence_pieces({{"a", -9}, {"b", -9}, {"ab", -2}});
+  vocabulary.add_space_prefix = false;
+  CHECK(made_of(vocabulary).encode("ab") == Ids{261});
+  for (const int type : {3, 5, 6}) {
+    vocabulary.token_type[261] = type;
+    CHECK(made_of(vocabulary).encode("ab") == Ids{259, 260});
+  }
+}
+
+TEST_CASE("a user-defined token is found in any text, and a filler that is said to be one is not") {
+  GgufVocabulary vocabulary = sentence_pieces({{"<tool>", 0}, {"[PAD260]", 0}});
+  vocabulary.add_space_prefix = false;
+  vocabulary.token_type[259] = vocabulary.token_type[260] = 4;
+  const Tokenizer tokenizer = made_of(vocabulary);
+  CHECK(tokenizer.encode("<tool>") == Ids{259});
+  CHECK(tokenizer.encode("[PAD260]").size() == 8);
+  CHECK(tokenizer.bytes(260) == "");
+}
+
+TEST_CASE("end-of-text tokens are the one that the file names, and those that are known by their texts") {
+  GgufVocabulary vocabulary = sentence_pieces({{"<|eot_id|>", 0}, {"<|eom_id|>", 0}, {"<|im_end|>", 0}});
+  vocabulary.token_type[259] = vocabulary.token_type[260] = 3;
+  CHECK(made_of(vocabulary).ends() == Ids{2, 259, 260});  // the third is a normal token
+  vocabulary.eos_token_id = 259;
+  CHECK(made_of(vocabulary).ends() == Ids{259, 260});
+}
+
+TEST_CASE("a text begins with a begin-of-text token by default in SentencePiece's and Llama 3's files only") {
+  GgufVocabulary vocabulary = sentence_pieces({{"a", 0}});
+  CHECK(made_of(vocabulary).encode_prompt("").size() == 1);
+  vocabulary.add_bos_token = false;
+  CHECK(made_of(vocabulary).encode_prompt("").empty());
+  CHECK(pre_tokenizer_of("llama-bpe")->adds_begin);
+  CHECK(pre_tokenizer_of("llama-bpe")->ignore_merges);
+  for (const char* name : {"gpt-2", "smollm", "qwen2", "olmo", "default"})
+    CHECK_FALSE(pre_tokenizer_of(name)->adds_begin);
+  for (const char* name : {"qwen2", "olmo"}) CHECK(pre_tokenizer_of(name)->nfc);
+  CHECK_FALSE(pre_tokenizer_of("gemma"));
+}
+
+TEST_CASE("a broken tokenizer of a GGUF file is one sentence with the file, the key and the value") {
+  const GgufVocabulary good = sentence_pieces({{"a", 0}});
+  REQUIRE(error_of(good) == "");
+  const auto error = [&](auto change) {
+    GgufVocabulary vocabulary = good;
+    change(vocabulary);
+    return error_of(vocabulary);
+  };
+  using Vocabulary = GgufVocabulary&;
+  CHECK(says(error([](Vocabulary v) { v.model = "bert"; }), "m.gguf", "tokenizer.ggml.model is \"bert\""));
+  CHECK(says(error([](Vocabulary v) { v.scores.pop_back(); }), "m.gguf", "scores is 259 numbers",
+             "260 tokens"));
+  CHECK(says(error([](Vocabulary v) { v.scores[5] = NAN; }), "m.gguf", "scores is nan"));
+  CHECK(says(error([](Vocabulary v) { v.token_type.pop_back(); }), "m.gguf", "token_type is 259 numbers"));
+  CHECK(
+      says(error([](Vocabulary v) { v.eos_token_id = 260; }), "m.gguf", "eos_token_id is 260", "260 tokens"));
+  CHECK(says(error([](Vocabulary v) { v.bos_token_id = -1; }), "m.gguf", "bos_token_id is -1"));
+  CHECK(says(error([](Vocabulary v) { v.bos_token_id.reset(); }), "m.gguf", "add_bos_token",
+             "no bos_token_id"));
+  CHECK(says(error([](Vocabulary v) { v.add_eos_token = true; }), "m.gguf", "add_eos_token is true"));
+  CHECK(says(error([](Vocabulary v) {
+               v.tokens[70] = "x";
+               v.token_type[70] = 5;
+             }),
+             "m.gguf", "<0x43>"));
+  const auto bytes = [&](auto change) {
+    return error([&](Vocabulary v) {
+      v.model = "gpt2";
+      v.pre = "gpt-2";
+      change(v);
+    });
+  };
+  CHECK(bytes([](Vocabulary) {}) == "");
+  CHECK(says(bytes([](Vocabulary v) { v.pre = "gemma"; }), "m.gguf", "tokenizer.ggml.pre is \"gemma\""));
+  CHECK(says(bytes([](Vocabulary v) { v.merges = {"ab"}; }), "m.gguf", "merges[0] is \"ab\""));
+  CHECK(says(bytes([](Vocabulary v) { v.merges = {"a b"}; }), "m.gguf", "merges[0]",
+             "\"b\" is not in the vocabulary"));
+  CHECK(says(bytes([](Vocabulary v) { v.merges = {""}; }), "m.gguf", "merges[0] is \"\""));
+}
