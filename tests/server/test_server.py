@@ -176,7 +176,7 @@ class Endpoints(unittest.TestCase):
                 ({"prompt": start, "max_tokens": 5, "stop": "ere was"}, " th", [0, 3]),         # cut off
                 ({"prompt": start, "max_tokens": 5, "stop": " was"}, " there", [0, 6]),
                 ({"prompt": [127], "max_tokens": 1, "echo": True}, "\ufffd,", [0, 1]),
-                ({"prompt": "<|endoftext|>He cut", "max_tokens": 0, "echo": True}, "<|endoftext|>He cut", [0, 13, 15]),
+                ({"prompt": [4095, 968, 1066], "max_tokens": 0, "echo": True}, "<|endoftext|>He cut", [0, 13, 15]),
                 ({"prompt": "\u00c4 \u00e9", "max_tokens": 0, "echo": True}, "\u00c4 \u00e9", [0, 0, 1, 2, 2])):
             with self.subTest(keys):
                 choice = self.server.complete(temperature=0, logprobs=0, **keys)["choices"][0]
