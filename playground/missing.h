@@ -67,6 +67,16 @@ auto find(Range&& range, const Value& value, Projection projection = {}) {
 }
 
 template <typename Range, typename Value>
+auto count(Range&& range, const Value& value) {
+  return std::count(std::begin(range), std::end(range), value);
+}
+
+template <typename Range>
+void reverse(Range&& range) {
+  std::reverse(std::begin(range), std::end(range));
+}
+
+template <typename Range, typename Value>
 auto lower_bound(Range&& range, const Value& value) {
   return std::lower_bound(std::begin(range), std::end(range), value);
 }
