@@ -146,7 +146,8 @@ Program::Program(const std::string& description, bool has_prompts)
     : impl_(std::make_unique<Impl>(description)) {
   platform::reserve_standard_streams();
   CommandLine& line = impl_->command_line;
-  line.add("--model", Path{&impl_->model, "DIR"}, "folder or .gguf file of a model, or the name of one in models/");
+  line.add("--model", Path{&impl_->model, "DIR"},
+           "folder or .gguf file of a model, or the name of one in models/");
   if (has_prompts) {
     line.add_texts("--prompt", &impl_->prompts, "TEXT", false,
                    "text to continue; - reads it from standard input");
