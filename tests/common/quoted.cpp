@@ -1,6 +1,7 @@
 #include "common/base/quoted.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "common/base/message.h"
 #include "tests/captured.h"
@@ -51,8 +52,8 @@ TEST_CASE("a typed value is shown as it is if it is one short word, else in quot
   CHECK(typed("\x1b[31m") == R"("\u001b[31m")");
   CHECK(typed("\xff") == "\"�\"");
   CHECK(typed(std::string(255, 'x')) == std::string(255, 'x'));
-  CHECK(typed(std::string(256, 'x')) == '"' + std::string(80, 'x') + "...\"");
-  CHECK(typed(std::string(79, 'x') + "é" + std::string(999, 'x')) == '"' + std::string(79, 'x') + "...\"");
+  CHECK(typed(std::string(256, 'x')) == fmt::format("\"{:x<80}...\"", ""));
+  CHECK(typed(fmt::format("{0:x<79}é{0:x<999}", "")) == fmt::format("\"{:x<79}...\"", ""));
 }
 
 TEST_CASE("whatever is said takes no control character to the terminal, and a warning is one line") {

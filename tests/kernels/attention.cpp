@@ -280,7 +280,8 @@ TEST_CASE("on the CPU queries get the same bits alone, in parts and all together
 TEST_CASE("on the CPU queries that share keys get the same bits alone, in parts and all together") {
   const std::unique_ptr<Device> device = make_cpu_device(2);
   for (const DType dtype : kTypes) {
-    for (const auto& [n_head, n_kv_head] : kGroupedHeads) {
+    for (const auto& heads : kGroupedHeads) {
+      const auto n_head = heads.first, n_kv_head = heads.second;
       for (const std::size_t head_size : {15u, 64u, 80u, 128u}) {
         const Attention all({{7, 40}}, n_head, head_size, 1.0f, dtype, n_head / n_kv_head);
         const Values together = all.run(*device);

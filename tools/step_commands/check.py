@@ -63,8 +63,6 @@ def check(options):
     if not (build / "build.ninja").is_file():
         library("configure build >&2")
     copy_library(path, step)
-    if not (path / "build/test").is_file():
-        print(f"Compiling {step.name} and its checks for the first time ...", file=sys.stderr, flush=True)
     found = compile_folder(folder, build, options.sanitize, options.jobs)
     if any(one.is_error for one in found):
         lines, whose = told(found, step)

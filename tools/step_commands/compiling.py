@@ -36,6 +36,8 @@ def compile_folder(folder, build, sanitize=False, jobs=None):
         for program in (linker[0], *compiler[:options_begin(compiler)]):
             if not shutil.which(program):
                 raise Problem(f"there is no compiler: {program} is not found; tools/setup installs it.")
+    if not (folder.path / "build/test").is_file():
+        print(f"Compiling {folder.step.name} and its checks for the first time ...", file=sys.stderr, flush=True)
     libraries = sorted({word for _, linker in commands.values() for word in linker
                         if word.endswith(".a") and Path(word).is_relative_to(build)})
     headers = build / "practice" / kind
