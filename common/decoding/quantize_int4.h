@@ -15,7 +15,7 @@ struct Int4Group {
   std::size_t bytes() const { return sizeof scale + halves.size(); }
 };
 
-/// quantize of step 49 with whole numbers from -8 to 7: the weight furthest from 0, the first of several,
+/// quantize of step 70 with whole numbers from -8 to 7: the weight furthest from 0, the first of several,
 /// becomes -8, whatever its sign is.
 inline std::vector<Int4Group> quantize_int4(std::span<const float> weights, std::size_t inputs,
                                             std::size_t size) {

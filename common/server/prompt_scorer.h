@@ -15,7 +15,7 @@
 
 namespace staircase {
 
-/// What `score` (step 31) computes in one pass, in passes of `chunk` tokens. It keeps the last prompt's
+/// What `score` (step 37) computes in one pass, in passes of `chunk` tokens. It keeps the last prompt's
 /// scores: texts behind equal prompts that come one after the other share them.
 class PromptScorer {
  public:

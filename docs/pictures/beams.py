@@ -1,4 +1,4 @@
-"""Three beams behind "The wolf" (step 33): the greedy text begins best and ends second."""
+"""Three beams behind "The wolf" (step 40): the greedy text begins best and ends second."""
 
 from svg import Picture, write
 

@@ -118,11 +118,11 @@ class Blocks(unittest.TestCase):
                           (7, "tools/run 02 \\\n  --y", "k=1", 2)])
 
     def test_what_is_typed_in_stands_below(self):
-        page = self.page("# T\n\n    tools/run 39 --requests -\n\nand type\n\n    {\"prompt\": \"x\"}\n")
+        page = self.page("# T\n\n    tools/run 51 --requests -\n\nand type\n\n    {\"prompt\": \"x\"}\n")
         self.assertEqual(recorded.commands(page)[0].input, '{"prompt": "x"}')
 
     def test_what_cannot_be_recorded_says_why(self):
-        page = self.page("# T\n\n    tools/run 03 --model gpt2\n    tools/run 25 --prompts FILE\n")
+        page = self.page("# T\n\n    tools/run 03 --model gpt2\n    tools/run 31 --prompts FILE\n")
         self.assertEqual([one.why_not for one in recorded.commands(page)], ["its model is not in the box", "it names a file or a step of your own"])
 
     def test_progress_leaves_no_trace(self):

@@ -135,7 +135,7 @@ class Browser(unittest.TestCase):
 
 
 PAGES = ("index.html", "steps/01-greedy-decoding/index.html", "steps/17-speculative-decoding/index.html",
-         "steps/42-latencies/index.html", "steps/16-variable-batching/folder.html", "docs/architecture.html",
+         "steps/54-latencies/index.html", "steps/16-variable-batching/folder.html", "docs/architecture.html",
          "docs/benchmarks/cpu.html", "source/common/decoding/sampling.h.html", "compare.html?from=06&to=27",
          "search.html?q=nucleus")
 
@@ -273,11 +273,11 @@ class Reading(Browser):
     def test_the_map_leads_to_a_step(self):
         self.open("docs/steps.html")
         link = self.script("return [...document.querySelectorAll('.map a')].find((a) => a.textContent.includes('38 Beam tree')).getAttribute('href')")
-        self.assertEqual(link, "../steps/38-beam-tree/index.html")
+        self.assertEqual(link, "../steps/45-beam-tree/index.html")
 
     def test_previous_and_next_follow_the_parents(self):
-        for page, before, after in (("16-variable-batching", "15-", "17-"), ("24-leaving-rows", "16-", "25-"),
-                                    ("39-continuous-batching", "32-", "40-"), ("20-cache-drift", "15-", None)):
+        for page, before, after in (("16-variable-batching", "15-", "17-"), ("30-leaving-rows", "16-", "25-"),
+                                    ("51-continuous-batching", "32-", "40-"), ("20-cache-drift", "15-", None)):
             self.open(f"steps/{page}/index.html")
             for kind, expected in (("prev", before), ("next", after)):
                 links = self.find(f"a.{kind}-page")

@@ -91,7 +91,7 @@ class Numbers(unittest.TestCase):
         self.assertIn(f"{100 * example.heads[3][4][3][1]:.0f} % of what", prose)
 
     def test_plain_python_finds_the_logits_of_transformers(self):
-        """Behind "The wolf ran into" the engine and Hugging Face give " the" the log-probability −0.1060 (step 31)."""
+        """Behind "The wolf ran into" the engine and Hugging Face give " the" the log-probability −0.1060 (step 37)."""
         example = Example()
         likely = softmax(example.logits)[example.model.token_id[" the"]]
         self.assertAlmostEqual(likely, 2.718281828 ** -0.1060, places=4)

@@ -66,7 +66,7 @@ server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(SimpleHTTPReque
 threading.Thread(target=server.serve_forever, daemon=True).start()
 ADDRESS = f"http://127.0.0.1:{server.server_port}"
 
-for step, options in {"01": "", "17": f"--dtype bfloat16 {DRAFT}", "43": ""}.items():
+for step, options in {"01": "", "17": f"--dtype bfloat16 {DRAFT}", "55": ""}.items():
     firsts, laters = [], []
     for _ in range(3):
         with open_page(step) as browser:

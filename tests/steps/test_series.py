@@ -33,36 +33,36 @@ LESSON = {
     "21-prompt-lookup": "check.h main.cpp prompt_lookup.h speculative.h",
     "22-draft-costs": "main.cpp report.h speculative.h",
     "23-adaptive-drafts": "main.cpp speculative.h",
-    "24-leaving-rows": "generate.h row.h",
-    "25-queue": "batches.h generate.h row.h",
-    "26-shared-prefill": "batches.h check.h generate.h",
-    "27-stop-sequences": "batches.h generate.h main.cpp row.h stop.h",
-    "28-held-back": "row.h stop.h",
-    "29-min-new-tokens": "check.h min_new_tokens.h row.h",
-    "30-logprobs": "logprobs.h row.h",
-    "31-echo": "echo.h main.cpp scoring.h",
-    "32-perplexity": "echo.h scoring.h",
-    "33-beam-search": "batches.h beam_search.h check.h main.cpp",
-    "34-beam-rows": "batches.h beam_search.h check.h main.cpp",
-    "35-n-best": "batches.h check.h",
-    "36-length-penalty": "beam_search.h check.h",
-    "37-early-stopping": "beam_search.h check.h",
-    "38-beam-tree": "batches.h beam_search.h beam_tree.h check.h main.cpp",
-    "39-continuous-batching": "batches.h check.h main.cpp scheduler.h",
-    "40-arrivals": "arrivals.h batches.h check.h main.cpp scheduler.h",
-    "41-chunked-prefill": "batches.h check.h main.cpp scheduler.h",
-    "42-latencies": "batches.h latencies.h",
-    "43-benchmark-serving": "benchmark_serving.h main.cpp",
-    "44-paged-kv-cache": "batches.h check.h main.cpp paged_kv_cache.h",
-    "45-waiting-for-blocks": "batches.h check.h main.cpp paged_kv_cache.h",
-    "46-preemption": "batches.h paged_kv_cache.h",
-    "47-prefix-caching": "batches.h paged_kv_cache.h",
-    "48-http-server": "main.cpp service.h",
-    "49-int8-weights": "main.cpp quantize.h",
-    "50-int4-weights": "main.cpp quantize_int4.h",
-    "51-quality": "main.cpp quality.h",
-    "52-capacity": "capacity.h main.cpp",
-    "53-min-p": "main.cpp min_p.h",
+    "30-leaving-rows": "generate.h row.h",
+    "31-queue": "batches.h generate.h row.h",
+    "32-shared-prefill": "batches.h check.h generate.h",
+    "33-stop-sequences": "batches.h generate.h main.cpp row.h stop.h",
+    "34-held-back": "row.h stop.h",
+    "35-min-new-tokens": "check.h min_new_tokens.h row.h",
+    "36-logprobs": "logprobs.h row.h",
+    "37-echo": "echo.h main.cpp scoring.h",
+    "38-perplexity": "echo.h scoring.h",
+    "40-beam-search": "batches.h beam_search.h check.h main.cpp",
+    "41-beam-rows": "batches.h beam_search.h check.h main.cpp",
+    "42-n-best": "batches.h check.h",
+    "43-length-penalty": "beam_search.h check.h",
+    "44-early-stopping": "beam_search.h check.h",
+    "45-beam-tree": "batches.h beam_search.h beam_tree.h check.h main.cpp",
+    "51-continuous-batching": "batches.h check.h main.cpp scheduler.h",
+    "52-arrivals": "arrivals.h batches.h check.h main.cpp scheduler.h",
+    "53-chunked-prefill": "batches.h check.h main.cpp scheduler.h",
+    "54-latencies": "batches.h latencies.h",
+    "55-benchmark-serving": "benchmark_serving.h main.cpp",
+    "60-paged-kv-cache": "batches.h check.h main.cpp paged_kv_cache.h",
+    "62-waiting-for-blocks": "batches.h check.h main.cpp paged_kv_cache.h",
+    "63-preemption": "batches.h paged_kv_cache.h",
+    "64-prefix-caching": "batches.h paged_kv_cache.h",
+    "66-http-server": "main.cpp service.h",
+    "70-int8-weights": "main.cpp quantize.h",
+    "71-int4-weights": "main.cpp quantize_int4.h",
+    "72-quality": "main.cpp quality.h",
+    "69-capacity": "capacity.h main.cpp",
+    "39-min-p": "main.cpp min_p.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -84,17 +84,17 @@ ON = {
     "13-kv-cache-dynamic": ["--use-cache"],
     "15-kv-cache-fix": ["--on-overflow", "recompute"],  # the texts are too short to need it
     "17-speculative-decoding": ["--num-speculative-tokens", "2"],  # without a draft model
-    "25-queue": ["--max-batch-size", "1"],
-    "27-stop-sequences": ["--stop", "the"],  # in one token here; else 28 shows less than 27
-    "29-min-new-tokens": ["--min-new-tokens", "30"],  # no text of so few tokens ends earlier
-    "30-logprobs": ["--logprobs", "2"],
-    "49-int8-weights": ["--show-rounding"],
-    "53-min-p": ["--min-p", "0.3"],
-    "32-perplexity": ["--echo"],  # of 31-echo, but there no prompt has a perplexity
+    "31-queue": ["--max-batch-size", "1"],
+    "33-stop-sequences": ["--stop", "the"],  # in one token here; else 28 shows less than 27
+    "35-min-new-tokens": ["--min-new-tokens", "30"],  # no text of so few tokens ends earlier
+    "36-logprobs": ["--logprobs", "2"],
+    "70-int8-weights": ["--show-rounding"],
+    "39-min-p": ["--min-p", "0.3"],
+    "38-perplexity": ["--echo"],  # of 37-echo, but there no prompt has a perplexity
 }
-SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "25-queue",
-             "29-min-new-tokens", "49-int8-weights"}
-OTHERS = {"48-http-server", "52-capacity"}  # whose program does something else than to continue a text
+SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "31-queue",
+             "35-min-new-tokens", "70-int8-weights"}
+OTHERS = {"66-http-server", "69-capacity"}  # whose program does something else than to continue a text
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 
 
