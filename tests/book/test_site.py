@@ -272,7 +272,7 @@ class Reading(Browser):
 
     def test_the_map_leads_to_a_step(self):
         self.open("docs/steps.html")
-        link = self.script("return [...document.querySelectorAll('.map a')].find((a) => a.textContent.includes('38 Beam tree')).getAttribute('href')")
+        link = self.script("return [...document.querySelectorAll('.map a')].find((a) => a.textContent.includes('45 Beam tree')).getAttribute('href')")
         self.assertEqual(link, "../steps/45-beam-tree/index.html")
 
     def test_previous_and_next_follow_the_parents(self):

@@ -8,7 +8,7 @@ Each case is a model from a seed: odd widths and numbers of heads, a feed-forwar
 (padding), an output layer of its own, weights in any type. The programs say with --json what they made of a prompt, and
 transformers computes the same in float64:
 
-    greedy         texts that are not drawn, of steps 01, 11 and 38 (with and without a cache)
+    greedy         texts that are not drawn, of steps 01, 11 and 45 (with and without a cache)
     distribution   what penalties, temperature, top-k and top-p leave of the probabilities, at each new token
     beams          the best text of a search, and its score
     perplexity     the log-probability of each token of a prompt, and the perplexity

@@ -125,10 +125,17 @@ def used(step):
 
 class Series(unittest.TestCase):
     def test_each_step_is_in_the_build_and_declared_here(self):
-        self.assertEqual([step.number for step in STEPS], [f"{number:02}" for number in range(1, len(STEPS) + 1)])
+        self.assertEqual([step.number for step in STEPS[:series.CHAIN]], [f"{number:02}" for number in range(1, series.CHAIN + 1)])
+        self.assertEqual(len({step.number for step in STEPS}), len(STEPS))
         self.assertEqual(sorted(LESSON), [step.name for step in STEPS])
         listed = re.findall(r"^  '(\d\d-[^']+)',$", (series.ROOT / "steps/meson.build").read_text(), re.MULTILINE)
         self.assertEqual(listed, [step.name for step in STEPS])
+
+    def test_the_tens_of_a_number_name_the_branch(self):
+        of_tens = {step.number[0]: step.branch() for step in STEPS if int(step.number) > series.CHAIN}
+        self.assertEqual(len(set(of_tens.values())), len(of_tens))
+        for step in STEPS[series.CHAIN:]:
+            self.assertEqual(step.branch(), of_tens[step.number[0]], step.name)
 
     def test_a_step_changes_what_its_lesson_is_about_and_nothing_else(self):
         """What is not changed is the same, byte for byte, or has landed, or is needed no longer."""
