@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares the programs of the steps with Hugging Face transformers, on random models of odd shapes.
 
-    tools/test 01 11 38 47                           # builds the programs
+    tools/test 01 11 45 64                           # builds the programs
     python tests/differential/compare.py --cases 50  # a minute or two; needs torch, transformers and safetensors
 
 Each case is a model from a seed: odd widths and numbers of heads, a feed-forward layer of any size, rows without a token
@@ -221,7 +221,7 @@ def greedy(case, report):
         report.add("greedy", same_text(case, case.run("11", *common, *as_options(options))[0], options, new), case.about)
         options["min_new_tokens"] = case.choose.randint(0, new)
         for cache in ("--use-cache", "--no-use-cache"):
-            sequence = case.run("38", *common, cache, *as_options(options))[0]
+            sequence = case.run("45", *common, cache, *as_options(options))[0]
             report.add("greedy", same_text(case, sequence, options, new), case.about)
 
 
@@ -260,7 +260,7 @@ def beams(case, report):
             options["repetition_penalty"] = round(case.choose.uniform(0.7, 1.6), 2)
         if case.choose.random() < 0.3:
             options["min_new_tokens"] = case.choose.randint(1, new)
-        sequence = case.run("38", "--prompt", prompt, "--max-new-tokens", new, *as_options(options), "--early-stopping",
+        sequence = case.run("45", "--prompt", prompt, "--max-new-tokens", new, *as_options(options), "--early-stopping",
                             str(stopping).lower(), case.choose.choice(["--use-cache", "--no-use-cache"]))[0]
         ids = torch.tensor([sequence["prompt_token_ids"]])
 
@@ -286,7 +286,7 @@ def beams(case, report):
 
 def perplexities(case, report):
     for _ in range(4):
-        sequence = case.run("38", "--prompt", case.prompt(case.config.n_positions), "--max-new-tokens", 0, "--echo",
+        sequence = case.run("45", "--prompt", case.prompt(case.config.n_positions), "--max-new-tokens", 0, "--echo",
                             "--logprobs", 3)[0]
         tokens = sequence["prompt_token_ids"]
         logits, slack = case.logits(tokens)
@@ -313,7 +313,7 @@ def stops(case, report):
     printed = byte_of_sign()
     for _ in range(4):
         prompt, new = case.room()
-        common = ["38", "--prompt", prompt, "--max-new-tokens", new, "--ignore-eos"]
+        common = ["45", "--prompt", prompt, "--max-new-tokens", new, "--ignore-eos"]
         ids = case.run(*common)[0]["token_ids"]
         parts = [bytes(printed[sign] for sign in case.tokens[i]) if i < len(case.tokens) - 1 else
                  (END if i < len(case.tokens) else f"<{i}>").encode() for i in ids]
@@ -356,7 +356,7 @@ def requests(case, report):
     options = ["--max-batch-size", case.choose.randint(1, 9), case.choose.choice(["--prefix-caching", "--no-prefix-caching"])]
     if case.choose.random() < 0.6:
         options += ["--prefill-chunk", case.choose.randint(1, 40)]
-    sequences = case.run("47", "--requests", "-", *options, text="\n".join(map(json.dumps, lines)))
+    sequences = case.run("64", "--requests", "-", *options, text="\n".join(map(json.dumps, lines)))
     for line, sequence in zip(lines, sequences, strict=True):
         seed = line.get("seed")
         report.add("requests", same_text(case, sequence, line, line["max_new_tokens"], seed=seed), case.about)
@@ -379,7 +379,7 @@ def tokens(case, report):
                          for _ in range(case.choose.randint(1, 60)))
                  for group in groups for mixed in (False, True) for _ in range(10)]
         lines = "\n".join(json.dumps({"prompt": text, "max_new_tokens": 0}) for text in texts)
-        sequences = run(case.build, "47", folder, "--requests", "-", text=lines)
+        sequences = run(case.build, "64", folder, "--requests", "-", text=lines)
     for text, sequence in zip(texts, sequences, strict=True):
         wanted = other.encode(text).ids
         report.add("tokens", "equal" if wanted == sequence["prompt_token_ids"] else
