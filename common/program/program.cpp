@@ -134,7 +134,7 @@ struct Program::Impl {
 
     if (trace)
       trace->start(command_line.values(), gpt2.config(), tokenizer, prompts, std::move(request_options));
-    Output output(tokenizer, gpt2.config().eos_token_id, prompts,
+    Output output(tokenizer, gpt2.config().end_tokens, prompts,
                   json ? Output::Form::kJson : Output::Form::kText, trace ? &*trace : nullptr);
     run(gpt2, prompts, output);
     output.close(weight_bytes, gpt2.activation_bytes() + draft_activation_bytes());

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "common/base/options.h"
+#include "common/model/config.h"
 #include "sampling.h"
 
 namespace staircase {
@@ -17,9 +18,11 @@ inline void add_options(OptionSink& sink, MinLengthOptions& options) {
            "minimum number of tokens before the end-of-text token", at_least(0));
 }
 
-/// Masks the end-of-text token `eos` in a text that has only `count` new tokens; `scores` is [vocab_size].
-inline void forbid_early_end(std::span<float> scores, int count, int eos, const MinLengthOptions& options) {
-  if (count < options.min_new_tokens && eos >= 0) scores[eos] = kMasked;
+/// Masks the end-of-text tokens in a text that has only `count` new tokens; `scores` is [vocab_size].
+inline void forbid_early_end(std::span<float> scores, int count, const EndTokens& ends,
+                             const MinLengthOptions& options) {
+  if (count >= options.min_new_tokens) return;
+  for (const int end : ends) scores[end] = kMasked;
 }
 
 }  // namespace staircase

@@ -3,6 +3,7 @@
 import functools
 import gzip
 import json
+import shutil
 import tempfile
 import unittest
 from pathlib import Path
@@ -27,11 +28,14 @@ def cases(family):
 
 
 class Families(unittest.TestCase):
-    def check(self, step, model, text, ids, greedy, *options):
-        done = call(BUILD / "steps" / step, "--model", model, "--device", "cpu", "--json", "--prompt", text,
-                    "--max-new-tokens", str(len(greedy)), *(["--ignore-eos"] if step[:2] > "01" else []), *options)
+    def sequence(self, step, model, text, *options):
+        done = call(BUILD / "steps" / step, "--model", model, "--device", "cpu", "--json", "--prompt", text, *options)
         self.assertEqual(done.returncode, 0, done.stderr)
-        sequence = json.loads(done.stdout)["sequences"][0]
+        return json.loads(done.stdout)["sequences"][0]
+
+    def check(self, step, model, text, ids, greedy):
+        sequence = self.sequence(step, model, text, "--max-new-tokens", len(greedy),
+                                 *(["--ignore-eos"] if step[:2] > "01" else []))
         self.assertEqual((sequence["prompt_token_ids"], sequence["token_ids"]), (ids, greedy))
 
     def test_each_step_runs_a_llama_with_shared_key_heads(self):
@@ -41,6 +45,25 @@ class Families(unittest.TestCase):
             for case in cases("llama-3")[:2]:
                 with self.subTest(step.name, text=case[0]):
                     self.check(step.name, FAMILIES / "llama-3", *case)
+
+    def test_any_of_several_tokens_ends_a_text(self):
+        """Here the fourth of the greedy text; where the shortest length is above, neither comes."""
+        text, ids, greedy = cases("llama-3")[0]
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder) / "model"
+            shutil.copytree(FAMILIES / "llama-3", model)
+            config = json.loads((model / "generation_config.json").read_text())
+            (model / "generation_config.json").write_text(json.dumps({**config, "eos_token_id": [4095, greedy[3]]}))
+            for step in STEPS[1:]:
+                if step.name in OTHERS:
+                    continue
+                with self.subTest(step.name):
+                    sequence = self.sequence(step.name, model, text, "--max-new-tokens", "9")
+                    self.assertEqual((sequence["token_ids"], sequence["finish_reason"]), (greedy[:4], "eos"))
+                    if step.number in ("35", "45", "64"):
+                        sequence = self.sequence(step.name, model, text, "--max-new-tokens", "9", "--min-new-tokens", "9")
+                        self.assertEqual((len(sequence["token_ids"]), sequence["finish_reason"]), (9, "length"))
+                        self.assertNotIn(greedy[3], sequence["token_ids"][:8])
 
     def test_each_family_gives_the_texts_of_transformers(self):
         families = sorted(path.name for path in FAMILIES.iterdir())
