@@ -398,6 +398,14 @@ TEST_CASE("a trace never takes the place of a stream that is closed") {
   CHECK(run_whole("--prompt - <&-").err.find("standard input cannot be read") != std::string::npos);
 }
 
+TEST_CASE("a file whose every read fails is named") {
+  const std::string file = "/proc/self/mem";
+  if (!std::filesystem::exists(file)) return;  // no Linux
+  const Result result = run_whole("--prompts " + file);
+  CHECK(result.status == 1);
+  CHECK(result.err.starts_with("error: " + file + " cannot be read: "));
+}
+
 TEST_CASE("prompts and requests are read from a pipe, too") {
   const auto sequences = [](const std::string& option, const std::string& line) {
     const Result result = run_program(
