@@ -28,6 +28,8 @@ using SteadyClock = std::chrono::steady_clock;
 
 class Connection;
 
+constexpr std::size_t kWrite = 64 << 10;  ///< bytes that are sent before other clients have their turn
+
 /// What the connections share.
 struct Room {
   HttpLimits limits;
@@ -100,14 +102,13 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     if (state_ != State::kAnswering) return;
     auto message = header_of(response.status, response.content_type);
     for (const auto& [name, value] : response.fields) message.set(name, value);
-    message.content_length(response.body.size());
-    std::string header = text_of(message);
-    if (request_.method == "HEAD") response.body.clear();
-    if (response.body.size() < room_.received.size()) {
-      put(header + response.body);  // in one packet, if it fits
-    } else {
-      put(std::move(header));
-      put(std::move(response.body));
+    std::size_t length = response.body.size();
+    for (const std::string& piece : response.more) length += piece.size();
+    message.content_length(length);
+    append(text_of(message));
+    if (request_.method != "HEAD") {
+      append(std::move(response.body));
+      for (std::string& piece : response.more) append(std::move(piece));
     }
     finish();
   }
@@ -129,7 +130,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     if (state_ != State::kAnswering || part.empty()) return;
     last_part_ = SteadyClock::now();
     put(in_chunks_ ? fmt::format("{:x}\r\n{}\r\n", part.size(), part) : part);
-    if (waiting_.size() > room_.limits.unread_bytes) leave();
+    if (unsent_ > room_.limits.unread_bytes) leave();
   }
 
   void end_stream() override {
@@ -275,31 +276,42 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
   }
 
   void put(std::string text) {
-    if (waiting_.empty()) {
-      waiting_ = std::move(text);
-    } else {
-      waiting_ += text;
+    append(std::move(text));
+    if (!is_sending_) send_more();
+  }
+
+  /// Small pieces share a packet. Large ones stay as they are: no thread has the time to copy megabytes.
+  void append(std::string text) {
+    unsent_ += text.size();
+    // The first one is on its way and cannot grow.
+    const bool joins = waiting_.size() > (is_sending_ ? 1 : 0);
+    if (joins && waiting_.back().size() + text.size() <= kWrite) {
+      waiting_.back() += text;
+    } else if (!text.empty()) {
+      waiting_.push_back(std::move(text));
     }
-    if (sent_ == sending_.size()) send_more();
   }
 
   void send_more() {
-    if (sent_ == sending_.size()) {
-      sending_ = std::exchange(waiting_, {});
-      sent_ = 0;
-    }
     const bool answers = state_ == State::kAnswering || state_ == State::kEnding;
-    if (sending_.empty()) {
+    is_sending_ = !waiting_.empty();
+    if (!is_sending_) {
       if (answers) deadline_.reset();
       if (state_ == State::kEnding) after_the_answer();
       return;
     }
     if (answers) set_deadline(room_.limits.to_take);
-    socket_.async_write_some(asio::buffer(sending_.data() + sent_, sending_.size() - sent_),
+    const std::string& piece = waiting_.front();
+    socket_.async_write_some(asio::buffer(piece.data() + sent_, std::min(piece.size() - sent_, kWrite)),
                              [self = shared_from_this()](error_code error, std::size_t count) {
                                if (self->state_ == State::kClosed) return;
                                if (error) return self->leave();
+                               self->unsent_ -= count;
                                self->sent_ += count;
+                               if (self->sent_ == self->waiting_.front().size()) {
+                                 self->waiting_.pop_front();
+                                 self->sent_ = 0;
+                               }
                                self->send_more();
                              });
   }
@@ -308,7 +320,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     state_ = State::kEnding;
     on_left_ = nullptr;
     sign_of_life_.clear();
-    if (sent_ == sending_.size() && waiting_.empty()) after_the_answer();
+    if (!is_sending_) send_more();
   }
 
   void after_the_answer() {
@@ -346,8 +358,10 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
   HttpRequest request_ = {};
   int status_ = 0;
   bool has_asked_ = false, keeps_alive_ = false, in_chunks_ = false, watching_ = false;
-  std::string sending_, waiting_;  // on its way, and what follows
-  std::size_t sent_ = 0;           // bytes of `sending_`
+  std::list<std::string> waiting_;  // the first one is on its way
+  bool is_sending_ = false;
+  std::size_t sent_ = 0;           // bytes of the first one
+  std::size_t unsent_ = 0;         // bytes of all
   std::string sign_of_life_ = {};  // of a stream
   SteadyClock::time_point last_part_ = {};
   std::function<void()> on_left_ = {};

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -62,6 +63,13 @@ class Client {
   std::string some() {
     std::string bytes(1 << 16, '\0');
     bytes.resize(static_cast<std::size_t>(std::max<ssize_t>(::recv(fd_, bytes.data(), bytes.size(), 0), 0)));
+    return bytes;
+  }
+
+  /// So many bytes.
+  std::string exactly(std::size_t size) const {
+    std::string bytes(size, '\0');
+    REQUIRE(::recv(fd_, bytes.data(), size, MSG_WAITALL) == static_cast<ssize_t>(size));
     return bytes;
   }
 
@@ -152,6 +160,31 @@ TEST_CASE("a client that takes little, but takes it, gets all of its answer") {
   }
   CHECK(size > 20 << 20);
   CHECK(served.wait_for({200}));
+}
+
+TEST_CASE("an answer in pieces is one answer, small and large ones in their order") {
+  std::string all = "first";
+  std::vector<std::string> more;
+  for (const std::size_t size : {0, 1, 1, 70000, 1, 65536, 65535, 2, 0, 1 << 20, 300}) {
+    more.emplace_back(size, static_cast<char>('a' + more.size()));
+    all += more.back();
+  }
+  Served served({}, [&](const std::shared_ptr<Exchange>& exchange) {
+    exchange->send({.body = "first", .more = more});
+  });
+  Client client(served.port);
+  const std::string length = fmt::format("Content-Length: {}\r\n", all.size());
+  const auto read_header = [&] {
+    std::string said;
+    while (!said.ends_with("\r\n\r\n")) said += client.exactly(1);
+    CHECK(said.find(length) != said.npos);
+  };
+  client.send(kGet + kGet + "HEAD" + kGet.substr(3) + kGet);
+  for (const bool has_body : {true, true, false, true}) {
+    read_header();
+    if (has_body) CHECK(client.exactly(all.size()) == all);
+  }
+  CHECK(served.wait_for({200, 200, 200, 200}));
 }
 
 TEST_CASE("an idle connection is closed, though not too early") {

@@ -259,9 +259,9 @@ class Hostile(unittest.TestCase):
             ids = json.dumps({"prompt": [[5] * 400] * 128, "max_tokens": 500})
             texts = json.dumps({"prompt": ["word " * 3000] * 128, "max_tokens": 500})
             large = json.dumps({"prompt": [[5] * 500], "n": 128, "max_tokens": 0, "logprobs": 20, "echo": True})
-            # The answer of the last one, 24 MB, is put together in one piece: two cores measured 55 to 130 ms.
-            for name, body, most in (("keys", keys, 0.05), ("token ids", ids, 0.05), ("texts", texts, 0.05),
-                                     ("log-probabilities", large, 0.25)):
+            # The answer to the last one has 24 MB. Two busy cores measured 6 to 13 ms, and 60 to 90 ms where its pieces
+            # were joined before they were sent.
+            for name, body in (("keys", keys), ("token ids", ids), ("texts", texts), ("log-probabilities", large)):
                 with self.subTest(name):
                     done = threading.Event()
 
@@ -284,7 +284,7 @@ class Hostile(unittest.TestCase):
                     done.set()
                     for client in clients:
                         client.join()
-                    self.assertLess(sorted(times)[90], most * PATIENCE, sorted(times)[-10:])
+                    self.assertLess(sorted(times)[90], 0.05 * PATIENCE, sorted(times)[-10:])
 
 
 class Names(unittest.TestCase):
