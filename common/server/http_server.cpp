@@ -6,6 +6,7 @@
 #include <boost/asio.hpp>
 #include <boost/beast/http.hpp>
 #include <csignal>
+#include <cstdint>
 #include <ctime>
 #include <list>
 #include <mutex>
@@ -367,17 +368,6 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
   std::function<void()> on_left_ = {};
 };
 
-/// All addresses that a name has: clients may try any of them first.
-std::set<tcp::endpoint> endpoints_of(const std::string& host, int port) {
-  asio::io_context io;
-  error_code error;
-  const auto found = tcp::resolver(io).resolve(host, std::to_string(port), tcp::resolver::passive, error);
-  if (error || found.empty()) throw Error("--host {}: there is no such address: {}", host, error.message());
-  std::set<tcp::endpoint> endpoints;
-  for (const auto& entry : found) endpoints.insert(entry.endpoint());
-  return endpoints;
-}
-
 std::string url_of(const tcp::endpoint& endpoint) {
   const std::string address = endpoint.address().to_string();
   return fmt::format("http://{}:{}", endpoint.address().is_v6() ? "[" + address + "]" : address,
@@ -463,17 +453,37 @@ struct HttpServer::Impl {
   std::thread thread;
 };
 
-HttpServer::HttpServer(const std::string& host, int port, const HttpLimits& limits, Handler handler,
-                       Check check, OnAnswered on_answered)
+std::vector<std::string> addresses_of(const std::string& host) {
+  asio::io_context io;
+  error_code error;
+  const auto found = tcp::resolver(io).resolve(host, "0", tcp::resolver::passive, error);
+  if (error || found.empty()) throw Error("--host {}: there is no such address: {}", host, error.message());
+  std::set<asio::ip::address> addresses;
+  for (const auto& entry : found) addresses.insert(entry.endpoint().address());
+  std::vector<std::string> names;
+  for (const auto& address : addresses) names.push_back(address.to_string());
+  return names;
+}
+
+HttpServer::HttpServer(const std::vector<std::string>& addresses, int port, const HttpLimits& limits,
+                       Handler handler, Check check, OnAnswered on_answered)
     : impl_(std::make_unique<Impl>(limits, std::move(handler), std::move(check), std::move(on_answered))) {
-  for (tcp::endpoint endpoint : endpoints_of(host, port)) {
-    if (!impl_->acceptors.empty()) endpoint.port(impl_->acceptors.front().local_endpoint().port());
+  std::optional<Error> absent;
+  for (const std::string& address : addresses) {
+    const auto& acceptors = impl_->acceptors;
+    const int own_port = acceptors.empty() ? port : acceptors.front().local_endpoint().port();
     try {
-      impl_->listen(endpoint);
+      impl_->listen({asio::ip::make_address(address), static_cast<std::uint16_t>(own_port)});
     } catch (const boost::system::system_error& error) {
-      throw Error("port {} of {} cannot be had: {}", port, host, error.code().message());
+      const Error sentence("port {} of {} cannot be had: {}", own_port, address, error.code().message());
+      // localhost often is ::1, too, on machines without IPv6.
+      const bool is_absent = error.code() == boost::system::errc::address_not_available ||
+                             error.code() == boost::system::errc::address_family_not_supported;
+      if (!is_absent) throw sentence;
+      absent = sentence;
     }
   }
+  if (impl_->acceptors.empty() && absent) throw *absent;
 }
 
 HttpServer::~HttpServer() {

@@ -27,13 +27,14 @@ const std::string kGet = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 /// A client that reads when the test says so.
 class Client {
  public:
-  explicit Client(int port, int receive_bytes = 0) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  explicit Client(int port, int receive_bytes = 0, const char* host = "127.0.0.1")
+      : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
     REQUIRE(fd_ >= 0);
     if (receive_bytes > 0) ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<std::uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(::inet_pton(AF_INET, host, &address.sin_addr) == 1);
     REQUIRE(::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
   }
   ~Client() { ::close(fd_); }
@@ -87,7 +88,7 @@ class Client {
 struct Served {
   explicit Served(HttpLimits limits, HttpServer::Handler handler = {})
       : http(
-            "127.0.0.1", 0, [&] { return limits.tick = 10ms, limits; }(),
+            {"127.0.0.1"}, 0, [&] { return limits.tick = 10ms, limits; }(),
             [this, handler](const std::shared_ptr<Exchange>& exchange) {
               exchange->on_left([this] { ++left; });
               if (handler) return handler(exchange);
@@ -305,7 +306,7 @@ TEST_CASE("a server without a free file descriptor accepts again when there is o
 TEST_CASE("a check sees the header alone, and refuses a body before it is sent") {
   std::atomic<int> checked = 0;
   HttpServer http(
-      "127.0.0.1", 0, {},
+      {"127.0.0.1"}, 0, {},
       [](const std::shared_ptr<Exchange>& exchange) { exchange->send({.body = "hello"}); },
       [&](const HttpRequest& request) {
         ++checked;
@@ -330,4 +331,29 @@ TEST_CASE("a check sees the header alone, and refuses a body before it is sent")
   CHECK(both.starts_with("HTTP/1.1 401 "));
   CHECK(both.find("HTTP/1.1 200 ") != both.npos);
   CHECK(checked == 4);
+}
+
+TEST_CASE("a server listens on each of its addresses that the machine has, at one port") {
+  // All of 127.0.0.0/8 is this machine (RFC 1122, section 3.2.1.3); 192.0.2.1 is no machine's (RFC 5737).
+  const auto answer = [](const std::shared_ptr<Exchange>& exchange) { exchange->send({.body = "hello"}); };
+  HttpServer http({"127.0.0.1", "192.0.2.1", "127.0.0.2"}, 0, {}, answer);
+  http.start([] {});
+  CHECK(http.is_local());
+  const int port = std::stoi(http.url().substr(http.url().rfind(':') + 1));
+  for (const char* address : {"127.0.0.1", "127.0.0.2"}) {
+    Client client(port, 0, address);
+    client.send(kGet);
+    CHECK(client.read("hello").ends_with("hello"));
+  }
+  CHECK_THROWS_WITH_AS(
+      HttpServer({"127.0.0.2", "127.0.0.1"}, port, {}, answer),
+      fmt::format("port {} of 127.0.0.2 cannot be had: Address already in use", port).c_str(), Error);
+  CHECK_THROWS_AS(HttpServer({"192.0.2.1"}, 0, {}, answer), Error);
+}
+
+TEST_CASE("a host is all of its addresses") {
+  CHECK(addresses_of("127.0.0.1") == std::vector<std::string>{"127.0.0.1"});
+  CHECK(addresses_of("::1") == std::vector<std::string>{"::1"});
+  CHECK(addresses_of("") == std::vector<std::string>{"0.0.0.0", "::"});  // no file of hosts is read for it
+  CHECK_THROWS_AS(addresses_of("no such host"), Error);
 }
