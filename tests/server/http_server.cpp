@@ -178,6 +178,7 @@ TEST_CASE("an answer in pieces is one answer, small and large ones in their orde
   const auto read_header = [&] {
     std::string said;
     while (!said.ends_with("\r\n\r\n")) said += client.exactly(1);
+    CHECK(said.starts_with("HTTP/1.1 200 "));
     CHECK(said.find(length) != said.npos);
   };
   client.send(kGet + kGet + "HEAD" + kGet.substr(3) + kGet);
@@ -235,6 +236,49 @@ TEST_CASE("a stream may pause for longer than anything else, and says that it li
     stream->end_stream();
   });
   CHECK(client.read("0\r\n\r\n").ends_with("4\r\nword\r\n0\r\n\r\n"));
+  CHECK(served.wait_for({200}));
+}
+
+TEST_CASE("a stream without signs of life may pause for longer than its client may") {
+  std::shared_ptr<Exchange> stream;
+  Served served({.to_ask = 50ms, .to_take = 50ms, .between = 50ms, .silence = 60s},
+                [&](const std::shared_ptr<Exchange>& exchange) {
+                  stream = exchange;
+                  exchange->begin_stream("text/plain", "(alive)");
+                });
+  Client client(served.port);
+  client.send(kGet);
+  CHECK(client.read().starts_with("HTTP/1.1 200 "));
+  CHECK_FALSE(client.ends(300ms));
+  stream->post_at_once([&] { stream->end_stream(); });
+  CHECK(client.read("0\r\n\r\n") == "0\r\n\r\n");
+  CHECK(served.wait_for({200}));
+}
+
+TEST_CASE(
+    "a stream that its client takes may be longer than what may be unread, and comes as it was written") {
+  std::atomic<int> asked = 0;
+  std::shared_ptr<Exchange> stream;
+  Served served({.unread_bytes = 4 << 20}, [&](const std::shared_ptr<Exchange>& exchange) {
+    stream = exchange;
+    ++asked;
+    exchange->begin_stream("text/plain", "");
+  });
+  Client client(served.port, 4096);
+  client.send("GET / HTTP/1.0\r\n\r\n");
+  CHECK(client.read().starts_with("HTTP/1.0 200 "));
+  REQUIRE(asked == 1);
+  for (int round = 0; round < 4; ++round) {
+    std::string wanted;
+    for (int part = 0; part < 200; ++part) {  // more than the system takes while the client does not read
+      const std::string text = fmt::format("{:8}{:8}{:16000}", round, part, "");
+      wanted += text;
+      stream->post_at_once([&stream, text] { stream->write(text); });
+    }
+    std::this_thread::sleep_for(50ms);
+    REQUIRE(client.exactly(wanted.size()) == wanted);
+  }
+  stream->post_at_once([&] { stream->end_stream(); });
   CHECK(served.wait_for({200}));
 }
 
