@@ -331,6 +331,20 @@ TEST_CASE("a request that is there when the server is told to end gets its answe
   CHECK(served.stopped);
 }
 
+TEST_CASE("a connection that is new when the server is told to end has a moment for its request") {
+  Served served({});
+  Client fresh(served.port), other(served.port);
+  other.send(kGet);
+  CHECK(other.read("hello").ends_with("hello"));  // the first one was accepted before
+  std::raise(SIGTERM);
+  for (int i = 0; i < 5000 && !served.stopped; ++i) std::this_thread::sleep_for(1ms);
+  CHECK(other.ends());
+  fresh.send(kGet);
+  CHECK(fresh.read("hello").starts_with("HTTP/1.1 200 "));
+  CHECK(fresh.ends());
+  served.http.wait();
+}
+
 TEST_CASE("a server without a free file descriptor accepts again when there is one") {
   Served served({});
   Client first(served.port);
