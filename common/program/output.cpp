@@ -15,7 +15,8 @@ double milliseconds(Clock::duration duration) {
 
 }  // namespace
 
-Output::Output(const Tokenizer& tokenizer, const EndTokens& ends, Prompts prompts, Form form, TraceFile* trace)
+Output::Output(const Tokenizer& tokenizer, const EndTokens& ends, Prompts prompts, Form form,
+               TraceFile* trace)
     : tokenizer_(tokenizer),
       ends_(ends),
       form_(form),
@@ -112,8 +113,7 @@ void Output::end(std::size_t row, const Generation& generation) {
   sequence.finish_reason = generation.finish_reason;
   sequence.score = generation.score;
   auto& [decoder, held_end] = growing_[row];
-  if (held_end && generation.finish_reason != FinishReason::kEos)
-    add_text(sequence, decoder.push(*held_end));
+  if (held_end && generation.finish_reason != FinishReason::kEos) add_text(sequence, decoder.push(*held_end));
   held_end.reset();
   add_text(sequence, decoder.finish());
   if (form_ == Form::kText) terminal_.end(sequence);
