@@ -103,8 +103,8 @@ struct CompletionReply::Echo {
 struct CompletionReply::Text {
   int index;
   StreamDecoder decoder;
-  CharacterCount count{};  // of all tokens, also of those that a stop sequence may cut off
-  bool holds_eos = false;  // an end-of-text token is text only when the text goes on after it
+  CharacterCount count{};            // of all tokens, also of those that a stop sequence may cut off
+  std::optional<int> held_end = {};  // an end-of-text token is text only when the text goes on after it
   std::string part = {};
   Told told = {};
   std::size_t shown = 0;                                // characters of all parts
@@ -296,15 +296,16 @@ void CompletionReply::add_echo(Text& text, const std::shared_ptr<const std::vect
 
 void CompletionReply::add_new(Text& text, const Token& token) {
   const std::string_view bytes = model_.tokenizer->bytes(token.id);
-  const bool is_eos = token.id == model_.eos_token_id;
-  if (std::exchange(text.holds_eos, is_eos)) {
-    text.count.add(model_.tokenizer->bytes(model_.eos_token_id));
-    if (!token.text) text.show(text.decoder.push(model_.eos_token_id));
+  const bool is_end = model_.ends.contains(token.id);
+  if (const std::optional<int> held = std::exchange(text.held_end, {})) {
+    text.count.add(model_.tokenizer->bytes(*held));
+    if (!token.text) text.show(text.decoder.push(*held));
   }
-  const std::size_t offset = is_eos ? text.count.length() : text.count.add(bytes);
+  if (is_end) text.held_end = token.id;
+  const std::size_t offset = is_end ? text.count.length() : text.count.add(bytes);
   if (token.text) {
     text.show(text.decoder.push(*token.text));
-  } else if (!is_eos) {
+  } else if (!is_end) {
     text.show(text.decoder.push(bytes));
   }
   // A token is told with its text: until then a stop sequence may still cut it off.
@@ -321,9 +322,8 @@ void CompletionReply::add_new(Text& text, const Token& token) {
 }
 
 void CompletionReply::end(Text& text, FinishReason reason) {
-  if (std::exchange(text.holds_eos, false) && reason != FinishReason::kEos) {
-    text.show(text.decoder.push(model_.eos_token_id));
-  }
+  const std::optional<int> held = std::exchange(text.held_end, {});
+  if (held && reason != FinishReason::kEos) text.show(text.decoder.push(*held));
   text.show(text.decoder.finish());
   for (const auto& [token, offset] : text.held) tell(text.told, token, std::min(offset, text.shown));
   text.held.clear();
