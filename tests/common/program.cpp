@@ -436,7 +436,7 @@ TEST_CASE("--help says what an option takes and what it has now") {
        {"--model DIR=tales-6m", "--device auto|cpu|cuda=auto", "--threads N (between 1 and 1024)=",
         "--dtype float32|float16|bfloat16|int8|int4=float32", "--on-overflow slide|recompute=slide",
         "--stop TEXT ", "--prompt TEXT Excludes", "--prompts FILE Excludes", "--draft-model DIR ",
-        "--benchmark DIR ", "--temperature X (a number of 0 or more)=1"}) {
+        "--context N (1 or more)", "--benchmark DIR ", "--temperature X (a number of 0 or more)=1"}) {
     CAPTURE(words);
     CAPTURE(result.out);
     CHECK(result.out.find(words) != std::string::npos);

@@ -28,10 +28,13 @@ def cases(family):
 
 
 class Families(unittest.TestCase):
-    def sequence(self, step, model, text, *options):
+    def program(self, step, model, text, *options, status=0):
         done = call(BUILD / "steps" / step, "--model", model, "--device", "cpu", "--json", "--prompt", text, *options)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return json.loads(done.stdout)["sequences"][0]
+        self.assertEqual(done.returncode, status, done.stderr)
+        return done
+
+    def sequence(self, *arguments):
+        return json.loads(self.program(*arguments).stdout)["sequences"][0]
 
     def check(self, step, model, text, ids, greedy):
         sequence = self.sequence(step, model, text, "--max-new-tokens", len(greedy),
@@ -64,6 +67,22 @@ class Families(unittest.TestCase):
                         sequence = self.sequence(step.name, model, text, "--max-new-tokens", "9", "--min-new-tokens", "9")
                         self.assertEqual((len(sequence["token_ids"]), sequence["finish_reason"]), (9, "length"))
                         self.assertNotIn(greedy[3], sequence["token_ids"][:8])
+
+    def test_a_long_context_is_cut_to_what_is_asked_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder) / "model"
+            shutil.copytree(FAMILIES / "llama-3", model)
+            config = json.loads((model / "config.json").read_text())
+            (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 131072}))
+            position = 2 * 4 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+            for options, positions in (((), 4096), (("--context", 64), 64), (("--context", 5000), 5000)):
+                done = self.program("14-kv-cache-static", model, "A fox", "--max-new-tokens", 3, *options)
+                self.assertEqual(json.loads(done.stdout)["stats"]["cache_allocated_bytes"], positions * position)
+                self.assertEqual("texts may have 4096 tokens; --context allows up to 131072" in done.stderr, not options)
+            done = self.program("14-kv-cache-static", model, "A fox", "--context", 131073, status=2)
+            self.assertIn("error: --context is 131073, but it must be at most 131072, the positions of", done.stderr)
+            beyond = self.sequence("03-context-window", model, "A fox and a crow", "--context", 3, "--max-new-tokens", 9)
+            self.assertEqual(len(beyond["token_ids"]), 9)
 
     def test_each_family_gives_the_texts_of_transformers(self):
         families = sorted(path.name for path in FAMILIES.iterdir())
