@@ -122,6 +122,19 @@ void Model::watch(std::function<void(const ForwardPass&)> watcher, std::optional
   if (head) attention_.emplace(*head);
 }
 
+std::map<std::string, std::vector<float>> Model::stored_weights() const {
+  Checkpoint checkpoint = Checkpoint::open(path_);
+  const std::string_view prefix = find_family(config_.family)->prefix;
+  std::map<std::string, std::vector<float>> weights;
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    if (!checkpoint.is_readable(tensor)) continue;
+    const std::string_view own =
+        name.starts_with(prefix) ? std::string_view(name).substr(prefix.size()) : name;
+    weights[std::string(own)] = to_floats(checkpoint.read(tensor, DType::kFloat32).array);
+  }
+  return weights;
+}
+
 void Model::for_each_matrix(const std::function<void(const WeightMatrix& matrix)>& look) const {
   network_->visit_weights([&](const std::string& name, Weight& weight) { look(unpacked(name, weight)); });
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -109,6 +110,10 @@ class Model {
   /// vocab_size]. Sequence s belongs to row s of the cache. One without tokens rests while others go on: its
   /// logits mean nothing.
   std::span<float> next_logits(std::span<const std::span<const int>> sequences, KvCache* cache = nullptr);
+
+  /// All tensors of the model's files in float32, as they lie there, by their names without a prefix:
+  /// "h.0.attn.c_attn.weight".
+  std::map<std::string, std::vector<float>> stored_weights() const;
 
   /// Shows each weight matrix as it came back from the type that it is kept in: the token embedding, those of
   /// the blocks from first to last, and the output layer unless it is the token embedding.

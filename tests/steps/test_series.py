@@ -62,6 +62,8 @@ LESSON = {
     "71-int4-weights": "main.cpp quantize_int4.h",
     "72-quality": "main.cpp quality.h",
     "69-capacity": "capacity.h main.cpp",
+    "80-plain-loops": "main.cpp plain_gpt2.h",
+    "81-plain-attention": "main.cpp plain_gpt2.h",
     "39-min-p": "main.cpp min_p.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
@@ -89,11 +91,12 @@ ON = {
     "35-min-new-tokens": ["--min-new-tokens", "30"],  # no text of so few tokens ends earlier
     "36-logprobs": ["--logprobs", "2"],
     "70-int8-weights": ["--show-rounding"],
+    "80-plain-loops": ["--plain-loops"],
     "39-min-p": ["--min-p", "0.3"],
     "38-perplexity": ["--echo"],  # of 37-echo, but there no prompt has a perplexity
 }
 SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "31-queue",
-             "35-min-new-tokens", "70-int8-weights"}
+             "35-min-new-tokens", "70-int8-weights", "80-plain-loops"}
 OTHERS = {"66-http-server", "69-capacity"}  # whose program does something else than to continue a text
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 

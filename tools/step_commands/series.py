@@ -65,6 +65,7 @@ BRANCHES = [
     ("Paged cache and server", "Page the KV cache, preempt, share prefixes, serve over HTTP, plan the capacity.",
      {"paged-kv-cache"}),
     ("Small weights", "Quantize to int8 and int4, and compare size, speed and quality.", {"int8-weights"}),
+    ("The model, opened", "Write the model itself, loop by loop, and see where its time goes.", {"plain-loops"}),
 ]
 
 CHAIN = 19          # the documented history: up to here each step continues the one before

@@ -1,0 +1,47 @@
+// One computation of logits beside another: how far they are, how long both take, and on what.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace staircase {
+
+/// Where a computation's time goes, by part.
+class PartTimes {
+ public:
+  /// Adds the seconds of its life to a part.
+  class Watch {
+   public:
+    explicit Watch(double& seconds) : seconds_(seconds) {}
+    Watch(const Watch&) = delete;
+    Watch& operator=(const Watch&) = delete;
+    ~Watch() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+
+   private:
+    double& seconds_;
+    std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  };
+
+  /// `const auto watch = times.of("MLP");` counts until the end of the block.
+  [[nodiscard]] Watch of(const std::string& part) { return Watch(seconds_[part]); }
+
+  /// Seconds by part.
+  const std::map<std::string, double>& seconds() const { return seconds_; }
+
+ private:
+  std::map<std::string, double> seconds_;
+};
+
+/// Prints the largest difference of a logit.
+void compare_logits(std::span<const float> plain, std::span<const float> engine);
+
+/// Prints it, the time of `plain`, that of the engine (the least of three), and the share of each part.
+/// `plain` is called once, and fills in `times`.
+void compare_logits(const std::function<std::vector<float>()>& plain,
+                    const std::function<std::span<const float>()>& engine, const PartTimes& times);
+
+}  // namespace staircase

@@ -1,0 +1,35 @@
+#include "check.h"
+#include "common/base/message.h"
+#include "common/program/program.h"
+#include "generate.h"
+#include "memory_estimate.h"
+#include "plain_gpt2.h"
+#include "static_kv_cache.h"
+
+using namespace staircase;
+
+int main(int argc, char** argv) {
+  TextOptions options;
+  RunOptions run;
+  bool plain_loops = false;
+  Program program("Continues a text with a GPT-2.");
+  add_options(program, options);
+  add_options(program, run);
+  program.add("--plain-loops", &plain_loops,
+              "compute the first token's logits in plain loops too, and compare");
+  program.add_dtype_option();
+  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.add_check([&] { check(options, run); });
+  return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
+    if (plain_loops)
+      compare_logits(PlainGpt2(model).logits(prompt[0]), model.next_logits(std::span(prompt).first(1)));
+    output.expect(run.num_return_sequences);
+    for (int i = 0; i < run.num_return_sequences; ++i) {
+      std::mt19937 generator(options.sampling.seed + static_cast<unsigned>(i));
+      const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model) : nullptr;
+      const Generation generation =
+          generate(model, prompt, options, cache.get(), generator, output.on_token());
+      output.finish(generation.finish_reason, cache ? cache->use() : CacheUse());
+    }
+  });
+}

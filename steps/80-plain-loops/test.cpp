@@ -1,0 +1,91 @@
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "plain_gpt2.h"
+#include "tests/error_message.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+
+namespace staircase {
+namespace {
+
+const std::string kFamilies = STAIRCASE_SOURCE_TREE "/tests/reference/families/";
+
+Model family(const std::string& name) {
+  return Model::load(kFamilies + name, make_cpu_device(2));
+}
+
+/// Whether the logits are nearly the wanted ones, by the largest of these.
+bool near(const Vector& logits, std::span<const float> want) {
+  float largest = 0.0f, off = 0.0f;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    largest = std::max(largest, std::abs(want[i]));
+    off = std::max(off, std::abs(logits.at(i) - want[i]));
+  }
+  return logits.size() == want.size() && off < 1e-4f * largest;
+}
+
+/// Those of some tokens, as the reference has them.
+Vector at_places(const Vector& logits, const nlohmann::json& places) {
+  Vector some;
+  for (const nlohmann::json& place : places) some.push_back(logits.at(place.get<std::size_t>()));
+  return some;
+}
+
+nlohmann::json reference_cases() {
+  std::ifstream file(kFamilies + "gpt2/reference.json");
+  return nlohmann::json::parse(file)["cases"];
+}
+
+TEST_CASE("the logits after one token are those that transformers computes") {
+  const PlainGpt2 plain(family("gpt2"));
+  for (const nlohmann::json& one : reference_cases()) {
+    const Vector logits = plain.logits(one["ids"][0].get<int>());
+    CHECK(near(at_places(logits, one["places"]), one["first_token_logits"].get<Vector>()));
+  }
+}
+
+TEST_CASE("the logits after any one token are the engine's") {
+  const PlainGpt2 plain(tales());
+  for (const int token : {0, 1, 321, 900, 4095})
+    CHECK(near(plain.logits(token), tales().next_logits(std::vector{token})));
+}
+
+TEST_CASE("a product takes each input to each output") {
+  CHECK(linear({1, 2}, {1, 10, 100, 3, 30, 300}, {0.5f, 0, -1}) == Vector{7.5f, 70, 699});
+}
+
+TEST_CASE("a norm has mean 0 and variance 1 before it is scaled and shifted") {
+  const Vector y = layer_norm({1, 2, 3, 6}, {1, 1, 1, 2}, {0, 0, 0, 10}, 0.0f);  // mean 3, variance 3.5
+  CHECK(y[0] == doctest::Approx(-2 / std::sqrt(3.5)));
+  CHECK(y[2] == doctest::Approx(0));
+  CHECK(y[3] == doctest::Approx(10 + 2 * 3 / std::sqrt(3.5)));
+  CHECK(layer_norm({5, 5}, {1, 1}, {0, 0}, 1e-5f) == Vector{0, 0});
+  CHECK(layer_norm({-1, 1}, {1, 1}, {0, 0}, 3.0f)[1] == doctest::Approx(0.5));  // epsilon inside of the root
+}
+
+TEST_CASE("GELU is nearly x times the normal distribution below x") {
+  for (const float x : {-8.0f, -2.0f, -0.5f, 0.0f, 0.3f, 1.0f, 4.0f}) {
+    const double exact = x * 0.5 * (1.0 + std::erf(x / std::sqrt(2.0)));
+    CHECK(std::abs(gelu(x) - exact) < 1e-3);
+  }
+}
+
+TEST_CASE("--plain-loops says how far the logits are, and nothing is said without it") {
+  const ProgramRun result =
+      run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --plain-loops --max-new-tokens 1");
+  REQUIRE(result.status == 0);
+  CHECK(result.err.find("4096 logits differ by ") != std::string::npos);
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --max-new-tokens 1").err.find("logits") ==
+        std::string::npos);
+}
+
+TEST_CASE("another family is refused by its name") {
+  const Model model = family("llama-3");
+  CHECK(error_message([&] { PlainGpt2{model}; }) == "the plain loops are those of gpt2, and this is a llama");
+}
+
+}  // namespace
+}  // namespace staircase
