@@ -3,8 +3,10 @@
 
 #include <span>
 
+#include "common/base/error.h"
 #include "common/base/options.h"
 #include "sampling.h"
+#include "stopping.h"
 
 namespace staircase {
 
@@ -12,14 +14,20 @@ struct MinLengthOptions {
   int min_new_tokens = 0;
 };
 
-inline void add_options(OptionSink& sink, MinLengthOptions& options) {
+inline void add_options(OptionSink& sink, MinLengthOptions& options, const StoppingOptions& stopping) {
   sink.add("--min-new-tokens", &options.min_new_tokens,
            "minimum number of tokens before the end-of-text token", at_least(0));
+  sink.rule([&options, &stopping] {
+    if (options.min_new_tokens > stopping.max_new_tokens) {
+      throw UsageError("--min-new-tokens is {}, but it must be at most {}, the --max-new-tokens",
+                       options.min_new_tokens, stopping.max_new_tokens);
+    }
+  });
 }
 
-/// Masks the end-of-text token `eos` in a text that has only `count` new tokens; `scores` is [vocab_size].
-inline void forbid_early_end(std::span<float> scores, int count, int eos, const MinLengthOptions& options) {
-  if (count < options.min_new_tokens && eos >= 0) scores[eos] = kMasked;
+/// Masks the end-of-text token `eos` in a text that has only `count` new tokens; `logits` is [vocab_size].
+inline void forbid_early_end(std::span<float> logits, int count, int eos, const MinLengthOptions& options) {
+  if (count < options.min_new_tokens && eos >= 0) logits[eos] = kMasked;
 }
 
 }  // namespace staircase
