@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "common/base/error.h"
+#include "common/base/message.h"
 
 namespace staircase {
 
@@ -34,6 +35,35 @@ std::string Range::text_with_kind(bool whole_numbers) const {
 Range Range::within(double lowest, double highest) const {
   const bool is_above = without_least && least >= lowest;
   return {std::max(least, lowest), std::min(most, highest), is_above};
+}
+
+void OptionSink::rule(std::function<void()> rule) {
+  rules_.push_back(std::move(rule));
+}
+
+void OptionSink::refuse_if(std::function<bool()> is_wrong, std::string message) {
+  rules_.push_back([is_wrong = std::move(is_wrong), message = std::move(message)] {
+    if (is_wrong()) throw UsageError(message);
+  });
+}
+
+void OptionSink::warn_if(std::function<bool()> is_suspect, std::string message) {
+  warnings_.emplace_back(std::move(is_suspect), std::move(message));
+}
+
+void OptionSink::model_rule(std::function<void(const ModelConfig&)> rule) {
+  model_rules_.push_back(std::move(rule));
+}
+
+void OptionSink::apply_rules() const {
+  for (const auto& rule : rules_) rule();
+  for (const auto& [is_suspect, message] : warnings_) {
+    if (is_suspect()) warn("{}", message);
+  }
+}
+
+void OptionSink::apply_model_rules(const ModelConfig& config) const {
+  for (const auto& rule : model_rules_) rule(config);
 }
 
 void require_range(std::string_view name, const OptionValue& value, const Range& range) {

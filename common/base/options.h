@@ -1,5 +1,5 @@
-// What a feature says of its options: their names, where their values go, which values are possible, and what
-// they mean. Who listens is a command line, or a line of a file of requests.
+// What a feature says of its options: their names, where their values go, which values are possible, what
+// they mean, and which of them go together. Who listens is a command line, or a line of a file of requests.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,8 @@
 #include <vector>
 
 namespace staircase {
+
+struct ModelConfig;
 
 /// The numbers that are possible. Without bounds it is all that the type can hold.
 struct Range {
@@ -98,7 +100,7 @@ using OptionValue = std::variant<bool*, int*, unsigned*, float*, std::optional<i
 /// Names of options and their values, as one would type them.
 using OptionTexts = std::vector<std::pair<std::string, std::string>>;
 
-/// Takes declarations of options.
+/// Takes declarations of options, and of the rules between them.
 class OptionSink {
  public:
   virtual ~OptionSink() = default;
@@ -106,6 +108,31 @@ class OptionSink {
   /// `name` as it is typed: --top-k. A number outside of `range` is refused with the name, the value and the
   /// range. A flag that is on can be switched off as --no-NAME.
   virtual void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) = 0;
+
+  /// What no range can say: throws UsageError for values that contradict each other.
+  void rule(std::function<void()> rule);
+
+  /// A rule whose message needs no value.
+  void refuse_if(std::function<bool()> is_wrong, std::string message);
+
+  /// Warns of values that are allowed, but do nothing together.
+  void warn_if(std::function<bool()> is_suspect, std::string message);
+
+  /// A rule that has to know the model.
+  void model_rule(std::function<void(const ModelConfig& config)> rule);
+
+ protected:
+  /// For a class that has read all values: applies the rules in the order of their declaration. Warnings come
+  /// last, so that a wrong call ends with one sentence.
+  void apply_rules() const;
+
+  /// The same once the model is known, before its weights are read.
+  void apply_model_rules(const ModelConfig& config) const;
+
+ private:
+  std::vector<std::function<void()>> rules_;
+  std::vector<std::function<void(const ModelConfig&)>> model_rules_;
+  std::vector<std::pair<std::function<bool()>, std::string>> warnings_;
 };
 
 /// Throws UsageError that names the option, its value and the range, unless all numbers in `value` are

@@ -14,9 +14,11 @@ struct MinPOptions {
   std::optional<float> min_p = {};
 };
 
-inline void add_options(OptionSink& sink, MinPOptions& options) {
+inline void add_options(OptionSink& sink, MinPOptions& options, const SamplingOptions& sampling) {
   sink.add("--min-p", &options.min_p, "keep tokens with at least this share of the highest probability",
            between(0, 1));
+  sink.warn_if([&options, &sampling] { return options.min_p && !sampling.do_sample; },
+               "--min-p does nothing without --do-sample");
 }
 
 /// Masks each token whose probability is below `min_p` times the highest one (Nguyen et al. 2024, section 3).

@@ -1,6 +1,7 @@
 #include "common/decoding/probabilities.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 
@@ -51,7 +52,7 @@ float kth_largest(std::span<const float> values, int k) {
   return largest.front();
 }
 
-std::vector<Candidate> at_least(std::span<const float> probabilities, float least) {
+std::vector<Candidate> likely_enough(std::span<const float> probabilities, float least) {
   std::vector<Candidate> candidates;
   for_each_wanted(
       probabilities, 0, [&](float value) { return value >= least; },
@@ -82,6 +83,14 @@ std::vector<Candidate> likeliest(std::span<const float> logits, int count) {
     if (probabilities[id] > 0.0f) candidates.push_back({id, probabilities[id]});
   }
   return candidates;
+}
+
+double kl_divergence(std::span<const float> p, std::span<const float> q) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    if (p[i] > 0.0f) sum += p[i] * std::log(static_cast<double>(p[i]) / std::max(q[i], 1e-30f));
+  }
+  return sum;
 }
 
 double uniform(std::mt19937& generator) {

@@ -18,13 +18,16 @@ std::vector<float> softmax(std::span<const float> logits);
 float kth_largest(std::span<const float> values, int k);
 
 /// The tokens with a probability of at least `least`, by id.
-std::vector<Candidate> at_least(std::span<const float> probabilities, float least);
+std::vector<Candidate> likely_enough(std::span<const float> probabilities, float least);
 
 /// The indices of the `count` largest values, or of all, falling; among equals the lowest index first.
 std::vector<int> highest(std::span<const float> values, std::int64_t count);
 
 /// The `count` likeliest tokens with their probabilities, falling; among equals the lowest id first.
 std::vector<Candidate> likeliest(std::span<const float> logits, int count);
+
+/// KL(p ‖ q) = Σ p log(p / q) in nats (Kullback and Leibler 1951): 0 for equal distributions.
+double kl_divergence(std::span<const float> p, std::span<const float> q);
 
 /// A number from [0, 1), the same with every compiler: the distributions of the standard library differ.
 double uniform(std::mt19937& generator);

@@ -9,7 +9,7 @@
 #include "common/decoding/generation.h"
 #include "logprobs.h"
 #include "min_new_tokens.h"
-#include "stop.h"
+#include "stop_sequences.h"
 #include "text_options.h"
 
 namespace staircase {
@@ -20,13 +20,13 @@ struct RowOptions : TextOptions {
   MinLengthOptions length = {};
   LogprobOptions logprobs = {};
   /// What a program adds to the chain of options, at its beginning and at its end.
-  std::function<void(std::span<float> scores)> before = {}, after = {};
+  std::function<void(std::span<float> logits)> before = {}, after = {};
 };
 
 inline void add_options(OptionSink& sink, RowOptions& options) {
   add_options(sink, static_cast<TextOptions&>(options));
   add_options(sink, options.stop);
-  add_options(sink, options.length);
+  add_options(sink, options.length, options.stopping);
   add_options(sink, options.logprobs);
 }
 
@@ -53,16 +53,16 @@ inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter,
 }
 
 /// The next token of a row, chosen from the logits behind it, [vocab_size].
-inline Token take_token(Row& row, std::span<float> scores, const EndTokens& ends) {
+inline Token take_token(Row& row, std::span<float> logits, const EndTokens& ends) {
   const SamplingOptions& sampling = row.options.sampling;
   const std::optional<int> likeliest_count = row.options.logprobs.count;
   // The options change the logits, and the model's own opinion is asked for.
-  const std::vector<float> logprobs = likeliest_count ? log_softmax(scores) : std::vector<float>();
-  if (row.options.before) row.options.before(scores);
-  forbid_early_end(scores, row.new_tokens, ends, row.options.length);
-  process(scores, row.tokens, sampling);
-  if (row.options.after) row.options.after(scores);
-  Token token{choose(scores, sampling, row.generator), likeliest(scores, sampling.show_candidates)};
+  const std::vector<float> logprobs = likeliest_count ? log_softmax(logits) : std::vector<float>();
+  if (row.options.before) row.options.before(logits);
+  forbid_early_end(logits, row.new_tokens, ends, row.options.length);
+  process(logits, row.tokens, sampling);
+  if (row.options.after) row.options.after(logits);
+  Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
   if (likeliest_count) token.logprobs = logprobs_of(token.id, logprobs, *likeliest_count);
   row.tokens.push_back(token.id);
   row.finished = end_of_text(token, row.filter, ++row.new_tokens, ends, row.options);

@@ -296,6 +296,7 @@ std::optional<std::string> CommandLine::parse(int argc, char** argv) {
     if (!texts.empty()) std::visit(Set{name, range, texts}, value);
     require_range(name, value, range);
   }
+  apply_rules();
   return {};
 }
 

@@ -31,7 +31,7 @@ class CommandLine : public OptionSink {
   void exclude(const std::string& name, const std::string& other);
 
   /// Sets the values. Returns the help where it is asked for. Throws UsageError with one sentence for what is
-  /// not understood, and for a value that is outside of its range.
+  /// not understood, for a value that is outside of its range, and for values that break a rule.
   std::optional<std::string> parse(int argc, char** argv);
 
   /// Whether the option was given.

@@ -51,9 +51,9 @@ struct Program::Impl {
   std::string trace_file;
   std::vector<std::string> trace_attention;
   std::optional<TraceFile> trace;
-  std::function<void()> check = [] {};
   std::function<void(RequestLine&)> take_request;
-  std::function<void(const ModelConfig&, DType)> before_loading = [](const ModelConfig&, DType) {};
+  std::function<std::string(const ModelConfig&, DType)> estimate;
+  bool warns_of_long_prompts = false;
   std::function<void(std::vector<NamedModel>)> take_drafts = [](std::vector<NamedModel>) {};
   std::function<std::size_t()> draft_activation_bytes = [] { return std::size_t{0}; };
   bool complete = true;  // whether all could be done that was asked for
@@ -126,17 +126,17 @@ struct Program::Impl {
                      config.n_head - 1);
   }
 
-  void serve(const Serve& serve) {
+  void serve(const Program& program, const Serve& serve) {
     const std::filesystem::path folder = find_model(model);
     const ModelConfig config = read_limited_config(folder);
-    before_loading(config, dtype);
+    program.before_loading(config, {});
     NamedModel named{model, load(folder, config)};
     // A model that is broken ends here, and not at the first request.
     named.model.next_logits(std::vector<int>{std::max(named.model.config().eos_token_id, 0)});
     serve(named, load_tokenizer(folder, named.model.config()));
   }
 
-  void run(const RunAll& run) {
+  void run(const Program& program, const RunAll& run) {
     const bool has_requests = command_line.has("--requests");
     const std::vector<std::string> texts = has_requests ? std::vector<std::string>() : this->texts();
     const std::filesystem::path folder = find_model(model);
@@ -147,7 +147,7 @@ struct Program::Impl {
     Prompts prompts = has_requests ? requested(tokenizer, config) : Prompts();
     for (const std::string& text : texts) prompts.push_back(prompt_tokens(text, tokenizer, config));
     if (prompts.empty()) return;  // of the requests each was refused
-    before_loading(config, dtype);
+    program.before_loading(config, prompts);
     Model gpt2 = load(folder, config);
     std::size_t weight_bytes = gpt2.weight_bytes();
     std::vector<NamedModel> drafts = load_drafts(draft_folders, gpt2, folder, tokenizer);
@@ -203,7 +203,8 @@ void Program::add(const std::string& name, OptionValue value, const std::string&
   impl_->command_line.add(name, std::move(value), help, range);
 }
 
-void Program::add_dtype_option() {
+void Program::add_dtype_option(std::function<std::string(const ModelConfig&, DType)> estimate) {
+  impl_->estimate = std::move(estimate);
   std::vector<std::pair<std::string, DType>> names;
   for (const DType dtype : weight_dtypes()) names.emplace_back(to_string(dtype), dtype);
   impl_->command_line.add("--dtype", one_of(&impl_->dtype, names), "what the weights are kept in");
@@ -243,12 +244,18 @@ void Program::add_draft_model_option(std::vector<NamedModel>& drafts) {
   };
 }
 
-void Program::add_check(std::function<void()> check) {
-  impl_->check = std::move(check);
+bool Program::has(const std::string& name) const {
+  return impl_->command_line.has(name);
 }
 
-void Program::before_loading(std::function<void(const ModelConfig&, DType)> look) {
-  impl_->before_loading = std::move(look);
+void Program::warn_of_long_prompts() {
+  impl_->warns_of_long_prompts = true;
+}
+
+void Program::before_loading(const ModelConfig& config, const Prompts& prompts) const {
+  if (impl_->estimate) say(impl_->estimate(config, impl_->dtype));
+  apply_model_rules(config);
+  if (impl_->warns_of_long_prompts) staircase::warn_of_long_prompts(prompts, config.n_positions);
 }
 
 int Program::run(int argc, char** argv, const Run& run) {
@@ -258,11 +265,11 @@ int Program::run(int argc, char** argv, const Run& run) {
 }
 
 int Program::run(int argc, char** argv, const RunAll& run) {
-  return run_guarded(argc, argv, [&] { impl_->run(run); });
+  return run_guarded(argc, argv, [&] { impl_->run(*this, run); });
 }
 
 int Program::run(int argc, char** argv, const Serve& serve) {
-  return run_guarded(argc, argv, [&] { impl_->serve(serve); });
+  return run_guarded(argc, argv, [&] { impl_->serve(*this, serve); });
 }
 
 int Program::run_guarded(int argc, char** argv, const std::function<void()>& work) {
@@ -272,7 +279,7 @@ int Program::run_guarded(int argc, char** argv, const std::function<void()>& wor
       return 0;
     }
     impl_->check_trace();
-    impl_->check();
+    apply_rules();
     work();
     return impl_->complete ? 0 : 1;
   } catch (const UsageError& error) {

@@ -1,5 +1,5 @@
 // The frame of every step's program: the command line that all steps share, loading, and the way out of an
-// error.
+// error. What a main.cpp says and throws comes along.
 #pragma once
 
 #include <functional>
@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "common/base/error.h"
+#include "common/base/message.h"
 #include "common/base/options.h"
 #include "common/model/model.h"
 #include "common/program/loading.h"
@@ -25,8 +27,8 @@ class Program : public OptionSink {
 
   void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 
-  /// Adds --dtype: what the weights are kept in.
-  void add_dtype_option();
+  /// Adds --dtype: what the weights are kept in. Prints `estimate` before any of them is read.
+  void add_dtype_option(std::function<std::string(const ModelConfig& config, DType dtype)> estimate);
 
   /// Makes --prompt repeatable and adds --prompts: one prompt a line of a file.
   void add_prompts_option();
@@ -40,12 +42,11 @@ class Program : public OptionSink {
   /// The same for several of them, each behind the name of the option once more; none may come twice.
   void add_draft_model_option(std::vector<NamedModel>& drafts);
 
-  /// Runs after the command line is read and before anything is loaded; throws UsageError for impossible
-  /// values.
-  void add_check(std::function<void()> check);
+  /// Whether an option is given. Known once the command line is read.
+  bool has(const std::string& name) const;
 
-  /// Sees what the model is and the type that its weights will be kept in, before any of them is read.
-  void before_loading(std::function<void(const ModelConfig& config, DType dtype)> look);
+  /// Warns of prompts that the model cannot see whole.
+  void warn_of_long_prompts();
 
   /// Continues a prompt, telling `output` about each token.
   using Run = std::function<void(Model& model, const std::vector<int>& prompt, Output& output)>;
@@ -67,6 +68,9 @@ class Program : public OptionSink {
 
   /// What all of them have in common: the command line, `work`, and the way out of an error.
   int run_guarded(int argc, char** argv, const std::function<void()>& work);
+
+  /// What is to happen between the model's configuration and its weights.
+  void before_loading(const ModelConfig& config, const Prompts& prompts) const;
 
   std::unique_ptr<Impl> impl_;
 };

@@ -39,6 +39,7 @@ std::vector<int> prompt_tokens(const std::string& text, const Tokenizer& tokeniz
 
 RequestLine::RequestLine(std::string_view text, const Tokenizer& tokenizer, const ModelConfig& config)
     : object_(std::make_unique<Object>(Object{{plain_values(parse_json_object(text, "the line"))}})),
+      tokenizer_(tokenizer),
       config_(config) {
   const json* const prompt = object_->find("prompt");
   if (prompt == nullptr) throw Error("the line has no prompt");
@@ -73,6 +74,8 @@ void RequestLine::end() const {
     if (std::ranges::find(object_->known, key) != object_->known.end()) continue;
     throw Error("the line has the key {}, which is none of {}", quote(key), fmt::join(object_->known, ", "));
   }
+  apply_rules();
+  apply_model_rules(config_);
 }
 
 }  // namespace staircase

@@ -32,6 +32,9 @@ class RequestLine : public OptionSink {
   const std::vector<int>& tokens() const { return tokens_; }
   const ModelConfig& config() const { return config_; }
 
+  /// What the tokens mean.
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+
   /// When the request is made, in seconds from the start: 0 unless the line says otherwise, at most a day.
   /// Throws Error for another value.
   double arrival();
@@ -40,7 +43,7 @@ class RequestLine : public OptionSink {
   /// value. A list of texts can also be one text. Throws Error for a value of another kind.
   void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 
-  /// Throws Error for a key that nobody has asked for.
+  /// Throws Error for a key that no option has, and for values that break a rule.
   void end() const;
 
   /// The options that the line has itself, as they would be typed on the command line: a flag is true or
@@ -52,6 +55,7 @@ class RequestLine : public OptionSink {
   std::unique_ptr<Object> object_;
   std::string prompt_;
   std::vector<int> tokens_;
+  const Tokenizer& tokenizer_;
   ModelConfig config_;
   OptionTexts options_;
 };

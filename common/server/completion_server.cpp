@@ -359,13 +359,13 @@ RowOptions row_options(CompletionRequest& request) {
   add_options(request, options);
   options.stop.tokenizer = &request.tokenizer();
   MinPOptions tail;
-  add_options(request, tail);
+  add_options(request, tail, options.sampling);
   if (!request.logit_bias.empty()) {
-    options.before = [biases = request.logit_bias](std::span<float> scores) {
-      for (const auto& [id, bias] : biases) scores[static_cast<std::size_t>(id)] += bias;
+    options.before = [biases = request.logit_bias](std::span<float> logits) {
+      for (const auto& [id, bias] : biases) logits[static_cast<std::size_t>(id)] += bias;
     };
   }
-  if (tail.min_p) options.after = [p = *tail.min_p](std::span<float> scores) { keep_min_p(scores, p); };
+  if (tail.min_p) options.after = [p = *tail.min_p](std::span<float> logits) { keep_min_p(logits, p); };
   return options;
 }
 

@@ -1,4 +1,3 @@
-#include "common/base/message.h"
 #include "common/program/program.h"
 #include "generate.h"
 
@@ -8,9 +7,6 @@ int main(int argc, char** argv) {
   TextOptions options;
   Program program("Continues a text with a GPT-2.");
   add_options(program, options);
-  program.add_check([&] {
-    if (options.sampling.temperature < kGreedyTemperature) warn("a temperature near 0 is greedy decoding");
-  });
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     const Generation generation = generate(model, prompt, options, output.on_token());
     output.finish(generation.finish_reason);

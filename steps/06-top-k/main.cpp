@@ -1,4 +1,3 @@
-#include "common/base/message.h"
 #include "common/program/program.h"
 #include "generate.h"
 
@@ -10,9 +9,6 @@ int main(int argc, char** argv) {
   Program program("Continues a text with a GPT-2.");
   add_options(program, options);
   add_options(program, run);
-  program.add_check([&] {
-    if (options.sampling.temperature < kGreedyTemperature) warn("a temperature near 0 is greedy decoding");
-  });
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     output.expect(run.num_return_sequences);
     for (int i = 0; i < run.num_return_sequences; ++i) {

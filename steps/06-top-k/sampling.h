@@ -12,6 +12,9 @@
 
 namespace staircase {
 
+/// Below this temperature nothing but the likeliest token is left.
+constexpr float kGreedyTemperature = 1e-5f;
+
 struct SamplingOptions {
   bool do_sample = false;
   unsigned seed = 0;  ///< where the random numbers start
@@ -26,13 +29,12 @@ inline void add_options(OptionSink& sink, SamplingOptions& options) {
   sink.add("--temperature", &options.temperature, "below 1: more predictable, above 1: more varied");
   sink.add("--top-k", &options.top_k, "keep the k most likely tokens");
   sink.add("--show-candidates", &options.show_candidates, "print the most likely tokens at each step");
+  sink.warn_if([&options] { return options.temperature < kGreedyTemperature; },
+               "a temperature near 0 is greedy decoding");
 }
 
 /// The logit of a token that cannot be chosen.
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-
-/// Below this temperature nothing but the likeliest token is left.
-constexpr float kGreedyTemperature = 1e-5f;
 
 /// Divides the logits by the temperature (Ackley et al. 1985): below 1 the likely tokens become likelier,
 /// above 1 the unlikely ones.

@@ -14,6 +14,9 @@
 
 namespace staircase {
 
+/// Below this temperature nothing but the likeliest token is left.
+constexpr float kGreedyTemperature = 1e-5f;
+
 struct SamplingOptions {
   bool do_sample = false;
   unsigned seed = 0;  ///< where the random numbers start
@@ -30,13 +33,12 @@ inline void add_options(OptionSink& sink, SamplingOptions& options) {
   sink.add("--top-k", &options.top_k, "keep the k most likely tokens");
   sink.add("--top-p", &options.top_p, "keep the smallest set of tokens that reaches this probability");
   sink.add("--show-candidates", &options.show_candidates, "print the most likely tokens at each step");
+  sink.warn_if([&options] { return options.temperature < kGreedyTemperature; },
+               "a temperature near 0 is greedy decoding");
 }
 
 /// The logit of a token that cannot be chosen.
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-
-/// Below this temperature nothing but the likeliest token is left.
-constexpr float kGreedyTemperature = 1e-5f;
 
 /// Divides the logits by the temperature (Ackley et al. 1985): below 1 the likely tokens become likelier,
 /// above 1 the unlikely ones.
@@ -69,7 +71,7 @@ inline void keep_top_p(std::span<float> logits, float p) {
   // All tokens below (1 - p) / vocab_size weigh less than 1 - p together: the others reach p without them.
   const float least = (1.0f - p) / static_cast<float>(logits.size());
   for (int i = 0; i < std::ssize(logits); ++i) logits[i] = probabilities[i] < least ? kMasked : logits[i];
-  std::vector<Candidate> rest = at_least(probabilities, least);
+  std::vector<Candidate> rest = likely_enough(probabilities, least);
   const auto less_likely = [](const Candidate& a, const Candidate& b) {
     return a.probability != b.probability ? a.probability < b.probability : a.token_id > b.token_id;
   };

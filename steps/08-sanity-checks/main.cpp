@@ -1,4 +1,3 @@
-#include "check.h"
 #include "common/program/program.h"
 #include "generate.h"
 
@@ -10,7 +9,7 @@ int main(int argc, char** argv) {
   Program program("Continues a text with a GPT-2.");
   add_options(program, options);
   add_options(program, run);
-  program.add_check([&] { check(options, run); });
+  refuse_equal_texts(program, run, options);
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     output.expect(run.num_return_sequences);
     for (int i = 0; i < run.num_return_sequences; ++i) {

@@ -14,6 +14,9 @@
 
 namespace staircase {
 
+/// Below this temperature nothing but the likeliest token is left.
+constexpr float kGreedyTemperature = 1e-5f;
+
 struct SamplingOptions {
   bool do_sample = false;
   unsigned seed = 0;  ///< where the random numbers start
@@ -23,6 +26,11 @@ struct SamplingOptions {
   std::optional<float> top_p = {};
   int show_candidates = 0;
 };
+
+/// Whether an option changes what tokens are drawn from; the likeliest token stays the likeliest.
+inline bool reshapes(const SamplingOptions& options) {
+  return options.temperature != 1.0f || options.top_k || options.top_p;
+}
 
 inline void add_options(OptionSink& sink, SamplingOptions& options) {
   sink.add("--do-sample", &options.do_sample, "sample each token instead of taking the most likely");
@@ -36,6 +44,11 @@ inline void add_options(OptionSink& sink, SamplingOptions& options) {
            above_up_to(0, 1));
   sink.add("--show-candidates", &options.show_candidates, "print the most likely tokens at each step",
            at_least(0));
+  sink.warn_if([&options] { return options.do_sample && options.temperature < kGreedyTemperature; },
+               "a temperature near 0 is greedy decoding");
+  sink.warn_if(
+      [&options] { return !options.do_sample && options.show_candidates == 0 && reshapes(options); },
+      "without --do-sample the likeliest token is taken, whatever --temperature, --top-k and --top-p are");
 }
 
 /// The logit of a token that cannot be chosen.
@@ -50,9 +63,6 @@ inline void apply_presence_penalty(std::span<float> logits, std::span<const int>
     seen[token] = true;
   }
 }
-
-/// Below this temperature nothing but the likeliest token is left.
-constexpr float kGreedyTemperature = 1e-5f;
 
 /// Divides the logits by the temperature (Ackley et al. 1985): below 1 the likely tokens become likelier,
 /// above 1 the unlikely ones.
@@ -85,7 +95,7 @@ inline void keep_top_p(std::span<float> logits, float p) {
   // All tokens below (1 - p) / vocab_size weigh less than 1 - p together: the others reach p without them.
   const float least = (1.0f - p) / static_cast<float>(logits.size());
   for (int i = 0; i < std::ssize(logits); ++i) logits[i] = probabilities[i] < least ? kMasked : logits[i];
-  std::vector<Candidate> rest = at_least(probabilities, least);
+  std::vector<Candidate> rest = likely_enough(probabilities, least);
   const auto less_likely = [](const Candidate& a, const Candidate& b) {
     return a.probability != b.probability ? a.probability < b.probability : a.token_id > b.token_id;
   };

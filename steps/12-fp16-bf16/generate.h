@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/decoding/generation.h"
 #include "common/model/model.h"
 #include "text_options.h"
@@ -18,6 +19,17 @@ struct RunOptions {
 inline void add_options(OptionSink& sink, RunOptions& run) {
   sink.add("--num-return-sequences", &run.num_return_sequences, "how many continuations to draw",
            at_least(1));
+}
+
+/// Several greedy texts of one prompt would all be the same: refuses them.
+inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const TextOptions& options) {
+  sink.rule([&run, &options] {
+    if (run.num_return_sequences > 1 && !options.sampling.do_sample) {
+      throw UsageError(
+          "--num-return-sequences {} needs --do-sample: without it all of them would be the same",
+          run.num_return_sequences);
+    }
+  });
 }
 
 /// Continues `tokens` with one chosen token after the other; `on_token` sees each one as it is chosen.

@@ -1,5 +1,3 @@
-#include "check.h"
-#include "common/base/message.h"
 #include "common/program/program.h"
 #include "generate.h"
 #include "memory_estimate.h"
@@ -12,9 +10,8 @@ int main(int argc, char** argv) {
   Program program("Continues a text with a GPT-2.");
   add_options(program, options);
   add_options(program, run);
-  program.add_dtype_option();
-  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
-  program.add_check([&] { check(options, run); });
+  refuse_equal_texts(program, run, options);
+  program.add_dtype_option(memory_estimate);
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     output.expect(run.num_return_sequences);
     for (int i = 0; i < run.num_return_sequences; ++i) {

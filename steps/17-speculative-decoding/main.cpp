@@ -1,6 +1,4 @@
 #include "batches.h"
-#include "check.h"
-#include "common/base/message.h"
 #include "common/program/program.h"
 #include "generate.h"
 #include "memory_estimate.h"
@@ -17,13 +15,12 @@ int main(int argc, char** argv) {
   add_options(program, options);
   add_options(program, run);
   add_options(program, speculation);
+  refuse_equal_texts(program, run, options);
   program.add_draft_model_option(draft);
-  program.add_dtype_option();
-  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
-  program.add_check([&] { check(options, run); });
+  program.add_dtype_option(memory_estimate);
   program.add_prompts_option();
+  program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
-    check(options, prompts, model.config());
     if (!draft) return generate_all(model, prompts, options, run, output);
     if (prompts.size() > 1 || run.num_return_sequences > 1 || !run.use_cache)
       throw UsageError("--draft-model is for one text with a cache: one prompt, and one continuation of it");

@@ -1,6 +1,7 @@
 // Measures what speculation gains: every number of drafted tokens, in every dtype, beside the target alone.
 #pragma once
 
+#include "common/base/error.h"
 #include "common/measure/measurement.h"
 #include "common/program/program.h"
 #include "generate.h"
@@ -19,6 +20,18 @@ inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
   sink.add("--repetitions", &options.repetitions, "how often to measure", at_least(1));
   sink.add("--most-speculative-tokens", &options.most_speculative_tokens, "where the benchmark ends",
            between(1, 16));
+}
+
+/// Throws UsageError for what speculation, or its benchmark, would not look at.
+inline void check(const BenchmarkOptions& benchmark, std::size_t drafts, const Prompts& prompts,
+                  const TextOptions& options, const RunOptions& run) {
+  const bool measures = !benchmark.folder.empty();
+  if (measures && (drafts == 0 || options.stopping.max_new_tokens == 0))
+    throw UsageError("--benchmark needs a --draft-model, and --max-new-tokens of 1 or more");
+  if (!measures && drafts > 1)
+    throw UsageError("--draft-model is given {} times, but without --benchmark only one can propose", drafts);
+  if ((!measures && prompts.size() > 1) || run.num_return_sequences > 1 || !run.use_cache)
+    throw UsageError("--draft-model is for one text with a cache: one prompt, and one continuation of it");
 }
 
 /// One of the ways that take turns: a draft model with a number of drafted tokens, or the target alone.

@@ -1,6 +1,7 @@
 // Measures what speculation gains: every number of drafted tokens, in every dtype, beside the target alone.
 #pragma once
 
+#include "common/base/error.h"
 #include "common/measure/measurement.h"
 #include "common/program/program.h"
 #include "generate.h"
@@ -23,6 +24,25 @@ inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
            between(1, 16));
   sink.add("--benchmark-lengths", &options.lengths, "numbers of new tokens to measure the cache with",
            at_least(1));
+}
+
+/// Throws UsageError for what speculation, or a benchmark, would not look at.
+inline void check(const BenchmarkOptions& benchmark, std::size_t drafts, const Prompts& prompts,
+                  const TextOptions& options, const RunOptions& run) {
+  const bool measures = !benchmark.folder.empty();
+  if (drafts == 0) {
+    if (prompts.size() > 1 || options.sampling.do_sample || run.num_return_sequences > 1 || !run.use_cache)
+      throw UsageError(
+          "the --benchmark of the cache continues one prompt greedily, with a cache and without: it goes "
+          "with none of a second prompt, --do-sample and --no-use-cache");
+    return;
+  }
+  if (measures && options.stopping.max_new_tokens == 0)
+    throw UsageError("the --benchmark of a --draft-model needs --max-new-tokens of 1 or more");
+  if (!measures && drafts > 1)
+    throw UsageError("--draft-model is given {} times, but without --benchmark only one can propose", drafts);
+  if ((!measures && prompts.size() > 1) || run.num_return_sequences > 1 || !run.use_cache)
+    throw UsageError("--draft-model is for one text with a cache: one prompt, and one continuation of it");
 }
 
 /// One of the ways that take turns: a draft model with a number of drafted tokens, or the target alone.

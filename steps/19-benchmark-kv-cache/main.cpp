@@ -1,8 +1,6 @@
 #include "batches.h"
 #include "benchmark.h"
 #include "benchmark_kv_cache.h"
-#include "check.h"
-#include "common/base/message.h"
 #include "common/program/program.h"
 #include "generate.h"
 #include "memory_estimate.h"
@@ -21,13 +19,12 @@ int main(int argc, char** argv) {
   add_options(program, run);
   add_options(program, speculation);
   add_options(program, benchmark);
+  refuse_equal_texts(program, run, options);
   program.add_draft_model_option(drafts);
-  program.add_dtype_option();
-  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
-  program.add_check([&] { check(options, run); });
+  program.add_dtype_option(memory_estimate);
   program.add_prompts_option();
+  program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
-    check(options, prompts, model.config());
     if (drafts.empty() && benchmark.folder.empty()) return generate_all(model, prompts, options, run, output);
     check(benchmark, drafts.size(), prompts, options, run);
     if (drafts.empty()) return benchmark_kv_cache(model, prompts[0], benchmark);

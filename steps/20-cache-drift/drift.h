@@ -16,16 +16,12 @@ struct DriftOptions {
   std::string file = {};  ///< where the plot goes; none: nothing is compared
 };
 
-inline void add_options(OptionSink& sink, DriftOptions& options) {
+inline void add_options(OptionSink& sink, DriftOptions& options, const RunOptions& run) {
   sink.add("--drift", Path{&options.file}, "compare both ways and plot the difference to this SVG file");
-}
-
-/// KL(p ‖ q) = Σ p log(p / q) in nats (Kullback and Leibler 1951): 0 for equal distributions.
-inline double kl_divergence(std::span<const float> p, std::span<const float> q) {
-  double sum = 0.0;
-  for (std::size_t i = 0; i < p.size(); ++i)
-    if (p[i] > 0.0f) sum += p[i] * std::log(static_cast<double>(p[i]) / std::max(q[i], 1e-30f));
-  return sum;
+  sink.refuse_if(
+      [&options, &run] { return !options.file.empty() && (run.num_return_sequences > 1 || !run.use_cache); },
+      "--drift compares two texts with a cache: it goes with neither --num-return-sequences nor "
+      "--no-use-cache");
 }
 
 /// For each token of `tokens` beyond the context: how far the distribution behind it is, with a cache that

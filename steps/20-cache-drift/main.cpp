@@ -1,5 +1,3 @@
-#include "check.h"
-#include "common/base/message.h"
 #include "common/program/program.h"
 #include "drift.h"
 #include "generate.h"
@@ -15,15 +13,11 @@ int main(int argc, char** argv) {
   Program program("Continues a text with a GPT-2.");
   add_options(program, options);
   add_options(program, run);
-  add_options(program, drift);
-  program.add_dtype_option();
-  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
-  program.add_check([&] {
-    check(options, run);
-    check(drift, run);
-  });
+  add_options(program, drift, run);
+  refuse_equal_texts(program, run, options);
+  program.add_dtype_option(memory_estimate);
+  program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
-    check(options, prompt, model.config());
     if (!drift.file.empty()) return compare_overflow(model, prompt, options, drift.file, output);
     output.expect(run.num_return_sequences);
     for (int i = 0; i < run.num_return_sequences; ++i) {

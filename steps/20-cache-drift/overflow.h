@@ -5,7 +5,9 @@
 #include <optional>
 #include <span>
 
+#include "common/base/error.h"
 #include "common/base/options.h"
+#include "common/model/config.h"
 #include "static_kv_cache.h"
 
 namespace staircase {
@@ -25,6 +27,14 @@ inline void add_options(OptionSink& sink, OverflowOptions& options) {
            one_of(&options.on_overflow, {{"slide", Overflow::kSlide}, {"recompute", Overflow::kRecompute}}),
            "what to do when the context is full");
   sink.add("--refill", &options.refill, "tokens to recompute when the cache is full", at_least(1));
+  sink.warn_if([&options] { return options.refill && options.on_overflow == Overflow::kSlide; },
+               "--refill does nothing without --on-overflow recompute");
+  sink.model_rule([&options](const ModelConfig& config) {
+    if (options.refill.value_or(1) > config.n_positions) {
+      throw UsageError("--refill is {}, but it must be at most the model's {} positions", *options.refill,
+                       config.n_positions);
+    }
+  });
 }
 
 /// Makes room for the `fresh` tokens at the end of `window`, the last tokens of the text, in a cache that may

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/decoding/generation.h"
 #include "common/model/model.h"
 #include "text_options.h"
@@ -20,6 +21,17 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
   sink.add("--num-return-sequences", &run.num_return_sequences, "how many continuations to draw",
            at_least(1));
   sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
+}
+
+/// Several greedy texts of one prompt would all be the same: refuses them.
+inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const TextOptions& options) {
+  sink.rule([&run, &options] {
+    if (run.num_return_sequences > 1 && !options.sampling.do_sample) {
+      throw UsageError(
+          "--num-return-sequences {} needs --do-sample: without it all of them would be the same",
+          run.num_return_sequences);
+    }
+  });
 }
 
 /// A text that is growing.
@@ -46,15 +58,15 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, co
     std::vector<std::span<const int>> fed;
     for (int r = 0; r < std::ssize(rows); ++r)
       fed.push_back(tokens_to_feed(rows[r].tokens, model.config().n_positions, cache, r, options.overflow));
-    const std::span<float> logits = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
+    const std::span<float> batch = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
     for (int r = 0; r < std::ssize(rows); ++r) {
       Row& row = rows[r];
       if (row.finished) continue;  // it goes through the model with the others, and nobody looks
-      const std::span<float> scores = logits.subspan(r * vocab_size, vocab_size);
-      process(scores, row.tokens, options.sampling);
-      const int next = choose(scores, options.sampling, row.generator);
+      const std::span<float> logits = batch.subspan(r * vocab_size, vocab_size);
+      process(logits, row.tokens, options.sampling);
+      const int next = choose(logits, options.sampling, row.generator);
       row.tokens.push_back(next);
-      on_token(r, {next, likeliest(scores, options.sampling.show_candidates)});
+      on_token(r, {next, likeliest(logits, options.sampling.show_candidates)});
       row.finished = finish_reason(next, count, ends, options.stopping);
     }
   }

@@ -14,6 +14,8 @@ inline void add_options(OptionSink& sink, LookupOptions& options) {
   sink.add("--prompt-lookup-num-tokens", &options.num_tokens,
            "number of tokens to propose from earlier in the text", between(1, 64));
   sink.add("--max-matching-ngram-size", &options.longest, "longest n-gram to match", at_least(1));
+  sink.warn_if([&options] { return !options.num_tokens && options.longest != LookupOptions().longest; },
+               "--max-matching-ngram-size does nothing without --prompt-lookup-num-tokens");
 }
 
 /// Returns the index of the token that followed where the last `longest` tokens of the text occurred before,

@@ -1,6 +1,4 @@
 #include "batches.h"
-#include "check.h"
-#include "common/base/message.h"
 #include "common/program/program.h"
 #include "generate.h"
 #include "memory_estimate.h"
@@ -20,13 +18,12 @@ int main(int argc, char** argv) {
   add_options(program, run);
   add_options(program, speculation);
   add_options(program, lookup);
+  refuse_equal_texts(program, run, options);
   program.add_draft_model_option(draft);
-  program.add_dtype_option();
-  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
-  program.add_check([&] { check(options, run, lookup); });
+  program.add_dtype_option(memory_estimate);
   program.add_prompts_option();
+  program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
-    check(options, prompts, model.config());
     std::unique_ptr<Drafter> drafter;
     if (draft) drafter = std::make_unique<DraftModel>(*draft);
     if (lookup.num_tokens)

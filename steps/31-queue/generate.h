@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/decoding/generation.h"
 #include "common/model/model.h"
 #include "row.h"
@@ -21,6 +22,17 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
            at_least(1));
   sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
   sink.add("--max-batch-size", &run.max_batch_size, "maximum number of sequences in the batch", at_least(1));
+}
+
+/// Several greedy texts of one prompt would all be the same: refuses them.
+inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const TextOptions& options) {
+  sink.rule([&run, &options] {
+    if (run.num_return_sequences > 1 && !options.sampling.do_sample) {
+      throw UsageError(
+          "--num-return-sequences {} needs --do-sample: without it all of them would be the same",
+          run.num_return_sequences);
+    }
+  });
 }
 
 /// Continues all prompts, as many at a time as there are places in the batch; when a text has ended, the next
@@ -47,9 +59,9 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, co
     std::vector<std::span<const int>> fed;
     for (int r = 0; r < std::ssize(rows); ++r)
       fed.push_back(tokens_to_feed(rows[r].tokens, model.config().n_positions, cache, r, options.overflow));
-    const std::span<float> logits = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
+    const std::span<float> batch = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
     for (int r = 0; r < std::ssize(rows); ++r)
-      on_token(rows[r].number, take_token(rows[r], logits.subspan(r * vocab_size, vocab_size), ends));
+      on_token(rows[r].number, take_token(rows[r], batch.subspan(r * vocab_size, vocab_size), ends));
     remove_finished(rows, move_row, [&](Row& row) {
       texts[row.number] = {std::move(row.tokens), *row.finished};
     });

@@ -21,10 +21,10 @@ struct Row {
 };
 
 /// The next token of a row, chosen from the logits behind it, [vocab_size].
-inline Token take_token(Row& row, std::span<float> scores, const EndTokens& ends) {
+inline Token take_token(Row& row, std::span<float> logits, const EndTokens& ends) {
   const SamplingOptions& sampling = row.options.sampling;
-  process(scores, row.tokens, sampling);
-  const Token token{choose(scores, sampling, row.generator), likeliest(scores, sampling.show_candidates)};
+  process(logits, row.tokens, sampling);
+  const Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
   row.tokens.push_back(token.id);
   row.finished = finish_reason(token.id, ++row.new_tokens, ends, row.options.stopping);
   return token;

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/decoding/generation.h"
 #include "common/model/model.h"
 #include "row.h"
@@ -21,6 +22,23 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
            at_least(1));
   sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
   sink.add("--max-batch-size", &run.max_batch_size, "maximum number of sequences in the batch", at_least(1));
+  sink.rule([&run] {
+    if (run.max_batch_size < run.num_return_sequences) {
+      throw UsageError("--max-batch-size is {}, but it must be {} or more, the --num-return-sequences",
+                       run.max_batch_size, run.num_return_sequences);
+    }
+  });
+}
+
+/// Several greedy texts of one prompt would all be the same: refuses them.
+inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const TextOptions& options) {
+  sink.rule([&run, &options] {
+    if (run.num_return_sequences > 1 && !options.sampling.do_sample) {
+      throw UsageError(
+          "--num-return-sequences {} needs --do-sample: without it all of them would be the same",
+          run.num_return_sequences);
+    }
+  });
 }
 
 /// Continues all prompts, each `copies` times, as many texts at a time as there are places in the batch, at
@@ -53,12 +71,12 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, in
     std::vector<std::span<const int>> fed;
     for (int r = 0; r < std::ssize(rows); ++r)
       fed.push_back(tokens_to_feed(rows[r].tokens, model.config().n_positions, cache, r, options.overflow));
-    const std::span<float> logits = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
+    const std::span<float> batch = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
     for (int r = 0, fed_rows = static_cast<int>(fed.size()); r < fed_rows; ++r) {
-      const std::span<float> scores = logits.subspan(r * vocab_size, vocab_size);
+      const std::span<float> logits = batch.subspan(r * vocab_size, vocab_size);
       std::vector<float> shared;  // a prompt's logits as they are: to choose from them changes them
-      if (rows[r].new_tokens == 0) shared.assign(scores.begin(), scores.end());
-      on_token(rows[r].number, take_token(rows[r], scores, ends));
+      if (rows[r].new_tokens == 0) shared.assign(logits.begin(), logits.end());
+      on_token(rows[r].number, take_token(rows[r], logits, ends));
       for (int copy = 1; !shared.empty() && copy < copies; ++copy) {
         std::vector<float> own = shared;
         if (cache != nullptr) cache->copy_row(r, static_cast<int>(rows.size()));

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/decoding/generation.h"
-#include "stop.h"
+#include "stop_sequences.h"
 #include "text_options.h"
 
 namespace staircase {
@@ -45,10 +45,10 @@ inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter,
 }
 
 /// The next token of a row, chosen from the logits behind it, [vocab_size].
-inline Token take_token(Row& row, std::span<float> scores, const EndTokens& ends) {
+inline Token take_token(Row& row, std::span<float> logits, const EndTokens& ends) {
   const SamplingOptions& sampling = row.options.sampling;
-  process(scores, row.tokens, sampling);
-  Token token{choose(scores, sampling, row.generator), likeliest(scores, sampling.show_candidates)};
+  process(logits, row.tokens, sampling);
+  Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
   row.tokens.push_back(token.id);
   row.finished = end_of_text(token, row.filter, ++row.new_tokens, ends, row.options);
   return token;

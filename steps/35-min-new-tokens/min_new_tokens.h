@@ -3,9 +3,11 @@
 
 #include <span>
 
+#include "common/base/error.h"
 #include "common/base/options.h"
 #include "common/model/config.h"
 #include "sampling.h"
+#include "stopping.h"
 
 namespace staircase {
 
@@ -13,16 +15,22 @@ struct MinLengthOptions {
   int min_new_tokens = 0;
 };
 
-inline void add_options(OptionSink& sink, MinLengthOptions& options) {
+inline void add_options(OptionSink& sink, MinLengthOptions& options, const StoppingOptions& stopping) {
   sink.add("--min-new-tokens", &options.min_new_tokens,
            "minimum number of tokens before the end-of-text token", at_least(0));
+  sink.rule([&options, &stopping] {
+    if (options.min_new_tokens > stopping.max_new_tokens) {
+      throw UsageError("--min-new-tokens is {}, but it must be at most {}, the --max-new-tokens",
+                       options.min_new_tokens, stopping.max_new_tokens);
+    }
+  });
 }
 
-/// Masks the end-of-text tokens in a text that has only `count` new tokens; `scores` is [vocab_size].
-inline void forbid_early_end(std::span<float> scores, int count, const EndTokens& ends,
+/// Masks the end-of-text tokens in a text that has only `count` new tokens; `logits` is [vocab_size].
+inline void forbid_early_end(std::span<float> logits, int count, const EndTokens& ends,
                              const MinLengthOptions& options) {
   if (count >= options.min_new_tokens) return;
-  for (const int end : ends) scores[end] = kMasked;
+  for (const int end : ends) logits[end] = kMasked;
 }
 
 }  // namespace staircase

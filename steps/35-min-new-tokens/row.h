@@ -8,7 +8,7 @@
 
 #include "common/decoding/generation.h"
 #include "min_new_tokens.h"
-#include "stop.h"
+#include "stop_sequences.h"
 #include "text_options.h"
 
 namespace staircase {
@@ -22,7 +22,7 @@ struct RowOptions : TextOptions {
 inline void add_options(OptionSink& sink, RowOptions& options) {
   add_options(sink, static_cast<TextOptions&>(options));
   add_options(sink, options.stop);
-  add_options(sink, options.length);
+  add_options(sink, options.length, options.stopping);
 }
 
 struct Row {
@@ -48,11 +48,11 @@ inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter,
 }
 
 /// The next token of a row, chosen from the logits behind it, [vocab_size].
-inline Token take_token(Row& row, std::span<float> scores, const EndTokens& ends) {
+inline Token take_token(Row& row, std::span<float> logits, const EndTokens& ends) {
   const SamplingOptions& sampling = row.options.sampling;
-  forbid_early_end(scores, row.new_tokens, ends, row.options.length);
-  process(scores, row.tokens, sampling);
-  Token token{choose(scores, sampling, row.generator), likeliest(scores, sampling.show_candidates)};
+  forbid_early_end(logits, row.new_tokens, ends, row.options.length);
+  process(logits, row.tokens, sampling);
+  Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
   row.tokens.push_back(token.id);
   row.finished = end_of_text(token, row.filter, ++row.new_tokens, ends, row.options);
   return token;

@@ -47,18 +47,18 @@ Ending ending() {
 }  // namespace
 
 TEST_CASE("a model without an end-of-text token loses no other token") {
-  std::vector<float> scores{1.0f, 2.0f};
-  forbid_early_end(scores, 0, -1, {.min_new_tokens = 3});
-  CHECK(scores == std::vector<float>{1.0f, 2.0f});
-  forbid_early_end(scores, 0, 1, {.min_new_tokens = 3});
-  CHECK(scores == std::vector<float>{1.0f, kMasked});
+  std::vector<float> logits{1.0f, 2.0f};
+  forbid_early_end(logits, 0, -1, {.min_new_tokens = 3});
+  CHECK(logits == std::vector<float>{1.0f, 2.0f});
+  forbid_early_end(logits, 0, 1, {.min_new_tokens = 3});
+  CHECK(logits == std::vector<float>{1.0f, kMasked});
 }
 
 TEST_CASE("only the logit of the end-of-text token is masked, and only before the least length") {
   for (int count = 0; count < 6; ++count) {
-    std::vector<float> scores{0.5f, -2.0f, 7.0f, 3.0f};
-    forbid_early_end(scores, count, 2, {.min_new_tokens = 3});
-    CHECK(scores == std::vector<float>{0.5f, -2.0f, count < 3 ? kMasked : 7.0f, 3.0f});
+    std::vector<float> logits{0.5f, -2.0f, 7.0f, 3.0f};
+    forbid_early_end(logits, count, 2, {.min_new_tokens = 3});
+    CHECK(logits == std::vector<float>{0.5f, -2.0f, count < 3 ? kMasked : 7.0f, 3.0f});
   }
 }
 

@@ -183,10 +183,10 @@ TEST_CASE("a program may change the logits before and after the options, and no 
   options.logprobs.count = 3;
   options.sampling.top_k = 2;
   std::vector<std::ptrdiff_t> kept;
-  options.before = [](std::span<float> scores) { scores[7] += 1000.0f; };
-  options.after = [&](std::span<float> scores) {
-    kept.push_back(std::ranges::count_if(scores, [](float score) { return score != kMasked; }));
-    scores[7] = kMasked;
+  options.before = [](std::span<float> logits) { logits[7] += 1000.0f; };
+  options.after = [&](std::span<float> logits) {
+    kept.push_back(std::ranges::count_if(logits, [](float score) { return score != kMasked; }));
+    logits[7] = kMasked;
   };
   const auto changed = continued({kPrompts[0]}, options);
   check_as_if_read(kPrompts[0], changed[0].told, 3);

@@ -1,6 +1,4 @@
 #include "batches.h"
-#include "check.h"
-#include "common/base/message.h"
 #include "common/program/program.h"
 #include "echo.h"
 #include "generate.h"
@@ -16,12 +14,11 @@ int main(int argc, char** argv) {
   add_options(program, options);
   add_options(program, run);
   add_options(program, shown);
-  program.add_dtype_option();
-  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
-  program.add_check([&] { check(options, run); });
+  refuse_equal_texts(program, run, options);
+  program.add_dtype_option(memory_estimate);
   program.add_prompts_option();
+  program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
-    check(options, prompts, model.config());
     options.stop.tokenizer = &output.tokenizer();
     echo(model, prompts, shown, options.logprobs.count.value_or(0), output);
     generate_all(model, prompts, options, run, output);

@@ -30,7 +30,7 @@ std::vector<bool> kept(std::span<const float> logits) {
 /// What is told of the tokens of a text.
 std::vector<Token> told(float min_p, const SamplingOptions& sampling, int count = 30) {
   RowOptions options{{.stopping = {.max_new_tokens = count, .ignore_eos = true}, .sampling = sampling}};
-  options.after = [&](std::span<float> scores) { keep_min_p(scores, min_p); };
+  options.after = [&](std::span<float> logits) { keep_min_p(logits, min_p); };
   std::vector<Token> tokens;
   StaticKvCache cache(tales(), 1);
   generate(tales(), {tokens_before("model")}, 1, options, 1, &cache,

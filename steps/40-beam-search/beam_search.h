@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/model/model.h"
+#include "generate.h"
 #include "row.h"
 
 namespace staircase {
@@ -15,8 +16,16 @@ struct BeamOptions {
   int num_beams = 1;
 };
 
-inline void add_options(OptionSink& sink, BeamOptions& search) {
+inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions& options,
+                        const RunOptions& run) {
   sink.add("--num-beams", &search.num_beams, "number of texts that a search keeps", at_least(1));
+  sink.refuse_if(
+      [&search, &sampling = options.sampling, &run] {
+        return search.num_beams > 1 && (run.num_return_sequences > 1 || sampling.do_sample ||
+                                        reshapes(sampling) || sampling.show_candidates > 0);
+      },
+      "--num-beams looks for one text and draws nothing: it goes with none of --num-return-sequences, "
+      "--do-sample, --temperature, --top-k, --top-p and --show-candidates");
 }
 
 /// A text that grows, or has ended.

@@ -1,7 +1,5 @@
 #include "batches.h"
 #include "beam_search.h"
-#include "check.h"
-#include "common/base/message.h"
 #include "common/program/program.h"
 #include "echo.h"
 #include "generate.h"
@@ -18,13 +16,12 @@ int main(int argc, char** argv) {
   add_options(program, options);
   add_options(program, run);
   add_options(program, shown);
-  add_options(program, search);
-  program.add_dtype_option();
-  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
-  program.add_check([&] { check(options, run, search); });
+  add_options(program, search, options, run);
+  refuse_equal_texts(program, run, options);
+  program.add_dtype_option(memory_estimate);
   program.add_prompts_option();
+  program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
-    check(options, prompts, model.config());
     options.stop.tokenizer = &output.tokenizer();
     echo(model, prompts, shown, options.logprobs.count.value_or(0), output);
     if (search.num_beams > 1) return search_all(model, prompts, options, search, output);

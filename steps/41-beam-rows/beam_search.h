@@ -6,7 +6,9 @@
 #include <functional>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/model/model.h"
+#include "generate.h"
 #include "row.h"
 
 namespace staircase {
@@ -15,8 +17,22 @@ struct BeamOptions {
   int num_beams = 1;
 };
 
-inline void add_options(OptionSink& sink, BeamOptions& search) {
+inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions& options,
+                        const RunOptions& run) {
   sink.add("--num-beams", &search.num_beams, "number of texts that a search keeps", at_least(1));
+  sink.rule([&search, &run] {
+    if (run.max_batch_size < search.num_beams) {
+      throw UsageError("--max-batch-size is {}, but it must be {} or more, the --num-beams",
+                       run.max_batch_size, search.num_beams);
+    }
+  });
+  sink.refuse_if(
+      [&search, &sampling = options.sampling, &run] {
+        return search.num_beams > 1 && (run.num_return_sequences > 1 || sampling.do_sample ||
+                                        reshapes(sampling) || sampling.show_candidates > 0);
+      },
+      "--num-beams looks for one text and draws nothing: it goes with none of --num-return-sequences, "
+      "--do-sample, --temperature, --top-k, --top-p and --show-candidates");
 }
 
 /// A text that grows, or has ended.

@@ -6,7 +6,9 @@
 #include <functional>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/model/model.h"
+#include "generate.h"
 #include "row.h"
 
 namespace staircase {
@@ -15,8 +17,35 @@ struct BeamOptions {
   int num_beams = 1;
 };
 
-inline void add_options(OptionSink& sink, BeamOptions& search) {
+inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions& options,
+                        const RunOptions& run) {
   sink.add("--num-beams", &search.num_beams, "number of texts that a search keeps", at_least(1));
+  sink.rule([&search, &run] {
+    if (run.max_batch_size < search.num_beams) {
+      throw UsageError("--max-batch-size is {}, but it must be {} or more, the --num-beams",
+                       run.max_batch_size, search.num_beams);
+    }
+  });
+  sink.refuse_if(
+      [&search, &sampling = options.sampling] {
+        return search.num_beams > 1 &&
+               (sampling.do_sample || reshapes(sampling) || sampling.show_candidates > 0);
+      },
+      "--num-beams draws nothing: it goes with none of --do-sample, --temperature, --top-k, --top-p and "
+      "--show-candidates");
+  sink.rule([&search, &run] {
+    if (search.num_beams > 1 && run.num_return_sequences > search.num_beams) {
+      throw UsageError("--num-return-sequences is {}, but it must be at most {}, the --num-beams",
+                       run.num_return_sequences, search.num_beams);
+    }
+  });
+  sink.rule([&search, &options, &run] {
+    if (search.num_beams == 1 && !options.sampling.do_sample && run.num_return_sequences > 1) {
+      throw UsageError(
+          "--num-return-sequences {} needs --do-sample or --num-beams: without them all would be the same",
+          run.num_return_sequences);
+    }
+  });
 }
 
 /// A text that grows, or has ended.

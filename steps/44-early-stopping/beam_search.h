@@ -7,7 +7,9 @@
 #include <functional>
 #include <vector>
 
+#include "common/base/error.h"
 #include "common/model/model.h"
+#include "generate.h"
 #include "row.h"
 
 namespace staircase {
@@ -25,7 +27,8 @@ struct BeamOptions {
   EarlyStopping early_stopping = EarlyStopping::kFalse;
 };
 
-inline void add_options(OptionSink& sink, BeamOptions& search) {
+inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions& options,
+                        const RunOptions& run) {
   sink.add("--num-beams", &search.num_beams, "number of texts that a search keeps", at_least(1));
   sink.add("--length-penalty", &search.length_penalty, "above 0: favour long texts, below 0: short ones",
            between(-10, 10));
@@ -34,6 +37,38 @@ inline void add_options(OptionSink& sink, BeamOptions& search) {
                                            {"true", EarlyStopping::kTrue},
                                            {"never", EarlyStopping::kNever}}),
            "after --num-beams finished texts, stop by estimate, immediately, or when certain");
+  sink.rule([&search, &run] {
+    if (run.max_batch_size < search.num_beams) {
+      throw UsageError("--max-batch-size is {}, but it must be {} or more, the --num-beams",
+                       run.max_batch_size, search.num_beams);
+    }
+  });
+  sink.refuse_if(
+      [&search, &sampling = options.sampling] {
+        return search.num_beams > 1 &&
+               (sampling.do_sample || reshapes(sampling) || sampling.show_candidates > 0);
+      },
+      "--num-beams draws nothing: it goes with none of --do-sample, --temperature, --top-k, --top-p and "
+      "--show-candidates");
+  sink.rule([&search, &run] {
+    if (search.num_beams > 1 && run.num_return_sequences > search.num_beams) {
+      throw UsageError("--num-return-sequences is {}, but it must be at most {}, the --num-beams",
+                       run.num_return_sequences, search.num_beams);
+    }
+  });
+  sink.rule([&search, &options, &run] {
+    if (search.num_beams == 1 && !options.sampling.do_sample && run.num_return_sequences > 1) {
+      throw UsageError(
+          "--num-return-sequences {} needs --do-sample or --num-beams: without them all would be the same",
+          run.num_return_sequences);
+    }
+  });
+  sink.warn_if(
+      [&search] {
+        return search.num_beams == 1 &&
+               (search.length_penalty != 1.0f || search.early_stopping != EarlyStopping::kFalse);
+      },
+      "--length-penalty and --early-stopping do nothing without --num-beams");
 }
 
 /// A text that grows, or has ended.

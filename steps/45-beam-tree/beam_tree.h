@@ -19,8 +19,10 @@ struct TreeOptions {
   bool show_beams = false;
 };
 
-inline void add_options(OptionSink& sink, TreeOptions& options) {
+inline void add_options(OptionSink& sink, TreeOptions& options, const BeamOptions& search) {
   sink.add("--show-beams", &options.show_beams, "draw the tree of what the search tried");
+  sink.warn_if([&options, &search] { return options.show_beams && search.num_beams == 1; },
+               "--show-beams does nothing without --num-beams");
 }
 
 /// Every token that was in a beam. Node 0 is the prompt.

@@ -1,6 +1,4 @@
 #include "batches.h"
-#include "check.h"
-#include "common/base/message.h"
 #include "common/program/program.h"
 #include "echo.h"
 #include "generate.h"
@@ -12,28 +10,27 @@ int main(int argc, char** argv) {
   RowOptions options;
   RunOptions run;
   EchoOptions shown;
+  std::vector<RowOptions> requests;
   Program program("Continues a text with a GPT-2.");
   add_options(program, options);
   add_options(program, run);
   add_options(program, shown);
-  program.add_dtype_option();
-  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
-  program.add_check([&] { check(options, run); });
+  refuse_equal_texts(program, run, options);
+  program.add_dtype_option(memory_estimate);
   program.add_prompts_option();
-  std::vector<RowOptions> requests;
   program.add_requests_option([&](RequestLine& line) {
     RowOptions request = options;
+    request.stop.tokenizer = &line.tokenizer();
     add_options(line, request);
     line.end();
-    check(request, RunOptions());
-    check(request, {}, line.config());
     requests.push_back(request);
   });
+  program.refuse_if(
+      [&] { return program.has("--requests") && (run.num_return_sequences > 1 || !run.use_cache); },
+      "--requests goes with neither --num-return-sequences nor --no-use-cache");
+  program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
-    check(options, prompts, model.config());
-    check_requests(requests, run);
     options.stop.tokenizer = &output.tokenizer();
-    for (RowOptions& request : requests) request.stop.tokenizer = &output.tokenizer();
     echo(model, prompts, shown, options.logprobs.count.value_or(0), output);
     if (!requests.empty()) return serve_all(model, prompts, requests, run.max_batch_size, output);
     generate_all(model, prompts, options, run, output);

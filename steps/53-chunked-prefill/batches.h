@@ -7,9 +7,7 @@
 #include <vector>
 
 #include "arrivals.h"
-#include "check.h"
-#include "common/program/output.h"
-#include "common/program/requests.h"
+#include "common/program/program.h"
 #include "generate.h"
 
 namespace staircase {
@@ -29,14 +27,21 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   output.finish(generated, cache ? cache->use() : CacheUse());
 }
 
-/// What a line of a file says, or else the `defaults`; its number comes later.
-inline Request read_request(RequestLine& line, const RowOptions& defaults) {
-  Request request{.arrival = line.arrival(), .prompt = line.tokens(), .options = defaults};
-  add_options(line, request.options);
-  line.end();
-  check(request.options, RunOptions());
-  check(request.options, {}, line.config());
-  return request;
+/// Adds --requests, whose lines become `requests`. What a line leaves open is as in `defaults`.
+inline void add_requests_option(Program& program, std::vector<Request>& requests, const RowOptions& defaults,
+                                const RunOptions& run, const PrefillOptions& prefill) {
+  program.add_requests_option([&](RequestLine& line) {
+    Request request{static_cast<int>(requests.size()), line.arrival(), line.tokens(), defaults};
+    request.options.stop.tokenizer = &line.tokenizer();
+    add_options(line, request.options);
+    line.end();
+    requests.push_back(request);
+  });
+  program.refuse_if(
+      [&] { return program.has("--requests") && (run.num_return_sequences > 1 || !run.use_cache); },
+      "--requests goes with neither --num-return-sequences nor --no-use-cache");
+  program.warn_if([&] { return prefill.chunk && !program.has("--requests"); },
+                  "--prefill-chunk does nothing without --requests");
 }
 
 /// Continues the prompt of each request from its time on; `output` gets the texts in their order.

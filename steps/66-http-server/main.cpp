@@ -1,4 +1,3 @@
-#include "common/base/message.h"
 #include "common/program/program.h"
 #include "common/server/prompt_scorer.h"
 #include "memory_estimate.h"
@@ -15,8 +14,7 @@ int main(int argc, char** argv) {
   add_options(program, server);
   add_options(program, prefill);
   add_options(program, paged);
-  program.add_dtype_option();
-  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.add_dtype_option(memory_estimate);
   return program.run(argc, argv, [&](NamedModel& named, const Tokenizer& tokenizer) {
     Model& model = named.model;
     const int whole = blocks_for(model.config().n_positions);  // a context's

@@ -11,7 +11,7 @@
 
 namespace staircase {
 
-struct ServerOptions : FleetOptions {
+struct ReplicaOptions : FleetOptions {
   PrefillOptions prefill = {};
   PagedOptions paged = {};
 };
@@ -25,7 +25,7 @@ struct Replica {
   Scheduler scheduler;
 
   /// `times` gets those of each text, as the requests are numbered.
-  Replica(Model& model, const ServerOptions& server, const PassCost& cost, std::vector<TextTimes>& times)
+  Replica(Model& model, const ReplicaOptions& server, const PassCost& cost, std::vector<TextTimes>& times)
       : cache(model, server.places, *server.paged.blocks),
         scheduler(
             without_model(make_engine(model, cache, server.paged.prefix_caching), cost), server.places,
@@ -58,7 +58,7 @@ inline void submit(Scheduler& scheduler, int number, const LoadedRequest& reques
 }
 
 /// What becomes of requests that come in this order.
-inline std::vector<TextTimes> simulate(Model& model, const ServerOptions& server, const PassCost& cost,
+inline std::vector<TextTimes> simulate(Model& model, const ReplicaOptions& server, const PassCost& cost,
                                        const std::vector<LoadedRequest>& requests) {
   std::vector<TextTimes> times;
   std::deque<Replica> replicas;
@@ -77,7 +77,7 @@ inline std::vector<TextTimes> simulate(Model& model, const ServerOptions& server
 }
 
 /// The passes of the model itself, with 1, 2, 4, … places, while it serves requests that are all there.
-inline std::vector<Pass> measure(Model& model, const ServerOptions& server,
+inline std::vector<Pass> measure(Model& model, const ReplicaOptions& server,
                                  const std::vector<LoadedRequest>& requests) {
   std::vector<Pass> passes;
   for (int places = 1; places < 2 * server.places; places *= 2) {
@@ -93,7 +93,7 @@ inline std::vector<Pass> measure(Model& model, const ServerOptions& server,
 }
 
 /// Measures what a pass costs, and tells how long requests would wait.
-inline void plan(Model& model, ServerOptions server, const LoadOptions& load, const SweepOptions& options) {
+inline void plan(Model& model, ReplicaOptions server, const LoadOptions& load, const SweepOptions& options) {
   int most = model.config().n_positions;  // that a text may have
   server.paged.blocks = server.paged.blocks.value_or(server.places * blocks_for(most));
   most = std::min(most, kBlockSize * std::min(*server.paged.blocks, blocks_for(most)));

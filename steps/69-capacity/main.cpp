@@ -1,5 +1,4 @@
 #include "capacity.h"
-#include "common/base/message.h"
 #include "common/program/program.h"
 #include "memory_estimate.h"
 
@@ -17,8 +16,7 @@ int main(int argc, char** argv) {
   add_options(program, prefill);
   add_options(program, paged);
   add_options(program, sweep);
-  program.add_dtype_option();
-  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
+  program.add_dtype_option(memory_estimate);
   return program.run(argc, argv, [&](NamedModel& named, const Tokenizer&) {
     plan(named.model, {fleet, prefill, paged}, load, sweep);
   });

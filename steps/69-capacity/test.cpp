@@ -15,7 +15,7 @@ using namespace staircase;
 namespace {
 
 /// Servers whose caches have room for every text.
-ServerOptions servers(int places, int replicas = 1, bool least_busy = false) {
+ReplicaOptions servers(int places, int replicas = 1, bool least_busy = false) {
   return {{places, replicas, least_busy}, {}, {.prefix_caching = false, .blocks = places * blocks_for(512)}};
 }
 
@@ -51,7 +51,7 @@ TEST_CASE("a server alone does what the scheduler does with the same passes") {
   std::mt19937 generator(3);
   for (int round = 0; round < 20; ++round) {
     const int places = 1 + static_cast<int>(generator() % 5);
-    ServerOptions server = servers(places);
+    ReplicaOptions server = servers(places);
     if (round % 2 == 1) server.prefill.chunk = 1 + static_cast<int>(generator() % 20);
     const LoadOptions load{.requests = 40, .common_tokens = 3, .prompt_tokens = 9, .new_tokens = 6};
     const auto requests = make_load(load, 0.1 * (1 + round % 4), 512);
@@ -121,7 +121,7 @@ TEST_CASE("requests that come in turns are served as if each server were alone")
 }
 
 TEST_CASE("who finds the beginning of the prompt in the cache feeds the rest alone") {
-  ServerOptions server = servers(1);
+  ReplicaOptions server = servers(1);
   const std::vector<LoadedRequest> two{{0.0, std::vector<int>(40, 7), 1},
                                        {100.0, std::vector<int>(40, 7), 1}};
   const PassCost cost{0.0, 0.0, 1.0};
@@ -131,7 +131,7 @@ TEST_CASE("who finds the beginning of the prompt in the cache feeds the rest alo
 }
 
 TEST_CASE("few blocks make texts wait that would have had a place") {
-  ServerOptions server = servers(4);
+  ReplicaOptions server = servers(4);
   const std::vector<LoadedRequest> four(4, {0.0, std::vector<int>(30, 7), 2});
   CHECK(simulate(tales(), server, {1.0}, four)[3].tokens == std::vector<double>{1, 2});
   server.paged.blocks = 2;

@@ -1,5 +1,3 @@
-#include "check.h"
-#include "common/base/message.h"
 #include "common/measure/rounding.h"
 #include "common/program/program.h"
 #include "generate.h"
@@ -17,10 +15,9 @@ int main(int argc, char** argv) {
   Program program("Continues a text with a GPT-2.");
   add_options(program, options);
   add_options(program, run);
+  refuse_equal_texts(program, run, options);
   program.add("--show-rounding", &show_rounding, "print how far 8 and 4 bits move each matrix");
-  program.add_dtype_option();
-  program.before_loading([](const ModelConfig& config, DType dtype) { say(memory_estimate(config, dtype)); });
-  program.add_check([&] { check(options, run); });
+  program.add_dtype_option(memory_estimate);
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     if (show_rounding)
       say(rounding_errors(model, [](auto... group) { return dequantize(quantize(group...)); }).text(3));

@@ -19,14 +19,6 @@ inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
   sink.add("--benchmark", Path{&options.folder}, "measure all types on the prompt; where the results go");
 }
 
-/// KL(p ‖ q) = Σ p log(p / q) in nats (Kullback and Leibler 1951): 0 for equal distributions.
-inline double kl_divergence(std::span<const float> p, std::span<const float> q) {
-  double sum = 0.0;
-  for (std::size_t i = 0; i < p.size(); ++i)
-    if (p[i] > 0.0f) sum += p[i] * std::log(static_cast<double>(p[i]) / std::max(q[i], 1e-30f));
-  return sum;
-}
-
 struct Quality {
   double perplexity, divergence;  ///< the mean of KL(exact ‖ model) behind each token, in nats
 };

@@ -23,6 +23,17 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
   sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
 }
 
+/// Several greedy texts of one prompt would all be the same: refuses them.
+inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const TextOptions& options) {
+  sink.rule([&run, &options] {
+    if (run.num_return_sequences > 1 && !options.sampling.do_sample) {
+      throw UsageError(
+          "--num-return-sequences {} needs --do-sample: without it all of them would be the same",
+          run.num_return_sequences);
+    }
+  });
+}
+
 /// Continues `tokens` with one chosen token after the other; `on_token` sees each one as it is chosen. The
 /// cache is empty; without one (nullptr) the whole text goes through the model for each token.
 inline Generation generate(Model& model, std::vector<int> tokens, const TextOptions& options, KvCache* cache,

@@ -7,6 +7,7 @@
 
 #include "common/base/quoted.h"
 #include "common/program/command_line.h"
+#include "tests/captured.h"
 #include "tests/error_message.h"
 
 namespace staircase {
@@ -97,6 +98,65 @@ TEST_CASE("a range is told in words") {
   CHECK(between(1, 2147483647).text(true) == "between 1 and 2147483647");
   CHECK(Range{.most = 3}.text(false) == "at most 3");
   CHECK(Range().text(false) == "a number");
+}
+
+/// Options that depend on each other, as a feature declares them.
+struct Basket {
+  int apples = 1, pears = 1;
+  bool open = false;
+};
+
+void add_options(OptionSink& sink, Basket& basket) {
+  sink.add("--apples", &basket.apples, "help", at_least(0));
+  sink.add("--pears", &basket.pears, "help", at_least(0));
+  sink.add("--open", &basket.open, "help");
+  sink.warn_if([&basket] { return basket.open && basket.apples == 0; },
+               "--open does nothing without --apples");
+  sink.rule([&basket] {
+    if (basket.apples > basket.pears) {
+      throw UsageError("--apples is {}, but it must be at most {}, the --pears", basket.apples, basket.pears);
+    }
+  });
+  sink.refuse_if([&basket] { return basket.open && basket.pears == 3; }, "--open goes with no 3 --pears");
+}
+
+/// What is said about a basket: an error, or the warnings on standard error.
+std::string said(std::vector<std::string> arguments) {
+  Basket basket;
+  CommandLine line("A program.");
+  add_options(line, basket);
+  arguments.insert(arguments.begin(), "program");
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  const Captured warnings(stderr);
+  const std::string error =
+      error_message([&] { line.parse(static_cast<int>(pointers.size()), pointers.data()); });
+  return error + warnings.text();
+}
+
+TEST_CASE("a rule sees the values of all options, whatever their order on the command line") {
+  CHECK(said({}) == "");
+  CHECK(said({"--apples", "2"}) == "--apples is 2, but it must be at most 1, the --pears");
+  CHECK(said({"--pears", "2", "--apples", "2"}) == "");
+  CHECK(said({"--apples", "2", "--pears", "2"}) == "");
+  CHECK(said({"--open", "--pears", "3"}) == "--open goes with no 3 --pears");
+}
+
+TEST_CASE("a range is checked before a rule, and rules in the order of their declaration") {
+  CHECK(said({"--apples", "2", "--pears", "-1"}) == "--pears is -1, but it must be 0 or more");
+  CHECK(said({"--apples", "4", "--pears", "3", "--open"}) ==
+        "--apples is 4, but it must be at most 3, the --pears");
+}
+
+TEST_CASE("a warning is said only if nothing is refused") {
+  const std::string warning = "warning: --open does nothing without --apples\n";
+  CHECK(said({"--open", "--apples", "0"}) == warning);
+  CHECK(said({"--open"}) == "");
+  CHECK(said({"--open", "--apples", "0", "--pears", "3"}) == "--open goes with no 3 --pears");
+}
+
+TEST_CASE("the help is shown whatever the rules say") {
+  CHECK(said({"--apples", "2", "--help"}) == "");
 }
 
 TEST_CASE("without arguments every option keeps what its variable holds") {

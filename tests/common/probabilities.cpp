@@ -43,7 +43,7 @@ TEST_CASE("kth_largest counts masked values like any other") {
   CHECK(kth_largest(values, 3) == -HUGE_VALF);
 }
 
-TEST_CASE("at_least finds every token that is likely enough, by id") {
+TEST_CASE("likely_enough finds every token that is likely enough, by id") {
   for (const std::size_t size : {0u, 1u, 63u, 64u, 65u, 130u, 1000u}) {
     const std::vector<float> values = with_ties(size, 10.0f, 2);
     for (const float least : {-1.0f, 0.0f, 3.0f, 19.9f, 21.0f}) {
@@ -51,7 +51,7 @@ TEST_CASE("at_least finds every token that is likely enough, by id") {
       for (std::size_t i = 0; i < size; ++i) {
         if (values[i] >= least) want.push_back(static_cast<int>(i));
       }
-      for (const Candidate& candidate : at_least(values, least)) {
+      for (const Candidate& candidate : likely_enough(values, least)) {
         got.push_back(candidate.token_id);
         CHECK(candidate.probability == values[static_cast<std::size_t>(candidate.token_id)]);
       }

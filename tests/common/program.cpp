@@ -454,7 +454,23 @@ TEST_CASE("a step can look at the configuration and the dtype before anything is
   const Result result = run_whole("--model " + folder.path().string());
   CHECK(result.status == 1);
   CHECK(result.err.starts_with("2 layers in float32\nerror: "));
-  CHECK(run_whole("--fails").err == "error: --fails fails\n");
+}
+
+TEST_CASE(
+    "rules run before the model is looked for, and those that know the model before its weights are read") {
+  CHECK(run_whole("--fails --model /nonexistent").err == "error: --fails fails\n");
+  CHECK(run_whole("--fails").status == 2);
+  const TemporaryFolder folder;
+  TinyModel(1, 4096).write(folder.path());
+  for (const std::string file : {"vocab.json", "merges.txt"}) {
+    std::filesystem::copy_file(STAIRCASE_SOURCE_TREE "/models/tales-1m/" + file, folder.path() / file);
+  }
+  const std::string with_model = "--model " + folder.path().string();
+  CHECK(run_whole(with_model + " --layers 2").status == 0);
+  std::filesystem::resize_file(folder.path() / "model.safetensors", 1000);
+  const Result refused = run_whole(with_model + " --layers 3");
+  CHECK(refused.status == 2);
+  CHECK(refused.err == "2 layers in float32\nerror: --layers is 3, but it must be at most the model's 2\n");
 }
 
 TEST_CASE(

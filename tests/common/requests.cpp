@@ -46,6 +46,27 @@ Values read(std::string_view text) {
   return values;
 }
 
+TEST_CASE("a line keeps the rules between its options, and those of the model") {
+  const auto refusal = [](std::string_view text) {
+    return error_message([&] {
+      int apples = 1, pears = 1;
+      RequestLine line = line_of(text);
+      line.add("--apples", &apples, "help");
+      line.add("--pears", &pears, "help");
+      line.refuse_if([&] { return apples > pears; }, "too few pears");
+      line.model_rule([&](const ModelConfig& config) {
+        if (pears > config.n_positions) throw UsageError("more than {} pears", config.n_positions);
+      });
+      line.end();
+    });
+  };
+  CHECK(refusal(R"({"prompt": ""})") == "");
+  CHECK(refusal(R"({"prompt": "", "apples": 2})") == "too few pears");
+  CHECK(refusal(R"({"prompt": "", "apples": 2, "pears": 2})") == "");
+  CHECK(refusal(R"({"prompt": "", "pears": 512})") == "");
+  CHECK(refusal(R"({"prompt": "", "pears": 513})") == "more than 512 pears");
+}
+
 TEST_CASE("a line sets what it has a key for, and nothing else") {
   const Values kept = read(R"({"prompt": "a\u0000 \"b\" ü"})");
   CHECK(kept.prompt == std::string("a\0 \"b\" ü", 9));

@@ -25,6 +25,7 @@ void add_options(OptionSink& sink, Options& options) {
 int main(int argc, char** argv) {
   Options options;
   std::string folder;
+  int layers = 0;
   std::vector<int> lengths{200, 400};
   bool slides = true, rests = true, fails = false;
   std::vector<NamedModel> drafts;
@@ -36,7 +37,9 @@ int main(int argc, char** argv) {
   program.add("--on-overflow", one_of(&slides, {{"slide", true}, {"recompute", false}}), "does nothing");
   program.add("--rests", &rests, "does nothing");
   program.add("--fails", &fails, "fails a check");
-  program.add_dtype_option();
+  program.add_dtype_option([](const ModelConfig& config, DType dtype) {
+    return fmt::format("{} layers in {}", config.n_layer, to_string(dtype));
+  });
   program.add_prompts_option();
   program.add_requests_option([&](RequestLine& line) {
     Options request = options;
@@ -45,11 +48,12 @@ int main(int argc, char** argv) {
     requests.push_back(request);
   });
   program.add_draft_model_option(drafts);
-  program.add_check([&] {
-    if (fails) throw UsageError("--fails fails");
-  });
-  program.before_loading([](const ModelConfig& config, DType dtype) {
-    say(fmt::format("{} layers in {}", config.n_layer, to_string(dtype)));
+  program.refuse_if([&] { return fails; }, "--fails fails");
+  program.add("--layers", &layers, "fails if the model has fewer");
+  program.model_rule([&](const ModelConfig& config) {
+    if (layers > config.n_layer) {
+      throw UsageError("--layers is {}, but it must be at most the model's {}", layers, config.n_layer);
+    }
   });
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
     output.expect(static_cast<int>(prompts.size()));

@@ -1,6 +1,6 @@
 """Writes the checks of a step as one file, to compile them with finished lessons in the place of the step's own copies.
 
-    with_library.py STEP/test.cpp OUT DEPENDENCIES stop.h row.h ...
+    with_library.py STEP/test.cpp OUT DEPENDENCIES stop_sequences.h row.h ...
 
 A compiler looks for "row.h" beside the including file first. So the step's other files are written in where they are
 included, and these, of common/decoding, are left for the compiler to find. What runs the step's program is skipped: that
