@@ -2,8 +2,8 @@
 
 #include <cerrno>
 #include <fstream>
-#include <iterator>
 #include <system_error>
+#include <vector>
 
 #include "common/base/error.h"
 #include "common/base/quoted.h"
@@ -25,8 +25,13 @@ std::filesystem::file_status status_of(const std::filesystem::path& file) {
 std::string bytes_of(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   std::string bytes;
-  if (in) bytes.assign(std::istreambuf_iterator<char>(in), {});
-  if (!in) throw Error("{} cannot be read: {}", typed(file.string()), std::generic_category().message(errno));
+  std::vector<char> part(std::size_t{1} << 16);
+  // A disk may fail midway. read() notes it in the stream; an iterator would throw what the library throws.
+  while (in.read(part.data(), std::ssize(part)), in.gcount() > 0) {
+    bytes.append(part.data(), static_cast<std::size_t>(in.gcount()));
+  }
+  if (!in.eof())
+    throw Error("{} cannot be read: {}", typed(file.string()), std::generic_category().message(errno));
   return bytes;
 }
 

@@ -5,8 +5,19 @@
 #include <nlohmann/json.hpp>
 
 namespace staircase {
+namespace {
 
-std::string harmless(std::string_view text, bool has_lines) {
+using nlohmann::json;
+
+/// `text` in quotes and escaped, with U+FFFD for what is no UTF-8.
+std::string to_json(const std::string& text) {
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace
+
+std::string harmless(std::string_view bytes, bool has_lines) {
+  const std::string text = json::parse(to_json(std::string(bytes)));
   std::string result;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
@@ -34,7 +45,7 @@ std::string quoted(const std::string& text, std::size_t longest) {
   std::string shown = text.substr(0, end);
   if (end < text.size()) shown += "...";
   // JSON escapes the first 32 characters alone.
-  return harmless(nlohmann::json(shown).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  return harmless(to_json(shown));
 }
 
 std::string typed(std::string_view text) {

@@ -13,8 +13,8 @@ std::string quoted(const std::string& text, std::size_t longest = std::string::n
 /// A value as a person typed it, for a message: quoted and shortened unless it is one short word.
 std::string typed(std::string_view text);
 
-/// `text` without control characters, which a terminal would obey: they are escaped, line breaks as well
-/// unless it `has_lines`.
-std::string harmless(std::string_view text, bool has_lines = false);
+/// `bytes` as UTF-8 without control characters, which a terminal would obey: they are escaped, line breaks as
+/// well unless the text `has_lines`. What is no UTF-8 becomes U+FFFD: to some terminals 0x9b is one, too.
+std::string harmless(std::string_view bytes, bool has_lines = false);
 
 }  // namespace staircase

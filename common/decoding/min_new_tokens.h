@@ -5,6 +5,7 @@
 
 #include "common/base/error.h"
 #include "common/base/options.h"
+#include "common/model/config.h"
 #include "sampling.h"
 #include "stopping.h"
 
@@ -25,9 +26,11 @@ inline void add_options(OptionSink& sink, MinLengthOptions& options, const Stopp
   });
 }
 
-/// Masks the end-of-text token `eos` in a text that has only `count` new tokens; `logits` is [vocab_size].
-inline void forbid_early_end(std::span<float> logits, int count, int eos, const MinLengthOptions& options) {
-  if (count < options.min_new_tokens && eos >= 0) logits[eos] = kMasked;
+/// Masks the end-of-text tokens in a text that has only `count` new tokens; `logits` is [vocab_size].
+inline void forbid_early_end(std::span<float> logits, int count, const EndTokens& ends,
+                             const MinLengthOptions& options) {
+  if (count >= options.min_new_tokens) return;
+  for (const int end : ends) logits[end] = kMasked;
 }
 
 }  // namespace staircase

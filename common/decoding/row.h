@@ -42,9 +42,9 @@ struct Row {
 
 /// Whether a text ends with `token`, its `count`-th new one, and why. Gives the token the text to show for
 /// it, where stop sequences are looked for.
-inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter, int count, int eos,
-                                               const RowOptions& options) {
-  std::optional<FinishReason> reason = finish_reason(token.id, count, eos, options.stopping);
+inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter, int count,
+                                               const EndTokens& ends, const RowOptions& options) {
+  std::optional<FinishReason> reason = finish_reason(token.id, count, ends, options.stopping);
   if (options.stop.sequences.empty()) return reason;
   token.text = reason == FinishReason::kEos ? "" : filter.push(token.id);  // the end of text is no text
   if (filter.found()) reason = FinishReason::kStop;
@@ -53,19 +53,19 @@ inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter,
 }
 
 /// The next token of a row, chosen from the logits behind it, [vocab_size].
-inline Token take_token(Row& row, std::span<float> logits, int eos) {
+inline Token take_token(Row& row, std::span<float> logits, const EndTokens& ends) {
   const SamplingOptions& sampling = row.options.sampling;
   const std::optional<int> likeliest_count = row.options.logprobs.count;
   // The options change the logits, and the model's own opinion is asked for.
   const std::vector<float> logprobs = likeliest_count ? log_softmax(logits) : std::vector<float>();
   if (row.options.before) row.options.before(logits);
-  forbid_early_end(logits, row.new_tokens, eos, row.options.length);
+  forbid_early_end(logits, row.new_tokens, ends, row.options.length);
   process(logits, row.tokens, sampling);
   if (row.options.after) row.options.after(logits);
   Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
   if (likeliest_count) token.logprobs = logprobs_of(token.id, logprobs, *likeliest_count);
   row.tokens.push_back(token.id);
-  row.finished = end_of_text(token, row.filter, ++row.new_tokens, eos, row.options);
+  row.finished = end_of_text(token, row.filter, ++row.new_tokens, ends, row.options);
   return token;
 }
 

@@ -32,21 +32,21 @@ int end_of_text(const std::filesystem::path& model, int vocab_size) {
 
 /// The tokens that end a text: config.json names one or several, generation_config.json often more.
 void read_end_tokens(const Settings& settings, const std::filesystem::path& model, ModelConfig& config) {
-  config.end_tokens = settings.tokens("eos_token_id", config.vocab_size);
+  config.end_tokens = EndTokens(settings.tokens("eos_token_id", config.vocab_size));
   const std::filesystem::path generation = model / "generation_config.json";
   std::error_code ignored;
   if (std::filesystem::exists(generation, ignored)) {
     const Settings more(generation.string(),
                         parse_json_object(read_text_file(generation), generation.string()));
     for (const int token : more.tokens("eos_token_id", config.vocab_size)) {
-      if (!config.ends(token)) config.end_tokens.push_back(token);
+      config.end_tokens.add(token);
     }
   }
   if (config.end_tokens.empty() && !settings.is_null("eos_token_id")) {
     const int token = end_of_text(model, config.vocab_size);
-    if (token >= 0) config.end_tokens.push_back(token);
+    if (token >= 0) config.end_tokens.add(token);
   }
-  config.eos_token_id = config.end_tokens.empty() ? -1 : config.end_tokens[0];
+  config.eos_token_id = config.end_tokens.empty() ? -1 : *config.end_tokens.begin();
 }
 
 }  // namespace

@@ -3,12 +3,38 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/tensor.h"
 
 namespace staircase {
+
+/// The tokens that end a text: none, one or several.
+class EndTokens {
+ public:
+  EndTokens() = default;
+  EndTokens(int token) {  // one; none where it is -1
+    if (token >= 0) tokens_.push_back(token);
+  }
+  EndTokens(std::initializer_list<int> tokens) : tokens_(tokens) {}
+  explicit EndTokens(std::vector<int> tokens) : tokens_(std::move(tokens)) {}
+
+  bool contains(int token) const { return std::ranges::count(tokens_, token) > 0; }
+  bool empty() const { return tokens_.empty(); }
+  auto begin() const { return tokens_.begin(); }
+  auto end() const { return tokens_.end(); }
+  void add(int token) {
+    if (!contains(token)) tokens_.push_back(token);
+  }
+
+  bool operator==(const EndTokens&) const = default;
+
+ private:
+  std::vector<int> tokens_;
+};
 
 struct ModelConfig {
   std::string family = {};         ///< model_type: "gpt2", "llama" ...
@@ -24,13 +50,11 @@ struct ModelConfig {
   int rotary_size = 0;             ///< features of a head that positions turn; 0 where positions have a table
   std::size_t vector_numbers = 0;  ///< in biases, norms and the table of positions, which stay in float32
   float norm_epsilon = 1e-5f;
-  int eos_token_id = 0;  ///< the end-of-text token, the first one of several; -1: no text ends by itself
-  std::vector<int> end_tokens = {};  ///< all tokens that end a text
-  bool tie_word_embeddings = true;   ///< the token embedding may serve as the output layer
+  int eos_token_id = 0;       ///< the end-of-text token, the first one of several; -1: no text ends by itself
+  EndTokens end_tokens = {};  ///< all tokens that end a text
+  bool tie_word_embeddings = true;  ///< the token embedding may serve as the output layer
   /// What a person should know: settings without effect here, and limits.
   std::vector<std::string> remarks = {};
-
-  bool ends(int token) const { return std::ranges::count(end_tokens, token) > 0; }
 
   /// Width of the queries.
   int query_width() const { return n_head * head_size; }

@@ -236,8 +236,9 @@ class Reader {
 };
 
 /// Texts of tokens that end a text or a turn of a conversation, in the families that are known here.
-constexpr std::string_view kEndMarks[] = {"<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>",
-                                          "<|im_end|>",    "<|end|>",         "</s>"};
+constexpr std::string_view kEndMarks[] = {"<|endoftext|>", "<|end_of_text|>", "<|eot_id|>",
+                                          "<|eom_id|>",    "<|im_end|>",      "<|end|>",
+                                          "<end_of_turn>", "<EOT>",           "</s>"};
 constexpr std::int64_t kControl = 3;  // a token's type
 
 }  // namespace

@@ -44,6 +44,13 @@ DType weight_dtype(std::string_view name) {
 
 Model::Model() : memory_(std::make_unique<PassMemory>()) {}
 Model::~Model() = default;
+
+Model Model::load_like_this(const std::filesystem::path& path, DType dtype) const {
+  Model model = load(path, device_, dtype);
+  model.limit_context(config_.n_positions);
+  return model;
+}
+
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 

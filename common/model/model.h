@@ -1,6 +1,7 @@
 // A model of any family, as everything else sees it: what it is, and the logits after some tokens.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -61,11 +62,14 @@ class Model {
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
 
-  /// Another model, on the same device and in the same dtype.
-  Model load_beside(const std::filesystem::path& path) const { return load(path, device_, dtype_); }
+  /// Another model, on the same device, in the same dtype and with no longer context.
+  Model load_beside(const std::filesystem::path& path) const { return load_like_this(path, dtype_); }
 
   /// The same weights in another dtype, read again.
-  Model load_as(DType dtype) const { return load(path_, device_, dtype); }
+  Model load_as(DType dtype) const { return load_like_this(path_, dtype); }
+
+  /// From now on a text has at most that many positions, and caches have room for no more.
+  void limit_context(int positions) { config_.n_positions = std::min(config_.n_positions, positions); }
 
   const ModelConfig& config() const { return config_; }
   Device& device() const { return *device_; }
@@ -122,6 +126,8 @@ class Model {
 
  private:
   Model();
+
+  Model load_like_this(const std::filesystem::path& path, DType dtype) const;
 
   /// Logits after each of the last `count` tokens of every sequence, on the host.
   std::span<float> forward(std::span<const std::span<const int>> sequences, int count, KvCache* cache);

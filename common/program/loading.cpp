@@ -47,7 +47,7 @@ std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, con
   for (const auto& [name, folder] : folders) {
     const NamedModel& draft = drafts.emplace_back(NamedModel{name, target.load_beside(folder)});
     const ModelConfig &ours = target.config(), &theirs = draft.model.config();
-    if (ours.vocab_size != theirs.vocab_size || ours.eos_token_id != theirs.eos_token_id ||
+    if (ours.vocab_size != theirs.vocab_size || ours.end_tokens != theirs.end_tokens ||
         !load_tokenizer(folder, theirs).same_tokens(tokenizer)) {
       throw Error("--draft-model {}: its vocabulary is not that of {}, so it cannot propose tokens to it",
                   typed(folder.string()), typed(target_folder.string()));

@@ -15,9 +15,10 @@ double milliseconds(Clock::duration duration) {
 
 }  // namespace
 
-Output::Output(const Tokenizer& tokenizer, int eos_token_id, Prompts prompts, Form form, TraceFile* trace)
+Output::Output(const Tokenizer& tokenizer, const EndTokens& ends, Prompts prompts, Form form,
+               TraceFile* trace)
     : tokenizer_(tokenizer),
-      eos_token_id_(eos_token_id),
+      ends_(ends),
       form_(form),
       trace_(trace),
       transcript_{.prompts = std::move(prompts)},
@@ -64,11 +65,14 @@ void Output::take(std::size_t row, const Token& token) {
   if (form_ == Form::kText) terminal_.show(sequence, token);
   if (trace_ != nullptr) trace_->add(sequence.number, token);
 
-  auto& [decoder, holds_eos] = growing_[row];
+  auto& [decoder, held_end] = growing_[row];
   if (token.text) return add_text(sequence, decoder.push(*token.text), token.origin);
-  if (holds_eos) add_text(sequence, decoder.push(eos_token_id_));
-  holds_eos = token.id == eos_token_id_;
-  if (!holds_eos) add_text(sequence, decoder.push(token.id), token.origin);
+  if (held_end) add_text(sequence, decoder.push(*std::exchange(held_end, {})));
+  if (ends_.contains(token.id)) {
+    held_end = token.id;
+  } else {
+    add_text(sequence, decoder.push(token.id), token.origin);
+  }
 }
 
 void Output::add_text(Sequence& sequence, const std::string& text, Origin origin) {
@@ -108,10 +112,9 @@ void Output::end(std::size_t row, const Generation& generation) {
   Sequence& sequence = this->sequence(row);
   sequence.finish_reason = generation.finish_reason;
   sequence.score = generation.score;
-  auto& [decoder, holds_eos] = growing_[row];
-  if (std::exchange(holds_eos, false) && generation.finish_reason != FinishReason::kEos) {
-    add_text(sequence, decoder.push(eos_token_id_));
-  }
+  auto& [decoder, held_end] = growing_[row];
+  if (held_end && generation.finish_reason != FinishReason::kEos) add_text(sequence, decoder.push(*held_end));
+  held_end.reset();
   add_text(sequence, decoder.finish());
   if (form_ == Form::kText) terminal_.end(sequence);
   if (trace_ != nullptr) trace_->end(sequence.number, generation.finish_reason, generation.score);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/decoding/generation.h"
+#include "common/model/config.h"
 #include "common/program/terminal.h"
 #include "common/program/trace.h"
 #include "common/program/transcript.h"
@@ -20,7 +21,7 @@ class Output {
   enum class Form { kText, kJson };
 
   /// `trace`, if there is one, gets each token as well; it must outlive this.
-  Output(const Tokenizer& tokenizer, int eos_token_id, Prompts prompts, Form form,
+  Output(const Tokenizer& tokenizer, const EndTokens& ends, Prompts prompts, Form form,
          TraceFile* trace = nullptr);
 
   // The terminal looks at the transcript beside it.
@@ -67,7 +68,7 @@ class Output {
   /// What a sequence that grows needs until it ends.
   struct Growing {
     StreamDecoder decoder;
-    bool holds_eos = false;  // an end-of-text token is text only when the sequence goes on behind it
+    std::optional<int> held_end = {};  // an end-of-text token is text only when the sequence goes on after it
   };
 
   void take(std::size_t row, const Token& token);
@@ -76,7 +77,7 @@ class Output {
   Sequence& sequence(std::size_t row);
 
   const Tokenizer& tokenizer_;
-  int eos_token_id_;
+  EndTokens ends_;
   Form form_;
   TraceFile* trace_;
   Transcript transcript_;

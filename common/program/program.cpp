@@ -1,5 +1,7 @@
 #include "common/program/program.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <new>
@@ -18,6 +20,8 @@
 namespace staircase {
 
 namespace {
+
+constexpr int kUsualContext = 4096;
 
 /// The whole number in `text` if it is from 0 to `end` - 1.
 std::optional<int> number_below(int end, std::string_view text) {
@@ -41,6 +45,7 @@ struct Program::Impl {
   DeviceKind device = DeviceKind::kAuto;
   int threads = available_processors();
   DType dtype = DType::kFloat32;
+  std::optional<int> context;
   std::vector<std::string> draft_models;
   bool json = false;
   std::string trace_file;
@@ -86,6 +91,28 @@ struct Program::Impl {
     }
   }
 
+  /// What the model is, with the context that a run gives it. A cache is allocated for a whole context, and
+  /// models of today have one that few texts need and few machines hold.
+  ModelConfig read_limited_config(const std::filesystem::path& folder) const {
+    ModelConfig config = read_config(folder);
+    if (context.value_or(1) > config.n_positions) {
+      throw UsageError("--context is {}, but it must be at most {}, the positions of {}", *context,
+                       config.n_positions, typed(model));
+    }
+    if (!context && config.n_positions > kUsualContext) {
+      say(fmt::format("texts may have {} tokens; --context allows up to {}, and takes more memory",
+                      kUsualContext, config.n_positions));
+    }
+    config.n_positions = std::min(config.n_positions, context.value_or(kUsualContext));
+    return config;
+  }
+
+  Model load(const std::filesystem::path& folder, const ModelConfig& config) const {
+    Model loaded = Model::load(folder, make_device(device, threads), dtype);
+    loaded.limit_context(config.n_positions);
+    return loaded;
+  }
+
   /// The head of --trace-attention, which must be one of the model.
   std::optional<AttentionHead> traced_head(const ModelConfig& config) const {
     if (trace_attention.empty()) return {};
@@ -101,8 +128,9 @@ struct Program::Impl {
 
   void serve(const Program& program, const Serve& serve) {
     const std::filesystem::path folder = find_model(model);
-    program.before_loading(read_config(folder), {});
-    NamedModel named{model, Model::load(folder, make_device(device, threads), dtype)};
+    const ModelConfig config = read_limited_config(folder);
+    program.before_loading(config, {});
+    NamedModel named{model, load(folder, config)};
     // A model that is broken ends here, and not at the first request.
     named.model.next_logits(std::vector<int>{std::max(named.model.config().eos_token_id, 0)});
     serve(named, load_tokenizer(folder, named.model.config()));
@@ -113,14 +141,14 @@ struct Program::Impl {
     const std::vector<std::string> texts = has_requests ? std::vector<std::string>() : this->texts();
     const std::filesystem::path folder = find_model(model);
     const std::vector<NamedFolder> draft_folders = find_drafts(draft_models);
-    const ModelConfig config = read_config(folder);
+    const ModelConfig config = read_limited_config(folder);
     const std::optional<AttentionHead> head = traced_head(config);
     const Tokenizer tokenizer = load_tokenizer(folder, config);
     Prompts prompts = has_requests ? requested(tokenizer, config) : Prompts();
     for (const std::string& text : texts) prompts.push_back(prompt_tokens(text, tokenizer, config));
     if (prompts.empty()) return;  // of the requests each was refused
     program.before_loading(config, prompts);
-    Model gpt2 = Model::load(folder, make_device(device, threads), dtype);
+    Model gpt2 = load(folder, config);
     std::size_t weight_bytes = gpt2.weight_bytes();
     std::vector<NamedModel> drafts = load_drafts(draft_folders, gpt2, folder, tokenizer);
     for (const NamedModel& draft : drafts) weight_bytes += draft.model.weight_bytes();
@@ -134,7 +162,7 @@ struct Program::Impl {
 
     if (trace)
       trace->start(command_line.values(), gpt2.config(), tokenizer, prompts, std::move(request_options));
-    Output output(tokenizer, gpt2.config().eos_token_id, prompts,
+    Output output(tokenizer, gpt2.config().end_tokens, prompts,
                   json ? Output::Form::kJson : Output::Form::kText, trace ? &*trace : nullptr);
     run(gpt2, prompts, output);
     output.close(weight_bytes, gpt2.activation_bytes() + draft_activation_bytes());
@@ -157,6 +185,10 @@ Program::Program(const std::string& description, bool has_prompts)
                   {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}}),
            "where to compute");
   line.add("--threads", &impl_->threads, "threads on the CPU", between(1, 1024));
+  line.add("--context", &impl_->context,
+           fmt::format("maximum number of tokens of a text; the model's own, or {} if that is more",
+                       kUsualContext),
+           at_least(1));
   if (has_prompts) {
     line.add("--json", &impl_->json, "print one JSON object instead of the text");
     line.add("--trace", Path{&impl_->trace_file, "FILE"}, "write what happens into a file, for tools/trace");

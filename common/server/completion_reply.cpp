@@ -103,8 +103,8 @@ struct CompletionReply::Echo {
 struct CompletionReply::Text {
   int index;
   StreamDecoder decoder;
-  CharacterCount count{};  // of all tokens, also of those that a stop sequence may cut off
-  bool holds_eos = false;  // an end-of-text token is text only when the text goes on after it
+  CharacterCount count{};            // of all tokens, also of those that a stop sequence may cut off
+  std::optional<int> held_end = {};  // an end-of-text token is text only when the text goes on after it
   std::string part = {};
   Told told = {};
   std::size_t shown = 0;                                // characters of all parts
@@ -140,8 +140,14 @@ CompletionReply::CompletionReply(std::string id, std::shared_ptr<const Completio
 
 CompletionReply::~CompletionReply() = default;
 
-/// An answer with some choices, or a part of one. The keys come in the order in which OpenAI describes them.
-std::string CompletionReply::object(const std::string& choices, bool with_use) const {
+/// An answer is this, some choices, and `end_of_object`; so is each part of a stream. The keys come in the
+/// order in which OpenAI describes them.
+std::string CompletionReply::begin_of_object() const {
+  return fmt::format(R"({{"id":"{}","object":"text_completion","created":{},"model":{},"choices":[)", id_,
+                     created_, in_json(model_.name));
+}
+
+std::string CompletionReply::end_of_object(bool with_use) const {
   std::string use;
   if (with_use) {
     std::size_t prompts = 0, completions = 0;
@@ -152,15 +158,11 @@ std::string CompletionReply::object(const std::string& choices, bool with_use) c
   } else if (request_->tells_use) {
     use = R"(,"usage":null)";
   }
-  std::string object =
-      fmt::format(R"({{"id":"{}","object":"text_completion","created":{},"model":{},"choices":[)", id_,
-                  created_, in_json(model_.name));
-  object.reserve(object.size() + choices.size() + use.size() + 2);  // the choices may be many megabytes
-  return object += choices, object += "]" + use + "}";
+  return "]" + use + "}";
 }
 
-/// What was not yet sent of a text.
-std::string CompletionReply::choice(Text& text) const {
+/// What was not yet sent of a text, behind a separator.
+std::string CompletionReply::choice(Text& text, const char* separator) const {
   const char* const reason = !text.end                            ? "null"
                              : *text.end == FinishReason::kLength ? R"("length")"
                                                                   : R"("stop")";
@@ -170,7 +172,7 @@ std::string CompletionReply::choice(Text& text) const {
           ? "null"
           : fmt::format(R"({{"tokens":[{}],"token_logprobs":[{}],"top_logprobs":[{}],"text_offset":[{}]}})",
                         told.tokens, told.token_logprobs, told.top_logprobs, told.text_offset);
-  return fmt::format(R"({{"index":{},"text":{},"logprobs":{},"finish_reason":{}}})", text.index,
+  return fmt::format(R"({}{{"index":{},"text":{},"logprobs":{},"finish_reason":{}}})", separator, text.index,
                      in_json(std::exchange(text.part, {})), logprobs, reason);
 }
 
@@ -224,17 +226,17 @@ void CompletionReply::take() {
             static_cast<std::size_t>(1 + request_->logprobs.value_or(0));
     Text& text = texts_[static_cast<std::size_t>(news.text)];
     const bool has_news = !text.part.empty() || !text.told.tokens.empty() || text.end;
-    if (request_->stream && has_news) add_part(object(choice(text), false));
-    if (!request_->stream && text.end) text.whole = choice(text);
+    if (request_->stream && has_news) add_part(begin_of_object() + choice(text) + end_of_object(false));
+    if (!request_->stream && text.end) text.whole = choice(text, text.index > 0 ? "," : "");
   }
   if (!unread_.empty()) exchange_->post_at_once([self = shared_from_this()] { self->take(); });
   has_ended_ = growing_ == 0;
   if (!request_->stream) {
-    if (has_ended_) exchange_->send({.body = whole()});
+    if (has_ended_) send_whole();
     return;
   }
   if (has_ended_) {
-    if (request_->tells_use) add_part(object("", true));
+    if (request_->tells_use) add_part(begin_of_object() + end_of_object(true));
     add_part("[DONE]");
   }
   begin();
@@ -242,16 +244,12 @@ void CompletionReply::take() {
   if (has_ended_) exchange_->end_stream();
 }
 
-std::string CompletionReply::whole() {
-  std::size_t size = 0;
-  for (const Text& text : texts_) size += text.whole.size() + 1;
-  std::string choices;
-  choices.reserve(size);
-  for (Text& text : texts_) {
-    if (!choices.empty()) choices += ',';
-    choices += std::exchange(text.whole, {});
-  }
-  return object(choices, true);
+/// The texts may be many megabytes: they are handed over, not joined.
+void CompletionReply::send_whole() {
+  HttpResponse response{.body = begin_of_object()};
+  for (Text& text : texts_) response.more.push_back(std::move(text.whole));
+  response.more.push_back(end_of_object(true));
+  exchange_->send(std::move(response));
 }
 
 void CompletionReply::read(const News& news) {
@@ -298,15 +296,16 @@ void CompletionReply::add_echo(Text& text, const std::shared_ptr<const std::vect
 
 void CompletionReply::add_new(Text& text, const Token& token) {
   const std::string_view bytes = model_.tokenizer->bytes(token.id);
-  const bool is_eos = token.id == model_.eos_token_id;
-  if (std::exchange(text.holds_eos, is_eos)) {
-    text.count.add(model_.tokenizer->bytes(model_.eos_token_id));
-    if (!token.text) text.show(text.decoder.push(model_.eos_token_id));
+  const bool is_end = model_.ends.contains(token.id);
+  if (const std::optional<int> held = std::exchange(text.held_end, {})) {
+    text.count.add(model_.tokenizer->bytes(*held));
+    if (!token.text) text.show(text.decoder.push(*held));
   }
-  const std::size_t offset = is_eos ? text.count.length() : text.count.add(bytes);
+  if (is_end) text.held_end = token.id;
+  const std::size_t offset = is_end ? text.count.length() : text.count.add(bytes);
   if (token.text) {
     text.show(text.decoder.push(*token.text));
-  } else if (!is_eos) {
+  } else if (!is_end) {
     text.show(text.decoder.push(bytes));
   }
   // A token is told with its text: until then a stop sequence may still cut it off.
@@ -323,9 +322,8 @@ void CompletionReply::add_new(Text& text, const Token& token) {
 }
 
 void CompletionReply::end(Text& text, FinishReason reason) {
-  if (std::exchange(text.holds_eos, false) && reason != FinishReason::kEos) {
-    text.show(text.decoder.push(model_.eos_token_id));
-  }
+  const std::optional<int> held = std::exchange(text.held_end, {});
+  if (held && reason != FinishReason::kEos) text.show(text.decoder.push(*held));
   text.show(text.decoder.finish());
   for (const auto& [token, offset] : text.held) tell(text.told, token, std::min(offset, text.shown));
   text.held.clear();

@@ -64,9 +64,10 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   void add_new(Text& text, const Token& token);
   void end(Text& text, FinishReason reason);
   void tell(Told& told, const Token& token, std::size_t offset) const;
-  std::string choice(Text& text) const;
-  std::string whole();
-  std::string object(const std::string& choices, bool with_use) const;
+  std::string choice(Text& text, const char* separator = "") const;
+  std::string begin_of_object() const;
+  std::string end_of_object(bool with_use) const;
+  void send_whole();
 
   const std::string id_;
   const std::shared_ptr<const CompletionRequest> request_;

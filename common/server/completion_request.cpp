@@ -170,7 +170,7 @@ ServedModel::ServedModel(const std::string& folder, const Tokenizer& tokenizer, 
       tokenizer(&tokenizer),
       n_positions(static_cast<int>(std::min<std::int64_t>(config.n_positions, most_positions))),
       vocab_size(config.vocab_size),
-      eos_token_id(config.eos_token_id) {
+      ends(config.end_tokens) {
   std::size_t longest = 0;
   for (int id = 0; id < tokenizer.vocab_size(); ++id) longest = std::max(longest, tokenizer.bytes(id).size());
   most_bytes = longest * static_cast<std::size_t>(n_positions);

@@ -25,7 +25,8 @@ struct ServedModel {
 
   std::string name;
   const Tokenizer* tokenizer;
-  int n_positions, vocab_size, eos_token_id;
+  int n_positions, vocab_size;
+  EndTokens ends;
   std::size_t most_bytes;  ///< of a text that fits: so many tokens of the longest kind
 };
 

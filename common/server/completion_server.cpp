@@ -132,7 +132,7 @@ struct CompletionServer {
         metrics(metrics),
         keys(options.api_key_file.empty() ? std::vector<std::string>() : read_keys(options.api_key_file)),
         http(
-            options.host, options.port, HttpLimits(),
+            addresses_of(options.host), options.port, HttpLimits(),
             [this](const std::shared_ptr<Exchange>& exchange) { handle(exchange); },
             [this](const HttpRequest& request) { check(request); },
             [this](const HttpRequest& request, int status) { count(request, status); }) {

@@ -42,6 +42,7 @@ struct HttpResponse {
   std::string body = {};
   std::string content_type = "application/json";
   std::vector<std::pair<std::string, std::string>> fields = {};  ///< of the header, besides
+  std::vector<std::string> more = {};  ///< the body goes on in pieces: to join large ones takes long
 };
 
 /// A request that is refused. Its message is one sentence for a person; `key` is the key of the body that it

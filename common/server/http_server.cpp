@@ -6,6 +6,7 @@
 #include <boost/asio.hpp>
 #include <boost/beast/http.hpp>
 #include <csignal>
+#include <cstdint>
 #include <ctime>
 #include <list>
 #include <mutex>
@@ -27,6 +28,8 @@ using boost::system::error_code;
 using SteadyClock = std::chrono::steady_clock;
 
 class Connection;
+
+constexpr std::size_t kWrite = 64 << 10;  ///< bytes that are sent before other clients have their turn
 
 /// What the connections share.
 struct Room {
@@ -100,14 +103,13 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     if (state_ != State::kAnswering) return;
     auto message = header_of(response.status, response.content_type);
     for (const auto& [name, value] : response.fields) message.set(name, value);
-    message.content_length(response.body.size());
-    std::string header = text_of(message);
-    if (request_.method == "HEAD") response.body.clear();
-    if (response.body.size() < room_.received.size()) {
-      put(header + response.body);  // in one packet, if it fits
-    } else {
-      put(std::move(header));
-      put(std::move(response.body));
+    std::size_t length = response.body.size();
+    for (const std::string& piece : response.more) length += piece.size();
+    message.content_length(length);
+    append(text_of(message));
+    if (request_.method != "HEAD") {
+      append(std::move(response.body));
+      for (std::string& piece : response.more) append(std::move(piece));
     }
     finish();
   }
@@ -129,7 +131,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     if (state_ != State::kAnswering || part.empty()) return;
     last_part_ = SteadyClock::now();
     put(in_chunks_ ? fmt::format("{:x}\r\n{}\r\n", part.size(), part) : part);
-    if (waiting_.size() > room_.limits.unread_bytes) leave();
+    if (unsent_ > room_.limits.unread_bytes) leave();
   }
 
   void end_stream() override {
@@ -275,31 +277,42 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
   }
 
   void put(std::string text) {
-    if (waiting_.empty()) {
-      waiting_ = std::move(text);
-    } else {
-      waiting_ += text;
+    append(std::move(text));
+    if (!is_sending_) send_more();
+  }
+
+  /// Small pieces share a packet. Large ones stay as they are: no thread has the time to copy megabytes.
+  void append(std::string text) {
+    unsent_ += text.size();
+    // The first one is on its way and cannot grow.
+    const bool joins = waiting_.size() > (is_sending_ ? 1 : 0);
+    if (joins && waiting_.back().size() + text.size() <= kWrite) {
+      waiting_.back() += text;
+    } else if (!text.empty()) {
+      waiting_.push_back(std::move(text));
     }
-    if (sent_ == sending_.size()) send_more();
   }
 
   void send_more() {
-    if (sent_ == sending_.size()) {
-      sending_ = std::exchange(waiting_, {});
-      sent_ = 0;
-    }
     const bool answers = state_ == State::kAnswering || state_ == State::kEnding;
-    if (sending_.empty()) {
+    is_sending_ = !waiting_.empty();
+    if (!is_sending_) {
       if (answers) deadline_.reset();
       if (state_ == State::kEnding) after_the_answer();
       return;
     }
     if (answers) set_deadline(room_.limits.to_take);
-    socket_.async_write_some(asio::buffer(sending_.data() + sent_, sending_.size() - sent_),
+    const std::string& piece = waiting_.front();
+    socket_.async_write_some(asio::buffer(piece.data() + sent_, std::min(piece.size() - sent_, kWrite)),
                              [self = shared_from_this()](error_code error, std::size_t count) {
                                if (self->state_ == State::kClosed) return;
                                if (error) return self->leave();
+                               self->unsent_ -= count;
                                self->sent_ += count;
+                               if (self->sent_ == self->waiting_.front().size()) {
+                                 self->waiting_.pop_front();
+                                 self->sent_ = 0;
+                               }
                                self->send_more();
                              });
   }
@@ -308,7 +321,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     state_ = State::kEnding;
     on_left_ = nullptr;
     sign_of_life_.clear();
-    if (sent_ == sending_.size() && waiting_.empty()) after_the_answer();
+    if (!is_sending_) send_more();
   }
 
   void after_the_answer() {
@@ -346,23 +359,14 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
   HttpRequest request_ = {};
   int status_ = 0;
   bool has_asked_ = false, keeps_alive_ = false, in_chunks_ = false, watching_ = false;
-  std::string sending_, waiting_;  // on its way, and what follows
-  std::size_t sent_ = 0;           // bytes of `sending_`
+  std::list<std::string> waiting_;  // the first one is on its way
+  bool is_sending_ = false;
+  std::size_t sent_ = 0;           // bytes of the first one
+  std::size_t unsent_ = 0;         // bytes of all
   std::string sign_of_life_ = {};  // of a stream
   SteadyClock::time_point last_part_ = {};
   std::function<void()> on_left_ = {};
 };
-
-/// All addresses that a name has: clients may try any of them first.
-std::set<tcp::endpoint> endpoints_of(const std::string& host, int port) {
-  asio::io_context io;
-  error_code error;
-  const auto found = tcp::resolver(io).resolve(host, std::to_string(port), tcp::resolver::passive, error);
-  if (error || found.empty()) throw Error("--host {}: there is no such address: {}", host, error.message());
-  std::set<tcp::endpoint> endpoints;
-  for (const auto& entry : found) endpoints.insert(entry.endpoint());
-  return endpoints;
-}
 
 std::string url_of(const tcp::endpoint& endpoint) {
   const std::string address = endpoint.address().to_string();
@@ -449,17 +453,37 @@ struct HttpServer::Impl {
   std::thread thread;
 };
 
-HttpServer::HttpServer(const std::string& host, int port, const HttpLimits& limits, Handler handler,
-                       Check check, OnAnswered on_answered)
+std::vector<std::string> addresses_of(const std::string& host) {
+  asio::io_context io;
+  error_code error;
+  const auto found = tcp::resolver(io).resolve(host, "0", tcp::resolver::passive, error);
+  if (error || found.empty()) throw Error("--host {}: there is no such address: {}", host, error.message());
+  std::set<asio::ip::address> addresses;
+  for (const auto& entry : found) addresses.insert(entry.endpoint().address());
+  std::vector<std::string> names;
+  for (const auto& address : addresses) names.push_back(address.to_string());
+  return names;
+}
+
+HttpServer::HttpServer(const std::vector<std::string>& addresses, int port, const HttpLimits& limits,
+                       Handler handler, Check check, OnAnswered on_answered)
     : impl_(std::make_unique<Impl>(limits, std::move(handler), std::move(check), std::move(on_answered))) {
-  for (tcp::endpoint endpoint : endpoints_of(host, port)) {
-    if (!impl_->acceptors.empty()) endpoint.port(impl_->acceptors.front().local_endpoint().port());
+  std::optional<Error> absent;
+  for (const std::string& address : addresses) {
+    const auto& acceptors = impl_->acceptors;
+    const int own_port = acceptors.empty() ? port : acceptors.front().local_endpoint().port();
     try {
-      impl_->listen(endpoint);
+      impl_->listen({asio::ip::make_address(address), static_cast<std::uint16_t>(own_port)});
     } catch (const boost::system::system_error& error) {
-      throw Error("port {} of {} cannot be had: {}", port, host, error.code().message());
+      const Error sentence("port {} of {} cannot be had: {}", own_port, address, error.code().message());
+      // localhost often is ::1, too, on machines without IPv6.
+      const bool is_absent = error.code() == boost::system::errc::address_not_available ||
+                             error.code() == boost::system::errc::address_family_not_supported;
+      if (!is_absent) throw sentence;
+      absent = sentence;
     }
   }
+  if (impl_->acceptors.empty() && absent) throw *absent;
 }
 
 HttpServer::~HttpServer() {

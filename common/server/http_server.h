@@ -4,10 +4,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "common/server/http.h"
 
 namespace staircase {
+
+/// All addresses of a host: clients may try any of them first. Throws Error where there is none.
+std::vector<std::string> addresses_of(const std::string& host);
 
 /// A thread for all connections, as none of them ever waits in it: a stream costs memory, but no thread.
 class HttpServer {
@@ -23,10 +27,10 @@ class HttpServer {
   using OnAnswered = std::function<void(const HttpRequest& request, int status)>;
   static constexpr int kClientLeft = 499;  ///< as nginx counts it
 
-  /// Takes the port, 0 for a free one, at all addresses of the host. Throws Error with one sentence where it
-  /// cannot be had.
-  HttpServer(const std::string& host, int port, const HttpLimits& limits, Handler handler, Check check = {},
-             OnAnswered on_answered = {});
+  /// Takes the port, 0 for a free one, at all of the addresses that this machine has. Throws Error with one
+  /// sentence where it cannot be had.
+  HttpServer(const std::vector<std::string>& addresses, int port, const HttpLimits& limits, Handler handler,
+             Check check = {}, OnAnswered on_answered = {});
 
   /// Cuts off who is still connected.
   ~HttpServer();

@@ -46,9 +46,6 @@ TokenizerDescription describe_gguf_tokenizer(const GgufFile& file) {
     vocabulary.token_type.push_back(static_cast<int>(type));
   }
   vocabulary.bos_token_id = token(file, "bos");
-  vocabulary.eos_token_id = token(file, "eos");
-  vocabulary.eot_token_id = token(file, "eot");
-  vocabulary.eom_token_id = token(file, "eom");
   vocabulary.add_bos_token = file.boolean("tokenizer.ggml.add_bos_token");
   vocabulary.add_eos_token = file.boolean("tokenizer.ggml.add_eos_token");
   vocabulary.add_space_prefix = file.boolean("tokenizer.ggml.add_space_prefix");

@@ -18,14 +18,6 @@ namespace {
 
 enum TokenType { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
 
-/// Files name one end-of-text token or two. Others are known by their texts, as llama.cpp knows them.
-bool is_end_by_text(const std::string& text) {
-  static const std::unordered_set<std::string> ends = {
-      "<|endoftext|>", "<|end_of_text|>", "<|im_end|>",    "<|eot_id|>",
-      "<|eom_id|>",    "<|end|>",         "<end_of_turn>", "<EOT>"};
-  return ends.contains(text);
-}
-
 class Describer {
  public:
   Describer(const GgufVocabulary& vocabulary, const std::string& file)
@@ -77,7 +69,6 @@ class Describer {
         continue;  // no text becomes it, and it is the empty text
       } else {
         description_.added.push_back({.id = id, .content = text, .special = type != kUserDefined});
-        if (type == kControl && is_end_by_text(text)) description_.ends.push_back(id);
       }
     }
   }
@@ -153,13 +144,6 @@ class Describer {
   }
 
   void read_borders() {
-    for (const auto& [id, key] : {std::pair(vocabulary_.eom_token_id, "eom_token_id"),
-                                  std::pair(vocabulary_.eot_token_id, "eot_token_id"),
-                                  std::pair(vocabulary_.eos_token_id, "eos_token_id")}) {
-      if (id) description_.ends.insert(description_.ends.begin(), check_id(*id, key));
-    }
-    std::unordered_set<int> seen;
-    std::erase_if(description_.ends, [&](int id) { return !seen.insert(id).second; });
     if (vocabulary_.add_eos_token.value_or(false))
       refuse("add_eos_token", "true", "a text that ends cannot be continued");
     if (!vocabulary_.add_bos_token.value_or(adds_begin_)) return;

@@ -18,7 +18,7 @@ struct GgufVocabulary {
   std::vector<float> scores = {};        ///< of "llama" only, one a token
   std::vector<int> token_type = {};      ///< one a token, or none
   std::vector<std::string> merges = {};  ///< of "gpt2" only
-  std::optional<int> bos_token_id = {}, eos_token_id = {}, eot_token_id = {}, eom_token_id = {};
+  std::optional<int> bos_token_id = {};
   std::optional<bool> add_bos_token = {}, add_eos_token = {}, add_space_prefix = {};
 };
 

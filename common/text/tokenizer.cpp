@@ -74,7 +74,6 @@ struct Tokenizer::Vocabulary {
   std::vector<std::string> bytes;              // by token
   std::unordered_map<std::string, int> whole;  // the pieces that are tokens whatever merges say
   std::optional<int> begin;
-  std::vector<int> ends;
   SpaceBefore space_before;
   bool marks_spaces, drops_first_space;
   Normalizer normalizer;
@@ -85,7 +84,6 @@ struct Tokenizer::Vocabulary {
 
   explicit Vocabulary(const TokenizerDescription& description)
       : begin(description.begin),
-        ends(description.ends),
         space_before(description.space_before),
         marks_spaces(description.marks_spaces),
         drops_first_space(description.drops_first_space),
@@ -236,10 +234,6 @@ void Tokenizer::extend(int size) {
 
 int Tokenizer::vocab_size() const {
   return static_cast<int>(vocabulary_->bytes.size());
-}
-
-const std::vector<int>& Tokenizer::ends() const {
-  return vocabulary_->ends;
 }
 
 std::string StreamDecoder::push(int token) {

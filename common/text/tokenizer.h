@@ -61,9 +61,6 @@ class Tokenizer {
 
   int vocab_size() const;
 
-  /// The end-of-text tokens that the tokenizer's files name.
-  const std::vector<int>& ends() const;
-
  private:
   struct Vocabulary;
   class Encoding;

@@ -50,7 +50,7 @@ std::optional<int> named_token(const JsonValue& config, const char* key, Tokeniz
 
 /// The tokens that a file names for a purpose. Returns the one for the beginning.
 std::optional<int> name_special_tokens(const JsonValue& config, TokenizerDescription& description) {
-  if (const auto end = named_token(config, "eos_token", description)) description.ends = {*end};
+  named_token(config, "eos_token", description);
   for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
     if (!config[key].json().is_array()) continue;
     for (const JsonValue& token : config[key].elements())

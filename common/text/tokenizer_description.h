@@ -73,7 +73,6 @@ struct TokenizerDescription {
   bool drops_first_space = false;  ///< decoding takes away the space that encoding put in front
 
   std::optional<int> begin;  ///< the begin-of-text token, if a text is to begin with it
-  std::vector<int> ends;     ///< the end-of-text tokens that the files name
 };
 
 }  // namespace staircase

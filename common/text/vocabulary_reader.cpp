@@ -95,10 +95,8 @@ TokenizerDescription read_vocab_and_merges(std::string_view vocab_json, std::str
   description.pieces.resize(tokens.size());
   for (const auto& [written, token] : tokens) description.pieces[static_cast<std::size_t>(token)] = written;
   const auto end = tokens.find(std::string(kEndOfText));
-  if (end != tokens.end()) {
+  if (end != tokens.end())
     description.added.push_back({.id = end->second, .content = end->first, .special = true});
-    description.ends = {end->second};
-  }
   description.cuts = {gpt2_cut()};
   MergeReader merges(tokens, description.merges);
   read_merges(merges_txt, merges_path, merges);

@@ -26,7 +26,7 @@ inline Generation generate(Model& model, std::vector<int> tokens, const Stopping
     const int next = argmax(logits);
     tokens.push_back(next);
     on_token({next});
-    const auto reason = finish_reason(next, count, model.config().eos_token_id, stopping);
+    const auto reason = finish_reason(next, count, model.config().end_tokens, stopping);
     if (reason) return {tokens, *reason};
   }
   return {tokens, FinishReason::kLength};

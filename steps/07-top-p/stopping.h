@@ -5,6 +5,7 @@
 
 #include "common/base/options.h"
 #include "common/decoding/generation.h"
+#include "common/model/config.h"
 
 namespace staircase {
 
@@ -19,9 +20,9 @@ inline void add_options(OptionSink& sink, StoppingOptions& options) {
 }
 
 /// Whether a text ends with `token`, its `count`-th new one, and why.
-inline std::optional<FinishReason> finish_reason(int token, int count, int eos,
+inline std::optional<FinishReason> finish_reason(int token, int count, const EndTokens& ends,
                                                  const StoppingOptions& options) {
-  if (token == eos && !options.ignore_eos) return FinishReason::kEos;
+  if (ends.contains(token) && !options.ignore_eos) return FinishReason::kEos;
   if (count == options.max_new_tokens) return FinishReason::kLength;
   return std::nullopt;
 }

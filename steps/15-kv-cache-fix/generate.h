@@ -45,7 +45,7 @@ inline Generation generate(Model& model, std::vector<int> tokens, const TextOpti
     const int next = choose(logits, options.sampling, generator);
     tokens.push_back(next);
     on_token({next, likeliest(logits, options.sampling.show_candidates)});
-    const auto reason = finish_reason(next, count, model.config().eos_token_id, options.stopping);
+    const auto reason = finish_reason(next, count, model.config().end_tokens, options.stopping);
     if (reason) return {tokens, *reason};
   }
   return {tokens, FinishReason::kLength};

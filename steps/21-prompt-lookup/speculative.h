@@ -129,7 +129,7 @@ inline Generation speculate(Model& target, Drafter& draft, std::vector<int> toke
     for (int i = 0; i <= accepted; ++i) {
       const int token = tokens[length + i];
       on_token({token, likeliest(row(i), options.sampling.show_candidates), origin_of(i, accepted, round)});
-      if (const auto reason = finish_reason(token, ++count, config.eos_token_id, options.stopping)) {
+      if (const auto reason = finish_reason(token, ++count, config.end_tokens, options.stopping)) {
         tokens.resize(length + i + 1);
         return {tokens, *reason, target_cache.use() + draft.use()};
       }

@@ -40,7 +40,7 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
                                         StaticKvCache* cache, const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
-  const int eos = model.config().eos_token_id;
+  const EndTokens& ends = model.config().end_tokens;
   std::vector<Generation> texts;
   for (const std::vector<int>& prompt : prompts) texts.push_back({prompt, FinishReason::kLength});
   std::vector<Row> rows;
@@ -64,7 +64,7 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, co
       const int next = choose(logits, options.sampling, row.generator);
       row.tokens.push_back(next);
       on_token(row.number, {next, likeliest(logits, options.sampling.show_candidates)});
-      row.finished = finish_reason(next, count, eos, options.stopping);
+      row.finished = finish_reason(next, count, ends, options.stopping);
     }
     remove_finished(rows, move_row, [&](Row& row) {
       texts[row.number] = {std::move(row.tokens), *row.finished};

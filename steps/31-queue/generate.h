@@ -41,7 +41,7 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
                                         int places, StaticKvCache* cache, const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
-  const int eos = model.config().eos_token_id;
+  const EndTokens& ends = model.config().end_tokens;
   std::vector<Generation> texts;
   for (const std::vector<int>& prompt : prompts) texts.push_back({prompt, FinishReason::kLength});
   if (options.stopping.max_new_tokens == 0) return texts;
@@ -61,7 +61,7 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, co
       fed.push_back(tokens_to_feed(rows[r].tokens, model.config().n_positions, cache, r, options.overflow));
     const std::span<float> batch = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
     for (int r = 0; r < std::ssize(rows); ++r)
-      on_token(rows[r].number, take_token(rows[r], batch.subspan(r * vocab_size, vocab_size), eos));
+      on_token(rows[r].number, take_token(rows[r], batch.subspan(r * vocab_size, vocab_size), ends));
     remove_finished(rows, move_row, [&](Row& row) {
       texts[row.number] = {std::move(row.tokens), *row.finished};
     });

@@ -49,7 +49,7 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, in
                                         const RowOptions& options, int places, StaticKvCache* cache,
                                         const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
-  const int eos = model.config().eos_token_id;
+  const EndTokens& ends = model.config().end_tokens;
   std::vector<Generation> texts(prompts.size() * copies);
   const auto new_row = [&](int number) {
     const unsigned seed = options.sampling.seed + static_cast<unsigned>(number);
@@ -76,12 +76,12 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, in
       const std::span<float> logits = batch.subspan(r * vocab_size, vocab_size);
       std::vector<float> shared;  // a prompt's logits as they are: to choose from them changes them
       if (rows[r].new_tokens == 0) shared.assign(logits.begin(), logits.end());
-      on_token(rows[r].number, take_token(rows[r], logits, eos));
+      on_token(rows[r].number, take_token(rows[r], logits, ends));
       for (int copy = 1; !shared.empty() && copy < copies; ++copy) {
         std::vector<float> own = shared;
         if (cache != nullptr) cache->copy_row(r, static_cast<int>(rows.size()));
         rows.push_back(new_row(rows[r].number + copy));
-        on_token(rows.back().number, take_token(rows.back(), own, eos));
+        on_token(rows.back().number, take_token(rows.back(), own, ends));
       }
     }
     remove_finished(rows, move_row, [&](Row& row) {

@@ -33,12 +33,12 @@ struct Row {
 };
 
 /// The next token of a row, chosen from the logits behind it, [vocab_size].
-inline Token take_token(Row& row, std::span<float> logits, int eos) {
+inline Token take_token(Row& row, std::span<float> logits, const EndTokens& ends) {
   const SamplingOptions& sampling = row.options.sampling;
   process(logits, row.tokens, sampling);
   Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
   row.tokens.push_back(token.id);
-  row.finished = finish_reason(token.id, ++row.new_tokens, eos, row.options.stopping);
+  row.finished = finish_reason(token.id, ++row.new_tokens, ends, row.options.stopping);
   const bool is_text = row.finished != FinishReason::kEos;  // the end of text is none
   if (is_text && !row.options.stop.sequences.empty()) {
     token.text = row.filter.push(token.id);

@@ -34,9 +34,9 @@ struct Row {
 
 /// Whether a text ends with `token`, its `count`-th new one, and why. Gives the token the text to show for
 /// it, where stop sequences are looked for.
-inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter, int count, int eos,
-                                               const RowOptions& options) {
-  std::optional<FinishReason> reason = finish_reason(token.id, count, eos, options.stopping);
+inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter, int count,
+                                               const EndTokens& ends, const RowOptions& options) {
+  std::optional<FinishReason> reason = finish_reason(token.id, count, ends, options.stopping);
   if (options.stop.sequences.empty()) return reason;
   token.text = reason == FinishReason::kEos ? "" : filter.push(token.id);  // the end of text is no text
   if (filter.found()) reason = FinishReason::kStop;
@@ -45,12 +45,12 @@ inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter,
 }
 
 /// The next token of a row, chosen from the logits behind it, [vocab_size].
-inline Token take_token(Row& row, std::span<float> logits, int eos) {
+inline Token take_token(Row& row, std::span<float> logits, const EndTokens& ends) {
   const SamplingOptions& sampling = row.options.sampling;
   process(logits, row.tokens, sampling);
   Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
   row.tokens.push_back(token.id);
-  row.finished = end_of_text(token, row.filter, ++row.new_tokens, eos, row.options);
+  row.finished = end_of_text(token, row.filter, ++row.new_tokens, ends, row.options);
   return token;
 }
 

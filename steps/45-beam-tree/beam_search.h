@@ -144,7 +144,8 @@ inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& promp
                                      const BeamOptions& search, StaticKvCache* cache, const OnBeam& on_beam) {
   const ModelConfig& config = model.config();
   const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products outgrow an int
-  const int eos = config.eos_token_id, max_new_tokens = options.stopping.max_new_tokens;
+  const EndTokens& ends = config.end_tokens;
+  const int max_new_tokens = options.stopping.max_new_tokens;
   std::vector<Beam> growing{{prompt, StopFilter(options.stop)}}, ended;
   if (cache != nullptr) cache->truncate(0, 0);
   for (int length = 1; length <= max_new_tokens && !growing.empty(); ++length) {
@@ -158,7 +159,7 @@ inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& promp
       const std::span<float> scores = logits.subspan(growing[b].row * vocab_size, vocab_size);
       logprobs.push_back(log_softmax(scores));
       std::ranges::copy(logprobs[b], scores.begin());
-      forbid_early_end(scores, length - 1, eos, options.length);
+      forbid_early_end(scores, length - 1, ends, options.length);
       process(scores, growing[b].tokens, options.sampling);
       for (const int token : highest(scores, 2 * n)) {  // no other can be among the best of all
         if (scores[token] != kMasked) all.push_back({b, token, growing[b].sum + scores[token]});
@@ -172,7 +173,7 @@ inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& promp
       Token token{all[rank].token};
       if (options.logprobs.count)
         token.logprobs = logprobs_of(token.id, logprobs[all[rank].beam], *options.logprobs.count);
-      beam.finished = end_of_text(token, beam.filter, length, eos, options);
+      beam.finished = end_of_text(token, beam.filter, length, ends, options);
       beam.tokens.push_back(token.id);
       beam.chosen.push_back(token);
       beam.sum = all[rank].sum;

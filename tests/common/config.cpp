@@ -272,7 +272,7 @@ TEST_CASE("each family states its sizes in its own words") {
     CHECK(config.head_size == (family == "qwen3" ? 16 : 8));
     CHECK(config.rotary_size == (family == "qwen3" ? 16 : family == "gpt_neox" ? 2 : 8));
     CHECK(!config.tie_word_embeddings);
-    CHECK(config.end_tokens == std::vector<int>{7});
+    CHECK(config.end_tokens == EndTokens{7});
   }
 }
 
@@ -347,11 +347,11 @@ TEST_CASE("all end tokens count, those of config.json and those of generation_co
   json settings = valid_of("llama");
   settings["eos_token_id"] = {7, 9};
   folder.write("config.json", settings.dump());
-  CHECK(read_config(folder.path()).end_tokens == std::vector<int>{7, 9});
+  CHECK(read_config(folder.path()).end_tokens == EndTokens{7, 9});
   folder.write("generation_config.json", R"({"eos_token_id": [9, 11]})");
-  CHECK(read_config(folder.path()).end_tokens == std::vector<int>{7, 9, 11});
+  CHECK(read_config(folder.path()).end_tokens == EndTokens{7, 9, 11});
   folder.write("generation_config.json", R"({"eos_token_id": 3})");
-  CHECK(read_config(folder.path()).end_tokens == std::vector<int>{7, 9, 3});
+  CHECK(read_config(folder.path()).end_tokens == EndTokens{7, 9, 3});
   folder.write("generation_config.json", R"({"eos_token_id": [100]})");
   CHECK(says(error_message([&] { read_config(folder.path()); }), "generation_config.json",
              "eos_token_id is 100", "from 0 to 99"));

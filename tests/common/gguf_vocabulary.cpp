@@ -20,7 +20,7 @@ using Ids = std::vector<int>;
 
 /// SentencePiece's: three special tokens, the bytes, and `pieces` from 259 on with the given scores.
 GgufVocabulary sentence_pieces(const std::vector<std::pair<std::string, float>>& pieces) {
-  GgufVocabulary vocabulary{.architecture = "llama", .model = "llama", .bos_token_id = 1, .eos_token_id = 2};
+  GgufVocabulary vocabulary{.architecture = "llama", .model = "llama", .bos_token_id = 1};
   const auto add = [&](const std::string& text, float score, int type) {
     vocabulary.tokens.push_back(text);
     vocabulary.scores.push_back(score);
@@ -78,14 +78,6 @@ TEST_CASE("a user-defined token is found in any text, and a filler that is said 
   CHECK(tokenizer.bytes(260) == "");
 }
 
-TEST_CASE("end-of-text tokens are the one that the file names, and those that are known by their texts") {
-  GgufVocabulary vocabulary = sentence_pieces({{"<|eot_id|>", 0}, {"<|eom_id|>", 0}, {"<|im_end|>", 0}});
-  vocabulary.token_type[259] = vocabulary.token_type[260] = 3;
-  CHECK(made_of(vocabulary).ends() == Ids{2, 259, 260});  // the third is a normal token
-  vocabulary.eos_token_id = 259;
-  CHECK(made_of(vocabulary).ends() == Ids{259, 260});
-}
-
 TEST_CASE("a text begins with a begin-of-text token by default in SentencePiece's and Llama 3's files only") {
   GgufVocabulary vocabulary = sentence_pieces({{"a", 0}});
   CHECK(made_of(vocabulary).encode_prompt("").size() == 1);
@@ -113,8 +105,6 @@ TEST_CASE("a broken tokenizer of a GGUF file is one sentence with the file, the 
              "260 tokens"));
   CHECK(says(error([](Vocabulary v) { v.scores[5] = NAN; }), "m.gguf", "scores is nan"));
   CHECK(says(error([](Vocabulary v) { v.token_type.pop_back(); }), "m.gguf", "token_type is 259 numbers"));
-  CHECK(
-      says(error([](Vocabulary v) { v.eos_token_id = 260; }), "m.gguf", "eos_token_id is 260", "260 tokens"));
   CHECK(says(error([](Vocabulary v) { v.bos_token_id = -1; }), "m.gguf", "bos_token_id is -1"));
   CHECK(says(error([](Vocabulary v) { v.bos_token_id.reset(); }), "m.gguf", "add_bos_token",
              "no bos_token_id"));

@@ -398,6 +398,14 @@ TEST_CASE("a trace never takes the place of a stream that is closed") {
   CHECK(run_whole("--prompt - <&-").err.find("standard input cannot be read") != std::string::npos);
 }
 
+TEST_CASE("a file whose every read fails is named") {
+  const std::string file = "/proc/self/mem";
+  if (!std::filesystem::exists(file)) return;  // no Linux
+  const Result result = run_whole("--prompts " + file);
+  CHECK(result.status == 1);
+  CHECK(result.err.starts_with("error: " + file + " cannot be read: "));
+}
+
 TEST_CASE("prompts and requests are read from a pipe, too") {
   const auto sequences = [](const std::string& option, const std::string& line) {
     const Result result = run_program(
@@ -428,7 +436,7 @@ TEST_CASE("--help says what an option takes and what it has now") {
        {"--model DIR=tales-6m", "--device auto|cpu|cuda=auto", "--threads N (between 1 and 1024)=",
         "--dtype float32|float16|bfloat16|int8|int4=float32", "--on-overflow slide|recompute=slide",
         "--stop TEXT ", "--prompt TEXT Excludes", "--prompts FILE Excludes", "--draft-model DIR ",
-        "--benchmark DIR ", "--temperature X (a number of 0 or more)=1"}) {
+        "--context N (1 or more)", "--benchmark DIR ", "--temperature X (a number of 0 or more)=1"}) {
     CAPTURE(words);
     CAPTURE(result.out);
     CHECK(result.out.find(words) != std::string::npos);

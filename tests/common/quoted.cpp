@@ -40,6 +40,9 @@ TEST_CASE("no text makes a terminal do anything") {
   CHECK(quoted("\x1b[31m\x7f\xc2\x9b") == R"("\u001b[31m\u007f\u009b")");
   CHECK(harmless("a\x1b\nb") == R"(a\u001b\nb)");
   CHECK(harmless("a\x1b\nb", true) == "a\\u001b\nb");
+  CHECK(harmless("\x9b"
+                 "31m \xff\xc3") == "�31m ��");  // a byte that some terminals obey
+  CHECK(harmless("\"\\/") == "\"\\/");
   CHECK(harmless("\xc2\xa0 \xc3\x9b") == "\xc2\xa0 \xc3\x9b");  // of characters that others begin with
 }
 

@@ -146,30 +146,13 @@ TEST_CASE("added_tokens.json adds tokens, and ids that nothing names are the emp
   CHECK(tokenizer.decode(Ids{4096, 4097, 4098, 4099}) == "<|user|><|bot|>");
 }
 
-TEST_CASE("the end-of-text tokens are those that the files name") {
-  TalesFolder folder;
-  CHECK(folder.load().ends() == Ids{4095});
-  folder.write("tokenizer_config.json", R"({"eos_token": "<|im_end|>", "added_tokens_decoder":
-      {"4096": {"content": "<|im_start|>", "special": true}, "4097": {"content": "<|im_end|>", "special": true}}})");
-  CHECK(folder.load().ends() == Ids{4097});
-  folder.write("tokenizer.json", slurp(kTokenizers / "smollm2.json"));
-  folder.write("tokenizer_config.json",
-               R"({"eos_token": {"__type": "AddedToken", "content": "<|im_end|>"}})");
-  CHECK(folder.load().ends() == Ids{2});
-  folder.write("tokenizer_config.json", "{}");
-  CHECK(folder.load().ends().empty());
-}
-
 TEST_CASE("a token that added_tokens.json adds can be the end, and is special then") {
   TalesFolder folder;
   folder.write("added_tokens.json", R"({"<|user|>": 4096, "<|im_end|>": 4097})");
   folder.write("special_tokens_map.json", R"({"eos_token": "<|im_end|>", "pad_token": "<|nowhere|>"})");
-  CHECK(folder.load().ends() == Ids{4097});
   CHECK(folder.load().encode("<|user|>") == Ids{4096});
   CHECK(folder.load().encode("<|im_end|>").size() > 1);
   CHECK(folder.load().encode_with_special_tokens("<|im_end|>") == Ids{4097});
-  folder.write("tokenizer_config.json", R"({"eos_token": "<|endoftext|>"})");
-  CHECK(folder.load().ends() == Ids{4095});
 }
 
 TEST_CASE("spaces and punctuation stay as they are where a file asks to clean them up") {

@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -26,13 +27,14 @@ const std::string kGet = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 /// A client that reads when the test says so.
 class Client {
  public:
-  explicit Client(int port, int receive_bytes = 0) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+  explicit Client(int port, int receive_bytes = 0, const char* host = "127.0.0.1")
+      : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
     REQUIRE(fd_ >= 0);
     if (receive_bytes > 0) ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_bytes, sizeof receive_bytes);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<std::uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(::inet_pton(AF_INET, host, &address.sin_addr) == 1);
     REQUIRE(::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
   }
   ~Client() { ::close(fd_); }
@@ -65,6 +67,13 @@ class Client {
     return bytes;
   }
 
+  /// So many bytes.
+  std::string exactly(std::size_t size) const {
+    std::string bytes(size, '\0');
+    REQUIRE(::recv(fd_, bytes.data(), size, MSG_WAITALL) == static_cast<ssize_t>(size));
+    return bytes;
+  }
+
   /// Whether the server closes the connection within that time.
   bool ends(std::chrono::milliseconds patience = 5s) {
     read("no such bytes", patience);
@@ -79,7 +88,7 @@ class Client {
 struct Served {
   explicit Served(HttpLimits limits, HttpServer::Handler handler = {})
       : http(
-            "127.0.0.1", 0, [&] { return limits.tick = 10ms, limits; }(),
+            {"127.0.0.1"}, 0, [&] { return limits.tick = 10ms, limits; }(),
             [this, handler](const std::shared_ptr<Exchange>& exchange) {
               exchange->on_left([this] { ++left; });
               if (handler) return handler(exchange);
@@ -154,6 +163,32 @@ TEST_CASE("a client that takes little, but takes it, gets all of its answer") {
   CHECK(served.wait_for({200}));
 }
 
+TEST_CASE("an answer in pieces is one answer, small and large ones in their order") {
+  std::string all = "first";
+  std::vector<std::string> more;
+  for (const std::size_t size : {0, 1, 1, 70000, 1, 65536, 65535, 2, 0, 1 << 20, 300}) {
+    more.emplace_back(size, static_cast<char>('a' + more.size()));
+    all += more.back();
+  }
+  Served served({}, [&](const std::shared_ptr<Exchange>& exchange) {
+    exchange->send({.body = "first", .more = more});
+  });
+  Client client(served.port);
+  const std::string length = fmt::format("Content-Length: {}\r\n", all.size());
+  const auto read_header = [&] {
+    std::string said;
+    while (!said.ends_with("\r\n\r\n")) said += client.exactly(1);
+    CHECK(said.starts_with("HTTP/1.1 200 "));
+    CHECK(said.find(length) != said.npos);
+  };
+  client.send(kGet + kGet + "HEAD" + kGet.substr(3) + kGet);
+  for (const bool has_body : {true, true, false, true}) {
+    read_header();
+    if (has_body) CHECK(client.exactly(all.size()) == all);
+  }
+  CHECK(served.wait_for({200, 200, 200, 200}));
+}
+
 TEST_CASE("an idle connection is closed, though not too early") {
   Served served({.between = 300ms});
   Client client(served.port);
@@ -201,6 +236,49 @@ TEST_CASE("a stream may pause for longer than anything else, and says that it li
     stream->end_stream();
   });
   CHECK(client.read("0\r\n\r\n").ends_with("4\r\nword\r\n0\r\n\r\n"));
+  CHECK(served.wait_for({200}));
+}
+
+TEST_CASE("a stream without signs of life may pause for longer than its client may") {
+  std::shared_ptr<Exchange> stream;
+  Served served({.to_ask = 50ms, .to_take = 50ms, .between = 50ms, .silence = 60s},
+                [&](const std::shared_ptr<Exchange>& exchange) {
+                  stream = exchange;
+                  exchange->begin_stream("text/plain", "(alive)");
+                });
+  Client client(served.port);
+  client.send(kGet);
+  CHECK(client.read().starts_with("HTTP/1.1 200 "));
+  CHECK_FALSE(client.ends(300ms));
+  stream->post_at_once([&] { stream->end_stream(); });
+  CHECK(client.read("0\r\n\r\n") == "0\r\n\r\n");
+  CHECK(served.wait_for({200}));
+}
+
+TEST_CASE(
+    "a stream that its client takes may be longer than what may be unread, and comes as it was written") {
+  std::atomic<int> asked = 0;
+  std::shared_ptr<Exchange> stream;
+  Served served({.unread_bytes = 4 << 20}, [&](const std::shared_ptr<Exchange>& exchange) {
+    stream = exchange;
+    ++asked;
+    exchange->begin_stream("text/plain", "");
+  });
+  Client client(served.port, 4096);
+  client.send("GET / HTTP/1.0\r\n\r\n");
+  CHECK(client.read().starts_with("HTTP/1.0 200 "));
+  REQUIRE(asked == 1);
+  for (int round = 0; round < 4; ++round) {
+    std::string wanted;
+    for (int part = 0; part < 200; ++part) {  // more than the system takes while the client does not read
+      const std::string text = fmt::format("{:8}{:8}{:16000}", round, part, "");
+      wanted += text;
+      stream->post_at_once([&stream, text] { stream->write(text); });
+    }
+    std::this_thread::sleep_for(50ms);
+    REQUIRE(client.exactly(wanted.size()) == wanted);
+  }
+  stream->post_at_once([&] { stream->end_stream(); });
   CHECK(served.wait_for({200}));
 }
 
@@ -253,6 +331,20 @@ TEST_CASE("a request that is there when the server is told to end gets its answe
   CHECK(served.stopped);
 }
 
+TEST_CASE("a connection that is new when the server is told to end has a moment for its request") {
+  Served served({});
+  Client fresh(served.port), other(served.port);
+  other.send(kGet);
+  CHECK(other.read("hello").ends_with("hello"));  // the first one was accepted before
+  std::raise(SIGTERM);
+  for (int i = 0; i < 5000 && !served.stopped; ++i) std::this_thread::sleep_for(1ms);
+  CHECK(other.ends());
+  fresh.send(kGet);
+  CHECK(fresh.read("hello").starts_with("HTTP/1.1 200 "));
+  CHECK(fresh.ends());
+  served.http.wait();
+}
+
 TEST_CASE("a server without a free file descriptor accepts again when there is one") {
   Served served({});
   Client first(served.port);
@@ -272,7 +364,7 @@ TEST_CASE("a server without a free file descriptor accepts again when there is o
 TEST_CASE("a check sees the header alone, and refuses a body before it is sent") {
   std::atomic<int> checked = 0;
   HttpServer http(
-      "127.0.0.1", 0, {},
+      {"127.0.0.1"}, 0, {},
       [](const std::shared_ptr<Exchange>& exchange) { exchange->send({.body = "hello"}); },
       [&](const HttpRequest& request) {
         ++checked;
@@ -297,4 +389,29 @@ TEST_CASE("a check sees the header alone, and refuses a body before it is sent")
   CHECK(both.starts_with("HTTP/1.1 401 "));
   CHECK(both.find("HTTP/1.1 200 ") != both.npos);
   CHECK(checked == 4);
+}
+
+TEST_CASE("a server listens on each of its addresses that the machine has, at one port") {
+  // All of 127.0.0.0/8 is this machine (RFC 1122, section 3.2.1.3); 192.0.2.1 is no machine's (RFC 5737).
+  const auto answer = [](const std::shared_ptr<Exchange>& exchange) { exchange->send({.body = "hello"}); };
+  HttpServer http({"127.0.0.1", "192.0.2.1", "127.0.0.2"}, 0, {}, answer);
+  http.start([] {});
+  CHECK(http.is_local());
+  const int port = std::stoi(http.url().substr(http.url().rfind(':') + 1));
+  for (const char* address : {"127.0.0.1", "127.0.0.2"}) {
+    Client client(port, 0, address);
+    client.send(kGet);
+    CHECK(client.read("hello").ends_with("hello"));
+  }
+  CHECK_THROWS_WITH_AS(
+      HttpServer({"127.0.0.2", "127.0.0.1"}, port, {}, answer),
+      fmt::format("port {} of 127.0.0.2 cannot be had: Address already in use", port).c_str(), Error);
+  CHECK_THROWS_AS(HttpServer({"192.0.2.1"}, 0, {}, answer), Error);
+}
+
+TEST_CASE("a host is all of its addresses") {
+  CHECK(addresses_of("127.0.0.1") == std::vector<std::string>{"127.0.0.1"});
+  CHECK(addresses_of("::1") == std::vector<std::string>{"::1"});
+  CHECK(addresses_of("") == std::vector<std::string>{"0.0.0.0", "::"});  // no file of hosts is read for it
+  CHECK_THROWS_AS(addresses_of("no such host"), Error);
 }

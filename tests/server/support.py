@@ -74,8 +74,8 @@ class Client:
 class Server(Client):
     """The program on a free port, for a `with`; at the end it must go when it is asked to."""
 
-    def __init__(self, *options, model="tales-6m", ends_well=True):
-        self.options = [str(PROGRAM), "--model", model, "--device", "cpu", "--port", "0", *map(str, options)]
+    def __init__(self, *options, model="tales-6m", ends_well=True, program=None):
+        self.options = [str(program or PROGRAM), "--model", model, "--device", "cpu", "--port", "0", *map(str, options)]
         self.ends_well = ends_well
         self.listens = r"http://127\.0\.0\.1"
 

@@ -85,6 +85,7 @@ class RawHttp(unittest.TestCase):
         whole = post(body, "Expect: 100-continue")
         header, rest = whole[:whole.index(b"\r\n\r\n") + 4], whole[whole.index(b"\r\n\r\n") + 4:]
         self.assertEqual(self.statuses(header, rest, pause=0.2), ([100, 200], False))
+        self.assertEqual(self.statuses(whole), ([200], False))
         self.assertEqual(self.statuses(header.replace(b"HTTP/1.1", b"HTTP/1.0"), rest, pause=0.2), ([200], True))
         self.assertEqual(self.statuses(header.replace(b"/v1/completions", b"/nowhere"), pause=0.2), ([404], True))
 
@@ -148,6 +149,14 @@ class RawHttp(unittest.TestCase):
                 self.assertGreater(sum(self.server.load()), 0)
                 client.close()
                 self.assertTrue(wait_until(lambda: self.server.load() == (0, 0), 3))
+
+    def test_what_a_client_leaves_is_counted_by_texts(self):
+        with Server("--max-batch-size", 2) as server:
+            with server.socket() as client:
+                client.sendall(post({**LONG, "max_tokens": 60, "n": 8}))
+                self.assertTrue(wait_until(lambda: 0 < server.metrics()["staircase_texts"] < 8))
+            self.assertTrue(wait_until(lambda: server.load() == (0, 0)))
+            self.assertEqual(server.metrics()["staircase_texts"], 0)
 
     # ── Streams behind a proxy ──
 
@@ -223,12 +232,13 @@ class Hostile(unittest.TestCase):
     def test_what_comes_before_a_request_is_taken_is_bounded(self):
         chunked = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" \
                   b"Transfer-Encoding: chunked\r\n\r\n"
-        with Server() as server:
+        with Server("--max-batch-size", 1) as server:  # more rows would take more memory for their texts
             for name, begin, again in (("trailers", chunked + b"0\r\n", b"X: y\r\n" * 2000),
                                        ("an extension", chunked + b"1;", b"x" * 10000),
                                        ("extensions", chunked, (b"1;" + b"x" * 1000 + b"\r\ny\r\n") * 10),
                                        ("a header", b"GET / HTTP/1.1\r\n", b"X: y\r\n" * 2000),
-                                       ("empty lines", b"", b"\r\n" * 10000)):
+                                       ("empty lines", b"", b"\r\n" * 10000),
+                                       ("bytes ahead of the next request", post({**LONG, "n": 1}), b"x" * 10000)):
                 with self.subTest(name):
                     grown, _ = self.attack(server, begin, again)
                     self.assertLess(grown, 8e6)
@@ -259,9 +269,9 @@ class Hostile(unittest.TestCase):
             ids = json.dumps({"prompt": [[5] * 400] * 128, "max_tokens": 500})
             texts = json.dumps({"prompt": ["word " * 3000] * 128, "max_tokens": 500})
             large = json.dumps({"prompt": [[5] * 500], "n": 128, "max_tokens": 0, "logprobs": 20, "echo": True})
-            # The answer of the last one, 24 MB, is put together in one piece: two cores measured 55 to 130 ms.
-            for name, body, most in (("keys", keys, 0.05), ("token ids", ids, 0.05), ("texts", texts, 0.05),
-                                     ("log-probabilities", large, 0.25)):
+            # The answer to the last one has 24 MB. Two busy cores measured 6 to 13 ms, and 60 to 90 ms where its pieces
+            # were joined before they were sent.
+            for name, body in (("keys", keys), ("token ids", ids), ("texts", texts), ("log-probabilities", large)):
                 with self.subTest(name):
                     done = threading.Event()
 
@@ -284,7 +294,7 @@ class Hostile(unittest.TestCase):
                     done.set()
                     for client in clients:
                         client.join()
-                    self.assertLess(sorted(times)[90], most * PATIENCE, sorted(times)[-10:])
+                    self.assertLess(sorted(times)[90], 0.05 * PATIENCE, sorted(times)[-10:])
 
 
 class Names(unittest.TestCase):
@@ -296,7 +306,8 @@ class Names(unittest.TestCase):
 
     def test_on_this_machine_alone_other_names_are_refused(self):
         with Server("--allowed-host", "models.example", "--allowed-host", "Other.example:80") as server:
-            for host in (b"evil.example", b"evil.example:80", b"127.0.0.1.evil.example", b"localhost.evil.example", b"1e0"):
+            for host in (b"evil.example", b"evil.example:80", b"127.0.0.1.evil.example", b"localhost.evil.example", b"1e0",
+                         b"evillocalhost"):
                 status, said = self.get(server, host)
                 self.assertEqual(status, 403, host)
                 self.assertIn(b'"code":"host_not_allowed"', said)

@@ -281,8 +281,10 @@ class Endpoints(unittest.TestCase):
         time_, told = seconds(prompt=prompt[:-1] + [9], n=64)
         self.assertTrue(all(one == told[0] for one in told))
         self.assertLess(time_, 20 * once)  # 64, where each text has its own
-        time_, told = seconds(prompt=[prompt, prompt[:-1]] * 20)
-        self.assertTrue(all(one == told[0] for one in told[::2]))
+        time_, told = seconds(prompt=[prompt, prompt[1:] + [7]] * 20)
+        for one in (0, 1):
+            self.assertTrue(all(other == told[one] for other in told[one::2]))
+        self.assertNotEqual(told[0], told[1])
         self.assertLess(time_, 15 * once)  # 40
 
     def test_metrics_tell_what_the_cache_held_already(self):

@@ -96,12 +96,14 @@ class History(Scratch):
         home.mkdir()
         (home / ".gitconfig").write_text("[user]\nname = Me\nemail = me@here\n[core]\nautocrlf = true\n"
                                          "[commit]\ngpgsign = true\n[init]\ndefaultBranch = odd\n")
+        (home / ".config/git").mkdir(parents=True)
+        (home / ".config/git/ignore").write_text("*.h\n")  # a person's own
         mask = os.umask(0o077)
         self.addCleanup(os.umask, mask)
         again = self.folder / "again"
         again.mkdir()  # an empty folder will do
-        self.step("history", again, env={**os.environ, "HOME": str(home), "TZ": "Asia/Tokyo", "LANG": "C",
-                                         "GIT_AUTHOR_NAME": "Me", "GIT_DIR": "/nowhere"})
+        self.step("history", again, env={**os.environ, "HOME": str(home), "XDG_CONFIG_HOME": str(home / ".config"),
+                                         "TZ": "Asia/Tokyo", "LANG": "C", "GIT_AUTHOR_NAME": "Me", "GIT_DIR": "/nowhere"})
         self.assertEqual(self.git(again, "rev-parse", "main"), self.git(self.repository, "rev-parse", "main"))
         self.assertEqual(self.git(again, "tag"), self.git(self.repository, "tag"))
 

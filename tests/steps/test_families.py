@@ -1,0 +1,108 @@
+"""Every step continues texts by every family of models: greedy texts of transformers, from safetensors and from GGUF."""
+
+import functools
+import gzip
+import json
+import shutil
+import tempfile
+import unittest
+from pathlib import Path
+
+from support import BUILD, ROOT, STEPS, call
+
+FAMILIES = ROOT / "tests/reference/families"
+FILES = ROOT / "tests/reference/gguf-families"
+OTHERS = {"66-http-server", "69-capacity"}  # whose program does something else than to continue a text
+NEAR = 0.002  # of two logits that are this close either may be the larger one
+
+
+@functools.lru_cache(maxsize=None)
+def cases(family):
+    """[(text, its ids, the tokens that follow)], these up to the first that is a near tie."""
+    found = []
+    for case in json.loads((FAMILIES / family / "reference.json").read_text())["cases"]:
+        sure = next((i for i, gap in enumerate(case["gaps"]) if gap < NEAR), len(case["gaps"]))
+        if case.get("text") and sure:
+            found.append((case["text"], case["ids"], case["greedy"][:sure]))
+    return found
+
+
+class Families(unittest.TestCase):
+    def program(self, step, model, text, *options, status=0):
+        done = call(BUILD / "steps" / step, "--model", model, "--device", "cpu", "--json", "--prompt", text, *options)
+        self.assertEqual(done.returncode, status, done.stderr)
+        return done
+
+    def sequence(self, *arguments):
+        return json.loads(self.program(*arguments).stdout)["sequences"][0]
+
+    def check(self, step, model, text, ids, greedy):
+        sequence = self.sequence(step, model, text, "--max-new-tokens", len(greedy),
+                                 *(["--ignore-eos"] if step[:2] > "01" else []))
+        self.assertEqual((sequence["prompt_token_ids"], sequence["token_ids"]), (ids, greedy))
+
+    def test_each_step_runs_a_llama_with_shared_key_heads(self):
+        for step in STEPS:
+            if step.name in OTHERS:
+                continue
+            for case in cases("llama-3")[:2]:
+                with self.subTest(step.name, text=case[0]):
+                    self.check(step.name, FAMILIES / "llama-3", *case)
+
+    def test_any_of_several_tokens_ends_a_text(self):
+        """Here the fourth of the greedy text; where the shortest length is above, neither comes."""
+        text, ids, greedy = cases("llama-3")[0]
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder) / "model"
+            shutil.copytree(FAMILIES / "llama-3", model)
+            config = json.loads((model / "generation_config.json").read_text())
+            (model / "generation_config.json").write_text(json.dumps({**config, "eos_token_id": [4095, greedy[3]]}))
+            for step in STEPS[1:]:
+                if step.name in OTHERS:
+                    continue
+                with self.subTest(step.name):
+                    sequence = self.sequence(step.name, model, text, "--max-new-tokens", "9")
+                    self.assertEqual((sequence["token_ids"], sequence["finish_reason"]), (greedy[:4], "eos"))
+                    if step.number in ("35", "45", "64"):
+                        sequence = self.sequence(step.name, model, text, "--max-new-tokens", "9", "--min-new-tokens", "9")
+                        self.assertEqual((len(sequence["token_ids"]), sequence["finish_reason"]), (9, "length"))
+                        self.assertNotIn(greedy[3], sequence["token_ids"][:8])
+
+    def test_a_long_context_is_cut_to_what_is_asked_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = Path(folder) / "model"
+            shutil.copytree(FAMILIES / "llama-3", model)
+            config = json.loads((model / "config.json").read_text())
+            (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 131072}))
+            position = 2 * 4 * config["num_hidden_layers"] * config["num_key_value_heads"] * config["head_dim"]
+            for options, positions in (((), 4096), (("--context", 64), 64), (("--context", 5000), 5000)):
+                done = self.program("14-kv-cache-static", model, "A fox", "--max-new-tokens", 3, *options)
+                self.assertEqual(json.loads(done.stdout)["stats"]["cache_allocated_bytes"], positions * position)
+                self.assertEqual("texts may have 4096 tokens; --context allows up to 131072" in done.stderr, not options)
+            done = self.program("14-kv-cache-static", model, "A fox", "--context", 131073, status=2)
+            self.assertIn("error: --context is 131073, but it must be at most 131072, the positions of", done.stderr)
+            beyond = self.sequence("03-context-window", model, "A fox and a crow", "--context", 3, "--max-new-tokens", 9)
+            self.assertEqual(len(beyond["token_ids"]), 9)
+
+    def test_each_family_gives_the_texts_of_transformers(self):
+        families = sorted(path.name for path in FAMILIES.iterdir())
+        self.assertEqual(len(families), 9)
+        for family in families:
+            self.assertGreater(sum(len(greedy) for _, _, greedy in cases(family)), 30, family)
+            for case in cases(family):
+                with self.subTest(family, text=case[0]):
+                    self.check("14-kv-cache-static", FAMILIES / family, *case)
+
+    def test_files_of_llama_cpp_give_the_texts_of_transformers(self):
+        """Of a llama the converter reorders queries and keys, of a qwen3 it does not."""
+        for family in ("llama-3", "qwen3"):
+            with tempfile.TemporaryDirectory() as folder:
+                file = Path(folder) / "model.gguf"
+                file.write_bytes(gzip.decompress((FILES / f"{family}-f32.gguf.gz").read_bytes()))
+                for case in cases(family):
+                    with self.subTest(family, text=case[0]):
+                        self.check("14-kv-cache-static", file, *case)
+
+
+if __name__ == "__main__":
+    unittest.main()
