@@ -45,16 +45,6 @@ inline void check(const TextOptions& options, const Prompts& prompts, const Mode
   warn_of_long_prompts(prompts, config.n_positions);
 }
 
-/// Throws UsageError for a text that may outgrow the context; its newest token needs no position.
-inline void check_fits(const Request& request, const ModelConfig& config) {
-  const std::size_t prompt = request.prompt.size(), most = config.n_positions;
-  const int max_new_tokens = request.options.stopping.max_new_tokens;
-  if (max_new_tokens == 0 || prompt + max_new_tokens <= most + 1) return;
-  throw UsageError(
-      "a prompt of {} tokens and {} new ones are more than the {} positions that a text may have", prompt,
-      max_new_tokens, most);
-}
-
 /// Throws UsageError for what requests, if there are any, do not go with; warns of what only they use.
 inline void check_requests(std::span<const Request> requests, const RunOptions& run,
                            const PrefillOptions& prefill) {

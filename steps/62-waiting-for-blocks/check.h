@@ -6,7 +6,7 @@
 #include "common/base/message.h"
 #include "common/program/inputs.h"
 #include "generate.h"
-#include "paged_kv_cache.h"
+#include "paged_engine.h"
 
 namespace staircase {
 
@@ -44,17 +44,6 @@ inline void check(const TextOptions& options, const Prompts& prompts, const Mode
                      *options.overflow.refill, config.n_positions);
   }
   warn_of_long_prompts(prompts, config.n_positions);
-}
-
-/// Throws UsageError for a text that may outgrow the context; its newest token needs no position.
-inline void check_fits(const Request& request, const PagedOptions& paged, const ModelConfig& config) {
-  const std::size_t prompt = request.prompt.size(), context = config.n_positions;
-  const std::size_t most = std::min(context, std::size_t{kBlockSize} * paged.blocks.value_or(context));
-  const int max_new_tokens = request.options.stopping.max_new_tokens;
-  if (max_new_tokens == 0 || prompt + max_new_tokens <= most + 1) return;
-  throw UsageError(
-      "a prompt of {} tokens and {} new ones are more than the {} positions that a text may have", prompt,
-      max_new_tokens, most);
 }
 
 /// Throws UsageError for what requests, if there are any, do not go with; warns of what only they use.

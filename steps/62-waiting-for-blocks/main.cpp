@@ -25,11 +25,8 @@ int main(int argc, char** argv) {
   program.add_check([&] { check(options, run); });
   program.add_prompts_option();
   std::vector<Request> requests;
-  program.add_requests_option([&](RequestLine& line) {
-    const Request request = read_request(line, options);
-    check_fits(request, paged, line.config());
-    requests.push_back(request);
-  });
+  program.add_requests_option(
+      [&](RequestLine& line) { requests.push_back(read_request(line, options, paged)); });
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
     check(options, prompts, model.config());
     check_requests(requests, run, prefill, paged);
