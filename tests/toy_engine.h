@@ -6,14 +6,17 @@
 #include <stdexcept>
 #include <vector>
 
+#include "common/decoding/engine.h"
+
 namespace staircase {
 
-class ToyEngine {
+class ToyEngine : public Engine {
  public:
   static constexpr int kVocabSize = 29, kEos = 0;
 
   double now = 0.0;
   std::vector<int> tokens = {}, rows = {};  ///< of each pass
+  bool rows_may_wait = false;
 
   explicit ToyEngine(int places) : cache_(places) {}
 
@@ -33,28 +36,32 @@ class ToyEngine {
     return {text, FinishReason::kLength};
   }
 
-  Engine engine() {
-    const auto feed = [this](const Row& row, int r) {
-      return std::span(row.tokens).subspan(cache_.at(r).size());
-    };
-    const auto forward = [this](std::span<const std::span<const int>> sequences) {
-      logits_.assign(sequences.size() * kVocabSize, 0.0f);
-      int count = 0;
-      for (std::size_t r = 0; r < sequences.size(); ++r) {
-        if (sequences[r].empty()) throw std::logic_error("a row without a token");
-        cache_.at(r).insert(cache_.at(r).end(), sequences[r].begin(), sequences[r].end());
-        count += static_cast<int>(sequences[r].size());
-        logits_[r * kVocabSize + static_cast<std::size_t>(next(cache_[r]))] = 1.0f;
-      }
-      tokens.push_back(count);
-      rows.push_back(static_cast<int>(sequences.size()));
-      now += 1.0;
-      return std::span<float>(logits_);
-    };
-    const auto move_row = [this](int from, int to) { cache_.at(to) = cache_.at(from); };
-    const auto clear_row = [this](int r) { cache_.at(r).clear(); };
-    return {kEos, feed, forward, move_row, clear_row};
+  const EndTokens& ends() const override {
+    static const EndTokens ends = kEos;
+    return ends;
   }
+
+  std::span<const int> missing(const Row& row, int r) override {
+    return std::span(row.tokens).subspan(cache_.at(r).size());
+  }
+
+  std::span<float> forward(std::span<const std::span<const int>> sequences) override {
+    logits_.assign(sequences.size() * kVocabSize, 0.0f);
+    int count = 0;
+    for (std::size_t r = 0; r < sequences.size(); ++r) {
+      if (sequences[r].empty() && !rows_may_wait) throw std::logic_error("a row without a token");
+      cache_.at(r).insert(cache_.at(r).end(), sequences[r].begin(), sequences[r].end());
+      count += static_cast<int>(sequences[r].size());
+      logits_[r * kVocabSize + static_cast<std::size_t>(next(cache_[r]))] = 1.0f;
+    }
+    tokens.push_back(count);
+    rows.push_back(static_cast<int>(sequences.size()));
+    now += 1.0;
+    return logits_;
+  }
+
+  void move_row(int from, int to) override { cache_.at(to) = cache_.at(from); }
+  void clear_row(int r) override { cache_.at(r).clear(); }
 
   Timer timer() {
     return {[this] { return now; }, [this](double time) { now = std::max(now, time); }};

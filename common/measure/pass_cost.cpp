@@ -3,10 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <optional>
-#include <utility>
 
 #include "common/base/message.h"
 #include "common/measure/measurement.h"
@@ -68,20 +65,15 @@ PassCost fit(const std::function<std::vector<Pass>(unsigned seed)>& measure) {
   return cost;
 }
 
-std::function<std::span<float>(Fed)> timed(std::function<std::span<float>(Fed)> forward, const KvCache& cache,
-                                           std::vector<Pass>& passes) {
-  using Clock = std::chrono::steady_clock;
-  return
-      [&, forward = std::move(forward), last = std::optional<Pass>(), start = Clock::now()](Fed fed) mutable {
-        const auto now = Clock::now();
-        if (last) {
-          last->seconds = std::chrono::duration<double>(now - start).count();
-          passes.push_back(*last);
-        }
-        last = describe(fed, cache);
-        start = now;
-        return forward(fed);
-      };
+std::span<float> TimedEngine::forward(Fed fed) {
+  const auto now = std::chrono::steady_clock::now();
+  if (last_) {
+    last_->seconds = std::chrono::duration<double>(now - start_).count();
+    passes_.push_back(*last_);
+  }
+  last_ = describe(fed, cache_);
+  start_ = now;
+  return DelegatingEngine::forward(fed);
 }
 
 }  // namespace staircase

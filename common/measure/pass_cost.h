@@ -1,10 +1,13 @@
 // What a pass of the model takes: a formula of four numbers, fitted to passes that were measured.
 #pragma once
 
+#include <chrono>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "common/decoding/engine.h"
 #include "common/model/kv_cache.h"
 
 namespace staircase {
@@ -42,9 +45,20 @@ PassCost fit(const std::vector<Pass>& passes);
 /// same, and the least time of each counts, since whatever else the machine does can only add to it.
 PassCost fit(const std::function<std::vector<Pass>(unsigned seed)>& measure);
 
-/// The same forward pass, whose passes are added to `passes`. Each lasts until the next begins: whatever is
-/// done with the logits belongs to it. The last one is left out.
-std::function<std::span<float>(Fed)> timed(std::function<std::span<float>(Fed)> forward, const KvCache& cache,
-                                           std::vector<Pass>& passes);
+/// An engine whose passes are added to `passes`, for the rows of `cache`. Each lasts until the next begins:
+/// whatever is done with the logits belongs to it. The last one is left out.
+class TimedEngine : public DelegatingEngine {
+ public:
+  TimedEngine(Engine& engine, const KvCache& cache, std::vector<Pass>& passes)
+      : DelegatingEngine(engine), cache_(cache), passes_(passes) {}
+
+  std::span<float> forward(Fed fed) override;
+
+ private:
+  const KvCache& cache_;
+  std::vector<Pass>& passes_;
+  std::optional<Pass> last_ = {};
+  std::chrono::steady_clock::time_point start_ = {};
+};
 
 }  // namespace staircase

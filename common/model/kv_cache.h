@@ -34,7 +34,9 @@ class KvCache {
   /// Keys and values of one layer, [n_rows, n_head, capacity, head_size] each. Valid until the next append.
   virtual KeysValues layer(int index) = 0;
 
-  /// Forgets everything from position `length` on: the roll-back after a rejected draft.
+  /// Forgets everything from position `length` on: the roll-back after a rejected draft. A cache whose rows
+  /// share memory may keep fewer positions: `length(row)` returns how many, and the model computes the others
+  /// again.
   virtual void truncate(int row, int length) = 0;
 
   /// For the statistics.

@@ -78,4 +78,11 @@ void RequestLine::end() const {
   apply_model_rules(config_);
 }
 
+void check_fits(std::size_t prompt_tokens, int max_new_tokens, std::size_t positions) {
+  if (max_new_tokens == 0 || prompt_tokens + max_new_tokens <= positions + 1) return;
+  throw UsageError(
+      "a prompt of {} tokens and {} new ones are more than the {} positions that a text may have",
+      prompt_tokens, max_new_tokens, positions);
+}
+
 }  // namespace staircase

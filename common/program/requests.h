@@ -60,4 +60,8 @@ class RequestLine : public OptionSink {
   OptionTexts options_;
 };
 
+/// Throws UsageError for a text that may have more tokens than `positions` hold; its newest one needs none.
+/// Without new tokens the prompt is not read.
+void check_fits(std::size_t prompt_tokens, int max_new_tokens, std::size_t positions);
+
 }  // namespace staircase

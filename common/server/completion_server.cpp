@@ -6,6 +6,7 @@
 #include <array>
 #include <atomic>
 #include <cctype>
+#include <cstdlib>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -367,6 +368,10 @@ RowOptions row_options(CompletionRequest& request) {
   }
   if (tail.min_p) options.after = [p = *tail.min_p](std::span<float> logits) { keep_min_p(logits, p); };
   return options;
+}
+
+void CompletionService::drain() {
+  std::_Exit(0);
 }
 
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,

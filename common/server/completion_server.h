@@ -50,11 +50,13 @@ class CompletionService {
   /// thread, even before this returns.
   virtual Admission submit(CompletionRequest& request, const std::shared_ptr<CompletionReply>& reply) = 0;
 
-  /// Nobody waits for what is left of this reply any more.
-  virtual void cancel(const std::shared_ptr<CompletionReply>& reply) = 0;
+  /// The client has left: what is still missing of this reply is needed no longer. Without a lesson about it
+  /// the texts grow on, and the reply drops them.
+  virtual void cancel(const std::shared_ptr<CompletionReply>& /*reply*/) {}
 
-  /// Takes no further request.
-  virtual void drain() = 0;
+  /// Takes no further request. Without a lesson about it the process ends at once, and clients get no
+  /// answers.
+  virtual void drain();
 
   /// Continues some texts, in the thread that owns the model. Waits where there is nothing to do; returns
   /// false when it was drained and all texts have ended.
@@ -68,18 +70,22 @@ struct ProgramMetric {
   std::function<double()> value;
 };
 
-/// How many texts a cache of blocks has room for at present, how full its blocks are, and how much of the
-/// texts it held already: growing(), filled(), joined() and found() of the cache.
-template <typename Cache>
-std::vector<ProgramMetric> cache_metrics(const Cache& cache) {
-  return {{"texts_growing", "Those of them that have a place and blocks.",
-           [&cache] { return 1.0 * cache.growing(); }},
+/// How many texts have blocks of a paged cache at present, how full these are, and how much of the texts that
+/// joined the cache held already.
+template <typename Engine, typename Cache>
+std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cache) {
+  const auto growing = [&cache] {
+    int count = 0;
+    for (int row = 0; row < cache.rows(); ++row) count += cache.blocks(row) > 0;
+    return 1.0 * count;
+  };
+  return {{"texts_growing", "Those of them that have a place and blocks.", growing},
           {"cache_filled_ratio", "Positions in taken blocks that are in use; mean of all passes.",
            [&cache] { return cache.filled(); }},
           {"prefix_cache_queries_total", "Tokens of texts that joined the batch.",
-           [&cache] { return cache.joined(); }},
+           [&engine] { return engine.joined(); }},
           {"prefix_cache_hits_total", "Those of them that were in the cache.",
-           [&cache] { return cache.found(); }}};
+           [&engine] { return engine.found(); }}};
 }
 
 /// Serves until a signal ends it, SIGTERM or SIGINT, and all who had asked have their answers. This thread

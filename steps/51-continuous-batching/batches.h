@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "common/decoding/model_engine.h"
 #include "common/program/output.h"
 #include "generate.h"
 #include "scheduler.h"
@@ -35,8 +36,9 @@ inline void serve_all(Model& model, const Prompts& prompts, std::span<const RowO
   std::iota(numbers.begin(), numbers.end(), 0);
   const int places = std::min(static_cast<int>(texts.size()), max_batch_size);
   StaticKvCache cache(model, places);
+  StaticEngine engine(model, cache);
   output.expect(static_cast<int>(texts.size()));
-  Scheduler scheduler(model, cache, places, output.on_row_token(numbers),
+  Scheduler scheduler(engine, places, output.on_row_token(numbers),
                       [&](int number, Generation text) { texts[number] = std::move(text); });
   for (const int number : numbers) scheduler.submit(number, prompts[number], requests[number]);
   while (!scheduler.idle()) scheduler.pass();

@@ -3,10 +3,10 @@
 
 #include <deque>
 #include <functional>
-#include <span>
 #include <utility>
 #include <vector>
 
+#include "common/decoding/engine.h"
 #include "row.h"
 
 namespace staircase {
@@ -16,11 +16,10 @@ class Scheduler {
  public:
   using OnFinished = std::function<void(int number, Generation text)>;
 
-  /// At most `places` texts grow at a time; the cache has a row for each. `on_token` sees each token as it is
-  /// chosen, `on_finished` each text as it ends. They may submit, but neither cancel nor pass.
-  Scheduler(Model& model, StaticKvCache& cache, int places, OnRowToken on_token, OnFinished on_finished)
-      : model_(model),
-        cache_(cache),
+  /// At most `places` texts grow at a time. `on_token` sees each token as it is chosen, `on_finished` each
+  /// text as it ends. They may submit, but neither cancel nor pass.
+  Scheduler(Engine& engine, int places, OnRowToken on_token, OnFinished on_finished)
+      : engine_(engine),
         places_(places),
         on_token_(std::move(on_token)),
         on_finished_(std::move(on_finished)) {}
@@ -35,11 +34,9 @@ class Scheduler {
   /// Forgets a text, whether it waits or grows: nothing more is heard of it.
   void cancel(int number) {
     std::erase_if(waiting_, [&](const Row& row) { return row.number == number; });
-    for (Row& row : rows_) {
+    for (Row& row : rows_)
       if (row.number == number) row.finished = FinishReason::kLength;
-    }
-    remove_finished(
-        rows_, [&](int from, int to) { cache_.copy_row(from, to); }, [](Row&) {});
+    free_places();
   }
 
   /// Whether no text waits or grows.
@@ -47,30 +44,32 @@ class Scheduler {
 
   /// Texts that wait take the free places; then all rows go through the model once, for a token each.
   void pass() {
+    engine_.begin_pass(rows_);
     for (; !waiting_.empty() && std::ssize(rows_) < places_; waiting_.pop_front()) {
-      cache_.truncate(static_cast<int>(rows_.size()), 0);
       rows_.push_back(std::move(waiting_.front()));
     }
     if (rows_.empty()) return;
     std::vector<std::span<const int>> fed;
-    for (int r = 0; r < std::ssize(rows_); ++r) {
-      const Row& row = rows_[r];
-      fed.push_back(tokens_to_feed(row.tokens, cache_.capacity(), &cache_, r, row.options.overflow));
-    }
-    const std::span<float> logits = model_.next_logits(fed, &cache_);  // [rows_.size(), vocab_size]
-    const std::size_t vocab_size = model_.config().vocab_size, eos = model_.config().eos_token_id;
+    for (int r = 0; r < std::ssize(rows_); ++r) fed.push_back(engine_.missing(rows_[r], r));
+    const std::span<float> logits = engine_.forward(fed);  // [rows_.size(), vocab_size]
+    const std::size_t vocab_size = logits.size() / rows_.size();
     for (std::size_t r = 0; r < rows_.size(); ++r) {
       Row& row = rows_[r];
-      on_token_(row.number, take_token(row, logits.subspan(r * vocab_size, vocab_size), eos));
+      on_token_(row.number, take_token(row, logits.subspan(r * vocab_size, vocab_size), engine_.ends()));
       if (row.finished) on_finished_(row.number, {std::move(row.tokens), *row.finished});
     }
-    remove_finished(
-        rows_, [&](int from, int to) { cache_.copy_row(from, to); }, [](Row&) {});
+    free_places();
   }
 
  private:
-  Model& model_;
-  StaticKvCache& cache_;
+  /// Finished rows leave, here and in the cache, each from the last place.
+  void free_places() {
+    remove_finished(
+        rows_, [&](int from, int to) { engine_.move_row(from, to); },
+        [&](Row&) { engine_.clear_row(static_cast<int>(rows_.size()) - 1); });
+  }
+
+  Engine& engine_;
   int places_;
   OnRowToken on_token_;
   OnFinished on_finished_;

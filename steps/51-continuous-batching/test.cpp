@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "common/decoding/model_engine.h"
 #include "generate.h"
 #include "scheduler.h"
 #include "tests/run_program.h"
@@ -108,16 +109,28 @@ Text alone(const Asked& asked) {
   return text;
 }
 
+/// Writes down with which texts each pass begins.
+struct WatchedEngine : StaticEngine {
+  using StaticEngine::StaticEngine;
+  std::vector<std::vector<int>> begun = {};
+
+  void begin_pass(std::span<const Row> rows) override {
+    std::vector<int>& numbers = begun.emplace_back();
+    for (const Row& row : rows) numbers.push_back(row.number);
+  }
+};
+
 /// A scheduler and all that is heard of its texts, by their numbers.
 struct Served {
   StaticKvCache cache;
+  WatchedEngine engine{tales(), cache};
   std::map<int, Text> texts = {};
   Scheduler scheduler;
 
   explicit Served(int places)
       : cache(tales(), places),
         scheduler(
-            tales(), cache, places, [this](int number, const Token& token) { texts[number].take(token); },
+            engine, places, [this](int number, const Token& token) { texts[number].take(token); },
             [this](int number, Generation text) {
               texts[number].generation = std::move(text);
               ++texts[number].times_finished;
@@ -165,6 +178,7 @@ TEST_CASE("a text joins when a place is free, first come, first served, and leav
   // 7 and 4 with their prompts; 7 and 9; 7 and 2, with its prompt; 2.
   CHECK(passes.rows == std::vector<int>{2, 2, 2, 1});
   CHECK(passes.tokens == std::vector<int>{7, 6, 7, 1});
+  CHECK(served.engine.begun == std::vector<std::vector<int>>{{}, {7}, {7}, {2}});  // that go on
   CHECK(finished == std::vector<std::set<int>>{{4}, {4, 9}, {4, 7, 9}, {2, 4, 7, 9}});
   scheduler.pass();
   CHECK(passes.rows.size() == 4);

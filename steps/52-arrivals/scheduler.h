@@ -3,35 +3,13 @@
 
 #include <deque>
 #include <functional>
-#include <span>
 #include <utility>
 #include <vector>
 
+#include "common/decoding/engine.h"
 #include "row.h"
 
 namespace staircase {
-
-/// What takes the texts of a batch through a model: the one in place r has row r of the cache.
-struct Engine {
-  int eos;  ///< the end-of-text token
-  /// The tokens at the end of the text in place r that are not in the cache yet.
-  std::function<std::span<const int>(const Row& row, int r)> tokens_to_feed;
-  /// A pass of the model: logits behind each sequence, [sequences.size(), vocab_size].
-  std::function<std::span<float>(std::span<const std::span<const int>> sequences)> forward;
-  std::function<void(int from, int to)> move_row;  ///< in the cache, to where another row has been
-  std::function<void(int r)> clear_row;            ///< nothing is left of row r in the cache
-};
-
-/// With a cache that has an empty row for each place.
-inline Engine make_engine(Model& model, StaticKvCache& cache) {
-  const auto feed = [&](const Row& row, int r) {
-    return tokens_to_feed(row.tokens, cache.capacity(), &cache, r, row.options.overflow);
-  };
-  const auto forward = [&](auto sequences) { return model.next_logits(sequences, &cache); };
-  const auto move_row = [&](int from, int to) { cache.copy_row(from, to); };
-  const auto clear_row = [&](int r) { cache.truncate(r, 0); };
-  return {model.config().eos_token_id, feed, forward, move_row, clear_row};
-}
 
 /// Texts that wait and texts that grow.
 class Scheduler {
@@ -40,8 +18,8 @@ class Scheduler {
 
   /// At most `places` texts grow at a time. `on_token` sees each token as it is chosen, `on_finished` each
   /// text as it ends. They may submit, but neither cancel nor pass.
-  Scheduler(Engine engine, int places, OnRowToken on_token, OnFinished on_finished)
-      : engine_(std::move(engine)),
+  Scheduler(Engine& engine, int places, OnRowToken on_token, OnFinished on_finished)
+      : engine_(engine),
         places_(places),
         on_token_(std::move(on_token)),
         on_finished_(std::move(on_finished)) {}
@@ -56,9 +34,8 @@ class Scheduler {
   /// Forgets a text, whether it waits or grows: nothing more is heard of it.
   void cancel(int number) {
     std::erase_if(waiting_, [&](const Row& row) { return row.number == number; });
-    for (Row& row : rows_) {
+    for (Row& row : rows_)
       if (row.number == number) row.finished = FinishReason::kLength;
-    }
     free_places();
   }
 
@@ -67,31 +44,32 @@ class Scheduler {
 
   /// Texts that wait take the free places; then all rows go through the model once, for a token each.
   void pass() {
+    engine_.begin_pass(rows_);
     for (; !waiting_.empty() && std::ssize(rows_) < places_; waiting_.pop_front()) {
       rows_.push_back(std::move(waiting_.front()));
     }
     if (rows_.empty()) return;
     std::vector<std::span<const int>> fed;
-    for (int r = 0; r < std::ssize(rows_); ++r) fed.push_back(engine_.tokens_to_feed(rows_[r], r));
+    for (int r = 0; r < std::ssize(rows_); ++r) fed.push_back(engine_.missing(rows_[r], r));
     const std::span<float> logits = engine_.forward(fed);  // [rows_.size(), vocab_size]
     const std::size_t vocab_size = logits.size() / rows_.size();
     for (std::size_t r = 0; r < rows_.size(); ++r) {
       Row& row = rows_[r];
-      on_token_(row.number, take_token(row, logits.subspan(r * vocab_size, vocab_size), engine_.eos));
+      on_token_(row.number, take_token(row, logits.subspan(r * vocab_size, vocab_size), engine_.ends()));
       if (row.finished) on_finished_(row.number, {std::move(row.tokens), *row.finished});
     }
     free_places();
   }
 
  private:
-  /// Finished rows leave, here and in the cache.
+  /// Finished rows leave, here and in the cache, each from the last place.
   void free_places() {
-    // Those that leave stand at the end when they do.
-    remove_finished(rows_, engine_.move_row,
-                    [&](Row&) { engine_.clear_row(static_cast<int>(rows_.size()) - 1); });
+    remove_finished(
+        rows_, [&](int from, int to) { engine_.move_row(from, to); },
+        [&](Row&) { engine_.clear_row(static_cast<int>(rows_.size()) - 1); });
   }
 
-  Engine engine_;
+  Engine& engine_;
   int places_;
   OnRowToken on_token_;
   OnFinished on_finished_;

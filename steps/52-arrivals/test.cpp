@@ -5,6 +5,7 @@
 #include <random>
 
 #include "arrivals.h"
+#include "common/decoding/model_engine.h"
 #include "generate.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
@@ -43,10 +44,25 @@ struct Served {
 
   Served(const Load& load, int places, ToyEngine& toy) : texts(load.requests.size()), times(texts.size()) {
     Scheduler scheduler(
-        toy.engine(), places, [&](int number, const Token&) { times[number].push_back(toy.now); },
+        toy, places, [&](int number, const Token&) { times[number].push_back(toy.now); },
         [&](int number, Generation text) { texts[number] = std::move(text); });
     serve(scheduler, load.requests, toy.timer());
     CHECK(scheduler.idle());
+  }
+};
+
+/// A pass takes a second.
+struct SlowEngine : StaticEngine {
+  using StaticEngine::StaticEngine;
+  double now = 0.0;
+
+  std::span<float> forward(std::span<const std::span<const int>> sequences) override {
+    now += 1.0;
+    return StaticEngine::forward(sequences);
+  }
+
+  Timer timer() {
+    return {[this] { return now; }, [this](double time) { now = std::max(now, time); }};
   }
 };
 
@@ -144,7 +160,7 @@ TEST_CASE("whoever leaves, in whatever place, the cache goes along with the othe
     std::map<int, Request> asked;
     std::vector<bool> cancelled(60);
     Scheduler scheduler(
-        toy.engine(), places, [&](int number, const Token&) { CHECK(!cancelled[number]); },
+        toy, places, [&](int number, const Token&) { CHECK(!cancelled[number]); },
         [&](int number, Generation text) { texts[number] = std::move(text); });
     for (int number = 0; number < 60; ++number) {
       asked[number] = {number, 0.0, {number % 29, 3}, so_long(1 + static_cast<int>(generator() % 9))};
@@ -170,7 +186,7 @@ TEST_CASE("a callback may submit the next request") {
   std::vector<int> finished;
   Scheduler* itself = nullptr;
   Scheduler scheduler(
-      toy.engine(), 1, [](int, const Token&) {},
+      toy, 1, [](int, const Token&) {},
       [&](int number, const Generation&) {
         finished.push_back(number);
         if (number < 4) itself->submit(number + 1, {1, 2}, so_long(2));
@@ -197,18 +213,12 @@ TEST_CASE("an engine with a model gives the texts of the step before, and leaves
   load.add(2.0, {all.begin(), all.begin() + 506}, options);
   for (const int places : {1, 3, 10}) {
     StaticKvCache cache(tales(), places);
-    const Engine engine = make_engine(tales(), cache);
-    double now = 0.0;
-    Engine slow = engine;
-    slow.forward = [&](std::span<const std::span<const int>> sequences) {
-      now += 1.0;
-      return engine.forward(sequences);
-    };
+    SlowEngine slow(tales(), cache);
     std::vector<Generation> texts(load.requests.size());
     Scheduler scheduler(
         slow, places, [](int, const Token&) {},
         [&](int number, Generation text) { texts[number] = std::move(text); });
-    serve(scheduler, load.requests, {[&] { return now; }, [&](double time) { now = std::max(now, time); }});
+    serve(scheduler, load.requests, slow.timer());
     for (const Request& request : load.requests) {
       CAPTURE(request.number);
       StaticKvCache own(tales(), 1);

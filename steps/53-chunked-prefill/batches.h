@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "arrivals.h"
+#include "common/decoding/model_engine.h"
 #include "common/program/program.h"
 #include "generate.h"
 
@@ -52,8 +53,9 @@ inline void serve_all(Model& model, const std::vector<Request>& requests, int ma
   std::iota(numbers.begin(), numbers.end(), 0);
   const int places = std::min(static_cast<int>(texts.size()), max_batch_size);
   StaticKvCache cache(model, places);
+  StaticEngine engine(model, cache);
   output.expect(static_cast<int>(texts.size()));
-  Scheduler scheduler(make_engine(model, cache), places, prefill, output.on_row_token(numbers),
+  Scheduler scheduler(engine, places, prefill, output.on_row_token(numbers),
                       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, requests, real_time());
   output.finish(texts, cache.use());

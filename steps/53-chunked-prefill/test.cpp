@@ -5,6 +5,7 @@
 #include <random>
 
 #include "arrivals.h"
+#include "common/decoding/model_engine.h"
 #include "generate.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
@@ -41,6 +42,35 @@ struct Load {
   }
 };
 
+/// Tells when the first token of each prompt went through the model.
+struct WatchedEngine : DelegatingEngine {
+  ToyEngine& toy;
+  std::map<int, double>& joined;
+
+  WatchedEngine(ToyEngine& toy, std::map<int, double>& joined)
+      : DelegatingEngine(toy), toy(toy), joined(joined) {}
+
+  std::span<const int> missing(const Row& row, int r) override {
+    joined.emplace(row.number, toy.now);
+    return toy.missing(row, r);
+  }
+};
+
+/// A pass takes a second.
+struct SlowEngine : StaticEngine {
+  using StaticEngine::StaticEngine;
+  double now = 0.0;
+
+  std::span<float> forward(std::span<const std::span<const int>> sequences) override {
+    now += 1.0;
+    return StaticEngine::forward(sequences);
+  }
+
+  Timer timer() {
+    return {[this] { return now; }, [this](double time) { now = std::max(now, time); }};
+  }
+};
+
 /// What became of the requests on a clock that advances by a second a pass.
 struct Served {
   std::vector<Generation> texts;
@@ -49,11 +79,7 @@ struct Served {
 
   Served(const Load& load, int places, std::optional<int> chunk, ToyEngine& toy)
       : texts(load.requests.size()), times(texts.size()) {
-    Engine engine = toy.engine();
-    engine.tokens_to_feed = [&, feed = engine.tokens_to_feed](const Row& row, int r) {
-      joined.emplace(row.number, toy.now);
-      return feed(row, r);
-    };
+    WatchedEngine engine(toy, joined);
     Scheduler scheduler(
         engine, places, {chunk}, [&](int number, const Token&) { times[number].push_back(toy.now); },
         [&](int number, Generation text) { texts[number] = std::move(text); });
@@ -84,16 +110,11 @@ struct Text {
 void check_same(const Load& load, const std::vector<Text>& want, int places, std::optional<int> chunk) {
   StaticKvCache cache(tales(), places);
   std::vector<Text> got(load.requests.size());
-  double now = 0.0;
-  Engine engine = make_engine(tales(), cache);
-  engine.forward = [&, forward = engine.forward](std::span<const std::span<const int>> sequences) {
-    now += 1.0;
-    return forward(sequences);
-  };
+  SlowEngine engine(tales(), cache);
   Scheduler scheduler(
       engine, places, {chunk}, [&](int number, const Token& token) { got[number].take(token); },
       [&](int number, Generation text) { got[number].generation = std::move(text); });
-  serve(scheduler, load.requests, {[&] { return now; }, [&](double time) { now = std::max(now, time); }});
+  serve(scheduler, load.requests, engine.timer());
   for (std::size_t i = 0; i < want.size(); ++i) {
     CAPTURE(i);
     CAPTURE(places);
@@ -116,6 +137,31 @@ std::vector<Text> alone(const Load& load) {
 }
 
 }  // namespace
+
+TEST_CASE("a row without room feeds nothing and gets no token, and the others go on") {
+  // The cache has no room for the text with number 1 until the fourth pass, nor in the sixth.
+  struct FullEngine : ToyEngine {
+    using ToyEngine::ToyEngine;
+    std::span<const int> missing(const Row& row, int r) override {
+      if (row.number == 1 && (now < 3.0 || now == 5.0)) return {};
+      return ToyEngine::missing(row, r);
+    }
+  };
+  for (const std::optional<int> chunk : {std::optional<int>(), {4}}) {
+    CAPTURE(chunk.value_or(0));
+    Load load;
+    load.add(0.0, 3, 8);
+    load.add(0.0, 4, 3);
+    FullEngine toy(2);
+    toy.rows_may_wait = true;
+    const Served got(load, 2, chunk, toy);
+    CHECK(got.times[0] == Times{1, 2, 3, 4, 5, 6, 7, 8});
+    CHECK(got.times[1] == Times{4, 5, 7});
+    for (const Request& request : load.requests) {
+      CHECK(got.texts[request.number].tokens == ToyEngine::alone(request.prompt, request.options).tokens);
+    }
+  }
+}
 
 TEST_CASE("without a chunk, prompts go through the model as a whole, all that have a place") {
   Load load;
@@ -237,7 +283,7 @@ TEST_CASE("a text may be cancelled while its prompt is half in the cache") {
   ToyEngine toy(3);
   std::map<int, Generation> texts;
   Scheduler scheduler(
-      toy.engine(), 3, {4}, [](int, const Token&) {},
+      toy, 3, {4}, [](int, const Token&) {},
       [&](int number, Generation text) { texts[number] = std::move(text); });
   const std::vector<int> shorter{1, 2}, longer(10, 5);
   scheduler.submit(0, shorter, so_long(9));

@@ -6,8 +6,8 @@
 #include <numeric>
 #include <vector>
 
-#include "common/base/message.h"
-#include "common/measure/measurement.h"
+#include "common/decoding/model_engine.h"
+#include "common/program/latency_report.h"
 #include "common/program/program.h"
 #include "generate.h"
 #include "latencies.h"
@@ -46,29 +46,6 @@ inline void add_requests_option(Program& program, std::vector<Request>& requests
                   "--prefill-chunk does nothing without --requests");
 }
 
-/// Tells how long everybody waited; each figure is of the half, of 95 % and of 99 % of the texts.
-inline void report(const Trace& trace, Output& output) {
-  const Latencies times = latencies(trace.texts);
-  const std::size_t texts = trace.texts.size();
-  std::string line = fmt::format("\n{} request{} in {:.2f} s, {:.1f} tokens/s, {:.1f} rows a pass", texts,
-                                 texts == 1 ? "" : "s", times.seconds, times.tokens_per_second,
-                                 static_cast<double>(trace.rows) / std::max(trace.passes, 1));
-  const auto add = [&](const char* name, const char* statistic, const std::vector<double>& values) {
-    if (values.empty()) return;
-    line += fmt::format("; {} in ms:", name);
-    for (const int percent : {50, 95, 99}) {
-      const double value = quantile(values, percent / 100.0);
-      line += fmt::format("{} {:.1f} (p{})", percent == 50 ? "" : ",", value, percent);
-      output.add_statistic(fmt::format("{}_ms_p{}", statistic, percent), value);
-    }
-  };
-  add("TTFT", "ttft", times.ttft);
-  add("TPOT", "tpot", times.tpot);
-  add("ITL", "itl", times.itl);
-  output.set_speed(times.ttft.empty() ? 0.0 : quantile(times.ttft, 0.5), times.tokens_per_second);
-  say(line);
-}
-
 /// Continues the prompt of each request from its time on; `output` gets the texts in their order.
 inline void serve_all(Model& model, const std::vector<Request>& requests, int max_batch_size,
                       const PrefillOptions& prefill, Output& output) {
@@ -79,12 +56,13 @@ inline void serve_all(Model& model, const std::vector<Request>& requests, int ma
   StaticKvCache cache(model, places);
   output.expect(static_cast<int>(texts.size()));
   Trace trace(requests, real_time());
-  Scheduler scheduler(trace.watch(make_engine(model, cache)), places, prefill,
-                      trace.watch(output.on_row_token(numbers)),
+  StaticEngine engine(model, cache);
+  WatchedEngine watched(engine, trace);
+  Scheduler scheduler(watched, places, prefill, trace.watch(output.on_row_token(numbers)),
                       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, requests, trace.timer);
   output.finish(texts, cache.use());
-  report(trace, output);
+  report(latencies(trace.texts), texts.size(), 1.0 * trace.rows / std::max(trace.passes, 1), output);
 }
 
 }  // namespace staircase

@@ -28,21 +28,6 @@ struct Trace {
     for (const Request& request : requests) texts[request.number].arrival = request.arrival;
   }
 
-  /// The same engine, watched.
-  Engine watch(Engine engine) {
-    engine.tokens_to_feed = [this, feed = engine.tokens_to_feed](const Row& row, int r) {
-      std::optional<double>& joined = texts[row.number].joined;
-      joined = joined.value_or(timer.now());
-      rows += 1;
-      return feed(row, r);
-    };
-    engine.forward = [this, forward = engine.forward](std::span<const std::span<const int>> sequences) {
-      passes += 1;
-      return forward(sequences);
-    };
-    return engine;
-  }
-
   /// The same callback, watched.
   OnRowToken watch(OnRowToken on_token) {
     return [this, tell = std::move(on_token)](int number, const Token& token) {
@@ -50,6 +35,27 @@ struct Trace {
       tell(number, token);
     };
   }
+};
+
+/// An engine whose passes the trace sees.
+class WatchedEngine : public DelegatingEngine {
+ public:
+  WatchedEngine(Engine& engine, Trace& trace) : DelegatingEngine(engine), trace_(trace) {}
+
+  std::span<const int> missing(const Row& row, int r) override {
+    std::optional<double>& joined = trace_.texts[row.number].joined;
+    joined = joined.value_or(trace_.timer.now());
+    trace_.rows += 1;
+    return DelegatingEngine::missing(row, r);
+  }
+
+  std::span<float> forward(std::span<const std::span<const int>> sequences) override {
+    trace_.passes += 1;
+    return DelegatingEngine::forward(sequences);
+  }
+
+ private:
+  Trace& trace_;
 };
 
 /// In milliseconds. TTFT, the time to first token, begins with the arrival: the time in the queue belongs to

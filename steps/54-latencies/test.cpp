@@ -29,7 +29,8 @@ struct Watched {
 
   Watched(const std::vector<Request>& requests, int places, std::optional<int> chunk = {})
       : toy(places), trace(requests, toy.timer()) {
-    Scheduler scheduler(trace.watch(toy.engine()), places, {chunk},
+    WatchedEngine engine(toy, trace);
+    Scheduler scheduler(engine, places, {chunk},
                         trace.watch([&](int number, const Token&) { heard.push_back(number); }),
                         [](int, const Generation&) {});
     serve(scheduler, requests, trace.timer);

@@ -1,9 +1,9 @@
-// Measures what continuous batching gains: the same requests in static batches, in a continuous one, and with
-// their prompts in chunks.
+// Benchmarks static batches, continuous batching and chunked prefill on the same requests.
 #pragma once
 
 #include "common/base/error.h"
 #include "common/base/message.h"
+#include "common/decoding/model_engine.h"
 #include "common/measure/measurement.h"
 #include "common/measure/plot.h"
 #include "generate.h"
@@ -71,6 +71,7 @@ inline void benchmark_serving(Model& model, const std::vector<Request>& requests
   Timeline timeline{.x_label = "seconds", .y_label = "row", .kinds = {"prefill", "decode"}};
   const int places = std::min(run.max_batch_size, static_cast<int>(requests.size()));
   StaticKvCache cache(model, places);
+  StaticEngine engine(model, cache);
   const PrefillOptions chunks{prefill.chunk.value_or(64)};
   std::vector<Way> ways{{"static"}, {"continuous"}, {fmt::format("chunks of {}", *chunks.chunk), chunks}};
   for (int turn = 0; turn <= benchmark.repetitions; ++turn) {
@@ -83,11 +84,11 @@ inline void benchmark_serving(Model& model, const std::vector<Request>& requests
         for (int r = 0; r < places; ++r) positions += cache.length(r);
         most = std::max(most, positions);
       };
-      Scheduler scheduler(trace.watch(make_engine(model, cache)), places, way.prefill,
-                          trace.watch(look_at_cache),
+      WatchedEngine watched(engine, trace);
+      Scheduler scheduler(watched, places, way.prefill, trace.watch(look_at_cache),
                           [&](int number, Generation text) { way.texts[number] = std::move(text.tokens); });
-      way.name == "static" ? serve_in_static_batches(scheduler, requests, places, trace.timer)
-                           : serve(scheduler, requests, trace.timer);
+      if (way.name == "static") serve_in_static_batches(scheduler, requests, places, trace.timer);
+      if (way.name != "static") serve(scheduler, requests, trace.timer);
       if (turn == 0) continue;
       way.rates.push_back(latencies(trace.texts).tokens_per_second);
       way.times.insert(way.times.end(), trace.texts.begin(), trace.texts.end());
@@ -99,10 +100,9 @@ inline void benchmark_serving(Model& model, const std::vector<Request>& requests
       for (std::size_t i = 0; i < way.texts.size(); ++i) same += way.texts[i] == ways[0].texts[i];
       std::vector<Table::Cell> row{way.name, rate.median, rate.low, rate.high, spread(gains).median, same};
       row.insert(row.end(), {1.0 * trace.rows / trace.passes, 100.0 * most / places / cache.capacity()});
-      for (const Latencies all = latencies(way.times); const auto& times : {all.ttft, all.tpot, all.itl}) {
+      for (const Latencies all = latencies(way.times); const auto& times : {all.ttft, all.tpot, all.itl})
         for (const double share : {0.5, 0.95, 0.99, 1.0})
           row.emplace_back(times.empty() ? 0.0 : quantile(times, share));
-      }
       table.add(row);
       timeline.panels.push_back({way.name, bars(trace.texts)});
     }

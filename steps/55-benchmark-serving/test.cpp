@@ -31,7 +31,8 @@ struct Watched {
   Watched(const std::vector<Request>& requests, int places, bool in_static_batches,
           std::optional<int> chunk = {})
       : toy(places), trace(requests, toy.timer()), texts(requests.size()) {
-    Scheduler scheduler(trace.watch(toy.engine()), places, {chunk}, trace.watch([](int, const Token&) {}),
+    WatchedEngine engine(toy, trace);
+    Scheduler scheduler(engine, places, {chunk}, trace.watch([](int, const Token&) {}),
                         [&](int number, Generation text) { texts[number] = std::move(text); });
     if (in_static_batches) {
       serve_in_static_batches(scheduler, requests, places, trace.timer);

@@ -5,7 +5,7 @@
 
 #include "arrivals.h"
 #include "generate.h"
-#include "paged_kv_cache.h"
+#include "paged_engine.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -56,23 +56,27 @@ Load mixed_load(unsigned seed) {
   return load;
 }
 
-/// Serves the requests; after each pass, which takes a second, `after_pass`.
-std::vector<Generation> served(
-    const Load& load, PagedKvCache& cache, int places, std::optional<int> chunk,
-    const std::function<void()>& after_pass = [] {}) {
-  std::vector<Generation> texts(load.requests.size());
+/// A pass takes a second; `after_pass` is called at its end.
+struct SlowEngine : PagedEngine {
+  using PagedEngine::PagedEngine;
   double now = 0.0;
-  Engine engine = make_engine(tales(), cache);
-  engine.forward = [&, forward = engine.forward](std::span<const std::span<const int>> sequences) {
-    const std::span<float> logits = forward(sequences);
+  std::function<void()> after_pass = [] {};
+
+  std::span<float> forward(std::span<const std::span<const int>> sequences) override {
+    const std::span<float> logits = PagedEngine::forward(sequences);
     now += 1.0;
     after_pass();
     return logits;
-  };
+  }
+};
+
+std::vector<Generation> served(const Load& load, SlowEngine& engine, int places, std::optional<int> chunk) {
+  std::vector<Generation> texts(load.requests.size());
   Scheduler scheduler(
       engine, places, {chunk}, [](int, const Token&) {},
       [&](int number, Generation text) { texts[number] = std::move(text); });
-  serve(scheduler, load.requests, {[&] { return now; }, [&](double time) { now = std::max(now, time); }});
+  serve(scheduler, load.requests,
+        {[&] { return engine.now; }, [&](double time) { engine.now = std::max(engine.now, time); }});
   return texts;
 }
 
@@ -91,6 +95,18 @@ int positions(const PagedKvCache& cache, int n_rows) {
   return sum;
 }
 
+/// A text of so many tokens, which is to have one more.
+Row text_of(int tokens) {
+  RowOptions options;
+  options.stopping.max_new_tokens = 1;
+  return {0, prompt(tokens), options, {}};
+}
+
+/// Whether such a text goes on in that place.
+bool has_room(PagedEngine& engine, int place, int tokens) {
+  return !engine.missing(text_of(tokens), place).empty();
+}
+
 }  // namespace
 
 TEST_CASE("a row gets the blocks that it asks for, or none of them") {
@@ -106,26 +122,28 @@ TEST_CASE("a row gets the blocks that it asks for, or none of them") {
 
 TEST_CASE("no text overtakes another that waits for blocks") {
   PagedKvCache cache(tales(), 3, 4);
-  CHECK(cache.reserve(0, 40));
-  CHECK(!cache.reserve(1, 32));
-  CHECK(!cache.reserve(2, 1));  // a block is free, but row 1 came first
-  CHECK(cache.reserve(0, 48));  // a text that grows does not wait for those that do not
-  cache.swap_rows(0, 2);        // turns move along
-  CHECK(!cache.reserve(0, 1));
-  cache.truncate(2, 0);
-  CHECK(!cache.reserve(0, 1));
-  CHECK(cache.reserve(1, 32));
-  CHECK(cache.reserve(0, 1));
+  PagedEngine engine(tales(), cache);
+  CHECK(has_room(engine, 0, 40));
+  CHECK(!has_room(engine, 1, 32));
+  CHECK(!has_room(engine, 2, 1));  // a block is free, but row 1 came first
+  CHECK(has_room(engine, 0, 48));  // a text that grows does not wait for those that do not
+  engine.move_row(0, 2);           // turns move along
+  CHECK(!has_room(engine, 0, 1));
+  engine.clear_row(2);
+  CHECK(!has_room(engine, 0, 1));
+  CHECK(has_room(engine, 1, 32));
+  CHECK(has_room(engine, 0, 1));
 }
 
 TEST_CASE("a text that leaves while it waits lets the others through") {
   PagedKvCache cache(tales(), 3, 2);
-  CHECK(cache.reserve(0, 32));
-  CHECK(!cache.reserve(1, 32));
-  CHECK(!cache.reserve(2, 16));
-  cache.truncate(1, 0);
-  cache.truncate(0, 0);
-  CHECK(cache.reserve(2, 16));
+  PagedEngine engine(tales(), cache);
+  CHECK(has_room(engine, 0, 32));
+  CHECK(!has_room(engine, 1, 32));
+  CHECK(!has_room(engine, 2, 16));
+  engine.clear_row(1);
+  engine.clear_row(0);
+  CHECK(has_room(engine, 2, 16));
 }
 
 TEST_CASE("every text is what it is alone, for every size of the pool, the batch and the chunks") {
@@ -139,7 +157,8 @@ TEST_CASE("every text is what it is alone, for every size of the pool, the batch
           CAPTURE(blocks);
           CAPTURE(chunk.value_or(0));
           PagedKvCache cache(tales(), places, blocks);
-          check_same(served(load, cache, places, chunk), want);
+          SlowEngine engine(tales(), cache);
+          check_same(served(load, engine, places, chunk), want);
           CHECK(positions(cache, places) == 0);
           CHECK(cache.most_blocks() <= blocks);
           CHECK(cache.reserve(0, blocks * kBlockSize));  // all blocks are there again

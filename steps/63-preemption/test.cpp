@@ -5,7 +5,7 @@
 
 #include "arrivals.h"
 #include "generate.h"
-#include "paged_kv_cache.h"
+#include "paged_engine.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -56,23 +56,27 @@ Load mixed_load(unsigned seed) {
   return load;
 }
 
-/// Serves the requests; after each pass, which takes a second, `after_pass`.
-std::vector<Generation> served(
-    const Load& load, PagedKvCache& cache, int places, std::optional<int> chunk,
-    const std::function<void()>& after_pass = [] {}) {
-  std::vector<Generation> texts(load.requests.size());
+/// A pass takes a second; `after_pass` is called at its end.
+struct SlowEngine : PagedEngine {
+  using PagedEngine::PagedEngine;
   double now = 0.0;
-  Engine engine = make_engine(tales(), cache);
-  engine.forward = [&, forward = engine.forward](std::span<const std::span<const int>> sequences) {
-    const std::span<float> logits = forward(sequences);
+  std::function<void()> after_pass = [] {};
+
+  std::span<float> forward(std::span<const std::span<const int>> sequences) override {
+    const std::span<float> logits = PagedEngine::forward(sequences);
     now += 1.0;
     after_pass();
     return logits;
-  };
+  }
+};
+
+std::vector<Generation> served(const Load& load, SlowEngine& engine, int places, std::optional<int> chunk) {
+  std::vector<Generation> texts(load.requests.size());
   Scheduler scheduler(
       engine, places, {chunk}, [](int, const Token&) {},
       [&](int number, Generation text) { texts[number] = std::move(text); });
-  serve(scheduler, load.requests, {[&] { return now; }, [&](double time) { now = std::max(now, time); }});
+  serve(scheduler, load.requests,
+        {[&] { return engine.now; }, [&](double time) { engine.now = std::max(engine.now, time); }});
   return texts;
 }
 
@@ -91,19 +95,39 @@ int positions(const PagedKvCache& cache, int n_rows) {
   return sum;
 }
 
+/// A text of so many tokens, which is to have one more.
+Row text_of(int tokens) {
+  RowOptions options;
+  options.stopping.max_new_tokens = 1;
+  return {0, prompt(tokens), options, {}};
+}
+
+/// Whether such a text goes on in that place.
+bool has_room(PagedEngine& engine, int place, int tokens) {
+  return !engine.missing(text_of(tokens), place).empty();
+}
+
+/// Begins a pass with texts in all places, each with one token that its row lacks.
+void begin_pass(PagedEngine& engine, const PagedKvCache& cache) {
+  std::vector<Row> rows;
+  for (int r = 0; r < cache.rows(); ++r) rows.push_back(text_of(cache.length(r) + 1));
+  engine.begin_pass(rows);
+}
+
 }  // namespace
 
 TEST_CASE("a row that finds the pool used up takes the blocks of the text that came last") {
   PagedKvCache cache(tales(), 3, 3);
+  PagedEngine engine(tales(), cache);
   const auto grow = [&](int row, int count) {
-    CHECK(cache.reserve(row, cache.length(row) + count));
+    CHECK(has_room(engine, row, cache.length(row) + count));
     cache.append(row, count);
   };
   grow(0, 16);
   grow(2, 10);
   grow(1, 10);  // it came last, though not to the last place
-  cache.make_room();
-  CHECK(cache.preempted() == 1);
+  begin_pass(engine, cache);
+  CHECK(engine.preempted() == 1);
   CHECK(cache.length(1) == 0);
   CHECK(cache.length(0) == 16);
   CHECK(cache.length(2) == 10);
@@ -111,41 +135,44 @@ TEST_CASE("a row that finds the pool used up takes the blocks of the text that c
 
 TEST_CASE("a text that came last gives its own blocks back when it is the one that needs another") {
   PagedKvCache cache(tales(), 2, 2);
-  CHECK(cache.reserve(0, 10));
+  PagedEngine engine(tales(), cache);
+  CHECK(has_room(engine, 0, 10));
   cache.append(0, 10);
-  CHECK(cache.reserve(1, 16));
+  CHECK(has_room(engine, 1, 16));
   cache.append(1, 16);
-  cache.make_room();
+  begin_pass(engine, cache);
   CHECK(cache.length(1) == 0);
   CHECK(cache.length(0) == 10);
-  CHECK(cache.preempted() == 1);
+  CHECK(engine.preempted() == 1);
 }
 
 TEST_CASE("a preempted text keeps its turn: those that came later wait until it has its blocks again") {
   PagedKvCache cache(tales(), 3, 2);
-  CHECK(cache.reserve(0, 16));
+  PagedEngine engine(tales(), cache);
+  CHECK(has_room(engine, 0, 16));
   cache.append(0, 16);
-  CHECK(cache.reserve(1, 16));
+  CHECK(has_room(engine, 1, 16));
   cache.append(1, 16);
-  cache.make_room();
+  begin_pass(engine, cache);
   CHECK(cache.length(1) == 0);
-  CHECK(!cache.reserve(2, 1));
-  CHECK(!cache.reserve(1, 17));
-  cache.truncate(0, 0);
-  CHECK(!cache.reserve(2, 1));
-  CHECK(cache.reserve(1, 17));
+  CHECK(!has_room(engine, 2, 1));
+  CHECK(!has_room(engine, 1, 17));
+  engine.clear_row(0);
+  CHECK(!has_room(engine, 2, 1));
+  CHECK(has_room(engine, 1, 17));
 }
 
 TEST_CASE("nothing is preempted while there is a free block for each that needs one") {
   PagedKvCache cache(tales(), 2, 4);
+  PagedEngine engine(tales(), cache);
   for (const int row : {0, 1}) {
-    CHECK(cache.reserve(row, 16));
+    CHECK(has_room(engine, row, 16));
     cache.append(row, 16);
   }
-  cache.make_room();
-  CHECK(cache.preempted() == 0);
-  CHECK(cache.reserve(0, 32));
-  CHECK(cache.reserve(1, 32));
+  begin_pass(engine, cache);
+  CHECK(engine.preempted() == 0);
+  CHECK(has_room(engine, 0, 32));
+  CHECK(has_room(engine, 1, 32));
 }
 
 TEST_CASE("every text is what it is alone, however often it is preempted") {
@@ -160,11 +187,12 @@ TEST_CASE("every text is what it is alone, however often it is preempted") {
           CAPTURE(blocks);
           CAPTURE(chunk.value_or(0));
           PagedKvCache cache(tales(), places, blocks);
-          check_same(served(load, cache, places, chunk), want);
+          SlowEngine engine(tales(), cache);
+          check_same(served(load, engine, places, chunk), want);
           CHECK(positions(cache, places) == 0);
           CHECK(cache.reserve(0, blocks * kBlockSize));  // all blocks are there again
-          if (places == 1 || blocks == 100) CHECK(cache.preempted() == 0);
-          preempted += cache.preempted();
+          if (places == 1 || blocks == 100) CHECK(engine.preempted() == 0);
+          preempted += engine.preempted();
         }
       }
     }
@@ -178,7 +206,7 @@ TEST_CASE("a text that came earlier has its last token no later than without the
   for (Request& request : load.requests) request.options.stopping.ignore_eos = true;
   PagedKvCache cache(tales(), 6, 9);
   std::vector<int> order;
-  Engine engine = make_engine(tales(), cache);
+  PagedEngine engine(tales(), cache);
   Scheduler scheduler(
       engine, 6, {}, [](int, const Token&) {},
       [&](int number, const Generation&) { order.push_back(number); });
@@ -192,7 +220,7 @@ TEST_CASE("a text that came earlier has its last token no later than without the
   }
   CHECK(first == 41);  // the first text never waits
   CHECK(order == std::vector<int>{0, 1, 2, 3, 4, 5});
-  CHECK(cache.preempted() > 0);
+  CHECK(engine.preempted() > 0);
 }
 
 TEST_CASE("texts may be cancelled while they wait for blocks") {
@@ -202,8 +230,9 @@ TEST_CASE("texts may be cancelled while they wait for blocks") {
     const std::vector<Generation> want = load.alone();
     PagedKvCache cache(tales(), 4, 9);
     std::map<int, Generation> texts;
+    PagedEngine engine(tales(), cache);
     Scheduler scheduler(
-        make_engine(tales(), cache), 4, {8}, [](int, const Token&) {},
+        engine, 4, {8}, [](int, const Token&) {},
         [&](int number, Generation text) { texts[number] = std::move(text); });
     for (const Request& request : load.requests) {
       scheduler.submit(request.number, request.prompt, request.options);
@@ -223,12 +252,14 @@ TEST_CASE("texts may be cancelled while they wait for blocks") {
 TEST_CASE("a row wastes less than one block, in every pass") {
   const Load load = mixed_load(3);
   PagedKvCache cache(tales(), 9, 9 * 32);
+  SlowEngine engine(tales(), cache);
   int most = 0;
-  served(load, cache, 9, {}, [&] {
+  engine.after_pass = [&] {
     int needed = 0;
     for (int row = 0; row < 9; ++row) needed += blocks_for(cache.length(row));
     most = std::max(most, needed);
-  });
+  };
+  served(load, engine, 9, {});
   CHECK(cache.most_blocks() == most);
 }
 

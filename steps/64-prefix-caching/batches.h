@@ -6,13 +6,12 @@
 #include <numeric>
 #include <vector>
 
-#include "common/base/error.h"
 #include "common/base/message.h"
-#include "common/measure/measurement.h"
+#include "common/program/latency_report.h"
 #include "common/program/program.h"
 #include "generate.h"
 #include "latencies.h"
-#include "paged_kv_cache.h"
+#include "paged_engine.h"
 
 namespace staircase {
 
@@ -31,17 +30,6 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   output.finish(generated, cache ? cache->use() : CacheUse());
 }
 
-/// Throws UsageError for a text that may outgrow the context; its newest token needs no position.
-inline void check_fits(const Request& request, const PagedOptions& paged, const ModelConfig& config) {
-  const std::size_t prompt = request.prompt.size(), context = config.n_positions;
-  const std::size_t most = std::min(context, std::size_t{kBlockSize} * paged.blocks.value_or(context));
-  const int max_new_tokens = request.options.stopping.max_new_tokens;
-  if (max_new_tokens == 0 || prompt + max_new_tokens <= most + 1) return;
-  throw UsageError(
-      "a prompt of {} tokens and {} new ones are more than the {} positions that a text may have", prompt,
-      max_new_tokens, most);
-}
-
 /// Adds --requests, whose lines become `requests`. What a line leaves open is as in `defaults`.
 inline void add_requests_option(Program& program, std::vector<Request>& requests, const RowOptions& defaults,
                                 const RunOptions& run, const PrefillOptions& prefill,
@@ -51,7 +39,9 @@ inline void add_requests_option(Program& program, std::vector<Request>& requests
     request.options.stop.tokenizer = &line.tokenizer();
     add_options(line, request.options);
     line.end();
-    check_fits(request, paged, line.config());
+    const std::size_t context = line.config().n_positions;
+    check_fits(request.prompt.size(), request.options.stopping.max_new_tokens,
+               std::min(context, std::size_t{kBlockSize} * paged.blocks.value_or(context)));
     requests.push_back(request);
   });
   program.refuse_if(
@@ -61,29 +51,6 @@ inline void add_requests_option(Program& program, std::vector<Request>& requests
                   "--kv-blocks does nothing without --requests");
   program.warn_if([&] { return prefill.chunk && !program.has("--requests"); },
                   "--prefill-chunk does nothing without --requests");
-}
-
-/// Tells how long everybody waited; each figure is of the half, of 95 % and of 99 % of the texts.
-inline void report(const Trace& trace, Output& output) {
-  const Latencies times = latencies(trace.texts);
-  const std::size_t texts = trace.texts.size();
-  std::string line = fmt::format("\n{} request{} in {:.2f} s, {:.1f} tokens/s, {:.1f} rows a pass", texts,
-                                 texts == 1 ? "" : "s", times.seconds, times.tokens_per_second,
-                                 static_cast<double>(trace.rows) / std::max(trace.passes, 1));
-  const auto add = [&](const char* name, const char* statistic, const std::vector<double>& values) {
-    if (values.empty()) return;
-    line += fmt::format("; {} in ms:", name);
-    for (const int percent : {50, 95, 99}) {
-      const double value = quantile(values, percent / 100.0);
-      line += fmt::format("{} {:.1f} (p{})", percent == 50 ? "" : ",", value, percent);
-      output.add_statistic(fmt::format("{}_ms_p{}", statistic, percent), value);
-    }
-  };
-  add("TTFT", "ttft", times.ttft);
-  add("TPOT", "tpot", times.tpot);
-  add("ITL", "itl", times.itl);
-  output.set_speed(times.ttft.empty() ? 0.0 : quantile(times.ttft, 0.5), times.tokens_per_second);
-  say(line);
 }
 
 /// Continues the prompt of each request from its time on; `output` gets the texts in their order.
@@ -97,20 +64,22 @@ inline void serve_all(Model& model, const std::vector<Request>& requests, int ma
   PagedKvCache cache(model, places, blocks);
   output.expect(static_cast<int>(texts.size()));
   Trace trace(requests, real_time());
-  Scheduler scheduler(trace.watch(make_engine(model, cache, paged.prefix_caching)), places, prefill,
-                      trace.watch(output.on_row_token(numbers)),
+  PagedEngine engine(model, cache, paged.prefix_caching);
+  WatchedEngine watched(engine, trace);
+  Scheduler scheduler(watched, places, prefill, trace.watch(output.on_row_token(numbers)),
                       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, requests, trace.timer);
   output.finish(texts, cache.use());
-  report(trace, output);
+  report(latencies(trace.texts), texts.size(), 1.0 * trace.rows / std::max(trace.passes, 1), output);
   output.add_statistic("cache_filled", cache.filled());
-  output.add_statistic("preempted", cache.preempted());
-  output.add_statistic("prefix_tokens_found", cache.found());
-  output.add_statistic("prefix_hit_rate", cache.found() / std::max(cache.joined(), 1.0));
-  say(fmt::format(
-      "at most {} of {} blocks taken, and {:.1f} % of their positions filled; {} preemptions; "
-      "{} of {} tokens of texts that joined were in the cache",
-      cache.most_blocks(), blocks, 100.0 * cache.filled(), cache.preempted(), cache.found(), cache.joined()));
+  output.add_statistic("preempted", engine.preempted());
+  output.add_statistic("prefix_tokens_found", engine.found());
+  output.add_statistic("prefix_hit_rate", engine.found() / std::max(engine.joined(), 1.0));
+  say(
+      fmt::format("at most {} of {} blocks taken, and {:.1f} % of their positions filled; {} preemptions; "
+                  "{} of {} tokens of texts that joined were in the cache",
+                  cache.most_blocks(), blocks, 100.0 * cache.filled(), engine.preempted(), engine.found(),
+                  engine.joined()));
 }
 
 }  // namespace staircase

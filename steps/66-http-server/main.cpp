@@ -1,7 +1,7 @@
 #include "common/program/program.h"
 #include "common/server/prompt_scorer.h"
 #include "memory_estimate.h"
-#include "paged_kv_cache.h"
+#include "paged_engine.h"
 #include "service.h"
 
 using namespace staircase;
@@ -20,9 +20,9 @@ int main(int argc, char** argv) {
     const int whole = blocks_for(model.config().n_positions);  // a context's
     const int blocks = paged.blocks ? *paged.blocks : product(server.max_batch_size, whole);
     PagedKvCache cache(model, server.max_batch_size, blocks);
-    Service service(make_engine(model, cache, paged.prefix_caching), PromptScorer(model, prefill.chunk),
-                    server, prefill);
+    PagedEngine engine(model, cache, paged.prefix_caching);
+    Service service(engine, PromptScorer(model, prefill.chunk), server, prefill);
     serve_completions(server, {named.name, tokenizer, model.config(), 1LL * kBlockSize * blocks}, service,
-                      cache_metrics(cache));
+                      cache_metrics(engine, cache));
   });
 }

@@ -1,5 +1,4 @@
-// How many users a machine serves, told beforehand: scheduler and cache are the real ones, and only the
-// model's time comes from a formula.
+// How many users a machine can serve: scheduler and cache are real, a formula gives the model's time.
 #pragma once
 
 #include <deque>
@@ -7,7 +6,7 @@
 #include "common/measure/arrival_sweep.h"
 #include "common/measure/pass_cost.h"
 #include "latencies.h"
-#include "paged_kv_cache.h"
+#include "paged_engine.h"
 
 namespace staircase {
 
@@ -16,38 +15,39 @@ struct ReplicaOptions : FleetOptions {
   PagedOptions paged = {};
 };
 
+/// An engine that computes nothing: its clock goes on by what a pass costs, and each text with token 0.
+struct SimulatedEngine : PagedEngine {
+  using PagedEngine::PagedEngine;
+  PassCost cost = {};
+  double now = 0.0;
+  std::vector<float> logits = {};
+
+  std::span<float> compute(Fed fed, KvCache& cache) override {
+    now += cost.seconds(describe(fed, cache));
+    for (int r = 0; r < std::ssize(fed); ++r) cache.append(r, static_cast<int>(fed[r].size()));
+    logits.assign(fed.size(), 0.0f);  // [rows, 1], of a vocabulary of one token
+    return logits;
+  }
+};
+
 /// A server with a clock of its own.
 struct Replica {
-  double now = 0.0;
   int texts = 0;  ///< that wait or grow
-  std::vector<float> logits = {};
   PagedKvCache cache;
+  SimulatedEngine engine;
   Scheduler scheduler;
 
   /// `times` gets those of each text, as the requests are numbered.
-  Replica(Model& model, const ReplicaOptions& server, const PassCost& cost, std::vector<TextTimes>& times)
+  Replica(Model& model, const ReplicaOptions& server, std::vector<TextTimes>& times)
       : cache(model, server.places, *server.paged.blocks),
+        engine(model, cache, server.paged.prefix_caching),
         scheduler(
-            without_model(make_engine(model, cache, server.paged.prefix_caching), cost), server.places,
-            server.prefill, [&](int number, const Token&) { times[number].tokens.push_back(now); },
+            engine, server.places, server.prefill,
+            [&](int number, const Token&) { times[number].tokens.push_back(engine.now); },
             [this](int, const Generation&) { --texts; }) {}
 
-  /// Nothing is computed: time goes on by what a pass costs, and each text with token 0.
-  Engine without_model(Engine engine, const PassCost& cost) {
-    engine.forward = [this, cost](Fed fed) {
-      now += cost.seconds(describe(fed, cache));
-      for (int r = 0; r < std::ssize(fed); ++r) {
-        cache.append(r, static_cast<int>(fed[r].size()));
-        cache.remember(r, fed[r]);
-      }
-      logits.assign(fed.size(), 0.0f);  // [rows, 1], of a vocabulary of one token
-      return std::span<float>(logits);
-    };
-    return engine;
-  }
-
   void run_until(double time) {
-    while (now < time && !scheduler.idle()) scheduler.pass();
+    while (engine.now < time && !scheduler.idle()) scheduler.pass();
   }
 };
 
@@ -62,13 +62,13 @@ inline std::vector<TextTimes> simulate(Model& model, const ReplicaOptions& serve
                                        const std::vector<LoadedRequest>& requests) {
   std::vector<TextTimes> times;
   std::deque<Replica> replicas;
-  for (int i = 0; i < server.replicas; ++i) replicas.emplace_back(model, server, cost, times);
+  for (int i = 0; i < server.replicas; ++i) replicas.emplace_back(model, server, times).engine.cost = cost;
   for (int number = 0; const LoadedRequest& request : requests) {
     times.push_back({request.arrival});
     for (Replica& replica : replicas) replica.run_until(request.arrival);
     Replica& next = server.least_busy ? *std::ranges::min_element(replicas, {}, &Replica::texts)
                                       : replicas[number % replicas.size()];
-    next.now = std::max(next.now, request.arrival);
+    next.engine.now = std::max(next.engine.now, request.arrival);
     submit(next.scheduler, number++, request);
     ++next.texts;
   }
@@ -82,8 +82,8 @@ inline std::vector<Pass> measure(Model& model, const ReplicaOptions& server,
   std::vector<Pass> passes;
   for (int places = 1; places < 2 * server.places; places *= 2) {
     PagedKvCache cache(model, places, *server.paged.blocks);
-    Engine engine = make_engine(model, cache, server.paged.prefix_caching);
-    engine.forward = timed(engine.forward, cache, passes);
+    PagedEngine paged(model, cache, server.paged.prefix_caching);
+    TimedEngine engine(paged, cache, passes);
     Scheduler scheduler(
         engine, places, server.prefill, [](auto&&...) {}, [](auto&&...) {});
     for (const LoadedRequest& request : requests) submit(scheduler, 0, request);

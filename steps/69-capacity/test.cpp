@@ -62,8 +62,9 @@ TEST_CASE("a server alone does what the scheduler does with the same passes") {
     }
     ToyEngine toy(places);  // whose pass takes a second
     Trace trace(same, toy.timer());
-    Scheduler scheduler(trace.watch(toy.engine()), places, server.prefill,
-                        trace.watch([](int, const Token&) {}), [](int, const Generation&) {});
+    WatchedEngine engine(toy, trace);
+    Scheduler scheduler(engine, places, server.prefill, trace.watch([](int, const Token&) {}),
+                        [](int, const Generation&) {});
     serve(scheduler, same, trace.timer);
     const std::vector<TextTimes> got = simulate(tales(), server, {1.0}, requests);
     REQUIRE(got.size() == same.size());

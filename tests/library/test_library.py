@@ -17,7 +17,7 @@ ROOMS = {
     "model": {"base"},
     "text": {"base", "model"},  # a GGUF file holds the tokenizer of its model
     "decoding": {"base", "model", "text"},
-    "measure": {"base", "model"},
+    "measure": {"base", "model", "decoding"},
     "program": {"base", "model", "text", "decoding", "measure"},
     "server": {"base", "model", "text", "decoding", "measure", "program"},
 }

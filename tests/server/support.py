@@ -13,8 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
-PROGRAM = next((BUILD / "steps").glob("[0-9][0-9]-http-server"), BUILD / "steps/http-server")
-ALONE = BUILD / "steps/64-prefix-caching"  # continues the same requests without HTTP
+PROGRAM = BUILD / "steps/68-graceful-shutdown"
+ALONE = BUILD / "steps/65-prefix-eviction"  # continues the same requests without HTTP
 PATIENCE = float(os.environ.get("STAIRCASE_PATIENCE", "1"))  # a sanitizer makes all of it slower
 
 

@@ -56,16 +56,21 @@ SHOWS = {
     "chunked-prefill": r"\[1\][\s\S]*\[2\][\s\S]*\[3\][\s\S]*\[4\]",
     "latencies": r"TTFT in ms: .*\(p50\).*\(p99\); TPOT",
     "benchmark-serving": r"static[\s\S]*continuous[\s\S]*chunks of",
-    "paged-kv-cache": r"at most \d+ of \d+ blocks taken",
+    "paged-kv-cache": r"\[1\][\s\S]*\[4\][\s\S]*cache 12\.0 MiB\n",  # and none of it copied
+    "block-pool": r"at most \d+ of 64 blocks taken, and [1-9]\d\.\d %",
     "waiting-for-blocks": r"at most \d of 5 blocks taken",
     "preemption": r"[1-9]\d* preemptions?",
     "prefix-caching": r"[1-9]\d* of \d+ tokens of texts that joined were in the cache",
+    "prefix-eviction": r"[1-9]\d* of \d+ tokens of texts that joined were in the cache",
     "http-server": r"http://127\.0\.0\.1:\d+",
+    "cancellation": r"http://127\.0\.0\.1:\d+",
+    "graceful-shutdown": r"http://127\.0\.0\.1:\d+",
     "int8-weights": r"weights 6\.\d MiB",
     "int4-weights": r"weights 4\.\d MiB",
     "quality": r"float32[\s\S]*int8[\s\S]*int4",
     "capacity": r"requests/s on: the knee",
 }
+SERVERS = {"http-server", "cancellation", "graceful-shutdown"}
 REFUSED = {"sanity-checks"}  # its lesson is a refusal
 LINES, COLUMNS = 100, 100    # a screen, and two for texts that outgrow the context
 PATIENCE = 600
@@ -86,7 +91,7 @@ class Lessons(Scratch):
                 shown = ""
                 for line in step.command():
                     words = shlex.split(line)[2:]
-                    status, output = self.server(program, words) if "http-server" in step.name else self.ended(program, words)
+                    status, output = self.server(program, words) if step.name[3:] in SERVERS else self.ended(program, words)
                     self.assertEqual(status, 2 if step.name[3:] in REFUSED else 0, output)
                     shown += output
                 self.assertRegex(shown, SHOWS[step.name[3:]])

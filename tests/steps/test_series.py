@@ -49,15 +49,19 @@ LESSON = {
     "44-early-stopping": "beam_search.h",
     "45-beam-tree": "batches.h beam_search.h beam_tree.h main.cpp",
     "51-continuous-batching": "batches.h main.cpp scheduler.h",
-    "52-arrivals": "arrivals.h batches.h main.cpp scheduler.h",
+    "52-arrivals": "arrivals.h batches.h main.cpp",
     "53-chunked-prefill": "batches.h main.cpp scheduler.h",
     "54-latencies": "batches.h latencies.h",
     "55-benchmark-serving": "benchmark_serving.h main.cpp",
-    "60-paged-kv-cache": "batches.h paged_kv_cache.h",
-    "62-waiting-for-blocks": "batches.h main.cpp paged_kv_cache.h",
-    "63-preemption": "batches.h paged_kv_cache.h",
-    "64-prefix-caching": "batches.h paged_kv_cache.h",
+    "60-paged-kv-cache": "batches.h paged_engine.h paged_kv_cache.h",
+    "61-block-pool": "batches.h block_pool.h paged_kv_cache.h",
+    "62-waiting-for-blocks": "batches.h main.cpp paged_engine.h paged_kv_cache.h",
+    "63-preemption": "batches.h paged_engine.h",
+    "64-prefix-caching": "batches.h block_pool.h paged_engine.h paged_kv_cache.h",
+    "65-prefix-eviction": "block_pool.h paged_kv_cache.h prefix_index.h",
     "66-http-server": "main.cpp service.h",
+    "67-cancellation": "service.h",
+    "68-graceful-shutdown": "service.h",
     "70-int8-weights": "main.cpp quantize.h",
     "71-int4-weights": "main.cpp quantize_int4.h",
     "72-quality": "main.cpp quality.h",
@@ -97,7 +101,7 @@ ON = {
 }
 SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "31-queue",
              "35-min-new-tokens", "70-int8-weights", "80-plain-loops"}
-OTHERS = {"66-http-server", "69-capacity"}  # whose program does something else than to continue a text
+OTHERS = {"66-http-server", "67-cancellation", "68-graceful-shutdown", "69-capacity"}  # whose program does something else than to continue a text
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 
 

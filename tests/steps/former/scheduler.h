@@ -1,4 +1,4 @@
-// What the checks of 39 and 40 call: their scheduler has no chunks yet, and in 39 no engine either.
+// What the checks of 51 and 52 call: their scheduler has no chunks yet.
 #pragma once
 
 #include "common/decoding/scheduler.h"
@@ -6,10 +6,8 @@
 namespace staircase {
 
 struct FormerScheduler : Scheduler {
-  FormerScheduler(Engine engine, int places, OnRowToken on_token, OnFinished on_finished)
-      : Scheduler(std::move(engine), places, {}, std::move(on_token), std::move(on_finished)) {}
-  FormerScheduler(Model& model, StaticKvCache& cache, int places, OnRowToken on_token, OnFinished on_finished)
-      : FormerScheduler(make_engine(model, cache), places, std::move(on_token), std::move(on_finished)) {}
+  FormerScheduler(Engine& engine, int places, OnRowToken on_token, OnFinished on_finished)
+      : Scheduler(engine, places, {}, std::move(on_token), std::move(on_finished)) {}
 };
 
 }  // namespace staircase

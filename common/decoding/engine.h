@@ -1,0 +1,56 @@
+// What a scheduler needs of a model and its cache. There is an engine for each cache, the tests have a toy,
+// and a simulation has one whose passes only take time: so the interface is given, and no lesson writes it.
+#pragma once
+
+#include <span>
+
+#include "row.h"
+
+namespace staircase {
+
+/// Takes the texts of a batch through a model. The text in place r of the batch has row r of the cache, which
+/// is empty when the text joins.
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  /// The tokens that end a text.
+  virtual const EndTokens& ends() const = 0;
+
+  /// Begins a pass: makes room in the cache for the next token of each of these texts, which are all that
+  /// have joined so far, in their places. Called before `missing`.
+  virtual void begin_pass(std::span<const Row> /*rows*/) {}
+
+  /// The tokens at the end of the text in place r that the cache lacks; none if the text has to wait.
+  virtual std::span<const int> missing(const Row& row, int r) = 0;
+
+  /// Feeds sequence r to row r, for all rows at once; an empty sequence changes nothing in its row. Returns
+  /// the logits after each, [sequences.size(), vocab_size].
+  virtual std::span<float> forward(std::span<const std::span<const int>> sequences) = 0;
+
+  /// Moves a row of the cache to the place of another one, whose text has left.
+  virtual void move_row(int from, int to) = 0;
+
+  /// Empties a row of the cache.
+  virtual void clear_row(int r) = 0;
+};
+
+/// Does what another engine does. To watch that engine, or to change a part of it, override some functions.
+class DelegatingEngine : public Engine {
+ public:
+  explicit DelegatingEngine(Engine& engine) : engine_(engine) {}
+
+  const EndTokens& ends() const override { return engine_.ends(); }
+  void begin_pass(std::span<const Row> rows) override { engine_.begin_pass(rows); }
+  std::span<const int> missing(const Row& row, int r) override { return engine_.missing(row, r); }
+  std::span<float> forward(std::span<const std::span<const int>> sequences) override {
+    return engine_.forward(sequences);
+  }
+  void move_row(int from, int to) override { engine_.move_row(from, to); }
+  void clear_row(int r) override { engine_.clear_row(r); }
+
+ private:
+  Engine& engine_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,53 @@
+// Engines that compute: a model and a cache with an empty row for each place of the batch.
+#pragma once
+
+#include <algorithm>
+#include <span>
+
+#include "common/decoding/engine.h"
+#include "common/model/model.h"
+#include "overflow.h"
+#include "static_kv_cache.h"
+
+namespace staircase {
+
+/// What does not depend on the kind of the cache.
+class ModelEngine : public Engine {
+ public:
+  ModelEngine(Model& model, KvCache& cache) : model_(model), cache_(cache) {}
+
+  const EndTokens& ends() const override { return model_.config().end_tokens; }
+  std::span<float> forward(std::span<const std::span<const int>> sequences) override {
+    return compute(sequences, cache_);
+  }
+  void clear_row(int r) override { cache_.truncate(r, 0); }
+
+ protected:
+  /// The logits after each sequence, whose tokens are in the cache then. A simulation has others.
+  virtual std::span<float> compute(std::span<const std::span<const int>> sequences, KvCache& cache) {
+    return model_.next_logits(sequences, &cache);
+  }
+
+ private:
+  Model& model_;
+  KvCache& cache_;
+};
+
+/// A row has room for the whole context. A text that outgrows it goes on as its options say.
+class StaticEngine : public ModelEngine {
+ public:
+  StaticEngine(Model& model, StaticKvCache& cache) : ModelEngine(model, cache), cache_(cache) {}
+
+  std::span<const int> missing(const Row& row, int r) override {
+    const std::span<const int> text = row.tokens;
+    if (row.new_tokens > 0) return tokens_to_feed(text, cache_.capacity(), &cache_, r, row.options.overflow);
+    // Of a prompt, or of its end that fits into the context, a part may be there already.
+    return text.last(std::min<std::size_t>(text.size(), cache_.capacity())).subspan(cache_.length(r));
+  }
+  void move_row(int from, int to) override { cache_.copy_row(from, to); }
+
+ private:
+  StaticKvCache& cache_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,40 @@
+// The blocks of a pool that all rows share: which are free, and in which order they are taken.
+#pragma once
+
+#include <numeric>
+#include <vector>
+
+namespace staircase {
+
+/// Blocks are numbers from 0. Each has users, or is free without any.
+class BlockPool {
+ public:
+  explicit BlockPool(int n_blocks) : free_(n_blocks), users_(n_blocks) {
+    std::iota(free_.rbegin(), free_.rend(), 0);  // block 0 is the first to be taken
+  }
+
+  int free() const { return static_cast<int>(free_.size()); }
+  int taken() const { return static_cast<int>(users_.size() - free_.size()); }
+
+  /// A free block, which there must be, for its first user.
+  int take() {
+    const int block = free_.at(free_.size() - 1);
+    free_.pop_back();
+    users_[block] = 1;
+    return block;
+  }
+
+  /// One more user of a taken block.
+  void share(int block) { ++users_[block]; }
+
+  /// One user less.
+  void release(int block) {
+    if (--users_[block] == 0) free_.push_back(block);
+  }
+
+ private:
+  std::vector<int> free_;  // the last one is the next to be taken
+  std::vector<int> users_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,85 @@
+// Many prompts in a batch of a bounded size: each continued one or more times, or as its request says.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "common/base/message.h"
+#include "common/program/latency_report.h"
+#include "common/program/program.h"
+#include "generate.h"
+#include "latencies.h"
+#include "paged_engine.h"
+
+namespace staircase {
+
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it expects
+/// so many, sees their tokens by on_row_token, and finishes all at the end with what the cache used.
+inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
+                         const RunOptions& run, Output& output) {
+  const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
+  std::vector<int> owners;  // the prompt of each text
+  for (int i = 0; i < texts; ++i) owners.push_back(i / copies);
+  output.expect(texts);
+  const int places = std::min(texts, run.max_batch_size);
+  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
+  const std::vector<Generation> generated =
+      generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(owners));
+  output.finish(generated, cache ? cache->use() : CacheUse());
+}
+
+/// Adds --requests, whose lines become `requests`. What a line leaves open is as in `defaults`.
+inline void add_requests_option(Program& program, std::vector<Request>& requests, const RowOptions& defaults,
+                                const RunOptions& run, const PrefillOptions& prefill,
+                                const PagedOptions& paged) {
+  program.add_requests_option([&](RequestLine& line) {
+    Request request{static_cast<int>(requests.size()), line.arrival(), line.tokens(), defaults};
+    request.options.stop.tokenizer = &line.tokenizer();
+    add_options(line, request.options);
+    line.end();
+    const std::size_t context = line.config().n_positions;
+    check_fits(request.prompt.size(), request.options.stopping.max_new_tokens,
+               std::min(context, std::size_t{kBlockSize} * paged.blocks.value_or(context)));
+    requests.push_back(request);
+  });
+  program.refuse_if(
+      [&] { return program.has("--requests") && (run.num_return_sequences > 1 || !run.use_cache); },
+      "--requests goes with neither --num-return-sequences nor --no-use-cache");
+  program.warn_if([&] { return paged.blocks && !program.has("--requests"); },
+                  "--kv-blocks does nothing without --requests");
+  program.warn_if([&] { return prefill.chunk && !program.has("--requests"); },
+                  "--prefill-chunk does nothing without --requests");
+}
+
+/// Continues the prompt of each request from its time on; `output` gets the texts in their order.
+inline void serve_all(Model& model, const std::vector<Request>& requests, int max_batch_size,
+                      const PrefillOptions& prefill, const PagedOptions& paged, Output& output) {
+  std::vector<Generation> texts(requests.size());
+  std::vector<int> numbers(requests.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const int places = std::min(static_cast<int>(texts.size()), max_batch_size);
+  const int blocks = paged.blocks ? *paged.blocks : product(places, blocks_for(model.config().n_positions));
+  PagedKvCache cache(model, places, blocks);
+  output.expect(static_cast<int>(texts.size()));
+  Trace trace(requests, real_time());
+  PagedEngine engine(model, cache, paged.prefix_caching);
+  WatchedEngine watched(engine, trace);
+  Scheduler scheduler(watched, places, prefill, trace.watch(output.on_row_token(numbers)),
+                      [&](int number, Generation text) { texts[number] = std::move(text); });
+  serve(scheduler, requests, trace.timer);
+  output.finish(texts, cache.use());
+  report(latencies(trace.texts), texts.size(), 1.0 * trace.rows / std::max(trace.passes, 1), output);
+  output.add_statistic("cache_filled", cache.filled());
+  output.add_statistic("preempted", engine.preempted());
+  output.add_statistic("prefix_tokens_found", engine.found());
+  output.add_statistic("prefix_hit_rate", engine.found() / std::max(engine.joined(), 1.0));
+  say(
+      fmt::format("at most {} of {} blocks taken, and {:.1f} % of their positions filled; {} preemptions; "
+                  "{} of {} tokens of texts that joined were in the cache",
+                  cache.most_blocks(), blocks, 100.0 * cache.filled(), engine.preempted(), engine.found(),
+                  engine.joined()));
+}
+
+}  // namespace staircase

@@ -1,0 +1,52 @@
+// Finds full blocks by the tokens in them and before them.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace staircase {
+
+/// A block's key is the id of the block before it, or 0, and its own tokens. The id stands for all tokens up
+/// to there, so blocks with the same key hold the same keys and values.
+class PrefixIndex {
+ public:
+  explicit PrefixIndex(int n_blocks) : entries_(n_blocks) {}
+
+  std::optional<int> find(long before, std::span<const int> tokens) const {
+    const auto known = blocks_.find({before, {tokens.begin(), tokens.end()}});
+    if (known == blocks_.end()) return std::nullopt;
+    return known->second;
+  }
+
+  /// From now on the block is found, unless another one with its key is. Returns the id of the one that is
+  /// found.
+  long insert(long before, std::span<const int> tokens, int block) {
+    const auto [known, is_new] = blocks_.try_emplace({before, {tokens.begin(), tokens.end()}}, block);
+    if (is_new) entries_[block] = {++last_id_, known};
+    return id(known->second);
+  }
+
+  /// 0 for a block that is not found.
+  long id(int block) const { return entries_[block].id; }
+
+  void erase(int block) {
+    if (id(block) > 0) blocks_.erase(entries_[block].place);
+    entries_[block] = {};
+  }
+
+ private:
+  using Blocks = std::map<std::pair<long, std::vector<int>>, int>;
+  struct Entry {
+    long id = 0;  // never given twice
+    Blocks::iterator place = {};
+  };
+
+  Blocks blocks_;
+  std::vector<Entry> entries_;  // of each block
+  long last_id_ = 0;
+};
+
+}  // namespace staircase
