@@ -5,7 +5,7 @@ using namespace staircase;
 
 int main(int argc, char** argv) {
   TextOptions options;
-  Program program("Continues a text with a GPT-2.");
+  Program program("Continues a text with a language model.");
   add_options(program, options);
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     const Generation generation = generate(model, prompt, options, output.on_token());

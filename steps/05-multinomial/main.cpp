@@ -6,7 +6,7 @@ using namespace staircase;
 int main(int argc, char** argv) {
   TextOptions options;
   RunOptions run;
-  Program program("Continues a text with a GPT-2.");
+  Program program("Continues a text with a language model.");
   add_options(program, options);
   add_options(program, run);
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {

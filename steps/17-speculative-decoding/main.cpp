@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   RunOptions run;
   SpeculationOptions speculation;
   std::optional<Model> draft;
-  Program program("Continues a text with a GPT-2.");
+  Program program("Continues a text with a language model.");
   add_options(program, options);
   add_options(program, run);
   add_options(program, speculation);

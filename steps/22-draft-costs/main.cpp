@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
   SpeculationOptions speculation;
   LookupOptions lookup;
   std::optional<Model> draft;
-  Program program("Continues a text with a GPT-2.");
+  Program program("Continues a text with a language model.");
   add_options(program, options);
   add_options(program, run);
   add_options(program, speculation);

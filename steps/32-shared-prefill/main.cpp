@@ -8,7 +8,7 @@ using namespace staircase;
 int main(int argc, char** argv) {
   TextOptions options;
   RunOptions run;
-  Program program("Continues a text with a GPT-2.");
+  Program program("Continues a text with a language model.");
   add_options(program, options);
   add_options(program, run);
   refuse_equal_texts(program, run, options);

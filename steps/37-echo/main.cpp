@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
   RowOptions options;
   RunOptions run;
   EchoOptions shown;
-  Program program("Continues a text with a GPT-2.");
+  Program program("Continues a text with a language model.");
   add_options(program, options);
   add_options(program, run);
   add_options(program, shown);

@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
   EchoOptions shown;
   BeamOptions search;
   TreeOptions drawn;
-  Program program("Continues a text with a GPT-2.");
+  Program program("Continues a text with a language model.");
   add_options(program, options);
   add_options(program, run);
   add_options(program, shown);

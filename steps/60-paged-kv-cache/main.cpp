@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
   PrefillOptions prefill;
   EchoOptions shown;
   std::vector<Request> requests;
-  Program program("Continues a text with a GPT-2.");
+  Program program("Continues a text with a language model.");
   add_options(program, options);
   add_options(program, run);
   add_options(program, prefill);

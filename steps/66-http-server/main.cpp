@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
   ServerOptions server;
   PrefillOptions prefill;
   PagedOptions paged;
-  Program program("Serves a GPT-2 over HTTP, with OpenAI's interface for completions.", false);
+  Program program("Serves a language model over HTTP, with OpenAI's interface for completions.", false);
   add_options(program, server);
   add_options(program, prefill);
   add_options(program, paged);

@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
   TextOptions options;
   RunOptions run;
   bool plain_loops = false;
-  Program program("Continues a text with a GPT-2.");
+  Program program("Continues a text with a language model.");
   add_options(program, options);
   add_options(program, run);
   refuse_equal_texts(program, run, options);

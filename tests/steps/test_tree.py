@@ -110,7 +110,7 @@ class Tree(SmallTree):
         numbers = [[word for word in row.split() if re.fullmatch(r"[+-]\d+", word)] for row in rows]
         self.assertEqual(numbers, [["+4"], ["+3", "-1"], ["+5"], ["+1"], ["+0", "-1"], ["+2"], ["+1"]])
         self.assertEqual([" ".join(line.split()) for line in self.show("list").split("\n\n")[1].splitlines()], [
-            "most added lines: 5 of 120 20-branch", "median of them: 2 of 50",
+            "most added lines: 5 of 120 20-branch", "median of them: 2 of 55",
             "most files of code in a folder: 2 of 8 01-one and 4 more", "longest main.cpp: 3 of 41 21-other"])
 
     def test_a_terminal_without_the_characters_of_the_tree_gets_others(self):
