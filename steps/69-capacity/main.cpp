@@ -10,7 +10,7 @@ int main(int argc, char** argv) {
   PrefillOptions prefill;
   PagedOptions paged;
   SweepOptions sweep;
-  Program program("Predicts how many requests a GPT-2 can serve on this machine.", false);
+  Program program("Predicts how many requests a model can serve on this machine.", false);
   add_options(program, fleet);
   add_options(program, load);
   add_options(program, prefill);
