@@ -1,4 +1,4 @@
-// What the checks of 39 and 40 call: their scheduler has no chunks yet, and in 39 no engine either.
+// What the checks of 51 and 52 call: their scheduler has no chunks yet, and in 51 no engine either.
 #pragma once
 
 #include "common/decoding/scheduler.h"
