@@ -331,3 +331,16 @@ TEST_CASE("vocab.json and merges.txt of Qwen's class are cut by Qwen's pattern")
   CHECK(folder.load().encode("12").size() == 2);
   CHECK(folder.load().encode("e\u0301") == folder.load().encode("\u00E9"));
 }
+
+TEST_CASE("normal form C has the marks of every letter in their order, and one character for what has one") {
+  if (!has_nfc()) return;
+  const std::string acute = "\u0301", grave = "\u0300", dot_below = "\u0323";
+  CHECK(to_nfc("e" + acute) == "\u00E9");
+  CHECK(to_nfc("a" + acute + dot_below) == "\u1EA1" + acute);  // what is below comes first
+  CHECK(to_nfc("a" + acute + dot_below + " e" + acute + dot_below + " o" + acute + dot_below) ==
+        "\u1EA1" + acute + " \u1EB9" + acute + " \u1ECD" + acute);
+  CHECK(to_nfc("a" + acute + grave) == "\u00E1" + grave);  // of marks in one place none passes another
+  CHECK(to_nfc("a" + grave + acute) == "\u00E0" + acute);
+  CHECK(to_nfc("\u1100\u1161\u11A8") == "\uAC01");
+  CHECK(to_nfc("\u0958") == "\u0915\u093C");  // one of the characters that are not put together again
+}
