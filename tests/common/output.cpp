@@ -158,6 +158,25 @@ TEST_CASE("candidates are told with a bar each, and the chosen one is marked whe
   }
 }
 
+TEST_CASE("a text is printed in one piece where lines about its tokens come between") {
+  const Token plain{.id = 12};
+  Token with_candidates = plain, with_logprobs = plain;
+  with_candidates.candidates = {{12, 1.0f}};
+  with_logprobs.logprobs = Logprobs{-0.5f, {}};
+  for (const auto& [token, whole] :
+       {std::pair(plain, false), {with_candidates, true}, {with_logprobs, true}}) {
+    const Captured text(stdout), lines(stderr);
+    Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);
+    const OnToken on_token = output.on_token();
+    on_token(token);
+    on_token(token);
+    CHECK(text.text() == (whole ? "" : "--"));
+    output.finish(FinishReason::kLength);
+    output.close(1000);
+    CHECK(text.text() == "--\n");
+  }
+}
+
 TEST_CASE("a prompt that is echoed is printed in front of its text") {
   Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);
