@@ -7,6 +7,7 @@
 #include "common/decoding/model_engine.h"
 #include "generate.h"
 #include "scheduler.h"
+#include "tests/huge_model.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -157,6 +158,19 @@ void check_same(const Text& got, const Text& want) {
 }
 
 }  // namespace
+
+TEST_CASE("a batch may have more logits than an int can number") {
+  Model model = huge_model();
+  StaticKvCache cache(model, kHugeRows);
+  StaticEngine engine(model, cache);
+  std::map<int, std::vector<int>> texts;
+  Scheduler scheduler(
+      engine, kHugeRows, [](int, const Token&) {},
+      [&](int number, Generation text) { texts[number] = std::move(text.tokens); });
+  for (int row = 0; row < kHugeRows; ++row) scheduler.submit(row, huge_prompts()[row], so_long(1));
+  scheduler.pass();
+  for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row] == std::vector<int>{0, row + 1});
+}
 
 TEST_CASE("a text joins when a place is free, first come, first served, and leaves when it is done") {
   Served served(2);

@@ -223,6 +223,13 @@ TEST_CASE("a file that is no JSON object is an error that says where it stops") 
   std::string deep = "{\"a\": ";
   for (int i = 0; i < 100'000; ++i) deep += "{\"a\": ";
   CHECK(says(error(deep), "config.json", "deep"));
+  const auto nested = [&](std::size_t lists) {
+    json settings = valid();
+    settings["a"] = json::parse(std::string(lists, '[') + std::string(lists, ']'));
+    return error(settings.dump());
+  };
+  CHECK(nested(31) == "");  // 32 with the object around them
+  CHECK(says(nested(32), "config.json", "more than 32 deep"));
 }
 
 TEST_CASE("a model's folder without a readable config.json is an error with its path") {

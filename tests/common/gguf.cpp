@@ -209,14 +209,18 @@ TEST_CASE("dimensions that cannot be, and products that wrap, are errors") {
 }
 
 TEST_CASE("the alignment is that of the file, and must be a power of two") {
-  GgufWriter writer;
-  writer.alignment = 64;
-  writer.number("general.alignment", 64).floats("a", {1}, {1}).floats("b", {1}, {2});
-  const std::string bytes = writer.bytes();
-  const GgufContents contents = parse(bytes);
-  float b = 0;
-  std::memcpy(&b, contents.tensors.at("b").bytes.data(), sizeof b);
-  CHECK(b == 2.0f);
+  for (const std::uint32_t alignment : {8, 64}) {
+    for (int length = 0; length < 64; ++length) {  // wherever the metadata end
+      GgufWriter writer;
+      writer.alignment = alignment;
+      writer.number("general.alignment", alignment).text("name", std::string(length, 'x'));
+      const std::string bytes = writer.floats("a", {1}, {1}).floats("b", {1}, {2}).bytes();
+      const GgufContents contents = parse(bytes);
+      float b = 0;
+      std::memcpy(&b, contents.tensors.at("b").bytes.data(), sizeof b);
+      CHECK(b == 2.0f);
+    }
+  }
   const auto with = [](std::uint32_t type, const std::string& value) {
     return error(GgufWriter().pair("general.alignment", type, value).floats("a", {1}, {1}));
   };

@@ -12,6 +12,7 @@
 
 #include "common/model/model_folder.h"
 #include "common/model/safetensors.h"
+#include "common/model/weights.h"
 #include "tests/captured.h"
 #include "tests/compare.h"
 #include "tests/error_message.h"
@@ -903,6 +904,36 @@ TEST_CASE("a copy of the token embedding as output layer takes no memory") {
   CHECK(load_tiny(tiny).weight_bytes() == bytes);
   tiny.tensors["lm_head.weight"].values[7] += 0.5f;
   CHECK(load_tiny(tiny).weight_bytes() > bytes);
+}
+
+TEST_CASE("outputs of a gate and of what it scales take turns, and the last turn is filled up with zeros") {
+  constexpr int kInputs = 3, kOutputs = 20;
+  TinyModel tiny;
+  for (const float sign : {1.0f, -1.0f}) {
+    TinyTensor& tensor = tiny.tensors[sign > 0.0f ? "gate" : "up"];
+    tensor.shape = {kOutputs, kInputs};
+    for (int i = 1; i <= kOutputs * kInputs; ++i) tensor.values.push_back(sign * static_cast<float>(i));
+  }
+  const TemporaryFolder folder;
+  tiny.write(folder.path());
+  const auto device = make_test_device(1);
+  WeightReader reader(Checkpoint::open(folder.path()), *device, DType::kFloat32, "");
+  const Weight weight = reader.gated_matrix("gate", "up", kInputs, kOutputs);
+  REQUIRE(weight.out_features == 4 * kGateColumns);
+  for (int k = 0; k < kInputs; ++k) {
+    std::vector<float> x(kInputs), outputs(4 * kGateColumns);
+    x[k] = 1.0f;
+    Tensor row = device->allocate(DType::kFloat32, {1, kInputs});
+    Tensor product = device->allocate(DType::kFloat32, {1, weight.out_features});
+    device->copy_from_host(x, row);
+    device->linear(row, {}, weight, Tensor(), Epilogue::kStore, product);
+    device->copy_to_host(product, outputs);
+    for (int column = 0; column < std::ssize(outputs); ++column) {
+      const int turn = column / kGateColumns, sign = turn % 2 == 0 ? 1 : -1;
+      const int output = turn / 2 * kGateColumns + column % kGateColumns;
+      CHECK(outputs[column] == (output < kOutputs ? sign * (output * kInputs + k + 1) : 0));
+    }
+  }
 }
 
 TEST_CASE("one line warns of what a model's files have and the model does not use") {

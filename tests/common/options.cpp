@@ -316,6 +316,21 @@ TEST_CASE("a product that an int cannot hold is refused") {
   CHECK_THROWS_AS(product(std::int64_t{1} << 62, 4), UsageError);
 }
 
+TEST_CASE("a command line knows all that was typed for an option, and else what it has") {
+  CommandLine line("A program.");
+  std::vector<std::string> words;
+  int count = 7;
+  bool on = true;
+  line.add("--words", &words, "help");
+  line.add("--count", &count, "help");
+  line.add("--switch", &on, "help");
+  std::vector<std::string> arguments{"program", "--words", "a", "--words", "b c"};
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  line.parse(static_cast<int>(pointers.size()), pointers.data());
+  CHECK(line.values() == OptionTexts{{"--words", "a,b c"}, {"--count", "7"}, {"--switch", "true"}});
+}
+
 TEST_CASE("the help has each option with what it takes, its range and its value now") {
   std::optional<std::string> help;
   parsed({"--help"}, &help);

@@ -134,6 +134,49 @@ TEST_CASE("log-probabilities and what is known of the prompt are told in JSON, a
         R"({"token_id":12,"text":"-","logprob":-0.25},{"token_id":11,"text":",","logprob":-0.5}]}])");
 }
 
+TEST_CASE("candidates are told with a bar each, and the chosen one is marked wherever it stands") {
+  const std::vector<Candidate> candidates = {{11, 0.75f}, {12, 0.2f}, {321, 17.0f / 320.0f}};
+  const auto told = [&](Output::Form form, std::FILE* stream) {
+    const Captured text(stdout), lines(stderr);
+    Output output(tokenizer(), 4095, {{321}}, form);
+    output.on_token()({.id = 12, .candidates = candidates});
+    output.finish(FinishReason::kLength);
+    output.close(1000);
+    return (stream == stdout ? text : lines).text();
+  };
+  CHECK(told(Output::Form::kText, stderr) ==
+        "  \",\"               75.0 % ██████████████████████████████\n"
+        "> \"-\"               20.0 % ████████\n"
+        "  \"The\"              5.3 % ██▏\n\n");
+  const auto json = nlohmann::ordered_json::parse(told(Output::Form::kJson, stdout))["sequences"][0];
+  REQUIRE(json["candidates"].size() == 1);
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    const auto& one = json["candidates"][0][i];
+    CHECK(one["token_id"] == candidates[i].token_id);
+    CHECK(one["text"] == tokenizer().decode(std::span(&candidates[i].token_id, 1)));
+    CHECK(one["probability"].get<float>() == candidates[i].probability);
+  }
+}
+
+TEST_CASE("a text is printed in one piece where lines about its tokens come between") {
+  const Token plain{.id = 12};
+  Token with_candidates = plain, with_logprobs = plain;
+  with_candidates.candidates = {{12, 1.0f}};
+  with_logprobs.logprobs = Logprobs{-0.5f, {}};
+  for (const auto& [token, whole] :
+       {std::pair(plain, false), {with_candidates, true}, {with_logprobs, true}}) {
+    const Captured text(stdout), lines(stderr);
+    Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);
+    const OnToken on_token = output.on_token();
+    on_token(token);
+    on_token(token);
+    CHECK(text.text() == (whole ? "" : "--"));
+    output.finish(FinishReason::kLength);
+    output.close(1000);
+    CHECK(text.text() == "--\n");
+  }
+}
+
 TEST_CASE("a prompt that is echoed is printed in front of its text") {
   Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include "common/model/model_folder.h"
+#include "common/program/inputs.h"
+#include "tests/captured.h"
 #include "tests/error_message.h"
 
 namespace staircase {
@@ -196,6 +198,17 @@ TEST_CASE("a line knows the tokens of its prompt: that of the end of text where 
   CHECK(line_of(R"({"prompt": ""})").tokens() ==
         std::vector<int>{line_of(R"({"prompt": ""})").config().eos_token_id});
   CHECK(line_of(R"({"prompt": ""})").config().n_positions == 512);
+}
+
+TEST_CASE("a warning names a prompt that is longer than the context, and none that just fits") {
+  const auto said = [](const Prompts& prompts) {
+    const Captured lines(stderr);
+    warn_of_long_prompts(prompts, 3);
+    return lines.text();
+  };
+  CHECK(said({{1, 2, 3}}) == "");
+  CHECK(said({{1, 2, 3, 4}}) ==
+        "warning: the prompt has 4 tokens, and the model sees only the last 3 of them\n");
 }
 
 TEST_CASE("an option that is about the whole program cannot be one of a request") {

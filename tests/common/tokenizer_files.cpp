@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "common/text/nfc.h"
+#include "common/text/normalizer.h"
+#include "common/text/spelling.h"
 #include "common/text/tokenizer.h"
 #include "common/text/tokenizer_json.h"
 #include "tests/error_message.h"
@@ -189,6 +191,21 @@ TEST_CASE("bytes that are no UTF-8 are not lost where the vocabulary has them") 
   }
 }
 
+TEST_CASE("bytes that a vocabulary lacks are its unknown token, one for each or one for all side by side") {
+  TokenizerDescription description;
+  description.pieces = {"a", "?"};
+  const auto spelled = [&] {
+    Ids ids;
+    byte_level(description)->spell("aXYaX", ids);
+    return ids;
+  };
+  CHECK(spelled() == Ids{0, 0});
+  description.unknown = 1;
+  CHECK(spelled() == Ids{0, 1, 1, 0, 1});
+  description.fuse_unknown = true;
+  CHECK(spelled() == Ids{0, 1, 0, 1});
+}
+
 TEST_CASE("ten megabytes of spaces are cut by a pattern that looks back over all of them") {
   const Tokenizer tokenizer = made_of(shape("llama-3"));
   std::string bytes;
@@ -325,9 +342,32 @@ TEST_CASE("a folder with SentencePiece's own file alone is told what is read") {
 }
 
 TEST_CASE("vocab.json and merges.txt of Qwen's class are cut by Qwen's pattern") {
-  TalesFolder folder;
-  folder.write("tokenizer_config.json", R"({"tokenizer_class": "Qwen2Tokenizer"})");
   if (!has_nfc()) return;
-  CHECK(folder.load().encode("12").size() == 2);
-  CHECK(folder.load().encode("e\u0301") == folder.load().encode("\u00E9"));
+  for (const char* name : {"Qwen2Tokenizer", "Qwen2TokenizerFast"}) {
+    TalesFolder folder;
+    folder.write("tokenizer_config.json", json{{"tokenizer_class", name}}.dump());
+    CHECK(folder.load().encode("12").size() == 2);
+    CHECK(folder.load().encode("e\u0301") == folder.load().encode("\u00E9"));
+  }
+}
+
+TEST_CASE("an empty text stays empty, whatever is put in front of others") {
+  const Normalizer normalizer(
+      {{Normalization::Kind::kReplace, "x", ""}, {Normalization::Kind::kPrepend, "", "_"}});
+  CHECK(normalizer.normalize("xax") == "_a");
+  CHECK(normalizer.normalize("xx") == "");
+  CHECK(normalizer.normalize("") == "");
+}
+
+TEST_CASE("normal form C has the marks of every letter in their order, and one character for what has one") {
+  if (!has_nfc()) return;
+  const std::string acute = "\u0301", grave = "\u0300", dot_below = "\u0323";
+  CHECK(to_nfc("e" + acute) == "\u00E9");
+  CHECK(to_nfc("a" + acute + dot_below) == "\u1EA1" + acute);  // what is below comes first
+  CHECK(to_nfc("a" + acute + dot_below + " e" + acute + dot_below + " o" + acute + dot_below) ==
+        "\u1EA1" + acute + " \u1EB9" + acute + " \u1ECD" + acute);
+  CHECK(to_nfc("a" + acute + grave) == "\u00E1" + grave);  // of marks in one place none passes another
+  CHECK(to_nfc("a" + grave + acute) == "\u00E0" + acute);
+  CHECK(to_nfc("\u1100\u1161\u11A8") == "\uAC01");
+  CHECK(to_nfc("\u0958") == "\u0915\u093C");  // one of the characters that are not put together again
 }

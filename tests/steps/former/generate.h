@@ -1,4 +1,4 @@
-// What the checks of 25 and 26 call: no text has options of a row yet, and in 25 each prompt has one text.
+// What the checks of 31 and 32 call: no text has options of a row yet, and in 31 each prompt has one text.
 #pragma once
 
 #include "common/decoding/generate.h"
