@@ -2,12 +2,42 @@
 
 #include <fmt/format.h>
 
+#include <cctype>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace staircase {
 namespace {
 
 using nlohmann::json;
+
+/// Whether the locale has more than ASCII. Where none is set, most terminals do.
+bool has_utf8() {
+  for (const char* const name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const char* const value = std::getenv(name);
+    if (value == nullptr || *value == '\0') continue;
+    std::string letters;  // of UTF-8 or utf8
+    for (const char* c = value; *c != '\0'; ++c) {
+      if (*c != '-') letters += static_cast<char>(std::tolower(static_cast<unsigned char>(*c)));
+    }
+    return letters.find("utf8") != letters.npos;
+  }
+  return true;
+}
+
+/// What programs draw with, in ASCII; the eighths of a bar are less than a character.
+std::string in_ascii(std::string text) {
+  static constexpr std::pair<std::string_view, std::string_view> kSigns[] = {
+      {"█", "#"}, {"▉", ""}, {"▊", ""},  {"▋", ""},  {"▌", ""},  {"▍", ""},
+      {"▎", ""},  {"▏", ""}, {"├", "|"}, {"│", "|"}, {"─", "-"}, {"×", "x"}};
+  for (const auto& [sign, plain] : kSigns) {
+    for (std::size_t at = 0; (at = text.find(sign, at)) != text.npos; at += plain.size()) {
+      text.replace(at, sign.size(), plain);
+    }
+  }
+  return text;
+}
 
 /// `text` in quotes and escaped, with U+FFFD for what is no UTF-8.
 std::string to_json(const std::string& text) {
@@ -17,7 +47,8 @@ std::string to_json(const std::string& text) {
 }  // namespace
 
 std::string harmless(std::string_view bytes, bool has_lines) {
-  const std::string text = json::parse(to_json(std::string(bytes)));
+  std::string text = json::parse(to_json(std::string(bytes)));
+  if (!has_utf8()) text = in_ascii(std::move(text));
   std::string result;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);

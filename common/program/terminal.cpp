@@ -1,6 +1,7 @@
 #include "common/program/terminal.h"
 
 #include <cmath>
+#include <cstdlib>
 
 #include "common/base/message.h"
 #include "common/base/quoted.h"
@@ -17,6 +18,12 @@ std::string bar(float probability) {
   std::string line;
   for (int i = 0; i < eighths / 8; ++i) line += "█";
   return line + kEighths[eighths % 8];
+}
+
+/// Whether standard output shows colours: https://no-color.org.
+bool has_colours() {
+  const char* const refused = std::getenv("NO_COLOR");
+  return platform::is_terminal(stdout) && (refused == nullptr || *refused == '\0');
 }
 
 /// What a terminal is told before a token from there, for a person to see how the draft model does.
@@ -53,9 +60,9 @@ void Terminal::print_head(const Sequence& sequence) {
   // A person reads the continuation behind its prompt; a pipe gets the new text only, unless it asks.
   const std::string prompt =
       tokenizer_.decode(transcript_.prompts[static_cast<std::size_t>(sequence.prompt)]);
-  if (platform::is_terminal(stdout)) {
+  if (has_colours()) {
     print("\033[2m" + prompt + "\033[0m");
-  } else if (transcript_.echoes.contains(sequence.prompt)) {
+  } else if (platform::is_terminal(stdout) || transcript_.echoes.contains(sequence.prompt)) {
     print(prompt);
   }
 }
@@ -73,7 +80,7 @@ void Terminal::show(int prompt, const Echo& echo) const {
 void Terminal::add_text(const Sequence& sequence, const std::string& text, Origin origin) {
   if (!streams(sequence)) return;
   print_head(sequence);
-  const std::string colour = platform::is_terminal(stdout) ? colour_of(origin) : "";
+  const std::string colour = has_colours() ? colour_of(origin) : "";
   print(colour.empty() ? text : colour + text + "\033[0m");
 }
 

@@ -513,7 +513,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   }
 
   // Queries that read keys and values together: those of whole tokens where there is room for a group.
-  const std::int64_t together = group == 1             ? kTileQueries
+  const std::int64_t together = group == 1             ? std::min(kTileQueries, kMostQueries)
                                 : group > kMostQueries ? kMostQueries
                                                        : kMostQueries / group * group;
   // Where a query of that head is among all.

@@ -67,8 +67,13 @@ constexpr std::int64_t few_rows(std::int64_t width) {
 constexpr std::int64_t kManyQueries = 16;
 constexpr std::int64_t kTileQueries = 6;
 
-/// Without packing, up to so many queries that share keys and values read them together.
+/// Without packing, up to so many queries that share keys and values read them together. Each number of them
+/// has its own code, in three types. A page loads this code, so a browser has less of it.
+#ifdef __wasm__
+constexpr std::int64_t kMostQueries = 4;
+#else
 constexpr std::int64_t kMostQueries = 8;
+#endif
 
 /// `normalize` for one row, on the thread that calls it. The norm has a kind.
 void normalize_row(const float* x, const Norm& norm, std::int64_t width, float* out);

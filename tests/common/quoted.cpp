@@ -3,6 +3,10 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <string>
+#include <utility>
+
 #include "common/base/message.h"
 #include "tests/captured.h"
 
@@ -64,6 +68,21 @@ TEST_CASE("whatever is said takes no control character to the terminal, and a wa
   say("one\ntwo \x1b[31m");
   warn("a file {}", "x\n\x7fy");
   CHECK(captured.text() == "one\ntwo \\u001b[31m\nwarning: a file x\\n\\u007fy\n");
+}
+
+TEST_CASE("what programs draw with is ASCII where the locale has no UTF-8, and a text in it stays") {
+  const char* const set = std::getenv("LC_ALL");
+  const std::string before = set == nullptr ? "" : set;
+  const std::string drawn = "├─ \" Über\"  × -3.5\n│  ███▌";
+  for (const auto& [locale, expected] :
+       {std::pair("C", "|- \" Über\"  x -3.5\n|  ###"),
+        std::pair("de_DE.ISO-8859-1", "|- \" Über\"  x -3.5\n|  ###"), std::pair("C.UTF-8", drawn.c_str()),
+        std::pair("de_DE.utf8", drawn.c_str())}) {
+    CAPTURE(locale);
+    setenv("LC_ALL", locale, 1);
+    CHECK(harmless(drawn, true) == expected);
+  }
+  setenv("LC_ALL", before.c_str(), 1);  // an empty one counts as none
 }
 
 }  // namespace

@@ -764,7 +764,7 @@ class Size(unittest.TestCase):
             page = (FOLDER / f"steps/{step}/index.html").read_text(encoding="utf-8")
             glue = re.search(r'data-glue="([^"]*)"', page)[1]
             parts = [FOLDER / f"playground/steps/{step}.wasm", FOLDER / "playground" / glue]
-            self.assertLess(sum(len(gzip.compress(part.read_bytes())) for part in parts), 520_000, step)
+            self.assertLess(sum(len(gzip.compress(part.read_bytes())) for part in parts), 515_000, step)
 
 
 class WithoutStorage(Browser):

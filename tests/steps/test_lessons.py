@@ -1,5 +1,7 @@
 """The command that each README shows below its headline: it runs, it ends, and what it prints shows the lesson."""
 
+import os
+import pty
 import re
 import shlex
 import signal
@@ -102,6 +104,29 @@ class Lessons(Scratch):
         done = subprocess.run([program, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                               text=True, cwd=self.folder, timeout=PATIENCE)
         return done.returncode, done.stdout
+
+    def test_a_terminal_without_colours_has_the_same_text(self):
+        step = next(step for step in STEPS if step.name.endswith("speculative-decoding"))
+        command = [BUILD / "steps" / step.name, *shlex.split(step.command()[0])[2:]]
+        coloured, plain = (self.on_a_terminal(command, NO_COLOR=value) for value in ("", "1"))
+        self.assertIn("\033[32m", coloured)
+        self.assertEqual(re.sub(r"\033\[\d+m", "", coloured), plain)
+
+    def on_a_terminal(self, command, **environment):
+        """What it prints on standard output, where that is a terminal."""
+        main, side = pty.openpty()
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=side, stderr=subprocess.DEVNULL,
+                              cwd=self.folder, env={**os.environ, **environment}) as process:
+            os.close(side)
+            output = b""
+            try:
+                while part := os.read(main, 65536):
+                    output += part
+            except OSError:
+                pass  # Linux's way to say that the other side is closed
+            os.close(main)
+        self.assertEqual(process.returncode, 0, output)
+        return output.decode()
 
     def server(self, program, words):
         """It serves until it is stopped; the port may be taken here."""
