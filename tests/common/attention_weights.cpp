@@ -241,7 +241,8 @@ TEST_CASE("it knows the tokens of a cache that slides, goes back or shares block
   const std::span<const int> text = std::span(tokens).first(20);
   model.next_logits(text, paged);
   paged.remember(0, text);
-  REQUIRE(paged.reserve(1, 20, text));
+  paged.share(1, text);
+  REQUIRE(paged.reserve(1, 20));
   REQUIRE(paged.length(1) == 16);
   const std::vector<std::span<const int>> batch{{}, text.subspan(16)};
   model.next_logits(batch, &paged);
