@@ -27,7 +27,10 @@ const ServedModel& served() {
 class Client : public Exchange {
  public:
   const HttpRequest& request() const override { return request_; }
-  void send(HttpResponse response) override { answer = response.body; }
+  void send(HttpResponse response) override {
+    answer = response.body;
+    for (const std::string& piece : response.more) answer += piece;
+  }
   void begin_stream(const std::string&, const std::string&) override {}
   void write(const std::string&) override { ++parts; }
   void end_stream() override {}
