@@ -27,7 +27,7 @@ NOT_RECORDED = [
     (r"tools/run 6[678]\b", "it is a server, which ends when it is told to"),
 ]
 # What it prints is another thing each time: recorded, but not replayed.
-BENCHMARKS = re.compile(r"--benchmark\b")
+BENCHMARKS = re.compile(r"--plain-loops|--benchmark\b")
 # Sums in another order move a logit's last bits, and sooner or later another token is drawn: such texts are the same only with
 # the same instruction set, which stands in this file. So it is where inputs are rounded to whole numbers.
 DRAWN = re.compile(r"--do-sample\b|--requests\b|--dtype int")
