@@ -113,7 +113,7 @@ class Show(Scratch):
         self.assertEqual(self.step("diff", "top-p"), self.step("diff", "07"))
         self.assertIn("'beam' is in the names of 3 steps: 40-beam-search, 41-beam-rows, 45-beam-tree.", self.step("diff", "beam", status=2))
         self.assertIn("02-b-c is not there yet", self.show("check", "b-c", status=2))
-        for columns, rows in ((40, len(STEPS)), (80, 18), (200, 8)):
+        for columns, rows in ((40, len(STEPS)), (80, 20), (200, 9)):
             said = self.step("diff", "99", status=2, env={**os.environ, "COLUMNS": str(columns)}).splitlines()
             self.assertEqual(len(said), rows + 1)
             self.assertLessEqual(max(map(len, said[1:])), columns)
