@@ -172,24 +172,6 @@ TEST_CASE("every text is what it is alone, for every size of the batch, chunk an
   }
 }
 
-TEST_CASE("a text fits whose newest token is behind the last position, and a longer one is refused") {
-  const auto run = [](int count) {
-    return run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --ignore-eos",
-                       fmt::format("{{\"prompt\": \"The wolf\", \"max_new_tokens\": {}}}\n"
-                                   "{{\"prompt\": \"The wolf\", \"max_new_tokens\": 1}}\n",
-                                   count));
-  };
-  const ProgramRun fits = run(511);
-  REQUIRE(fits.status == 0);
-  CHECK(fits.json()["sequences"][0]["token_ids"].size() == 511);
-  const ProgramRun longer = run(512);
-  CHECK(longer.status == 1);
-  CHECK(
-      longer.err.starts_with("error: --requests -, line 1: a prompt of 2 tokens and 512 new ones are more "
-                             "than the 512 positions that a text may have\n"));
-  CHECK(longer.json()["sequences"].size() == 1);  // the other one runs
-}
-
 TEST_CASE("rows in random places have their own keys and values, whatever their lengths are") {
   constexpr int kRows = 4;
   std::mt19937 generator(7);
@@ -216,6 +198,24 @@ TEST_CASE("rows in random places have their own keys and values, whatever their 
       CHECK(std::ranges::equal(std::span(got).subspan(r * want.size(), want.size()), want));
     }
   }
+}
+
+TEST_CASE("a text fits whose newest token is behind the last position, and a longer one is refused") {
+  const auto run = [](int count) {
+    return run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --ignore-eos",
+                       fmt::format("{{\"prompt\": \"The wolf\", \"max_new_tokens\": {}}}\n"
+                                   "{{\"prompt\": \"The wolf\", \"max_new_tokens\": 1}}\n",
+                                   count));
+  };
+  const ProgramRun fits = run(511);
+  REQUIRE(fits.status == 0);
+  CHECK(fits.json()["sequences"][0]["token_ids"].size() == 511);
+  const ProgramRun longer = run(512);
+  CHECK(longer.status == 1);
+  CHECK(
+      longer.err.starts_with("error: --requests -, line 1: a prompt of 2 tokens and 512 new ones are more "
+                             "than the 512 positions that a text may have\n"));
+  CHECK(longer.json()["sequences"].size() == 1);  // the other one runs
 }
 
 TEST_CASE("the program copies no key when a row moves, and serves the texts of each prompt alone") {

@@ -112,6 +112,9 @@ TEST_CASE("a pool hands each block out once, block 0 first, and next the one tha
 
 TEST_CASE("rows take their blocks from all over the pool, and their logits are those of a static cache") {
   PagedKvCache cache(tales(), 2, 5);
+  cache.append(0, 20);
+  REQUIRE(cache.most_blocks() == 2);
+  cache.truncate(0, 0);
   const std::vector<int> first = prompt(40), second = prompt(20, 100);
   for (std::size_t i = 0; i < 20; i += 10) {  // the blocks of both alternate
     const std::vector<std::span<const int>> fed{std::span(first).subspan(2 * i, 20),

@@ -345,6 +345,70 @@ TEST_CASE("a row wastes less than one block, in every pass") {
   CHECK(cache.most_blocks() == most);
 }
 
+TEST_CASE("a text that becomes shorter keeps whole blocks, and changes nothing in those that it shares") {
+  PagedKvCache cache(tales(), 2, 12);
+  const std::vector<int> text = prompt(60), other = prompt(30, 150);
+  const auto feed = [&](int row, std::span<const int> tokens) {
+    std::vector<std::span<const int>> fed(2);
+    fed[static_cast<std::size_t>(row)] = tokens;
+    const std::span<float> logits = tales().next_logits(fed, &cache);
+    cache.remember(row, tokens);
+    const std::size_t vocab_size = logits.size() / 2;
+    return std::vector<float>(logits.begin() + row * static_cast<std::ptrdiff_t>(vocab_size),
+                              logits.begin() + (row + 1) * static_cast<std::ptrdiff_t>(vocab_size));
+  };
+  const auto alone = [](const std::vector<int>& tokens) {
+    StaticKvCache own(tales(), 1);
+    const std::span<float> logits = tales().next_logits(tokens, own);
+    return std::vector<float>(logits.begin(), logits.end());
+  };
+  for (const int length : {59, 48, 40, 17, 16, 3}) {
+    CAPTURE(length);
+    for (const int row : {0, 1}) cache.truncate(row, 0);
+    REQUIRE(cache.reserve(0, 60));
+    feed(0, std::span(text).first(50));
+    cache.share(1, text);
+    CHECK(cache.length(1) == 48);
+    REQUIRE(cache.reserve(1, 60));
+    feed(1, std::span(text).subspan(48));
+    cache.truncate(1, length);
+    CHECK(cache.length(1) == length / kBlockSize * kBlockSize);
+    std::vector<int> changed(text.begin(), text.begin() + cache.length(1));
+    changed.insert(changed.end(), other.begin(), other.end());
+    REQUIRE(cache.reserve(1, static_cast<int>(changed.size())));
+    CHECK((feed(1, other) == alone(changed)));
+    CHECK((feed(0, std::span(text).last(10)) == alone(text)));
+    for (const int row : {0, 1}) cache.truncate(row, 0);
+    REQUIRE(cache.reserve(1, 12 * kBlockSize));  // all blocks are there again
+  }
+}
+
+TEST_CASE("a block that serves another text now is not found by its old one") {
+  PagedKvCache cache(tales(), 2, 3);
+  const std::vector<int> text = prompt(40), other = prompt(40, 100);
+  join(cache, 0, text);
+  cache.truncate(0, 0);
+  CHECK(join(cache, 1, other) == 0);
+  cache.truncate(1, 0);
+  CHECK(join(cache, 0, text) == 0);
+}
+
+TEST_CASE("a block is free when the last of its users has left") {
+  BlockPool pool(2);
+  const int block = pool.take();
+  pool.share(block);
+  pool.share(block);
+  CHECK(pool.taken() == 1);
+  PagedKvCache cache(tales(), 3, 4);
+  const std::vector<int> text = prompt(20);
+  join(cache, 0, text);
+  CHECK(join(cache, 1, text) == 16);
+  CHECK(!cache.reserve(2, 32));  // 3 of 4 are taken
+  cache.truncate(0, 0);
+  CHECK(!cache.reserve(2, 48));  // the shared one is still in use
+  CHECK(cache.reserve(2, 32));
+}
+
 TEST_CASE("a pool too small for a text, or of no block, is refused") {
   const auto run = [](const std::string& blocks, int count) {
     return run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --ignore-eos --kv-blocks " + blocks,
@@ -419,67 +483,4 @@ TEST_CASE("an echo with log-probabilities reads no cached prefix: it has all of 
   CHECK(run.json()["sequences"] == none.json()["sequences"]);
   CHECK(run.json()["sequences"][0] == run.json()["sequences"][1]);
   CHECK(run.json()["stats"]["prefix_tokens_found"] > 0);
-}
-TEST_CASE("a text that becomes shorter keeps whole blocks, and changes nothing in those that it shares") {
-  PagedKvCache cache(tales(), 2, 12);
-  const std::vector<int> text = prompt(60), other = prompt(30, 150);
-  const auto feed = [&](int row, std::span<const int> tokens) {
-    std::vector<std::span<const int>> fed(2);
-    fed[static_cast<std::size_t>(row)] = tokens;
-    const std::span<float> logits = tales().next_logits(fed, &cache);
-    cache.remember(row, tokens);
-    const std::size_t vocab_size = logits.size() / 2;
-    return std::vector<float>(logits.begin() + row * static_cast<std::ptrdiff_t>(vocab_size),
-                              logits.begin() + (row + 1) * static_cast<std::ptrdiff_t>(vocab_size));
-  };
-  const auto alone = [](const std::vector<int>& tokens) {
-    StaticKvCache own(tales(), 1);
-    const std::span<float> logits = tales().next_logits(tokens, own);
-    return std::vector<float>(logits.begin(), logits.end());
-  };
-  for (const int length : {59, 48, 40, 17, 16, 3}) {
-    CAPTURE(length);
-    for (const int row : {0, 1}) cache.truncate(row, 0);
-    REQUIRE(cache.reserve(0, 60));
-    feed(0, std::span(text).first(50));
-    cache.share(1, text);
-    CHECK(cache.length(1) == 48);
-    REQUIRE(cache.reserve(1, 60));
-    feed(1, std::span(text).subspan(48));
-    cache.truncate(1, length);
-    CHECK(cache.length(1) == length / kBlockSize * kBlockSize);
-    std::vector<int> changed(text.begin(), text.begin() + cache.length(1));
-    changed.insert(changed.end(), other.begin(), other.end());
-    REQUIRE(cache.reserve(1, static_cast<int>(changed.size())));
-    CHECK((feed(1, other) == alone(changed)));
-    CHECK((feed(0, std::span(text).last(10)) == alone(text)));
-    for (const int row : {0, 1}) cache.truncate(row, 0);
-    REQUIRE(cache.reserve(1, 12 * kBlockSize));  // all blocks are there again
-  }
-}
-
-TEST_CASE("a block that serves another text now is not found by its old one") {
-  PagedKvCache cache(tales(), 2, 3);
-  const std::vector<int> text = prompt(40), other = prompt(40, 100);
-  join(cache, 0, text);
-  cache.truncate(0, 0);
-  CHECK(join(cache, 1, other) == 0);
-  cache.truncate(1, 0);
-  CHECK(join(cache, 0, text) == 0);
-}
-
-TEST_CASE("a block is free when the last of its users has left") {
-  BlockPool pool(2);
-  const int block = pool.take();
-  pool.share(block);
-  pool.share(block);
-  CHECK(pool.taken() == 1);
-  PagedKvCache cache(tales(), 3, 4);
-  const std::vector<int> text = prompt(20);
-  join(cache, 0, text);
-  CHECK(join(cache, 1, text) == 16);
-  CHECK(!cache.reserve(2, 32));  // 3 of 4 are taken
-  cache.truncate(0, 0);
-  CHECK(!cache.reserve(2, 48));  // the shared one is still in use
-  CHECK(cache.reserve(2, 32));
 }

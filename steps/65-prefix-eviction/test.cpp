@@ -393,81 +393,6 @@ TEST_CASE("a row wastes less than one block, in every pass") {
   CHECK(cache.most_blocks() == most);
 }
 
-TEST_CASE("a pool too small for a text, or of no block, is refused") {
-  const auto run = [](const std::string& blocks, int count) {
-    return run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --ignore-eos --kv-blocks " + blocks,
-                       fmt::format("{{\"prompt\": \"The wolf\", \"max_new_tokens\": {}}}\n", count));
-  };
-  CHECK(run("2", 31).status == 0);
-  const ProgramRun longer = run("2", 32);
-  CHECK(longer.status == 1);
-  CHECK(longer.err ==
-        "error: --requests -, line 1: a prompt of 2 tokens and 32 new ones are more than the 32 "
-        "positions that a text may have\n");
-  CHECK(run("1000", 511).status == 0);
-  CHECK(run("1000", 512).err.find("the 512 positions that a text may have") != std::string::npos);
-  for (const char* blocks : {"0", "-1", "2147483648", "many"}) {
-    CAPTURE(blocks);
-    CHECK(run(blocks, 1).status == 2);
-  }
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --kv-blocks 8")
-            .err.find("--kv-blocks does nothing without --requests") != std::string::npos);
-}
-
-TEST_CASE("the program serves the same texts from a small pool, and tells how often one was preempted") {
-  std::string file;
-  for (int i = 0; i < 6; ++i) {
-    file += fmt::format("{{\"prompt\": \"The wolf and the fox\", \"max_new_tokens\": {}}}\n", 10 + 7 * i);
-  }
-  const std::string usual = "--requests - --json --ignore-eos --max-batch-size 4";
-  const ProgramRun large = run_program(STAIRCASE_STEP_PROGRAM, usual, file);
-  const ProgramRun small = run_program(STAIRCASE_STEP_PROGRAM, usual + " --kv-blocks 4", file);
-  REQUIRE(large.status == 0);
-  REQUIRE(small.status == 0);
-  CHECK(small.json()["sequences"] == large.json()["sequences"]);
-  CHECK(large.json()["stats"]["preempted"] == 0);
-  const int preempted = small.json()["stats"]["preempted"];
-  CHECK(preempted > 0);
-  CHECK(small.err.find(fmt::format("; {} preemptions", preempted)) != std::string::npos);
-  CHECK(small.json()["stats"]["cache_bytes"] < large.json()["stats"]["cache_bytes"]);
-  CHECK(small.err.find("at most 4 of 4 blocks taken") != std::string::npos);
-}
-
-TEST_CASE("the program tells how much of the prompts was in the cache, and gives the same texts without it") {
-  const std::string sentence =
-      "Once upon a time there was a little girl who lived in a village near the forest, and ";
-  std::string file;
-  for (int i = 0; i < 3; ++i) {
-    file += fmt::format("{{\"prompt\": \"{0}{0}{0}\", \"max_new_tokens\": {1}}}\n", sentence, 9 + i);
-  }
-  const std::string usual = "--requests - --json --ignore-eos --max-batch-size 1";
-  const ProgramRun found = run_program(STAIRCASE_STEP_PROGRAM, usual, file);
-  const ProgramRun none = run_program(STAIRCASE_STEP_PROGRAM, usual + " --no-prefix-caching", file);
-  REQUIRE(found.status == 0);
-  REQUIRE(none.status == 0);
-  CHECK(found.json()["sequences"] == none.json()["sequences"]);
-  const int length = static_cast<int>(found.json()["sequences"][0]["prompt_token_ids"].size());
-  const int tokens = 2 * ((length - 1) / kBlockSize * kBlockSize);
-  auto stats = found.json()["stats"];
-  CHECK(stats["prefix_tokens_found"] == tokens);
-  CHECK(stats["prefix_hit_rate"] == doctest::Approx(tokens / (3.0 * length)));
-  CHECK(none.json()["stats"]["prefix_tokens_found"] == 0);
-  CHECK(found.err.find(fmt::format("; {} of {} tokens of texts that joined were in the cache", tokens,
-                                   3 * length)) != std::string::npos);
-}
-
-TEST_CASE("an echo with log-probabilities reads no cached prefix: it has all of them") {
-  const std::string line =
-      "{\"prompt\": \"Once upon a time there was a little girl who lived in a village near the forest\", "
-      "\"logprobs\": 1, \"max_new_tokens\": 2}\n";
-  const std::string usual = "--requests - --json --ignore-eos --max-batch-size 1 --echo";
-  const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, usual, line + line);
-  const ProgramRun none = run_program(STAIRCASE_STEP_PROGRAM, usual + " --no-prefix-caching", line + line);
-  REQUIRE(run.status == 0);
-  CHECK(run.json()["sequences"] == none.json()["sequences"]);
-  CHECK(run.json()["sequences"][0] == run.json()["sequences"][1]);
-  CHECK(run.json()["stats"]["prefix_tokens_found"] > 0);
-}
 TEST_CASE("a text that becomes shorter keeps whole blocks, and changes nothing in those that it shares") {
   PagedKvCache cache(tales(), 2, 12);
   const std::vector<int> text = prompt(60), other = prompt(30, 150);
@@ -542,4 +467,80 @@ TEST_CASE("an index finds a block by its tokens and the block before, and no lon
   CHECK(!index.find(0, a));
   CHECK(index.insert(0, a, 0) != first);  // what came after the old one is not found after this one
   CHECK(!index.find(index.id(0), a));
+}
+
+TEST_CASE("a pool too small for a text, or of no block, is refused") {
+  const auto run = [](const std::string& blocks, int count) {
+    return run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --ignore-eos --kv-blocks " + blocks,
+                       fmt::format("{{\"prompt\": \"The wolf\", \"max_new_tokens\": {}}}\n", count));
+  };
+  CHECK(run("2", 31).status == 0);
+  const ProgramRun longer = run("2", 32);
+  CHECK(longer.status == 1);
+  CHECK(longer.err ==
+        "error: --requests -, line 1: a prompt of 2 tokens and 32 new ones are more than the 32 "
+        "positions that a text may have\n");
+  CHECK(run("1000", 511).status == 0);
+  CHECK(run("1000", 512).err.find("the 512 positions that a text may have") != std::string::npos);
+  for (const char* blocks : {"0", "-1", "2147483648", "many"}) {
+    CAPTURE(blocks);
+    CHECK(run(blocks, 1).status == 2);
+  }
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --kv-blocks 8")
+            .err.find("--kv-blocks does nothing without --requests") != std::string::npos);
+}
+
+TEST_CASE("the program serves the same texts from a small pool, and tells how often one was preempted") {
+  std::string file;
+  for (int i = 0; i < 6; ++i) {
+    file += fmt::format("{{\"prompt\": \"The wolf and the fox\", \"max_new_tokens\": {}}}\n", 10 + 7 * i);
+  }
+  const std::string usual = "--requests - --json --ignore-eos --max-batch-size 4";
+  const ProgramRun large = run_program(STAIRCASE_STEP_PROGRAM, usual, file);
+  const ProgramRun small = run_program(STAIRCASE_STEP_PROGRAM, usual + " --kv-blocks 4", file);
+  REQUIRE(large.status == 0);
+  REQUIRE(small.status == 0);
+  CHECK(small.json()["sequences"] == large.json()["sequences"]);
+  CHECK(large.json()["stats"]["preempted"] == 0);
+  const int preempted = small.json()["stats"]["preempted"];
+  CHECK(preempted > 0);
+  CHECK(small.err.find(fmt::format("; {} preemptions", preempted)) != std::string::npos);
+  CHECK(small.json()["stats"]["cache_bytes"] < large.json()["stats"]["cache_bytes"]);
+  CHECK(small.err.find("at most 4 of 4 blocks taken") != std::string::npos);
+}
+
+TEST_CASE("the program tells how much of the prompts was in the cache, and gives the same texts without it") {
+  const std::string sentence =
+      "Once upon a time there was a little girl who lived in a village near the forest, and ";
+  std::string file;
+  for (int i = 0; i < 3; ++i) {
+    file += fmt::format("{{\"prompt\": \"{0}{0}{0}\", \"max_new_tokens\": {1}}}\n", sentence, 9 + i);
+  }
+  const std::string usual = "--requests - --json --ignore-eos --max-batch-size 1";
+  const ProgramRun found = run_program(STAIRCASE_STEP_PROGRAM, usual, file);
+  const ProgramRun none = run_program(STAIRCASE_STEP_PROGRAM, usual + " --no-prefix-caching", file);
+  REQUIRE(found.status == 0);
+  REQUIRE(none.status == 0);
+  CHECK(found.json()["sequences"] == none.json()["sequences"]);
+  const int length = static_cast<int>(found.json()["sequences"][0]["prompt_token_ids"].size());
+  const int tokens = 2 * ((length - 1) / kBlockSize * kBlockSize);
+  auto stats = found.json()["stats"];
+  CHECK(stats["prefix_tokens_found"] == tokens);
+  CHECK(stats["prefix_hit_rate"] == doctest::Approx(tokens / (3.0 * length)));
+  CHECK(none.json()["stats"]["prefix_tokens_found"] == 0);
+  CHECK(found.err.find(fmt::format("; {} of {} tokens of texts that joined were in the cache", tokens,
+                                   3 * length)) != std::string::npos);
+}
+
+TEST_CASE("an echo with log-probabilities reads no cached prefix: it has all of them") {
+  const std::string line =
+      "{\"prompt\": \"Once upon a time there was a little girl who lived in a village near the forest\", "
+      "\"logprobs\": 1, \"max_new_tokens\": 2}\n";
+  const std::string usual = "--requests - --json --ignore-eos --max-batch-size 1 --echo";
+  const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, usual, line + line);
+  const ProgramRun none = run_program(STAIRCASE_STEP_PROGRAM, usual + " --no-prefix-caching", line + line);
+  REQUIRE(run.status == 0);
+  CHECK(run.json()["sequences"] == none.json()["sequences"]);
+  CHECK(run.json()["sequences"][0] == run.json()["sequences"][1]);
+  CHECK(run.json()["stats"]["prefix_tokens_found"] > 0);
 }

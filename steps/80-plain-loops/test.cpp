@@ -73,6 +73,11 @@ TEST_CASE("GELU is nearly x times the normal distribution below x") {
   }
 }
 
+TEST_CASE("another family is refused by its name") {
+  const Model model = family("llama-3");
+  CHECK(error_message([&] { PlainGpt2{model}; }) == "the plain loops are those of gpt2, and this is a llama");
+}
+
 TEST_CASE("--plain-loops says how far the logits are, and nothing is said without it") {
   const ProgramRun result =
       run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --plain-loops --max-new-tokens 1");
@@ -80,11 +85,6 @@ TEST_CASE("--plain-loops says how far the logits are, and nothing is said withou
   CHECK(result.err.find("4096 logits differ by ") != std::string::npos);
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --max-new-tokens 1").err.find("logits") ==
         std::string::npos);
-}
-
-TEST_CASE("another family is refused by its name") {
-  const Model model = family("llama-3");
-  CHECK(error_message([&] { PlainGpt2{model}; }) == "the plain loops are those of gpt2, and this is a llama");
 }
 
 }  // namespace

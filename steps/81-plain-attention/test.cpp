@@ -71,6 +71,11 @@ TEST_CASE("no score is too large") {
   CHECK(attend({{0, 100, 1}, {1000, 200, 2}}, 1) == Vector{2});
 }
 
+TEST_CASE("another family is refused by its name") {
+  const Model model = family("llama-3");
+  CHECK(error_message([&] { PlainGpt2{model}; }) == "the plain loops are those of gpt2, and this is a llama");
+}
+
 TEST_CASE(
     "--plain-loops says how far the logits are, how much slower the loops are, and where their time goes") {
   const ProgramRun result =
@@ -89,11 +94,6 @@ TEST_CASE(
   CHECK(shares <= 102);
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --max-new-tokens 1").err.find("logits") ==
         std::string::npos);
-}
-
-TEST_CASE("another family is refused by its name") {
-  const Model model = family("llama-3");
-  CHECK(error_message([&] { PlainGpt2{model}; }) == "the plain loops are those of gpt2, and this is a llama");
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ class Mistakes(Played):
         self.assertIn("RED: stopping.h does not compile.\n", said)
         line = (self.mine / "stopping.h").read_text().split("ignore_eso")[0].count("\n") + 1
         self.assertRegex(said, rf"Your own stopping\.h:{line}: .*ignore_eso")
-        self.assertIn(f"{line} |   if (token == eos && !options.ignore_eso)", said)
+        self.assertIn(f"{line} |   if (ends.contains(token) && !options.ignore_eso)", said)
         for noise in ("-std=", "FAILED", "ninja", "-D"):
             self.assertNotIn(noise, said)
         self.assertEqual(said.count("ignore_eso'"), 1, "test.cpp and main.cpp include the same header")
@@ -146,7 +146,7 @@ class Mistakes(Played):
         self.plant("stopping.h", "ignore_eos", "ignore_end")
         said = self.red()
         self.assertIn("RED: test.cpp does not fit your code.\nThese names are needed and not there:\n", said)
-        self.assertRegex(said, r"  finish_reason +test\.cpp:\d+, test\.cpp:\d+; the outline has it in stopping\.h: .*int eos")
+        self.assertRegex(said, r"  finish_reason +test\.cpp:\d+, test\.cpp:\d+; the outline has it in stopping\.h: .*EndTokens&? ?ends")
         self.assertRegex(said, r"  StoppingOptions::ignore_eos +test\.cpp:\d+.*; the outline has it in stopping\.h")
 
     def test_a_missing_include(self):
@@ -213,8 +213,8 @@ class Mistakes(Played):
 
     def test_who_waits_for_a_busy_machine_has_no_endless_loop(self):
         for seconds, status, words in ((4, 0, "1 of 8 checks green"), (60, 1, "has waited for 10 seconds without computing")):
-            self.plant("stopping.h", "  if (token == eos", f"  static const int slept = (sleep({seconds}), 0);\n  (void)slept;\n"
-                       "  if (token == eos")
+            self.plant("stopping.h", "  if (ends.contains(token)", f"  static const int slept = (sleep({seconds}), 0);\n  (void)slept;\n"
+                       "  if (ends.contains(token)")
             said = self.check(self.mine, "--limit", 2, "--only", "finished by")
             self.assertEqual(said[0], status, said[1])
             self.assertIn(words, said[1])
@@ -244,7 +244,7 @@ TEST_CASE("statistics") {
             self.assertIn(words, " ".join(said.split(" ")), said)
 
     def test_a_crash(self):
-        self.plant("stopping.h", "  if (token == eos", "  if (count == 3) *(volatile int*)8 = 1;\n  if (token == eos")
+        self.plant("stopping.h", "  if (ends.contains(token)", "  if (count == 3) *(volatile int*)8 = 1;\n  if (ends.contains(token)")
         self.plant("stopping.h", "  if (count == options", "  if (token == 8) { std::vector<int> none; if (none[count]) return {}; }\n"
                    "  if (count == options")
         said = self.red("--only", "finish")
@@ -259,8 +259,8 @@ TEST_CASE("statistics") {
             self.assertRegex(said, rf"crashed: .*{words}.*\n( .*\n)*       in finish_reason, stopping\.h:{line}\n")
 
     def test_the_sanitizers_name_the_line(self):
-        self.plant("stopping.h", "  if (token == eos", "  std::vector<int> three(3);\n  const int* data = three.data();\n"
-                   "  if (data[count + 1] == 77) return {};\n  if (token == eos")
+        self.plant("stopping.h", "  if (ends.contains(token)", "  std::vector<int> three(3);\n  const int* data = three.data();\n"
+                   "  if (data[count + 1] == 77) return {};\n  if (ends.contains(token)")
         self.assertEqual(self.check(self.mine, "--only", "is finished by")[0], 0)  # nothing is seen without them
         said = self.red("--sanitize", "--only", "is finished by")
         self.assertIn("crashed: AddressSanitizer found heap-buffer-overflow\n", said)
@@ -270,7 +270,7 @@ TEST_CASE("statistics") {
         self.assertNotIn("Shadow", said)
 
     def test_a_warning_is_shown_although_all_is_green(self):
-        self.plant("stopping.h", "  if (token == eos", "  int unused = 1;\n  if (token == eos")
+        self.plant("stopping.h", "  if (ends.contains(token)", "  int unused = 1;\n  if (ends.contains(token)")
         for _ in range(2):  # the second time nothing is compiled
             status, said = self.check(self.mine)
             self.assertEqual(status, 0, said)
