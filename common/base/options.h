@@ -100,7 +100,8 @@ using OptionValue = std::variant<bool*, int*, unsigned*, float*, std::optional<i
 /// Names of options and their values, as one would type them.
 using OptionTexts = std::vector<std::pair<std::string, std::string>>;
 
-/// Takes declarations of options, and of the rules between them.
+/// Takes declarations of options, and of the rules between them. What a rule looks at must live until the
+/// values are read.
 class OptionSink {
  public:
   virtual ~OptionSink() = default;

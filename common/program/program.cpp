@@ -148,24 +148,24 @@ struct Program::Impl {
     for (const std::string& text : texts) prompts.push_back(prompt_tokens(text, tokenizer, config));
     if (prompts.empty()) return;  // of the requests each was refused
     program.before_loading(config, prompts);
-    Model gpt2 = load(folder, config);
-    std::size_t weight_bytes = gpt2.weight_bytes();
-    std::vector<NamedModel> drafts = load_drafts(draft_folders, gpt2, folder, tokenizer);
+    Model loaded = load(folder, config);
+    std::size_t weight_bytes = loaded.weight_bytes();
+    std::vector<NamedModel> drafts = load_drafts(draft_folders, loaded, folder, tokenizer);
     for (const NamedModel& draft : drafts) weight_bytes += draft.model.weight_bytes();
     if (command_line.has("--trace")) trace.emplace(trace_file);
     if (trace) {
-      gpt2.watch(trace->watcher(model), head);
-      gpt2.device().watch_copies(trace->copy_watcher());
+      loaded.watch(trace->watcher(model), head);
+      loaded.device().watch_copies(trace->copy_watcher());
       for (NamedModel& draft : drafts) draft.model.watch(trace->watcher(draft.name));
     }
     take_drafts(std::move(drafts));
 
     if (trace)
-      trace->start(command_line.values(), gpt2.config(), tokenizer, prompts, std::move(request_options));
-    Output output(tokenizer, gpt2.config().end_tokens, prompts,
+      trace->start(command_line.values(), loaded.config(), tokenizer, prompts, std::move(request_options));
+    Output output(tokenizer, loaded.config().end_tokens, prompts,
                   json ? Output::Form::kJson : Output::Form::kText, trace ? &*trace : nullptr);
-    run(gpt2, prompts, output);
-    output.close(weight_bytes, gpt2.activation_bytes() + draft_activation_bytes());
+    run(loaded, prompts, output);
+    output.close(weight_bytes, loaded.activation_bytes() + draft_activation_bytes());
     say(to_string(output.statistics()));
   }
 };

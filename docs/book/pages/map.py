@@ -27,7 +27,8 @@ def flights(series):
         while True:
             ways = [child for child in flight[-1].children if not child.side_room]
             following = series[min(series.index(flight[-1]) + 1, len(series) - 1)]
-            onward = next((child for child in ways if child is following and child.branch() == flight[-1].branch()), None)
+            onward = next((child for child in ways
+                           if child is following and child.branch() == flight[-1].branch()), None)
             branches += [child for child in ways if child is not onward]
             if not onward:
                 break
