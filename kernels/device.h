@@ -223,10 +223,6 @@ class Device {
   /// be any.
   virtual void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) = 0;
 
-  /// out[r] = the index of the largest of x[r], the lowest one among equals. x [rows, width], out [rows]
-  /// int32.
-  virtual void argmax(const Tensor& x, Tensor& out) = 0;
-
  protected:
   /// Memory for intermediate results of an operation, kept from call to call. What was in it is lost when it
   /// grows.

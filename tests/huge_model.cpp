@@ -63,7 +63,6 @@ class CountingDevice : public Device {
   void split_heads(const Batch&, const Tensor&, const HeadRule&, Tensor&, KeysValues&) override {}
   void attention(const Batch&, const Tensor&, const KeysValues&, Tensor&) override {}
   void gather_rows(const Tensor&, const Tensor&, Tensor&) override {}
-  void argmax(const Tensor&, Tensor&) override {}
 
  private:
   void do_copy_positions(const Tensor&, std::int64_t, std::int64_t, Tensor&, std::int64_t) override {}

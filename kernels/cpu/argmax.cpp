@@ -1,14 +1,15 @@
-// argmax: the index of the largest value of each row, the lowest one among equals.
+// argmax: the index of the largest value, the lowest one among equals.
 //
-// x [rows, width], 4 · rows · width bytes read: limited by bandwidth. First the largest value, lane by lane,
-// then the first place where it stands.
+// 4 bytes read a value: limited by bandwidth. First the largest value, lane by lane, then its first place.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/argmax.cpp"
 #include <hwy/foreach_target.h>
 // The target comes first.
 #include <hwy/highway.h>
 
-#include "kernels/cpu/cpu_device.h"
+#include <algorithm>
+
+#include "kernels/device.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace staircase {
@@ -49,15 +50,6 @@ HWY_EXPORT(argmax_row);
 
 int argmax(std::span<const float> values) {
   return HWY_DYNAMIC_DISPATCH(argmax_row)(values.data(), static_cast<std::int64_t>(values.size()));
-}
-
-void CpuDevice::argmax(const Tensor& x, Tensor& out) {
-  const std::int64_t width = x.dim(1);
-  parallel_ranges(team_, x.dim(0), [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t r = first; r < last; ++r) {
-      out.data<std::int32_t>()[r] = HWY_DYNAMIC_DISPATCH(argmax_row)(x.data<float>() + r * width, width);
-    }
-  });
 }
 
 }  // namespace staircase

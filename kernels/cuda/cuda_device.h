@@ -49,7 +49,6 @@ class CudaDevice final : public Device {
   void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                  Tensor& out) override;
   void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) override;
-  void argmax(const Tensor& x, Tensor& out) override;
 
  private:
   void do_copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
@@ -77,8 +76,7 @@ class CudaDevice final : public Device {
     kSplitHeads,
     kAttention,
     kCopyPositions,
-    kGatherRows,
-    kArgmax
+    kGatherRows
   };
 
   /// The first line of every operation: true while run() only lists them, and then there is nothing to do.

@@ -1,5 +1,4 @@
 // The kernels for NVIDIA GPUs, compiled for the CPU.
-#include "kernels/cuda/argmax.cu"
 #include "kernels/cuda/attention.cu"
 #include "kernels/cuda/copy_positions.cu"
 #include "kernels/cuda/cublas_lt.cu"

@@ -1,19 +1,12 @@
-// argmax, the one on the host and the one of the device.
+// argmax of a row of logits.
 #include "tests/kernels/kernel_test.h"
 
 namespace staircase {
 namespace {
 
-/// Both must say `want` for one row.
 void check_argmax(const Values& row, int want) {
-  on_every_device([&](Device& device) {
-    CAPTURE(row.size());
-    CHECK(argmax(row) == want);
-    const Tensor x = upload(device, {1, static_cast<std::int64_t>(row.size())}, row);
-    Tensor out = upload_ints(device, {-1});
-    device.argmax(x, out);
-    CHECK(download_ints(device, out, 1)[0] == want);
-  });
+  CAPTURE(row.size());
+  CHECK(argmax(row) == want);
 }
 
 constexpr std::size_t kWidths[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 257};
@@ -54,26 +47,6 @@ TEST_CASE("argmax looks past minus infinity, and takes the first where there is 
     check_argmax(row, static_cast<int>(width) - 1);
     row.front() = kInfinity;
     check_argmax(row, 0);
-  }
-}
-
-TEST_CASE("argmax of many rows is the argmax of each") {
-  for (const std::size_t width : kWidths) {
-    for (const std::size_t rows : {0u, 1u, 2u, 13u, 33u}) {
-      Values x = random_values(rows * width, 3);
-      for (float& value : x) value = std::round(value * 8.0f);  // with many ties
-      std::vector<std::int32_t> want;
-      for (std::size_t r = 0; r < rows; ++r) {
-        const float* const row = x.data() + r * width;
-        want.push_back(static_cast<std::int32_t>(std::max_element(row, row + width) - row));
-      }
-      on_every_device([&](Device& device) {
-        Tensor out = upload_ints(device, std::vector<std::int32_t>(rows, -1));
-        const Shape shape{static_cast<std::int64_t>(rows), static_cast<std::int64_t>(width)};
-        device.argmax(upload(device, shape, x), out);
-        CHECK(download_ints(device, out, rows) == want);
-      });
-    }
   }
 }
 
