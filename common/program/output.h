@@ -42,9 +42,12 @@ class Output {
   /// Ends the sequence.
   void finish(FinishReason reason, const CacheUse& cache = {});
 
-  /// The same for sequences that grow together, row i behind the prompt with the number prompts[i]. The text
-  /// of the first is printed as it arises, that of the others at the end.
-  OnRowToken on_row_token(const std::vector<int>& prompts);
+  /// The same for `texts` sequences that grow together, row i behind prompt i / copies; announces them. The
+  /// text of the first is printed as it arises, that of the others at the end.
+  OnRowToken on_row_token(int texts, int copies = 1);
+
+  /// The same for `texts` sequences that all continue one prompt; they are not announced.
+  OnRowToken on_texts_of(int prompt, int texts);
 
   /// Ends the sequences that grew together, each for its reason.
   void finish(const std::vector<Generation>& rows, const CacheUse& cache);
@@ -71,6 +74,7 @@ class Output {
     std::optional<int> held_end = {};  // an end-of-text token is text only when the sequence goes on after it
   };
 
+  OnRowToken begin(const std::vector<int>& prompts);
   void take(std::size_t row, const Token& token);
   void end(std::size_t row, const Generation& generation);
   void add_text(Sequence& sequence, const std::string& text, Origin origin = Origin::kModel);

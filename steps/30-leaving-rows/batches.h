@@ -9,21 +9,17 @@
 
 namespace staircase {
 
-/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it expects
-/// so many, sees their tokens by on_row_token, and finishes all at the end with what the cache used.
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it sees
+/// their tokens by on_row_token, and finishes all at the end with what the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const TextOptions& options,
                          const RunOptions& run, Output& output) {
   Prompts copies;
-  std::vector<int> owners;  // the prompt of each text
-  for (int p = 0; p < std::ssize(prompts); ++p) {
-    copies.insert(copies.end(), run.num_return_sequences, prompts[p]);
-    owners.insert(owners.end(), run.num_return_sequences, p);
-  }
+  for (const std::vector<int>& prompt : prompts)
+    copies.insert(copies.end(), run.num_return_sequences, prompt);
   const int texts = static_cast<int>(copies.size());
-  output.expect(texts);
   const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, texts) : nullptr;
   const std::vector<Generation> generated =
-      generate(model, copies, options, cache.get(), output.on_row_token(owners));
+      generate(model, copies, options, cache.get(), output.on_row_token(texts, run.num_return_sequences));
   output.finish(generated, cache ? cache->use() : CacheUse());
 }
 

@@ -11,18 +11,15 @@
 
 namespace staircase {
 
-/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it expects
-/// so many, sees their tokens by on_row_token, and finishes all at the end with what the cache used.
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it sees
+/// their tokens by on_row_token, and finishes all at the end with what the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
-  std::vector<int> owners;  // the prompt of each text
-  for (int i = 0; i < texts; ++i) owners.push_back(i / copies);
-  output.expect(texts);
   const int places = std::min(texts, run.max_batch_size);
   const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
   const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(owners));
+      generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(texts, copies));
   output.finish(generated, cache ? cache->use() : CacheUse());
 }
 
@@ -33,7 +30,7 @@ inline void search_all(Model& model, const Prompts& prompts, const RowOptions& o
   output.expect(product(prompts.size(), wanted, "texts"));
   for (int p = 0; p < std::ssize(prompts); ++p) {
     const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, search.num_beams) : nullptr;
-    const OnRowToken on_token = output.on_row_token(std::vector<int>(wanted, p));
+    const OnRowToken on_token = output.on_texts_of(p, wanted);
     std::vector<Generation> texts(wanted);
     const std::vector<Beam> found = beam_search(model, prompts[p], options, search, cache.get());
     for (int i = 0; i < std::min<int>(wanted, std::ssize(found)); ++i) {

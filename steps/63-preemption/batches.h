@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <numeric>
 #include <vector>
 
 #include "common/base/message.h"
@@ -15,18 +14,15 @@
 
 namespace staircase {
 
-/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it expects
-/// so many, sees their tokens by on_row_token, and finishes all at the end with what the cache used.
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it sees
+/// their tokens by on_row_token, and finishes all at the end with what the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
-  std::vector<int> owners;  // the prompt of each text
-  for (int i = 0; i < texts; ++i) owners.push_back(i / copies);
-  output.expect(texts);
   const int places = std::min(texts, run.max_batch_size);
   const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
   const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(owners));
+      generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(texts, copies));
   output.finish(generated, cache ? cache->use() : CacheUse());
 }
 
@@ -57,16 +53,13 @@ inline void add_requests_option(Program& program, std::vector<Request>& requests
 inline void serve_all(Model& model, const std::vector<Request>& requests, int max_batch_size,
                       const PrefillOptions& prefill, const PagedOptions& paged, Output& output) {
   std::vector<Generation> texts(requests.size());
-  std::vector<int> numbers(requests.size());
-  std::iota(numbers.begin(), numbers.end(), 0);
-  const int places = std::min(static_cast<int>(texts.size()), max_batch_size);
+  const int count = static_cast<int>(requests.size()), places = std::min(count, max_batch_size);
   const int blocks = paged.blocks ? *paged.blocks : product(places, blocks_for(model.config().n_positions));
   PagedKvCache cache(model, places, blocks);
-  output.expect(static_cast<int>(texts.size()));
   Trace trace(requests, real_time());
   PagedEngine engine(model, cache);
   WatchedEngine watched(engine, trace);
-  Scheduler scheduler(watched, places, prefill, trace.watch(output.on_row_token(numbers)),
+  Scheduler scheduler(watched, places, prefill, trace.watch(output.on_row_token(count)),
                       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, requests, trace.timer);
   output.finish(texts, cache.use());

@@ -190,7 +190,7 @@ TEST_CASE("a prompt that is echoed is printed in front of its text") {
 TEST_CASE("times are those at which tokens were chosen, not shown, and the score of a search is told") {
   Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, Output::Form::kJson);
-  const OnRowToken on_token = output.on_row_token({0});
+  const OnRowToken on_token = output.on_row_token(1);
   const Clock::time_point start = Clock::now();
   for (const int second : {1, 3, 5}) {
     Token token{11};
@@ -211,7 +211,7 @@ TEST_CASE(
     "of a batch the first token of any sequence ends the prefill, and the last of any ends the decoding") {
   Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}, {11}}, Output::Form::kJson);
-  const OnRowToken on_token = output.on_row_token({0, 1, 1});
+  const OnRowToken on_token = output.on_row_token(3, 2);
   const Clock::time_point start = Clock::now();
   const auto choose = [&](int row, int second) {
     Token token{11};
@@ -233,7 +233,7 @@ TEST_CASE(
   CHECK(to_string(output.statistics()).find("prefill 10000") != std::string::npos);
   CHECK(to_string(output.statistics()).find("ms (TTFT)") != std::string::npos);
   // A second batch adds its own times; a sequence without a token has none. Their sum is nobody's TTFT.
-  const OnRowToken on_second = output.on_row_token({0, 1});
+  const OnRowToken on_second = output.on_row_token(2);
   Token token{11};
   token.time = Clock::now() + std::chrono::seconds(4);
   on_second(1, token);
@@ -305,8 +305,7 @@ TEST_CASE("of sequences that grow together the first is printed as it arises and
   {
     Captured captured(stdout);
     Output output(tokenizer(), 4095, {{321}, {11}}, Output::Form::kText);
-    output.expect(3);
-    const OnRowToken on_token = output.on_row_token({0, 1, 1});
+    const OnRowToken on_token = output.on_row_token(3, 2);
     for (const int row : {0, 1, 2, 0, 2}) on_token(row, {row == 1 ? 4095 : 321});
     while_growing = captured.text();
     std::vector<Generation> rows(3);
@@ -326,8 +325,8 @@ TEST_CASE("each sequence of a batch has its own prompt in the JSON object") {
   std::string text;
   {
     Captured captured(stdout);
-    Output output(tokenizer(), 4095, {{321}, {11, 12}}, Output::Form::kJson);
-    const OnRowToken on_token = output.on_row_token({1, 0});
+    Output output(tokenizer(), 4095, {{11, 12}, {321}}, Output::Form::kJson);
+    const OnRowToken on_token = output.on_row_token(2);
     on_token(0, {5});
     on_token(1, {6});
     output.finish(std::vector<Generation>(2), {});
