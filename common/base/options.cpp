@@ -47,6 +47,22 @@ void OptionSink::refuse_if(std::function<bool()> is_wrong, std::string message) 
   });
 }
 
+void OptionSink::require_at_least(NamedNumber number, NamedNumber least) {
+  rule([number, least] {
+    if (*number.value >= *least.value) return;
+    throw UsageError("{} is {}, but it must be {} or more, the {}", number.name, *number.value, *least.value,
+                     least.name);
+  });
+}
+
+void OptionSink::require_at_most(NamedNumber number, NamedNumber most) {
+  rule([number, most] {
+    if (*number.value <= *most.value) return;
+    throw UsageError("{} is {}, but it must be at most {}, the {}", number.name, *number.value, *most.value,
+                     most.name);
+  });
+}
+
 void OptionSink::warn_if(std::function<bool()> is_suspect, std::string message) {
   warnings_.emplace_back(std::move(is_suspect), std::move(message));
 }

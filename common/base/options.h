@@ -100,6 +100,12 @@ using OptionValue = std::variant<bool*, int*, unsigned*, float*, std::optional<i
 /// Names of options and their values, as one would type them.
 using OptionTexts = std::vector<std::pair<std::string, std::string>>;
 
+/// The value of an option, for a rule that compares two.
+struct NamedNumber {
+  const char* name;
+  const int* value;
+};
+
 /// Takes declarations of options, and of the rules between them. What a rule looks at must live until the
 /// values are read.
 class OptionSink {
@@ -115,6 +121,10 @@ class OptionSink {
 
   /// A rule whose message needs no value.
   void refuse_if(std::function<bool()> is_wrong, std::string message);
+
+  /// A number whose bound is another option's value.
+  void require_at_least(NamedNumber number, NamedNumber least);
+  void require_at_most(NamedNumber number, NamedNumber most);
 
   /// Warns of values that are allowed, but do nothing together.
   void warn_if(std::function<bool()> is_suspect, std::string message);

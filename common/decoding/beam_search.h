@@ -37,12 +37,7 @@ inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions&
                                            {"true", EarlyStopping::kTrue},
                                            {"never", EarlyStopping::kNever}}),
            "after --num-beams finished texts, stop by estimate, immediately, or when certain");
-  sink.rule([&search, &run] {
-    if (run.max_batch_size < search.num_beams) {
-      throw UsageError("--max-batch-size is {}, but it must be {} or more, the --num-beams",
-                       run.max_batch_size, search.num_beams);
-    }
-  });
+  sink.require_at_least({"--max-batch-size", &run.max_batch_size}, {"--num-beams", &search.num_beams});
   sink.refuse_if(
       [&search, &sampling = options.sampling] {
         return search.num_beams > 1 &&

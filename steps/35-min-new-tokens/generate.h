@@ -22,12 +22,8 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
            at_least(1));
   sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
   sink.add("--max-batch-size", &run.max_batch_size, "maximum number of sequences in the batch", at_least(1));
-  sink.rule([&run] {
-    if (run.max_batch_size < run.num_return_sequences) {
-      throw UsageError("--max-batch-size is {}, but it must be {} or more, the --num-return-sequences",
-                       run.max_batch_size, run.num_return_sequences);
-    }
-  });
+  sink.require_at_least({"--max-batch-size", &run.max_batch_size},
+                        {"--num-return-sequences", &run.num_return_sequences});
 }
 
 /// Several greedy texts of one prompt would all be the same: refuses them.

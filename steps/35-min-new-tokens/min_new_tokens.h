@@ -3,7 +3,6 @@
 
 #include <span>
 
-#include "common/base/error.h"
 #include "common/base/options.h"
 #include "common/model/config.h"
 #include "sampling.h"
@@ -18,12 +17,8 @@ struct MinLengthOptions {
 inline void add_options(OptionSink& sink, MinLengthOptions& options, const StoppingOptions& stopping) {
   sink.add("--min-new-tokens", &options.min_new_tokens,
            "minimum number of tokens before the end-of-text token", at_least(0));
-  sink.rule([&options, &stopping] {
-    if (options.min_new_tokens > stopping.max_new_tokens) {
-      throw UsageError("--min-new-tokens is {}, but it must be at most {}, the --max-new-tokens",
-                       options.min_new_tokens, stopping.max_new_tokens);
-    }
-  });
+  sink.require_at_most({"--min-new-tokens", &options.min_new_tokens},
+                       {"--max-new-tokens", &stopping.max_new_tokens});
 }
 
 /// Masks the end-of-text tokens in a text that has only `count` new tokens; `logits` is [vocab_size].

@@ -6,7 +6,6 @@
 #include <functional>
 #include <vector>
 
-#include "common/base/error.h"
 #include "common/model/model.h"
 #include "generate.h"
 #include "row.h"
@@ -20,12 +19,7 @@ struct BeamOptions {
 inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions& options,
                         const RunOptions& run) {
   sink.add("--num-beams", &search.num_beams, "number of texts that a search keeps", at_least(1));
-  sink.rule([&search, &run] {
-    if (run.max_batch_size < search.num_beams) {
-      throw UsageError("--max-batch-size is {}, but it must be {} or more, the --num-beams",
-                       run.max_batch_size, search.num_beams);
-    }
-  });
+  sink.require_at_least({"--max-batch-size", &run.max_batch_size}, {"--num-beams", &search.num_beams});
   sink.refuse_if(
       [&search, &sampling = options.sampling, &run] {
         return search.num_beams > 1 && (run.num_return_sequences > 1 || sampling.do_sample ||

@@ -24,12 +24,7 @@ inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions&
   sink.add("--num-beams", &search.num_beams, "number of texts that a search keeps", at_least(1));
   sink.add("--length-penalty", &search.length_penalty, "above 0: favour long texts, below 0: short ones",
            between(-10, 10));
-  sink.rule([&search, &run] {
-    if (run.max_batch_size < search.num_beams) {
-      throw UsageError("--max-batch-size is {}, but it must be {} or more, the --num-beams",
-                       run.max_batch_size, search.num_beams);
-    }
-  });
+  sink.require_at_least({"--max-batch-size", &run.max_batch_size}, {"--num-beams", &search.num_beams});
   sink.refuse_if(
       [&search, &sampling = options.sampling] {
         return search.num_beams > 1 &&

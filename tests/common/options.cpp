@@ -120,11 +120,25 @@ void add_options(OptionSink& sink, Basket& basket) {
   sink.refuse_if([&basket] { return basket.open && basket.pears == 3; }, "--open goes with no 3 --pears");
 }
 
-/// What is said about a basket: an error, or the warnings on standard error.
+/// A number whose bounds are other numbers.
+struct Shelf {
+  int least = 2, books = 3, most = 4;
+};
+
+void add_options(OptionSink& sink, Shelf& shelf) {
+  sink.add("--least", &shelf.least, "help");
+  sink.add("--books", &shelf.books, "help");
+  sink.add("--most", &shelf.most, "help");
+  sink.require_at_least({"--books", &shelf.books}, {"--least", &shelf.least});
+  sink.require_at_most({"--books", &shelf.books}, {"--most", &shelf.most});
+}
+
+/// What is said about a basket or a shelf: an error, or the warnings on standard error.
+template <typename Options = Basket>
 std::string said(std::vector<std::string> arguments) {
-  Basket basket;
+  Options options;
   CommandLine line("A program.");
-  add_options(line, basket);
+  add_options(line, options);
   arguments.insert(arguments.begin(), "program");
   std::vector<char*> pointers;
   for (std::string& argument : arguments) pointers.push_back(argument.data());
@@ -140,6 +154,16 @@ TEST_CASE("a rule sees the values of all options, whatever their order on the co
   CHECK(said({"--pears", "2", "--apples", "2"}) == "");
   CHECK(said({"--apples", "2", "--pears", "2"}) == "");
   CHECK(said({"--open", "--pears", "3"}) == "--open goes with no 3 --pears");
+}
+
+TEST_CASE("a number may be bounded by the values of other options, and may equal them") {
+  CHECK(said<Shelf>({}) == "");
+  CHECK(said<Shelf>({"--books", "2"}) == "");
+  CHECK(said<Shelf>({"--books", "4"}) == "");
+  CHECK(said<Shelf>({"--books", "1"}) == "--books is 1, but it must be 2 or more, the --least");
+  CHECK(said<Shelf>({"--books", "5"}) == "--books is 5, but it must be at most 4, the --most");
+  CHECK(said<Shelf>({"--least", "4"}) == "--books is 3, but it must be 4 or more, the --least");
+  CHECK(said<Shelf>({"--most", "9", "--books", "9"}) == "");
 }
 
 TEST_CASE("a range is checked before a rule, and rules in the order of their declaration") {
