@@ -122,7 +122,9 @@ void Model::watch(std::function<void(const ForwardPass&)> watcher, std::optional
   if (head) attention_.emplace(*head);
 }
 
-std::map<std::string, std::vector<float>> Model::stored_weights() const {
+std::map<std::string, std::vector<float>> Model::stored_weights(std::string_view family) const {
+  if (config_.family != family)
+    throw Error("this needs the weights of a {}, and the model is a {}", family, config_.family);
   Checkpoint checkpoint = Checkpoint::open(path_);
   const std::string_view prefix = find_family(config_.family)->prefix;
   std::map<std::string, std::vector<float>> weights;

@@ -112,8 +112,8 @@ class Model {
   std::span<float> next_logits(std::span<const std::span<const int>> sequences, KvCache* cache = nullptr);
 
   /// All tensors of the model's files in float32, as they lie there, by their names without a prefix:
-  /// "h.0.attn.c_attn.weight".
-  std::map<std::string, std::vector<float>> stored_weights() const;
+  /// "h.0.attn.c_attn.weight". Throws Error for a model of another family, whose tensors have other names.
+  std::map<std::string, std::vector<float>> stored_weights(std::string_view family) const;
 
   /// Shows each weight matrix as it came back from the type that it is kept in: the token embedding, those of
   /// the blocks from first to last, and the output layer unless it is the token embedding.

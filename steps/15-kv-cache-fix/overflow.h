@@ -37,31 +37,31 @@ inline void add_options(OptionSink& sink, OverflowOptions& options) {
   });
 }
 
-/// Makes room for the `fresh` tokens at the end of `window`, the last tokens of the text, in a cache that may
-/// be full. Returns the tokens to feed to the model.
+/// Makes room for the `fresh` tokens at the end of `window`, the last tokens of the text, in a row of a
+/// cache that may be full. Returns the tokens to feed to the model.
 inline std::span<const int> make_room(std::span<const int> fresh, std::span<const int> window,
-                                      StaticKvCache& cache, const OverflowOptions& options) {
+                                      StaticKvCache& cache, int row, const OverflowOptions& options) {
   const auto needed = static_cast<int>(fresh.size());
-  const int free = cache.capacity() - cache.length(0);
+  const int free = cache.capacity() - cache.length(row);
   if (needed <= free) return fresh;
   if (options.on_overflow == Overflow::kSlide) {
-    cache.slide(needed - free);
+    cache.slide(row, needed - free);
     return fresh;
   }
-  cache.truncate(0, 0);
+  cache.truncate(row, 0);
   return window.last(std::min<std::size_t>(options.refill.value_or(cache.capacity()), window.size()));
 }
 
 /// The tokens of a text that go through the model next: without a cache (nullptr) all that the context holds,
-/// and else those that are not in the cache. When the text has outgrown the context that is the newest one,
-/// or the whole window if the cache is empty.
+/// and else those that its row of the cache lacks. Of a longer text that is only the newest, or the whole
+/// window if the row is empty.
 inline std::span<const int> tokens_to_feed(std::span<const int> text, int context, StaticKvCache* cache,
-                                           const OverflowOptions& options) {
+                                           int row, const OverflowOptions& options) {
   const std::span<const int> window = text.last(std::min<std::size_t>(text.size(), context));
   if (cache == nullptr) return window;
   if (std::ssize(text) > context)
-    return make_room(cache->length(0) == 0 ? window : window.last(1), window, *cache, options);
-  return text.subspan(cache->length(0));
+    return make_room(cache->length(row) == 0 ? window : window.last(1), window, *cache, row, options);
+  return text.subspan(cache->length(row));
 }
 
 }  // namespace staircase

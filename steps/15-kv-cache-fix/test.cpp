@@ -78,7 +78,7 @@ TEST_CASE("without a cache all that the context holds goes through the model") {
   const std::vector<int> text = random_tokens(515, 1);
   for (const std::size_t length : {1u, 511u, 512u, 513u, 515u}) {
     const std::span<const int> tokens = std::span(text).first(length);
-    const std::span<const int> fed = tokens_to_feed(tokens, 512, nullptr, {});
+    const std::span<const int> fed = tokens_to_feed(tokens, 512, nullptr, 0, {});
     CHECK(fed.size() == std::min<std::size_t>(length, 512));
     CHECK(&fed.back() == &tokens.back());
   }
@@ -88,12 +88,12 @@ TEST_CASE("with a cache what it has not seen goes through the model, in a long t
   const std::vector<int> text = random_tokens(515, 1);
   const auto first = [&](std::size_t count) { return std::span(text).first(count); };
   StaticKvCache cache(tales());
-  CHECK(tokens_to_feed(first(5), 512, &cache, kSlide).size() == 5);
-  CHECK(tokens_to_feed(first(515), 512, &cache, kSlide).size() == 512);
-  CHECK(&tokens_to_feed(first(515), 512, &cache, kSlide).back() == &text.back());
+  CHECK(tokens_to_feed(first(5), 512, &cache, 0, kSlide).size() == 5);
+  CHECK(tokens_to_feed(first(515), 512, &cache, 0, kSlide).size() == 512);
+  CHECK(&tokens_to_feed(first(515), 512, &cache, 0, kSlide).back() == &text.back());
   cache.append(0, 5);
-  CHECK(&tokens_to_feed(first(6), 512, &cache, kSlide).front() == &text[5]);
-  CHECK(tokens_to_feed(first(9), 512, &cache, kSlide).size() == 4);
+  CHECK(&tokens_to_feed(first(6), 512, &cache, 0, kSlide).front() == &text[5]);
+  CHECK(tokens_to_feed(first(9), 512, &cache, 0, kSlide).size() == 4);
   CHECK(cache.length(0) == 5);
 }
 
@@ -104,7 +104,7 @@ TEST_CASE("sliding makes as much room as the new tokens need, and no more") {
     StaticKvCache cache(tales());
     cache.append(0, length);
     const std::span<const int> tokens = std::span(text).last(fresh);
-    const std::span<const int> fed = make_room(tokens, text, cache, kSlide);
+    const std::span<const int> fed = make_room(tokens, text, cache, 0, kSlide);
     CHECK(fed.data() == tokens.data());
     CHECK(fed.size() == tokens.size());
     CHECK(cache.length(0) == left);
@@ -115,7 +115,7 @@ TEST_CASE("sliding moves each entry to the front and keeps it as it was") {
   StaticKvCache cache(tales());
   tales().next_logits(nearly_full(0), cache);
   const auto before = entries(cache);
-  cache.slide(3);
+  cache.slide(0, 3);
   CHECK(cache.length(0) == 509);
   const auto after = entries(cache);
   const std::size_t size = tales().config().head_size, head = 512 * size;
@@ -126,7 +126,7 @@ TEST_CASE("sliding moves each entry to the front and keeps it as it was") {
     }
   }
   CHECK(cache.use().copied == 509 * cache.use().bytes / 512);
-  cache.slide(1);
+  cache.slide(0, 1);
   CHECK(cache.use().copied == (509 + 508) * cache.use().bytes / 512);
 }
 
@@ -137,10 +137,10 @@ TEST_CASE(
     StaticKvCache cache(tales());
     cache.append(0, 511);
     const std::span<const int> newest = std::span(window).last(1);
-    CHECK(make_room(newest, window, cache, {Overflow::kRecompute, refill}).size() == 1);
+    CHECK(make_room(newest, window, cache, 0, {Overflow::kRecompute, refill}).size() == 1);
     CHECK(cache.length(0) == 511);  // there was room
     cache.append(0, 1);
-    const std::span<const int> fed = make_room(newest, window, cache, {Overflow::kRecompute, refill});
+    const std::span<const int> fed = make_room(newest, window, cache, 0, {Overflow::kRecompute, refill});
     CHECK(std::ssize(fed) == refill);
     CHECK(&fed.back() == &window.back());
     CHECK(cache.length(0) == 0);

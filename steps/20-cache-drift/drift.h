@@ -35,7 +35,7 @@ inline std::vector<double> drift(Model& model, std::span<const int> tokens, cons
   for (std::size_t end = context + 1; end <= tokens.size(); ++end) {
     const std::span<const int> window = tokens.subspan(end - context, context);
     const std::vector<float> exact = softmax(model.next_logits(window));
-    const std::span<const int> fed = make_room(window.last(1), window, cache, options);
+    const std::span<const int> fed = make_room(window.last(1), window, cache, 0, options);
     divergences.push_back(kl_divergence(exact, softmax(model.next_logits(fed, cache))));
   }
   return divergences;

@@ -39,7 +39,7 @@ inline Generation generate(Model& model, std::vector<int> tokens, const TextOpti
                            StaticKvCache* cache, std::mt19937& generator, const OnToken& on_token) {
   for (int count = 1; count <= options.stopping.max_new_tokens; ++count) {
     const std::span<const int> fed =
-        tokens_to_feed(tokens, model.config().n_positions, cache, options.overflow);
+        tokens_to_feed(tokens, model.config().n_positions, cache, 0, options.overflow);
     const std::span<float> logits = model.last_logits(fed, 1, cache);  // [vocab_size]
     process(logits, tokens, options.sampling);
     const int next = choose(logits, options.sampling, generator);

@@ -30,9 +30,9 @@ class StaticKvCache : public KvCache {
 
   void truncate(int /*row*/, int length) override { length_ = length; }
 
-  /// Forgets the first `count` positions and moves the others to the start. Their keys and values stay what
-  /// they were, with the embedding of the position that each token once had.
-  void slide(int count) {
+  /// Forgets the first `count` positions of a row and moves the others to the start. Their keys and values
+  /// stay what they were, with the embedding of the position that each token once had.
+  void slide(int /*row*/, int count) {
     length_ -= count;
     for (const KeysValues& layer : layers_) {
       for (Tensor entries : {layer.keys, layer.values}) {

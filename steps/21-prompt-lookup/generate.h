@@ -47,7 +47,6 @@ struct Row {
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
                                         StaticKvCache* cache, const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
-  const EndTokens& ends = model.config().end_tokens;
   std::vector<Row> rows;
   for (const std::vector<int>& prompt : prompts) {
     if (cache != nullptr) cache->truncate(static_cast<int>(rows.size()), 0);
@@ -67,7 +66,7 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, co
       const int next = choose(logits, options.sampling, row.generator);
       row.tokens.push_back(next);
       on_token(r, {next, likeliest(logits, options.sampling.show_candidates)});
-      row.finished = finish_reason(next, count, ends, options.stopping);
+      row.finished = finish_reason(next, count, model.config().end_tokens, options.stopping);
     }
   }
   std::vector<Generation> texts;

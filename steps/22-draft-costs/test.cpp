@@ -266,7 +266,7 @@ TEST_CASE("impossible numbers and combinations are refused before any token") {
       {"--draft-model tales-1m --no-use-cache", "for one text with a cache"},
       {"--draft-model tales-1m --prompt A --prompt B", "for one text with a cache"},
       {"--draft-model tales-1m --prompt-lookup-num-tokens 5",
-       "either --draft-model or --prompt-lookup-num-tokens"},
+       "give --draft-model or --prompt-lookup-num-tokens"},
   };
   for (const auto& [arguments, message] : wrong) {
     const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, arguments);

@@ -26,12 +26,10 @@ int main(int argc, char** argv) {
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
     std::unique_ptr<Drafter> drafter;
     if (draft) drafter = std::make_unique<DraftModel>(*draft);
-    if (lookup.num_tokens)
-      drafter = std::make_unique<PromptLookup>(lookup.longest, model.config().vocab_size);
+    if (lookup.num_tokens) drafter = std::make_unique<PromptLookup>(lookup.ngram, model.config().vocab_size);
     if (!drafter) return generate_all(model, prompts, options, run, output);
     if ((draft && lookup.num_tokens) || prompts.size() > 1 || run.num_return_sequences > 1 || !run.use_cache)
-      throw UsageError(
-          "either --draft-model or --prompt-lookup-num-tokens proposes tokens, for one text with a cache");
+      throw UsageError("give --draft-model or --prompt-lookup-num-tokens, for one text with a cache");
     const auto gamma = lookup.num_tokens ? lookup.num_tokens : speculation.num_speculative_tokens;
     Speculation counts;
     const Generation text = speculate(model, *drafter, prompts[0], options, gamma, counts, output.on_token());

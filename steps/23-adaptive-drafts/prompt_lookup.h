@@ -7,26 +7,23 @@ namespace staircase {
 
 struct LookupOptions {
   std::optional<int> num_tokens = {};  ///< γ of the look-up; without a value there is none
-  int longest = 2;                     ///< look for so many tokens at most
+  int ngram = 2;                       ///< look for so many tokens at most
 };
 
 inline void add_options(OptionSink& sink, LookupOptions& options) {
-  sink.add("--prompt-lookup-num-tokens", &options.num_tokens,
-           "number of tokens to propose from earlier in the text", between(1, 64));
-  sink.add("--max-matching-ngram-size", &options.longest, "longest n-gram to match", at_least(1));
-  sink.warn_if([&options] { return !options.num_tokens && options.longest != LookupOptions().longest; },
+  sink.add("--prompt-lookup-num-tokens", &options.num_tokens, "tokens to copy at a time", between(1, 64));
+  sink.add("--max-matching-ngram-size", &options.ngram, "longest n-gram to match", at_least(1));
+  sink.warn_if([&options] { return !options.num_tokens && options.ngram != LookupOptions().ngram; },
                "--max-matching-ngram-size does nothing without --prompt-lookup-num-tokens");
 }
 
 /// Returns the index of the token that followed where the last `longest` tokens of the text occurred before,
 /// at the latest such place; or else where fewer did, down to the last token alone.
 inline std::optional<int> look_up(std::span<const int> text, int longest) {
-  // Without the newest token, or else the end of the text would find itself.
-  const std::span<const int> earlier = text.first(text.size() - 1);
-  for (int n = std::min(longest, static_cast<int>(earlier.size())); n >= 1; --n) {
-    const std::span<const int> last = text.last(n);
-    const auto found = std::find_end(earlier.begin(), earlier.end(), last.begin(), last.end());
-    if (found != earlier.end()) return static_cast<int>(found - earlier.begin()) + n;
+  const auto newest = text.end() - 1;  // looked for and not looked at, or the end would find itself
+  for (int n = std::min<int>(longest, newest - text.begin()); n >= 1; --n) {
+    const auto found = std::find_end(text.begin(), newest, text.end() - n, text.end());
+    if (found != newest) return static_cast<int>(found - text.begin()) + n;
   }
   return std::nullopt;
 }

@@ -1,7 +1,7 @@
 // Speculative decoding (Leviathan et al. 2023): a small model proposes, the large one decides.
 #pragma once
 
-#include "common/decoding/generation.h"
+#include "common/decoding/drafter.h"
 #include "common/model/model.h"
 #include "text_options.h"
 
@@ -39,19 +39,6 @@ inline std::vector<float> distribution(std::span<float> logits, std::span<const 
   certain[argmax(logits)] = 1.0f;
   return certain;
 }
-
-using Distributions = std::vector<std::vector<float>>;  ///< [tokens][vocab_size]
-
-/// Proposes tokens for the target to verify.
-class Drafter {
- public:
-  virtual ~Drafter() = default;
-  virtual CacheUse use() const { return {}; }
-
-  /// Appends up to `count` tokens to `text`, which can be any, and returns what each was drawn from.
-  virtual Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
-                                std::mt19937& generator) = 0;
-};
 
 /// A smaller model with the same vocabulary.
 class DraftModel : public Drafter {

@@ -73,7 +73,8 @@ TEST_CASE("no score is too large") {
 
 TEST_CASE("another family is refused by its name") {
   const Model model = family("llama-3");
-  CHECK(error_message([&] { PlainGpt2{model}; }) == "the plain loops are those of gpt2, and this is a llama");
+  CHECK(error_message([&] { PlainGpt2{model}; }) ==
+        "this needs the weights of a gpt2, and the model is a llama");
 }
 
 TEST_CASE(

@@ -1,0 +1,27 @@
+// Who proposes the tokens of a speculative round.
+#pragma once
+
+#include <random>
+#include <vector>
+
+#include "common/decoding/generation.h"
+#include "sampling.h"
+
+namespace staircase {
+
+using Distributions = std::vector<std::vector<float>>;  ///< [tokens][vocab_size]
+
+/// Proposes tokens for the target to verify.
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
+
+  /// What its cache took, if it has one.
+  virtual CacheUse use() const { return {}; }
+
+  /// Appends up to `count` tokens to `text`, which can be any, and returns what each was drawn from.
+  virtual Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
+                                std::mt19937& generator) = 0;
+};
+
+}  // namespace staircase
