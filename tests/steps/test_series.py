@@ -138,6 +138,12 @@ class Series(unittest.TestCase):
         listed = re.findall(r"^  '(\d\d-[^']+)',$", (series.ROOT / "steps/meson.build").read_text(), re.MULTILINE)
         self.assertEqual(listed, [step.name for step in STEPS])
 
+    def test_the_default_tests_run_the_first_step_and_those_that_no_other_continues(self):
+        continued = {step.parent for step in STEPS}
+        last = [step.number for step in STEPS if step not in continued]
+        listed = re.search(r"^branch_ends = \[(.*)\]$", (ROOT / "tests/meson.build").read_text(), re.MULTILINE)[1]
+        self.assertEqual(re.findall(r"\d\d", listed), ["01", *last])
+
     def test_the_tens_of_a_number_name_the_branch(self):
         of_tens = {step.number[0]: step.branch() for step in STEPS if int(step.number) > series.CHAIN}
         self.assertEqual(len(set(of_tens.values())), len(of_tens))
