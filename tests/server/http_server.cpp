@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <list>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -329,6 +330,32 @@ TEST_CASE("a request that is there when the server is told to end gets its answe
   CHECK((idle.ends() && one.ends() && other.ends()));
   served.http.wait();
   CHECK(served.stopped);
+}
+
+TEST_CASE("clients that the server has not accepted yet when it is told to end get their answers") {
+  std::atomic<bool> held = false, released = false;
+  Served served({}, [&](const std::shared_ptr<Exchange>& exchange) {
+    if (!held.exchange(true)) {
+      while (!released) std::this_thread::sleep_for(1ms);
+    }
+    exchange->send({.body = "hello"});
+  });
+  std::list<Client> asking, silent;
+  asking.emplace_back(served.port).send(kGet);
+  while (!held) std::this_thread::sleep_for(1ms);
+  // The system accepts these, but not the server's thread: it learns of all of them and of the signal in one
+  // look.
+  for (int i = 0; i < 5; ++i) {
+    asking.emplace_back(served.port).send(kGet);
+    silent.emplace_back(served.port);
+  }
+  std::raise(SIGTERM);
+  released = true;
+  for (Client& client : asking) CHECK(client.read("hello").ends_with("hello"));
+  for (Client& client : silent) CHECK(client.ends());  // it has a moment, too
+  asking.clear();
+  served.http.wait();
+  CHECK(served.seen() == std::vector(6, 200));
 }
 
 TEST_CASE("a connection that is new when the server is told to end has a moment for its request") {
