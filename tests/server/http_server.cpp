@@ -283,6 +283,34 @@ TEST_CASE(
   CHECK(served.wait_for({200}));
 }
 
+TEST_CASE("a piece that is on its way does not grow with those that follow it") {
+  std::shared_ptr<Exchange> stream;
+  std::atomic<int> written = 0;
+  Served served({}, [&](const std::shared_ptr<Exchange>& exchange) {
+    stream = exchange;
+    exchange->begin_stream("text/plain", "");
+    ++written;
+  });
+  Client client(served.port, 4096);
+  client.send("GET / HTTP/1.0\r\n\r\n");
+  CHECK(client.read().starts_with("HTTP/1.0 200 "));
+  // Each piece is sent alone until the system takes no more. If the piece in flight grew then, it would move,
+  // and the next ones would overwrite the memory that the system is still to read.
+  std::string wanted;
+  for (int part = 1; wanted.size() < 8 << 20; ++part) {
+    const std::string text = fmt::format("{:4000}", part);
+    wanted += text;
+    stream->post_at_once([&, text] {
+      stream->write(text);
+      ++written;
+    });
+    while (written <= part) std::this_thread::yield();
+  }
+  CHECK((client.exactly(wanted.size()) == wanted));  // not to be printed
+  stream->post_at_once([&] { stream->end_stream(); });
+  CHECK(served.wait_for({200}));
+}
+
 TEST_CASE("what a client sends ahead of its answer is bounded, and its leaving is seen") {
   std::shared_ptr<Exchange> waits;
   Served served({.ahead_bytes = 1000}, [&](const std::shared_ptr<Exchange>& exchange) { waits = exchange; });
