@@ -164,7 +164,7 @@ class RawHttp(unittest.TestCase):
                 client.sendall(request[-1:])
                 if seconds is not None:
                     return time.sleep(seconds)
-                self.assertIn(b"the context has 512 tokens", client.recv(65536))
+                self.assertIn(b"maximum context length", client.recv(65536))
                 return time.monotonic() - start
 
         with Server("--max-batch-size", 1) as server:

@@ -334,7 +334,7 @@ class Errors(unittest.TestCase):
                 ("", 400, "not valid JSON", None), ('{"prompt": NaN}', 400, "not valid JSON", None),
                 (b'{"prompt": "\xff"}', 400, "not valid JSON", None), ("{}", 400, "no prompt", "prompt"),
                 ('{"prompt": ""}', 400, "is empty", "prompt"), ('{"prompt": [999999]}', 400, "token id", "prompt"),
-                ('{"prompt": "A", "max_tokens": 5000}', 400, "the context has", "prompt"),
+                ('{"prompt": "A", "max_tokens": 5000}', 400, "this model's maximum context length is 512 tokens, but", "prompt"),
                 ('{"prompt": "A", "temperature": "hot"}', 400, 'temperature is "hot"', "temperature"),
                 ('{"prompt": "A", "best_of": 4}', 400, "best_of is not implemented", "best_of"),
                 ('{"prompt": "A", "model": "gpt-4"}', 404, "there is no model", "model"),
