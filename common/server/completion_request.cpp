@@ -155,10 +155,13 @@ void require_few_values(std::string_view body, std::size_t most) {
 }
 
 HttpError too_long(const std::string& prompt, int max_tokens, int n_positions) {
-  return {400,
-          fmt::format("the context has {} tokens, but the prompt has {} and max_tokens asks for {} more",
-                      n_positions, prompt, max_tokens),
-          "prompt", "context_length_exceeded"};
+  return {
+      400,
+      // OpenAI's beginning of the sentence: clients look for it, such as LiteLLM.
+      fmt::format("this model's maximum context length is {} tokens, but the prompt has {} and max_tokens "
+                  "asks for {} more",
+                  n_positions, prompt, max_tokens),
+      "prompt", "context_length_exceeded"};
 }
 
 }  // namespace

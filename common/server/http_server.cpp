@@ -393,11 +393,10 @@ struct HttpServer::Impl {
 
   void accept(tcp::acceptor& acceptor) {
     acceptor.async_accept([this, &acceptor](error_code error, tcp::socket socket) {
+      // A signal may have closed the port meanwhile: this client came before.
+      if (!error) add(std::move(socket));
       if (!acceptor.is_open()) return;
-      if (!error) {
-        add(std::move(socket));
-        return accept(acceptor);
-      }
+      if (!error) return accept(acceptor);
       // Most likely there are too many open files: some of them will be closed.
       const auto pause = std::make_shared<asio::steady_timer>(room.io, std::chrono::milliseconds(100));
       pause->async_wait([this, &acceptor, pause](error_code) {
@@ -410,6 +409,7 @@ struct HttpServer::Impl {
     const auto connection = std::make_shared<Connection>(room, std::move(socket));
     room.connections.insert(connection);
     connection->begin();
+    if (room.stopping) connection->stop();
   }
 
   /// Calls `visit` for all connections, which may close them.
@@ -422,8 +422,7 @@ struct HttpServer::Impl {
   void tick() {
     if (room.stopping && room.connections.empty()) return;
     room.clock.expires_after(room.limits.tick);
-    room.clock.async_wait([this](error_code stopped) {
-      if (stopped) return;
+    room.clock.async_wait([this](error_code) {  // comes early after the last connection's end
       const auto now = SteadyClock::now();
       for_each([&](Connection& connection) { connection.look_at_the_clock(now); });
       tick();
@@ -432,6 +431,7 @@ struct HttpServer::Impl {
 
   void stop() {
     room.stopping = true;
+    for_each([](Connection& connection) { connection.stop(); });
     for (tcp::acceptor& acceptor : acceptors) {
       error_code error;
       // Those that are connected and wait to be accepted are to hear of it, too.
@@ -443,7 +443,6 @@ struct HttpServer::Impl {
       }
       acceptor.close(error);
     }
-    for_each([](Connection& connection) { connection.stop(); });
     if (room.connections.empty()) room.clock.cancel();
   }
 

@@ -143,10 +143,11 @@ TEST_CASE("a prompt that is missing, empty, of another kind or too long is refus
     CHECK(refusal(fmt::format(R"({{"prompt": {}}})", prompt)).starts_with("400 prompt: "));
   }
   CHECK(refusal(R"({"prompt": [5, 5, 5], "max_tokens": 62})") ==
-        "400 prompt: the context has 64 tokens, but the prompt has 3 and max_tokens asks for 62 more");
+        "400 prompt: this model's maximum context length is 64 tokens, but the prompt has 3 and max_tokens "
+        "asks for 62 more");
   CHECK(refusal(R"({"prompt": [5, 5, 5], "max_tokens": 61})") == "");
-  CHECK(
-      refusal(R"({"prompt": ")" + std::string(1 << 20, 'a') + "\"}").starts_with("400 prompt: the context"));
+  CHECK(refusal(R"({"prompt": ")" + std::string(1 << 20, 'a') + "\"}")
+            .starts_with("400 prompt: this model's maximum"));
   const nlohmann::json many{{"prompt", std::vector<std::string>(129, "a")}};
   CHECK(refusal(many.dump()).starts_with("400 prompt: prompt is a list of 129"));
   CHECK(refusal(R"({"prompt": ["a", "b"], "n": 65})").starts_with("400 prompt: prompt is a list of 2"));

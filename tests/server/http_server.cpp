@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <list>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -282,6 +283,34 @@ TEST_CASE(
   CHECK(served.wait_for({200}));
 }
 
+TEST_CASE("a piece that is on its way does not grow with those that follow it") {
+  std::shared_ptr<Exchange> stream;
+  std::atomic<int> written = 0;
+  Served served({}, [&](const std::shared_ptr<Exchange>& exchange) {
+    stream = exchange;
+    exchange->begin_stream("text/plain", "");
+    ++written;
+  });
+  Client client(served.port, 4096);
+  client.send("GET / HTTP/1.0\r\n\r\n");
+  CHECK(client.read().starts_with("HTTP/1.0 200 "));
+  // Each piece is sent alone until the system takes no more. If the piece in flight grew then, it would move,
+  // and the next ones would overwrite the memory that the system is still to read.
+  std::string wanted;
+  for (int part = 1; wanted.size() < 8 << 20; ++part) {
+    const std::string text = fmt::format("{:4000}", part);
+    wanted += text;
+    stream->post_at_once([&, text] {
+      stream->write(text);
+      ++written;
+    });
+    while (written <= part) std::this_thread::yield();
+  }
+  CHECK((client.exactly(wanted.size()) == wanted));  // not to be printed
+  stream->post_at_once([&] { stream->end_stream(); });
+  CHECK(served.wait_for({200}));
+}
+
 TEST_CASE("what a client sends ahead of its answer is bounded, and its leaving is seen") {
   std::shared_ptr<Exchange> waits;
   Served served({.ahead_bytes = 1000}, [&](const std::shared_ptr<Exchange>& exchange) { waits = exchange; });
@@ -329,6 +358,32 @@ TEST_CASE("a request that is there when the server is told to end gets its answe
   CHECK((idle.ends() && one.ends() && other.ends()));
   served.http.wait();
   CHECK(served.stopped);
+}
+
+TEST_CASE("clients that the server has not accepted yet when it is told to end get their answers") {
+  std::atomic<bool> held = false, released = false;
+  Served served({}, [&](const std::shared_ptr<Exchange>& exchange) {
+    if (!held.exchange(true)) {
+      while (!released) std::this_thread::sleep_for(1ms);
+    }
+    exchange->send({.body = "hello"});
+  });
+  std::list<Client> asking, silent;
+  asking.emplace_back(served.port).send(kGet);
+  while (!held) std::this_thread::sleep_for(1ms);
+  // The system accepts these, but not the server's thread: it learns of all of them and of the signal in one
+  // look.
+  for (int i = 0; i < 5; ++i) {
+    asking.emplace_back(served.port).send(kGet);
+    silent.emplace_back(served.port);
+  }
+  std::raise(SIGTERM);
+  released = true;
+  for (Client& client : asking) CHECK(client.read("hello").ends_with("hello"));
+  for (Client& client : silent) CHECK(client.ends());  // it has a moment, too
+  asking.clear();
+  served.http.wait();
+  CHECK(served.seen() == std::vector(6, 200));
 }
 
 TEST_CASE("a connection that is new when the server is told to end has a moment for its request") {

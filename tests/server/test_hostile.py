@@ -1,6 +1,6 @@
 """Random requests from clients that are broken or hostile. Each one depends only on the seed and its number.
 
-    tests/server/test_hostile.py                                 # 400 of them, for the program in build/
+    tests/server/test_hostile.py                                 # 800 of them, for the program in build/
     tests/server/test_hostile.py --requests 10000 --seed 7       # more, and other ones
     tests/server/test_hostile.py --only 1234                     # one of them again, with what it sends
     tests/server/test_hostile.py --program DIR/steps/66-http-server   # another build, such as one with sanitizers
@@ -24,7 +24,7 @@ from pathlib import Path
 import support
 from support import PATIENCE, Client, Server
 
-COUNT, SEED, CLIENTS = 400, 1, 8
+COUNT, SEED, CLIENTS = 800, 1, 8
 STATUSES = {100, 200, 400, 403, 404, 405, 408, 413, 415, 429, 431, 501, 503}
 KNOWN = ("model", "prompt", "max_tokens", "min_tokens", "temperature", "top_p", "top_k", "min_p", "n", "stop",
          "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "seed", "logprobs", "echo", "stream",
@@ -253,11 +253,12 @@ def memory(server):
 
 
 def attack(server, count, seed, tell=lambda line: None):
-    """Sends so many. Returns how often each status came, and the memory after a fifth of them and after all."""
+    """Sends so many. Returns how often each status came, and the memory after half of them, when it has been used for all
+    kinds, and after all."""
     wanted = server.texts("Once upon a time", temperature=0)
     seen, memories = {}, []
     with concurrent.futures.ThreadPoolExecutor(CLIENTS) as clients:
-        for first, end in ((0, count // 5), (count // 5, count)):
+        for first, end in ((0, count // 2), (count // 2, count)):
             for begin in range(first, end, 500):
                 numbers = range(begin, min(begin + 500, end))
                 for kind, statuses in clients.map(lambda number: send(server, seed, number), numbers):
@@ -304,7 +305,7 @@ def main():
             print(*made(options.seed, options.only), send(server, options.seed, options.only), sep="\n")
             return
         seen, (before, after) = attack(server, options.requests, options.seed, lambda line: print(line, file=sys.stderr))
-        print(f"answers: {dict(sorted(seen.items(), key=str))}; {before} MiB after a fifth, {after} MiB at the end")
+        print(f"answers: {dict(sorted(seen.items(), key=str))}; {before} MiB after half, {after} MiB at the end")
 
     if options.port:
         run(Client(options.port))

@@ -1,6 +1,7 @@
 """Two servers behind nginx with the configuration of docs/: streams come piece by piece, and who leaves has left."""
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -18,10 +19,13 @@ NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/s
 @unittest.skipUnless(NGINX, "nginx is not installed; Debian has it in the package nginx-light")
 class Nginx(unittest.TestCase):
     def setUp(self):
-        self.servers = [self.enterContext(Server("--max-batch-size", 1, "--allowed-host", "models.example")) for _ in range(2)]
-        self.proxy = Client(free_port())
-        text = (ROOT / "docs/nginx.conf").read_text()
-        for written, port in [(8080, self.proxy.port), *zip((8081, 8082), (one.port for one in self.servers))]:
+        self.servers = [self.enterContext(Server("--max-batch-size", 32, "--allowed-host", "models.example")) for _ in range(2)]
+        self.proxy = self.start((ROOT / "docs/nginx.conf").read_text())
+
+    def start(self, text):
+        """nginx with this configuration, in front of the two servers."""
+        proxy = Client(free_port())
+        for written, port in [(8080, proxy.port), *zip((8081, 8082), (one.port for one in self.servers))]:
             self.assertEqual(text.count(f":{written};\n"), 1)
             text = text.replace(f":{written};\n", f":{port};\n")
         folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
@@ -32,30 +36,40 @@ class Nginx(unittest.TestCase):
                                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.enterContext((folder / "errors").open("w")))
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
-        self.assertTrue(wait_until(self.answers), (folder / "errors").read_text())
+        self.assertTrue(wait_until(lambda: self.answers(proxy)), (folder / "errors").read_text())
+        return proxy
 
-    def answers(self):
+    @staticmethod
+    def answers(proxy):
         try:
-            return self.proxy.ask("GET", "/health")[0] == 200
+            return proxy.ask("GET", "/health")[0] == 200
         except OSError:
             return False
 
     def test_a_stream_comes_piece_by_piece(self):
-        times = []
-        for _ in self.proxy.stream("The", max_tokens=300, ignore_eos=True, temperature=0):
-            times.append(time.monotonic())
-        pauses = [later - earlier for earlier, later in zip(times, times[1:])]
-        # In pieces of 4 KiB some twenty events would come at once.
-        self.assertLess(sum(pause < 5e-5 for pause in pauses), len(pauses) / 2)
-        self.assertGreater(times[-1] - times[0], 0.05)
+        text = (ROOT / "docs/nginx.conf").read_text()
+        # As nginx is delivered, it asks with HTTP/1.0, where it collects 4 KiB of an answer, some twenty events.
+        delivered = self.start(re.sub(r".*proxy_(http_version 1\.1|set_header Connection).*\n", "", text))
+        for proxy in (self.proxy, delivered):
+            # Beside others each token takes some milliseconds, in which this process has read it on a busy machine, too.
+            others = [server.stream("The", max_tokens=400, ignore_eos=True, n=31) for server in self.servers]
+            self.assertTrue(wait_until(lambda: all(server.load() == (0, 31) for server in self.servers)))
+            times = []
+            for _ in proxy.stream("The", max_tokens=60, ignore_eos=True, temperature=0):
+                times.append(time.monotonic())
+            for stream in others:
+                stream.leave()
+            self.assertTrue(wait_until(lambda: all(server.load() == (0, 0) for server in self.servers)))
+            pauses = [later - earlier for earlier, later in zip(times, times[1:])]
+            self.assertLess(sum(pause < 3e-4 for pause in pauses), len(pauses) / 2)
 
     def test_a_stream_begins_while_its_request_waits(self):
-        streams = [self.proxy.stream("The", max_tokens=400, ignore_eos=True, n=20) for _ in range(2)]
-        self.assertTrue(wait_until(lambda: all(sum(server.load()) > 10 for server in self.servers)))
+        streams = [self.proxy.stream("The", max_tokens=400, ignore_eos=True, n=64) for _ in range(2)]
+        self.assertTrue(wait_until(lambda: all(sum(server.load()) > 50 for server in self.servers)))
         waits = self.proxy.stream("A", max_tokens=5)
         response = waits.connection.getresponse()
         self.assertEqual(response.status, 200)
-        self.assertGreater(sum(sum(server.load()) for server in self.servers), 5)
+        self.assertGreater(min(server.load()[0] for server in self.servers), 0)
         for stream in (*streams, waits):
             stream.leave()
         self.assertTrue(wait_until(lambda: all(server.load() == (0, 0) for server in self.servers), 5))

@@ -150,6 +150,31 @@ class RawHttp(unittest.TestCase):
                 client.close()
                 self.assertTrue(wait_until(lambda: self.server.load() == (0, 0), 3))
 
+    def test_a_client_that_leaves_while_its_body_is_parsed_has_left(self):
+        def body(max_tokens):  # takes long: a known key is near each of many others
+            return post({"prompt": [[5] * 100] * 128, "max_tokens": max_tokens, "ignore_eos": True, "user": "x" * 10**6,
+                         "other": [[[]]] * 50_000, **{f"another_{i:04}": 0 for i in range(1900)}})
+
+        def parse(server, request, seconds=None):
+            """Leaves so long after the parser has begun, or waits for the answer."""
+            with server.socket() as client:
+                client.sendall(request[:-1])
+                time.sleep(0.1)
+                start = time.monotonic()
+                client.sendall(request[-1:])
+                if seconds is not None:
+                    return time.sleep(seconds)
+                self.assertIn(b"maximum context length", client.recv(65536))
+                return time.monotonic() - start
+
+        with Server("--max-batch-size", 1) as server:
+            whole = min(parse(server, body(413)) for _ in range(3))
+            for part in (0, 0.2, 0.4, 0.6):
+                with self.subTest(part):
+                    parse(server, body(400), part * whole)
+                    self.assertEqual(server.post({"prompt": ""})[0], 400)  # the next one in the parser's queue
+                    self.assertTrue(wait_until(lambda: server.load() == (0, 0), 2), "its texts would take many seconds")
+
     def test_what_a_client_leaves_is_counted_by_texts(self):
         with Server("--max-batch-size", 2) as server:
             with server.socket() as client:

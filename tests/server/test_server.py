@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -302,6 +303,56 @@ class Endpoints(unittest.TestCase):
         self.assertIn("# TYPE staircase_prefix_cache_hits_total counter\n", self.server.ask("GET", "/metrics")[2])
 
 
+@unittest.skipUnless(shutil.which("node"), "no Node.js is installed")
+class Page(unittest.TestCase):
+    """The page's script with the least of a browser that it needs."""
+
+    BROWSER = r"""
+      const [url, values] = [process.argv[1], JSON.parse(process.argv[2])], elements = {};
+      class Element {
+        constructor(name) { Object.assign(this, {name, value: "", textContent: "", children: []}); }
+        append(child) { this.children.push(child); }
+        replaceChildren(...children) { this.children = children; }
+      }
+      const document = {getElementById: (id) => elements[id] ??= new Element("div"), createElement: (name) => new Element(name)};
+      (async () => {
+        const page = await (await fetch(url)).text();
+        const script = new Function("document", "fetch", page.match(/<script>(.*)<\/script>/s)[1]);
+        script(document, (path, options) => fetch(url + path, options));
+        for (const id in values) document.getElementById(id).value = values[id];
+        await elements.form.onsubmit({preventDefault() {}});
+        console.log(JSON.stringify(elements.text.children.map((child) => {
+          if (typeof child === "string") return ["plain", null, child, []];
+          child.onmouseenter?.();
+          return [child.name, child.className, child.textContent, elements.candidates?.textContent.split("\n")];
+        })));
+      })();"""
+
+    def shown(self, server, **values):
+        """What is in the element of the text: (name, class, text, candidates while the mouse is there) of each part."""
+        done = subprocess.run(["node", "-e", self.BROWSER, f"http://127.0.0.1:{server.port}/", json.dumps(values)],
+                              capture_output=True, text=True, timeout=60 * PATIENCE)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)
+
+    def test_prompt_text_and_candidates(self):
+        keys = {"max_tokens": 12, "temperature": 1.5, "top_p": 0.9, "seed": 3}
+        with Server() as server:
+            wanted = server.complete(PROMPTS[0], logprobs=8, **keys)["choices"][0]
+            prompt, *tokens, last = self.shown(server, prompt=PROMPTS[0], **keys)
+            said, error = self.shown(server, prompt=PROMPTS[0], max_tokens=5000)
+            page = server.ask("GET", "/")[2]
+        self.assertEqual((prompt[0], prompt[2]), ("b", PROMPTS[0]))
+        self.assertRegex(page, r"#text b \{[^}]*opacity", "it looks unlike the text")
+        self.assertEqual("".join(part[2] for part in (*tokens, last)), wanted["text"])
+        told = wanted["logprobs"]
+        for (name, _, _, candidates), token, top in zip(tokens, told["tokens"], told["top_logprobs"], strict=True):
+            self.assertEqual((name, len(candidates)), ("span", len(top)))
+            self.assertEqual([json.loads(line.split("%  ")[1]) for line in candidates if line.startswith(">")], [token])
+        self.assertEqual((said[2], error[1]), (PROMPTS[0], "error"))
+        self.assertIn("maximum context length", error[2])
+
+
 class Errors(unittest.TestCase):
     """Each one is in OpenAI's form, and those beside it hear nothing of it."""
 
@@ -334,7 +385,7 @@ class Errors(unittest.TestCase):
                 ("", 400, "not valid JSON", None), ('{"prompt": NaN}', 400, "not valid JSON", None),
                 (b'{"prompt": "\xff"}', 400, "not valid JSON", None), ("{}", 400, "no prompt", "prompt"),
                 ('{"prompt": ""}', 400, "is empty", "prompt"), ('{"prompt": [999999]}', 400, "token id", "prompt"),
-                ('{"prompt": "A", "max_tokens": 5000}', 400, "the context has", "prompt"),
+                ('{"prompt": "A", "max_tokens": 5000}', 400, "this model's maximum context length is 512 tokens, but", "prompt"),
                 ('{"prompt": "A", "temperature": "hot"}', 400, 'temperature is "hot"', "temperature"),
                 ('{"prompt": "A", "best_of": 4}', 400, "best_of is not implemented", "best_of"),
                 ('{"prompt": "A", "model": "gpt-4"}', 404, "there is no model", "model"),
