@@ -13,7 +13,8 @@ using nlohmann::json;
 
 /// {"case", "line"} begins a test case and {"end": failed checks, "green"} ends it. Between them
 /// {"failure": the expression, "values": what was compared, "file", "line", "logged"} is a failed check, and
-/// {"exception", "crash", "logged"} the end of the case. --list-test-cases gives {"known": name}.
+/// {"exception", "crash", "file", "line", "checked", "logged"} ends the case: the line is that of the last check,
+/// or of the case where none came before it ("checked" is false). --list-test-cases gives {"known": name}.
 class Lines : public doctest::IReporter {
  public:
   explicit Lines(const doctest::ContextOptions& options) : out_(*options.cout) {}
@@ -25,6 +26,7 @@ class Lines : public doctest::IReporter {
   void test_run_end(const doctest::TestRunStats&) override {}
   void test_case_start(const doctest::TestCaseData& test) override {
     reported_ = 0;
+    place_ = {test.m_file.c_str(), static_cast<int>(test.m_line), false};
     tell({{"case", test.m_name}, {"line", test.m_line}});
   }
   void test_case_reenter(const doctest::TestCaseData&) override {}
@@ -32,12 +34,17 @@ class Lines : public doctest::IReporter {
     tell({{"end", stats.numAssertsFailedCurrentTest}, {"green", stats.failure_flags == 0}});
   }
   void test_case_exception(const doctest::TestCaseException& exception) override {
-    tell(
-        {{"exception", exception.error_string.c_str()}, {"crash", exception.is_crash}, {"logged", logged()}});
+    tell({{"exception", exception.error_string.c_str()},
+          {"crash", exception.is_crash},
+          {"file", place_.file},
+          {"line", place_.line},
+          {"checked", place_.checked},
+          {"logged", logged()}});
   }
   void subcase_start(const doctest::SubcaseSignature&) override {}
   void subcase_end() override {}
   void log_assert(const doctest::AssertData& check) override {
+    place_ = {check.m_file, check.m_line, true};
     if (check.m_failed) tell_failure(check.m_expr, values(check), check.m_file, check.m_line);
   }
   void log_message(const doctest::MessageData& message) override {
@@ -89,8 +96,16 @@ class Lines : public doctest::IReporter {
     return said;
   }
 
+  /// What an exception does not tell: how far the case has come.
+  struct Place {
+    const char* file = "";
+    int line = 0;
+    bool checked = false;  ///< the line of a check; else that of the case
+  };
+
   std::ostream& out_;
   int reported_ = 0;
+  Place place_;
 };
 
 DOCTEST_REGISTER_REPORTER("lines", 1, Lines);

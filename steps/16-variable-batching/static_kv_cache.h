@@ -49,7 +49,8 @@ class StaticKvCache : public KvCache {
   }
 
  private:
-  /// Entries of row `from`, from position `first` on, to the start of row `to`: lengths_[to] of them.
+  /// Entries of row `from`, from position `first` on, to the start of row `to`: lengths_[to] of them, whose
+  /// bytes `copied_` counts, in the keys and values of all layers.
   void copy(int from, int first, int to) {
     for (const KeysValues& layer : layers_) {
       for (const Tensor& entries : {layer.keys, layer.values}) {

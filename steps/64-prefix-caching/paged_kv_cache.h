@@ -47,8 +47,9 @@ class PagedKvCache : public KvCache {
     return true;
   }
 
-  /// Lets an empty row begin with the full blocks of the row whose text is the most like `text`. The last
-  /// token of it is never among them: the logits after it are needed.
+  /// Lets an empty row begin with the full blocks of the row whose text is the most like `text`, as if it had
+  /// fed their tokens: it sets all that a Row has. The last token of `text` is never among them: the logits
+  /// after it are needed.
   void share(int row, std::span<const int> text) {
     Row& own = rows_[row];
     for (const Row& other : rows_) {

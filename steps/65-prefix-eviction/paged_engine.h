@@ -103,7 +103,8 @@ class PagedEngine : public ModelEngine {
   PagedKvCache& cache_;
   std::vector<int> arrivals_;  // of the text in each place, counted from 1; 0 where there is none
   const bool prefix_caching_;
-  int last_arrival_ = 0, last_joined_ = 0, preempted_ = 0;
+  int last_arrival_ = 0, preempted_ = 0;
+  int last_joined_ = 0;  // the arrival number of the newest text that joined_ counts
   double found_ = 0.0, joined_ = 0.0;
 };
 

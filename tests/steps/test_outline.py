@@ -180,6 +180,11 @@ class Outline(unittest.TestCase):
 }}
 """, self.text)
 
+    def test_a_former_body_on_one_line_stands_below_its_head(self):
+        old = Header("struct Row {\n  void cut(int length) { length_ = length; }\n  int length_;\n};\n")
+        new = Header("struct Row {\n  void cut(int row, int length) { of_[row] = length; }\n  int of_[2];\n};\n")
+        self.assertIn("    // void cut(int length) {\n    //   length_ = length;\n    // }\n", outline(new, [old], set(), "04-before"))
+
     def test_a_function_that_the_step_still_has_elsewhere_has_become_no_other(self):
         old = Header("inline void add(Sink& sink, Old& options) {\n  sink.add(options);\n}\n")
         new = Header("inline void add(Sink& sink, New& options) {\n  sink.add(options, 1);\n}\n")

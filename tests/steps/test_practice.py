@@ -243,6 +243,36 @@ TEST_CASE("statistics") {
                       '"it is 3" lacks "but 4"', 'stats["cache_filled"] > 0.1', "got nothing of that name   want: > 0.1"):
             self.assertIn(words, " ".join(said.split(" ")), said)
 
+    def test_of_an_exception_the_check_before_it_is_told_or_the_case(self):
+        (self.mine / "test.cpp").write_text('''#include "tests/step.h"
+using namespace staircase;
+static void refuse() { throw std::out_of_range("mine"); }
+TEST_CASE("at once") {
+  refuse();
+}
+TEST_CASE("later") {
+  CHECK(1 == 1);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(i < 2);
+    if (i == 1) refuse();
+  }
+  CHECK(2 == 2);
+}
+TEST_CASE("in a check") {
+  CHECK(1 == 1);
+  CHECK((refuse(), true));
+}
+TEST_CASE("a crash") {
+  CHECK(1 == 1);
+  *(volatile int*)8 = 1;
+}
+''')
+        said = self.red()
+        self.assertIn("RED  at once\n     test.cpp:4  before the first check of this case\n       threw: mine\n", said)
+        self.assertIn("RED  later\n     test.cpp:10  after this check\n       threw: mine\n", said)
+        self.assertIn("RED  in a check\n     test.cpp:16  after this check\n       threw: mine\n", said)
+        self.assertRegex(said, r"RED  a crash\n     crashed: .*\n       test\.cpp:20, after this check\n")
+
     def test_a_crash(self):
         self.plant("stopping.h", "  if (ends.contains(token)", "  if (count == 3) *(volatile int*)8 = 1;\n  if (ends.contains(token)")
         self.plant("stopping.h", "  if (count == options", "  if (token == 8) { std::vector<int> none; if (none[count]) return {}; }\n"

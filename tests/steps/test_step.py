@@ -109,6 +109,20 @@ class Show(Scratch):
             with self.subTest(arguments):
                 self.assertIn(words, self.show(*arguments, status=2))
 
+    def test_an_option_in_the_wrong_place_is_a_sentence(self):
+        for arguments, words in {
+            ("practice", "2", "--build", "x"): "practice has no option --build; check and watch have it.",
+            ("practice", "--build=x"): "practice has no option --build; check and watch have it.",
+            ("check", "2", "--force"): "check has no option --force; practice has it.",
+            ("list", "--colour"): "list has no option --colour; it has --help, --markdown, --color.",
+            ("check", "2", "--solve"): "check has no option --solve; it has --help, --only, --limit, --sanitize.",
+            ("--only", "x", "check"): "--only belongs after its command: tools/step check --only.",
+            ("--nothing",): "there is no option --nothing; tools/step --help shows the commands.",
+            ("practice", "2", "a", "b"): "'b' is too much; tools/step practice --help shows what it takes.",
+        }.items():
+            with self.subTest(arguments):
+                self.assertEqual(self.show(*arguments, status=2), f"tools/step: {words}\n")
+
     def test_a_part_of_a_name_is_enough_where_no_other_has_it(self):
         self.assertEqual(self.step("diff", "top-p"), self.step("diff", "07"))
         self.assertIn("'beam' is in the names of 3 steps: 40-beam-search, 41-beam-rows, 45-beam-tree.", self.step("diff", "beam", status=2))

@@ -1,4 +1,4 @@
-"""Every file with tests is run: Meson or a script names it."""
+"""Every file with tests is run: Meson or a script names it. And no test of a tool may hang."""
 
 import re
 import unittest
@@ -40,6 +40,12 @@ class Registered(Limited):
                  and written[path.suffix].search(path.read_text(encoding="utf-8"))]
         self.assertGreater(len(files), 60)
         self.assertEqual([str(path.relative_to(ROOT)) for path in files if not is_run(path)], [])
+
+    def test_every_test_of_a_tool_has_a_time_limit(self):
+        classes = [(path.name, *found) for path in sorted((TESTS / "tools").glob("test_*.py"))
+                   for found in re.findall(r"^class (\w+)\((.*TestCase|Limited)\)", path.read_text(), re.MULTILINE)]
+        self.assertGreater(len(classes), 15)
+        self.assertEqual([one for one in classes if one[2] != "Limited"], [])
 
 
 if __name__ == "__main__":

@@ -317,7 +317,7 @@ def filled(shapes):
             for name, shape in shapes.items()}
 
 
-class VerifyFamilies(unittest.TestCase):
+class VerifyFamilies(Limited):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -444,7 +444,7 @@ def gguf_text(text):
     return struct.pack("<Q", len(text.encode())) + text.encode()
 
 
-class VerifyGguf(unittest.TestCase):
+class VerifyGguf(Limited):
     """On a small llama that is written here."""
 
     def setUp(self):

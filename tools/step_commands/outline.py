@@ -230,6 +230,8 @@ def turn(solution, function, former, parent):
         lines.append(f"{indent}  // What it has to do is said where {base.group(1)} declares it.")
     for header, was in former:
         body = header.text[was.body + 1:was.end - 1].strip("\n").rstrip().splitlines()
+        if len(body) == 1:
+            body = [f"{indent}  {body[0].strip()}"]
         if was.signature != function.signature:
             body = [*(header.text[was.start:was.body].rstrip() + " {").splitlines(), *body, indent + "}"]
         lines += [f"{indent}  // In {parent} it was:",

@@ -118,10 +118,11 @@ class Runner:
                 elif "failure" in event:
                     case.failures.append(event)
                 elif "exception" in event and not event["crash"]:
-                    case.failures.append({"failure": "", "values": f"threw: {event['exception']}", "logged": event["logged"]})
+                    case.failures.append({**event, "failure": reached(event), "values": f"threw: {event['exception']}"})
                 elif "exception" in event:
                     case.ended = crash(event["exception"])
-                    case.trace = [f"where {'; '.join(event['logged'])}"] if event["logged"] else []
+                    case.trace = [f"{place(event)}, {reached(event)}"]
+                    case.trace += [f"where {'; '.join(event['logged'])}"] if event["logged"] else []
                 elif "end" in event and not case.ended:
                     case.green = event["green"]
                     cases.append(case)
@@ -142,6 +143,15 @@ def parsed(line):
         return json.loads(line)
     except ValueError:
         return {}
+
+
+def reached(event):
+    """How far a test case had come, in the line of the event, when it threw."""
+    return "after this check" if event["checked"] else "before the first check of this case"
+
+
+def place(event):
+    return f"{os.path.basename(event['file'])}:{event['line']}"
 
 
 def crash(said):
@@ -298,7 +308,7 @@ def describe(case):
             yield f"     {turn.group(1)}"  # and so will be the rest of it
             break
         if one["failure"]:
-            yield f"     {os.path.basename(one['file'])}:{one['line']}  {shortened(one['failure'])}"
+            yield f"     {place(one)}  {shortened(one['failure'])}"
         if one["values"] and one["values"] != one["failure"]:
             yield f"     {'  ' if one['failure'] else ''}{compared(one['values'])}"
         logged = [shortened(text) for text in one["logged"]]
