@@ -49,8 +49,7 @@ class StaticKvCache : public KvCache {
   }
 
  private:
-  /// Entries of row `from`, from position `first` on, to the start of row `to`: lengths_[to] of them, whose
-  /// bytes `copied_` counts, in the keys and values of all layers.
+  /// Copies lengths_[to] entries of row `from`, from position `first` on, to the start of row `to`.
   void copy(int from, int first, int to) {
     for (const KeysValues& layer : layers_) {
       for (const Tensor& entries : {layer.keys, layer.values}) {
@@ -64,7 +63,7 @@ class StaticKvCache : public KvCache {
   Device& device_;
   std::vector<KeysValues> layers_;  // [n_rows, n_head, n_positions, head_size] each
   std::vector<int> lengths_;
-  std::size_t copied_ = 0;
+  std::size_t copied_ = 0;  // bytes, of the keys and values of all layers
 };
 
 }  // namespace staircase
