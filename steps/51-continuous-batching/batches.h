@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "common/decoding/model_engine.h"
-#include "common/program/output.h"
+#include "common/program/program.h"
 #include "generate.h"
 #include "scheduler.h"
 
@@ -22,6 +22,21 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   const std::vector<Generation> generated =
       generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(texts, copies));
   output.finish(generated, cache ? cache->use() : CacheUse());
+}
+
+/// Adds --requests, whose lines become `requests`. What a line leaves open is as in `defaults`.
+inline void add_requests_option(Program& program, std::vector<RowOptions>& requests,
+                                const RowOptions& defaults, const RunOptions& run) {
+  program.add_requests_option([&](RequestLine& line) {
+    RowOptions request = defaults;
+    request.stop.tokenizer = &line.tokenizer();
+    add_options(line, request);
+    line.end();
+    requests.push_back(request);
+  });
+  program.refuse_if(
+      [&] { return program.has("--requests") && (run.num_return_sequences > 1 || !run.use_cache); },
+      "--requests goes with neither --num-return-sequences nor --no-use-cache");
 }
 
 /// Continues each prompt as its request says; `output` gets the texts in their order.

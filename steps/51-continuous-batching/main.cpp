@@ -18,16 +18,7 @@ int main(int argc, char** argv) {
   refuse_equal_texts(program, run, options);
   program.add_dtype_option(memory_estimate);
   program.add_prompts_option();
-  program.add_requests_option([&](RequestLine& line) {
-    RowOptions request = options;
-    request.stop.tokenizer = &line.tokenizer();
-    add_options(line, request);
-    line.end();
-    requests.push_back(request);
-  });
-  program.refuse_if(
-      [&] { return program.has("--requests") && (run.num_return_sequences > 1 || !run.use_cache); },
-      "--requests goes with neither --num-return-sequences nor --no-use-cache");
+  add_requests_option(program, requests, options, run);
   program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
     options.stop.tokenizer = &output.tokenizer();

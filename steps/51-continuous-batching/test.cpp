@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <fstream>
 #include <map>
 #include <set>
 
@@ -339,41 +338,26 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a request of a file is what the same options on the command line make of its prompt") {
-  const char* const kLines[][2] = {
-      {R"("prompt": "The wolf", "max_new_tokens": 20)", "--prompt 'The wolf' --max-new-tokens 20"},
-      {R"("prompt": "", "do_sample": true, "seed": 5, "temperature": 0.8, "top_k": 20, "top_p": 0.9)",
-       "--prompt '' --do-sample --seed 5 --temperature 0.8 --top-k 20 --top-p 0.9"},
-      {R"("prompt": "Once upon a time", "stop": ["king", "was"])",
-       "--prompt 'Once upon a time' --stop king --stop was"},
-      {R"("prompt": "The end.", "ignore_eos": true, "min_new_tokens": 3, "presence_penalty": 0.5)",
-       "--prompt 'The end.' --ignore-eos --min-new-tokens 3 --presence-penalty 0.5"},
-      {R"("prompt": "A fox", "frequency_penalty": 0.5, "repetition_penalty": 1.2, "logprobs": 2)",
-       "--prompt 'A fox' --frequency-penalty 0.5 --repetition-penalty 1.2 --logprobs 2"},
-      {R"("prompt": "A king", "show_candidates": 2, "on_overflow": "recompute", "refill": 9)",
-       "--prompt 'A king' --show-candidates 2 --on-overflow recompute --refill 9"}};
-  std::string file, texts;
-  for (const auto& [line, arguments] : kLines) file += fmt::format("{{{}}}\n\n", line);
-  const std::string all = " --max-new-tokens 30 --json --threads 1";
-  const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --max-batch-size 2" + all, file);
-  REQUIRE(run.status == 0);
-  const auto got = run.json();
-  REQUIRE(got["sequences"].size() == std::size(kLines));
-  for (std::size_t i = 0; i < std::size(kLines); ++i) {
-    std::string arguments = kLines[i][1];
-    if (i > 0) arguments += " --max-new-tokens 30";
-    const ProgramRun one = run_program(STAIRCASE_STEP_PROGRAM, arguments + " --json --threads 1");
-    CAPTURE(arguments);
-    REQUIRE(one.status == 0);
-    CHECK(got["sequences"][i] == one.json()["sequences"][0]);
-    texts += fmt::format("{}[{}]\n{}", i == 0 ? "" : "\n\n", i + 1,
-                         got["sequences"][i]["text"].get<std::string>());
-  }
-  const TemporaryFolder folder;
-  std::ofstream(folder.path() / "some.jsonl") << file;
-  const ProgramRun printed = run_program(
-      STAIRCASE_STEP_PROGRAM, "--max-new-tokens 30 --requests " + (folder.path() / "some.jsonl").string());
-  CHECK(printed.out == texts + "\n");
+TEST_CASE("the texts of a file are in its order, and no size of the batch changes them") {
+  const std::string file =
+      "{\"prompt\": \"The wolf\", \"max_new_tokens\": 20}\n"
+      "{\"prompt\": \"\", \"do_sample\": true, \"seed\": 5, \"temperature\": 0.8, \"top_k\": 20}\n"
+      "{\"prompt\": \"The end.\", \"max_new_tokens\": 0}\n"
+      "{\"prompt\": \"Once upon a time\", \"stop\": [\"king\", \"was\"]}\n"
+      "{\"prompt\": \"A fox\", \"repetition_penalty\": 1.2, \"min_new_tokens\": 9}\n";
+  const auto sequences = [&](int size) {
+    const std::string options =
+        fmt::format("--requests - --json --threads 1 --max-new-tokens 30 --max-batch-size {}", size);
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, options, file);
+    REQUIRE(run.status == 0);
+    return run.json()["sequences"];
+  };
+  const auto alone = sequences(1);
+  REQUIRE(alone.size() == 5);
+  CHECK(alone[0]["token_ids"].size() == 20);
+  CHECK(alone[2]["token_ids"].empty());
+  CHECK(alone[3]["finish_reason"] == "stop");
+  for (const int size : {2, 3, 32}) CHECK(sequences(size) == alone);
 }
 
 TEST_CASE("the batch has as many rows as it may, and no more than there are requests") {
@@ -387,76 +371,4 @@ TEST_CASE("the batch has as many rows as it may, and no more than there are requ
     bytes.push_back(run.json()["stats"]["cache_bytes"]);
   }
   CHECK(bytes == std::vector<std::size_t>{bytes[0], 2 * bytes[0], 3 * bytes[0], 3 * bytes[0]});
-}
-
-TEST_CASE("the prompts of requests are shown as those of the command line are") {
-  const ProgramRun run =
-      run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --echo --logprobs 2 --max-new-tokens 3",
-                  "{\"prompt\": \"The wolf and\"}\n{\"prompt\": \"Once\", \"max_new_tokens\": 0}\n");
-  const ProgramRun want =
-      run_program(STAIRCASE_STEP_PROGRAM,
-                  "--prompt 'The wolf and' --prompt Once --json --echo --logprobs 2 --max-new-tokens 3");
-  REQUIRE(run.status == 0);
-  const auto got = run.json()["sequences"], all = want.json()["sequences"];
-  CHECK(got[0] == all[0]);
-  CHECK(got[0]["prompt_logprobs"].size() > 1);
-  CHECK(got[1]["prompt_logprobs"] == all[1]["prompt_logprobs"]);
-  CHECK(got[1]["token_ids"].empty());
-  CHECK(run.err.find("perplexity of prompt 1") != std::string::npos);
-}
-
-TEST_CASE("a broken line is named and left out, and the others run") {
-  const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --max-new-tokens 4",
-                                     "{\"prompt\": \"The wolf\"}\r\n"
-                                     "{\"prompt\": \"A\", \"temperatur\": 1}\n"
-                                     "{\"prompt\": \"A\", \"temperature\": -1}\n"
-                                     "{\"prompt\": \"A\", \"stop\": \"\"}\n"
-                                     "\n"
-                                     "nonsense\n"
-                                     "{\"prompt\": \"A\", \"min_new_tokens\": 5}\n"
-                                     "{\"prompt\": \"A\", \"max_new_tokens\": -1}\n"
-                                     "{\"prompt\": \"A\", \"arrival\": 1}\n"
-                                     "{\"prompt\": \"A\", \"on_overflow\": \"recompute\", \"refill\": 513}\n"
-                                     "{\"prompt\": \"The fox\"}");
-  CHECK(run.status == 1);
-  CHECK(run.json()["sequences"].size() == 2);
-  for (const char* part :
-       {"--requests -, line 2: the line has the key \"temperatur\"", "line 3: temperature is -1",
-        "line 4: stop is empty", "line 6: the line is not valid JSON", "line 7: --min-new-tokens is 5",
-        "line 8: max_new_tokens is -1", "line 9: the line has the key \"arrival\"",
-        "line 10: --refill is 513, but it must be at most the model's 512 positions"}) {
-    CAPTURE(part);
-    CHECK_MESSAGE(run.err.find(part) != std::string::npos, run.err);
-  }
-  std::string words;
-  for (int i = 0; i < 600; ++i) words += " and";
-  const ProgramRun longer = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --max-new-tokens 2",
-                                        "{\"prompt\": \"" + words + "\"}");
-  CHECK(longer.status == 0);
-  CHECK(longer.err.find("the model sees only the last 512") != std::string::npos);
-}
-
-TEST_CASE("wrong usage of requests is refused") {
-  const std::string request = "{\"prompt\": \"The\"}\n";
-  for (const char* wrong : {"--requests - --prompt a", "--requests - --prompts -", "--requests",
-                            "--requests - --num-return-sequences 2 --do-sample",
-                            "--requests - --no-use-cache", "--requests - --max-batch-size 0"}) {
-    CAPTURE(wrong);
-    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, wrong, request);
-    CHECK(run.status == 2);
-    CHECK(run.err.find("error: ") != std::string::npos);
-    CHECK(run.out == "");
-  }
-  for (const auto& [input, fault] : {std::pair("", ": there is no request in it to run"),
-                                     {"\n \n", ": there is no request in it to run"},
-                                     {"\n{}\n", ", line 2: the line has no prompt"}}) {
-    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests -", input);
-    CHECK(run.status == 1);
-    CHECK(run.err == fmt::format("error: --requests -{}\n", fault));
-    CHECK(run.out == "");
-  }
-  for (const char* missing : {"--requests /no/such/file", "--requests /"}) {
-    CHECK(run_program(STAIRCASE_STEP_PROGRAM, missing).status == 1);
-  }
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--requests ''").status == 2);
 }

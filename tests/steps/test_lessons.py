@@ -53,6 +53,7 @@ SHOWS = {
     "length-penalty": r" 2 new tokens[\s\S]* [3-9]\d new tokens",
     "early-stopping": r" 1\d new tokens[\s\S]* 40 new tokens",
     "beam-tree": r"├─",
+    "requests": r"\[1\][\s\S]*\[2\][\s\S]*\[3\][\s\S]*\[4\][\s\S]*cache 6\.0 MiB\n",  # of one text
     "continuous-batching": r"\[1\][\s\S]*\[2\][\s\S]*\[3\][\s\S]*\[4\]",
     "arrivals": r"\[1\][\s\S]*\[2\][\s\S]*\[3\][\s\S]*\[4\]",
     "chunked-prefill": r"\[1\][\s\S]*\[2\][\s\S]*\[3\][\s\S]*\[4\]",

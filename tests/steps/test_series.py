@@ -48,6 +48,7 @@ LESSON = {
     "43-length-penalty": "beam_search.h",
     "44-early-stopping": "beam_search.h",
     "45-beam-tree": "batches.h beam_search.h beam_tree.h main.cpp",
+    "50-requests": "batches.h main.cpp",
     "51-continuous-batching": "batches.h main.cpp scheduler.h",
     "52-arrivals": "arrivals.h batches.h main.cpp",
     "53-chunked-prefill": "batches.h main.cpp scheduler.h",

@@ -154,6 +154,7 @@ class Stages(Limited):
             requests.write_text(lines([{"prompt": "The fox", "temperature": 3, "min_new_tokens": 12},
                                        {"prompt": "The old king", "top_k": 3},
                                        {"prompt": "A", "top_p": None, "repetition_penalty": 1.5, "ignore_eos": True}]))
+            self.agrees("50-requests", "--requests", requests, "--top-p", "0.9")
             self.agrees("51-continuous-batching", "--requests", requests, "--max-batch-size", "1", "--top-p", "0.9")
             self.agrees("51-continuous-batching", "--prompt", "The fox", "--temperature", "3", "--min-new-tokens", "12")
 

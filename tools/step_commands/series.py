@@ -61,7 +61,7 @@ BRANCHES = [
      {"leaving-rows"}),
     ("Beam search", "Find the most likely texts, rank them, and draw the search as a tree.", {"beam-search"}),
     ("Continuous batching", "Schedule requests between passes, chunk their prompts, measure TTFT and TPOT.",
-     {"continuous-batching"}),
+     {"requests"}),
     ("Paged cache and server", "Page the KV cache, preempt, share prefixes, serve over HTTP, plan the capacity.",
      {"paged-kv-cache"}),
     ("Small weights", "Quantize to int8 and int4, and compare size, speed and quality.", {"int8-weights"}),

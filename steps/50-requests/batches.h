@@ -1,0 +1,52 @@
+// Many prompts in a batch of a bounded size: each continued one or more times, or as its request says.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "common/program/program.h"
+#include "generate.h"
+
+namespace staircase {
+
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it sees
+/// their tokens by on_row_token, and finishes all at the end with what the cache used.
+inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
+                         const RunOptions& run, Output& output) {
+  const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
+  const int places = std::min(texts, run.max_batch_size);
+  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
+  const std::vector<Generation> generated =
+      generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(texts, copies));
+  output.finish(generated, cache ? cache->use() : CacheUse());
+}
+
+/// Adds --requests, whose lines become `requests`. What a line leaves open is as in `defaults`.
+inline void add_requests_option(Program& program, std::vector<RowOptions>& requests,
+                                const RowOptions& defaults, const RunOptions& run) {
+  program.add_requests_option([&](RequestLine& line) {
+    RowOptions request = defaults;
+    request.stop.tokenizer = &line.tokenizer();
+    add_options(line, request);
+    line.end();
+    requests.push_back(request);
+  });
+  program.refuse_if(
+      [&] { return program.has("--requests") && (run.num_return_sequences > 1 || !run.use_cache); },
+      "--requests goes with neither --num-return-sequences nor --no-use-cache");
+}
+
+/// Continues each prompt as its request says, one after the other; `output` gets the texts in their order.
+inline void serve_all(Model& model, const Prompts& prompts, std::span<const RowOptions> requests,
+                      Output& output) {
+  output.expect(static_cast<int>(requests.size()));
+  for (int i = 0; i < std::ssize(requests); ++i) {
+    StaticKvCache cache(model);
+    const std::vector<Generation> text =
+        generate(model, {prompts[i]}, 1, requests[i], 1, &cache, output.on_texts_of(i, 1));
+    output.finish(text, cache.use());
+  }
+}
+
+}  // namespace staircase
