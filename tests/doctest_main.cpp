@@ -13,8 +13,9 @@ using nlohmann::json;
 
 /// {"case", "line"} begins a test case and {"end": failed checks, "green"} ends it. Between them
 /// {"failure": the expression, "values": what was compared, "file", "line", "logged"} is a failed check, and
-/// {"exception", "crash", "file", "line", "checked", "logged"} ends the case: the line is that of the last check,
-/// or of the case where none came before it ("checked" is false). --list-test-cases gives {"known": name}.
+/// {"exception", "crash", "file", "line", "checked", "logged"} ends the case: the line is that of the last
+/// check, or of the case where none came before it ("checked" is false). --list-test-cases gives {"known":
+/// name}.
 class Lines : public doctest::IReporter {
  public:
   explicit Lines(const doctest::ContextOptions& options) : out_(*options.cout) {}

@@ -1,6 +1,7 @@
 #include "tests/huge_model.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,19 +13,31 @@
 namespace staircase {
 namespace {
 
-constexpr std::int64_t kVocabulary = 1 << 24;
+void* mapped(void* place, std::size_t bytes, int flags, int file) {
+  void* const memory = mmap(place, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return memory;
+}
+
+void* zeros(std::size_t bytes) {
+  return mapped(nullptr, bytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
+}
 
 class CountingDevice : public Device {
  public:
+  explicit CountingDevice(bool rows_share_memory) : rows_share_memory_(rows_share_memory) {}
+
   std::string description() const override { return "a device that counts"; }
 
   /// Zeros, which take memory only when somebody writes.
   Tensor allocate(DType dtype, std::vector<std::int64_t> shape) override {
     const std::size_t bytes = std::max<std::size_t>(bytes_of(dtype, shape), 1);
-    void* const memory =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
-    return {dtype, std::move(shape), std::shared_ptr<void>(memory, [bytes](void* m) { munmap(m, bytes); })};
+    const bool shared = rows_share_memory_ && shape.back() == kHugeVocabulary;
+    void* const memory = shared ? row_.map(bytes / kHugeRowBytes) : zeros(bytes);
+    const auto release = [shared, bytes](void* m) {
+      shared ? SharedRow::unmap(m, bytes / kHugeRowBytes) : void(munmap(m, bytes));
+    };
+    return {dtype, std::move(shape), std::shared_ptr<void>(memory, release)};
   }
 
   void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) override {
@@ -52,8 +65,14 @@ class CountingDevice : public Device {
   /// Of all products only the last one is looked at.
   void linear(const Tensor&, const Norm&, const Weight& weight, const Tensor&, Epilogue,
               Tensor& out) override {
-    if (weight.out_features != kVocabulary) return;
-    for (std::int64_t row = 0; row < out.dim(0); ++row) out.data<float>()[row * kVocabulary + row + 1] = 1.0f;
+    if (weight.out_features != kHugeVocabulary) return;
+    float* const logits = out.data<float>();
+    if (rows_share_memory_) {
+      for (std::int64_t token = 0; token < kHugeVocabulary; ++token)
+        logits[token] = -static_cast<float>(token);
+      return;
+    }
+    for (std::int64_t row = 0; row < out.dim(0); ++row) logits[row * kHugeVocabulary + row + 1] = 1.0f;
   }
 
   void embedding(const Batch&, const Weight&, const Tensor&, Tensor&) override {}
@@ -66,17 +85,20 @@ class CountingDevice : public Device {
 
  private:
   void do_copy_positions(const Tensor&, std::int64_t, std::int64_t, Tensor&, std::int64_t) override {}
+
+  const bool rows_share_memory_;
+  const SharedRow row_;
 };
 
 /// A model of width 1 whose weights are a hole in a file.
 void write_model(const TemporaryFolder& folder) {
   folder.write("config.json", nlohmann::json{{"model_type", "gpt2"},
-                                             {"vocab_size", kVocabulary},
+                                             {"vocab_size", kHugeVocabulary},
                                              {"n_positions", 8},
                                              {"n_embd", 1},
                                              {"n_head", 1},
                                              {"n_layer", 1},
-                                             {"eos_token_id", kVocabulary - 1}}
+                                             {"eos_token_id", kHugeVocabulary - 1}}
                                   .dump());
   nlohmann::json header;
   std::int64_t bytes = 0;
@@ -87,7 +109,7 @@ void write_model(const TemporaryFolder& folder) {
     bytes += size;
     header[name] = {{"dtype", "F16"}, {"shape", std::move(shape)}, {"data_offsets", {begin, bytes}}};
   };
-  add("wte.weight", {kVocabulary, 1});
+  add("wte.weight", {kHugeVocabulary, 1});
   add("wpe.weight", {8, 1});
   for (const char* norm : {"h.0.ln_1", "h.0.ln_2", "ln_f"}) {
     add(norm + std::string(".weight"), {1});
@@ -111,10 +133,25 @@ void write_model(const TemporaryFolder& folder) {
 
 }  // namespace
 
-Model huge_model() {
+void* SharedRow::map(std::size_t rows) const {
+  if (file_ == nullptr || ftruncate(fileno(file_.get()), kHugeRowBytes) != 0) throw std::bad_alloc();
+  const std::size_t bytes = rows * kHugeRowBytes;
+  auto* const guard = static_cast<std::byte*>(zeros(2 * bytes));
+  if (mprotect(guard, bytes, PROT_NONE) != 0) throw std::bad_alloc();
+  for (std::size_t row = 0; row < rows; ++row)
+    mapped(guard + bytes + row * kHugeRowBytes, kHugeRowBytes, MAP_SHARED | MAP_FIXED, fileno(file_.get()));
+  return guard + bytes;
+}
+
+void SharedRow::unmap(void* memory, std::size_t rows) {
+  const std::size_t bytes = rows * kHugeRowBytes;
+  munmap(static_cast<std::byte*>(memory) - bytes, 2 * bytes);
+}
+
+Model huge_model(bool rows_share_memory) {
   const TemporaryFolder folder;
   write_model(folder);
-  return Model::load(folder.path(), std::make_shared<CountingDevice>());
+  return Model::load(folder.path(), std::make_shared<CountingDevice>(rows_share_memory));
 }
 
 }  // namespace staircase
