@@ -1,0 +1,44 @@
+"""LangChain's OpenAI model asks the server: whole, in streams, in batches, and without blocking."""
+
+import asyncio
+import os
+import sys
+import unittest
+
+from langchain_openai import OpenAI
+
+PROMPT = "Once upon a time"
+
+
+def model(**keys):
+    return OpenAI(base_url=f"{os.environ['STAIRCASE_URL']}/v1", api_key=os.environ["STAIRCASE_KEY"],
+                  model=os.environ["STAIRCASE_MODEL"], max_retries=0, **{"temperature": 0, "max_tokens": 8, **keys})
+
+
+class LangChain(unittest.TestCase):
+    def test_the_same_text_in_each_way(self):
+        one = model()
+        text = one.invoke(PROMPT)
+        self.assertGreater(len(text), 8)
+        self.assertEqual("".join(one.stream(PROMPT)), text)
+        self.assertEqual(one.batch([PROMPT] * 5), [text] * 5)
+        self.assertEqual(model(streaming=True).invoke(PROMPT), text)
+        self.assertEqual(one.invoke(PROMPT, stop=[text[-4:]]), text[:text.index(text[-4:])])
+
+        async def ask():
+            return await one.ainvoke(PROMPT), "".join([part async for part in one.astream(PROMPT)])
+
+        self.assertEqual(asyncio.run(ask()), (text, text))
+
+    def test_several_prompts_and_texts(self):
+        told = model().generate([PROMPT, "The fox"])
+        self.assertEqual((len(told.generations), told.llm_output["token_usage"]["completion_tokens"]), (2, 16))
+        drawn = model(temperature=0.8, n=3, best_of=3, seed=1, frequency_penalty=0.1, presence_penalty=0.1, top_p=0.9,
+                      logit_bias={"5": -100})
+        self.assertEqual(len(drawn.generate(["A"]).generations[0]), 3)
+        scored = model(logprobs=2).generate(["A"]).generations[0][0]
+        self.assertEqual(len(scored.generation_info["logprobs"]["tokens"]), 8)
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())
