@@ -53,8 +53,8 @@ inline std::span<const int> make_room(std::span<const int> fresh, std::span<cons
 }
 
 /// The tokens of a text that go through the model next: without a cache (nullptr) all that the context holds,
-/// and else those that its row of the cache lacks, but always the newest: a row that feeds no token has no
-/// logits. Of a longer text that is only the newest, or the whole window if the row is empty.
+/// and else those that its row of the cache lacks. A row that lacks none forgets its newest and feeds it
+/// again. Of a longer text that is only the newest, or the whole window if the row is empty.
 inline std::span<const int> tokens_to_feed(std::span<const int> text, int context, StaticKvCache* cache,
                                            int row, const OverflowOptions& options) {
   const std::span<const int> window = text.last(std::min<std::size_t>(text.size(), context));

@@ -49,7 +49,7 @@ class StaticKvCache : public KvCache {
   }
 
  private:
-  /// Copies lengths_[to] entries of row `from`, from position `first` on, to the start of row `to`.
+  /// Copies entries of row `from`, from position `first` on, to the start of row `to`: lengths_[to] of them.
   void copy(int from, int first, int to) {
     for (const KeysValues& layer : layers_) {
       for (const Tensor& entries : {layer.keys, layer.values}) {

@@ -213,7 +213,7 @@ TEST_CASE("a text that has ended feeds its newest token again, and the others wh
   StaticKvCache cache(tales(), 2);
   cache.append(1, 4);  // all of it
   CHECK(tokens_to_feed(text, 512, &cache, 0, {}).size() == 4);
-  INFO("a row that feeds no token has no logits");
+  INFO("a row that lacks no token feeds its newest again");
   const std::span<const int> fed = tokens_to_feed(text, 512, &cache, 1, {});
   REQUIRE(fed.size() == 1);
   CHECK(&fed.back() == &text.back());

@@ -43,7 +43,7 @@ struct Row {
 
 /// Continues all prompts at once, each with one chosen token after the other; `on_token` sees each one as it
 /// is chosen. Each text has random numbers of its own, so none depends on the others. The cache has a row for
-/// each of them, and forgets what was in it.
+/// each of them, which is emptied first.
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
                                         StaticKvCache* cache, const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int

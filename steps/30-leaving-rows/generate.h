@@ -36,7 +36,7 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
 
 /// Continues all prompts at once, each with one chosen token after the other; `on_token` sees each one as it
 /// is chosen. Each text has random numbers of its own, so none depends on the others. The cache has a row for
-/// each of them, and forgets what was in it. A text that has ended leaves the batch.
+/// each of them, which is emptied first. A text that has ended leaves the batch.
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
                                         StaticKvCache* cache, const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int

@@ -209,7 +209,8 @@ def make(step, path, force=False):
             os.rename(new, path)
             return kinds
         if force:
-            keep_old(path, [*given, BUILD])
+            kept = keep_old(path, [*given, BUILD])
+            print(f"What was there is in {shown(kept)}.")
         shutil.rmtree(path / "build", ignore_errors=True)
         for name in [*given, LIBRARY, BUILD]:  # the mark comes last
             (path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -230,7 +231,7 @@ def current_umask():
 
 
 def keep_old(path, names):
-    """Moves these files into `old`, or `old-2` where there is one."""
+    """Moves these files into `old`, or `old-2` where there is one; returns that folder."""
     there = [name for name in names if (path / name).exists()]
     number = 1
     while (old := path / ("old" if number == 1 else f"old-{number}")).exists():
@@ -238,6 +239,7 @@ def keep_old(path, names):
     for name in there:
         (old / name).parent.mkdir(parents=True, exist_ok=True)
         os.replace(path / name, old / name)
+    return old
 
 
 def update(folder):
