@@ -213,7 +213,7 @@ TEST_CASE("a request must be complete in time, and a client that asks for nothin
   CHECK(silent.read() == "");
   CHECK(silent.ends());
   CHECK(lines.read() == "");
-  CHECK(served.seen() == std::vector{408});
+  CHECK(served.wait_for({408}));
 }
 
 TEST_CASE("a stream may pause for longer than anything else, and says that it lives") {
