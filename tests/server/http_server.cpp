@@ -125,7 +125,7 @@ struct Served {
 }  // namespace
 
 TEST_CASE("a stream that its client does not take ends at the limit of unread bytes") {
-  std::size_t written = 0;
+  std::atomic<std::size_t> written = 0;
   Served served({.unread_bytes = 1 << 20, .to_take = 60s}, [&](const std::shared_ptr<Exchange>& exchange) {
     exchange->begin_stream("text/plain", "");
     for (; served.left == 0 && written < 64; ++written) exchange->write(std::string(1 << 20, 'x'));
@@ -213,7 +213,7 @@ TEST_CASE("a request must be complete in time, and a client that asks for nothin
   CHECK(silent.read() == "");
   CHECK(silent.ends());
   CHECK(lines.read() == "");
-  CHECK(served.seen() == std::vector{408});
+  CHECK(served.wait_for({408}));
 }
 
 TEST_CASE("a stream may pause for longer than anything else, and says that it lives") {
