@@ -205,7 +205,7 @@ class Practice(Scratch):
         self.assertEqual((folder / "more.h").read_text(), "mine")
         self.assertEqual((folder / "old/main.cpp").read_text(), "mine")
         (folder / "main.cpp").write_text("mine again")
-        self.practice(2, folder, "--force")
+        self.assertRegex(self.practice(2, folder, "--force"), r"What was there is in \S*mine/old-2\.")
         self.assertEqual((folder / "old/main.cpp").read_text(), "mine")
         self.assertEqual((folder / "old-2/main.cpp").read_text(), "mine again")
 
