@@ -163,7 +163,7 @@ TEST_CASE("a block is found by all tokens up to its end, not by its own alone") 
   CHECK(join(cache, 2, mixed) == 16);
 }
 
-TEST_CASE("behind a block that stays without a name the next one is named as if it had it") {
+TEST_CASE("two rows that fed the same text are found by it, and by no part of it") {
   PagedKvCache cache(tales(), 3, 12);
   const std::vector<int> text = prompt(40);
   for (const int row : {0, 1}) cache.share(row, text);
@@ -343,6 +343,13 @@ TEST_CASE("a row wastes less than one block, in every pass") {
   };
   served(load, engine, 9, {});
   CHECK(cache.most_blocks() == most);
+}
+
+TEST_CASE("a row that is emptied gives back what was reserved for it, fed or not") {
+  PagedKvCache cache(tales(), 2, 4);
+  REQUIRE(cache.reserve(0, 60));
+  cache.truncate(0, 0);
+  CHECK(cache.reserve(1, 60));
 }
 
 TEST_CASE("a text that becomes shorter keeps whole blocks, and changes nothing in those that it shares") {

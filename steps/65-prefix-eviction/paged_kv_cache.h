@@ -89,8 +89,8 @@ class PagedKvCache : public KvCache {
 
   KeysValues layer(int index) override { return layers_[index]; }
 
-  /// Blocks after that length are free again. Of a text that becomes shorter whole blocks stay: a known one
-  /// is never written again.
+  /// Blocks after that length are free again, those reserved in advance among them. A text that becomes
+  /// shorter keeps whole blocks alone, with their tokens: a known one is never written again.
   void truncate(int row, int length) override {
     Row& own = rows_[row];
     if (length < own.length) own.length = length / kBlockSize * kBlockSize;

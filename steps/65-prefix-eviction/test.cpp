@@ -163,7 +163,7 @@ TEST_CASE("a block is found by all tokens up to its end, not by its own alone") 
   CHECK(join(cache, 2, mixed) == 16);
 }
 
-TEST_CASE("behind a block that stays without a name the next one is named as if it had it") {
+TEST_CASE("two rows that fed the same text are found by it, and by no part of it") {
   PagedKvCache cache(tales(), 3, 12);
   const std::vector<int> text = prompt(40);
   for (const int row : {0, 1}) cache.share(row, text);

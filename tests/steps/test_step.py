@@ -267,8 +267,8 @@ class Practice(Scratch):
         folder = self.root / "practice/02-b-c"
         said = (folder / "README.md").read_text()
         checking, afterwards = said[said.index("## How to check it"):].split("## Afterwards\n")
-        self.assertIn("\n    tools/step check 02\n    build/program --prompt X\n", checking)
-        self.assertIn("`build/program`, `tools/run 01`", checking)
+        self.assertIn("\n    tools/step check 02\n    practice/02-b-c/build/program --prompt X\n", checking)
+        self.assertIn("`practice/02-b-c/build/program`, `tools/run 01`", checking)
         self.assertNotIn("tools/step diff", checking)
         self.assertNotIn("tools/test", said)
         self.assertIn("\n    tools/step diff 02 ", afterwards.split("## Exercises")[0])

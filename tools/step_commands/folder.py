@@ -167,16 +167,17 @@ def left(step, path):
 def readme(step, folder):
     """The step's README.md with the commands of the practice folder, and links that lead to the project."""
     short = step.number if folder == PRACTICE / step.name else shlex.quote(str(folder))
+    mine = f"practice/{step.name}" if folder == PRACTICE / step.name else shlex.quote(str(folder))
     text = step.readme()
     # What the folder is for has happened already, and the project's own step tells nothing of the learner's.
     drop = rf"step practice {step.number}|test {step.number}" if f"    tools/step check {step.number}" in text \
         else rf"step practice {step.number}"
     text = re.sub(rf"^    tools/(?:{drop})\b.*\n", "", text, flags=re.MULTILINE)
     text = re.sub(rf"tools/(?:test|step check) {step.number}\b", f"tools/step check {short}", text)
-    text = re.sub(rf"tools/run {step.number}\b", "build/program", text)
+    text = re.sub(rf"tools/run {step.number}\b", f"{mine}/build/program", text)
     text = re.sub(r"\]\((\.\.?/[^)\s]*)\)", lambda link: f"]({os.path.relpath(step.folder / link.group(1), folder)})", text)
-    text = text.replace("## How to check it\n", "## How to check it\n\nCall `tools/step` in the project's folder, and "
-                        "`build/program` in this one, after a check.\n", 1)
+    text = text.replace("## How to check it\n", "## How to check it\n\nCall these in the project's folder; "
+                        "`build/program` is there after a check.\n", 1)
     if "\n## Afterwards\n" in text:
         return text
     text = re.sub(rf"^    tools/step diff {step.number}\b.*\n", "", text, flags=re.MULTILINE)

@@ -227,7 +227,7 @@ def turn(solution, function, former, parent):
     lines = [f"{indent}  {YOUR_TURN.format(function.title())}"]
     base = re.search(rf"\b(?:class|struct) {function.scope[-1]} : public (\w+)", solution.code) if function.scope else None
     if base and function.signature.endswith("override"):
-        lines.append(f"{indent}  // What it has to do is said where {base.group(1)} declares it.")
+        lines.append(f"{indent}  // {base.group(1)}, or a class above it, says what it has to do.")
     for header, was in former:
         body = header.text[was.body + 1:was.end - 1].strip("\n").rstrip().splitlines()
         if len(body) == 1:
