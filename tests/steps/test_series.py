@@ -43,6 +43,7 @@ LESSON = {
     "37-echo": "echo.h main.cpp scoring.h",
     "38-perplexity": "echo.h scoring.h",
     "40-beam-search": "batches.h beam_search.h main.cpp",
+    "41-finished-beams": "batches.h beam_search.h",
     "42-beam-rows": "batches.h beam_search.h main.cpp",
     "43-n-best": "batches.h beam_search.h main.cpp",
     "44-length-penalty": "beam_search.h",
