@@ -29,6 +29,7 @@ class BeamSearch {
   constructor(prompt, rules, positions) {
     const { options, eos } = rules;
     Object.assign(this, { prompt, rules, options, eos, positions, beams: Number(options["--num-beams"]) });
+    this.penalty = Number(options["--length-penalty"] || 1);
   }
 
   get growing() {
@@ -107,11 +108,12 @@ class BeamSearch {
     const wanted = grown?.length ?? beams;
     let found = 0;
     best.forEach(({ parent, token }, rank) => {
-      if (found === wanted) return;
       const isGrown = grown?.some((node) => node.parent === parent && node.token === token);
       const isEos = token === this.eos && options["--ignore-eos"] !== "true";
       const why = isEos ? "eos" : !grown && length === Number(options["--max-new-tokens"]) ? "length" : options["--stop"] && grown ? "stop" : "";
       if (isGrown) ++found;
+      else if (isEos && rank < beams) ended.push(this.end(this.child(parent, token), why)); // in step 40 also after the last that grows
+      else if (found === wanted) return;
       else if (why && rank < beams) ended.push(this.end(this.child(parent, token), why));
       else if (!why && grown) this.doubtful.add(length);
       else if (!why && !options["--stop"] && ++found) left.push(Object.assign(this.child(parent, token), { left: true }));
@@ -123,7 +125,7 @@ class BeamSearch {
   }
 
   end(node, ended) {
-    return Object.assign(node, { ended, score: node.sum / node.length ** Number(this.options["--length-penalty"] || 1) });
+    return Object.assign(node, { ended, score: node.sum / node.length ** this.penalty });
   }
 
   /// No pass comes any more: what the last one led to.
@@ -145,12 +147,17 @@ class BeamSearch {
       if (length < tokens.length ? !grew : grew) return this.fail("the program shows a text that is not among these");
       if (node) continue;
       node = this.child(parent, token); // a stop sequence has ended it
-      if (score !== undefined) node.sum = score * length ** Number(this.options["--length-penalty"] || 1);
+      if (score !== undefined) node.sum = score * length ** this.penalty;
       (this.levels[length] ??= []).push(node);
     }
     delete node.left;
     this.end(node, why);
-    if (score !== undefined && !(Math.abs(score - node.score) <= 1e-3 * Math.max(1, Math.abs(score)))) return this.fail("the program has other scores");
+    const isScore = (value) => score === undefined || Math.abs(score - value) <= 1e-3 * Math.max(1, Math.abs(score));
+    if (!isScore(node.score)) {
+      if (!isScore(node.sum)) return this.fail("the program has other scores");
+      this.penalty = 0; // step 40 ranks by the sum itself
+      for (const one of this.levels.flat()) if (one.ended) this.end(one, one.ended);
+    }
     this.told.set(number, node);
   }
 }

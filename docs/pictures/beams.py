@@ -47,9 +47,9 @@ def draw():
         picture.text(middle, y + 36, f"{total:.4f}".replace("-", "−"), size=12)
     picture.text(X[1] + WIDTH / 2, 234, "given up", size=11, colour="grey")
     picture.box(20, 340, 14, 14, "orange", fill=0.25, round=2)
-    picture.text(42, 352, "the greedy text: best at first, −6.1117 / 4 = −1.5279 in the end", size=13, anchor="start")
+    picture.text(42, 352, "the greedy text: best at first, −6.1117 in the end", size=13, anchor="start")
     picture.box(20, 364, 14, 14, "green", fill=0.25, round=2)
-    picture.text(42, 376, "what the search finds: third at first, −5.3937 / 4 = −1.3484 in the end", size=13, anchor="start")
+    picture.text(42, 376, "what the search finds: third at first, −5.3937 in the end", size=13, anchor="start")
     return picture
 
 

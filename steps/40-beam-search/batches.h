@@ -29,12 +29,9 @@ inline void search_all(Model& model, const Prompts& prompts, const RowOptions& o
   output.expect(static_cast<int>(prompts.size()));
   for (int p = 0; p < std::ssize(prompts); ++p) {
     const OnToken on_token = output.on_token(p);
-    std::vector<Generation> best(1);
-    if (const std::vector<Beam> found = beam_search(model, prompts[p], options, search); !found.empty()) {
-      for (const Token& token : found[0].chosen) on_token(token);
-      best[0] = {found[0].tokens, *found[0].finished, {}, found[0].score};
-    }
-    output.finish(best, CacheUse());
+    const Beam best = beam_search(model, prompts[p], options, search)[0];
+    for (const Token& token : best.chosen) on_token(token);
+    output.finish({{best.tokens, best.finished.value_or(FinishReason::kLength), {}, best.sum}}, CacheUse());
   }
 }
 

@@ -265,15 +265,15 @@ class Reading(Browser):
         text = self.find("#comparison")[0].text
         self.assertIn("keep_top_k", text)
         self.assertEqual(self.find("#compare-count")[0].text.split(" lines")[0], "+11 −0")
-        self.open("compare.html?from=06&to=43")  # sampling.h has landed on the way
+        self.open("compare.html?from=06&to=44")  # sampling.h has landed on the way
         self.assertIn("keep_top_p", self.script("return document.getElementById('comparison').textContent"))
         self.open("compare.html?from=09&to=09")
         self.assertEqual(self.find("#compare-count")[0].text, "No difference.")
 
     def test_the_map_leads_to_a_step(self):
         self.open("docs/steps.html")
-        link = self.script("return [...document.querySelectorAll('.map a')].find((a) => a.textContent.includes('45 Beam tree')).getAttribute('href')")
-        self.assertEqual(link, "../steps/45-beam-tree/index.html")
+        link = self.script("return [...document.querySelectorAll('.map a')].find((a) => a.textContent.includes('46 Beam tree')).getAttribute('href')")
+        self.assertEqual(link, "../steps/46-beam-tree/index.html")
 
     def test_previous_and_next_follow_the_parents(self):
         for page, before, after in (("16-variable-batching", "15-", "17-"), ("30-leaving-rows", "16-", "31-"),

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Compares the programs of the steps with Hugging Face transformers, on random models of odd shapes.
 
-    tools/test 01 11 45 64                           # builds the programs
+    tools/test 01 11 46 64                           # builds the programs
     python tests/differential/compare.py --cases 50  # a minute or two; needs torch, transformers and safetensors
 
 Each case is a model from a seed: odd widths and numbers of heads, a feed-forward layer of any size, rows without a token
 (padding), an output layer of its own, weights in any type. The programs say with --json what they made of a prompt, and
 transformers computes the same in float64:
 
-    greedy         texts that are not drawn, of steps 01, 11 and 45 (with and without a cache)
+    greedy         texts that are not drawn, of steps 01, 11 and 46 (with and without a cache)
     distribution   what penalties, temperature, top-k and top-p leave of the probabilities, at each new token
     beams          the best text of a search, and its score
     perplexity     the log-probability of each token of a prompt, and the perplexity
@@ -221,7 +221,7 @@ def greedy(case, report):
         report.add("greedy", same_text(case, case.run("11", *common, *as_options(options))[0], options, new), case.about)
         options["min_new_tokens"] = case.choose.randint(0, new)
         for cache in ("--use-cache", "--no-use-cache"):
-            sequence = case.run("45", *common, cache, *as_options(options))[0]
+            sequence = case.run("46", *common, cache, *as_options(options))[0]
             report.add("greedy", same_text(case, sequence, options, new), case.about)
 
 
@@ -260,7 +260,7 @@ def beams(case, report):
             options["repetition_penalty"] = round(case.choose.uniform(0.7, 1.6), 2)
         if case.choose.random() < 0.3:
             options["min_new_tokens"] = case.choose.randint(1, new)
-        sequence = case.run("45", "--prompt", prompt, "--max-new-tokens", new, *as_options(options), "--early-stopping",
+        sequence = case.run("46", "--prompt", prompt, "--max-new-tokens", new, *as_options(options), "--early-stopping",
                             str(stopping).lower(), case.choose.choice(["--use-cache", "--no-use-cache"]))[0]
         ids = torch.tensor([sequence["prompt_token_ids"]])
 
@@ -286,7 +286,7 @@ def beams(case, report):
 
 def perplexities(case, report):
     for _ in range(4):
-        sequence = case.run("45", "--prompt", case.prompt(case.config.n_positions), "--max-new-tokens", 0, "--echo",
+        sequence = case.run("46", "--prompt", case.prompt(case.config.n_positions), "--max-new-tokens", 0, "--echo",
                             "--logprobs", 3)[0]
         tokens = sequence["prompt_token_ids"]
         logits, slack = case.logits(tokens)
@@ -313,7 +313,7 @@ def stops(case, report):
     printed = byte_of_sign()
     for _ in range(4):
         prompt, new = case.room()
-        common = ["45", "--prompt", prompt, "--max-new-tokens", new, "--ignore-eos"]
+        common = ["46", "--prompt", prompt, "--max-new-tokens", new, "--ignore-eos"]
         ids = case.run(*common)[0]["token_ids"]
         parts = [bytes(printed[sign] for sign in case.tokens[i]) if i < len(case.tokens) - 1 else
                  (END if i < len(case.tokens) else f"<{i}>").encode() for i in ids]

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-STEPS = ("01", "07", "11", "14", "17", "33", "34", "37", "38", "39", "40", "45", "51", "64", "70")
+STEPS = ("01", "07", "11", "14", "17", "33", "34", "37", "38", "39", "40", "46", "51", "64", "70")
 MODEL = ROOT / "models/tales-1m"
 FAMILIES = ROOT / "tests/reference/families"
 GGUF = ROOT / "tests/reference/gguf-families"

@@ -48,6 +48,7 @@ SHOWS = {
     "echo": r'"The" +-\n',                                                         # nothing comes before it
     "perplexity": r"perplexity of prompt 1: 30\.[\s\S]*perplexity of prompt 1: 84\d\.",
     "beam-search": r", who had been[\s\S]*said, \"I",                              # of both the likelier is the second
+    "finished-beams": r"lived happily ever after\.",                               # and not "all lived happily together."
     "beam-rows": r"MiB allocated, \d+\.\d MiB copied",
     "n-best": r"\[1\][\s\S]*\[2\][\s\S]*\[3\][\s\S]*\[4\]",
     "length-penalty": r" 2 new tokens[\s\S]* [3-9]\d new tokens",

@@ -125,7 +125,7 @@ class Show(Scratch):
 
     def test_a_part_of_a_name_is_enough_where_no_other_has_it(self):
         self.assertEqual(self.step("diff", "top-p"), self.step("diff", "07"))
-        self.assertIn("'beam' is in the names of 3 steps: 40-beam-search, 41-beam-rows, 45-beam-tree.", self.step("diff", "beam", status=2))
+        self.assertIn("'beam' is in the names of 4 steps: 40-beam-search, 41-finished-beams, 42-beam-rows, 46-beam-tree.", self.step("diff", "beam", status=2))
         self.assertIn("02-b-c is not there yet", self.show("check", "b-c", status=2))
         for columns, rows in ((40, len(STEPS)), (80, 20), (200, 9)):
             said = self.step("diff", "99", status=2, env={**os.environ, "COLUMNS": str(columns)}).splitlines()

@@ -30,7 +30,7 @@ BEAMS = EVENTS + """
     if (event.event === "end") { search.finish(); search.tell(text, texts.get(text), event.finish_reason, event.score); }
   }
   console.log(JSON.stringify(searches.map(({ wrong, doubtful, told, levels, prompt }) => ({ wrong, doubtful: [...doubtful],
-    told: [...told].map(([text, node]) => [text, node.text.slice(prompt.length), node.score]),
+    told: [...told].map(([text, node]) => [text, node.text.slice(prompt.length), node.score]), sums: [...told.values()].map((node) => node.sum),
     ended: levels.flat().filter((node) => node.ended).map((node) => node.score),
     grown: levels.map((level) => level.filter((node) => !node.ended && !node.left).map((node) => [node.text, node.sum])) }))));"""
 ROWS = EVENTS + """
@@ -100,8 +100,8 @@ class OfPrograms(Limited):
         return [sorted([text, total] for text, total, _ in rows.values()) for rows in found]
 
     def test_beams_have_the_parents_that_the_events_say_and_lead_to_the_texts_that_are_shown(self):
-        for step in self.steps("beam-search", "beam-rows", "n-best", "length-penalty", "early-stopping", "beam-tree"):
-            for options in ((), ("--no-use-cache",)) if step.name[:2] != "40" else ((),):
+        for step in self.steps("beam-search", "finished-beams", "beam-rows", "n-best", "length-penalty", "early-stopping", "beam-tree"):
+            for options in ((), ("--no-use-cache",)) if step.name[:2] not in ("40", "41") else ((),):
                 with self.subTest(step.name, options=options):
                     shown, events, (search,) = self.traced(step, BEAMS, "--prompt", "A fox", "--num-beams", "4", "--max-new-tokens", "25", *options)
                     self.assertEqual((search["wrong"], search["doubtful"]), ("", []))
@@ -113,6 +113,19 @@ class OfPrograms(Limited):
                             self.assertAlmostEqual(one, other, delta=1e-6)
                     self.assertEqual([(text, tokens) for text, tokens, _ in search["told"]], [(1, shown[0]["token_ids"])])
                     self.assertAlmostEqual(search["told"][0][2], shown[0]["score"], delta=1e-5)
+
+    def test_a_score_may_be_the_sum_itself(self):
+        """Where texts that have ended stay among the beams, and fewer and fewer grow."""
+        for step in self.steps("beam-search"):
+            for prompt in (LAST, "They lived happily", "A king"):
+                with self.subTest(prompt):
+                    shown, events, (search,) = self.traced(step, BEAMS, "--prompt", prompt, "--num-beams", "3", "--max-new-tokens", "20")
+                    self.assertEqual((search["wrong"], search["doubtful"]), ("", []))
+                    for expected, grown in zip(self.lineage(events), search["grown"], strict=False):
+                        self.assertEqual([text for text, _ in sorted(grown)], [text for text, _ in expected])
+                    self.assertEqual([(text, tokens) for text, tokens, _ in search["told"]], [(1, shown[0]["token_ids"])])
+                    for said in (search["told"][0][2], search["sums"][0]):
+                        self.assertAlmostEqual(said, shown[0]["score"], delta=1e-5)
 
     def test_the_texts_that_end_are_those_of_the_search(self):
         for step in self.steps("beam-tree"):

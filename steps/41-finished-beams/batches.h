@@ -1,0 +1,41 @@
+// Many prompts, each continued one or more times, in a batch of a bounded size, or by a search.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "beam_search.h"
+#include "common/program/output.h"
+#include "generate.h"
+
+namespace staircase {
+
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it sees
+/// their tokens by on_row_token, and finishes all at the end with what the cache used.
+inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
+                         const RunOptions& run, Output& output) {
+  const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
+  const int places = std::min(texts, run.max_batch_size);
+  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
+  const std::vector<Generation> generated =
+      generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(texts, copies));
+  output.finish(generated, cache ? cache->use() : CacheUse());
+}
+
+/// Searches behind all prompts, one after the other; `output` gets the best text of each.
+inline void search_all(Model& model, const Prompts& prompts, const RowOptions& options,
+                       const BeamOptions& search, Output& output) {
+  output.expect(static_cast<int>(prompts.size()));
+  for (int p = 0; p < std::ssize(prompts); ++p) {
+    const OnToken on_token = output.on_token(p);
+    std::vector<Generation> best(1);
+    if (const std::vector<Beam> found = beam_search(model, prompts[p], options, search); !found.empty()) {
+      for (const Token& token : found[0].chosen) on_token(token);
+      best[0] = {found[0].tokens, *found[0].finished, {}, found[0].score};
+    }
+    output.finish(best, CacheUse());
+  }
+}
+
+}  // namespace staircase

@@ -1,0 +1,98 @@
+// Beam search (Lowerre 1976; for neural networks Sutskever et al. 2014, section 3.2): looks for the likeliest
+// text, where the greedy choice looks for the likeliest token.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "common/model/model.h"
+#include "generate.h"
+#include "row.h"
+
+namespace staircase {
+
+struct BeamOptions {
+  int num_beams = 1;
+};
+
+inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions& options,
+                        const RunOptions& run) {
+  sink.add("--num-beams", &search.num_beams, "number of texts that a search keeps", at_least(1));
+  sink.refuse_if(
+      [&search, &sampling = options.sampling, &run] {
+        return search.num_beams > 1 && (run.num_return_sequences > 1 || sampling.do_sample ||
+                                        reshapes(sampling) || sampling.show_candidates > 0);
+      },
+      "--num-beams looks for one text and draws nothing: it goes with none of --num-return-sequences, "
+      "--do-sample, --temperature, --top-k, --top-p and --show-candidates");
+}
+
+/// A text that grows, or has ended.
+struct Beam {
+  std::vector<int> tokens;  ///< the prompt and what follows it
+  StopFilter filter;
+  std::vector<Token> chosen = {};  ///< what follows
+  double sum = 0.0;                ///< of the log-probabilities of what follows
+  double score = 0.0;              ///< sum / length: what it is worth if it ends here
+  std::optional<FinishReason> finished = {};
+};
+
+/// One more token behind a beam.
+struct Continuation {
+  int beam, token;
+  double sum;
+};
+
+/// The num_beams best texts that the search finds behind the prompt, best first. Exactly the search of
+/// Hugging Face: of the 2 num_beams best continuations those that end are taken out if they are among the
+/// first num_beams, and of the others the first num_beams go on.
+inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& prompt, const RowOptions& options,
+                                     const BeamOptions& search) {
+  const ModelConfig& config = model.config();
+  const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products outgrow an int
+  const EndTokens& ends = config.end_tokens;
+  std::vector<Beam> growing{{prompt, StopFilter(options.stop)}}, ended;
+  for (int length = 1; length <= options.stopping.max_new_tokens && !growing.empty(); ++length) {
+    std::vector<std::span<const int>> fed;
+    for (const Beam& beam : growing)
+      fed.push_back(tokens_to_feed(beam.tokens, config.n_positions, nullptr, 0, options.overflow));
+    const std::span<float> logits = model.next_logits(fed);  // [growing.size(), vocab_size]
+    std::vector<Continuation> all;
+    std::vector<std::vector<float>> logprobs;  // the model's own
+    for (int b = 0; b < std::ssize(growing); ++b) {
+      const std::span<float> scores = logits.subspan(b * vocab_size, vocab_size);
+      logprobs.push_back(log_softmax(scores));
+      std::ranges::copy(logprobs[b], scores.begin());
+      forbid_early_end(scores, length - 1, ends, options.length);
+      process(scores, growing[b].tokens, options.sampling);
+      for (const int token : highest(scores, 2 * n)) {  // no other can be among the best of all
+        if (scores[token] != kMasked) all.push_back({b, token, growing[b].sum + scores[token]});
+      }
+    }
+    // Equal ones stay in their order: those of the first beam, and of these the lowest id, come first.
+    std::ranges::stable_sort(all, std::greater<>(), &Continuation::sum);
+    std::vector<Beam> next;
+    for (int rank = 0; rank < std::min<std::int64_t>(2 * n, std::ssize(all)); ++rank) {
+      Beam beam = growing[all[rank].beam];
+      Token token{all[rank].token};
+      if (options.logprobs.count)
+        token.logprobs = logprobs_of(token.id, logprobs[all[rank].beam], *options.logprobs.count);
+      beam.finished = end_of_text(token, beam.filter, length, ends, options);
+      beam.tokens.push_back(token.id);
+      beam.chosen.push_back(token);
+      beam.sum = all[rank].sum;
+      beam.score = beam.sum / length;
+      if (beam.finished ? rank >= n : std::ssize(next) == n) continue;
+      (beam.finished ? ended : next).push_back(std::move(beam));
+    }
+    std::ranges::stable_sort(ended, std::greater<>(), &Beam::score);
+    if (std::ssize(ended) > n) ended.erase(ended.begin() + n, ended.end());
+    // The best text that grows would be no better if it ended here: a guess, but a good one.
+    if (std::ssize(ended) == n && !next.empty() && next[0].score <= ended.back().score) break;
+    growing = std::move(next);
+  }
+  return ended;
+}
+
+}  // namespace staircase

@@ -1,0 +1,30 @@
+#include "batches.h"
+#include "beam_search.h"
+#include "common/program/program.h"
+#include "echo.h"
+#include "generate.h"
+#include "memory_estimate.h"
+
+using namespace staircase;
+
+int main(int argc, char** argv) {
+  RowOptions options;
+  RunOptions run;
+  EchoOptions shown;
+  BeamOptions search;
+  Program program("Continues a text with a language model.");
+  add_options(program, options);
+  add_options(program, run);
+  add_options(program, shown);
+  add_options(program, search, options, run);
+  refuse_equal_texts(program, run, options);
+  program.add_dtype_option(memory_estimate);
+  program.add_prompts_option();
+  program.warn_of_long_prompts();
+  return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
+    options.stop.tokenizer = &output.tokenizer();
+    echo(model, prompts, shown, options.logprobs.count.value_or(0), output);
+    if (search.num_beams > 1) return search_all(model, prompts, options, search, output);
+    generate_all(model, prompts, options, run, output);
+  });
+}
