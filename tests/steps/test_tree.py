@@ -110,8 +110,8 @@ class Tree(SmallTree):
         numbers = [[word for word in row.split() if re.fullmatch(r"[+-]\d+", word)] for row in rows]
         self.assertEqual(numbers, [["+4"], ["+3", "-1"], ["+5"], ["+1"], ["+0", "-1"], ["+2"], ["+1"]])
         self.assertEqual([" ".join(line.split()) for line in self.show("list").split("\n\n")[1].splitlines()], [
-            "most added lines: 5 of 120 20-branch", "median of them: 2 of 55",
-            "most files of code in a folder: 2 of 8 01-one and 4 more", "longest main.cpp: 3 of 41 21-other"])
+            "most added lines: 5 of 100 20-branch", "in a detour, and in 17 to 19: 1 of 120 22-room", "median of all: 2 of 50",
+            "most files of code in a folder: 2 of 8 01-one and 4 more", "longest main.cpp: 3 of 40 21-other"])
 
     def test_a_terminal_without_the_characters_of_the_tree_gets_others(self):
         environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
@@ -123,8 +123,8 @@ class Tree(SmallTree):
     def test_a_limit_that_is_not_kept_is_told(self):
         self.path("steps/21-other/main.cpp").write_text(lines(121))
         said = [" ".join(line.split()) for line in self.show("list").splitlines()]
-        self.assertIn("most added lines: 121 of 120, too many 21-other", said)
-        self.assertIn("longest main.cpp: 121 of 41, too many 21-other", said)
+        self.assertIn("most added lines: 121 of 100, too many 21-other", said)
+        self.assertIn("longest main.cpp: 121 of 40, too many 21-other", said)
 
     def test_each_step_of_the_list_has_its_headline(self):
         rows = self.show("list").split("\n\n")[0].splitlines()
