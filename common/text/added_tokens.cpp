@@ -84,21 +84,25 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tok
   }
 }
 
-int AddedTokens::longest_at(std::string_view text, std::size_t at) const {
+int AddedTokens::longest_at(std::string_view text, std::size_t at, const std::vector<bool>* own) const {
   int longest = kNone;
+  bool all_own = true;
   for (int node = 0; at < text.size(); ++at) {
+    all_own = all_own && (!own || (*own)[at]);
     const auto child = children_.find(key(node, text[at]));
     if (child == children_.end()) break;
     node = child->second;
-    if (const int token = token_at_[static_cast<std::size_t>(node)]; token != kNone) longest = token;
+    const int token = token_at_[static_cast<std::size_t>(node)];
+    if (token != kNone && (all_own || !tokens_[static_cast<std::size_t>(token)].special)) longest = token;
   }
   return longest;
 }
 
-std::optional<AddedTokens::Found> AddedTokens::next(std::string_view text, std::size_t begin) const {
+std::optional<AddedTokens::Found> AddedTokens::next(std::string_view text, std::size_t begin,
+                                                    const std::vector<bool>* own) const {
   for (std::size_t at = begin; at < text.size(); ++at) {
     if (!begins_[static_cast<unsigned char>(text[at])]) continue;
-    const int index = longest_at(text, at);
+    const int index = longest_at(text, at, own);
     if (index == kNone) continue;
     const AddedToken& token = tokens_[static_cast<std::size_t>(index)];
     const std::string_view before = text.substr(0, at), after = text.substr(at + token.content.size());

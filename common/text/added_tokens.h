@@ -21,14 +21,16 @@ class AddedTokens {
 
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
-  /// The leftmost one in `text` from `begin` on, of several there the longest.
-  std::optional<Found> next(std::string_view text, std::size_t begin) const;
+  /// The leftmost one in `text` from `begin` on, of several there the longest. With `own`, a flag for each
+  /// byte, special ones are found only where it is set for all of their bytes.
+  std::optional<Found> next(std::string_view text, std::size_t begin,
+                            const std::vector<bool>* own = nullptr) const;
 
   bool empty() const { return tokens_.empty(); }
 
  private:
   /// The longest token that begins at `at`, an index of tokens_, or -1.
-  int longest_at(std::string_view text, std::size_t at) const;
+  int longest_at(std::string_view text, std::size_t at, const std::vector<bool>* own) const;
 
   std::vector<AddedToken> tokens_;
   // A tree: a node is reached by the bytes of a token's beginning.

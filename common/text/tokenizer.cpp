@@ -18,6 +18,7 @@
 #include "common/base/error.h"
 #include "common/base/json_file.h"
 #include "common/text/added_tokens.h"
+#include "common/text/marked_text.h"
 #include "common/text/merger.h"
 #include "common/text/normalizer.h"
 #include "common/text/pre_tokenizer.h"
@@ -44,6 +45,13 @@ std::vector<AddedToken> normalized(std::vector<AddedToken> tokens, const Normali
   return tokens;
 }
 
+/// All special tokens, and the others that are looked for before the text is normalized.
+std::vector<AddedToken> special_and_others(const std::vector<AddedToken>& all) {
+  std::vector<AddedToken> selected = all;
+  std::erase_if(selected, [](const AddedToken& token) { return !token.special && token.normalized; });
+  return selected;
+}
+
 /// What is looked for in a text: all added tokens, or all that are no special ones.
 struct Search {
   AddedTokens in_text, in_normalized;
@@ -51,15 +59,19 @@ struct Search {
   Search(const std::vector<AddedToken>& all, bool special, const Normalizer& normalizer)
       : in_text(select(all, special, false)),
         in_normalized(normalized(select(all, special, true), normalizer)) {}
+
+  /// Special tokens are looked for before the text is normalized, as long as each byte has its origin.
+  Search(const std::vector<AddedToken>& all, const Normalizer& normalizer)
+      : in_text(special_and_others(all)), in_normalized(normalized(select(all, false, true), normalizer)) {}
 };
 
 /// Calls `on_part(text, whether it begins the text)` and `on_token(id)` for what `tokens` makes of `text`.
 template <typename OnPart, typename OnToken>
-void take_apart(std::string_view text, const AddedTokens& tokens, const OnPart& on_part,
-                const OnToken& on_token) {
+void take_apart(std::string_view text, const std::vector<bool>* own, const AddedTokens& tokens,
+                const OnPart& on_part, const OnToken& on_token) {
   std::size_t done = 0;
   while (!tokens.empty()) {
-    const auto found = tokens.next(text, done);
+    const auto found = tokens.next(text, done, own);
     if (!found) break;
     if (done < found->begin) on_part(text.substr(done, found->begin - done), done == 0);
     on_token(found->id);
@@ -70,6 +82,9 @@ void take_apart(std::string_view text, const AddedTokens& tokens, const OnPart& 
 
 }  // namespace
 
+std::vector<int> encode_marked(const Tokenizer& tokenizer, std::string_view text,
+                               const std::vector<bool>& own);
+
 struct Tokenizer::Vocabulary {
   std::vector<std::string> bytes;              // by token
   std::unordered_map<std::string, int> whole;  // the pieces that are tokens whatever merges say
@@ -78,7 +93,7 @@ struct Tokenizer::Vocabulary {
   bool marks_spaces, drops_first_space;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  Search text_search, special_search;
+  Search text_search, special_search, own_search;
   std::unique_ptr<Spelling> spelling;
   MergeTable table;
 
@@ -91,10 +106,12 @@ struct Tokenizer::Vocabulary {
         pre_tokenizer(description.cuts),
         text_search(description.added, false, normalizer),
         special_search(description.added, true, normalizer),
+        own_search(description.added, normalizer),
         spelling(spelling_of(description)),
         table(description.merges) {}
 
-  std::vector<int> encode(std::string_view text, const Search& search) const;
+  std::vector<int> encode(std::string_view text, const Search& search,
+                          const std::vector<bool>* own = nullptr) const;
 };
 
 /// The way of one text; its memory is used again from piece to piece.
@@ -103,19 +120,31 @@ class Tokenizer::Encoding {
   Encoding(const Vocabulary& vocabulary, const Search& search)
       : vocabulary_(vocabulary), search_(search), merger_(vocabulary.table) {}
 
-  std::vector<int> encode(std::string_view text) {
+  std::vector<int> encode(std::string_view text, const std::vector<bool>* own) {
     take_apart(
-        text, search_.in_text, [&](std::string_view part, bool first) { normalize(part, first); },
+        text, own, search_.in_text, [&](std::string_view part, bool first) { normalize(part, first); },
         [&](int token) { tokens_.push_back(token); });
     return std::move(tokens_);
   }
 
+  /// A free function, but a friend that stands here sees the vocabulary of a tokenizer.
+  friend std::vector<int> encode_marked(const Tokenizer& tokenizer, std::string_view text,
+                                        const std::vector<bool>& own) {
+    return Encoding::of(tokenizer, text, own);
+  }
+
  private:
+  static std::vector<int> of(const Tokenizer& tokenizer, std::string_view text,
+                             const std::vector<bool>& own) {
+    const Vocabulary& vocabulary = *tokenizer.vocabulary_;
+    return vocabulary.encode(text, vocabulary.own_search, &own);
+  }
+
   void normalize(std::string_view part, bool first) {
     std::string normal;
     if (!vocabulary_.normalizer.empty()) part = normal = vocabulary_.normalizer.normalize(part);
     take_apart(
-        part, search_.in_normalized,
+        part, nullptr, search_.in_normalized,
         [&](std::string_view rest, bool still_first) { cut(rest, first && still_first); },
         [&](int token) { tokens_.push_back(token); });
   }
@@ -147,11 +176,17 @@ class Tokenizer::Encoding {
   std::vector<int> symbols_, tokens_;
 };
 
-std::vector<int> Tokenizer::Vocabulary::encode(std::string_view text, const Search& search) const {
+std::vector<int> encode_with_own_special_tokens(const Tokenizer& tokenizer, std::string_view text,
+                                                const std::vector<bool>& own) {
+  return encode_marked(tokenizer, text, own);
+}
+
+std::vector<int> Tokenizer::Vocabulary::encode(std::string_view text, const Search& search,
+                                               const std::vector<bool>* own) const {
   if (text.size() > std::numeric_limits<int>::max()) {
     throw Error("a text of {} bytes is too long to encode at once; 2^31 - 1 are possible", text.size());
   }
-  return Encoding(*this, search).encode(text);
+  return Encoding(*this, search).encode(text, own);
 }
 
 Tokenizer Tokenizer::load(const std::filesystem::path& folder) {

@@ -1,0 +1,137 @@
+#include "common/text/chat_template.h"
+
+#include <array>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/base/file.h"
+#include "common/base/json_file.h"
+#include "common/model/gguf.h"
+#include "common/text/gguf_tokenizer.h"
+#include "common/text/json_value.h"
+#include "common/text/marked_text.h"
+
+namespace staircase {
+
+namespace {
+
+using nlohmann::ordered_json;
+using SpecialTokens = std::map<std::string, std::string>;
+
+JinjaTemplate parsed(const std::string& source, const std::string& file) try {
+  return JinjaTemplate(source);
+} catch (const Error& error) {
+  // Ollama's templates read fields as {{ .Messages }}, which is no Jinja.
+  const bool go = source.find("{{ .") != std::string::npos ||
+                  source.find("{{- range ") != std::string::npos ||
+                  source.find("{{ if .") != std::string::npos || source.find("{{- if .") != std::string::npos;
+  if (go)
+    throw Error("{}: the chat template is written for Ollama in Go's template language, not in Jinja", file);
+  throw Error("{}: {}", file, error.what());
+}
+
+/// The text of a token, which is written as it is or as an object with more about it.
+std::string token_text(const JsonValue& token) {
+  return token.json().is_object() ? token["content"].text() : token.text();
+}
+
+SpecialTokens special_tokens_of(const JsonValue& config) {
+  SpecialTokens tokens;
+  for (const char* key :
+       {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {
+    if (!config[key].is_null()) tokens[key] = token_text(config[key]);
+  }
+  return tokens;
+}
+
+/// chat_template is a text, or a list of templates with names.
+std::optional<std::string> template_of(const JsonValue& config) {
+  const JsonValue named = config["chat_template"];
+  if (named.is_null()) return {};
+  if (named.json().is_string()) return named.text();
+  for (const JsonValue& one : named.elements()) {
+    if (one["name"].text() == "default") return one["template"].text();
+  }
+  named.refuse("and none of its templates is the default");
+}
+
+std::optional<ChatTemplate> load_gguf(const std::filesystem::path& path) {
+  const GgufFile file(path);
+  const auto source = gguf_chat_template(file);
+  if (!source) return {};
+  SpecialTokens special;
+  const auto tokens = file.texts("tokenizer.ggml.tokens");
+  for (const auto& [name, key] : {std::pair{"bos_token", "tokenizer.ggml.bos_token_id"},
+                                  std::pair{"eos_token", "tokenizer.ggml.eos_token_id"},
+                                  std::pair{"pad_token", "tokenizer.ggml.padding_token_id"},
+                                  std::pair{"unk_token", "tokenizer.ggml.unknown_token_id"}}) {
+    const auto id = file.integer(key);
+    if (tokens && id && *id < tokens->size()) special[name] = std::string((*tokens)[*id]);
+  }
+  return ChatTemplate(*source, std::move(special), path.string());
+}
+
+/// As transformers hands messages over: without members that are null, and with thoughts under all names.
+ordered_json prepared(const ordered_json& messages) {
+  ordered_json all = ordered_json::array();
+  for (const ordered_json& message : messages) {
+    if (!message.is_object()) throw Error("a message is {}, not an object", message.type_name());
+    ordered_json kept = ordered_json::object();
+    for (const auto& [key, value] : message.items()) {
+      if (!value.is_null()) kept[key] = value;
+    }
+    for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+      if (!kept.contains(name)) continue;
+      const ordered_json thoughts = kept[name];
+      kept["reasoning_content"] = thoughts;
+      if (!kept.contains("thinking")) kept["thinking"] = thoughts;
+      break;
+    }
+    all.push_back(std::move(kept));
+  }
+  return all;
+}
+
+}  // namespace
+
+std::optional<ChatTemplate> ChatTemplate::load(const std::filesystem::path& model) {
+  if (is_gguf(model)) return load_gguf(model);
+  const auto config_path = model / "tokenizer_config.json", file = model / "chat_template.jinja";
+  SpecialTokens special;
+  std::optional<std::string> source;
+  std::string from = config_path.string();
+  if (std::filesystem::exists(config_path)) {
+    const nlohmann::json config = parse_json_object(read_text_file(config_path), from);
+    special = special_tokens_of(JsonValue(config, from));
+    if (!std::filesystem::exists(file)) source = template_of(JsonValue(config, from));
+  }
+  if (std::filesystem::exists(file)) {
+    source = read_text_file(file);
+    from = file.string();
+  }
+  if (!source) return {};
+  return ChatTemplate(*source, std::move(special), from);
+}
+
+ChatTemplate::ChatTemplate(const std::string& source, SpecialTokens special_tokens, const std::string& file)
+    : file_(file), special_tokens_(std::move(special_tokens)), template_(parsed(source, file)) {}
+
+Rendered ChatTemplate::render(const ordered_json& messages, const ordered_json& options,
+                              const std::tm& now) const {
+  ordered_json data = {{"tools", nullptr}, {"documents", nullptr}, {"add_generation_prompt", false}};
+  data.update(options);
+  data["messages"] = prepared(messages);
+  try {
+    return template_.render({data, special_tokens_, now});
+  } catch (const Error& error) {
+    throw Error("{}: {}", file_, error.what());
+  }
+}
+
+std::vector<int> encode_chat(const Tokenizer& tokenizer, const Rendered& rendered) {
+  return encode_with_own_special_tokens(tokenizer, rendered.text, rendered.own);
+}
+
+}  // namespace staircase

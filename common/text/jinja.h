@@ -1,0 +1,56 @@
+// Jinja, as far as chat templates use it: the language in which a model's files say how a conversation
+// becomes text. What a template makes is what Python's jinja2 makes of it as transformers sets it up.
+#pragma once
+
+#include <cstdint>
+#include <ctime>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace staircase {
+
+namespace jinja {
+struct Node;
+}
+
+/// A downloaded template is a stranger's program. These end it.
+struct RenderLimits {
+  std::int64_t steps = 20'000'000;         ///< values and statements
+  std::int64_t bytes = 512 * 1024 * 1024;  ///< of all texts and lists that it makes on the way
+  std::size_t output = 64 * 1024 * 1024;   ///< bytes of the result
+};
+
+struct RenderInput {
+  /// An object whose members are the variables: messages, tools, add_generation_prompt, ...
+  const nlohmann::ordered_json& data;
+  /// Variables whose text counts as the template's own: bos_token, eos_token.
+  std::map<std::string, std::string> own;
+  /// For strftime_now, in local time.
+  std::tm now{};
+};
+
+struct Rendered {
+  std::string text;
+  /// For each byte whether the template wrote it. Only these bytes may be read as special tokens: the others
+  /// come from the data, which is from anybody.
+  std::vector<bool> own;
+};
+
+class JinjaTemplate {
+ public:
+  /// Throws Error with one sentence, which names the line, for what is no template or not known here.
+  explicit JinjaTemplate(std::string_view source);
+
+  /// Throws Error with one sentence, which names the line, for a fault, a limit that is reached, and for what
+  /// the template itself raises.
+  Rendered render(const RenderInput& input, const RenderLimits& limits = {}) const;
+
+ private:
+  std::shared_ptr<const std::vector<jinja::Node>> body_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,52 @@
+// A text that remembers who wrote each of its bytes: the template, or the data that it was given. Only what
+// the template wrote may become a special token, so every operation on texts keeps the origins.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace staircase::jinja {
+
+struct Text {
+  static constexpr char kTemplate = 't', kData = 'd';
+
+  std::string bytes;
+  std::string origins;   ///< kTemplate or kData for each byte
+  bool is_html = false;  ///< made by the filter `safe`: `+` escapes what is added
+
+  static Text of_template(std::string bytes);
+  static Text of_data(std::string bytes);
+
+  /// What remains of `sources` when an operation mixes their bytes: the template's only if all are.
+  static Text mixed(std::string bytes, const std::vector<const Text*>& sources);
+
+  std::size_t size() const { return bytes.size(); }
+  bool is_of_template() const { return origins.find(kData) == std::string::npos; }
+  Text part(std::size_t begin, std::size_t end) const;
+  void append(const Text& other);
+
+  /// Where each character begins, and the end of the last.
+  std::vector<std::size_t> characters() const;
+};
+
+/// How many bytes of white space, as Python's str.isspace() has it, there are at the front and at the back.
+std::size_t spaces_in_front(std::string_view text);
+std::size_t spaces_at_back(std::string_view text);
+
+/// How many bytes at the front, or at the back, are characters of `set`.
+std::size_t span_in_front(std::string_view text, std::string_view set);
+std::size_t span_at_back(std::string_view text, std::string_view set);
+
+std::string_view first_character(std::string_view text);
+std::string_view last_character(std::string_view text);
+
+/// The number of a character of valid UTF-8, and back.
+char32_t code_point(std::string_view character);
+std::string utf8(char32_t code_point);
+
+std::string to_upper(std::string_view text);
+std::string to_lower(std::string_view text);
+
+}  // namespace staircase::jinja

@@ -1,0 +1,167 @@
+// The values of a template's expressions, with the meaning that they have in Python. All but namespaces are
+// immutable, so they are shared and never copied.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "common/text/jinja/text.h"
+
+namespace staircase::jinja {
+
+/// What a template did wrong: "uses 'x', which is undefined". Whoever runs it adds the line.
+struct Fault : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// How deep lists and dicts may hold each other, so that walks over them end.
+constexpr int kMostValueNesting = 200;
+
+/// What a template may use. Each count goes down; below zero, it is over.
+struct Budget {
+  std::int64_t steps, bytes;
+
+  void spend_steps(std::size_t count = 1);
+  /// For texts and lists that are made: their bytes, and a step for each 64 of them.
+  void spend_bytes(std::size_t count);
+  /// For a search for a text of `b` bytes in one of `a`.
+  void spend_product(std::size_t a, std::size_t b);
+};
+
+struct Undefined {
+  std::string what;  ///< for messages: the name that was looked up
+};
+struct None {};
+struct Sequence;
+struct Dict;
+struct Namespace;
+struct Loop;
+struct Function;
+
+class Value {
+ public:
+  Value() = default;  ///< undefined, without a name
+  Value(Undefined undefined) : content_(std::move(undefined)) {}
+  Value(None none) : content_(none) {}
+  Value(bool truth) : content_(truth) {}
+  Value(std::int64_t number) : content_(number) {}
+  Value(double number) : content_(number) {}
+  Value(Text text) : content_(std::make_shared<const Text>(std::move(text))) {}
+  template <typename T>
+  Value(std::shared_ptr<T> shared) : content_(std::move(shared)) {}
+
+  bool is_undefined() const { return as<Undefined>() != nullptr; }
+  bool is_none() const { return as<None>() != nullptr; }
+  bool is_number() const { return as<bool>() || as<std::int64_t>() || as<double>(); }
+  const Text* text() const { return shared<const Text>(); }
+  const Sequence* sequence() const { return shared<const Sequence>(); }
+  const Dict* dict() const { return shared<const Dict>(); }
+  Namespace* name_space() const { return shared<Namespace>(); }
+  const Loop* loop() const { return shared<const Loop>(); }
+  const Function* function() const { return shared<const Function>(); }
+
+  template <typename T>
+  const T* as() const {
+    return std::get_if<T>(&content_);
+  }
+
+  /// An integer, or true or false as 1 or 0.
+  std::optional<std::int64_t> integer() const;
+  /// Any number.
+  std::optional<double> real() const;
+
+  /// "text", "list", ... for messages.
+  const char* kind() const;
+
+ private:
+  template <typename T>
+  T* shared() const {
+    const auto* pointer = std::get_if<std::shared_ptr<T>>(&content_);
+    return pointer ? pointer->get() : nullptr;
+  }
+
+  std::variant<Undefined, None, bool, std::int64_t, double, std::shared_ptr<const Text>,
+               std::shared_ptr<const Sequence>, std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
+               std::shared_ptr<const Loop>, std::shared_ptr<const Function>>
+      content_;
+};
+
+struct Sequence {
+  /// Of a view, as dict.items(), there is a length but no item; of an iterator, as a filter makes, neither.
+  enum class Kind { kList, kTuple, kView, kIterator };
+
+  std::vector<Value> items;
+  Kind kind = Kind::kList;
+  int depth = 1;
+};
+
+/// What messages call an iterator.
+constexpr const char* kMade = "what a filter made; |list makes a list of it";
+
+struct Dict {
+  std::vector<std::pair<Value, Value>> items;  // in the order of writing
+  int depth = 1;
+
+  const Value* find(const Value& key, Budget& budget) const;
+  void set(Value key, Value value, Budget& budget);
+};
+
+struct Namespace {
+  Dict attributes;
+};
+
+struct Loop {
+  std::vector<Value> items;
+  std::size_t index = 0;
+};
+
+/// The arguments of a call as they are written.
+struct Arguments {
+  std::vector<Value> values;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+struct Function {
+  std::string name;
+  std::function<Value(Arguments)> call;
+};
+
+Value make_list(std::vector<Value> items, Budget& budget, Sequence::Kind kind = Sequence::Kind::kList);
+Value make_dict(Dict dict, Budget& budget);
+
+/// The text is the data's.
+Value from_json(const nlohmann::ordered_json& json, int depth = 0);
+
+bool is_true(const Value& value);
+bool equal(const Value& a, const Value& b, Budget& budget);
+/// Of two numbers, two texts or two lists. Throws Fault for others.
+bool less(const Value& a, const Value& b, Budget& budget);
+/// `a in b`.
+bool contains(const Value& container, const Value& value, Budget& budget);
+
+/// What a loop goes over: items, keys or characters. Throws Fault for what has none.
+std::vector<Value> elements(const Value& value, Budget& budget);
+std::size_t length(const Value& value);
+
+/// As Python's str(). All but texts become the data's.
+Text to_text(const Value& value, Budget& budget);
+
+struct JsonStyle {
+  bool ensure_ascii = false, sort_keys = false;
+  std::optional<std::string> indent;  ///< of one level
+  std::string comma, colon;
+};
+
+/// As Python's json.dumps(). The text is the data's: no template makes special tokens of JSON.
+Text to_json(const Value& value, const JsonStyle& style, Budget& budget);
+
+}  // namespace staircase::jinja

@@ -1,0 +1,117 @@
+// A model's template is found where models have it, gets what transformers gives it, and its conversation
+// becomes tokens in which no message can write a special one.
+#include "common/text/chat_template.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "common/base/file.h"
+#include "common/text/tokenizer_json.h"
+#include "tests/error_message.h"
+#include "tests/gguf_writer.h"
+#include "tests/temporary_folder.h"
+
+using namespace staircase;
+using nlohmann::ordered_json;
+
+namespace {
+
+using Ids = std::vector<int>;
+
+const ordered_json kHello = {{{"role", "user"}, {"content", "Hello"}}};
+
+std::string rendered(const std::filesystem::path& model, const ordered_json& messages = kHello,
+                     const ordered_json& options = ordered_json::object()) {
+  const auto found = ChatTemplate::load(model);
+  return found ? found->render(messages, options, {}).text : "none";
+}
+
+std::string from_text(const std::string& source, const ordered_json& messages = kHello,
+                      const ordered_json& options = ordered_json::object()) {
+  return ChatTemplate(source, {}, "chat_template.jinja").render(messages, options, {}).text;
+}
+
+void write_file(const std::filesystem::path& file, const std::string& content) {
+  std::ofstream(file, std::ios::binary) << content;
+}
+
+/// The tokenizer with the marks of SmolLM2, of a small vocabulary.
+Tokenizer smollm2() {
+  const std::string file = STAIRCASE_SOURCE_TREE "/tests/reference/tokenizers/smollm2.json";
+  return {read_tokenizer_json(read_file(file), file), file};
+}
+
+}  // namespace
+
+TEST_CASE("A folder has the template in its own file, or as a text or list in tokenizer_config.json") {
+  const TemporaryFolder folder;
+  CHECK(rendered(folder.path()) == "none");
+  const auto config = folder.path() / "tokenizer_config.json";
+  write_file(config, R"({"bos_token": "<s>", "eos_token": null})");
+  CHECK(rendered(folder.path()) == "none");
+  write_file(
+      config,
+      R"({"chat_template": "{{ bos_token }}{{ eos_token is defined }}", "bos_token": {"content": "<s>"}})");
+  CHECK(rendered(folder.path()) == "<s>False");
+  write_file(
+      config,
+      R"({"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]})");
+  CHECK(rendered(folder.path()) == "b");
+  write_file(config, R"({"chat_template": [{"name": "tool_use", "template": "a"}]})");
+  CHECK(says(error_message([&] { rendered(folder.path()); }), "tokenizer_config.json",
+             "none of its templates is the default"));
+  write_file(folder.path() / "chat_template.jinja", "{{ messages[0].content }}\n");
+  CHECK(rendered(folder.path()) == "Hello");
+  write_file(folder.path() / "chat_template.jinja", "\n{% nope %}");
+  CHECK(says(error_message([&] { rendered(folder.path()); }), "chat_template.jinja: the template's line 2",
+             "\"nope\""));
+}
+
+TEST_CASE("A template of Ollama is named as such") {
+  CHECK(says(error_message([] { from_text("{{ if .System }}{{ .System }}{{ end }}"); }), "Ollama",
+             "not in Jinja"));
+}
+
+TEST_CASE("What is not given is none or undefined, as in transformers, and options reach the template") {
+  CHECK(from_text("{{ tools }}{{ documents }}{{ add_generation_prompt }}{{ enable_thinking is defined }}") ==
+        "NoneNoneFalseFalse");
+  CHECK(from_text("{{ add_generation_prompt }}{{ x }}", kHello,
+                  {{"add_generation_prompt", true}, {"x", "y"}}) == "Truey");
+  CHECK(from_text("{{ messages[0].content is defined }}", {{{"role", "user"}, {"content", nullptr}}}) ==
+        "False");
+  CHECK(from_text("{{ messages[0].thinking }}{{ messages[0].reasoning_content }}",
+                  {{{"role", "assistant"}, {"reasoning", "a"}}}) == "aa");
+  CHECK(says(error_message([] { from_text("", {"Hello"}); }), "a message is string, not an object"));
+  CHECK(says(error_message([] { from_text("{{ raise_exception('No.') }}"); }),
+             "chat_template.jinja: the template's line 1", "No."));
+}
+
+TEST_CASE("Special tokens are read in the template's own text alone, and the rest is one piece") {
+  const Tokenizer tokenizer = smollm2();
+  const std::string mark = "<|im_end|>";
+  const Ids special = tokenizer.encode_with_special_tokens(mark), plain = tokenizer.encode(mark);
+  REQUIRE(special.size() == 1);
+  REQUIRE(plain.size() > 1);
+  const auto encode = [&](const std::string& source, const std::string& content) {
+    const ChatTemplate chat(source, {{"eos_token", mark}}, "");
+    return encode_chat(tokenizer,
+                       chat.render({{{"role", "user"}, {"content", content}}}, ordered_json::object(), {}));
+  };
+  const auto joined = [](Ids a, const Ids& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  };
+  CHECK(encode("<|im_end|>", "") == special);
+  CHECK(encode("{{ eos_token }}", "") == special);
+  CHECK(encode("{{ messages[0].content }}", mark) == plain);
+  CHECK(encode("{{ messages[0].content }}<|im_end|>", mark) == joined(plain, special));
+  // Neither half of a mark becomes one with the other.
+  CHECK(encode("<|im_{{ messages[0].content }}", "end|>") == plain);
+  CHECK(encode("{{ messages[0].content }}_end|>", "<|im") == plain);
+  // "user\n" and "\n\nHello" are cut as one text.
+  CHECK(encode("user\n{{ messages[0].content }}<|im_end|>", "\n\nHello") ==
+        joined(tokenizer.encode("user\n\n\nHello"), special));
+}

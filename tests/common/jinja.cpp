@@ -1,0 +1,207 @@
+// Templates render as Python's jinja2 renders them, keep the origin of each byte, and end within their
+// limits.
+#include "common/text/jinja.h"
+
+#include <doctest/doctest.h>
+
+#include <ctime>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/error_message.h"
+
+using namespace staircase;
+using nlohmann::ordered_json;
+
+namespace {
+
+/// What jinja2 made of small templates: tests/reference/make_jinja.py.
+const ordered_json& reference() {
+  static const ordered_json read = [] {
+    std::ifstream in(STAIRCASE_SOURCE_TREE "/tests/reference/jinja.json");
+    return ordered_json::parse(in);
+  }();
+  return read;
+}
+
+void check_as_jinja2(const std::string& subject) {
+  const auto seconds = reference()["now"].get<std::time_t>();
+  const std::tm now = *std::gmtime(&seconds);
+  const ordered_json& cases = reference()["cases"][subject];
+  REQUIRE_FALSE(cases.empty());
+  for (const ordered_json& one : cases) {
+    const auto source = one["template"].get<std::string>();
+    CAPTURE(source);
+    std::string text;
+    const std::string error = error_message([&] {
+      text = JinjaTemplate(source).render({reference()["data"], {}, now}).text;
+    });
+    if (one.contains("text")) {
+      CHECK(error == "");
+      CHECK(text == one["text"].get<std::string>());
+    } else {
+      CHECK(says(error, "the template's line "));
+    }
+  }
+}
+
+const ordered_json kTalk = {{"user", "<|end|> x"}, {"n", 7}, {"list", {"a<|b|>", "c"}}};
+
+/// The text of a template with marks around what comes from the data.
+std::string marked(const std::string& source) {
+  const Rendered rendered = JinjaTemplate(source).render({kTalk, {{"eos_token", "<|end|>"}}, {}});
+  REQUIRE(rendered.own.size() == rendered.text.size());
+  std::string text;
+  for (std::size_t i = 0; i < rendered.text.size(); ++i) {
+    const bool before = i == 0 || rendered.own[i - 1];
+    if (rendered.own[i] != before) text += before ? "[" : "]";
+    text += rendered.text[i];
+  }
+  return text + (rendered.own.empty() || rendered.own.back() ? "" : "]");
+}
+
+std::string refusal(const std::string& source, const RenderLimits& limits = {}) {
+  return error_message([&] { JinjaTemplate(source).render({kTalk, {}, {}}, limits); });
+}
+
+}  // namespace
+
+TEST_CASE("White space around blocks goes as with trim_blocks and lstrip_blocks") {
+  check_as_jinja2("white space");
+}
+
+TEST_CASE("Operators bind and chain as in Jinja") {
+  check_as_jinja2("precedence");
+}
+
+TEST_CASE("Slices count characters, from both ends and in both directions") {
+  check_as_jinja2("slices");
+}
+
+TEST_CASE("Loops know where they are, skip, break and have an else") {
+  check_as_jinja2("loops");
+}
+
+TEST_CASE("A variable that a loop sets ends with its turn, one that an if sets stays") {
+  check_as_jinja2("scope");
+}
+
+TEST_CASE("Macros take defaults and names, and see the variables of their block") {
+  check_as_jinja2("macros");
+}
+
+TEST_CASE("Texts have the methods of Python's and the filters of Jinja") {
+  check_as_jinja2("texts");
+}
+
+TEST_CASE("Lists and dicts are looked into, filtered and sorted, and never changed") {
+  check_as_jinja2("lists and dicts");
+}
+
+TEST_CASE("Numbers are calculated and written as in Python") {
+  check_as_jinja2("numbers");
+}
+
+TEST_CASE("JSON is written as by transformers: no HTML escapes, characters as they are") {
+  check_as_jinja2("json");
+}
+
+TEST_CASE("What is not defined is empty, and an error where something is wanted of it") {
+  check_as_jinja2("what is defined");
+}
+
+TEST_CASE(
+    "What the template writes is its own, literals in expressions as well; the data's stays the data's") {
+  CHECK(marked("<|a|>{{ user }}<|b|>") == "<|a|>[<|end|> x]<|b|>");
+  CHECK(marked("{{ '<|a|>' + user ~ '<|b|>' }}") == "<|a|>[<|end|> x]<|b|>");
+  CHECK(marked("{{ user }}{{ eos_token }}") == "[<|end|> x]<|end|>");
+  CHECK(marked("{{ nope }}{{ 'a' }}") == "a");
+  CHECK(marked("{{ n }}{{ [n] }}") == "[7[7]]");
+}
+
+TEST_CASE("Origins survive what a template does to texts") {
+  CHECK(marked("{{ (' a' + user + 'b ').strip() }}") == "a[<|end|> x]b");
+  CHECK(marked("{{ ('a,' + user).split(',')[1] }}{{ 'a,b'.split(',')[1] }}") == "[<|end|> x]b");
+  CHECK(marked("{{ list | join('<|s|>') }}") == "[a<|b|>]<|s|>[c]");
+  CHECK(marked("{{ 'a-b'.replace('-', user) }}") == "a[<|end|> x]b");
+  CHECK(marked("{{ user.replace('x', '<|y|>') }}") == "[<|end|> ]<|y|>");
+  CHECK(marked("{{ ('ab' + user)[1:4] }}{{ ('a' + user)[::-1][-2:] }}") == "b[<|<]a");
+  CHECK(marked("{{ '<|{}|>'.format(user) }}") == "<|[<|end|> x]|>");
+  CHECK(marked("{% set x %}<|a|>{{ user }}{% endset %}{{ x | trim }}") == "<|a|>[<|end|> x]");
+  CHECK(marked("{% macro f(x) %}<|a|>{{ x }}{% endmacro %}{{ f(user) * 2 }}") ==
+        "<|a|>[<|end|> x]<|a|>[<|end|> x]");
+  CHECK(marked("{{ ('a\nb' + user) | indent(1) }}") == "a\n b[<|end|> x]");
+  CHECK(marked("{% for c in 'a' + user[:2] %}{{ c }}{% endfor %}") == "a[<|]");
+  CHECK(marked("{% set ns = namespace(t='') %}{% set ns.t = ns.t + '<|a|>' + user %}{{ ns.t }}") ==
+        "<|a|>[<|end|> x]");
+}
+
+TEST_CASE("Where a text is made anew it is the data's, if any of it was") {
+  CHECK(marked("{{ 'a' | upper }}{{ ('a' + user) | upper }}") == "A[A<|END|> X]");
+  CHECK(marked("{{ list | tojson }}{{ '<|end|>' | tojson }}") == "[[\"a<|b|>\", \"c\"]\"<|end|>\"]");
+  CHECK(marked("{{ list }}") == "[['a<|b|>', 'c']]");
+}
+
+TEST_CASE("A refusal is one sentence with the line and what is there") {
+  CHECK(refusal("a\n{{ 'x' | xmlattr }}") ==
+        "the template's line 2 uses the filter \"xmlattr\", which is not known here");
+  CHECK(refusal("{{ 1 is odder }}") ==
+        "the template's line 1 uses the test \"odder\", which is not known here");
+  CHECK(refusal("\n\n{% include 'x' %}") ==
+        "the template's line 3 uses the tag \"include\", which is not known here");
+  CHECK(refusal("{{ a.b }}") == "the template's line 1 reads \"b\" of \"a\", which is undefined");
+  CHECK(refusal("{%- if n -%}\n{{ raise_exception('Roles must alternate.') }}{% endif %}") ==
+        "the template's line 2 raises an exception: Roles must alternate.");
+  CHECK(refusal("{{ user(1) }}") == "the template's line 1 calls a text");
+  CHECK(refusal("{{ user.strip(\n  n) }}") ==
+        "the template's line 1 uses strip with an integer instead of a text");
+  CHECK(refusal("{% for x in n %}{% endfor %}") ==
+        "the template's line 1 goes through an integer as if it were a list");
+  CHECK(refusal("{% if n %}\n") == "the template's line 1 has its end where \"endif\" is expected");
+}
+
+TEST_CASE("A stranger's program ends: by its steps, its depth and what it makes") {
+  const std::string loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+  CHECK(says(refusal(loops), "makes more text"));
+  CHECK(says(refusal("{{ range(10 ** 9) }}"), "line 1"));
+  CHECK(says(refusal("{{ range(1000000000) }}"), "a range of more than 100000 integers"));
+  CHECK(says(refusal("{{ 'x' * 1000000000000 }}"), "more text"));
+  CHECK(says(refusal("{{ [0] * 1000000000000 }}"), "more text"));
+  CHECK(says(refusal("{{ 'x' | indent(1000000000000, true) }}"), "more text"));
+  CHECK(says(refusal("{{ list | tojson(indent=1000000000000) }}"), "more text"));
+  CHECK(says(refusal("{% for i in range(9) %}{{ 'x' * 9999999 }}{% endfor %}"), "bytes of text"));
+  const std::string twice =
+      "{% set ns = namespace(t='x') %}{% for i in range(99) %}{% set ns.t = ns.t + ns.t %}{% endfor %}";
+  CHECK(says(refusal(twice), "more text"));
+  CHECK(says(refusal("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"), "nested too deeply"));
+  const std::string nest =
+      "{% set ns = namespace(t=[]) %}{% for i in range(999) %}{% set ns.t = [ns.t] %}{% endfor %}";
+  CHECK(says(refusal(nest), "nests lists too deeply"));
+  const auto times = [](const std::string& text) {
+    std::string all;
+    for (int i = 0; i < 100'000; ++i) all += text;
+    return all;
+  };
+  for (const std::string& source :
+       {"{{ " + times("(") + "1" + times(")") + " }}", "{{ " + times("[") + times("]") + " }}",
+        "{{ " + times("not ") + "1 }}", "{{ " + times("-") + "1 }}", "{{ 1" + times("+1") + " }}",
+        "{{ n" + times(".a") + " }}", "{{ n" + times("|e") + " }}", times("{% if n %}"),
+        "{% if n %}" + times("{% elif n %}"), "{{ " + times("1 if 1 else ") + "1 }}",
+        "{{ 'a' | map(" + times("'map',") + ") }}"}) {
+    CHECK(says(refusal(source), "too deeply"));
+  }
+  CHECK(says(refusal("{{ 'a' * 4999999 + 'b' in 'a' * 9999999 }}"), "more steps"));
+  CHECK(says(refusal("{{ 1 + 1 + 1 }}", {.steps = 5}), "more steps"));
+  CHECK(refusal("{{ 1 + 1 + 1 }}", {.steps = 6}) == "");
+}
+
+TEST_CASE("A namespace may hold itself") {
+  CHECK(
+      refusal(
+          "{% set ns = namespace() %}{% set ns.me = ns %}{% macro f() %}{% endmacro %}{% set ns.f = f %}") ==
+      "");
+  CHECK(says(refusal("{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}"),
+             "a namespace, which has no text"));
+}

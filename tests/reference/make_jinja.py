@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""Writes jinja.json: small templates, by subject, and what Python's jinja2 makes of them, set up as transformers does.
+
+    python tests/reference/make_jinja.py    # needs jinja2
+"""
+
+import json
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "differential"))
+from templates import NOW, environment
+
+DATA = {
+    "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": " Hi <b>\n"},
+                 {"role": "assistant", "content": [{"type": "text", "text": "Hé"}, {"type": "image"}]}],
+    "word": "naïve", "lines": "a\nb\n\nc", "tag": "</think>",
+    "n": 7, "half": 0.5, "big": 1e16, "yes": True, "nothing": None,
+    "numbers": [3, 1, 2], "empty": [], "d": {"b": 1, "A": [True, None], "items": "own"},
+}
+SUBJECTS = {
+    "white space": [
+        "a\n  {% if yes %}\n  b\n  {% endif %}\nc\n",
+        "  {{ n }}\n  {{ n }}\n",
+        "a\n\t {%+ if yes %}b{% endif +%}\nc",
+        "a \n {%- if yes -%} \n b \n{%- endif %} c",
+        "x {% if yes %} y {% endif %}\n z",
+        "{# gone #}\na\n  {# gone -#}  \n b{#- c #}",
+        "a  {{- n -}}  b",
+        "{% if yes %}\n\n{% endif %}\n\n",
+        "\n",
+        "a\n\n",
+        "a\r\nb\rc",
+        "{{ '%}' }}{{ \"}}\" }}{{ {'a': {'b': 1}}['a']['b'] }}",
+        "  {%- set x = 1 %}  x",
+        "1{% set x = 1 %}\n  {% set y = 2 %}\n 2",
+    ],
+    "precedence": [
+        "{{ 1 + 2 ~ 3 * 4 }}",
+        "{{ 'a' ~ n + 1 ~ 'b' }}",
+        "{{ 'a' ~ 'b' | upper }}",
+        "{{ -n | string | length }}",
+        "{{ -3 | abs }}",
+        "{{ not yes or yes }}",
+        "{{ not n == 7 }}",
+        "{{ 1 + 1 == 2 and 2 < 3 }}",
+        "{{ 1 < n < 10 < 9 }}",
+        "{{ 3 < 1 < 5 }} {{ 1 < 9 < n }} {{ 5 > 1 < n }}",
+        "{{ 3 > 2 > 1 != 2 }}",
+        "{{ 'a' if nothing else 'b' if yes else 'c' }}",
+        "{{ 1 if nothing }}|",
+        "{{ (1, 2) + (3,) }}",
+        "{{ 2 * 3 % 4 - 1 }}",
+        "{{ -7 // 2 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ 7 / 2 }} {{ 7.5 // 2 }}",
+        "{{ 'b' in 'abc' and 'x' not in d }}",
+        "{{ n is not none and n is number }}",
+        "{{ 'a' 'b' }}",
+        "{{ messages[0].role | upper ~ '!' }}",
+        "{{ n is divisibleby 7 }}",
+        "{{ [1, 2,] }} {{ {'a': 1,} }} {{ () }}",
+        "{{ yes and 'x' or 'y' }}",
+        "{{ nothing or empty or 'z' }}",
+    ],
+    "slices": [
+        "{{ numbers[::-1] }}",
+        "{{ numbers[1:] }} {{ numbers[:-1] }} {{ numbers[-2:] }}",
+        "{{ word[::-1] }}",
+        "{{ word[1:3] }} {{ word[-2] }} {{ word[2] }}",
+        "{{ numbers[5:] }}{{ numbers[:-9] }}",
+        "{{ numbers[2:0:-1] }} {{ numbers[-1::-2] }} {{ numbers[:0:-1] }}",
+        "{{ word[::2] }} {{ word[3::-2] }} {{ word[9::-1] }}",
+        "{{ numbers[-1] }}{{ numbers[3] }}|",
+        "{{ word | length }} {{ word[7] is defined }}",
+        "{{ (1, 2, 3)[:2] }}",
+        "{{ numbers[9:0:-9223372036854775807] }}",
+        "{{ messages[1:][0]['role'] }}",
+        "{{ messages.0.role }}",
+    ],
+    "loops": [
+        ("{% for x in numbers %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.revindex0 }}"
+         "{{ loop.first }}{{ loop.last }}{{ loop.length }} {% endfor %}"),
+        "{% for x in numbers %}{{ loop.previtem }}<{{ x }}>{{ loop.nextitem }};{% endfor %}",
+        "{% for x in numbers if x > 1 %}{{ x }}{{ loop.last }}{% else %}none{% endfor %}",
+        "{% for x in empty %}a{% else %}b{% endfor %}",
+        "{% for x in numbers %}{% if x == 1 %}{% continue %}{% endif %}{{ x }}{% else %}c{% endfor %}",
+        "{% for x in numbers %}{{ x }}{% if x == 1 %}{% break %}{% endif %}{% endfor %}",
+        "{% for k, v in d.items() %}{{ k }}={{ v }};{% endfor %}",
+        "{% for c in word %}{{ c }}.{% endfor %}",
+        "{% for x in numbers %}{% for y in 'ab' %}{{ loop.index }}{% endfor %}{{ loop.index }}{% endfor %}",
+        "{% for x in range(5) %}{{ x }}{% endfor %}{{ range(1, 9, 3) | list }}{{ range(3, 0, -1) | list }}",
+        "{% for x in nothing_at_all %}a{% else %}b{% endfor %}",
+        "{% for x in d %}{{ x }}{% endfor %}",
+        "{% for (a, b) in [(1, 2)] %}{{ a + b }}{% endfor %}",
+        "{% for m in messages if m.role != 'system' %}{{ loop.first }}{{ m.role }}{% endfor %}",
+        "{% for x in nothing %}{% endfor %}",
+        "{% for a, b in [(1, 2, 3)] %}{% endfor %}",
+        "{% break %}",
+    ],
+    "scope": [
+        "{% set x = 1 %}{% for i in numbers %}{{ x }}{% set x = x + i %}{{ x }} {% endfor %}{{ x }}",
+        "{% if yes %}{% set x = 2 %}{% endif %}{{ x }}",
+        ("{% set ns = namespace(x=1, y='a') %}{% for i in numbers %}{% set ns.x = ns.x + i %}{% endfor %}"
+         "{{ ns.x }}{{ ns.y }}{{ ns.z is defined }}"),
+        "{% for i in numbers %}{% if loop.first %}{% set x = i %}{% endif %}{{ x }}|{% endfor %}",
+        "{% set x %}a{{ n }}{% set y = 1 %}{% endset %}{{ x }}{{ y }}|",
+        "{% set x | upper | trim %} ab {% endset %}{{ x }}",
+        "{% set a, b = 1, 'z' %}{{ b }}{{ a }}",
+        "{% generation %}{% set x = 1 %}{{ x }}{% endgeneration %}{{ x }}|",
+        "{% filter upper %}a{{ word }}{% endfilter %}",
+        "{% for x in numbers %}{% endfor %}{{ x }}{{ loop }}|",
+        "{% set x.y = 1 %}",
+        "{% set ns = namespace() %}{% set ns.a = [ns.a] %}{{ ns.a }}",
+    ],
+    "macros": [
+        ("{% macro f(a, b=2, c='x') %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ f(1) }} {{ f(1, c='y') }} "
+         "{{ f(b=3, a=4) }}"),
+        "{% macro f(a, b=a) %}{{ a }}{{ b }}{% endmacro %}{{ f(1) }}",
+        "{% macro f(n) %}{{ n }}{% if n > 0 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}",
+        "{% macro f() %} a {% endmacro %}[{{ f() | trim }}]",
+        "{% set x = 1 %}{% macro f() %}{{ x }}{% set x = 5 %}{% endmacro %}{% set x = 2 %}{{ f() }}{{ x }}",
+        "{% macro f(a) %}{{ a }}|{% endmacro %}{{ f() }}",
+        "{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}",
+        "{% macro f(a) %}{% endmacro %}{{ f(z=2) }}",
+        "{% macro f(x) -%} {{ x }} {%- endmacro %}{% for i in numbers %}{{ f(i) }}{% endfor %}",
+        "{% macro f(a) %}{{ a is defined }}{% endmacro %}{{ f(zzz) }}",
+    ],
+    "texts": [
+        ("{{ 'a</think>b</think>c'.split(tag) }} {{ 'a,b,c'.split(',', 1) }} {{ ' a  b '.split() }} "
+         "{{ ' a  b c '.split(none, 1) }}"),
+        "[{{ '\\u2003 x\\n'.strip() }}] {{ 'xxaxbx'.strip('x') }} {{ 'abcb'.rstrip('bc') }} {{ 'aab'.lstrip('a') }}",
+        "{{ word.upper() }} {{ 'ÀB' | lower }} {{ 'hello wORLD' | title }} {{ 'hE' | capitalize }}",
+        ("{{ 'aXbXc'.replace('X', '-') }} {{ 'aXbXc'.replace('X', '-', 1) }} {{ 'ab'.replace('', '.') }} "
+         "{{ 'a1' | replace(1, 2) }}"),
+        "{{ word.startswith('na') }} {{ word.endswith(('x', 've')) }}",
+        "{{ lines | indent }}\n{{ lines | indent(2, true) }}\n{{ lines | indent(width='> ', blank=true) }}",
+        "{{ '{} {}'.format(n, word) }} {{ '{x}{{}}'.format(x=1) }}",
+        "{{ numbers | join(', ') }} {{ ', '.join(['a', 'b']) }} {{ messages | join('|', attribute='role') }}",
+        "{{ 'ab' * 2 }} {{ [1] * 2 }}",
+        "{{ lines.splitlines() }}",
+        "{{ '\\t\\x41\\u00e9\\'\\\\ \\q' }}",
+        "{{ word | reverse }} {{ word | first }} {{ word | last }} {{ word | list }}",
+        "{{ ('<' | safe) + '<&' }} {{ '<' | safe ~ '<' }} {{ '<' | e }}",
+        "{{ 'a' + 1 }}",
+        "{{ ' a ' | trim }}{{ n | trim }}{{ 'xa' | trim('x') }}",
+    ],
+    "lists and dicts": [
+        "{{ d }} {{ numbers }} {{ d['items'] }} {{ d.b }} {{ d.get('x') }} {{ d.get('x', 4) }} {{ d.nope }}|",
+        "{{ d.keys() | list }} {{ d.values() | list }} {{ d.items() | list }} {{ d | items | list }}",
+        "{{ d | dictsort }} {{ {'b': 2, 'a': 3} | dictsort(by='value') }}",
+        ("{{ numbers | sort }} {{ numbers | sort(reverse=true) }} {{ ['b', 'A'] | sort }} "
+         "{{ messages | sort(attribute='role') | map(attribute='role') | list }}"),
+        ("{{ messages | selectattr('role', 'equalto', 'user') | list | length }} "
+         "{{ messages | rejectattr('role', 'in', ['user']) | map(attribute='role') | join }} "
+         "{{ [0, 1, none, 'a'] | select | list }} {{ numbers | reject('odd') | list }}"),
+        "{{ numbers | map('string') | join('+') }} {{ ['a'] | map('upper') | first }}",
+        "{{ ['a', 'b', 'A', 'a'] | unique | list }} {{ numbers | min }} {{ numbers | max }} {{ numbers | sum }}",
+        ("{{ numbers + [4] }} {{ numbers == [3, 1, 2] }} {{ (1,) == [1] }} {{ {'a': 1} == {'a': 1.0} }} "
+         "{{ [1, 2] < [1, 3] }}"),
+        "{{ dict(a=1, b=n) }} {{ dict({'x': 1}, y=2) }}",
+        "{{ numbers.append(1) }}",
+        "{{ d.update({}) }}",
+        "{{ numbers | map('string') | length }}",
+        "{{ messages[2].content[0]['text'] }}{{ messages[2].content | length }}",
+        "{{ ['it\\'s', \"\\\"\", '\\'\"', 'a\\n\\u200b'] }}",
+        "{{ numbers | last }}{{ numbers | first }}{{ empty | first }}|",
+    ],
+    "numbers": [
+        ("{{ half }} {{ big }} {{ 1.0 }} {{ 2 * half }} {{ 1e-7 }} {{ 3 / 3 }} {{ yes + 1 }} {{ 1 == yes }} "
+         "{{ 1.0 == 1 }}"),
+        ("{{ '42' | int }} {{ ' 3.9 ' | int }} {{ 'x' | int }} {{ 'x' | int(5) }} {{ '1.5' | float }} "
+         "{{ 7.9 | int }} {{ yes | int }}"),
+        "{{ n is odd }} {{ n is even }} {{ 1.5 is float }} {{ yes is integer }} {{ n is integer }}",
+        "{{ 1 // 0 }}",
+        "{{ 9223372036854775807 }}",
+    ],
+    "json": [
+        "{{ d | tojson }}",
+        "{{ messages | tojson(indent=2) }}",
+        "{{ '<é\\n\\u2028\\x07\\x7f\\\\\"' | tojson }} {{ '<é🙂\\x7f' | tojson(ensure_ascii=true) }}",
+        "{{ d | tojson(sort_keys=true, separators=(',', ':')) }}",
+        "{{ [] | tojson(indent=1) }}{{ {} | tojson }}{{ [[], {'a': []}] | tojson(indent=1) }}",
+        "{{ [1.5, 1e16, 2.0, none, true, (1, 2)] | tojson }}",
+        "{{ {1: 2, none: 3, true: 4} | tojson }}",
+        "{{ nope | tojson }}",
+        "{{ d.items() | tojson }}",
+        "{{ numbers | tojson(indent='\\t') }}{{ numbers | tojson(indent=0) }}",
+    ],
+    "what is defined": [
+        ("{{ nope }}|{{ nope is defined }}{{ nope is undefined }}{{ nope is none }}{{ nothing is none }}"
+         "{{ nothing is defined }}{{ nope == nothing }}"),
+        "{{ nope.x }}",
+        "{{ nope['x'] }}",
+        "{{ d.x.y }}",
+        "{{ nothing.x }}|",
+        "{{ nope + 'a' }}",
+        "{{ 'a' ~ nope ~ 'b' }}",
+        "{{ nope() }}",
+        "{{ n() }}",
+        ("{{ nope | default('a') }} {{ '' | default('a') }} {{ '' | default('a', true) }} "
+         "{{ nothing | default('a') }} {{ nope | d }}|"),
+        "{{ nope | length }}{{ nope | list }}{{ 1 in nope }}",
+        ("{{ word is string }}{{ d is mapping }}{{ numbers is iterable }}{{ word is iterable }}"
+         "{{ n is iterable }}{{ d is sequence }}{{ word is sequence }}{{ yes is boolean }}{{ yes is true }}"
+         "{{ n is false }}"),
+        "{{ n is eq 7 }} {{ n is in [7] }} {{ n is gt 3 }} {{ n is ne(7) }} {{ 'a' is lower }}",
+        "{{ nothing }} {{ yes }} {{ nothing | string }}",
+        "{{ raise_exception('Only users may speak.') }}",
+        "{{ strftime_now('%d %b %Y %H:%M') }}",
+        "{{ raise_exception is defined }}",
+        "{{ n | nofilter }}",
+        "{{ n is notest }}",
+        "{% notag %}",
+        "{{ 1 < 'a' }}",
+        "{% if yes %}",
+        "{{ n",
+        "{{ 'a }}",
+        "{{ (1 }}",
+        "{{ ] }}",
+        "{% endif %}",
+        "{{ a b }}",
+        "{# open",
+    ],
+}
+
+
+def rendered(template, made):
+    try:
+        return {"template": template, "text": made.from_string(template).render(**DATA)}
+    except Exception:
+        return {"template": template, "error": True}
+
+
+if __name__ == "__main__":
+    made = environment()
+    cases = {subject: [rendered(template, made) for template in templates] for subject, templates in SUBJECTS.items()}
+    file = Path(__file__).with_name("jinja.json")
+    file.write_text(json.dumps({"now": NOW, "data": DATA, "cases": cases}, indent=1) + "\n")
+    print(sum(map(len, cases.values())), "templates")
