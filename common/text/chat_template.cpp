@@ -11,7 +11,6 @@
 #include "common/model/gguf.h"
 #include "common/text/gguf_tokenizer.h"
 #include "common/text/json_value.h"
-#include "common/text/marked_text.h"
 
 namespace staircase {
 
@@ -131,7 +130,7 @@ Rendered ChatTemplate::render(const ordered_json& messages, const ordered_json& 
 }
 
 std::vector<int> encode_chat(const Tokenizer& tokenizer, const Rendered& rendered) {
-  return encode_with_own_special_tokens(tokenizer, rendered.text, rendered.own);
+  return tokenizer.encode_with_special_tokens(rendered.text, rendered.own);
 }
 
 }  // namespace staircase

@@ -18,7 +18,6 @@
 #include "common/base/error.h"
 #include "common/base/json_file.h"
 #include "common/text/added_tokens.h"
-#include "common/text/marked_text.h"
 #include "common/text/merger.h"
 #include "common/text/normalizer.h"
 #include "common/text/pre_tokenizer.h"
@@ -82,9 +81,6 @@ void take_apart(std::string_view text, const std::vector<bool>* own, const Added
 
 }  // namespace
 
-std::vector<int> encode_marked(const Tokenizer& tokenizer, std::string_view text,
-                               const std::vector<bool>& own);
-
 struct Tokenizer::Vocabulary {
   std::vector<std::string> bytes;              // by token
   std::unordered_map<std::string, int> whole;  // the pieces that are tokens whatever merges say
@@ -127,19 +123,7 @@ class Tokenizer::Encoding {
     return std::move(tokens_);
   }
 
-  /// A free function, but a friend that stands here sees the vocabulary of a tokenizer.
-  friend std::vector<int> encode_marked(const Tokenizer& tokenizer, std::string_view text,
-                                        const std::vector<bool>& own) {
-    return Encoding::of(tokenizer, text, own);
-  }
-
  private:
-  static std::vector<int> of(const Tokenizer& tokenizer, std::string_view text,
-                             const std::vector<bool>& own) {
-    const Vocabulary& vocabulary = *tokenizer.vocabulary_;
-    return vocabulary.encode(text, vocabulary.own_search, &own);
-  }
-
   void normalize(std::string_view part, bool first) {
     std::string normal;
     if (!vocabulary_.normalizer.empty()) part = normal = vocabulary_.normalizer.normalize(part);
@@ -175,11 +159,6 @@ class Tokenizer::Encoding {
   Merger merger_;
   std::vector<int> symbols_, tokens_;
 };
-
-std::vector<int> encode_with_own_special_tokens(const Tokenizer& tokenizer, std::string_view text,
-                                                const std::vector<bool>& own) {
-  return encode_marked(tokenizer, text, own);
-}
 
 std::vector<int> Tokenizer::Vocabulary::encode(std::string_view text, const Search& search,
                                                const std::vector<bool>* own) const {
@@ -228,6 +207,11 @@ std::vector<int> Tokenizer::encode(std::string_view text) const {
 
 std::vector<int> Tokenizer::encode_with_special_tokens(std::string_view text) const {
   return vocabulary_->encode(text, vocabulary_->special_search);
+}
+
+std::vector<int> Tokenizer::encode_with_special_tokens(std::string_view text,
+                                                       const std::vector<bool>& own) const {
+  return vocabulary_->encode(text, vocabulary_->own_search, &own);
 }
 
 std::vector<int> Tokenizer::encode_prompt(std::string_view text) const {

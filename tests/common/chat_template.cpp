@@ -46,7 +46,7 @@ Tokenizer smollm2() {
 
 }  // namespace
 
-TEST_CASE("A folder has the template in its own file, or as a text or list in tokenizer_config.json") {
+TEST_CASE("a folder has the template in its own file, or as a text or list in tokenizer_config.json") {
   const TemporaryFolder folder;
   CHECK(rendered(folder.path()) == "none");
   const auto config = folder.path() / "tokenizer_config.json";
@@ -70,12 +70,12 @@ TEST_CASE("A folder has the template in its own file, or as a text or list in to
              "\"nope\""));
 }
 
-TEST_CASE("A template of Ollama is named as such") {
+TEST_CASE("a template of Ollama is named as such") {
   CHECK(says(error_message([] { from_text("{{ if .System }}{{ .System }}{{ end }}"); }), "Ollama",
              "not in Jinja"));
 }
 
-TEST_CASE("What is not given is none or undefined, as in transformers, and options reach the template") {
+TEST_CASE("what is not given is none or undefined, as in transformers, and options reach the template") {
   CHECK(from_text("{{ tools }}{{ documents }}{{ add_generation_prompt }}{{ enable_thinking is defined }}") ==
         "NoneNoneFalseFalse");
   CHECK(from_text("{{ add_generation_prompt }}{{ x }}", kHello,
@@ -89,7 +89,7 @@ TEST_CASE("What is not given is none or undefined, as in transformers, and optio
              "chat_template.jinja: the template's line 1", "No."));
 }
 
-TEST_CASE("Special tokens are read in the template's own text alone, and the rest is one piece") {
+TEST_CASE("special tokens are read in the template's own text alone, and the rest is one piece") {
   const Tokenizer tokenizer = smollm2();
   const std::string mark = "<|im_end|>";
   const Ids special = tokenizer.encode_with_special_tokens(mark), plain = tokenizer.encode(mark);

@@ -68,39 +68,39 @@ std::string refusal(const std::string& source, const RenderLimits& limits = {}) 
 
 }  // namespace
 
-TEST_CASE("White space around blocks goes as with trim_blocks and lstrip_blocks") {
+TEST_CASE("white space around blocks goes as with trim_blocks and lstrip_blocks") {
   check_as_jinja2("white space");
 }
 
-TEST_CASE("Operators bind and chain as in Jinja") {
+TEST_CASE("operators bind and chain as in Jinja") {
   check_as_jinja2("precedence");
 }
 
-TEST_CASE("Slices count characters, from both ends and in both directions") {
+TEST_CASE("slices count characters, from both ends and in both directions") {
   check_as_jinja2("slices");
 }
 
-TEST_CASE("Loops know where they are, skip, break and have an else") {
+TEST_CASE("loops know where they are, skip, break and have an else") {
   check_as_jinja2("loops");
 }
 
-TEST_CASE("A variable that a loop sets ends with its turn, one that an if sets stays") {
+TEST_CASE("a variable that a loop sets ends with its turn, one that an if sets stays") {
   check_as_jinja2("scope");
 }
 
-TEST_CASE("Macros take defaults and names, and see the variables of their block") {
+TEST_CASE("macros take defaults and names, and see the variables of their block") {
   check_as_jinja2("macros");
 }
 
-TEST_CASE("Texts have the methods of Python's and the filters of Jinja") {
+TEST_CASE("texts have the methods of Python's and the filters of Jinja") {
   check_as_jinja2("texts");
 }
 
-TEST_CASE("Lists and dicts are looked into, filtered and sorted, and never changed") {
+TEST_CASE("lists and dicts are looked into, filtered and sorted, and never changed") {
   check_as_jinja2("lists and dicts");
 }
 
-TEST_CASE("Numbers are calculated and written as in Python") {
+TEST_CASE("numbers are calculated and written as in Python") {
   check_as_jinja2("numbers");
 }
 
@@ -108,12 +108,12 @@ TEST_CASE("JSON is written as by transformers: no HTML escapes, characters as th
   check_as_jinja2("json");
 }
 
-TEST_CASE("What is not defined is empty, and an error where something is wanted of it") {
+TEST_CASE("what is not defined is empty, and an error where something is wanted of it") {
   check_as_jinja2("what is defined");
 }
 
 TEST_CASE(
-    "What the template writes is its own, literals in expressions as well; the data's stays the data's") {
+    "what the template writes is its own, literals in expressions as well; the data's stays the data's") {
   CHECK(marked("<|a|>{{ user }}<|b|>") == "<|a|>[<|end|> x]<|b|>");
   CHECK(marked("{{ '<|a|>' + user ~ '<|b|>' }}") == "<|a|>[<|end|> x]<|b|>");
   CHECK(marked("{{ user }}{{ eos_token }}") == "[<|end|> x]<|end|>");
@@ -121,7 +121,7 @@ TEST_CASE(
   CHECK(marked("{{ n }}{{ [n] }}") == "[7[7]]");
 }
 
-TEST_CASE("Origins survive what a template does to texts") {
+TEST_CASE("origins survive what a template does to texts") {
   CHECK(marked("{{ (' a' + user + 'b ').strip() }}") == "a[<|end|> x]b");
   CHECK(marked("{{ ('a,' + user).split(',')[1] }}{{ 'a,b'.split(',')[1] }}") == "[<|end|> x]b");
   CHECK(marked("{{ list | join('<|s|>') }}") == "[a<|b|>]<|s|>[c]");
@@ -138,13 +138,13 @@ TEST_CASE("Origins survive what a template does to texts") {
         "<|a|>[<|end|> x]");
 }
 
-TEST_CASE("Where a text is made anew it is the data's, if any of it was") {
+TEST_CASE("where a text is made anew it is the data's, if any of it was") {
   CHECK(marked("{{ 'a' | upper }}{{ ('a' + user) | upper }}") == "A[A<|END|> X]");
   CHECK(marked("{{ list | tojson }}{{ '<|end|>' | tojson }}") == "[[\"a<|b|>\", \"c\"]\"<|end|>\"]");
   CHECK(marked("{{ list }}") == "[['a<|b|>', 'c']]");
 }
 
-TEST_CASE("A refusal is one sentence with the line and what is there") {
+TEST_CASE("a refusal is one sentence with the line and what is there") {
   CHECK(refusal("a\n{{ 'x' | xmlattr }}") ==
         "the template's line 2 uses the filter \"xmlattr\", which is not known here");
   CHECK(refusal("{{ 1 is odder }}") ==
@@ -162,7 +162,7 @@ TEST_CASE("A refusal is one sentence with the line and what is there") {
   CHECK(refusal("{% if n %}\n") == "the template's line 1 has its end where \"endif\" is expected");
 }
 
-TEST_CASE("A stranger's program ends: by its steps, its depth and what it makes") {
+TEST_CASE("a stranger's program ends: by its steps, its depth and what it makes") {
   const std::string loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
   CHECK(says(refusal(loops), "makes more text"));
   CHECK(says(refusal("{{ range(10 ** 9) }}"), "line 1"));
@@ -197,7 +197,7 @@ TEST_CASE("A stranger's program ends: by its steps, its depth and what it makes"
   CHECK(refusal("{{ 1 + 1 + 1 }}", {.steps = 6}) == "");
 }
 
-TEST_CASE("A namespace may hold itself") {
+TEST_CASE("a namespace may hold itself") {
   CHECK(
       refusal(
           "{% set ns = namespace() %}{% set ns.me = ns %}{% macro f() %}{% endmacro %}{% set ns.f = f %}") ==
