@@ -72,7 +72,7 @@ std::optional<ChatTemplate> load_gguf(const std::filesystem::path& path) {
   return ChatTemplate(*source, std::move(special), path.string());
 }
 
-/// As transformers hands messages over: without members that are null, and with thoughts under all names.
+/// As transformers prepares messages: without members that are null, and with thoughts under all names.
 ordered_json prepared(const ordered_json& messages) {
   ordered_json all = ordered_json::array();
   for (const ordered_json& message : messages) {

@@ -38,7 +38,8 @@ class ChatTemplate {
 };
 
 /// The tokens of a conversation. Special tokens are found in the template's own text alone, so a message
-/// that holds "<|im_end|>" ends nothing. The template writes the begin-of-text token too, if there is to be one.
+/// that holds "<|im_end|>" ends nothing. The template writes the begin-of-text token too, if there is to be
+/// one.
 std::vector<int> encode_chat(const Tokenizer& tokenizer, const Rendered& rendered);
 
 }  // namespace staircase

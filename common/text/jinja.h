@@ -36,7 +36,7 @@ struct RenderInput {
 struct Rendered {
   std::string text;
   /// For each byte whether the template wrote it. Only these bytes may be read as special tokens: the others
-  /// come from the data, which is from anybody.
+  /// come from users.
   std::vector<bool> own;
 };
 

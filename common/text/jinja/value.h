@@ -18,7 +18,7 @@
 
 namespace staircase::jinja {
 
-/// What a template did wrong: "uses 'x', which is undefined". Whoever runs it adds the line.
+/// What a template did wrong: "uses 'x', which is undefined". The interpreter adds the line.
 struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
