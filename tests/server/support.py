@@ -16,6 +16,7 @@ BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
 PROGRAM = BUILD / "steps/68-graceful-shutdown"
 ALONE = BUILD / "steps/65-prefix-eviction"  # continues the same requests without HTTP
 PATIENCE = float(os.environ.get("STAIRCASE_PATIENCE", "1"))  # a sanitizer makes all of it slower
+SANITIZED = PATIENCE > 1
 
 
 class Client:
@@ -69,6 +70,14 @@ class Client:
         """How many texts wait, and how many grow."""
         metrics = self.metrics()
         return int(metrics["staircase_texts_waiting"]), int(metrics["staircase_texts_growing"])
+
+
+def memory(server):
+    """Resident bytes of a server that this test began; 0 under AddressSanitizer, which holds back what is freed."""
+    status = Path(f"/proc/{server.process.pid}/status") if hasattr(server, "process") else None
+    if SANITIZED or not status or not status.exists():
+        return 0
+    return 1024 * int(re.search(r"VmRSS:\s+(\d+)", status.read_text())[1])
 
 
 class Server(Client):

@@ -19,10 +19,9 @@ import struct
 import sys
 import time
 import unittest
-from pathlib import Path
 
 import support
-from support import PATIENCE, Client, Server
+from support import PATIENCE, Client, Server, memory
 
 COUNT, SEED, CLIENTS = 800, 1, 8
 STATUSES = {100, 200, 400, 403, 404, 405, 408, 413, 415, 429, 431, 501, 503}
@@ -245,13 +244,6 @@ def send(server, seed, number):
     return kind, statuses
 
 
-def memory(server):
-    """MiB, if the process is ours."""
-    if not hasattr(server, "process"):
-        return 0
-    return int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())[1]) >> 10
-
-
 def attack(server, count, seed, tell=lambda line: None):
     """Sends so many. Returns how often each status came, and the memory after half of them, when it has been used for all
     kinds, and after all."""
@@ -266,10 +258,10 @@ def attack(server, count, seed, tell=lambda line: None):
                         seen[status] = seen.get(status, 0) + 1
                 if server.ask("GET", "/health")[0] != 200:
                     raise AssertionError("/health")
-                tell(f"{numbers[-1] + 1} requests, {memory(server)} MiB")
+                tell(f"{numbers[-1] + 1} requests, {memory(server) >> 20} MiB")
             if not support.wait_until(lambda: sum(server.load()) == 0, 60):
                 raise AssertionError(f"texts of clients that left are still there: {server.load()}")
-            memories.append(memory(server))
+            memories.append(memory(server) >> 20)
     if server.texts("Once upon a time", temperature=0) != wanted:
         raise AssertionError("the text is another one than before")
     return seen, memories

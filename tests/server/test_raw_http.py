@@ -8,9 +8,8 @@ import tempfile
 import threading
 import time
 import unittest
-from pathlib import Path
 
-from support import PATIENCE, PROGRAM, ROOT, Client, Server, wait_until
+from support import PATIENCE, PROGRAM, ROOT, Client, Server, memory, wait_until
 
 LONG = {"prompt": "The", "max_tokens": 400, "ignore_eos": True, "n": 10}
 
@@ -21,11 +20,6 @@ def post(body, *lines, version="1.1", path="/v1/completions"):
     header = [f"POST {path} HTTP/{version}", "Host: localhost", "Content-Type: application/json",
               f"Content-Length: {len(body)}", *lines]
     return "\r\n".join(header).encode() + b"\r\n\r\n" + body
-
-
-def memory(server):
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return 1024 * int(re.search(r"VmRSS:\s+(\d+)", status)[1])
 
 
 class RawHttp(unittest.TestCase):

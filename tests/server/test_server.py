@@ -13,9 +13,8 @@ import tempfile
 import threading
 import time
 import unittest
-from pathlib import Path
 
-from support import ALONE, PATIENCE, PROGRAM, ROOT, Server, alone, wait_until
+from support import ALONE, PATIENCE, PROGRAM, ROOT, Server, alone, memory, wait_until
 
 PROMPTS = ["Once upon a time", "The fox said to the crow:", "A Lion", "In the dark forest there lived"]
 
@@ -398,15 +397,11 @@ class Errors(unittest.TestCase):
         self.assertEqual(self.server.ask("GET", "/health")[0], 200)
 
     def test_a_body_of_100_mb_is_refused_before_it_is_read(self):
-        before = self.memory()
+        before = memory(self.server)
         for body in (b"x" * 100_000_000, iter([b"x" * 1_000_000] * 100)):
             self.check(self.server.post(body) if isinstance(body, bytes) else
                        self.server.ask("POST", "/v1/completions", body, Content_Type="application/json"), 413, "at most")
-        self.assertLess(self.memory() - before, 20e6)
-
-    def memory(self):
-        status = Path(f"/proc/{self.server.process.pid}/status")
-        return 1024 * int(re.search(r"VmRSS:\s+(\d+)", status.read_text())[1]) if status.exists() else 0
+        self.assertLess(memory(self.server) - before, 20e6)
 
     def test_what_is_no_http(self):
         for said in (b"\x16\x03\x01\x02\x00\x01\x00", b"hello\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
