@@ -52,7 +52,7 @@ def stream_all(server, bodies):
     sent = []
     for body in bodies:
         text = json.dumps({**body, "stream": True})
-        sent.append(f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        sent.append(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
                     f"Content-Length: {len(text)}\r\n\r\n{text}".encode())
     start, used = time.monotonic(), processor_time(server.process.pid)
     for request in sent:
