@@ -1,5 +1,5 @@
-// From a conversation to the text, and to the tokens, on which a model was trained. A conversation is JSON, of
-// which the installed library knows nothing, so this is not installed.
+// From a conversation to the text, and to the tokens, on which a model was trained. A conversation is JSON,
+// of which the installed library knows nothing, so this is not installed.
 #pragma once
 
 #include <filesystem>
