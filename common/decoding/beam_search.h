@@ -80,7 +80,7 @@ struct Beam {
 /// Sees each beam that goes on or ends, as it was chosen: the best first.
 using OnBeam = std::function<void(const Beam& beam)>;
 
-/// One more token behind a beam.
+/// One more token after a beam.
 struct Continuation {
   int beam, token;
   double sum;
@@ -132,7 +132,7 @@ inline void into_rows(std::vector<Beam>& beams, StaticKvCache* cache) {
   }
 }
 
-/// The num_beams best texts that the search finds behind the prompt, best first. Exactly the search of
+/// The num_beams best texts that the search finds after the prompt, best first. Exactly the search of
 /// Hugging Face: of the 2 num_beams best continuations those that end are taken out if they are among the
 /// first num_beams, and of the others the first num_beams go on. The cache has num_beams rows.
 inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& prompt, const RowOptions& options,

@@ -1,4 +1,4 @@
-// Who proposes the tokens of a speculative round.
+// What speculative decoding asks of whatever proposes tokens: a smaller model, or the text itself.
 #pragma once
 
 #include <random>

@@ -42,7 +42,7 @@ class Output {
   /// Ends the sequence.
   void finish(FinishReason reason, const CacheUse& cache = {});
 
-  /// The same for `texts` sequences that grow together, row i behind prompt i / copies; a number for each is
+  /// The same for `texts` sequences that grow together, row i of prompt i / copies; a number for each is
   /// shown if there are several. The text of the first is printed as it arises, the others at the end.
   OnRowToken on_row_token(int texts, int copies = 1);
 

@@ -211,6 +211,8 @@ std::vector<int> Tokenizer::encode_with_special_tokens(std::string_view text) co
 
 std::vector<int> Tokenizer::encode_with_special_tokens(std::string_view text,
                                                        const std::vector<bool>& own) const {
+  if (own.size() != text.size())
+    throw Error("a text of {} bytes comes with {} flags; each byte needs one", text.size(), own.size());
   return vocabulary_->encode(text, vocabulary_->own_search, &own);
 }
 

@@ -7,7 +7,7 @@ namespace staircase {
 
 struct LookupOptions {
   std::optional<int> num_tokens = {};  ///< γ of the look-up; without a value there is none
-  int ngram = 2;                       ///< look for so many tokens at most
+  int ngram = 2;                       ///< the most tokens to look for
 };
 
 inline void add_options(OptionSink& sink, LookupOptions& options) {

@@ -23,7 +23,7 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   output.finish(generated, cache ? cache->use() : CacheUse());
 }
 
-/// Searches behind all prompts, one after the other; `output` gets the best text of each.
+/// Searches after each prompt in turn; `output` gets the best text of each.
 inline void search_all(Model& model, const Prompts& prompts, const RowOptions& options,
                        const BeamOptions& search, Output& output) {
   output.expect(static_cast<int>(prompts.size()));

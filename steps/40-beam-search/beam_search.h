@@ -37,7 +37,7 @@ struct Beam {
   std::optional<FinishReason> finished = {};
 };
 
-/// The num_beams likeliest texts that the search finds behind the prompt, best first. A text that has ended
+/// The num_beams likeliest texts that the search finds after the prompt, best first. A text that has ended
 /// stays among them as it is, until num_beams others are likelier.
 inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& prompt, const RowOptions& options,
                                      const BeamOptions& search) {
@@ -69,7 +69,7 @@ inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& promp
         beam.chosen.push_back(token);
         beam.sum += scores[id];
       }
-      // Equal ones stay in their order: those of the first beam, and of these the lowest id, come first.
+      // Equal ones stay in their order: ended texts first, then by beam, then by id.
       std::ranges::stable_sort(next, std::greater<>(), &Beam::sum);
       if (std::ssize(next) > n) next.erase(next.begin() + n, next.end());
     }

@@ -103,7 +103,7 @@ TEST_CASE("the search finds what Hugging Face's finds, with the same scores") {
   CHECK(compared == 3);
 }
 
-TEST_CASE("a search sees the last tokens that the context holds, and goes on behind its end") {
+TEST_CASE("a search sees the last tokens that the context holds, and goes on after its end") {
   Model model = random_model(4, 11, 13);
   for (const int length : {1, 12, 13, 14, 40}) {
     std::vector<int> prompt;

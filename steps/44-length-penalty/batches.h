@@ -23,7 +23,7 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   output.finish(generated, cache ? cache->use() : CacheUse());
 }
 
-/// Searches behind all prompts, one after the other; `output` gets the best texts of each.
+/// Searches after each prompt in turn; `output` gets the best texts of each.
 inline void search_all(Model& model, const Prompts& prompts, const RowOptions& options, const RunOptions& run,
                        const BeamOptions& search, Output& output) {
   const int wanted = run.num_return_sequences;

@@ -105,6 +105,8 @@ TEST_CASE("special tokens are read in the template's own text alone, and the res
     return a;
   };
   CHECK(encode("<|im_end|>", "") == special);
+  CHECK(error_message([&] { tokenizer.encode_with_special_tokens(mark, std::vector<bool>(3)); }) ==
+        "a text of 10 bytes comes with 3 flags; each byte needs one");
   CHECK(encode("{{ eos_token }}", "") == special);
   CHECK(encode("{{ messages[0].content }}", mark) == plain);
   CHECK(encode("{{ messages[0].content }}<|im_end|>", mark) == joined(plain, special));

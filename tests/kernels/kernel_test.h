@@ -165,15 +165,6 @@ inline Values download(Device& device, const Tensor& tensor) {
   return values;
 }
 
-inline std::vector<std::int32_t> download_ints(Device& device, const Tensor& tensor, std::size_t count) {
-  Values bits(count);
-  device.copy_to_host(tensor, bits);
-  std::vector<std::int32_t> values(count);
-  std::transform(bits.begin(), bits.end(), values.begin(),
-                 [](float value) { return std::bit_cast<std::int32_t>(value); });
-  return values;
-}
-
 inline std::uint16_t half_from_float32(float value, DType dtype) {
   return dtype == DType::kFloat16 ? float16_from_float32(value) : bfloat16_from_float32(value);
 }

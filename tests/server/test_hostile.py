@@ -245,7 +245,7 @@ def send(server, seed, number):
 
 
 def attack(server, count, seed, tell=lambda line: None):
-    """Sends so many. Returns how often each status came, and the memory after half of them, when it has been used for all
+    """Sends `count` requests. Returns how often each status came, and the memory after half of them, when it has been used for all
     kinds, and after all."""
     wanted = server.texts("Once upon a time", temperature=0)
     seen, memories = {}, []

@@ -1,4 +1,4 @@
-// What the checks of 41 to 45 call: their search has no cache yet, or shows its beams to nobody.
+// What the checks of 41 to 45 call: their search has no cache yet, or shows none of its beams.
 #pragma once
 
 #include "common/decoding/beam_search.h"
