@@ -18,8 +18,8 @@ constexpr int kHugeRows = 129;
 /// Memory for one row of logits, in many places.
 class SharedRow {
  public:
-  /// Rows one after the other that share their memory: what is written to one is in all. As much memory before
-  /// them cannot be read: an index that has become negative meets no other rows there.
+  /// Rows one after the other that share their memory: what is written to one is in all. As much memory
+  /// before them cannot be read: an index that has become negative meets no other rows there.
   void* map(std::size_t rows) const;
   static void unmap(void* memory, std::size_t rows);
 

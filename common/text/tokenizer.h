@@ -36,8 +36,8 @@ class Tokenizer {
   std::vector<int> encode_with_special_tokens(std::string_view text) const;
 
   /// The same for a text of which a program wrote only a part: special tokens are found only where `own`, a
-  /// flag for each byte, is set for all of theirs. What stands between two of them is encoded in one piece, as
-  /// in the training of the model. Throws Error for another number of flags.
+  /// flag for each byte, is set for all of theirs. What stands between two of them is encoded in one piece,
+  /// as in the training of the model. Throws Error for another number of flags.
   std::vector<int> encode_with_special_tokens(std::string_view text, const std::vector<bool>& own) const;
 
   /// encode(), with the begin-of-text token in front if the tokenizer wants one: what a model continues.
