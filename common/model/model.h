@@ -73,6 +73,10 @@ class Model {
   void limit_context(int positions) { config_.n_positions = std::min(config_.n_positions, positions); }
 
   const ModelConfig& config() const { return config_; }
+
+  /// Its folder or .gguf file.
+  const std::filesystem::path& path() const { return path_; }
+
   Device& device() const { return *device_; }
 
   /// What the weights are kept in.

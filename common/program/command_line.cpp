@@ -177,6 +177,12 @@ struct Set {
 
 }  // namespace
 
+void set_option(const std::string& name, const OptionValue& value, const Range& range,
+                const std::vector<std::string>& texts) {
+  std::visit(Set{name, range, texts}, value);
+  require_range(name, value, range);
+}
+
 struct CommandLine::Impl {
   struct Option {
     std::string name;
@@ -293,8 +299,11 @@ std::optional<std::string> CommandLine::parse(int argc, char** argv) {
       throw UsageError("{} is given {} times, but only one value is possible{}", name, texts.size(),
                        kSeeHelp);
     }
-    if (!texts.empty()) std::visit(Set{name, range, texts}, value);
-    require_range(name, value, range);
+    if (!texts.empty()) {
+      set_option(name, value, range, texts);
+    } else {
+      require_range(name, value, range);
+    }
   }
   apply_rules();
   return {};

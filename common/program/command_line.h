@@ -46,4 +46,9 @@ class CommandLine : public OptionSink {
   std::unique_ptr<Impl> impl_;
 };
 
+/// Sets the variable of an option to what was typed for it: one text, or more where it is a list. A flag
+/// stays as it is. Throws UsageError that names the option, the value and what would be right.
+void set_option(const std::string& name, const OptionValue& value, const Range& range,
+                const std::vector<std::string>& texts);
+
 }  // namespace staircase

@@ -53,6 +53,7 @@ struct Program::Impl {
   std::optional<TraceFile> trace;
   std::function<void(RequestLine&)> take_request;
   std::function<std::string(const ModelConfig&, DType)> estimate;
+  EncodePrompt encode;
   bool warns_of_long_prompts = false;
   std::function<void(std::vector<NamedModel>)> take_drafts = [](std::vector<NamedModel>) {};
   std::function<std::size_t()> draft_activation_bytes = [] { return std::size_t{0}; };
@@ -79,6 +80,11 @@ struct Program::Impl {
       for (std::string& prompt : read_prompts(prompt_file)) texts.push_back(std::move(prompt));
     }
     return texts;
+  }
+
+  std::vector<int> prompt(const std::string& text, const Tokenizer& tokenizer, const ModelConfig& config,
+                          const std::filesystem::path& folder) const {
+    return encode && !text.empty() ? encode(text, tokenizer, folder) : prompt_tokens(text, tokenizer, config);
   }
 
   /// What can be said of --trace before a model is looked for.
@@ -145,7 +151,7 @@ struct Program::Impl {
     const std::optional<AttentionHead> head = traced_head(config);
     const Tokenizer tokenizer = load_tokenizer(folder, config);
     Prompts prompts = has_requests ? requested(tokenizer, config) : Prompts();
-    for (const std::string& text : texts) prompts.push_back(prompt_tokens(text, tokenizer, config));
+    for (const std::string& text : texts) prompts.push_back(prompt(text, tokenizer, config, folder));
     if (prompts.empty()) return;  // of the requests each was refused
     program.before_loading(config, prompts);
     Model loaded = load(folder, config);
@@ -201,6 +207,10 @@ Program::~Program() = default;
 
 void Program::add(const std::string& name, OptionValue value, const std::string& help, Range range) {
   impl_->command_line.add(name, std::move(value), help, range);
+}
+
+void Program::encode_prompts(EncodePrompt encode) {
+  impl_->encode = std::move(encode);
 }
 
 void Program::add_dtype_option(std::function<std::string(const ModelConfig&, DType)> estimate) {

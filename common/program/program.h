@@ -2,6 +2,7 @@
 // error. What a main.cpp says and throws comes along.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +30,13 @@ class Program : public OptionSink {
 
   /// Adds --dtype: what the weights are kept in. Prints `estimate` before any of them is read.
   void add_dtype_option(std::function<std::string(const ModelConfig& config, DType dtype)> estimate);
+
+  /// Turns the text of a prompt into tokens. `model` is its folder or .gguf file.
+  using EncodePrompt = std::function<std::vector<int>(const std::string& text, const Tokenizer& tokenizer,
+                                                      const std::filesystem::path& model)>;
+
+  /// Sets how --prompt becomes tokens, in place of Tokenizer::encode_prompt.
+  void encode_prompts(EncodePrompt encode);
 
   /// Makes --prompt repeatable and adds --prompts: one prompt a line of a file.
   void add_prompts_option();

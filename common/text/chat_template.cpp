@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "common/model/gguf.h"
 #include "common/text/gguf_tokenizer.h"
 #include "common/text/json_value.h"
+#include "common/text/utf8.h"
 
 namespace staircase {
 
@@ -56,10 +58,7 @@ std::optional<std::string> template_of(const JsonValue& config) {
   named.refuse("and none of its templates is the default");
 }
 
-std::optional<ChatTemplate> load_gguf(const std::filesystem::path& path) {
-  const GgufFile file(path);
-  const auto source = gguf_chat_template(file);
-  if (!source) return {};
+SpecialTokens special_tokens_of(const GgufFile& file) {
   SpecialTokens special;
   const auto tokens = file.texts("tokenizer.ggml.tokens");
   for (const auto& [name, key] : {std::pair{"bos_token", "tokenizer.ggml.bos_token_id"},
@@ -69,7 +68,23 @@ std::optional<ChatTemplate> load_gguf(const std::filesystem::path& path) {
     const auto id = file.integer(key);
     if (tokens && id && *id < tokens->size()) special[name] = std::string((*tokens)[*id]);
   }
-  return ChatTemplate(*source, std::move(special), path.string());
+  return special;
+}
+
+std::optional<ChatTemplate> load_gguf(const std::filesystem::path& path) {
+  const GgufFile file(path);
+  const auto source = gguf_chat_template(file);
+  if (!source) return {};
+  return ChatTemplate(*source, special_tokens_of(file), path.string());
+}
+
+/// Those of a model, whose own template is not read.
+SpecialTokens special_tokens_in(const std::filesystem::path& model) {
+  if (is_gguf(model)) return special_tokens_of(GgufFile(model));
+  const auto path = model / "tokenizer_config.json";
+  if (!std::filesystem::exists(path)) return {};
+  const nlohmann::json config = parse_json_object(read_text_file(path), path.string());
+  return special_tokens_of(JsonValue(config, path.string()));
 }
 
 /// As transformers prepares messages: without members that are null, and with thoughts under all names.
@@ -114,6 +129,18 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::filesystem::path& mode
   return ChatTemplate(*source, std::move(special), from);
 }
 
+ChatTemplate ChatTemplate::load(const std::filesystem::path& model, const std::string& file) {
+  std::optional<ChatTemplate> own = file.empty() ? load(model) : std::nullopt;
+  if (own) return *std::move(own);
+  if (file.empty()) {
+    throw Error(
+        "{} has no chat template: it continues texts, and was not trained to answer. tools/download "
+        "smollm2-135m-instruct brings a model that was; --chat-template names a template of your own",
+        model.filename().string());
+  }
+  return ChatTemplate(read_text_file(file), special_tokens_in(model), file);
+}
+
 ChatTemplate::ChatTemplate(const std::string& source, SpecialTokens special_tokens, const std::string& file)
     : file_(file), special_tokens_(std::move(special_tokens)), template_(parsed(source, file)) {}
 
@@ -127,6 +154,17 @@ Rendered ChatTemplate::render(const ordered_json& messages, const ordered_json& 
   } catch (const Error& error) {
     throw Error("{}: {}", file_, error.what());
   }
+}
+
+Rendered ChatTemplate::render(const std::vector<Message>& messages) const {
+  ordered_json turns = ordered_json::array();
+  for (const Message& message : messages) {
+    turns.push_back({{"role", message.role}, {"content", to_valid_utf8(message.content)}});
+  }
+  const std::time_t now = std::time(nullptr);
+  std::tm here{};
+  localtime_r(&now, &here);
+  return render(turns, {{"add_generation_prompt", true}}, here);
 }
 
 std::vector<int> encode_chat(const Tokenizer& tokenizer, const Rendered& rendered) {

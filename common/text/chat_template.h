@@ -14,12 +14,22 @@
 
 namespace staircase {
 
+/// One turn of a conversation. The role is "system", "user" or "assistant".
+struct Message {
+  std::string role, content;
+
+  bool operator==(const Message&) const = default;
+};
+
 class ChatTemplate {
  public:
   /// That of a model: chat_template.jinja or tokenizer_config.json in a folder, or the metadata of a .gguf
   /// file. Nothing if it has none: then it was not trained to answer. Throws Error with one sentence for a
   /// broken file, and for a template that cannot be used.
   static std::optional<ChatTemplate> load(const std::filesystem::path& model);
+
+  /// The template in `file`, or that of the model where `file` is empty. Throws Error if there is none.
+  static ChatTemplate load(const std::filesystem::path& model, const std::string& file);
 
   /// `special_tokens` are those that the template can name, as "eos_token"; `file` is for messages.
   ChatTemplate(const std::string& source, std::map<std::string, std::string> special_tokens,
@@ -29,6 +39,10 @@ class ChatTemplate {
   /// enable_thinking and the like. Throws Error with one sentence, for what the template refuses as well.
   Rendered render(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& options,
                   const std::tm& now) const;
+
+  /// The conversation up to the place where the model's next answer begins, with today's date where the
+  /// template writes one.
+  Rendered render(const std::vector<Message>& messages) const;
 
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
 

@@ -84,6 +84,7 @@ void take_apart(std::string_view text, const std::vector<bool>* own, const Added
 struct Tokenizer::Vocabulary {
   std::vector<std::string> bytes;              // by token
   std::unordered_map<std::string, int> whole;  // the pieces that are tokens whatever merges say
+  std::vector<int> special;                    // tokens
   std::optional<int> begin;
   SpaceBefore space_before;
   bool marks_spaces, drops_first_space;
@@ -190,6 +191,7 @@ Tokenizer::Tokenizer(const TokenizerDescription& description, const std::string&
   for (const AddedToken& token : description.added) {
     const auto id = static_cast<std::size_t>(token.id);
     if (id >= bytes.size()) bytes.resize(id + 1);
+    if (token.special) vocabulary_->special.push_back(token.id);
     const bool changes = token.normalized && in_bytes;
     bytes[id] = changes ? vocabulary_->normalizer.normalize(token.content) : token.content;
   }
@@ -224,6 +226,10 @@ std::vector<int> Tokenizer::with_begin(std::vector<int> tokens) const {
   const std::optional<int> begin = vocabulary_->begin;
   if (begin && (tokens.empty() || tokens.front() != *begin)) tokens.insert(tokens.begin(), *begin);
   return tokens;
+}
+
+std::vector<int> Tokenizer::special_tokens() const {
+  return vocabulary_->special;
 }
 
 std::string_view Tokenizer::bytes(int token) const {

@@ -46,6 +46,9 @@ class Tokenizer {
   /// `tokens` with the begin-of-text token in front if the tokenizer wants one and it is not there.
   std::vector<int> with_begin(std::vector<int> tokens) const;
 
+  /// The ids of the special tokens, the marks such as <|im_end|> that no text of a person is read as.
+  std::vector<int> special_tokens() const;
+
   /// The bytes of one token; none for an id that only the model has. An id outside the vocabulary throws
   /// Error. A character may be spread over several tokens, so the bytes of one need not be valid UTF-8.
   std::string_view bytes(int token) const;

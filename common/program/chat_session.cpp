@@ -1,0 +1,209 @@
+#include "common/program/chat_session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/base/file.h"
+#include "common/base/quoted.h"
+
+namespace staircase {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kHelp =
+    "/help             show this list\n"
+    "/system TEXT      set the system message; without a text, remove it\n"
+    "/reset            forget all questions and answers\n"
+    "/undo             forget the last question and its answer\n"
+    "/save FILE        write the conversation as JSON\n"
+    "/load FILE        go on with a saved conversation\n"
+    "/set              show the options\n"
+    "/set NAME VALUE   change one: /set temperature 0.5\n"
+    "/exit             leave; Ctrl-D does the same\n"
+    "Ctrl-C ends an answer. A \\ at the end of a line continues it, and // begins a question with a slash.";
+
+bool is_blank(const std::string& text) {
+  return text.find_first_not_of(" \t\r\n") == std::string::npos;
+}
+
+std::string trimmed(const std::string& text) {
+  if (is_blank(text)) return "";
+  const std::size_t begin = text.find_first_not_of(" \t\r\n"), end = text.find_last_not_of(" \t\r\n");
+  return text.substr(begin, end + 1 - begin);
+}
+
+/// The messages in a file. Throws Error where it is no conversation.
+std::vector<Message> read_conversation(const std::string& file) {
+  const ordered_json saved = ordered_json::parse(read_text_file(file), nullptr, false);
+  const auto refuse = [&file] [[noreturn]] {
+    throw Error(R"({} is no conversation: it needs a list of {{"role": ..., "content": ...}})", typed(file));
+  };
+  if (!saved.is_array()) refuse();
+  std::vector<Message> messages;
+  for (const ordered_json& one : saved) {
+    if (!one.is_object() || !one.contains("role") || !one.contains("content")) refuse();
+    if (!one["role"].is_string() || !one["content"].is_string()) refuse();
+    messages.push_back({one["role"], one["content"]});
+    const std::string& role = messages.back().role;
+    if (role != "system" && role != "user" && role != "assistant")
+      throw Error("{}: a role is {}; it must be system, user or assistant", typed(file), typed(role));
+  }
+  return messages;
+}
+
+}  // namespace
+
+ChatSession::ChatSession(const std::string& system, Settings& settings, const Tokenizer& tokenizer,
+                         EndTokens ends, AnswerMessages answer, ChatOutput output)
+    : settings_(settings),
+      tokenizer_(tokenizer),
+      ends_(std::move(ends)),
+      answer_(std::move(answer)),
+      output_(std::move(output)) {
+  set_system(system);
+}
+
+bool ChatSession::take(const std::string& line) {
+  const std::string text = trimmed(line);
+  if (text.empty()) return true;
+  try {
+    if (!text.starts_with('/') || text.starts_with("//")) {
+      ask(text.starts_with("//") ? text.substr(1) : text);
+      return true;
+    }
+    const std::size_t space = std::min(text.find_first_of(" \t"), text.size());
+    return obey(text.substr(1, space - 1), trimmed(text.substr(space)));
+  } catch (const Error& error) {
+    output_.note(error.what());
+    return true;
+  }
+}
+
+void ChatSession::ask(const std::string& question) {
+  const std::vector<Message> before = messages_;
+  messages_.push_back({"user", question});
+  StreamDecoder decoder(tokenizer_);
+  std::string text;
+  const auto show = [&](const std::string& part) {
+    text += part;
+    if (!part.empty()) output_.print(part);
+  };
+  const Clock::time_point start = Clock::now();
+  std::optional<Clock::time_point> first;
+  int tokens = 0;
+  try {
+    const Answer answer = answer_(messages_, [&](const Token& token) {
+      if (!first) first = token.time;
+      ++tokens;
+      output_.check();
+      if (!ends_.contains(token.id)) show(decoder.push(token.id));
+    });
+    show(decoder.finish());
+    output_.print("\n");
+    if (answer.finish_reason == FinishReason::kLength)
+      output_.note(
+          "The answer ends here for want of room: /set max-new-tokens allows more, up to the context.");
+    if (answer.dropped_messages > 0) {
+      output_.note(fmt::format("The oldest {} messages no longer fit, and the model did not see them.",
+                               answer.dropped_messages));
+    }
+    if (output_.notes_use) note_use(answer, start, first.value_or(Clock::now()), tokens);
+  } catch (const AnswerInterrupted&) {
+    show(decoder.finish());
+    output_.print("\n");
+  } catch (...) {
+    if (!text.empty()) output_.print("\n");
+    messages_ = before;
+    throw;
+  }
+  messages_.push_back({"assistant", text});
+}
+
+void ChatSession::note_use(const Answer& answer, Clock::time_point start, Clock::time_point first,
+                           int tokens) const {
+  using Seconds = std::chrono::duration<double>;
+  const double wait = Seconds(first - start).count(), rest = Seconds(Clock::now() - first).count();
+  output_.note(
+      fmt::format("{} prompt tokens, {} of them from the cache; first token after {:.0f} ms; {} new "
+                  "tokens, {:.1f} tokens/s",
+                  answer.prompt_tokens, answer.cached_tokens, 1000 * wait, tokens,
+                  tokens > 1 && rest > 0 ? (tokens - 1) / rest : 0.0));
+}
+
+bool ChatSession::obey(const std::string& command, const std::string& argument) {
+  if (command == "exit" || command == "quit" || command == "bye") return false;
+  if (command == "help" || command == "?") {
+    output_.note(kHelp);
+  } else if (command == "system") {
+    set_system(argument);
+  } else if (command == "reset") {
+    reset();
+  } else if (command == "undo") {
+    undo();
+  } else if (command == "save") {
+    save(argument);
+  } else if (command == "load") {
+    load(argument);
+  } else if (command == "set") {
+    set(argument);
+  } else {
+    throw Error("There is no command {}; /help lists the commands.", typed("/" + command));
+  }
+  return true;
+}
+
+void ChatSession::set_system(const std::string& text) {
+  if (!messages_.empty() && messages_[0].role == "system") messages_.erase(messages_.begin());
+  if (!text.empty()) messages_.insert(messages_.begin(), {"system", text});
+}
+
+void ChatSession::reset() {
+  std::erase_if(messages_, [](const Message& message) { return message.role != "system"; });
+}
+
+void ChatSession::undo() {
+  const auto last = std::find_if(messages_.rbegin(), messages_.rend(),
+                                 [](const Message& message) { return message.role == "user"; });
+  if (last == messages_.rend()) throw Error("There is no question to forget.");
+  messages_.erase(std::prev(last.base()), messages_.end());
+}
+
+void ChatSession::save(const std::string& file) const {
+  if (file.empty()) throw Error("/save needs the name of a file.");
+  if (std::filesystem::exists(file)) read_conversation(file);  // no other file is written over
+  ordered_json saved = ordered_json::array();
+  for (const Message& message : messages_)
+    saved.push_back({{"role", message.role}, {"content", message.content}});
+  std::ofstream out(file, std::ios::binary);
+  out << saved.dump(2, ' ', false, ordered_json::error_handler_t::replace) << '\n';
+  out.close();
+  if (!out) throw Error("{} cannot be written", typed(file));
+  output_.note(fmt::format("{} messages are in {}.", messages_.size(), typed(file)));
+}
+
+void ChatSession::load(const std::string& file) {
+  if (file.empty()) throw Error("/load needs the name of a file.");
+  messages_ = read_conversation(file);
+  output_.note(fmt::format("The conversation has {} messages.", messages_.size()));
+}
+
+void ChatSession::set(const std::string& argument) {
+  if (argument.empty()) {
+    for (const std::string& line : settings_.values()) output_.note(line);
+    return;
+  }
+  const std::size_t space = std::min(argument.find_first_of(" \t"), argument.size());
+  std::string name = argument.substr(0, space), value = trimmed(argument.substr(space));
+  while (name.starts_with('-')) name.erase(0, 1);
+  settings_.set(name, value.empty() ? "true" : value);
+}
+
+}  // namespace staircase

@@ -1,0 +1,72 @@
+// A conversation that a person holds with a model: questions, answers and commands. It knows no terminal.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "common/decoding/generation.h"
+#include "common/model/config.h"
+#include "common/program/settings.h"
+#include "common/text/chat_template.h"
+#include "common/text/tokenizer.h"
+
+namespace staircase {
+
+/// What became of a question.
+struct Answer {
+  FinishReason finish_reason = FinishReason::kEos;
+  int prompt_tokens = 0;     ///< of the conversation up to the answer
+  int cached_tokens = 0;     ///< those of them that the cache held
+  int dropped_messages = 0;  ///< the oldest ones, which did not fit
+};
+
+/// Answers the last of the messages and shows each token as soon as it is chosen. `on_token` may throw, which
+/// ends the answer.
+using AnswerMessages = std::function<Answer(const std::vector<Message>& messages, const OnToken& on_token)>;
+
+/// Thrown by on_token when a person ends an answer.
+struct AnswerInterrupted {};
+
+/// Where a conversation appears.
+struct ChatOutput {
+  std::function<void(const std::string& text)> print;  ///< a part of an answer, valid UTF-8
+  std::function<void(const std::string& line)> note;   ///< what the program says
+  std::function<void()> check;                         ///< throws AnswerInterrupted where an answer is to end
+  bool notes_use = false;                              ///< whether a line tells of tokens and times
+};
+
+class ChatSession {
+ public:
+  /// `answer` and `settings` must outlive this. Without a `system` text there is no system message.
+  ChatSession(const std::string& system, Settings& settings, const Tokenizer& tokenizer, EndTokens ends,
+              AnswerMessages answer, ChatOutput output);
+
+  /// Takes a question, or a command: /help lists them. "//" begins a question with a slash. A mistake is one
+  /// line, and changes nothing. Returns false for /exit.
+  bool take(const std::string& line);
+
+  /// Answers a question. Throws Error, and leaves the conversation as it was, where that is not possible.
+  void ask(const std::string& question);
+
+  const std::vector<Message>& messages() const { return messages_; }
+
+ private:
+  bool obey(const std::string& command, const std::string& argument);
+  void set_system(const std::string& text);
+  void reset();
+  void undo();
+  void save(const std::string& file) const;
+  void load(const std::string& file);
+  void set(const std::string& argument);
+  void note_use(const Answer& answer, Clock::time_point start, Clock::time_point first, int tokens) const;
+
+  Settings& settings_;
+  const Tokenizer& tokenizer_;
+  EndTokens ends_;
+  AnswerMessages answer_;
+  ChatOutput output_;
+  std::vector<Message> messages_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,38 @@
+// Options that a person changes while the program runs: /set temperature 0.5.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/base/options.h"
+
+namespace staircase {
+
+/// Passes options on to a command line, and sets them again later.
+class Settings : public OptionSink {
+ public:
+  /// `command_line` must outlive this, and this what it declares there.
+  explicit Settings(OptionSink& command_line);
+
+  void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
+
+  /// Sets an option as if it had been typed: ("top-k", "40"), ("do-sample", "true"). Throws UsageError with
+  /// one sentence, and changes nothing, for an unknown option, a value outside of its range, and values that
+  /// break a rule.
+  void set(const std::string& name, const std::string& value);
+
+  /// All options with their values: "top-k 40". One that is off has none.
+  std::vector<std::string> values() const;
+
+ private:
+  struct Setting {
+    std::string name;  ///< --top-k
+    OptionValue value;
+    Range range;
+  };
+
+  OptionSink& command_line_;
+  std::vector<Setting> settings_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,182 @@
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <stdexcept>
+
+#include "common/base/file.h"
+#include "conversation.h"
+#include "tests/error_message.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+
+using namespace staircase;
+
+namespace {
+
+using Ids = std::vector<int>;
+using Messages = std::vector<Message>;
+
+const std::string kTemplate = STAIRCASE_SOURCE_TREE "/steps/91-chat-template/tale.jinja";
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer loaded = Tokenizer::load(find_model("tales-6m"));
+  return loaded;
+}
+
+const ChatTemplate& tale() {
+  static const ChatTemplate loaded(read_text_file(kTemplate), {}, kTemplate);
+  return loaded;
+}
+
+/// A conversation with the embedded model, and what it answered last.
+struct Talk {
+  TextOptions options{.stopping = {.max_new_tokens = 12}};
+  Conversation conversation{tales(), tokenizer(), tale(), options};
+  Messages messages = {};
+  Ids tokens = {};
+
+  Answer ask(const std::string& question) {
+    messages.push_back({"user", question});
+    tokens.clear();
+    const Answer answer =
+        conversation.answer(messages, [&](const Token& token) { tokens.push_back(token.id); });
+    messages.push_back({"assistant", tokenizer().decode(tokens)});
+    return answer;
+  }
+};
+
+/// The greedy answer of a model that sees the whole conversation at once, without a cache.
+Ids answer_of(Messages messages, int count) {
+  if (messages.back().role == "assistant") messages.pop_back();
+  const Ids prompt = encode_chat(tokenizer(), tale().render(messages));
+  const TextOptions options{.stopping = {.max_new_tokens = count}};
+  std::mt19937 generator(0);
+  return behind(prompt.size(),
+                generate(tales(), prompt, options, nullptr, generator, [](const Token&) {}).tokens);
+}
+
+/// How many tokens went through the model while `work` was done.
+std::size_t tokens_computed(const std::function<void()>& work) {
+  std::size_t count = 0;
+  const Unobserved at_the_end;
+  tales().observe([&](std::string_view name, std::span<const float> values) {
+    if (name == "embeddings") count += values.size() / static_cast<std::size_t>(tales().config().n_embd);
+  });
+  work();
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("every answer is the one that the whole conversation has") {
+  Talk talk;
+  for (const std::string question : {"Why do you weep?", "Where do you live?", "Who is your friend?"}) {
+    talk.ask(question);
+    CHECK(talk.tokens == answer_of(talk.messages, 12));
+  }
+}
+
+TEST_CASE("a question computes no token that the cache has") {
+  Talk talk;
+  Answer first, second;
+  const std::size_t before = tokens_computed([&] { first = talk.ask("Why do you weep?"); });
+  CHECK(first.cached_tokens == 0);
+  CHECK(before == static_cast<std::size_t>(first.prompt_tokens) + talk.tokens.size() - 1);
+  const std::size_t after = tokens_computed([&] { second = talk.ask("Where do you live?"); });
+  CHECK(second.cached_tokens >= first.prompt_tokens);
+  CHECK(after ==
+        static_cast<std::size_t>(second.prompt_tokens - second.cached_tokens) + talk.tokens.size() - 1);
+}
+
+TEST_CASE("the same question again computes one token of the prompt: its logits are needed") {
+  Talk talk;
+  const Answer first = talk.ask("Why do you weep?");
+  const Ids answer = talk.tokens;
+  talk.messages.clear();
+  const Answer again = talk.ask("Why do you weep?");
+  CHECK(again.cached_tokens == first.prompt_tokens - 1);
+  CHECK(talk.tokens == answer);
+}
+
+TEST_CASE("a conversation that goes another way keeps what both have in common") {
+  Talk talk;
+  talk.ask("Why do you weep?");
+  const Messages before = talk.messages;
+  talk.ask("Where do you live?");
+  talk.messages = before;  // as if the last question had not been asked
+  const Answer other = talk.ask("Who is your friend?");
+  CHECK(talk.tokens == answer_of(talk.messages, 12));
+  CHECK(other.cached_tokens > 18);
+  talk.messages = {{"system", "There was a wood."}};
+  CHECK(talk.ask("Why do you weep?").cached_tokens == 0);
+  CHECK(talk.tokens == answer_of(talk.messages, 12));
+}
+
+TEST_CASE("an answer that was interrupted leaves the next one as it has to be") {
+  Talk talk;
+  Messages messages{{"user", "Why do you weep?"}};
+  int count = 0;
+  CHECK_THROWS_AS(talk.conversation.answer(messages,
+                                           [&](const Token&) {
+                                             if (++count == 5) throw std::runtime_error("enough");
+                                           }),
+                  std::runtime_error);
+  CHECK(count == 5);
+  talk.messages = {{"user", "Why do you weep?"}, {"assistant", "I am"}};
+  talk.ask("Where do you live?");
+  CHECK(talk.tokens == answer_of(talk.messages, 12));
+}
+
+TEST_CASE("an answer ends with the context, and a conversation without room for one is refused") {
+  Talk talk;
+  std::string words = "the king and the queen";
+  while (tokenizer().encode(words).size() < 480) words += " and the king and the queen";
+  talk.options.stopping = {.max_new_tokens = 100, .ignore_eos = true};
+  const Answer answer = talk.ask(words);
+  CHECK(answer.finish_reason == FinishReason::kLength);
+  CHECK(std::ssize(talk.tokens) == tales().config().n_positions - answer.prompt_tokens);
+  Messages long_one{{"user", words + words}};
+  const std::string message = error_message([&] { talk.conversation.answer(long_one, [](const Token&) {}); });
+  CHECK(message.find("the conversation has ") == 0);
+  CHECK(message.find(" and the model sees at most 512;") != std::string::npos);
+  talk.messages.clear();
+  talk.options.stopping = {.max_new_tokens = 12};
+  talk.ask("Why do you weep?");
+  CHECK(talk.tokens == answer_of(talk.messages, 12));
+}
+
+TEST_CASE("several --prompt are the questions of one conversation") {
+  const ProgramRun run =
+      run_program(STAIRCASE_STEP_PROGRAM,
+                  "--prompt 'Why do you weep?' --prompt 'Where do you live?' --max-new-tokens 12 "
+                  "--show-use --chat-template " +
+                      kTemplate);
+  REQUIRE(run.status == 0);
+  Talk talk;
+  std::string out;
+  for (const std::string question : {"Why do you weep?", "Where do you live?"}) {
+    const Answer answer = talk.ask(question);
+    out += tokenizer().decode(talk.tokens) + "\n";
+    CHECK(run.err.find(fmt::format("{} prompt tokens, {} of them from the cache;", answer.prompt_tokens,
+                                   answer.cached_tokens)) != std::string::npos);
+  }
+  CHECK(run.out == out);
+}
+
+TEST_CASE("what comes through a pipe is one question") {
+  const ProgramRun run = run_program(
+      STAIRCASE_STEP_PROGRAM, "--max-new-tokens 12 --chat-template " + kTemplate, "Why do you\nweep?\n");
+  REQUIRE(run.status == 0);
+  Talk talk;
+  talk.ask("Why do you\nweep?");
+  CHECK(run.out == tokenizer().decode(talk.tokens) + "\n");
+}
+
+TEST_CASE("an empty question and a model that was not trained to answer are refused") {
+  const ProgramRun empty = run_program(STAIRCASE_STEP_PROGRAM, "--chat-template " + kTemplate, "\n");
+  CHECK(empty.status == 1);
+  CHECK(empty.err.find("error: the question is empty; it needs a text\n") != std::string::npos);
+  const ProgramRun base = run_program(STAIRCASE_STEP_PROGRAM, "--prompt Hello");
+  CHECK(base.status == 1);
+  CHECK(base.err.find("error: tales-6m has no chat template") != std::string::npos);
+}

@@ -1,0 +1,165 @@
+#include <doctest/doctest.h>
+
+#include "common/base/file.h"
+#include "conversation.h"
+#include "known_tokens.h"
+#include "tests/step.h"
+
+using namespace staircase;
+
+namespace {
+
+using Ids = std::vector<int>;
+using Messages = std::vector<Message>;
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer loaded = Tokenizer::load(find_model("tales-6m"));
+  return loaded;
+}
+
+const ChatTemplate& tale() {
+  static const std::string file = STAIRCASE_SOURCE_TREE "/steps/91-chat-template/tale.jinja";
+  static const ChatTemplate loaded(read_text_file(file), {}, file);
+  return loaded;
+}
+
+Ids joined(Ids tokens, const Ids& more) {
+  tokens.insert(tokens.end(), more.begin(), more.end());
+  return tokens;
+}
+
+SamplingOptions sampled(float temperature, unsigned seed) {
+  SamplingOptions options;
+  options.do_sample = true;
+  options.temperature = temperature;
+  options.seed = seed;
+  return options;
+}
+
+/// The same text in other tokens than encode() gives: letter by letter.
+Ids letters(const std::string& text) {
+  Ids tokens;
+  for (const char letter : text) tokens = joined(tokens, tokenizer().encode(std::string(1, letter)));
+  return tokens;
+}
+
+/// A conversation of one question that was answered, letter by letter.
+struct Answered {
+  Rendered prompt = tale().render(Messages{{"user", "Who are you?"}});
+  Ids prompt_tokens = encode_chat(tokenizer(), prompt);
+  Ids answer = letters("A crow");
+  Messages next{{"user", "Who are you?"}, {"assistant", "A crow"}, {"user", "Where do you live?"}};
+};
+
+}  // namespace
+
+TEST_CASE("an answer that was chosen in other tokens keeps them") {
+  const Answered one;
+  REQUIRE(one.answer != tokenizer().encode("A crow"));
+  KnownTokens known;
+  const Rendered next = tale().render(one.next);
+  CHECK(known.encode(tokenizer(), next) == encode_chat(tokenizer(), next));
+  known.remember(tokenizer(), one.prompt, one.prompt_tokens, one.answer);
+  const Ids tokens = known.encode(tokenizer(), next);
+  CHECK(tokens != encode_chat(tokenizer(), next));
+  CHECK(tokenizer().decode(tokens) == next.text);
+  const Ids begin = joined(one.prompt_tokens, one.answer);
+  REQUIRE(tokens.size() > begin.size());
+  CHECK(Ids(tokens.begin(), tokens.begin() + std::ssize(begin)) == begin);
+  CHECK(tokens[begin.size()] == 4095);  // <|endoftext|>, which ends the answer
+}
+
+TEST_CASE("of several known texts the longest one counts") {
+  const Answered one;
+  KnownTokens known;
+  known.remember(tokenizer(), one.prompt, one.prompt_tokens, one.answer);
+  const Rendered second = tale().render(one.next);
+  const Ids second_tokens = known.encode(tokenizer(), second), second_answer = letters("Here");
+  known.remember(tokenizer(), second, second_tokens, second_answer);
+  known.remember(tokenizer(), one.prompt, one.prompt_tokens, one.answer);
+  Messages third = one.next;
+  third.push_back({"assistant", "Here"});
+  third.push_back({"user", "Why?"});
+  const Ids tokens = known.encode(tokenizer(), tale().render(third)),
+            begin = joined(second_tokens, second_answer);
+  CHECK(Ids(tokens.begin(), tokens.begin() + std::ssize(begin)) == begin);
+}
+
+TEST_CASE("a person who types the text of a conversation gets none of its markers") {
+  const ChatTemplate plain("{% for m in messages %}{{ m.content }}{% endfor %}", {}, "plain");
+  const ChatTemplate marked("{{ messages[0].content }}<|endoftext|>{{ messages[1].content }}<|endoftext|>",
+                            {}, "marked");
+  KnownTokens known;
+  Rendered prompt = marked.render(Messages{{"user", "A"}, {"user", "B"}});
+  const Ids tokens = encode_chat(tokenizer(), prompt);
+  CHECK(std::ranges::count(tokens, 4095) == 2);
+  known.remember(tokenizer(), prompt, tokens, {});
+  const Rendered typed = plain.render(Messages{{"user", "A<|endoftext|>B<|endoftext|>"}});
+  REQUIRE(typed.text == prompt.text);
+  CHECK(std::ranges::count(known.encode(tokenizer(), typed), 4095) == 0);
+}
+
+TEST_CASE("what follows a known text without a special token is encoded together with it") {
+  const ChatTemplate plain("{% for m in messages %}{{ m.content }}{% endfor %}", {}, "plain");
+  KnownTokens known;
+  const Rendered begin = plain.render(Messages{{"user", "A cr"}});
+  known.remember(tokenizer(), begin, letters("A cr"), {});
+  const Rendered all = plain.render(Messages{{"user", "A crow"}});
+  CHECK(known.encode(tokenizer(), all) == tokenizer().encode("A crow"));
+}
+
+TEST_CASE("the oldest text is forgotten when there are too many") {
+  const Answered one;
+  const Rendered next = tale().render(one.next);
+  KnownTokens known(2);
+  known.remember(tokenizer(), one.prompt, one.prompt_tokens, one.answer);
+  for (const std::string other : {"Where?", "When?"}) {
+    CHECK(known.encode(tokenizer(), next) != encode_chat(tokenizer(), next));
+    const Rendered prompt = tale().render(Messages{{"user", other}});
+    known.remember(tokenizer(), prompt, encode_chat(tokenizer(), prompt), Ids{});
+  }
+  CHECK(known.encode(tokenizer(), next) == encode_chat(tokenizer(), next));
+}
+
+TEST_CASE("with sampled answers the next question computes nothing again") {
+  int other_tokens = 0;
+  for (unsigned seed = 1; seed <= 8; ++seed) {
+    const TextOptions options{.stopping = {.max_new_tokens = 60}, .sampling = sampled(1.3f, seed)};
+    Conversation conversation(tales(), tokenizer(), tale(), options);
+    Messages messages{{"user", "Why do you weep?"}};
+    Ids tokens;
+    const Answer first =
+        conversation.answer(messages, [&](const Token& token) { tokens.push_back(token.id); });
+    if (first.finish_reason == FinishReason::kEos) tokens.pop_back();
+    const std::string text = tokenizer().decode(tokens);
+    if (text.find("\uFFFD") != std::string::npos) continue;  // half a character: its text is another
+    other_tokens += tokenizer().encode(text) != tokens;
+    messages.push_back({"assistant", text});
+    messages.push_back({"user", "Where do you live?"});
+    const Answer second = conversation.answer(messages, [](const Token&) {});
+    // The newest token was chosen, but has not gone through the model, unless the end did follow it.
+    const int missing = first.finish_reason == FinishReason::kEos ? 0 : 1;
+    CHECK(second.cached_tokens == first.prompt_tokens + std::ssize(tokens) - missing);
+  }
+  CHECK(other_tokens > 0);  // or else encode_chat() would have done
+}
+
+TEST_CASE("the answer to a conversation with kept tokens is that of a model that sees these tokens") {
+  const TextOptions options{.stopping = {.max_new_tokens = 15}, .sampling = sampled(1.5f, 2)};
+  Conversation conversation(tales(), tokenizer(), tale(), options);
+  Messages messages{{"user", "Why do you weep?"}};
+  std::mt19937 generator(2);
+  KnownTokens known;
+  for (int turn = 0; turn < 3; ++turn) {
+    Ids tokens;
+    conversation.answer(messages, [&](const Token& token) { tokens.push_back(token.id); });
+    const Rendered rendered = tale().render(messages);
+    const Ids prompt = known.encode(tokenizer(), rendered);
+    const Generation alone = generate(tales(), prompt, options, nullptr, generator, [](const Token&) {});
+    CHECK(tokens == behind(prompt.size(), alone.tokens));
+    if (alone.finish_reason == FinishReason::kEos) tokens.pop_back();
+    known.remember(tokenizer(), rendered, prompt, tokens);
+    messages.push_back({"assistant", tokenizer().decode(tokens)});
+    messages.push_back({"user", "And then?"});
+  }
+}

@@ -1,0 +1,166 @@
+#include <doctest/doctest.h>
+
+#include "common/base/file.h"
+#include "conversation.h"
+#include "dropped_turns.h"
+#include "tests/error_message.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+
+using namespace staircase;
+
+namespace {
+
+using Ids = std::vector<int>;
+using Messages = std::vector<Message>;
+
+const std::string kTemplate = STAIRCASE_SOURCE_TREE "/steps/91-chat-template/tale.jinja";
+const Message kSystem{"system", "There was a wood."};
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer loaded = Tokenizer::load(find_model("tales-6m"));
+  return loaded;
+}
+
+const ChatTemplate& tale() {
+  static const ChatTemplate loaded(read_text_file(kTemplate), {}, kTemplate);
+  return loaded;
+}
+
+/// Question `number` and its answer.
+Messages turn(int number) {
+  return {{"user", fmt::format("question {}", number)}, {"assistant", fmt::format("answer {}", number)}};
+}
+
+Messages turns(int first, int last) {
+  Messages messages{kSystem};
+  for (int number = first; number <= last; ++number) {
+    const Messages one = turn(number);
+    messages.insert(messages.end(), one.begin(), one.end());
+  }
+  messages.pop_back();  // the last question waits for its answer
+  return messages;
+}
+
+struct Talk {
+  TextOptions options{.stopping = {.max_new_tokens = 8}};
+  Conversation conversation{tales(), tokenizer(), tale(), options};
+
+  Answer ask(const Messages& messages, Ids* tokens = nullptr) {
+    return conversation.answer(messages, [&](const Token& token) {
+      if (tokens != nullptr) tokens->push_back(token.id);
+    });
+  }
+};
+
+int prompt_tokens(const Messages& messages) {
+  return static_cast<int>(encode_chat(tokenizer(), tale().render(messages)).size());
+}
+
+}  // namespace
+
+TEST_CASE("a question leaves together with its answer, and the system message stays") {
+  DroppedTurns dropped;
+  Messages messages = turns(1, 3);
+  CHECK(dropped.drop_oldest(messages));
+  CHECK(messages == turns(2, 3));
+  CHECK(dropped.drop_oldest(messages));
+  CHECK(messages == turns(3, 3));
+  CHECK(dropped.count() == 4);
+  CHECK_FALSE(dropped.drop_oldest(messages));
+  CHECK(messages == turns(3, 3));
+}
+
+TEST_CASE(
+    "a question without an answer, several answers and a conversation that begins with an answer leave too") {
+  DroppedTurns dropped;
+  Messages messages{{"assistant", "Hi"}, {"user", "1"},      {"user", "2"},
+                    {"assistant", "3"},  {"assistant", "4"}, {"user", "5"}};
+  CHECK(dropped.drop_oldest(messages));
+  CHECK(messages.front() == Message{"user", "1"});
+  CHECK(dropped.drop_oldest(messages));
+  CHECK(messages.front() == Message{"user", "2"});
+  CHECK(dropped.drop_oldest(messages));
+  CHECK(messages == Messages{{"user", "5"}});
+  Messages none;
+  CHECK_FALSE(dropped.drop_oldest(none));
+}
+
+TEST_CASE("what was dropped stays dropped while the conversation goes on, and only then") {
+  DroppedTurns dropped;
+  Messages messages = turns(1, 3);
+  dropped.drop_oldest(messages);
+  CHECK(dropped.rest(turns(1, 4)) == turns(2, 4));
+  CHECK(dropped.count() == 2);
+  CHECK(dropped.rest(turns(5, 9)) == turns(5, 9));  // another conversation
+  CHECK(dropped.count() == 0);
+  messages = turns(1, 3);
+  dropped.drop_oldest(messages);
+  dropped.drop_oldest(messages);
+  CHECK(dropped.rest(turns(1, 1)) == turns(1, 1));  // the newest questions were taken back
+}
+
+TEST_CASE("a conversation that fits is seen whole") {
+  Talk talk;
+  const Answer answer = talk.ask(turns(1, 5));
+  CHECK(answer.dropped_messages == 0);
+  CHECK(answer.prompt_tokens == prompt_tokens(turns(1, 5)));
+}
+
+TEST_CASE("the oldest turns of a longer one are dropped, until half of the context is free") {
+  Talk talk;
+  const Messages all = turns(1, 60);
+  REQUIRE(prompt_tokens(all) > 512);
+  Ids tokens, alone;
+  const Answer answer = talk.ask(all, &tokens);
+  REQUIRE(answer.dropped_messages > 0);
+  CHECK(answer.dropped_messages % 2 == 0);
+  const int first = 1 + answer.dropped_messages / 2;
+  CHECK(answer.prompt_tokens == prompt_tokens(turns(first, 60)));
+  CHECK(answer.prompt_tokens + 8 <= 256);
+  CHECK(prompt_tokens(turns(first - 1, 60)) + 8 > 256);  // no more than it must
+  Talk fresh;
+  fresh.ask(turns(first, 60), &alone);
+  CHECK(tokens == alone);
+}
+
+TEST_CASE("after that the next questions find the cache again") {
+  Talk talk;
+  const Answer first = talk.ask(turns(1, 60));
+  REQUIRE(first.dropped_messages > 0);
+  const Answer second = talk.ask(turns(1, 61));
+  CHECK(second.dropped_messages == 0);  // no more of them
+  CHECK(second.cached_tokens >= first.prompt_tokens - 1);
+  CHECK(second.prompt_tokens < 512);
+}
+
+TEST_CASE("a long answer that is allowed takes no more than a quarter of the context from the conversation") {
+  Talk talk;
+  talk.options.stopping = {.max_new_tokens = 100'000, .ignore_eos = true};
+  Messages messages = turns(1, 2);
+  const Answer answer = talk.ask(messages);
+  CHECK(answer.dropped_messages == 0);
+  CHECK(answer.finish_reason == FinishReason::kLength);
+}
+
+TEST_CASE("one question that is too long is refused, and the next one is answered") {
+  Talk talk;
+  std::string words;
+  while (tokenizer().encode(words).size() < 600) words += " the king and the queen";
+  Messages messages = turns(1, 3);
+  messages.back().content = words;
+  const std::string message = error_message([&] { talk.ask(messages); });
+  CHECK(message.find("the conversation has ") == 0);
+  CHECK(message.find("at most 512") != std::string::npos);
+  CHECK(talk.ask(turns(1, 3)).prompt_tokens == prompt_tokens(turns(1, 3)));
+}
+
+TEST_CASE("the program says how many messages were dropped") {
+  std::string arguments = "--max-new-tokens 1 --chat-template " + kTemplate;
+  for (int i = 0; i < 30; ++i)
+    arguments += fmt::format(" --prompt 'the king and the queen and the fox and the crow {}'", i);
+  const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, arguments);
+  REQUIRE(run.status == 0);
+  const std::size_t first = run.err.find(" messages no longer fit, and the model did not see them.\n");
+  CHECK(first != std::string::npos);
+}
