@@ -59,9 +59,8 @@ ChatOutput output_to(bool terminal, bool notes_use) {
   const bool colours = has_colours();
   output.print = [terminal](const std::string& text) { print(terminal ? shown(text) : text); };
   output.note = [colours](const std::string& line) {
-    if (colours) std::fputs("\x1b[2m", stderr);
-    say(line);
-    if (colours) std::fputs("\x1b[0m", stderr);
+    if (!colours) return say(line);
+    std::fputs(("\x1b[2m" + harmless(line, true) + "\x1b[0m\n").c_str(), stderr);
   };
   output.check = [] {
     if (interrupted != 0) throw AnswerInterrupted();

@@ -110,7 +110,7 @@ void ChatSession::ask(const std::string& question) {
     output_.print("\n");
     if (answer.finish_reason == FinishReason::kLength)
       output_.note(
-          "The answer ends here for want of room: /set max-new-tokens allows more, up to the context.");
+          fmt::format("The answer was cut off after {} tokens; max-new-tokens allows more.", tokens));
     if (answer.dropped_messages > 0) {
       output_.note(fmt::format("The oldest {} messages no longer fit, and the model did not see them.",
                                answer.dropped_messages));

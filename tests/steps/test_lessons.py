@@ -73,6 +73,13 @@ SHOWS = {
     "int4-weights": r"weights 4\.\d MiB",
     "quality": r"float32[\s\S]*int8[\s\S]*int4",
     "capacity": r"requests/s on: the knee",
+    "prompt-tokens": r'" gra"\n +79  "p"\n',
+    "special-tokens": r'"<"\n[\s\S]* 4095  "<\|endoftext\|>"\n',
+    "chat-template": r'"The"\n[\s\S]*weep\? I am not hungry\."',
+    "conversation": r"weep\? I am not hungry[\s\S]*I am a very good fellow",
+    "continued-cache": r"18 prompt tokens, 0 of them[\s\S]*59 prompt tokens, 37 of them from the cache",
+    "kept-answers": r"99 prompt tokens, 77 of them from the cache",
+    "dropped-turns": r"The oldest 4 messages no longer fit[\s\S]*54 prompt tokens, 32 of them from the cache",
 }
 SERVERS = {"http-server", "cancellation", "graceful-shutdown"}
 REFUSED = {"sanity-checks"}  # its lesson is a refusal

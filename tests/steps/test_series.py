@@ -70,6 +70,13 @@ LESSON = {
     "69-capacity": "capacity.h main.cpp",
     "80-plain-loops": "main.cpp plain_gpt2.h",
     "81-plain-attention": "main.cpp plain_gpt2.h",
+    "90-prompt-tokens": "main.cpp prompt_tokens.h",
+    "91-special-tokens": "main.cpp special_tokens.h",
+    "92-chat-template": "chat_prompt.h main.cpp",
+    "93-conversation": "conversation.h main.cpp",
+    "94-continued-cache": "conversation.h main.cpp",
+    "95-kept-answers": "conversation.h known_tokens.h",
+    "96-dropped-turns": "conversation.h dropped_turns.h",
     "39-min-p": "main.cpp min_p.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
@@ -98,12 +105,17 @@ ON = {
     "36-logprobs": ["--logprobs", "2"],
     "70-int8-weights": ["--show-rounding"],
     "80-plain-loops": ["--plain-loops"],
+    "90-prompt-tokens": ["--show-tokens"],
+    "91-special-tokens": ["--special-tokens"],  # no prompt has a marker
+    "92-chat-template": ["--chat", "--chat-template", ROOT / "models/tales-chat.jinja"],
     "39-min-p": ["--min-p", "0.3"],
     "38-perplexity": ["--echo"],  # of 37-echo, but there no prompt has a perplexity
 }
 SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "31-queue",
-             "35-min-new-tokens", "70-int8-weights", "80-plain-loops"}
-OTHERS = {"66-http-server", "67-cancellation", "68-graceful-shutdown", "69-capacity"}  # whose program does something else than to continue a text
+             "35-min-new-tokens", "70-int8-weights", "80-plain-loops", "90-prompt-tokens",
+             "91-special-tokens"}
+OTHERS = {"66-http-server", "67-cancellation", "68-graceful-shutdown", "69-capacity", "93-conversation", "94-continued-cache",
+          "95-kept-answers", "96-dropped-turns"}  # whose program does something else than to continue a text
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 
 

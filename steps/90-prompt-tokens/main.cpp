@@ -1,7 +1,7 @@
 #include "common/program/program.h"
 #include "generate.h"
 #include "memory_estimate.h"
-#include "special_tokens.h"
+#include "prompt_tokens.h"
 #include "static_kv_cache.h"
 
 using namespace staircase;
@@ -9,19 +9,16 @@ using namespace staircase;
 int main(int argc, char** argv) {
   TextOptions options;
   RunOptions run;
-  PromptOptions reading;
+  bool shows_tokens = false;
   Program program("Continues a text with a language model.");
   add_options(program, options);
   add_options(program, run);
-  add_options(program, reading);
   refuse_equal_texts(program, run, options);
-  program.encode_prompts([&](const std::string& text, const Tokenizer& tokenizer, const auto& /*model*/) {
-    return encode_prompt(tokenizer, text, reading);
-  });
+  program.add("--show-tokens", &shows_tokens, "print the tokens of the prompt");
   program.add_dtype_option(memory_estimate);
   program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
-    if (reading.show_tokens) show_tokens(output.tokenizer(), prompt);
+    if (shows_tokens) show_tokens(output.tokenizer(), prompt);
     output.expect(run.num_return_sequences);
     for (int i = 0; i < run.num_return_sequences; ++i) {
       std::mt19937 generator(options.sampling.seed + static_cast<unsigned>(i));

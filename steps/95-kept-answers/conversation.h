@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "common/program/chat_session.h"
 #include "generate.h"
+#include "known_tokens.h"
 
 namespace staircase {
 
@@ -26,11 +27,12 @@ class Conversation {
   /// Answers the last message. What the messages have in common with those of the answer before does not go
   /// through the model again. Throws Error where they leave no room for an answer.
   Answer answer(const std::vector<Message>& messages, const OnToken& on_token) {
-    const std::vector<int> prompt = encode_chat(tokenizer_, template_.render(messages));
-    const int room = model_.config().n_positions - static_cast<int>(prompt.size());
+    const Rendered rendered = template_.render(messages);
+    const std::vector<int> prompt = known_.encode(tokenizer_, rendered);
+    const int length = static_cast<int>(prompt.size()), room = model_.config().n_positions - length;
     if (room < 1) {
       throw Error("the conversation has {} tokens, and the model sees at most {}; an answer needs room, too",
-                  prompt.size(), model_.config().n_positions);
+                  length, model_.config().n_positions);
     }
     TextOptions options = options_;
     options.stopping.max_new_tokens = std::min(options.stopping.max_new_tokens, room);
@@ -40,16 +42,23 @@ class Conversation {
           text_.push_back(token.id);
           on_token(token);
         });
-    return {generation.finish_reason, static_cast<int>(prompt.size()), cached};
+    remember(rendered, prompt, generation);
+    return {generation.finish_reason, length, cached};
   }
 
  private:
+  void remember(const Rendered& rendered, const std::vector<int>& prompt, const Generation& generation) {
+    std::span<const int> answer = std::span(generation.tokens).subspan(prompt.size());
+    if (generation.finish_reason == FinishReason::kEos) answer = answer.first(answer.size() - 1);
+    known_.remember(tokenizer_, rendered, prompt, answer);
+  }
+
   /// Cuts the cache back to the tokens with which both its text and `prompt` begin, and returns how many
   /// these are. The last token of the prompt goes through the model in any case: its logits are needed.
   int keep_common(const std::vector<int>& prompt) {
-    const auto common = std::ranges::mismatch(text_, prompt).in2 - prompt.begin();
-    const int kept =
-        std::min({static_cast<int>(common), cache_.length(0), static_cast<int>(prompt.size()) - 1});
+    const int length = static_cast<int>(prompt.size());
+    const auto common = static_cast<int>(std::ranges::mismatch(text_, prompt).in2 - prompt.begin());
+    const int kept = std::min({common, cache_.length(0), length - 1});
     cache_.truncate(0, kept);
     text_ = prompt;
     return kept;
@@ -62,6 +71,7 @@ class Conversation {
   StaticKvCache cache_;
   std::vector<int> text_;  // its beginning is in the cache
   std::mt19937 generator_;
+  KnownTokens known_;
 };
 
 }  // namespace staircase

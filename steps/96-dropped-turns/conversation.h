@@ -7,6 +7,7 @@
 
 #include "common/base/error.h"
 #include "common/program/chat_session.h"
+#include "dropped_turns.h"
 #include "generate.h"
 #include "known_tokens.h"
 
@@ -27,12 +28,13 @@ class Conversation {
   /// Answers the last message. What the messages have in common with those of the answer before does not go
   /// through the model again. Throws Error where they leave no room for an answer.
   Answer answer(const std::vector<Message>& messages, const OnToken& on_token) {
-    const Rendered rendered = template_.render(messages);
-    const std::vector<int> prompt = known_.encode(tokenizer_, rendered);
-    const int room = model_.config().n_positions - static_cast<int>(prompt.size());
+    const DroppedTurns before = turns_;
+    const auto [rendered, prompt, dropped] = fitting(messages);
+    const int length = static_cast<int>(prompt.size()), room = model_.config().n_positions - length;
     if (room < 1) {
+      turns_ = before;
       throw Error("the conversation has {} tokens, and the model sees at most {}; an answer needs room, too",
-                  prompt.size(), model_.config().n_positions);
+                  length, model_.config().n_positions);
     }
     TextOptions options = options_;
     options.stopping.max_new_tokens = std::min(options.stopping.max_new_tokens, room);
@@ -43,10 +45,37 @@ class Conversation {
           on_token(token);
         });
     remember(rendered, prompt, generation);
-    return {generation.finish_reason, static_cast<int>(prompt.size()), cached};
+    return {generation.finish_reason, length, cached, dropped};
   }
 
  private:
+  struct Prompt {
+    Rendered rendered;
+    std::vector<int> tokens;
+    int dropped = 0;  // messages that did not fit
+  };
+
+  Prompt encoded(const std::vector<Message>& messages) const {
+    Rendered rendered = template_.render(messages);
+    std::vector<int> tokens = known_.encode(tokenizer_, rendered);
+    return {std::move(rendered), std::move(tokens), 0};
+  }
+
+  /// The newest messages that leave room for an answer. Once they do not all fit, only half of the context is
+  /// filled: a conversation that begins elsewhere has nothing in the cache, so that has to be rare.
+  Prompt fitting(const std::vector<Message>& messages) {
+    const int context = model_.config().n_positions;
+    const int answer = std::min(options_.stopping.max_new_tokens, context / 4);
+    std::vector<Message> seen = turns_.rest(messages);
+    const int dropped_before = turns_.count();
+    Prompt prompt = encoded(seen);
+    if (std::ssize(prompt.tokens) + answer <= context) return prompt;
+    while (std::ssize(prompt.tokens) + answer > context / 2 && turns_.drop_oldest(seen))
+      prompt = encoded(seen);
+    prompt.dropped = turns_.count() - dropped_before;
+    return prompt;
+  }
+
   void remember(const Rendered& rendered, const std::vector<int>& prompt, const Generation& generation) {
     std::span<const int> answer = std::span(generation.tokens).subspan(prompt.size());
     if (generation.finish_reason == FinishReason::kEos) answer = answer.first(answer.size() - 1);
@@ -56,9 +85,9 @@ class Conversation {
   /// Cuts the cache back to the tokens with which both its text and `prompt` begin, and returns how many
   /// these are. The last token of the prompt goes through the model in any case: its logits are needed.
   int keep_common(const std::vector<int>& prompt) {
-    const auto common = std::ranges::mismatch(text_, prompt).in2 - prompt.begin();
-    const int kept =
-        std::min({static_cast<int>(common), cache_.length(0), static_cast<int>(prompt.size()) - 1});
+    const int length = static_cast<int>(prompt.size());
+    const auto common = static_cast<int>(std::ranges::mismatch(text_, prompt).in2 - prompt.begin());
+    const int kept = std::min({common, cache_.length(0), length - 1});
     cache_.truncate(0, kept);
     text_ = prompt;
     return kept;
@@ -72,6 +101,7 @@ class Conversation {
   std::vector<int> text_;  // its beginning is in the cache
   std::mt19937 generator_;
   KnownTokens known_;
+  DroppedTurns turns_;
 };
 
 }  // namespace staircase

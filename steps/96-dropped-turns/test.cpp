@@ -14,7 +14,7 @@ namespace {
 using Ids = std::vector<int>;
 using Messages = std::vector<Message>;
 
-const std::string kTemplate = STAIRCASE_SOURCE_TREE "/steps/91-chat-template/tale.jinja";
+const std::string kTemplate = STAIRCASE_SOURCE_TREE "/models/tales-chat.jinja";
 const Message kSystem{"system", "There was a wood."};
 
 const Tokenizer& tokenizer() {

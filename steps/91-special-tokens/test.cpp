@@ -95,19 +95,6 @@ TEST_CASE("a begin-of-text token comes once, also where the prompt has it") {
   const Ids want = tokenizer.encode_prompt("Once");
   REQUIRE(want.size() > tokenizer.encode("Once").size());
   const std::string begin(tokenizer.bytes(want[0]));
-  CHECK(encode_prompt(tokenizer, "Once", {.special_tokens = true}) == want);
-  CHECK(encode_prompt(tokenizer, begin + "Once", {.special_tokens = true}) == want);
-}
-
-TEST_CASE("--show-tokens prints each token of the prompt with its text") {
-  const ProgramRun run =
-      run_program(STAIRCASE_STEP_PROGRAM,
-                  "--prompt 'A fox<|endoftext|>' --special-tokens --show-tokens --max-new-tokens 1");
-  REQUIRE(run.status == 0);
-  for (const int token : tales_tokenizer().encode("A fox")) {
-    const std::string line =
-        fmt::format("{:>6}  {}\n", token, quoted(std::string(tales_tokenizer().bytes(token))));
-    CHECK(run.err.find(line) != std::string::npos);
-  }
-  CHECK(run.err.find("  4095  \"<|endoftext|>\"\n") != std::string::npos);
+  CHECK(encode_with_markers(tokenizer, "Once") == want);
+  CHECK(encode_with_markers(tokenizer, begin + "Once") == want);
 }

@@ -15,7 +15,7 @@ namespace {
 
 using Ids = std::vector<int>;
 
-const std::string kTale = STAIRCASE_SOURCE_TREE "/steps/91-chat-template/tale.jinja";
+const std::string kTale = STAIRCASE_SOURCE_TREE "/models/tales-chat.jinja";
 
 /// A template as models of today have it, in SmolLM2's markers.
 const ChatTemplate kMarkers(

@@ -18,7 +18,7 @@ const Tokenizer& tokenizer() {
 }
 
 const ChatTemplate& tale() {
-  static const std::string file = STAIRCASE_SOURCE_TREE "/steps/91-chat-template/tale.jinja";
+  static const std::string file = STAIRCASE_SOURCE_TREE "/models/tales-chat.jinja";
   static const ChatTemplate loaded(read_text_file(file), {}, file);
   return loaded;
 }

@@ -1,0 +1,40 @@
+#include "chat_prompt.h"
+#include "common/program/program.h"
+#include "generate.h"
+#include "memory_estimate.h"
+#include "prompt_tokens.h"
+#include "special_tokens.h"
+#include "static_kv_cache.h"
+
+using namespace staircase;
+
+int main(int argc, char** argv) {
+  TextOptions options;
+  RunOptions run;
+  ChatPromptOptions chat;
+  bool shows_tokens = false, reads_markers = false;
+  Program program("Continues a text with a language model.");
+  add_options(program, options);
+  add_options(program, run);
+  add_options(program, chat);
+  refuse_equal_texts(program, run, options);
+  program.add("--show-tokens", &shows_tokens, "print the tokens of the prompt");
+  program.add("--special-tokens", &reads_markers, "read special tokens in the prompt as such");
+  program.encode_prompts([&](const std::string& text, const Tokenizer& tokenizer, const auto& model) {
+    if (chat.chat) return chat_prompt(ChatTemplate::load(model, chat.chat_template), tokenizer, chat, text);
+    return reads_markers ? encode_with_markers(tokenizer, text) : tokenizer.encode_prompt(text);
+  });
+  program.add_dtype_option(memory_estimate);
+  program.warn_of_long_prompts();
+  return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
+    if (shows_tokens) show_tokens(output.tokenizer(), prompt);
+    output.expect(run.num_return_sequences);
+    for (int i = 0; i < run.num_return_sequences; ++i) {
+      std::mt19937 generator(options.sampling.seed + static_cast<unsigned>(i));
+      const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model) : nullptr;
+      const Generation generation =
+          generate(model, prompt, options, cache.get(), generator, output.on_token());
+      output.finish(generation.finish_reason, cache ? cache->use() : CacheUse());
+    }
+  });
+}

@@ -1,0 +1,44 @@
+// Special tokens: marks in a text that are one token each.
+#pragma once
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/text/tokenizer.h"
+
+namespace staircase {
+
+struct Marker {
+  std::size_t begin = std::string_view::npos;  ///< where it is in a text; npos where there is none
+  std::string_view text = {};
+  int token = -1;
+};
+
+/// The first special token in `text` from `from` on; of several at one place the longest.
+inline Marker next_marker(const Tokenizer& tokenizer, std::string_view text, std::size_t from) {
+  Marker next;
+  for (const int token : tokenizer.special_tokens()) {
+    const std::string_view mark = tokenizer.bytes(token);
+    const std::size_t begin = text.find(mark, from);
+    const bool is_longer = begin != text.npos && mark.size() > next.text.size();
+    if (begin < next.begin || (begin == next.begin && is_longer)) next = {begin, mark, token};
+  }
+  return next;
+}
+
+/// The tokens of a text in which special tokens are marks. What lies between two of them is encoded alone.
+inline std::vector<int> encode_with_markers(const Tokenizer& tokenizer, std::string_view text) {
+  std::vector<int> tokens;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const Marker marker = next_marker(tokenizer, text, begin);
+    const std::vector<int> between = tokenizer.encode(text.substr(begin, marker.begin - begin));
+    tokens.insert(tokens.end(), between.begin(), between.end());
+    if (marker.token < 0) break;
+    tokens.push_back(marker.token);
+    begin = marker.begin + marker.text.size();
+  }
+  return tokenizer.with_begin(std::move(tokens));
+}
+
+}  // namespace staircase

@@ -1,0 +1,27 @@
+#include "common/program/chat.h"
+#include "common/program/program.h"
+#include "conversation.h"
+#include "memory_estimate.h"
+
+using namespace staircase;
+
+int main(int argc, char** argv) {
+  TextOptions options;
+  ChatOptions chat;
+  Program program("Talks with a language model.", false);
+  Settings settings(program);
+  add_options(settings, options.stopping);
+  add_options(settings, options.sampling);
+  add_options(program, chat);
+  program.add_dtype_option(memory_estimate);
+  return program.run(argc, argv, [&](NamedModel& named, const Tokenizer& tokenizer) {
+    Model& model = named.model;
+    const ChatTemplate chat_template = ChatTemplate::load(model.path(), chat.chat_template);
+    std::mt19937 generator(options.sampling.seed);
+    hold_conversation(chat, settings, tokenizer, model.config().end_tokens,
+                      [&](const std::vector<Message>& messages, const OnToken& on_token) {
+                        return answer(model, tokenizer, chat_template, options, generator, messages,
+                                      on_token);
+                      });
+  });
+}

@@ -1,0 +1,119 @@
+#include <doctest/doctest.h>
+
+#include "common/base/file.h"
+#include "conversation.h"
+#include "tests/error_message.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+
+using namespace staircase;
+
+namespace {
+
+using Ids = std::vector<int>;
+using Messages = std::vector<Message>;
+
+const std::string kTemplate = STAIRCASE_SOURCE_TREE "/models/tales-chat.jinja";
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer loaded = Tokenizer::load(find_model("tales-6m"));
+  return loaded;
+}
+
+const ChatTemplate& tale() {
+  static const ChatTemplate loaded(read_text_file(kTemplate), {}, kTemplate);
+  return loaded;
+}
+
+/// A conversation with the embedded model, and what it answered last.
+struct Talk {
+  TextOptions options{.stopping = {.max_new_tokens = 12}};
+  std::mt19937 generator{0};
+  Messages messages = {};
+  Ids tokens = {};
+
+  Answer ask(const std::string& question) {
+    messages.push_back({"user", question});
+    tokens.clear();
+    const Answer result = answer(tales(), tokenizer(), tale(), options, generator, messages,
+                                 [&](const Token& token) { tokens.push_back(token.id); });
+    messages.push_back({"assistant", tokenizer().decode(tokens)});
+    return result;
+  }
+};
+
+/// The greedy answer of a model that sees the whole conversation at once, without a cache.
+Ids answer_of(Messages messages, int count) {
+  if (messages.back().role == "assistant") messages.pop_back();
+  const Ids prompt = encode_chat(tokenizer(), tale().render(messages));
+  const TextOptions options{.stopping = {.max_new_tokens = count}};
+  std::mt19937 generator(0);
+  return behind(prompt.size(),
+                generate(tales(), prompt, options, nullptr, generator, [](const Token&) {}).tokens);
+}
+
+}  // namespace
+
+TEST_CASE("every answer is the one that the whole conversation has") {
+  Talk talk;
+  for (const std::string question : {"Why do you weep?", "Where do you live?", "Who is your friend?"}) {
+    talk.ask(question);
+    CHECK(talk.tokens == answer_of(talk.messages, 12));
+  }
+}
+
+TEST_CASE("an answer ends with the context, and a conversation without room for one is refused") {
+  Talk talk;
+  std::string words = "the king and the queen";
+  while (tokenizer().encode(words).size() < 480) words += " and the king and the queen";
+  talk.options.stopping = {.max_new_tokens = 100, .ignore_eos = true};
+  const Answer result = talk.ask(words);
+  CHECK(result.finish_reason == FinishReason::kLength);
+  CHECK(std::ssize(talk.tokens) == tales().config().n_positions - result.prompt_tokens);
+  Messages long_one{{"user", words + words}};
+  const std::string message = error_message([&] {
+    answer(tales(), tokenizer(), tale(), talk.options, talk.generator, long_one, [](const Token&) {});
+  });
+  CHECK(message.find("the conversation has ") == 0);
+  CHECK(message.find(" and the model sees at most 512;") != std::string::npos);
+  talk.messages.clear();
+  talk.options.stopping = {.max_new_tokens = 12};
+  talk.ask("Why do you weep?");
+  CHECK(talk.tokens == answer_of(talk.messages, 12));
+}
+
+TEST_CASE("several --prompt are the questions of one conversation") {
+  const ProgramRun run =
+      run_program(STAIRCASE_STEP_PROGRAM,
+                  "--prompt 'Why do you weep?' --prompt 'Where do you live?' --max-new-tokens 12 "
+                  "--show-use --chat-template " +
+                      kTemplate);
+  REQUIRE(run.status == 0);
+  Talk talk;
+  std::string out;
+  for (const std::string question : {"Why do you weep?", "Where do you live?"}) {
+    const Answer result = talk.ask(question);
+    out += tokenizer().decode(talk.tokens) + "\n";
+    CHECK(run.err.find(fmt::format("{} prompt tokens, {} of them from the cache;", result.prompt_tokens,
+                                   result.cached_tokens)) != std::string::npos);
+  }
+  CHECK(run.out == out);
+}
+
+TEST_CASE("what comes through a pipe is one question") {
+  const ProgramRun run = run_program(
+      STAIRCASE_STEP_PROGRAM, "--max-new-tokens 12 --chat-template " + kTemplate, "Why do you\nweep?\n");
+  REQUIRE(run.status == 0);
+  Talk talk;
+  talk.ask("Why do you\nweep?");
+  CHECK(run.out == tokenizer().decode(talk.tokens) + "\n");
+}
+
+TEST_CASE("an empty question and a model that was not trained to answer are refused") {
+  const ProgramRun empty = run_program(STAIRCASE_STEP_PROGRAM, "--chat-template " + kTemplate, "\n");
+  CHECK(empty.status == 1);
+  CHECK(empty.err.find("error: the question is empty; it needs a text\n") != std::string::npos);
+  const ProgramRun base = run_program(STAIRCASE_STEP_PROGRAM, "--prompt Hello");
+  CHECK(base.status == 1);
+  CHECK(base.err.find("error: tales-6m has no chat template") != std::string::npos);
+}

@@ -1,0 +1,248 @@
+// A conversation as a person holds it: questions, commands, and what is left of them after a mistake.
+#include "common/program/chat_session.h"
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+
+#include "common/base/error.h"
+#include "common/base/file.h"
+#include "common/model/model_folder.h"
+#include "common/program/command_line.h"
+#include "tests/error_message.h"
+#include "tests/temporary_folder.h"
+
+using namespace staircase;
+
+namespace {
+
+using Messages = std::vector<Message>;
+
+constexpr int kEnd = 4095;
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer loaded = Tokenizer::load(find_model("tales-6m"));
+  return loaded;
+}
+
+/// A session whose answers are made here: the words of `reply`, and the end.
+struct Talk {
+  CommandLine line{"A program."};
+  Settings settings{line};
+  int top_k = 5;
+  float temperature = 1.0f;
+  bool do_sample = false;
+  std::string reply = "I am a crow.";
+  Answer answer = {};
+  bool fails = false;
+  int tokens_until_interrupt = -1;
+  std::string printed;
+  std::vector<std::string> notes;
+  Messages seen;
+  ChatSession session;
+
+  explicit Talk(const std::string& system = "", bool notes_use = false)
+      : session(system, settings, tokenizer(), kEnd,
+                [this](const Messages& messages, const OnToken& on_token) {
+                  seen = messages;
+                  if (fails) throw Error("no room");
+                  for (const int token : tokenizer().encode(reply)) on_token({token});
+                  on_token({kEnd});
+                  return answer;
+                },
+                {.print = [this](const std::string& text) { printed += text; },
+                 .note = [this](const std::string& text) { notes.push_back(text); },
+                 .check =
+                     [this] {
+                       if (tokens_until_interrupt-- == 0) throw AnswerInterrupted();
+                     },
+                 .notes_use = notes_use}) {
+    settings.add("--top-k", &top_k, "help", between(1, 50));
+    settings.add("--temperature", &temperature, "help", at_least(0));
+    settings.add("--do-sample", &do_sample, "help");
+    settings.rule([this] {
+      if (do_sample && top_k == 1) throw UsageError("--top-k 1 leaves nothing to sample");
+    });
+  }
+
+  /// The note that a line leads to, the only one.
+  std::string note(const std::string& text) {
+    notes.clear();
+    CHECK(session.take(text));
+    CHECK(notes.size() == 1);
+    return notes.empty() ? "" : notes[0];
+  }
+};
+
+const Messages kTwo{{"user", "Who are you?"}, {"assistant", "I am a crow."}};
+
+}  // namespace
+
+TEST_CASE("a question is answered in the terminal and kept in the conversation") {
+  Talk talk;
+  CHECK(talk.session.take("  Who are you? \n"));
+  CHECK(talk.printed == "I am a crow.\n");
+  CHECK(talk.seen == Messages{{"user", "Who are you?"}});
+  CHECK(talk.session.messages() == kTwo);
+  CHECK(talk.session.take("Where?"));
+  CHECK(talk.seen == Messages{kTwo[0], kTwo[1], {"user", "Where?"}});
+  CHECK(talk.notes.empty());
+}
+
+TEST_CASE("a blank line asks nothing") {
+  Talk talk;
+  for (const std::string blank : {"", "   ", "\n\t\n"}) CHECK(talk.session.take(blank));
+  CHECK(talk.session.messages().empty());
+  CHECK(talk.printed.empty());
+}
+
+TEST_CASE("a question may have many lines, and may begin with a slash that is written twice") {
+  Talk talk;
+  talk.session.take("one\ntwo");
+  CHECK(talk.seen.back().content == "one\ntwo");
+  talk.session.take("//etc/passwd");
+  CHECK(talk.seen.back().content == "/etc/passwd");
+}
+
+TEST_CASE("an answer that was interrupted stays as far as it came") {
+  Talk talk;
+  talk.tokens_until_interrupt = 2;
+  CHECK(talk.session.take("Who are you?"));
+  CHECK(talk.session.messages() == Messages{{"user", "Who are you?"}, {"assistant", "I am"}});
+  CHECK(talk.printed == "I am\n");
+}
+
+TEST_CASE("a question that cannot be answered leaves the conversation as it was") {
+  Talk talk;
+  talk.session.take("Who are you?");
+  talk.fails = true;
+  CHECK(talk.note("Where?") == "no room");
+  CHECK(talk.session.messages() == kTwo);
+  CHECK_THROWS_AS(talk.session.ask("Where?"), Error);
+}
+
+TEST_CASE("/system sets, changes and removes the system message, and /reset keeps it") {
+  Talk talk("Be brief.");
+  talk.session.take("Who are you?");
+  CHECK(talk.seen.front() == Message{"system", "Be brief."});
+  talk.session.take("/system Be kind to me.");
+  CHECK(talk.session.messages() == Messages{{"system", "Be kind to me."}, kTwo[0], kTwo[1]});
+  talk.session.take("/reset");
+  CHECK(talk.session.messages() == Messages{{"system", "Be kind to me."}});
+  talk.session.take("/system");
+  CHECK(talk.session.messages().empty());
+}
+
+TEST_CASE("/undo forgets the last question and its answer") {
+  Talk talk;
+  talk.session.take("Who are you?");
+  talk.session.take("Where?");
+  talk.session.take("/undo");
+  CHECK(talk.session.messages() == kTwo);
+  talk.session.take("/undo");
+  CHECK(talk.session.messages().empty());
+  CHECK(talk.note("/undo") == "There is no question to forget.");
+}
+
+TEST_CASE("/save and /load keep a conversation in a file") {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "talk.json").string();
+  Talk talk("Sei kurz: \xf0\x9f\xa6\x8a \"\n");
+  talk.session.take("Who are you?");
+  CHECK(talk.note("/save " + file).find("3 messages are in ") == 0);
+  Talk other;
+  CHECK(other.note("/load " + file) == "The conversation has 3 messages.");
+  CHECK(other.session.messages() == talk.session.messages());
+  CHECK(talk.note("/save " + file).find("3 messages") == 0);  // its own file may be written over
+}
+
+TEST_CASE("/save writes over no other file, and /load refuses what is no conversation") {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "notes.txt").string();
+  Talk talk;
+  talk.session.take("Who are you?");
+  for (const std::string content :
+       {"dear diary", "{}", "[1]", R"([{"role": "user"}])", R"([{"role": 1, "content": "a"}])",
+        R"([{"role": "user", "content": null}])"}) {
+    std::ofstream(file) << content;
+    CHECK(talk.note("/save " + file).find(" is no conversation: it needs a list of ") != std::string::npos);
+    CHECK(read_text_file(file) == content);
+    CHECK(talk.note("/load " + file).find(" is no conversation: it needs a list of ") != std::string::npos);
+  }
+  std::ofstream(file) << R"([{"role": "boss", "content": "a"}])";
+  CHECK(talk.note("/load " + file).find("a role is boss; it must be system, user or assistant") !=
+        std::string::npos);
+  CHECK(talk.note("/load /nowhere/talk.json").find("/nowhere/talk.json") != std::string::npos);
+  CHECK(talk.note("/save /nowhere/talk.json").find("cannot be written") != std::string::npos);
+  CHECK(talk.note("/save") == "/save needs the name of a file.");
+  CHECK(talk.note("/load") == "/load needs the name of a file.");
+  CHECK(talk.session.messages() == kTwo);
+}
+
+TEST_CASE("/set shows the options and changes one, by the name of the command line") {
+  Talk talk;
+  talk.session.take("/set");
+  CHECK(talk.notes == std::vector<std::string>{"top-k 5", "temperature 1", "do-sample false"});
+  talk.notes.clear();
+  talk.session.take("/set top-k 7");
+  talk.session.take("/set --temperature 0.5");
+  talk.session.take("/set do-sample");
+  CHECK(talk.notes.empty());
+  CHECK(talk.top_k == 7);
+  CHECK(talk.temperature == 0.5f);
+  CHECK(talk.do_sample);
+  talk.session.take("/set do-sample false");
+  CHECK_FALSE(talk.do_sample);
+}
+
+TEST_CASE("a wrong /set says what would be right, and changes nothing") {
+  Talk talk;
+  CHECK(talk.note("/set top-q 7") ==
+        "there is no option top-q; the options are top-k, temperature, do-sample");
+  CHECK(talk.note("/set top-k 70").find("top-k is 70, but it must be between 1 and 50") == 0);
+  CHECK(talk.note("/set top-k many").find("top-k is many, but it must be a whole number between 1 and 50") ==
+        0);
+  CHECK(talk.note("/set do-sample 3") == "do-sample is 3, but it must be true or false");
+  CHECK(talk.top_k == 5);
+  talk.session.take("/set do-sample true");
+  CHECK(talk.note("/set top-k 1") == "--top-k 1 leaves nothing to sample");
+  CHECK(talk.top_k == 5);
+}
+
+TEST_CASE("/help lists every command, and an unknown one is named") {
+  Talk talk;
+  const std::string help = talk.note("/help");
+  for (const std::string name : {"system", "reset", "undo", "save", "load", "set", "exit"})
+    CHECK(help.find("/" + name) != std::string::npos);
+  CHECK(talk.note("/dance now") == "There is no command /dance; /help lists the commands.");
+  CHECK_FALSE(talk.session.take("/exit"));
+}
+
+TEST_CASE("an answer that was cut off and messages that were dropped are said") {
+  Talk talk;
+  talk.answer = {.finish_reason = FinishReason::kLength};
+  CHECK(talk.note("Who?").find("The answer was cut off after ") == 0);
+  talk.answer = {.dropped_messages = 4};
+  CHECK(talk.note("Who?") == "The oldest 4 messages no longer fit, and the model did not see them.");
+}
+
+TEST_CASE("tokens and times are a line where they are wanted") {
+  Talk talk("", true);
+  talk.answer = {.prompt_tokens = 40, .cached_tokens = 30};
+  const std::string note = talk.note("Who?");
+  CHECK(note.find("40 prompt tokens, 30 of them from the cache; first token after ") == 0);
+  CHECK(note.find(fmt::format("; {} new tokens, ", tokenizer().encode(talk.reply).size() + 1)) !=
+        std::string::npos);
+}
+
+TEST_CASE("a character in several tokens appears whole, and half of one as a mark") {
+  Talk talk;
+  talk.reply = "\xf0\x9f\xa6\x8a";
+  REQUIRE(tokenizer().encode(talk.reply).size() > 1);
+  talk.session.take("Who?");
+  CHECK(talk.printed == talk.reply + "\n");
+  talk.printed.clear();
+  talk.tokens_until_interrupt = 2;
+  talk.session.take("Who?");
+  CHECK(talk.printed == "\uFFFD\n");
+}
