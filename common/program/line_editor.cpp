@@ -7,7 +7,10 @@
 
 #if STAIRCASE_LIBEDIT
 #include <histedit.h>
+#include <langinfo.h>
 #include <unistd.h>
+
+#include <clocale>
 #endif
 
 namespace staircase {
@@ -19,6 +22,12 @@ namespace {
 // A terminal in this mode wraps what is pasted in two marks, so that its line breaks end no line.
 constexpr const char *kPasteOn = "\x1b[?2004h", *kPasteOff = "\x1b[?2004l";
 constexpr std::string_view kPasteEnd = "\x1b[201~";
+
+/// Lets the library read characters of several bytes, also where no locale is set.
+void read_utf8() {
+  std::setlocale(LC_CTYPE, "");
+  if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
+}
 
 void write_to_terminal(const char* text) {
   std::fputs(text, stdout);
@@ -54,11 +63,13 @@ unsigned char discard(EditLine* editor, int /*key*/) {
 }  // namespace
 
 struct LineEditor::Impl {
-  EditLine* editor = el_init("staircase", stdin, stdout, stderr);
+  EditLine* editor;
   History* history = history_init();
   std::string prompt = {};
 
   Impl() {
+    read_utf8();
+    editor = el_init("staircase", stdin, stdout, stderr);
     HistEvent event;
     ::history(history, &event, H_SETSIZE, 500);
     el_set(editor, EL_HIST, ::history, history);
@@ -75,7 +86,8 @@ struct LineEditor::Impl {
     el_set(editor, EL_BIND, "\\e[200~", "paste", nullptr);
     el_set(editor, EL_BIND, "^C", "discard", nullptr);
     el_set(editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
-    el_set(editor, EL_SETTY, "-d", "-isig", nullptr);  // Ctrl-C is a key here
+    // Ctrl-C is a key here, and a pasted CR LF differs from two line breaks.
+    el_set(editor, EL_SETTY, "-d", "-isig", "-icrnl", "-inlcr", nullptr);
   }
 
   ~Impl() {

@@ -28,7 +28,8 @@ class Program : public OptionSink {
 
   void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 
-  /// Adds --dtype: what the weights are kept in. Prints `estimate` before any of them is read.
+  /// Adds --dtype: what the weights are kept in. Prints `estimate`, if there is one, before any of them is
+  /// read.
   void add_dtype_option(std::function<std::string(const ModelConfig& config, DType dtype)> estimate);
 
   /// Turns the text of a prompt into tokens. `model` is its folder or .gguf file.

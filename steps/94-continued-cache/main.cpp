@@ -1,7 +1,6 @@
 #include "common/program/chat.h"
 #include "common/program/program.h"
 #include "conversation.h"
-#include "memory_estimate.h"
 
 using namespace staircase;
 
@@ -13,7 +12,7 @@ int main(int argc, char** argv) {
   add_options(settings, options.stopping);
   add_options(settings, options.sampling);
   add_options(program, chat);
-  program.add_dtype_option(memory_estimate);
+  program.add_dtype_option({});
   return program.run(argc, argv, [&](NamedModel& named, const Tokenizer& tokenizer) {
     Model& model = named.model;
     const ChatTemplate chat_template = ChatTemplate::load(model.path(), chat.chat_template);

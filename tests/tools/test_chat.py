@@ -1,0 +1,201 @@
+"""A conversation at a terminal, and what tools/chat makes of its arguments."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import subprocess
+import tempfile
+import termios
+import unittest
+from pathlib import Path
+
+from support import ROOT, Limited
+
+BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
+PROGRAM = BUILD / "steps/96-dropped-turns"
+TEMPLATE = ["--chat-template", ROOT / "models/tales-chat.jinja"]
+PASTE = "\x1b[200~{}\x1b[201~"
+NINJA = BUILD / "build.ninja"
+HAS_EDITOR = NINJA.is_file() and "-DSTAIRCASE_LIBEDIT=1" in NINJA.read_text()
+
+
+class Terminal:
+    """A program that runs at a terminal, typed to by a person."""
+
+    def __init__(self, *command):
+        self.main, side = pty.openpty()
+        environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm", "LC_ALL": "C.UTF-8"}
+        self.process = subprocess.Popen([str(part) for part in command], stdin=side, stdout=side, stderr=side,
+                                        env=environment, start_new_session=True, preexec_fn=take_terminal)
+        os.close(side)
+        self.text, self.read = "", 0
+
+    def type(self, text):
+        os.write(self.main, text.encode())
+
+    def wait_for(self, pattern):
+        """What comes up to the first match of `pattern` after what was waited for before."""
+        while True:
+            found = re.compile(pattern).search(self.text, self.read)
+            if found:
+                before, self.read = self.text[self.read:found.end()], found.end()
+                return before
+            try:
+                self.text += os.read(self.main, 4096).decode(errors="replace").replace("\r\n", "\n")
+            except OSError:
+                raise AssertionError(f"it ended without {pattern!r}: {self.text!r}") from None
+
+    def end(self):
+        """The exit status."""
+        with contextlib.suppress(OSError):
+            while os.read(self.main, 4096):
+                pass
+        os.close(self.main)
+        return self.process.wait()
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            os.close(self.main)
+            self.process.wait()
+
+
+def take_terminal():
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@unittest.skipUnless(PROGRAM.is_file(), "the program is not built")
+class AtATerminal(Limited):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def talk(self, *options):
+        terminal = Terminal(PROGRAM, *TEMPLATE, *options)
+        self.addCleanup(terminal.kill)
+        terminal.wait_for("/help lists the commands")
+        terminal.wait_for("> ")
+        return terminal
+
+    def saved(self, terminal):
+        """The conversation, as the program saves it."""
+        file = self.folder / "talk.json"
+        terminal.type(f"/save {file}\r")
+        terminal.wait_for("messages are in")
+        return json.loads(file.read_text())
+
+    def test_a_question_gets_its_answer_and_ctrl_d_leaves(self):
+        terminal = self.talk("--max-new-tokens", "12")
+        terminal.type("Why do you weep?\r")
+        terminal.wait_for("Why do you weep\\? I am not hungry")
+        terminal.wait_for("> ")
+        terminal.type("\x04")
+        self.assertEqual(terminal.end(), 0)
+
+    def test_ctrl_c_ends_an_answer_and_not_the_program(self):
+        terminal = self.talk("--max-new-tokens", "100000", "--ignore-eos", "--context", "512")
+        terminal.type("Why do you weep?\r")
+        terminal.wait_for("hungry")
+        terminal.type("\x03")
+        self.assertNotIn("cut off", terminal.wait_for("> "))
+        messages = self.saved(terminal)
+        self.assertEqual([message["role"] for message in messages], ["user", "assistant"])
+        self.assertIn("hungry", messages[1]["content"])
+        terminal.wait_for("> ")
+        terminal.type("/exit\r")
+        self.assertEqual(terminal.end(), 0)
+
+    @unittest.skipUnless(HAS_EDITOR, "without libedit the terminal edits lines itself")
+    def test_what_is_pasted_is_one_question_with_its_lines(self):
+        terminal = self.talk("--max-new-tokens", "1")
+        terminal.type(PASTE.format("Grüße\rund\r\nFüchse\n🦊"))
+        terminal.type("\r")
+        terminal.wait_for("cut off")
+        terminal.wait_for("> ")
+        self.assertEqual(self.saved(terminal)[0]["content"], "Grüße\nund\nFüchse\n🦊")
+
+    @unittest.skipUnless(HAS_EDITOR, "without libedit the terminal edits lines itself")
+    def test_ctrl_c_discards_what_is_typed_and_an_arrow_brings_a_line_back(self):
+        terminal = self.talk("--max-new-tokens", "1")
+        terminal.type("a wrong line\x03")
+        terminal.type("Who are you?\r")
+        terminal.wait_for("cut off")
+        terminal.wait_for("> ")
+        terminal.type("\x1b[A\r")
+        terminal.wait_for("cut off")
+        terminal.wait_for("> ")
+        messages = self.saved(terminal)
+        self.assertEqual([message["content"] for message in messages[::2]], ["Who are you?", "Who are you?"])
+
+    def test_a_backslash_at_the_end_continues_a_line(self):
+        terminal = self.talk("--max-new-tokens", "1")
+        terminal.type("one\\\r")
+        terminal.wait_for("2004h\\. |\n\\. ")
+        terminal.type("two\r")
+        terminal.wait_for("cut off")
+        terminal.wait_for("> ")
+        self.assertEqual(self.saved(terminal)[0]["content"], "one\ntwo")
+
+
+class Arguments(Limited):
+    """tools/chat with programs in place of the real ones, which print what they got."""
+
+    def setUp(self):
+        self.root = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for name in ("tools", "steps/96-dropped-turns", "build/steps", "models"):
+            (self.root / name).mkdir(parents=True)
+        for name in ("chat", "lib.sh"):
+            (self.root / "tools" / name).write_text((ROOT / "tools" / name).read_text())
+        self.program("tools/setup", "exit 0")
+        self.program("tools/chat", (ROOT / "tools/chat").read_text())
+        self.program("build/steps/96-dropped-turns", 'printf "%s\\n" "$@"')
+        self.program("bin/meson", "exit 0")
+        self.program("bin/ninja", 'echo "no work to do"')
+        self.program("tools/download", f'mkdir -p "{self.root}/models/$1"; touch "{self.root}/models/$1/model.gguf"; echo "$1" >&2')
+
+    def program(self, name, text):
+        path = self.root / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text if text.startswith("#!") else f"#!/usr/bin/env bash\n{text}\n")
+        path.chmod(0o755)
+
+    def chat(self, *arguments):
+        done = subprocess.run([self.root / "tools/chat", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              env={**os.environ, "PATH": f"{self.root}/bin:{os.environ['PATH']}"}, timeout=50)
+        return done.stdout.splitlines(), done
+
+    def test_without_a_model_it_downloads_one_and_says_so(self):
+        words, done = self.chat("--prompt", "Hi")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("Downloading SmolLM2-135M-Instruct", done.stderr)
+        self.assertIn("269 MB", done.stderr)
+        self.assertEqual(words[:4], ["--model", "smollm2-135m-instruct", "--context", "4096"])
+        self.assertEqual(words[-2:], ["--prompt", "Hi"])
+        self.assertIn("--do-sample", words)
+        again, done = self.chat()
+        self.assertEqual(done.stderr, "")
+        self.assertEqual(again[:2], ["--model", "smollm2-135m-instruct"])
+
+    def test_what_is_given_takes_the_place_of_a_default(self):
+        words, _ = self.chat("--model=/data/mine", "--dtype", "int8", "--temperature", "0.9", "--max-new-tokens=7")
+        self.assertEqual(words, ["--model=/data/mine", "--dtype", "int8", "--temperature", "0.9", "--max-new-tokens=7"])
+
+    def test_a_download_that_fails_is_said_and_nothing_runs(self):
+        self.program("tools/download", 'echo "No route to any host" >&2; exit 1')
+        words, done = self.chat()
+        self.assertEqual((words, done.returncode), ([], 1))
+        self.assertIn("No route to any host", done.stderr)
+        self.assertIn("The model could not be downloaded.", done.stderr)
+
+    def test_a_folder_with_a_part_of_a_download_is_not_complete(self):
+        folder = self.root / "models/smollm2-135m-instruct"
+        folder.mkdir()
+        (folder / "model.safetensors.part").touch()
+        (folder / "config.json").touch()
+        self.assertIn("Downloading", self.chat()[1].stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
