@@ -101,6 +101,7 @@ struct LineEditor::Impl {
   std::optional<std::string> read_line(const std::string& its_prompt) {
     prompt = its_prompt;
     write_to_terminal(kPasteOn);
+    el_set(editor, EL_PREP_TERM, 1);  // before the prompt: what is typed then must not be changed
     int count = 0;
     const char* const line = el_gets(editor, &count);
     write_to_terminal(kPasteOff);
