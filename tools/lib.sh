@@ -59,18 +59,24 @@ python_with() {
   echo python3
 }
 
-# configure DIR [-Doption=value...]: installs what is missing and prepares the build directory. Where there is no GPU to run
-# them, the kernels for one would only be minutes of compiling.
+# configure [--small] DIR [-Doption=value...]: installs what is missing (tools/setup) and prepares the build directory. Where
+# there is no GPU to run them, the kernels for one would only be minutes of compiling.
 configure() {
-  local dir=$root/$1 cuda=()
+  local setup=() dir cuda=()
+  if [[ $1 == --small ]]; then setup=(--small); shift; fi
+  dir=$root/$1
   shift
-  "$root/tools/setup" || return
+  "$root/tools/setup" "${setup[@]}" || return
   mkdir -p "$dir"
   if [[ ! -f $dir/build.ninja ]]; then
     if ! have_gpu; then cuda=(-Dcuda=disabled); fi
     quietly "$dir/setup.log" meson setup "${cuda[@]}" "$@" "$dir" "$root"
-  elif (($#)); then
-    quietly "$dir/setup.log" meson configure "$@" "$dir"
+    return
+  fi
+  if (($#)); then quietly "$dir/setup.log" meson configure "$@" "$dir" || return; fi
+  # Packages have come since: what was missing may be there now.
+  if [[ $root/build/packages.log -nt $dir/build.ninja ]]; then
+    quietly "$dir/setup.log" meson setup --reconfigure "$dir" "$root"
   fi
 }
 

@@ -100,13 +100,6 @@ void write_results(const std::filesystem::path& folder, const std::string& name,
   write_svg(folder / (name + ".svg"), plot);
 }
 
-double quantile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  const double place = share * static_cast<double>(values.size() - 1);
-  const auto below = static_cast<std::size_t>(place), above = std::min(below + 1, values.size() - 1);
-  return std::lerp(values[below], values[above], place - static_cast<double>(below));
-}
-
 Spread spread(const std::vector<double>& values) {
   return {quantile(values, 0.5), quantile(values, 0.25), quantile(values, 0.75)};
 }

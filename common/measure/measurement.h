@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/measure/plot.h"
+#include "common/measure/quantile.h"
 
 namespace staircase {
 
@@ -40,10 +41,6 @@ void make_folder(const std::filesystem::path& folder);
 /// Throws Error when a file cannot be written, and when there is no gnuplot to draw.
 void write_results(const std::filesystem::path& folder, const std::string& name, const Table& table,
                    const Plot& plot);
-
-/// The value that the share (0 to 1) of `values`, which must not be empty, is not above. Between two of them
-/// it is on the line from one to the other (Hyndman and Fan 1996, definition 7, as NumPy has it).
-double quantile(std::vector<double> values, double share);
 
 /// The middle of several measurements and the quarter of them below and above it.
 struct Spread {

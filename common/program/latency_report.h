@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/base/message.h"
-#include "common/measure/measurement.h"
+#include "common/measure/quantile.h"
 #include "common/program/output.h"
 
 namespace staircase {

@@ -61,8 +61,9 @@ PreTokenizer::PreTokenizer(const std::vector<Cut>& cuts) {
                                          cut.literal ? PCRE2_UTF | PCRE2_LITERAL : options, &fault, &where,
                                          nullptr));
     if (!compiled.pattern) {
+      // With its namespace: of a std::string that may change, std::quoted is the closer match.
       throw Error("the pattern {} is refused: {} at byte {} of {}", quoted(cut.pattern), message(fault),
-                  where, quoted(pattern));
+                  where, staircase::quoted(pattern));
     }
     // Without a JIT the interpreter does the same work.
     pcre2_jit_compile(compiled.pattern.get(), PCRE2_JIT_COMPLETE);

@@ -94,6 +94,40 @@ class Commands(Limited):
         done = run("tools/setup", env=environment)
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "", ""))
 
+    def test_a_small_setup_leaves_the_other_packages_for_later(self):
+        environment = self.commands(*self.BASICS, "grep", "mkdir", "tail", "tee")
+        installed = self.folder / "installed"
+        self.fake("dpkg-query", "exit 1")
+        self.fake("sudo", 'while [ "$1" = -n ] || [ "$1" = env ]; do shift; done; exec "$@"')
+        self.fake("apt-get", f'echo "$*" >>"{installed}"')
+        root = self.copied("tools/setup", "tools/lib.sh")
+        extras = {"libboost-dev", "libdnnl-dev", "gnuplot-nox"}
+        for options, left_out in ((("--small",), extras), ((), set())):
+            with self.subTest(options):
+                installed.unlink(missing_ok=True)
+                run(root / "tools/setup", *options, env=environment)
+                packages = set(installed.read_text().split())
+                self.assertLessEqual({"g++", "meson", "libutf8proc-dev"}, packages)
+                self.assertEqual(packages & extras, extras - left_out)
+
+    def test_packages_that_come_later_are_found(self):
+        """A program that needs Boost has no rule in a build folder that was prepared without."""
+        root = self.copied("tools/lib.sh")
+        self.fake("tools/setup", "")
+        self.fake("meson", f'echo "$*" >>"{root}/calls"')
+        (root / "build").mkdir()
+        (root / "build/packages.log").write_text("")
+        (root / "build/build.ninja").write_text("")
+        environment = {"PATH": f"{root}:{os.environ['PATH']}"}
+        for newer, calls in (("build.ninja", []), ("packages.log", [f"setup --reconfigure {root.resolve()}/build {root.resolve()}"])):
+            with self.subTest(newer):
+                for name in ("build.ninja", "packages.log"):
+                    os.utime(root / "build" / name, (2e9 if name == newer else 1e9,) * 2)
+                done = run(shutil.which("bash"), "-c", f'source "{root}/tools/lib.sh"; configure build', env=environment)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                known = (root / "calls").read_text().splitlines() if (root / "calls").exists() else []
+                self.assertEqual(known, calls)
+
     def test_setup_refuses_an_old_meson(self):
         environment = self.commands(*self.BASICS, "git", "python3")
         for name in ("g++", "c++", "ninja", "pkg-config"):
