@@ -13,7 +13,10 @@
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/model.h"
 #include "tests/compare.h"
+#include "tests/temporary_folder.h"
 #include "tests/test_device.h"
+#include "tests/tiny_model.h"
+#include "tests/transformers.h"
 
 namespace staircase {
 namespace {
@@ -38,47 +41,6 @@ struct Reference {
         cases(nlohmann::json::parse(std::ifstream(kFamilies / family / "reference.json")).at("cases")),
         model(Model::load(kFamilies / family, make_test_device(2), dtype)) {}
 };
-
-double largest(const std::vector<float>& values) {
-  double largest = 0.0;
-  for (const float value : values) largest = std::max(largest, std::abs(static_cast<double>(value)));
-  return largest;
-}
-
-double log_sum_exp(std::span<const float> logits) {
-  double sum = 0.0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
-  return std::log(sum);
-}
-
-std::vector<float> at(std::span<const float> logits, const Tokens& places) {
-  std::vector<float> values;
-  for (const int place : places) values.push_back(logits[static_cast<std::size_t>(place)]);
-  return values;
-}
-
-/// Empty if the greedy text is the reference's up to the first of its choices that was nearly a tie.
-std::string difference_from_greedy(const nlohmann::json& one, const Tokens& tokens) {
-  const Tokens want = one.at("greedy");
-  const std::vector<double> gaps = one.at("gaps");
-  for (std::size_t i = 0; i < want.size() && i < tokens.size(); ++i) {
-    if (gaps[i] < 1e-3) return "";
-    if (tokens[i] != want[i]) return fmt::format("token {}: got {}, want {}", i, tokens[i], want[i]);
-  }
-  return tokens.size() < want.size() ? "the text is too short" : "";
-}
-
-/// The most likely tokens after `prompt`, no end stops them.
-template <typename Cache>
-Tokens greedy(Model& model, const Tokens& prompt, std::size_t count, Cache* cache) {
-  Tokens text = prompt;
-  while (text.size() < prompt.size() + count) {
-    std::span<const int> fed(text);
-    if (cache != nullptr) fed = fed.subspan(static_cast<std::size_t>(cache->length(0)));
-    text.push_back(argmax(model.last_logits(fed, 1, cache)));
-  }
-  return Tokens(text.begin() + std::ssize(prompt), text.end());
-}
 
 TEST_CASE("logits are those of transformers in every family") {
   for (const std::string& name : kNames) {
