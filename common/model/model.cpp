@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -51,6 +52,12 @@ Model Model::load_like_this(const std::filesystem::path& path, DType dtype) cons
   return model;
 }
 
+Model Model::load_as(DType dtype) const {
+  Model model = load_like_this(path_, dtype);
+  model.fitted_vocabulary_ = fitted_vocabulary_;
+  return model;
+}
+
 Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 
@@ -91,7 +98,8 @@ std::span<float> Model::next_logits(std::span<const std::span<const int>> sequen
 }
 
 std::span<float> Model::forward(std::span<const std::span<const int>> sequences, int count, KvCache* cache) {
-  const PackedTokens packed(sequences, count, cache, config_);
+  const PackedTokens packed(sequences, count, cache, config_,
+                            fitted_vocabulary_.value_or(config_.vocab_size));
   // Only now that every sequence is known to be good does the cache change.
   if (cache != nullptr) {
     int row = 0;
@@ -113,7 +121,19 @@ std::span<float> Model::forward(std::span<const std::span<const int>> sequences,
     const auto attention = attention_ ? attention_->weights() : std::span<const AttentionWeights>();
     watcher_({sequences, packed.starts, count, logits, cache, attention});
   }
-  return logits;
+  return fitted(logits);
+}
+
+std::span<float> Model::fitted(std::span<float> logits) {
+  const auto size = static_cast<std::size_t>(config_.vocab_size),
+             wanted = static_cast<std::size_t>(fitted_vocabulary_.value_or(config_.vocab_size));
+  if (size == wanted) return logits;
+  fitted_logits_.assign(logits.size() / size * wanted, -std::numeric_limits<float>::infinity());
+  for (std::span<float> to = fitted_logits_; !to.empty();
+       to = to.subspan(wanted), logits = logits.subspan(size)) {
+    std::ranges::copy(logits.first(std::min(size, wanted)), to.begin());
+  }
+  return fitted_logits_;
 }
 
 void Model::watch(std::function<void(const ForwardPass&)> watcher, std::optional<AttentionHead> head) {

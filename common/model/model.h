@@ -67,10 +67,15 @@ class Model {
   Model load_beside(const std::filesystem::path& path) const { return load_like_this(path, dtype_); }
 
   /// The same weights in another dtype, read again.
-  Model load_as(DType dtype) const { return load_like_this(path_, dtype); }
+  Model load_as(DType dtype) const;
 
   /// From now on a text has at most that many positions, and caches have room for no more.
   void limit_context(int positions) { config_.n_positions = std::min(config_.n_positions, positions); }
+
+  /// From now on logits are of that many tokens, and so many can be fed: what a draft needs whose target has
+  /// another number of them. Tokens that this model lacks have a logit of -infinity, and its last token is
+  /// fed in their place. The configuration remains what it is.
+  void fit_vocabulary(int size) { fitted_vocabulary_ = size; }
 
   const ModelConfig& config() const { return config_; }
 
@@ -140,6 +145,8 @@ class Model {
 
   /// Logits after each of the last `count` tokens of every sequence, on the host.
   std::span<float> forward(std::span<const std::span<const int>> sequences, int count, KvCache* cache);
+  /// `logits`, [rows, config().vocab_size], for as many tokens as fit_vocabulary says.
+  std::span<float> fitted(std::span<float> logits);
   /// The weights on the host.
   WeightMatrix unpacked(std::string name, const Weight& weight) const;
 
@@ -150,6 +157,8 @@ class Model {
   std::unique_ptr<Network> network_;
   std::size_t weight_bytes_ = 0;
   std::unique_ptr<PassMemory> memory_;
+  std::optional<int> fitted_vocabulary_;
+  std::vector<float> fitted_logits_;
   Observer observer_;
   std::function<void(const ForwardPass&)> watcher_;
   std::optional<AttentionProbe> attention_;

@@ -16,7 +16,8 @@ Tensor sized(Device& device, DType dtype, Tensor& memory, std::vector<std::int64
   return memory.viewed_as(dtype, std::move(shape));
 }
 
-void check_input(std::span<const int> tokens, int start, int count, const ModelConfig& config) {
+void check_input(std::span<const int> tokens, int start, int count, const ModelConfig& config,
+                 int vocabulary) {
   if (count < 1 || count > static_cast<int>(tokens.size())) {
     throw Error("logits after the last {} of {} tokens were asked for", count, tokens.size());
   }
@@ -25,8 +26,8 @@ void check_input(std::span<const int> tokens, int start, int count, const ModelC
                 config.n_positions);
   }
   for (const int token : tokens) {
-    if (token < 0 || token >= config.vocab_size) {
-      throw Error("token {} is not in the model's vocabulary of {} tokens", token, config.vocab_size);
+    if (token < 0 || token >= vocabulary) {
+      throw Error("token {} is not in the model's vocabulary of {} tokens", token, vocabulary);
     }
   }
 }
@@ -57,11 +58,11 @@ std::size_t PassMemory::bytes() const {
 }
 
 PackedTokens::PackedTokens(std::span<const std::span<const int>> sequences, int count, const KvCache* cache,
-                           const ModelConfig& config) {
+                           const ModelConfig& config, int vocabulary) {
   for (const std::span<const int> sequence : sequences) {
     const int start = cache == nullptr ? 0 : cache->length(static_cast<int>(starts.size()));
-    if (!sequence.empty()) check_input(sequence, start, count, config);
-    tokens.insert(tokens.end(), sequence.begin(), sequence.end());
+    if (!sequence.empty()) check_input(sequence, start, count, config, vocabulary);
+    for (const int token : sequence) tokens.push_back(std::min(token, config.vocab_size - 1));
     const auto end = static_cast<std::int32_t>(tokens.size());
     offsets.push_back(end);
     starts.push_back(start);

@@ -32,11 +32,12 @@ struct PackedTokens {
   std::int64_t longest = 0;  // new tokens of the longest sequence
   bool wants_all = true;     // the wanted rows are all of them, in their order
 
-  /// Logits are wanted after each of the last `count` tokens of every sequence. Throws Error for no token,
+  /// Logits are wanted after each of the last `count` tokens of every sequence. Ids may be below
+  /// `vocabulary`; the model's last token takes the place of one that it lacks. Throws Error for no token,
   /// more than the model's context, an id outside the vocabulary or a count that is not from 1 to the number
   /// of tokens. The cache is only asked for the lengths of its rows.
   PackedTokens(std::span<const std::span<const int>> sequences, int count, const KvCache* cache,
-               const ModelConfig& config);
+               const ModelConfig& config, int vocabulary);
 };
 
 /// What watches a pass; either may be missing.

@@ -45,13 +45,13 @@ std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, con
                                     const std::filesystem::path& target_folder, const Tokenizer& tokenizer) {
   std::vector<NamedModel> drafts;
   for (const auto& [name, folder] : folders) {
-    const NamedModel& draft = drafts.emplace_back(NamedModel{name, target.load_beside(folder)});
+    NamedModel& draft = drafts.emplace_back(NamedModel{name, target.load_beside(folder)});
     const ModelConfig &ours = target.config(), &theirs = draft.model.config();
-    if (ours.vocab_size != theirs.vocab_size || ours.end_tokens != theirs.end_tokens ||
-        !load_tokenizer(folder, theirs).same_tokens(tokenizer)) {
+    if (ours.end_tokens != theirs.end_tokens || !load_tokenizer(folder, theirs).same_tokens(tokenizer)) {
       throw Error("--draft-model {}: its vocabulary is not that of {}, so it cannot propose tokens to it",
                   typed(folder.string()), typed(target_folder.string()));
     }
+    draft.model.fit_vocabulary(ours.vocab_size);
   }
   return drafts;
 }

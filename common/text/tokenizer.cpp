@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -252,7 +253,11 @@ std::string Tokenizer::decode_whole(std::span<const int> tokens) const {
 }
 
 bool Tokenizer::same_tokens(const Tokenizer& other) const {
-  return vocabulary_->bytes == other.vocabulary_->bytes;
+  const auto &ours = vocabulary_->bytes, &theirs = other.vocabulary_->bytes;
+  const auto& [fewer, more] = ours.size() < theirs.size() ? std::tie(ours, theirs) : std::tie(theirs, ours);
+  const auto rest = more.begin() + std::ssize(fewer);
+  return std::equal(fewer.begin(), fewer.end(), more.begin()) &&
+         std::all_of(rest, more.end(), [](const std::string& bytes) { return bytes.empty(); });
 }
 
 void Tokenizer::extend(int size) {

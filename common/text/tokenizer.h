@@ -60,7 +60,8 @@ class Tokenizer {
   /// it.
   std::string decode_whole(std::span<const int> tokens) const;
 
-  /// Whether every id means the same bytes in both.
+  /// Whether every id means the same bytes in both. Ids that only one of them has mean none: models with one
+  /// tokenizer round the number of their tokens up differently.
   bool same_tokens(const Tokenizer& other) const;
 
   /// Gives the ids from vocab_size() up to `size` a meaning, the empty text: a model may have more tokens

@@ -369,6 +369,25 @@ TEST_CASE("the program tells how well it went") {
   CHECK(json["stats"]["cache_bytes"] == (StaticKvCache(tales()).use() + StaticKvCache(draft()).use()).bytes);
 }
 
+TEST_CASE("a draft may have another number of tokens than its tokenizer, and then its target") {
+  const TemporaryFolder padded;
+  const std::filesystem::path ours = find_model("tales-6m");
+  TinyModel(1, 4224).write(padded.path());
+  for (const char* const file : {"vocab.json", "merges.txt"})
+    std::filesystem::copy(ours / file, padded.path());
+  std::ifstream config(padded.path() / "config.json");
+  auto settings = nlohmann::json::parse(config);
+  settings["eos_token_id"] = 4095;
+  std::ofstream(padded.path() / "config.json") << settings;
+  const auto text = [](const std::string& arguments) {
+    const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 20 " + arguments);
+    CAPTURE(run.err);
+    REQUIRE(run.status == 0);
+    return run.json()["sequences"][0]["token_ids"];
+  };
+  CHECK(text("--draft-model " + padded.path().string()) == text(""));
+}
+
 TEST_CASE("the program refuses what cannot be") {
   // The vocabulary of tales-6m, but two tokens have changed places.
   const TemporaryFolder other;

@@ -189,5 +189,42 @@ TEST_CASE("a draft of another family changes nothing in a greedy text") {
   CHECK(counts.rounds > 1);
 }
 
+TEST_CASE("a draft with more or fewer tokens than its target proposes for it as one with as many does") {
+  const auto tiny = [](std::uint32_t seed, int tokens) {
+    const TemporaryFolder folder;
+    TinyModel(seed, tokens).write(folder.path());
+    return Model::load(folder.path(), make_test_device(1));
+  };
+  Model target = tiny(1, 101);
+  const Tokens prompt{100, 5, 95};  // a draft of 90 tokens lacks two of them
+  for (const int size : {90, 101, 130}) {
+    CAPTURE(size);
+    Model draft = tiny(2, size);
+    const std::span<const float> logits = draft.next_logits(Tokens{5, 7});
+    std::vector<float> want(logits.begin(), logits.end());
+    want.resize(101, -std::numeric_limits<float>::infinity());
+    draft.fit_vocabulary(101);
+    CHECK(draft.config().vocab_size == size);
+    const std::span<const float> fitted = draft.last_logits(Tokens{3, 5, 7}, 2);
+    REQUIRE(fitted.size() == 2 * 101);
+    const std::span<const float> again = draft.next_logits(Tokens{5, 7});
+    CHECK(std::equal(again.begin(), again.end(), want.begin(), want.end()));
+    CHECK_THROWS(draft.next_logits(Tokens{101}));
+    for (const bool do_sample : {false, true}) {
+      TextOptions options;
+      options.stopping = {.max_new_tokens = 20, .ignore_eos = true};
+      options.sampling.do_sample = do_sample;
+      Speculation counts;
+      DraftModel drafter(draft);
+      const Tokens text = speculate(target, drafter, prompt, options, 4, counts, [](const Token&) {}).tokens;
+      CHECK(text.size() == prompt.size() + 20);
+      CHECK(counts.drafted > 0);
+      if (do_sample) continue;
+      const Tokens alone = greedy<KvCache>(target, prompt, 20, nullptr);
+      CHECK(Tokens(text.begin() + 3, text.end()) == alone);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace staircase
