@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstddef>
+#include <iterator>
+#include <vector>
 
 #include "kernels/device.h"
 
@@ -27,6 +29,12 @@ class KvCache {
   /// Positions that row holds.
   virtual int length(int row) const = 0;
 
+  /// Positions that have slid out of that row since it was empty: its entries belong to the positions from
+  /// there on. What that means is up to the model: see PackedTokens.
+  int slid(int row) const {
+    return length(row) > 0 && row < std::ssize(slid_) ? slid_[static_cast<std::size_t>(row)] : 0;
+  }
+
   /// Makes room for `count` more positions in that row and counts them in; the model fills them, and has made
   /// sure before that all of them fit into its context.
   virtual void append(int row, int count) = 0;
@@ -41,6 +49,19 @@ class KvCache {
 
   /// For the statistics.
   virtual CacheUse use() const = 0;
+
+  /// The model calls it for an empty row before it fills it.
+  void begin_row(int row) { set_slid(row, 0); }
+
+ protected:
+  /// For a cache that slides, or copies a row that has slid.
+  void set_slid(int row, int count) {
+    if (row >= std::ssize(slid_)) slid_.resize(static_cast<std::size_t>(row) + 1);
+    slid_[static_cast<std::size_t>(row)] = count;
+  }
+
+ private:
+  std::vector<int> slid_;  // of the rows that have been filled
 };
 
 }  // namespace staircase

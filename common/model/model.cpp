@@ -104,6 +104,7 @@ std::span<float> Model::forward(std::span<const std::span<const int>> sequences,
   if (cache != nullptr) {
     int row = 0;
     for (const std::span<const int> sequence : sequences) {
+      if (cache->length(row) == 0) cache->begin_row(row);
       cache->append(row++, static_cast<int>(sequence.size()));
     }
   }

@@ -39,7 +39,7 @@ std::vector<float> turns_of(const PackedTokens& packed, const Rotary& rotary) {
   for (std::size_t s = 0; s < packed.starts.size(); ++s) {
     const std::int32_t first = packed.offsets[s];
     for (std::int32_t t = first; t < packed.offsets[s + 1]; ++t) {
-      rotary.turn(packed.starts[s] + t - first,
+      rotary.turn(packed.positions[s] + t - first,
                   std::span(turns).subspan(static_cast<std::size_t>(t) * width, width));
     }
   }
@@ -60,12 +60,15 @@ std::size_t PassMemory::bytes() const {
 PackedTokens::PackedTokens(std::span<const std::span<const int>> sequences, int count, const KvCache* cache,
                            const ModelConfig& config, int vocabulary) {
   for (const std::span<const int> sequence : sequences) {
-    const int start = cache == nullptr ? 0 : cache->length(static_cast<int>(starts.size()));
+    const int row = static_cast<int>(starts.size());
+    const int start = cache == nullptr ? 0 : cache->length(row);
+    const int slid = cache == nullptr ? 0 : cache->slid(row);
     if (!sequence.empty()) check_input(sequence, start, count, config, vocabulary);
     for (const int token : sequence) tokens.push_back(std::min(token, config.vocab_size - 1));
     const auto end = static_cast<std::int32_t>(tokens.size());
     offsets.push_back(end);
     starts.push_back(start);
+    positions.push_back(start + slid);
     for (int i = count; i > 0; --i) wanted_rows.push_back(std::max(end - i, 0));
     wants_all = wants_all && std::ssize(sequence) == count;
     longest = std::max<std::int64_t>(longest, std::ssize(sequence));

@@ -29,6 +29,11 @@ struct PassMemory {
 /// The new tokens of all sequences on the host, one sequence after the other.
 struct PackedTokens {
   std::vector<std::int32_t> tokens, offsets{0}, starts, wanted_rows;
+  /// The position of each sequence's first new token, by which rotary models turn queries and keys. A start
+  /// is its place in the cache; the two differ in a row that has slid. Attention depends on the difference of
+  /// two turns alone, so positions count on, and older keys stay right. A table of positions ends with the
+  /// context: a model with one takes the place for the position, and its older keys belong to other places.
+  std::vector<std::int32_t> positions;
   std::int64_t longest = 0;  // new tokens of the longest sequence
   bool wants_all = true;     // the wanted rows are all of them, in their order
 

@@ -126,8 +126,23 @@ TEST_CASE("sliding moves each entry to the front and keeps it as it was") {
     }
   }
   CHECK(cache.use().copied == 509 * cache.use().bytes / 512);
+  CHECK(cache.slid(0) == 3);
   cache.slide(0, 1);
+  CHECK(cache.slid(0) == 4);
   CHECK(cache.use().copied == (509 + 508) * cache.use().bytes / 512);
+}
+
+TEST_CASE("what has slid counts until the cache is empty") {
+  StaticKvCache cache(tales());
+  cache.append(0, 512);
+  CHECK(cache.slid(0) == 0);
+  cache.slide(0, 5);
+  cache.truncate(0, 100);
+  CHECK(cache.slid(0) == 5);
+  cache.truncate(0, 0);
+  CHECK(cache.slid(0) == 0);
+  tales().next_logits(std::vector{321, 1682}, cache);
+  CHECK(cache.slid(0) == 0);
 }
 
 TEST_CASE(

@@ -31,14 +31,16 @@ class StaticKvCache : public KvCache {
   void truncate(int row, int length) override { lengths_[row] = length; }
 
   /// Forgets the first `count` positions of a row and moves the others to the start. Their keys and values
-  /// stay what they were, with the embedding of the position that each token once had.
+  /// stay what they were, made for the position that each token once had.
   void slide(int row, int count) {
+    set_slid(row, slid(row) + count);
     lengths_[row] -= count;
     copy(row, count, row);
   }
 
   /// Row `to` becomes what row `from` is.
   void copy_row(int from, int to) {
+    set_slid(to, slid(from));
     lengths_[to] = lengths_[from];
     copy(from, 0, to);
   }

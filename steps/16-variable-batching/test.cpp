@@ -134,6 +134,23 @@ TEST_CASE("sliding a row, and copying one to another, moves its entries and noth
   CHECK(cache.use().copied == 7 * position);
 }
 
+TEST_CASE("each row counts what has slid out of it, and a copy has that too") {
+  StaticKvCache cache(tales(), 3);
+  for (int row = 0; row < 3; ++row) cache.append(row, 9);
+  cache.slide(0, 2);
+  cache.slide(2, 5);
+  const auto slid = [&] { return std::vector{cache.slid(0), cache.slid(1), cache.slid(2)}; };
+  CHECK(slid() == std::vector{2, 0, 5});
+  cache.copy_row(0, 1);
+  cache.truncate(0, 3);
+  CHECK(slid() == std::vector{2, 2, 5});
+  cache.truncate(2, 0);
+  CHECK(slid() == std::vector{2, 2, 0});
+  const std::vector<int> one{7};
+  tales().next_logits(std::vector<std::span<const int>>(3, one), &cache);
+  CHECK(slid() == std::vector{2, 2, 0});
+}
+
 TEST_CASE("a cache of many rows takes as many times the memory of one") {
   const ModelConfig& config = tales().config();
   CHECK(StaticKvCache(tales()).use().bytes == cache_bytes(config, DType::kFloat32, config.n_positions));
