@@ -247,6 +247,8 @@ class Commands(Limited):
                          (1, "4 passed, 3 failed"))
         self.assertEqual(count(("OK", summary.format(3, 0)), ("OK", summary.format(3, 0))), (0, "6 passed, 0 failed"))
         self.assertEqual(count(("SKIP", "")), (1, "0 passed, 0 failed"))
+        self.assertEqual(count(("SKIP", "Skipped: no model.")), (1, "0 passed, 0 failed"))
+        self.assertIn("Skipped: no model.\n", run("tools/count-tests", log).stdout)
         log.unlink()
         done = run("tools/count-tests", log)
         self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (1, "0 passed, 1 failed"))
