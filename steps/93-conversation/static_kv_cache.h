@@ -31,8 +31,9 @@ class StaticKvCache : public KvCache {
   void truncate(int /*row*/, int length) override { length_ = length; }
 
   /// Forgets the first `count` positions of a row and moves the others to the start. Their keys and values
-  /// stay what they were, with the embedding of the position that each token once had.
-  void slide(int /*row*/, int count) {
+  /// stay what they were, made for the position that each token once had.
+  void slide(int row, int count) {
+    set_slid(row, slid(row) + count);
     length_ -= count;
     for (const KeysValues& layer : layers_) {
       for (Tensor entries : {layer.keys, layer.values}) {
