@@ -110,6 +110,13 @@ std::filesystem::path program() {
 
 void reserve_standard_streams() noexcept {}
 
+std::tm local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm here{};
+  localtime_s(&here, &now);
+  return here;
+}
+
 bool is_terminal(std::FILE* stream) {
   return _isatty(_fileno(stream)) != 0;
 }
@@ -170,6 +177,13 @@ void reserve_standard_streams() noexcept {
     // The lowest free number is this one. In the wrong direction, so that nothing is lost unseen.
     open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
+}
+
+std::tm local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm here{};
+  localtime_r(&now, &here);
+  return here;
 }
 
 bool is_terminal(std::FILE* stream) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdio>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -39,6 +40,9 @@ std::filesystem::path program();
 /// take its number and with it what is meant for the stream. To read or write there fails as before. For the
 /// start of a program.
 void reserve_standard_streams() noexcept;
+
+/// Date and time of day at this place.
+std::tm local_time();
 
 /// Whether a person sees what is written there.
 bool is_terminal(std::FILE* stream);

@@ -1,7 +1,5 @@
 #include "common/program/chat.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -14,27 +12,18 @@
 #include "common/program/inputs.h"
 #include "common/program/line_editor.h"
 #include "common/program/standard_output.h"
+#include "kernels/platform.h"
 
 namespace staircase {
 namespace {
 
 volatile std::sig_atomic_t interrupted = 0;
 
-/// While it lives, Ctrl-C is a wish and not the end.
-class CatchInterrupts {
- public:
-  CatchInterrupts() {
-    struct sigaction action = {};
-    action.sa_handler = [](int) { interrupted = 1; };
-    sigaction(SIGINT, &action, &before_);
-  }
-  ~CatchInterrupts() { sigaction(SIGINT, &before_, nullptr); }
-  CatchInterrupts(const CatchInterrupts&) = delete;
-  CatchInterrupts& operator=(const CatchInterrupts&) = delete;
-
- private:
-  struct sigaction before_ = {};
-};
+/// From now on Ctrl-C is a wish and not the end.
+void catch_interrupts() {
+  interrupted = 0;
+  std::signal(SIGINT, [](int) { interrupted = 1; });
+}
 
 /// What a terminal shows of a text: it must obey nothing in it.
 std::string shown(const std::string& text) {
@@ -51,7 +40,7 @@ std::string shown(const std::string& text) {
 
 bool has_colours() {
   const char* const none = std::getenv("NO_COLOR");
-  return isatty(STDERR_FILENO) == 1 && (none == nullptr || *none == '\0');
+  return platform::is_terminal(stderr) && (none == nullptr || *none == '\0');
 }
 
 ChatOutput output_to(bool terminal, bool notes_use) {
@@ -70,7 +59,6 @@ ChatOutput output_to(bool terminal, bool notes_use) {
 }
 
 void talk(ChatSession& session) {
-  const CatchInterrupts catcher;
   LineEditor editor;
   say("/help lists the commands; Ctrl-D leaves.");
   for (bool goes_on = true; goes_on;) {
@@ -79,7 +67,7 @@ void talk(ChatSession& session) {
       print("\n");
       return;
     }
-    interrupted = 0;
+    catch_interrupts();
     goes_on = session.take(*line);
   }
 }
@@ -98,9 +86,9 @@ void add_options(OptionSink& sink, ChatOptions& options) {
 void hold_conversation(const ChatOptions& options, Settings& settings, const Tokenizer& tokenizer,
                        const EndTokens& ends, const AnswerMessages& answer) {
   std::vector<std::string> questions = options.prompts;
-  const bool at_terminal = questions.empty() && isatty(STDIN_FILENO) == 1;
+  const bool at_terminal = questions.empty() && platform::is_terminal(stdin);
   ChatSession session(options.system, settings, tokenizer, ends, answer,
-                      output_to(isatty(STDOUT_FILENO) == 1, options.show_use));
+                      output_to(platform::is_terminal(stdout), options.show_use));
   if (at_terminal) return talk(session);
   if (questions.empty()) questions.push_back("-");
   for (const std::string& question : questions) {

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <ctime>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "common/text/gguf_tokenizer.h"
 #include "common/text/json_value.h"
 #include "common/text/utf8.h"
+#include "kernels/platform.h"
 
 namespace staircase {
 
@@ -161,10 +161,7 @@ Rendered ChatTemplate::render(const std::vector<Message>& messages) const {
   for (const Message& message : messages) {
     turns.push_back({{"role", message.role}, {"content", to_valid_utf8(message.content)}});
   }
-  const std::time_t now = std::time(nullptr);
-  std::tm here{};
-  localtime_r(&now, &here);
-  return render(turns, {{"add_generation_prompt", true}}, here);
+  return render(turns, {{"add_generation_prompt", true}}, platform::local_time());
 }
 
 std::vector<int> encode_chat(const Tokenizer& tokenizer, const Rendered& rendered) {
