@@ -162,7 +162,8 @@ TEST_CASE("in types of fewer bits a model computes with the weights that its typ
           exact.model.with_matrices([&](const WeightMatrix& matrix) { return rounded.at(matrix.name); });
       for (const nlohmann::json& one : reference.cases) {
         CAPTURE(name);
-        CAPTURE(to_string(dtype));
+        const std::string type(to_string(dtype));
+        CAPTURE(type);
         const Tokens ids = one.at("ids");
         StaticKvCache cache(reference.model);
         const std::span<const float> got = reference.model.next_logits(ids, cache),

@@ -19,14 +19,16 @@ TEST_CASE("files of llama.cpp's quantizer have their weights' logits, whatever t
   const nlohmann::json reference = nlohmann::json::parse(std::ifstream(folder / "quantized.json"));
   const std::vector<int> tokens = reference.at("tokens");
   REQUIRE(reference.at("files").size() == 2);
-  for (const auto& [name, file] : reference.at("files").items()) {
+  for (const std::string name : {"q4_k_m", "q5_k_m"}) {
     CAPTURE(name);
+    const nlohmann::json& file = reference.at("files").at(name);
     const std::filesystem::path path = folder / "quantized" / (name + ".gguf");
     const GgufFile gguf(path);
-    for (const auto& [tensor, type] : file.at("types").items()) {
-      CAPTURE(tensor);
-      CHECK(gguf.tensors().at(tensor).dtype == type.get<std::string>());
+    std::map<std::string, std::string> types;
+    for (const auto& [tensor, stored] : gguf.tensors()) {
+      if (stored.shape.size() > 1) types[tensor] = stored.dtype;
     }
+    CHECK(types == file.at("types").get<std::map<std::string, std::string>>());
     Model model = Model::load(path, make_test_device(2), DType::kFloat32);
     const std::vector<float> want = file.at("logits");
     CHECK(difference("logits", model.next_logits(tokens), want, want.size(), 1e-4 * largest(want)) == "");
