@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <ctime>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "common/text/utf8.h"
@@ -19,22 +18,6 @@ constexpr std::size_t kTurn = 4096;
 
 double seconds(Clock::duration time) {
   return std::chrono::duration<double>(time).count();
-}
-
-/// A text in JSON, with quotation marks.
-std::string in_json(const std::string& text) {
-  using nlohmann::json;
-  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-/// A token as a text. Bytes that are no characters by themselves are spelled out as OpenAI does:
-/// "bytes:\xe2\x80".
-std::string token_text(const Tokenizer& tokenizer, int id) {
-  const std::string bytes(tokenizer.bytes(id));
-  if (to_valid_utf8(bytes) == bytes) return bytes;
-  std::string text = "bytes:";
-  for (const char byte : bytes) text += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
-  return text;
 }
 
 /// How many characters a valid text has.
@@ -76,22 +59,6 @@ class CharacterCount {
   std::string unfinished_ = {};
 };
 
-/// Lists in JSON without their brackets.
-struct CompletionReply::Told {
-  std::string tokens = {}, token_logprobs = {}, top_logprobs = {}, text_offset = {};
-
-  void add(const Told& more) {
-    const auto add = [](std::string& list, const std::string& rest) {
-      if (!list.empty() && !rest.empty()) list += ',';
-      list += rest;
-    };
-    add(tokens, more.tokens);
-    add(token_logprobs, more.token_logprobs);
-    add(top_logprobs, more.top_logprobs);
-    add(text_offset, more.text_offset);
-  }
-};
-
 /// A prompt as the beginning of an answer.
 struct CompletionReply::Echo {
   std::shared_ptr<const std::vector<Token>> prompt;
@@ -105,12 +72,17 @@ struct CompletionReply::Text {
   StreamDecoder decoder;
   CharacterCount count{};            // of all tokens, also of those that a stop sequence may cut off
   std::optional<int> held_end = {};  // an end-of-text token is text only when the text goes on after it
+  bool held_has_text = false;        // of its own, from where stop sequences are looked for
   std::string part = {};
   Told told = {};
   std::size_t shown = 0;                                // characters of all parts
   std::deque<std::pair<Token, std::size_t>> held = {};  // tokens whose text is held back, and their offsets
+  std::optional<Token> untold_end = {};                 // an end-of-text token that may be text
   std::string whole = {};                               // the choice, when it is complete
   int tokens = 0;                                       // new ones
+  bool begins = true;                                   // nothing was sent of it
+  std::string answer = {};                              // all that was shown, and its tokens, where they are
+  std::vector<int> ids = {};                            // to be handed on
   Clock::time_point first = {}, last = {};
   std::optional<FinishReason> end = {};
 
@@ -122,12 +94,14 @@ struct CompletionReply::Text {
 
 CompletionReply::CompletionReply(std::string id, std::shared_ptr<const CompletionRequest> request,
                                  const ServedModel& model, std::shared_ptr<Exchange> exchange,
-                                 Metrics& metrics)
+                                 Metrics& metrics, const ReplyForm& form, OnAnswer on_answer)
     : id_(std::move(id)),
       request_(std::move(request)),
       model_(model),
       exchange_(std::move(exchange)),
       metrics_(metrics),
+      form_(form),
+      on_answer_(std::move(on_answer)),
       created_(static_cast<long long>(std::time(nullptr))),
       growing_(request_->texts()) {
   for (int i = 0; i < request_->texts(); ++i) {
@@ -143,8 +117,8 @@ CompletionReply::~CompletionReply() = default;
 /// An answer is this, some choices, and `end_of_object`; so is each part of a stream. The keys come in the
 /// order in which OpenAI describes them.
 std::string CompletionReply::begin_of_object() const {
-  return fmt::format(R"({{"id":"{}","object":"text_completion","created":{},"model":{},"choices":[)", id_,
-                     created_, in_json(model_.name));
+  return fmt::format(R"({{"id":"{}","object":"{}","created":{},"model":{},"choices":[)", id_,
+                     form_.object(request_->stream), created_, in_json(model_.name));
 }
 
 std::string CompletionReply::end_of_object(bool with_use) const {
@@ -153,27 +127,33 @@ std::string CompletionReply::end_of_object(bool with_use) const {
     std::size_t prompts = 0, completions = 0;
     for (const std::vector<int>& prompt : request_->prompts()) prompts += prompt.size();
     for (const Text& text : texts_) completions += static_cast<std::size_t>(text.tokens);
-    use = fmt::format(R"(,"usage":{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{}}})", prompts,
-                      completions, prompts + completions);
+    const auto cached = [&] {
+      const std::scoped_lock lock(mutex_);
+      return cached_;
+    }();
+    const std::string details =
+        cached ? fmt::format(R"(,"prompt_tokens_details":{{"cached_tokens":{}}})", *cached) : "";
+    use = fmt::format(R"(,"usage":{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{}{}}})",
+                      prompts, completions, prompts + completions, details);
   } else if (request_->tells_use) {
     use = R"(,"usage":null)";
   }
   return "]" + use + "}";
 }
 
-/// What was not yet sent of a text, behind a separator.
-std::string CompletionReply::choice(Text& text, const char* separator) const {
-  const char* const reason = !text.end                            ? "null"
-                             : *text.end == FinishReason::kLength ? R"("length")"
-                                                                  : R"("stop")";
-  const Told told = std::exchange(text.told, {});
-  const std::string logprobs =
-      told.tokens.empty()
-          ? "null"
-          : fmt::format(R"({{"tokens":[{}],"token_logprobs":[{}],"top_logprobs":[{}],"text_offset":[{}]}})",
-                        told.tokens, told.token_logprobs, told.top_logprobs, told.text_offset);
-  return fmt::format(R"({}{{"index":{},"text":{},"logprobs":{},"finish_reason":{}}})", separator, text.index,
-                     in_json(std::exchange(text.part, {})), logprobs, reason);
+/// What was not yet sent of a text.
+NewText CompletionReply::take_new(Text& text) const {
+  return {.index = text.index,
+          .text = std::exchange(text.part, {}),
+          .told = std::exchange(text.told, {}),
+          .begins = std::exchange(text.begins, false),
+          .end = text.end};
+}
+
+void CompletionReply::add_cached(int text, int tokens) {
+  if (text % request_->n != 0) return;  // of the texts behind a prompt the first one counts
+  const std::scoped_lock lock(mutex_);
+  cached_ = cached_.value_or(0) + tokens;
 }
 
 bool CompletionReply::add_prompt(int text, std::shared_ptr<const std::vector<Token>> tokens) {
@@ -226,8 +206,13 @@ void CompletionReply::take() {
             static_cast<std::size_t>(1 + request_->logprobs.value_or(0));
     Text& text = texts_[static_cast<std::size_t>(news.text)];
     const bool has_news = !text.part.empty() || !text.told.tokens.empty() || text.end;
-    if (request_->stream && has_news) add_part(begin_of_object() + choice(text) + end_of_object(false));
-    if (!request_->stream && text.end) text.whole = choice(text, text.index > 0 ? "," : "");
+    if (request_->stream && has_news) {
+      for (const std::string& choice : form_.choices(take_new(text)))
+        add_part(begin_of_object() + choice + end_of_object(false));
+    }
+    if (!request_->stream && text.end) {
+      text.whole = (text.index > 0 ? "," : "") + form_.choice(take_new(text));
+    }
   }
   if (!unread_.empty()) exchange_->post_at_once([self = shared_from_this()] { self->take(); });
   has_ended_ = growing_ == 0;
@@ -259,32 +244,13 @@ void CompletionReply::read(const News& news) {
   if (news.end) end(text, *news.end);
 }
 
-void CompletionReply::tell(Told& told, const Token& token, std::size_t offset) const {
-  const auto& [own, likeliest] = *token.logprobs;
-  const std::string name = in_json(token_text(*model_.tokenizer, token.id));
-  std::vector<std::pair<std::string, float>> top;  // two tokens may have one text
-  const auto add = [&](std::string text, float logprob) {
-    const auto place = std::ranges::find(top, text, &std::pair<std::string, float>::first);
-    place == top.end() ? top.emplace_back(std::move(text), logprob) : * place = {std::move(text), logprob};
-  };
-  for (const auto& [id, logprob] : likeliest) add(in_json(token_text(*model_.tokenizer, id)), logprob);
-  if (own) add(name, *own);
-  std::string list;
-  for (const auto& [text, logprob] : top)
-    list += fmt::format("{}{}:{}", list.empty() ? "" : ",", text, logprob);
-  told.add({.tokens = name,
-            .token_logprobs = own ? fmt::format("{}", *own) : "null",
-            .top_logprobs = own ? "{" + list + "}" : "null",
-            .text_offset = fmt::format("{}", offset)});
-}
-
 void CompletionReply::add_echo(Text& text, const std::shared_ptr<const std::vector<Token>>& prompt) {
   if (!echo_ || echo_->prompt != prompt) {
     echo_ = std::make_unique<Echo>(Echo{prompt});
     CharacterCount count;
     std::vector<int> ids;
     for (const Token& token : *prompt) {
-      tell(echo_->told, token, count.add(model_.tokenizer->bytes(token.id)));
+      echo_->told.add(form_.tell(*model_.tokenizer, token, count.add(model_.tokenizer->bytes(token.id))));
       ids.push_back(token.id);
     }
     echo_->text = model_.tokenizer->decode(ids);
@@ -298,21 +264,33 @@ void CompletionReply::add_new(Text& text, const Token& token) {
   const std::string_view bytes = model_.tokenizer->bytes(token.id);
   const bool is_end = model_.ends.contains(token.id);
   if (const std::optional<int> held = std::exchange(text.held_end, {})) {
+    const std::size_t offset = text.count.length();
     text.count.add(model_.tokenizer->bytes(*held));
-    if (!token.text) text.show(text.decoder.push(*held));
+    if (const auto untold = std::exchange(text.untold_end, {})) text.held.emplace_back(*untold, offset);
+    if (!text.held_has_text) show(text, text.decoder.push(*held));
   }
-  if (is_end) text.held_end = token.id;
+  if (is_end) {
+    text.held_end = token.id;
+    text.held_has_text = token.text.has_value();
+  }
   const std::size_t offset = is_end ? text.count.length() : text.count.add(bytes);
   if (token.text) {
-    text.show(text.decoder.push(*token.text));
+    show(text, text.decoder.push(*token.text));
   } else if (!is_end) {
-    text.show(text.decoder.push(bytes));
+    show(text, text.decoder.push(bytes));
   }
+  if (on_answer_) text.ids.push_back(token.id);
   // A token is told with its text: until then a stop sequence may still cut it off.
-  if (request_->logprobs && token.logprobs) text.held.emplace_back(token, offset);
+  if (request_->logprobs && token.logprobs) {
+    if (is_end && !form_.tells_end()) {
+      text.untold_end = token;
+    } else {
+      text.held.emplace_back(token, offset);
+    }
+  }
   while (!text.held.empty() &&
          (text.held.front().second < text.shown || text.count.complete() <= text.shown)) {
-    tell(text.told, text.held.front().first, text.held.front().second);
+    tell(text, text.held.front().second);
     text.held.pop_front();
   }
   text.last = token.time;
@@ -321,12 +299,25 @@ void CompletionReply::add_new(Text& text, const Token& token) {
   metrics_.observe("staircase_time_to_first_token_seconds", seconds(token.time - arrival_));
 }
 
+/// The first of those that are held.
+void CompletionReply::tell(Text& text, std::size_t offset) const {
+  text.told.add(form_.tell(*model_.tokenizer, text.held.front().first, offset));
+}
+
+void CompletionReply::show(Text& text, const std::string& added) const {
+  text.show(added);
+  if (on_answer_) text.answer += added;
+}
+
 void CompletionReply::end(Text& text, FinishReason reason) {
   const std::optional<int> held = std::exchange(text.held_end, {});
-  if (held && reason != FinishReason::kEos) text.show(text.decoder.push(*held));
-  text.show(text.decoder.finish());
-  for (const auto& [token, offset] : text.held) tell(text.told, token, std::min(offset, text.shown));
-  text.held.clear();
+  if (held && reason != FinishReason::kEos) {
+    if (!text.held_has_text) show(text, text.decoder.push(*held));
+    if (text.untold_end) text.held.emplace_back(*text.untold_end, text.count.length());
+  }
+  show(text, text.decoder.finish());
+  for (; !text.held.empty(); text.held.pop_front())
+    tell(text, std::min(text.held.front().second, text.shown));
   text.end = reason;
   --growing_;
   metrics_.count("staircase_texts", -1.0);
@@ -335,6 +326,20 @@ void CompletionReply::end(Text& text, FinishReason reason) {
     metrics_.observe("staircase_time_per_output_token_seconds",
                      seconds(text.last - text.first) / (text.tokens - 1));
   }
+  if (on_answer_) hand_on(text);
+}
+
+/// A stop sequence may end within a token.
+void CompletionReply::hand_on(const Text& text) const {
+  std::vector<int> shown;
+  std::size_t bytes = 0;
+  for (const int id : text.ids) {
+    const std::string_view own = model_.tokenizer->bytes(id);
+    if (text.answer.compare(bytes, own.size(), own) != 0) break;
+    bytes += own.size();
+    shown.push_back(id);
+  }
+  on_answer_(shown);
 }
 
 }  // namespace staircase

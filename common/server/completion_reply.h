@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "common/server/completion_request.h"
 #include "common/server/http.h"
 #include "common/server/metrics.h"
+#include "common/server/reply_form.h"
 
 namespace staircase {
 
@@ -20,9 +22,15 @@ namespace staircase {
 /// after each few thousand numbers, since all other clients wait meanwhile.
 class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
  public:
-  /// Of a request that was taken at this time. The metrics get its latencies and tokens.
+  /// Takes the tokens of an answer, but for those that the client does not get as they are: that of the end,
+  /// and a stop sequence.
+  using OnAnswer = std::function<void(const std::vector<int>& tokens)>;
+
+  /// Of a request that was taken at this time. The metrics get its latencies and tokens. `on_answer` is
+  /// called in the thread of the server for each text that ends, before the client gets its end.
   CompletionReply(std::string id, std::shared_ptr<const CompletionRequest> request, const ServedModel& model,
-                  std::shared_ptr<Exchange> exchange, Metrics& metrics);
+                  std::shared_ptr<Exchange> exchange, Metrics& metrics,
+                  const ReplyForm& form = completion_form(), OnAnswer on_answer = {});
   ~CompletionReply();
 
   // ── In any thread ──
@@ -30,6 +38,9 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   /// The prompt of a text with its log-probabilities, where `echo` and `logprobs` ask for it; before the
   /// first token. Returns false for nullptr: then they are not there yet.
   bool add_prompt(int text, std::shared_ptr<const std::vector<Token>> tokens);
+
+  /// How many tokens of a text's prompt were in the cache; before the first token.
+  void add_cached(int text, int tokens);
 
   /// A new token of a text.
   void add_token(int text, Token token);
@@ -54,7 +65,6 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
     std::optional<FinishReason> end = {};
   };
   struct Text;
-  struct Told;
   struct Echo;
 
   void put(News news);
@@ -62,9 +72,11 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   void read(const News& news);
   void add_echo(Text& text, const std::shared_ptr<const std::vector<Token>>& prompt);
   void add_new(Text& text, const Token& token);
+  void show(Text& text, const std::string& added) const;
+  void tell(Text& text, std::size_t offset) const;
   void end(Text& text, FinishReason reason);
-  void tell(Told& told, const Token& token, std::size_t offset) const;
-  std::string choice(Text& text, const char* separator = "") const;
+  void hand_on(const Text& text) const;
+  NewText take_new(Text& text) const;
   std::string begin_of_object() const;
   std::string end_of_object(bool with_use) const;
   void send_whole();
@@ -74,11 +86,14 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   const ServedModel& model_;
   const std::shared_ptr<Exchange> exchange_;
   Metrics& metrics_;
+  const ReplyForm& form_;
+  const OnAnswer on_answer_;
   const Clock::time_point arrival_ = Clock::now();
   const long long created_;
 
-  std::mutex mutex_;
-  std::vector<News> news_;  // not yet taken out
+  mutable std::mutex mutex_;
+  std::vector<News> news_;          // not yet taken out
+  std::optional<int> cached_ = {};  // tokens of the prompts, where the service tells
 
   std::deque<News> unread_;  // taken out, but not yet JSON
   std::vector<Text> texts_;

@@ -1,7 +1,6 @@
 #include "common/server/completion_request.h"
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -11,7 +10,7 @@
 #include <set>
 #include <utility>
 
-#include "common/base/json_options.h"
+#include "common/server/request_body.h"
 
 namespace staircase {
 
@@ -19,149 +18,15 @@ using nlohmann::json;
 
 namespace {
 
-/// Turns the errors of `work`, which looks at a key of the body, into refusals.
-template <typename Work>
-auto about(const std::string& key, const Work& work) {
-  try {
-    return work();
-  } catch (const HttpError&) {
-    throw;
-  } catch (const Error& error) {
-    throw HttpError(400, error.what(), key);
-  }
-}
-
-/// Keys that change the text where they are implemented, and the value that changes nothing. null: every
-/// value changes something.
-const std::map<std::string, json>& refused_keys() {
-  static const std::map<std::string, json> keys{{"suffix", ""},
-                                                {"best_of", nullptr},  // neutral as long as it is n
-                                                {"stop_token_ids", json::array()},
-                                                {"include_stop_str_in_output", false},
-                                                {"response_format", {{"type", "text"}}},
-                                                {"max_completion_tokens", nullptr},
-                                                {"max_new_tokens", nullptr},
-                                                {"min_new_tokens", nullptr},
-                                                {"n_predict", nullptr},
-                                                {"prompt_logprobs", nullptr},
-                                                {"top_logprobs", nullptr},
-                                                {"prompt_embeds", nullptr},
-                                                {"truncate_prompt_tokens", nullptr},
-                                                {"messages", nullptr},
-                                                {"tools", json::array()},
-                                                {"allowed_token_ids", nullptr},
-                                                {"bad_words", json::array()},
-                                                {"use_beam_search", false},
-                                                {"num_beams", 1},
-                                                {"length_penalty", 1},
-                                                {"early_stopping", false},
-                                                {"guided_json", nullptr},
-                                                {"guided_regex", nullptr},
-                                                {"guided_choice", nullptr},
-                                                {"guided_grammar", nullptr},
-                                                {"structured_outputs", nullptr},
-                                                {"grammar", ""},
-                                                {"json_schema", nullptr},
-                                                {"logits_processors", json::array()},
-                                                {"repeat_penalty", 1},
-                                                {"typical_p", 1},
-                                                {"tfs_z", 1},
-                                                {"top_a", 0},
-                                                {"top_n_sigma", -1},
-                                                {"mirostat", 0},
-                                                {"dynatemp_range", 0},
-                                                {"xtc_probability", 0},
-                                                {"dry_multiplier", 0}};
+/// The keys of a completion.
+const BodyKeys& completion_keys() {
+  static const BodyKeys keys = [] {
+    BodyKeys own{CompletionRequest::option_keys(), not_implemented(), CompletionRequest::kMaxKeys};
+    own.known.insert({"prompt", "echo"});
+    for (const char* key : {"max_completion_tokens", "top_logprobs", "messages"}) own.refused[key] = nullptr;
+    return own;
+  }();
   return keys;
-}
-
-/// All that are read.
-const std::set<std::string>& known_keys() {
-  static const std::set<std::string> keys{"model",
-                                          "prompt",
-                                          "max_tokens",
-                                          "min_tokens",
-                                          "temperature",
-                                          "top_p",
-                                          "top_k",
-                                          "min_p",
-                                          "n",
-                                          "stop",
-                                          "presence_penalty",
-                                          "frequency_penalty",
-                                          "repetition_penalty",
-                                          "logit_bias",
-                                          "seed",
-                                          "logprobs",
-                                          "echo",
-                                          "stream",
-                                          "stream_options",
-                                          "ignore_eos",
-                                          "user"};
-  return keys;
-}
-
-/// How many characters one must insert, delete or replace to get from one word to the other (Levenshtein
-/// 1966).
-std::size_t distance(std::string_view from, std::string_view to) {
-  std::vector<std::size_t> row(to.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t(0));
-  for (std::size_t i = 0; i < from.size(); ++i) {
-    std::size_t diagonal = std::exchange(row[0], i + 1);
-    for (std::size_t j = 0; j < to.size(); ++j) {
-      const std::size_t replaced = diagonal + (from[i] != to[j]);
-      diagonal = std::exchange(row[j + 1], std::min({row[j] + 1, row[j + 1] + 1, replaced}));
-    }
-  }
-  return row.back();
-}
-
-/// Whether somebody meant the known key: with other capitals or joints, or with a slip of the pen.
-bool is_misspelt(const std::string& key, const std::string& known) {
-  const auto plain = [](std::string word) {
-    std::erase_if(word, [](char c) { return c == '_' || c == '-' || c == ' '; });
-    std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
-    return word;
-  };
-  const std::string one = plain(key), other = plain(known);
-  if (one == other) return true;
-  if (one.size() < 4 || one.size() > other.size() + 2) return false;
-  return distance(one, other) <= (other.size() < 8 ? 1u : 2u);
-}
-
-/// Counts what the parser would build before it does, since a value takes far more memory and time than its
-/// two bytes in the body.
-void require_few_values(std::string_view body, std::size_t most) {
-  std::size_t values = 0, keys = 0;
-  bool in_text = false, is_escaped = false;
-  for (const char byte : body) {
-    if (in_text && (is_escaped || byte == '\\')) {
-      is_escaped = !is_escaped;
-      continue;
-    }
-    if (byte == '"') in_text = !in_text;
-    if (in_text) continue;
-    values += byte == ',';
-    keys += byte == ':';
-  }
-  if (keys > CompletionRequest::kMaxKeys) {
-    throw HttpError(
-        400, fmt::format("the body has {} keys, but at most {} are read", keys, CompletionRequest::kMaxKeys));
-  }
-  if (values > most) {
-    throw HttpError(400,
-                    fmt::format("the body has {} values, but at most {} are read", values + 1, most + 1));
-  }
-}
-
-HttpError too_long(const std::string& prompt, int max_tokens, int n_positions) {
-  return {
-      400,
-      // OpenAI's beginning of the sentence: clients look for it, such as LiteLLM.
-      fmt::format("this model's maximum context length is {} tokens, but the prompt has {} and max_tokens "
-                  "asks for {} more",
-                  n_positions, prompt, max_tokens),
-      "prompt", "context_length_exceeded"};
 }
 
 }  // namespace
@@ -179,34 +44,48 @@ ServedModel::ServedModel(const std::string& folder, const Tokenizer& tokenizer, 
   most_bytes = longest * static_cast<std::size_t>(n_positions);
 }
 
-struct CompletionRequest::Body : JsonOptions {};
+const std::set<std::string>& CompletionRequest::option_keys() {
+  static const std::set<std::string> keys{"model",
+                                          "max_tokens",
+                                          "min_tokens",
+                                          "temperature",
+                                          "top_p",
+                                          "top_k",
+                                          "min_p",
+                                          "n",
+                                          "stop",
+                                          "presence_penalty",
+                                          "frequency_penalty",
+                                          "repetition_penalty",
+                                          "logit_bias",
+                                          "seed",
+                                          "logprobs",
+                                          "stream",
+                                          "stream_options",
+                                          "ignore_eos",
+                                          "user"};
+  return keys;
+}
 
 CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& model)
+    : CompletionRequest(body, model, completion_keys()) {
+  max_tokens = kDefaultTokens;
+  add("--max-new-tokens", &max_tokens, "", at_least(0));
+  add("--logprobs", &logprobs, "", between(0, 20));
+  add("--echo", &echo, "");
+  about("prompt", [&] { read_prompts(model); });
+}
+
+CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& model, const BodyKeys& keys)
     : tokenizer_(model.tokenizer) {
-  require_few_values(body, static_cast<std::size_t>(kMaxTexts) * model.n_positions + kMaxKeys);
-  try {
-    body_ = std::make_unique<Body>(Body{{plain_values(parse_json_object(body, "the body"))}});
-  } catch (const Error& error) {
-    throw HttpError(400, error.what());
-  }
+  const std::size_t most_values = static_cast<std::size_t>(kMaxTexts) * model.n_positions + keys.most;
+  body_ = std::make_unique<Body>(Body{{read_body(body, keys, most_values)}});
   json& values = body_->values;
   // As others have it, these say that there is no bound.
   if (const auto k = values.find("top_k"); k != values.end() && (*k == 0 || *k == -1)) values.erase(k);
 
-  check_keys();
-  about("model", [&] {
-    const json* const name = body_->find("model");
-    if (name == nullptr) return;
-    if (!name->is_string()) refuse("model", *name, "a text");
-    if (*name == model.name) return;
-    throw HttpError(404,
-                    fmt::format("there is no model {}, but one named {}", shown(*name), shown(model.name)),
-                    "model", "model_not_found");
-  });
+  require_model(*body_, model);
   add("--n", &n, "", between(1, kMaxTexts));
-  add("--max-new-tokens", &max_tokens, "", at_least(0));
-  add("--logprobs", &logprobs, "", between(0, 20));
-  add("--echo", &echo, "");
   add("--stream", &stream, "");
   about("user", [&] {
     const json* const user = body_->find("user");
@@ -222,29 +101,9 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
     });
   }
   about("logit_bias", [&] { read_bias(model); });
-  about("prompt", [&] { read_prompts(model); });
 }
 
 CompletionRequest::~CompletionRequest() = default;
-
-void CompletionRequest::check_keys() const {
-  const json& values = body_->values;
-  for (const auto& [key, value] : values.items()) {
-    if (known_keys().contains(key)) continue;
-    if (const auto refused = refused_keys().find(key); refused != refused_keys().end()) {
-      const json neutral = key == "best_of" ? values.value("n", json(1)) : refused->second;
-      if (!neutral.is_null() && value == neutral) continue;
-      const std::string way =
-          neutral.is_null() ? "leave it out" : fmt::format("leave it out or make it {}", neutral.dump());
-      throw HttpError(400, fmt::format("{} is not implemented: {}", key, way), key, "unsupported_parameter");
-    }
-    for (const std::string& known : known_keys()) {
-      if (!is_misspelt(key, known)) continue;
-      throw HttpError(400, fmt::format("there is no key {}; {} is one", quote(key), known), key,
-                      "unsupported_parameter");
-    }
-  }
-}
 
 void CompletionRequest::read_bias(const ServedModel& model) {
   const json* const found = body_->find("logit_bias");
@@ -285,19 +144,13 @@ void CompletionRequest::read_prompts(const ServedModel& model) {
   const auto from_text = [&](const std::string& text) {
     // It is not cut into tokens only to see that there are too many.
     if (text.size() > model.most_bytes) {
-      throw too_long(fmt::format("{} bytes", text.size()), max_tokens, model.n_positions);
+      throw too_long(fmt::format("{} bytes", text.size()), max_tokens, model.n_positions, "prompt");
     }
     return model.tokenizer->encode_prompt(text);
   };
   const auto from_ids = [&](const json& ids) {
     std::vector<int> prompt;
-    for (const json& id : ids) {
-      const int token = id.is_number() ? json_number<int>("a token id of prompt", id) : -1;
-      if (token < 0 || token >= model.vocab_size) {
-        refuse("a token id of prompt", id, fmt::format("a whole number from 0 to {}", model.vocab_size - 1));
-      }
-      prompt.push_back(token);
-    }
+    for (const json& id : ids) prompt.push_back(token_id("a token id of prompt", id, model));
     return prompt;
   };
   const auto all = [&](auto is) { return std::ranges::all_of(*found, is); };
@@ -326,7 +179,7 @@ void CompletionRequest::read_prompts(const ServedModel& model) {
   for (const std::vector<int>& prompt : prompts_) {
     if (prompt.empty()) throw Error("prompt is empty, but it must have at least one token");
     if (std::ssize(prompt) + max_tokens > model.n_positions) {
-      throw too_long(fmt::format("{}", prompt.size()), max_tokens, model.n_positions);
+      throw too_long(fmt::format("{}", prompt.size()), max_tokens, model.n_positions, "prompt");
     }
   }
 }
@@ -347,7 +200,7 @@ void CompletionRequest::add(const std::string& name, OptionValue value, const st
     return;
   }
   about(key, [&] {
-    if (key == "max_tokens") *std::get<int*>(value) = kDefaultTokens;
+    if (key == "max_tokens") *std::get<int*>(value) = max_tokens;
     // What no float can carry through the penalty would end in a logit that is no number.
     if (key == "repetition_penalty") range = between(0.125, 100);
     if (key == "temperature") range = between(0, 100);

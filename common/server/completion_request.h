@@ -4,6 +4,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -30,6 +31,8 @@ struct ServedModel {
   std::size_t most_bytes;  ///< of a text that fits: so many tokens of the longest kind
 };
 
+struct BodyKeys;
+
 /// A body in OpenAI's interface. null is the same as no key. A key that changes the text elsewhere and is not
 /// implemented here is refused, and so is what looks like a misspelt one; all others are ignored. A step
 /// asks for the options of a text as of a command line: "--top-k" is the key top_k, and where OpenAI has
@@ -49,7 +52,7 @@ class CompletionRequest : public OptionSink {
   bool stream = false;     ///< the answer comes in parts
   bool tells_use = false;  ///< the last part of a stream counts the tokens
   bool echo = false;       ///< the prompt is a part of the text
-  int max_tokens = kDefaultTokens;
+  int max_tokens = 0;
   std::optional<int> logprobs = {};                    ///< for how many of the likeliest tokens
   std::vector<std::pair<int, float>> logit_bias = {};  ///< what is added to the logits of these tokens
 
@@ -73,16 +76,24 @@ class CompletionRequest : public OptionSink {
   /// unless its temperature is 0, and what else only a command line offers is left alone.
   void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 
- private:
+  /// Those keys that are options of a text in each interface.
+  static const std::set<std::string>& option_keys();
+
+ protected:
   struct Body;
 
-  void check_keys() const;
+  /// For another interface: reads everything but the prompts, how many tokens are wanted, and
+  /// log-probabilities.
+  CompletionRequest(std::string_view body, const ServedModel& model, const BodyKeys& keys);
+
+  std::unique_ptr<Body> body_;
+  Prompts prompts_ = {};
+
+ private:
   void read_bias(const ServedModel& model);
   void read_prompts(const ServedModel& model);
 
-  std::unique_ptr<Body> body_;
   const Tokenizer* tokenizer_;
-  Prompts prompts_;
 };
 
 }  // namespace staircase

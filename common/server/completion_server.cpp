@@ -17,6 +17,7 @@
 
 #include "common/base/file.h"
 #include "common/program/standard_output.h"
+#include "common/server/chat_request.h"
 #include "common/server/embedded.h"
 #include "common/server/http_server.h"
 #include "common/server/worker.h"
@@ -123,35 +124,46 @@ struct CompletionServer {
   struct Route {
     const char *path, *method;
     Answer answer;
+    bool chats = false;  // only where there are chats
   };
   static constexpr const char* kModel = "/v1/models/{model}";  // the path of any of them
 
   CompletionServer(const ServerOptions& options, const ServedModel& model, CompletionService& service,
-                   Metrics& metrics)
+                   Metrics& metrics, ChatPrompts* prompts)
       : model(model),
         service(service),
         metrics(metrics),
+        prompts(prompts),
+        origins(options.cors_origins),
         keys(options.api_key_file.empty() ? std::vector<std::string>() : read_keys(options.api_key_file)),
         http(
             addresses_of(options.host), options.port, HttpLimits(),
             [this](const std::shared_ptr<Exchange>& exchange) { handle(exchange); },
             [this](const HttpRequest& request) { check(request); },
-            [this](const HttpRequest& request, int status) { count(request, status); }) {
+            [this](const HttpRequest& request, int status) { count(request, status); },
+            [this](const HttpRequest& request) { return cross_origin_fields(request); }) {
     for (const std::string& host : options.allowed_hosts) hosts.push_back(name_of(host));
     checks_host = http.is_local() || !hosts.empty();
     declare_metrics(metrics);
   }
 
-  ~CompletionServer() { reader.stop(); }
+  ~CompletionServer() {
+    reader.stop();
+    writer.stop();
+  }
 
-  static constexpr std::array<Route, 7> routes() {
+  static constexpr std::array<Route, 11> routes() {
     return {{{"/", "GET", &CompletionServer::show_page},
              {"/health", "GET", &CompletionServer::tell_health},
              {"/metrics", "GET", &CompletionServer::tell_metrics},
              {"/openapi.json", "GET", &CompletionServer::describe},
              {"/v1/models", "GET", &CompletionServer::list_models},
              {kModel, "GET", &CompletionServer::show_model},
-             {"/v1/completions", "POST", &CompletionServer::complete}}};
+             {"/v1/completions", "POST", &CompletionServer::complete},
+             {"/v1/chat/completions", "POST", &CompletionServer::chat, true},
+             {"/tokenize", "POST", &CompletionServer::tokenize_text, true},
+             {"/detokenize", "POST", &CompletionServer::detokenize_tokens, true},
+             {"/apply-template", "POST", &CompletionServer::render, true}}};
   }
 
   void handle(const std::shared_ptr<Exchange>& exchange) {
@@ -170,9 +182,9 @@ struct CompletionServer {
   }
 
   /// The path of the route, if there is one.
-  static std::string_view route_of(const HttpRequest& request) {
+  std::string_view route_of(const HttpRequest& request) const {
     for (const Route& route : routes()) {
-      if (request.path == route.path) return route.path;
+      if (request.path == route.path && (prompts != nullptr || !route.chats)) return route.path;
     }
     return request.path.starts_with("/v1/models/") ? kModel : std::string_view();
   }
@@ -181,15 +193,16 @@ struct CompletionServer {
   Answer check(const HttpRequest& request) const {
     check_host(request);
     const std::string_view found = route_of(request);
-    for (const auto& [path, method, answer] : routes()) {
+    for (const auto& [path, method, answer, chats] : routes()) {
       if (found != path) continue;
+      if (request.method == "OPTIONS" && allows(request.origin)) return &CompletionServer::allow;
       const bool only_get = std::string(method) == "GET";
       if (request.method != method && !(only_get && request.method == "HEAD")) {
         HttpError error(405, fmt::format("{} goes with {}, not with {}", path, method, request.method));
         error.fields = {{"Allow", only_get ? "GET, HEAD" : method}};
         throw error;
       }
-      if (found.starts_with("/v1/")) check_key(request);
+      if (found.starts_with("/v1/") || !only_get) check_key(request);
       if (!only_get) check_type(request);
       return answer;
     }
@@ -205,6 +218,33 @@ struct CompletionServer {
                     fmt::format("the host {} is not this server's; with --allowed-host {} it is",
                                 in_quotes(request.host), name),
                     "", "host_not_allowed");
+  }
+
+  /// Whether pages of that origin may ask this server.
+  bool allows(const std::string& origin) const {
+    return !origin.empty() && std::ranges::any_of(origins, [&](const std::string& allowed) {
+      return allowed == "*" || allowed == origin;
+    });
+  }
+
+  /// What lets a browser give the answer to a page of another origin (the Fetch standard, section 3.2).
+  HttpFields cross_origin_fields(const HttpRequest& request) const {
+    if (origins.empty()) return {};
+    HttpFields fields{{"Vary", "Origin"}};
+    if (!allows(request.origin)) return fields;
+    fields.emplace_back("Access-Control-Allow-Origin", request.origin);
+    fields.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+    return fields;
+  }
+
+  /// The browser's question before the request itself. It has no key yet.
+  void allow(const std::shared_ptr<Exchange>& exchange) {
+    const std::string& asked = exchange->request().asked_fields;
+    exchange->send({.content_type = "text/plain; charset=utf-8",
+                    .fields = {{"Access-Control-Allow-Methods", "GET, HEAD, POST"},
+                               {"Access-Control-Allow-Headers",
+                                asked.empty() ? "Authorization, Content-Type, X-Request-Id" : asked},
+                               {"Access-Control-Max-Age", "600"}}});
   }
 
   void check_key(const HttpRequest& request) const {
@@ -257,13 +297,22 @@ struct CompletionServer {
     json description = json::parse(kOpenApi);
     json& schemas = description["components"]["schemas"];
     schemas["TokenId"]["maximum"] = model.vocab_size - 1;
-    schemas["CompletionRequest"]["properties"]["model"]["enum"] = {model.name, nullptr};
+    for (const char* body :
+         {"CompletionRequest", "ChatRequest", "TokenizeRequest", "DetokenizeRequest", "TemplateRequest"})
+      schemas[body]["properties"]["model"]["enum"] = {model.name, nullptr};
+    for (const Route& route : routes()) {
+      if (route.chats && prompts == nullptr) description["paths"].erase(route.path);
+    }
     description["paths"][kModel]["get"]["parameters"][0]["schema"]["enum"] = {model.name};
     exchange->send({.body = description.dump(2)});
   }
 
   json one_model() const {
-    return {{"id", model.name}, {"object", "model"}, {"created", started}, {"owned_by", "staircase"}};
+    return {{"id", model.name},
+            {"object", "model"},
+            {"created", started},
+            {"owned_by", "staircase"},
+            {"context_length", model.n_positions}};
   }
 
   void list_models(const std::shared_ptr<Exchange>& exchange) {
@@ -280,42 +329,86 @@ struct CompletionServer {
     exchange->send({.body = one_model().dump()});
   }
 
-  /// A large body takes longer than other clients may wait.
-  void complete(const std::shared_ptr<Exchange>& exchange) {
+  /// What is to be done with a body, in the thread of the server, once it is read.
+  using Then = std::function<void()>;
+
+  /// Reads a body in another thread: a large one takes longer than other clients may wait.
+  void read(Worker& thread, const std::shared_ptr<Exchange>& exchange, std::function<Then()> work) {
     const auto has_left = std::make_shared<std::atomic<bool>>(false);
     exchange->on_left([has_left] { *has_left = true; });
-    reader.post([this, exchange, has_left] {
+    thread.post([this, exchange, has_left, work = std::move(work)] {
       if (*has_left) return;
-      std::shared_ptr<CompletionRequest> request;
-      HttpError error(500, "");
+      Then then;
       try {
-        request = std::make_shared<CompletionRequest>(exchange->request().body, model);
-      } catch (const HttpError& refused) {
-        error = refused;
-      } catch (const std::exception& failed) {
-        error = HttpError(500, failed.what());
+        then = work();
+      } catch (const HttpError& error) {
+        then = [error] { throw error; };
+      } catch (const std::exception& error) {
+        then = [message = std::string(error.what())] { throw HttpError(500, message); };
       }
       exchange->post_at_once([=, this] {
-        if (*has_left) return;
-        refuse_on_error(exchange, [&] {
-          if (!request) throw error;
-          submit(exchange, request);
-        });
+        if (!*has_left) refuse_on_error(exchange, then);
       });
     });
   }
 
-  void submit(const std::shared_ptr<Exchange>& exchange, const std::shared_ptr<CompletionRequest>& request) {
-    const auto reply =
-        std::make_shared<CompletionReply>("cmpl-" + unique_id(), request, model, exchange, metrics);
+  void complete(const std::shared_ptr<Exchange>& exchange) {
+    read(reader, exchange, [this, exchange]() -> Then {
+      const auto request = std::make_shared<CompletionRequest>(exchange->request().body, model);
+      return [this, exchange, request] {
+        submit(exchange, *request,
+               std::make_shared<CompletionReply>("cmpl-" + unique_id(), request, model, exchange, metrics));
+      };
+    });
+  }
+
+  /// A template may take long. So chats, which wait for each other, let completions go on.
+  void chat(const std::shared_ptr<Exchange>& exchange) {
+    read(writer, exchange, [this, exchange]() -> Then {
+      const auto request = std::make_shared<ChatRequest>(exchange->request().body, model, *prompts);
+      return [this, exchange, request] {
+        const auto on_answer = [this, request](const std::vector<int>& answer) {
+          writer.post([this, request, answer] {
+            prompts->answered(request->rendered(), request->prompts().front(), answer);
+          });
+        };
+        submit(exchange, *request,
+               std::make_shared<CompletionReply>("chatcmpl-" + unique_id(), request, model, exchange, metrics,
+                                                 chat_form(), on_answer));
+      };
+    });
+  }
+
+  void tokenize_text(const std::shared_ptr<Exchange>& exchange) {
+    answer_body(exchange, [this](const std::string& body) { return tokenize(body, model, *prompts); });
+  }
+
+  void detokenize_tokens(const std::shared_ptr<Exchange>& exchange) {
+    answer_body(exchange, [this](const std::string& body) { return detokenize(body, model); });
+  }
+
+  void render(const std::shared_ptr<Exchange>& exchange) {
+    answer_body(exchange, [this](const std::string& body) { return apply_template(body, model, *prompts); });
+  }
+
+  /// `work` makes the answer, in JSON, of the body.
+  void answer_body(const std::shared_ptr<Exchange>& exchange,
+                   std::function<std::string(const std::string& body)> work) {
+    read(writer, exchange, [exchange, work = std::move(work)]() -> Then {
+      return [exchange, answer = work(exchange->request().body)] { exchange->send({.body = answer}); };
+    });
+  }
+
+  void submit(const std::shared_ptr<Exchange>& exchange, CompletionRequest& request,
+              const std::shared_ptr<CompletionReply>& reply) {
     exchange->on_left([this, reply] {
       reply->leave();
       service.cancel(reply);
     });
-    const Admission admission = service.submit(*request, reply);
+    const Admission admission = service.submit(request, reply);
     if (admission == Admission::kTaken) {
-      metrics.count("staircase_texts", request->texts());
-      for (const auto& prompt : request->prompts()) {
+      metrics.count("staircase_texts", request.texts());
+      for (const auto& prompt : request.prompts()) {
         metrics.count("staircase_prompt_tokens_total", static_cast<double>(prompt.size()));
       }
       return reply->begin();
@@ -332,11 +425,13 @@ struct CompletionServer {
   const ServedModel& model;
   CompletionService& service;
   Metrics& metrics;
-  const std::vector<std::string> keys;
+  ChatPrompts* const prompts;
+  const std::vector<std::string> origins, keys;
   const long long started = static_cast<long long>(std::time(nullptr));
   std::vector<std::string> hosts;  // allowed ones
   bool checks_host = true;
-  Worker reader;
+  Worker reader;    // of completions
+  Worker writer;    // of the prompts of chats: all that `prompts` does
   HttpServer http;  // the last: its thread uses the others
 };
 
@@ -348,8 +443,10 @@ void add_options(OptionSink& sink, ServerOptions& options) {
   sink.add("--port", &options.port, "port to listen on; 0 takes a free one", between(0, 65535));
   sink.add("--allowed-host", &options.allowed_hosts,
            "name by which clients reach the server, besides localhost and addresses; repeatable");
+  sink.add("--cors-origin", &options.cors_origins,
+           "origin whose pages may ask the server, such as https://example.org; * is all; repeatable");
   sink.add("--api-key-file", Path{&options.api_key_file, "FILE"},
-           "file of API keys, one per line; /v1/ requires one");
+           "file of API keys, one per line; /v1/ and all that is posted requires one");
   sink.add("--max-batch-size", &options.max_batch_size, "maximum number of sequences in the batch",
            at_least(1));
   sink.add("--max-queue", &options.max_queue, "maximum queue length", at_least(0));
@@ -375,9 +472,9 @@ void CompletionService::drain() {
 }
 
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
-                       const std::vector<ProgramMetric>& program_metrics) {
+                       const std::vector<ProgramMetric>& program_metrics, ChatPrompts* prompts) {
   Metrics metrics;
-  CompletionServer server(options, model, service, metrics);
+  CompletionServer server(options, model, service, metrics, prompts);
   for (const auto& [name, help, value] : program_metrics) {
     if (name.ends_with("_total")) {
       metrics.declare_counter("staircase_" + name, help);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/options.h"
+#include "common/server/chat_prompts.h"
 #include "common/server/completion_reply.h"
 #include "common/server/completion_request.h"
 #include "common/server/metrics.h"
@@ -18,6 +19,7 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8080;
   std::vector<std::string> allowed_hosts = {};  ///< besides addresses and localhost
+  std::vector<std::string> cors_origins = {};   ///< whose pages may ask; "*" is all
   std::string api_key_file = {};                ///< none: everybody may ask
   int max_batch_size = 32;
   int max_queue = 256;
@@ -91,8 +93,9 @@ std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cach
 /// Serves until a signal ends it, SIGTERM or SIGINT, and all who had asked have their answers. This thread
 /// does the passes of the service, and asks for the metrics behind each; another one has the clients. Says on
 /// standard output where it listens. Throws Error with one sentence where the port or the key file cannot be
-/// used.
+/// used. With `prompts` it answers chats as well, and a third thread writes their prompts.
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
-                       const std::vector<ProgramMetric>& program_metrics = {});
+                       const std::vector<ProgramMetric>& program_metrics = {},
+                       ChatPrompts* prompts = nullptr);
 
 }  // namespace staircase

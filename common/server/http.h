@@ -27,10 +27,15 @@ struct HttpLimits {
   std::chrono::milliseconds tick = std::chrono::seconds(1);  ///< how often the times are checked
 };
 
+/// Names and values of a header.
+using HttpFields = std::vector<std::pair<std::string, std::string>>;
+
 struct HttpRequest {
   std::string method = {}, path = {};  ///< the path without its query
   std::string host = {};               ///< with the port, as the client wrote it; empty without one
   std::string content_type = {}, content_encoding = {}, authorization = {}, request_id = {};
+  std::string origin = {};        ///< of the page that asks, from a browser
+  std::string asked_fields = {};  ///< that such a page is going to send
   std::string body = {};
   int version = 11;  ///< 10 for HTTP/1.0
   bool keeps_alive = false;
@@ -41,7 +46,7 @@ struct HttpResponse {
   int status = 200;
   std::string body = {};
   std::string content_type = "application/json";
-  std::vector<std::pair<std::string, std::string>> fields = {};  ///< of the header, besides
+  HttpFields fields = {};              ///< of the header, besides
   std::vector<std::string> more = {};  ///< the body goes on in pieces: to join large ones takes long
 };
 
@@ -50,7 +55,7 @@ struct HttpResponse {
 struct HttpError : Error {
   int status;
   std::string key, code;
-  std::vector<std::pair<std::string, std::string>> fields = {};
+  HttpFields fields = {};
 
   HttpError(int status, const std::string& message, std::string key = "", std::string code = "")
       : Error(message), status(status), key(std::move(key)), code(std::move(code)) {}

@@ -37,6 +37,7 @@ struct Room {
   HttpServer::Handler handler;
   HttpServer::Check check;
   HttpServer::OnAnswered on_answered;
+  HttpServer::Fields fields;
   asio::io_context io{1};
   asio::steady_timer clock{io};
   std::set<std::shared_ptr<Connection>> connections = {};
@@ -185,6 +186,9 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     message.set(http::field::date, http_date());
     message.set(http::field::content_type, content_type);
     message.set("X-Request-Id", request_.request_id);
+    if (room_.fields) {
+      for (const auto& [name, value] : room_.fields(request_)) message.set(name, value);
+    }
     message.keep_alive(stays());
     return message;
   }
@@ -377,8 +381,8 @@ std::string url_of(const tcp::endpoint& endpoint) {
 }  // namespace
 
 struct HttpServer::Impl {
-  Impl(const HttpLimits& limits, Handler handler, Check check, OnAnswered on_answered)
-      : room{limits, std::move(handler), std::move(check), std::move(on_answered)} {}
+  Impl(const HttpLimits& limits, Handler handler, Check check, OnAnswered on_answered, Fields fields)
+      : room{limits, std::move(handler), std::move(check), std::move(on_answered), std::move(fields)} {}
 
   /// Takes the port at this address.
   void listen(const tcp::endpoint& endpoint) {
@@ -465,8 +469,9 @@ std::vector<std::string> addresses_of(const std::string& host) {
 }
 
 HttpServer::HttpServer(const std::vector<std::string>& addresses, int port, const HttpLimits& limits,
-                       Handler handler, Check check, OnAnswered on_answered)
-    : impl_(std::make_unique<Impl>(limits, std::move(handler), std::move(check), std::move(on_answered))) {
+                       Handler handler, Check check, OnAnswered on_answered, Fields fields)
+    : impl_(std::make_unique<Impl>(limits, std::move(handler), std::move(check), std::move(on_answered),
+                                   std::move(fields))) {
   std::optional<Error> absent;
   for (const std::string& address : addresses) {
     const auto& acceptors = impl_->acceptors;

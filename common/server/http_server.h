@@ -27,10 +27,13 @@ class HttpServer {
   using OnAnswered = std::function<void(const HttpRequest& request, int status)>;
   static constexpr int kClientLeft = 499;  ///< as nginx counts it
 
+  /// What the header of each answer to the request has besides.
+  using Fields = std::function<HttpFields(const HttpRequest& request)>;
+
   /// Takes the port, 0 for a free one, at all of the addresses that this machine has. Throws Error with one
   /// sentence where it cannot be had.
   HttpServer(const std::vector<std::string>& addresses, int port, const HttpLimits& limits, Handler handler,
-             Check check = {}, OnAnswered on_answered = {});
+             Check check = {}, OnAnswered on_answered = {}, Fields fields = {});
 
   /// Cuts off who is still connected.
   ~HttpServer();

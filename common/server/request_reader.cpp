@@ -163,6 +163,8 @@ void RequestReader::read_header() {
   request_.content_type = text(http::field::content_type);
   request_.content_encoding = text(http::field::content_encoding);
   request_.authorization = text(http::field::authorization);
+  request_.origin = text(http::field::origin);
+  request_.asked_fields = text(http::field::access_control_request_headers);
   request_.request_id = view(header["X-Request-Id"]);
   request_.keeps_alive = header.keep_alive();
   // Clients of HTTP/1.0 do not know the word (RFC 9110, section 10.1.1).

@@ -144,15 +144,16 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model, const std::s
 ChatTemplate::ChatTemplate(const std::string& source, SpecialTokens special_tokens, const std::string& file)
     : file_(file), special_tokens_(std::move(special_tokens)), template_(parsed(source, file)) {}
 
-Rendered ChatTemplate::render(const ordered_json& messages, const ordered_json& options,
-                              const std::tm& now) const {
+Rendered ChatTemplate::render(const ordered_json& messages, const ordered_json& options, const std::tm& now,
+                              const RenderLimits& limits) const {
   ordered_json data = {{"tools", nullptr}, {"documents", nullptr}, {"add_generation_prompt", false}};
   data.update(options);
   data["messages"] = prepared(messages);
   try {
-    return template_.render({data, special_tokens_, now});
+    return template_.render({data, special_tokens_, now}, limits);
   } catch (const Error& error) {
-    throw Error("{}: {}", file_, error.what());
+    // Clients read this, to whom folders of the server mean nothing.
+    throw Error("{}: {}", std::filesystem::path(file_).filename().string(), error.what());
   }
 }
 

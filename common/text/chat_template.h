@@ -38,7 +38,7 @@ class ChatTemplate {
   /// `options` is an object with the template's other variables: add_generation_prompt, tools, documents,
   /// enable_thinking and the like. Throws Error with one sentence, for what the template refuses as well.
   Rendered render(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& options,
-                  const std::tm& now) const;
+                  const std::tm& now, const RenderLimits& limits = {}) const;
 
   /// The conversation up to the place where the model's next answer begins, with today's date where the
   /// template writes one.

@@ -80,8 +80,9 @@ SHOWS = {
     "continued-cache": r"18 prompt tokens, 0 of them[\s\S]*59 prompt tokens, 37 of them from the cache",
     "kept-answers": r"99 prompt tokens, 77 of them from the cache",
     "dropped-turns": r"The oldest 4 messages no longer fit[\s\S]*54 prompt tokens, 32 of them from the cache",
+    "chat-server": r"http://127\.0\.0\.1:\d+",
 }
-SERVERS = {"http-server", "cancellation", "graceful-shutdown"}
+SERVERS = {"http-server", "cancellation", "graceful-shutdown", "chat-server"}
 REFUSED = {"sanity-checks"}  # its lesson is a refusal
 LINES, COLUMNS = 100, 100    # a screen, and two for texts that outgrow the context
 PATIENCE = 600

@@ -78,6 +78,7 @@ LESSON = {
     "95-kept-answers": "conversation.h known_tokens.h",
     "96-dropped-turns": "conversation.h dropped_turns.h",
     "39-min-p": "main.cpp min_p.h",
+    "99-chat-server": "cached_prompts.h chat.h main.cpp service.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
@@ -115,7 +116,7 @@ SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cac
              "35-min-new-tokens", "70-int8-weights", "80-plain-loops", "90-prompt-tokens",
              "91-special-tokens"}
 OTHERS = {"66-http-server", "67-cancellation", "68-graceful-shutdown", "69-capacity", "93-conversation", "94-continued-cache",
-          "95-kept-answers", "96-dropped-turns"}  # whose program does something else than to continue a text
+          "95-kept-answers", "96-dropped-turns", "99-chat-server"}  # whose program does something else than to continue a text
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 
 

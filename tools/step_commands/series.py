@@ -66,7 +66,7 @@ BRANCHES = [
      {"paged-kv-cache"}),
     ("Small weights", "Quantize to int8 and int4, and compare size, speed and quality.", {"int8-weights"}),
     ("The model, opened", "Write the model itself, loop by loop, and see where its time goes.", {"plain-loops"}),
-    ("Chat", "Turn messages into a model's own format, hold a conversation, and keep its cache.", {"prompt-tokens"}),
+    ("Chat", "Turn messages into a model's own format, hold a conversation, keep its cache, serve chats.", {"prompt-tokens", "chat-server"}),
 ]
 
 CHAIN = 19          # the documented history: up to here each step continues the one before

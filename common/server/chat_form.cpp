@@ -1,0 +1,82 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <utility>
+
+#include "common/server/reply_form.h"
+#include "common/text/utf8.h"
+
+namespace staircase {
+
+namespace {
+
+/// The token, its log-probability and its own bytes, which need not be characters; without the closing brace.
+std::string told_token(const Tokenizer& tokenizer, int id, float logprob) {
+  const std::string_view bytes = tokenizer.bytes(id);
+  std::string numbers;
+  for (const char byte : bytes) {
+    numbers += fmt::format("{}{}", numbers.empty() ? "" : ",", static_cast<unsigned char>(byte));
+  }
+  return fmt::format(R"({{"token":{},"logprob":{},"bytes":[{}])", in_json(to_valid_utf8(std::string(bytes))),
+                     logprob, numbers);
+}
+
+class ChatForm : public ReplyForm {
+ public:
+  std::string_view object(bool stream) const override {
+    return stream ? "chat.completion.chunk" : "chat.completion";
+  }
+
+  bool tells_end() const override { return false; }
+
+  Told tell(const Tokenizer& tokenizer, const Token& token, std::size_t) const override {
+    std::string top;
+    for (const auto& [id, logprob] : token.logprobs->likeliest) {
+      top += (top.empty() ? "" : ",") + told_token(tokenizer, id, logprob) + "}";
+    }
+    return {.tokens = fmt::format(R"({},"top_logprobs":[{}]}})",
+                                  told_token(tokenizer, token.id, token.logprobs->own.value_or(0.0f)), top)};
+  }
+
+  std::string choice(NewText text) const override {
+    const std::string message =
+        fmt::format(R"({{"role":"assistant","content":{},"refusal":null}})", in_json(text.text));
+    return choice(text, "message", message, text.end);
+  }
+
+  /// The first has the role, also of an empty text; the last has nothing but the reason of the end.
+  std::vector<std::string> choices(NewText text) const override {
+    std::vector<std::string> all;
+    const auto add = [&](const std::string& delta, std::optional<FinishReason> end) {
+      all.push_back(choice(text, "delta", delta, end));
+      text.told = {};
+    };
+    if (text.begins) {
+      all.push_back(choice({.index = text.index}, "delta", R"({"role":"assistant","content":""})", {}));
+    }
+    if (!text.text.empty() || !text.told.tokens.empty()) {
+      add(fmt::format(R"({{"content":{}}})", in_json(text.text)), {});
+    }
+    if (text.end) add("{}", text.end);
+    return all;
+  }
+
+ private:
+  static std::string choice(const NewText& text, const char* kind, const std::string& content,
+                            std::optional<FinishReason> end) {
+    const std::string logprobs = text.told.tokens.empty()
+                                     ? "null"
+                                     : fmt::format(R"({{"content":[{}],"refusal":null}})", text.told.tokens);
+    return fmt::format(R"({{"index":{},"{}":{},"logprobs":{},"finish_reason":{}}})", text.index, kind,
+                       content, logprobs, in_json(end));
+  }
+};
+
+}  // namespace
+
+const ReplyForm& chat_form() {
+  static const ChatForm form;
+  return form;
+}
+
+}  // namespace staircase

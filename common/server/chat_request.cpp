@@ -1,0 +1,201 @@
+#include "common/server/chat_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "common/server/reply_form.h"
+#include "common/server/request_body.h"
+#include "common/text/utf8.h"
+
+namespace staircase {
+
+using nlohmann::json;
+
+namespace {
+
+/// Keys of all bodies with messages that change the answer where they are implemented.
+std::map<std::string, json> refused_with_messages() {
+  std::map<std::string, json> refused = not_implemented();
+  refused.insert({{"functions", json::array()},
+                  {"function_call", "none"},
+                  {"tool_choice", "none"},
+                  {"documents", json::array()},
+                  {"chat_template", nullptr},
+                  {"continue_final_message", false}});
+  return refused;
+}
+
+const BodyKeys& chat_keys() {
+  static const BodyKeys keys = [] {
+    BodyKeys own{CompletionRequest::option_keys(), refused_with_messages(), ChatRequest::kMaxKeys};
+    own.known.insert({"messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs",
+                      "add_generation_prompt"});
+    own.refused.insert({{"prompt", nullptr},
+                        {"echo", false},
+                        {"audio", nullptr},
+                        {"modalities", json::array({"text"})},
+                        {"prediction", nullptr},
+                        {"web_search_options", nullptr},
+                        {"reasoning_effort", "none"},
+                        {"verbosity", "medium"}});
+    return own;
+  }();
+  return keys;
+}
+
+const BodyKeys& template_keys() {
+  static const BodyKeys keys{{"model", "messages", "chat_template_kwargs", "add_generation_prompt"},
+                             refused_with_messages(),
+                             ChatRequest::kMaxKeys};
+  return keys;
+}
+
+const BodyKeys& tokenize_keys() {
+  static const BodyKeys keys = [] {
+    BodyKeys own = template_keys();
+    own.known.insert({"prompt", "add_special_tokens", "return_token_strs"});
+    return own;
+  }();
+  return keys;
+}
+
+const BodyKeys& detokenize_keys() {
+  static const BodyKeys keys{{"model", "tokens"}, {}, CompletionRequest::kMaxKeys};
+  return keys;
+}
+
+/// A body as long as it may be has so many values at most.
+constexpr std::size_t kMostTokens = 1 << 20;
+
+JsonOptions read(std::string_view body, const BodyKeys& keys, const ServedModel& model) {
+  JsonOptions values{read_body(body, keys, std::max<std::size_t>(keys.most, kMostTokens))};
+  require_model(values, model);
+  return values;
+}
+
+Rendered rendered(std::string_view body, ChatPrompts& prompts, const ServedModel* model = nullptr) {
+  const Conversation conversation(body);
+  // It is not rendered only to see that it is too long.
+  const auto require_fit = [&](std::size_t bytes) {
+    if (model == nullptr || bytes <= model->most_bytes) return;
+    throw HttpError(400,
+                    fmt::format("this model's maximum context length is {} tokens, but the messages have {} "
+                                "bytes, which are more",
+                                model->n_positions, bytes),
+                    "messages", "context_length_exceeded");
+  };
+  require_fit(conversation.bytes());
+  Rendered prompt = about("messages", [&] { return prompts.render(conversation); });
+  require_fit(prompt.text.size());
+  return prompt;
+}
+
+}  // namespace
+
+ChatRequest::ChatRequest(std::string_view body, const ServedModel& model, ChatPrompts& prompts)
+    : CompletionRequest(body, model, chat_keys()), rendered_(staircase::rendered(body, prompts, &model)) {
+  read_logprobs();
+  prompts_ = {about("messages", [&] { return prompts.encode(rendered_); })};
+  if (prompts_.front().empty()) {
+    throw HttpError(400, "the template makes an empty prompt of these messages", "messages");
+  }
+  read_max_tokens(model);
+}
+
+void ChatRequest::read_logprobs() {
+  bool tells = false;
+  int count = 0;
+  about("logprobs", [&] { body_->get("logprobs", &tells); });
+  about("top_logprobs", [&] {
+    static constexpr Range kRange = between(0, 20);
+    body_->get_option("top_logprobs", &count, kRange);
+    if (count > 0 && !tells) throw Error("top_logprobs needs logprobs to be true");
+  });
+  if (tells) logprobs = count;
+}
+
+void ChatRequest::read_max_tokens(const ServedModel& model) {
+  const int length = static_cast<int>(prompts_.front().size()), rest = model.n_positions - length;
+  std::optional<int> asked, newer;
+  about("max_tokens", [&] { body_->get_option("max_tokens", &asked, at_least(0)); });
+  about("max_completion_tokens", [&] { body_->get_option("max_completion_tokens", &newer, at_least(0)); });
+  if (asked && newer && *asked != *newer) {
+    throw HttpError(400,
+                    fmt::format("max_tokens is {} and max_completion_tokens is {}, but they mean the same",
+                                *asked, *newer),
+                    "max_completion_tokens");
+  }
+  max_tokens = newer.value_or(asked.value_or(std::max(rest, 1)));
+  if (max_tokens > rest) throw too_long(fmt::format("{}", length), max_tokens, model.n_positions, "messages");
+}
+
+void ChatRequest::add(const std::string& name, OptionValue value, const std::string& help, Range range) {
+  if (name == "--max-new-tokens") {
+    *std::get<int*>(value) = max_tokens;
+  } else if (name == "--logprobs") {
+    *std::get<std::optional<int>*>(value) = logprobs;
+  } else {
+    CompletionRequest::add(name, value, help, range);
+  }
+}
+
+std::string tokenize(std::string_view body, const ServedModel& model, ChatPrompts& prompts) {
+  JsonOptions values = read(body, tokenize_keys(), model);
+  const json* const prompt = values.find("prompt");
+  if ((prompt == nullptr) == (values.find("messages") == nullptr)) {
+    throw HttpError(400, "the body must have either prompt or messages", "prompt");
+  }
+  // A prompt needs neither of them, but a wrong one is a mistake all the same.
+  bool opens = true;
+  about("add_generation_prompt", [&] { values.get("add_generation_prompt", &opens); });
+  about("chat_template_kwargs", [&] {
+    const json* const kwargs = values.find("chat_template_kwargs");
+    if (kwargs != nullptr && !kwargs->is_object()) refuse("chat_template_kwargs", *kwargs, "an object");
+  });
+  bool with_special = prompt != nullptr, with_texts = false;
+  about("add_special_tokens", [&] { values.get("add_special_tokens", &with_special); });
+  about("return_token_strs", [&] { values.get("return_token_strs", &with_texts); });
+  std::vector<int> tokens;
+  if (prompt != nullptr) {
+    about("prompt", [&] {
+      if (!prompt->is_string()) refuse("prompt", *prompt, "a text");
+    });
+    const std::string& text = prompt->get_ref<const std::string&>();
+    tokens = with_special ? model.tokenizer->encode_prompt(text) : model.tokenizer->encode(text);
+  } else {
+    tokens = about("messages", [&] { return prompts.encode(rendered(body, prompts)); });
+    if (with_special) tokens = model.tokenizer->with_begin(std::move(tokens));
+  }
+  json texts;
+  if (with_texts) {
+    texts = json::array();
+    for (const int id : tokens) texts.push_back(to_valid_utf8(std::string(model.tokenizer->bytes(id))));
+  }
+  return json{{"count", tokens.size()},
+              {"max_model_len", model.n_positions},
+              {"tokens", tokens},
+              {"token_strs", texts}}
+      .dump();
+}
+
+std::string detokenize(std::string_view body, const ServedModel& model) {
+  JsonOptions values = read(body, detokenize_keys(), model);
+  const json* const tokens = values.find("tokens");
+  if (tokens == nullptr) throw HttpError(400, "the body has no tokens", "tokens");
+  return about("tokens", [&] {
+    if (!tokens->is_array()) refuse("tokens", *tokens, "a list of token ids");
+    std::vector<int> ids;
+    for (const json& id : *tokens) ids.push_back(token_id("a token id of tokens", id, model));
+    return json{{"prompt", model.tokenizer->decode(ids)}}.dump();
+  });
+}
+
+std::string apply_template(std::string_view body, const ServedModel& model, ChatPrompts& prompts) {
+  read(body, template_keys(), model);
+  return fmt::format(R"({{"prompt":{}}})", in_json(rendered(body, prompts).text));
+}
+
+}  // namespace staircase

@@ -1,0 +1,36 @@
+// What the body of POST /v1/chat/completions asks for.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "common/server/chat_prompts.h"
+#include "common/server/completion_request.h"
+
+namespace staircase {
+
+/// A completion whose one prompt the model's template writes. Without max_tokens it may fill the context.
+class ChatRequest : public CompletionRequest {
+ public:
+  static constexpr int kMaxKeys = 20000;
+
+  /// Throws HttpError as other requests do. Takes as long as the template and the tokenizer need.
+  ChatRequest(std::string_view body, const ServedModel& model, ChatPrompts& prompts);
+
+  const Rendered& rendered() const { return rendered_; }
+
+  void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
+
+ private:
+  void read_max_tokens(const ServedModel& model);
+  void read_logprobs();
+
+  Rendered rendered_;
+};
+
+/// The answers to POST /tokenize, /detokenize and /apply-template, in JSON. Throw HttpError.
+std::string tokenize(std::string_view body, const ServedModel& model, ChatPrompts& prompts);
+std::string detokenize(std::string_view body, const ServedModel& model);
+std::string apply_template(std::string_view body, const ServedModel& model, ChatPrompts& prompts);
+
+}  // namespace staircase

@@ -1,0 +1,91 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "common/server/reply_form.h"
+#include "common/text/utf8.h"
+
+namespace staircase {
+
+namespace {
+
+/// A token as a text. Bytes that are no characters by themselves are spelled out as OpenAI does:
+/// "bytes:\xe2\x80".
+std::string token_text(const Tokenizer& tokenizer, int id) {
+  const std::string bytes(tokenizer.bytes(id));
+  if (to_valid_utf8(bytes) == bytes) return bytes;
+  std::string text = "bytes:";
+  for (const char byte : bytes) text += fmt::format("\\x{:02x}", static_cast<unsigned char>(byte));
+  return text;
+}
+
+class CompletionForm : public ReplyForm {
+ public:
+  std::string_view object(bool) const override { return "text_completion"; }
+
+  bool tells_end() const override { return true; }
+
+  Told tell(const Tokenizer& tokenizer, const Token& token, std::size_t offset) const override {
+    const auto& [own, likeliest] = *token.logprobs;
+    const std::string name = in_json(token_text(tokenizer, token.id));
+    std::vector<std::pair<std::string, float>> top;  // two tokens may have one text
+    const auto add = [&](std::string text, float logprob) {
+      const auto place = std::ranges::find(top, text, &std::pair<std::string, float>::first);
+      place == top.end() ? top.emplace_back(std::move(text), logprob) : * place = {std::move(text), logprob};
+    };
+    for (const auto& [id, logprob] : likeliest) add(in_json(token_text(tokenizer, id)), logprob);
+    if (own) add(name, *own);
+    std::string list;
+    for (const auto& [text, logprob] : top)
+      list += fmt::format("{}{}:{}", list.empty() ? "" : ",", text, logprob);
+    return {.tokens = name,
+            .token_logprobs = own ? fmt::format("{}", *own) : "null",
+            .top_logprobs = own ? "{" + list + "}" : "null",
+            .text_offset = fmt::format("{}", offset)};
+  }
+
+  std::string choice(NewText text) const override {
+    const Told& told = text.told;
+    const std::string logprobs =
+        told.tokens.empty()
+            ? "null"
+            : fmt::format(R"({{"tokens":[{}],"token_logprobs":[{}],"top_logprobs":[{}],"text_offset":[{}]}})",
+                          told.tokens, told.token_logprobs, told.top_logprobs, told.text_offset);
+    return fmt::format(R"({{"index":{},"text":{},"logprobs":{},"finish_reason":{}}})", text.index,
+                       in_json(text.text), logprobs, in_json(text.end));
+  }
+
+  std::vector<std::string> choices(NewText text) const override { return {choice(std::move(text))}; }
+};
+
+}  // namespace
+
+void Told::add(const Told& more) {
+  const auto add = [](std::string& list, const std::string& rest) {
+    if (!list.empty() && !rest.empty()) list += ',';
+    list += rest;
+  };
+  add(tokens, more.tokens);
+  add(token_logprobs, more.token_logprobs);
+  add(top_logprobs, more.top_logprobs);
+  add(text_offset, more.text_offset);
+}
+
+std::string in_json(const std::string& text) {
+  using nlohmann::json;
+  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string_view in_json(std::optional<FinishReason> reason) {
+  if (!reason) return "null";
+  return *reason == FinishReason::kLength ? R"("length")" : R"("stop")";
+}
+
+const ReplyForm& completion_form() {
+  static const CompletionForm form;
+  return form;
+}
+
+}  // namespace staircase

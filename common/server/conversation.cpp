@@ -1,0 +1,163 @@
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "common/base/quoted.h"
+#include "common/server/conversation_json.h"
+#include "common/server/request_body.h"
+
+namespace staircase {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+namespace {
+
+/// Keys of a message that change the answer where they are implemented, and the value that changes nothing.
+const std::map<std::string, json>& refused_in_message() {
+  static const std::map<std::string, json> keys{{"tool_calls", json::array()},
+                                                {"tool_call_id", ""},
+                                                {"function_call", nullptr},
+                                                {"audio", nullptr},
+                                                {"refusal", ""},
+                                                {"images", json::array()},
+                                                {"prefix", false}};
+  return keys;
+}
+
+HttpError refused(const std::string& key, const std::string& message) {
+  return {400, message, key};
+}
+
+/// The texts of a content, which is one or a list of parts.
+std::string text_of(const ordered_json& content, const std::string& key) {
+  if (content.is_string()) return content;
+  static constexpr const char* kRight = "a text or a list of text parts";
+  if (!content.is_array() || content.empty()) {
+    throw refused(key, fmt::format("{} is {}, but it must be {}", key,
+                                   content.is_null()    ? "null"
+                                   : content.is_array() ? "an empty list"
+                                                        : shown(json(content)),
+                                   kRight));
+  }
+  std::string text;
+  for (std::size_t i = 0; i < content.size(); ++i) {
+    const ordered_json& part = content[i];
+    const std::string place = fmt::format("{}[{}]", key, i);
+    if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) {
+      throw refused(
+          place, fmt::format("{} has no type; it must be {}", place, R"({"type": "text", "text": "..."})"));
+    }
+    const std::string type = part["type"];
+    if (type != "text") {
+      throw HttpError(400,
+                      fmt::format("{} is of type {}, which is not implemented: this model reads text alone",
+                                  place, quote(type)),
+                      place, "unsupported_parameter");
+    }
+    if (!part.contains("text") || !part["text"].is_string()) {
+      throw refused(place + ".text", fmt::format("{}.text must be a text", place));
+    }
+    if (i > 0) text += '\n';
+    text += part["text"];
+  }
+  return text;
+}
+
+/// A message for the template, of what it may read.
+ordered_json message_of(const ordered_json& message, const std::string& key) {
+  static const std::set<std::string> roles{"system", "developer", "user", "assistant"};
+  if (!message.is_object()) {
+    throw refused(key, fmt::format("{} is {}, but it must be an object", key, shown(json(message))));
+  }
+  const auto text = [&](const char* name) -> std::optional<std::string> {
+    const auto found = message.find(name);
+    if (found == message.end() || found->is_null()) return {};
+    if (found->is_string()) return found->get<std::string>();
+    const std::string place = fmt::format("{}.{}", key, name);
+    throw refused(place, fmt::format("{} is {}, but it must be a text", place, shown(json(*found))));
+  };
+  const auto role = text("role");
+  if (!role) throw refused(key + ".role", fmt::format("{} has no role", key));
+  if (!roles.contains(*role)) {
+    const char* const why = *role == "tool" || *role == "function" ? "tools are not implemented; " : "";
+    throw refused(key + ".role",
+                  fmt::format("{}.role is {}, but {}it must be one of system, developer, user, "
+                              "assistant",
+                              key, quote(*role), why));
+  }
+  refuse_keys(json(message), refused_in_message(), key + ".");
+  const auto content = message.find("content");
+  if (content == message.end()) throw refused(key + ".content", fmt::format("{} has no content", key));
+  // It is the newer name of the same role, which templates do not know.
+  ordered_json result{{"role", *role == "developer" ? "system" : *role},
+                      {"content", text_of(*content, key + ".content")}};
+  for (const char* name : {"name", "reasoning_content", "reasoning", "thinking"}) {
+    if (const auto value = text(name)) result[name] = *value;
+  }
+  return result;
+}
+
+}  // namespace
+
+Conversation::Conversation(std::string_view body) : json_(std::make_unique<Json>()) {
+  // Once more, as a template may see in which order keys come.
+  const ordered_json values = ordered_json::parse(body);
+  const auto messages = values.find("messages");
+  if (messages == values.end() || messages->is_null()) {
+    throw refused("messages", "the body has no messages");
+  }
+  if (!messages->is_array()) {
+    throw refused("messages", fmt::format("messages is {}, but it must be a list", shown(json(*messages))));
+  }
+  if (messages->empty()) {
+    throw refused("messages", "messages is empty, but it must have at least one message");
+  }
+  for (std::size_t i = 0; i < messages->size(); ++i) {
+    json_->messages.push_back(message_of((*messages)[i], fmt::format("messages[{}]", i)));
+  }
+  ordered_json& options = json_->options;
+  if (const auto kwargs = values.find("chat_template_kwargs"); kwargs != values.end() && !kwargs->is_null()) {
+    if (!kwargs->is_object()) {
+      throw refused(
+          "chat_template_kwargs",
+          fmt::format("chat_template_kwargs is {}, but it must be an object", shown(json(*kwargs))));
+    }
+    for (const auto& [name, value] : kwargs->items()) {
+      if (name == "messages" || name == "add_generation_prompt") {
+        throw refused("chat_template_kwargs",
+                      fmt::format("chat_template_kwargs has the key {}, which belongs to the body", name));
+      }
+      if (name == "tools" || name == "documents" || name == "functions") {
+        throw HttpError(400, fmt::format("chat_template_kwargs.{} is not implemented: leave it out", name),
+                        "chat_template_kwargs", "unsupported_parameter");
+      }
+    }
+    options = *kwargs;
+  }
+  options["add_generation_prompt"] = true;
+  if (const auto opens = values.find("add_generation_prompt"); opens != values.end() && !opens->is_null()) {
+    if (!opens->is_boolean()) {
+      throw refused("add_generation_prompt",
+                    fmt::format("add_generation_prompt is {}, but it must be true or "
+                                "false",
+                                shown(json(*opens))));
+    }
+    options["add_generation_prompt"] = *opens;
+  }
+}
+
+Conversation::~Conversation() = default;
+
+std::size_t Conversation::bytes() const {
+  std::size_t sum = 0;
+  for (const ordered_json& message : json_->messages) {
+    sum += message["content"].get_ref<const std::string&>().size();
+  }
+  return sum;
+}
+
+}  // namespace staircase

@@ -1,0 +1,15 @@
+// The JSON in a conversation. Only sources include this.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "common/server/chat_prompts.h"
+
+namespace staircase {
+
+struct Conversation::Json {
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  nlohmann::ordered_json options = nlohmann::ordered_json::object();  ///< the template's other variables
+};
+
+}  // namespace staircase

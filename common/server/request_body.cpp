@@ -1,0 +1,171 @@
+#include "common/server/request_body.h"
+
+#include <algorithm>
+#include <cctype>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+namespace staircase {
+
+using nlohmann::json;
+
+namespace {
+
+/// How many characters one must insert, delete or replace to get from one word to the other (Levenshtein
+/// 1966).
+std::size_t distance(std::string_view from, std::string_view to) {
+  std::vector<std::size_t> row(to.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t(0));
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    std::size_t diagonal = std::exchange(row[0], i + 1);
+    for (std::size_t j = 0; j < to.size(); ++j) {
+      const std::size_t replaced = diagonal + (from[i] != to[j]);
+      diagonal = std::exchange(row[j + 1], std::min({row[j] + 1, row[j + 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
+
+/// Whether somebody meant the known key: with other capitals or joints, or with a slip of the pen.
+bool is_misspelt(const std::string& key, const std::string& known) {
+  const auto plain = [](std::string word) {
+    std::erase_if(word, [](char c) { return c == '_' || c == '-' || c == ' '; });
+    std::ranges::transform(word, word.begin(), [](unsigned char c) { return std::tolower(c); });
+    return word;
+  };
+  const std::string one = plain(key), other = plain(known);
+  if (one == other) return true;
+  if (one.size() < 4 || one.size() > other.size() + 2) return false;
+  return distance(one, other) <= (other.size() < 8 ? 1u : 2u);
+}
+
+/// Counts what the parser would build before it does, since a value takes far more memory and time than its
+/// two bytes in the body.
+void require_few_values(std::string_view body, std::size_t most_keys, std::size_t most) {
+  std::size_t values = 0, keys = 0;
+  bool in_text = false, is_escaped = false;
+  for (const char byte : body) {
+    if (in_text && (is_escaped || byte == '\\')) {
+      is_escaped = !is_escaped;
+      continue;
+    }
+    if (byte == '"') in_text = !in_text;
+    if (in_text) continue;
+    values += byte == ',';
+    keys += byte == ':';
+  }
+  if (keys > most_keys) {
+    throw HttpError(400, fmt::format("the body has {} keys, but at most {} are read", keys, most_keys));
+  }
+  if (values > most) {
+    throw HttpError(400,
+                    fmt::format("the body has {} values, but at most {} are read", values + 1, most + 1));
+  }
+}
+
+}  // namespace
+
+const std::map<std::string, json>& not_implemented() {
+  static const std::map<std::string, json> keys{{"suffix", ""},
+                                                {"best_of", nullptr},  // neutral as long as it is n
+                                                {"stop_token_ids", json::array()},
+                                                {"include_stop_str_in_output", false},
+                                                {"response_format", {{"type", "text"}}},
+                                                {"max_new_tokens", nullptr},
+                                                {"min_new_tokens", nullptr},
+                                                {"n_predict", nullptr},
+                                                {"prompt_logprobs", nullptr},
+                                                {"prompt_embeds", nullptr},
+                                                {"truncate_prompt_tokens", nullptr},
+                                                {"tools", json::array()},
+                                                {"allowed_token_ids", nullptr},
+                                                {"bad_words", json::array()},
+                                                {"use_beam_search", false},
+                                                {"num_beams", 1},
+                                                {"length_penalty", 1},
+                                                {"early_stopping", false},
+                                                {"guided_json", nullptr},
+                                                {"guided_regex", nullptr},
+                                                {"guided_choice", nullptr},
+                                                {"guided_grammar", nullptr},
+                                                {"structured_outputs", nullptr},
+                                                {"grammar", ""},
+                                                {"json_schema", nullptr},
+                                                {"logits_processors", json::array()},
+                                                {"repeat_penalty", 1},
+                                                {"typical_p", 1},
+                                                {"tfs_z", 1},
+                                                {"top_a", 0},
+                                                {"top_n_sigma", -1},
+                                                {"mirostat", 0},
+                                                {"dynatemp_range", 0},
+                                                {"xtc_probability", 0},
+                                                {"dry_multiplier", 0}};
+  return keys;
+}
+
+json read_body(std::string_view body, const BodyKeys& keys, std::size_t most_values) {
+  require_few_values(body, keys.most, most_values);
+  json values;
+  try {
+    values = plain_values(parse_json_object(body, "the body"));
+  } catch (const Error& error) {
+    throw HttpError(400, error.what());
+  }
+  refuse_keys(values, keys.refused);
+  for (const auto& [key, value] : values.items()) {
+    if (keys.known.contains(key) || keys.refused.contains(key)) continue;
+    for (const std::string& known : keys.known) {
+      if (!is_misspelt(key, known)) continue;
+      throw HttpError(400, fmt::format("there is no key {}; {} is one", quote(key), known), key,
+                      "unsupported_parameter");
+    }
+  }
+  return values;
+}
+
+void refuse_keys(const json& object, const std::map<std::string, json>& refused, const std::string& name) {
+  for (const auto& [key, value] : object.items()) {
+    const auto found = refused.find(key);
+    if (found == refused.end() || value.is_null()) continue;
+    const json neutral = key == "best_of" ? object.value("n", json(1)) : found->second;
+    if (!neutral.is_null() && value == neutral) continue;
+    const std::string way =
+        neutral.is_null() ? "leave it out" : fmt::format("leave it out or make it {}", neutral.dump());
+    throw HttpError(400, fmt::format("{}{} is not implemented: {}", name, key, way), name + key,
+                    "unsupported_parameter");
+  }
+}
+
+void require_model(JsonOptions& body, const ServedModel& model) {
+  about("model", [&] {
+    const json* const name = body.find("model");
+    if (name == nullptr) return;
+    if (!name->is_string()) refuse("model", *name, "a text");
+    if (*name == model.name) return;
+    throw HttpError(404,
+                    fmt::format("there is no model {}, but one named {}", shown(*name), shown(model.name)),
+                    "model", "model_not_found");
+  });
+}
+
+int token_id(const std::string& name, const json& value, const ServedModel& model) {
+  const int token = value.is_number() ? json_number<int>(name, value) : -1;
+  if (token < 0 || token >= model.vocab_size) {
+    refuse(name, value, fmt::format("a whole number from 0 to {}", model.vocab_size - 1));
+  }
+  return token;
+}
+
+HttpError too_long(const std::string& prompt, int max_tokens, int n_positions, const std::string& key) {
+  return {
+      400,
+      // OpenAI's beginning of the sentence: clients look for it, such as LiteLLM.
+      fmt::format("this model's maximum context length is {} tokens, but the prompt has {} and max_tokens "
+                  "asks for {} more",
+                  n_positions, prompt, max_tokens),
+      key, "context_length_exceeded"};
+}
+
+}  // namespace staircase

@@ -1,0 +1,116 @@
+// Continues texts for clients that come and go.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+
+#include "cached_prompts.h"
+#include "common/server/completion_server.h"
+#include "scheduler.h"
+
+namespace staircase {
+
+/// What the thread of the server wants of the thread of the model stands in a queue, and is done between two
+/// passes. `mutex_` guards what both touch; neither computes while holding it.
+class Service : public CompletionService {
+ public:
+  Service(Engine& engine, ScorePrompt score, const ServerOptions& options, const PrefillOptions& prefill)
+      : score_prompt_(std::move(score)),
+        most_(options.max_batch_size + options.max_queue),
+        engine_(engine,
+                [this](int number, int cached) {
+                  if (const auto [reply, i] = find(number); reply) reply->add_cached(i, cached);
+                }),
+        scheduler_(
+            engine_, options.max_batch_size, prefill,
+            [this](int number, const Token& token) {
+              if (const auto [reply, i] = find(number); reply) reply->add_token(i, token);
+            },
+            [this](int number, const Generation& text) {
+              // Its place is free before its client hears of the end, and asks for the next.
+              if (const auto [reply, i] = find(number, true); reply) reply->end_text(i, text.finish_reason);
+            }) {}
+
+  Admission submit(CompletionRequest& request, const std::shared_ptr<CompletionReply>& reply) override {
+    RowOptions options = row_options(request);
+    const unsigned seed = options.sampling.seed;
+    const std::lock_guard lock(mutex_);
+    if (draining_) return Admission::kEnds;
+    // Alone even a request of more texts finds its places, one after the other.
+    if (!orders_.empty() && std::ssize(orders_) + request.texts() > most_) return Admission::kFull;
+    for (const int i : request.texts_by_prompt()) {
+      orders_[++last_] = {reply, i};
+      options.sampling.seed = seed + i;
+      work_.push_back([=, this, number = last_, prompt = request.prompt(i), score = request.score()] {
+        if (!find(number).first) return true;
+        if (score && !reply->add_prompt(i, score_prompt_(prompt, *score))) return false;
+        scheduler_.submit(number, prompt, options);
+        return true;
+      });
+    }
+    wake_.notify_one();
+    return Admission::kTaken;
+  }
+
+  void cancel(const std::shared_ptr<CompletionReply>& reply) override {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(orders_, [&](const auto& order) {
+      const bool has_left = order.second.first == reply;
+      const auto forget = [=, this] {
+        scheduler_.cancel(order.first);
+        return true;
+      };
+      if (has_left) work_.push_front(forget);
+      return has_left;
+    });
+    wake_.notify_one();
+  }
+
+  void drain() override {
+    const std::lock_guard lock(mutex_);
+    draining_ = true;
+    wake_.notify_one();
+  }
+
+  bool pass() override {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [&] { return !orders_.empty() || !work_.empty() || draining_; });
+    if (orders_.empty() && work_.empty()) return false;
+    // The texts that grow wait for one part of a long work, and go on.
+    for (bool is_done = true; is_done && !work_.empty();) {
+      const auto work = std::move(work_.front());
+      work_.pop_front();
+      lock.unlock();
+      is_done = work();
+      lock.lock();
+      if (!is_done) work_.push_front(work);
+    }
+    lock.unlock();
+    scheduler_.pass();
+    return true;
+  }
+
+ private:
+  using Order = std::pair<std::shared_ptr<CompletionReply>, int>;  // which text of which reply
+
+  /// Of a text; without a reply if its client has left.
+  Order find(int number, bool remove = false) {
+    const std::lock_guard lock(mutex_);
+    const Order order = orders_.contains(number) ? orders_.at(number) : Order();
+    if (remove) orders_.erase(number);
+    return order;
+  }
+
+  const ScorePrompt score_prompt_;
+  const int most_;  // texts in the batch and in the queue together
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::map<int, Order> orders_;             // of all texts that have not ended, by their numbers
+  int last_ = 0;                            // of these numbers
+  std::deque<std::function<bool()>> work_;  // returns whether it is done, or goes on after a pass
+  bool draining_ = false;
+  CachedPrompts engine_;
+  Scheduler scheduler_;  // for the thread of the model alone
+};
+
+}  // namespace staircase

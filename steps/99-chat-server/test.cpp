@@ -1,0 +1,376 @@
+#include <doctest/doctest.h>
+
+#include <future>
+#include <nlohmann/json.hpp>
+
+#include "arrivals.h"
+#include "chat.h"
+#include "common/base/file.h"
+#include "common/server/chat_request.h"
+#include "common/text/tokenizer_json.h"
+#include "paged_engine.h"
+#include "service.h"
+#include "tests/error_message.h"
+#include "tests/step.h"
+#include "tests/temporary_folder.h"
+#include "tests/toy_engine.h"
+
+using namespace staircase;
+
+namespace {
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer loaded = Tokenizer::load(STAIRCASE_SOURCE_TREE "/models/tales-1m");
+  return loaded;
+}
+
+const ServedModel& served() {
+  static const ServedModel model("toy", tokenizer(),
+                                 {.vocab_size = ToyEngine::kVocabSize, .n_positions = 1000});
+  return model;
+}
+
+/// A client without a network. What is posted is done at once, in the thread that posts.
+class Client : public Exchange {
+ public:
+  const HttpRequest& request() const override { return request_; }
+  void send(HttpResponse response) override {
+    answer = response.body;
+    for (const std::string& piece : response.more) answer += piece;
+  }
+  void begin_stream(const std::string&, const std::string&) override {}
+  void write(const std::string&) override { ++parts; }
+  void end_stream() override {}
+  void on_left(std::function<void()>) override {}
+  void post(std::function<void()> work) override { work(); }
+  void post_at_once(std::function<void()> work) override { work(); }
+
+  std::string answer;  ///< empty as long as there is none
+  int parts = 0;       ///< of a stream
+
+ private:
+  HttpRequest request_;
+};
+
+Metrics& metrics() {
+  static Metrics counted;
+  static const bool declared = [] {
+    counted.declare_gauge("staircase_texts", "");
+    counted.declare_counter("staircase_generated_tokens_total", "");
+    counted.declare_histogram("staircase_time_to_first_token_seconds", "", {});
+    counted.declare_histogram("staircase_time_per_output_token_seconds", "", {});
+    return true;
+  }();
+  CHECK(declared);
+  return counted;
+}
+
+/// A service on the toy's engine, and what its clients send.
+struct Served {
+  ToyEngine toy;
+  std::vector<int> scored;  ///< after so many passes a part of a prompt was scored
+  int parts = 1;            ///< that a prompt takes
+  Service service;
+
+  Served(int places, int queue, const PrefillOptions& prefill = {})
+      : toy(places),
+        service(
+            toy, [this](const std::vector<int>& prompt, int likeliest) { return score(prompt, likeliest); },
+            {.max_batch_size = places, .max_queue = queue}, prefill) {}
+
+  /// As a scorer does: it keeps the last prompt's tokens.
+  std::shared_ptr<const std::vector<Token>> score(const std::vector<int>& prompt, int) {
+    if (prompt != last_scored) missing = parts;
+    last_scored = prompt;
+    if (missing == 0) return std::make_shared<std::vector<Token>>(prompt.size());
+    --missing;
+    scored.push_back(static_cast<int>(toy.rows.size()));
+    return nullptr;
+  }
+  std::vector<int> last_scored;
+  int missing = 0;
+
+  /// Until the service is drained.
+  void run() {
+    while (service.pass()) continue;
+  }
+
+  struct Sent {
+    Admission admission;
+    std::shared_ptr<Client> client;
+    std::shared_ptr<CompletionReply> reply;
+  };
+
+  Sent send(const std::string& body) {
+    const auto client = std::make_shared<Client>();
+    const auto request = std::make_shared<CompletionRequest>(body, served());
+    const auto reply = std::make_shared<CompletionReply>("id", request, served(), client, metrics());
+    return {service.submit(*request, reply), client, reply};
+  }
+
+  /// A text behind a prompt of one token.
+  Sent send(int prompt, int max_tokens, const std::string& more = "") {
+    return send(fmt::format(R"({{"prompt": [{}], "max_tokens": {}, "temperature": 0, "ignore_eos": true{}}})",
+                            prompt, max_tokens, more));
+  }
+};
+
+/// What the toy's engine makes of the same request: as a text, since an answer has no tokens.
+std::string alone(int prompt, int max_tokens) {
+  RowOptions options;
+  options.stopping = {.max_new_tokens = max_tokens, .ignore_eos = true};
+  std::vector<int> text = ToyEngine::alone({prompt}, options).tokens;
+  text.erase(text.begin());
+  return tokenizer().decode(text);
+}
+
+std::string text(const Served::Sent& sent, int index = 0) {
+  return nlohmann::json::parse(sent.client->answer)["choices"][index]["text"];
+}
+
+/// The marks of SmolLM2, with a small vocabulary.
+const Tokenizer& marks() {
+  static const std::string file = STAIRCASE_SOURCE_TREE "/tests/reference/tokenizers/smollm2.json";
+  static const Tokenizer loaded(read_tokenizer_json(read_file(file), file), file);
+  return loaded;
+}
+
+const char* const kChatMl =
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor "
+    "%}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+Conversation hello(const std::string& content = "Hello") {
+  return Conversation(nlohmann::json{{"messages", {{{"role", "user"}, {"content", content}}}}}.dump());
+}
+
+/// A model's folder with this template.
+struct Folder : TemporaryFolder {
+  explicit Folder(const std::string& source) { write("chat_template.jinja", source); }
+};
+
+/// Texts through a paged cache of the embedded model, one after the other, and how much of each prompt was
+/// found.
+struct Watched {
+  PagedKvCache cache{tales(), 2, 64};
+  PagedEngine paged{tales(), cache};
+  std::vector<std::pair<int, int>> joined;
+  CachedPrompts engine{paged, [this](int number, int cached) { joined.emplace_back(number, cached); }};
+  std::vector<int> grown;
+  Scheduler scheduler{
+      engine, 2, {}, [](int, const Token&) {}, [this](int, const Generation& text) { grown = text.tokens; }};
+
+  std::vector<int> grow(int number, const std::vector<int>& prompt, int count, unsigned seed = 1) {
+    RowOptions options;
+    options.stopping = {.max_new_tokens = count, .ignore_eos = true};
+    options.sampling = {.do_sample = true, .seed = seed};
+    scheduler.submit(number, prompt, options);
+    while (!scheduler.idle()) scheduler.pass();
+    return grown;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a conversation is what the model's template writes, with the answer opened") {
+  const Folder folder(kChatMl);
+  Chat chat(folder.path(), marks(), {});
+  const Rendered prompt = chat.render(hello());
+  CHECK(prompt.text == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n");
+  CHECK(chat.encode(prompt) == marks().encode_with_special_tokens(prompt.text));
+}
+
+TEST_CASE("a mark in a message is text for the model") {
+  const Folder folder(kChatMl);
+  Chat chat(folder.path(), marks(), {});
+  const int mark = marks().encode_with_special_tokens("<|im_end|>").front();
+  const std::vector<int> tokens = chat.encode(chat.render(hello("<|im_end|>")));
+  CHECK(std::ranges::count(tokens, mark) == 1);
+  CHECK(marks().decode(tokens) == chat.render(hello("<|im_end|>")).text);
+}
+
+TEST_CASE("a model without a template says so, and one with a broken template why") {
+  Chat tales("tales-1m", tokenizer(), {});
+  CHECK(error_message([&] { tales.render(hello()); }) ==
+        "this model continues texts; it was not trained to answer: use /v1/completions");
+  const Folder folder("{% nope %}");
+  Chat broken(folder.path(), marks(), {});
+  CHECK(says(error_message([&] { broken.render(hello()); }), "chat_template.jinja: the template's line 1"));
+  const Folder picky("{{ raise_exception('Roles must alternate.') }}");
+  Chat refuses(picky.path(), marks(), {});
+  CHECK(says(error_message([&] { refuses.render(hello()); }), "Roles must alternate."));
+}
+
+TEST_CASE("a conversation that goes on finds its prompt and its answer in the cache") {
+  Watched watched;
+  std::vector<int> prompt = reference("sliding.json")["prompt_ids"];
+  const std::vector<int> ids = reference("sliding.json")["ids"];
+  prompt.insert(prompt.end(), ids.begin(), ids.begin() + 90);
+  std::vector<int> second = watched.grow(1, prompt, 40);
+  const int said = static_cast<int>(second.size()) - 1;  // the last token was never fed
+  second.insert(second.end(), ids.begin(), ids.begin() + 10);
+  watched.grow(2, {5, 7, 9}, 20);  // of another conversation
+  watched.grow(3, second, 5);
+  REQUIRE(watched.joined.size() == 3);
+  CHECK(watched.joined[0] == std::pair{1, 0});
+  CHECK(watched.joined[1] == std::pair{2, 0});
+  CHECK(watched.joined[2] == std::pair{3, said / kBlockSize * kBlockSize});
+}
+
+TEST_CASE("a prompt that comes in chunks, or comes back after a preemption, is told once") {
+  struct Slow : ToyEngine {
+    using ToyEngine::ToyEngine;
+  } toy(2);
+  std::vector<int> numbers;
+  CachedPrompts engine(toy, [&](int number, int cached) {
+    numbers.push_back(number);
+    CHECK(cached == 0);
+  });
+  Scheduler scheduler(
+      engine, 2, {.chunk = 2}, [](int, const Token&) {}, [](int, const Generation&) {});
+  RowOptions options;
+  options.stopping = {.max_new_tokens = 3, .ignore_eos = true};
+  for (const int number : {1, 2, 3}) scheduler.submit(number, {1, 2, 3, 4, 5}, options);
+  while (!scheduler.idle()) scheduler.pass();
+  CHECK(numbers == std::vector{1, 2, 3});
+}
+
+TEST_CASE("the client of a chat gets its answer, and how much of its prompt was cached") {
+  const Folder folder("{{ messages[0].content }}");
+  Chat chat(folder.path(), tokenizer(), {});
+  Served served(1, 10);
+  const auto client = std::make_shared<Client>();
+  const ServedModel model("toy", tokenizer(), {.vocab_size = ToyEngine::kVocabSize, .n_positions = 1000});
+  const auto request = std::make_shared<ChatRequest>(
+      R"({"messages": [{"role": "user", "content": "A"}], "max_tokens": 5, "temperature": 0, "ignore_eos": true})",
+      model, chat);
+  const auto reply = std::make_shared<CompletionReply>("id", request, model, client, metrics(), chat_form());
+  CHECK(served.service.submit(*request, reply) == Admission::kTaken);
+  served.service.drain();
+  served.run();
+  const nlohmann::json answer = nlohmann::json::parse(client->answer);
+  RowOptions options;
+  options.stopping = {.max_new_tokens = 5, .ignore_eos = true};
+  std::vector<int> text = ToyEngine::alone(tokenizer().encode("A"), options).tokens;
+  text.erase(text.begin(), text.end() - 5);
+  CHECK(answer["choices"][0]["message"]["content"] == tokenizer().decode(text));
+  CHECK(answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0);
+}
+
+TEST_CASE("a service that drains with nothing to do ends, also while it waits") {
+  Served served(1, 10);
+  auto model = std::async(std::launch::async, [&] { return served.service.pass(); });
+  served.service.drain();
+  CHECK_FALSE(model.get());
+  CHECK_FALSE(served.service.pass());
+}
+
+TEST_CASE("a client that leaves while the service drains keeps nothing from its end") {
+  Served served(1, 10);
+  const auto sent = served.send(1, 500), waits = served.send(2, 500);
+  CHECK(served.service.pass());
+  served.service.drain();
+  served.service.cancel(waits.reply);
+  served.service.cancel(sent.reply);
+  int passes = 0;
+  while (served.service.pass()) REQUIRE(++passes < 5);
+}
+
+TEST_CASE("each client gets the texts that it has asked for") {
+  Served served(2, 10);
+  std::vector<Served::Sent> sent;
+  for (int i = 1; i <= 5; ++i) sent.push_back(served.send(i, 3 + i));
+  const Served::Sent two = served.send(R"({"prompt": [[7], [8]], "n": 2, "max_tokens": 4, "temperature": 0,
+                                           "ignore_eos": true})");
+  served.service.drain();
+  served.run();
+  for (int i = 1; i <= 5; ++i) CHECK(text(sent[i - 1]) == alone(i, 3 + i));
+  for (int i = 0; i < 4; ++i) CHECK(text(two, i) == alone(i < 2 ? 7 : 8, 4));
+}
+
+TEST_CASE("requests come from other threads while the model's thread serves") {
+  Served served(3, 1000);
+  auto model = std::async(std::launch::async, [&] { served.run(); });
+  std::vector<std::future<void>> clients;
+  std::vector<std::vector<Served::Sent>> sent(4);
+  for (int t = 0; t < 4; ++t) {
+    clients.push_back(std::async(std::launch::async, [&, t] {
+      for (int i = 0; i < 20; ++i) {
+        sent[t].push_back(served.send(1 + (t * 20 + i) % 28, 1 + i));
+        if (i % 5 == 4) served.service.cancel(sent[t].back().reply);
+      }
+    }));
+  }
+  for (const auto& client : clients) client.wait();
+  served.service.drain();
+  model.get();
+  for (auto& client : clients) client.get();
+  for (int t = 0; t < 4; ++t) {
+    for (int i = 0; i < 20; ++i) {
+      if (i % 5 == 4 && sent[t][i].client->answer.empty()) continue;
+      CHECK(text(sent[t][i]) == alone(1 + (t * 20 + i) % 28, 1 + i));
+    }
+  }
+}
+
+TEST_CASE("who leaves before the model's thread has looked costs no pass") {
+  Served served(2, 10);
+  const auto sent = served.send(1, 20, R"(, "echo": true, "logprobs": 1)");
+  served.service.cancel(sent.reply);
+  served.service.drain();
+  served.run();
+  CHECK(served.toy.rows.empty());
+  CHECK(served.scored.empty());
+}
+
+TEST_CASE("a service that drains takes nothing more, and ends what it has taken") {
+  Served served(1, 10);
+  const auto sent = served.send(1, 3), waits = served.send(2, 3);
+  CHECK(served.service.pass());
+  served.service.drain();
+  CHECK(served.send(3, 3).admission == Admission::kEnds);
+  for (int pass = 0; pass < 5; ++pass) CHECK(served.service.pass());
+  CHECK_FALSE(served.service.pass());
+  CHECK(text(sent) == alone(1, 3));
+  CHECK(text(waits) == alone(2, 3));
+}
+
+TEST_CASE("a part of a prompt is scored before a pass, so that the rows wait for no more") {
+  Served served(4, 10);
+  served.parts = 2;
+  const auto grows = served.send(9, 8);
+  CHECK(served.service.pass());
+  const auto scored = served.send(R"({"prompt": [[1, 2], [3, 4], [5, 6]], "max_tokens": 0, "echo": true,
+                                      "logprobs": 2})");
+  const auto other = served.send(3, 4);
+  served.service.drain();
+  served.run();
+  CHECK(served.scored == std::vector<int>{1, 2, 3, 4, 5, 6});
+  CHECK(text(scored, 2) == tokenizer().decode(std::vector<int>{0, 0}));
+  CHECK(text(grows) == alone(9, 8));
+  CHECK(text(other) == alone(3, 4));
+}
+
+TEST_CASE("a prompt is scored once for all of its texts, and for equal prompts of a list") {
+  Served served(2, 100);
+  const auto grows = served.send(9, 8);
+  const auto many = served.send(R"({"prompt": [[1, 2], [3, 4], [1, 2]], "n": 8, "max_tokens": 0, "echo": true,
+                                    "logprobs": 0})");
+  served.service.drain();
+  served.run();
+  CHECK(served.scored.size() == 2);
+  CHECK(text(grows) == alone(9, 8));
+  for (int i = 0; i < 24; ++i) CHECK(text(many, i) == tokenizer().decode(std::vector<int>{0, 0}));
+}
+
+TEST_CASE("a stream gets a part for each token, and one for the end") {
+  Served served(1, 10);
+  const auto sent = served.send(1, 5, R"(, "stream": true)");
+  for (int part = 1; part <= 4; ++part) {
+    CHECK(served.service.pass());
+    CHECK(sent.client->parts == part);
+  }
+  served.service.drain();
+  served.run();
+  CHECK(sent.client->parts == 6);
+}

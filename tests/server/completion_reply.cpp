@@ -1,0 +1,282 @@
+// Answers to chats as they grow: what a client gets of them, whole and in streams.
+#include "common/server/completion_reply.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "common/base/file.h"
+#include "common/server/chat_request.h"
+#include "common/text/tokenizer_json.h"
+
+using namespace staircase;
+using nlohmann::json;
+
+namespace {
+
+const Tokenizer& tokenizer() {
+  static const std::string file = STAIRCASE_SOURCE_TREE "/tests/reference/tokenizers/smollm2.json";
+  static const Tokenizer loaded(read_tokenizer_json(read_file(file), file), file);
+  return loaded;
+}
+
+int mark(const char* text) {
+  return tokenizer().encode_with_special_tokens(text).front();
+}
+
+const ServedModel& model() {
+  static const ServedModel served("smol", tokenizer(),
+                                  {.vocab_size = tokenizer().vocab_size(),
+                                   .n_positions = 64,
+                                   .end_tokens = EndTokens({mark("<|im_end|>")})});
+  return served;
+}
+
+class Prompts : public ChatPrompts {
+ public:
+  Rendered render(const Conversation&) override { return {"a", {false}}; }
+  std::vector<int> encode(const Rendered&) override { return {5, 6, 7}; }
+};
+
+/// A client without a network. What is posted is done at once, in the thread that posts.
+class Client : public Exchange {
+ public:
+  const HttpRequest& request() const override { return request_; }
+  void send(HttpResponse response) override {
+    std::string all = response.body;
+    for (const std::string& piece : response.more) all += piece;
+    answer = json::parse(all);
+  }
+  void begin_stream(const std::string&, const std::string&) override {}
+  void write(const std::string& part) override { stream += part; }
+  void end_stream() override { has_ended = true; }
+  void on_left(std::function<void()>) override {}
+  void post(std::function<void()> work) override { work(); }
+  void post_at_once(std::function<void()> work) override { work(); }
+
+  /// The events of the stream; the last must be its end.
+  std::vector<json> events() const {
+    std::vector<json> all;
+    std::size_t begin = 0;
+    for (std::size_t end; (end = stream.find("\n\n", begin)) != stream.npos; begin = end + 2) {
+      const std::string event = stream.substr(begin, end - begin);
+      REQUIRE(event.starts_with("data: "));
+      if (event == "data: [DONE]") {
+        CHECK(end + 2 == stream.size());
+        return all;
+      }
+      all.push_back(json::parse(event.substr(6)));
+    }
+    FAIL("the stream does not end");
+    return all;
+  }
+
+  json answer;
+  std::string stream;
+  bool has_ended = false;
+
+ private:
+  HttpRequest request_;
+};
+
+/// An answer to a chat with these options.
+struct Answer {
+  Prompts prompts;
+  Metrics metrics;
+  std::shared_ptr<Client> client = std::make_shared<Client>();
+  std::vector<std::vector<int>> handed_on;
+  std::shared_ptr<CompletionReply> reply;
+
+  explicit Answer(const std::string& more) {
+    metrics.declare_gauge("staircase_texts", "");
+    metrics.declare_counter("staircase_generated_tokens_total", "");
+    metrics.declare_histogram("staircase_time_to_first_token_seconds", "", {});
+    metrics.declare_histogram("staircase_time_per_output_token_seconds", "", {});
+    const std::string body = R"({"messages": [{"role": "user", "content": "Hello"}])" + more + "}";
+    reply = std::make_shared<CompletionReply>(
+        "id", std::make_shared<ChatRequest>(body, model(), prompts), model(), client, metrics, chat_form(),
+        [this](const std::vector<int>& tokens) { handed_on.push_back(tokens); });
+    reply->begin();
+  }
+
+  Answer& add(const std::vector<int>& ids, int text = 0) {
+    for (const int id : ids) {
+      Token token{.id = id};
+      token.logprobs = Logprobs{-0.5f, {{id, -0.5f}, {5, -1.5f}}};
+      reply->add_token(text, token);
+    }
+    return *this;
+  }
+
+  Answer& end(FinishReason reason = FinishReason::kEos, int text = 0) {
+    reply->end_text(text, reason);
+    return *this;
+  }
+};
+
+std::vector<int> with_end(const std::string& text) {
+  std::vector<int> ids = tokenizer().encode(text);
+  ids.push_back(mark("<|im_end|>"));
+  return ids;
+}
+
+}  // namespace
+
+TEST_CASE("an answer as a whole has a message, the reason of its end, and the use of tokens") {
+  Answer answer("");
+  answer.reply->add_cached(0, 2);
+  const std::vector<int> ids = with_end("Hithere.");
+  answer.add(ids).end();
+  const json& whole = answer.client->answer;
+  CHECK(whole["id"] == "id");
+  CHECK(whole["object"] == "chat.completion");
+  CHECK(whole["model"] == "smol");
+  CHECK(whole["choices"] ==
+        json::parse(R"([{"index": 0, "message": {"role": "assistant", "content": "Hithere.", "refusal": null},
+                         "logprobs": null, "finish_reason": "stop"}])"));
+  CHECK(whole["usage"] == json{{"prompt_tokens", 3},
+                               {"completion_tokens", ids.size()},
+                               {"total_tokens", 3 + ids.size()},
+                               {"prompt_tokens_details", {{"cached_tokens", 2}}}});
+}
+
+TEST_CASE("a stream begins with the role, ends with the reason alone, and counts tokens without a choice") {
+  Answer answer(R"(, "stream": true, "stream_options": {"include_usage": true})");
+  answer.add(with_end("Hithere.")).end();
+  const std::vector<json> events = answer.client->events();
+  REQUIRE(events.size() > 4);
+  std::string text;
+  for (std::size_t i = 0; i + 1 < events.size(); ++i) {
+    const json& event = events[i];
+    CHECK(event["object"] == "chat.completion.chunk");
+    CHECK(event["created"] == events[0]["created"]);
+    CHECK(event["id"] == events[0]["id"]);
+    CHECK(event["usage"] == nullptr);
+    const json& choice = event["choices"][0];
+    const bool is_last = i + 2 == events.size();
+    CHECK(choice["finish_reason"] == (is_last ? json("stop") : json(nullptr)));
+    CHECK(choice["delta"].contains("role") == (i == 0));
+    if (is_last) {
+      CHECK(choice["delta"] == json::object());
+    } else {
+      text += choice["delta"]["content"];
+    }
+  }
+  CHECK(text == "Hithere.");
+  CHECK(events.back()["choices"] == json::array());
+  CHECK(events.back()["usage"]["prompt_tokens"] == 3);
+  CHECK(answer.client->has_ended);
+}
+
+TEST_CASE("an empty answer still has its role") {
+  Answer answer(R"(, "stream": true)");
+  answer.add({mark("<|im_end|>")}).end();
+  const std::vector<json> events = answer.client->events();
+  REQUIRE(events.size() == 2);
+  CHECK(events[0]["choices"][0]["delta"] == json{{"role", "assistant"}, {"content", ""}});
+  CHECK(events[1]["choices"][0]["delta"] == json::object());
+  CHECK(events[1]["choices"][0]["finish_reason"] == "stop");
+}
+
+TEST_CASE("each text of a stream has a role and an end of its own") {
+  Answer answer(R"(, "stream": true, "n": 2)");
+  answer.add(with_end("One"), 1).end(FinishReason::kEos, 1);
+  answer.add(tokenizer().encode("Two")).end(FinishReason::kLength);
+  std::map<int, std::string> texts, ends;
+  std::map<int, int> roles;
+  for (const json& event : answer.client->events()) {
+    const json& choice = event["choices"][0];
+    texts[choice["index"]] += choice["delta"].value("content", "");
+    roles[choice["index"]] += choice["delta"].contains("role");
+    if (!choice["finish_reason"].is_null()) ends[choice["index"]] = choice["finish_reason"];
+  }
+  CHECK(texts == std::map<int, std::string>{{0, "Two"}, {1, "One"}});
+  CHECK(ends == std::map<int, std::string>{{0, "length"}, {1, "stop"}});
+  CHECK(roles == std::map<int, int>{{0, 1}, {1, 1}});
+}
+
+TEST_CASE("log-probabilities are of the tokens that are shown, with their true bytes") {
+  const std::vector<int> half = tokenizer().encode("\xf0\x9f\xa6\x8a!");  // a fox
+  REQUIRE(half.size() > 2);
+  for (const bool stream : {false, true}) {
+    CAPTURE(stream);
+    Answer answer(fmt::format(R"(, "logprobs": true, "top_logprobs": 2, "stream": {})", stream));
+    std::vector<int> ids = half;
+    ids.push_back(mark("<|im_end|>"));
+    answer.add(ids).end();
+    json told = json::array();
+    if (stream) {
+      for (const json& event : answer.client->events()) {
+        const json& logprobs = event["choices"][0]["logprobs"];
+        if (!logprobs.is_null())
+          told.insert(told.end(), logprobs["content"].begin(), logprobs["content"].end());
+      }
+    } else {
+      told = answer.client->answer["choices"][0]["logprobs"]["content"];
+    }
+    REQUIRE(told.size() == half.size());  // without the end
+    std::string bytes;
+    for (const json& token : told) {
+      for (const int byte : token["bytes"]) bytes += static_cast<char>(byte);
+      CHECK(token["logprob"] == -0.5);
+      REQUIRE(token["top_logprobs"].size() == 2);
+      CHECK(token["top_logprobs"][0]["bytes"] == token["bytes"]);
+      CHECK(token["top_logprobs"][1]["token"] == tokenizer().decode(std::vector<int>{5}));
+    }
+    CHECK(bytes == "\xf0\x9f\xa6\x8a!");
+    CHECK(told[0]["token"].get<std::string>().find("\xEF\xBF\xBD") != std::string::npos);
+  }
+}
+
+TEST_CASE("an end mark that ends nothing is text, with its log-probabilities") {
+  Answer answer(R"(, "logprobs": true)");
+  std::vector<int> ids = with_end("a");
+  for (const int id : with_end("b")) ids.push_back(id);
+  answer.add(ids).end(FinishReason::kLength);
+  const json& choice = answer.client->answer["choices"][0];
+  CHECK(choice["message"]["content"] == "a<|im_end|>b<|im_end|>");
+  CHECK(choice["logprobs"]["content"].size() == 4);
+  CHECK(choice["logprobs"]["content"][1]["token"] == "<|im_end|>");
+}
+
+TEST_CASE("an answer is handed on with its tokens, but for those of the end and those that were cut") {
+  Answer answer("");
+  answer.add(with_end("Hithere.")).end();
+  REQUIRE(answer.handed_on.size() == 1);
+  CHECK(answer.handed_on[0] == tokenizer().encode("Hithere."));
+
+  Answer stopped("");
+  std::vector<int> kept = tokenizer().encode("Hi");
+  std::vector<int> ids = kept;
+  for (const int id : tokenizer().encode(" STOP")) ids.push_back(id);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    Token token{.id = ids[i]};
+    token.text = i < kept.size() ? std::string(tokenizer().bytes(ids[i])) : "";
+    stopped.reply->add_token(0, token);
+  }
+  stopped.end(FinishReason::kStop);
+  REQUIRE(stopped.handed_on.size() == 1);
+  CHECK(stopped.handed_on[0] == kept);
+
+  Answer broken("");  // half a character is shown as U+FFFD, which is other bytes
+  const std::vector<int> fox = tokenizer().encode("a \xf0\x9f\xa6\x8a");
+  broken.add({fox.begin(), fox.end() - 1}).end(FinishReason::kLength);
+  CHECK(broken.handed_on[0] == tokenizer().encode("a "));
+}
+
+TEST_CASE("an end mark among stop sequences ends an answer quietly, and is shown once where it does not") {
+  Answer quiet(R"(, "stop": "<|im_end|>")");
+  Token end{.id = mark("<|im_end|>")};
+  end.text = "";  // it was found
+  quiet.reply->add_token(0, end);
+  quiet.end(FinishReason::kStop);
+  CHECK(quiet.client->answer["choices"][0]["message"]["content"] == "");
+
+  Answer shown(R"(, "stop": "x", "ignore_eos": true)");
+  end.text = "<|im_end|>";
+  shown.reply->add_token(0, end);
+  shown.reply->add_token(0, end);
+  shown.end(FinishReason::kLength);
+  CHECK(shown.client->answer["choices"][0]["message"]["content"] == "<|im_end|><|im_end|>");
+}
