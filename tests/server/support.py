@@ -14,7 +14,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
 PROGRAM = BUILD / "steps/68-graceful-shutdown"
+CHATS = BUILD / "steps/99-chat-server"      # answers conversations as well
 ALONE = BUILD / "steps/65-prefix-eviction"  # continues the same requests without HTTP
+TEMPLATE = """{% for message in messages %}{{ message.role }}:{{ message.content }}<|endoftext|>
+{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"""
 PATIENCE = float(os.environ.get("STAIRCASE_PATIENCE", "1"))  # a sanitizer makes all of it slower
 SANITIZED = PATIENCE > 1
 
@@ -119,6 +122,23 @@ class Server(Client):
     def said(self):
         self.errors.seek(0)
         return self.errors.read()
+
+
+class ChatServer(Server):
+    """The embedded model with a template, as an instruct model has one: "talker"."""
+
+    def __init__(self, *options, template=TEMPLATE, **keys):
+        self.folder = tempfile.TemporaryDirectory()
+        self.model = Path(self.folder.name) / "talker"
+        self.model.mkdir()
+        for file in (ROOT / "models/tales-6m").iterdir():
+            (self.model / file.name).symlink_to(file)
+        (self.model / "chat_template.jinja").write_text(template, encoding="utf-8")
+        super().__init__(*options, model=str(self.model), program=CHATS, **keys)
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        self.folder.cleanup()
 
 
 class Stream:

@@ -1,0 +1,255 @@
+"""Chats as clients see them: the answer and its stream, what is refused, templates that loop, other origins, the cache
+that the next turn finds, and what transformers answers for a real model."""
+
+import concurrent.futures
+import json
+import tempfile
+import threading
+import time
+import unittest
+
+from support import CHATS, PATIENCE, ROOT, ChatServer, Server
+
+SMOLLM2 = ROOT / "models/smollm2-135m-instruct"
+LOOP = "{% for a in range(100000) %}{% for b in range(100000) %}{{ a }}{% endfor %}{% endfor %}"
+
+
+def user(content):
+    return {"role": "user", "content": content}
+
+
+def post(server, path, body, **fields):
+    text = body if isinstance(body, (str, bytes)) else json.dumps(body)
+    return server.ask("POST", path, text, **{"Content_Type": "application/json", **fields})
+
+
+def chat(server, messages, **keys):
+    """The answer to a chat that must be taken."""
+    messages = [user(messages)] if isinstance(messages, str) else messages
+    status, _, answer = post(server, "/v1/chat/completions", {"messages": messages, **keys})
+    if status != 200:
+        raise AssertionError(f"{status}: {answer}")
+    return answer
+
+
+def events(server, messages, **keys):
+    """The events of a stream, whose end must come."""
+    connection = server.connect()
+    try:
+        connection.request("POST", "/v1/chat/completions",
+                           json.dumps({"messages": [user(messages)], "stream": True, **keys}),
+                           {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        lines = [line[len(b"data: "):].strip() for line in response.read().split(b"\n") if line.startswith(b"data: ")]
+    finally:
+        connection.close()
+    if lines[-1] != b"[DONE]":
+        raise AssertionError("a stream without its end")
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def content(answer, index=0):
+    return answer["choices"][index]["message"]["content"]
+
+
+def cached(answer):
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+class Chats(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.enterClassContext(ChatServer())
+
+    def refused(self, body, status=400):
+        found, _, answer = post(self.server, "/v1/chat/completions", body)
+        self.assertEqual(found, status, answer)
+        return answer["error"]
+
+    def test_an_answer_is_the_completion_of_the_prompt_that_the_template_writes(self):
+        messages = [{"role": "system", "content": "Tell tales."}, user("Once upon a time")]
+        prompt = post(self.server, "/apply-template", {"messages": messages})[2]["prompt"]
+        self.assertEqual(prompt, "system:Tell tales.<|endoftext|>\nuser:Once upon a time<|endoftext|>\nassistant:")
+        tokens = post(self.server, "/tokenize", {"messages": messages})[2]
+        self.assertEqual((tokens["tokens"].count(4095), tokens["count"]), (2, len(tokens["tokens"])))
+        answer = chat(self.server, messages, temperature=0, max_tokens=20, n=2)
+        self.assertEqual([content(answer, i) for i in (0, 1)],
+                         self.server.texts(tokens["tokens"], temperature=0, max_tokens=20) * 2)
+        self.assertEqual(list(answer), ["id", "object", "created", "model", "choices", "usage"])
+        self.assertEqual((answer["object"], answer["model"]), ("chat.completion", "talker"))
+        self.assertEqual(answer["usage"]["prompt_tokens"], tokens["count"])
+
+    def test_a_stream_has_the_role_first_and_the_reason_last(self):
+        keys = {"temperature": 0, "max_tokens": 12}
+        found = events(self.server, "A fox", stream_options={"include_usage": True}, **keys)
+        self.assertEqual(len({(event["id"], event["created"], event["object"]) for event in found}), 1)
+        *parts, last, use = found
+        deltas = [part["choices"][0]["delta"] for part in parts]
+        self.assertEqual(deltas[0], {"role": "assistant", "content": ""})
+        self.assertEqual("".join(delta["content"] for delta in deltas), content(chat(self.server, "A fox", **keys)))
+        self.assertEqual({part["choices"][0]["finish_reason"] for part in parts}, {None})
+        self.assertEqual((last["choices"][0]["delta"], last["choices"][0]["finish_reason"]), ({}, "length"))
+        self.assertEqual((use["choices"], use["usage"]["completion_tokens"]), ([], 12))
+
+    def test_without_a_limit_an_answer_may_fill_the_context(self):
+        answer = chat(self.server, "A fox", temperature=0, ignore_eos=True)
+        self.assertEqual(answer["usage"]["total_tokens"], 512)
+        self.assertEqual(answer["choices"][0]["finish_reason"], "length")
+        for keys in ({"max_tokens": 600}, {}):
+            error = self.refused({"messages": [user("A fox and a crow. " * (200 if not keys else 1))], **keys})
+            self.assertEqual(error["code"], "context_length_exceeded")
+            self.assertRegex(error["message"], r"512 tokens, but the prompt has \d+ and")
+
+    def test_an_answer_ends_quietly_at_the_mark_of_an_end(self):
+        whole = content(chat(self.server, "A fox", temperature=0, max_tokens=30))
+        answer = chat(self.server, "A fox", temperature=0, max_tokens=30, stop=[whole[10:14]])
+        self.assertEqual(content(answer), whole[:whole.index(whole[10:14])])
+        self.assertEqual(answer["choices"][0]["finish_reason"], "stop")
+        marked = chat(self.server, "A fox", temperature=0, max_tokens=5, ignore_eos=True, stop=["<|endoftext|>"],
+                      logit_bias={"4095": 100})
+        self.assertEqual((content(marked), marked["choices"][0]["finish_reason"]), ("", "stop"))
+
+    def test_a_mark_in_a_message_is_text(self):
+        count = post(self.server, "/tokenize", {"messages": [user("<|endoftext|>")]})[2]
+        self.assertEqual(count["tokens"].count(4095), 1, "the template's own")
+        text = post(self.server, "/detokenize", {"tokens": count["tokens"]})[2]["prompt"]
+        self.assertEqual(text, "user:<|endoftext|><|endoftext|>\nassistant:")
+
+    def test_bad_messages_are_named(self):
+        for messages, key in (([], "messages"), (None, "messages"),
+                              ([{"role": "king", "content": "a"}], "messages[0].role"),
+                              ([{"role": "user", "content": None}], "messages[0].content"),
+                              ([user([{"type": "image_url", "image_url": {"url": "x"}}])], "messages[0].content[0]"),
+                              ([user("a"), {"role": "assistant", "content": "b", "tool_calls": [{}]}],
+                               "messages[1].tool_calls")):
+            self.assertEqual(self.refused({"messages": messages})["param"], key)
+        self.assertEqual(self.refused({"messages": [user("a")], "tools": [{}]})["param"], "tools")
+        self.assertEqual(self.refused({"messages": [user("a" * 10 * 2**20)]}, 413)["param"], None)
+        self.assertIn("512 tokens", self.refused({"messages": [user("a")] * 1000})["message"])
+        self.assertEqual(self.server.ask("GET", "/v1/chat/completions")[0], 405)
+
+    def test_models_and_description_know_chats(self):
+        self.assertEqual(self.server.ask("GET", "/v1/models")[2]["data"][0]["context_length"], 512)
+        self.assertEqual(self.server.ask("GET", "/v1/models/talker")[2]["context_length"], 512)
+        description = self.server.ask("GET", "/openapi.json")[2]
+        self.assertLessEqual({"/v1/chat/completions", "/tokenize", "/detokenize", "/apply-template"},
+                             set(description["paths"]))
+        request = description["components"]["schemas"]["ChatRequest"]
+        self.assertEqual(request["properties"]["model"]["enum"], ["talker", None])
+        chat(self.server, "A", max_tokens=1)
+        count = 'staircase_requests_total{path="/v1/chat/completions",status="200"}'
+        self.assertGreater(self.server.metrics()[count], 0)
+
+    def test_other_origins_are_not_served(self):
+        status, header, _ = self.server.ask("OPTIONS", "/v1/chat/completions", Origin="https://a.example",
+                                            Access_Control_Request_Method="POST")
+        self.assertEqual((status, header["Access-Control-Allow-Origin"]), (405, None))
+        header = self.server.ask("GET", "/health", Origin="https://a.example")[1]
+        self.assertIsNone(header["Access-Control-Allow-Origin"])
+
+
+class Cache(unittest.TestCase):
+    def test_the_next_turn_finds_a_sampled_answer_also_after_a_title(self):
+        with ChatServer() as server:
+            for seed in range(4):
+                messages = [user(f"Tale {seed}: " + "once there was a fox and a crow. " * 8)]
+                for turn in range(3):
+                    answer = chat(server, messages, temperature=1.2, top_k=200, seed=seed, max_tokens=50,
+                                  ignore_eos=True)
+                    before = answer["usage"]["total_tokens"]
+                    messages += [{"role": "assistant", "content": content(answer)}, user("And then?")]
+                    chat(server, f"A title for {content(answer)}"[:200], temperature=0.5, max_tokens=5)
+                    found = cached(chat(server, messages, max_tokens=1))
+                    self.assertGreater(found, before - 1 - 16, f"seed {seed}, turn {turn}")
+
+
+class Templates(unittest.TestCase):
+    def test_a_model_without_a_template_only_continues_texts(self):
+        with Server(program=CHATS) as server:
+            status, _, answer = post(server, "/v1/chat/completions", {"messages": [user("Hello")]})
+            self.assertEqual((status, answer["error"]["message"]),
+                             (400, "this model continues texts; it was not trained to answer: use /v1/completions"))
+            self.assertEqual(len(server.texts("A fox")), 1)
+            tokens = post(server, "/tokenize", {"prompt": "A fox"})[2]
+            self.assertEqual((tokens["count"], tokens["max_model_len"]), (len(tokens["tokens"]), 512))
+            self.assertEqual(post(server, "/detokenize", {"tokens": tokens["tokens"]})[2], {"prompt": "A fox"})
+
+    def test_a_template_that_cannot_be_read_refuses_chats_alone(self):
+        with ChatServer(template="{% nope %}") as server:
+            status, _, answer = post(server, "/v1/chat/completions", {"messages": [user("Hello")]})
+            self.assertEqual(status, 400)
+            self.assertRegex(answer["error"]["message"], "chat_template.jinja: the template's line 1")
+            self.assertEqual(len(server.texts("A fox")), 1)
+            self.assertIn("warning: ", server.said())
+
+    def test_a_template_that_loops_blocks_no_one_else(self):
+        with ChatServer(template=LOOP) as server:
+            done, slowest = threading.Event(), 0.0
+
+            def loop():
+                while not done.is_set():
+                    status, _, answer = post(server, "/v1/chat/completions", {"messages": [user("Hello")]})
+                    self.assertEqual(status, 400, answer)
+
+            with concurrent.futures.ThreadPoolExecutor() as threads:
+                loops = [threads.submit(loop) for _ in range(4)]
+                try:
+                    for _ in range(50):
+                        begin = time.monotonic()
+                        self.assertEqual(server.ask("GET", "/health")[0], 200)
+                        slowest = max(slowest, time.monotonic() - begin)
+                        time.sleep(0.01)
+                    begin = time.monotonic()
+                    server.texts("A fox", max_tokens=5)
+                    completion = time.monotonic() - begin
+                finally:
+                    done.set()
+                for one in loops:
+                    one.result()
+            self.assertLess(slowest, 0.5 * PATIENCE)
+            self.assertLess(completion, 2 * PATIENCE)
+
+
+class Origins(unittest.TestCase):
+    def test_pages_of_a_given_origin_may_ask(self):
+        with tempfile.NamedTemporaryFile("w") as keys:
+            keys.write("secret\n")
+            keys.flush()
+            with ChatServer("--cors-origin", "https://a.example", "--api-key-file", keys.name) as server:
+                asks = {"Access_Control_Request_Method": "POST",
+                        "Access_Control_Request_Headers": "authorization,x-more"}
+                status, header, _ = server.ask("OPTIONS", "/v1/chat/completions", Origin="https://a.example", **asks)
+                self.assertEqual((status, header["Access-Control-Allow-Origin"]), (200, "https://a.example"))
+                self.assertEqual(header["Access-Control-Allow-Headers"], "authorization,x-more")
+                self.assertIn("POST", header["Access-Control-Allow-Methods"])
+                status, header, _ = server.ask("OPTIONS", "/v1/chat/completions", Origin="https://b.example", **asks)
+                self.assertEqual((status, header["Access-Control-Allow-Origin"], header["Vary"]), (405, None, "Origin"))
+                # Errors as well: the page is to read what was wrong.
+                status, header, _ = post(server, "/v1/chat/completions", {}, Origin="https://a.example")
+                self.assertEqual((status, header["Access-Control-Allow-Origin"]), (401, "https://a.example"))
+                for path in ("/tokenize", "/detokenize", "/apply-template"):
+                    self.assertEqual(post(server, path, {})[0], 401)
+                    self.assertEqual(post(server, path, {}, Authorization="Bearer secret")[0], 400)
+                status, header, _ = post(server, "/v1/chat/completions", {"messages": [user("A")], "max_tokens": 1},
+                                         Origin="https://a.example", Authorization="Bearer secret")
+                self.assertEqual((status, header["Access-Control-Allow-Origin"]), (200, "https://a.example"))
+
+
+@unittest.skipUnless(SMOLLM2.is_dir(), "the model is not here: tools/download smollm2-135m-instruct brings it")
+class RealModel(unittest.TestCase):
+    def test_prompts_tokens_and_greedy_answers_are_those_of_transformers(self):
+        cases = json.loads((ROOT / "tests/reference/smollm2.json").read_text(encoding="utf-8"))["chat"]
+        with Server(model=str(SMOLLM2), program=CHATS) as server:
+            for case in cases:
+                messages = {"messages": case["messages"]}
+                with self.subTest(case["messages"][-1]["content"]):
+                    self.assertEqual(post(server, "/apply-template", messages)[2]["prompt"], case["rendered"])
+                    self.assertEqual(post(server, "/tokenize", messages)[2]["tokens"], case["ids"])
+                    answer = chat(server, case["messages"], temperature=0, max_tokens=len(case["greedy"]))
+                    self.assertEqual(content(answer), case["text"].removesuffix("<|im_end|>"))
+                    reason = "stop" if case["text"].endswith("<|im_end|>") else "length"
+                    self.assertEqual(answer["choices"][0]["finish_reason"], reason)
+
+
+if __name__ == "__main__":
+    unittest.main()
