@@ -1,17 +1,17 @@
-"""LangChain's OpenAI model asks the server: whole, in streams, in batches, and without blocking."""
+"""LangChain's OpenAI models ask the server: whole, in streams, in batches, and without blocking."""
 
 import asyncio
 import os
 import sys
 import unittest
 
-from langchain_openai import OpenAI
+from langchain_openai import ChatOpenAI, OpenAI
 
 PROMPT = "Once upon a time"
 
 
-def model(**keys):
-    return OpenAI(base_url=f"{os.environ['STAIRCASE_URL']}/v1", api_key=os.environ["STAIRCASE_KEY"],
+def model(kind=OpenAI, **keys):
+    return kind(base_url=f"{os.environ['STAIRCASE_URL']}/v1", api_key=os.environ["STAIRCASE_KEY"],
                   model=os.environ["STAIRCASE_MODEL"], max_retries=0, **{"temperature": 0, "max_tokens": 8, **keys})
 
 
@@ -38,6 +38,27 @@ class LangChain(unittest.TestCase):
         self.assertEqual(len(drawn.generate(["A"]).generations[0]), 3)
         scored = model(logprobs=2).generate(["A"]).generations[0][0]
         self.assertEqual(len(scored.generation_info["logprobs"]["tokens"]), 8)
+
+    def test_a_chat(self):
+        one = model(ChatOpenAI)
+        messages = [("system", "Tell tales."), ("human", PROMPT)]
+        answer = one.invoke(messages)
+        self.assertEqual(answer.response_metadata["finish_reason"], "length")
+        self.assertEqual(answer.usage_metadata["output_tokens"], 8)
+        self.assertIn("cache_read", answer.usage_metadata["input_token_details"])
+        parts = list(model(ChatOpenAI, stream_usage=True).stream(messages))
+        self.assertEqual("".join(part.content for part in parts), answer.content)
+        self.assertEqual([message.content for message in one.batch([messages] * 5)], [answer.content] * 5)
+        again = one.invoke([*messages, answer, ("human", "And then?")])
+        self.assertGreater(again.usage_metadata["input_token_details"]["cache_read"], 0)
+        scored = model(ChatOpenAI, logprobs=True, top_logprobs=2).invoke(messages)
+        self.assertEqual(len(scored.response_metadata["logprobs"]["content"]), 8)
+
+        async def ask():
+            whole = await one.ainvoke(messages)
+            return whole.content, "".join([part.content async for part in one.astream(messages)])
+
+        self.assertEqual(asyncio.run(ask()), (answer.content, answer.content))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""LiteLLM asks the server: completions, streams, and errors as the exceptions by which its router chooses."""
+"""LiteLLM asks the server: completions, chats, streams, and errors as the exceptions by which its router chooses."""
 
 import asyncio
 import os
@@ -31,6 +31,21 @@ class LiteLlm(unittest.TestCase):
         parts = [part.choices[0].text or "" for part in complete(stream=True)]
         self.assertEqual("".join(parts), complete().choices[0].text)
         self.assertGreater(len(parts), 4)
+
+    def test_chats(self):
+        keys = {**KEYS, "model": f"openai/{os.environ['STAIRCASE_MODEL']}",
+                "messages": [{"role": "user", "content": "Once upon a time"}]}
+        one = litellm.completion(**keys)
+        self.assertEqual((one.choices[0].finish_reason, one.usage.completion_tokens), ("length", 8))
+        parts = litellm.completion(stream=True, **keys)
+        self.assertEqual("".join(part.choices[0].delta.content or "" for part in parts), one.choices[0].message.content)
+        other = asyncio.run(litellm.acompletion(**keys))
+        self.assertEqual(other.choices[0].message.content, one.choices[0].message.content)
+        for kind, wrong in ((litellm.ContextWindowExceededError, {"max_tokens": 100000}),
+                            (litellm.NotFoundError, {"model": "openai/gpt-4"}),
+                            (litellm.BadRequestError, {"messages": [{"role": "user", "content": []}]})):
+            with self.assertRaises(kind):
+                litellm.completion(**{**keys, **wrong})
 
     def test_errors(self):
         for kind, keys in ((litellm.AuthenticationError, {"api_key": "wrong"}), (litellm.BadRequestError, {"temperature": -1}),

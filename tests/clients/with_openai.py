@@ -1,5 +1,7 @@
-"""The openai package asks the server: completions, streams, log-probabilities, and errors as its exception classes."""
+"""The openai package asks the server: completions, chats, streams, log-probabilities, and errors as its exception
+classes."""
 
+import asyncio
 import os
 import sys
 import unittest
@@ -59,7 +61,6 @@ class OpenAi(unittest.TestCase):
                 (openai.BadRequestError, lambda: self.complete(temperature=-1)),
                 (openai.BadRequestError, lambda: self.complete("")),
                 (openai.NotFoundError, lambda: self.client.completions.create(model="gpt-4", prompt="a")),
-                (openai.NotFoundError, lambda: self.client.chat.completions.create(model=MODEL, messages=[])),
                 (openai.AuthenticationError, lambda: self.client.with_options(api_key="wrong").models.list())]:
             with self.assertRaises(kind) as caught:
                 call()
@@ -77,6 +78,85 @@ class OpenAi(unittest.TestCase):
         self.assertEqual(caught.exception.response.headers["retry-after"], "1")
         for stream in streams:
             stream.close()
+
+
+class Chats(unittest.TestCase):
+    MESSAGES = [{"role": "system", "content": "Tell tales."},
+                {"role": "user", "content": [{"type": "text", "text": "Once upon a time"}]}]
+
+    def setUp(self):
+        self.keys = {"base_url": f"{URL}/v1", "api_key": os.environ["STAIRCASE_KEY"], "max_retries": 0}
+        self.client = openai.OpenAI(**self.keys)
+        self.addCleanup(self.client.close)
+
+    def chat(self, messages=None, **keys):
+        return self.client.chat.completions.create(model=MODEL, messages=messages or self.MESSAGES,
+                                                   **{"temperature": 0, "max_completion_tokens": 8, **keys})
+
+    def test_answers(self):
+        one = self.chat()
+        self.assertEqual((one.object, one.choices[0].message.role, one.choices[0].finish_reason),
+                         ("chat.completion", "assistant", "length"))
+        self.assertEqual(one.usage.total_tokens, one.usage.prompt_tokens + 8)
+        again = self.chat().usage
+        self.assertEqual(again.prompt_tokens_details.cached_tokens, (again.prompt_tokens - 1) // 16 * 16)
+        # What came is sent again, with all that the package makes of it.
+        again = self.chat([*self.MESSAGES, one.choices[0].message, {"role": "user", "content": "And then?"}])
+        self.assertTrue(again.choices[0].message.content)
+        drawn = self.chat(temperature=1, seed=3, n=3, top_p=0.9, presence_penalty=0.5, frequency_penalty=0.5,
+                          stop=["\n"], user="somebody", tool_choice="none", response_format={"type": "text"},
+                          extra_body={"top_k": 20, "min_p": 0.01, "chat_template_kwargs": {"mood": "calm"}})
+        self.assertEqual([choice.index for choice in drawn.choices], [0, 1, 2])
+
+    def test_streams(self):
+        whole = self.chat()
+        parts = list(self.chat(stream=True, stream_options={"include_usage": True}))
+        deltas = [part.choices[0].delta for part in parts if part.choices]
+        self.assertEqual("".join(delta.content or "" for delta in deltas), whole.choices[0].message.content)
+        self.assertEqual([delta.role for delta in deltas], ["assistant"] + [None] * (len(deltas) - 1))
+        self.assertEqual([part.choices[0].finish_reason for part in parts if part.choices][-2:], [None, "length"])
+        self.assertEqual(parts[-1].usage.completion_tokens, 8)
+        self.assertEqual(len({part.id for part in parts}), 1)
+        with self.client.chat.completions.stream(model=MODEL, messages=self.MESSAGES, temperature=0,
+                                                 max_tokens=8) as stream:
+            for _ in stream:
+                pass
+            held = stream.current_completion_snapshot
+            self.assertEqual(held.choices[0].message.content, whole.choices[0].message.content)
+
+    def test_log_probabilities(self):
+        choice = self.chat(logprobs=True, top_logprobs=3).choices[0]
+        told = choice.logprobs.content
+        self.assertEqual(bytes(byte for token in told for byte in token.bytes).decode(), choice.message.content)
+        for token in told:
+            self.assertEqual(len(token.top_logprobs), 3)
+            self.assertEqual((token.top_logprobs[0].token, token.top_logprobs[0].logprob), (token.token, token.logprob))
+
+    def test_without_blocking(self):
+        async def ask():
+            async with openai.AsyncOpenAI(**self.keys) as client:
+                keys = {"model": MODEL, "messages": self.MESSAGES, "temperature": 0, "max_tokens": 8}
+                wholes = await asyncio.gather(*[client.chat.completions.create(**keys) for _ in range(8)])
+                stream = await client.chat.completions.create(stream=True, **keys)
+                text = "".join([part.choices[0].delta.content or "" async for part in stream])
+                return {whole.choices[0].message.content for whole in wholes} | {text}
+
+        self.assertEqual(asyncio.run(ask()), {self.chat().choices[0].message.content})
+
+    def test_errors(self):
+        picture = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
+        for key, keys in (("messages", {"max_completion_tokens": 100000}), ("temperature", {"temperature": -1}),
+                          ("messages[0].content[0]", {"messages": picture}),
+                          ("messages", {"messages": [{"role": "user", "content": "a fox " * 2000}]}),
+                          ("tools", {"tools": [{"type": "function", "function": {"name": "f"}}]}),
+                          ("response_format", {"response_format": {"type": "json_object"}})):
+            with self.assertRaises(openai.BadRequestError) as caught:
+                self.chat(**keys)
+            self.assertEqual(caught.exception.param, key)
+        with self.assertRaises(openai.NotFoundError):
+            self.client.chat.completions.create(model="gpt-4", messages=self.MESSAGES)
+        with self.assertRaises(openai.AuthenticationError):
+            self.client.with_options(api_key="wrong").chat.completions.create(model=MODEL, messages=self.MESSAGES)
 
 
 if __name__ == "__main__":
