@@ -129,7 +129,7 @@ class Show(Scratch):
         self.assertIn("02-b-c is not there yet", self.show("check", "b-c", status=2))
         for columns, names in ((40, 1), (80, 3), (200, 7)):  # as many of the longest name as fit
             rows = -(-len(STEPS) // names)
-            said = self.step("diff", "99", status=2, env={**os.environ, "COLUMNS": str(columns)}).splitlines()
+            said = self.step("diff", "00", status=2, env={**os.environ, "COLUMNS": str(columns)}).splitlines()
             self.assertEqual(len(said), rows + 1)
             self.assertLessEqual(max(map(len, said[1:])), columns)
             self.assertEqual(sorted(" ".join(said[1:]).split()), [step.name for step in STEPS])

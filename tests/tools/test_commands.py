@@ -26,7 +26,7 @@ class Commands(Limited):
                 self.assertIn(f"tools/{tool}", done.stdout + done.stderr)
 
     def test_an_unknown_step(self):
-        for step in ("99", "x", "-1", "01-no-such-name", "0x1", ""):
+        for step in ("00", "x", "-1", "01-no-such-name", "0x1", ""):
             with self.subTest(step):
                 done = run("tools/run", step)
                 self.assertEqual(done.returncode, 2)
@@ -50,7 +50,7 @@ class Commands(Limited):
             self.assertIn("'--frobnicate'", done.stderr)
 
     def test_a_page_of_its_own_wants_one_step_that_a_page_can_run(self):
-        for arguments, words in {(): "--single-file wants a step", ("99",): "There is no step '99'", ("x",): "There is no step 'x'",
+        for arguments, words in {(): "--single-file wants a step", ("00",): "There is no step '00'", ("x",): "There is no step 'x'",
                                  ("66",): "66-http-server continues no prompt", ("69",): "69-capacity continues no prompt",
                                  ("01", "02"): "one option"}.items():
             with self.subTest(arguments):
