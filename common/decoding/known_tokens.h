@@ -23,6 +23,7 @@ class KnownTokens {
   /// ended the answer.
   void remember(const Tokenizer& tokenizer, Rendered prompt, std::vector<int> tokens,
                 std::span<const int> answer) {
+    prompt = marks_alone(tokenizer, std::move(prompt));
     for (const int token : answer) prompt.text += tokenizer.bytes(token);
     prompt.own.resize(prompt.text.size(), false);  // a template did not write the answer
     tokens.insert(tokens.end(), answer.begin(), answer.end());
@@ -32,7 +33,8 @@ class KnownTokens {
 
   /// encode_chat(), but the longest known text with which the conversation begins keeps its tokens. What
   /// follows it is encoded by itself, so it has to begin with a special token.
-  std::vector<int> encode(const Tokenizer& tokenizer, const Rendered& conversation) const {
+  std::vector<int> encode(const Tokenizer& tokenizer, const Rendered& rendered) const {
+    const Rendered conversation = marks_alone(tokenizer, rendered);
     const KnownText* const known = longest_beginning(conversation);
     if (known == nullptr) return encode_chat(tokenizer, conversation);
     const std::size_t length = known->rendered.text.size();
@@ -52,7 +54,7 @@ class KnownTokens {
     std::vector<int> tokens;
   };
 
-  /// Whether `text` begins with `known`, and the template wrote the same parts of both.
+  /// Whether `text` begins with `known`, special tokens included.
   static bool begins_with(const Rendered& text, const Rendered& known) {
     return text.text.starts_with(known.text) &&
            std::equal(known.own.begin(), known.own.end(), text.own.begin());

@@ -1,8 +1,10 @@
 #include "common/text/chat_template.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <utility>
 
 #include "common/base/error.h"
@@ -167,6 +169,22 @@ Rendered ChatTemplate::render(const std::vector<Message>& messages) const {
 
 std::vector<int> encode_chat(const Tokenizer& tokenizer, const Rendered& rendered) {
   return tokenizer.encode_with_special_tokens(rendered.text, rendered.own);
+}
+
+Rendered marks_alone(const Tokenizer& tokenizer, Rendered rendered) {
+  std::vector<bool> marks(rendered.text.size());
+  for (const int token : tokenizer.special_tokens()) {
+    const std::string_view mark = tokenizer.bytes(token);
+    if (mark.empty()) continue;
+    for (std::size_t at = 0; (at = rendered.text.find(mark, at)) != std::string::npos; ++at) {
+      const auto begin = rendered.own.begin() + static_cast<std::ptrdiff_t>(at);
+      const auto end = begin + static_cast<std::ptrdiff_t>(mark.size());
+      if (std::find(begin, end, false) != end) continue;
+      std::fill_n(marks.begin() + static_cast<std::ptrdiff_t>(at), mark.size(), true);
+    }
+  }
+  rendered.own = std::move(marks);
+  return rendered;
 }
 
 }  // namespace staircase

@@ -57,4 +57,9 @@ class ChatTemplate {
 /// one.
 std::vector<int> encode_chat(const Tokenizer& tokenizer, const Rendered& rendered);
 
+/// The same text with the flags of its special tokens alone, and so with the same tokens. The other flags say
+/// nothing: most templates write "assistant" themselves where an answer begins, and take it from the message
+/// when it has become one.
+Rendered marks_alone(const Tokenizer& tokenizer, Rendered rendered);
+
 }  // namespace staircase

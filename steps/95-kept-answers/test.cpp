@@ -69,6 +69,22 @@ TEST_CASE("an answer that was chosen in other tokens keeps them") {
   CHECK(tokens[begin.size()] == 4095);  // <|endoftext|>, which ends the answer
 }
 
+TEST_CASE("it makes no difference who wrote what is no special token") {
+  const ChatTemplate roles(
+      "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>{% endfor %}"
+      "{% if add_generation_prompt %}assistant: {% endif %}",
+      {}, "roles");
+  Messages messages{{"user", "Who are you?"}};
+  const Rendered prompt = roles.render(messages);
+  const Ids tokens = encode_chat(tokenizer(), prompt), answer = letters("A crow");
+  KnownTokens known;
+  known.remember(tokenizer(), prompt, tokens, answer);
+  messages.push_back({"assistant", "A crow"});  // now the role comes from the message
+  messages.push_back({"user", "Why?"});
+  const Ids next = known.encode(tokenizer(), roles.render(messages)), begin = joined(tokens, answer);
+  CHECK(Ids(next.begin(), next.begin() + std::ssize(begin)) == begin);
+}
+
 TEST_CASE("of several known texts the longest one counts") {
   const Answered one;
   KnownTokens known;
