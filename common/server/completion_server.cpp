@@ -118,6 +118,14 @@ void declare_metrics(Metrics& metrics) {
                             {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5});
 }
 
+/// Whether the model has a template that can be used.
+bool can_answer(const ServedModel& model, ChatPrompts& prompts) try {
+  apply_template(R"({"messages": [{"role": "user", "content": "Hello"}]})", model, prompts);
+  return true;
+} catch (const std::exception&) {
+  return false;
+}
+
 /// The endpoints.
 struct CompletionServer {
   using Answer = void (CompletionServer::*)(const std::shared_ptr<Exchange>&);
@@ -134,6 +142,7 @@ struct CompletionServer {
         service(service),
         metrics(metrics),
         prompts(prompts),
+        answers(prompts != nullptr && can_answer(model, *prompts)),
         origins(options.cors_origins),
         keys(options.api_key_file.empty() ? std::vector<std::string>() : read_keys(options.api_key_file)),
         http(
@@ -280,7 +289,7 @@ struct CompletionServer {
   }
 
   void show_page(const std::shared_ptr<Exchange>& exchange) {
-    exchange->send({.body = kPage, .content_type = "text/html; charset=utf-8"});
+    exchange->send({.body = answers ? kChatPage : kPage, .content_type = "text/html; charset=utf-8"});
   }
 
   void tell_health(const std::shared_ptr<Exchange>& exchange) {
@@ -426,6 +435,7 @@ struct CompletionServer {
   CompletionService& service;
   Metrics& metrics;
   ChatPrompts* const prompts;
+  const bool answers;  // or else the model only continues texts
   const std::vector<std::string> origins, keys;
   const long long started = static_cast<long long>(std::time(nullptr));
   std::vector<std::string> hosts;  // allowed ones

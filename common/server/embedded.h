@@ -3,7 +3,8 @@
 
 namespace staircase {
 
-extern const char* const kPage;     ///< page.html
-extern const char* const kOpenApi;  ///< openapi.json
+extern const char* const kPage;      ///< page.html
+extern const char* const kChatPage;  ///< chat.html
+extern const char* const kOpenApi;   ///< openapi.json
 
 }  // namespace staircase
