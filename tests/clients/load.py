@@ -3,6 +3,7 @@
 
   tests/clients/load.py --model DIR [--dtype bfloat16] [--streams 256] [--tokens 32] [--turns 3]
   tests/clients/load.py --beside COMMAND   another server with the same requests as well; COMMAND has {port}
+  tests/clients/load.py --chats            streams of chats beside completions of the same prompts
   tests/clients/load.py --memory 10000     the server's memory over so many requests
 
 Throughput is told twice: by the clock, and by the processor time of the program alone, in which the client has no share.
@@ -19,6 +20,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -27,6 +29,9 @@ sys.path.insert(0, str(ROOT / "tests/server"))
 import support  # noqa: E402
 
 WORDS = "the king and his three sons went out into the wide world to seek a golden bird that sang at night".split()
+
+
+SAME_PROMPT = "{% for message in messages %}{{ message.content }}{% endfor %}"
 
 
 def processor_time(pid):
@@ -46,13 +51,19 @@ def requests(count, tokens):
              "ignore_eos": True} for _ in range(count)]
 
 
-def stream_all(server, bodies):
+def chat_of(body):
+    """The same request as a chat, if the template is SAME_PROMPT."""
+    rest = {key: value for key, value in body.items() if key != "prompt"}
+    return {"messages": [{"role": "user", "content": body["prompt"]}], **rest}
+
+
+def stream_all(server, bodies, path="/v1/completions"):
     """(seconds, processor time of the server, seconds to the first byte of each) of streams that begin at once."""
     selector, first, open_streams = selectors.DefaultSelector(), [], 0
     sent = []
     for body in bodies:
         text = json.dumps({**body, "stream": True})
-        sent.append(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        sent.append(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
                     f"Content-Length: {len(text)}\r\n\r\n{text}".encode())
     start, used = time.monotonic(), processor_time(server.process.pid)
     for request in sent:
@@ -123,6 +134,28 @@ def from_file(options, bodies):
             after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime)
 
 
+def compare_chats(given, bodies):
+    """What the template, its thread and the form of a chat cost."""
+    clock, processor, tokens = [], [], given.streams * given.tokens
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+        file.write(SAME_PROMPT)
+        file.flush()
+        options = ["--dtype", given.dtype, "--max-batch-size", given.streams, "--chat-template", file.name]
+        for turn in range(given.turns):
+            with support.Server(*options, model=given.model, program=support.CHATS) as server:
+                seconds, used, first = stream_all(server, bodies)
+            with support.Server(*options, model=given.model, program=support.CHATS) as server:
+                chat_seconds, chat_used, chat_first = stream_all(server, [chat_of(body) for body in bodies],
+                                                                 "/v1/chat/completions")
+            clock.append(seconds / chat_seconds)
+            processor.append(used / chat_used)
+            print(f"turn {turn + 1}: completions {tokens / seconds:.1f} tokens/s and {used:.2f} s of processor time, first byte "
+                  f"{statistics.median(first):.2f} s (p50); chats {tokens / chat_seconds:.1f} and {chat_used:.2f} s, "
+                  f"{statistics.median(chat_first):.2f} s")
+    print(f"chats have {100 * statistics.median(clock):.1f} % of the throughput of completions by the clock, "
+          f"{100 * statistics.median(processor):.1f} % by processor time")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="tales-6m")
@@ -131,6 +164,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--beside", metavar="COMMAND")
+    parser.add_argument("--chats", action="store_true")
     parser.add_argument("--memory", type=int, default=0)
     given = parser.parse_args()
     if given.memory:
@@ -142,6 +176,8 @@ def main():
             print(f"{given.memory} requests: {memory(server.process.pid):.1f} MiB")
         return
     bodies = requests(given.streams, given.tokens)
+    if given.chats:
+        return compare_chats(given, bodies)
     options = ["--model", given.model, "--dtype", given.dtype, "--device", "cpu", "--max-batch-size", str(given.streams)]
     tokens = given.streams * given.tokens
     idle = from_file(options, requests(1, 1))[1]  # loading, and a token
