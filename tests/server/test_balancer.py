@@ -1,6 +1,7 @@
 """Two servers behind HAProxy with the configuration of docs/: one goes under load, and no request is lost."""
 
 import concurrent.futures
+import json
 import os
 import random
 import shutil
@@ -11,7 +12,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from support import PATIENCE, ROOT, Client, Server, wait_until
+from support import PATIENCE, ROOT, ChatServer, Client, Server, wait_until
 
 HAPROXY = shutil.which("haproxy", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
 LENGTHS = (5, 20, 60)
@@ -25,8 +26,10 @@ def free_port():
 
 @unittest.skipUnless(HAPROXY, "haproxy is not installed; tools/setup --haproxy installs it")
 class Balancer(unittest.TestCase):
+    KIND = Server
+
     def setUp(self):
-        self.servers = [self.enterContext(Server("--max-batch-size", 4)) for _ in range(2)]
+        self.servers = [self.enterContext(self.KIND("--max-batch-size", 4)) for _ in range(2)]
         self.balancer = Client(free_port())
         text = (ROOT / "docs/haproxy.cfg").read_text()
         for written, port in [(8080, self.balancer.port), *zip((8081, 8082), (one.port for one in self.servers))]:
@@ -74,6 +77,24 @@ class Balancer(unittest.TestCase):
             server.process.send_signal(signal.SIGTERM)
             server.process.wait(20 * PATIENCE)
         self.assertEqual(self.balancer.ask("GET", "/v1/models")[0], 503)
+
+
+class ChatBalancer(Balancer):
+    """The same for conversations."""
+    KIND = ChatServer
+
+    def ask(self, number):
+        messages = [{"role": "user", "content": PROMPTS[number % 3]}]
+        body = {"messages": messages, "max_tokens": LENGTHS[number // 3 % 3], "temperature": 0, "ignore_eos": True}
+        if number % 2:
+            status, _, answer = self.balancer.ask("POST", "/v1/chat/completions", json.dumps(body), Content_Type="application/json")
+            self.assertEqual(status, 200, answer)
+            return answer["choices"][0]["message"]["content"]
+        status, _, events = self.balancer.ask("POST", "/v1/chat/completions", json.dumps({**body, "stream": True}),
+                                              Content_Type="application/json")
+        lines = [line[len("data: "):] for line in events.splitlines() if line.startswith("data: ")]
+        self.assertEqual((status, lines[-1]), (200, "[DONE]"))
+        return "".join(json.loads(line)["choices"][0]["delta"].get("content", "") for line in lines[:-1])
 
 
 if __name__ == "__main__":
