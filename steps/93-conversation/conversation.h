@@ -16,6 +16,7 @@ inline Answer answer(Model& model, const Tokenizer& tokenizer, const ChatTemplat
                      const OnToken& on_token) {
   const std::vector<int> prompt = encode_chat(tokenizer, chat_template.render(messages));
   const int length = static_cast<int>(prompt.size()), room = model.config().n_positions - length;
+  if (length == 0) throw Error("the chat template makes an empty text of this conversation");
   if (room < 1) {
     throw Error("the conversation has {} tokens, and the model sees at most {}; an answer needs room, too",
                 length, model.config().n_positions);

@@ -117,3 +117,12 @@ TEST_CASE("an empty question and a model that was not trained to answer are refu
   CHECK(base.status == 1);
   CHECK(base.err.find("error: tales-6m has no chat template") != std::string::npos);
 }
+
+TEST_CASE("a template that writes nothing is refused") {
+  const ChatTemplate nothing("", {}, "nothing");
+  std::mt19937 generator(0);
+  const auto ask = [&] {
+    answer(tales(), tokenizer(), nothing, {}, generator, {{"user", "Hello"}}, [](const Token&) {});
+  };
+  CHECK(error_message(ask) == "the chat template makes an empty text of this conversation");
+}

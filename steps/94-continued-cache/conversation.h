@@ -28,6 +28,7 @@ class Conversation {
   Answer answer(const std::vector<Message>& messages, const OnToken& on_token) {
     const std::vector<int> prompt = encode_chat(tokenizer_, template_.render(messages));
     const int length = static_cast<int>(prompt.size()), room = model_.config().n_positions - length;
+    if (length == 0) throw Error("the chat template makes an empty text of this conversation");
     if (room < 1) {
       throw Error("the conversation has {} tokens, and the model sees at most {}; an answer needs room, too",
                   length, model_.config().n_positions);

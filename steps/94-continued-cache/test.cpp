@@ -157,3 +157,11 @@ TEST_CASE("--show-use counts the tokens that came from the cache") {
                                    answer.cached_tokens)) != std::string::npos);
   }
 }
+
+TEST_CASE("a template that writes nothing is refused") {
+  const ChatTemplate nothing("", {}, "nothing");
+  const TextOptions options;
+  Conversation conversation(tales(), tokenizer(), nothing, options);
+  const auto ask = [&] { conversation.answer({{"user", "Hello"}}, [](const Token&) {}); };
+  CHECK(error_message(ask) == "the chat template makes an empty text of this conversation");
+}

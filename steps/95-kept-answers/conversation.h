@@ -30,6 +30,7 @@ class Conversation {
     const Rendered rendered = template_.render(messages);
     const std::vector<int> prompt = known_.encode(tokenizer_, rendered);
     const int length = static_cast<int>(prompt.size()), room = model_.config().n_positions - length;
+    if (length == 0) throw Error("the chat template makes an empty text of this conversation");
     if (room < 1) {
       throw Error("the conversation has {} tokens, and the model sees at most {}; an answer needs room, too",
                   length, model_.config().n_positions);

@@ -3,6 +3,7 @@
 #include "common/base/file.h"
 #include "conversation.h"
 #include "known_tokens.h"
+#include "tests/error_message.h"
 #include "tests/step.h"
 
 using namespace staircase;
@@ -178,4 +179,12 @@ TEST_CASE("the answer to a conversation with kept tokens is that of a model that
     messages.push_back({"assistant", tokenizer().decode(tokens)});
     messages.push_back({"user", "And then?"});
   }
+}
+
+TEST_CASE("a template that writes nothing is refused") {
+  const ChatTemplate nothing("", {}, "nothing");
+  const TextOptions options;
+  Conversation conversation(tales(), tokenizer(), nothing, options);
+  const auto ask = [&] { conversation.answer({{"user", "Hello"}}, [](const Token&) {}); };
+  CHECK(error_message(ask) == "the chat template makes an empty text of this conversation");
 }

@@ -164,3 +164,11 @@ TEST_CASE("the program says how many messages were dropped") {
   const std::size_t first = run.err.find(" messages no longer fit, and the model did not see them.\n");
   CHECK(first != std::string::npos);
 }
+
+TEST_CASE("a template that writes nothing is refused") {
+  const ChatTemplate nothing("", {}, "nothing");
+  const TextOptions options;
+  Conversation conversation(tales(), tokenizer(), nothing, options);
+  const auto ask = [&] { conversation.answer({{"user", "Hello"}}, [](const Token&) {}); };
+  CHECK(error_message(ask) == "the chat template makes an empty text of this conversation");
+}
