@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
 #include "common/text/tokenizer.h"
+#include "prompt_tokens.h"
+#include "tests/captured.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
@@ -17,6 +19,13 @@ std::string shown(const std::string& options) {
 }
 
 }  // namespace
+
+TEST_CASE("a token is a line: its id in six columns, two spaces and its text in quotes") {
+  const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
+  Captured err(stderr);
+  show_tokens(tokenizer, {32, 1423, 4095});
+  CHECK(err.text() == "    32  \"A\"\n  1423  \" fox\"\n  4095  \"<|endoftext|>\"\n");
+}
 
 TEST_CASE("each token of the prompt has a line with its id and its text in quotes") {
   CHECK(shown("--prompt 'A fox'") == "    32  \"A\"\n  1423  \" fox\"\n2");

@@ -82,6 +82,15 @@ TEST_CASE("an answer ends with the context, and a conversation without room for 
   CHECK(talk.tokens == answer_of(talk.messages, 12));
 }
 
+TEST_CASE("a template that writes nothing is refused") {
+  const ChatTemplate nothing("", {}, "nothing");
+  std::mt19937 generator(0);
+  const auto ask = [&] {
+    answer(tales(), tokenizer(), nothing, {}, generator, {{"user", "Hello"}}, [](const Token&) {});
+  };
+  CHECK(error_message(ask) == "the chat template makes an empty text of this conversation");
+}
+
 TEST_CASE("several --prompt are the questions of one conversation") {
   const ProgramRun run =
       run_program(STAIRCASE_STEP_PROGRAM,
@@ -116,13 +125,4 @@ TEST_CASE("an empty question and a model that was not trained to answer are refu
   const ProgramRun base = run_program(STAIRCASE_STEP_PROGRAM, "--prompt Hello");
   CHECK(base.status == 1);
   CHECK(base.err.find("error: tales-6m has no chat template") != std::string::npos);
-}
-
-TEST_CASE("a template that writes nothing is refused") {
-  const ChatTemplate nothing("", {}, "nothing");
-  std::mt19937 generator(0);
-  const auto ask = [&] {
-    answer(tales(), tokenizer(), nothing, {}, generator, {{"user", "Hello"}}, [](const Token&) {});
-  };
-  CHECK(error_message(ask) == "the chat template makes an empty text of this conversation");
 }

@@ -144,6 +144,14 @@ TEST_CASE("an answer ends with the context, and a conversation without room for 
   CHECK(talk.tokens == answer_of(talk.messages, 12));
 }
 
+TEST_CASE("a template that writes nothing is refused") {
+  const ChatTemplate nothing("", {}, "nothing");
+  const TextOptions options;
+  Conversation conversation(tales(), tokenizer(), nothing, options);
+  const auto ask = [&] { conversation.answer({{"user", "Hello"}}, [](const Token&) {}); };
+  CHECK(error_message(ask) == "the chat template makes an empty text of this conversation");
+}
+
 TEST_CASE("--show-use counts the tokens that came from the cache") {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM,
                                      "--prompt 'Why do you weep?' --prompt 'Where do you live?' "
@@ -156,12 +164,4 @@ TEST_CASE("--show-use counts the tokens that came from the cache") {
     CHECK(run.err.find(fmt::format("{} prompt tokens, {} of them from the cache;", answer.prompt_tokens,
                                    answer.cached_tokens)) != std::string::npos);
   }
-}
-
-TEST_CASE("a template that writes nothing is refused") {
-  const ChatTemplate nothing("", {}, "nothing");
-  const TextOptions options;
-  Conversation conversation(tales(), tokenizer(), nothing, options);
-  const auto ask = [&] { conversation.answer({{"user", "Hello"}}, [](const Token&) {}); };
-  CHECK(error_message(ask) == "the chat template makes an empty text of this conversation");
 }

@@ -155,6 +155,14 @@ TEST_CASE("one question that is too long is refused, and the next one is answere
   CHECK(talk.ask(turns(1, 3)).prompt_tokens == prompt_tokens(turns(1, 3)));
 }
 
+TEST_CASE("a template that writes nothing is refused") {
+  const ChatTemplate nothing("", {}, "nothing");
+  const TextOptions options;
+  Conversation conversation(tales(), tokenizer(), nothing, options);
+  const auto ask = [&] { conversation.answer({{"user", "Hello"}}, [](const Token&) {}); };
+  CHECK(error_message(ask) == "the chat template makes an empty text of this conversation");
+}
+
 TEST_CASE("the program says how many messages were dropped") {
   std::string arguments = "--max-new-tokens 1 --chat-template " + kTemplate;
   for (int i = 0; i < 30; ++i)
@@ -163,12 +171,4 @@ TEST_CASE("the program says how many messages were dropped") {
   REQUIRE(run.status == 0);
   const std::size_t first = run.err.find(" messages no longer fit, and the model did not see them.\n");
   CHECK(first != std::string::npos);
-}
-
-TEST_CASE("a template that writes nothing is refused") {
-  const ChatTemplate nothing("", {}, "nothing");
-  const TextOptions options;
-  Conversation conversation(tales(), tokenizer(), nothing, options);
-  const auto ask = [&] { conversation.answer({{"user", "Hello"}}, [](const Token&) {}); };
-  CHECK(error_message(ask) == "the chat template makes an empty text of this conversation");
 }
