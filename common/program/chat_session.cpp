@@ -43,7 +43,7 @@ std::string trimmed(const std::string& text) {
 /// The messages in a file. Throws Error where it is no conversation.
 std::vector<Message> read_conversation(const std::string& file) {
   const ordered_json saved = ordered_json::parse(read_text_file(file), nullptr, false);
-  const auto refuse = [&file] [[noreturn]] {
+  const auto refuse = [&file]() {
     throw Error(R"({} is no conversation: it needs a list of {{"role": ..., "content": ...}})", typed(file));
   };
   if (!saved.is_array()) refuse();
