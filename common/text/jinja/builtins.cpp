@@ -408,9 +408,7 @@ Value to_integer(const Value& value, const Value& otherwise) {
     if (const auto [at, fault] = std::from_chars(digits.data(), end, whole);
         fault == std::errc() && at == end)
       return whole;
-    if (const auto [at, fault] = std::from_chars(digits.data(), end, number);
-        fault != std::errc() || at != end)
-      number = NAN;
+    number = decimal(digits).value_or(NAN);
   } else {
     number = value.real().value_or(NAN);
   }
@@ -422,12 +420,7 @@ Value to_float(const Value& value, const Value& otherwise) {
   if (value.real()) return *value.real();
   if (const Text* text = value.text()) {
     const Value bare = stripped(*text, {}, kBoth);
-    const std::string& digits = bare.text()->bytes;
-    double number = 0;
-    const char* const end = digits.data() + digits.size();
-    if (const auto [at, fault] = std::from_chars(digits.data(), end, number);
-        fault == std::errc() && at == end)
-      return number;
+    if (const auto number = decimal(bare.text()->bytes)) return *number;
   }
   return otherwise.is_undefined() ? Value(0.0) : otherwise;
 }

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <charconv>
 #include <initializer_list>
+#include <type_traits>
 #include <utility>
 
 #include "common/base/error.h"
 #include "common/base/quoted.h"
 #include "common/text/jinja/lexer.h"
+#include "common/text/jinja/text.h"
 #include "common/text/jinja/tree.h"
 
 namespace staircase::jinja {
@@ -396,8 +398,15 @@ class Parser {
   Node number() {
     const std::string text = next().text;
     Number value{};
-    const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (fault != std::errc()) fail(fmt::format("has the number {}, which is too large", quoted(text, 40)));
+    bool fits = false;
+    if constexpr (std::is_same_v<Number, double>) {
+      const auto number = decimal(text);
+      fits = number.has_value();
+      value = number.value_or(0.0);
+    } else {
+      fits = std::from_chars(text.data(), text.data() + text.size(), value).ec == std::errc();
+    }
+    if (!fits) fail(fmt::format("has the number {}, which is too large", quoted(text, 40)));
     return literal(Value(value));
   }
 

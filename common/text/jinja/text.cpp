@@ -1,6 +1,9 @@
 #include "common/text/jinja/text.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
 
 #if STAIRCASE_UTF8PROC
 #include <utf8proc.h>
@@ -139,6 +142,19 @@ std::string utf8(char32_t c) {
   if (c < 0x10000) return {byte(0xE0 | c >> 12), byte(0x80 | (c >> 6 & 0x3F)), byte(0x80 | (c & 0x3F))};
   return {byte(0xF0 | c >> 18), byte(0x80 | (c >> 12 & 0x3F)), byte(0x80 | (c >> 6 & 0x3F)),
           byte(0x80 | (c & 0x3F))};
+}
+
+std::optional<double> decimal(std::string_view digits) {
+  // What strtod takes besides: blanks and a + in front, and hexadecimal digits.
+  if (digits.empty() || digits[0] == '+' || spaces_in_front(digits) > 0) return {};
+  if (digits.find_first_of("xX") != digits.npos) return {};
+  const std::string text(digits);
+  char* end = nullptr;
+  errno = 0;
+  const double number = std::strtod(text.c_str(), &end);
+  if (end != text.c_str() + text.size()) return {};
+  if (errno == ERANGE && (number == 0 || std::isinf(number))) return {};
+  return number;
 }
 
 #if STAIRCASE_UTF8PROC

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,6 +46,10 @@ std::string_view last_character(std::string_view text);
 /// The number of a character of valid UTF-8, and back.
 char32_t code_point(std::string_view character);
 std::string utf8(char32_t code_point);
+
+/// The number that all of `digits` spell, with a fraction or an exponent or without; nothing where they spell
+/// none that a double holds. Not every standard library has a std::from_chars for it.
+std::optional<double> decimal(std::string_view digits);
 
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
