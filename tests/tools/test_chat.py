@@ -180,7 +180,10 @@ class Arguments(Limited):
 
     def test_what_is_given_takes_the_place_of_a_default(self):
         words, _ = self.chat("--model=/data/mine", "--dtype", "int8", "--temperature", "0.9", "--max-new-tokens=7")
-        self.assertEqual(words, ["--model=/data/mine", "--dtype", "int8", "--temperature", "0.9", "--max-new-tokens=7"])
+        given = ["--model=/data/mine", "--dtype", "int8", "--temperature", "0.9", "--max-new-tokens=7"]
+        self.assertEqual(words[-len(given):], given)
+        self.assertEqual(words[:-len(given)][:4], ["--do-sample", "--top-p", "0.9", "--seed"])
+        self.assertEqual(len(words), 5 + len(given))
 
     def test_a_download_that_fails_is_said_and_nothing_runs(self):
         self.program("tools/download", 'echo "No route to any host" >&2; exit 1')
