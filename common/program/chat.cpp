@@ -83,7 +83,7 @@ void add_options(OptionSink& sink, ChatOptions& options) {
   sink.add("--show-use", &options.show_use, "after each answer, show tokens, cache use and times");
 }
 
-void hold_conversation(const ChatOptions& options, Settings& settings, const Tokenizer& tokenizer,
+void hold_conversation(const ChatOptions& options, LiveOptions& settings, const Tokenizer& tokenizer,
                        const EndTokens& ends, const AnswerMessages& answer) {
   std::vector<std::string> questions = options.prompts;
   const bool at_terminal = questions.empty() && platform::is_terminal(stdin);

@@ -21,7 +21,7 @@ void add_options(OptionSink& sink, ChatOptions& options);
 /// Asks the questions of `options`. Without any, a person at a terminal asks until Ctrl-D, and what comes
 /// through a pipe is one question. Throws Error where a question that was not typed at a terminal has no
 /// answer.
-void hold_conversation(const ChatOptions& options, Settings& settings, const Tokenizer& tokenizer,
+void hold_conversation(const ChatOptions& options, LiveOptions& settings, const Tokenizer& tokenizer,
                        const EndTokens& ends, const AnswerMessages& answer);
 
 }  // namespace staircase

@@ -61,7 +61,7 @@ std::vector<Message> read_conversation(const std::string& file) {
 
 }  // namespace
 
-ChatSession::ChatSession(const std::string& system, Settings& settings, const Tokenizer& tokenizer,
+ChatSession::ChatSession(const std::string& system, LiveOptions& settings, const Tokenizer& tokenizer,
                          EndTokens ends, AnswerMessages answer, ChatOutput output)
     : settings_(settings),
       tokenizer_(tokenizer),

@@ -7,7 +7,7 @@
 
 #include "common/decoding/generation.h"
 #include "common/model/config.h"
-#include "common/program/settings.h"
+#include "common/program/live_options.h"
 #include "common/text/chat_template.h"
 #include "common/text/tokenizer.h"
 
@@ -39,7 +39,7 @@ struct ChatOutput {
 class ChatSession {
  public:
   /// `answer` and `settings` must outlive this. Without a `system` text there is no system message.
-  ChatSession(const std::string& system, Settings& settings, const Tokenizer& tokenizer, EndTokens ends,
+  ChatSession(const std::string& system, LiveOptions& settings, const Tokenizer& tokenizer, EndTokens ends,
               AnswerMessages answer, ChatOutput output);
 
   /// Takes a question, or a command: /help lists them. "//" begins a question with a slash. A mistake is one
@@ -61,7 +61,7 @@ class ChatSession {
   void set(const std::string& argument);
   void note_use(const Answer& answer, Clock::time_point start, Clock::time_point first, int tokens) const;
 
-  Settings& settings_;
+  LiveOptions& settings_;
   const Tokenizer& tokenizer_;
   EndTokens ends_;
   AnswerMessages answer_;

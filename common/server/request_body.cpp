@@ -27,7 +27,7 @@ std::size_t distance(std::string_view from, std::string_view to) {
   return row.back();
 }
 
-/// Whether somebody meant the known key: with other capitals or joints, or with a slip of the pen.
+/// Whether the key is a misspelling of the known one: other capitals or separators, or one wrong letter.
 bool is_misspelt(const std::string& key, const std::string& known) {
   const auto plain = [](std::string word) {
     std::erase_if(word, [](char c) { return c == '_' || c == '-' || c == ' '; });

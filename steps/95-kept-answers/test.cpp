@@ -125,6 +125,14 @@ TEST_CASE("what follows a known text without a special token is encoded together
   CHECK(known.encode(tokenizer(), all) == tokenizer().encode("A crow"));
 }
 
+TEST_CASE("a known text of other words is of no use, however alike it is") {
+  const ChatTemplate plain("{% for m in messages %}{{ m.content }}<|endoftext|>{% endfor %}", {}, "plain");
+  KnownTokens known;
+  known.remember(tokenizer(), {"A fox", std::vector<bool>(5)}, tokenizer().encode("A fox"), {});
+  const Rendered both = plain.render(Messages{{"user", "A dog"}, {"user", "Why?"}});
+  CHECK(known.encode(tokenizer(), both) == encode_chat(tokenizer(), both));
+}
+
 TEST_CASE("the oldest text is forgotten when there are too many") {
   const Answered one;
   const Rendered next = tale().render(one.next);

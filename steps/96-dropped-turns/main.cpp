@@ -8,7 +8,7 @@ int main(int argc, char** argv) {
   TextOptions options;
   ChatOptions chat;
   Program program("Talks with a language model.", false);
-  Settings settings(program);
+  LiveOptions settings(program);
   add_options(settings, options.stopping);
   add_options(settings, options.sampling);
   add_options(program, chat);

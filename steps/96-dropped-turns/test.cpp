@@ -172,3 +172,14 @@ TEST_CASE("the program says how many messages were dropped") {
   const std::size_t first = run.err.find(" messages no longer fit, and the model did not see them.\n");
   CHECK(first != std::string::npos);
 }
+
+TEST_CASE("a model that is cut off is refused in one sentence") {
+  const TemporaryFolder folder;
+  const auto model = folder.path() / "model";
+  std::filesystem::copy(find_model("tales-1m"), model);
+  std::filesystem::resize_file(model / "model.safetensors", 100'000);
+  const ProgramRun run =
+      run_program(STAIRCASE_STEP_PROGRAM, fmt::format("--prompt Hello --model {}", model.string()));
+  CHECK(run.status == 1);
+  CHECK(run.err.find("error: " + model.string() + "/model.safetensors: the tensor ") == 0);
+}

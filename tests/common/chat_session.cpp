@@ -28,7 +28,7 @@ const Tokenizer& tokenizer() {
 /// A session whose answers are made here: the words of `reply`, and the end.
 struct Talk {
   CommandLine line{"A program."};
-  Settings settings{line};
+  LiveOptions settings{line};
   int top_k = 5;
   float temperature = 1.0f;
   bool do_sample = false;

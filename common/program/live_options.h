@@ -9,10 +9,10 @@
 namespace staircase {
 
 /// Passes options on to a command line, and sets them again later.
-class Settings : public OptionSink {
+class LiveOptions : public OptionSink {
  public:
   /// `command_line` must outlive this, and this what it declares there.
-  explicit Settings(OptionSink& command_line);
+  explicit LiveOptions(OptionSink& command_line);
 
   void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 

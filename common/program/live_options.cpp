@@ -1,4 +1,4 @@
-#include "common/program/settings.h"
+#include "common/program/live_options.h"
 
 #include <fmt/ranges.h>
 
@@ -50,17 +50,17 @@ struct Keep {
 
 }  // namespace
 
-Settings::Settings(OptionSink& command_line) : command_line_(command_line) {
+LiveOptions::LiveOptions(OptionSink& command_line) : command_line_(command_line) {
   command_line.rule([this] { apply_rules(); });
   command_line.model_rule([this](const ModelConfig& config) { apply_model_rules(config); });
 }
 
-void Settings::add(const std::string& name, OptionValue value, const std::string& help, Range range) {
+void LiveOptions::add(const std::string& name, OptionValue value, const std::string& help, Range range) {
   settings_.push_back({name, value, range});
   command_line_.add(name, std::move(value), help, range);
 }
 
-void Settings::set(const std::string& name, const std::string& value) {
+void LiveOptions::set(const std::string& name, const std::string& value) {
   const auto found = std::ranges::find(settings_, "--" + name, &Setting::name);
   if (found == settings_.end()) {
     std::vector<std::string> names;
@@ -83,7 +83,7 @@ void Settings::set(const std::string& name, const std::string& value) {
   }
 }
 
-std::vector<std::string> Settings::values() const {
+std::vector<std::string> LiveOptions::values() const {
   std::vector<std::string> lines;
   for (const Setting& setting : settings_)
     lines.push_back(setting.name.substr(2) + " " + std::visit(Typed(), setting.value));
