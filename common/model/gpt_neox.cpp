@@ -28,7 +28,9 @@ ModelConfig configure(const Settings& settings) {
                 config.n_embd, config.n_head);
   }
   config.head_size = config.n_embd / config.n_head;
-  config.rotary_size = Rotary(settings, config.head_size, kPartOfHead).size();
+  const Rotary rotary(settings, config.head_size, kPartOfHead);
+  config.rotary_size = rotary.size();
+  config.rope_theta = rotary.theta();
   const std::size_t n = config.n_embd, biases = 3 * n + n + config.n_inner + n, norms = 2 * 2 * n;
   config.vector_numbers = config.n_layer * (biases + norms) + 2 * n;
   return config;

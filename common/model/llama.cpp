@@ -58,7 +58,9 @@ ModelConfig configure(const Settings& settings, int head_size) {
     throw Error("{}: hidden_size is {}, not a multiple of num_attention_heads, which is {}", settings.file(),
                 config.n_embd, config.n_head);
   }
-  config.rotary_size = Rotary(settings, config.head_size).size();
+  const Rotary rotary(settings, config.head_size);
+  config.rotary_size = rotary.size();
+  config.rope_theta = rotary.theta();
   config.mlp_matrices = 3;
   config.vector_numbers = (std::size_t{2} * config.n_layer + 1) * config.n_embd;
   apply_window(settings, config);

@@ -39,7 +39,7 @@ Rotary::Rotary(const Settings& settings, int head_size, double partial) {
     throw Error("{}: the rotary positions are of type {}, and only default and llama3 are supported",
                 settings.file(), kind);
   }
-  const double theta = rope.positive_or(
+  theta_ = rope.positive_or(
       "rope_theta", settings.positive_or("rope_theta", settings.positive_or("rotary_emb_base", 10000.0)));
   partial = rope.positive_or(
       "partial_rotary_factor",
@@ -50,7 +50,7 @@ Rotary::Rotary(const Settings& settings, int head_size, double partial) {
                 settings.file(), size, head_size, head_size);
   }
   for (int i = 0; i < size; i += 2) {
-    const double speed = std::pow(theta, -static_cast<double>(i) / size);
+    const double speed = std::pow(theta_, -static_cast<double>(i) / size);
     speeds_.push_back(kind == "llama3" ? stretched(speed, rope) : speed);
   }
 }

@@ -24,6 +24,8 @@ class Rotary {
   /// Features of a head that turn.
   int size() const { return 2 * static_cast<int>(speeds_.size()); }
 
+  double theta() const { return theta_; }
+
   /// Divides each speed by its factor, as some GGUF files ask for. One factor for each pair.
   void divide_speeds(std::span<const float> factors);
 
@@ -33,6 +35,7 @@ class Rotary {
   const std::vector<double>& speeds() const { return speeds_; }
 
  private:
+  double theta_ = 0.0;
   std::vector<double> speeds_;  // in double precision: an angle is a speed times a position of many thousands
 };
 

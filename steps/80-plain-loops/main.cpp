@@ -1,7 +1,7 @@
 #include "common/program/program.h"
 #include "generate.h"
 #include "memory_estimate.h"
-#include "plain_gpt2.h"
+#include "plain_model.h"
 #include "static_kv_cache.h"
 
 using namespace staircase;
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   program.add_dtype_option(memory_estimate);
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     if (plain_loops)
-      compare_logits(PlainGpt2(model).logits(prompt[0]), model.next_logits(std::span(prompt).first(1)));
+      compare_logits(PlainModel(model).logits(prompt[0]), model.next_logits(std::span(prompt).first(1)));
     output.expect(run.num_return_sequences);
     for (int i = 0; i < run.num_return_sequences; ++i) {
       std::mt19937 generator(options.sampling.seed + static_cast<unsigned>(i));

@@ -1,56 +1,26 @@
 #include <doctest/doctest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
-
-#include "plain_gpt2.h"
+#include "plain_model.h"
 #include "tests/error_message.h"
+#include "tests/reference_logits.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
 namespace staircase {
 namespace {
 
-const std::string kFamilies = STAIRCASE_SOURCE_TREE "/tests/reference/families/";
-
-Model family(const std::string& name) {
-  return Model::load(kFamilies + name, make_cpu_device(2));
-}
-
-/// Whether the logits are nearly the wanted ones, by the largest of these.
-bool near(const Vector& logits, std::span<const float> want) {
-  float largest = 0.0f, off = 0.0f;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    largest = std::max(largest, std::abs(want[i]));
-    off = std::max(off, std::abs(logits.at(i) - want[i]));
-  }
-  return logits.size() == want.size() && off < 1e-4f * largest;
-}
-
-/// Those of some tokens, as the reference has them.
-Vector at_places(const Vector& logits, const nlohmann::json& places) {
-  Vector some;
-  for (const nlohmann::json& place : places) some.push_back(logits.at(place.get<std::size_t>()));
-  return some;
-}
-
-nlohmann::json reference_cases() {
-  std::ifstream file(kFamilies + "gpt2/reference.json");
-  return nlohmann::json::parse(file)["cases"];
-}
-
 TEST_CASE("the logits after one token are those that transformers computes") {
-  const PlainGpt2 plain(family("gpt2"));
-  for (const nlohmann::json& one : reference_cases()) {
+  const PlainModel plain(reference_model("gpt2"));
+  for (const nlohmann::json& one : reference_cases("gpt2")) {
     const Vector logits = plain.logits(one["ids"][0].get<int>());
-    CHECK(near(at_places(logits, one["places"]), one["first_token_logits"].get<Vector>()));
+    CHECK(difference(at_places(logits, one["places"]), one["first_token_logits"].get<Vector>()) < 1e-4);
   }
 }
 
 TEST_CASE("the logits after any one token are the engine's") {
-  const PlainGpt2 plain(tales());
+  const PlainModel plain(tales());
   for (const int token : {0, 1, 321, 900, 4095})
-    CHECK(near(plain.logits(token), tales().next_logits(std::vector{token})));
+    CHECK(difference(plain.logits(token), tales().next_logits(std::vector{token})) < 1e-4);
 }
 
 TEST_CASE("a product takes each input to each output") {
@@ -74,8 +44,8 @@ TEST_CASE("GELU is nearly x times the normal distribution below x") {
 }
 
 TEST_CASE("another family is refused by its name") {
-  const Model model = family("llama-3");
-  CHECK(error_message([&] { PlainGpt2{model}; }) ==
+  const Model model = reference_model("llama-3");
+  CHECK(error_message([&] { PlainModel{model}; }) ==
         "this needs the weights of a gpt2, and the model is a llama");
 }
 

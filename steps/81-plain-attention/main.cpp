@@ -1,7 +1,7 @@
 #include "common/program/program.h"
 #include "generate.h"
 #include "memory_estimate.h"
-#include "plain_gpt2.h"
+#include "plain_model.h"
 #include "static_kv_cache.h"
 
 using namespace staircase;
@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   program.add_dtype_option(memory_estimate);
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     if (plain_loops) {
-      PlainGpt2 plain(model);
+      PlainModel plain(model);
       compare_logits([&] { return plain.logits(prompt); }, [&] { return model.next_logits(prompt); },
                      plain.times);
     }

@@ -1,79 +1,55 @@
 #include <doctest/doctest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
-
-#include "plain_gpt2.h"
+#include "plain_model.h"
 #include "tests/error_message.h"
+#include "tests/reference_logits.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
 
 namespace staircase {
 namespace {
 
-const std::string kFamilies = STAIRCASE_SOURCE_TREE "/tests/reference/families/";
-
-Model family(const std::string& name) {
-  return Model::load(kFamilies + name, make_cpu_device(2));
-}
-
-/// Whether the logits are nearly the wanted ones, by the largest of these.
-bool near(const Vector& logits, std::span<const float> want) {
-  float largest = 0.0f, off = 0.0f;
-  for (std::size_t i = 0; i < want.size(); ++i) {
-    largest = std::max(largest, std::abs(want[i]));
-    off = std::max(off, std::abs(logits.at(i) - want[i]));
-  }
-  return logits.size() == want.size() && off < 1e-4f * largest;
-}
-
-/// Those of some tokens, as the reference has them.
-Vector at_places(const Vector& logits, const nlohmann::json& places) {
-  Vector some;
-  for (const nlohmann::json& place : places) some.push_back(logits.at(place.get<std::size_t>()));
-  return some;
-}
-
-nlohmann::json reference_cases() {
-  std::ifstream file(kFamilies + "gpt2/reference.json");
-  return nlohmann::json::parse(file)["cases"];
+/// Short texts, and one of 200 tokens: positions far beyond those of the examples.
+std::vector<std::vector<int>> texts() {
+  std::vector<int> tokens;
+  for (int i = 0; i < 200; ++i) tokens.push_back((i * 1237 + 31) % 4000);
+  return {{321}, {321, 11, 5, 900, 17}, tokens};
 }
 
 TEST_CASE("the logits after a text are those that transformers computes") {
-  PlainGpt2 plain(family("gpt2"));
-  for (const nlohmann::json& one : reference_cases()) {
-    const Vector logits = plain.logits(one["ids"].get<std::vector<int>>());
-    CHECK(near(at_places(logits, one["places"]), one["logits"].get<Vector>()));
-  }
+  PlainModel plain(reference_model("gpt2"));
+  CHECK(difference_from_reference("gpt2", [&](const auto& text) { return plain.logits(text); }) < 1e-4);
 }
 
 TEST_CASE("the logits after a text are the engine's") {
-  PlainGpt2 plain(tales());
-  for (const std::vector<int>& tokens : {std::vector{321}, {321, 11, 5, 900, 17}, std::vector<int>(40, 7)})
-    CHECK(near(plain.logits(tokens), tales().next_logits(tokens)));
+  Model model = Model::load(find_model("tales-6m"), make_cpu_device(2));
+  PlainModel plain(model);
+  CHECK(difference_from_engine(model, texts(), [&](const auto& text) { return plain.logits(text); }) < 1e-4);
 }
 
-TEST_CASE("attention is a mean of the values, weighted by how well keys fit the last query, head by head") {
-  // Two heads of one feature: queries, keys and values of two tokens.
-  const Vectors qkv{{9, 9, 0, 3, 5, 7}, {2, 0, std::log(3.0f) / 2, 1, 9, 1}};
-  const Vector attended = attend(qkv, 2);
-  CHECK(attended[0] == doctest::Approx(0.25 * 5 + 0.75 * 9));  // weights 1 and 3
-  CHECK(attended[1] == doctest::Approx(0.5 * 7 + 0.5 * 1));    // the query of the second head is 0
-  CHECK(attend({qkv[0]}, 2) == Vector{5, 7});                  // nothing else to look at
+TEST_CASE("attention is a mean of the values, weighted by how well keys fit the query, head by head") {
+  // Two heads of one feature, and two tokens.
+  const Vector query{2, 0};
+  const Vectors keys{{0, 3}, {std::log(3.0f) / 2, 1}}, values{{5, 7}, {9, 1}};
+  const Vector attended = attend(query, keys, values, 2);
+  CHECK(attended[0] == doctest::Approx(0.25 * 5 + 0.75 * 9));    // weights 1 and 3
+  CHECK(attended[1] == doctest::Approx(0.5 * 7 + 0.5 * 1));      // the query of the second head is 0
+  CHECK(attend(query, {keys[0]}, {values[0]}, 2) == values[0]);  // nothing else to look at
 }
 
 TEST_CASE("scores are divided by the root of a head's features") {
-  const Vectors qkv{{0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 4, 4, 4, 4}};
-  CHECK(attend(qkv, 1)[0] == doctest::Approx((1 + 4 * std::exp(2.0)) / (1 + std::exp(2.0))));
+  const Vectors keys{{0, 0, 0, 0}, {1, 1, 1, 1}}, values{{1, 1, 1, 1}, {4, 4, 4, 4}};
+  const Vector attended = attend({1, 1, 1, 1}, keys, values, 1);
+  CHECK(attended[0] == doctest::Approx((1 + 4 * std::exp(2.0)) / (1 + std::exp(2.0))));
 }
 
 TEST_CASE("no score is too large") {
-  CHECK(attend({{0, 100, 1}, {1000, 200, 2}}, 1) == Vector{2});
+  CHECK(attend({1000}, {{100}, {200}}, {{1}, {2}}, 1) == Vector{2});
 }
 
 TEST_CASE("another family is refused by its name") {
-  const Model model = family("llama-3");
-  CHECK(error_message([&] { PlainGpt2{model}; }) ==
+  const Model model = reference_model("llama-3");
+  CHECK(error_message([&] { PlainModel{model}; }) ==
         "this needs the weights of a gpt2, and the model is a llama");
 }
 

@@ -14,6 +14,11 @@ from support import BUILD, ROOT, STEPS, Scratch
 SHOWS = {
     "plain-loops": r"4096 logits differ by [1-9]\.\de-0[5-9] at most",
     "plain-attention": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
+    "rotary-positions": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
+    "gated-mlp": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
+    "rms-norm": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
+    "grouped-queries": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
+    "qk-norm": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
     "greedy-decoding": r"there was a man who had a daughter",
     "eos-handling": r"1\d new tokens[\s\S]*<\|endoftext\|>[\s\S]*100 new tokens",  # one text ends, the other goes on
     "context-window": r"540 new tokens",                                           # of 512 positions

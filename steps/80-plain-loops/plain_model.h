@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "common/measure/logit_comparison.h"
-#include "common/model/model.h"
+#include "common/model/plain_weights.h"
 
 namespace staircase {
 
@@ -38,44 +38,44 @@ inline float gelu(float x) {
   return 0.5f * x * (1.0f + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
-class PlainGpt2 {
+class PlainModel {
  public:
   /// Throws Error for a model of another family.
-  explicit PlainGpt2(const Model& model) : config_(model.config()), weights_(model.stored_weights("gpt2")) {}
+  explicit PlainModel(const Model& model) : config_(model.config()), weights_(plain_weights(model, "gpt2")) {}
 
   /// Logits after a text of one token, [vocab_size].
   Vector logits(int token) const {
-    Vector x = sum(row("wte.weight", token), row("wpe.weight", 0));
+    Vector x = sum(row("embed_tokens", token), row("embed_positions", 0));
     for (int l = 0; l < config_.n_layer; ++l) {
-      const std::string block = "h." + std::to_string(l) + ".";
-      x = sum(x, attention(block, x));
-      x = sum(x, mlp(block, x));
+      const std::string block = "layers." + std::to_string(l) + ".";
+      x = sum(x, attention(block + "self_attn.", norm(block + "input_layernorm", x)));
+      x = sum(x, mlp(block + "mlp.", norm(block + "post_attention_layernorm", x)));
     }
-    return output_layer(norm("ln_f", x));
+    return output_layer(norm("norm", x));
   }
 
  private:
-  Vector attention(const std::string& block, const Vector& x) const {
-    const Vector qkv = affine(block + "attn.c_attn", norm(block + "ln_1", x));
-    return affine(block + "attn.c_proj", Vector(qkv.end() - config_.n_embd, qkv.end()));  // the value
+  Vector attention(const std::string& part, const Vector& x) const {
+    const Vector value = project(part + "v_proj", x);
+    return project(part + "o_proj", value);  // a token alone can look only at itself
   }
 
-  Vector mlp(const std::string& block, const Vector& x) const {
-    Vector hidden = affine(block + "mlp.c_fc", norm(block + "ln_2", x));
+  Vector mlp(const std::string& part, const Vector& x) const {
+    Vector hidden = project(part + "up_proj", x);
     for (float& number : hidden) number = gelu(number);
-    return affine(block + "mlp.c_proj", hidden);
+    return project(part + "down_proj", hidden);
   }
 
   Vector output_layer(const Vector& x) const {
     Vector logits;
     for (int token = 0; token < config_.vocab_size; ++token) {
-      const Vector own = row("wte.weight", token);
+      const Vector own = row("lm_head", token);
       logits.push_back(std::inner_product(x.begin(), x.end(), own.begin(), 0.0f));
     }
     return logits;
   }
 
-  Vector affine(const std::string& name, const Vector& x) const {
+  Vector project(const std::string& name, const Vector& x) const {
     return linear(x, weights_.at(name + ".weight"), weights_.at(name + ".bias"));
   }
 
@@ -83,8 +83,8 @@ class PlainGpt2 {
     return layer_norm(x, weights_.at(name + ".weight"), weights_.at(name + ".bias"), config_.norm_epsilon);
   }
 
-  Vector row(const std::string& name, int index) const {
-    const auto first = weights_.at(name).begin() + index * config_.n_embd;
+  Vector row(const std::string& table, int index) const {
+    const auto first = weights_.at(table + ".weight").begin() + index * config_.n_embd;
     return {first, first + config_.n_embd};
   }
 

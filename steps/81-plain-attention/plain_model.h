@@ -6,7 +6,7 @@
 
 #include "common/decoding/probabilities.h"
 #include "common/measure/logit_comparison.h"
-#include "common/model/model.h"
+#include "common/model/plain_weights.h"
 
 namespace staircase {
 
@@ -40,73 +40,75 @@ inline float gelu(float x) {
   return 0.5f * x * (1.0f + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
-/// What the newest token takes from all so far, itself included, [width]. Each of `qkv` is a query, a key and
-/// a value. In each head, d features wide, it is the mean of the values weighted by softmax(query · key /
-/// √d).
-inline Vector attend(const Vectors& qkv, int n_head) {
-  const std::size_t width = qkv[0].size() / 3, d = width / static_cast<std::size_t>(n_head);
-  Vector attended(width);
-  for (std::size_t head = 0; head < width; head += d) {
+/// What a token takes from itself and all before it, [width]. In each head, d features wide, it is the mean
+/// of their values weighted by softmax(query · key / √d).
+inline Vector attend(const Vector& query, const Vectors& keys, const Vectors& values, int n_head) {
+  const std::size_t d = query.size() / static_cast<std::size_t>(n_head);
+  Vector attended(query.size());
+  for (std::size_t head = 0; head < query.size(); head += d) {
+    const auto own = query.begin() + head;
     Vector weights;
-    for (const Vector& other : qkv) {
-      const auto query = qkv.back().begin() + head, key = other.begin() + width + head;
-      weights.push_back(std::inner_product(query, query + d, key, 0.0f) / std::sqrt(static_cast<float>(d)));
+    for (const Vector& key : keys) {
+      const float score = std::inner_product(own, own + d, key.begin() + head, 0.0f);
+      weights.push_back(score / std::sqrt(static_cast<float>(d)));
     }
     weights = softmax(weights);
-    for (std::size_t t = 0; t < qkv.size(); ++t) {
-      for (std::size_t i = head; i < head + d; ++i) attended[i] += weights[t] * qkv[t][2 * width + i];
-    }
+    for (std::size_t t = 0; t < values.size(); ++t)
+      for (std::size_t i = 0; i < d; ++i) attended[head + i] += weights[t] * values[t][head + i];
   }
   return attended;
 }
 
-class PlainGpt2 {
+class PlainModel {
  public:
   PartTimes times;  ///< of all calls
 
   /// Throws Error for a model of another family.
-  explicit PlainGpt2(const Model& model) : config_(model.config()), weights_(model.stored_weights("gpt2")) {}
+  explicit PlainModel(const Model& model) : config_(model.config()), weights_(plain_weights(model, "gpt2")) {}
 
   /// Logits after the last of one or more tokens, [vocab_size].
   Vector logits(const std::vector<int>& tokens) {
     Vectors xs;
     for (int t = 0; t < std::ssize(tokens); ++t)
-      xs.push_back(sum(row("wte.weight", tokens[t]), row("wpe.weight", t)));
+      xs.push_back(sum(row("embed_tokens", tokens[t]), row("embed_positions", t)));
     for (int l = 0; l < config_.n_layer; ++l) {
-      const std::string block = "h." + std::to_string(l) + ".";
-      Vectors qkv;
-      for (Vector& x : xs) x = sum(x, attention(block, x, qkv));
-      for (Vector& x : xs) x = sum(x, mlp(block, x));
+      const std::string block = "layers." + std::to_string(l) + ".";
+      Vectors keys, values;
+      for (Vector& x : xs)
+        x = sum(x, attention(block + "self_attn.", norm(block + "input_layernorm", x), keys, values));
+      for (Vector& x : xs) x = sum(x, mlp(block + "mlp.", norm(block + "post_attention_layernorm", x)));
     }
-    return output_layer(norm("ln_f", xs.back()));
+    return output_layer(norm("norm", xs.back()));
   }
 
  private:
-  /// Adds to `qkv`, which has those of the tokens before.
-  Vector attention(const std::string& block, const Vector& x, Vectors& qkv) {
+  /// Appends the token's key and value to those of the tokens before it.
+  Vector attention(const std::string& part, const Vector& x, Vectors& keys, Vectors& values) {
     const auto watch = times.of("attention");
-    qkv.push_back(affine(block + "attn.c_attn", norm(block + "ln_1", x)));
-    return affine(block + "attn.c_proj", attend(qkv, config_.n_head));
+    const Vector query = project(part + "q_proj", x);
+    keys.push_back(project(part + "k_proj", x));
+    values.push_back(project(part + "v_proj", x));
+    return project(part + "o_proj", attend(query, keys, values, config_.n_head));
   }
 
-  Vector mlp(const std::string& block, const Vector& x) {
+  Vector mlp(const std::string& part, const Vector& x) {
     const auto watch = times.of("MLP");
-    Vector hidden = affine(block + "mlp.c_fc", norm(block + "ln_2", x));
+    Vector hidden = project(part + "up_proj", x);
     for (float& number : hidden) number = gelu(number);
-    return affine(block + "mlp.c_proj", hidden);
+    return project(part + "down_proj", hidden);
   }
 
   Vector output_layer(const Vector& x) {
     const auto watch = times.of("output layer");
     Vector logits;
     for (int token = 0; token < config_.vocab_size; ++token) {
-      const Vector own = row("wte.weight", token);
+      const Vector own = row("lm_head", token);
       logits.push_back(std::inner_product(x.begin(), x.end(), own.begin(), 0.0f));
     }
     return logits;
   }
 
-  Vector affine(const std::string& name, const Vector& x) const {
+  Vector project(const std::string& name, const Vector& x) const {
     return linear(x, weights_.at(name + ".weight"), weights_.at(name + ".bias"));
   }
 
@@ -114,8 +116,8 @@ class PlainGpt2 {
     return layer_norm(x, weights_.at(name + ".weight"), weights_.at(name + ".bias"), config_.norm_epsilon);
   }
 
-  Vector row(const std::string& name, int index) const {
-    const auto first = weights_.at(name).begin() + index * config_.n_embd;
+  Vector row(const std::string& table, int index) const {
+    const auto first = weights_.at(table + ".weight").begin() + index * config_.n_embd;
     return {first, first + config_.n_embd};
   }
 

@@ -1,0 +1,125 @@
+#include "common/model/plain_weights.h"
+
+#include <span>
+#include <utility>
+
+#include "common/base/error.h"
+#include "common/model/family.h"
+
+namespace staircase {
+namespace {
+
+using Numbers = std::vector<float>;
+using Names = std::span<const std::pair<std::string_view, std::string_view>>;
+
+constexpr std::pair<std::string_view, std::string_view> kGpt2Names[] = {
+    {"wte.", "embed_tokens."},
+    {"wpe.", "embed_positions."},
+    {"h.", "layers."},
+    {"ln_1.", "input_layernorm."},
+    {"attn.c_attn.", "self_attn.qkv_proj."},
+    {"attn.c_proj.", "self_attn.o_proj."},
+    {"ln_2.", "post_attention_layernorm."},
+    {"mlp.c_fc.", "mlp.up_proj."},
+    {"mlp.c_proj.", "mlp.down_proj."},
+    {"ln_f.", "norm."},
+};
+constexpr std::pair<std::string_view, std::string_view> kNeoxNames[] = {
+    {"embed_in.", "embed_tokens."},
+    {"attention.query_key_value.", "self_attn.qkv_proj."},
+    {"attention.dense.", "self_attn.o_proj."},
+    {"mlp.dense_h_to_4h.", "mlp.up_proj."},
+    {"mlp.dense_4h_to_h.", "mlp.down_proj."},
+    {"final_layer_norm.", "norm."},
+    {"embed_out.", "lm_head."},
+};
+
+Names names_of(std::string_view family) {
+  if (family == "gpt2") return kGpt2Names;
+  if (family == "gpt_neox") return kNeoxNames;
+  return {};
+}
+
+/// What changes the logits and is in no weight that a plain pass reads; "" if there is none.
+std::string left_out(const Settings& settings, const std::map<std::string, Numbers>& weights) {
+  if (settings.text_or("model_type", "") == "gpt_neox") {
+    if (settings.boolean_or("use_parallel_residual", true)) return "parallel blocks (use_parallel_residual)";
+    if (settings.text_or("hidden_act", "gelu") == "gelu") return "the exact GELU (hidden_act)";
+  }
+  const Settings rope =
+      settings.object(settings.find("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  const bool is_scaled = rope.text_or("rope_type", rope.text_or("type", "default")) != "default";
+  return is_scaled || weights.contains("rope_freqs.weight") ? "scaled rotary positions" : "";
+}
+
+/// Replaces each of the names, at the beginning or after a dot.
+std::string translated(std::string name, Names names) {
+  for (const auto& [from, to] : names) {
+    const auto place = name.find(from);
+    if (place != name.npos && (place == 0 || name[place - 1] == '.')) name.replace(place, from.size(), to);
+  }
+  return name;
+}
+
+/// [rows, columns] to [columns, rows].
+Numbers transposed(const Numbers& matrix, std::size_t rows) {
+  const std::size_t columns = matrix.size() / rows;
+  Numbers turned(matrix.size());
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < columns; ++c) turned[c * rows + r] = matrix[r * columns + c];
+  }
+  return turned;
+}
+
+/// Queries, keys or values (`part` 0, 1 or 2) of [inputs, 3 · width] as [inputs, width]. The outputs are
+/// those of all heads by part, or by head as GPT-NeoX has them: `in_head` is then the size of a head, else 0.
+Numbers third(const Numbers& all, std::size_t width, std::size_t part, std::size_t in_head) {
+  Numbers one;
+  for (std::size_t input = 0; input < all.size() / (3 * width); ++input) {
+    for (std::size_t i = 0; i < width; ++i) {
+      const std::size_t output =
+          in_head == 0 ? part * width + i : (i / in_head * 3 + part) * in_head + i % in_head;
+      one.push_back(all[input * 3 * width + output]);
+    }
+  }
+  return one;
+}
+
+}  // namespace
+
+std::map<std::string, std::vector<float>> plain_weights(const Model& model, std::string_view family) {
+  const ModelConfig& config = model.config();
+  const std::size_t width = static_cast<std::size_t>(config.query_width());
+  std::map<std::string, Numbers> weights, all = model.stored_weights(family);
+  const std::string missing = left_out(read_settings(model.path()), all);
+  if (!missing.empty()) throw Error("the plain loops leave out {}, which this {} has", missing, family);
+  for (auto& [stored_name, stored] : all) {
+    const std::string name = translated(stored_name, names_of(family));
+    const bool is_matrix = name.ends_with("_proj.weight");
+    if (!is_matrix && !name.ends_with("_proj.bias")) {
+      weights[name] = std::move(stored);
+      continue;
+    }
+    if (is_matrix && family != "gpt2") {
+      const std::size_t inputs = name.ends_with("o_proj.weight")      ? width
+                                 : name.ends_with("down_proj.weight") ? config.n_inner
+                                                                      : config.n_embd;
+      stored = transposed(stored, stored.size() / inputs);
+    }
+    const auto qkv = name.find("qkv_proj");
+    if (qkv == name.npos) {
+      weights[name] = std::move(stored);
+      continue;
+    }
+    for (std::size_t part = 0; part < 3; ++part) {
+      std::string own = name;
+      own.replace(qkv, 3, 1, "qkv"[part]);
+      weights[own] = third(stored, width, part, family == "gpt_neox" ? config.head_size : 0);
+    }
+  }
+  // As the engine does, a stored output layer comes first, tied or not.
+  if (!weights.contains("lm_head.weight")) weights["lm_head.weight"] = weights["embed_tokens.weight"];
+  return weights;
+}
+
+}  // namespace staircase

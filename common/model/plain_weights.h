@@ -1,0 +1,37 @@
+// The weights of any family as plain vectors with one set of names, so that two families can be read side by
+// side.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/model/model.h"
+
+namespace staircase {
+
+/// All weights of a model in float32, by Llama's names. In block N they begin with "layers.N.":
+///
+///   embed_tokens.weight                [vocab_size, n_embd]
+///   embed_positions.weight             [n_positions, n_embd], GPT-2 alone
+///   input_layernorm.weight             [n_embd]
+///   self_attn.q_proj.weight            [n_embd, n_head · head_size]
+///   self_attn.k_proj.weight, v_proj    [n_embd, n_kv_head · head_size]
+///   self_attn.q_norm.weight, k_norm    [head_size], Qwen3 alone
+///   self_attn.o_proj.weight            [n_head · head_size, n_embd]
+///   post_attention_layernorm.weight    [n_embd]
+///   mlp.gate_proj.weight, up_proj      [n_embd, n_inner]; gate_proj where the MLP has a gate
+///   mlp.down_proj.weight               [n_inner, n_embd]
+///   norm.weight                        [n_embd]
+///   lm_head.weight                     [vocab_size, n_embd]; the token embedding where the two are tied
+///
+/// and the same with .bias where the family has one. The other families' names are translated; queries, keys
+/// and values are apart; and a matrix has a row for each input, whichever way the file stores it.
+///
+/// Throws Error for a model of another family, for a file that cannot be read, and for what a plain pass of
+/// its family would leave out: blocks whose attention and MLP run in parallel, the exact GELU, and scaled
+/// rotary positions.
+std::map<std::string, std::vector<float>> plain_weights(const Model& model, std::string_view family);
+
+}  // namespace staircase

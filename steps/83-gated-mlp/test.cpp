@@ -1,0 +1,75 @@
+#include <doctest/doctest.h>
+
+#include "plain_model.h"
+#include "tests/error_message.h"
+#include "tests/reference_logits.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+
+namespace staircase {
+namespace {
+
+/// Short texts, and one of 200 tokens: positions far beyond those of the examples.
+std::vector<std::vector<int>> texts() {
+  std::vector<int> tokens;
+  for (int i = 0; i < 200; ++i) tokens.push_back((i * 1237 + 31) % 4000);
+  return {{321}, {321, 11, 5, 900, 17}, tokens};
+}
+
+TEST_CASE("the logits after a text are those that transformers computes") {
+  PlainModel plain(reference_model("olmo"));
+  CHECK(difference_from_reference("olmo", [&](const auto& text) { return plain.logits(text); }) < 1e-4);
+}
+
+TEST_CASE("the logits after a text are the engine's") {
+  Model model = Model::load(find_model("tales-olmo-1m"), make_cpu_device(2));
+  PlainModel plain(model);
+  CHECK(difference_from_engine(model, texts(), [&](const auto& text) { return plain.logits(text); }) < 1e-4);
+}
+
+TEST_CASE("a product takes each input to each output") {
+  CHECK(linear({1, 2}, {1, 10, 100, 3, 30, 300}) == Vector{7, 70, 700});
+}
+
+TEST_CASE("SiLU is x times the logistic function") {
+  for (const float x : {-8.0f, -2.0f, -0.5f, 0.0f, 0.3f, 1.0f, 4.0f})
+    CHECK(silu(x) ==
+          doctest::Approx(x * (0.5 + 0.5 * std::tanh(x / 2.0))));  // the same function, another form
+  CHECK(silu(-200.0f) == 0.0f);
+}
+
+TEST_CASE("a norm has mean 0 and variance 1") {
+  const Vector y = layer_norm({1, 2, 3, 6}, 0.0f);  // mean 3, variance 3.5
+  CHECK(y[0] == doctest::Approx(-2 / std::sqrt(3.5)));
+  CHECK(y[3] == doctest::Approx(3 / std::sqrt(3.5)));
+  CHECK(layer_norm({-1, 1}, 3.0f)[1] == doctest::Approx(0.5));  // epsilon inside of the root
+}
+
+TEST_CASE("another family is refused by its name") {
+  const Model model = reference_model("neox-sequential");
+  CHECK(error_message([&] { PlainModel{model}; }) ==
+        "this needs the weights of a olmo, and the model is a gpt_neox");
+}
+
+TEST_CASE(
+    "--plain-loops says how far the logits are, how much slower the loops are, and where their time goes") {
+  const ProgramRun result = run_program(
+      STAIRCASE_STEP_PROGRAM, "--model tales-olmo-1m --prompt 'A fox' --plain-loops --max-new-tokens 1");
+  REQUIRE(result.status == 0);
+  CHECK(result.err.find("4096 logits differ by ") != std::string::npos);
+  CHECK(result.err.find(" times as fast\n") != std::string::npos);
+  int shares = 0;
+  for (const std::string part : {"attention", "MLP", "output layer"}) {
+    CAPTURE(part);
+    const std::size_t place = result.err.find(" %  " + part);
+    REQUIRE(place != std::string::npos);
+    shares += std::stoi(result.err.substr(place - 4, 4));
+  }
+  CHECK(shares > 80);
+  CHECK(shares <= 102);
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --max-new-tokens 1").err.find("logits") ==
+        std::string::npos);
+}
+
+}  // namespace
+}  // namespace staircase

@@ -1,0 +1,71 @@
+#include <doctest/doctest.h>
+
+#include "plain_model.h"
+#include "tests/error_message.h"
+#include "tests/reference_logits.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+
+namespace staircase {
+namespace {
+
+/// Short texts, and one of 200 tokens: positions far beyond those of the examples.
+std::vector<std::vector<int>> texts() {
+  std::vector<int> tokens;
+  for (int i = 0; i < 200; ++i) tokens.push_back((i * 1237 + 31) % 4000);
+  return {{321}, {321, 11, 5, 900, 17}, tokens};
+}
+
+TEST_CASE("the logits after a text are those that transformers computes") {
+  PlainModel plain(reference_model("llama-2"));
+  CHECK(difference_from_reference("llama-2", [&](const auto& text) { return plain.logits(text); }) < 1e-4);
+}
+
+TEST_CASE("the logits after a text are the engine's") {
+  Model model = Model::load(find_model("tales-llama-1m"), make_cpu_device(2));
+  PlainModel plain(model);
+  CHECK(difference_from_engine(model, texts(), [&](const auto& text) { return plain.logits(text); }) < 1e-4);
+}
+
+TEST_CASE("a norm has a mean square of 1 before its gain, and keeps the mean") {
+  const Vector y = rms_norm({1, 7}, {1, 2}, 0.0f);  // mean square 25
+  CHECK(y[0] == doctest::Approx(0.2));
+  CHECK(y[1] == doctest::Approx(2 * 1.4));
+  CHECK(rms_norm({1, 1}, {1, 1}, 3.0f)[0] == doctest::Approx(0.5));  // epsilon inside of the root
+  CHECK(rms_norm({0, 0}, {1, 1}, 1e-5f) == Vector{0, 0});
+}
+
+TEST_CASE("another family is refused by its name") {
+  const Model model = reference_model("olmo");
+  CHECK(error_message([&] { PlainModel{model}; }) ==
+        "this needs the weights of a llama, and the model is a olmo");
+}
+
+TEST_CASE("a model whose heads share keys is refused") {
+  const Model model = reference_model("smollm2");
+  CHECK(error_message([&] { PlainModel{model}; }) ==
+        "9 heads of queries share 3 of keys: here each has its own");
+}
+
+TEST_CASE(
+    "--plain-loops says how far the logits are, how much slower the loops are, and where their time goes") {
+  const ProgramRun result = run_program(
+      STAIRCASE_STEP_PROGRAM, "--model tales-llama-1m --prompt 'A fox' --plain-loops --max-new-tokens 1");
+  REQUIRE(result.status == 0);
+  CHECK(result.err.find("4096 logits differ by ") != std::string::npos);
+  CHECK(result.err.find(" times as fast\n") != std::string::npos);
+  int shares = 0;
+  for (const std::string part : {"attention", "MLP", "output layer"}) {
+    CAPTURE(part);
+    const std::size_t place = result.err.find(" %  " + part);
+    REQUIRE(place != std::string::npos);
+    shares += std::stoi(result.err.substr(place - 4, 4));
+  }
+  CHECK(shares > 80);
+  CHECK(shares <= 102);
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --max-new-tokens 1").err.find("logits") ==
+        std::string::npos);
+}
+
+}  // namespace
+}  // namespace staircase

@@ -1,0 +1,95 @@
+#include <doctest/doctest.h>
+
+#include "plain_model.h"
+#include "tests/error_message.h"
+#include "tests/reference_logits.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+
+namespace staircase {
+namespace {
+
+/// Short texts, and one of 200 tokens: positions far beyond those of the examples.
+std::vector<std::vector<int>> texts() {
+  std::vector<int> tokens;
+  for (int i = 0; i < 200; ++i) tokens.push_back((i * 1237 + 31) % 4000);
+  return {{321}, {321, 11, 5, 900, 17}, tokens};
+}
+
+TEST_CASE("the logits after a text are those that transformers computes") {
+  PlainModel groups(reference_model("smollm2"));
+  CHECK(difference_from_reference("smollm2", [&](const auto& text) { return groups.logits(text); }) < 1e-4);
+  PlainModel single(reference_model("llama-2"));
+  CHECK(difference_from_reference("llama-2", [&](const auto& text) { return single.logits(text); }) < 1e-4);
+}
+
+TEST_CASE("the logits after a text are the engine's") {
+  Model model = Model::load(find_model("tales-gqa-1m"), make_cpu_device(2));
+  PlainModel plain(model);
+  CHECK(difference_from_engine(model, texts(), [&](const auto& text) { return plain.logits(text); }) < 1e-4);
+}
+
+TEST_CASE("neighbouring heads of queries share a head of keys and values") {
+  // Four heads of one feature, two of keys: heads 0 and 1 read the first, 2 and 3 the second.
+  const Vectors keys{{0, 0}, {std::log(3.0f), 0}}, values{{4, 10}, {8, 30}};
+  const Vector attended = attend({1, 0, 1, 5}, keys, values, 4);
+  CHECK(attended[0] == doctest::Approx(0.25 * 4 + 0.75 * 8));  // weights 1 and 3
+  CHECK(attended[1] == doctest::Approx(6));                    // a query of 0
+  CHECK(attended[2] == doctest::Approx(20));                   // the second keys are 0
+  CHECK(attended[3] == doctest::Approx(20));
+}
+
+TEST_CASE("attention is a mean of the values, weighted by how well keys fit the query, head by head") {
+  // Two heads of one feature, and two tokens.
+  const Vector query{2, 0};
+  const Vectors keys{{0, 3}, {std::log(3.0f) / 2, 1}}, values{{5, 7}, {9, 1}};
+  const Vector attended = attend(query, keys, values, 2);
+  CHECK(attended[0] == doctest::Approx(0.25 * 5 + 0.75 * 9));    // weights 1 and 3
+  CHECK(attended[1] == doctest::Approx(0.5 * 7 + 0.5 * 1));      // the query of the second head is 0
+  CHECK(attend(query, {keys[0]}, {values[0]}, 2) == values[0]);  // nothing else to look at
+}
+
+TEST_CASE("scores are divided by the root of a head's features") {
+  const Vectors keys{{0, 0, 0, 0}, {1, 1, 1, 1}}, values{{1, 1, 1, 1}, {4, 4, 4, 4}};
+  const Vector attended = attend({1, 1, 1, 1}, keys, values, 1);
+  CHECK(attended[0] == doctest::Approx((1 + 4 * std::exp(2.0)) / (1 + std::exp(2.0))));
+}
+
+TEST_CASE("no score is too large") {
+  CHECK(attend({1000}, {{100}, {200}}, {{1}, {2}}, 1) == Vector{2});
+}
+
+TEST_CASE("scaled positions are refused") {
+  const Model model = reference_model("llama-3");
+  CHECK(error_message([&] { PlainModel{model}; }) ==
+        "the plain loops leave out scaled rotary positions, which this llama has");
+}
+
+TEST_CASE("another family is refused by its name") {
+  const Model model = reference_model("qwen3");
+  CHECK(error_message([&] { PlainModel{model}; }) ==
+        "this needs the weights of a llama, and the model is a qwen3");
+}
+
+TEST_CASE(
+    "--plain-loops says how far the logits are, how much slower the loops are, and where their time goes") {
+  const ProgramRun result = run_program(
+      STAIRCASE_STEP_PROGRAM, "--model tales-gqa-1m --prompt 'A fox' --plain-loops --max-new-tokens 1");
+  REQUIRE(result.status == 0);
+  CHECK(result.err.find("4096 logits differ by ") != std::string::npos);
+  CHECK(result.err.find(" times as fast\n") != std::string::npos);
+  int shares = 0;
+  for (const std::string part : {"attention", "MLP", "output layer"}) {
+    CAPTURE(part);
+    const std::size_t place = result.err.find(" %  " + part);
+    REQUIRE(place != std::string::npos);
+    shares += std::stoi(result.err.substr(place - 4, 4));
+  }
+  CHECK(shares > 80);
+  CHECK(shares <= 102);
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --max-new-tokens 1").err.find("logits") ==
+        std::string::npos);
+}
+
+}  // namespace
+}  // namespace staircase
