@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "bench/changes.h"
 #include "bench/generation.h"
 #include "bench/gpu.h"
 #include "bench/products.h"
@@ -106,6 +107,18 @@ void add_commands(CLI::App& app, Options& o) {
   scaling->add_option("--json", o.json_file, "write all figures to this file");
   scaling->callback([&o] {
     write_json(count_shares({.config = published_shape(o.shape), .threads = o.thread_counts}), o.json_file);
+  });
+
+  CLI::App* const changes =
+      app.add_subcommand("changes", "what each change from GPT-2 to the models of today did");
+  add_common(changes);
+  add_rounds(changes);
+  changes->add_option("--models", o.folder, "folder with the six models")->required();
+  changes->add_option("--texts", o.prompts, "JSON file with token ids of unseen texts")->required();
+  changes->callback([&o] {
+    const nlohmann::json result =
+        measure_changes({.models = o.folder, .texts = o.prompts, .threads = o.threads, .rounds = o.rounds});
+    write_json(result, o.json_file);
   });
 
   CLI::App* const generation =

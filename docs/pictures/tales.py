@@ -76,15 +76,17 @@ class Model:
 
 
 def read(file):
-    """(name, rows) of each tensor of a safetensors file in float16 or float32."""
+    """(name, rows) of each tensor of a safetensors file in float16, bfloat16 or float32."""
     content = file.read_bytes()
     length = struct.unpack_from("<Q", content)[0]
     for name, tensor in json.loads(content[8:8 + length]).items():
         if name == "__metadata__":
             continue
         first, last = (8 + length + offset for offset in tensor["data_offsets"])
-        letter, size = {"F16": ("e", 2), "F32": ("f", 4)}[tensor["dtype"]]
+        letter, size = {"F16": ("e", 2), "BF16": ("H", 2), "F32": ("f", 4)}[tensor["dtype"]]
         numbers = struct.unpack(f"<{(last - first) // size}{letter}", content[first:last])
+        if tensor["dtype"] == "BF16":  # the upper half of a float32
+            numbers = struct.unpack(f"<{len(numbers)}f", struct.pack(f"<{len(numbers)}I", *(n << 16 for n in numbers)))
         *rows, columns = tensor["shape"]
         yield name, [numbers[i:i + columns] for i in range(0, len(numbers), columns)] if rows else numbers
 

@@ -17,6 +17,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((RO
 sys.path.insert(0, str(PICTURES))
 import memory_table  # noqa: E402
 import svg  # noqa: E402
+import todays_example  # noqa: E402
 from example import Example  # noqa: E402
 from tales import softmax  # noqa: E402
 
@@ -89,6 +90,14 @@ class Numbers(unittest.TestCase):
         self.assertIn(f"{product:.2f} / √64 = {product / 8:.2f}", prose)
         self.assertIn(f"length {first:.1f} behind the embedding and {last:.1f} behind the last block", prose)
         self.assertIn(f"{100 * example.heads[3][4][3][1]:.0f} % of what", prose)
+
+    def test_todays_models_have_the_numbers_of_their_page(self):
+        page = (ROOT / "docs/todays-models.md").read_text(encoding="utf-8")
+        for name, text in todays_example.parts().items():
+            with self.subTest(name):
+                self.assertIn(text, page)
+        mean, deviation, root, _ = todays_example.norms()
+        self.assertIn(f"a mean of {mean}, a standard deviation of {deviation} and a root mean square of {root}", " ".join(page.split()))
 
     def test_plain_python_finds_the_logits_of_transformers(self):
         """Behind "The wolf ran into" the engine and Hugging Face give " the" the log-probability −0.1060 (step 37)."""

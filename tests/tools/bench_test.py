@@ -306,6 +306,31 @@ class Scaling(unittest.TestCase):
         self.assertAlmostEqual(self.percent(0, "layer norm")[1], 100 * 256 / 259)
 
 
+class Changes(unittest.TestCase):
+    def measure(self, texts):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "changes.json")
+            done = run(PROGRAM, "changes", "--models", ROOT / "models", "--texts", texts, "--rounds", 1, "--json", file)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(file.read_text())
+
+    def test_the_page_has_the_sizes_and_losses(self):
+        page = (ROOT / "docs/todays-models.md").read_text(encoding="utf-8")
+        rows = self.measure(ROOT / "tests/reference/unseen.json")
+        self.assertEqual(len(rows), 6)
+        for row in rows:
+            self.assertIn(f"| {row['change']} | {row['parameters']:,} | {row['cached_numbers']:,} | {row['nats_per_token']:.3f} |",
+                          page)
+            self.assertGreater(min(row["prefill_ms"], row["decode_ms"]), 0)
+
+    def test_the_loss_is_the_logarithm_of_the_perplexity(self):
+        """Of "The wolf ran into the wood.", for which 38-perplexity prints 45.2153 with tales-gpt2-1m."""
+        with tempfile.TemporaryDirectory() as folder:
+            texts = Path(folder, "texts.json")
+            texts.write_text(json.dumps({"texts": [[321, 1682, 897, 434, 259, 883, 13]]}))
+            self.assertAlmostEqual(self.measure(texts)[0]["nats_per_token"], math.log(45.2153), places=4)
+
+
 class Errors(unittest.TestCase):
     def check(self, status, sentence, *command):
         done = run(*command)
@@ -318,6 +343,7 @@ class Errors(unittest.TestCase):
         self.check(1, "no such model", PROGRAM, "speed", "--model", "nothing")
         self.check(2, "--cpu-time: it is the time of one thread", PROGRAM, "generation", "--model", "tales-1m", "--prompts",
                    "prompts.json", "--threads", 2, "--cpu-time")
+        self.check(1, "cannot be read", PROGRAM, "changes", "--models", ROOT / "models", "--texts", "/nonexistent")
         self.check(2, "context is 512", PROGRAM, "speed", "--model", ROOT / "models" / "tales-1m", "--prompt-tokens", 513)
 
     def test_of_the_tool(self):
@@ -327,6 +353,7 @@ class Errors(unittest.TestCase):
         self.check(2, "--batch is for measuring a model", tool, "--batch", "2", "--products")
         self.check(2, "--batch is for measuring a model", tool, "--batch", "2", "--scaling")
         self.check(2, "--scaling takes the shape", tool, "--scaling", "--model", "tales-1m")
+        self.check(2, "--changes measures six models of its own", tool, "--changes", "--dtype", "int8")
         self.check(2, "--pair goes with --shape", tool, "--pair")
         self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--peers")
         self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--batch", "2")

@@ -1,0 +1,122 @@
+#include "bench/changes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <list>
+
+#include "bench/timing.h"
+#include "bench/work.h"
+#include "common/base/error.h"
+#include "common/decoding/static_kv_cache.h"
+#include "common/model/model.h"
+
+namespace staircase::bench {
+namespace {
+
+using nlohmann::json;
+using Texts = std::vector<std::vector<int>>;
+
+struct Change {
+  const char* model;
+  const char* text;
+};
+
+constexpr Change kChanges[] = {
+    {"tales-gpt2-1m", "GPT-2"},
+    {"tales-neox-1m", "+ rotary positions"},
+    {"tales-olmo-1m", "+ gated MLP, no biases"},
+    {"tales-llama-1m", "+ RMS norm"},
+    {"tales-gqa-1m", "+ grouped queries"},
+    {"tales-qwen-1m", "+ QK norm"},
+};
+constexpr int kPrompt = 512;
+constexpr int kContext = 480, kDecodeSteps = 16;
+
+Texts read_texts(const std::filesystem::path& file) {
+  std::ifstream stream(file);
+  if (!stream) throw Error("{} cannot be read", file.string());
+  return json::parse(stream).at("texts").get<Texts>();
+}
+
+/// Nats per token: the mean of -log p of each token but a text's first.
+double loss(Model& model, const Texts& texts) {
+  const std::size_t vocab_size = model.config().vocab_size;
+  double sum = 0.0;
+  std::size_t count = 0;
+  for (const std::vector<int>& text : texts) {
+    const std::span<const float> logits = model.last_logits(text, static_cast<int>(text.size()));
+    for (std::size_t t = 0; t + 1 < text.size(); ++t, ++count) {
+      const auto row = logits.subspan(t * vocab_size, vocab_size);
+      const double top = *std::ranges::max_element(row);
+      double total = 0.0;
+      for (const float logit : row) total += std::exp(logit - top);
+      sum += top + std::log(total) - row[text[t + 1]];
+    }
+  }
+  return sum / count;
+}
+
+std::size_t parameters(const ModelConfig& config) {
+  std::size_t block = 0;
+  for (const Product& product : block_products(config)) block += product.in * product.out;
+  return std::size_t{1} * config.vocab_size * config.n_embd + config.n_layer * block + config.vector_numbers;
+}
+
+/// One of the models, with what is measured of it.
+struct Candidate {
+  Candidate(const Change& change, const ChangesOptions& options)
+      : what(change.text),
+        model(Model::load(options.models / change.model, make_cpu_device(options.threads))),
+        cache(model) {
+    const std::vector<int> tokens = some_tokens(kPrompt, model.config().vocab_size);
+    prefill.sample = [this, tokens] { return seconds_per_call(0.02, [&] { model.next_logits(tokens); }); };
+    decode.sample = [this, tokens] {
+      cache.truncate(0, 0);
+      model.next_logits(std::span(tokens).first(kContext), cache);
+      int token = 0;
+      const auto steps = [&] {
+        for (int i = 0; i < kDecodeSteps; ++i) token = argmax(model.next_logits({&token, 1}, cache));
+      };
+      return seconds_of(steps) / kDecodeSteps;
+    };
+  }
+
+  const char* what;
+  Model model;
+  StaticKvCache cache;
+  Task prefill, decode;
+};
+
+}  // namespace
+
+json measure_changes(const ChangesOptions& options) {
+  const Texts texts = read_texts(options.texts);
+  std::list<Candidate> candidates;  // they stay where they are: their tasks point to them
+  for (const Change& change : kChanges) candidates.emplace_back(change, options);
+  std::vector<Task*> tasks;
+  for (Candidate& one : candidates) tasks.insert(tasks.end(), {&one.prefill, &one.decode});
+  measure_in_rounds(tasks, options.rounds);
+
+  json result = json::array();
+  fmt::print("{:<24}{:>12}{:>16}{:>16}{:>14}{:>12}\n", "", "parameters", "cached numbers", "nats per token",
+             "prefill 512", "decode");
+  fmt::print("{:<24}{:>12}{:>16}{:>16}{:>14}{:>12}\n", "", "", "per token", "unseen tales", "ms", "ms");
+  for (Candidate& one : candidates) {
+    const ModelConfig& config = one.model.config();
+    const int cached = 2 * config.n_layer * config.key_width();
+    const json row{{"change", one.what},
+                   {"parameters", parameters(config)},
+                   {"cached_numbers", cached},
+                   {"nats_per_token", loss(one.model, texts)},
+                   {"prefill_ms", 1e3 * one.prefill.seconds.median()},
+                   {"decode_ms", 1e3 * one.decode.seconds.median()}};
+    fmt::print("{:<24}{:>12}{:>16}{:>16.3f}{:>14.2f}{:>12.3f}\n", one.what,
+               row["parameters"].get<std::size_t>(), cached, row["nats_per_token"].get<double>(),
+               row["prefill_ms"].get<double>(), row["decode_ms"].get<double>());
+    result.push_back(row);
+  }
+  return result;
+}
+
+}  // namespace staircase::bench
