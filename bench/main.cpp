@@ -46,7 +46,7 @@ void add_commands(CLI::App& app, Options& o) {
     command->add_option("--json", o.json_file, "write all figures to this file");
   };
   const auto add_model = [&](CLI::App* command) {
-    command->add_option("--model", o.model, "folder of a GPT-2, or the name of one in models/");
+    command->add_option("--model", o.model, "folder or .gguf file of a model, or the name of one in models/");
   };
   const auto add_rounds = [&](CLI::App* command) {
     command->add_option("--rounds", o.rounds, "samples of each measurement")->check(CLI::Range(1, 1000));
