@@ -12,6 +12,7 @@
 
 #include "common/base/error.h"
 #include "common/model/family.h"
+#include "common/model/llama.h"
 
 namespace staircase {
 namespace {
@@ -107,7 +108,7 @@ class Llama : public Network {
     const auto head_norm = [&](const std::string& name) {
       return config.family == "qwen3" ? norm(name, config.head_size) : Norm();
     };
-    embeddings_ = weights.embeddings("embed_tokens.weight", "lm_head.weight", config);
+    weights_.embeddings = weights.embeddings("embed_tokens.weight", "lm_head.weight", config);
     for (int l = 0; l < config.n_layer; ++l) {
       const std::string block = fmt::format("layers.{}.", l), attention = block + "self_attn.";
       const auto parts = [&](const std::string& ending) {
@@ -115,7 +116,7 @@ class Llama : public Network {
                                                {attention + "k_proj" + ending, key_width},
                                                {attention + "v_proj" + ending, key_width}};
       };
-      blocks_.push_back(
+      weights_.blocks.push_back(
           {.input_norm = norm(block + "input_layernorm", n_embd),
            .attention_input = {weights.matrix(parts(".weight"), n_embd),
                                config.family == "qwen2" ? weights.vector(parts(".bias")) : Tensor()},
@@ -127,7 +128,7 @@ class Llama : public Network {
                                               n_embd, n_inner)},
            .mlp_output = linear(block + "mlp.down_proj", n_inner, n_embd)});
     }
-    final_norm_ = norm("norm", n_embd);
+    weights_.final_norm = norm("norm", n_embd);
     // GGUF files have no settings for a scaled rotation, but its factors.
     if (weights.has("rope_freqs.weight")) {
       rotary_.divide_speeds(weights.values("rope_freqs.weight", rotary_.size() / 2));
@@ -138,9 +139,9 @@ class Llama : public Network {
     Device& device = pass.device();
     Tensor x = pass.residual(), projected = pass.projected(), queries = pass.queries();
     Tensor attended = pass.attended();
-    device.embedding(pass.batch(), embeddings_.tokens, Tensor(), x);
+    device.embedding(pass.batch(), weights_.embeddings.tokens, Tensor(), x);
     pass.show("embeddings", x);
-    for (int l = 0; const Block& block : blocks_) {
+    for (int l = 0; const LlamaWeights::Block& block : weights_.blocks) {
       KeysValues keys_values = pass.keys_values(l);
       pass.linear(x, block.input_norm, block.attention_input, Epilogue::kStore, projected);
       device.split_heads(pass.batch(), projected, {block.query_norm, block.key_norm, pass.turns()}, queries,
@@ -152,38 +153,28 @@ class Llama : public Network {
       pass.linear(hidden, {}, block.mlp_output, Epilogue::kAdd, x);
       pass.show(fmt::format("block.{}", l++), x);
     }
-    pass.finish(x, final_norm_, embeddings_.output_layer());
+    pass.finish(x, weights_.final_norm, weights_.embeddings.output_layer());
   }
 
   const Rotary& rotary() const override { return rotary_; }
 
+  const LlamaWeights& weights() const { return weights_; }
+
   void visit_weights(const VisitWeight& visit) override {
-    visit("embed_tokens.weight", embeddings_.tokens);
-    for (int l = 0; Block & block : blocks_) {
+    visit("embed_tokens.weight", weights_.embeddings.tokens);
+    for (int l = 0; LlamaWeights::Block & block : weights_.blocks) {
       const std::string name = fmt::format("layers.{}.", l++);
       visit(name + "self_attn.qkv_proj.weight", block.attention_input.weight);
       visit(name + "self_attn.o_proj.weight", block.attention_output.weight);
       visit(name + "mlp.gate_up_proj.weight", block.mlp_input.weight);
       visit(name + "mlp.down_proj.weight", block.mlp_output.weight);
     }
-    if (embeddings_.output) visit("lm_head.weight", *embeddings_.output);
+    if (weights_.embeddings.output) visit("lm_head.weight", *weights_.embeddings.output);
   }
 
  private:
-  struct Block {
-    Norm input_norm;
-    Linear attention_input;     // [n_embd, (n_head + 2 n_kv_head) head_size]
-    Norm query_norm, key_norm;  // of a head
-    Linear attention_output;    // [n_head head_size, n_embd]
-    Norm mlp_norm;
-    Linear mlp_input;   // [n_embd, 2 n_inner]: the gate and what it gates
-    Linear mlp_output;  // [n_inner, n_embd]
-  };
-
   Rotary rotary_;
-  Embeddings embeddings_;
-  std::vector<Block> blocks_;
-  Norm final_norm_;
+  LlamaWeights weights_;
 };
 
 std::unique_ptr<Network> load(const Settings& settings, const ModelConfig& config, WeightReader& weights) {
@@ -193,6 +184,11 @@ std::unique_ptr<Network> load(const Settings& settings, const ModelConfig& confi
 const std::vector<std::string_view> kBuffers{".rotary_emb.inv_freq"};
 
 }  // namespace
+
+const LlamaWeights& llama_weights(const Model& model) {
+  if (const auto* llama = dynamic_cast<const Llama*>(&model.network())) return llama->weights();
+  throw Error("this pass is one of Llama and its relatives, and the model is a {}", model.config().family);
+}
 
 const Family kLlama{"llama", "model.", kBuffers, configure_llama, load};
 const Family kMistral{"mistral", "model.", kBuffers, configure_llama, load};

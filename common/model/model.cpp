@@ -111,10 +111,17 @@ std::span<float> Model::forward(std::span<const std::span<const int>> sequences,
   if (attention_) attention_->begin(sequences, packed.starts);
   Pass pass(*device_, dtype_, config_, network_->rotary(), packed, cache, *memory_,
             {observer_, attention_ ? &*attention_ : nullptr});
+  const auto run = [&] {
+    if (run_) {
+      run_(pass);
+    } else {
+      network_->run(pass);
+    }
+  };
   if (observer_ || attention_) {
-    network_->run(pass);  // they copy intermediate results to the host
+    run();  // they copy intermediate results to the host
   } else {
-    device_->run([&] { network_->run(pass); });
+    device_->run(run);
   }
   const std::span<float> logits = device_->to_host(pass.logits(), memory_->host_logits);
   check_finite(logits, cache, dtype_);

@@ -20,6 +20,7 @@
 namespace staircase {
 
 class Network;
+class Pass;
 struct PassMemory;
 
 /// What weights can be kept in; not every device multiplies all of them.
@@ -132,6 +133,13 @@ class Model {
   /// rounded to the type that weights are kept in.
   Model with_matrices(const std::function<std::vector<float>(const WeightMatrix& matrix)>& change) const;
 
+  /// Runs `pass` in the place of the family's own from now on. It computes from the tokens of the pass to its
+  /// logits, by operations only, and may be called more than once for a batch.
+  void run_with(std::function<void(Pass& pass)> pass) { run_ = std::move(pass); }
+
+  /// The weights, for code that knows the family.
+  const Network& network() const { return *network_; }
+
   void observe(Observer observer) { observer_ = std::move(observer); }
 
   /// Shows each forward pass from now on; that costs no copy. With a head, which the model must have, it
@@ -159,6 +167,7 @@ class Model {
   std::unique_ptr<PassMemory> memory_;
   std::optional<int> fitted_vocabulary_;
   std::vector<float> fitted_logits_;
+  std::function<void(Pass&)> run_;
   Observer observer_;
   std::function<void(const ForwardPass&)> watcher_;
   std::optional<AttentionProbe> attention_;

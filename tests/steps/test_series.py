@@ -75,6 +75,7 @@ LESSON = {
     "84-rms-norm": "plain_model.h",
     "85-grouped-queries": "plain_model.h",
     "86-qk-norm": "plain_model.h",
+    "87-forward-pass": "forward_pass.h main.cpp",
     "90-prompt-tokens": "main.cpp prompt_tokens.h",
     "91-special-tokens": "main.cpp special_tokens.h",
     "92-chat-template": "chat_prompt.h main.cpp",
@@ -123,7 +124,8 @@ SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cac
 OTHERS = {"66-http-server", "67-cancellation", "68-graceful-shutdown", "69-capacity", "93-conversation", "94-continued-cache",
           "95-kept-answers", "96-dropped-turns", "99-chat-server"}  # whose program does something else than to continue a text
 # Whose plain loops compute another family than that of tales-6m, which these tests continue texts with.
-OTHER_FAMILY = {"82-rotary-positions", "83-gated-mlp", "84-rms-norm", "85-grouped-queries", "86-qk-norm"}
+OTHER_FAMILY = {"82-rotary-positions", "83-gated-mlp", "84-rms-norm", "85-grouped-queries", "86-qk-norm",
+                "87-forward-pass"}
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 
 

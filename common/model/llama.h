@@ -1,0 +1,31 @@
+// The weights of Llama and of the families that build on its block, on their device.
+#pragma once
+
+#include <vector>
+
+#include "common/model/model.h"
+#include "common/model/weights.h"
+
+namespace staircase {
+
+/// What a family has not is empty, and the operations leave it out.
+struct LlamaWeights {
+  struct Block {
+    Norm input_norm;
+    Linear attention_input;     ///< [n_embd, (n_head + 2 n_kv_head) head_size]: queries, keys and values
+    Norm query_norm, key_norm;  ///< of a head
+    Linear attention_output;    ///< [n_head head_size, n_embd]
+    Norm mlp_norm;
+    Linear mlp_input;   ///< [n_embd, 2 n_inner]: the gate and what it gates
+    Linear mlp_output;  ///< [n_inner, n_embd]
+  };
+  Embeddings embeddings;
+  std::vector<Block> blocks;
+  Norm final_norm;
+};
+
+/// Those of a loaded model, for as long as it lives. Throws Error for GPT-2 and GPT-NeoX, whose blocks are
+/// others.
+const LlamaWeights& llama_weights(const Model& model);
+
+}  // namespace staircase

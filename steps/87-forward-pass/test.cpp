@@ -1,0 +1,93 @@
+#include <doctest/doctest.h>
+
+#include "forward_pass.h"
+#include "plain_model.h"
+#include "static_kv_cache.h"
+#include "tests/error_message.h"
+#include "tests/reference_logits.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+
+namespace staircase {
+namespace {
+
+const std::vector<std::string> kRelatives{"llama-2", "llama-3", "smollm2", "olmo", "qwen2", "qwen3"};
+
+Model with_own_pass(const std::string& family, DType dtype = DType::kFloat32) {
+  Model model = Model::load(reference_folder(family), make_cpu_device(2), dtype);
+  model.run_with([&weights = llama_weights(model)](Pass& pass) { forward(weights, pass); });
+  return model;
+}
+
+std::vector<float> copied(std::span<const float> logits) {
+  return {logits.begin(), logits.end()};
+}
+
+TEST_CASE("the logits after a text are those that transformers computes, for all relatives of Llama") {
+  for (const std::string& family : kRelatives) {
+    CAPTURE(family);
+    Model model = with_own_pass(family);
+    CHECK(difference_from_reference(
+              family, [&](const auto& text) { return copied(model.next_logits(text)); }) < 1e-4);
+  }
+}
+
+TEST_CASE("what is in the residual stream after each stage is what transformers has there") {
+  const std::vector<std::string> stages{"embeddings", "block.0", "block.1", "ln_f"};
+  for (const std::string& family : kRelatives) {
+    CAPTURE(family);
+    Model model = with_own_pass(family);
+    for (const nlohmann::json& one : reference_cases(family)) {
+      std::map<std::string, double> lengths;  // of the last token's row
+      model.observe([&](std::string_view stage, std::span<const float> x) {
+        const auto last = x.last(static_cast<std::size_t>(model.config().n_embd));
+        lengths[std::string(stage)] =
+            std::sqrt(std::inner_product(last.begin(), last.end(), last.begin(), 0.0));
+      });
+      model.next_logits(one["ids"].get<std::vector<int>>());
+      for (std::size_t i = 0; i < stages.size(); ++i) {
+        CAPTURE(stages[i]);
+        CHECK(lengths[stages[i]] == doctest::Approx(one["block_norms"][i].get<double>()).epsilon(1e-4));
+      }
+    }
+  }
+}
+
+TEST_CASE(
+    "in every type the logits are the engine's to the bit, in a batch and token by token with a cache") {
+  const std::vector<int> longer{321, 11, 5, 900, 17, 2, 40}, shorter{8, 1500};
+  const std::vector<std::span<const int>> batch{longer, shorter};
+  for (const std::string& family : kRelatives) {
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt8}) {
+      CAPTURE(family);
+      Model own = with_own_pass(family, dtype);
+      Model engine = Model::load(reference_folder(family), make_cpu_device(2), dtype);
+      CHECK(copied(own.next_logits(batch)) == copied(engine.next_logits(batch)));
+      StaticKvCache own_cache(own), engine_cache(engine);
+      for (const int token : longer) {
+        CHECK(copied(own.next_logits({&token, 1}, own_cache)) ==
+              copied(engine.next_logits({&token, 1}, engine_cache)));
+      }
+    }
+  }
+}
+
+TEST_CASE("a family with other blocks is refused by its name") {
+  CHECK(error_message([] { llama_weights(reference_model("pythia")); }) ==
+        "this pass is one of Llama and its relatives, and the model is a gpt_neox");
+}
+
+TEST_CASE("--own-pass changes no text, and the plain loops are compared with it") {
+  const std::string options = "--model tales-qwen-1m --prompt 'A fox' --max-new-tokens 12";
+  const ProgramRun engine = run_program(STAIRCASE_STEP_PROGRAM, options);
+  const ProgramRun own = run_program(STAIRCASE_STEP_PROGRAM, options + " --own-pass --plain-loops");
+  REQUIRE(own.status == 0);
+  CHECK(own.out == engine.out);
+  CHECK(own.err.find("4096 logits differ by ") != std::string::npos);
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --own-pass")
+            .err.find("this pass is one of Llama and its relatives, and the model is a gpt2") !=
+        std::string::npos);
+}
+
+}  // namespace
+}  // namespace staircase
