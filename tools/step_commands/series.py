@@ -65,7 +65,7 @@ BRANCHES = [
     ("Paged cache and server", "Page the KV cache, preempt, share prefixes, serve over HTTP, plan the capacity.",
      {"paged-kv-cache"}),
     ("Small weights", "Quantize to int8 and int4, and compare size, speed and quality.", {"int8-weights"}),
-    ("The model, opened", "Write the model itself, loop by loop, and see where its time goes.", {"plain-loops"}),
+    ("The model, opened", "Write GPT-2 loop by loop, then turn it into Llama and Qwen, one change a step.", {"plain-loops"}),
     ("Chat", "Turn messages into a model's own format, hold a conversation, keep its cache, serve chats.", {"prompt-tokens", "chat-server"}),
 ]
 
