@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "common/base/error.h"
 #include "common/decoding/probabilities.h"
 #include "common/measure/logit_comparison.h"
 #include "common/model/plain_weights.h"

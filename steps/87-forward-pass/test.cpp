@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <map>
+#include <numeric>
+
 #include "forward_pass.h"
 #include "plain_model.h"
 #include "static_kv_cache.h"
