@@ -4,8 +4,9 @@
     tools/test 01 11 46 64                           # builds the programs
     python tests/differential/compare.py --cases 50  # a minute or two; needs torch, transformers and safetensors
 
-Each case is a model from a seed: odd widths and numbers of heads, a feed-forward layer of any size, rows without a token
-(padding), an output layer of its own, weights in any type. The programs say with --json what they made of a prompt, and
+Each case is a model from a seed, of one of the families that the engine runs: odd widths and numbers of heads, heads that
+share keys, a part of a head that turns, stretched positions, parallel blocks, a feed-forward layer of any size, rows without
+a token (padding), an output layer of its own, shards, weights in any type. The programs say with --json what they made of a prompt, and
 transformers computes the same in float64:
 
     greedy         texts that are not drawn, of steps 01, 11 and 46 (with and without a cache)
@@ -47,6 +48,14 @@ except ImportError as error:
 ROOT = Path(__file__).resolve().parents[2]
 GPT2 = ROOT / "tests/reference/gpt2-tokenizer"
 END = "<|endoftext|>"
+FAMILIES = {  # (configuration, heads share keys, a head has a size of its own, the key of epsilon)
+    "gpt_neox": (transformers.GPTNeoXConfig, False, False, "layer_norm_eps"),
+    "llama": (transformers.LlamaConfig, True, True, "rms_norm_eps"),
+    "mistral": (transformers.MistralConfig, True, True, "rms_norm_eps"),
+    "olmo": (transformers.OlmoConfig, True, False, ""),
+    "qwen2": (transformers.Qwen2Config, True, False, "rms_norm_eps"),
+    "qwen3": (transformers.Qwen3Config, True, True, "rms_norm_eps"),
+}
 TIE = 1e-4
 
 
@@ -82,33 +91,72 @@ class Case:
         merges = [line for line in merges if line and not line.startswith("#version")][:choose.randint(0, 150)]
         signs = sorted((token for token in vocab if len(token) == 1), key=vocab.get)
         self.tokens = [*signs, *(line.replace(" ", "") for line in merges), END]
-        heads, width = choose.randint(1, 5), choose.choice([1, 3, 5, 7, 8, 12, 17, 32])
         stored = choose.choice(["float32", "float16", "bfloat16"])
-        self.config = transformers.GPT2Config(
-            vocab_size=len(self.tokens) + choose.choice([0, 0, 1, choose.randint(2, 70)]),
-            n_positions=choose.randint(24, 90), n_embd=heads * width, n_head=heads, n_layer=choose.randint(1, 3),
-            n_inner=choose.choice([None, choose.randint(1, 150)]), layer_norm_epsilon=choose.choice([1e-5, 1e-6, 1e-3]),
-            activation_function=choose.choice(["gelu_new", "gelu_pytorch_tanh"]),
-            tie_word_embeddings=choose.random() < 0.6, eos_token_id=len(self.tokens) - 1,
-            bos_token_id=len(self.tokens) - 1, attn_implementation="eager")
+        self.family = choose.choice(["gpt2", "gpt2", *FAMILIES])
+        self.config = (self.gpt2() if self.family == "gpt2" else self.rotary(*FAMILIES[self.family]))
+        self.n_positions = self.config.max_position_embeddings
         torch.manual_seed(seed)
-        model = transformers.GPT2LMHeadModel(self.config).eval()
+        model = transformers.AutoModelForCausalLM.from_config(self.config, attn_implementation="eager").float().eval()
         scale = choose.choice([0.1, 0.3, 0.6])
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                parameter.normal_(1.0 if ".ln_" in name and name.endswith("weight") else 0.0, scale)
-            model.lm_head.weight.mul_(min(1.0, 3 / scale / self.config.n_embd ** 0.5))
+                is_gain = ("norm" in name or ".ln_" in name) and name.endswith("weight")
+                parameter.normal_(1.0 if is_gain else 0.0, scale)
+            model.get_output_embeddings().weight.mul_(min(1.0, 3 / scale / self.config.hidden_size ** 0.5))
         model.to(getattr(torch, stored))
         self.write(model, choose.choice(["", "transformer."]), merges)
         self.model = model.double()
-        self.about = f"--cases 1 --seed {seed}"
+        self.about = f"{self.family}, --cases 1 --seed {seed}"
+
+    def common(self):
+        """What all families' configurations call alike."""
+        choose = self.choose
+        return {"vocab_size": len(self.tokens) + choose.choice([0, 0, 1, choose.randint(2, 70)]),
+                "max_position_embeddings": choose.randint(24, 90), "num_hidden_layers": choose.randint(1, 3),
+                "tie_word_embeddings": choose.random() < 0.6, "eos_token_id": len(self.tokens) - 1,
+                "bos_token_id": len(self.tokens) - 1}
+
+    def gpt2(self):
+        choose, heads = self.choose, self.choose.randint(1, 5)
+        return transformers.GPT2Config(
+            n_embd=heads * choose.choice([1, 3, 5, 7, 8, 12, 17, 32]), n_head=heads,
+            n_inner=choose.choice([None, choose.randint(1, 150)]), layer_norm_epsilon=choose.choice([1e-5, 1e-6, 1e-3]),
+            activation_function=choose.choice(["gelu_new", "gelu_pytorch_tanh"]), **self.common())
+
+    def rotary(self, kind, shares, own_size, epsilon):
+        """A configuration of that class. `shares`: heads may share keys; `own_size`: a head may have any size."""
+        choose = self.choose
+        kv_heads, group = choose.randint(1, 3), choose.randint(1, 4) if shares else 1
+        heads, size = kv_heads * group, choose.choice([2, 4, 6, 8, 12, 14, 32])
+        more = {"hidden_size": heads * size, "num_attention_heads": heads, "intermediate_size": choose.randint(1, 150)}
+        rope = {"rope_type": "default", "rope_theta": choose.choice([100.0, 10000.0, 500000.0])}
+        if kind is transformers.GPTNeoXConfig:
+            more.update(use_parallel_residual=choose.random() < 0.5,
+                        hidden_act=choose.choice(["gelu", "gelu_new", "gelu_pytorch_tanh"]))
+            rope["partial_rotary_factor"] = choose.choice([n for n in range(2, size + 1, 2)]) / size
+        else:
+            more["num_key_value_heads"] = kv_heads
+        if kind is transformers.LlamaConfig and choose.random() < 0.4:
+            rope.update(rope_type="llama3", factor=choose.choice([2.0, 8.0]), low_freq_factor=1.0, high_freq_factor=4.0,
+                        original_max_position_embeddings=choose.choice([8, 16, 32]))
+        if own_size:
+            more["head_dim"] = size
+            if choose.random() < 0.5:  # the queries together are wider or narrower than the model
+                more["hidden_size"] = choose.randint(2, 60)
+        if epsilon:
+            more[epsilon] = choose.choice([1e-5, 1e-6, 1e-3])
+        return kind(rope_parameters=rope, **more, **self.common())
 
     def write(self, model, prefix, merges):
-        tensors = {prefix + name: value.contiguous().clone() for name, value in model.transformer.state_dict().items()}
-        if not self.config.tie_word_embeddings:
-            tensors["lm_head.weight"] = model.lm_head.weight.detach().clone()
-        save_file(tensors, self.folder / "model.safetensors")
-        (self.folder / "config.json").write_text(json.dumps(self.config.to_dict()))
+        if self.family == "gpt2":
+            tensors = {prefix + name: value.contiguous().clone() for name, value in model.transformer.state_dict().items()}
+            if not self.config.tie_word_embeddings:
+                tensors["lm_head.weight"] = model.lm_head.weight.detach().clone()
+            save_file(tensors, self.folder / "model.safetensors")
+            (self.folder / "config.json").write_text(json.dumps(self.config.to_dict()))
+        else:
+            model.save_pretrained(self.folder, max_shard_size=self.choose.choice(["5GB", "20KB"]))
+            (self.folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer", "eos_token": END}))
         (self.folder / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(self.tokens)}))
         (self.folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges, ""]), encoding="utf-8")
 
@@ -125,7 +173,7 @@ class Case:
     def room(self):
         """(a prompt, how many new tokens fit behind it)"""
         new = self.choose.randint(1, 16)
-        return self.prompt(self.config.n_positions - new), new
+        return self.prompt(self.n_positions - new), new
 
     def logits(self, tokens):
         """(the logits behind each token, how far those of another order of sums may lie from them)"""
@@ -286,7 +334,7 @@ def beams(case, report):
 
 def perplexities(case, report):
     for _ in range(4):
-        sequence = case.run("46", "--prompt", case.prompt(case.config.n_positions), "--max-new-tokens", 0, "--echo",
+        sequence = case.run("46", "--prompt", case.prompt(case.n_positions), "--max-new-tokens", 0, "--echo",
                             "--logprobs", 3)[0]
         tokens = sequence["prompt_token_ids"]
         logits, slack = case.logits(tokens)
