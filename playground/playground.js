@@ -192,7 +192,8 @@
 
   // The page's own commands are at hand.
   for (const shown of document.querySelectorAll(`details.terminal[data-command]`)) {
-    const command = (shown.dataset.run ?? shown.dataset.command).match(/^tools\/run (\S+)\s+([^|<>;&]*?)\s*(2>&1)?$/s);
+    // Nothing but a program with its words: what a shell would do with | or > between them, a page cannot.
+    const command = (shown.dataset.run ?? shown.dataset.command).match(/^tools\/run (\S+)\s+((?:"(?:[^"\\]|\\.)*"|'[^']*'|[^|<>;&"'])*?)\s*(2>&1)?$/s);
     if (!command || !step.startsWith(command[1])) continue;
     const button = make("button", { type: "button", className: "try" }, "Run it here");
     button.onclick = () => {
