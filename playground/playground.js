@@ -4,7 +4,7 @@
 (() => {
   const place = document.querySelector(".playground");
   if (!place) return;
-  const { step, base, glue, models, line: example, trace } = place.dataset;
+  const { step, base, glue, models, line: example, trace, talks } = place.dataset;
   const inputs = JSON.parse(place.dataset.files); // files of the repository that the page's commands name
 
   const make = makeElement;
@@ -116,13 +116,16 @@
   const looks = make("p", { className: "looks", hidden: !inside.checked }, make("label", {}, "and what one head looks at: layer ", layer), make("label", {}, " head ", head),
     ", counted from 0 (", make("code", {}, "--trace-attention LAYER,HEAD"), ")");
   inside.onchange = () => { looks.hidden = !inside.checked; };
+  const reads = talks
+    ? ["A question a line. The program reads them where its command line has no ", make("code", {}, "--prompt"), "; each run begins the conversation again. ", make("code", {}, "/help"), " is a line, too."]
+    : ["What the program reads where it is asked to, as by ", make("code", {}, "--requests -")];
   const start = make("button", { type: "submit" }, "Run");
   const problem = make("p", { className: "problem" });
   problem.setAttribute("role", "alert");
   const runs = make("div", { className: "runs" });
   const form = make("form", {},
     make("label", { htmlFor: line.id }, make("code", {}, `tools/run ${step.slice(0, 2)}`)), line,
-    make("details", {}, make("summary", {}, "Standard input"), make("label", { htmlFor: input.id }, "What the program reads where it is asked to, as by ", make("code", {}, "--requests -")), input),
+    make("details", { open: Boolean(talks) }, make("summary", {}, talks ? "Your side of the conversation" : "Standard input"), make("label", { htmlFor: input.id }, ...reads), input),
     ...(trace ? [make("label", {}, inside, " Show what happens inside, which takes longer"), looks] : []),
     make("p", {}, start, " It runs on your machine: this page sends nothing to anyone."));
   place.append(form, problem, runs);
@@ -166,7 +169,7 @@
       else if (data.error) end(`cannot run: ${data.error}`);
       else end(`${data.status ? `ended with status ${data.status}` : "done"} after ${((performance.now() - begun) / 1000).toFixed(1)} s`);
     };
-    worker.postMessage({ step, glue, models, arguments: arguments_, input: input.value, files, inputs });
+    worker.postMessage({ step, glue, models, arguments: arguments_, input: input.value, talks: Boolean(talks), files, inputs });
   }
 
   async function submit(event) {
@@ -192,7 +195,8 @@
 
   // The page's own commands are at hand.
   for (const shown of document.querySelectorAll(`details.terminal[data-command]`)) {
-    const command = (shown.dataset.run ?? shown.dataset.command).match(/^tools\/run (\S+)\s+([^|<>;&]*?)\s*(2>&1)?$/s);
+    // Nothing but a program with its words: what a shell would do with | or > between them, a page cannot.
+    const command = (shown.dataset.run ?? shown.dataset.command).match(/^tools\/run (\S+)\s+((?:"(?:[^"\\]|\\.)*"|'[^']*'|[^|<>;&"'])*?)\s*(2>&1)?$/s);
     if (!command || !step.startsWith(command[1])) continue;
     const button = make("button", { type: "button", className: "try" }, "Run it here");
     button.onclick = () => {

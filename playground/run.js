@@ -56,6 +56,7 @@ async function main() {
     }],
   });
   copy(program.FS, models, models);
+  program.FS.chdir(path.dirname(models)); // commands name files from the project's folder
   const status = program.callMain(process.argv.slice(3));
   flush();
   return status;

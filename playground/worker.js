@@ -1,7 +1,7 @@
-// Runs one step once: {step, glue, models, arguments, input, files, inputs} come in a message, {output}, {event}, {status} or
-// {error} go back. `models` is their version; `files` has by name what need not be loaded; `inputs` are the files of the
-// repository that a command may name; --trace /trace makes events. Whoever ends this
-// worker gives back all of its memory.
+// Runs one step once: {step, glue, models, arguments, input, talks, files, inputs} come in a message, {output}, {event},
+// {status} or {error} go back. `models` is their version; a program that `talks` reads its input as from a terminal; `files`
+// has by name what need not be loaded; `inputs` are the files of the repository that a command may name; --trace /trace makes
+// events. Ending this worker gives back all of its memory.
 "use strict";
 
 const MODELS = ["tales-6m", "tales-1m"];
@@ -88,7 +88,25 @@ function makeTrace(FS) {
   FS.mkdev("/trace", device);
 }
 
-async function run({ step, glue, models, arguments: words, input, files: given, inputs }) {
+/// Makes standard input a terminal, at which `typed` is typed: the program gets a line when it reads one, and `show` its bytes.
+function makeKeyboard(FS, typed, show) {
+  const stream = FS.streams[0];
+  let at = 0;
+  stream.tty = true;
+  stream.stream_ops = {
+    ...stream.stream_ops,
+    read(_, bytes, offset, length) {
+      const end = typed.indexOf(10, at) + 1 || typed.length;
+      const line = typed.subarray(at, Math.min(end, at + length));
+      bytes.set(line, offset);
+      line.forEach(show);
+      at += line.length;
+      return line.length;
+    },
+  };
+}
+
+async function run({ step, glue, models, arguments: words, input, talks, files: given, inputs }) {
   postMessage({ state: "loading the program and the models" });
   files = given;
   kept = `staircase-models-${models}`;
@@ -109,6 +127,7 @@ async function run({ step, glue, models, arguments: words, input, files: given, 
     preRun: [({ FS, ENV }) => {
       FS.init(() => (at < typed.length ? typed[at++] : null), output.writer(1), output.writer(2));
       for (const descriptor of [1, 2]) FS.streams[descriptor].tty = true; // so it shows colours, and text as it comes
+      if (talks) makeKeyboard(FS, new TextEncoder().encode(input && !input.endsWith("\n") ? `${input}\n` : input), output.writer(1));
       ENV.STAIRCASE_MODELS = "/models";
     }],
   });

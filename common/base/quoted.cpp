@@ -29,8 +29,8 @@ bool has_utf8() {
 /// What programs draw with, in ASCII; the eighths of a bar are less than a character.
 std::string in_ascii(std::string text) {
   static constexpr std::pair<std::string_view, std::string_view> kSigns[] = {
-      {"█", "#"}, {"▉", ""}, {"▊", ""},  {"▋", ""},  {"▌", ""},  {"▍", ""},
-      {"▎", ""},  {"▏", ""}, {"├", "|"}, {"│", "|"}, {"─", "-"}, {"×", "x"}};
+      {"█", "#"}, {"▉", ""},  {"▊", ""},  {"▋", ""},  {"▌", ""},  {"▍", ""}, {"▎", ""},
+      {"▏", ""},  {"├", "|"}, {"│", "|"}, {"─", "-"}, {"×", "x"}, {"■", "="}};
   for (const auto& [sign, plain] : kSigns) {
     for (std::size_t at = 0; (at = text.find(sign, at)) != text.npos; at += plain.size()) {
       text.replace(at, sign.size(), plain);

@@ -73,11 +73,11 @@ TEST_CASE("whatever is said takes no control character to the terminal, and a wa
 TEST_CASE("what programs draw with is ASCII where the locale has no UTF-8, and a text in it stays") {
   const char* const set = std::getenv("LC_ALL");
   const std::string before = set == nullptr ? "" : set;
-  const std::string drawn = "├─ \" Über\"  × -3.5\n│  ███▌";
+  const std::string drawn = "├─ \" Über\"  × -3.5\n│  ■ -1.5  ███▌";
   for (const auto& [locale, expected] :
-       {std::pair("C", "|- \" Über\"  x -3.5\n|  ###"),
-        std::pair("de_DE.ISO-8859-1", "|- \" Über\"  x -3.5\n|  ###"), std::pair("C.UTF-8", drawn.c_str()),
-        std::pair("de_DE.utf8", drawn.c_str())}) {
+       {std::pair("C", "|- \" Über\"  x -3.5\n|  = -1.5  ###"),
+        std::pair("de_DE.ISO-8859-1", "|- \" Über\"  x -3.5\n|  = -1.5  ###"),
+        std::pair("C.UTF-8", drawn.c_str()), std::pair("de_DE.utf8", drawn.c_str())}) {
     CAPTURE(locale);
     setenv("LC_ALL", locale, 1);
     CHECK(harmless(drawn, true) == expected);

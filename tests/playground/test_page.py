@@ -44,6 +44,7 @@ sys.path[:0] = [str(ROOT / "docs/book"), str(ROOT / "tools")]
 from step_commands.series import Step  # noqa: E402
 
 STEPS = sorted(path.stem for path in PROGRAMS.glob("*.wasm") if Step(ROOT / "steps" / path.stem).continues_prompts())
+TALKS = sorted(path.stem for path in PROGRAMS.glob("*.wasm") if Step(ROOT / "steps" / path.stem).holds_conversations())
 
 
 class Site(SimpleHTTPRequestHandler):
@@ -75,7 +76,7 @@ def setUpModule():
     global ADDRESS, FOLDER
     if not HAVE_BROWSER:
         raise unittest.SkipTest("chromium, chromium-driver or python3-selenium is not installed; tools/setup --browser installs them")
-    if not STEPS:
+    if not STEPS + TALKS:
         raise unittest.SkipTest("no step is built for browsers; tools/wasm does that")
     temporary = tempfile.TemporaryDirectory()
     unittest.addModuleCleanup(temporary.cleanup)
@@ -321,14 +322,14 @@ class Lessons(Browser):
         texts = self.browser.execute_script("return [...document.querySelectorAll('.run pre')].map((run) => run.textContent)")
         return list(zip(states(), texts))
 
-    def ended_as(self, refused, runs):
+    def ended_as(self, refused, runs, status=2):
         for state, text in runs:
-            self.assertTrue(state.startswith("ended with status 2" if refused else "done"), f"{state}: {text[-300:]}")
+            self.assertTrue(state.startswith(f"ended with status {status}" if refused else "done"), f"{state}: {text[-300:]}")
             self.assertNotRegex(text, "(?i)no such file|cannot be (read|opened)")
             self.assertTrue(text.strip())
 
     def test_a_page_begins_with_its_own_command_and_shows_what_happens_inside(self):
-        for name in STEPS:
+        for name in STEPS + TALKS:
             with self.subTest(name):
                 step = self.prepared(name)
                 commands = [line.removeprefix(f"tools/run {step.number} ") for line in step.command()]
@@ -341,7 +342,7 @@ class Lessons(Browser):
                 self.assertEqual(bool(self.find(".inside:not([hidden])")), bool(watched))
 
     def test_every_button_of_a_page_runs(self):
-        for name in STEPS:
+        for name in STEPS + TALKS:
             self.prepared(name)
             shown = self.find("details.terminal[data-command]")
             pressed = 0
@@ -352,11 +353,34 @@ class Lessons(Browser):
                 command, recorded_ = terminal.get_attribute("data-command"), terminal.find_element(By.TAG_NAME, "pre").get_attribute("textContent")
                 with self.subTest(name, command=command):
                     runs = self.runs_of(lambda: self.browser.execute_script("arguments[0].click()", buttons[0]))
-                    self.ended_as(recorded_.startswith("error:"), runs)
+                    # Where one of the requests is refused, the others have their texts.
+                    self.ended_as(recorded_.startswith("error:"), runs, 1 if "--requests" in command else 2)
                     pressed += 1
                 self.browser.execute_script("for (const run of document.querySelectorAll('.run .remove')) run.click()")
             with self.subTest(name):
                 self.assertGreater(pressed, 0)
+
+    def test_a_conversation_is_typed_line_by_line(self):
+        """As at a terminal: each question is seen where the program reads it, and the answers are those to --prompt."""
+        if not TALKS:
+            self.skipTest("no chat is built")
+        options, questions = "--chat-template models/tales-chat.jinja --max-new-tokens 6", ["Why do you weep?", "Où vis-tu?"]
+        for name in TALKS:
+            with self.subTest(name):
+                self.prepared(name)
+                self.type(" ".join([options, *(f'--prompt "{question}"' for question in questions)]))
+                self.assertIn("done", self.ended())
+                answers = [line for line in self.output().splitlines() if line and not line.startswith("The answer was cut off")]
+                self.assertEqual(len(answers), 2)
+                self.browser.execute_script("arguments[0].value = arguments[1]", self.find("#playground-input")[0],
+                                            "\n".join([*questions, "/undo", "/wrong"]))
+                self.type(options)
+                self.assertIn("done", self.ended())
+                talk = self.output()
+                for question, answer in zip(questions, answers, strict=True):
+                    self.assertIn(f"> {question}\n{answer}\n", talk)
+                self.assertIn("> /wrong\n", talk)
+                self.assertIn("/help", talk[talk.index("> /wrong\n"):])
 
     def test_several_lines_are_several_runs(self):
         self.open()
@@ -754,17 +778,18 @@ class Views(Browser):
 class Size(unittest.TestCase):
     def test_steps_share_their_glue(self):
         wanted = {re.search(r'data-glue="([^"]*)"', (FOLDER / f"steps/{step}/index.html").read_text(encoding="utf-8"))[1]
-                  for step in STEPS}
+                  for step in STEPS + TALKS}
         self.assertEqual(wanted, {path.name for path in FOLDER.glob("playground/glue-*.js")})
         self.assertLessEqual(len(wanted), 4)  # those that plot make folders and start gnuplot
 
     def test_a_step_is_small(self):
         """Its program and the glue, compressed as servers do."""
-        for step in STEPS:
+        for step in STEPS + TALKS:
             page = (FOLDER / f"steps/{step}/index.html").read_text(encoding="utf-8")
             glue = re.search(r'data-glue="([^"]*)"', page)[1]
             parts = [FOLDER / f"playground/steps/{step}.wasm", FOLDER / "playground" / glue]
-            self.assertLess(sum(len(gzip.compress(part.read_bytes())) for part in parts), 515_000, step)
+            limit = 545_000 if step in TALKS or step.endswith("chat-template") else 515_000  # an interpreter of templates
+            self.assertLess(sum(len(gzip.compress(part.read_bytes())) for part in parts), limit, step)
 
 
 class WithoutStorage(Browser):

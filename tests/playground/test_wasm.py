@@ -49,8 +49,8 @@ class InNode(unittest.TestCase):
         for name in self.built:
             native = ROOT / "build/steps" / name
             options = subprocess.run([native, "--help"], capture_output=True, text=True, check=True).stdout
-            if "--prompt " not in options:
-                continue  # a simulation
+            if "--json" not in options:
+                continue  # a simulation, or a chat
             ways = [way for way in WAYS if not way or f"{way[0]} " in options]
             for way in ways:
                 with self.subTest(f"{name} {' '.join(way)}"):

@@ -99,6 +99,10 @@ class Step:
         """Whether its program takes a prompt; those of a server and of a simulation say where they are made that they do not."""
         return not re.search(r"Program program\(.*, false\);", (self.folder / "main.cpp").read_text(encoding="utf-8"))
 
+    def holds_conversations(self):
+        """Whether a person talks with its program, line by line."""
+        return "hold_conversation(" in (self.folder / "main.cpp").read_text(encoding="utf-8")
+
     def ancestors(self):
         """From its parent down to the first step."""
         step, found = self.parent, []

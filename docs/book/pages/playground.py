@@ -23,14 +23,17 @@ article a:not([href]) { color: inherit; text-decoration: none; }
 
 
 def has(programs, step):
-    """Whether the step was compiled for browsers and continues a prompt; `programs` is "" where no page is to run any."""
-    return bool(programs) and (Path(programs) / f"{step.name}.wasm").is_file() and step.continues_prompts()
+    """Whether the step was compiled for browsers and answers a page; `programs` is "" where no page is to run any."""
+    answers = step.continues_prompts() or step.holds_conversations()
+    return bool(programs) and (Path(programs) / f"{step.name}.wasm").is_file() and answers
 
 
 def html(programs, step):
-    trace = ' data-trace="yes"' if b"--trace" in (Path(programs) / f"{step.name}.wasm").read_bytes() else ""
+    program = (Path(programs) / f"{step.name}.wasm").read_bytes()
+    # A chat makes no events, though the library in it knows the option's name.
+    flag = ' data-talks="yes"' if step.holds_conversations() else ' data-trace="yes"' if b"--trace" in program else ""
     lines = "\n".join(step.command()).removeprefix(f"tools/run {step.number} ") or '--prompt "Once upon a time"'
-    return (f'<div class="playground"{trace} data-step="{step.name}" data-base="../../playground" data-models="{version()}" '
+    return (f'<div class="playground"{flag} data-step="{step.name}" data-base="../../playground" data-models="{version()}" '
             f'data-glue="{glue(programs, step)[0]}" data-files="{escape(json.dumps(named(step)))}" data-line="{escape(lines)}">'
             '<noscript><p>Programs run in a page with JavaScript alone.</p></noscript></div>')
 
