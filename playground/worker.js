@@ -5,6 +5,8 @@
 "use strict";
 
 const MODELS = ["tales-6m", "tales-1m"];
+// Loaded where the command line names them: they differ by one change each.
+const NAMED_MODELS = ["tales-gpt2-1m", "tales-neox-1m", "tales-olmo-1m", "tales-llama-1m", "tales-gqa-1m", "tales-qwen-1m"];
 const FILES = ["config.json", "generation_config.json", "merges.txt", "model.safetensors", "tokenizer_config.json", "vocab.json"];
 const PATIENCE = 30; // milliseconds that text may wait for more of it
 
@@ -110,7 +112,8 @@ async function run({ step, glue, models, arguments: words, input, talks, files: 
   postMessage({ state: "loading the program and the models" });
   files = given;
   kept = `staircase-models-${models}`;
-  const ofModels = MODELS.flatMap((model) => FILES.map((file) => `models/${model}/${file}`));
+  const needed = [...MODELS, ...NAMED_MODELS.filter((model) => words.some((word) => word.endsWith(model)))];
+  const ofModels = needed.flatMap((model) => FILES.map((file) => `models/${model}/${file}`));
   const wanted = inputs.filter((name) => words.some((word) => word.endsWith(name)));
   const names = [...ofModels, ...wanted];
   const [script, binary, ...contents] = await Promise.all([load(glue), load(`steps/${step}.wasm`), ...ofModels.map(loadOnce),

@@ -15,6 +15,8 @@ from step_commands.series import ROOT
 
 SCRIPTS = ROOT / "playground"
 MODELS = ("tales-1m", "tales-6m")
+# A page loads these where a command names them.
+NAMED_MODELS = ("tales-gpt2-1m", "tales-neox-1m", "tales-olmo-1m", "tales-llama-1m", "tales-gqa-1m", "tales-qwen-1m")
 # A page by itself: no columns beside the text, and what would lead to other pages is text.
 SINGLE_STYLE = """main { max-width: 62em; margin: 0 auto; padding: 1.5em 1.2em 4em; }
 article a:not([href]) { color: inherit; text-decoration: none; }
@@ -48,7 +50,7 @@ def named(step):
 def version():
     """Names the models: a browser keeps them as long as they are the same."""
     found = hashlib.sha256()
-    for model in MODELS:
+    for model in (*MODELS, *NAMED_MODELS):
         for path in sorted((ROOT / "models" / model).iterdir()):
             found.update(path.read_bytes())
     return found.hexdigest()[:8]
@@ -73,7 +75,7 @@ def copy(programs, series, site):
             for name in named(step):
                 (folder / "files" / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(ROOT / name, folder / "files" / name)
-    for model in MODELS:
+    for model in (*MODELS, *NAMED_MODELS):
         shutil.copytree(ROOT / "models" / model, folder / "models" / model, ignore=shutil.ignore_patterns("*.md"))
     for name in ("pictures.css", "beams.js", "rows.js", "views.js", "playground.js", "worker.js"):
         shutil.copyfile(SCRIPTS / name, folder / name)
@@ -90,7 +92,8 @@ def single_file(programs, step, site):
     scripts = re.findall(r'<script[^>]* src="([^"]+)"', page)
     style, script = ("".join((folder / name).read_text(encoding="utf-8") for name in names) for names in (styles, scripts))
     files = [parts / "worker.js", parts / glue(programs, step)[0], parts / f"steps/{step.name}.wasm",
-             *sorted(parts.glob("models/*/*")), *(parts / "files" / name for name in named(step))]
+             *(path for path in sorted(parts.glob("models/*/*"))
+               if path.parent.name in MODELS or path.parent.name in step.readme()), *(parts / "files" / name for name in named(step))]
     inside = "".join(f'<script type="application/gzip" data-file="{path.relative_to(parts).as_posix()}">'
                      f'{base64.b64encode(gzip.compress(path.read_bytes(), mtime=0)).decode()}</script>\n' for path in files)
     return (f'<!doctype html>\n<html class="no-js" lang="en">\n<head><meta charset="utf-8"/>\n'
