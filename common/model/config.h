@@ -48,7 +48,7 @@ struct ModelConfig {
   int n_inner = 0;                 ///< width of the MLP
   int mlp_matrices = 2;            ///< of the MLP: two, or three with a gate
   int rotary_size = 0;             ///< features of a head that positions turn; 0 where positions have a table
-  double rope_theta = 0.0;         ///< pair i of n such pairs turns by rope_theta^(-i / n) per position
+  double rope_theta = 0.0;         ///< pair i turns by rope_theta^(-2i / rotary_size) per position
   std::size_t vector_numbers = 0;  ///< in biases, norms and the table of positions, which stay in float32
   float norm_epsilon = 1e-5f;
   int eos_token_id = 0;       ///< the end-of-text token, the first one of several; -1: no text ends by itself

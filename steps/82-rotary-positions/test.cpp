@@ -16,18 +16,6 @@ std::vector<std::vector<int>> texts() {
   return {{321}, {321, 11, 5, 900, 17}, tokens};
 }
 
-TEST_CASE("the logits after a text are those that transformers computes") {
-  PlainModel plain(reference_model("neox-sequential"));
-  CHECK(difference_from_reference("neox-sequential", [&](const auto& text) { return plain.logits(text); }) <
-        1e-4);
-}
-
-TEST_CASE("the logits after a text are the engine's") {
-  Model model = Model::load(find_model("tales-neox-1m"), make_cpu_device(2));
-  PlainModel plain(model);
-  CHECK(difference_from_engine(model, texts(), [&](const auto& text) { return plain.logits(text); }) < 1e-4);
-}
-
 /// The product of a query and a key, each at its position, as attention computes it.
 double score(int query_position, int key_position) {
   const Vector query = rotate({0.3f, -1, 2, 0.5f}, query_position, 4, 4, 10000);
@@ -68,6 +56,18 @@ TEST_CASE("each head turns alike, and what lies beyond the part that turns stays
   CHECK(x[1] == doctest::Approx(std::sin(5.0)));
   CHECK(Vector(x.begin() + 2, x.begin() + 4) == Vector{8, 9});
   CHECK(Vector(x.begin() + 4, x.end()) == Vector(x.begin(), x.begin() + 4));
+}
+
+TEST_CASE("the logits after a text are those that transformers computes") {
+  PlainModel plain(reference_model("neox-sequential"));
+  CHECK(difference_from_reference("neox-sequential", [&](const auto& text) { return plain.logits(text); }) <
+        1e-4);
+}
+
+TEST_CASE("the logits after a text are the engine's") {
+  Model model = Model::load(find_model("tales-neox-1m"), make_cpu_device(2));
+  PlainModel plain(model);
+  CHECK(difference_from_engine(model, texts(), [&](const auto& text) { return plain.logits(text); }) < 1e-4);
 }
 
 TEST_CASE("another family is refused by its name") {

@@ -16,6 +16,14 @@ std::vector<std::vector<int>> texts() {
   return {{321}, {321, 11, 5, 900, 17}, tokens};
 }
 
+TEST_CASE("a norm has a mean square of 1 before its gain, and keeps the mean") {
+  const Vector y = rms_norm({1, 7}, {1, 2}, 0.0f);  // mean square 25
+  CHECK(y[0] == doctest::Approx(0.2));
+  CHECK(y[1] == doctest::Approx(2 * 1.4));
+  CHECK(rms_norm({1, 1}, {1, 1}, 3.0f)[0] == doctest::Approx(0.5));  // epsilon inside of the root
+  CHECK(rms_norm({0, 0}, {1, 1}, 1e-5f) == Vector{0, 0});
+}
+
 TEST_CASE("the logits after a text are those that transformers computes") {
   PlainModel plain(reference_model("llama-2"));
   CHECK(difference_from_reference("llama-2", [&](const auto& text) { return plain.logits(text); }) < 1e-4);
@@ -25,14 +33,6 @@ TEST_CASE("the logits after a text are the engine's") {
   Model model = Model::load(find_model("tales-llama-1m"), make_cpu_device(2));
   PlainModel plain(model);
   CHECK(difference_from_engine(model, texts(), [&](const auto& text) { return plain.logits(text); }) < 1e-4);
-}
-
-TEST_CASE("a norm has a mean square of 1 before its gain, and keeps the mean") {
-  const Vector y = rms_norm({1, 7}, {1, 2}, 0.0f);  // mean square 25
-  CHECK(y[0] == doctest::Approx(0.2));
-  CHECK(y[1] == doctest::Approx(2 * 1.4));
-  CHECK(rms_norm({1, 1}, {1, 1}, 3.0f)[0] == doctest::Approx(0.5));  // epsilon inside of the root
-  CHECK(rms_norm({0, 0}, {1, 1}, 1e-5f) == Vector{0, 0});
 }
 
 TEST_CASE("another family is refused by its name") {

@@ -16,19 +16,6 @@ std::vector<std::vector<int>> texts() {
   return {{321}, {321, 11, 5, 900, 17}, tokens};
 }
 
-TEST_CASE("the logits after a text are those that transformers computes") {
-  PlainModel groups(reference_model("smollm2"));
-  CHECK(difference_from_reference("smollm2", [&](const auto& text) { return groups.logits(text); }) < 1e-4);
-  PlainModel single(reference_model("llama-2"));
-  CHECK(difference_from_reference("llama-2", [&](const auto& text) { return single.logits(text); }) < 1e-4);
-}
-
-TEST_CASE("the logits after a text are the engine's") {
-  Model model = Model::load(find_model("tales-gqa-1m"), make_cpu_device(2));
-  PlainModel plain(model);
-  CHECK(difference_from_engine(model, texts(), [&](const auto& text) { return plain.logits(text); }) < 1e-4);
-}
-
 TEST_CASE("neighbouring heads of queries share a head of keys and values") {
   // Four heads of one feature, two of keys: heads 0 and 1 read the first, 2 and 3 the second.
   const Vectors keys{{0, 0}, {std::log(3.0f), 0}}, values{{4, 10}, {8, 30}};
@@ -57,6 +44,19 @@ TEST_CASE("scores are divided by the root of a head's features") {
 
 TEST_CASE("no score is too large") {
   CHECK(attend({1000}, {{100}, {200}}, {{1}, {2}}, 1) == Vector{2});
+}
+
+TEST_CASE("the logits after a text are those that transformers computes") {
+  PlainModel groups(reference_model("smollm2"));
+  CHECK(difference_from_reference("smollm2", [&](const auto& text) { return groups.logits(text); }) < 1e-4);
+  PlainModel single(reference_model("llama-2"));
+  CHECK(difference_from_reference("llama-2", [&](const auto& text) { return single.logits(text); }) < 1e-4);
+}
+
+TEST_CASE("the logits after a text are the engine's") {
+  Model model = Model::load(find_model("tales-gqa-1m"), make_cpu_device(2));
+  PlainModel plain(model);
+  CHECK(difference_from_engine(model, texts(), [&](const auto& text) { return plain.logits(text); }) < 1e-4);
 }
 
 TEST_CASE("scaled positions are refused") {

@@ -16,17 +16,6 @@ std::vector<std::vector<int>> texts() {
   return {{321}, {321, 11, 5, 900, 17}, tokens};
 }
 
-TEST_CASE("the logits after a text are those that transformers computes") {
-  PlainModel plain(reference_model("qwen3"));
-  CHECK(difference_from_reference("qwen3", [&](const auto& text) { return plain.logits(text); }) < 1e-4);
-}
-
-TEST_CASE("the logits after a text are the engine's") {
-  Model model = Model::load(find_model("tales-qwen-1m"), make_cpu_device(2));
-  PlainModel plain(model);
-  CHECK(difference_from_engine(model, texts(), [&](const auto& text) { return plain.logits(text); }) < 1e-4);
-}
-
 TEST_CASE("each head has a norm of its own, and all have the same gain") {
   const Vector y = norm_heads({1, 7, 3, 3}, {1, 2}, 0.0f);  // mean squares 25 and 9
   CHECK(y[0] == doctest::Approx(0.2));
@@ -41,6 +30,17 @@ TEST_CASE("scores do not depend on how long queries and keys are") {
   const Vector y = norm_heads({1, 2, 3, 4}, gain, 0.0f),
                larger = norm_heads({100, 200, 300, 400}, gain, 0.0f);
   for (std::size_t i = 0; i < y.size(); ++i) CHECK(y[i] == doctest::Approx(larger[i]));
+}
+
+TEST_CASE("the logits after a text are those that transformers computes") {
+  PlainModel plain(reference_model("qwen3"));
+  CHECK(difference_from_reference("qwen3", [&](const auto& text) { return plain.logits(text); }) < 1e-4);
+}
+
+TEST_CASE("the logits after a text are the engine's") {
+  Model model = Model::load(find_model("tales-qwen-1m"), make_cpu_device(2));
+  PlainModel plain(model);
+  CHECK(difference_from_engine(model, texts(), [&](const auto& text) { return plain.logits(text); }) < 1e-4);
 }
 
 TEST_CASE("another family is refused by its name") {
