@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -41,18 +42,46 @@ constexpr std::size_t kCanaries = 67;
 
 #ifdef STAIRCASE_CUDA_EMULATION
 
-/// Calls test(device) with the emulated GPU, its threads running in several orders; under sanitizers, which
-/// watch accesses that are the same in every order and take three times as long, in one.
+/// How often the current test case has called on_every_device.
+inline int calls_of_case = 0;
+
+/// Sets it back where a case begins; the rest is what doctest's interface has besides.
+class CaseWatcher : public doctest::IReporter {
+ public:
+  explicit CaseWatcher(const doctest::ContextOptions& /*unused*/) {}
+  void test_case_start(const doctest::TestCaseData& /*unused*/) override { calls_of_case = 0; }
+
+  void report_query(const doctest::QueryData& /*unused*/) override {}
+  void test_run_start() override {}
+  void test_run_end(const doctest::TestRunStats& /*unused*/) override {}
+  void test_case_reenter(const doctest::TestCaseData& /*unused*/) override {}
+  void test_case_end(const doctest::CurrentTestCaseStats& /*unused*/) override {}
+  void test_case_exception(const doctest::TestCaseException& /*unused*/) override {}
+  void subcase_start(const doctest::SubcaseSignature& /*unused*/) override {}
+  void subcase_end() override {}
+  void log_assert(const doctest::AssertData& /*unused*/) override {}
+  void log_message(const doctest::MessageData& /*unused*/) override {}
+  void test_case_skipped(const doctest::TestCaseData& /*unused*/) override {}
+};
+REGISTER_LISTENER("cases", 1, CaseWatcher);  // in each file; doctest keeps one of a name
+
+/// Calls test(device) with the emulated GPU, its threads running in several orders: in all of them the first
+/// time in a test case, and for each later shape in one by chance. `tools/test --all` runs all orders for all
+/// shapes. Sanitizers watch accesses that are the same in every order and take three times as long: one order
+/// there.
 template <typename Test>
 void on_every_device(const Test& test) {
   using cuda_emulation::Order;
-#ifdef __SANITIZE_ADDRESS__
-  constexpr Order kOrders[] = {Order::kRandom};
-#else
-  constexpr Order kOrders[] = {Order::kForward, Order::kReverse, Order::kRandom};
-#endif
+  static const bool all = std::getenv("STAIRCASE_ALL_STEPS") != nullptr;
   static const std::unique_ptr<Device> device = make_cuda_device();
-  for (const Order order : kOrders) {
+  static std::mt19937 generator(1);
+  std::vector<Order> orders = {Order::kForward, Order::kReverse, Order::kRandom};
+#ifdef __SANITIZE_ADDRESS__
+  orders = {Order::kRandom};
+#else
+  if (calls_of_case++ > 0 && !all) orders = {orders[generator() % orders.size()]};
+#endif
+  for (const Order order : orders) {
     cuda_emulation::settings.order = order;
     INFO(device->description(), ", order ", static_cast<int>(order));
     test(*device);
