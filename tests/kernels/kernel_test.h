@@ -40,9 +40,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kCanary = 12345.5f;
 constexpr std::size_t kCanaries = 67;
 
-#ifdef STAIRCASE_CUDA_EMULATION
-
-/// How often the current test case has called on_every_device.
+/// How often the current test case has called on_every_device or on_every_cpu.
 inline int calls_of_case = 0;
 
 /// Sets it back where a case begins; the rest is what doctest's interface has besides.
@@ -65,21 +63,28 @@ class CaseWatcher : public doctest::IReporter {
 };
 REGISTER_LISTENER("cases", 1, CaseWatcher);  // in each file; doctest keeps one of a name
 
-/// Calls test(device) with the emulated GPU, its threads running in several orders: in all of them the first
-/// time in a test case, and for each later shape in one by chance. `tools/test --all` runs all orders for all
-/// shapes. Sanitizers watch accesses that are the same in every order and take three times as long: one order
-/// there.
+/// Of what each shape may be tried with (orders of threads, numbers of them): all the first time in a test
+/// case, and one by chance from then on. `tools/test --all` tries all for each shape.
+template <typename T>
+std::vector<T> sample(const std::vector<T>& all) {
+  static const bool whole = std::getenv("STAIRCASE_ALL_STEPS") != nullptr;
+  static std::mt19937 generator(1);
+  if (calls_of_case++ == 0 || whole) return all;
+  return {all[generator() % all.size()]};
+}
+
+#ifdef STAIRCASE_CUDA_EMULATION
+
+/// Calls test(device) with the emulated GPU, its threads running in several orders; under sanitizers, which
+/// watch accesses that are the same in every order and take three times as long, in one.
 template <typename Test>
 void on_every_device(const Test& test) {
   using cuda_emulation::Order;
-  static const bool all = std::getenv("STAIRCASE_ALL_STEPS") != nullptr;
   static const std::unique_ptr<Device> device = make_cuda_device();
-  static std::mt19937 generator(1);
-  std::vector<Order> orders = {Order::kForward, Order::kReverse, Order::kRandom};
 #ifdef __SANITIZE_ADDRESS__
-  orders = {Order::kRandom};
+  const std::vector<Order> orders = {Order::kRandom};
 #else
-  if (calls_of_case++ > 0 && !all) orders = {orders[generator() % orders.size()]};
+  const std::vector<Order> orders = sample<Order>({Order::kForward, Order::kReverse, Order::kRandom});
 #endif
   for (const Order order : orders) {
     cuda_emulation::settings.order = order;
@@ -109,7 +114,8 @@ inline Device* gpu() {
 }
 
 /// Calls test(device) for each SIMD target that was compiled and that this machine has, with 1, 2 and 3
-/// threads.
+/// threads. Sanitizers and emulated ARM, where a test takes ten times as long, try one number of them for
+/// most shapes.
 template <typename Test>
 void on_every_cpu(const Test& test) {
   struct Restore {
@@ -120,9 +126,14 @@ void on_every_cpu(const Test& test) {
     }
   } restore;
   Restore::choose(0);
+#if defined(__SANITIZE_ADDRESS__) || defined(__aarch64__)
+  const std::vector<int> numbers = sample<int>({1, 2, 3});
+#else
+  const std::vector<int> numbers = {1, 2, 3};
+#endif
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
     Restore::choose(target);
-    for (const int threads : {1, 2, 3}) {
+    for (const int threads : numbers) {
       const std::unique_ptr<Device> device = make_cpu_device(threads);
       INFO(device->description());
       test(*device);
