@@ -28,7 +28,8 @@ class RawHttp(unittest.TestCase):
         cls.server = cls.enterClassContext(Server("--max-batch-size", 4))
 
     def say(self, *parts, pause=0.0, timeout=20):
-        """All that comes back, until the server closes the connection or is silent for half a second (two with a sanitizer)."""
+        """All that comes back, until the server closes the connection or is silent for half a second; for two with a
+        sanitizer."""
         with self.server.socket(timeout) as client:
             for part in parts:
                 client.sendall(part)

@@ -1,7 +1,7 @@
 """The command that each README shows below its headline: it runs, it ends, and what it prints shows the lesson.
 
-tests/book/test_replay.py runs most of them and compares each line with what is recorded. Of these the recording is read here;
-with STAIRCASE_ALL_STEPS=1 (`tools/test --all`) they run once more."""
+tests/book/test_replay.py runs most of them and compares each line with what is recorded. Of these the recording is read
+here; with STAIRCASE_ALL_STEPS=1 (`tools/test --all`) they run once more."""
 
 import os
 import pty
