@@ -86,10 +86,11 @@ struct NumberOrAuto {
   std::optional<int>* value;
 };
 
-/// The name of a file or folder.
+/// The name of a file or folder, or another text.
 struct Path {
   std::string* value;
-  const char* kind = "PATH";  ///< in the help: FILE, DIR
+  const char* kind = "PATH";  ///< in the help: FILE, DIR, TEXT
+  bool may_be_empty = false;
 };
 
 /// Where the value of an option goes. What the variable holds now is the default; an optional without a value

@@ -12,6 +12,7 @@
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/quoted.h"
+#include "common/program/command_line.h"
 
 namespace staircase {
 namespace {
@@ -203,7 +204,16 @@ void ChatSession::set(const std::string& argument) {
   const std::size_t space = std::min(argument.find_first_of(" \t"), argument.size());
   std::string name = argument.substr(0, space), value = trimmed(argument.substr(space));
   while (name.starts_with('-')) name.erase(0, 1);
-  settings_.set(name, value.empty() ? "true" : value);
+  try {
+    settings_.set(name, value.empty() ? "true" : value);
+  } catch (const UsageError& error) {
+    std::string sentence = error.what();
+    if (sentence.ends_with(kSeeHelp)) {
+      sentence.resize(sentence.size() - kSeeHelp.size());
+      sentence += " (/help lists the commands)";
+    }
+    throw UsageError("{}", sentence);
+  }
 }
 
 }  // namespace staircase

@@ -21,8 +21,6 @@ namespace {
 /// allow_extra_args says; its own "any number" would put dots behind the option in the help.
 constexpr int kAnyNumber = 1 << 28;
 
-constexpr const char* kSeeHelp = " (--help lists the options)";
-
 /// The number that `text` spells in decimals, from its first letter to its last; rounded to infinity or 0
 /// where a T cannot hold it. Not every standard library has a std::from_chars for numbers with a fraction.
 template <typename T>
@@ -162,7 +160,7 @@ struct Set {
     if (texts[0] != "auto") *value.value = number<int>(name, texts[0], range, ", or auto");
   }
   void operator()(const Path& path) const {
-    if (texts[0].empty()) throw UsageError("{}: the name is empty", name);
+    if (texts[0].empty() && !path.may_be_empty) throw UsageError("{}: the name is empty", name);
     *path.value = texts[0];
   }
   void operator()(const Choice& choice) const {

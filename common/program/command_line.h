@@ -5,12 +5,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "common/base/options.h"
 
 namespace staircase {
+
+/// Where a sentence about a wrong value ends.
+inline constexpr std::string_view kSeeHelp = " (--help lists the options)";
 
 class CommandLine : public OptionSink {
  public:

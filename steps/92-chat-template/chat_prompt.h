@@ -19,7 +19,7 @@ struct ChatPromptOptions {
 
 inline void add_options(OptionSink& sink, ChatPromptOptions& options) {
   sink.add("--chat", &options.chat, "answer the prompt: put it into the model's chat template");
-  sink.add("--system", Path{&options.system, "TEXT"}, "the system message of the chat");
+  sink.add("--system", Path{&options.system, "TEXT", true}, "the system message of the chat");
   sink.add("--chat-template", Path{&options.chat_template, "FILE"},
            "a Jinja template in place of the model's own");
   sink.warn_if([&] { return !options.chat && !(options.system.empty() && options.chat_template.empty()); },

@@ -237,6 +237,16 @@ TEST_CASE("a value outside of its range is refused with the option, the value an
   CHECK(refused({"--file", ""}) == "--file: the name is empty");
 }
 
+TEST_CASE("a text may be empty where an option says so") {
+  std::string text = "Be brief.";
+  CommandLine line("A program.");
+  line.add("--system", Path{&text, "TEXT", true}, "help");
+  std::string words[] = {"program", "--system", ""};
+  char* arguments[] = {words[0].data(), words[1].data(), words[2].data()};
+  line.parse(3, arguments);
+  CHECK(text == "");
+}
+
 TEST_CASE("a value of another kind is refused, and so is an option that is not there") {
   for (const std::vector<std::string>& wrong :
        std::vector<std::vector<std::string>>{{"--count", "2.5"},

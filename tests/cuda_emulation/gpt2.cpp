@@ -25,7 +25,7 @@ const std::filesystem::path kSource = STAIRCASE_SOURCE_TREE;
 /// Checks it for weights of that type.
 void check_turns(DType dtype, double tolerance) {
   CAPTURE(to_string(dtype));
-  Model model = Model::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
+  Model model = Model::load(kSource / "models/tales-1m", make_cuda_device(), dtype);
   const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
   const auto logits = [&](std::size_t tokens, int count) {
     const std::span<const float> rows = model.last_logits(std::span(text).first(tokens), count);
@@ -83,7 +83,7 @@ TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, and in
 TEST_CASE("on the emulated GPU decoding with a cache is done by graphs") {
   const std::vector<int> text = {1, 2, 3, 500, 7, 8, 9, 10, 11};
   for (const DType dtype : {DType::kFloat32, DType::kInt8, DType::kInt4}) {
-    Model model = Model::load(kSource / "models/tales-6m", make_cuda_device(), dtype);
+    Model model = Model::load(kSource / "models/tales-1m", make_cuda_device(), dtype);
     for (int time = 0; time < 2; ++time) {
       StaticKvCache cache(model);
       const int before = cuda_emulation::graphs_launched;
@@ -104,7 +104,7 @@ TEST_CASE("on the emulated GPU models of different types take turns, as a draft 
     return std::vector<float>(rows.begin(), rows.end());
   };
   const auto load = [](const std::shared_ptr<Device>& device, DType dtype) {
-    return Model::load(kSource / "models/tales-6m", device, dtype);
+    return Model::load(kSource / "models/tales-1m", device, dtype);
   };
   std::vector<std::vector<float>> want;
   for (const DType dtype : kDTypes) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -39,6 +40,39 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kCanary = 12345.5f;
 constexpr std::size_t kCanaries = 67;
 
+/// How often the current test case has called on_every_device or on_every_cpu.
+inline int calls_of_case = 0;
+
+/// Sets it back where a case begins; the rest is what doctest's interface has besides.
+class CaseWatcher : public doctest::IReporter {
+ public:
+  explicit CaseWatcher(const doctest::ContextOptions& /*unused*/) {}
+  void test_case_start(const doctest::TestCaseData& /*unused*/) override { calls_of_case = 0; }
+
+  void report_query(const doctest::QueryData& /*unused*/) override {}
+  void test_run_start() override {}
+  void test_run_end(const doctest::TestRunStats& /*unused*/) override {}
+  void test_case_reenter(const doctest::TestCaseData& /*unused*/) override {}
+  void test_case_end(const doctest::CurrentTestCaseStats& /*unused*/) override {}
+  void test_case_exception(const doctest::TestCaseException& /*unused*/) override {}
+  void subcase_start(const doctest::SubcaseSignature& /*unused*/) override {}
+  void subcase_end() override {}
+  void log_assert(const doctest::AssertData& /*unused*/) override {}
+  void log_message(const doctest::MessageData& /*unused*/) override {}
+  void test_case_skipped(const doctest::TestCaseData& /*unused*/) override {}
+};
+REGISTER_LISTENER("cases", 1, CaseWatcher);  // in each file; doctest keeps one of a name
+
+/// Of what each shape may be tried with (orders of threads, numbers of them): all the first time in a test
+/// case, and one by chance from then on. `tools/test --all` tries all for each shape.
+template <typename T>
+std::vector<T> sample(const std::vector<T>& all) {
+  static const bool whole = std::getenv("STAIRCASE_ALL_STEPS") != nullptr;
+  static std::mt19937 generator(1);
+  if (calls_of_case++ == 0 || whole) return all;
+  return {all[generator() % all.size()]};
+}
+
 #ifdef STAIRCASE_CUDA_EMULATION
 
 /// Calls test(device) with the emulated GPU, its threads running in several orders; under sanitizers, which
@@ -46,13 +80,13 @@ constexpr std::size_t kCanaries = 67;
 template <typename Test>
 void on_every_device(const Test& test) {
   using cuda_emulation::Order;
-#ifdef __SANITIZE_ADDRESS__
-  constexpr Order kOrders[] = {Order::kRandom};
-#else
-  constexpr Order kOrders[] = {Order::kForward, Order::kReverse, Order::kRandom};
-#endif
   static const std::unique_ptr<Device> device = make_cuda_device();
-  for (const Order order : kOrders) {
+#ifdef __SANITIZE_ADDRESS__
+  const std::vector<Order> orders = {Order::kRandom};
+#else
+  const std::vector<Order> orders = sample<Order>({Order::kForward, Order::kReverse, Order::kRandom});
+#endif
+  for (const Order order : orders) {
     cuda_emulation::settings.order = order;
     INFO(device->description(), ", order ", static_cast<int>(order));
     test(*device);
@@ -80,7 +114,8 @@ inline Device* gpu() {
 }
 
 /// Calls test(device) for each SIMD target that was compiled and that this machine has, with 1, 2 and 3
-/// threads.
+/// threads. Sanitizers and emulated ARM, where a test takes ten times as long, try one number of them for
+/// most shapes.
 template <typename Test>
 void on_every_cpu(const Test& test) {
   struct Restore {
@@ -91,9 +126,14 @@ void on_every_cpu(const Test& test) {
     }
   } restore;
   Restore::choose(0);
+#if defined(__SANITIZE_ADDRESS__) || defined(__aarch64__)
+  const std::vector<int> numbers = sample<int>({1, 2, 3});
+#else
+  const std::vector<int> numbers = {1, 2, 3};
+#endif
   for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
     Restore::choose(target);
-    for (const int threads : {1, 2, 3}) {
+    for (const int threads : numbers) {
       const std::unique_ptr<Device> device = make_cpu_device(threads);
       INFO(device->description());
       test(*device);

@@ -618,11 +618,11 @@ class Ending(unittest.TestCase):
 
     def test_sigterm_lets_the_running_end_and_takes_no_other(self):
         with Server("--max-batch-size", 1) as server:
-            wanted = server.texts("The", temperature=0, max_tokens=400)[0]
+            wanted = server.texts("The", temperature=0, max_tokens=120)[0]
             kept = server.connect()
             kept.request("GET", "/health")
             kept.getresponse().read()
-            streams = [server.stream(["The"] * 3, temperature=0, max_tokens=400) for _ in range(3)]
+            streams = [server.stream(["The"] * 3, temperature=0, max_tokens=120) for _ in range(3)]
             self.assertTrue(wait_until(lambda: sum(server.load()) > 6))
             server.process.send_signal(signal.SIGTERM)
             self.assertTrue(wait_until(lambda: not self.can_connect(server)))

@@ -6,10 +6,11 @@ STAIRCASE_ALL_COMMITS=1 every commit is built whole and passes its test."""
 import os
 import re
 import subprocess
+import tempfile
 import unittest
 from pathlib import Path
 
-from support import STEPS, Scratch, call, series
+from support import ROOT, STEPS, Scratch, call, series
 
 FLOOR = ("common/model/gpt2.cpp", "kernels/cpu/linear.cpp", "models/tales-6m/model.safetensors", "models/tales-1m/vocab.json",
          "tests/step.h", "tests/doctest_main.cpp", "tests/reference/greedy.json", "meson.build", "LICENSE", ".gitignore")
@@ -17,10 +18,14 @@ FLOOR = ("common/model/gpt2.cpp", "kernels/cpu/linear.cpp", "models/tales-6m/mod
 
 class History(Scratch):
 
-    def setUp(self):
-        super().setUp()
-        self.repository = self.folder / "history"
-        self.said = self.step("history", self.repository)
+    @classmethod
+    def setUpClass(cls):
+        """One repository for all of them: none changes it."""
+        cls.repository = Path(cls.enterClassContext(tempfile.TemporaryDirectory())).resolve() / "history"
+        done = call(ROOT / "tools/step", "history", cls.repository)
+        if done.returncode:
+            raise AssertionError(done.stdout + done.stderr)
+        cls.said = done.stdout + done.stderr
 
     def blob(self, revision):
         return subprocess.run(["git", "show", revision], cwd=self.repository, capture_output=True, check=True).stdout

@@ -1,4 +1,7 @@
-"""The command that each README shows below its headline: it runs, it ends, and what it prints shows the lesson."""
+"""The command that each README shows below its headline: it runs, it ends, and what it prints shows the lesson.
+
+tests/book/test_replay.py runs most of them and compares each line with what is recorded. Of these the recording is read
+here; with STAIRCASE_ALL_STEPS=1 (`tools/test --all`) they run once more."""
 
 import os
 import pty
@@ -6,9 +9,13 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import unittest
 
 from support import BUILD, ROOT, STEPS, Scratch
+
+sys.path.insert(0, str(ROOT / "docs/book"))
+from pages import recorded  # noqa: E402
 
 # What shows the lesson of a step, by its name without the number. Texts are greedy, or drawn with a seed, so they stay.
 SHOWS = {
@@ -101,6 +108,8 @@ class Lessons(Scratch):
     def test_each_command_shows_its_lesson(self):
         for name in ("bench", "models", "tests"):  # what benchmarks write stays in this folder
             (self.folder / name).symlink_to(ROOT / name)
+        known = {} if os.environ.get("STAIRCASE_ALL_STEPS") else {
+            command.text: recorded.plain(command.recording() or "") for command in recorded.replayed()}
         for step in STEPS:
             program = BUILD / "steps" / step.name
             if not program.is_file():
@@ -108,6 +117,9 @@ class Lessons(Scratch):
             with self.subTest(step.name):
                 shown = ""
                 for line in step.command():
+                    if line in known:
+                        shown += known[line]
+                        continue
                     words = shlex.split(line)[2:]
                     status, output = self.server(program, words) if step.name[3:] in SERVERS else self.ended(program, words)
                     self.assertEqual(status, 2 if step.name[3:] in REFUSED else 0, output)

@@ -63,7 +63,8 @@ class Show(Scratch):
         self.assertIn("\033[31m-int two;\033[0m", text)
         plain = re.sub(r"\033\[\d+m", "", text)
         self.assertEqual(plain, self.show("diff", "2"))
-        for step in STEPS:  # nothing is lost on the way, whatever the hunks look like
+        # Nothing is lost on the way, whatever the hunks look like.
+        for step in STEPS if os.environ.get("STAIRCASE_ALL_STEPS") else STEPS[::6]:
             plain = re.sub(r"\033\[\d+m", "", self.step("diff", step.number, "--all", "--color", "always"))
             self.assertEqual(plain, self.step("diff", step.number, "--all"))
 

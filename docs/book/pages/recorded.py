@@ -308,6 +308,14 @@ def shown(page):
     return found
 
 
+def replayed():
+    """The commands of all pages that print on this machine what is recorded, times and speeds aside."""
+    from .markdown import pages
+    same_processor = instruction_set() == PROCESSOR.read_text().strip()
+    return [command for page in pages() for command in commands(page)
+            if not (command.why_not or command.is_benchmark or (command.is_drawn and not same_processor))]
+
+
 def record(build, report, benchmarks=False):
     """Runs the commands of all pages and writes what they print; tells `report` about each. What a benchmark has printed stays
     unless `benchmarks`, or its command is another one now."""
