@@ -174,6 +174,8 @@ def readme(step, folder):
         else rf"step practice {step.number}"
     text = re.sub(rf"^    tools/(?:{drop})\b.*\n", "", text, flags=re.MULTILINE)
     text = re.sub(rf"tools/(?:test|step check) {step.number}\b", f"tools/step check {short}", text)
+    # Without options tools/run takes those at the top of the page; the program itself has none.
+    text = re.sub(rf"(tools/run {step.number}) +# the command at the top", r"\1 ...           # with the options at the top", text)
     text = re.sub(rf"tools/run {step.number}\b", f"{mine}/build/program", text)
     text = re.sub(r"\]\((\.\.?/[^)\s]*)\)", lambda link: f"]({os.path.relpath(step.folder / link.group(1), folder)})", text)
     text = text.replace("## How to check it\n", "## How to check it\n\nCall these in the project's folder; "
