@@ -490,10 +490,12 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
                        {keys_values, static_cast<std::int32_t>(s), h}});
     }
   }
-  const std::int64_t score_floats = std::max(kMostQueries * divide_up(longest, kHalfPanel) * kHalfPanel,
+  // A packed tile may have more queries than one in place: in a browser it does.
+  constexpr std::int64_t kQueriesAtOnce = std::max(kMostQueries, kTileQueries);
+  const std::int64_t score_floats = std::max(kQueriesAtOnce * divide_up(longest, kHalfPanel) * kHalfPanel,
                                              bfloat16::scratch_floats(head_size, longest));
   // The queries of a tile and its results, where they lie side by side.
-  const std::int64_t tile_floats = kMostQueries * head_size;
+  const std::int64_t tile_floats = kQueriesAtOnce * head_size;
   const std::int64_t thread_floats = score_floats + divide_up(2 * tile_floats, kPanel) * kPanel;
   float* const memory = scratch(team_.size() * thread_floats + packed_floats);
 

@@ -25,6 +25,8 @@ from pages import markdown, recorded  # noqa: E402
 WANTED = sys.argv[1:]
 # Each with the options that a step has.
 WAYS = [[], ["--do-sample", "--num-return-sequences", "3", "--seed", "7"], ["--num-beams", "4"], ["--draft-model", "tales-1m"]]
+# From 16 tokens on the kernels pack keys and values.
+LONG = "The king said that he would go to the wood and find the wolf who had eaten his sheep, his goats and his horse."
 
 
 def tokens(output):
@@ -52,9 +54,9 @@ class InNode(unittest.TestCase):
             if "--json" not in options:
                 continue  # a simulation, or a chat
             ways = [way for way in WAYS if not way or f"{way[0]} " in options]
-            for way in ways:
-                with self.subTest(f"{name} {' '.join(way)}"):
-                    words = ["--prompt", "The old king", "--max-new-tokens", "40", "--json", *way]
+            for prompt, way in [(LONG, []), *(("The old king", way) for way in ways)]:
+                with self.subTest(f"{name} {' '.join(way)}", prompt=prompt):
+                    words = ["--prompt", prompt, "--max-new-tokens", "40", "--json", *way]
                     there, here = (subprocess.run([folder / name, *words], capture_output=True, text=True, check=True)
                                    for folder in (native.parent, self.folder / "steps"))
                     self.assertEqual(tokens(here.stdout), tokens(there.stdout))
