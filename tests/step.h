@@ -37,6 +37,12 @@ Model& tales();
 /// The same with its weights in that type, loaded anew.
 Model tales_in(DType dtype);
 
+/// For a loop that takes a whole text through the model each time.
+inline KvCache& no_cache() {
+  static NoCache none;
+  return none;
+}
+
 /// Ends the observation of tales() with the scope, also if what is observed throws.
 struct Unobserved {
   ~Unobserved() { tales().observe(nullptr); }

@@ -17,10 +17,11 @@ inline void generate_all(Model& model, const Prompts& prompts, const TextOptions
   for (const std::vector<int>& prompt : prompts)
     copies.insert(copies.end(), run.num_return_sequences, prompt);
   const int texts = static_cast<int>(copies.size());
-  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, texts) : nullptr;
+  std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
+  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, texts);
   const std::vector<Generation> generated =
-      generate(model, copies, options, cache.get(), output.on_row_token(texts, run.num_return_sequences));
-  output.finish(generated, cache ? cache->use() : CacheUse());
+      generate(model, copies, options, *cache, output.on_row_token(texts, run.num_return_sequences));
+  output.finish(generated, cache->use());
 }
 
 }  // namespace staircase

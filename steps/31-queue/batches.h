@@ -19,10 +19,11 @@ inline void generate_all(Model& model, const Prompts& prompts, const TextOptions
     copies.insert(copies.end(), run.num_return_sequences, prompt);
   const int texts = static_cast<int>(copies.size());
   const int places = std::min(texts, run.max_batch_size);
-  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
-  const std::vector<Generation> generated = generate(model, copies, options, places, cache.get(),
-                                                     output.on_row_token(texts, run.num_return_sequences));
-  output.finish(generated, cache ? cache->use() : CacheUse());
+  std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
+  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
+  const std::vector<Generation> generated =
+      generate(model, copies, options, places, *cache, output.on_row_token(texts, run.num_return_sequences));
+  output.finish(generated, cache->use());
 }
 
 }  // namespace staircase

@@ -29,7 +29,7 @@ std::vector<Shown> continued(const Prompts& prompts, const RowOptions& options, 
   StaticKvCache cache(tales(), places);
   const int eos = tales().config().eos_token_id;
   const auto texts =
-      generate(tales(), prompts, copies, options, places, &cache, [&](int number, const Token& token) {
+      generate(tales(), prompts, copies, options, places, cache, [&](int number, const Token& token) {
         const bool is_text = token.id != eos || options.stopping.ignore_eos;
         if (is_text) CHECK(token.text.has_value() == !options.stop.sequences.empty());
         if (!is_text) CHECK(token.text.value_or("").empty());
@@ -69,7 +69,7 @@ TEST_CASE("a batch may have more logits than an int can number") {
   options.stopping.max_new_tokens = 1;
   Model model = huge_model();
   const auto texts =
-      generate(model, huge_prompts(), 1, options, kHugeRows, nullptr, [](int, const Token&) {});
+      generate(model, huge_prompts(), 1, options, kHugeRows, no_cache(), [](int, const Token&) {});
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
 }
 

@@ -27,7 +27,7 @@ std::vector<Shown> continued(const Prompts& prompts, const RowOptions& options, 
   if (places == 0) places = static_cast<int>(results.size());
   StaticKvCache cache(tales(), places);
   const auto texts =
-      generate(tales(), prompts, copies, options, places, &cache, [&](int number, const Token& token) {
+      generate(tales(), prompts, copies, options, places, cache, [&](int number, const Token& token) {
         CHECK(token.text.has_value() == !options.stop.sequences.empty());
         results[number].text += token.text.value_or(std::string(tokenizer().bytes(token.id)));
       });

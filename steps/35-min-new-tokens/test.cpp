@@ -23,7 +23,7 @@ std::vector<Continued> continued(Model& model, const Prompts& prompts, const Row
   std::vector<Continued> results(prompts.size() * copies);
   if (places == 0) places = static_cast<int>(results.size());
   StaticKvCache cache(model, places);
-  const auto texts = generate(model, prompts, copies, options, places, &cache,
+  const auto texts = generate(model, prompts, copies, options, places, cache,
                               [&](int number, const Token& token) { results[number].told.push_back(token); });
   for (std::size_t i = 0; i < texts.size(); ++i) {
     results[i].ids = behind(prompts[i / copies].size(), texts[i].tokens);

@@ -29,7 +29,7 @@ std::vector<Continued> continued(const Prompts& prompts, const RowOptions& optio
   if (places == 0) places = static_cast<int>(results.size());
   StaticKvCache cache(tales(), places);
   const auto texts =
-      generate(tales(), prompts, copies, options, places, &cache, [&](int number, const Token& token) {
+      generate(tales(), prompts, copies, options, places, cache, [&](int number, const Token& token) {
         results[number].told.push_back(token);
         results[number].shown += token.text.value_or(std::string(tokenizer().bytes(token.id)));
       });
@@ -96,7 +96,7 @@ TEST_CASE("a batch may have more logits than an int can number") {
   options.stopping.max_new_tokens = 1;
   Model model = huge_model();
   const auto texts =
-      generate(model, huge_prompts(), 1, options, kHugeRows, nullptr, [](int, const Token&) {});
+      generate(model, huge_prompts(), 1, options, kHugeRows, no_cache(), [](int, const Token&) {});
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
 }
 

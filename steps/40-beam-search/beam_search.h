@@ -44,6 +44,7 @@ inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& promp
   const ModelConfig& config = model.config();
   const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products outgrow an int
   const EndTokens& ends = config.end_tokens;
+  NoCache no_cache;
   std::vector<Beam> beams{{prompt, StopFilter(options.stop)}};
   for (int length = 1; length <= options.stopping.max_new_tokens; ++length) {
     std::vector<Beam> growing, next;
@@ -51,7 +52,7 @@ inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& promp
     if (growing.empty()) break;
     std::vector<std::span<const int>> fed;
     for (const Beam& beam : growing)
-      fed.push_back(tokens_to_feed(beam.tokens, config.n_positions, nullptr, 0, options.overflow));
+      fed.push_back(tokens_to_feed(beam.tokens, config.n_positions, no_cache, 0, options.overflow));
     const std::span<float> logits = model.next_logits(fed);  // [growing.size(), vocab_size]
     for (int b = 0; b < std::ssize(growing); ++b) {
       const std::span<float> scores = logits.subspan(b * vocab_size, vocab_size);

@@ -41,7 +41,7 @@ TEST_CASE("a search may have more beams than half of what an int holds") {
   RowOptions options;
   options.stopping.max_new_tokens = 1;
   const auto found =
-      beam_search(tales(), {321}, options, {.num_beams = 1 << 30}, nullptr, [](const Beam&) {});
+      beam_search(tales(), {321}, options, {.num_beams = 1 << 30}, no_cache(), [](const Beam&) {});
   REQUIRE(std::ssize(found) == tales().config().vocab_size);
   CHECK(found[0].chosen[0].id == argmax(tales().next_logits(std::vector<int>{321})));
 }
@@ -101,7 +101,7 @@ TEST_CASE(
   StaticKvCache cache(model, 3);
   std::vector<Beam> seen;
   const std::vector<Beam> best =
-      beam_search(model, {3, 1}, options, {3}, &cache, [&](const Beam& beam) { seen.push_back(beam); });
+      beam_search(model, {3, 1}, options, {3}, cache, [&](const Beam& beam) { seen.push_back(beam); });
   std::set<std::vector<int>> growing{{3, 1}}, ended;
   std::map<std::size_t, int> going_on;  // by their lengths
   for (std::size_t i = 0; i < seen.size(); ++i) {
@@ -125,7 +125,7 @@ TEST_CASE(
   StaticKvCache cache(tales(), 3);
   BeamTree tree;
   int ended = 0;
-  const std::vector<Beam> found = beam_search(tales(), {321, 1682}, options, {3}, &cache, [&](const Beam& b) {
+  const std::vector<Beam> found = beam_search(tales(), {321, 1682}, options, {3}, cache, [&](const Beam& b) {
     tree.add(b);
     ended += b.finished.has_value();
   });

@@ -106,7 +106,7 @@ TEST_CASE("each text is what its prompt becomes alone, with the options and the 
     CAPTURE(i);
     StaticKvCache cache(tales());
     const Generation want =
-        generate(tales(), {prompts[i]}, 1, requests[i], 1, &cache, [](int, const Token&) {})[0];
+        generate(tales(), {prompts[i]}, 1, requests[i], 1, cache, [](int, const Token&) {})[0];
     CHECK(sequences[i]["prompt_token_ids"] == prompts[i]);
     CHECK(sequences[i]["token_ids"] == behind(prompts[i].size(), want.tokens));
     CHECK((sequences[i]["finish_reason"] == "stop") == (want.finish_reason == FinishReason::kStop));

@@ -104,7 +104,7 @@ struct Text {
 Text alone(const Asked& asked) {
   Text text;
   StaticKvCache cache(tales(), 1);
-  text.generation = generate(tales(), {asked.prompt}, 1, asked.options, 1, &cache,
+  text.generation = generate(tales(), {asked.prompt}, 1, asked.options, 1, cache,
                              [&](int, const Token& token) { text.take(token); })[0];
   return text;
 }

@@ -223,7 +223,7 @@ TEST_CASE("an engine with a model gives the texts of the step before, and leaves
       CAPTURE(request.number);
       StaticKvCache own(tales(), 1);
       const Generation want =
-          generate(tales(), {request.prompt}, 1, request.options, 1, &own, [](int, const Token&) {})[0];
+          generate(tales(), {request.prompt}, 1, request.options, 1, own, [](int, const Token&) {})[0];
       CHECK(texts[request.number].tokens == want.tokens);
       CHECK(texts[request.number].finish_reason == want.finish_reason);
     }

@@ -130,7 +130,7 @@ std::vector<Text> alone(const Load& load) {
   for (const Request& request : load.requests) {
     StaticKvCache cache(tales(), 1);
     Text& text = texts.emplace_back();
-    text.generation = generate(tales(), {request.prompt}, 1, request.options, 1, &cache,
+    text.generation = generate(tales(), {request.prompt}, 1, request.options, 1, cache,
                                [&](int, const Token& token) { text.take(token); })[0];
   }
   return texts;

@@ -39,7 +39,7 @@ struct Load {
     for (const Request& request : requests) {
       StaticKvCache cache(tales(), 1);
       texts.push_back(
-          generate(tales(), {request.prompt}, 1, request.options, 1, &cache, [](int, const Token&) {})[0]);
+          generate(tales(), {request.prompt}, 1, request.options, 1, cache, [](int, const Token&) {})[0]);
     }
     return texts;
   }

@@ -20,10 +20,11 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
   const int places = std::min(texts, run.max_batch_size);
-  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
+  std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
+  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
   const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(texts, copies));
-  output.finish(generated, cache ? cache->use() : CacheUse());
+      generate(model, prompts, copies, options, places, *cache, output.on_row_token(texts, copies));
+  output.finish(generated, cache->use());
 }
 
 /// Adds --requests, whose lines become `requests`. What a line leaves open is as in `defaults`.

@@ -39,7 +39,7 @@ struct Load {
     for (const Request& request : requests) {
       StaticKvCache cache(tales(), 1);
       texts.push_back(
-          generate(tales(), {request.prompt}, 1, request.options, 1, &cache, [](int, const Token&) {})[0]);
+          generate(tales(), {request.prompt}, 1, request.options, 1, cache, [](int, const Token&) {})[0]);
     }
     return texts;
   }
@@ -399,7 +399,7 @@ TEST_CASE("a text that becomes shorter keeps whole blocks, and changes nothing i
   const auto feed = [&](int row, std::span<const int> tokens) {
     std::vector<std::span<const int>> fed(2);
     fed[static_cast<std::size_t>(row)] = tokens;
-    const std::span<float> logits = tales().next_logits(fed, &cache);
+    const std::span<float> logits = tales().next_logits(fed, cache);
     cache.remember(row, tokens);
     const std::size_t vocab_size = logits.size() / 2;
     return std::vector<float>(logits.begin() + row * static_cast<std::ptrdiff_t>(vocab_size),

@@ -6,13 +6,13 @@
 namespace staircase {
 
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, int copies,
-                                        const TextOptions& options, int places, StaticKvCache* cache,
+                                        const TextOptions& options, int places, KvCache& cache,
                                         const OnRowToken& on_token) {
   return generate(model, prompts, copies, RowOptions{options}, places, cache, on_token);
 }
 
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
-                                        int places, StaticKvCache* cache, const OnRowToken& on_token) {
+                                        int places, KvCache& cache, const OnRowToken& on_token) {
   return generate(model, prompts, 1, options, places, cache, on_token);
 }
 
