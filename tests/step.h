@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "common/model/model_folder.h"
 #include "tests/test_device.h"

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/base/options.h"
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/config.h"
 #include "common/server/http.h"
 #include "common/text/tokenizer.h"

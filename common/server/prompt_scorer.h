@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "logprobs.h"
 #include "static_kv_cache.h"

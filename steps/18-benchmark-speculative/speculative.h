@@ -1,7 +1,7 @@
 // Speculative decoding (Leviathan et al. 2023): a small model proposes, the large one decides.
 #pragma once
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "text_options.h"
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "min_new_tokens.h"
 #include "stop_sequences.h"
 #include "text_options.h"

@@ -11,8 +11,8 @@
 
 namespace staircase {
 
-/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it sees
-/// their tokens by on_row_token, and finishes all at the end with what the cache used.
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it begins
+/// all of them, sees their tokens, and finishes all at the end with what the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
@@ -20,7 +20,7 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
   if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
   const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, *cache, output.on_row_token(texts, copies));
+      generate(model, prompts, copies, options, places, *cache, output.begin_texts(texts, copies));
   output.finish(generated, cache->use());
 }
 
@@ -29,7 +29,7 @@ inline void search_all(Model& model, const Prompts& prompts, const RowOptions& o
                        const BeamOptions& search, Output& output) {
   output.expect(static_cast<int>(prompts.size()));
   for (int p = 0; p < std::ssize(prompts); ++p) {
-    const OnToken on_token = output.on_token(p);
+    const OnToken on_token = output.begin(p);
     std::vector<Generation> best(1);
     if (const std::vector<Beam> found = beam_search(model, prompts[p], options, search); !found.empty()) {
       for (const Token& token : found[0].chosen) on_token(token);

@@ -11,8 +11,8 @@
 
 namespace staircase {
 
-/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it sees
-/// their tokens by on_row_token, and finishes all at the end with what the cache used.
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it begins
+/// all of them, sees their tokens, and finishes all at the end with what the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
@@ -20,7 +20,7 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
   if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
   const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, *cache, output.on_row_token(texts, copies));
+      generate(model, prompts, copies, options, places, *cache, output.begin_texts(texts, copies));
   output.finish(generated, cache->use());
 }
 
@@ -32,7 +32,7 @@ inline void search_all(Model& model, const Prompts& prompts, const RowOptions& o
   for (int p = 0; p < std::ssize(prompts); ++p) {
     std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
     if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, search.num_beams);
-    const OnRowToken on_token = output.on_texts_of(p, wanted);
+    const OnRowToken on_token = output.begin_texts_of(p, wanted);
     std::vector<Generation> texts(wanted);
     const std::vector<Beam> found = beam_search(model, prompts[p], options, search, *cache);
     for (int i = 0; i < std::min<int>(wanted, std::ssize(found)); ++i) {

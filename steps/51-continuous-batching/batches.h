@@ -12,8 +12,8 @@
 
 namespace staircase {
 
-/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it sees
-/// their tokens by on_row_token, and finishes all at the end with what the cache used.
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it begins
+/// all of them, sees their tokens, and finishes all at the end with what the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
@@ -21,7 +21,7 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
   if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
   const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, *cache, output.on_row_token(texts, copies));
+      generate(model, prompts, copies, options, places, *cache, output.begin_texts(texts, copies));
   output.finish(generated, cache->use());
 }
 
@@ -47,7 +47,7 @@ inline void serve_all(Model& model, const Prompts& prompts, std::span<const RowO
   const int count = static_cast<int>(requests.size()), places = std::min(count, max_batch_size);
   StaticKvCache cache(model, places);
   StaticEngine engine(model, cache);
-  Scheduler scheduler(engine, places, output.on_row_token(count),
+  Scheduler scheduler(engine, places, output.begin_texts(count),
                       [&](int number, Generation text) { texts[number] = std::move(text); });
   for (int i = 0; i < count; ++i) scheduler.submit(i, prompts[i], requests[i]);
   while (!scheduler.idle()) scheduler.pass();

@@ -13,8 +13,8 @@
 
 namespace staircase {
 
-/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it sees
-/// their tokens by on_row_token, and finishes all at the end with what the cache used.
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it begins
+/// all of them, sees their tokens, and finishes all at the end with what the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
@@ -22,7 +22,7 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
   if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
   const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, *cache, output.on_row_token(texts, copies));
+      generate(model, prompts, copies, options, places, *cache, output.begin_texts(texts, copies));
   output.finish(generated, cache->use());
 }
 
@@ -52,7 +52,7 @@ inline void serve_all(Model& model, const std::vector<Request>& requests, int ma
   Trace trace(requests, real_time());
   StaticEngine engine(model, cache);
   WatchedEngine watched(engine, trace);
-  Scheduler scheduler(watched, places, prefill, trace.watch(output.on_row_token(count)),
+  Scheduler scheduler(watched, places, prefill, trace.watch(output.begin_texts(count)),
                       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, requests, trace.timer);
   output.finish(texts, cache.use());

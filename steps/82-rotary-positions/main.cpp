@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
       std::mt19937 generator(options.sampling.seed + static_cast<unsigned>(i));
       std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
       if (run.use_cache) cache = std::make_unique<StaticKvCache>(model);
-      const Generation generation = generate(model, prompt, options, *cache, generator, output.on_token());
+      const Generation generation = generate(model, prompt, options, *cache, generator, output.begin());
       output.finish(generation.finish_reason, cache->use());
     }
   });
