@@ -17,6 +17,7 @@
 #include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "common/model/model_folder.h"
+#include "common/text/tokenizer.h"
 #include "tests/test_device.h"
 
 // Compiled once, in step.cpp: for each test it would be a tenth of the compiler's work.
@@ -36,6 +37,9 @@ Model& tales();
 
 /// The same with its weights in that type, loaded anew.
 Model tales_in(DType dtype);
+
+/// What its tokens mean.
+const Tokenizer& tales_tokenizer();
 
 /// For a loop that takes a whole text through the model each time.
 inline KvCache& no_cache() {

@@ -18,8 +18,8 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   const int places = std::min(texts, run.max_batch_size);
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
   if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
-  const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, *cache, output.begin_texts(texts, copies));
+  const std::vector<Generation> generated = generate(model, output.tokenizer(), prompts, copies, options,
+                                                     places, *cache, output.begin_texts(texts, copies));
   output.finish(generated, cache->use());
 }
 

@@ -41,15 +41,16 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
 /// least `copies`; when texts have ended, the next ones take their places. `on_token` sees each token as it
 /// is chosen. Text i belongs to prompt i / copies and has random numbers of its own, so none depends on the
 /// others. The cache has a row for each place.
-inline std::vector<Generation> generate(Model& model, const Prompts& prompts, int copies,
-                                        const RowOptions& options, int places, KvCache& cache,
+inline std::vector<Generation> generate(Model& model, const Tokenizer& tokenizer, const Prompts& prompts,
+                                        int copies, const RowOptions& options, int places, KvCache& cache,
                                         const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
   const EndTokens& ends = model.config().end_tokens;
   std::vector<Generation> texts(prompts.size() * copies);
   const auto new_row = [&](int number) {
     const unsigned seed = options.sampling.seed + static_cast<unsigned>(number);
-    return Row{number, prompts[number / copies], options, std::mt19937(seed)};
+    return Row{number, prompts[number / copies], options, std::mt19937(seed),
+               StopFilter(options.stop, tokenizer)};
   };
   for (int i = 0; i < std::ssize(texts); ++i) texts[i] = {prompts[i / copies], FinishReason::kLength};
   if (options.stopping.max_new_tokens == 0) return texts;

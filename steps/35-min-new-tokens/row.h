@@ -30,7 +30,7 @@ struct Row {
   std::vector<int> tokens;
   RowOptions options;
   std::mt19937 generator;
-  StopFilter filter = StopFilter(options.stop);
+  StopFilter filter;
   int new_tokens = 0;
   std::optional<FinishReason> finished = {};
 };

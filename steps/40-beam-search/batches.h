@@ -19,8 +19,8 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   const int places = std::min(texts, run.max_batch_size);
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
   if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
-  const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, *cache, output.begin_texts(texts, copies));
+  const std::vector<Generation> generated = generate(model, output.tokenizer(), prompts, copies, options,
+                                                     places, *cache, output.begin_texts(texts, copies));
   output.finish(generated, cache->use());
 }
 
@@ -30,7 +30,7 @@ inline void search_all(Model& model, const Prompts& prompts, const RowOptions& o
   output.expect(static_cast<int>(prompts.size()));
   for (int p = 0; p < std::ssize(prompts); ++p) {
     const OnToken on_token = output.begin(p);
-    const Beam best = beam_search(model, prompts[p], options, search)[0];
+    const Beam best = beam_search(model, output.tokenizer(), prompts[p], options, search)[0];
     for (const Token& token : best.chosen) on_token(token);
     output.finish({{best.tokens, best.finished.value_or(FinishReason::kLength), {}, best.sum}}, CacheUse());
   }

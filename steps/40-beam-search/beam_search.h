@@ -39,13 +39,13 @@ struct Beam {
 
 /// The num_beams likeliest texts that the search finds after the prompt, best first. A text that has ended
 /// stays among them as it is, until num_beams others are likelier.
-inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& prompt, const RowOptions& options,
-                                     const BeamOptions& search) {
+inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, const std::vector<int>& prompt,
+                                     const RowOptions& options, const BeamOptions& search) {
   const ModelConfig& config = model.config();
   const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products outgrow an int
   const EndTokens& ends = config.end_tokens;
   NoCache no_cache;
-  std::vector<Beam> beams{{prompt, StopFilter(options.stop)}};
+  std::vector<Beam> beams{{prompt, StopFilter(options.stop, tokenizer)}};
   for (int length = 1; length <= options.stopping.max_new_tokens; ++length) {
     std::vector<Beam> growing, next;
     for (const Beam& beam : beams) (beam.finished ? next : growing).push_back(beam);

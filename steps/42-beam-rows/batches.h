@@ -19,8 +19,8 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   const int places = std::min(texts, run.max_batch_size);
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
   if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
-  const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, *cache, output.begin_texts(texts, copies));
+  const std::vector<Generation> generated = generate(model, output.tokenizer(), prompts, copies, options,
+                                                     places, *cache, output.begin_texts(texts, copies));
   output.finish(generated, cache->use());
 }
 
@@ -33,7 +33,8 @@ inline void search_all(Model& model, const Prompts& prompts, const RowOptions& o
     if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, search.num_beams);
     const OnToken on_token = output.begin(p);
     std::vector<Generation> best(1);
-    const std::vector<Beam> found = beam_search(model, prompts[p], options, search, *cache);
+    const std::vector<Beam> found =
+        beam_search(model, output.tokenizer(), prompts[p], options, search, *cache);
     if (!found.empty()) {
       for (const Token& token : found[0].chosen) on_token(token);
       best[0] = {found[0].tokens, *found[0].finished, {}, found[0].score};

@@ -80,12 +80,12 @@ inline void into_rows(std::vector<Beam>& beams, KvCache& cache) {
 /// The num_beams best texts that the search finds after the prompt, best first. Exactly the search of
 /// Hugging Face: of the 2 num_beams best continuations those that end are taken out if they are among the
 /// first num_beams, and of the others the first num_beams go on. The cache has num_beams rows.
-inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& prompt, const RowOptions& options,
-                                     const BeamOptions& search, KvCache& cache) {
+inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, const std::vector<int>& prompt,
+                                     const RowOptions& options, const BeamOptions& search, KvCache& cache) {
   const ModelConfig& config = model.config();
   const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products outgrow an int
   const EndTokens& ends = config.end_tokens;
-  std::vector<Beam> growing{{prompt, StopFilter(options.stop)}}, ended;
+  std::vector<Beam> growing{{prompt, StopFilter(options.stop, tokenizer)}}, ended;
   cache.truncate(0, 0);
   for (int length = 1; length <= options.stopping.max_new_tokens && !growing.empty(); ++length) {
     std::vector<std::span<const int>> fed(growing.size());

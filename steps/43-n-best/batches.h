@@ -19,8 +19,8 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   const int places = std::min(texts, run.max_batch_size);
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
   if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
-  const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, *cache, output.begin_texts(texts, copies));
+  const std::vector<Generation> generated = generate(model, output.tokenizer(), prompts, copies, options,
+                                                     places, *cache, output.begin_texts(texts, copies));
   output.finish(generated, cache->use());
 }
 
@@ -34,7 +34,8 @@ inline void search_all(Model& model, const Prompts& prompts, const RowOptions& o
     if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, search.num_beams);
     const OnRowToken on_token = output.begin_texts_of(p, wanted);
     std::vector<Generation> texts(wanted);
-    const std::vector<Beam> found = beam_search(model, prompts[p], options, search, *cache);
+    const std::vector<Beam> found =
+        beam_search(model, output.tokenizer(), prompts[p], options, search, *cache);
     for (int i = 0; i < std::min<int>(wanted, std::ssize(found)); ++i) {
       for (const Token& token : found[i].chosen) on_token(i, token);
       texts[i] = {found[i].tokens, *found[i].finished, {}, found[i].score};

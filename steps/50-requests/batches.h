@@ -18,8 +18,8 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   const int places = std::min(texts, run.max_batch_size);
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
   if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
-  const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, *cache, output.begin_texts(texts, copies));
+  const std::vector<Generation> generated = generate(model, output.tokenizer(), prompts, copies, options,
+                                                     places, *cache, output.begin_texts(texts, copies));
   output.finish(generated, cache->use());
 }
 
@@ -28,7 +28,6 @@ inline void add_requests_option(Program& program, std::vector<RowOptions>& reque
                                 const RowOptions& defaults, const RunOptions& run) {
   program.add_requests_option([&](RequestLine& line) {
     RowOptions request = defaults;
-    request.stop.tokenizer = &line.tokenizer();
     add_options(line, request);
     line.end();
     requests.push_back(request);
@@ -44,8 +43,8 @@ inline void serve_all(Model& model, const Prompts& prompts, std::span<const RowO
   output.expect(static_cast<int>(requests.size()));
   for (int i = 0; i < std::ssize(requests); ++i) {
     StaticKvCache cache(model);
-    const std::vector<Generation> text =
-        generate(model, {prompts[i]}, 1, requests[i], 1, cache, output.begin_texts_of(i, 1));
+    const std::vector<Generation> text = generate(model, output.tokenizer(), {prompts[i]}, 1, requests[i], 1,
+                                                  cache, output.begin_texts_of(i, 1));
     output.finish(text, cache.use());
   }
 }

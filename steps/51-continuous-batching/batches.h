@@ -20,8 +20,8 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   const int places = std::min(texts, run.max_batch_size);
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
   if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
-  const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, *cache, output.begin_texts(texts, copies));
+  const std::vector<Generation> generated = generate(model, output.tokenizer(), prompts, copies, options,
+                                                     places, *cache, output.begin_texts(texts, copies));
   output.finish(generated, cache->use());
 }
 
@@ -30,7 +30,6 @@ inline void add_requests_option(Program& program, std::vector<RowOptions>& reque
                                 const RowOptions& defaults, const RunOptions& run) {
   program.add_requests_option([&](RequestLine& line) {
     RowOptions request = defaults;
-    request.stop.tokenizer = &line.tokenizer();
     add_options(line, request);
     line.end();
     requests.push_back(request);
@@ -47,7 +46,7 @@ inline void serve_all(Model& model, const Prompts& prompts, std::span<const RowO
   const int count = static_cast<int>(requests.size()), places = std::min(count, max_batch_size);
   StaticKvCache cache(model, places);
   StaticEngine engine(model, cache);
-  Scheduler scheduler(engine, places, output.begin_texts(count),
+  Scheduler scheduler(engine, output.tokenizer(), places, output.begin_texts(count),
                       [&](int number, Generation text) { texts[number] = std::move(text); });
   for (int i = 0; i < count; ++i) scheduler.submit(i, prompts[i], requests[i]);
   while (!scheduler.idle()) scheduler.pass();

@@ -20,8 +20,8 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   const int places = std::min(texts, run.max_batch_size);
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
   if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
-  const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, *cache, output.begin_texts(texts, copies));
+  const std::vector<Generation> generated = generate(model, output.tokenizer(), prompts, copies, options,
+                                                     places, *cache, output.begin_texts(texts, copies));
   output.finish(generated, cache->use());
 }
 
@@ -30,7 +30,6 @@ inline void add_requests_option(Program& program, std::vector<Request>& requests
                                 const RunOptions& run) {
   program.add_requests_option([&](RequestLine& line) {
     Request request{static_cast<int>(requests.size()), line.arrival(), line.tokens(), defaults};
-    request.options.stop.tokenizer = &line.tokenizer();
     add_options(line, request.options);
     line.end();
     requests.push_back(request);
@@ -47,7 +46,7 @@ inline void serve_all(Model& model, const std::vector<Request>& requests, int ma
   const int count = static_cast<int>(requests.size()), places = std::min(count, max_batch_size);
   StaticKvCache cache(model, places);
   StaticEngine engine(model, cache);
-  Scheduler scheduler(engine, places, output.begin_texts(count),
+  Scheduler scheduler(engine, output.tokenizer(), places, output.begin_texts(count),
                       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, requests, real_time());
   output.finish(texts, cache.use());

@@ -22,8 +22,8 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   const int places = std::min(texts, run.max_batch_size);
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
   if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
-  const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, *cache, output.begin_texts(texts, copies));
+  const std::vector<Generation> generated = generate(model, output.tokenizer(), prompts, copies, options,
+                                                     places, *cache, output.begin_texts(texts, copies));
   output.finish(generated, cache->use());
 }
 
@@ -33,7 +33,6 @@ inline void add_requests_option(Program& program, std::vector<Request>& requests
                                 const PagedOptions& paged) {
   program.add_requests_option([&](RequestLine& line) {
     Request request{static_cast<int>(requests.size()), line.arrival(), line.tokens(), defaults};
-    request.options.stop.tokenizer = &line.tokenizer();
     add_options(line, request.options);
     line.end();
     const std::size_t context = line.config().n_positions;
@@ -60,7 +59,7 @@ inline void serve_all(Model& model, const std::vector<Request>& requests, int ma
   Trace trace(requests, real_time());
   PagedEngine engine(model, cache, paged.prefix_caching);
   WatchedEngine watched(engine, trace);
-  Scheduler scheduler(watched, places, prefill, trace.watch(output.begin_texts(count)),
+  Scheduler scheduler(watched, output.tokenizer(), places, prefill, trace.watch(output.begin_texts(count)),
                       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, requests, trace.timer);
   output.finish(texts, cache.use());

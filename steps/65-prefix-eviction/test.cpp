@@ -38,8 +38,8 @@ struct Load {
     std::vector<Generation> texts;
     for (const Request& request : requests) {
       StaticKvCache cache(tales(), 1);
-      texts.push_back(
-          generate(tales(), {request.prompt}, 1, request.options, 1, cache, [](int, const Token&) {})[0]);
+      texts.push_back(generate(tales(), tales_tokenizer(), {request.prompt}, 1, request.options, 1, cache,
+                               [](int, const Token&) {})[0]);
     }
     return texts;
   }
@@ -73,7 +73,7 @@ struct SlowEngine : PagedEngine {
 std::vector<Generation> served(const Load& load, SlowEngine& engine, int places, std::optional<int> chunk) {
   std::vector<Generation> texts(load.requests.size());
   Scheduler scheduler(
-      engine, places, {chunk}, [](int, const Token&) {},
+      engine, tales_tokenizer(), places, {chunk}, [](int, const Token&) {},
       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, load.requests,
         {[&] { return engine.now; }, [&](double time) { engine.now = std::max(engine.now, time); }});
@@ -125,7 +125,7 @@ Load shared_load(unsigned seed) {
 }
 
 Row row_of(std::vector<int> text) {
-  return {0, std::move(text), RowOptions(), {}};
+  return {0, std::move(text), RowOptions(), {}, StopFilter({}, tales_tokenizer())};
 }
 
 /// Whether the text goes on in that place.
@@ -362,7 +362,7 @@ TEST_CASE("texts may be cancelled while they wait for blocks") {
     std::map<int, Generation> texts;
     PagedEngine engine(tales(), cache);
     Scheduler scheduler(
-        engine, 4, {8}, [](int, const Token&) {},
+        engine, tales_tokenizer(), 4, {8}, [](int, const Token&) {},
         [&](int number, Generation text) { texts[number] = std::move(text); });
     for (const Request& request : load.requests) {
       scheduler.submit(request.number, request.prompt, request.options);

@@ -13,6 +13,7 @@
 #include "static_kv_cache.h"
 #include "tests/error_message.h"
 #include "tests/run_program.h"
+#include "tests/step.h"
 #include "tests/test_device.h"
 
 namespace staircase {
@@ -216,8 +217,8 @@ TEST_CASE("a trace tells whose continuation each beam is, with a cache and witho
     BeamOptions search;
     search.num_beams = 5;
     std::vector<std::vector<Tokens>> grown{{prompt}};  // by their length, as the search itself says
-    beam_search(model, prompt, options, search, use_cache ? static_cast<KvCache&>(cache) : none,
-                [&](const Beam& beam) {
+    beam_search(model, tales_tokenizer(), prompt, options, search,
+                use_cache ? static_cast<KvCache&>(cache) : none, [&](const Beam& beam) {
                   grown.resize(std::max(grown.size(), beam.chosen.size() + 1));
                   if (!beam.finished) grown[beam.chosen.size()].push_back(beam.tokens);
                 });
