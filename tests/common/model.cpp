@@ -622,6 +622,40 @@ TEST_CASE("a sequence without tokens rests while the others of its batch go on")
         "the model needs at least one token to say what comes next");
 }
 
+TEST_CASE("with a cache that keeps nothing each pass is one without a cache, to the bit") {
+  NoCache none;
+  CHECK(!none.keeps());
+  const Tokens tokens = some_tokens(9, 4096), other = some_tokens(4, 4096, 2);
+  for (const Tokens& text : {tokens, other, tokens}) {  // nothing of one is left for the next
+    const Values want = copy(tales().last_logits(text, 2));
+    CHECK(same_bits(tales().last_logits(text, 2, none), want));
+    CHECK(none.length(0) == 0);
+  }
+  const std::vector<std::span<const int>> batch{tokens, other};
+  const Values want = copy(tales().next_logits(batch));
+  CHECK(same_bits(tales().next_logits(batch, none), want));
+  none.copy_row(0, 1);
+  none.slide(0, 1);
+  none.truncate(0, 0);
+  CHECK(none.length(1) == 0);
+  CHECK(none.use().bytes == 0);
+}
+
+TEST_CASE("a cache that can neither copy nor slide leaves a row empty, and the model computes it again") {
+  const Tokens first = some_tokens(6, 4096), second = some_tokens(3, 4096, 2), none;
+  TestCache cache(tales(), 3, 16), alone(tales(), 1, 16);
+  CHECK(cache.keeps());
+  tales().next_logits(std::vector<std::span<const int>>{first, second, second}, cache);
+  cache.copy_row(0, 1);
+  CHECK(cache.length(0) == 6);
+  CHECK(cache.length(1) == 0);
+  cache.slide(2, 1);
+  CHECK(cache.length(2) == 0);
+  const std::vector<std::span<const int>> again{none, first, second};
+  const Values want = copy(tales().next_logits(second, alone));
+  CHECK(same_bits(tales().next_logits(again, cache).last(4096), want));
+}
+
 TEST_CASE("a refused batch leaves the cache as it was") {
   const Tokens good = {1, 2, 3}, bad = {4, 4096};
   TestCache cache(tales(), 2, 16);
