@@ -40,7 +40,7 @@ class BatchDecoding {
       prompts.push_back(std::span(text).subspan(static_cast<std::size_t>(row * context),
                                                 static_cast<std::size_t>(context)));
     }
-    model.next_logits(prompts, &cache_);
+    model.next_logits(prompts, cache_);
   }
 
   /// Seconds for one more token of each of `batch` sequences.
@@ -53,7 +53,7 @@ class BatchDecoding {
       std::vector<std::span<const int>> sequences;
       for (const int& token : tokens) sequences.emplace_back(&token, 1);
       for (int i = 0; i < kDecodeSteps; ++i) {
-        const std::span<const float> logits = model_.next_logits(sequences, &cache_);
+        const std::span<const float> logits = model_.next_logits(sequences, cache_);
         for (std::size_t row = 0; row < rows; ++row)
           tokens[row] = argmax(logits.subspan(row * vocab_size, vocab_size));
       }
@@ -226,7 +226,7 @@ json measure_speed(const SpeedOptions& options) {
     return [&, batch_context, drafted] {
       return seconds_per_call(kShortest, [&] {
         cache.truncate(0, batch_context);
-        model.last_logits(std::span(text).first(static_cast<std::size_t>(drafted + 1)), drafted + 1, &cache);
+        model.last_logits(std::span(text).first(static_cast<std::size_t>(drafted + 1)), drafted + 1, cache);
       });
     };
   };

@@ -11,6 +11,7 @@
 
 #include "beam_search.h"
 #include "tests/huge_model.h"
+#include "tests/step.h"
 
 namespace {
 
@@ -46,8 +47,9 @@ TEST_CASE("a beam search may have more logits than an int can number") {
   Model model = huge_model(true);
   RowOptions options;
   options.stopping = {.max_new_tokens = 2, .ignore_eos = true};
+  NoCache none;
   const std::vector<Beam> beams =
-      beam_search(model, {0}, options, {.num_beams = kHugeRows}, nullptr, [](const Beam&) {});
+      beam_search(model, tales_tokenizer(), {0}, options, {.num_beams = kHugeRows}, none, [](const Beam&) {});
   // A token costs its id: two of them have the sum 0 in one way, 1 in two ways, and so on.
   std::vector<int> sums;
   for (int sum = 0; std::ssize(sums) < kHugeRows; ++sum) sums.insert(sums.end(), sum + 1, sum);

@@ -22,6 +22,11 @@ Model tales_in(DType dtype) {
   return Model::load(find_model("tales-6m"), make_test_device(available_processors()), dtype);
 }
 
+const Tokenizer& tales_tokenizer() {
+  static const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
+  return tokenizer;
+}
+
 const nlohmann::json& reference(const std::string& name) {
   static std::map<std::string, nlohmann::json> files;
   if (!files.contains(name)) {
@@ -33,11 +38,10 @@ const nlohmann::json& reference(const std::string& name) {
 
 std::string first_difference(const std::vector<int>& got, const std::vector<int>& want,
                              const std::vector<double>& gaps) {
-  static const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
   const auto told = [](const std::vector<int>& tokens, std::size_t i) -> std::string {
     if (i >= tokens.size()) return "nothing";
     if (tokens[i] < 0 || tokens[i] >= tales().config().vocab_size) return fmt::format("the id {}", tokens[i]);
-    return quoted(std::string(tokenizer.bytes(tokens[i])));
+    return quoted(std::string(tales_tokenizer().bytes(tokens[i])));
   };
   for (std::size_t i = 0; i < std::max(got.size(), want.size()); ++i) {
     if (i < got.size() && i < want.size() && got[i] == want[i]) continue;

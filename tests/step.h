@@ -14,9 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "common/model/model_folder.h"
+#include "common/text/tokenizer.h"
 #include "tests/test_device.h"
 
 // Compiled once, in step.cpp: for each test it would be a tenth of the compiler's work.
@@ -36,6 +37,15 @@ Model& tales();
 
 /// The same with its weights in that type, loaded anew.
 Model tales_in(DType dtype);
+
+/// What its tokens mean.
+const Tokenizer& tales_tokenizer();
+
+/// For a loop that takes a whole text through the model each time.
+inline KvCache& no_cache() {
+  static NoCache none;
+  return none;
+}
 
 /// Ends the observation of tales() with the scope, also if what is observed throws.
 struct Unobserved {

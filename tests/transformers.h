@@ -47,13 +47,12 @@ inline std::string difference_from_greedy(const nlohmann::json& one, const std::
 }
 
 /// The most likely tokens after `prompt`, no end stops them.
-template <typename Cache>
-std::vector<int> greedy(Model& model, const std::vector<int>& prompt, std::size_t count, Cache* cache) {
+inline std::vector<int> greedy(Model& model, const std::vector<int>& prompt, std::size_t count,
+                               KvCache& cache) {
   std::vector<int> text = prompt;
   while (text.size() < prompt.size() + count) {
-    std::span<const int> fed(text);
-    if (cache != nullptr) fed = fed.subspan(static_cast<std::size_t>(cache->length(0)));
-    text.push_back(argmax(model.last_logits(fed, 1, cache)));
+    const auto fed = std::span<const int>(text).subspan(static_cast<std::size_t>(cache.length(0)));
+    text.push_back(argmax(model.next_logits(fed, cache)));
   }
   return std::vector<int>(text.begin() + std::ssize(prompt), text.end());
 }

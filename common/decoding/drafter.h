@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "sampling.h"
 
 namespace staircase {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "common/base/options.h"
-#include "common/decoding/generation.h"
 #include "common/decoding/probabilities.h"
+#include "common/decoding/results.h"
 #include "kernels/device.h"
 
 namespace staircase {

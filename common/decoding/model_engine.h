@@ -25,7 +25,7 @@ class ModelEngine : public Engine {
  protected:
   /// The logits after each sequence, whose tokens are in the cache then. A simulation has others.
   virtual std::span<float> compute(std::span<const std::span<const int>> sequences, KvCache& cache) {
-    return model_.next_logits(sequences, &cache);
+    return model_.next_logits(sequences, cache);
   }
 
  private:
@@ -40,7 +40,7 @@ class StaticEngine : public ModelEngine {
 
   std::span<const int> missing(const Row& row, int r) override {
     const std::span<const int> text = row.tokens;
-    if (row.new_tokens > 0) return tokens_to_feed(text, cache_.capacity(), &cache_, r, row.options.overflow);
+    if (row.new_tokens > 0) return tokens_to_feed(text, cache_.capacity(), cache_, r, row.options.overflow);
     // Of a prompt, or of its end that fits into the context, a part may be there already.
     return text.last(std::min<std::size_t>(text.size(), cache_.capacity())).subspan(cache_.length(r));
   }

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 
 namespace staircase {
 

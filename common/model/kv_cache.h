@@ -1,5 +1,4 @@
-// What the model needs of a cache of keys and values. The steps about the cache implement it; without one the
-// model recomputes the whole sequence each time.
+// What the model and the loops need of a cache of keys and values. The steps about the cache implement it.
 #pragma once
 
 #include <cstddef>
@@ -47,6 +46,17 @@ class KvCache {
   /// again.
   virtual void truncate(int row, int length) = 0;
 
+  /// Forgets the first `count` positions of a row and moves the others to its start. A cache that cannot do
+  /// that forgets them all.
+  virtual void slide(int row, int /*count*/) { truncate(row, 0); }
+
+  /// Row `to` becomes what row `from` is. A cache that cannot do that empties it, and the model computes its
+  /// positions again.
+  virtual void copy_row(int /*from*/, int to) { truncate(to, 0); }
+
+  /// Whether a later pass finds what this one leaves there.
+  virtual bool keeps() const { return true; }
+
   /// For the statistics.
   virtual CacheUse use() const = 0;
 
@@ -62,6 +72,17 @@ class KvCache {
 
  private:
   std::vector<int> slid_;  // of the rows that have been filled
+};
+
+/// Keeps nothing: each pass computes whole texts from position 0.
+class NoCache final : public KvCache {
+ public:
+  int length(int /*row*/) const override { return 0; }
+  void append(int /*row*/, int /*count*/) override {}
+  KeysValues layer(int /*index*/) override { return {}; }
+  void truncate(int /*row*/, int /*length*/) override {}
+  bool keeps() const override { return false; }
+  CacheUse use() const override { return {}; }
 };
 
 }  // namespace staircase

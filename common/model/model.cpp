@@ -13,12 +13,11 @@
 namespace staircase {
 namespace {
 
-void check_finite(std::span<const float> logits, const KvCache* cache, DType dtype) {
+void check_finite(std::span<const float> logits, const KvCache& cache, DType dtype) {
   if (all_finite(logits)) return;
-  std::string reason = cache == nullptr
-                           ? "its weights are broken"
-                           : "the cache has lost a position or holds one that was never filled, or "
-                             "the model's weights are broken";
+  std::string reason = cache.keeps() ? "the cache has lost a position or holds one that was never filled, or "
+                                       "the model's weights are broken"
+                                     : "its weights are broken";
   if (dtype == DType::kFloat16) {  // in which weights with infinity are refused when they are loaded
     reason =
         "a key or a value may be beyond ±65504, the most that float16 holds; bfloat16 and float32 hold it";
@@ -86,27 +85,35 @@ std::span<float> Model::next_logits(std::span<const int> tokens) {
 }
 
 std::span<float> Model::next_logits(std::span<const int> tokens, KvCache& cache) {
-  return last_logits(tokens, 1, &cache);
+  return last_logits(tokens, 1, cache);
 }
 
-std::span<float> Model::last_logits(std::span<const int> tokens, int count, KvCache* cache) {
+std::span<float> Model::last_logits(std::span<const int> tokens, int count) {
+  NoCache none;
+  return last_logits(tokens, count, none);
+}
+
+std::span<float> Model::last_logits(std::span<const int> tokens, int count, KvCache& cache) {
   return forward({&tokens, 1}, count, cache);
 }
 
-std::span<float> Model::next_logits(std::span<const std::span<const int>> sequences, KvCache* cache) {
+std::span<float> Model::next_logits(std::span<const std::span<const int>> sequences) {
+  NoCache none;
+  return next_logits(sequences, none);
+}
+
+std::span<float> Model::next_logits(std::span<const std::span<const int>> sequences, KvCache& cache) {
   return forward(sequences, 1, cache);
 }
 
-std::span<float> Model::forward(std::span<const std::span<const int>> sequences, int count, KvCache* cache) {
+std::span<float> Model::forward(std::span<const std::span<const int>> sequences, int count, KvCache& cache) {
   const PackedTokens packed(sequences, count, cache, config_,
                             fitted_vocabulary_.value_or(config_.vocab_size));
   // Only now that every sequence is known to be good does the cache change.
-  if (cache != nullptr) {
-    int row = 0;
-    for (const std::span<const int> sequence : sequences) {
-      if (cache->length(row) == 0) cache->begin_row(row);
-      cache->append(row++, static_cast<int>(sequence.size()));
-    }
+  int row = 0;
+  for (const std::span<const int> sequence : sequences) {
+    if (cache.length(row) == 0) cache.begin_row(row);
+    cache.append(row++, static_cast<int>(sequence.size()));
   }
   if (attention_) attention_->begin(sequences, packed.starts);
   Pass pass(*device_, dtype_, config_, network_->rotary(), packed, cache, *memory_,

@@ -39,8 +39,8 @@ struct ForwardPass {
   std::span<const std::int32_t> starts;             ///< how many positions of each the cache held before
   int count;                                        ///< after how many tokens of each there are logits
   std::span<const float> logits;                    ///< [sequences.size() · count, vocab_size]
-  KvCache* cache;                                   ///< or nullptr
-  std::span<const AttentionWeights> attention;      ///< of each sequence, if a head is watched
+  KvCache& cache;
+  std::span<const AttentionWeights> attention;  ///< of each sequence, if a head is watched
 };
 
 /// A weight matrix as the products take it, on the host. What an output reads lies side by side.
@@ -114,12 +114,14 @@ class Model {
   std::span<float> next_logits(std::span<const int> tokens, KvCache& cache);
 
   /// Logits after each of the last `count` of `tokens`, [count, vocab_size].
-  std::span<float> last_logits(std::span<const int> tokens, int count, KvCache* cache = nullptr);
+  std::span<float> last_logits(std::span<const int> tokens, int count);
+  std::span<float> last_logits(std::span<const int> tokens, int count, KvCache& cache);
 
   /// A batch of sequences of any lengths: logits after the last token of each, [sequences.size(),
   /// vocab_size]. Sequence s belongs to row s of the cache. One without tokens rests while others go on: its
   /// logits mean nothing.
-  std::span<float> next_logits(std::span<const std::span<const int>> sequences, KvCache* cache = nullptr);
+  std::span<float> next_logits(std::span<const std::span<const int>> sequences);
+  std::span<float> next_logits(std::span<const std::span<const int>> sequences, KvCache& cache);
 
   /// All tensors of the model's files in float32, as they lie there, by their names without a prefix:
   /// "h.0.attn.c_attn.weight". Throws Error for a model of another family, whose tensors have other names.
@@ -152,7 +154,7 @@ class Model {
   Model load_like_this(const std::filesystem::path& path, DType dtype) const;
 
   /// Logits after each of the last `count` tokens of every sequence, on the host.
-  std::span<float> forward(std::span<const std::span<const int>> sequences, int count, KvCache* cache);
+  std::span<float> forward(std::span<const std::span<const int>> sequences, int count, KvCache& cache);
   /// `logits`, [rows, config().vocab_size], for as many tokens as fit_vocabulary says.
   std::span<float> fitted(std::span<float> logits);
   /// The weights on the host.

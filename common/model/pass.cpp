@@ -57,12 +57,12 @@ std::size_t PassMemory::bytes() const {
   return sum;
 }
 
-PackedTokens::PackedTokens(std::span<const std::span<const int>> sequences, int count, const KvCache* cache,
+PackedTokens::PackedTokens(std::span<const std::span<const int>> sequences, int count, const KvCache& cache,
                            const ModelConfig& config, int vocabulary) {
   for (const std::span<const int> sequence : sequences) {
     const int row = static_cast<int>(starts.size());
-    const int start = cache == nullptr ? 0 : cache->length(row);
-    const int slid = cache == nullptr ? 0 : cache->slid(row);
+    const int start = cache.length(row);
+    const int slid = cache.slid(row);
     if (!sequence.empty()) check_input(sequence, start, count, config, vocabulary);
     for (const int token : sequence) tokens.push_back(std::min(token, config.vocab_size - 1));
     const auto end = static_cast<std::int32_t>(tokens.size());
@@ -77,7 +77,7 @@ PackedTokens::PackedTokens(std::span<const std::span<const int>> sequences, int 
 }
 
 Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const Rotary& rotary,
-           const PackedTokens& packed, KvCache* cache, PassMemory& memory, PassWatchers watchers)
+           const PackedTokens& packed, KvCache& cache, PassMemory& memory, PassWatchers watchers)
     : device_(device),
       dtype_(dtype),
       config_(config),
@@ -130,7 +130,7 @@ Tensor Pass::hidden(const Tensor& x) const {
 }
 
 KeysValues Pass::keys_values(int layer) const {
-  if (cache_ != nullptr) return cache_->layer(layer);
+  if (cache_.keeps()) return cache_.layer(layer);
   const std::vector<std::int64_t> shape{batch_.n_sequences(), config_.n_kv_head, longest_, config_.head_size};
   const DType dtype = device_.operand_dtype(batch_.n_tokens(), dtype_);
   return {sized(device_, dtype, memory_.keys, shape), sized(device_, dtype, memory_.values, shape)};

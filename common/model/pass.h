@@ -41,7 +41,7 @@ struct PackedTokens {
   /// `vocabulary`; the model's last token takes the place of one that it lacks. Throws Error for no token,
   /// more than the model's context, an id outside the vocabulary or a count that is not from 1 to the number
   /// of tokens. The cache is only asked for the lengths of its rows.
-  PackedTokens(std::span<const std::span<const int>> sequences, int count, const KvCache* cache,
+  PackedTokens(std::span<const std::span<const int>> sequences, int count, const KvCache& cache,
                const ModelConfig& config, int vocabulary);
 };
 
@@ -55,7 +55,7 @@ class Pass {
  public:
   /// Brings `packed` to the device.
   Pass(Device& device, DType dtype, const ModelConfig& config, const Rotary& rotary,
-       const PackedTokens& packed, KvCache* cache, PassMemory& memory, PassWatchers watchers);
+       const PackedTokens& packed, KvCache& cache, PassMemory& memory, PassWatchers watchers);
 
   Device& device() const { return device_; }
   const Batch& batch() const { return batch_; }
@@ -101,7 +101,7 @@ class Pass {
   Device& device_;
   DType dtype_;
   const ModelConfig& config_;
-  KvCache* cache_;
+  KvCache& cache_;
   PassMemory& memory_;
   PassWatchers watchers_;
   Batch batch_;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/config.h"
 #include "common/program/live_options.h"
 #include "common/text/chat_template.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/program/requests.h"
 
 namespace staircase {

@@ -38,23 +38,23 @@ void Output::echo(int prompt, std::vector<Token> tokens, std::optional<double> p
   if (form_ == Form::kText) terminal_.show(prompt, echo);
 }
 
-OnToken Output::on_token(int prompt) {
-  return [take = on_texts_of(prompt, 1)](const Token& token) { take(0, token); };
+OnToken Output::begin(int prompt) {
+  return [take = begin_texts_of(prompt, 1)](const Token& token) { take(0, token); };
 }
 
-OnRowToken Output::on_row_token(int texts, int copies) {
+OnRowToken Output::begin_texts(int texts, int copies) {
   expect(texts);
   std::vector<int> prompts;
   for (int i = 0; i < texts; ++i) prompts.push_back(i / copies);
-  return begin(prompts);
+  return begin_all(prompts);
 }
 
-OnRowToken Output::on_texts_of(int prompt, int texts) {
-  return begin(std::vector<int>(texts, prompt));
+OnRowToken Output::begin_texts_of(int prompt, int texts) {
+  return begin_all(std::vector<int>(texts, prompt));
 }
 
 /// Row i continues the prompt with the number prompts[i].
-OnRowToken Output::begin(const std::vector<int>& prompts) {
+OnRowToken Output::begin_all(const std::vector<int>& prompts) {
   growing_.assign(prompts.size(), {StreamDecoder(tokenizer_)});
   for (const int prompt : prompts) {
     const int number = static_cast<int>(transcript_.sequences.size()) + 1;

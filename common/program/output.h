@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/config.h"
 #include "common/program/terminal.h"
 #include "common/program/trace.h"
@@ -37,17 +37,17 @@ class Output {
 
   /// Begins a sequence behind the prompt of that number: what a generation loop calls for each new token. The
   /// clock of the first token starts here.
-  OnToken on_token(int prompt = 0);
+  OnToken begin(int prompt = 0);
 
   /// Ends the sequence.
   void finish(FinishReason reason, const CacheUse& cache = {});
 
   /// The same for `texts` sequences that grow together, row i of prompt i / copies; a number for each is
   /// shown if there are several. The text of the first is printed as it arises, the others at the end.
-  OnRowToken on_row_token(int texts, int copies = 1);
+  OnRowToken begin_texts(int texts, int copies = 1);
 
   /// The same for `texts` sequences that all continue one prompt; they are not announced.
-  OnRowToken on_texts_of(int prompt, int texts);
+  OnRowToken begin_texts_of(int prompt, int texts);
 
   /// Ends the sequences that grew together, each for its reason.
   void finish(const std::vector<Generation>& rows, const CacheUse& cache);
@@ -74,7 +74,7 @@ class Output {
     std::optional<int> held_end = {};  // an end-of-text token is text only when the sequence goes on after it
   };
 
-  OnRowToken begin(const std::vector<int>& prompts);
+  OnRowToken begin_all(const std::vector<int>& prompts);
   void take(std::size_t row, const Token& token);
   void end(std::size_t row, const Generation& generation);
   void add_text(Sequence& sequence, const std::string& text, Origin origin = Origin::kModel);

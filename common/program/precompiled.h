@@ -13,8 +13,8 @@
 
 #include "common/base/error.h"
 #include "common/base/message.h"
-#include "common/decoding/generation.h"
 #include "common/decoding/probabilities.h"
+#include "common/decoding/results.h"
 #include "common/measure/measurement.h"
 #include "common/measure/plot.h"
 #include "common/model/model.h"

@@ -39,7 +39,6 @@ std::vector<int> prompt_tokens(const std::string& text, const Tokenizer& tokeniz
 
 RequestLine::RequestLine(std::string_view text, const Tokenizer& tokenizer, const ModelConfig& config)
     : object_(std::make_unique<Object>(Object{{plain_values(parse_json_object(text, "the line"))}})),
-      tokenizer_(tokenizer),
       config_(config) {
   const json* const prompt = object_->find("prompt");
   if (prompt == nullptr) throw Error("the line has no prompt");

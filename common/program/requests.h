@@ -32,9 +32,6 @@ class RequestLine : public OptionSink {
   const std::vector<int>& tokens() const { return tokens_; }
   const ModelConfig& config() const { return config_; }
 
-  /// What the tokens mean.
-  const Tokenizer& tokenizer() const { return tokenizer_; }
-
   /// When the request is made, in seconds from the start: 0 unless the line says otherwise, at most a day.
   /// Throws Error for another value.
   double arrival();
@@ -55,7 +52,6 @@ class RequestLine : public OptionSink {
   std::unique_ptr<Object> object_;
   std::string prompt_;
   std::vector<int> tokens_;
-  const Tokenizer& tokenizer_;
   ModelConfig config_;
   OptionTexts options_;
 };

@@ -120,7 +120,7 @@ void TraceFile::start(const OptionTexts& options, const ModelConfig& config, con
 std::function<void(const ForwardPass&)> TraceFile::watcher(const std::string& model) {
   std::map<std::size_t, std::vector<int>> seen;  // the tokens of each row in the pass before
   return [this, model, seen](const ForwardPass& pass) mutable {
-    caches_[model] = pass.cache != nullptr ? pass.cache->layer(0).keys : Tensor();
+    caches_[model] = pass.cache.layer(0).keys;
     Json rows = Json::array();
     for (std::size_t r = 0; r < pass.sequences.size(); ++r) {
       if (pass.sequences[r].empty()) continue;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/base/options.h"
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "common/text/tokenizer.h"
 

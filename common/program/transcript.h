@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/program/statistics.h"
 
 namespace staircase {

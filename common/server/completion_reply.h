@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/server/completion_request.h"
 #include "common/server/http.h"
 #include "common/server/metrics.h"

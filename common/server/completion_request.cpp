@@ -76,8 +76,7 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
   about("prompt", [&] { read_prompts(model); });
 }
 
-CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& model, const BodyKeys& keys)
-    : tokenizer_(model.tokenizer) {
+CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& model, const BodyKeys& keys) {
   const std::size_t most_values = static_cast<std::size_t>(kMaxTexts) * model.n_positions + keys.most;
   body_ = std::make_unique<Body>(Body{{read_body(body, keys, most_values)}});
   json& values = body_->values;

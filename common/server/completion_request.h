@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/base/options.h"
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/config.h"
 #include "common/server/http.h"
 #include "common/text/tokenizer.h"
@@ -56,9 +56,6 @@ class CompletionRequest : public OptionSink {
   std::optional<int> logprobs = {};                    ///< for how many of the likeliest tokens
   std::vector<std::pair<int, float>> logit_bias = {};  ///< what is added to the logits of these tokens
 
-  /// What the tokens mean.
-  const Tokenizer& tokenizer() const { return *tokenizer_; }
-
   /// Texts that are asked for altogether.
   int texts() const { return static_cast<int>(prompts_.size()) * n; }
 
@@ -92,8 +89,6 @@ class CompletionRequest : public OptionSink {
  private:
   void read_bias(const ServedModel& model);
   void read_prompts(const ServedModel& model);
-
-  const Tokenizer* tokenizer_;
 };
 
 }  // namespace staircase

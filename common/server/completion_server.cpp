@@ -465,7 +465,6 @@ void add_options(OptionSink& sink, ServerOptions& options) {
 RowOptions row_options(CompletionRequest& request) {
   RowOptions options;
   add_options(request, options);
-  options.stop.tokenizer = &request.tokenizer();
   MinPOptions tail;
   add_options(request, tail, options.sampling);
   if (!request.logit_bias.empty()) {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/text/tokenizer.h"
 
 namespace staircase {

@@ -8,7 +8,7 @@ int main(int argc, char** argv) {
   Program program("Continues a text with a language model.");
   add_options(program, stopping);
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
-    const Generation generation = generate(model, prompt, stopping, output.on_token());
+    const Generation generation = generate(model, prompt, stopping, output.begin());
     output.finish(generation.finish_reason);
   });
 }

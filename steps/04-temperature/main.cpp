@@ -8,7 +8,7 @@ int main(int argc, char** argv) {
   Program program("Continues a text with a language model.");
   add_options(program, options);
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
-    const Generation generation = generate(model, prompt, options, output.on_token());
+    const Generation generation = generate(model, prompt, options, output.begin());
     output.finish(generation.finish_reason);
   });
 }

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "text_options.h"
 

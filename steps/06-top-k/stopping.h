@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "common/base/options.h"
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/config.h"
 
 namespace staircase {

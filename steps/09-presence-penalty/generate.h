@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "text_options.h"
 

@@ -14,7 +14,7 @@ int main(int argc, char** argv) {
     output.expect(run.num_return_sequences);
     for (int i = 0; i < run.num_return_sequences; ++i) {
       std::mt19937 generator(options.sampling.seed + static_cast<unsigned>(i));
-      const Generation generation = generate(model, prompt, options, generator, output.on_token());
+      const Generation generation = generate(model, prompt, options, generator, output.begin());
       output.finish(generation.finish_reason);
     }
   });

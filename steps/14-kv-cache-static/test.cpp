@@ -21,7 +21,7 @@ Continued continued(Model& model, const std::vector<int>& prompt, const TextOpti
   StaticKvCache cache(model);
   std::mt19937 generator(options.sampling.seed);
   const Generation text =
-      generate(model, prompt, options, use_cache ? &cache : nullptr, generator, [](const Token&) {});
+      generate(model, prompt, options, use_cache ? cache : no_cache(), generator, [](const Token&) {});
   return {text.tokens, cache.use()};
 }
 

@@ -23,7 +23,7 @@ TextOptions exactly(int count, const OverflowOptions& overflow = {}) {
 
 /// The new tokens; `cache` is left as they leave it.
 std::vector<int> continued(
-    const std::vector<int>& prompt, const TextOptions& options, StaticKvCache* cache,
+    const std::vector<int>& prompt, const TextOptions& options, KvCache& cache,
     const OnToken& on_token = [](const Token&) {}) {
   std::mt19937 generator(options.sampling.seed);
   return behind(prompt.size(), generate(tales(), prompt, options, cache, generator, on_token).tokens);
@@ -31,7 +31,7 @@ std::vector<int> continued(
 
 std::vector<int> continued(const std::vector<int>& prompt, const TextOptions& options) {
   StaticKvCache cache(tales());
-  return continued(prompt, options, &cache);
+  return continued(prompt, options, cache);
 }
 
 /// A text that fills the context but for `free` positions, and continues plausibly.
@@ -78,7 +78,7 @@ TEST_CASE("without a cache all that the context holds goes through the model") {
   const std::vector<int> text = random_tokens(515, 1);
   for (const std::size_t length : {1u, 511u, 512u, 513u, 515u}) {
     const std::span<const int> tokens = std::span(text).first(length);
-    const std::span<const int> fed = tokens_to_feed(tokens, 512, nullptr, 0, {});
+    const std::span<const int> fed = tokens_to_feed(tokens, 512, no_cache(), 0, {});
     CHECK(fed.size() == std::min<std::size_t>(length, 512));
     CHECK(&fed.back() == &tokens.back());
   }
@@ -88,12 +88,12 @@ TEST_CASE("with a cache what it has not seen goes through the model, in a long t
   const std::vector<int> text = random_tokens(515, 1);
   const auto first = [&](std::size_t count) { return std::span(text).first(count); };
   StaticKvCache cache(tales());
-  CHECK(tokens_to_feed(first(5), 512, &cache, 0, kSlide).size() == 5);
-  CHECK(tokens_to_feed(first(515), 512, &cache, 0, kSlide).size() == 512);
-  CHECK(&tokens_to_feed(first(515), 512, &cache, 0, kSlide).back() == &text.back());
+  CHECK(tokens_to_feed(first(5), 512, cache, 0, kSlide).size() == 5);
+  CHECK(tokens_to_feed(first(515), 512, cache, 0, kSlide).size() == 512);
+  CHECK(&tokens_to_feed(first(515), 512, cache, 0, kSlide).back() == &text.back());
   cache.append(0, 5);
-  CHECK(&tokens_to_feed(first(6), 512, &cache, 0, kSlide).front() == &text[5]);
-  CHECK(tokens_to_feed(first(9), 512, &cache, 0, kSlide).size() == 4);
+  CHECK(&tokens_to_feed(first(6), 512, cache, 0, kSlide).front() == &text[5]);
+  CHECK(tokens_to_feed(first(9), 512, cache, 0, kSlide).size() == 4);
   CHECK(cache.length(0) == 5);
 }
 
@@ -171,7 +171,7 @@ TEST_CASE("recomputing gives the 600 tokens of Hugging Face's model on the slidi
   options.sampling.show_candidates = 2;
   std::vector<double> got_gaps;
   StaticKvCache cache(tales());
-  const std::vector<int> got = continued(prompt, options, &cache, [&](const Token& token) {
+  const std::vector<int> got = continued(prompt, options, cache, [&](const Token& token) {
     const auto [first, second] = std::pair(token.candidates[0].probability, token.candidates[1].probability);
     got_gaps.push_back(std::log(static_cast<double>(first) / static_cast<double>(second)));
   });
@@ -187,7 +187,7 @@ TEST_CASE("recomputing gives the 600 tokens of Hugging Face's model on the slidi
 
 TEST_CASE("as long as the context lasts, neither rule changes anything") {
   const std::vector<int> prompt = nearly_full(4);
-  const std::vector<int> want = continued(prompt, exactly(5), nullptr);
+  const std::vector<int> want = continued(prompt, exactly(5), no_cache());
   CHECK(continued(prompt, exactly(5, kSlide)) == want);
   CHECK(continued(prompt, exactly(5, kRecompute)) == want);
 }
@@ -203,7 +203,7 @@ TEST_CASE("sliding feeds one token a pass for ever, recomputing the window that 
 TEST_CASE("behind the end of the context the cache is full after each token that slides") {
   for (const int count : {3, 4, 9}) {
     StaticKvCache cache(tales());
-    continued(nearly_full(2), exactly(count, kSlide), &cache);
+    continued(nearly_full(2), exactly(count, kSlide), cache);
     CHECK(cache.length(0) == 512);
   }
 }
@@ -215,7 +215,7 @@ TEST_CASE("a cache that is filled anew knows the last tokens of the text, and th
   StaticKvCache cache(tales());
   std::vector<int> text = prompt;
   float got = 0.0f;
-  continued(prompt, options, &cache, [&](const Token& token) {
+  continued(prompt, options, cache, [&](const Token& token) {
     text.push_back(token.id);
     got = token.candidates[0].probability;
   });
@@ -240,7 +240,7 @@ TEST_CASE("what slides is not what the window would be: only recomputing is exac
     options.sampling.show_candidates = 5;
     StaticKvCache cache(tales());
     std::vector<Candidate> last;
-    continued(prompt, options, use_cache ? &cache : nullptr,
+    continued(prompt, options, use_cache ? cache : no_cache(),
               [&](const Token& token) { last = token.candidates; });
     return last;
   };

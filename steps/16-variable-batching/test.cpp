@@ -18,7 +18,7 @@ TextOptions exactly(int count, const OverflowOptions& overflow = {}) {
 }
 
 /// The new tokens of each text.
-Prompts continued(const Prompts& prompts, const TextOptions& options, StaticKvCache* cache) {
+Prompts continued(const Prompts& prompts, const TextOptions& options, KvCache& cache) {
   const auto texts = generate(tales(), prompts, options, cache, [](int, const Token&) {});
   Prompts result;
   for (std::size_t i = 0; i < texts.size(); ++i) result.push_back(behind(prompts[i].size(), texts[i].tokens));
@@ -27,7 +27,7 @@ Prompts continued(const Prompts& prompts, const TextOptions& options, StaticKvCa
 
 Prompts continued(const Prompts& prompts, const TextOptions& options) {
   StaticKvCache cache(tales(), static_cast<int>(prompts.size()));
-  return continued(prompts, options, &cache);
+  return continued(prompts, options, cache);
 }
 
 /// The prompts of the reference, of many lengths.
@@ -52,7 +52,7 @@ std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& optio
 
 TEST_CASE("a batch may have more logits than an int can number") {
   Model model = huge_model();
-  const auto texts = generate(model, huge_prompts(), exactly(1), nullptr, [](int, const Token&) {});
+  const auto texts = generate(model, huge_prompts(), exactly(1), no_cache(), [](int, const Token&) {});
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
 }
 
@@ -65,7 +65,7 @@ TEST_CASE("each row of a full cache makes room for itself") {
        {OverflowOptions{Overflow::kSlide}, {Overflow::kRecompute}, {Overflow::kRecompute, 300}}) {
     const TextOptions options = exactly(6, overflow);
     StaticKvCache cache(tales(), 3);
-    const Prompts together = continued({{321, 1682}, text, {1294}}, options, &cache);
+    const Prompts together = continued({{321, 1682}, text, {1294}}, options, cache);
     CHECK(together[0] == continued({{321, 1682}}, options)[0]);
     CHECK(together[1] == continued({text}, options)[0]);
     CHECK(together[2] == continued({{1294}}, options)[0]);
@@ -101,7 +101,7 @@ TEST_CASE("sliding a row, and copying one to another, moves its entries and noth
   StaticKvCache cache(tales(), 3);
   const Prompts texts{{321, 1682, 11, 5, 9}, {1294, 7}, {44, 45, 46, 47}};
   const std::vector<std::span<const int>> rows(texts.begin(), texts.end());
-  tales().next_logits(rows, &cache);
+  tales().next_logits(rows, cache);
   // Positions from .. to - 1 of a row in each head, in the keys and values of every layer.
   const auto entries = [&](int row, int from, int to) {
     const std::size_t size = tales().config().head_size;
@@ -147,7 +147,7 @@ TEST_CASE("each row counts what has slid out of it, and a copy has that too") {
   cache.truncate(2, 0);
   CHECK(slid() == std::vector{2, 2, 0});
   const std::vector<int> one{7};
-  tales().next_logits(std::vector<std::span<const int>>(3, one), &cache);
+  tales().next_logits(std::vector<std::span<const int>>(3, one), cache);
   CHECK(slid() == std::vector{2, 2, 0});
 }
 
@@ -167,7 +167,7 @@ TEST_CASE("the rows of a batch are what Hugging Face's model makes of each promp
     for (const bool use_cache : {true, false}) {
       StaticKvCache cache(tales(), static_cast<int>(prompts.size()));
       const TextOptions options{.stopping = {.max_new_tokens = 40}};
-      const Prompts got = continued(prompts, options, use_cache ? &cache : nullptr);
+      const Prompts got = continued(prompts, options, use_cache ? cache : no_cache());
       for (std::size_t row = 0; row < order.size(); ++row) {
         const auto& want = cases[order[row]];
         CAPTURE(want["name"]);
@@ -202,7 +202,7 @@ TEST_CASE("a text ends where it would end alone, while the others go on") {
     Prompts reported(cases.size());
     StaticKvCache cache(tales(), static_cast<int>(cases.size()));
     const auto texts = generate(tales(), reference_prompts(), {.stopping = {.max_new_tokens = 40}},
-                                use_cache ? &cache : nullptr,
+                                use_cache ? cache : no_cache(),
                                 [&](int row, const Token& token) { reported[row].push_back(token.id); });
     REQUIRE(texts.size() == cases.size());
     for (std::size_t row = 0; row < cases.size(); ++row) {
@@ -229,9 +229,9 @@ TEST_CASE("a text that has ended feeds its newest token again, and the others wh
   const std::vector<int> text{321, 1682, 11, 5};
   StaticKvCache cache(tales(), 2);
   cache.append(1, 4);  // all of it
-  CHECK(tokens_to_feed(text, 512, &cache, 0, {}).size() == 4);
+  CHECK(tokens_to_feed(text, 512, cache, 0, {}).size() == 4);
   INFO("a row that lacks no token feeds its newest again");
-  const std::span<const int> fed = tokens_to_feed(text, 512, &cache, 1, {});
+  const std::span<const int> fed = tokens_to_feed(text, 512, cache, 1, {});
   REQUIRE(fed.size() == 1);
   CHECK(&fed.back() == &text.back());
   CHECK(cache.length(1) == 3);
@@ -240,8 +240,8 @@ TEST_CASE("a text that has ended feeds its newest token again, and the others wh
 TEST_CASE("a cache can serve one batch after another") {
   const Prompts first{{321, 1682, 11, 5}, {1294}}, second{{1294, 259}, {321, 1682, 11, 5}};
   StaticKvCache cache(tales(), 2);
-  continued(first, exactly(6), &cache);
-  CHECK(continued(second, exactly(6), &cache) == continued(second, exactly(6)));
+  continued(first, exactly(6), cache);
+  CHECK(continued(second, exactly(6), cache) == continued(second, exactly(6)));
 }
 
 TEST_CASE("all texts of a prompt are those that it begins alone with a seed of its own") {

@@ -9,18 +9,19 @@
 
 namespace staircase {
 
-/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it sees
-/// their tokens by on_row_token, and finishes all at the end with what the cache used.
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it begins
+/// all of them, sees their tokens, and finishes all at the end with what the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const TextOptions& options,
                          const RunOptions& run, Output& output) {
   Prompts copies;
   for (const std::vector<int>& prompt : prompts)
     copies.insert(copies.end(), run.num_return_sequences, prompt);
   const int texts = static_cast<int>(copies.size());
-  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, texts) : nullptr;
+  std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
+  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, texts);
   const std::vector<Generation> generated =
-      generate(model, copies, options, cache.get(), output.on_row_token(texts, run.num_return_sequences));
-  output.finish(generated, cache ? cache->use() : CacheUse());
+      generate(model, copies, options, *cache, output.begin_texts(texts, run.num_return_sequences));
+  output.finish(generated, cache->use());
 }
 
 }  // namespace staircase

@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
       throw UsageError("--draft-model is for one text with a cache: one prompt, and one continuation of it");
     Speculation counts;
     const Generation text = speculate(model, *draft, prompts[0], options, speculation.num_speculative_tokens,
-                                      counts, output.on_token());
+                                      counts, output.begin());
     output.finish(text.finish_reason, text.cache);
     output.add_statistic("acceptance_rate", counts.accepted / std::max(1.0, 1.0 * counts.drafted));
     say(fmt::format("\n{} of {} drafted tokens accepted", counts.accepted, counts.drafted));

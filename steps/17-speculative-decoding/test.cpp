@@ -52,7 +52,7 @@ Run speculated(Model& target, Model& proposer, const std::vector<int>& prompt, c
 /// What the target makes of the prompt alone.
 Generation plain(Model& target, const std::vector<int>& prompt, const TextOptions& options) {
   StaticKvCache cache(target);
-  return generate(target, {prompt}, options, &cache, [](int, const Token&) {})[0];
+  return generate(target, {prompt}, options, cache, [](int, const Token&) {})[0];
 }
 
 /// How likely the counts of all texts of three tokens are, each drawn by `text(generator)`, if `chance(text)`
@@ -297,7 +297,7 @@ TEST_CASE("the likeliest tokens that are shown are those of the target alone, dr
     if (do_sample) options.sampling.top_k = 1;  // or else the texts would part
     std::vector<std::vector<Candidate>> want, got;
     StaticKvCache cache(tales());
-    generate(tales(), {prompt}, options, &cache,
+    generate(tales(), {prompt}, options, cache,
              [&](int, const Token& token) { want.push_back(token.candidates); });
     Speculation counts;
     speculate(tales(), draft(), prompt, options, 4, counts,

@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
     if (!benchmark.folder.empty()) return benchmark_speculative(model, drafts, prompts, options, benchmark);
     Speculation counts;
     const Generation text = speculate(model, drafts[0].model, prompts[0], options,
-                                      speculation.num_speculative_tokens, counts, output.on_token());
+                                      speculation.num_speculative_tokens, counts, output.begin());
     output.finish(text.finish_reason, text.cache);
     output.add_statistic("acceptance_rate", counts.accepted / std::max(1.0, 1.0 * counts.drafted));
     say(fmt::format("\n{} of {} drafted tokens accepted", counts.accepted, counts.drafted));

@@ -1,7 +1,7 @@
 // Speculative decoding (Leviathan et al. 2023): a small model proposes, the large one decides.
 #pragma once
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "text_options.h"
 
@@ -79,8 +79,8 @@ inline Generation speculate(Model& target, Model& draft, std::vector<int> tokens
       q.push_back(distribution(draft.next_logits(unseen, draft_cache), tokens, options.sampling));
       tokens.push_back(draw(q.back(), generator));
     }
-    const auto fed = tokens_to_feed(tokens, config.n_positions, &target_cache, 0, options.overflow);
-    const std::span<float> logits = target.last_logits(fed, round + 1, &target_cache);
+    const auto fed = tokens_to_feed(tokens, config.n_positions, target_cache, 0, options.overflow);
+    const std::span<float> logits = target.last_logits(fed, round + 1, target_cache);
     const auto row = [&](std::size_t i) { return logits.subspan(i * vocab_size, vocab_size); };
     for (int i = 0; i <= round; ++i)  // logits [round + 1, vocab_size]
       p.push_back(distribution(row(i), std::span(tokens).first(length + i), options.sampling));

@@ -59,7 +59,7 @@ inline double tokens_per_second(Model& target, Way& way, const Prompts& prompts,
   for (const std::vector<int>& prompt : prompts) {
     if (way.draft == nullptr) {
       StaticKvCache cache(target);
-      generate(target, {prompt}, options, &cache, [&](int, const Token&) { ++count; });
+      generate(target, {prompt}, options, cache, [&](int, const Token&) { ++count; });
     } else {
       speculate(target, way.draft->model, prompt, options, way.gamma, way.counts,
                 [&](const Token&) { ++count; });

@@ -27,12 +27,11 @@ inline double tokens_per_second(Model& model, CacheWay& way, const std::vector<i
     }
     way.use = cache.use();
   } else {
-    std::optional<StaticKvCache> cache;
-    if (way.cache != "none") cache.emplace(model);
+    std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
+    if (way.cache != "none") cache = std::make_unique<StaticKvCache>(model);
     const TextOptions options{.stopping = {.max_new_tokens = count, .ignore_eos = true}};
-    way.tokens =
-        generate(model, {prompt}, options, cache ? &*cache : nullptr, [](int, const Token&) {})[0].tokens;
-    if (cache) way.use = cache->use();
+    way.tokens = generate(model, {prompt}, options, *cache, [](int, const Token&) {})[0].tokens;
+    way.use = cache->use();
   }
   return count / std::chrono::duration<double>(Clock::now() - start).count();
 }

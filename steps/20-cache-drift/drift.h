@@ -55,7 +55,7 @@ inline void compare_overflow(Model& model, const std::vector<int>& prompt, TextO
     options.overflow.on_overflow = rule;
     std::mt19937 generator(options.sampling.seed);
     StaticKvCache cache(model);
-    const Generation text = generate(model, prompt, options, &cache, generator, output.on_token());
+    const Generation text = generate(model, prompt, options, cache, generator, output.begin());
     output.finish(text.finish_reason, cache.use());
     texts.push_back(text.tokens);
 

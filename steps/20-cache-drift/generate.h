@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "text_options.h"
 
@@ -34,13 +34,13 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
 }
 
 /// Continues `tokens` with one chosen token after the other; `on_token` sees each one as it is chosen. The
-/// cache is empty; without one (nullptr) the whole text goes through the model for each token.
-inline Generation generate(Model& model, std::vector<int> tokens, const TextOptions& options,
-                           StaticKvCache* cache, std::mt19937& generator, const OnToken& on_token) {
+/// cache is empty. With one that keeps nothing the whole text goes through the model for each token.
+inline Generation generate(Model& model, std::vector<int> tokens, const TextOptions& options, KvCache& cache,
+                           std::mt19937& generator, const OnToken& on_token) {
   for (int count = 1; count <= options.stopping.max_new_tokens; ++count) {
     const std::span<const int> fed =
         tokens_to_feed(tokens, model.config().n_positions, cache, 0, options.overflow);
-    const std::span<float> logits = model.last_logits(fed, 1, cache);  // [vocab_size]
+    const std::span<float> logits = model.next_logits(fed, cache);  // [vocab_size]
     process(logits, tokens, options.sampling);
     const int next = choose(logits, options.sampling, generator);
     tokens.push_back(next);

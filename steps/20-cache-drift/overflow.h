@@ -39,29 +39,28 @@ inline void add_options(OptionSink& sink, OverflowOptions& options) {
 
 /// Makes room for the `fresh` tokens at the end of `window`, the last tokens of the text, in a row of a
 /// cache that may be full. Returns the tokens to feed to the model.
-inline std::span<const int> make_room(std::span<const int> fresh, std::span<const int> window,
-                                      StaticKvCache& cache, int row, const OverflowOptions& options) {
+inline std::span<const int> make_room(std::span<const int> fresh, std::span<const int> window, KvCache& cache,
+                                      int row, const OverflowOptions& options) {
   const auto needed = static_cast<int>(fresh.size());
-  const int free = cache.capacity() - cache.length(row);
+  const int free = static_cast<int>(window.size()) - cache.length(row);
   if (needed <= free) return fresh;
   if (options.on_overflow == Overflow::kSlide) {
     cache.slide(row, needed - free);
-    return fresh;
+    return window.subspan(cache.length(row));
   }
   cache.truncate(row, 0);
-  return window.last(std::min<std::size_t>(options.refill.value_or(cache.capacity()), window.size()));
+  return window.last(std::min<std::size_t>(options.refill.value_or(window.size()), window.size()));
 }
 
-/// The tokens of a text that go through the model next: without a cache (nullptr) all that the context holds,
-/// and else those that its row of the cache lacks. Of a longer text that is only the newest, or the whole
-/// window if the row is empty.
-inline std::span<const int> tokens_to_feed(std::span<const int> text, int context, StaticKvCache* cache,
-                                           int row, const OverflowOptions& options) {
-  const std::span<const int> window = text.last(std::min<std::size_t>(text.size(), context));
-  if (cache == nullptr) return window;
-  if (std::ssize(text) > context)
-    return make_room(cache->length(row) == 0 ? window : window.last(1), window, *cache, row, options);
-  return text.subspan(cache->length(row));
+/// The tokens of a text that go through the model next: those that its row of the cache lacks. Of a text that
+/// is longer than the context that is only the newest, or the whole window if the row is empty.
+inline std::span<const int> tokens_to_feed(std::span<const int> text, int context, KvCache& cache, int row,
+                                           const OverflowOptions& options) {
+  if (std::ssize(text) > context) {
+    const std::span<const int> window = text.last(context);
+    return make_room(cache.length(row) == 0 ? window : window.last(1), window, cache, row, options);
+  }
+  return text.subspan(cache.length(row));
 }
 
 }  // namespace staircase

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "text_options.h"
 
@@ -45,11 +45,11 @@ struct Row {
 /// is chosen. Each text has random numbers of its own, so none depends on the others. The cache has a row for
 /// each of them, which is emptied first.
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
-                                        StaticKvCache* cache, const OnRowToken& on_token) {
+                                        KvCache& cache, const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
   std::vector<Row> rows;
   for (const std::vector<int>& prompt : prompts) {
-    if (cache != nullptr) cache->truncate(static_cast<int>(rows.size()), 0);
+    cache.truncate(static_cast<int>(rows.size()), 0);
     rows.push_back({prompt, std::mt19937(options.sampling.seed + static_cast<unsigned>(rows.size()))});
   }
   const auto grows = [](const Row& row) { return !row.finished; };

@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
       throw UsageError("give --draft-model or --prompt-lookup-num-tokens, for one text with a cache");
     const int gamma = lookup.num_tokens.value_or(speculation.num_speculative_tokens);
     Speculation counts;
-    const Generation text = speculate(model, *drafter, prompts[0], options, gamma, counts, output.on_token());
+    const Generation text = speculate(model, *drafter, prompts[0], options, gamma, counts, output.begin());
     output.finish(text.finish_reason, text.cache);
     output.add_statistic("acceptance_rate", counts.accepted / std::max(1.0, 1.0 * counts.drafted));
     say(fmt::format("\n{} of {} drafted tokens accepted", counts.accepted, counts.drafted));

@@ -80,7 +80,7 @@ Run looked_up(const std::vector<int>& prompt, const TextOptions& options, int ga
 /// What a model makes of the prompt alone.
 Generation plain(Model& model, const std::vector<int>& prompt, const TextOptions& options) {
   StaticKvCache cache(model);
-  return generate(model, {prompt}, options, &cache, [](int, const Token&) {})[0];
+  return generate(model, {prompt}, options, cache, [](int, const Token&) {})[0];
 }
 
 /// Every earlier place, tried one after the other.

@@ -60,7 +60,7 @@ const std::vector<int> kPrompt{321, 1682};
 std::vector<int> plain_text(int count) {
   StaticKvCache cache(tales());
   const TextOptions options{.stopping = {.max_new_tokens = count, .ignore_eos = true}};
-  return generate(tales(), {kPrompt}, options, &cache, [](int, const Token&) {})[0].tokens;
+  return generate(tales(), {kPrompt}, options, cache, [](int, const Token&) {})[0].tokens;
 }
 
 void take_20_ms() {

@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
       throw UsageError("give --draft-model or --prompt-lookup-num-tokens, for one text with a cache");
     const auto gamma = lookup.num_tokens ? lookup.num_tokens : speculation.num_speculative_tokens;
     Speculation counts;
-    const Generation text = speculate(model, *drafter, prompts[0], options, gamma, counts, output.on_token());
+    const Generation text = speculate(model, *drafter, prompts[0], options, gamma, counts, output.begin());
     output.finish(text.finish_reason, text.cache);
     report(counts, plain_ms(model, text.tokens, options.sampling), output);
   });

@@ -127,8 +127,8 @@ inline Generation speculate(Model& target, Drafter& draft, std::vector<int> toke
     const int round = static_cast<int>(q.size());
     const auto middle = Clock::now();
     Distributions p;
-    const auto fed = tokens_to_feed(tokens, config.n_positions, &target_cache, 0, options.overflow);
-    const std::span<float> logits = target.last_logits(fed, round + 1, &target_cache);
+    const auto fed = tokens_to_feed(tokens, config.n_positions, target_cache, 0, options.overflow);
+    const std::span<float> logits = target.last_logits(fed, round + 1, target_cache);
     const auto row = [&](std::size_t i) { return logits.subspan(i * vocab_size, vocab_size); };
     for (int i = 0; i <= round; ++i)  // logits [round + 1, vocab_size]
       p.push_back(distribution(row(i), std::span(tokens).first(length + i), options.sampling));

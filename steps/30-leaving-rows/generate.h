@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "row.h"
 #include "text_options.h"
@@ -38,20 +38,18 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
 /// is chosen. Each text has random numbers of its own, so none depends on the others. The cache has a row for
 /// each of them, which is emptied first. A text that has ended leaves the batch.
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
-                                        StaticKvCache* cache, const OnRowToken& on_token) {
+                                        KvCache& cache, const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
   const EndTokens& ends = model.config().end_tokens;
   std::vector<Generation> texts;
   for (const std::vector<int>& prompt : prompts) texts.push_back({prompt, FinishReason::kLength});
   std::vector<Row> rows;
   for (int number = 0; number < std::ssize(texts); ++number) {
-    if (cache != nullptr) cache->truncate(number, 0);
+    cache.truncate(number, 0);
     const unsigned seed = options.sampling.seed + static_cast<unsigned>(number);
     rows.push_back({prompts[number], std::mt19937(seed), number});
   }
-  const auto move_row = [&](int from, int to) {
-    if (cache != nullptr) cache->copy_row(from, to);
-  };
+  const auto move_row = [&](int from, int to) { cache.copy_row(from, to); };
   for (int count = 1; count <= options.stopping.max_new_tokens && !rows.empty(); ++count) {
     std::vector<std::span<const int>> fed;
     for (int r = 0; r < std::ssize(rows); ++r)

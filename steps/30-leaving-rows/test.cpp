@@ -16,7 +16,7 @@ namespace {
 
 /// All texts, which begin together. Each must have been told of token by token.
 std::vector<Generation> generated(Model& model, const Prompts& prompts, const TextOptions& options,
-                                  StaticKvCache* cache) {
+                                  KvCache& cache) {
   Prompts told = prompts;
   std::vector<Generation> texts =
       generate(model, prompts, options, cache, [&](int number, const Token& token) {
@@ -32,7 +32,7 @@ std::vector<Generation> generated(Model& model, const Prompts& prompts, const Te
 
 std::vector<Generation> generated(Model& model, const Prompts& prompts, const TextOptions& options) {
   StaticKvCache cache(model, std::max(1, static_cast<int>(prompts.size())));
-  return generated(model, prompts, options, &cache);
+  return generated(model, prompts, options, cache);
 }
 
 /// What goes through tales-6m in each pass, in tokens.
@@ -65,8 +65,8 @@ std::size_t sum(const std::vector<std::size_t>& values) {
 
 TEST_CASE("a batch may have more logits than an int can number") {
   Model model = huge_model();
-  const auto texts =
-      generate(model, huge_prompts(), {.stopping = {.max_new_tokens = 1}}, nullptr, [](int, const Token&) {});
+  const auto texts = generate(model, huge_prompts(), {.stopping = {.max_new_tokens = 1}}, no_cache(),
+                              [](int, const Token&) {});
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
 }
 
@@ -132,7 +132,7 @@ TEST_CASE("the texts are what Hugging Face's model makes of each prompt alone, i
     StaticKvCache cache(tales(), static_cast<int>(prompts.size()));
     for (const bool use_cache : {true, false}) {
       const auto got =
-          generated(tales(), prompts, {.stopping = {.max_new_tokens = 40}}, use_cache ? &cache : nullptr);
+          generated(tales(), prompts, {.stopping = {.max_new_tokens = 40}}, use_cache ? cache : no_cache());
       for (std::size_t row = 0; row < order.size(); ++row) {
         const auto& want = cases[order[row]];
         CAPTURE(want["name"]);
@@ -248,9 +248,9 @@ TEST_CASE("a cache can serve one batch after another") {
       second{{1294, 259}, {4095}, {5}};
   StaticKvCache cache(tales(), 3);
   const TextOptions options{.stopping = {.max_new_tokens = 20}};
-  generated(tales(), first, options, &cache);
+  generated(tales(), first, options, cache);
   CHECK(cache.use().copied > 0);
-  const auto texts = generated(tales(), second, options, &cache);
+  const auto texts = generated(tales(), second, options, cache);
   const auto want = generated(tales(), second, options);
   for (std::size_t i = 0; i < second.size(); ++i) CHECK(texts[i].tokens == want[i].tokens);
 }

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "row.h"
 
@@ -39,20 +39,18 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
 /// one takes its place. `on_token` sees each token as it is chosen. Each text has random numbers of its own,
 /// so none depends on the others. The cache has a row for each place.
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
-                                        int places, StaticKvCache* cache, const OnRowToken& on_token) {
+                                        int places, KvCache& cache, const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
   const EndTokens& ends = model.config().end_tokens;
   std::vector<Generation> texts;
   for (const std::vector<int>& prompt : prompts) texts.push_back({prompt, FinishReason::kLength});
   if (options.stopping.max_new_tokens == 0) return texts;
   std::vector<Row> rows;
-  const auto move_row = [&](int from, int to) {
-    if (cache != nullptr) cache->copy_row(from, to);
-  };
+  const auto move_row = [&](int from, int to) { cache.copy_row(from, to); };
   int waiting = 0;  // the first text that has no place yet
   while (waiting < std::ssize(texts) || !rows.empty()) {
     for (; waiting < std::ssize(texts) && std::ssize(rows) < places; ++waiting) {
-      if (cache != nullptr) cache->truncate(static_cast<int>(rows.size()), 0);
+      cache.truncate(static_cast<int>(rows.size()), 0);
       const unsigned seed = options.sampling.seed + static_cast<unsigned>(waiting);
       rows.push_back({waiting, prompts[waiting], options, std::mt19937(seed)});
     }

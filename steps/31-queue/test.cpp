@@ -20,7 +20,7 @@ std::vector<Generation> generated(Model& model, const Prompts& prompts, const Te
   if (use_cache) cache.emplace(model, places);
   Prompts told = prompts;
   std::vector<Generation> texts = generate(
-      model, prompts, options, places, cache ? &*cache : nullptr, [&](int number, const Token& token) {
+      model, prompts, options, places, cache ? *cache : no_cache(), [&](int number, const Token& token) {
         told[number].push_back(token.id);
         // A loop that never ends is an error at once.
         REQUIRE(behind(prompts[number].size(), told[number]).size() <=
@@ -68,8 +68,8 @@ std::size_t sum(const std::vector<std::size_t>& values) {
 
 TEST_CASE("a batch may have more logits than an int can number") {
   Model model = huge_model();
-  const auto texts = generate(model, huge_prompts(), {.stopping = {.max_new_tokens = 1}}, kHugeRows, nullptr,
-                              [](int, const Token&) {});
+  const auto texts = generate(model, huge_prompts(), {.stopping = {.max_new_tokens = 1}}, kHugeRows,
+                              no_cache(), [](int, const Token&) {});
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
 }
 
@@ -203,8 +203,8 @@ TEST_CASE("a cache can serve one queue after another") {
   StaticKvCache cache(tales(), 2);
   int told = 0;
   const auto on_token = [&](int, const Token&) { REQUIRE(++told <= 6 * 6); };
-  generate(tales(), first, options, 2, &cache, on_token);
-  const auto texts = generate(tales(), second, options, 2, &cache, on_token);
+  generate(tales(), first, options, 2, cache, on_token);
+  const auto texts = generate(tales(), second, options, 2, cache, on_token);
   const auto want = generated(tales(), second, options, 3);
   for (std::size_t i = 0; i < second.size(); ++i) CHECK(texts[i].tokens == want[i].tokens);
 }

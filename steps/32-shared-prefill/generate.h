@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "row.h"
 
@@ -42,7 +42,7 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
 /// is chosen. Text i belongs to prompt i / copies and has random numbers of its own, so none depends on the
 /// others. The cache has a row for each place.
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, int copies,
-                                        const TextOptions& options, int places, StaticKvCache* cache,
+                                        const TextOptions& options, int places, KvCache& cache,
                                         const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
   const EndTokens& ends = model.config().end_tokens;
@@ -54,14 +54,12 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, in
   for (int i = 0; i < std::ssize(texts); ++i) texts[i] = {prompts[i / copies], FinishReason::kLength};
   if (options.stopping.max_new_tokens == 0) return texts;
   std::vector<Row> rows;
-  const auto move_row = [&](int from, int to) {
-    if (cache != nullptr) cache->copy_row(from, to);
-  };
+  const auto move_row = [&](int from, int to) { cache.copy_row(from, to); };
   int waiting = 0;  // the first text that has no place yet
   while (waiting < std::ssize(texts) || !rows.empty()) {
     int taken = static_cast<int>(rows.size());  // places; the copies of a prompt join behind its prefill
     for (; waiting < std::ssize(texts) && taken <= places - copies; waiting += copies, taken += copies) {
-      if (cache != nullptr) cache->truncate(static_cast<int>(rows.size()), 0);
+      cache.truncate(static_cast<int>(rows.size()), 0);
       rows.push_back(new_row(waiting));
     }
     std::vector<std::span<const int>> fed;
@@ -75,7 +73,7 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, in
       on_token(rows[r].number, take_token(rows[r], logits, ends));
       for (int copy = 1; !shared.empty() && copy < copies; ++copy) {
         std::vector<float> own = shared;
-        if (cache != nullptr) cache->copy_row(r, static_cast<int>(rows.size()));
+        cache.copy_row(r, static_cast<int>(rows.size()));
         rows.push_back(new_row(rows[r].number + copy));
         on_token(rows.back().number, take_token(rows.back(), own, ends));
       }

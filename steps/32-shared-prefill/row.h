@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "text_options.h"
 
 namespace staircase {

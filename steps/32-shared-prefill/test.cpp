@@ -22,7 +22,7 @@ std::vector<Generation> generated(Model& model, const Prompts& prompts, int copi
   Prompts told;
   for (const std::vector<int>& prompt : prompts) told.insert(told.end(), copies, prompt);
   std::vector<Generation> texts =
-      generate(model, prompts, copies, options, places, cache ? &*cache : nullptr,
+      generate(model, prompts, copies, options, places, cache ? *cache : no_cache(),
                [&](int number, const Token& token) {
                  told[number].push_back(token.id);
                  // A loop that never ends is an error at once.
@@ -54,7 +54,7 @@ const TextOptions kDrawn{.stopping = {.max_new_tokens = 12, .ignore_eos = true},
 TEST_CASE("a batch may have more logits than an int can number") {
   Model model = huge_model();
   const auto texts = generate(model, huge_prompts(), 1, {.stopping = {.max_new_tokens = 1}}, kHugeRows,
-                              nullptr, [](int, const Token&) {});
+                              no_cache(), [](int, const Token&) {});
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
 }
 
@@ -170,7 +170,7 @@ TEST_CASE("the first choice of all copies is from the same candidates, the first
   std::vector<int> numbers;
   std::vector<std::vector<int>> candidates;
   StaticKvCache cache(tales(), 4);
-  generate(tales(), {{321, 1682, 321}}, 4, options, 4, &cache, [&](int number, const Token& token) {
+  generate(tales(), {{321, 1682, 321}}, 4, options, 4, cache, [&](int number, const Token& token) {
     numbers.push_back(number);
     REQUIRE(numbers.size() <= 48);
     candidates.emplace_back();
@@ -188,7 +188,7 @@ TEST_CASE("a copy costs the keys and values of its prompt, and no more") {
   const std::vector<int> prompt(20, 321);
   StaticKvCache cache(tales(), 4);
   int told = 0;
-  generate(tales(), {prompt}, 4, kDrawn, 4, &cache, [&](int, const Token&) { REQUIRE(++told <= 4 * 12); });
+  generate(tales(), {prompt}, 4, kDrawn, 4, cache, [&](int, const Token&) { REQUIRE(++told <= 4 * 12); });
   const std::size_t position = cache.use().bytes / 4 / cache.capacity();
   CHECK(cache.use().copied == 3 * 20 * position);  // all are equally long: no row moves when they leave
   const ProgramRun run =

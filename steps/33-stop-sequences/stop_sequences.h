@@ -13,7 +13,6 @@ namespace staircase {
 
 struct StopOptions {
   std::vector<std::string> sequences = {};  ///< none of them empty
-  const Tokenizer* tokenizer = nullptr;     ///< what tokens mean; needed where there are sequences
 };
 
 inline void add_options(OptionSink& sink, StopOptions& options) {
@@ -24,13 +23,14 @@ inline void add_options(OptionSink& sink, StopOptions& options) {
 /// tokens: a sequence may begin in the middle of a token and end in the middle of another.
 class StopFilter {
  public:
-  explicit StopFilter(StopOptions options) : options_(std::move(options)) {}
+  StopFilter(StopOptions options, const Tokenizer& tokenizer)
+      : options_(std::move(options)), tokenizer_(&tokenizer) {}
 
   /// The text to show for `token`: all of it, or what is in front of a stop sequence that it completes. What
   /// earlier tokens brought of the sequence has been shown.
   std::string push(int token) {
     const std::size_t shown = text_.size();
-    text_ += options_.tokenizer->bytes(token);
+    text_ += tokenizer_->bytes(token);
     std::size_t cut = text_.npos;
     for (const std::string& stop : options_.sequences) cut = std::min(cut, text_.find(stop));
     found_ = cut != text_.npos;
@@ -41,6 +41,7 @@ class StopFilter {
 
  private:
   StopOptions options_;
+  const Tokenizer* tokenizer_;
   std::string text_;
   bool found_ = false;
 };

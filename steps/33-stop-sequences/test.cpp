@@ -28,13 +28,15 @@ std::vector<Shown> continued(const Prompts& prompts, const RowOptions& options, 
   if (places == 0) places = static_cast<int>(results.size());
   StaticKvCache cache(tales(), places);
   const int eos = tales().config().eos_token_id;
-  const auto texts =
-      generate(tales(), prompts, copies, options, places, &cache, [&](int number, const Token& token) {
-        const bool is_text = token.id != eos || options.stopping.ignore_eos;
-        if (is_text) CHECK(token.text.has_value() == !options.stop.sequences.empty());
-        if (!is_text) CHECK(token.text.value_or("").empty());
-        if (is_text) results[number].text += token.text.value_or(std::string(tokenizer().bytes(token.id)));
-      });
+  const auto texts = generate(tales(), tales_tokenizer(), prompts, copies, options, places, cache,
+                              [&](int number, const Token& token) {
+                                const bool is_text = token.id != eos || options.stopping.ignore_eos;
+                                if (is_text) CHECK(token.text.has_value() == !options.stop.sequences.empty());
+                                if (!is_text) CHECK(token.text.value_or("").empty());
+                                if (is_text)
+                                  results[number].text +=
+                                      token.text.value_or(std::string(tokenizer().bytes(token.id)));
+                              });
   for (std::size_t i = 0; i < texts.size(); ++i) results[i].generation = texts[i];
   return results;
 }
@@ -54,7 +56,7 @@ const RowOptions kPlain{{.stopping = {.max_new_tokens = 30}}};
 
 /// What the filter shows for each token of `text` up to a stop sequence, with a bar between them.
 std::string shown(const std::string& stop, const std::string& text) {
-  StopFilter filter({{stop}, &tokenizer()});
+  StopFilter filter({{stop}}, tokenizer());
   std::string pieces;
   for (const int token : tokenizer().encode(text)) {
     if (!filter.found()) pieces += "|" + filter.push(token);
@@ -68,8 +70,8 @@ TEST_CASE("a batch may have more logits than an int can number") {
   RowOptions options;
   options.stopping.max_new_tokens = 1;
   Model model = huge_model();
-  const auto texts =
-      generate(model, huge_prompts(), 1, options, kHugeRows, nullptr, [](int, const Token&) {});
+  const auto texts = generate(model, tales_tokenizer(), huge_prompts(), 1, options, kHugeRows, no_cache(),
+                              [](int, const Token&) {});
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
 }
 
@@ -81,14 +83,14 @@ TEST_CASE("a text ends with the token that completes a stop sequence, and what i
   std::mt19937 generator(1);
   int found = 0, across = 0, within = 0;
   for (int round = 0; round < 3000; ++round) {
-    StopOptions options{{}, &tokenizer()};
+    StopOptions options;
     for (unsigned i = 0; i <= generator() % 3; ++i) {
       std::string stop;
       for (unsigned length = 1 + generator() % 5; length > 0; --length)
         stop += generator() % 2 == 0 ? 'a' : 'b';
       options.sequences.push_back(stop);
     }
-    StopFilter filter(options);
+    StopFilter filter(options, tokenizer());
     std::string all;
     for (int i = 0; i < 12 && !filter.found(); ++i) {
       const int token = std::vector<int>{a, b, ab}[generator() % 3];
@@ -129,7 +131,7 @@ TEST_CASE("a character that is spread over tokens is looked for by its bytes") {
   REQUIRE(tokenizer().encode(text).size() == text.size());
   for (const auto& [stop, want] : std::vector<std::pair<std::string, std::string>>{
            {"ö", "aä\xc3"}, {"äöü", "aäöäö\xc3"}, {"ü", "aäöäö\xc3"}, {"\xb6", "aä\xc3"}, {"é", text}}) {
-    StopFilter filter({{stop}, &tokenizer()});
+    StopFilter filter({{stop}}, tokenizer());
     std::string got;
     for (const int token : tokenizer().encode(text)) {
       if (!filter.found()) got += filter.push(token);
@@ -145,7 +147,7 @@ TEST_CASE("what is shown is as the README draws it") {
                                         " wolf", ",",    " had", " been", " very"};
   CHECK(tokenizer().encode("wolf") == std::vector<int>{2228, 412});
   CHECK(tokenizer().encode(" wolf") == std::vector<int>{1682});
-  StopFilter across({{"ad been ve"}, &tokenizer()}), within({{"ver"}, &tokenizer()});
+  StopFilter across({{"ad been ve"}}, tokenizer()), within({{"ver"}}, tokenizer());
   for (std::size_t i = 0; i < pieces.size(); ++i) {
     REQUIRE(tokenizer().bytes(tokens[i]) == pieces[i]);
     const bool last = i + 1 == pieces.size();
@@ -163,7 +165,7 @@ TEST_CASE("a stop sequence ends the text with the token that completes it, acros
     for (const std::size_t length : {1u, 3u, 8u}) {
       const std::string stop = plain.text.substr(first, length);
       RowOptions options = kPlain;
-      options.stop = {{"never", stop}, &tokenizer()};
+      options.stop = {{"never", stop}};
       const Shown got = continued({kPrompt}, options)[0];
       CHECK(got.generation.finish_reason == FinishReason::kStop);
       std::vector<int> want = kPrompt;
@@ -193,7 +195,7 @@ TEST_CASE("a stop sequence that never comes changes nothing") {
   for (const int count : {1, 2, 17, 64}) {
     RowOptions options{{.stopping = {.max_new_tokens = count}}};
     const Shown plain = continued({kPrompt}, options)[0];
-    options.stop = {{"e Q", " zz", plain.text.substr(plain.text.size() - 1) + "Q"}, &tokenizer()};
+    options.stop = {{"e Q", " zz", plain.text.substr(plain.text.size() - 1) + "Q"}};
     const Shown got = continued({kPrompt}, options)[0];
     CHECK(got.text == plain.text);
     CHECK(got.generation.tokens == plain.generation.tokens);
@@ -204,8 +206,7 @@ TEST_CASE("a stop sequence that never comes changes nothing") {
 TEST_CASE("a stop sequence in the prompt is none in the text") {
   RowOptions options = kPlain;
   options.stopping.max_new_tokens = 4;
-  options.stop = {{std::string(tokenizer().bytes(kPrompt[0])), "f,"},
-                  &tokenizer()};  // and none across its end
+  options.stop = {{std::string(tokenizer().bytes(kPrompt[0])), "f,"}};  // and none across its end
   const Shown got = continued({kPrompt}, options)[0];
   CHECK(got.generation.finish_reason == FinishReason::kLength);
   CHECK(got.text == ", who had been");
@@ -215,7 +216,7 @@ TEST_CASE("each row of a batch stops for itself") {
   const Prompts prompts{kPrompt, {1294, 259}, {4095}};
   const std::vector<Shown> plain = continued(prompts, kPlain);
   RowOptions options = kPlain;
-  options.stop = {{plain[1].text.substr(12, 1)}, &tokenizer()};
+  options.stop = {{plain[1].text.substr(12, 1)}};
   const std::vector<Shown> got = continued(prompts, options);
   for (std::size_t row = 0; row < prompts.size(); ++row) {  // of one character nothing is shown
     CHECK(got[row].text == plain[row].text.substr(0, plain[row].text.find(options.stop.sequences[0])));
@@ -228,7 +229,7 @@ TEST_CASE("drawn copies in a queue stop where each of them would stop alone") {
   const Prompts prompts{kPrompt, {1294, 259}, {4095}};
   RowOptions options = kPlain;
   options.sampling = {.do_sample = true, .seed = 11, .presence_penalty = 0.3f, .top_k = 30};
-  options.stop = {{".", " and", "he w"}, &tokenizer()};
+  options.stop = {{".", " and", "he w"}};
   std::vector<Shown> alone;
   int stopped = 0;
   for (unsigned i = 0; i < 9; ++i) {
@@ -263,7 +264,7 @@ TEST_CASE("the end-of-text token is text only where it ends nothing") {
   for (const std::string& stop :
        {std::string("never"), text.substr(text.size() - 3) + "<", std::string("<|endoftext|>")}) {
     options.stopping.ignore_eos = false;
-    options.stop = {{stop}, &tokenizer()};
+    options.stop = {{stop}};
     const Shown got = continued({prompt}, options)[0];
     CHECK(got.text == text);
     CHECK(got.generation.tokens.size() == prompt.size() + ids.size());

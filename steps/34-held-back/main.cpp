@@ -16,7 +16,6 @@ int main(int argc, char** argv) {
   program.add_prompts_option();
   program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
-    options.stop.tokenizer = &output.tokenizer();
     generate_all(model, prompts, options, run, output);
   });
 }

@@ -14,7 +14,6 @@ namespace staircase {
 
 struct StopOptions {
   std::vector<std::string> sequences = {};  ///< none of them empty
-  const Tokenizer* tokenizer = nullptr;     ///< what tokens mean; needed where there are sequences
 };
 
 inline void add_options(OptionSink& sink, StopOptions& options) {
@@ -25,11 +24,12 @@ inline void add_options(OptionSink& sink, StopOptions& options) {
 /// a sequence may begin in the middle of a token and end in the middle of another.
 class StopFilter {
  public:
-  explicit StopFilter(StopOptions options) : options_(std::move(options)) {}
+  StopFilter(StopOptions options, const Tokenizer& tokenizer)
+      : options_(std::move(options)), tokenizer_(&tokenizer) {}
 
   /// The text that can be shown once `token` is there: never a part of a stop sequence.
   std::string push(int token) {
-    bytes_ += options_.tokenizer->bytes(token);
+    bytes_ += tokenizer_->bytes(token);
     held_ += take_complete_utf8(bytes_);
     std::size_t cut = first_stop(held_);
     found_ = cut != held_.npos;
@@ -66,6 +66,7 @@ class StopFilter {
   }
 
   StopOptions options_;
+  const Tokenizer* tokenizer_;
   std::string bytes_;  // of a character that is not complete: sequences are of characters
   std::string held_;
   bool found_ = false;

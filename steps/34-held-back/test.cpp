@@ -26,11 +26,12 @@ std::vector<Shown> continued(const Prompts& prompts, const RowOptions& options, 
   std::vector<Shown> results(prompts.size() * copies);
   if (places == 0) places = static_cast<int>(results.size());
   StaticKvCache cache(tales(), places);
-  const auto texts =
-      generate(tales(), prompts, copies, options, places, &cache, [&](int number, const Token& token) {
-        CHECK(token.text.has_value() == !options.stop.sequences.empty());
-        results[number].text += token.text.value_or(std::string(tokenizer().bytes(token.id)));
-      });
+  const auto texts = generate(tales(), tales_tokenizer(), prompts, copies, options, places, cache,
+                              [&](int number, const Token& token) {
+                                CHECK(token.text.has_value() == !options.stop.sequences.empty());
+                                results[number].text +=
+                                    token.text.value_or(std::string(tokenizer().bytes(token.id)));
+                              });
   for (std::size_t i = 0; i < texts.size(); ++i) results[i].generation = texts[i];
   return results;
 }
@@ -72,14 +73,14 @@ TEST_CASE("no part of a stop sequence is ever shown, and nothing else is held ba
   std::mt19937 generator(1);
   int found = 0;
   for (int round = 0; round < 3000; ++round) {
-    StopOptions options{{}, &tokenizer()};
+    StopOptions options;
     for (unsigned i = 0; i <= generator() % 3; ++i) {
       std::string stop;
       for (unsigned length = 1 + generator() % 5; length > 0; --length)
         stop += generator() % 2 == 0 ? 'a' : 'b';
       options.sequences.push_back(stop);
     }
-    StopFilter filter(options);
+    StopFilter filter(options, tokenizer());
     std::vector<std::string> pieces;
     std::string all, text;
     for (int i = 0; i < 12 && !filter.found(); ++i) {
@@ -108,7 +109,7 @@ TEST_CASE("a character that is spread over tokens is looked for by its bytes") {
   const std::string text = "aäöäöü";
   for (const auto& [stop, want] : std::vector<std::pair<std::string, std::string>>{
            {"ö", "aä"}, {"äöü", "aäö"}, {"ü", "aäöäö"}, {"\xb6", "aä\xc3"}, {"é", text}}) {
-    StopFilter filter({{stop}, &tokenizer()});
+    StopFilter filter({{stop}}, tokenizer());
     std::string got;
     for (const int token : tokenizer().encode(text)) {
       if (!filter.found()) got += filter.push(token);
@@ -124,14 +125,14 @@ TEST_CASE(
   const int half = 127, comma = tokenizer().encode(",")[0];
   REQUIRE(tokenizer().bytes(half) == "\xc3");
   for (const std::string& stop : {replacement, replacement + ",", std::string(",")}) {
-    StopFilter filter({{stop}, &tokenizer()});
+    StopFilter filter({{stop}}, tokenizer());
     std::string got = filter.push(half);
     CHECK_FALSE(filter.found());  // a whole character may come of it
     got += filter.push(comma);
     CHECK(filter.found());
     CHECK(got == (stop == "," ? replacement : ""));
   }
-  StopFilter filter({{replacement}, &tokenizer()});
+  StopFilter filter({{replacement}}, tokenizer());
   CHECK(filter.push(half) + filter.rest() == "");  // nor is it shown at the end of a text
 }
 
@@ -151,7 +152,7 @@ TEST_CASE("what is shown and what is held back is as the README draws it") {
                                 {" been", "", "ad been"},
                                 {" very", "", ""}};
   const std::vector<int> tokens = behind(kPrompt.size(), continued({kPrompt}, kPlain)[0].generation.tokens);
-  StopFilter filter({{"ad been ve"}, &tokenizer()});
+  StopFilter filter({{"ad been ve"}}, tokenizer());
   for (std::size_t i = 0; i < lines.size(); ++i) {
     CHECK(!filter.found());
     CHECK(tokenizer().bytes(tokens[i]) == lines[i].token);
@@ -168,7 +169,7 @@ TEST_CASE("a stop sequence ends the text before its first character, across the 
     for (const std::size_t length : {1u, 3u, 8u}) {
       const std::string stop = plain.text.substr(first, length);
       RowOptions options = kPlain;
-      options.stop = {{"never", stop}, &tokenizer()};
+      options.stop = {{"never", stop}};
       const Shown got = continued({kPrompt}, options)[0];
       CHECK(got.generation.finish_reason == FinishReason::kStop);
       CHECK(got.text == plain.text.substr(0, plain.text.find(stop)));
@@ -191,7 +192,7 @@ TEST_CASE("a stop sequence that never comes changes nothing") {
     RowOptions options{{.stopping = {.max_new_tokens = count}}};
     const Shown plain = continued({kPrompt}, options)[0];
     // Its beginning is everywhere: what was held back must come out at the end.
-    options.stop = {{"e Q", " zz", plain.text.substr(plain.text.size() - 1) + "Q"}, &tokenizer()};
+    options.stop = {{"e Q", " zz", plain.text.substr(plain.text.size() - 1) + "Q"}};
     const Shown got = continued({kPrompt}, options)[0];
     CHECK(got.text == plain.text);
     CHECK(got.generation.tokens == plain.generation.tokens);
@@ -203,7 +204,7 @@ TEST_CASE("each row of a batch stops for itself") {
   const Prompts prompts{kPrompt, {1294, 259}, {4095}};
   const std::vector<Shown> plain = continued(prompts, kPlain);
   RowOptions options = kPlain;
-  options.stop = {{plain[1].text.substr(12, 4)}, &tokenizer()};
+  options.stop = {{plain[1].text.substr(12, 4)}};
   const std::vector<Shown> got = continued(prompts, options);
   for (std::size_t row = 0; row < prompts.size(); ++row) {
     CHECK(got[row].text == plain[row].text.substr(0, plain[row].text.find(options.stop.sequences[0])));
@@ -215,7 +216,7 @@ TEST_CASE("drawn copies in a queue stop where each of them would stop alone") {
   const Prompts prompts{kPrompt, {1294, 259}, {4095}};
   RowOptions options = kPlain;
   options.sampling = {.do_sample = true, .seed = 11, .presence_penalty = 0.3f, .top_k = 30};
-  options.stop = {{".", " and", "he w"}, &tokenizer()};
+  options.stop = {{".", " and", "he w"}};
   std::vector<Shown> alone;
   int stopped = 0;
   for (unsigned i = 0; i < 9; ++i) {
@@ -249,7 +250,7 @@ TEST_CASE("a text that ends by itself shows what was held back, and not the end-
   RowOptions options{{.stopping = {.max_new_tokens = 64}}};
   for (const std::string& stop :
        {std::string("never"), text.substr(text.size() - 3) + "Q", std::string("<|endoftext|>")}) {
-    options.stop = {{stop}, &tokenizer()};
+    options.stop = {{stop}};
     const Shown got = continued({prompt}, options)[0];
     CHECK(got.text == text);
     CHECK(got.generation.tokens.size() == prompt.size() + ids.size());

@@ -23,7 +23,7 @@ std::vector<Continued> continued(Model& model, const Prompts& prompts, const Row
   std::vector<Continued> results(prompts.size() * copies);
   if (places == 0) places = static_cast<int>(results.size());
   StaticKvCache cache(model, places);
-  const auto texts = generate(model, prompts, copies, options, places, &cache,
+  const auto texts = generate(model, tales_tokenizer(), prompts, copies, options, places, cache,
                               [&](int number, const Token& token) { results[number].told.push_back(token); });
   for (std::size_t i = 0; i < texts.size(); ++i) {
     results[i].ids = behind(prompts[i / copies].size(), texts[i].tokens);
@@ -147,9 +147,8 @@ TEST_CASE("each text of a queue counts its own tokens") {
 }
 
 TEST_CASE("a stop sequence is no matter of the least length") {
-  const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
   RowOptions options{{.stopping = {.max_new_tokens = 30}}};
-  options.stop = {{" "}, &tokenizer};
+  options.stop = {{" "}};
   options.length.min_new_tokens = 30;
   const Continued got = continued(tales(), {{321, 1682}}, options)[0];
   CHECK(got.finish_reason == FinishReason::kStop);

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "logprobs.h"
 #include "min_new_tokens.h"
 #include "stop_sequences.h"
@@ -35,7 +35,7 @@ struct Row {
   std::vector<int> tokens;
   RowOptions options;
   std::mt19937 generator;
-  StopFilter filter = StopFilter(options.stop);
+  StopFilter filter;
   int new_tokens = 0;
   std::optional<FinishReason> finished = {};
 };

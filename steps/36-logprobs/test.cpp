@@ -28,11 +28,12 @@ std::vector<Continued> continued(const Prompts& prompts, const RowOptions& optio
   std::vector<Continued> results(prompts.size() * copies);
   if (places == 0) places = static_cast<int>(results.size());
   StaticKvCache cache(tales(), places);
-  const auto texts =
-      generate(tales(), prompts, copies, options, places, &cache, [&](int number, const Token& token) {
-        results[number].told.push_back(token);
-        results[number].shown += token.text.value_or(std::string(tokenizer().bytes(token.id)));
-      });
+  const auto texts = generate(tales(), tales_tokenizer(), prompts, copies, options, places, cache,
+                              [&](int number, const Token& token) {
+                                results[number].told.push_back(token);
+                                results[number].shown +=
+                                    token.text.value_or(std::string(tokenizer().bytes(token.id)));
+                              });
   for (std::size_t i = 0; i < texts.size(); ++i) results[i].generation = texts[i];
   return results;
 }
@@ -78,8 +79,7 @@ TEST_CASE("an end-of-text token that ends nothing is shown, also beside stop seq
   RowOptions options;
   options.stopping = {.max_new_tokens = 3, .ignore_eos = true};
   options.stop.sequences = {"zzz"};
-  options.stop.tokenizer = &tokenizer();
-  StopFilter filter(options.stop);
+  StopFilter filter(options.stop, tokenizer());
   const int eos = tales().config().eos_token_id;
   std::string shown;
   for (int count = 0; const int id : {eos, 321, eos}) {
@@ -95,8 +95,8 @@ TEST_CASE("a batch may have more logits than an int can number") {
   RowOptions options;
   options.stopping.max_new_tokens = 1;
   Model model = huge_model();
-  const auto texts =
-      generate(model, huge_prompts(), 1, options, kHugeRows, nullptr, [](int, const Token&) {});
+  const auto texts = generate(model, tales_tokenizer(), huge_prompts(), 1, options, kHugeRows, no_cache(),
+                              [](int, const Token&) {});
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
 }
 
@@ -165,7 +165,7 @@ TEST_CASE("the log-probabilities are the model's, whatever the options make of i
                                    .temperature = 0.7f,
                                    .top_k = 50,
                                    .top_p = 0.95f}}};
-  options.stop = {{"zzz"}, &tokenizer()};
+  options.stop = {{"zzz"}};
   options.length.min_new_tokens = 20;
   options.logprobs.count = 3;
   for (const int places : {2, 6}) {
@@ -218,7 +218,7 @@ TEST_CASE("with all options at once each text of a queue is what it is alone") {
     RowOptions options{
         {.stopping = {.max_new_tokens = 24},
          .sampling = {.do_sample = do_sample, .seed = 20, .frequency_penalty = 0.2f, .top_k = 30}}};
-    options.stop = {{"he w", " and t", "q"}, &tokenizer()};
+    options.stop = {{"he w", " and t", "q"}};
     options.length.min_new_tokens = 16;
     options.logprobs.count = 2;
     const int copies = do_sample ? 3 : 2;

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "logprobs.h"
 

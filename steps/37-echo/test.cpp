@@ -61,7 +61,7 @@ TEST_CASE("a text that was drawn gets the log-probabilities that it had when it 
   options.logprobs.count = 2;
   std::vector<std::vector<Token>> told(6);
   StaticKvCache cache(tales(), 4);
-  const auto texts = generate(tales(), prompts, 2, options, 4, &cache,
+  const auto texts = generate(tales(), tales_tokenizer(), prompts, 2, options, 4, cache,
                               [&](int number, const Token& token) { told[number].push_back(token); });
   for (std::size_t i = 0; i < texts.size(); ++i) {
     const std::vector<Token> read = score(tales(), texts[i].tokens, 2);

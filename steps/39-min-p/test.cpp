@@ -33,7 +33,7 @@ std::vector<Token> told(float min_p, const SamplingOptions& sampling, int count 
   options.after = [&](std::span<float> logits) { keep_min_p(logits, min_p); };
   std::vector<Token> tokens;
   StaticKvCache cache(tales(), 1);
-  generate(tales(), {tokens_before("model")}, 1, options, 1, &cache,
+  generate(tales(), tales_tokenizer(), {tokens_before("model")}, 1, options, 1, cache,
            [&](int, const Token& token) { tokens.push_back(token); });
   return tokens;
 }

@@ -11,16 +11,17 @@
 
 namespace staircase {
 
-/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it sees
-/// their tokens by on_row_token, and finishes all at the end with what the cache used.
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it begins
+/// all of them, sees their tokens, and finishes all at the end with what the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
   const int places = std::min(texts, run.max_batch_size);
-  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
-  const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(texts, copies));
-  output.finish(generated, cache ? cache->use() : CacheUse());
+  std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
+  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
+  const std::vector<Generation> generated = generate(model, output.tokenizer(), prompts, copies, options,
+                                                     places, *cache, output.begin_texts(texts, copies));
+  output.finish(generated, cache->use());
 }
 
 /// Searches after each prompt in turn; `output` gets the best text of each.
@@ -28,8 +29,8 @@ inline void search_all(Model& model, const Prompts& prompts, const RowOptions& o
                        const BeamOptions& search, Output& output) {
   output.expect(static_cast<int>(prompts.size()));
   for (int p = 0; p < std::ssize(prompts); ++p) {
-    const OnToken on_token = output.on_token(p);
-    const Beam best = beam_search(model, prompts[p], options, search)[0];
+    const OnToken on_token = output.begin(p);
+    const Beam best = beam_search(model, output.tokenizer(), prompts[p], options, search)[0];
     for (const Token& token : best.chosen) on_token(token);
     output.finish({{best.tokens, best.finished.value_or(FinishReason::kLength), {}, best.sum}}, CacheUse());
   }

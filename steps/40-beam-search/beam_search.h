@@ -39,19 +39,20 @@ struct Beam {
 
 /// The num_beams likeliest texts that the search finds after the prompt, best first. A text that has ended
 /// stays among them as it is, until num_beams others are likelier.
-inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& prompt, const RowOptions& options,
-                                     const BeamOptions& search) {
+inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, const std::vector<int>& prompt,
+                                     const RowOptions& options, const BeamOptions& search) {
   const ModelConfig& config = model.config();
   const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products outgrow an int
   const EndTokens& ends = config.end_tokens;
-  std::vector<Beam> beams{{prompt, StopFilter(options.stop)}};
+  NoCache no_cache;
+  std::vector<Beam> beams{{prompt, StopFilter(options.stop, tokenizer)}};
   for (int length = 1; length <= options.stopping.max_new_tokens; ++length) {
     std::vector<Beam> growing, next;
     for (const Beam& beam : beams) (beam.finished ? next : growing).push_back(beam);
     if (growing.empty()) break;
     std::vector<std::span<const int>> fed;
     for (const Beam& beam : growing)
-      fed.push_back(tokens_to_feed(beam.tokens, config.n_positions, nullptr, 0, options.overflow));
+      fed.push_back(tokens_to_feed(beam.tokens, config.n_positions, no_cache, 0, options.overflow));
     const std::span<float> logits = model.next_logits(fed);  // [growing.size(), vocab_size]
     for (int b = 0; b < std::ssize(growing); ++b) {
       const std::span<float> scores = logits.subspan(b * vocab_size, vocab_size);

@@ -55,14 +55,15 @@ std::string difference_from_sums(const std::vector<Beam>& beams, const std::vect
 
 TEST_CASE("a search with one beam is the greedy choice") {
   CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
-          return behind(prompt.size(), beam_search(tales(), prompt, up_to(count), {})[0].tokens);
+          return behind(prompt.size(),
+                        beam_search(tales(), tales_tokenizer(), prompt, up_to(count), {})[0].tokens);
         }) == "");
 }
 
 TEST_CASE("three beams find a likelier text than the greedy choice") {
   const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
-  const Beam greedy = beam_search(tales(), kPrompt, up_to(4), {})[0];
-  const Beam best = beam_search(tales(), kPrompt, up_to(4), {.num_beams = 3})[0];
+  const Beam greedy = beam_search(tales(), tales_tokenizer(), kPrompt, up_to(4), {})[0];
+  const Beam best = beam_search(tales(), tales_tokenizer(), kPrompt, up_to(4), {.num_beams = 3})[0];
   CHECK(tokenizer.decode(behind(2, greedy.tokens)) == ", who had been");
   CHECK(tokenizer.decode(behind(2, best.tokens)) == " said, \"I");
   CHECK(greedy.sum == doctest::Approx(-6.1117).epsilon(1e-4));
@@ -82,7 +83,7 @@ TEST_CASE("for every number of beams the search finds what the plain search find
         const std::vector<int> prompt{3, static_cast<int>(seed)};
         RowOptions options = up_to(length);
         options.sampling.repetition_penalty = repetition_penalty;
-        const std::vector<Beam> got = beam_search(model, prompt, options, {num_beams});
+        const std::vector<Beam> got = beam_search(model, tales_tokenizer(), prompt, options, {num_beams});
         CHECK(difference_from_sums(got, plain_search(model, prompt, num_beams, length, repetition_penalty)) ==
               "");
         for (const Beam& beam : got) {
@@ -105,11 +106,13 @@ TEST_CASE("with as many beams as there are texts the search misses none") {
     Model model = random_model(seed, 5);
     const std::vector<Scored> all = all_texts(model, {1, 2}, 3, 0.0);  // divided by length^0: the sums
     REQUIRE(all.size() == 1 + 4 + 4 * 4 * 5);
-    const auto best = [&](int num_beams) { return beam_search(model, {1, 2}, up_to(3), {num_beams})[0]; };
+    const auto best = [&](int num_beams) {
+      return beam_search(model, tales_tokenizer(), {1, 2}, up_to(3), {num_beams})[0];
+    };
     CHECK(behind(2, best(21).tokens) == all[0].tokens);
     CHECK(best(21).sum == doctest::Approx(all[0].score).epsilon(1e-4));
     for (const int fewer : {1, 2}) CHECK(best(fewer).sum <= all[0].score + 1e-4);
-    CHECK(difference_from_sums(beam_search(model, {1, 2}, up_to(3), {100}), all) == "");
+    CHECK(difference_from_sums(beam_search(model, tales_tokenizer(), {1, 2}, up_to(3), {100}), all) == "");
   }
 }
 
@@ -121,7 +124,8 @@ TEST_CASE("of equal texts those of the better beam come first, and then those wi
       CAPTURE(seed);
       CAPTURE(num_beams);
       const std::vector<Scored> want = plain_search(model, {3, 1}, num_beams, 6);
-      CHECK(difference_from_sums(beam_search(model, {3, 1}, up_to(6), {num_beams}), want) == "");
+      CHECK(difference_from_sums(beam_search(model, tales_tokenizer(), {3, 1}, up_to(6), {num_beams}),
+                                 want) == "");
       equal += std::abs(want[0].score - want[1].score) < 1e-9;
     }
   }
@@ -129,7 +133,7 @@ TEST_CASE("of equal texts those of the better beam come first, and then those wi
 }
 
 TEST_CASE("a search may have more beams than there are texts") {
-  const auto found = beam_search(tales(), kPrompt, up_to(1), {.num_beams = 1 << 30});
+  const auto found = beam_search(tales(), tales_tokenizer(), kPrompt, up_to(1), {.num_beams = 1 << 30});
   REQUIRE(std::ssize(found) == tales().config().vocab_size);
   CHECK(found[0].chosen[0].id == argmax(tales().next_logits(kPrompt)));
 }
@@ -144,7 +148,7 @@ TEST_CASE("a beam that has ended goes through the model no more, and a search wi
       if (name == "embeddings")
         rows.push_back(static_cast<int>(values.size() / model.config().n_embd / (2 + rows.size())));
     });
-    beam_search(model, {3, 1}, up_to(30), {4});
+    beam_search(model, tales_tokenizer(), {3, 1}, up_to(30), {4});
     model.observe(nullptr);
     for (int length = 0; length < std::ssize(rows); ++length) {
       const std::vector<Scored> beams = plain_search(model, {3, 1}, 4, length);
@@ -164,10 +168,10 @@ TEST_CASE("a search sees the last tokens that the context holds, and goes on aft
   for (const int length : {1, 12, 13, 14, 40}) {
     std::vector<int> prompt;
     for (int i = 0; i < length; ++i) prompt.push_back(i * i % 7);
-    const std::vector<Beam> got = beam_search(model, prompt, up_to(20), {.num_beams = 3});
+    const std::vector<Beam> got = beam_search(model, tales_tokenizer(), prompt, up_to(20), {.num_beams = 3});
     CHECK(difference_from_sums(got, plain_search(model, prompt, 3, 20)) == "");
     const RowOptions endless{{.stopping = {.max_new_tokens = 20, .ignore_eos = true}}};
-    CHECK(beam_search(model, prompt, endless, {.num_beams = 3})[0].chosen.size() == 20);
+    CHECK(beam_search(model, tales_tokenizer(), prompt, endless, {.num_beams = 3})[0].chosen.size() == 20);
   }
 }
 
@@ -175,9 +179,9 @@ TEST_CASE("beams end at stop sequences, and not before the least number of token
   const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
   RowOptions options = up_to(30);
   options.length.min_new_tokens = 4;
-  options.stop = {{"ing", "."}, &tokenizer};
+  options.stop = {{"ing", "."}};
   int stopped = 0;
-  for (const Beam& beam : beam_search(tales(), kPrompt, options, {.num_beams = 4})) {
+  for (const Beam& beam : beam_search(tales(), tales_tokenizer(), kPrompt, options, {.num_beams = 4})) {
     std::string whole, shown;
     for (const Token& token : beam.chosen) {
       whole += tokenizer.bytes(token.id);
@@ -192,7 +196,7 @@ TEST_CASE("beams end at stop sequences, and not before the least number of token
   for (const int least : {0, 6, 7, 10, 12}) {
     RowOptions later = up_to(30);
     later.length.min_new_tokens = least;
-    for (const Beam& beam : beam_search(tales(), ending, later, {.num_beams = 4})) {
+    for (const Beam& beam : beam_search(tales(), tales_tokenizer(), ending, later, {.num_beams = 4})) {
       CAPTURE(least);
       CHECK(std::ssize(beam.chosen) > least);
       CHECK(std::ranges::count(beam.tokens, tales().config().eos_token_id) <= 1);
@@ -203,14 +207,14 @@ TEST_CASE("beams end at stop sequences, and not before the least number of token
 TEST_CASE("the log-probabilities of a beam's tokens are the model's own, and add up to its sum") {
   RowOptions options = up_to(20);
   options.logprobs.count = 2;
-  for (const Beam& beam : beam_search(tales(), kPrompt, options, {.num_beams = 4})) {
+  for (const Beam& beam : beam_search(tales(), tales_tokenizer(), kPrompt, options, {.num_beams = 4})) {
     double sum = 0.0;
     for (const Token& token : beam.chosen) sum += *token.logprobs->own;
     CHECK(sum == doctest::Approx(beam.sum).epsilon(1e-5));
     CHECK(beam.chosen[0].logprobs->likeliest.size() == 2);
   }
   options.sampling.repetition_penalty = 1.5f;  // it changes what is added, and not what the model thinks
-  const Beam best = beam_search(tales(), kPrompt, options, {.num_beams = 4})[0];
+  const Beam best = beam_search(tales(), tales_tokenizer(), kPrompt, options, {.num_beams = 4})[0];
   double sum = 0.0;
   for (std::size_t i = 0; i < best.chosen.size(); ++i) {
     const std::vector<int> before(best.tokens.begin(), best.tokens.begin() + 2 + static_cast<int>(i));

@@ -47,16 +47,17 @@ struct Continuation {
 /// The num_beams best texts that the search finds after the prompt, best first. Exactly the search of
 /// Hugging Face: of the 2 num_beams best continuations those that end are taken out if they are among the
 /// first num_beams, and of the others the first num_beams go on.
-inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& prompt, const RowOptions& options,
-                                     const BeamOptions& search) {
+inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, const std::vector<int>& prompt,
+                                     const RowOptions& options, const BeamOptions& search) {
   const ModelConfig& config = model.config();
   const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products outgrow an int
   const EndTokens& ends = config.end_tokens;
-  std::vector<Beam> growing{{prompt, StopFilter(options.stop)}}, ended;
+  NoCache no_cache;
+  std::vector<Beam> growing{{prompt, StopFilter(options.stop, tokenizer)}}, ended;
   for (int length = 1; length <= options.stopping.max_new_tokens && !growing.empty(); ++length) {
     std::vector<std::span<const int>> fed;
     for (const Beam& beam : growing)
-      fed.push_back(tokens_to_feed(beam.tokens, config.n_positions, nullptr, 0, options.overflow));
+      fed.push_back(tokens_to_feed(beam.tokens, config.n_positions, no_cache, 0, options.overflow));
     const std::span<float> logits = model.next_logits(fed);  // [growing.size(), vocab_size]
     std::vector<Continuation> all;
     std::vector<std::vector<float>> logprobs;  // the model's own

@@ -16,7 +16,7 @@ const std::vector<int> kPrompt{321, 1682};
 TEST_CASE("a search may have more beams than half of what an int holds") {
   RowOptions options;
   options.stopping.max_new_tokens = 1;
-  const auto found = beam_search(tales(), kPrompt, options, {.num_beams = 1 << 30});
+  const auto found = beam_search(tales(), tales_tokenizer(), kPrompt, options, {.num_beams = 1 << 30});
   REQUIRE(std::ssize(found) == tales().config().vocab_size);
   CHECK(found[0].chosen[0].id == argmax(tales().next_logits(kPrompt)));
 }
@@ -24,7 +24,8 @@ TEST_CASE("a search may have more beams than half of what an int holds") {
 TEST_CASE("a search with one beam is the greedy choice") {
   CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
           const RowOptions options{{.stopping = {.max_new_tokens = count}}};
-          return behind(prompt.size(), beam_search(tales(), prompt, options, {})[0].tokens);
+          return behind(prompt.size(),
+                        beam_search(tales(), tales_tokenizer(), prompt, options, {})[0].tokens);
         }) == "");
 }
 
@@ -41,7 +42,7 @@ TEST_CASE("for every number of beams the search gives what the plain search give
         const std::vector<int> prompt{3, static_cast<int>(seed)};
         const RowOptions options{
             {.stopping = {.max_new_tokens = length}, .sampling = {.repetition_penalty = repetition_penalty}}};
-        const std::vector<Beam> got = beam_search(model, prompt, options, {num_beams});
+        const std::vector<Beam> got = beam_search(model, tales_tokenizer(), prompt, options, {num_beams});
         const PlainSearch plain{
             .num_beams = num_beams, .max_new_tokens = length, .repetition_penalty = repetition_penalty};
         CHECK(difference_from_texts(got, plain_beam_search(model, prompt, plain)) == "");
@@ -62,7 +63,8 @@ TEST_CASE("with as many beams as there are texts the search misses none") {
     const std::vector<Scored> all = all_texts(model, {1, 2}, 3, 1.0);
     REQUIRE(all.size() == 1 + 4 + 4 * 4 * 5);
     const auto best = [&](int num_beams) {
-      return beam_search(model, {1, 2}, {{.stopping = {.max_new_tokens = 3}}}, {num_beams})[0];
+      return beam_search(model, tales_tokenizer(), {1, 2}, {{.stopping = {.max_new_tokens = 3}}},
+                         {num_beams})[0];
     };
     CHECK(behind(2, best(25).tokens) == all[0].tokens);
     CHECK(best(25).score == doctest::Approx(all[0].score).epsilon(1e-4));
@@ -78,7 +80,7 @@ TEST_CASE("of equal texts those of the better beam come first, and then those wi
       CAPTURE(seed);
       CAPTURE(num_beams);
       const std::vector<Beam> got =
-          beam_search(model, {3, 1}, {{.stopping = {.max_new_tokens = 6}}}, {num_beams});
+          beam_search(model, tales_tokenizer(), {3, 1}, {{.stopping = {.max_new_tokens = 6}}}, {num_beams});
       const std::vector<Scored> want =
           plain_beam_search(model, {3, 1}, {.num_beams = num_beams, .max_new_tokens = 6});
       CHECK(difference_from_texts(got, want) == "");
@@ -96,8 +98,9 @@ TEST_CASE("the search finds what Hugging Face's finds, with the same scores") {
     std::vector<Scored> want;
     for (const auto& beam : one["beams"]) want.push_back({beam["ids"], beam["score"]});
     const RowOptions options{{.stopping = {.max_new_tokens = one["max_new_tokens"]}}};
-    CHECK(difference_from_texts(
-              beam_search(tales(), one["prompt_ids"], options, {.num_beams = one["num_beams"]}), want) == "");
+    CHECK(difference_from_texts(beam_search(tales(), tales_tokenizer(), one["prompt_ids"], options,
+                                            {.num_beams = one["num_beams"]}),
+                                want) == "");
     ++compared;
   }
   CHECK(compared == 3);
@@ -108,12 +111,12 @@ TEST_CASE("a search sees the last tokens that the context holds, and goes on aft
   for (const int length : {1, 12, 13, 14, 40}) {
     std::vector<int> prompt;
     for (int i = 0; i < length; ++i) prompt.push_back(i * i % 7);
-    const std::vector<Beam> got =
-        beam_search(model, prompt, {{.stopping = {.max_new_tokens = 20}}}, {.num_beams = 3});
+    const std::vector<Beam> got = beam_search(model, tales_tokenizer(), prompt,
+                                              {{.stopping = {.max_new_tokens = 20}}}, {.num_beams = 3});
     const PlainSearch plain{.num_beams = 3, .max_new_tokens = 20};
     CHECK(difference_from_texts(got, plain_beam_search(model, prompt, plain)) == "");
     const RowOptions endless{{.stopping = {.max_new_tokens = 20, .ignore_eos = true}}};
-    CHECK(beam_search(model, prompt, endless, {.num_beams = 3})[0].chosen.size() == 20);
+    CHECK(beam_search(model, tales_tokenizer(), prompt, endless, {.num_beams = 3})[0].chosen.size() == 20);
   }
 }
 
@@ -121,9 +124,9 @@ TEST_CASE("beams end at stop sequences, and not before the least number of token
   const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
   RowOptions options{{.stopping = {.max_new_tokens = 30}}};
   options.length.min_new_tokens = 4;
-  options.stop = {{"ing", "."}, &tokenizer};
+  options.stop = {{"ing", "."}};
   int stopped = 0;
-  for (const Beam& beam : beam_search(tales(), kPrompt, options, {.num_beams = 4})) {
+  for (const Beam& beam : beam_search(tales(), tales_tokenizer(), kPrompt, options, {.num_beams = 4})) {
     std::string whole, told;
     for (const Token& token : beam.chosen) {
       whole += tokenizer.bytes(token.id);
@@ -138,7 +141,7 @@ TEST_CASE("beams end at stop sequences, and not before the least number of token
   for (const int least : {6, 7, 10, 12}) {  // without it, texts of 7, 8, 10 and 11 tokens are found
     RowOptions later{{.stopping = {.max_new_tokens = 30}}};
     later.length.min_new_tokens = least;
-    const std::vector<Beam> found = beam_search(tales(), ending, later, {.num_beams = 4});
+    const std::vector<Beam> found = beam_search(tales(), tales_tokenizer(), ending, later, {.num_beams = 4});
     REQUIRE(found.size() == 4);
     std::vector<int> lengths;
     for (const Beam& beam : found) {
@@ -155,14 +158,14 @@ TEST_CASE("beams end at stop sequences, and not before the least number of token
 TEST_CASE("the log-probabilities of a beam's tokens are the model's own, and add up to its sum") {
   RowOptions options{{.stopping = {.max_new_tokens = 20}}};
   options.logprobs.count = 2;
-  for (const Beam& beam : beam_search(tales(), kPrompt, options, {.num_beams = 4})) {
+  for (const Beam& beam : beam_search(tales(), tales_tokenizer(), kPrompt, options, {.num_beams = 4})) {
     double sum = 0.0;
     for (const Token& token : beam.chosen) sum += *token.logprobs->own;
     CHECK(sum == doctest::Approx(beam.sum).epsilon(1e-5));
     CHECK(beam.chosen[0].logprobs->likeliest.size() == 2);
   }
   options.sampling.repetition_penalty = 1.5f;  // it changes what is added, and not what the model thinks
-  const Beam best = beam_search(tales(), kPrompt, options, {.num_beams = 4})[0];
+  const Beam best = beam_search(tales(), tales_tokenizer(), kPrompt, options, {.num_beams = 4})[0];
   double sum = 0.0;
   for (std::size_t i = 0; i < best.chosen.size(); ++i) {
     const std::vector<int> before(best.tokens.begin(), best.tokens.begin() + 2 + static_cast<int>(i));

@@ -14,7 +14,7 @@ const std::vector<int> kPrompt{321, 1682};
 std::vector<Beam> found(Model& model, const std::vector<int>& prompt, const RowOptions& options,
                         int num_beams, bool use_cache = true) {
   StaticKvCache cache(model, num_beams);
-  return beam_search(model, prompt, options, {num_beams}, use_cache ? &cache : nullptr);
+  return beam_search(model, tales_tokenizer(), prompt, options, {num_beams}, use_cache ? cache : no_cache());
 }
 
 /// What goes through the model in each pass, in tokens.
@@ -33,7 +33,8 @@ std::vector<std::size_t> passes(const std::function<void()>& run) {
 TEST_CASE("a search may have more beams than half of what an int holds") {
   RowOptions options;
   options.stopping.max_new_tokens = 1;
-  const auto found = beam_search(tales(), kPrompt, options, {.num_beams = 1 << 30}, nullptr);
+  const auto found =
+      beam_search(tales(), tales_tokenizer(), kPrompt, options, {.num_beams = 1 << 30}, no_cache());
   REQUIRE(std::ssize(found) == tales().config().vocab_size);
   CHECK(found[0].chosen[0].id == argmax(tales().next_logits(kPrompt)));
 }
@@ -77,10 +78,10 @@ TEST_CASE("beams move into their rows in the order of their sums, and only those
   for (int row = 0; row < 4; ++row) cache.append(row, 10 + row);
   std::vector<Beam> beams;
   for (const int parent : {2, 2, 0, 2}) {
-    beams.push_back({{parent}, StopFilter({})});
+    beams.push_back({{parent}, StopFilter({}, tales_tokenizer())});
     beams.back().row = parent;
   }
-  into_rows(beams, &cache);
+  into_rows(beams, cache);
   std::vector<int> rows, lengths;
   for (const Beam& beam : beams) {
     rows.push_back(beam.row);
@@ -126,7 +127,7 @@ TEST_CASE("for every number of beams the rows hold what the plain search compute
 TEST_CASE("the cache changes nothing, and few of its rows are copied") {
   const RowOptions options{{.stopping = {.max_new_tokens = 30, .ignore_eos = true}}};
   StaticKvCache cache(tales(), 5);
-  const std::vector<Beam> with = beam_search(tales(), kPrompt, options, {5}, &cache);
+  const std::vector<Beam> with = beam_search(tales(), tales_tokenizer(), kPrompt, options, {5}, cache);
   const std::vector<Beam> without = found(tales(), kPrompt, options, 5, false);
   REQUIRE(with.size() == 5);
   REQUIRE(without.size() == 5);
@@ -152,7 +153,8 @@ TEST_CASE("a cache that another search has filled is as good as a new one") {
   const RowOptions options{{.stopping = {.max_new_tokens = 12, .ignore_eos = true}}};
   const auto texts = [&](const std::vector<int>& prompt) {
     std::vector<std::vector<int>> all;
-    for (const Beam& beam : beam_search(tales(), prompt, options, {3}, &cache)) all.push_back(beam.tokens);
+    for (const Beam& beam : beam_search(tales(), tales_tokenizer(), prompt, options, {3}, cache))
+      all.push_back(beam.tokens);
     return all;
   };
   const auto first = texts(kPrompt);
@@ -181,9 +183,8 @@ TEST_CASE("a search goes on behind the end of the context, and with a prompt tha
 }
 
 TEST_CASE("stop sequences and log-probabilities follow their beams from row to row") {
-  const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
   RowOptions options{{.stopping = {.max_new_tokens = 30}}};
-  options.stop = {{"ing", "."}, &tokenizer};
+  options.stop = {{"ing", "."}};
   options.logprobs.count = 1;
   const std::vector<Beam> with = found(tales(), kPrompt, options, 4);
   const std::vector<Beam> without = found(tales(), kPrompt, options, 4, false);

@@ -23,7 +23,8 @@ nlohmann::json sequences(const std::string& arguments) {
 TEST_CASE("a search may have more beams than half of what an int holds") {
   RowOptions options;
   options.stopping.max_new_tokens = 1;
-  const auto found = beam_search(tales(), {321}, options, {.num_beams = 1 << 30}, nullptr);
+  const auto found =
+      beam_search(tales(), tales_tokenizer(), {321}, options, {.num_beams = 1 << 30}, no_cache());
   REQUIRE(std::ssize(found) == tales().config().vocab_size);
   CHECK(found[0].chosen[0].id == argmax(tales().next_logits(std::vector<int>{321})));
 }
@@ -48,7 +49,8 @@ TEST_CASE("behind each prompt come as many texts of its search as are asked for,
     }
     REQUIRE(std::ssize(told) == 2 * wanted);
     for (int p = 0; p < 2; ++p) {
-      const std::vector<Beam> found = beam_search(tales(), prompts[p], options, search, nullptr);
+      const std::vector<Beam> found =
+          beam_search(tales(), tales_tokenizer(), prompts[p], options, search, no_cache());
       for (int i = 0; i < wanted; ++i) {
         const auto& text = told[p * wanted + i];
         CHECK(text["prompt_token_ids"] == prompts[p]);

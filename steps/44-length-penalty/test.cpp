@@ -14,7 +14,7 @@ const std::vector<int> kPrompt{321, 1682};
 std::vector<Beam> found(Model& model, const std::vector<int>& prompt, const RowOptions& options,
                         const BeamOptions& search) {
   StaticKvCache cache(model, search.num_beams);
-  return beam_search(model, prompt, options, search, &cache);
+  return beam_search(model, tales_tokenizer(), prompt, options, search, cache);
 }
 
 }  // namespace
@@ -22,7 +22,8 @@ std::vector<Beam> found(Model& model, const std::vector<int>& prompt, const RowO
 TEST_CASE("a search may have more beams than half of what an int holds") {
   RowOptions options;
   options.stopping.max_new_tokens = 1;
-  const auto found = beam_search(tales(), kPrompt, options, {.num_beams = 1 << 30}, nullptr);
+  const auto found =
+      beam_search(tales(), tales_tokenizer(), kPrompt, options, {.num_beams = 1 << 30}, no_cache());
   REQUIRE(std::ssize(found) == tales().config().vocab_size);
   CHECK(found[0].chosen[0].id == argmax(tales().next_logits(kPrompt)));
 }
@@ -96,7 +97,7 @@ TEST_CASE("without a penalty short texts win, and stop sequences end all of them
   const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
   RowOptions options{{.stopping = {.max_new_tokens = 30}}};
   options.length.min_new_tokens = 4;
-  options.stop = {{"said", ","}, &tokenizer};
+  options.stop = {{"said", ","}};
   int stopped = 0;
   for (const Beam& beam : found(tales(), kPrompt, options, {4, 0.0f})) {
     std::string whole, told;

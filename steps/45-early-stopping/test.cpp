@@ -15,7 +15,7 @@ const std::vector<std::pair<EarlyStopping, std::string>> kEarlyStopping = {
 std::vector<Beam> found(Model& model, const std::vector<int>& prompt, const RowOptions& options,
                         const BeamOptions& search) {
   StaticKvCache cache(model, search.num_beams);
-  return beam_search(model, prompt, options, search, &cache);
+  return beam_search(model, tales_tokenizer(), prompt, options, search, cache);
 }
 
 }  // namespace
@@ -23,7 +23,8 @@ std::vector<Beam> found(Model& model, const std::vector<int>& prompt, const RowO
 TEST_CASE("a search may have more beams than half of what an int holds") {
   RowOptions options;
   options.stopping.max_new_tokens = 1;
-  const auto found = beam_search(tales(), {321}, options, {.num_beams = 1 << 30}, nullptr);
+  const auto found =
+      beam_search(tales(), tales_tokenizer(), {321}, options, {.num_beams = 1 << 30}, no_cache());
   REQUIRE(std::ssize(found) == tales().config().vocab_size);
   CHECK(found[0].chosen[0].id == argmax(tales().next_logits(std::vector<int>{321})));
 }

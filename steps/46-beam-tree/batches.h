@@ -13,16 +13,17 @@
 
 namespace staircase {
 
-/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it sees
-/// their tokens by on_row_token, and finishes all at the end with what the cache used.
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it begins
+/// all of them, sees their tokens, and finishes all at the end with what the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
   const int places = std::min(texts, run.max_batch_size);
-  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
-  const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(texts, copies));
-  output.finish(generated, cache ? cache->use() : CacheUse());
+  std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
+  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
+  const std::vector<Generation> generated = generate(model, output.tokenizer(), prompts, copies, options,
+                                                     places, *cache, output.begin_texts(texts, copies));
+  output.finish(generated, cache->use());
 }
 
 /// Searches after each prompt in turn; `output` gets the best texts of each.
@@ -31,17 +32,18 @@ inline void search_all(Model& model, const Prompts& prompts, const RowOptions& o
   const int wanted = run.num_return_sequences;
   output.expect(product(prompts.size(), wanted, "texts"));
   for (int p = 0; p < std::ssize(prompts); ++p) {
-    const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, search.num_beams) : nullptr;
-    const OnRowToken on_token = output.on_texts_of(p, wanted);
+    std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
+    if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, search.num_beams);
+    const OnRowToken on_token = output.begin_texts_of(p, wanted);
     std::vector<Generation> texts(wanted);
     BeamTree tree;
-    const std::vector<Beam> found =
-        beam_search(model, prompts[p], options, search, cache.get(), [&](const Beam& b) { tree.add(b); });
+    const std::vector<Beam> found = beam_search(model, output.tokenizer(), prompts[p], options, search,
+                                                *cache, [&](const Beam& b) { tree.add(b); });
     for (int i = 0; i < std::min<int>(wanted, std::ssize(found)); ++i) {
       for (const Token& token : found[i].chosen) on_token(i, token);
       texts[i] = {found[i].tokens, *found[i].finished, {}, found[i].score};
     }
-    output.finish(texts, cache ? cache->use() : CacheUse());
+    output.finish(texts, cache->use());
     if (drawn.show_beams) say(fmt::format("\n{}", tree.text(output.tokenizer())));
   }
 }

@@ -122,12 +122,12 @@ inline std::vector<int> assign_rows(std::span<const int> parents) {
 }
 
 /// Gives each new beam its row of the cache, with the entries of its parent.
-inline void into_rows(std::vector<Beam>& beams, StaticKvCache* cache) {
+inline void into_rows(std::vector<Beam>& beams, KvCache& cache) {
   std::vector<int> parents;
   for (const Beam& beam : beams) parents.push_back(beam.row);
   const std::vector<int> rows = assign_rows(parents);
   for (std::size_t b = 0; b < beams.size(); ++b) {
-    if (cache != nullptr && rows[b] != parents[b]) cache->copy_row(parents[b], rows[b]);
+    if (rows[b] != parents[b]) cache.copy_row(parents[b], rows[b]);
     beams[b].row = rows[b];
   }
 }
@@ -135,14 +135,15 @@ inline void into_rows(std::vector<Beam>& beams, StaticKvCache* cache) {
 /// The num_beams best texts that the search finds after the prompt, best first. Exactly the search of
 /// Hugging Face: of the 2 num_beams best continuations those that end are taken out if they are among the
 /// first num_beams, and of the others the first num_beams go on. The cache has num_beams rows.
-inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& prompt, const RowOptions& options,
-                                     const BeamOptions& search, StaticKvCache* cache, const OnBeam& on_beam) {
+inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, const std::vector<int>& prompt,
+                                     const RowOptions& options, const BeamOptions& search, KvCache& cache,
+                                     const OnBeam& on_beam) {
   const ModelConfig& config = model.config();
   const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products outgrow an int
   const EndTokens& ends = config.end_tokens;
   const int max_new_tokens = options.stopping.max_new_tokens;
-  std::vector<Beam> growing{{prompt, StopFilter(options.stop)}}, ended;
-  if (cache != nullptr) cache->truncate(0, 0);
+  std::vector<Beam> growing{{prompt, StopFilter(options.stop, tokenizer)}}, ended;
+  cache.truncate(0, 0);
   for (int length = 1; length <= max_new_tokens && !growing.empty(); ++length) {
     std::vector<std::span<const int>> fed(growing.size());
     for (const Beam& beam : growing)

@@ -24,7 +24,6 @@ int main(int argc, char** argv) {
   program.add_prompts_option();
   program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
-    options.stop.tokenizer = &output.tokenizer();
     echo(model, prompts, shown, options.logprobs.count.value_or(0), output);
     if (search.num_beams > 1) return search_all(model, prompts, options, run, search, drawn, output);
     generate_all(model, prompts, options, run, output);

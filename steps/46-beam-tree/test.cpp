@@ -18,7 +18,7 @@ const Tokenizer& tokenizer() {
 
 /// A beam of a text whose tokens are letters, behind a prompt of two tokens.
 Beam beam(const std::string& letters, double sum, std::optional<double> score = {}) {
-  Beam made{{321, 1682}, StopFilter({})};
+  Beam made{{321, 1682}, StopFilter({}, tales_tokenizer())};
   for (const char letter : letters) {
     made.chosen.push_back({tokenizer().encode(std::string(1, letter))[0]});
     made.tokens.push_back(made.chosen.back().id);
@@ -40,8 +40,8 @@ int count(const std::string& text, const std::string& part) {
 TEST_CASE("a search may have more beams than half of what an int holds") {
   RowOptions options;
   options.stopping.max_new_tokens = 1;
-  const auto found =
-      beam_search(tales(), {321}, options, {.num_beams = 1 << 30}, nullptr, [](const Beam&) {});
+  const auto found = beam_search(tales(), tales_tokenizer(), {321}, options, {.num_beams = 1 << 30},
+                                 no_cache(), [](const Beam&) {});
   REQUIRE(std::ssize(found) == tales().config().vocab_size);
   CHECK(found[0].chosen[0].id == argmax(tales().next_logits(std::vector<int>{321})));
 }
@@ -100,8 +100,8 @@ TEST_CASE(
   const RowOptions options{{.stopping = {.max_new_tokens = 10}}};
   StaticKvCache cache(model, 3);
   std::vector<Beam> seen;
-  const std::vector<Beam> best =
-      beam_search(model, {3, 1}, options, {3}, &cache, [&](const Beam& beam) { seen.push_back(beam); });
+  const std::vector<Beam> best = beam_search(model, tales_tokenizer(), {3, 1}, options, {3}, cache,
+                                             [&](const Beam& beam) { seen.push_back(beam); });
   std::set<std::vector<int>> growing{{3, 1}}, ended;
   std::map<std::size_t, int> going_on;  // by their lengths
   for (std::size_t i = 0; i < seen.size(); ++i) {
@@ -125,10 +125,11 @@ TEST_CASE(
   StaticKvCache cache(tales(), 3);
   BeamTree tree;
   int ended = 0;
-  const std::vector<Beam> found = beam_search(tales(), {321, 1682}, options, {3}, &cache, [&](const Beam& b) {
-    tree.add(b);
-    ended += b.finished.has_value();
-  });
+  const std::vector<Beam> found =
+      beam_search(tales(), tales_tokenizer(), {321, 1682}, options, {3}, cache, [&](const Beam& b) {
+        tree.add(b);
+        ended += b.finished.has_value();
+      });
   const std::string drawn = tree.text(tokenizer());
   CHECK(count(drawn, "■") == ended);
   REQUIRE(found.size() == 3);

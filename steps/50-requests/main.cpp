@@ -21,7 +21,6 @@ int main(int argc, char** argv) {
   add_requests_option(program, requests, options, run);
   program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
-    options.stop.tokenizer = &output.tokenizer();
     echo(model, prompts, shown, options.logprobs.count.value_or(0), output);
     if (!requests.empty()) return serve_all(model, prompts, requests, output);
     generate_all(model, prompts, options, run, output);

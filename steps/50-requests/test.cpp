@@ -74,7 +74,6 @@ TEST_CASE("a line has options of its own, and the command line sets what it leav
   CHECK(!requests[1].sampling.top_k);
   CHECK(requests[1].sampling.seed == 4);
   CHECK(requests[1].stop.sequences == std::vector<std::string>{"king", "."});
-  CHECK(requests[1].stop.tokenizer != nullptr);
 }
 
 TEST_CASE("a line that is wrong becomes no request") {
@@ -92,7 +91,7 @@ TEST_CASE("each text is what its prompt becomes alone, with the options and the 
   std::vector<RowOptions> requests(6, so_long(9));
   requests[1].sampling = {.do_sample = true, .seed = 5, .temperature = 1.2f};
   requests[2].sampling = {.do_sample = true, .seed = 5, .temperature = 1.2f};
-  requests[3].stop = {{"he"}, &tokenizer()};
+  requests[3].stop = {{"he"}};
   requests[4].stopping.max_new_tokens = 0;
   requests[5].sampling.repetition_penalty = 1.5f;
   Prompts prompts;
@@ -105,8 +104,8 @@ TEST_CASE("each text is what its prompt becomes alone, with the options and the 
   for (std::size_t i = 0; i < requests.size(); ++i) {
     CAPTURE(i);
     StaticKvCache cache(tales());
-    const Generation want =
-        generate(tales(), {prompts[i]}, 1, requests[i], 1, &cache, [](int, const Token&) {})[0];
+    const Generation want = generate(tales(), tales_tokenizer(), {prompts[i]}, 1, requests[i], 1, cache,
+                                     [](int, const Token&) {})[0];
     CHECK(sequences[i]["prompt_token_ids"] == prompts[i]);
     CHECK(sequences[i]["token_ids"] == behind(prompts[i].size(), want.tokens));
     CHECK((sequences[i]["finish_reason"] == "stop") == (want.finish_reason == FinishReason::kStop));

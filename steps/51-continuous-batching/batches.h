@@ -12,16 +12,17 @@
 
 namespace staircase {
 
-/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it sees
-/// their tokens by on_row_token, and finishes all at the end with what the cache used.
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it begins
+/// all of them, sees their tokens, and finishes all at the end with what the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
   const int places = std::min(texts, run.max_batch_size);
-  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
-  const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(texts, copies));
-  output.finish(generated, cache ? cache->use() : CacheUse());
+  std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
+  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
+  const std::vector<Generation> generated = generate(model, output.tokenizer(), prompts, copies, options,
+                                                     places, *cache, output.begin_texts(texts, copies));
+  output.finish(generated, cache->use());
 }
 
 /// Adds --requests, whose lines become `requests`. What a line leaves open is as in `defaults`.
@@ -29,7 +30,6 @@ inline void add_requests_option(Program& program, std::vector<RowOptions>& reque
                                 const RowOptions& defaults, const RunOptions& run) {
   program.add_requests_option([&](RequestLine& line) {
     RowOptions request = defaults;
-    request.stop.tokenizer = &line.tokenizer();
     add_options(line, request);
     line.end();
     requests.push_back(request);
@@ -46,7 +46,7 @@ inline void serve_all(Model& model, const Prompts& prompts, std::span<const RowO
   const int count = static_cast<int>(requests.size()), places = std::min(count, max_batch_size);
   StaticKvCache cache(model, places);
   StaticEngine engine(model, cache);
-  Scheduler scheduler(engine, places, output.on_row_token(count),
+  Scheduler scheduler(engine, output.tokenizer(), places, output.begin_texts(count),
                       [&](int number, Generation text) { texts[number] = std::move(text); });
   for (int i = 0; i < count; ++i) scheduler.submit(i, prompts[i], requests[i]);
   while (!scheduler.idle()) scheduler.pass();

@@ -18,8 +18,10 @@ class Scheduler {
 
   /// At most `places` texts grow at a time. `on_token` sees each token as it is chosen, `on_finished` each
   /// text as it ends. They may submit, but neither cancel nor pass.
-  Scheduler(Engine& engine, int places, OnRowToken on_token, OnFinished on_finished)
+  Scheduler(Engine& engine, const Tokenizer& tokenizer, int places, OnRowToken on_token,
+            OnFinished on_finished)
       : engine_(engine),
+        tokenizer_(tokenizer),
         places_(places),
         on_token_(std::move(on_token)),
         on_finished_(std::move(on_finished)) {}
@@ -28,7 +30,8 @@ class Scheduler {
   /// for the text, and no other that waits or grows may have it.
   void submit(int number, std::vector<int> prompt, const RowOptions& options) {
     if (options.stopping.max_new_tokens == 0) return on_finished_(number, {std::move(prompt)});
-    waiting_.push_back({number, std::move(prompt), options, std::mt19937(options.sampling.seed)});
+    waiting_.push_back({number, std::move(prompt), options, std::mt19937(options.sampling.seed),
+                        StopFilter(options.stop, tokenizer_)});
   }
 
   /// Forgets a text, whether it waits or grows: nothing more is heard of it.
@@ -70,6 +73,7 @@ class Scheduler {
   }
 
   Engine& engine_;
+  const Tokenizer& tokenizer_;
   int places_;
   OnRowToken on_token_;
   OnFinished on_finished_;

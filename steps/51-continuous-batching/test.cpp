@@ -68,7 +68,7 @@ std::vector<Asked> mixed_load() {
     }
     options.sampling.seed = generator() % 100;
     if (i % 5 == 0) options.sampling.repetition_penalty = 1.3f;
-    if (i % 3 == 2) options.stop = {{"he", ".\n"}, &tokenizer()};
+    if (i % 3 == 2) options.stop = {{"he", ".\n"}};
     if (i % 6 == 5) options.length.min_new_tokens = options.stopping.max_new_tokens;
     if (i % 4 == 2) options.logprobs.count = i % 3;
     const int length =
@@ -104,7 +104,7 @@ struct Text {
 Text alone(const Asked& asked) {
   Text text;
   StaticKvCache cache(tales(), 1);
-  text.generation = generate(tales(), {asked.prompt}, 1, asked.options, 1, &cache,
+  text.generation = generate(tales(), tales_tokenizer(), {asked.prompt}, 1, asked.options, 1, cache,
                              [&](int, const Token& token) { text.take(token); })[0];
   return text;
 }
@@ -130,7 +130,8 @@ struct Served {
   explicit Served(int places)
       : cache(tales(), places),
         scheduler(
-            engine, places, [this](int number, const Token& token) { texts[number].take(token); },
+            engine, tales_tokenizer(), places,
+            [this](int number, const Token& token) { texts[number].take(token); },
             [this](int number, Generation text) {
               texts[number].generation = std::move(text);
               ++texts[number].times_finished;
@@ -164,7 +165,7 @@ TEST_CASE("a batch may have more logits than an int can number") {
   StaticEngine engine(model, cache);
   std::map<int, std::vector<int>> texts;
   Scheduler scheduler(
-      engine, kHugeRows, [](int, const Token&) {},
+      engine, tales_tokenizer(), kHugeRows, [](int, const Token&) {},
       [&](int number, Generation text) { texts[number] = std::move(text.tokens); });
   for (int row = 0; row < kHugeRows; ++row) scheduler.submit(row, huge_prompts()[row], so_long(1));
   scheduler.pass();

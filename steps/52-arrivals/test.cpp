@@ -44,7 +44,7 @@ struct Served {
 
   Served(const Load& load, int places, ToyEngine& toy) : texts(load.requests.size()), times(texts.size()) {
     Scheduler scheduler(
-        toy, places, [&](int number, const Token&) { times[number].push_back(toy.now); },
+        toy, tales_tokenizer(), places, [&](int number, const Token&) { times[number].push_back(toy.now); },
         [&](int number, Generation text) { texts[number] = std::move(text); });
     serve(scheduler, load.requests, toy.timer());
     CHECK(scheduler.idle());
@@ -160,7 +160,7 @@ TEST_CASE("whoever leaves, in whatever place, the cache goes along with the othe
     std::map<int, Request> asked;
     std::vector<bool> cancelled(60);
     Scheduler scheduler(
-        toy, places, [&](int number, const Token&) { CHECK(!cancelled[number]); },
+        toy, tales_tokenizer(), places, [&](int number, const Token&) { CHECK(!cancelled[number]); },
         [&](int number, Generation text) { texts[number] = std::move(text); });
     for (int number = 0; number < 60; ++number) {
       asked[number] = {number, 0.0, {number % 29, 3}, so_long(1 + static_cast<int>(generator() % 9))};
@@ -186,7 +186,7 @@ TEST_CASE("a callback may submit the next request") {
   std::vector<int> finished;
   Scheduler* itself = nullptr;
   Scheduler scheduler(
-      toy, 1, [](int, const Token&) {},
+      toy, tales_tokenizer(), 1, [](int, const Token&) {},
       [&](int number, const Generation&) {
         finished.push_back(number);
         if (number < 4) itself->submit(number + 1, {1, 2}, so_long(2));
@@ -216,14 +216,14 @@ TEST_CASE("an engine with a model gives the texts of the step before, and leaves
     SlowEngine slow(tales(), cache);
     std::vector<Generation> texts(load.requests.size());
     Scheduler scheduler(
-        slow, places, [](int, const Token&) {},
+        slow, tales_tokenizer(), places, [](int, const Token&) {},
         [&](int number, Generation text) { texts[number] = std::move(text); });
     serve(scheduler, load.requests, slow.timer());
     for (const Request& request : load.requests) {
       CAPTURE(request.number);
       StaticKvCache own(tales(), 1);
-      const Generation want =
-          generate(tales(), {request.prompt}, 1, request.options, 1, &own, [](int, const Token&) {})[0];
+      const Generation want = generate(tales(), tales_tokenizer(), {request.prompt}, 1, request.options, 1,
+                                       own, [](int, const Token&) {})[0];
       CHECK(texts[request.number].tokens == want.tokens);
       CHECK(texts[request.number].finish_reason == want.finish_reason);
     }

@@ -81,7 +81,8 @@ struct Served {
       : texts(load.requests.size()), times(texts.size()) {
     WatchedEngine engine(toy, joined);
     Scheduler scheduler(
-        engine, places, {chunk}, [&](int number, const Token&) { times[number].push_back(toy.now); },
+        engine, tales_tokenizer(), places, {chunk},
+        [&](int number, const Token&) { times[number].push_back(toy.now); },
         [&](int number, Generation text) { texts[number] = std::move(text); });
     serve(scheduler, load.requests, toy.timer());
     CHECK(scheduler.idle());
@@ -112,7 +113,8 @@ void check_same(const Load& load, const std::vector<Text>& want, int places, std
   std::vector<Text> got(load.requests.size());
   SlowEngine engine(tales(), cache);
   Scheduler scheduler(
-      engine, places, {chunk}, [&](int number, const Token& token) { got[number].take(token); },
+      engine, tales_tokenizer(), places, {chunk},
+      [&](int number, const Token& token) { got[number].take(token); },
       [&](int number, Generation text) { got[number].generation = std::move(text); });
   serve(scheduler, load.requests, engine.timer());
   for (std::size_t i = 0; i < want.size(); ++i) {
@@ -130,7 +132,7 @@ std::vector<Text> alone(const Load& load) {
   for (const Request& request : load.requests) {
     StaticKvCache cache(tales(), 1);
     Text& text = texts.emplace_back();
-    text.generation = generate(tales(), {request.prompt}, 1, request.options, 1, &cache,
+    text.generation = generate(tales(), tales_tokenizer(), {request.prompt}, 1, request.options, 1, cache,
                                [&](int, const Token& token) { text.take(token); })[0];
   }
   return texts;
@@ -185,7 +187,7 @@ TEST_CASE("every text is what it is alone, in whatever chunks its prompt comes")
     }
     options.sampling.seed = generator() % 100;
     if (i % 5 == 0) options.sampling.repetition_penalty = 1.3f;
-    if (i % 3 == 2) options.stop = {{"he", ".\n"}, &tokenizer()};
+    if (i % 3 == 2) options.stop = {{"he", ".\n"}};
     if (i % 6 == 5) options.length.min_new_tokens = options.stopping.max_new_tokens;
     const int length =
         i % 4 == 3 ? 60 + static_cast<int>(generator() % 90) : 1 + static_cast<int>(generator() % 20);
@@ -283,7 +285,7 @@ TEST_CASE("a text may be cancelled while its prompt is half in the cache") {
   ToyEngine toy(3);
   std::map<int, Generation> texts;
   Scheduler scheduler(
-      toy, 3, {4}, [](int, const Token&) {},
+      toy, tales_tokenizer(), 3, {4}, [](int, const Token&) {},
       [&](int number, Generation text) { texts[number] = std::move(text); });
   const std::vector<int> shorter{1, 2}, longer(10, 5);
   scheduler.submit(0, shorter, so_long(9));

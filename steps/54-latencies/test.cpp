@@ -30,7 +30,7 @@ struct Watched {
   Watched(const std::vector<Request>& requests, int places, std::optional<int> chunk = {})
       : toy(places), trace(requests, toy.timer()) {
     WatchedEngine engine(toy, trace);
-    Scheduler scheduler(engine, places, {chunk},
+    Scheduler scheduler(engine, tales_tokenizer(), places, {chunk},
                         trace.watch([&](int number, const Token&) { heard.push_back(number); }),
                         [](int, const Generation&) {});
     serve(scheduler, requests, trace.timer);

@@ -61,7 +61,7 @@ struct Way {
 /// Serves the requests in all ways, which take turns; the first turn warms up. "filled" is the most that the
 /// cache held, "same texts" are those of static batches, too. Writes serving.csv, .json and .svg to a folder.
 inline void benchmark_serving(Model& model, const std::vector<Request>& requests, const RunOptions& run,
-                              const PrefillOptions& prefill, const BenchmarkOptions& benchmark) {
+                              PrefillOptions prefill, const BenchmarkOptions& benchmark, Output& output) {
   if (requests.empty()) throw UsageError("--benchmark needs --requests: a file of what is to be served");
   make_folder(benchmark.folder);
   Table table({"batching",    "tokens/s",    "low",         "high",        "speed-up",
@@ -85,7 +85,7 @@ inline void benchmark_serving(Model& model, const std::vector<Request>& requests
         most = std::max(most, positions);
       };
       WatchedEngine watched(engine, trace);
-      Scheduler scheduler(watched, places, way.prefill, trace.watch(look_at_cache),
+      Scheduler scheduler(watched, output.tokenizer(), places, way.prefill, trace.watch(look_at_cache),
                           [&](int number, Generation text) { way.texts[number] = std::move(text.tokens); });
       if (way.name == "static") serve_in_static_batches(scheduler, requests, places, trace.timer);
       if (way.name != "static") serve(scheduler, requests, trace.timer);

@@ -26,8 +26,7 @@ int main(int argc, char** argv) {
   add_requests_option(program, requests, options, run, prefill);
   program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
-    options.stop.tokenizer = &output.tokenizer();
-    if (!benchmark.folder.empty()) return benchmark_serving(model, requests, run, prefill, benchmark);
+    if (!benchmark.folder.empty()) return benchmark_serving(model, requests, run, prefill, benchmark, output);
     echo(model, prompts, shown, options.logprobs.count.value_or(0), output);
     if (!requests.empty()) return serve_all(model, requests, run.max_batch_size, prefill, output);
     generate_all(model, prompts, options, run, output);

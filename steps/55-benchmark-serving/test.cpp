@@ -32,7 +32,7 @@ struct Watched {
           std::optional<int> chunk = {})
       : toy(places), trace(requests, toy.timer()), texts(requests.size()) {
     WatchedEngine engine(toy, trace);
-    Scheduler scheduler(engine, places, {chunk}, trace.watch([](int, const Token&) {}),
+    Scheduler scheduler(engine, tales_tokenizer(), places, {chunk}, trace.watch([](int, const Token&) {}),
                         [&](int number, Generation text) { texts[number] = std::move(text); });
     if (in_static_batches) {
       serve_in_static_batches(scheduler, requests, places, trace.timer);

@@ -13,16 +13,17 @@
 
 namespace staircase {
 
-/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it sees
-/// their tokens by on_row_token, and finishes all at the end with what the cache used.
+/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it begins
+/// all of them, sees their tokens, and finishes all at the end with what the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
   const int places = std::min(texts, run.max_batch_size);
-  const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model, places) : nullptr;
-  const std::vector<Generation> generated =
-      generate(model, prompts, copies, options, places, cache.get(), output.on_row_token(texts, copies));
-  output.finish(generated, cache ? cache->use() : CacheUse());
+  std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
+  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
+  const std::vector<Generation> generated = generate(model, output.tokenizer(), prompts, copies, options,
+                                                     places, *cache, output.begin_texts(texts, copies));
+  output.finish(generated, cache->use());
 }
 
 /// Adds --requests, whose lines become `requests`. What a line leaves open is as in `defaults`.
@@ -30,7 +31,6 @@ inline void add_requests_option(Program& program, std::vector<Request>& requests
                                 const RunOptions& run, const PrefillOptions& prefill) {
   program.add_requests_option([&](RequestLine& line) {
     Request request{static_cast<int>(requests.size()), line.arrival(), line.tokens(), defaults};
-    request.options.stop.tokenizer = &line.tokenizer();
     add_options(line, request.options);
     line.end();
     check_fits(request.prompt.size(), request.options.stopping.max_new_tokens, line.config().n_positions);
@@ -53,7 +53,7 @@ inline void serve_all(Model& model, const std::vector<Request>& requests, int ma
   Trace trace(requests, real_time());
   PagedEngine engine(model, cache);
   WatchedEngine watched(engine, trace);
-  Scheduler scheduler(watched, places, prefill, trace.watch(output.on_row_token(count)),
+  Scheduler scheduler(watched, output.tokenizer(), places, prefill, trace.watch(output.begin_texts(count)),
                       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, requests, trace.timer);
   output.finish(texts, cache.use());

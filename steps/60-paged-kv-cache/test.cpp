@@ -50,8 +50,8 @@ struct Load {
     std::vector<Generation> texts;
     for (const Request& request : requests) {
       StaticKvCache cache(tales(), 1);
-      texts.push_back(
-          generate(tales(), {request.prompt}, 1, request.options, 1, &cache, [](int, const Token&) {})[0]);
+      texts.push_back(generate(tales(), tales_tokenizer(), {request.prompt}, 1, request.options, 1, cache,
+                               [](int, const Token&) {})[0]);
     }
     return texts;
   }
@@ -85,7 +85,7 @@ struct SlowEngine : PagedEngine {
 std::vector<Generation> served(const Load& load, SlowEngine& engine, int places, std::optional<int> chunk) {
   std::vector<Generation> texts(load.requests.size());
   Scheduler scheduler(
-      engine, places, {chunk}, [](int, const Token&) {},
+      engine, tales_tokenizer(), places, {chunk}, [](int, const Token&) {},
       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, load.requests,
         {[&] { return engine.now; }, [&](double time) { engine.now = std::max(engine.now, time); }});
@@ -125,10 +125,10 @@ TEST_CASE("rows that change places keep their keys, and none is copied") {
   PagedKvCache cache(tales(), 3, 12);
   const std::vector<int> first = prompt(20), second = prompt(33, 50), next = prompt(1, 90), none;
   const std::vector<std::span<const int>> start{first, second, none}, swapped{none, next, next};
-  tales().next_logits(start, &cache);
+  tales().next_logits(start, cache);
   cache.swap_rows(1, 2);
   cache.swap_rows(0, 1);
-  const std::span<float> logits = tales().next_logits(swapped, &cache);
+  const std::span<float> logits = tales().next_logits(swapped, cache);
   const std::vector<float> got(logits.begin() + 4096, logits.end());
   std::vector<float> want;
   for (const std::vector<int>& text : {first, second}) {
@@ -188,7 +188,7 @@ TEST_CASE("rows in random places have their own keys and values, whatever their 
     std::vector<std::vector<int>> next;
     for (int r = 0; r < kRows; ++r) next.push_back(prompt(1 + static_cast<int>(generator() % 9), 5 * step));
     const std::vector<std::span<const int>> fed(next.begin(), next.end());
-    const std::span<float> logits = tales().next_logits(fed, &cache);
+    const std::span<float> logits = tales().next_logits(fed, cache);
     const std::vector<float> got(logits.begin(), logits.end());
     for (int r = 0; r < kRows; ++r) {
       texts[r].insert(texts[r].end(), next[r].begin(), next[r].end());

@@ -38,8 +38,8 @@ struct Load {
     std::vector<Generation> texts;
     for (const Request& request : requests) {
       StaticKvCache cache(tales(), 1);
-      texts.push_back(
-          generate(tales(), {request.prompt}, 1, request.options, 1, &cache, [](int, const Token&) {})[0]);
+      texts.push_back(generate(tales(), tales_tokenizer(), {request.prompt}, 1, request.options, 1, cache,
+                               [](int, const Token&) {})[0]);
     }
     return texts;
   }
@@ -73,7 +73,7 @@ struct SlowEngine : PagedEngine {
 std::vector<Generation> served(const Load& load, SlowEngine& engine, int places, std::optional<int> chunk) {
   std::vector<Generation> texts(load.requests.size());
   Scheduler scheduler(
-      engine, places, {chunk}, [](int, const Token&) {},
+      engine, tales_tokenizer(), places, {chunk}, [](int, const Token&) {},
       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, load.requests,
         {[&] { return engine.now; }, [&](double time) { engine.now = std::max(engine.now, time); }});
@@ -124,7 +124,7 @@ TEST_CASE("rows take their blocks from all over the pool, and their logits are t
   for (std::size_t i = 0; i < 20; i += 10) {  // the blocks of both alternate
     const std::vector<std::span<const int>> fed{std::span(first).subspan(2 * i, 20),
                                                 std::span(second).subspan(i, 10)};
-    const std::span<float> logits = tales().next_logits(fed, &cache);
+    const std::span<float> logits = tales().next_logits(fed, cache);
     const std::vector<float> got(logits.begin(), logits.end());
     StaticKvCache one(tales(), 1), other(tales(), 1);
     const std::span<float> want = tales().next_logits(std::span(first).first(2 * i + 20), one);

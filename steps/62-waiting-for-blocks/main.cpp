@@ -25,7 +25,6 @@ int main(int argc, char** argv) {
   add_requests_option(program, requests, options, run, prefill, paged);
   program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
-    options.stop.tokenizer = &output.tokenizer();
     echo(model, prompts, shown, options.logprobs.count.value_or(0), output);
     if (!requests.empty()) return serve_all(model, requests, run.max_batch_size, prefill, paged, output);
     generate_all(model, prompts, options, run, output);

@@ -38,8 +38,8 @@ struct Load {
     std::vector<Generation> texts;
     for (const Request& request : requests) {
       StaticKvCache cache(tales(), 1);
-      texts.push_back(
-          generate(tales(), {request.prompt}, 1, request.options, 1, &cache, [](int, const Token&) {})[0]);
+      texts.push_back(generate(tales(), tales_tokenizer(), {request.prompt}, 1, request.options, 1, cache,
+                               [](int, const Token&) {})[0]);
     }
     return texts;
   }
@@ -73,7 +73,7 @@ struct SlowEngine : PagedEngine {
 std::vector<Generation> served(const Load& load, SlowEngine& engine, int places, std::optional<int> chunk) {
   std::vector<Generation> texts(load.requests.size());
   Scheduler scheduler(
-      engine, places, {chunk}, [](int, const Token&) {},
+      engine, tales_tokenizer(), places, {chunk}, [](int, const Token&) {},
       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, load.requests,
         {[&] { return engine.now; }, [&](double time) { engine.now = std::max(engine.now, time); }});
@@ -99,7 +99,7 @@ int positions(const PagedKvCache& cache, int n_rows) {
 Row text_of(int tokens) {
   RowOptions options;
   options.stopping.max_new_tokens = 1;
-  return {0, prompt(tokens), options, {}};
+  return {0, prompt(tokens), options, {}, StopFilter(options.stop, tales_tokenizer())};
 }
 
 /// Whether such a text goes on in that place.
@@ -208,7 +208,7 @@ TEST_CASE("a text that came earlier has its last token no later than without the
   std::vector<int> order;
   PagedEngine engine(tales(), cache);
   Scheduler scheduler(
-      engine, 6, {}, [](int, const Token&) {},
+      engine, tales_tokenizer(), 6, {}, [](int, const Token&) {},
       [&](int number, const Generation&) { order.push_back(number); });
   for (const Request& request : load.requests) {
     scheduler.submit(request.number, request.prompt, request.options);
@@ -232,7 +232,7 @@ TEST_CASE("texts may be cancelled while they wait for blocks") {
     std::map<int, Generation> texts;
     PagedEngine engine(tales(), cache);
     Scheduler scheduler(
-        engine, 4, {8}, [](int, const Token&) {},
+        engine, tales_tokenizer(), 4, {8}, [](int, const Token&) {},
         [&](int number, Generation text) { texts[number] = std::move(text); });
     for (const Request& request : load.requests) {
       scheduler.submit(request.number, request.prompt, request.options);

@@ -38,8 +38,8 @@ struct Load {
     std::vector<Generation> texts;
     for (const Request& request : requests) {
       StaticKvCache cache(tales(), 1);
-      texts.push_back(
-          generate(tales(), {request.prompt}, 1, request.options, 1, &cache, [](int, const Token&) {})[0]);
+      texts.push_back(generate(tales(), tales_tokenizer(), {request.prompt}, 1, request.options, 1, cache,
+                               [](int, const Token&) {})[0]);
     }
     return texts;
   }
@@ -73,7 +73,7 @@ struct SlowEngine : PagedEngine {
 std::vector<Generation> served(const Load& load, SlowEngine& engine, int places, std::optional<int> chunk) {
   std::vector<Generation> texts(load.requests.size());
   Scheduler scheduler(
-      engine, places, {chunk}, [](int, const Token&) {},
+      engine, tales_tokenizer(), places, {chunk}, [](int, const Token&) {},
       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, load.requests,
         {[&] { return engine.now; }, [&](double time) { engine.now = std::max(engine.now, time); }});
@@ -125,7 +125,7 @@ Load shared_load(unsigned seed) {
 }
 
 Row row_of(std::vector<int> text) {
-  return {0, std::move(text), RowOptions(), {}};
+  return {0, std::move(text), RowOptions(), {}, StopFilter({}, tales_tokenizer())};
 }
 
 /// Whether the text goes on in that place.
@@ -314,7 +314,7 @@ TEST_CASE("texts may be cancelled while they wait for blocks") {
     std::map<int, Generation> texts;
     PagedEngine engine(tales(), cache);
     Scheduler scheduler(
-        engine, 4, {8}, [](int, const Token&) {},
+        engine, tales_tokenizer(), 4, {8}, [](int, const Token&) {},
         [&](int number, Generation text) { texts[number] = std::move(text); });
     for (const Request& request : load.requests) {
       scheduler.submit(request.number, request.prompt, request.options);
@@ -358,7 +358,7 @@ TEST_CASE("a text that becomes shorter keeps whole blocks, and changes nothing i
   const auto feed = [&](int row, std::span<const int> tokens) {
     std::vector<std::span<const int>> fed(2);
     fed[static_cast<std::size_t>(row)] = tokens;
-    const std::span<float> logits = tales().next_logits(fed, &cache);
+    const std::span<float> logits = tales().next_logits(fed, cache);
     cache.remember(row, tokens);
     const std::size_t vocab_size = logits.size() / 2;
     return std::vector<float>(logits.begin() + row * static_cast<std::ptrdiff_t>(vocab_size),

@@ -68,7 +68,8 @@ struct Served {
   Served(int places, int queue, const PrefillOptions& prefill = {})
       : toy(places),
         service(
-            toy, [this](const std::vector<int>& prompt, int likeliest) { return score(prompt, likeliest); },
+            toy, tokenizer(),
+            [this](const std::vector<int>& prompt, int likeliest) { return score(prompt, likeliest); },
             {.max_batch_size = places, .max_queue = queue}, prefill) {}
 
   /// As a scorer does: it keeps the last prompt's tokens.

@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
     const int blocks = paged.blocks ? *paged.blocks : product(server.max_batch_size, whole);
     PagedKvCache cache(model, server.max_batch_size, blocks);
     PagedEngine engine(model, cache, paged.prefix_caching);
-    Service service(engine, PromptScorer(model, prefill.chunk), server, prefill);
+    Service service(engine, tokenizer, PromptScorer(model, prefill.chunk), server, prefill);
     serve_completions(server, {named.name, tokenizer, model.config(), 1LL * kBlockSize * blocks}, service,
                       cache_metrics(engine, cache));
   });

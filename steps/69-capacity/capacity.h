@@ -10,7 +10,9 @@
 
 namespace staircase {
 
-struct ReplicaOptions : FleetOptions {
+struct Server : FleetOptions {
+  Model& model;
+  const Tokenizer& tokenizer;
   PrefillOptions prefill = {};
   PagedOptions paged = {};
 };
@@ -38,11 +40,11 @@ struct Replica {
   Scheduler scheduler;
 
   /// `times` gets those of each text, as the requests are numbered.
-  Replica(Model& model, const ReplicaOptions& server, std::vector<TextTimes>& times)
-      : cache(model, server.places, *server.paged.blocks),
-        engine(model, cache, server.paged.prefix_caching),
+  Replica(const Server& server, std::vector<TextTimes>& times)
+      : cache(server.model, server.places, *server.paged.blocks),
+        engine(server.model, cache, server.paged.prefix_caching),
         scheduler(
-            engine, server.places, server.prefill,
+            engine, server.tokenizer, server.places, server.prefill,
             [&](int number, const Token&) { times[number].tokens.push_back(engine.now); },
             [this](int, const Generation&) { --texts; }) {}
 
@@ -52,17 +54,16 @@ struct Replica {
 };
 
 inline void submit(Scheduler& scheduler, int number, const LoadedRequest& request) {
-  RowOptions options;
-  options.stopping = {.max_new_tokens = request.new_tokens, .ignore_eos = true};
-  scheduler.submit(number, request.prompt, options);
+  scheduler.submit(number, request.prompt,
+                   {{.stopping = {.max_new_tokens = request.new_tokens, .ignore_eos = true}}});
 }
 
 /// What becomes of requests that come in this order.
-inline std::vector<TextTimes> simulate(Model& model, const ReplicaOptions& server, const PassCost& cost,
+inline std::vector<TextTimes> simulate(const Server& server, const PassCost& cost,
                                        const std::vector<LoadedRequest>& requests) {
   std::vector<TextTimes> times;
   std::deque<Replica> replicas;
-  for (int i = 0; i < server.replicas; ++i) replicas.emplace_back(model, server, times).engine.cost = cost;
+  for (int i = 0; i < server.replicas; ++i) replicas.emplace_back(server, times).engine.cost = cost;
   for (int number = 0; const LoadedRequest& request : requests) {
     times.push_back({request.arrival});
     for (Replica& replica : replicas) replica.run_until(request.arrival);
@@ -77,15 +78,14 @@ inline std::vector<TextTimes> simulate(Model& model, const ReplicaOptions& serve
 }
 
 /// The passes of the model itself, with 1, 2, 4, … places, while it serves requests that are all there.
-inline std::vector<Pass> measure(Model& model, const ReplicaOptions& server,
-                                 const std::vector<LoadedRequest>& requests) {
+inline std::vector<Pass> measure(const Server& server, const std::vector<LoadedRequest>& requests) {
   std::vector<Pass> passes;
   for (int places = 1; places < 2 * server.places; places *= 2) {
-    PagedKvCache cache(model, places, *server.paged.blocks);
-    PagedEngine paged(model, cache, server.paged.prefix_caching);
+    PagedKvCache cache(server.model, places, *server.paged.blocks);
+    PagedEngine paged(server.model, cache, server.paged.prefix_caching);
     TimedEngine engine(paged, cache, passes);
     Scheduler scheduler(
-        engine, places, server.prefill, [](auto&&...) {}, [](auto&&...) {});
+        engine, server.tokenizer, places, server.prefill, [](auto&&...) {}, [](auto&&...) {});
     for (const LoadedRequest& request : requests) submit(scheduler, 0, request);
     while (!scheduler.idle()) scheduler.pass();
   }
@@ -93,16 +93,16 @@ inline std::vector<Pass> measure(Model& model, const ReplicaOptions& server,
 }
 
 /// Measures what a pass costs, and tells how long requests would wait.
-inline void plan(Model& model, ReplicaOptions server, const LoadOptions& load, const SweepOptions& options) {
-  int most = model.config().n_positions;  // that a text may have
+inline void plan(Server server, const LoadOptions& load, const SweepOptions& options) {
+  int most = server.model.config().n_positions;  // that a text may have
   server.paged.blocks = server.paged.blocks.value_or(server.places * blocks_for(most));
   most = std::min(most, kBlockSize * std::min(*server.paged.blocks, blocks_for(most)));
   const PassCost cost = fit([&](unsigned seed) {
     const LoadOptions few{2 * server.places, load.common_tokens, load.prompt_tokens, load.new_tokens, seed};
-    return measure(model, server, make_load(few, kAllAtOnce, most));
+    return measure(server, make_load(few, kAllAtOnce, most));
   });
   sweep(options, load, most, [&](const std::vector<LoadedRequest>& requests) {
-    const Latencies times = latencies(simulate(model, server, cost, requests));
+    const Latencies times = latencies(simulate(server, cost, requests));
     return Waiting{times.ttft, times.tpot, times.seconds};
   });
 }

@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
   add_options(program, paged);
   add_options(program, sweep);
   program.add_dtype_option(memory_estimate);
-  return program.run(argc, argv, [&](NamedModel& named, const Tokenizer&) {
-    plan(named.model, {fleet, prefill, paged}, load, sweep);
+  return program.run(argc, argv, [&](NamedModel& named, const Tokenizer& tokenizer) {
+    plan({fleet, named.model, tokenizer, prefill, paged}, load, sweep);
   });
 }

@@ -15,8 +15,12 @@ using namespace staircase;
 namespace {
 
 /// Servers whose caches have room for every text.
-ReplicaOptions servers(int places, int replicas = 1, bool least_busy = false) {
-  return {{places, replicas, least_busy}, {}, {.prefix_caching = false, .blocks = places * blocks_for(512)}};
+Server servers(int places, int replicas = 1, bool least_busy = false) {
+  return {{places, replicas, least_busy},
+          tales(),
+          tales_tokenizer(),
+          {},
+          {.prefix_caching = false, .blocks = places * blocks_for(512)}};
 }
 
 /// Each request is a single pass.
@@ -43,7 +47,7 @@ TEST_CASE("with one place and passes of one length requests wait as Pollaczek an
   for (const double utilization : {0.3, 0.6, 0.8}) {
     const auto requests = make_load(single_passes(60'000), utilization / kPass, 512);
     const double want = kPass + utilization * kPass / (2.0 * (1.0 - utilization));
-    CHECK(mean_wait(simulate(tales(), servers(1), {kPass}, requests)) == about(want, 0.05));
+    CHECK(mean_wait(simulate(servers(1), {kPass}, requests)) == about(want, 0.05));
   }
 }
 
@@ -51,7 +55,7 @@ TEST_CASE("a server alone does what the scheduler does with the same passes") {
   std::mt19937 generator(3);
   for (int round = 0; round < 20; ++round) {
     const int places = 1 + static_cast<int>(generator() % 5);
-    ReplicaOptions server = servers(places);
+    Server server = servers(places);
     if (round % 2 == 1) server.prefill.chunk = 1 + static_cast<int>(generator() % 20);
     const LoadOptions load{.requests = 40, .common_tokens = 3, .prompt_tokens = 9, .new_tokens = 6};
     const auto requests = make_load(load, 0.1 * (1 + round % 4), 512);
@@ -63,10 +67,10 @@ TEST_CASE("a server alone does what the scheduler does with the same passes") {
     ToyEngine toy(places);  // whose pass takes a second
     Trace trace(same, toy.timer());
     WatchedEngine engine(toy, trace);
-    Scheduler scheduler(engine, places, server.prefill, trace.watch([](int, const Token&) {}),
-                        [](int, const Generation&) {});
+    Scheduler scheduler(engine, tales_tokenizer(), places, server.prefill,
+                        trace.watch([](int, const Token&) {}), [](int, const Generation&) {});
     serve(scheduler, same, trace.timer);
-    const std::vector<TextTimes> got = simulate(tales(), server, {1.0}, requests);
+    const std::vector<TextTimes> got = simulate(server, {1.0}, requests);
     REQUIRE(got.size() == same.size());
     for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i].tokens == trace.texts[i].tokens);
   }
@@ -76,13 +80,13 @@ TEST_CASE("a pass takes what its rows, tokens and positions cost") {
   const std::vector<LoadedRequest> one{{0.0, std::vector<int>(20, 7), 3}};
   const PassCost cost{1000.0, 100.0, 10.0, 1.0};
   // The prompt looks at 1 + 2 + … + 20 = 210 positions, the two tokens behind it at 21 and 22.
-  CHECK(simulate(tales(), servers(4), cost, one)[0].tokens == std::vector<double>{1510, 2641, 3773});
+  CHECK(simulate(servers(4), cost, one)[0].tokens == std::vector<double>{1510, 2641, 3773});
 }
 
 TEST_CASE("as many requests are in a server as come in the time that one of them is there (Little's law)") {
   const double rate = 40.0;
   const auto requests = make_load({.requests = 20'000}, rate, 512);
-  const auto times = simulate(tales(), servers(8), {0.002, 0.0002, 0.00005, 0.0}, requests);
+  const auto times = simulate(servers(8), {0.002, 0.0002, 0.00005, 0.0}, requests);
   double in_there = 0.0;
   std::vector<std::pair<double, int>> changes;
   for (const TextTimes& text : times) {
@@ -104,44 +108,44 @@ TEST_CASE("a balancer that gives to the least busy server keeps requests waiting
   const LoadOptions load{.requests = 20'000, .common_tokens = 0, .prompt_tokens = 5, .new_tokens = 20};
   const auto requests = make_load(load, 4 * 0.8 / (0.01 * 20), 512);
   const PassCost cost{0.01};
-  const double alone = mean_wait(simulate(tales(), servers(1, 4), cost, requests));
-  const double balanced = mean_wait(simulate(tales(), servers(1, 4, true), cost, requests));
+  const double alone = mean_wait(simulate(servers(1, 4), cost, requests));
+  const double balanced = mean_wait(simulate(servers(1, 4, true), cost, requests));
   CHECK(balanced < 0.6 * alone);
 }
 
 TEST_CASE("requests that come in turns are served as if each server were alone") {
   const auto requests = make_load({.requests = 300}, 50.0, 512);
   const PassCost cost{0.01, 0.001};
-  const auto both = simulate(tales(), servers(4, 2), cost, requests);
+  const auto both = simulate(servers(4, 2), cost, requests);
   for (std::size_t first = 0; first < 2; ++first) {
     std::vector<LoadedRequest> own;
     for (std::size_t i = first; i < requests.size(); i += 2) own.push_back(requests[i]);
-    const auto alone = simulate(tales(), servers(4), cost, own);
+    const auto alone = simulate(servers(4), cost, own);
     for (std::size_t i = 0; i < alone.size(); ++i) CHECK(alone[i].tokens == both[first + 2 * i].tokens);
   }
 }
 
 TEST_CASE("who finds the beginning of the prompt in the cache feeds the rest alone") {
-  ReplicaOptions server = servers(1);
+  Server server = servers(1);
   const std::vector<LoadedRequest> two{{0.0, std::vector<int>(40, 7), 1},
                                        {100.0, std::vector<int>(40, 7), 1}};
   const PassCost cost{0.0, 0.0, 1.0};
-  CHECK(simulate(tales(), server, cost, two)[1].tokens[0] == 140.0);
+  CHECK(simulate(server, cost, two)[1].tokens[0] == 140.0);
   server.paged.prefix_caching = true;
-  CHECK(simulate(tales(), server, cost, two)[1].tokens[0] == 108.0);  // 32 are in two blocks
+  CHECK(simulate(server, cost, two)[1].tokens[0] == 108.0);  // 32 are in two blocks
 }
 
 TEST_CASE("few blocks make texts wait that would have had a place") {
-  ReplicaOptions server = servers(4);
+  Server server = servers(4);
   const std::vector<LoadedRequest> four(4, {0.0, std::vector<int>(30, 7), 2});
-  CHECK(simulate(tales(), server, {1.0}, four)[3].tokens == std::vector<double>{1, 2});
+  CHECK(simulate(server, {1.0}, four)[3].tokens == std::vector<double>{1, 2});
   server.paged.blocks = 2;
-  CHECK(simulate(tales(), server, {1.0}, four)[3].tokens == std::vector<double>{7, 8});
+  CHECK(simulate(server, {1.0}, four)[3].tokens == std::vector<double>{7, 8});
 }
 
 TEST_CASE("what is measured are the passes that the model makes") {
   const std::vector<LoadedRequest> six(6, {0.0, std::vector<int>(10, 7), 5});
-  const std::vector<Pass> passes = measure(tales(), servers(2), six);
+  const std::vector<Pass> passes = measure(servers(2), six);
   int tokens = 0, most = 0;
   for (const Pass& pass : passes) {
     tokens += pass.tokens;

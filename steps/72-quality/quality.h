@@ -83,7 +83,7 @@ inline void benchmark_quality(const Model& model, std::span<const int> text, Tex
     StaticKvCache cache(ways[way].model);
     std::mt19937 generator(options.sampling.seed);
     const auto start = Clock::now();
-    generate(ways[way].model, {text[0]}, options, &cache, generator, [](const Token&) {});
+    generate(ways[way].model, {text[0]}, options, cache, generator, [](const Token&) {});
     return options.stopping.max_new_tokens / std::chrono::duration<double>(Clock::now() - start).count();
   });
   Table table({"weights", "MiB", "perplexity", "change %", "KL mnats", "tokens/s", "speed-up"});

@@ -25,10 +25,10 @@ int main(int argc, char** argv) {
     output.expect(run.num_return_sequences);
     for (int i = 0; i < run.num_return_sequences; ++i) {
       std::mt19937 generator(options.sampling.seed + static_cast<unsigned>(i));
-      const auto cache = run.use_cache ? std::make_unique<StaticKvCache>(model) : nullptr;
-      const Generation generation =
-          generate(model, prompt, options, cache.get(), generator, output.on_token());
-      output.finish(generation.finish_reason, cache ? cache->use() : CacheUse());
+      std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
+      if (run.use_cache) cache = std::make_unique<StaticKvCache>(model);
+      const Generation generation = generate(model, prompt, options, *cache, generator, output.begin());
+      output.finish(generation.finish_reason, cache->use());
     }
   });
 }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "common/base/error.h"
-#include "common/decoding/generation.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "text_options.h"
 
@@ -35,19 +35,19 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
 }
 
 /// Continues `tokens` with one chosen token after the other; `on_token` sees each one as it is chosen. The
-/// cache is empty; without one (nullptr) the whole text goes through the model for each token.
-inline Generation generate(Model& model, std::vector<int> tokens, const TextOptions& options, KvCache* cache,
+/// cache is empty. With one that keeps nothing the whole text goes through the model for each token.
+inline Generation generate(Model& model, std::vector<int> tokens, const TextOptions& options, KvCache& cache,
                            std::mt19937& generator, const OnToken& on_token) {
   const auto context = static_cast<std::size_t>(model.config().n_positions);
   for (int count = 1; count <= options.stopping.max_new_tokens; ++count) {
     const std::span<const int> window = std::span(tokens).last(std::min(tokens.size(), context));
-    if (cache != nullptr && tokens.size() > context) {
+    if (cache.keeps() && tokens.size() > context) {
       throw Error("the cache is full: the model has {} positions; step 15-kv-cache-fix goes on from there",
                   context);
     }
-    // With a cache only new tokens go through the model: the prompt, and then one token at a time.
-    const std::span<const int> fed = cache == nullptr || count == 1 ? window : window.last(1);
-    const std::span<float> logits = model.last_logits(fed, 1, cache);  // [vocab_size]
+    // Only what the cache lacks goes through the model: the prompt, and then one token at a time.
+    const std::span<const int> fed = window.subspan(cache.length(0));
+    const std::span<float> logits = model.next_logits(fed, cache);  // [vocab_size]
     process(logits, tokens, options.sampling);
     const int next = choose(logits, options.sampling, generator);
     tokens.push_back(next);

@@ -21,11 +21,6 @@ const Tokenizer& smollm2() {
   return tokenizer;
 }
 
-const Tokenizer& tales_tokenizer() {
-  static const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
-  return tokenizer;
-}
-
 /// What the program makes of `<|endoftext|>` between two words.
 nlohmann::json sequence(const std::string& options) {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM,

@@ -23,7 +23,7 @@ inline Answer answer(Model& model, const Tokenizer& tokenizer, const ChatTemplat
   }
   options.stopping.max_new_tokens = std::min(options.stopping.max_new_tokens, room);
   StaticKvCache cache(model);
-  const Generation generation = generate(model, prompt, options, &cache, generator, on_token);
+  const Generation generation = generate(model, prompt, options, cache, generator, on_token);
   return {generation.finish_reason, length};
 }
 

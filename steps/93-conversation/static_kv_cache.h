@@ -32,7 +32,7 @@ class StaticKvCache : public KvCache {
 
   /// Forgets the first `count` positions of a row and moves the others to the start. Their keys and values
   /// stay what they were, made for the position that each token once had.
-  void slide(int row, int count) {
+  void slide(int row, int count) override {
     set_slid(row, slid(row) + count);
     length_ -= count;
     for (const KeysValues& layer : layers_) {

@@ -51,7 +51,7 @@ Ids answer_of(Messages messages, int count) {
   const TextOptions options{.stopping = {.max_new_tokens = count}};
   std::mt19937 generator(0);
   return behind(prompt.size(),
-                generate(tales(), prompt, options, nullptr, generator, [](const Token&) {}).tokens);
+                generate(tales(), prompt, options, no_cache(), generator, [](const Token&) {}).tokens);
 }
 
 /// How many tokens went through the model while `work` was done.

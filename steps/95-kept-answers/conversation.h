@@ -39,7 +39,7 @@ class Conversation {
     options.stopping.max_new_tokens = std::min(options.stopping.max_new_tokens, room);
     const int cached = keep_common(prompt);
     const Generation generation =
-        generate(model_, prompt, options, &cache_, generator_, [&](const Token& token) {
+        generate(model_, prompt, options, cache_, generator_, [&](const Token& token) {
           text_.push_back(token.id);
           on_token(token);
         });

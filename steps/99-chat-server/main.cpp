@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
     PagedKvCache cache(model, server.max_batch_size, blocks);
     PagedEngine engine(model, cache, paged.prefix_caching);
     Chat chat(named.name, tokenizer, chats);
-    Service service(engine, PromptScorer(model, prefill.chunk), server, prefill);
+    Service service(engine, tokenizer, PromptScorer(model, prefill.chunk), server, prefill);
     serve_completions(server, {named.name, tokenizer, model.config(), 1LL * kBlockSize * blocks}, service,
                       cache_metrics(engine, cache), &chat);
   });

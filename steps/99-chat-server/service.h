@@ -14,7 +14,8 @@ namespace staircase {
 /// passes. `mutex_` guards what both touch; neither computes while holding it.
 class Service : public CompletionService {
  public:
-  Service(Engine& engine, ScorePrompt score, const ServerOptions& options, const PrefillOptions& prefill)
+  Service(Engine& engine, const Tokenizer& tokenizer, ScorePrompt score, const ServerOptions& options,
+          const PrefillOptions& prefill)
       : score_prompt_(std::move(score)),
         most_(options.max_batch_size + options.max_queue),
         engine_(engine,
@@ -22,7 +23,7 @@ class Service : public CompletionService {
                   if (const auto [reply, i] = find(number); reply) reply->add_cached(i, cached);
                 }),
         scheduler_(
-            engine_, options.max_batch_size, prefill,
+            engine_, tokenizer, options.max_batch_size, prefill,
             [this](int number, const Token& token) {
               if (const auto [reply, i] = find(number); reply) reply->add_token(i, token);
             },

@@ -75,7 +75,8 @@ struct Served {
   Served(int places, int queue, const PrefillOptions& prefill = {})
       : toy(places),
         service(
-            toy, [this](const std::vector<int>& prompt, int likeliest) { return score(prompt, likeliest); },
+            toy, tokenizer(),
+            [this](const std::vector<int>& prompt, int likeliest) { return score(prompt, likeliest); },
             {.max_batch_size = places, .max_queue = queue}, prefill) {}
 
   /// As a scorer does: it keeps the last prompt's tokens.
@@ -158,7 +159,8 @@ struct Watched {
   CachedPrompts engine{paged, [this](int number, int cached) { joined.emplace_back(number, cached); }};
   std::vector<int> grown;
   Scheduler scheduler{
-      engine, 2, {}, [](int, const Token&) {}, [this](int, const Generation& text) { grown = text.tokens; }};
+      engine, tales_tokenizer(),        2,
+      {},     [](int, const Token&) {}, [this](int, const Generation& text) { grown = text.tokens; }};
 
   std::vector<int> grow(int number, const std::vector<int>& prompt, int count, unsigned seed = 1) {
     RowOptions options;
@@ -227,7 +229,7 @@ TEST_CASE("a prompt that comes in chunks, or comes back after a preemption, is t
     CHECK(cached == 0);
   });
   Scheduler scheduler(
-      engine, 2, {.chunk = 2}, [](int, const Token&) {}, [](int, const Generation&) {});
+      engine, tales_tokenizer(), 2, {.chunk = 2}, [](int, const Token&) {}, [](int, const Generation&) {});
   RowOptions options;
   options.stopping = {.max_new_tokens = 3, .ignore_eos = true};
   for (const int number : {1, 2, 3}) scheduler.submit(number, {1, 2, 3, 4, 5}, options);

@@ -156,7 +156,7 @@ TEST_CASE("it sees the same whatever cache holds the keys, and however the text 
       make_room(done + count);
       model.last_logits(
           std::span(tokens).subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(count)), 1,
-          &cache);
+          cache);
       done += count;
       CAPTURE(done);
       const AttentionWeights& newest = seen->at(0);
@@ -181,7 +181,7 @@ TEST_CASE("rows of a batch see their own texts, and one that rests sees nothing"
   const auto seen = watch(model, kHead);
   StaticKvCache cache(model, 3);
   std::vector<std::span<const int>> batch{one, none, three};
-  model.next_logits(batch, &cache);
+  model.next_logits(batch, cache);
   const auto want = [&](const Tokens& tokens) {
     return naive_weights(tiny, model, kHead, stream_before(model, tokens, 0));
   };
@@ -196,7 +196,7 @@ TEST_CASE("rows of a batch see their own texts, and one that rests sees nothing"
 
   cache.copy_row(2, 1);
   batch = {none, more, none};
-  model.next_logits(batch, &cache);
+  model.next_logits(batch, cache);
   Tokens both = three;
   both.insert(both.end(), more.begin(), more.end());
   const std::vector<AttentionWeights> second = *seen;
@@ -245,7 +245,7 @@ TEST_CASE("it knows the tokens of a cache that slides, goes back or shares block
   REQUIRE(paged.reserve(1, 20));
   REQUIRE(paged.length(1) == 16);
   const std::vector<std::span<const int>> batch{{}, text.subspan(16)};
-  model.next_logits(batch, &paged);
+  model.next_logits(batch, paged);
   CHECK(seen->at(1).tokens == Tokens(text.begin(), text.end()));
   CHECK(seen->at(1).rows.size() == 4);
 }

@@ -89,12 +89,13 @@ TEST_CASE("greedy texts are those of transformers, without a cache and with each
     for (const nlohmann::json& one : reference.cases) {
       CAPTURE(name);
       const Tokens ids = one.at("ids");
-      CHECK(difference_from_greedy(one, greedy<KvCache>(reference.model, ids, 48, nullptr)) == "");
+      NoCache none;
+      CHECK(difference_from_greedy(one, greedy(reference.model, ids, 48, none)) == "");
       StaticKvCache whole(reference.model);
-      CHECK(difference_from_greedy(one, greedy(reference.model, ids, 48, &whole)) == "");
+      CHECK(difference_from_greedy(one, greedy(reference.model, ids, 48, whole)) == "");
       PagedKvCache paged(reference.model, 1, 16);
       REQUIRE(paged.reserve(0, static_cast<int>(ids.size()) + 48));
-      CHECK(difference_from_greedy(one, greedy(reference.model, ids, 48, &paged)) == "");
+      CHECK(difference_from_greedy(one, greedy(reference.model, ids, 48, paged)) == "");
     }
   }
 }
@@ -110,7 +111,7 @@ TEST_CASE("texts of different lengths in one batch are those of transformers in 
     fed = texts;
     for (int i = 0; i < 48; ++i) {
       std::vector<std::span<const int>> sequences(fed.begin(), fed.end());
-      const std::span<const float> logits = reference.model.next_logits(sequences, &cache);
+      const std::span<const float> logits = reference.model.next_logits(sequences, cache);
       const std::size_t vocab_size = logits.size() / fed.size();
       for (std::size_t row = 0; row < fed.size(); ++row) {
         fed[row] = {argmax(logits.subspan(row * vocab_size, vocab_size))};
@@ -221,7 +222,8 @@ TEST_CASE("a draft with more or fewer tokens than its target proposes for it as 
       CHECK(text.size() == prompt.size() + 20);
       CHECK(counts.drafted > 0);
       if (do_sample) continue;
-      const Tokens alone = greedy<KvCache>(target, prompt, 20, nullptr);
+      NoCache none;
+      const Tokens alone = greedy(target, prompt, 20, none);
       CHECK(Tokens(text.begin() + 3, text.end()) == alone);
     }
   }

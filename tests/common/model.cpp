@@ -436,7 +436,7 @@ TEST_CASE("tokens get the same logits all at once, behind a cache and one by one
       for (TestCache* cache : {&together, &single})
         model.next_logits(std::span(tokens).first(prompt), *cache);
       const auto draft = std::span(tokens).subspan(prompt, drafted);
-      const Values got = copy(model.last_logits(draft, static_cast<int>(drafted), &together));
+      const Values got = copy(model.last_logits(draft, static_cast<int>(drafted), together));
       INFO(to_string(dtype));
       const auto all = std::span(tokens).first(prompt + drafted);
       CHECK(same_bits(model.last_logits(all, static_cast<int>(drafted)), got));
@@ -468,7 +468,7 @@ TEST_CASE("prefill and decoding with a cache give what recomputing gives") {
     while (done < tokens.size()) {
       const std::size_t count = std::min(done == 0 ? steps[0] : steps[1], tokens.size() - done);
       const auto next = std::span(tokens).subspan(done, count);
-      const Values got = copy(tales().last_logits(next, static_cast<int>(count), &cache));
+      const Values got = copy(tales().last_logits(next, static_cast<int>(count), cache));
       done += count;
       REQUIRE(cache.length(0) == static_cast<int>(done));
       const Values rows(want.begin() + static_cast<std::ptrdiff_t>((done - count) * vocab_size),
@@ -525,7 +525,7 @@ TEST_CASE("rows of one cache may differ in length and grow by different numbers 
       if (counts[s] > 0) batch.push_back(std::span(texts[s]).subspan(done[s], counts[s]));
       done[s] += counts[s];
     }
-    const Values got = copy(model.next_logits(batch, &cache));
+    const Values got = copy(model.next_logits(batch, cache));
     for (std::size_t s = 0; s < batch.size(); ++s) {
       const Values want = naive_logits(
           tiny, Tokens(texts[s].begin(), texts[s].begin() + static_cast<std::ptrdiff_t>(done[s])));
@@ -583,7 +583,7 @@ TEST_CASE("intermediate results take as much memory as the largest batches so fa
   // A cache has the keys and values.
   Model cached = load_tiny(tiny);
   TestCache cache(cached, 2, 8);
-  cached.next_logits(sequences, &cache);
+  cached.next_logits(sequences, cache);
   CHECK(cached.activation_bytes() == before - 4 * keys_values);
 }
 
@@ -607,8 +607,8 @@ TEST_CASE("a sequence without tokens rests while the others of its batch go on")
   const Tokens first = some_tokens(7, 4096), second = some_tokens(5, 4096), none;
   TestCache cache(tales(), 3, 16), alone(tales(), 1, 16);
   const std::vector<std::span<const int>> start{first, first, none}, next{none, second, none};
-  tales().next_logits(start, &cache);
-  const std::span<float> logits = tales().next_logits(next, &cache);
+  tales().next_logits(start, cache);
+  const std::span<float> logits = tales().next_logits(next, cache);
   const std::vector<float> got(logits.begin() + 4096, logits.begin() + 2 * 4096);
   CHECK(logits.size() == 3 * 4096);
   CHECK(cache.length(0) == 7);
@@ -618,15 +618,49 @@ TEST_CASE("a sequence without tokens rests while the others of its batch go on")
   const std::span<float> want = tales().next_logits(second, alone);
   CHECK(std::ranges::equal(got, want));
   const std::vector<std::span<const int>> nobody{none, none};
-  CHECK(error_message([&] { tales().next_logits(nobody, &cache); }) ==
+  CHECK(error_message([&] { tales().next_logits(nobody, cache); }) ==
         "the model needs at least one token to say what comes next");
+}
+
+TEST_CASE("with a cache that keeps nothing each pass is one without a cache, to the bit") {
+  NoCache none;
+  CHECK(!none.keeps());
+  const Tokens tokens = some_tokens(9, 4096), other = some_tokens(4, 4096, 2);
+  for (const Tokens& text : {tokens, other, tokens}) {  // nothing of one is left for the next
+    const Values want = copy(tales().last_logits(text, 2));
+    CHECK(same_bits(tales().last_logits(text, 2, none), want));
+    CHECK(none.length(0) == 0);
+  }
+  const std::vector<std::span<const int>> batch{tokens, other};
+  const Values want = copy(tales().next_logits(batch));
+  CHECK(same_bits(tales().next_logits(batch, none), want));
+  none.copy_row(0, 1);
+  none.slide(0, 1);
+  none.truncate(0, 0);
+  CHECK(none.length(1) == 0);
+  CHECK(none.use().bytes == 0);
+}
+
+TEST_CASE("a cache that can neither copy nor slide leaves a row empty, and the model computes it again") {
+  const Tokens first = some_tokens(6, 4096), second = some_tokens(3, 4096, 2), none;
+  TestCache cache(tales(), 3, 16), alone(tales(), 1, 16);
+  CHECK(cache.keeps());
+  tales().next_logits(std::vector<std::span<const int>>{first, second, second}, cache);
+  cache.copy_row(0, 1);
+  CHECK(cache.length(0) == 6);
+  CHECK(cache.length(1) == 0);
+  cache.slide(2, 1);
+  CHECK(cache.length(2) == 0);
+  const std::vector<std::span<const int>> again{none, first, second};
+  const Values want = copy(tales().next_logits(second, alone));
+  CHECK(same_bits(tales().next_logits(again, cache).last(4096), want));
 }
 
 TEST_CASE("a refused batch leaves the cache as it was") {
   const Tokens good = {1, 2, 3}, bad = {4, 4096};
   TestCache cache(tales(), 2, 16);
   const std::vector<std::span<const int>> batch{good, bad};
-  CHECK(says(error_message([&] { tales().next_logits(batch, &cache); }), "token 4096"));
+  CHECK(says(error_message([&] { tales().next_logits(batch, cache); }), "token 4096"));
   CHECK(cache.length(0) == 0);
   CHECK(cache.length(1) == 0);
 }

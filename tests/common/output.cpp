@@ -21,7 +21,7 @@ const Tokenizer& tokenizer() {
 std::string printed(const std::vector<int>& tokens, FinishReason reason, Output::Form form) {
   Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, form);
-  const OnToken on_token = output.on_token();
+  const OnToken on_token = output.begin();
   for (const int token : tokens) on_token({token});
   output.finish(reason, {20, 300, 280});
   output.close(1000, 500);
@@ -56,7 +56,7 @@ TEST_CASE("text reaches standard output token by token, and the prompt does not"
   {
     Captured captured(stdout);
     Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);
-    const OnToken on_token = output.on_token();
+    const OnToken on_token = output.begin();
     for (const int token : tokens) {
       on_token({token});
       after_each.push_back(captured.text());
@@ -78,7 +78,7 @@ TEST_CASE("a character is printed with its last byte and not before") {
   {
     Captured captured(stdout);
     Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);
-    const OnToken on_token = output.on_token();
+    const OnToken on_token = output.begin();
     for (const int token : tokens) {
       on_token({token});
       after_each.push_back(captured.text());
@@ -122,7 +122,7 @@ TEST_CASE("log-probabilities and what is known of the prompt are told in JSON, a
   Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, Output::Form::kJson);
   output.echo(0, {{.id = 321, .logprobs = Logprobs()}}, std::nullopt);
-  output.on_token()({.id = 11, .logprobs = Logprobs{-0.5f, {{12, -0.25f}, {11, -0.5f}}}});
+  output.begin()({.id = 11, .logprobs = Logprobs{-0.5f, {{12, -0.25f}, {11, -0.5f}}}});
   output.finish(FinishReason::kLength);
   output.close(1000);
   const auto sequence = nlohmann::ordered_json::parse(captured.text())["sequences"][0];
@@ -139,7 +139,7 @@ TEST_CASE("candidates are told with a bar each, and the chosen one is marked whe
   const auto told = [&](Output::Form form, std::FILE* stream) {
     const Captured text(stdout), lines(stderr);
     Output output(tokenizer(), 4095, {{321}}, form);
-    output.on_token()({.id = 12, .candidates = candidates});
+    output.begin()({.id = 12, .candidates = candidates});
     output.finish(FinishReason::kLength);
     output.close(1000);
     return (stream == stdout ? text : lines).text();
@@ -167,7 +167,7 @@ TEST_CASE("a text is printed in one piece where lines about its tokens come betw
        {std::pair(plain, false), {with_candidates, true}, {with_logprobs, true}}) {
     const Captured text(stdout), lines(stderr);
     Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);
-    const OnToken on_token = output.on_token();
+    const OnToken on_token = output.begin();
     on_token(token);
     on_token(token);
     CHECK(text.text() == (whole ? "" : "--"));
@@ -181,7 +181,7 @@ TEST_CASE("a prompt that is echoed is printed in front of its text") {
   Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, Output::Form::kText);
   output.echo(0, {{.id = 321, .logprobs = Logprobs()}}, std::nullopt);
-  output.on_token()({11});
+  output.begin()({11});
   output.finish(FinishReason::kLength);
   output.close(1000);
   CHECK(captured.text() == "The,\n");
@@ -190,7 +190,7 @@ TEST_CASE("a prompt that is echoed is printed in front of its text") {
 TEST_CASE("times are those at which tokens were chosen, not shown, and the score of a search is told") {
   Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, Output::Form::kJson);
-  const OnRowToken on_token = output.on_row_token(1);
+  const OnRowToken on_token = output.begin_texts(1);
   const Clock::time_point start = Clock::now();
   for (const int second : {1, 3, 5}) {
     Token token{11};
@@ -211,7 +211,7 @@ TEST_CASE(
     "of a batch the first token of any sequence ends the prefill, and the last of any ends the decoding") {
   Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}, {11}}, Output::Form::kJson);
-  const OnRowToken on_token = output.on_row_token(3, 2);
+  const OnRowToken on_token = output.begin_texts(3, 2);
   const Clock::time_point start = Clock::now();
   const auto choose = [&](int row, int second) {
     Token token{11};
@@ -233,7 +233,7 @@ TEST_CASE(
   CHECK(to_string(output.statistics()).find("prefill 10000") != std::string::npos);
   CHECK(to_string(output.statistics()).find("ms (TTFT)") != std::string::npos);
   // A second batch adds its own times; a sequence without a token has none. Their sum is nobody's TTFT.
-  const OnRowToken on_second = output.on_row_token(2);
+  const OnRowToken on_second = output.begin_texts(2);
   Token token{11};
   token.time = Clock::now() + std::chrono::seconds(4);
   on_second(1, token);
@@ -282,7 +282,7 @@ TEST_CASE("each sequence of a run is an entry of its own") {
     Captured captured(stdout);
     Output output(tokenizer(), 4095, {{321}}, Output::Form::kJson);
     for (const int token : {11, 321}) {
-      const OnToken on_token = output.on_token();
+      const OnToken on_token = output.begin();
       on_token({token});
       on_token({4095});
       output.finish(FinishReason::kEos, {token == 11 ? 7u : 5u, 10, 1});
@@ -305,7 +305,7 @@ TEST_CASE("of sequences that grow together the first is printed as it arises and
   {
     Captured captured(stdout);
     Output output(tokenizer(), 4095, {{321}, {11}}, Output::Form::kText);
-    const OnRowToken on_token = output.on_row_token(3, 2);
+    const OnRowToken on_token = output.begin_texts(3, 2);
     for (const int row : {0, 1, 2, 0, 2}) on_token(row, {row == 1 ? 4095 : 321});
     while_growing = captured.text();
     std::vector<Generation> rows(3);
@@ -326,7 +326,7 @@ TEST_CASE("each sequence of a batch has its own prompt in the JSON object") {
   {
     Captured captured(stdout);
     Output output(tokenizer(), 4095, {{11, 12}, {321}}, Output::Form::kJson);
-    const OnRowToken on_token = output.on_row_token(2);
+    const OnRowToken on_token = output.begin_texts(2);
     on_token(0, {5});
     on_token(1, {6});
     output.finish(std::vector<Generation>(2), {});
@@ -370,7 +370,7 @@ TEST_CASE("a full disk is an error") {
       Captured captured(stdout, "/dev/full");
       try {
         Output output(tokenizer(), 4095, {{321}}, form);
-        output.on_token()({321});
+        output.begin()({321});
         output.close(0);
       } catch (const Error& error) {
         message = error.what();

@@ -156,7 +156,7 @@ TEST_CASE(
     model.next_logits(std::span(tokens).first(kWindow), cache);
     for (int length = kWindow + 1; length <= std::ssize(tokens); ++length) {
       const std::span<const int> text = std::span(tokens).first(static_cast<std::size_t>(length));
-      const std::span<const int> fed = tokens_to_feed(text, kWindow, &cache, 0, {});
+      const std::span<const int> fed = tokens_to_feed(text, kWindow, cache, 0, {});
       REQUIRE(fed.size() == 1);
       const std::span<const float> got = model.next_logits(fed, cache);
       if (length % 16 != 0 && length > kWindow + 2) continue;  // plain loops are slow
@@ -177,7 +177,7 @@ TEST_CASE("rows of a batch that have slid differently are as each would be alone
   const auto slid_by = [&](StaticKvCache& cache, int row, int count) {
     std::vector<std::span<const int>> sequences(static_cast<std::size_t>(row));
     sequences.push_back(all.first(kWindow));
-    model.next_logits(sequences, &cache);
+    model.next_logits(sequences, cache);
     cache.slide(row, count);
   };
   const auto alone = [&](int count) {
@@ -191,7 +191,7 @@ TEST_CASE("rows of a batch that have slid differently are as each would be alone
   slid_by(cache, 1, 9);
   cache.copy_row(0, 2);
   const std::vector<std::span<const int>> fed(3, all.last(1));
-  const std::span<const float> batch = model.next_logits(fed, &cache);
+  const std::span<const float> batch = model.next_logits(fed, cache);
   const std::vector<float> logits(batch.begin(), batch.end());
   const std::size_t size = logits.size() / 3;
   const std::vector<int> counts{3, 9, 3};
@@ -222,7 +222,7 @@ TEST_CASE("a key is made for the position counted on, or for its place where pos
     const Tokens tokens = some_tokens(3 * kWindow);
     StaticKvCache slid(small), whole(large);
     for (std::size_t length = 1; length <= tokens.size(); ++length) {
-      small.next_logits(tokens_to_feed(std::span(tokens).first(length), kWindow, &slid, 0, {}), slid);
+      small.next_logits(tokens_to_feed(std::span(tokens).first(length), kWindow, slid, 0, {}), slid);
     }
     Tokens same_place(tokens.begin(), tokens.begin() + kWindow);
     same_place.back() = tokens.back();

@@ -72,7 +72,7 @@ void check_continuation(const nlohmann::json& one, const Tokens& ids) {
   CHECK(difference("logits", at(logits, places), want, places.size(), kTolerance * largest(want)) == "");
   CHECK(log_sum_exp(logits) == doctest::Approx(one.at("log_sum_exp").get<double>()).epsilon(1e-5));
   cache.truncate(0, 0);
-  Tokens tokens = greedy(model(), ids, one.at("greedy").size(), &cache);
+  Tokens tokens = greedy(model(), ids, one.at("greedy").size(), cache);
   CHECK(difference_from_greedy(one, tokens) == "");
   CHECK(tokenizer().decode(tokens) == one.at("text").get<std::string>());
 }

@@ -13,6 +13,7 @@
 #include "static_kv_cache.h"
 #include "tests/error_message.h"
 #include "tests/run_program.h"
+#include "tests/step.h"
 #include "tests/test_device.h"
 
 namespace staircase {
@@ -53,11 +54,11 @@ TEST_CASE("a pass shows its rows, what the cache held, and the very logits that 
     StaticKvCache cache(model, 3);
     const Tokens first{5, 6, 7}, second{8}, none, both{9, 10};
     const std::vector<std::span<const int>> batch{first, none, second};
-    const std::vector<float> logits = copy(model.next_logits(batch, &cache));
+    const std::vector<float> logits = copy(model.next_logits(batch, cache));
     const auto vocab_size = static_cast<std::size_t>(model.config().vocab_size);
     given.push_back(copy(std::span(logits).first(vocab_size)));
     given.push_back(copy(std::span(logits).last(vocab_size)));
-    const std::vector<float> of_both = copy(model.last_logits(both, 2, &cache));
+    const std::vector<float> of_both = copy(model.last_logits(both, 2, cache));
     given.push_back(copy(std::span(of_both).first(vocab_size)));
     given.push_back(copy(std::span(of_both).last(vocab_size)));
     model.watch(nullptr);
@@ -210,15 +211,17 @@ TEST_CASE("a trace tells whose continuation each beam is, with a cache and witho
     model.watch(trace.watcher("model"));
     model.device().watch_copies(trace.copy_watcher());
     StaticKvCache cache(model, 5);
+    NoCache none;
     RowOptions options;
     options.stopping.max_new_tokens = 30;
     BeamOptions search;
     search.num_beams = 5;
     std::vector<std::vector<Tokens>> grown{{prompt}};  // by their length, as the search itself says
-    beam_search(model, prompt, options, search, use_cache ? &cache : nullptr, [&](const Beam& beam) {
-      grown.resize(std::max(grown.size(), beam.chosen.size() + 1));
-      if (!beam.finished) grown[beam.chosen.size()].push_back(beam.tokens);
-    });
+    beam_search(model, tales_tokenizer(), prompt, options, search,
+                use_cache ? static_cast<KvCache&>(cache) : none, [&](const Beam& beam) {
+                  grown.resize(std::max(grown.size(), beam.chosen.size() + 1));
+                  if (!beam.finished) grown[beam.chosen.size()].push_back(beam.tokens);
+                });
     const std::vector<json> events = read_events(file);
     CHECK(of_kind(events, "copy").empty() == !use_cache);
     std::vector<std::vector<Tokens>> fed = texts_of_rows(events);
@@ -330,10 +333,10 @@ TEST_CASE("a trace shows what a head looked at, each token once") {
     model.next_logits(Tokens{5, 6, 7, 8, 9});
     StaticKvCache cache(model, 2);
     const Tokens one{5}, none, two{5, 5};
-    model.next_logits(std::vector<std::span<const int>>{none, two}, &cache);
-    model.next_logits(std::vector<std::span<const int>>{one, one}, &cache);
+    model.next_logits(std::vector<std::span<const int>>{none, two}, cache);
+    model.next_logits(std::vector<std::span<const int>>{one, one}, cache);
     cache.slide(1, 1);
-    model.next_logits(std::vector<std::span<const int>>{two, one}, &cache);
+    model.next_logits(std::vector<std::span<const int>>{two, one}, cache);
     model.watch(watch);
     model.next_logits(Tokens{5});
   }

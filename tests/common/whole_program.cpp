@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
     output.expect(static_cast<int>(prompts.size()));
     for (std::size_t i = 0; i < prompts.size(); ++i) {
-      const OnToken on_token = output.on_token(static_cast<int>(i));
+      const OnToken on_token = output.begin(static_cast<int>(i));
       std::vector<int> tokens = prompts[i];
       const int count = requests.empty() ? options.max_new_tokens : requests[i].max_new_tokens;
       for (int n = 0; n < count; ++n) {

@@ -100,7 +100,7 @@ TEST_CASE("on the emulated GPU models of different types take turns, as a draft 
   constexpr std::size_t kPasses[] = {0, 9, 10, 11, 12, 16};
   const auto pass = [&](Model& model, KvCache& cache, std::size_t i) {
     const std::size_t first = kPasses[i], count = kPasses[i + 1] - first;
-    const std::span<const float> rows = model.last_logits(std::span(text).subspan(first, count), 1, &cache);
+    const std::span<const float> rows = model.last_logits(std::span(text).subspan(first, count), 1, cache);
     return std::vector<float>(rows.begin(), rows.end());
   };
   const auto load = [](const std::shared_ptr<Device>& device, DType dtype) {

@@ -18,7 +18,7 @@
 
 #include "common/base/error.h"
 #include "common/base/message.h"
-#include "common/decoding/generation.h"
 #include "common/decoding/probabilities.h"
+#include "common/decoding/results.h"
 #include "common/model/model.h"
 #include "common/program/program.h"

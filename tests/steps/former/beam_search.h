@@ -5,9 +5,15 @@
 
 namespace staircase {
 
-inline std::vector<Beam> beam_search(Model& model, const std::vector<int>& prompt, const RowOptions& options,
-                                     const BeamOptions& search, StaticKvCache* cache = nullptr) {
-  return beam_search(model, prompt, options, search, cache, [](const Beam&) {});
+inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, const std::vector<int>& prompt,
+                                     const RowOptions& options, const BeamOptions& search, KvCache& cache) {
+  return beam_search(model, tokenizer, prompt, options, search, cache, [](const Beam&) {});
+}
+
+inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, const std::vector<int>& prompt,
+                                     const RowOptions& options, const BeamOptions& search) {
+  NoCache no_cache;
+  return beam_search(model, tokenizer, prompt, options, search, no_cache);
 }
 
 }  // namespace staircase

@@ -2,17 +2,18 @@
 #pragma once
 
 #include "common/decoding/generate.h"
+#include "tests/step.h"
 
 namespace staircase {
 
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, int copies,
-                                        const TextOptions& options, int places, StaticKvCache* cache,
+                                        const TextOptions& options, int places, KvCache& cache,
                                         const OnRowToken& on_token) {
-  return generate(model, prompts, copies, RowOptions{options}, places, cache, on_token);
+  return generate(model, tales_tokenizer(), prompts, copies, RowOptions{options}, places, cache, on_token);
 }
 
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
-                                        int places, StaticKvCache* cache, const OnRowToken& on_token) {
+                                        int places, KvCache& cache, const OnRowToken& on_token) {
   return generate(model, prompts, 1, options, places, cache, on_token);
 }
 

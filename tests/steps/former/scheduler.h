@@ -6,8 +6,9 @@
 namespace staircase {
 
 struct FormerScheduler : Scheduler {
-  FormerScheduler(Engine& engine, int places, OnRowToken on_token, OnFinished on_finished)
-      : Scheduler(engine, places, {}, std::move(on_token), std::move(on_finished)) {}
+  FormerScheduler(Engine& engine, const Tokenizer& tokenizer, int places, OnRowToken on_token,
+                  OnFinished on_finished)
+      : Scheduler(engine, tokenizer, places, {}, std::move(on_token), std::move(on_finished)) {}
 };
 
 }  // namespace staircase
