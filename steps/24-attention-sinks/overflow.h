@@ -1,0 +1,66 @@
+// What to do when the cache is full.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+#include <span>
+
+#include "common/base/error.h"
+#include "common/base/options.h"
+#include "common/model/config.h"
+#include "static_kv_cache.h"
+
+namespace staircase {
+
+enum class Overflow {
+  kSlide,      ///< the oldest token leaves the cache, and the others move up as they are: cheap, not exact
+  kRecompute,  ///< the cache is filled anew with the last tokens
+};
+
+struct OverflowOptions {
+  Overflow on_overflow = Overflow::kSlide;
+  std::optional<int> refill = {};  ///< with how many tokens the cache is filled anew; all that fit
+};
+
+inline void add_options(OptionSink& sink, OverflowOptions& options) {
+  sink.add("--on-overflow",
+           one_of(&options.on_overflow, {{"slide", Overflow::kSlide}, {"recompute", Overflow::kRecompute}}),
+           "what to do when the context is full");
+  sink.add("--refill", &options.refill, "tokens to recompute when the cache is full", at_least(1));
+  sink.warn_if([&options] { return options.refill && options.on_overflow == Overflow::kSlide; },
+               "--refill does nothing without --on-overflow recompute");
+  sink.model_rule([&options](const ModelConfig& config) {
+    if (options.refill.value_or(1) > config.n_positions) {
+      throw UsageError("--refill is {}, but it must be at most the model's {} positions", *options.refill,
+                       config.n_positions);
+    }
+  });
+}
+
+/// Makes room for the `fresh` tokens at the end of `window`, the last tokens of the text, in a row of a
+/// cache that may be full. Returns the tokens to feed to the model.
+inline std::span<const int> make_room(std::span<const int> fresh, std::span<const int> window, KvCache& cache,
+                                      int row, const OverflowOptions& options) {
+  const auto needed = static_cast<int>(fresh.size());
+  const int free = static_cast<int>(window.size()) - cache.length(row);
+  if (needed <= free) return fresh;
+  if (options.on_overflow == Overflow::kSlide) {
+    cache.slide(row, needed - free);
+    return window.subspan(cache.length(row));
+  }
+  cache.truncate(row, 0);
+  return window.last(std::min<std::size_t>(options.refill.value_or(window.size()), window.size()));
+}
+
+/// The tokens of a text that go through the model next: those that its row of the cache lacks. Of a text that
+/// is longer than the context that is only the newest, or the whole window if the row is empty.
+inline std::span<const int> tokens_to_feed(std::span<const int> text, int context, KvCache& cache, int row,
+                                           const OverflowOptions& options) {
+  if (std::ssize(text) > context) {
+    const std::span<const int> window = text.last(context);
+    return make_room(cache.length(row) == 0 ? window : window.last(1), window, cache, row, options);
+  }
+  return text.subspan(cache.length(row));
+}
+
+}  // namespace staircase

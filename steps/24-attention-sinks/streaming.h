@@ -1,0 +1,74 @@
+// What a window costs a long text, and what its first tokens are worth (Xiao et al. 2023, section 3).
+#pragma once
+
+#include <cmath>
+#include <numeric>
+
+#include "common/base/error.h"
+#include "common/base/message.h"
+#include "common/decoding/probabilities.h"
+#include "common/measure/plot.h"
+#include "static_kv_cache.h"
+
+namespace staircase {
+
+struct StreamingOptions {
+  std::string file = {};  ///< where the plot goes; none: nothing is compared
+  int window = 256;       ///< positions that the cache keeps
+  int sinks = 4;          ///< of these, the first ones of the text
+};
+
+inline void add_options(OptionSink& sink, StreamingOptions& options) {
+  sink.add("--streaming", Path{&options.file},
+           "score the prompt with three caches and plot it to this SVG file");
+  sink.add("--window", &options.window, "positions that a cache keeps", at_least(2));
+  sink.add("--sinks", &options.sinks, "how many of them are the first tokens of the text", at_least(1));
+  sink.refuse_if([&options] { return options.sinks >= options.window; },
+                 "--sinks takes fewer positions than --window: the newest tokens need some of them");
+}
+
+/// The loss -log p of each token but the first, in nats, with a cache that keeps `window` positions: the
+/// first `sinks` tokens and the newest ones.
+inline std::vector<double> losses(Model& model, std::span<const int> tokens, int window, int sinks) {
+  StaticKvCache cache(model);
+  std::vector<double> found;
+  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
+    if (cache.length(0) == window) cache.slide(0, 1, sinks);
+    const std::vector<float> p = softmax(model.next_logits(tokens.subspan(i, 1), cache));
+    found.push_back(-std::log(p[tokens[i + 1]]));
+  }
+  return found;
+}
+
+inline double mean(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+/// Scores the end of the text, as much as the context holds, with all positions, with a window, and with a
+/// window and sinks. Prints the perplexity of what lies beyond the window, and plots the loss along the text.
+inline void compare_windows(Model& model, std::span<const int> tokens, const StreamingOptions& options) {
+  check_writable(options.file);
+  const int context = model.config().n_positions, window = options.window, sinks = options.sinks;
+  tokens = tokens.last(std::min(tokens.size(), static_cast<std::size_t>(context)));
+  if (std::ssize(tokens) < window + 2)
+    throw Error("a text of {} tokens does not fill a window of {}", tokens.size(), window);
+  const struct {
+    std::string name;
+    int window, sinks;
+  } caches[] = {{"all positions", context, 0},
+                {fmt::format("the newest {}", window), window, 0},
+                {fmt::format("the first {}, the newest {}", sinks, window - sinks), window, sinks}};
+  Plot plot{"What a window costs", "position", "loss, nats"};
+  say(fmt::format("perplexity of the {} tokens beyond the window", tokens.size() - window - 1));
+  for (const auto& cache : caches) {
+    const std::vector<double> loss = losses(model, tokens, cache.window, cache.sinks);
+    say(fmt::format("  {:<28}{:.2f}", cache.name, std::exp(mean(std::span(loss).subspan(window)))));
+    plot.series.push_back({cache.name, {}});
+    constexpr std::size_t kTokens = 32;  // of a point
+    for (std::size_t i = 0; i + kTokens <= loss.size(); i += kTokens)
+      plot.series.back().points.push_back({i + kTokens / 2.0, mean(std::span(loss).subspan(i, kTokens))});
+  }
+  write_svg(options.file, plot);
+}
+
+}  // namespace staircase
