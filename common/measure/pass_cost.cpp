@@ -10,8 +10,8 @@
 
 namespace staircase {
 
-Pass describe(Fed fed, const KvCache& cache) {
-  Pass pass;
+MeasuredPass describe(Fed fed, const KvCache& cache) {
+  MeasuredPass pass;
   for (std::size_t r = 0; r < fed.size(); ++r) {
     const auto count = static_cast<int>(fed[r].size());
     pass.rows += count > 0;
@@ -21,7 +21,7 @@ Pass describe(Fed fed, const KvCache& cache) {
   return pass;
 }
 
-PassCost fit(const std::vector<Pass>& passes) {
+PassCost fit(const std::vector<MeasuredPass>& passes) {
   std::vector<std::vector<double>> parts;
   std::vector<double> wanted;
   for (const auto& [rows, tokens, positions, seconds] : passes) {
@@ -33,12 +33,12 @@ PassCost fit(const std::vector<Pass>& passes) {
   return {cost[0], cost[1], cost[2], cost[3]};
 }
 
-PassCost fit(const std::function<std::vector<Pass>(unsigned seed)>& measure) {
-  std::vector<Pass> passes, others;
+PassCost fit(const std::function<std::vector<MeasuredPass>(unsigned seed)>& measure) {
+  std::vector<MeasuredPass> passes, others;
   for (int turn = 0; turn < 4; ++turn) {
     for (unsigned seed = 1; seed <= 2; ++seed) {
-      std::vector<Pass>& least = seed == 1 ? passes : others;
-      const std::vector<Pass> measured = measure(seed);
+      std::vector<MeasuredPass>& least = seed == 1 ? passes : others;
+      const std::vector<MeasuredPass> measured = measure(seed);
       if (turn == 0) least = measured;
       for (std::size_t i = 0; i < least.size(); ++i)
         least[i].seconds = std::min(least[i].seconds, measured.at(i).seconds);
@@ -47,7 +47,7 @@ PassCost fit(const std::function<std::vector<Pass>(unsigned seed)>& measure) {
   const PassCost cost = fit(passes);
   double expected = 0.0, measured = 0.0;
   std::vector<double> errors;
-  for (const Pass& pass : others) {
+  for (const MeasuredPass& pass : others) {
     expected += cost.seconds(pass);
     measured += pass.seconds;
     errors.push_back(std::abs(cost.seconds(pass) / pass.seconds - 1.0));

@@ -16,7 +16,7 @@ namespace staircase {
 using Fed = std::span<const std::span<const int>>;
 
 /// What went through the model, and how long it took.
-struct Pass {
+struct MeasuredPass {
   int rows = 0;            ///< that feed something
   int tokens = 0;          ///< that they feed
   double positions = 0.0;  ///< that these tokens look at: each at those before it in its row, and itself
@@ -24,13 +24,13 @@ struct Pass {
 };
 
 /// A pass that feeds row r of the cache with `fed[r]`; it takes no time yet.
-Pass describe(Fed fed, const KvCache& cache);
+MeasuredPass describe(Fed fed, const KvCache& cache);
 
 /// The seconds of a pass: one part for reading the weights, and one for each row, token and position.
 struct PassCost {
   double pass = 0.0, row = 0.0, token = 0.0, position = 0.0;
 
-  double seconds(const Pass& of) const {
+  double seconds(const MeasuredPass& of) const {
     return pass + row * of.rows + token * of.tokens + position * of.positions;
   }
 };
@@ -38,26 +38,26 @@ struct PassCost {
 /// The cost that is nearest to `passes`, by least squares; no part is negative. A square counts by 1 /
 /// seconds: so neither the longest passes nor the many short ones decide alone. `passes` must not be empty,
 /// nor may one of them have taken no time.
-PassCost fit(const std::vector<Pass>& passes);
+PassCost fit(const std::vector<MeasuredPass>& passes);
 
 /// The cost of the passes that `measure` finds with a seed of 1, and says how near it comes to those with a
 /// seed of 2, with a warning if it is off by more than 10 %. Each is measured four times: the passes are the
 /// same, and the least time of each counts, since whatever else the machine does can only add to it.
-PassCost fit(const std::function<std::vector<Pass>(unsigned seed)>& measure);
+PassCost fit(const std::function<std::vector<MeasuredPass>(unsigned seed)>& measure);
 
 /// An engine whose passes are added to `passes`, for the rows of `cache`. Each lasts until the next begins:
 /// whatever is done with the logits belongs to it. The last one is left out.
 class TimedEngine : public DelegatingEngine {
  public:
-  TimedEngine(Engine& engine, const KvCache& cache, std::vector<Pass>& passes)
+  TimedEngine(Engine& engine, const KvCache& cache, std::vector<MeasuredPass>& passes)
       : DelegatingEngine(engine), cache_(cache), passes_(passes) {}
 
   std::span<float> forward(Fed fed) override;
 
  private:
   const KvCache& cache_;
-  std::vector<Pass>& passes_;
-  std::optional<Pass> last_ = {};
+  std::vector<MeasuredPass>& passes_;
+  std::optional<MeasuredPass> last_ = {};
   std::chrono::steady_clock::time_point start_ = {};
 };
 

@@ -78,8 +78,8 @@ inline std::vector<TextTimes> simulate(const Server& server, const PassCost& cos
 }
 
 /// The passes of the model itself, with 1, 2, 4, … places, while it serves requests that are all there.
-inline std::vector<Pass> measure(const Server& server, const std::vector<LoadedRequest>& requests) {
-  std::vector<Pass> passes;
+inline std::vector<MeasuredPass> measure(const Server& server, const std::vector<LoadedRequest>& requests) {
+  std::vector<MeasuredPass> passes;
   for (int places = 1; places < 2 * server.places; places *= 2) {
     PagedKvCache cache(server.model, places, *server.paged.blocks);
     PagedEngine paged(server.model, cache, server.paged.prefix_caching);

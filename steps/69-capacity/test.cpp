@@ -145,9 +145,9 @@ TEST_CASE("few blocks make texts wait that would have had a place") {
 
 TEST_CASE("what is measured are the passes that the model makes") {
   const std::vector<LoadedRequest> six(6, {0.0, std::vector<int>(10, 7), 5});
-  const std::vector<Pass> passes = measure(servers(2), six);
+  const std::vector<MeasuredPass> passes = measure(servers(2), six);
   int tokens = 0, most = 0;
-  for (const Pass& pass : passes) {
+  for (const MeasuredPass& pass : passes) {
     tokens += pass.tokens;
     most = std::max(most, pass.rows);
     CHECK(pass.seconds > 0.0);

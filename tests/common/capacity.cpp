@@ -16,10 +16,11 @@ doctest::Approx about(double value, double share) {
 }
 
 /// Passes that cost what `check_cost` wants to find.
-std::vector<Pass> made_passes() {
-  std::vector<Pass> passes;
+std::vector<MeasuredPass> made_passes() {
+  std::vector<MeasuredPass> passes;
   for (int i = 0; i < 400; ++i) {
-    Pass pass{1 + i % 16, 1 + i % 16 + (i % 7 == 0 ? 5 * i % 200 : 0), 50.0 * (1 + i % 16) + i % 31, 0.0};
+    MeasuredPass pass{1 + i % 16, 1 + i % 16 + (i % 7 == 0 ? 5 * i % 200 : 0), 50.0 * (1 + i % 16) + i % 31,
+                      0.0};
     pass.seconds = PassCost{1e-3, 2e-4, 3e-5, 4e-7}.seconds(pass);
     passes.push_back(pass);
   }
@@ -40,7 +41,7 @@ TEST_CASE("the cost that passes were made of is found again") {
 TEST_CASE("what holds a pass up in one turn and not in another does not count") {
   int calls = 0;
   check_cost(fit([&](unsigned) {
-    std::vector<Pass> passes = made_passes();
+    std::vector<MeasuredPass> passes = made_passes();
     for (std::size_t i = static_cast<std::size_t>(calls++ % 3); i < passes.size(); i += 3)
       passes[i].seconds *= 5.0;
     return passes;

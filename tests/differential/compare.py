@@ -442,6 +442,7 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     report = Report()
     with contextlib.suppress(KeyboardInterrupt):  # what was compared until then is shown
         for seed in range(options.seed, options.seed + options.cases):
