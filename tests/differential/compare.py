@@ -142,7 +142,7 @@ class Case:
         if own_size:
             more["head_dim"] = size
             if choose.random() < 0.5:  # the queries together are wider or narrower than the model
-                more["hidden_size"] = choose.randint(2, 60)
+                more["hidden_size"] = heads * choose.randint(1, 12)
         if epsilon:
             more[epsilon] = choose.choice([1e-5, 1e-6, 1e-3])
         return kind(rope_parameters=rope, **more, **self.common())
