@@ -32,17 +32,13 @@ class StaticKvCache : public KvCache {
 
   /// Forgets the first `count` positions of a row and moves the others to the start. Their keys and values
   /// stay what they were, made for the position that each token once had.
-  void slide(int row, int count) override { slide(row, count, 0); }
-
-  /// The same, but the first `sinks` positions stay, and those after them leave.
-  void slide(int row, int count, int sinks) {
+  void slide(int row, int count) override {
     set_slid(row, slid(row) + count);
     length_ -= count;
-    const int moved = length_ - sinks;
     for (const KeysValues& layer : layers_) {
       for (Tensor entries : {layer.keys, layer.values}) {
-        device_.copy_positions(entries, sinks + count, moved, entries, sinks);
-        copied_ += entries.bytes() / capacity() * moved;
+        device_.copy_positions(entries, count, length_, entries, 0);
+        copied_ += entries.bytes() / capacity() * length_;
       }
     }
   }

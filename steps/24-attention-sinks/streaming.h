@@ -8,7 +8,7 @@
 #include "common/base/message.h"
 #include "common/decoding/probabilities.h"
 #include "common/measure/plot.h"
-#include "static_kv_cache.h"
+#include "sink_cache.h"
 
 namespace staircase {
 
@@ -30,10 +30,10 @@ inline void add_options(OptionSink& sink, StreamingOptions& options) {
 /// The loss -log p of each token but the first, in nats, with a cache that keeps `window` positions: the
 /// first `sinks` tokens and the newest ones.
 inline std::vector<double> losses(Model& model, std::span<const int> tokens, int window, int sinks) {
-  StaticKvCache cache(model);
+  SinkCache cache(model, sinks);
   std::vector<double> found;
   for (std::size_t i = 0; i + 1 < tokens.size(); ++i) {
-    if (cache.length(0) == window) cache.slide(0, 1, sinks);
+    if (cache.length(0) == window) cache.slide(0, 1);
     const std::vector<float> p = softmax(model.next_logits(tokens.subspan(i, 1), cache));
     found.push_back(-std::log(p[tokens[i + 1]]));
   }

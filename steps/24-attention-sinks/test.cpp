@@ -44,19 +44,17 @@ std::vector<int> some_text(int count) {
 
 TEST_CASE("sinks stay where they are, the oldest of the others leave, and positions count on") {
   Model model = Model::load(find_model("tales-1m"), make_cpu_device(1));
-  StaticKvCache cache(model);
+  SinkCache cache(model, 2);
   cache.append(0, 10);
   mark(cache, model.config().n_layer);
-  cache.slide(0, 3, 2);
+  cache.slide(0, 3);
   REQUIRE(cache.length(0) == 7);
   CHECK(cache.slid(0) == 3);
   for (int l = 0; l < model.config().n_layer; ++l)
     CHECK(places(cache, l) == std::vector<float>{0, 1, 5, 6, 7, 8, 9});
-  cache.slide(0, 1, 2);
+  cache.slide(0, 1);
   CHECK(places(cache, 0) == std::vector<float>{0, 1, 6, 7, 8, 9});
-  cache.slide(0, 2);
-  CHECK(places(cache, 0) == std::vector<float>{6, 7, 8, 9});
-  CHECK(cache.slid(0) == 6);
+  CHECK(cache.slid(0) == 4);
 }
 
 TEST_CASE("with room for all, the losses are those of the text as a whole") {

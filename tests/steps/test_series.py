@@ -30,7 +30,7 @@ LESSON = {
     "18-benchmark-speculative": "benchmark.h main.cpp",
     "19-benchmark-kv-cache": "benchmark.h benchmark_kv_cache.h main.cpp",
     "20-cache-drift": "drift.h main.cpp",
-    "24-attention-sinks": "main.cpp static_kv_cache.h streaming.h",
+    "24-attention-sinks": "main.cpp sink_cache.h streaming.h",
     "21-prompt-lookup": "main.cpp prompt_lookup.h speculative.h",
     "22-draft-costs": "main.cpp report.h speculative.h",
     "23-adaptive-drafts": "main.cpp speculative.h",
