@@ -103,7 +103,8 @@ class Case:
                 is_gain = ("norm" in name or ".ln_" in name) and name.endswith("weight")
                 parameter.normal_(1.0 if is_gain else 0.0, scale)
             model.get_output_embeddings().weight.mul_(min(1.0, 3 / scale / self.config.hidden_size ** 0.5))
-        model.to(getattr(torch, stored))
+        for parameter in model.parameters():  # not the speeds of rotary positions, which are no weights
+            parameter.data = parameter.data.to(getattr(torch, stored))
         self.write(model, choose.choice(["", "transformer."]), merges)
         self.model = model.double()
         self.about = f"{self.family}, --cases 1 --seed {seed}"
@@ -364,7 +365,7 @@ def stops(case, report):
         common = ["46", "--prompt", prompt, "--max-new-tokens", new, "--ignore-eos"]
         ids = case.run(*common)[0]["token_ids"]
         parts = [bytes(printed[sign] for sign in case.tokens[i]) if i < len(case.tokens) - 1 else
-                 (END if i < len(case.tokens) else f"<{i}>").encode() for i in ids]
+                 (END if i < len(case.tokens) else "").encode() for i in ids]
         text = b"".join(parts).decode(errors="replace")
         words = []
         for _ in range(case.choose.randint(1, 3)):
