@@ -64,9 +64,9 @@ inline void compare_windows(Model& model, std::span<const int> tokens, const Str
     const std::vector<double> loss = losses(model, tokens, cache.window, cache.sinks);
     say(fmt::format("  {:<28}{:.2f}", cache.name, std::exp(mean(std::span(loss).subspan(window)))));
     plot.series.push_back({cache.name, {}});
-    constexpr std::size_t kTokens = 32;  // of a point
-    for (std::size_t i = 0; i + kTokens <= loss.size(); i += kTokens)
-      plot.series.back().points.push_back({i + kTokens / 2.0, mean(std::span(loss).subspan(i, kTokens))});
+    const std::size_t step = std::max<std::size_t>(4, loss.size() / 48);  // tokens of a point
+    for (std::size_t i = 0; i + step <= loss.size(); i += step)
+      plot.series.back().points.push_back({i + step / 2.0, mean(std::span(loss).subspan(i, step))});
   }
   write_svg(options.file, plot);
 }
