@@ -368,7 +368,7 @@ def stops(case, report):
                  (END if i < len(case.tokens) else "").encode() for i in ids]
         text = b"".join(parts).decode(errors="replace")
         words = []
-        for _ in range(case.choose.randint(1, 3)):
+        for _ in range(case.choose.randint(1, 3) if text else 0):
             at = case.choose.randrange(len(text))
             words.append(text[at:at + case.choose.randint(1, 4)].replace("\ufffd", "").replace("\0", "") or "no")
         words = [word for word in words if not word.startswith("-")] or ["no"]
