@@ -262,7 +262,7 @@ class Tree(SmallTree):
 
     def make_floor(self):
         """The files without which there is no history."""
-        for name in ("LICENSE", "meson_options.txt", "common/floor", "kernels/x", "models/tales-6m/x", "models/tales-1m/x",
+        for name in ("LICENSE", "meson_options.txt", "common/floor", "kernels/x", "models/tales-6m/x", "models/tales-1m/x", "models/tales-new-1m/x",
                      "models/tales-chat.jinja", "tests/x.h", "tests/x.cpp", "tests/reference/x"):
             self.path(name).parent.mkdir(parents=True, exist_ok=True)
             self.path(name).write_text("floor\n")

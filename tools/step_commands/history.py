@@ -12,9 +12,9 @@ from pathlib import Path
 
 from .series import CHAIN, MANIFEST, ROOT, Problem, git, section, steps
 
-# What every commit stands on; it comes with the first. The models make a clone complete: 14 MB, stored once.
-FLOOR = ("LICENSE", "meson_options.txt", "common", "kernels", "models/tales-6m", "models/tales-1m", "models/tales-chat.jinja",
-         "tests/*.h", "tests/*.cpp", "tests/reference")
+# What every commit stands on; it comes with the first. The models make a clone complete: 31 MB, stored once.
+FLOOR = ("LICENSE", "meson_options.txt", "common", "kernels", "models/tales-6m", "models/tales-1m", "models/tales-*-1m",
+         "models/tales-chat.jinja", "tests/*.h", "tests/*.cpp", "tests/reference")
 FIRST_DATE = datetime(2024, 1, 1, 12, tzinfo=timezone.utc)  # any fixed date: the same input makes the same hashes
 
 BUILD_HEAD = """# One step of the staircase at a time:
