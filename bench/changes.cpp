@@ -1,13 +1,14 @@
 #include "bench/changes.h"
 
-#include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <list>
 
 #include "bench/timing.h"
 #include "bench/work.h"
-#include "common/base/error.h"
+#include "common/base/file.h"
+#include "common/base/json_file.h"
+#include "common/decoding/memory_estimate.h"
+#include "common/decoding/probabilities.h"
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/model.h"
 
@@ -34,9 +35,7 @@ constexpr int kPrompt = 512;
 constexpr int kContext = 480, kDecodeSteps = 16;
 
 Texts read_texts(const std::filesystem::path& file) {
-  std::ifstream stream(file);
-  if (!stream) throw Error("{} cannot be read", file.string());
-  return json::parse(stream).at("texts").get<Texts>();
+  return parse_json_object(read_file(file), file.string()).at("texts").get<Texts>();
 }
 
 /// Nats per token: the mean of -log p of each token but a text's first.
@@ -47,20 +46,11 @@ double loss(Model& model, const Texts& texts) {
   for (const std::vector<int>& text : texts) {
     const std::span<const float> logits = model.last_logits(text, static_cast<int>(text.size()));
     for (std::size_t t = 0; t + 1 < text.size(); ++t, ++count) {
-      const auto row = logits.subspan(t * vocab_size, vocab_size);
-      const double top = *std::ranges::max_element(row);
-      double total = 0.0;
-      for (const float logit : row) total += std::exp(logit - top);
-      sum += top + std::log(total) - row[text[t + 1]];
+      const std::vector<float> p = softmax(logits.subspan(t * vocab_size, vocab_size));
+      sum -= std::log(p[text[t + 1]]);
     }
   }
   return sum / count;
-}
-
-std::size_t parameters(const ModelConfig& config) {
-  std::size_t block = 0;
-  for (const Product& product : block_products(config)) block += product.in * product.out;
-  return std::size_t{1} * config.vocab_size * config.n_embd + config.n_layer * block + config.vector_numbers;
 }
 
 /// One of the models, with what is measured of it.
@@ -104,16 +94,17 @@ json measure_changes(const ChangesOptions& options) {
   fmt::print("{:<24}{:>12}{:>16}{:>16}{:>14}{:>12}\n", "", "", "per token", "unseen tales", "ms", "ms");
   for (Candidate& one : candidates) {
     const ModelConfig& config = one.model.config();
-    const int cached = 2 * config.n_layer * config.key_width();
+    const std::size_t parameters = weight_bytes(config, DType::kFloat32) / sizeof(float);
+    const std::size_t cached = cache_bytes(config, DType::kFloat32, 1) / sizeof(float);
     const json row{{"change", one.what},
-                   {"parameters", parameters(config)},
+                   {"parameters", parameters},
                    {"cached_numbers", cached},
                    {"nats_per_token", loss(one.model, texts)},
                    {"prefill_ms", 1e3 * one.prefill.seconds.median()},
                    {"decode_ms", 1e3 * one.decode.seconds.median()}};
-    fmt::print("{:<24}{:>12}{:>16}{:>16.3f}{:>14.2f}{:>12.3f}\n", one.what,
-               row["parameters"].get<std::size_t>(), cached, row["nats_per_token"].get<double>(),
-               row["prefill_ms"].get<double>(), row["decode_ms"].get<double>());
+    fmt::print("{:<24}{:>12}{:>16}{:>16.3f}{:>14.2f}{:>12.3f}\n", one.what, parameters, cached,
+               row["nats_per_token"].get<double>(), row["prefill_ms"].get<double>(),
+               row["decode_ms"].get<double>());
     result.push_back(row);
   }
   return result;

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "common/model/model.h"
+#include "tests/transformers.h"
 
 namespace staircase {
 
@@ -33,17 +33,10 @@ inline double difference(std::span<const float> logits, std::span<const float> w
   return logits.size() == want.size() ? off / largest : 1.0;
 }
 
-/// Texts of the reference, with the logits of some tokens behind the first token and behind the whole.
+/// Texts of the reference, with the logits of some tokens after the first token and after the whole.
 inline nlohmann::json reference_cases(const std::string& family) {
   std::ifstream file(reference_folder(family) + "/reference.json");
   return nlohmann::json::parse(file)["cases"];
-}
-
-/// The logits of those tokens.
-inline std::vector<float> at_places(std::span<const float> logits, const nlohmann::json& places) {
-  std::vector<float> some;
-  for (const nlohmann::json& place : places) some.push_back(logits[place.get<std::size_t>()]);
-  return some;
 }
 
 /// The largest difference from transformers' logits, over all texts of the reference.
@@ -52,7 +45,7 @@ inline double difference_from_reference(
   double off = 0.0;
   for (const nlohmann::json& one : reference_cases(family)) {
     const std::vector<float> all = logits(one["ids"].get<std::vector<int>>());
-    off = std::max(off, difference(at_places(all, one["places"]), one["logits"].get<std::vector<float>>()));
+    off = std::max(off, difference(at(all, one["places"]), one["logits"].get<std::vector<float>>()));
   }
   return off;
 }

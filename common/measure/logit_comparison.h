@@ -40,7 +40,7 @@ class PartTimes {
 void compare_logits(std::span<const float> plain, std::span<const float> engine);
 
 /// Prints it, the time of `plain`, that of the engine (the least of three), and the share of each part.
-/// `plain` is called once, and fills in `times`.
+/// `plain` is called once, after the engine has accepted the text, and fills in `times`.
 void compare_logits(const std::function<std::vector<float>()>& plain,
                     const std::function<std::span<const float>()>& engine, const PartTimes& times);
 

@@ -104,6 +104,8 @@ std::map<std::string, std::vector<float>> plain_weights(const Model& model, std:
       const std::size_t inputs = name.ends_with("o_proj.weight")      ? width
                                  : name.ends_with("down_proj.weight") ? config.n_inner
                                                                       : config.n_embd;
+      if (stored.empty() || stored.size() % inputs != 0)
+        continue;  // it has a known ending, and nothing reads it
       stored = transposed(stored, stored.size() / inputs);
     }
     const auto qkv = name.find("qkv_proj");

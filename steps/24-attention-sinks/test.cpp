@@ -60,11 +60,8 @@ TEST_CASE("sinks stay where they are, the oldest of the others leave, and positi
 TEST_CASE("with room for all, the losses are those of the text as a whole") {
   Model model = Model::load(find_model("tales-1m"), make_cpu_device(2));
   const std::vector<int> tokens = some_text(40);
-  const std::span<const float> logits = model.last_logits(tokens, 40);
-  const std::size_t vocab_size = model.config().vocab_size;
   const std::vector<double> found = losses(model, tokens, 40, 0);
   REQUIRE(found.size() == 39);
-  std::vector<std::vector<float>> rows;
   for (std::size_t t = 0; t < 39; ++t) {
     const auto row = model.last_logits(std::span(tokens).first(t + 1), 1);
     double sum = 0.0;
