@@ -6,6 +6,7 @@
 
 #include "common/base/error.h"
 #include "common/base/message.h"
+#include "common/base/options.h"
 #include "common/decoding/probabilities.h"
 #include "common/measure/plot.h"
 #include "sink_cache.h"
