@@ -277,7 +277,7 @@ class Reading(Browser):
 
     def test_previous_and_next_follow_the_parents(self):
         for page, before, after in (("16-variable-batching", "15-", "17-"), ("30-leaving-rows", "16-", "31-"),
-                                    ("50-requests", "38-", "51-"), ("20-cache-drift", "15-", None)):
+                                    ("50-requests", "38-", "51-"), ("24-attention-sinks", "20-", None)):
             self.open(f"steps/{page}/index.html")
             for kind, expected in (("prev", before), ("next", after)):
                 links = self.find(f"a.{kind}-page")

@@ -343,7 +343,7 @@ class Errors(unittest.TestCase):
         self.check(1, "no such model", PROGRAM, "speed", "--model", "nothing")
         self.check(2, "--cpu-time: it is the time of one thread", PROGRAM, "generation", "--model", "tales-1m", "--prompts",
                    "prompts.json", "--threads", 2, "--cpu-time")
-        self.check(1, "cannot be read", PROGRAM, "changes", "--models", ROOT / "models", "--texts", "/nonexistent")
+        self.check(1, "/nonexistent does not exist", PROGRAM, "changes", "--models", ROOT / "models", "--texts", "/nonexistent")
         self.check(2, "context is 512", PROGRAM, "speed", "--model", ROOT / "models" / "tales-1m", "--prompt-tokens", 513)
 
     def test_of_the_tool(self):
