@@ -31,7 +31,7 @@ int main(int argc, char** argv) try {
 
   for (int i = 0; i < 100 && std::ssize(tokens) <= model.config().n_positions; ++i) {
     // The model sees only the tokens that are not in the cache.
-    const std::span<float> logits = model.next_logits(std::span(tokens).subspan(cache.length(0)), cache);
+    std::vector<float> logits = copy_of(model.next_logits(std::span(tokens).subspan(cache.length(0)), cache));
     process(logits, tokens, options);
     tokens.push_back(choose(logits, options, generator));
     if (tokens.back() == eos) break;

@@ -127,7 +127,7 @@ class Device {
 
   /// The elements of a float32 tensor, for the host to read and to change: in place where it can, else copied
   /// into `memory`, which grows if it is too small.
-  virtual std::span<float> to_host(const Tensor& source, Tensor& memory) = 0;
+  virtual std::span<const float> to_host(const Tensor& source, Tensor& memory) = 0;
 
   /// A float32 copy of a vector or a small table (biases, norms, positions): [columns] for one row, else
   /// [rows, columns].

@@ -48,7 +48,7 @@ class CountingDevice : public Device {
     std::copy_n(source.data<std::byte>(), destination.size(), destination.begin());
   }
 
-  std::span<float> to_host(const Tensor& source, Tensor&) override {
+  std::span<const float> to_host(const Tensor& source, Tensor&) override {
     return {source.data<float>(), static_cast<std::size_t>(source.size())};
   }
 

@@ -51,7 +51,7 @@ inline std::vector<double> plain_logprobs(Model& model, std::vector<int> tokens,
                                           float repetition_penalty) {
   tokens.insert(tokens.end(), text.begin(), text.end());
   const auto context = static_cast<std::size_t>(model.config().n_positions);
-  const std::span<float> logits =
+  const std::span<const float> logits =
       model.next_logits(std::span<const int>(tokens).last(std::min(context, tokens.size())));
   double sum = 0.0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit));

@@ -45,7 +45,7 @@ class ToyEngine : public Engine {
     return std::span(row.tokens).subspan(cache_.at(r).size());
   }
 
-  std::span<float> forward(std::span<const std::span<const int>> sequences) override {
+  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
     logits_.assign(sequences.size() * kVocabSize, 0.0f);
     int count = 0;
     for (std::size_t r = 0; r < sequences.size(); ++r) {

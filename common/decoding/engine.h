@@ -26,7 +26,7 @@ class Engine {
 
   /// Feeds sequence r to row r, for all rows at once; an empty sequence changes nothing in its row. Returns
   /// the logits after each, [sequences.size(), vocab_size].
-  virtual std::span<float> forward(std::span<const std::span<const int>> sequences) = 0;
+  virtual std::span<const float> forward(std::span<const std::span<const int>> sequences) = 0;
 
   /// Moves a row of the cache to the place of another one, whose text has left.
   virtual void move_row(int from, int to) = 0;
@@ -43,7 +43,7 @@ class DelegatingEngine : public Engine {
   const EndTokens& ends() const override { return engine_.ends(); }
   void begin_pass(std::span<const Row> rows) override { engine_.begin_pass(rows); }
   std::span<const int> missing(const Row& row, int r) override { return engine_.missing(row, r); }
-  std::span<float> forward(std::span<const std::span<const int>> sequences) override {
+  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
     return engine_.forward(sequences);
   }
   void move_row(int from, int to) override { engine_.move_row(from, to); }

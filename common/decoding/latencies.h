@@ -49,7 +49,7 @@ class WatchedEngine : public DelegatingEngine {
     return DelegatingEngine::missing(row, r);
   }
 
-  std::span<float> forward(std::span<const std::span<const int>> sequences) override {
+  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
     trace_.passes += 1;
     return DelegatingEngine::forward(sequences);
   }

@@ -10,6 +10,11 @@
 
 namespace staircase {
 
+/// A copy of a model's logits, for options to change: the model's own stay as they are.
+inline std::vector<float> copy_of(std::span<const float> logits) {
+  return {logits.begin(), logits.end()};
+}
+
 /// softmax(logits), [vocab_size]: p[i] = exp(logits[i]) / Σ exp(logits[j]). A token whose logit is -infinity
 /// cannot be chosen, its probability is 0. Throws Error when no token is left or a logit is NaN or +infinity.
 std::vector<float> softmax(std::span<const float> logits);

@@ -54,8 +54,8 @@ class DraftModel : public Drafter {
     cache_.truncate(0, std::min({cache_.length(0), static_cast<int>(common), length - 1}));
     Distributions q;
     while (std::ssize(q) < std::min(count, cache_.capacity() - length)) {
-      const std::span<const int> unseen = std::span(text).subspan(cache_.length(0));
-      q.push_back(distribution(model_.next_logits(unseen, cache_), text, options));
+      auto logits = copy_of(model_.next_logits(std::span(text).subspan(cache_.length(0)), cache_));
+      q.push_back(distribution(logits, text, options));
       text.push_back(draw(q.back(), generator));
     }
     last_ = text;
@@ -90,8 +90,7 @@ struct Verdict {
 inline Verdict verify(std::span<const int> drafted, std::span<const std::vector<float>> q,
                       std::span<const std::vector<float>> p, std::mt19937& generator) {
   for (int i = 0; i < std::ssize(drafted); ++i) {
-    const int token = drafted[i];
-    if (uniform(generator) * q[i][token] < p[i][token]) continue;
+    if (uniform(generator) * q[i][drafted[i]] < p[i][drafted[i]]) continue;
     return {i, draw(residual(p[i], q[i]), generator)};
   }
   return {static_cast<int>(drafted.size()), draw(p.back(), generator)};
@@ -128,8 +127,8 @@ inline Generation speculate(Model& target, Drafter& draft, std::vector<int> toke
     const auto middle = Clock::now();
     Distributions p;
     const auto fed = tokens_to_feed(tokens, config.n_positions, target_cache, 0, options.overflow);
-    const std::span<float> logits = target.last_logits(fed, round + 1, target_cache);
-    const auto row = [&](std::size_t i) { return logits.subspan(i * vocab_size, vocab_size); };
+    std::vector<float> logits = copy_of(target.last_logits(fed, round + 1, target_cache));
+    const auto row = [&](std::size_t i) { return std::span(logits).subspan(i * vocab_size, vocab_size); };
     for (int i = 0; i <= round; ++i)  // logits [round + 1, vocab_size]
       p.push_back(distribution(row(i), std::span(tokens).first(length + i), options.sampling));
     const auto [accepted, next] = verify(std::span(tokens).subspan(length), q, p, generator);

@@ -65,7 +65,7 @@ PassCost fit(const std::function<std::vector<MeasuredPass>(unsigned seed)>& meas
   return cost;
 }
 
-std::span<float> TimedEngine::forward(Fed fed) {
+std::span<const float> TimedEngine::forward(Fed fed) {
   const auto now = std::chrono::steady_clock::now();
   if (last_) {
     last_->seconds = std::chrono::duration<double>(now - start_).count();

@@ -52,7 +52,7 @@ class TimedEngine : public DelegatingEngine {
   TimedEngine(Engine& engine, const KvCache& cache, std::vector<MeasuredPass>& passes)
       : DelegatingEngine(engine), cache_(cache), passes_(passes) {}
 
-  std::span<float> forward(Fed fed) override;
+  std::span<const float> forward(Fed fed) override;
 
  private:
   const KvCache& cache_;

@@ -80,33 +80,34 @@ std::size_t Model::activation_bytes() const {
   return memory_->bytes();
 }
 
-std::span<float> Model::next_logits(std::span<const int> tokens) {
+std::span<const float> Model::next_logits(std::span<const int> tokens) {
   return last_logits(tokens, 1);
 }
 
-std::span<float> Model::next_logits(std::span<const int> tokens, KvCache& cache) {
+std::span<const float> Model::next_logits(std::span<const int> tokens, KvCache& cache) {
   return last_logits(tokens, 1, cache);
 }
 
-std::span<float> Model::last_logits(std::span<const int> tokens, int count) {
+std::span<const float> Model::last_logits(std::span<const int> tokens, int count) {
   NoCache none;
   return last_logits(tokens, count, none);
 }
 
-std::span<float> Model::last_logits(std::span<const int> tokens, int count, KvCache& cache) {
+std::span<const float> Model::last_logits(std::span<const int> tokens, int count, KvCache& cache) {
   return forward({&tokens, 1}, count, cache);
 }
 
-std::span<float> Model::next_logits(std::span<const std::span<const int>> sequences) {
+std::span<const float> Model::next_logits(std::span<const std::span<const int>> sequences) {
   NoCache none;
   return next_logits(sequences, none);
 }
 
-std::span<float> Model::next_logits(std::span<const std::span<const int>> sequences, KvCache& cache) {
+std::span<const float> Model::next_logits(std::span<const std::span<const int>> sequences, KvCache& cache) {
   return forward(sequences, 1, cache);
 }
 
-std::span<float> Model::forward(std::span<const std::span<const int>> sequences, int count, KvCache& cache) {
+std::span<const float> Model::forward(std::span<const std::span<const int>> sequences, int count,
+                                      KvCache& cache) {
   const PackedTokens packed(sequences, count, cache, config_,
                             fitted_vocabulary_.value_or(config_.vocab_size));
   // Only now that every sequence is known to be good does the cache change.
@@ -130,7 +131,7 @@ std::span<float> Model::forward(std::span<const std::span<const int>> sequences,
   } else {
     device_->run(run);
   }
-  const std::span<float> logits = device_->to_host(pass.logits(), memory_->host_logits);
+  const std::span<const float> logits = device_->to_host(pass.logits(), memory_->host_logits);
   check_finite(logits, cache, dtype_);
   if (watcher_) {
     const auto attention = attention_ ? attention_->weights() : std::span<const AttentionWeights>();
@@ -139,7 +140,7 @@ std::span<float> Model::forward(std::span<const std::span<const int>> sequences,
   return fitted(logits);
 }
 
-std::span<float> Model::fitted(std::span<float> logits) {
+std::span<const float> Model::fitted(std::span<const float> logits) {
   const auto size = static_cast<std::size_t>(config_.vocab_size),
              wanted = static_cast<std::size_t>(fitted_vocabulary_.value_or(config_.vocab_size));
   if (size == wanted) return logits;

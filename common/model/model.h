@@ -108,20 +108,20 @@ class Model {
   /// Logits after the last of `tokens`, [vocab_size], computed from position 0. Valid until the next call.
   /// Throws Error for no token, more than n_positions, an id outside the vocabulary, or a result that is not
   /// finite.
-  std::span<float> next_logits(std::span<const int> tokens);
+  std::span<const float> next_logits(std::span<const int> tokens);
 
   /// The same with a cache: `tokens` are only the new ones, after those that row 0 of the cache holds.
-  std::span<float> next_logits(std::span<const int> tokens, KvCache& cache);
+  std::span<const float> next_logits(std::span<const int> tokens, KvCache& cache);
 
   /// Logits after each of the last `count` of `tokens`, [count, vocab_size].
-  std::span<float> last_logits(std::span<const int> tokens, int count);
-  std::span<float> last_logits(std::span<const int> tokens, int count, KvCache& cache);
+  std::span<const float> last_logits(std::span<const int> tokens, int count);
+  std::span<const float> last_logits(std::span<const int> tokens, int count, KvCache& cache);
 
   /// A batch of sequences of any lengths: logits after the last token of each, [sequences.size(),
   /// vocab_size]. Sequence s belongs to row s of the cache. One without tokens rests while others go on: its
   /// logits mean nothing.
-  std::span<float> next_logits(std::span<const std::span<const int>> sequences);
-  std::span<float> next_logits(std::span<const std::span<const int>> sequences, KvCache& cache);
+  std::span<const float> next_logits(std::span<const std::span<const int>> sequences);
+  std::span<const float> next_logits(std::span<const std::span<const int>> sequences, KvCache& cache);
 
   /// All tensors of the model's files in float32, as they lie there, by their names without a prefix:
   /// "h.0.attn.c_attn.weight". Throws Error for a model of another family, whose tensors have other names.
@@ -154,9 +154,9 @@ class Model {
   Model load_like_this(const std::filesystem::path& path, DType dtype) const;
 
   /// Logits after each of the last `count` tokens of every sequence, on the host.
-  std::span<float> forward(std::span<const std::span<const int>> sequences, int count, KvCache& cache);
+  std::span<const float> forward(std::span<const std::span<const int>> sequences, int count, KvCache& cache);
   /// `logits`, [rows, config().vocab_size], for as many tokens as fit_vocabulary says.
-  std::span<float> fitted(std::span<float> logits);
+  std::span<const float> fitted(std::span<const float> logits);
   /// The weights on the host.
   WeightMatrix unpacked(std::string name, const Weight& weight) const;
 

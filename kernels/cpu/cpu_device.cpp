@@ -37,7 +37,7 @@ void CpuDevice::copy_to_host(const Tensor& source, std::span<std::byte> destinat
   std::copy_n(source.data<std::byte>(), destination.size(), destination.begin());
 }
 
-std::span<float> CpuDevice::to_host(const Tensor& source, Tensor&) {
+std::span<const float> CpuDevice::to_host(const Tensor& source, Tensor&) {
   return {source.data<float>(), static_cast<std::size_t>(source.size())};
 }
 

@@ -135,7 +135,7 @@ void CudaDevice::copy_to_host(const Tensor& source, std::span<std::byte> destina
   check(cudaStreamSynchronize(stream()), "it computed");
 }
 
-std::span<float> CudaDevice::to_host(const Tensor& source, Tensor& memory) {
+std::span<const float> CudaDevice::to_host(const Tensor& source, Tensor& memory) {
   if (memory.size() < source.size()) {
     memory = Tensor();
     // Page-locked: the GPU writes to it itself, where other memory is filled by the host from a buffer.

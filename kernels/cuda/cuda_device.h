@@ -29,7 +29,7 @@ class CudaDevice final : public Device {
   Tensor allocate(DType dtype, std::vector<std::int64_t> shape) override;
   void copy_from_host(std::span<const std::int32_t> source, Tensor& destination) override;
   void copy_to_host(const Tensor& source, std::span<std::byte> destination) override;
-  std::span<float> to_host(const Tensor& source, Tensor& memory) override;
+  std::span<const float> to_host(const Tensor& source, Tensor& memory) override;
   Tensor load(const HostArray& array) override;
   using Device::load_weight;
   Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType dtype) override;

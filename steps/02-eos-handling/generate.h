@@ -22,7 +22,7 @@ inline Generation generate(Model& model, std::vector<int> tokens, const Stopping
         stopping.max_new_tokens, length, context);
   }
   for (int count = 1; count <= stopping.max_new_tokens; ++count) {
-    const std::span<float> logits = model.next_logits(tokens);  // [vocab_size]
+    const std::span<const float> logits = model.next_logits(tokens);  // [vocab_size]
     const int next = argmax(logits);
     tokens.push_back(next);
     on_token({next});

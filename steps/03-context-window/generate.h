@@ -16,7 +16,7 @@ inline Generation generate(Model& model, std::vector<int> tokens, const Stopping
   const auto context = static_cast<std::size_t>(model.config().n_positions);
   for (int count = 1; count <= stopping.max_new_tokens; ++count) {
     const std::span<const int> window = std::span(tokens).last(std::min(tokens.size(), context));
-    const std::span<float> logits = model.next_logits(window);  // [vocab_size]
+    const std::span<const float> logits = model.next_logits(window);  // [vocab_size]
     const int next = argmax(logits);
     tokens.push_back(next);
     on_token({next});

@@ -128,7 +128,7 @@ TEST_CASE("--show-candidates reports the likeliest tokens with each new one") {
       generate(tales(), {100}, options, [&](const Token& token) { reported.push_back(token); }).tokens;
   REQUIRE(reported.size() == 3);
   for (std::size_t i = 0; i < 3; ++i) {
-    const std::span<float> logits = tales().next_logits(std::span(tokens).first(i + 1));
+    std::vector<float> logits = copy_of(tales().next_logits(std::span(tokens).first(i + 1)));
     process(logits, options.sampling);
     const std::vector<int> ids = ranking(logits);
     const std::vector<double> probabilities = exact_softmax(logits);

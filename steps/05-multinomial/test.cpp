@@ -111,7 +111,7 @@ TEST_CASE("without its options the step chooses what Hugging Face's greedy decod
 
 TEST_CASE("the first token of a text is drawn as often as the model says") {
   const std::vector<int> prompt = tokens_before("model");
-  const std::span<float> logits = tales().next_logits(std::span(prompt).first(1));
+  const std::span<const float> logits = tales().next_logits(std::span(prompt).first(1));
   for (const float temperature : {0.7f, 1.0f, 1.5f}) {
     std::vector<float> processed(logits.begin(), logits.end());
     const SamplingOptions options{.do_sample = true, .temperature = temperature};

@@ -25,7 +25,7 @@ inline Generation generate(Model& model, std::vector<int> tokens, const TextOpti
   const auto context = static_cast<std::size_t>(model.config().n_positions);
   for (int count = 1; count <= options.stopping.max_new_tokens; ++count) {
     const std::span<const int> window = std::span(tokens).last(std::min(tokens.size(), context));
-    const std::span<float> logits = model.next_logits(window);  // [vocab_size]
+    std::vector<float> logits = copy_of(model.next_logits(window));  // [vocab_size]
     process(logits, options.sampling);
     const int next = choose(logits, options.sampling, generator);
     tokens.push_back(next);

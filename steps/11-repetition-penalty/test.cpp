@@ -116,7 +116,7 @@ TEST_CASE("prompt and output both count") {
   REQUIRE(reported.size() == 12);
   for (std::size_t i = 0; i < reported.size(); ++i) {
     const std::span<const int> before = std::span(tokens).first(prompt.size() + i);
-    const std::span<float> raw = tales().next_logits(before);
+    const std::span<const float> raw = tales().next_logits(before);
     const std::vector<float> logits = naive({raw.begin(), raw.end()}, {before.begin(), before.end()}, 1.5f);
     const std::vector<double> probabilities = exact_softmax(logits);
     CHECK(reported[i].id == argmax(logits));

@@ -13,6 +13,13 @@ using namespace staircase;
 
 namespace {
 
+/// What the next token after `tokens` is drawn from.
+std::vector<float> next_distribution(Model& model, const std::vector<int>& tokens,
+                                     const SamplingOptions& options) {
+  std::vector<float> logits = copy_of(model.next_logits(tokens));
+  return distribution(logits, tokens, options);
+}
+
 Model& draft() {
   static Model model = tales().load_beside(find_model("tales-1m"));
   return model;
@@ -219,7 +226,7 @@ TEST_CASE("the first three tokens of two models are distributed as the target's 
           std::vector<int> tokens = prompt;
           double chance = 1.0;
           for (const int token : text) {
-            chance *= distribution(target.next_logits(tokens), tokens, options.sampling)[token];
+            chance *= next_distribution(target, tokens, options.sampling)[token];
             tokens.push_back(token);
           }
           return chance;
@@ -237,7 +244,7 @@ TEST_CASE("the first token of tales-6m is distributed as without a draft model" 
   for (unsigned& seed = options.sampling.seed; seed < 600; ++seed) {
     ++counts[speculated(tales(), draft(), prompt, options).tokens[0]];
   }
-  const std::vector<float> want = distribution(tales().next_logits(prompt), prompt, options.sampling);
+  const std::vector<float> want = next_distribution(tales(), prompt, options.sampling);
   CHECK(p_value(counts, want) > 0.01);
 }
 
@@ -328,7 +335,7 @@ TEST_CASE("what the target draws alone has nothing to do with what was drawn bef
         std::vector<int> tokens = prompt;
         double chance = 1.0;
         for (const int token : text) {
-          chance *= distribution(target.next_logits(tokens), tokens, options.sampling)[token];
+          chance *= next_distribution(target, tokens, options.sampling)[token];
           tokens.push_back(token);
         }
         return chance;

@@ -54,8 +54,7 @@ struct Verdict {
 inline Verdict verify(std::span<const int> drafted, std::span<const std::vector<float>> q,
                       std::span<const std::vector<float>> p, std::mt19937& generator) {
   for (int i = 0; i < std::ssize(drafted); ++i) {
-    const int token = drafted[i];
-    if (uniform(generator) * q[i][token] < p[i][token]) continue;
+    if (uniform(generator) * q[i][drafted[i]] < p[i][drafted[i]]) continue;
     return {i, draw(residual(p[i], q[i]), generator)};
   }
   return {static_cast<int>(drafted.size()), draw(p.back(), generator)};
@@ -76,12 +75,13 @@ inline Generation speculate(Model& target, Model& draft, std::vector<int> tokens
     std::vector<std::vector<float>> q, p;
     while (std::ssize(q) < round) {
       const std::span<const int> unseen = std::span(tokens).subspan(draft_cache.length(0));
-      q.push_back(distribution(draft.next_logits(unseen, draft_cache), tokens, options.sampling));
+      std::vector<float> logits = copy_of(draft.next_logits(unseen, draft_cache));
+      q.push_back(distribution(logits, tokens, options.sampling));
       tokens.push_back(draw(q.back(), generator));
     }
     const auto fed = tokens_to_feed(tokens, config.n_positions, target_cache, 0, options.overflow);
-    const std::span<float> logits = target.last_logits(fed, round + 1, target_cache);
-    const auto row = [&](std::size_t i) { return logits.subspan(i * vocab_size, vocab_size); };
+    std::vector<float> logits = copy_of(target.last_logits(fed, round + 1, target_cache));
+    const auto row = [&](std::size_t i) { return std::span(logits).subspan(i * vocab_size, vocab_size); };
     for (int i = 0; i <= round; ++i)  // logits [round + 1, vocab_size]
       p.push_back(distribution(row(i), std::span(tokens).first(length + i), options.sampling));
     const auto [accepted, next] = verify(std::span(tokens).subspan(length), q, p, generator);

@@ -14,6 +14,13 @@ using namespace staircase;
 
 namespace {
 
+/// What the next token after `tokens` is drawn from.
+std::vector<float> next_distribution(Model& model, const std::vector<int>& tokens,
+                                     const SamplingOptions& options) {
+  std::vector<float> logits = copy_of(model.next_logits(tokens));
+  return distribution(logits, tokens, options);
+}
+
 constexpr int kVocabulary = 5;  // of the small models
 
 /// A random model of a few tokens and positions.
@@ -307,9 +314,7 @@ TEST_CASE("the first three tokens are distributed as the target's own, with ever
                                              std::span(prompt).subspan(2, gamma));
           return tokens;
         },
-        [&](const std::vector<int>& text) {
-          return distribution(target.next_logits(text), text, options.sampling);
-        });
+        [&](const std::vector<int>& text) { return next_distribution(target, text, options.sampling); });
     CAPTURE(gamma);
     CHECK(p > 0.01);
     CHECK(all_accepted > 0);
@@ -413,9 +418,7 @@ TEST_CASE("the first three tokens of a draft model and its target are distribute
         options.sampling.seed = generator();
         return speculated(target, drafter, prompt, options, 2).generation.tokens;
       },
-      [&](const std::vector<int>& text) {
-        return distribution(target.next_logits(text), text, options.sampling);
-      });
+      [&](const std::vector<int>& text) { return next_distribution(target, text, options.sampling); });
   CHECK(p > 0.01);
 }
 

@@ -20,7 +20,8 @@ inline double plain_ms(Model& target, std::span<const int> tokens, const Samplin
   std::vector<double> times;
   for (double total = 0.0; times.size() < 10 || total < 100.0; total += times.back()) {
     const auto start = Clock::now();
-    draw(distribution(target.next_logits(text.subspan(cache.length(0)), cache), text, options), generator);
+    std::vector<float> logits = copy_of(target.next_logits(text.subspan(cache.length(0)), cache));
+    draw(distribution(logits, text, options), generator);
     times.push_back(milliseconds(start, Clock::now()));
     cache.truncate(0, cache.length(0) - 1);
   }

@@ -57,11 +57,11 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, co
     std::vector<std::span<const int>> fed;
     for (int r = 0; r < std::ssize(rows); ++r)
       fed.push_back(tokens_to_feed(rows[r].tokens, model.config().n_positions, cache, r, options.overflow));
-    const std::span<float> batch = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
+    const std::span<const float> batch = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
     for (int r = 0; r < std::ssize(rows); ++r) {
       Row& row = rows[r];
       if (row.finished) continue;  // it goes through the model with the others, and nobody looks
-      const std::span<float> logits = batch.subspan(r * vocab_size, vocab_size);
+      std::vector<float> logits = copy_of(batch.subspan(r * vocab_size, vocab_size));
       process(logits, row.tokens, options.sampling);
       const int next = choose(logits, options.sampling, row.generator);
       row.tokens.push_back(next);

@@ -11,6 +11,13 @@ using namespace staircase;
 
 namespace {
 
+/// What the next token after `tokens` is drawn from.
+std::vector<float> next_distribution(Model& model, const std::vector<int>& tokens,
+                                     const SamplingOptions& options) {
+  std::vector<float> logits = copy_of(model.next_logits(tokens));
+  return distribution(logits, tokens, options);
+}
+
 Model& smaller() {
   static Model model = tales().load_beside(find_model("tales-1m"));
   return model;
@@ -153,7 +160,7 @@ TEST_CASE("a draft that adapts gives the target's distribution") {
     std::vector<int> tokens = prompt;
     double chance = 1.0;
     for (const int token : {i / 25, i / 5 % 5, i % 5}) {
-      chance *= distribution(target.next_logits(tokens), tokens, options.sampling)[token];
+      chance *= next_distribution(target, tokens, options.sampling)[token];
       tokens.push_back(token);
     }
     chances.push_back(static_cast<float>(chance));

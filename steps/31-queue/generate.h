@@ -57,7 +57,7 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, co
     std::vector<std::span<const int>> fed;
     for (int r = 0; r < std::ssize(rows); ++r)
       fed.push_back(tokens_to_feed(rows[r].tokens, model.config().n_positions, cache, r, options.overflow));
-    const std::span<float> batch = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
+    const std::span<const float> batch = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
     for (int r = 0; r < std::ssize(rows); ++r)
       on_token(rows[r].number, take_token(rows[r], batch.subspan(r * vocab_size, vocab_size), ends));
     remove_finished(rows, move_row, [&](Row& row) {

@@ -20,9 +20,10 @@ struct Row {
   std::optional<FinishReason> finished = {};
 };
 
-/// The next token of a row, chosen from the logits behind it, [vocab_size].
-inline Token take_token(Row& row, std::span<float> logits, const EndTokens& ends) {
+/// The next token of a row, chosen from the logits after it, [vocab_size].
+inline Token take_token(Row& row, std::span<const float> raw, const EndTokens& ends) {
   const SamplingOptions& sampling = row.options.sampling;
+  std::vector<float> logits = copy_of(raw);
   process(logits, row.tokens, sampling);
   const Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
   row.tokens.push_back(token.id);

@@ -47,9 +47,10 @@ inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter,
   return reason;
 }
 
-/// The next token of a row, chosen from the logits behind it, [vocab_size].
-inline Token take_token(Row& row, std::span<float> logits, const EndTokens& ends) {
+/// The next token of a row, chosen from the logits after it, [vocab_size].
+inline Token take_token(Row& row, std::span<const float> raw, const EndTokens& ends) {
   const SamplingOptions& sampling = row.options.sampling;
+  std::vector<float> logits = copy_of(raw);
   forbid_early_end(logits, row.new_tokens, ends, row.options.length);
   process(logits, row.tokens, sampling);
   Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};

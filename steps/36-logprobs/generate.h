@@ -66,17 +66,15 @@ inline std::vector<Generation> generate(Model& model, const Tokenizer& tokenizer
     std::vector<std::span<const int>> fed;
     for (int r = 0; r < std::ssize(rows); ++r)
       fed.push_back(tokens_to_feed(rows[r].tokens, model.config().n_positions, cache, r, options.overflow));
-    const std::span<float> batch = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
+    const std::span<const float> batch = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
     for (int r = 0, fed_rows = static_cast<int>(fed.size()); r < fed_rows; ++r) {
-      const std::span<float> logits = batch.subspan(r * vocab_size, vocab_size);
-      std::vector<float> shared;  // a prompt's logits as they are: to choose from them changes them
-      if (rows[r].new_tokens == 0) shared.assign(logits.begin(), logits.end());
+      const std::span<const float> logits = batch.subspan(r * vocab_size, vocab_size);
+      const bool first = rows[r].new_tokens == 0;
       on_token(rows[r].number, take_token(rows[r], logits, ends));
-      for (int copy = 1; !shared.empty() && copy < copies; ++copy) {
-        std::vector<float> own = shared;
+      for (int copy = 1; first && copy < copies; ++copy) {
         cache.copy_row(r, static_cast<int>(rows.size()));
         rows.push_back(new_row(rows[r].number + copy));
-        on_token(rows.back().number, take_token(rows.back(), own, ends));
+        on_token(rows.back().number, take_token(rows.back(), logits, ends));
       }
     }
     remove_finished(rows, move_row, [&](Row& row) {

@@ -52,18 +52,18 @@ inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter,
   return reason;
 }
 
-/// The next token of a row, chosen from the logits behind it, [vocab_size].
-inline Token take_token(Row& row, std::span<float> logits, const EndTokens& ends) {
+/// The next token of a row, chosen from the logits after it, [vocab_size].
+inline Token take_token(Row& row, std::span<const float> raw, const EndTokens& ends) {
   const SamplingOptions& sampling = row.options.sampling;
-  const std::optional<int> likeliest_count = row.options.logprobs.count;
-  // The options change the logits, and the model's own opinion is asked for.
-  const std::vector<float> logprobs = likeliest_count ? log_softmax(logits) : std::vector<float>();
+  std::vector<float> logits = copy_of(raw);
   if (row.options.before) row.options.before(logits);
   forbid_early_end(logits, row.new_tokens, ends, row.options.length);
   process(logits, row.tokens, sampling);
   if (row.options.after) row.options.after(logits);
   Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
-  if (likeliest_count) token.logprobs = logprobs_of(token.id, logprobs, *likeliest_count);
+  if (const auto count =
+          row.options.logprobs.count)  // of the model's own logits, whatever the options made of them
+    token.logprobs = logprobs_of(token.id, log_softmax(raw), *count);
   row.tokens.push_back(token.id);
   row.finished = end_of_text(token, row.filter, ++row.new_tokens, ends, row.options);
   return token;

@@ -53,11 +53,10 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
     std::vector<std::span<const int>> fed;
     for (const Beam& beam : growing)
       fed.push_back(tokens_to_feed(beam.tokens, config.n_positions, no_cache, 0, options.overflow));
-    const std::span<float> logits = model.next_logits(fed);  // [growing.size(), vocab_size]
+    const std::span<const float> logits = model.next_logits(fed);  // [growing.size(), vocab_size]
     for (int b = 0; b < std::ssize(growing); ++b) {
-      const std::span<float> scores = logits.subspan(b * vocab_size, vocab_size);
-      const std::vector<float> logprobs = log_softmax(scores);  // the model's own
-      std::ranges::copy(logprobs, scores.begin());
+      const std::vector<float> logprobs = log_softmax(logits.subspan(b * vocab_size, vocab_size));
+      std::vector<float> scores = logprobs;  // the options change these, and not the model's own
       forbid_early_end(scores, length - 1, ends, options.length);
       process(scores, growing[b].tokens, options.sampling);
       for (const int id : highest(scores, n)) {  // no other can be among the best of all

@@ -148,13 +148,12 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
     std::vector<std::span<const int>> fed(growing.size());
     for (const Beam& beam : growing)
       fed[beam.row] = tokens_to_feed(beam.tokens, config.n_positions, cache, beam.row, options.overflow);
-    const std::span<float> logits = model.next_logits(fed, cache);  // [growing.size(), vocab_size]
+    const std::span<const float> logits = model.next_logits(fed, cache);  // [growing.size(), vocab_size]
     std::vector<Continuation> all;
     std::vector<std::vector<float>> logprobs;  // the model's own
     for (int b = 0; b < std::ssize(growing); ++b) {
-      const std::span<float> scores = logits.subspan(growing[b].row * vocab_size, vocab_size);
-      logprobs.push_back(log_softmax(scores));
-      std::ranges::copy(logprobs[b], scores.begin());
+      logprobs.push_back(log_softmax(logits.subspan(growing[b].row * vocab_size, vocab_size)));
+      std::vector<float> scores = logprobs[b];
       forbid_early_end(scores, length - 1, ends, options.length);
       process(scores, growing[b].tokens, options.sampling);
       for (const int token : highest(scores, 2 * n)) {  // no other can be among the best of all

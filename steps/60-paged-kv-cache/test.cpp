@@ -29,7 +29,8 @@ std::vector<float> logits_in_parts(Model& model, Cache&& cache, std::span<const 
                                    std::size_t part) {
   std::vector<float> all;
   for (; !tokens.empty(); tokens = tokens.subspan(std::min(part, tokens.size()))) {
-    const std::span<float> logits = model.next_logits(tokens.first(std::min(part, tokens.size())), cache);
+    const std::span<const float> logits =
+        model.next_logits(tokens.first(std::min(part, tokens.size())), cache);
     all.insert(all.end(), logits.begin(), logits.end());
   }
   return all;
@@ -74,8 +75,8 @@ struct SlowEngine : PagedEngine {
   double now = 0.0;
   std::function<void()> after_pass = [] {};
 
-  std::span<float> forward(std::span<const std::span<const int>> sequences) override {
-    const std::span<float> logits = PagedEngine::forward(sequences);
+  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
+    const std::span<const float> logits = PagedEngine::forward(sequences);
     now += 1.0;
     after_pass();
     return logits;
@@ -128,13 +129,13 @@ TEST_CASE("rows that change places keep their keys, and none is copied") {
   tales().next_logits(start, cache);
   cache.swap_rows(1, 2);
   cache.swap_rows(0, 1);
-  const std::span<float> logits = tales().next_logits(swapped, cache);
+  const std::span<const float> logits = tales().next_logits(swapped, cache);
   const std::vector<float> got(logits.begin() + 4096, logits.end());
   std::vector<float> want;
   for (const std::vector<int>& text : {first, second}) {
     StaticKvCache own(tales(), 1);
     tales().next_logits(text, own);
-    const std::span<float> alone = tales().next_logits(next, own);
+    const std::span<const float> alone = tales().next_logits(next, own);
     want.insert(want.end(), alone.begin(), alone.end());
   }
   CHECK((got == want));
@@ -188,13 +189,13 @@ TEST_CASE("rows in random places have their own keys and values, whatever their 
     std::vector<std::vector<int>> next;
     for (int r = 0; r < kRows; ++r) next.push_back(prompt(1 + static_cast<int>(generator() % 9), 5 * step));
     const std::vector<std::span<const int>> fed(next.begin(), next.end());
-    const std::span<float> logits = tales().next_logits(fed, cache);
+    const std::span<const float> logits = tales().next_logits(fed, cache);
     const std::vector<float> got(logits.begin(), logits.end());
     for (int r = 0; r < kRows; ++r) {
       texts[r].insert(texts[r].end(), next[r].begin(), next[r].end());
       REQUIRE(cache.length(r) == std::ssize(texts[r]));
       StaticKvCache own(tales(), 1);
-      const std::span<float> want = tales().next_logits(texts[r], own);
+      const std::span<const float> want = tales().next_logits(texts[r], own);
       CHECK(std::ranges::equal(std::span(got).subspan(r * want.size(), want.size()), want));
     }
   }

@@ -62,8 +62,8 @@ struct SlowEngine : PagedEngine {
   double now = 0.0;
   std::function<void()> after_pass = [] {};
 
-  std::span<float> forward(std::span<const std::span<const int>> sequences) override {
-    const std::span<float> logits = PagedEngine::forward(sequences);
+  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
+    const std::span<const float> logits = PagedEngine::forward(sequences);
     now += 1.0;
     after_pass();
     return logits;
@@ -124,12 +124,12 @@ TEST_CASE("rows take their blocks from all over the pool, and their logits are t
   for (std::size_t i = 0; i < 20; i += 10) {  // the blocks of both alternate
     const std::vector<std::span<const int>> fed{std::span(first).subspan(2 * i, 20),
                                                 std::span(second).subspan(i, 10)};
-    const std::span<float> logits = tales().next_logits(fed, cache);
+    const std::span<const float> logits = tales().next_logits(fed, cache);
     const std::vector<float> got(logits.begin(), logits.end());
     StaticKvCache one(tales(), 1), other(tales(), 1);
-    const std::span<float> want = tales().next_logits(std::span(first).first(2 * i + 20), one);
+    const std::span<const float> want = tales().next_logits(std::span(first).first(2 * i + 20), one);
     CHECK(std::ranges::equal(std::span(got).first(want.size()), want));
-    const std::span<float> next = tales().next_logits(std::span(second).first(i + 10), other);
+    const std::span<const float> next = tales().next_logits(std::span(second).first(i + 10), other);
     CHECK(std::ranges::equal(std::span(got).last(next.size()), next));
   }
   CHECK(cache.most_blocks() == 5);

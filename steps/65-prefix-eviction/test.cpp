@@ -62,8 +62,8 @@ struct SlowEngine : PagedEngine {
   double now = 0.0;
   std::function<void()> after_pass = [] {};
 
-  std::span<float> forward(std::span<const std::span<const int>> sequences) override {
-    const std::span<float> logits = PagedEngine::forward(sequences);
+  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
+    const std::span<const float> logits = PagedEngine::forward(sequences);
     now += 1.0;
     after_pass();
     return logits;
@@ -399,7 +399,7 @@ TEST_CASE("a text that becomes shorter keeps whole blocks, and changes nothing i
   const auto feed = [&](int row, std::span<const int> tokens) {
     std::vector<std::span<const int>> fed(2);
     fed[static_cast<std::size_t>(row)] = tokens;
-    const std::span<float> logits = tales().next_logits(fed, cache);
+    const std::span<const float> logits = tales().next_logits(fed, cache);
     cache.remember(row, tokens);
     const std::size_t vocab_size = logits.size() / 2;
     return std::vector<float>(logits.begin() + row * static_cast<std::ptrdiff_t>(vocab_size),
@@ -407,7 +407,7 @@ TEST_CASE("a text that becomes shorter keeps whole blocks, and changes nothing i
   };
   const auto alone = [](const std::vector<int>& tokens) {
     StaticKvCache own(tales(), 1);
-    const std::span<float> logits = tales().next_logits(tokens, own);
+    const std::span<const float> logits = tales().next_logits(tokens, own);
     return std::vector<float>(logits.begin(), logits.end());
   };
   for (const int length : {59, 48, 40, 17, 16, 3}) {

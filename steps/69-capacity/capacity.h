@@ -24,7 +24,7 @@ struct SimulatedEngine : PagedEngine {
   double now = 0.0;
   std::vector<float> logits = {};
 
-  std::span<float> compute(Fed fed, KvCache& cache) override {
+  std::span<const float> compute(Fed fed, KvCache& cache) override {
     now += cost.seconds(describe(fed, cache));
     for (int r = 0; r < std::ssize(fed); ++r) cache.append(r, static_cast<int>(fed[r].size()));
     logits.assign(fed.size(), 0.0f);  // [rows, 1], of a vocabulary of one token

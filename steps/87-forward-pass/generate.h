@@ -47,7 +47,7 @@ inline Generation generate(Model& model, std::vector<int> tokens, const TextOpti
     }
     // Only what the cache lacks goes through the model: the prompt, and then one token at a time.
     const std::span<const int> fed = window.subspan(cache.length(0));
-    const std::span<float> logits = model.next_logits(fed, cache);  // [vocab_size]
+    std::vector<float> logits = copy_of(model.next_logits(fed, cache));  // [vocab_size]
     process(logits, tokens, options.sampling);
     const int next = choose(logits, options.sampling, generator);
     tokens.push_back(next);

@@ -40,7 +40,7 @@ inline Generation generate(Model& model, std::vector<int> tokens, const TextOpti
   for (int count = 1; count <= options.stopping.max_new_tokens; ++count) {
     const std::span<const int> fed =
         tokens_to_feed(tokens, model.config().n_positions, cache, 0, options.overflow);
-    const std::span<float> logits = model.next_logits(fed, cache);  // [vocab_size]
+    std::vector<float> logits = copy_of(model.next_logits(fed, cache));  // [vocab_size]
     process(logits, tokens, options.sampling);
     const int next = choose(logits, options.sampling, generator);
     tokens.push_back(next);

@@ -608,14 +608,14 @@ TEST_CASE("a sequence without tokens rests while the others of its batch go on")
   TestCache cache(tales(), 3, 16), alone(tales(), 1, 16);
   const std::vector<std::span<const int>> start{first, first, none}, next{none, second, none};
   tales().next_logits(start, cache);
-  const std::span<float> logits = tales().next_logits(next, cache);
+  const std::span<const float> logits = tales().next_logits(next, cache);
   const std::vector<float> got(logits.begin() + 4096, logits.begin() + 2 * 4096);
   CHECK(logits.size() == 3 * 4096);
   CHECK(cache.length(0) == 7);
   CHECK(cache.length(1) == 12);
   CHECK(cache.length(2) == 0);
   tales().next_logits(first, alone);
-  const std::span<float> want = tales().next_logits(second, alone);
+  const std::span<const float> want = tales().next_logits(second, alone);
   CHECK(std::ranges::equal(got, want));
   const std::vector<std::span<const int>> nobody{none, none};
   CHECK(error_message([&] { tales().next_logits(nobody, cache); }) ==
