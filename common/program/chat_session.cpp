@@ -12,6 +12,7 @@
 #include "common/base/error.h"
 #include "common/base/file.h"
 #include "common/base/quoted.h"
+#include "common/decoding/text_stream.h"
 #include "common/program/command_line.h"
 
 namespace staircase {
@@ -91,7 +92,7 @@ bool ChatSession::take(const std::string& line) {
 void ChatSession::ask(const std::string& question) {
   const std::vector<Message> before = messages_;
   messages_.push_back({"user", question});
-  StreamDecoder decoder(tokenizer_);
+  TextStream stream(tokenizer_, ends_);
   std::string text;
   const auto show = [&](const std::string& part) {
     text += part;
@@ -105,9 +106,9 @@ void ChatSession::ask(const std::string& question) {
       if (!first) first = token.time;
       ++tokens;
       output_.check();
-      if (!ends_.contains(token.id)) show(decoder.push(token.id));
+      show(stream.push(token));
     });
-    show(decoder.finish());
+    show(stream.finish(answer.finish_reason));
     output_.print("\n");
     if (answer.finish_reason == FinishReason::kLength)
       output_.note(
@@ -118,7 +119,7 @@ void ChatSession::ask(const std::string& question) {
     }
     if (output_.notes_use) note_use(answer, start, first.value_or(Clock::now()), tokens);
   } catch (const AnswerInterrupted&) {
-    show(decoder.finish());
+    show(stream.finish(FinishReason::kEos));
     output_.print("\n");
   } catch (...) {
     if (!text.empty()) output_.print("\n");

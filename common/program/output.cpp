@@ -55,7 +55,7 @@ OnRowToken Output::begin_texts_of(int prompt, int texts) {
 
 /// Row i continues the prompt with the number prompts[i].
 OnRowToken Output::begin_all(const std::vector<int>& prompts) {
-  growing_.assign(prompts.size(), {StreamDecoder(tokenizer_)});
+  growing_.assign(prompts.size(), TextStream(tokenizer_, ends_));
   for (const int prompt : prompts) {
     const int number = static_cast<int>(transcript_.sequences.size()) + 1;
     transcript_.sequences.push_back({.number = number, .prompt = prompt});
@@ -76,15 +76,7 @@ void Output::take(std::size_t row, const Token& token) {
   if (token.logprobs) sequence.tokens_with_logprobs.push_back(token);
   if (form_ == Form::kText) terminal_.show(sequence, token);
   if (trace_ != nullptr) trace_->add(sequence.number, token);
-
-  auto& [decoder, held_end] = growing_[row];
-  if (token.text) return add_text(sequence, decoder.push(*token.text), token.origin);
-  if (held_end) add_text(sequence, decoder.push(*std::exchange(held_end, {})));
-  if (ends_.contains(token.id)) {
-    held_end = token.id;
-  } else {
-    add_text(sequence, decoder.push(token.id), token.origin);
-  }
+  add_text(sequence, growing_[row].push(token), token.origin);
 }
 
 void Output::add_text(Sequence& sequence, const std::string& text, Origin origin) {
@@ -124,10 +116,7 @@ void Output::end(std::size_t row, const Generation& generation) {
   Sequence& sequence = this->sequence(row);
   sequence.finish_reason = generation.finish_reason;
   sequence.score = generation.score;
-  auto& [decoder, held_end] = growing_[row];
-  if (held_end && generation.finish_reason != FinishReason::kEos) add_text(sequence, decoder.push(*held_end));
-  held_end.reset();
-  add_text(sequence, decoder.finish());
+  add_text(sequence, growing_[row].finish(generation.finish_reason));
   if (form_ == Form::kText) terminal_.end(sequence);
   if (trace_ != nullptr) trace_->end(sequence.number, generation.finish_reason, generation.score);
 }

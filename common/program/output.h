@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/decoding/results.h"
+#include "common/decoding/text_stream.h"
 #include "common/model/config.h"
 #include "common/program/terminal.h"
 #include "common/program/trace.h"
@@ -68,12 +69,6 @@ class Output {
   const Statistics& statistics() const { return transcript_.statistics; }
 
  private:
-  /// What a sequence that grows needs until it ends.
-  struct Growing {
-    StreamDecoder decoder;
-    std::optional<int> held_end = {};  // an end-of-text token is text only when the sequence goes on after it
-  };
-
   OnRowToken begin_all(const std::vector<int>& prompts);
   void take(std::size_t row, const Token& token);
   void end(std::size_t row, const Generation& generation);
@@ -85,8 +80,8 @@ class Output {
   Form form_;
   TraceFile* trace_;
   Transcript transcript_;
-  Terminal terminal_;             // silent where the form is JSON
-  std::vector<Growing> growing_;  // the last sequences of the transcript, which grow together now
+  Terminal terminal_;                // silent where the form is JSON
+  std::vector<TextStream> growing_;  // the last sequences of the transcript, which grow together now
   Clock::time_point start_;
 };
 

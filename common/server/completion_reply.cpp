@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "common/decoding/text_stream.h"
 #include "common/text/utf8.h"
 
 namespace staircase {
@@ -69,10 +70,8 @@ struct CompletionReply::Echo {
 /// What is known of a text; `part` and `told` are what was not yet sent.
 struct CompletionReply::Text {
   int index;
-  StreamDecoder decoder;
-  CharacterCount count{};            // of all tokens, also of those that a stop sequence may cut off
-  std::optional<int> held_end = {};  // an end-of-text token is text only when the text goes on after it
-  bool held_has_text = false;        // of its own, from where stop sequences are looked for
+  TextStream stream;
+  CharacterCount count{};  // of all tokens, also of those that a stop sequence may cut off
   std::string part = {};
   Told told = {};
   std::size_t shown = 0;                                // characters of all parts
@@ -105,7 +104,7 @@ CompletionReply::CompletionReply(std::string id, std::shared_ptr<const Completio
       created_(static_cast<long long>(std::time(nullptr))),
       growing_(request_->texts()) {
   for (int i = 0; i < request_->texts(); ++i) {
-    texts_.push_back({.index = i, .decoder = StreamDecoder(*model.tokenizer)});
+    texts_.push_back({.index = i, .stream = TextStream(*model.tokenizer, model.ends)});
     // Without log-probabilities nothing has to be computed for it.
     if (request_->echo && !request_->logprobs)
       texts_.back().show(model.tokenizer->decode(request_->prompt(i)));
@@ -261,24 +260,14 @@ void CompletionReply::add_echo(Text& text, const std::shared_ptr<const std::vect
 }
 
 void CompletionReply::add_new(Text& text, const Token& token) {
-  const std::string_view bytes = model_.tokenizer->bytes(token.id);
-  const bool is_end = model_.ends.contains(token.id);
-  if (const std::optional<int> held = std::exchange(text.held_end, {})) {
+  if (const std::optional<int> end = text.stream.waiting_end()) {
     const std::size_t offset = text.count.length();
-    text.count.add(model_.tokenizer->bytes(*held));
+    text.count.add(model_.tokenizer->bytes(*end));
     if (const auto untold = std::exchange(text.untold_end, {})) text.held.emplace_back(*untold, offset);
-    if (!text.held_has_text) show(text, text.decoder.push(*held));
   }
-  if (is_end) {
-    text.held_end = token.id;
-    text.held_has_text = token.text.has_value();
-  }
-  const std::size_t offset = is_end ? text.count.length() : text.count.add(bytes);
-  if (token.text) {
-    show(text, text.decoder.push(*token.text));
-  } else if (!is_end) {
-    show(text, text.decoder.push(bytes));
-  }
+  show(text, text.stream.push(token));
+  const bool is_end = text.stream.waiting_end().has_value();
+  const std::size_t offset = is_end ? text.count.length() : text.count.add(model_.tokenizer->bytes(token.id));
   if (on_answer_) text.ids.push_back(token.id);
   // A token is told with its text: until then a stop sequence may still cut it off.
   if (request_->logprobs && token.logprobs) {
@@ -310,12 +299,9 @@ void CompletionReply::show(Text& text, const std::string& added) const {
 }
 
 void CompletionReply::end(Text& text, FinishReason reason) {
-  const std::optional<int> held = std::exchange(text.held_end, {});
-  if (held && reason != FinishReason::kEos) {
-    if (!text.held_has_text) show(text, text.decoder.push(*held));
-    if (text.untold_end) text.held.emplace_back(*text.untold_end, text.count.length());
-  }
-  show(text, text.decoder.finish());
+  if (text.untold_end && reason != FinishReason::kEos)
+    text.held.emplace_back(*text.untold_end, text.count.length());
+  show(text, text.stream.finish(reason));
   for (; !text.held.empty(); text.held.pop_front())
     tell(text, std::min(text.held.front().second, text.shown));
   text.end = reason;
