@@ -114,7 +114,8 @@ async function run({ step, glue, models, arguments: words, input, talks, files: 
   kept = `staircase-models-${models}`;
   const needed = [...MODELS, ...NAMED_MODELS.filter((model) => words.some((word) => word.endsWith(model)))];
   const ofModels = needed.flatMap((model) => FILES.map((file) => `models/${model}/${file}`));
-  const wanted = inputs.filter((name) => words.some((word) => word.endsWith(name)));
+  const folder = (name) => name.slice(0, name.lastIndexOf("/"));
+  const wanted = inputs.filter((name) => words.some((word) => word.endsWith(name) || word.endsWith(folder(name))));
   const names = [...ofModels, ...wanted];
   const [script, binary, ...contents] = await Promise.all([load(glue), load(`steps/${step}.wasm`), ...ofModels.map(loadOnce),
     ...wanted.map((name) => load(`files/${name}`))]);
@@ -135,7 +136,7 @@ async function run({ step, glue, models, arguments: words, input, talks, files: 
     }],
   });
   names.forEach((name, i) => {
-    program.FS.mkdirTree(`/${name.slice(0, name.lastIndexOf("/"))}`);
+    program.FS.mkdirTree(`/${folder(name)}`);
     program.FS.writeFile(`/${name}`, contents[i], { canOwn: true });
   });
   makeTrace(program.FS);

@@ -5,6 +5,7 @@
 
 #include "common/base/error.h"
 #include "common/model/family.h"
+#include "common/model/rotary.h"
 
 namespace staircase {
 namespace {
@@ -40,16 +41,46 @@ Names names_of(std::string_view family) {
   return {};
 }
 
-/// What changes the logits and is in no weight that a plain pass reads; "" if there is none.
-std::string left_out(const Settings& settings, const std::map<std::string, Numbers>& weights) {
-  if (settings.text_or("model_type", "") == "gpt_neox") {
-    if (settings.boolean_or("use_parallel_residual", true)) return "parallel blocks (use_parallel_residual)";
-    if (settings.text_or("hidden_act", "gelu") == "gelu") return "the exact GELU (hidden_act)";
+/// The step whose plain loops run the family; "" if none does.
+std::string_view step_of(std::string_view family) {
+  if (family == "gpt2") return "81-plain-attention";
+  if (family == "gpt_neox") return "82-rotary-positions";
+  if (family == "olmo") return "83-gated-mlp";
+  if (family == "llama") return "84-rms-norm";
+  if (family == "qwen3") return "86-qk-norm";
+  return "";
+}
+
+/// Throws for a model of another family.
+void check_family(std::string_view own, std::string_view family) {
+  if (own == family) return;
+  const std::string_view step = step_of(own);
+  if (step.empty())
+    throw Error("this step runs {}, and the model's family is {}, which no step has in plain loops", family,
+                own);
+  throw Error("this step runs {}, and the model's family is {}, which comes with {}", family, own, step);
+}
+
+/// Throws for what changes the logits and is in no weight that a plain pass with this extra reads.
+void check_extras(const Model& model, const std::map<std::string, Numbers>& weights, Extra extra) {
+  const std::string& family = model.config().family;
+  if (extra != Extra::kParallelBlocks) {
+    const std::string_view step = "88-parallel-blocks";
+    if (has_parallel_blocks(model))
+      throw Error("this {} has parallel blocks (use_parallel_residual), which come with {}", family, step);
+    if (has_exact_gelu(model))
+      throw Error("this {} has the exact GELU (hidden_act), which comes with {}", family, step);
   }
-  const Settings rope =
-      settings.object(settings.find("rope_parameters") ? "rope_parameters" : "rope_scaling");
-  const bool is_scaled = rope.text_or("rope_type", rope.text_or("type", "default")) != "default";
-  return is_scaled || weights.contains("rope_freqs.weight") ? "scaled rotary positions" : "";
+  if (weights.contains("rope_freqs.weight")) {
+    throw Error(
+        "this {} scales its rotary positions by a tensor of its GGUF file (rope_freqs.weight), and the plain "
+        "loops need the model's folder, whose config.json has the settings",
+        family);
+  }
+  if (extra != Extra::kScaledRotation && rotary_scaling(model).factor != 1.0) {
+    throw Error("this {} has scaled rotary positions, which {}", family,
+                family == "llama" ? "come with 89-scaled-rotation" : "no step has in plain loops");
+  }
 }
 
 /// Replaces each of the names, at the beginning or after a dot.
@@ -87,12 +118,13 @@ Numbers third(const Numbers& all, std::size_t width, std::size_t part, std::size
 
 }  // namespace
 
-std::map<std::string, std::vector<float>> plain_weights(const Model& model, std::string_view family) {
+std::map<std::string, std::vector<float>> plain_weights(const Model& model, std::string_view family,
+                                                        Extra extra) {
   const ModelConfig& config = model.config();
   const std::size_t width = static_cast<std::size_t>(config.query_width());
+  check_family(config.family, family);
   std::map<std::string, Numbers> weights, all = model.stored_weights(family);
-  const std::string missing = left_out(read_settings(model.path()), all);
-  if (!missing.empty()) throw Error("the plain loops leave out {}, which this {} has", missing, family);
+  check_extras(model, all, extra);
   for (auto& [stored_name, stored] : all) {
     const std::string name = translated(stored_name, names_of(family));
     const bool is_matrix = name.ends_with("_proj.weight");
@@ -122,6 +154,20 @@ std::map<std::string, std::vector<float>> plain_weights(const Model& model, std:
   // As the engine does, a stored output layer comes first, tied or not.
   if (!weights.contains("lm_head.weight")) weights["lm_head.weight"] = weights["embed_tokens.weight"];
   return weights;
+}
+
+bool has_parallel_blocks(const Model& model) {
+  return model.config().family == "gpt_neox" &&
+         read_settings(model.path()).boolean_or("use_parallel_residual", true);
+}
+
+bool has_exact_gelu(const Model& model) {
+  return model.config().family == "gpt_neox" &&
+         read_settings(model.path()).text_or("hidden_act", "gelu") == "gelu";
+}
+
+RotaryScaling rotary_scaling(const Model& model) {
+  return rotary_scaling(read_settings(model.path()));
 }
 
 }  // namespace staircase

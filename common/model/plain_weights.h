@@ -1,5 +1,5 @@
 // The weights of any family as plain vectors with one set of names, so that two families can be read side by
-// side.
+// side; and the settings that some of their plain passes need beside them.
 #pragma once
 
 #include <map>
@@ -8,8 +8,16 @@
 #include <vector>
 
 #include "common/model/model.h"
+#include "common/model/rotary_scaling.h"
 
 namespace staircase {
+
+/// What some models of a family have, and a plain pass only where it says so.
+enum class Extra {
+  kNone,
+  kParallelBlocks,  ///< with the exact GELU, as all models of Pythia have both
+  kScaledRotation,
+};
 
 /// All weights of a model in float32, by Llama's names. In block N they begin with "layers.N.":
 ///
@@ -29,9 +37,18 @@ namespace staircase {
 /// and the same with .bias where the family has one. The other families' names are translated; queries, keys
 /// and values are apart; and a matrix has a row for each input, whichever way the file stores it.
 ///
-/// Throws Error for a model of another family, for a file that cannot be read, and for what a plain pass of
-/// its family would leave out: blocks whose attention and MLP run in parallel, the exact GELU, and scaled
-/// rotary positions.
-std::map<std::string, std::vector<float>> plain_weights(const Model& model, std::string_view family);
+/// Throws Error for a model of another family, for a file that cannot be read, and for an extra that the
+/// model has and the pass leaves out.
+std::map<std::string, std::vector<float>> plain_weights(const Model& model, std::string_view family,
+                                                        Extra extra = Extra::kNone);
+
+/// Whether attention and MLP of a block read the same residual stream; GPT-NeoX alone.
+bool has_parallel_blocks(const Model& model);
+
+/// Whether the MLP has the exact GELU, not the one with tanh; GPT-NeoX alone.
+bool has_exact_gelu(const Model& model);
+
+/// How the settings scale rotary positions: by a factor of 1 where they do not.
+RotaryScaling rotary_scaling(const Model& model);
 
 }  // namespace staircase

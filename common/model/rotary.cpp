@@ -9,36 +9,45 @@
 namespace staircase {
 namespace {
 
-/// Llama 3.1's stretch for long texts (Meta's reference code, apply_scaling): pairs that turn more than
-/// high_freq_factor times within the context of the first training keep their speed, those that turn less
-/// than low_freq_factor times are slowed by `factor`, and between the two the speed changes smoothly.
-double stretched(double speed, const Settings& rope) {
-  const double factor = rope.positive_or("factor", 8.0);
-  const double low = rope.positive_or("low_freq_factor", 1.0),
-               high = rope.positive_or("high_freq_factor", 4.0);
-  const double context = rope.positive_or("original_max_position_embeddings", 8192.0);
-  if (high <= low) {
-    throw Error("{}: high_freq_factor is {}, not more than low_freq_factor, which is {}", rope.file(), high,
-                low);
-  }
-  const double turns = context * speed / (2.0 * std::numbers::pi);
-  if (turns > high) return speed;
-  if (turns < low) return speed / factor;
-  const double smooth = (turns - low) / (high - low);
-  return (1.0 - smooth) * speed / factor + smooth * speed;
+/// Llama 3.1's stretch for long texts (Meta's reference code, apply_scaling).
+double stretched(double speed, const RotaryScaling& scaling) {
+  if (scaling.factor == 1.0) return speed;  // to the bit
+  const double turns = scaling.context * speed / (2.0 * std::numbers::pi);
+  if (turns > scaling.high) return speed;
+  if (turns < scaling.low) return speed / scaling.factor;
+  const double smooth = (turns - scaling.low) / (scaling.high - scaling.low);
+  return (1.0 - smooth) * speed / scaling.factor + smooth * speed;
+}
+
+Settings rope_settings(const Settings& settings) {
+  return settings.object(settings.find("rope_parameters") ? "rope_parameters" : "rope_scaling");
 }
 
 }  // namespace
 
-Rotary::Rotary(const Settings& settings, int head_size, double partial) {
-  const Settings rope =
-      settings.object(settings.find("rope_parameters") ? "rope_parameters" : "rope_scaling");
+RotaryScaling rotary_scaling(const Settings& settings) {
+  const Settings rope = rope_settings(settings);
   // Folders have the older name of the kind, the newer one, or both.
-  std::string kind = rope.text_or("rope_type", rope.text_or("type", "default"));
+  const std::string kind = rope.text_or("rope_type", rope.text_or("type", "default"));
   if (kind != "default" && kind != "llama3") {
     throw Error("{}: the rotary positions are of type {}, and only default and llama3 are supported",
                 settings.file(), kind);
   }
+  if (kind == "default") return {};
+  const RotaryScaling scaling{.factor = rope.positive_or("factor", 8.0),
+                              .low = rope.positive_or("low_freq_factor", 1.0),
+                              .high = rope.positive_or("high_freq_factor", 4.0),
+                              .context = rope.positive_or("original_max_position_embeddings", 8192.0)};
+  if (scaling.high <= scaling.low) {
+    throw Error("{}: high_freq_factor is {}, not more than low_freq_factor, which is {}", rope.file(),
+                scaling.high, scaling.low);
+  }
+  return scaling;
+}
+
+Rotary::Rotary(const Settings& settings, int head_size, double partial) {
+  const Settings rope = rope_settings(settings);
+  const RotaryScaling scaling = rotary_scaling(settings);
   theta_ = rope.positive_or(
       "rope_theta", settings.positive_or("rope_theta", settings.positive_or("rotary_emb_base", 10000.0)));
   partial = rope.positive_or(
@@ -51,7 +60,7 @@ Rotary::Rotary(const Settings& settings, int head_size, double partial) {
   }
   for (int i = 0; i < size; i += 2) {
     const double speed = std::pow(theta_, -static_cast<double>(i) / size);
-    speeds_.push_back(kind == "llama3" ? stretched(speed, rope) : speed);
+    speeds_.push_back(stretched(speed, scaling));
   }
 }
 

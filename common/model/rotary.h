@@ -5,9 +5,14 @@
 #include <span>
 #include <vector>
 
+#include "common/model/rotary_scaling.h"
 #include "common/model/settings.h"
 
 namespace staircase {
+
+/// What config.json says of the scaling of rotary positions, in its older or its newer spelling. Throws Error
+/// for a kind that is not supported and for impossible values.
+RotaryScaling rotary_scaling(const Settings& settings);
 
 /// How fast each pair of features turns, in radians per position. Pair i of n turns by theta^(-i / n): with
 /// theta = 10,000 and 32 pairs the first turns once in 6 positions, the last once in 47,000.

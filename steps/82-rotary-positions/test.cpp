@@ -73,13 +73,13 @@ TEST_CASE("the logits after a text are the engine's") {
 TEST_CASE("another family is refused by its name") {
   const Model model = reference_model("gpt2");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this needs the weights of a gpt_neox, and the model is a gpt2");
+        "this step runs gpt_neox, and the model's family is gpt2, which comes with 81-plain-attention");
 }
 
 TEST_CASE("blocks whose parts run in parallel are refused") {
   const Model model = reference_model("pythia");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "the plain loops leave out parallel blocks (use_parallel_residual), which this gpt_neox has");
+        "this gpt_neox has parallel blocks (use_parallel_residual), which come with 88-parallel-blocks");
 }
 
 TEST_CASE(

@@ -38,7 +38,7 @@ TEST_CASE("the logits after a text are the engine's") {
 TEST_CASE("another family is refused by its name") {
   const Model model = reference_model("olmo");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this needs the weights of a llama, and the model is a olmo");
+        "this step runs llama, and the model's family is olmo, which comes with 83-gated-mlp");
 }
 
 TEST_CASE("a model whose heads share keys is refused") {

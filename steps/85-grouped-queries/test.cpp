@@ -62,13 +62,13 @@ TEST_CASE("the logits after a text are the engine's") {
 TEST_CASE("scaled positions are refused") {
   const Model model = reference_model("llama-3");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "the plain loops leave out scaled rotary positions, which this llama has");
+        "this llama has scaled rotary positions, which come with 89-scaled-rotation");
 }
 
 TEST_CASE("another family is refused by its name") {
   const Model model = reference_model("qwen3");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this needs the weights of a llama, and the model is a qwen3");
+        "this step runs llama, and the model's family is qwen3, which comes with 86-qk-norm");
 }
 
 TEST_CASE(

@@ -26,6 +26,8 @@ SHOWS = {
     "rms-norm": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
     "grouped-queries": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
     "qk-norm": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
+    "parallel-blocks": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
+    "scaled-rotation": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
     "forward-pass": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
     "greedy-decoding": r"there was a man who had a daughter",
     "eos-handling": r"1\d new tokens[\s\S]*<\|endoftext\|>[\s\S]*100 new tokens",  # one text ends, the other goes on

@@ -77,6 +77,8 @@ LESSON = {
     "85-grouped-queries": "plain_model.h",
     "86-qk-norm": "plain_model.h",
     "87-forward-pass": "forward_pass.h main.cpp",
+    "88-parallel-blocks": "plain_model.h",
+    "89-scaled-rotation": "plain_model.h",
     "90-prompt-tokens": "main.cpp prompt_tokens.h",
     "91-special-tokens": "main.cpp special_tokens.h",
     "92-chat-template": "chat_prompt.h main.cpp",
@@ -126,7 +128,7 @@ OTHERS = {"66-http-server", "67-cancellation", "68-graceful-shutdown", "69-capac
           "95-kept-answers", "96-dropped-turns", "99-chat-server"}  # whose program does something else than to continue a text
 # Whose plain loops compute another family than that of tales-6m, which these tests continue texts with.
 OTHER_FAMILY = {"82-rotary-positions", "83-gated-mlp", "84-rms-norm", "85-grouped-queries", "86-qk-norm",
-                "87-forward-pass"}
+                "87-forward-pass", "88-parallel-blocks", "89-scaled-rotation"}
 PROMPTS = ("Once upon a time", "The fox said to the crow:", "", "A Lion and a Mouse.\n\n")
 
 
@@ -168,6 +170,11 @@ class Series(unittest.TestCase):
         last = [step.number for step in STEPS if step not in continued]
         listed = re.search(r"^branch_ends = \[(.*)\]$", (ROOT / "tests/meson.build").read_text(), re.MULTILINE)[1]
         self.assertEqual(re.findall(r"\d\d", listed), ["01", *last])
+
+    def test_a_plain_pass_that_refuses_a_model_names_a_step_that_there_is(self):
+        named = re.findall(r'"[^"]*\b(\d\d-[a-z-]+)', (ROOT / "common/model/plain_weights.cpp").read_text())
+        self.assertGreater(len(named), 5)
+        self.assertLessEqual(set(named), {step.name for step in STEPS})
 
     def test_the_tens_of_a_number_name_the_branch(self):
         of_tens = {step.number[0]: step.branch() for step in STEPS if int(step.number) > series.CHAIN}

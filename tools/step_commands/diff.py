@@ -109,8 +109,8 @@ def page_of_steps(series, counts):
     """docs/steps.md: the steps of each branch with their headlines."""
     page = ["# All steps", "", "<!-- Made by `tools/step list --markdown`: each headline is the sentence below the title of a step. -->", "",
             "![The staircase: the branches, and how long each lesson is](pictures/staircase.svg)", "",
-            "Each step continues the one above it in its table, unless a number says otherwise. A *detour* measures or draws;",
-            "no step continues it. The last column counts the lines of code that the lesson adds and removes."]
+            "Each step continues the one above it in its table, unless a number says otherwise. A *detour* measures, draws or",
+            "shows a variant; no step continues it. The last column counts the lines of code that the lesson adds and removes."]
     for name, words, steps_of_branch in branches(series):
         page += ["", f"## {name}", "", words, "", "| step | continues | headline | lines |", "|---|---|---|---|"]
         before = None

@@ -83,7 +83,7 @@ class Step:
         self.name = folder.name           # 06-top-k
         self.number = folder.name[:2]     # 06
         self.parent, self.children, self.library = None, [], {}
-        self.side_room = False            # measures or draws; nothing continues it
+        self.side_room = False            # measures, draws or shows a variant; nothing continues it
 
     def files(self):
         """{name: path} of the step, without editors' back-ups."""

@@ -141,7 +141,7 @@ def svg(series, link=None):
     legend = (12, 22)
     words = ["Each step continues the one below it; its bar is as long as its lesson.",
              "●  a file is finished here and becomes part of the library, common/decoding",
-             "▭  dashed: a detour, which measures or draws"]
+             "▭  dashed: a detour, which measures, draws or shows a variant"]
     key = "".join(drawing.text(legend[0], legend[1] + 19 * i, line, "title") for i, line in enumerate(words))
     role = 'role="group"' if link else 'role="img"'
     return (f'<svg xmlns="http://www.w3.org/2000/svg" class="staircase" viewBox="0 0 {width} {total}" width="{width}" '

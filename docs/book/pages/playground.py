@@ -41,9 +41,11 @@ def html(programs, step):
 
 
 def named(step):
-    """The files of the repository that the commands of its page name."""
+    """The files of the repository that the commands of its page name, and those of a model whose folder they name."""
     words = {word for line in step.readme().splitlines() if "tools/run" in line for word in re.findall(r"[\w./-]+", line)}
-    return sorted(word for word in words if "." in word and "/" in word and (ROOT / word).is_file())
+    models = [ROOT / word for word in words if "/" in word and (ROOT / word / "config.json").is_file()]
+    of_models = [str(path.relative_to(ROOT)) for model in models for path in model.iterdir() if path.name != "reference.json"]
+    return sorted(of_models + [word for word in words if "." in word and "/" in word and (ROOT / word).is_file()])
 
 
 @functools.cache

@@ -21,7 +21,7 @@ PATIENCE = 300  # seconds that a command may take
 # Why a command has no recording, by what stands in it.
 NOT_RECORDED = [
     (r"\b(FILE|DIR|FOLDER|NN)\b", "it names a file or a step of your own"),
-    (r"--(draft-)?model (gpt2|smollm2|build-|DIR)", "its model is not in the box"),
+    (r"--(draft-)?model (gpt2|smollm2|pythia|build-|DIR)", "its model is not in the box"),
     (r"^time ", "it is about time alone"),
     (r"--help\b", "the program itself lists its options"),
     (r"tools/run (6[678]|99)\b", "it is a server, which ends when it is told to"),

@@ -1,0 +1,160 @@
+// GPT-NeoX and Pythia in plain loops, from token ids to logits (Black et al. 2022, section 2).
+#pragma once
+
+#include <cmath>
+#include <numbers>
+#include <numeric>
+
+#include "common/decoding/probabilities.h"
+#include "common/measure/logit_comparison.h"
+#include "common/model/plain_weights.h"
+
+namespace staircase {
+
+using Vector = std::vector<float>;
+using Vectors = std::vector<Vector>;  ///< one for each token
+
+inline Vector sum(Vector x, const Vector& y) {
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+  return x;
+}
+
+/// x W + b, where y comes in as b. The weights of W [n_in, n_out] lie row after row.
+inline Vector linear(const Vector& x, const Vector& w, Vector y) {
+  for (std::size_t i = 0; i < x.size(); ++i)
+    for (std::size_t o = 0; o < y.size(); ++o) y[o] += x[i] * w[i * y.size() + o];
+  return y;
+}
+
+/// x with mean 0 and variance 1, times `gain`, plus `bias` (Ba et al. 2016, section 3).
+inline Vector layer_norm(Vector x, const Vector& gain, const Vector& bias, float epsilon) {
+  const auto n = static_cast<float>(x.size());
+  const float mean = std::accumulate(x.begin(), x.end(), 0.0f) / n;
+  for (float& value : x) value -= mean;
+  const float variance = std::inner_product(x.begin(), x.end(), x.begin(), 0.0f) / n;
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = x[i] / std::sqrt(variance + epsilon) * gain[i] + bias[i];
+  return x;
+}
+
+/// x times the share of a normal distribution below x, nearly (Hendrycks and Gimpel 2016, section 2).
+inline float gelu(float x) {
+  return 0.5f * x * (1.0f + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
+}
+
+/// The same without the approximation.
+inline float exact_gelu(float x) {
+  return 0.5f * x * (1.0f + std::erf(x / std::numbers::sqrt2_v<float>));
+}
+
+/// Turns the pairs of features (i, i + n/2) of each head's first n by position · theta^(-2i / n) radians
+/// (Su et al. 2021, section 3.4.2; the pairs as in Hugging Face transformers).
+inline Vector rotate(Vector x, int position, int head_size, int n, double theta) {
+  for (auto head = x.begin(); head != x.end(); head += head_size) {
+    for (int i = 0; i < n / 2; ++i) {
+      const double angle = position * std::pow(theta, -2.0 * i / n);
+      const auto cosine = static_cast<float>(std::cos(angle)), sine = static_cast<float>(std::sin(angle));
+      const float a = head[i], b = head[i + n / 2];
+      head[i] = a * cosine - b * sine;
+      head[i + n / 2] = a * sine + b * cosine;
+    }
+  }
+  return x;
+}
+
+/// What a token takes from itself and all before it, [width]. In each head, d features wide, it is the mean
+/// of their values weighted by softmax(query · key / √d).
+inline Vector attend(const Vector& query, const Vectors& keys, const Vectors& values, int n_head) {
+  const std::size_t d = query.size() / static_cast<std::size_t>(n_head);
+  Vector attended(query.size());
+  for (std::size_t head = 0; head < query.size(); head += d) {
+    const auto own = query.begin() + head;
+    Vector weights;
+    for (const Vector& key : keys) {
+      const float score = std::inner_product(own, own + d, key.begin() + head, 0.0f);
+      weights.push_back(score / std::sqrt(static_cast<float>(d)));
+    }
+    weights = softmax(weights);
+    for (std::size_t t = 0; t < values.size(); ++t)
+      for (std::size_t i = 0; i < d; ++i) attended[head + i] += weights[t] * values[t][head + i];
+  }
+  return attended;
+}
+
+class PlainModel {
+ public:
+  PartTimes times;  ///< of all calls
+
+  /// Throws Error for a model of another family.
+  explicit PlainModel(const Model& model)
+      : config_(model.config()),
+        weights_(plain_weights(model, "gpt_neox", Extra::kParallelBlocks)),
+        parallel_(has_parallel_blocks(model)),
+        exact_(has_exact_gelu(model)) {}
+
+  /// Logits after the last of one or more tokens, [vocab_size].
+  Vector logits(const std::vector<int>& tokens) {
+    Vectors xs;
+    for (const int token : tokens) xs.push_back(row("embed_tokens", token));
+    for (int l = 0; l < config_.n_layer; ++l) {
+      const std::string block = "layers." + std::to_string(l) + ".";
+      Vectors keys, values;
+      for (Vector& x : xs) {
+        const Vector y =
+            sum(x, attention(block + "self_attn.", norm(block + "input_layernorm", x), keys, values));
+        x = sum(y, mlp(block + "mlp.", norm(block + "post_attention_layernorm", parallel_ ? x : y)));
+      }
+    }
+    return output_layer(norm("norm", xs.back()));
+  }
+
+ private:
+  /// Appends the token's key and value to those of the tokens before it.
+  Vector attention(const std::string& part, const Vector& x, Vectors& keys, Vectors& values) {
+    const auto watch = times.of("attention");
+    const int position = static_cast<int>(keys.size());
+    const Vector query = rotated(project(part + "q_proj", x), position);
+    keys.push_back(rotated(project(part + "k_proj", x), position));
+    values.push_back(project(part + "v_proj", x));
+    return project(part + "o_proj", attend(query, keys, values, config_.n_head));
+  }
+
+  Vector mlp(const std::string& part, const Vector& x) {
+    const auto watch = times.of("MLP");
+    Vector hidden = project(part + "up_proj", x);
+    for (float& number : hidden) number = exact_ ? exact_gelu(number) : gelu(number);
+    return project(part + "down_proj", hidden);
+  }
+
+  Vector output_layer(const Vector& x) {
+    const auto watch = times.of("output layer");
+    Vector logits;
+    for (int token = 0; token < config_.vocab_size; ++token) {
+      const Vector own = row("lm_head", token);
+      logits.push_back(std::inner_product(x.begin(), x.end(), own.begin(), 0.0f));
+    }
+    return logits;
+  }
+
+  Vector rotated(const Vector& x, int position) const {
+    return rotate(x, position, config_.head_size, config_.rotary_size, config_.rope_theta);
+  }
+
+  Vector project(const std::string& name, const Vector& x) const {
+    return linear(x, weights_.at(name + ".weight"), weights_.at(name + ".bias"));
+  }
+
+  Vector norm(const std::string& name, const Vector& x) const {
+    return layer_norm(x, weights_.at(name + ".weight"), weights_.at(name + ".bias"), config_.norm_epsilon);
+  }
+
+  Vector row(const std::string& table, int index) const {
+    const auto first = weights_.at(table + ".weight").begin() + index * config_.n_embd;
+    return {first, first + config_.n_embd};
+  }
+
+  ModelConfig config_;
+  std::map<std::string, Vector> weights_;
+  bool parallel_, exact_;
+};
+
+}  // namespace staircase

@@ -1,0 +1,128 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "plain_model.h"
+#include "tests/error_message.h"
+#include "tests/reference_logits.h"
+#include "tests/run_program.h"
+#include "tests/step.h"
+
+namespace staircase {
+namespace {
+
+/// Short texts, and one of 200 tokens: positions far beyond those of the examples.
+std::vector<std::vector<int>> texts() {
+  std::vector<int> tokens;
+  for (int i = 0; i < 200; ++i) tokens.push_back((i * 1237 + 31) % 4000);
+  return {{321}, {321, 11, 5, 900, 17}, tokens};
+}
+
+/// The product of a query and a key, each at its position, as attention computes it.
+double score(int query_position, int key_position) {
+  const Vector query = rotate({0.3f, -1, 2, 0.5f}, query_position, 4, 4, 10000);
+  const Vector key = rotate({1, 0.7f, -0.2f, 3}, key_position, 4, 4, 10000);
+  return std::inner_product(query.begin(), query.end(), key.begin(), 0.0);
+}
+
+TEST_CASE("a pair turns by its angle once for each position") {
+  const Vector x = rotate({1, 0}, 2, 2, 2, 10000);  // one pair turns by 1 radian a position
+  CHECK(x[0] == doctest::Approx(std::cos(2.0)));
+  CHECK(x[1] == doctest::Approx(std::sin(2.0)));
+  CHECK(rotate({3, 4, 5, 6}, 0, 4, 4, 10000) == Vector{3, 4, 5, 6});
+}
+
+TEST_CASE("later pairs turn slower, and a pair is a feature of the first half and one of the second") {
+  const Vector x = rotate({1, 2, 0, 0}, 3, 4, 4, 100);  // theta^(-2 / 4) = 0.1
+  CHECK(x[0] == doctest::Approx(std::cos(3.0)));
+  CHECK(x[1] == doctest::Approx(2 * std::cos(0.3)));
+  CHECK(x[2] == doctest::Approx(std::sin(3.0)));
+  CHECK(x[3] == doctest::Approx(2 * std::sin(0.3)));
+}
+
+TEST_CASE("only the difference of two positions counts") {
+  for (const int shift : {1, 20, 500})
+    CHECK(score(7 + shift, 4 + shift) == doctest::Approx(score(7, 4)).epsilon(1e-4));
+  CHECK(std::abs(score(7, 4) - score(4, 7)) > 0.1);
+  CHECK(std::abs(score(7, 4) - score(8, 4)) > 0.1);
+}
+
+TEST_CASE("a turn changes no length") {
+  const Vector x = rotate({1, 2, 3, 4}, 77, 4, 4, 10000);
+  CHECK(std::inner_product(x.begin(), x.end(), x.begin(), 0.0) == doctest::Approx(30));
+}
+
+TEST_CASE("each head turns alike, and what lies beyond the part that turns stays") {
+  const Vector x = rotate({1, 0, 8, 9, 1, 0, 8, 9}, 5, 4, 2, 10000);
+  CHECK(x[0] == doctest::Approx(std::cos(5.0)));
+  CHECK(x[1] == doctest::Approx(std::sin(5.0)));
+  CHECK(Vector(x.begin() + 2, x.begin() + 4) == Vector{8, 9});
+  CHECK(Vector(x.begin() + 4, x.end()) == Vector(x.begin(), x.begin() + 4));
+}
+
+TEST_CASE("the exact GELU is x times the share of a normal distribution below x") {
+  CHECK(exact_gelu(0) == 0);
+  CHECK(exact_gelu(1) == doctest::Approx(0.8413447).epsilon(1e-6));  // 84 % lie below one standard deviation
+  CHECK(exact_gelu(-1) == doctest::Approx(-0.1586553).epsilon(1e-6));
+  CHECK(exact_gelu(3) == doctest::Approx(3 * 0.9986501).epsilon(1e-6));
+  CHECK(exact_gelu(20) == 20);
+}
+
+TEST_CASE("the two GELUs differ by less than a thousandth, and do differ") {
+  float largest = 0;
+  for (float x = -4; x <= 4; x += 0.125f) largest = std::max(largest, std::abs(exact_gelu(x) - gelu(x)));
+  CHECK(largest > 1e-4f);
+  CHECK(largest < 1e-3f);
+}
+
+TEST_CASE("the logits of Pythia are those that transformers computes") {
+  PlainModel plain(reference_model("pythia"));
+  CHECK(difference_from_reference("pythia", [&](const auto& text) { return plain.logits(text); }) < 1e-4);
+}
+
+TEST_CASE("so are those of a model whose MLP reads what attention has added") {
+  PlainModel plain(reference_model("neox-sequential"));
+  CHECK(difference_from_reference("neox-sequential", [&](const auto& text) { return plain.logits(text); }) <
+        1e-5);
+}
+
+TEST_CASE("the logits after a text are the engine's") {
+  for (const std::string& path : {reference_folder("pythia"), find_model("tales-neox-1m").string()}) {
+    CAPTURE(path);
+    Model model = Model::load(path, make_cpu_device(2));
+    PlainModel plain(model);
+    CHECK(difference_from_engine(model, texts(), [&](const auto& text) { return plain.logits(text); }) <
+          1e-4);
+  }
+}
+
+TEST_CASE("another family is refused by its name") {
+  const Model model = reference_model("gpt2");
+  CHECK(error_message([&] { PlainModel{model}; }) ==
+        "this step runs gpt_neox, and the model's family is gpt2, which comes with 81-plain-attention");
+}
+
+TEST_CASE(
+    "--plain-loops says how far the logits are, how much slower the loops are, and where their time goes") {
+  const ProgramRun result =
+      run_program(STAIRCASE_STEP_PROGRAM, "--model " + reference_folder("pythia") +
+                                              " --prompt 'A fox' --plain-loops --max-new-tokens 1");
+  REQUIRE(result.status == 0);
+  CHECK(result.err.find("4096 logits differ by ") != std::string::npos);
+  CHECK(result.err.find(" times as fast\n") != std::string::npos);
+  int shares = 0;
+  for (const std::string part : {"attention", "MLP", "output layer"}) {
+    CAPTURE(part);
+    const std::size_t place = result.err.find(" %  " + part);
+    REQUIRE(place != std::string::npos);
+    shares += std::stoi(result.err.substr(place - 4, 4));
+  }
+  CHECK(shares > 80);
+  CHECK(shares <= 102);
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --max-new-tokens 1").err.find("logits") ==
+        std::string::npos);
+}
+
+}  // namespace
+}  // namespace staircase
