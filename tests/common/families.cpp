@@ -1,12 +1,17 @@
 // One small model of each family's shape: against Hugging Face transformers, and against itself with a cache,
 // in batches, speculatively and in types of fewer bits.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "common/decoding/paged_kv_cache.h"
 #include "common/decoding/speculative.h"
@@ -41,6 +46,84 @@ struct Reference {
         cases(nlohmann::json::parse(std::ifstream(kFamilies / family / "reference.json")).at("cases")),
         model(Model::load(kFamilies / family, make_test_device(2), dtype)) {}
 };
+
+/// `count` features of W x from output `first` on, turned to their position; W is [out, in] as Llama stores
+/// it.
+std::vector<double> turned_head(const std::vector<float>& w, std::span<const double> x, int first, int count,
+                                std::size_t position, double theta) {
+  std::vector<double> head(static_cast<std::size_t>(count));
+  const std::size_t half = head.size() / 2;
+  for (std::size_t o = 0; o < head.size(); ++o) {
+    for (std::size_t i = 0; i < x.size(); ++i)
+      head[o] += static_cast<double>(w[(static_cast<std::size_t>(first) + o) * x.size() + i]) * x[i];
+  }
+  for (std::size_t i = 0; i < half; ++i) {
+    const double angle =
+        static_cast<double>(position) * std::pow(theta, -static_cast<double>(i) / static_cast<double>(half));
+    const double a = head[i], b = head[half + i];
+    head[i] = a * std::cos(angle) - b * std::sin(angle);
+    head[half + i] = a * std::sin(angle) + b * std::cos(angle);
+  }
+  return head;
+}
+
+TEST_CASE("a watched head of a group looks at the keys of its group, in every layer") {
+  const std::filesystem::path gqa = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "models/tales-gqa-1m";
+  for (const auto& path : {gqa, kFamilies / "smollm2"}) {  // two and three heads to a key
+    CAPTURE(path.string());
+    Model model = Model::load(path, make_test_device(2));
+    const ModelConfig& config = model.config();
+    const auto weights = model.stored_weights("llama");
+    const std::size_t width = static_cast<std::size_t>(config.n_embd);
+    const Tokens tokens{321, 11, 5, 900, 17, 2};
+    std::map<std::string, std::vector<float>> stages;
+    model.observe([&](std::string_view stage, std::span<const float> x) {
+      stages[std::string(stage)].assign(x.begin(), x.end());
+    });
+    model.last_logits(tokens, static_cast<int>(tokens.size()));
+    model.observe(nullptr);
+    const int group = config.n_head / config.n_kv_head, size = config.head_size;
+    for (int layer = 0; layer < config.n_layer; ++layer) {
+      const std::string block = fmt::format("layers.{}.", layer);
+      const std::vector<float>& gain = weights.at(block + "input_layernorm.weight");
+      const std::vector<float>& x = stages.at(layer == 0 ? "embeddings" : fmt::format("block.{}", layer - 1));
+      REQUIRE(x.size() == tokens.size() * width);
+      std::vector<std::vector<double>> normed(tokens.size());
+      for (std::size_t t = 0; t < tokens.size(); ++t) {
+        double squares = 0.0;
+        for (std::size_t i = 0; i < width; ++i) squares += std::pow(static_cast<double>(x[t * width + i]), 2);
+        const double length = std::sqrt(squares / config.n_embd + static_cast<double>(config.norm_epsilon));
+        for (std::size_t i = 0; i < width; ++i)
+          normed[t].push_back(static_cast<double>(x[t * width + i]) / length * static_cast<double>(gain[i]));
+      }
+      for (int head = 0; head < config.n_head; ++head) {
+        CAPTURE(layer);
+        CAPTURE(head);
+        std::vector<std::vector<float>> seen;
+        model.watch([&](const ForwardPass& pass) { seen = pass.attention[0].rows; },
+                    AttentionHead{layer, head});
+        model.next_logits(tokens);
+        REQUIRE(seen.size() == tokens.size());
+        for (std::size_t t = 0; t < tokens.size(); ++t) {
+          const auto query = turned_head(weights.at(block + "self_attn.q_proj.weight"), normed[t],
+                                         head * size, size, t, config.rope_theta);
+          std::vector<double> shares;
+          for (std::size_t p = 0; p <= t; ++p) {
+            const auto key = turned_head(weights.at(block + "self_attn.k_proj.weight"), normed[p],
+                                         head / group * size, size, p, config.rope_theta);
+            shares.push_back(
+                std::exp(std::inner_product(query.begin(), query.end(), key.begin(), 0.0) / std::sqrt(size)));
+          }
+          const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
+          REQUIRE(seen[t].size() == shares.size());
+          for (std::size_t p = 0; p <= t; ++p)
+            CHECK(seen[t][p] == doctest::Approx(shares[p] / total).epsilon(1e-3));
+        }
+      }
+      model.watch(nullptr);
+    }
+  }
+}
 
 TEST_CASE("logits are those of transformers in every family") {
   for (const std::string& name : kNames) {

@@ -1,6 +1,7 @@
 """tools/trace: what is a trace and what is none, and the page that it makes; its numbers against those of a program."""
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from support import ROOT, Limited, run
 
 sys.path.insert(0, str(ROOT / "docs/pictures"))
 import tales  # noqa: E402
+import todays_example  # noqa: E402
 
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
 START = {"event": "start", "options": {}, "n_positions": 8, "eos_token_id": 1, "prompts": [[0]],
@@ -159,7 +161,44 @@ class Stages(Limited):
             self.agrees("51-continuous-batching", "--prompt", "The fox", "--temperature", "3", "--min-new-tokens", "12")
 
 
+def turned(head, position):
+    """Rotary positions: a pair is feature i and feature i + n/2."""
+    half = len(head) // 2
+    angles = [position * 10000 ** (-i / half) for i in range(half)]
+    return ([a * math.cos(angle) - b * math.sin(angle) for angle, a, b in zip(angles, head, head[half:])]
+            + [a * math.sin(angle) + b * math.cos(angle) for angle, a, b in zip(angles, head, head[half:])])
+
+
 class Attention(Limited):
+    def test_each_head_of_a_group_reads_the_keys_of_its_group(self):
+        step = BUILD / "steps/11-repetition-penalty"
+        if not step.exists():
+            self.skipTest("step 11 is not built")
+        weights = todays_example.Weights("tales-gqa-1m")
+        size, tokens = weights.config["head_dim"], [weights.token_id[token] for token in ("The", "Ġwolf", "Ġran", "Ġinto")]
+        block = "layers.0."
+        normed = [todays_example.rms_norm(weights["embed_tokens"][token], weights[block + "input_layernorm"]) for token in tokens]
+
+        def parts(name, head):
+            """The queries or keys of one head, at their positions."""
+            rows = weights[f"{block}self_attn.{name}"][head * size:(head + 1) * size]
+            return [turned(todays_example.project(rows, x), position) for position, x in enumerate(normed)]
+
+        keys = [parts("k_proj", head) for head in range(2)]  # and no more
+        self.assertEqual(len(weights[block + "self_attn.k_proj"]), 2 * size)
+        for head, group in ((0, 0), (1, 0), (2, 1), (3, 1)):
+            with self.subTest(f"head {head}"), tempfile.TemporaryDirectory() as folder:
+                trace = Path(folder) / "trace"
+                subprocess.run([step, "--model", "tales-gqa-1m", "--prompt", "The wolf ran into", "--max-new-tokens", "1", "--device",
+                                "cpu", "--trace", trace, "--trace-attention", f"0,{head}"], capture_output=True, timeout=120, check=True)
+                events = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
+                [found] = [event for event in events if event["event"] == "attention"]
+                self.assertEqual(found["tokens"], tokens)
+                for position, (query, got) in enumerate(zip(parts("q_proj", head), found["weights"], strict=True)):
+                    want = tales.softmax([tales.dot(query, key) / math.sqrt(size) for key in keys[group][:position + 1]])
+                    for share, right in zip(got, want, strict=True):
+                        self.assertAlmostEqual(share, right, delta=1e-5)
+
     def test_it_is_that_of_plain_python(self):
         step = BUILD / "steps/11-repetition-penalty"
         if not step.exists():
