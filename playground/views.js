@@ -147,7 +147,9 @@ function stepViews(place) {
 
   const addLook = view("What each token looked at", "Token", ({ row, tokens, shares }, which) => {
     const [layer, head] = (options["--trace-attention"] ?? "").split(","), at = shares.length - 1;
-    const words = `${which}: ${quoted(tokens[at])}, at position ${at} of row ${row}. Its share of attention to each position, by head ${head} of layer ${layer}:`;
+    const { n_head: heads, n_kv_head: shared } = beginning;
+    const keys = shared < heads ? `, with the keys of head ${Math.floor(head / (heads / shared))}` : ""; // neighbours share them
+    const words = `${which}: ${quoted(tokens[at])}, at position ${at} of row ${row}. Its share of attention to each position, by head ${head} of layer ${layer}${keys}:`;
     const looked = shares.map((share, position) => {
       const item = makeElement("li", {}, makeElement("span", {}, quoted(tokens[position])), " ", makeElement("small", {}, percent(share)));
       item.style.setProperty("--share", `${100 * share}%`);

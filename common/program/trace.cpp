@@ -112,6 +112,8 @@ void TraceFile::start(const OptionTexts& options, const ModelConfig& config, con
   write(line({{"event", "start"},
               {"options", object(options)},
               {"n_positions", config.n_positions},
+              {"n_head", config.n_head},
+              {"n_kv_head", config.n_kv_head},
               {"eos_token_id", config.eos_token_id},
               {"prompts", prompts},
               {"vocabulary", vocabulary(tokenizer, config.vocab_size)}}));

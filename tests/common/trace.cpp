@@ -101,6 +101,8 @@ TEST_CASE("the trace of a program tells its options, its prompts and the texts t
   CHECK(start["options"]["--benchmark-lengths"] == "7,8");
   CHECK(start["options"]["--prompts"] == "");
   CHECK(start["n_positions"] == 512);
+  CHECK(start["n_head"] == 4);
+  CHECK(start["n_kv_head"] == 4);
   CHECK(start["eos_token_id"] == 4095);
   for (std::size_t i = 0; i < 2; ++i) CHECK(start["prompts"][i] == sequences[i]["prompt_token_ids"]);
 

@@ -543,6 +543,15 @@ class Views(Browser):
             bar = self.browser.execute_script("return getComputedStyle(document.querySelector('.looked li')).backgroundImage")
             self.assertRegex(bar, r"linear-gradient\(to top, rgba?\(\d+, \d+, \d+.* 100%, rgba\(0, 0, 0, 0\) 0")
 
+    def test_a_head_of_a_group_has_the_keys_of_its_group(self):
+        for heads, shared, head, says in ((4, 2, 1, ", with the keys of head 0"), (4, 2, 2, ", with the keys of head 1"),
+                                          (9, 3, 8, ", with the keys of head 2"), (4, 4, 2, "")):
+            with self.subTest(f"head {head} of {heads} over {shared}"):
+                self.show({**self.START, "n_head": heads, "n_kv_head": shared, "options": {"--trace-attention": f"5,{head}"}}, self.TEXT,
+                          {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 0, "tokens": [0]}]},
+                          {"event": "attention", "row": 0, "tokens": [0], "weights": [[1]]})
+                self.assertIn(f"by head {head} of layer 5{says}:", self.looked()[0])
+
     def test_what_has_no_events_is_not_shown(self):
         self.show(self.START, {**self.START, "event": "unheard of"})
         self.assertEqual(self.find(self.SHOWN), [])

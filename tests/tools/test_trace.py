@@ -194,6 +194,7 @@ class Attention(Limited):
                 events = [json.loads(line) for line in trace.read_text(encoding="utf-8").splitlines()]
                 [found] = [event for event in events if event["event"] == "attention"]
                 self.assertEqual(found["tokens"], tokens)
+                self.assertEqual((events[0]["n_head"], events[0]["n_kv_head"]), (4, 2))
                 for position, (query, got) in enumerate(zip(parts("q_proj", head), found["weights"], strict=True)):
                     want = tales.softmax([tales.dot(query, key) / math.sqrt(size) for key in keys[group][:position + 1]])
                     for share, right in zip(got, want, strict=True):
