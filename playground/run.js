@@ -55,8 +55,11 @@ async function main() {
       for (const descriptor of [0, 1, 2]) FS.streams[descriptor].tty = tty.isatty(descriptor);
     }],
   });
+  const project = path.dirname(models); // commands name files from there
   copy(program.FS, models, models);
-  program.FS.chdir(path.dirname(models)); // commands name files from the project's folder
+  const named = process.argv.slice(3).map((word) => path.resolve(project, word));
+  for (const folder of named.filter((name) => fs.existsSync(path.join(name, "config.json")))) copy(program.FS, folder, folder);
+  program.FS.chdir(project);
   const status = program.callMain(process.argv.slice(3));
   flush();
   return status;

@@ -7,7 +7,7 @@ import unittest
 from support import ROOT
 from step_commands import series
 
-from pages import map, terminal
+from pages import map, playground, terminal
 
 try:
     from pages import differences
@@ -16,6 +16,16 @@ except ImportError:
 
 STEPS = series.steps()
 DRAWN = map.svg(STEPS)
+
+
+class Named(unittest.TestCase):
+    def test_a_page_loads_the_files_that_its_commands_name_and_those_of_a_model_s_folder(self):
+        files = {step.number: playground.named(step) for step in STEPS}
+        model = "tests/reference/families/pythia"
+        self.assertEqual(files["88"], [f"{model}/{name}" for name in ("config.json", "generation_config.json", "model.safetensors",
+                                                                     "tokenizer.json", "tokenizer_config.json")])
+        self.assertEqual(files["72"], ["tests/reference/unseen.txt"])
+        self.assertEqual(files["82"], [])
 
 
 class Drawing(unittest.TestCase):

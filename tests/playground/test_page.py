@@ -158,6 +158,12 @@ class Terminal(Browser):
                 self.open(step)
                 self.gives_the_tokens_of_the_native_program(step)
 
+    @unittest.skipUnless("88-parallel-blocks" in STEPS, "its step is not built")
+    def test_a_model_is_loaded_whose_folder_a_command_of_the_page_names(self):
+        self.open("88-parallel-blocks")
+        self.type('--model tests/reference/families/pythia --prompt "Once upon a time" --max-new-tokens 3')
+        self.assertIn("done", self.ended())
+
     def test_runs_stand_side_by_side_and_can_be_stopped_and_removed(self):
         self.open()
         self.type('--prompt "Once upon a time" --max-new-tokens 5')

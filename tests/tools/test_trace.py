@@ -82,6 +82,8 @@ class Pages(Limited):
                     with self.subTest(f"{event['event']}.{field} = {value}"):
                         self.trace.write_text(lines([*EVENTS[:number - 1], {**event, field: value}, *EVENTS[number:]]))
                         self.refused(f"no trace: '{field}' of line {number} must be an? (whole number|number|text|list|object)")
+        self.trace.write_text(lines([{**START, "n_head": 4, "n_kv_head": "2"}]))
+        self.refused("'n_kv_head' of line 1 must be a whole number$")
         self.trace.write_text(lines([{**START, "prompts": [[1], 2]}]))
         self.refused("'prompts' of line 1 must be a list, each of it a list, each of it a whole number$")
         self.trace.write_text(lines([START, {"event": "pass", "model": "m", "rows": [{}]}]))
