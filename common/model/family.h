@@ -42,6 +42,7 @@ struct Family {
   /// Reads the weights of a model that `configure` has accepted.
   std::unique_ptr<Network> (*load)(const Settings& settings, const ModelConfig& config,
                                    WeightReader& weights);
+  bool can_be_shared = false;  ///< whether `load` reads no more than the share of `weights`
 };
 
 extern const Family kGpt2, kGptNeox, kOlmo, kLlama, kMistral, kQwen2, kQwen3;

@@ -96,10 +96,10 @@ class Llama : public Network {
  public:
   Llama(const Settings& settings, const ModelConfig& config, WeightReader& weights)
       : rotary_(settings, config.head_size) {
-    const std::int64_t n_embd = config.n_embd, n_inner = config.n_inner;
-    const std::int64_t query_width = config.query_width(), key_width = config.key_width();
-    const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
-      return Linear{weights.matrix(name + ".weight", WeightOrder::kOutputFirst, in, out)};
+    const std::int64_t n_embd = config.n_embd;
+    const Share& share = weights.share();
+    const auto output = [&](const std::string& name, const Slice& in) {
+      return Linear{weights.matrix(name + ".weight", in, n_embd)};
     };
     const auto norm = [&](const std::string& name, std::int64_t width) {
       if (config.family == "olmo") return Norm{NormKind::kLayer, {}, {}, config.norm_epsilon};
@@ -112,9 +112,11 @@ class Llama : public Network {
     for (int l = 0; l < config.n_layer; ++l) {
       const std::string block = fmt::format("layers.{}.", l), attention = block + "self_attn.";
       const auto parts = [&](const std::string& ending) {
-        return std::vector<WeightReader::Part>{{attention + "q_proj" + ending, query_width},
-                                               {attention + "k_proj" + ending, key_width},
-                                               {attention + "v_proj" + ending, key_width}};
+        std::vector<WeightReader::Part> parts{{attention + "q_proj" + ending, share.queries}};
+        for (const char* name : {"k_proj", "v_proj"}) {
+          for (const Slice& keys : share.keys) parts.push_back({attention + name + ending, keys});
+        }
+        return parts;
       };
       weights_.blocks.push_back(
           {.input_norm = norm(block + "input_layernorm", n_embd),
@@ -122,11 +124,11 @@ class Llama : public Network {
                                config.family == "qwen2" ? weights.vector(parts(".bias")) : Tensor()},
            .query_norm = head_norm(attention + "q_norm"),
            .key_norm = head_norm(attention + "k_norm"),
-           .attention_output = linear(attention + "o_proj", query_width, n_embd),
+           .attention_output = output(attention + "o_proj", share.queries),
            .mlp_norm = norm(block + "post_attention_layernorm", n_embd),
            .mlp_input = {weights.gated_matrix(block + "mlp.gate_proj.weight", block + "mlp.up_proj.weight",
-                                              n_embd, n_inner)},
-           .mlp_output = linear(block + "mlp.down_proj", n_inner, n_embd)});
+                                              n_embd, share.inner)},
+           .mlp_output = output(block + "mlp.down_proj", share.inner)});
     }
     weights_.final_norm = norm("norm", n_embd);
     // GGUF files have no settings for a scaled rotation, but its factors.
@@ -140,6 +142,7 @@ class Llama : public Network {
     Tensor x = pass.residual(), projected = pass.projected(), queries = pass.queries();
     Tensor attended = pass.attended();
     device.embedding(pass.batch(), weights_.embeddings.tokens, Tensor(), x);
+    pass.all_reduce(x);
     pass.show("embeddings", x);
     for (int l = 0; const LlamaWeights::Block& block : weights_.blocks) {
       KeysValues keys_values = pass.keys_values(l);
@@ -147,10 +150,12 @@ class Llama : public Network {
       device.split_heads(pass.batch(), projected, {block.query_norm, block.key_norm, pass.turns()}, queries,
                          keys_values);
       pass.attend(l, queries, keys_values, x, attended);
-      pass.linear(attended, {}, block.attention_output, Epilogue::kAdd, x);
+      pass.linear(attended, {}, block.attention_output, pass.add_once(), x);
+      pass.all_reduce(x);
       Tensor hidden = pass.hidden(x);
       pass.linear(x, block.mlp_norm, block.mlp_input, Epilogue::kSiluGate, hidden);
-      pass.linear(hidden, {}, block.mlp_output, Epilogue::kAdd, x);
+      pass.linear(hidden, {}, block.mlp_output, pass.add_once(), x);
+      pass.all_reduce(x);
       pass.show(fmt::format("block.{}", l++), x);
     }
     pass.finish(x, weights_.final_norm, weights_.embeddings.output_layer());
@@ -190,10 +195,10 @@ const LlamaWeights& llama_weights(const Model& model) {
   throw Error("this pass is one of Llama and its relatives, and the model is a {}", model.config().family);
 }
 
-const Family kLlama{"llama", "model.", kBuffers, configure_llama, load};
-const Family kMistral{"mistral", "model.", kBuffers, configure_llama, load};
-const Family kOlmo{"olmo", "model.", kBuffers, configure_olmo, load};
-const Family kQwen2{"qwen2", "model.", kBuffers, configure_qwen2, load};
-const Family kQwen3{"qwen3", "model.", kBuffers, configure_qwen3, load};
+const Family kLlama{"llama", "model.", kBuffers, configure_llama, load, true};
+const Family kMistral{"mistral", "model.", kBuffers, configure_llama, load, true};
+const Family kOlmo{"olmo", "model.", kBuffers, configure_olmo, load, true};
+const Family kQwen2{"qwen2", "model.", kBuffers, configure_qwen2, load, true};
+const Family kQwen3{"qwen3", "model.", kBuffers, configure_qwen3, load, true};
 
 }  // namespace staircase

@@ -1,14 +1,19 @@
 #include "common/model/model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <numeric>
 #include <utility>
 
 #include "common/base/error.h"
 #include "common/base/message.h"
+#include "common/model/checkpoint.h"
 #include "common/model/family.h"
+#include "common/model/share.h"
 
 namespace staircase {
 namespace {
@@ -25,6 +30,37 @@ void check_finite(std::span<const float> logits, const KvCache& cache, DType dty
   throw Error("the model computed a logit of {}, so no token can be chosen: {}",
               *std::find_if_not(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }),
               reason);
+}
+
+/// FNV-1a.
+class Hash {
+ public:
+  void add(std::span<const std::byte> bytes) {
+    for (const std::byte byte : bytes) value_ = (value_ ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
+  }
+  void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
+
+  std::uint64_t value() const { return value_; }
+
+ private:
+  std::uint64_t value_ = 0xcbf29ce484222325;
+};
+
+/// What tells two models apart without reading all their weights: the sizes, each tensor's name, type and
+/// shape, and the first and the last of its bytes.
+std::uint64_t fingerprint(const ModelConfig& config, const Checkpoint& checkpoint, DType dtype) {
+  Hash hash;
+  hash.add(fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", to_string(dtype), config.family,
+                       config.vocab_size, config.n_positions, config.n_embd, config.n_layer, config.n_head,
+                       config.n_kv_head, config.head_size, config.n_inner, config.rope_theta,
+                       config.norm_epsilon));
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    hash.add(fmt::format("{} {} {}", name, tensor.dtype, to_string(tensor.shape)));
+    const std::size_t count = std::min<std::size_t>(tensor.bytes.size(), 256);
+    hash.add(tensor.bytes.first(count));
+    hash.add(tensor.bytes.last(count));
+  }
+  return hash.value();
 }
 
 }  // namespace
@@ -46,7 +82,7 @@ Model::Model() : memory_(std::make_unique<PassMemory>()) {}
 Model::~Model() = default;
 
 Model Model::load_like_this(const std::filesystem::path& path, DType dtype) const {
-  Model model = load(path, device_, dtype);
+  Model model = load(path, device_, dtype, ranks_);
   model.limit_context(config_.n_positions);
   return model;
 }
@@ -61,14 +97,39 @@ Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 
 Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> device, DType dtype) {
+  return load(path, std::move(device), dtype, nullptr);
+}
+
+Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> device, DType dtype,
+                  Ranks& ranks) {
+  return load(path, std::move(device), dtype, ranks.size() > 1 ? &ranks : nullptr);
+}
+
+Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> device, DType dtype,
+                  Ranks* ranks) {
   const Settings settings = read_settings(path);
   Model model;
   model.path_ = path;
   model.config_ = read_config(settings, path);
   model.device_ = std::move(device);
   model.dtype_ = dtype;
+  model.ranks_ = ranks;
   const Family& family = *find_family(model.config_.family);
-  WeightReader weights(Checkpoint::open(path), *model.device_, dtype, std::string(family.prefix));
+  Checkpoint checkpoint = Checkpoint::open(path);
+  if (ranks != nullptr) {
+    if (!family.can_be_shared) {
+      throw Error("{}: a model of the family {} cannot be shared by ranks; Llama and its relatives can",
+                  settings.file(), model.config_.family);
+    }
+    if (const auto other = ranks->first_other(fingerprint(model.config_, checkpoint, dtype))) {
+      throw Error("{}: the model of rank {} is not that of rank 0; all ranks need the same files and --dtype",
+                  settings.file(), *other);
+    }
+  }
+  model.share_ = std::make_unique<Share>(model.config_, ranks ? ranks->rank() : 0, ranks ? ranks->size() : 1);
+  model.config_ = model.share_->part_of(model.config_);
+  WeightReader weights(std::move(checkpoint), *model.device_, dtype, std::string(family.prefix),
+                       *model.share_);
   model.network_ = family.load(settings, model.config_, weights);
   for (const std::string& remark : model.config_.remarks) warn("{}: {}", settings.file(), remark);
   weights.warn_of_unused(family.buffers);
@@ -117,8 +178,9 @@ std::span<const float> Model::forward(std::span<const std::span<const int>> sequ
     cache.append(row++, static_cast<int>(sequence.size()));
   }
   if (attention_) attention_->begin(sequences, packed.starts);
-  Pass pass(*device_, dtype_, config_, network_->rotary(), packed, cache, *memory_,
-            {observer_, attention_ ? &*attention_ : nullptr});
+  SingleRank alone;
+  Pass pass(*device_, dtype_, config_, {ranks_ ? *ranks_ : alone, *share_}, network_->rotary(), packed, cache,
+            *memory_, {observer_, attention_ ? &*attention_ : nullptr});
   const auto run = [&] {
     if (run_) {
       run_(pass);
@@ -126,7 +188,7 @@ std::span<const float> Model::forward(std::span<const std::span<const int>> sequ
       network_->run(pass);
     }
   };
-  if (observer_ || attention_) {
+  if (observer_ || attention_ || ranks_) {
     run();  // they copy intermediate results to the host
   } else {
     device_->run(run);

@@ -15,6 +15,7 @@
 #include "common/model/attention_weights.h"
 #include "common/model/config.h"
 #include "common/model/kv_cache.h"
+#include "common/parallel/ranks.h"
 #include "kernels/device.h"
 
 namespace staircase {
@@ -22,6 +23,7 @@ namespace staircase {
 class Network;
 class Pass;
 struct PassMemory;
+struct Share;
 
 /// What weights can be kept in; not every device multiplies all of them.
 std::span<const DType> weight_dtypes();
@@ -59,6 +61,14 @@ class Model {
   /// contradict the configuration and those that are no finite numbers.
   static Model load(const std::filesystem::path& path, std::shared_ptr<Device> device,
                     DType dtype = DType::kFloat32);
+
+  /// Reads only this rank's share of the weights: some heads, some columns of each MLP, some tokens of the
+  /// vocabulary. Each forward pass is then one of all ranks, which feed the same tokens and get the same
+  /// logits, to the bit. config() has the rank's own n_head, n_kv_head and n_inner. `ranks` must outlive the
+  /// model. Throws Error on every rank if one of them has another model, or for a model with fewer heads than
+  /// ranks or of a family that cannot be shared.
+  static Model load(const std::filesystem::path& path, std::shared_ptr<Device> device, DType dtype,
+                    Ranks& ranks);
 
   ~Model();
   Model(Model&&) noexcept;
@@ -151,6 +161,8 @@ class Model {
  private:
   Model();
 
+  static Model load(const std::filesystem::path& path, std::shared_ptr<Device> device, DType dtype,
+                    Ranks* ranks);
   Model load_like_this(const std::filesystem::path& path, DType dtype) const;
 
   /// Logits after each of the last `count` tokens of every sequence, on the host.
@@ -164,6 +176,8 @@ class Model {
   ModelConfig config_;
   std::shared_ptr<Device> device_;
   DType dtype_ = DType::kFloat32;
+  Ranks* ranks_ = nullptr;  // of a model that is shared
+  std::unique_ptr<Share> share_;
   std::unique_ptr<Network> network_;
   std::size_t weight_bytes_ = 0;
   std::unique_ptr<PassMemory> memory_;

@@ -51,7 +51,7 @@ std::vector<float> turns_of(const PackedTokens& packed, const Rotary& rotary) {
 std::size_t PassMemory::bytes() const {
   std::size_t sum = 0;
   for (const Tensor* tensor : {&indices, &turns, &x, &projected, &queries, &keys, &values, &attended, &hidden,
-                               &wanted_x, &wanted_attended, &normed, &logits}) {
+                               &wanted_x, &wanted_attended, &normed, &logits, &own_logits}) {
     sum += tensor->bytes();
   }
   return sum;
@@ -76,11 +76,12 @@ PackedTokens::PackedTokens(std::span<const std::span<const int>> sequences, int 
   if (tokens.empty()) throw Error("the model needs at least one token to say what comes next");
 }
 
-Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const Rotary& rotary,
+Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPart& part, const Rotary& rotary,
            const PackedTokens& packed, KvCache& cache, PassMemory& memory, PassWatchers watchers)
     : device_(device),
       dtype_(dtype),
       config_(config),
+      part_(part),
       cache_(cache),
       memory_(memory),
       watchers_(watchers),
@@ -88,15 +89,16 @@ Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const Rotary&
       wants_all_(packed.wants_all) {
   // All in one copy: a small one takes as long as a larger one.
   std::vector<std::int32_t> indices;
-  for (const auto* part : {&packed.tokens, &packed.offsets, &packed.starts, &packed.wanted_rows}) {
-    indices.insert(indices.end(), part->begin(), part->end());
+  for (const auto* list : {&packed.tokens, &packed.offsets, &packed.starts, &packed.wanted_rows}) {
+    indices.insert(indices.end(), list->begin(), list->end());
   }
+  for (std::int32_t& token : std::span(indices).first(packed.tokens.size())) token = part_.share.row(token);
   Tensor uploaded =
       sized(device_, DType::kInt32, memory_.indices, {static_cast<std::int64_t>(indices.size())});
   device_.copy_from_host(indices, uploaded);
   std::int64_t first = 0;
-  const auto next = [&](const std::vector<std::int32_t>& part) {
-    const auto size = static_cast<std::int64_t>(part.size());
+  const auto next = [&](const std::vector<std::int32_t>& list) {
+    const auto size = static_cast<std::int64_t>(list.size());
     return uploaded.rows(std::exchange(first, first + size), size);
   };
   // Braces: the parts are taken in this order.
@@ -161,7 +163,35 @@ void Pass::finish(const Tensor& x, const Norm& norm, const Weight& output_layer)
   Tensor normed = matrix(memory_.normed, x.dim(0), config_.n_embd), logits = logits_;
   device_.normalize(x, norm, normed);
   show("ln_f", normed);
+  if (!part_.share.whole) logits = matrix(memory_.own_logits, x.dim(0), part_.share.rows());
   device_.linear(normed, {}, output_layer, Tensor(), Epilogue::kStore, logits);
+  if (!part_.share.whole) gather_logits(logits);
+}
+
+void Pass::all_reduce(Tensor& x) const {
+  if (ranks().size() == 1) return;
+  std::vector<float> numbers(static_cast<std::size_t>(x.size()));
+  device_.copy_to_host(x, numbers);
+  ranks().all_reduce(numbers);
+  device_.copy_from_host(numbers, x);
+}
+
+void Pass::gather_logits(const Tensor& own) const {
+  const auto rows = static_cast<std::size_t>(own.dim(0)), width = static_cast<std::size_t>(own.dim(1)),
+             tokens = static_cast<std::size_t>(part_.share.tokens),
+             vocabulary = static_cast<std::size_t>(config_.vocab_size);
+  std::vector<float> part(rows * width), parts(part.size() * static_cast<std::size_t>(ranks().size())),
+      all(rows * vocabulary);
+  device_.copy_to_host(own, part);
+  ranks().all_gather(part, parts);
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t token = 0; token < vocabulary; ++token) {
+      const std::size_t rank = token / tokens;
+      all[row * vocabulary + token] = parts[(rank * rows + row) * width + token % tokens];
+    }
+  }
+  Tensor logits = logits_;
+  device_.copy_from_host(all, logits);
 }
 
 void Pass::show(std::string_view name, const Tensor& values) const {

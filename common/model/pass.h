@@ -10,7 +10,9 @@
 #include "common/model/attention_weights.h"
 #include "common/model/model.h"
 #include "common/model/rotary.h"
+#include "common/model/share.h"
 #include "common/model/weights.h"
+#include "common/parallel/ranks.h"
 #include "kernels/device.h"
 
 namespace staircase {
@@ -19,7 +21,7 @@ namespace staircase {
 struct PassMemory {
   Tensor indices;  // tokens, offsets, starts and wanted rows, one behind the other
   Tensor turns, x, projected, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed,
-      logits;
+      logits, own_logits;
   Tensor host_logits;  // where the host cannot read the device's
 
   /// Of all that is on the device.
@@ -51,13 +53,28 @@ struct PassWatchers {
   AttentionProbe* probe;
 };
 
+/// Which part of the model the pass computes, and the link to the other ranks.
+struct PassPart {
+  Ranks& ranks;
+  const Share& share;
+};
+
 class Pass {
  public:
   /// Brings `packed` to the device.
-  Pass(Device& device, DType dtype, const ModelConfig& config, const Rotary& rotary,
+  Pass(Device& device, DType dtype, const ModelConfig& config, const PassPart& part, const Rotary& rotary,
        const PackedTokens& packed, KvCache& cache, PassMemory& memory, PassWatchers watchers);
 
   Device& device() const { return device_; }
+  Ranks& ranks() const { return part_.ranks; }
+
+  /// Sums x over all ranks: each gets the sum. One rank alone keeps its x.
+  void all_reduce(Tensor& x) const;
+
+  /// How a rank adds its part of a product to the residual stream, before all_reduce. Rank 0 adds it to x;
+  /// the others store it in the place of x, so that the sum has x once.
+  Epilogue add_once() const { return ranks().rank() == 0 ? Epilogue::kAdd : Epilogue::kStore; }
+
   const Batch& batch() const { return batch_; }
 
   /// For HeadRule: the turns of each token's position.
@@ -95,12 +112,15 @@ class Pass {
  private:
   /// [rows, columns] in `memory`.
   Tensor matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype = DType::kFloat32) const;
+  /// logits = those of all ranks' tokens, from each rank's own, [rows, share.rows()].
+  void gather_logits(const Tensor& own) const;
   /// The same for the operand of a product, which nothing else reads: in the type that the product takes.
   Tensor operand(Tensor& memory, std::int64_t rows, std::int64_t columns) const;
 
   Device& device_;
   DType dtype_;
   const ModelConfig& config_;
+  PassPart part_;
   KvCache& cache_;
   PassMemory& memory_;
   PassWatchers watchers_;

@@ -49,6 +49,11 @@ HostArray rows(const HostArray& array, std::int64_t first, std::int64_t count) {
   return {static_cast<const std::byte*>(array.data) + first * row_bytes, array.dtype, count, array.columns};
 }
 
+/// Rows as they lie, one after the other.
+std::vector<HostArray> in_order(std::span<const HostArray> stored) {
+  return {stored.begin(), stored.end()};
+}
+
 }  // namespace
 
 bool all_finite(std::span<const float> numbers) {
@@ -56,8 +61,13 @@ bool all_finite(std::span<const float> numbers) {
                     largest_of(DType::kFloat32));
 }
 
-WeightReader::WeightReader(Checkpoint checkpoint, Device& device, DType dtype, std::string prefix)
-    : checkpoint_(std::move(checkpoint)), device_(device), dtype_(dtype), prefix_(std::move(prefix)) {}
+WeightReader::WeightReader(Checkpoint checkpoint, Device& device, DType dtype, std::string prefix,
+                           Share share)
+    : checkpoint_(std::move(checkpoint)),
+      device_(device),
+      dtype_(dtype),
+      prefix_(std::move(prefix)),
+      share_(std::move(share)) {}
 
 Weight WeightReader::matrix(const std::string& name, WeightOrder order, std::int64_t in, std::int64_t out) {
   const bool inputs_first = order == WeightOrder::kInputFirst;
@@ -65,21 +75,37 @@ Weight WeightReader::matrix(const std::string& name, WeightOrder order, std::int
   return load(tensor, order, dtype_);
 }
 
+Weight WeightReader::matrix(const std::string& name, Slice in, std::int64_t out) {
+  if (in.count == in.whole) return matrix(name, WeightOrder::kOutputFirst, in.whole, out);
+  const CheckpointTensor& tensor = find(name, {out, in.whole});
+  const CheckpointArray stored = checkpoint_.read(tensor, dtype_);
+  const auto number = static_cast<std::int64_t>(size_of(stored.array.dtype));
+  std::vector<std::byte> columns(static_cast<std::size_t>(out * in.count * number));
+  for (std::int64_t row = 0; row < out; ++row) {
+    std::copy_n(static_cast<const std::byte*>(stored.array.data) + (row * in.whole + in.first) * number,
+                in.count * number, columns.begin() + row * in.count * number);
+  }
+  checkpoint_.release(tensor);
+  const HostArray part{columns.data(), stored.array.dtype, out, in.count};
+  check_numbers(tensor, part, dtype_);
+  const Weight weight = device_.load_weight(part, WeightOrder::kOutputFirst, dtype_);
+  bytes_ += weight.packed.bytes();
+  return weight;
+}
+
 Weight WeightReader::matrix(std::span<const Part> parts, std::int64_t in) {
-  std::vector<const CheckpointTensor*> tensors;
-  for (const auto& [name, outputs] : parts) tensors.push_back(&find(name, {outputs, in}));
-  return load(tensors, [](std::span<const HostArray> stored) {
-    return std::vector<HostArray>(stored.begin(), stored.end());
-  });
+  std::vector<Rows> wanted;
+  for (const Part& part : parts) wanted.push_back(find(part, in));
+  return load(wanted, dtype_, in_order);
 }
 
 Weight WeightReader::gated_matrix(const std::string& gate, const std::string& up, std::int64_t in,
-                                  std::int64_t out) {
+                                  Slice out) {
   const std::vector<float> zeros(static_cast<std::size_t>(kGateColumns * in));
-  return load({&find(gate, {out, in}), &find(up, {out, in})}, [&](std::span<const HostArray> stored) {
+  return load({find({gate, out}, in), find({up, out}, in)}, dtype_, [&](std::span<const HostArray> stored) {
     std::vector<HostArray> turns;
-    for (std::int64_t first = 0; first < out; first += kGateColumns) {
-      const std::int64_t count = std::min(kGateColumns, out - first);
+    for (std::int64_t first = 0; first < out.count; first += kGateColumns) {
+      const std::int64_t count = std::min(kGateColumns, out.count - first);
       for (const HostArray& array : stored) {
         turns.push_back(rows(array, first, count));
         // Every turn is whole: what the last one lacks is zeros.
@@ -93,7 +119,7 @@ Weight WeightReader::gated_matrix(const std::string& gate, const std::string& up
 Weight WeightReader::reordered_matrix(const std::string& name, std::span<const std::int64_t> starts,
                                       std::int64_t count, std::int64_t in) {
   const auto outputs = static_cast<std::int64_t>(starts.size()) * count;
-  return load({&find(name, {outputs, in})}, [&](std::span<const HostArray> stored) {
+  return load({find({name, outputs}, in)}, dtype_, [&](std::span<const HostArray> stored) {
     std::vector<HostArray> parts;
     for (const std::int64_t start : starts) parts.push_back(rows(stored[0], start, count));
     return parts;
@@ -102,9 +128,15 @@ Weight WeightReader::reordered_matrix(const std::string& name, std::span<const s
 
 Embeddings WeightReader::embeddings(const std::string& tokens, const std::string& output,
                                     const ModelConfig& config) {
+  const std::int64_t missing = share_.rows() - share_.vocabulary.count;
+  const std::vector<float> zeros(static_cast<std::size_t>(missing * config.n_embd));
   const auto embedding = [&](const std::string& name) {
-    return load(find(name, {config.vocab_size, config.n_embd}), WeightOrder::kOutputFirst,
-                embedding_dtype(dtype_));
+    return load({find({name, share_.vocabulary}, config.n_embd)}, embedding_dtype(dtype_),
+                [&](std::span<const HostArray> stored) {
+                  std::vector<HostArray> parts = in_order(stored);
+                  if (missing > 0) parts.push_back({zeros.data(), DType::kFloat32, missing, config.n_embd});
+                  return parts;
+                });
   };
   Embeddings embeddings{embedding(tokens), {}};
   // A file may have a copy of a matrix that is tied; one that differs is what the model was trained with.
@@ -134,8 +166,8 @@ Tensor WeightReader::table(const CheckpointTensor& tensor) {
 Tensor WeightReader::vector(std::span<const Part> parts) {
   std::vector<float> all;
   for (const auto& [name, outputs] : parts) {
-    const std::vector<float> part = values(name, outputs);
-    all.insert(all.end(), part.begin(), part.end());
+    const std::vector<float> stored = values(name, outputs.whole);
+    all.insert(all.end(), stored.begin() + outputs.first, stored.begin() + outputs.first + outputs.count);
   }
   return vector(all);
 }
@@ -192,6 +224,10 @@ const CheckpointTensor& WeightReader::find(const std::string& name, const std::v
   return *tensor;
 }
 
+WeightReader::Rows WeightReader::find(const Part& part, std::int64_t in) {
+  return {&find(part.name, {part.outputs.whole, in}), part.outputs};
+}
+
 std::string WeightReader::name_of(const CheckpointTensor& tensor) const {
   const auto& tensors = checkpoint_.tensors();
   return std::ranges::find_if(tensors, [&](const auto& entry) { return &entry.second == &tensor; })->first;
@@ -217,17 +253,17 @@ Weight WeightReader::load(const CheckpointTensor& tensor, WeightOrder order, DTy
 }
 
 template <typename Arrange>
-Weight WeightReader::load(const std::vector<const CheckpointTensor*>& tensors, const Arrange& arrange) {
+Weight WeightReader::load(const std::vector<Rows>& wanted, DType dtype, const Arrange& arrange) {
   std::vector<CheckpointArray> read;
   std::vector<HostArray> arrays;
-  for (const CheckpointTensor* tensor : tensors) {
-    read.push_back(checkpoint_.read(*tensor, dtype_));
-    arrays.push_back(read.back().array);
+  for (const auto& [tensor, slice] : wanted) {
+    read.push_back(checkpoint_.read(*tensor, dtype));
+    arrays.push_back(rows(read.back().array, slice.first, slice.count));
   }
-  const Weight weight = device_.load_weight(arrange(arrays), WeightOrder::kOutputFirst, dtype_);
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    check_numbers(*tensors[i], arrays[i], dtype_);
-    checkpoint_.release(*tensors[i]);
+  const Weight weight = device_.load_weight(arrange(arrays), WeightOrder::kOutputFirst, dtype);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    check_numbers(*wanted[i].tensor, arrays[i], dtype_);
+    checkpoint_.release(*wanted[i].tensor);
   }
   bytes_ += weight.packed.bytes();
   return weight;

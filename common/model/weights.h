@@ -12,6 +12,7 @@
 
 #include "common/model/checkpoint.h"
 #include "common/model/config.h"
+#include "common/model/share.h"
 #include "kernels/device.h"
 
 namespace staircase {
@@ -38,28 +39,35 @@ struct Embeddings {
 /// not finite or that `dtype` cannot hold.
 class WeightReader {
  public:
-  /// `prefix` may be in front of a name or missing there: "transformer.".
-  WeightReader(Checkpoint checkpoint, Device& device, DType dtype, std::string prefix);
+  /// `prefix` may be in front of a name or missing there: "transformer.". Which part of the weights is
+  /// wanted, `share` says.
+  WeightReader(Checkpoint checkpoint, Device& device, DType dtype, std::string prefix, Share share);
+
+  const Share& share() const { return share_; }
 
   /// A matrix [in, out], stored as `order` says.
   Weight matrix(const std::string& name, WeightOrder order, std::int64_t in, std::int64_t out);
 
+  /// Of a stored matrix [out, in], some of its inputs.
+  Weight matrix(const std::string& name, Slice in, std::int64_t out);
+
   /// Stored matrices [outputs of it, in], one after the other, as one.
   struct Part {
     std::string name;
-    std::int64_t outputs;
+    Slice outputs;
   };
   Weight matrix(std::span<const Part> parts, std::int64_t in);
 
   /// The matrices [out, in] of a gate and of what it gates, in turns of kGateColumns outputs.
-  Weight gated_matrix(const std::string& gate, const std::string& up, std::int64_t in, std::int64_t out);
+  Weight gated_matrix(const std::string& gate, const std::string& up, std::int64_t in, Slice out);
 
   /// One stored matrix [outputs, in] whose rows are taken in another order: first those that begin at
   /// starts[0], `rows` of them, then those at starts[1] ...
   Weight reordered_matrix(const std::string& name, std::span<const std::int64_t> starts, std::int64_t rows,
                           std::int64_t in);
 
-  /// The embedding `tokens` and, if the two are not tied, the output layer `output`.
+  /// The embedding `tokens` and, if the two are not tied, the output layer `output`. Of each, the rows of the
+  /// share.
   Embeddings embeddings(const std::string& tokens, const std::string& output, const ModelConfig& config);
 
   /// A table of float32 on the device.
@@ -89,15 +97,22 @@ class WeightReader {
   void check_numbers(const CheckpointTensor& tensor, const HostArray& array, DType dtype) const;
   Tensor table(const CheckpointTensor& tensor);
   Weight load(const CheckpointTensor& tensor, WeightOrder order, DType dtype);
-  /// The parts that `arrange` makes of the stored matrices, as one matrix of this reader's type.
+  /// Some rows of a stored matrix.
+  struct Rows {
+    const CheckpointTensor* tensor;
+    Slice slice;
+  };
+  Rows find(const Part& part, std::int64_t in);
+  /// The parts that `arrange` makes of them, as one matrix.
   template <typename Arrange>
-  Weight load(const std::vector<const CheckpointTensor*>& tensors, const Arrange& arrange);
+  Weight load(const std::vector<Rows>& wanted, DType dtype, const Arrange& arrange);
   bool same(const CheckpointTensor& one, const CheckpointTensor& other) const;
 
   Checkpoint checkpoint_;
   Device& device_;
   DType dtype_;
   std::string prefix_;
+  Share share_;
   std::set<std::string, std::less<>> asked_;
   std::size_t bytes_ = 0;
 };

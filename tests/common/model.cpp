@@ -12,6 +12,7 @@
 
 #include "common/model/model_folder.h"
 #include "common/model/safetensors.h"
+#include "common/model/share.h"
 #include "common/model/weights.h"
 #include "tests/captured.h"
 #include "tests/compare.h"
@@ -951,7 +952,7 @@ TEST_CASE("outputs of a gate and of what it scales take turns, and the last turn
   const TemporaryFolder folder;
   tiny.write(folder.path());
   const auto device = make_test_device(1);
-  WeightReader reader(Checkpoint::open(folder.path()), *device, DType::kFloat32, "");
+  WeightReader reader(Checkpoint::open(folder.path()), *device, DType::kFloat32, "", Share(ModelConfig()));
   const Weight weight = reader.gated_matrix("gate", "up", kInputs, kOutputs);
   REQUIRE(weight.out_features == 4 * kGateColumns);
   for (int k = 0; k < kInputs; ++k) {

@@ -14,19 +14,20 @@ MODEL = ROOT / "models/tales-6m"
 # Which rooms of common/ a room may look into. kernels/ stands below all of them.
 ROOMS = {
     "base": set(),
-    "model": {"base"},
+    "parallel": {"base"},
+    "model": {"base", "parallel"},
     "text": {"base", "model"},  # a GGUF file holds the tokenizer of its model
     "decoding": {"base", "model", "text"},
     "measure": {"base", "model", "decoding"},
     "program": {"base", "model", "text", "decoding", "measure"},
     "server": {"base", "model", "text", "decoding", "measure", "program"},
 }
-LIBRARY = ["base", "model", "text", "decoding"]
+LIBRARY = ["base", "parallel", "model", "text", "decoding"]
 
 # What only sources include: JSON, and the insides of models and tokenizers.
 PRIVATE = ["base/json_file.h", "base/json_options.h", "base/precompiled.h", "model/family.h", "model/gguf_config.h", "model/gguf_types.h",
            "model/llama.h", "model/pass.h", "model/plain_weights.h", "model/rotary.h", "model/rotary_scaling.h", "model/settings.h",
-           "model/weights.h", "text/added_token_reader.h",
+           "model/share.h", "model/weights.h", "parallel/mpi_ranks.h", "parallel/thread_ranks.h", "text/added_token_reader.h",
            "text/added_tokens.h", "text/byte_alphabet.h", "text/chat_template.h", "text/gguf_tokenizer.h", "text/gguf_vocabulary.h",
            "text/jinja.h", "text/json_value.h", "text/merger.h", "text/nfc.h", "text/normalizer.h", "text/pattern.h",
            "text/pre_tokenizer.h", "text/pre_types.h", "text/spelling.h",

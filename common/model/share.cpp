@@ -1,0 +1,66 @@
+#include "common/model/share.h"
+
+#include <algorithm>
+
+#include "common/base/error.h"
+
+namespace staircase {
+namespace {
+
+/// The keys of the queries' heads first .. first + count - 1. Heads of queries that share a head of keys may
+/// go to different ranks, and each rank has a copy of it then. Where the groups of a rank differ in size,
+/// each of its heads of queries has a head of keys to itself.
+std::vector<Slice> keys_of(const ModelConfig& config, std::int64_t first, std::int64_t count) {
+  const std::int64_t whole = config.key_width(), size = config.head_size,
+                     group = config.n_head / config.n_kv_head;
+  const std::int64_t first_key = first / group, last_key = (first + count - 1) / group;
+  if (first_key == last_key || (first % group == 0 && count % group == 0)) {
+    return {{whole, first_key * size, (last_key + 1 - first_key) * size}};
+  }
+  std::vector<Slice> keys;
+  for (std::int64_t head = first; head < first + count; ++head) {
+    keys.push_back({whole, head / group * size, size});
+  }
+  return keys;
+}
+
+}  // namespace
+
+Slice slice_of(std::int64_t whole, int rank, int size) {
+  const std::int64_t first = whole * rank / size;
+  return {whole, first, whole * (rank + 1) / size - first};
+}
+
+Share::Share(const ModelConfig& config)
+    : queries(config.query_width()),
+      keys{config.key_width()},
+      inner(config.n_inner),
+      vocabulary(config.vocab_size),
+      tokens(config.vocab_size) {}
+
+Share::Share(const ModelConfig& config, int rank, int size) : Share(config) {
+  if (size == 1) return;
+  if (size > std::min(config.n_head, config.n_inner)) {
+    throw Error("the model has {} heads and {} columns of an MLP; {} ranks do not fit", config.n_head,
+                config.n_inner, size);
+  }
+  const Slice heads = slice_of(config.n_head, rank, size);
+  queries = {config.query_width(), heads.first * config.head_size, heads.count * config.head_size};
+  keys = keys_of(config, heads.first, heads.count);
+  inner = slice_of(config.n_inner, rank, size);
+  tokens = (config.vocab_size + size - 1) / size;
+  const std::int64_t first = std::min<std::int64_t>(rank * tokens, config.vocab_size);
+  vocabulary = {config.vocab_size, first, std::min(tokens, config.vocab_size - first)};
+  whole = false;
+}
+
+ModelConfig Share::part_of(ModelConfig config) const {
+  std::int64_t key_width = 0;
+  for (const Slice& part : keys) key_width += part.count;
+  config.n_head = static_cast<int>(queries.count / config.head_size);
+  config.n_kv_head = static_cast<int>(key_width / config.head_size);
+  config.n_inner = static_cast<int>(inner.count);
+  return config;
+}
+
+}  // namespace staircase

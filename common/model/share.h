@@ -1,0 +1,51 @@
+// Which part of a model's weights a rank has (Shoeybi et al. 2019, section 3): some heads, some columns of
+// each MLP, some tokens of the vocabulary.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/model/config.h"
+
+namespace staircase {
+
+/// `count` neighbours of a dimension, from `first` on; it has `whole` in the file.
+struct Slice {
+  std::int64_t whole = 0, first = 0, count = 0;
+
+  Slice() = default;
+  Slice(std::int64_t all) : whole(all), count(all) {}
+  Slice(std::int64_t whole, std::int64_t first, std::int64_t count)
+      : whole(whole), first(first), count(count) {}
+};
+
+/// The part of `rank` if `size` ranks share `whole` elements as evenly as they can.
+Slice slice_of(std::int64_t whole, int rank, int size);
+
+struct Share {
+  Slice queries;            ///< of the queries' features
+  std::vector<Slice> keys;  ///< of the keys' features, and of the values'
+  Slice inner;              ///< of the MLP's columns
+  Slice vocabulary;         ///< the tokens
+  std::int64_t tokens = 0;  ///< places for tokens; the most that a rank has
+  bool whole = true;        ///< nothing is cut
+
+  /// Of a model that one rank has whole.
+  explicit Share(const ModelConfig& config);
+  /// Throws Error for more ranks than heads or columns of the MLP.
+  Share(const ModelConfig& config, int rank, int size);
+
+  /// Rows of a rank's token embedding. One more than tokens, if it is cut: zeros, for all tokens of others.
+  std::int64_t rows() const { return whole ? tokens : tokens + 1; }
+
+  /// The row of a token.
+  std::int32_t row(std::int32_t token) const {
+    const std::int64_t row = token - vocabulary.first;
+    return static_cast<std::int32_t>(row >= 0 && row < vocabulary.count ? row : tokens);
+  }
+
+  /// What the rank computes: its own heads, and its own columns of the MLP.
+  ModelConfig part_of(ModelConfig config) const;
+};
+
+}  // namespace staircase

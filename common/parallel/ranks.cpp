@@ -1,0 +1,69 @@
+#include "common/parallel/ranks.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <initializer_list>
+
+namespace staircase {
+namespace {
+
+/// The number in the first of these variables that is set.
+int number_in_environment(std::initializer_list<const char*> names, int otherwise) {
+  for (const char* name : names) {
+    if (const char* text = std::getenv(name)) return std::atoi(text);
+  }
+  return otherwise;
+}
+
+}  // namespace
+
+void Ranks::gather(std::span<const std::byte> own, std::span<std::byte> all) {
+  exchange(own, all);
+  received_bytes_ += own.size() * static_cast<std::size_t>(size_ - 1);
+}
+
+void Ranks::all_gather(std::span<const float> own, std::span<float> all) {
+  gather(std::as_bytes(own), std::as_writable_bytes(all));
+}
+
+void Ranks::all_reduce(std::span<float> numbers) {
+  gathered_.resize(numbers.size() * static_cast<std::size_t>(size_));
+  all_gather(numbers, gathered_);
+  std::copy_n(gathered_.begin(), numbers.size(), numbers.begin());
+  for (std::size_t i = numbers.size(); i < gathered_.size(); ++i) {
+    numbers[i % numbers.size()] += gathered_[i];
+  }
+}
+
+std::string Ranks::broadcast(const std::string& text) {
+  const std::uint64_t size = text.size();
+  std::vector<std::uint64_t> sizes(static_cast<std::size_t>(size_));
+  gather(std::as_bytes(std::span(&size, 1)), std::as_writable_bytes(std::span(sizes)));
+  std::string own = text;
+  own.resize(sizes[0]);
+  std::string all(sizes[0] * sizes.size(), '\0');
+  gather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)));
+  return all.substr(0, sizes[0]);
+}
+
+std::optional<int> Ranks::first_other(std::uint64_t number) {
+  std::vector<std::uint64_t> numbers(static_cast<std::size_t>(size_));
+  gather(std::as_bytes(std::span(&number, 1)), std::as_writable_bytes(std::span(numbers)));
+  const auto other = std::ranges::find_if(numbers, [&](std::uint64_t one) { return one != numbers[0]; });
+  if (other == numbers.end()) return {};
+  return static_cast<int>(other - numbers.begin());
+}
+
+void SingleRank::exchange(std::span<const std::byte> own, std::span<std::byte> all) {
+  std::ranges::copy(own, all.begin());
+}
+
+int started_copies() {
+  return number_in_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}, 1);
+}
+
+int started_rank() {
+  return number_in_environment({"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0);
+}
+
+}  // namespace staircase

@@ -1,0 +1,265 @@
+#include "common/parallel/ranks.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <limits>
+#include <mutex>
+
+#include "common/base/error.h"
+#include "common/decoding/static_kv_cache.h"
+#include "common/model/model_folder.h"
+#include "common/model/share.h"
+#include "common/parallel/thread_ranks.h"
+#include "tests/error_message.h"
+#include "tests/reference_logits.h"
+#include "tests/step.h"
+#include "tests/temporary_folder.h"
+
+namespace staircase {
+namespace {
+
+using Floats = std::vector<float>;
+
+const std::vector<std::string> kEmbedded{"tales-llama-1m", "tales-gqa-1m", "tales-qwen-1m", "tales-olmo-1m"};
+const std::vector<int> kText{321, 11, 5, 900, 17, 2, 4000}, kShorter{8, 1500};
+
+Floats copied(std::span<const float> logits) {
+  return {logits.begin(), logits.end()};
+}
+
+/// What `computed` returns on each rank, in their order.
+std::vector<Floats> of_each_rank(int size, const std::function<Floats(Ranks&)>& computed) {
+  std::vector<Floats> all(static_cast<std::size_t>(size));
+  run_as_threads(size, [&](Ranks& ranks) { all[static_cast<std::size_t>(ranks.rank())] = computed(ranks); });
+  return all;
+}
+
+/// A prompt in one pass, a token with the cache, and two texts in a batch.
+Floats logits_of(Model& model) {
+  StaticKvCache cache(model);
+  Floats all = copied(model.next_logits(kText, cache));
+  const auto add = [&](std::span<const float> logits) {
+    all.insert(all.end(), logits.begin(), logits.end());
+  };
+  add(model.next_logits(std::vector<int>{77}, cache));
+  const std::vector<std::span<const int>> batch{kText, kShorter};
+  add(model.next_logits(batch));
+  add(model.last_logits(kText, 3));
+  return all;
+}
+
+Floats logits_of(const std::filesystem::path& folder, DType dtype, Ranks& ranks) {
+  Model model = Model::load(folder, make_cpu_device(1), dtype, ranks);
+  return logits_of(model);
+}
+
+TEST_CASE("a gather has the numbers of all ranks in their order, and a sum is the same on each") {
+  for (const int size : {1, 2, 3, 4}) {
+    CAPTURE(size);
+    Floats want;
+    for (int rank = 0; rank < size; ++rank) want.insert(want.end(), {rank + 0.5f, rank + 0.25f});
+    const auto gathered = of_each_rank(size, [&](Ranks& ranks) {
+      const auto rank = static_cast<float>(ranks.rank());
+      Floats all(static_cast<std::size_t>(2 * size));
+      ranks.all_gather(Floats{rank + 0.5f, rank + 0.25f}, all);
+      return all;
+    });
+    for (const Floats& all : gathered) CHECK(all == want);
+    const auto sums = of_each_rank(size, [&](Ranks& ranks) {
+      Floats numbers{1.0f, static_cast<float>(ranks.rank())};
+      ranks.all_reduce(numbers);
+      return numbers;
+    });
+    for (const Floats& sum : sums) CHECK(sum == Floats{1.0f * size, size * (size - 1) / 2.0f});
+  }
+}
+
+TEST_CASE("a sum is added in the order of the ranks, on each of them") {
+  // (1e8 + -1e8) + 1 is 1, and 1e8 + (-1e8 + 1) is 0.
+  const Floats parts{1e8f, -1e8f, 1.0f};
+  const auto sums = of_each_rank(3, [&](Ranks& ranks) {
+    Floats number{parts[static_cast<std::size_t>(ranks.rank())]};
+    ranks.all_reduce(number);
+    return number;
+  });
+  for (const Floats& sum : sums) CHECK(sum == Floats{1.0f});
+}
+
+TEST_CASE("a rank counts the bytes that it receives") {
+  run_as_threads(3, [](Ranks& ranks) {
+    Floats numbers(10);
+    ranks.all_reduce(numbers);
+    if (ranks.rank() == 2) CHECK(ranks.received_bytes() == 2 * 10 * sizeof(float));
+  });
+}
+
+TEST_CASE("every rank gets the text of rank 0, whatever it has itself") {
+  std::mutex mutex;
+  for (const std::string& text : {std::string("A fox\n\0and more", 15), std::string()}) {
+    run_as_threads(3, [&](Ranks& ranks) {
+      const std::string got = ranks.broadcast(ranks.rank() == 0 ? text : "something else that is longer");
+      const std::scoped_lock lock(mutex);
+      CHECK(got == text);
+    });
+  }
+}
+
+TEST_CASE("a rank that throws lets the others go, and its own reason is thrown") {
+  std::atomic<int> ended = 0;
+  CHECK(error_message([&] {
+          run_as_threads(3, [&](Ranks& ranks) {
+            struct Count {
+              std::atomic<int>& ended;
+              ~Count() { ++ended; }
+            } count{ended};
+            if (ranks.rank() == 1) throw Error("the disk is gone");
+            Floats numbers(1);
+            ranks.all_reduce(numbers);
+          });
+        }) == "the disk is gone");
+  CHECK(ended == 3);
+}
+
+TEST_CASE("slices are neighbours, cover the whole, and differ by one at most") {
+  for (const int whole : {4, 7, 352, 4096}) {
+    for (const int size : {1, 2, 3, 4}) {
+      std::int64_t next = 0;
+      for (int rank = 0; rank < size; ++rank) {
+        const Slice slice = slice_of(whole, rank, size);
+        CHECK(slice.whole == whole);
+        CHECK(slice.first == next);
+        CHECK(slice.count >= whole / size);
+        CHECK(slice.count <= whole / size + 1);
+        next += slice.count;
+      }
+      CHECK(next == whole);
+    }
+  }
+}
+
+TEST_CASE("each head of queries finds its head of keys in its own rank's share") {
+  for (const int n_kv_head : {1, 2, 3, 4, 6, 12}) {
+    for (int size = 1; size <= 12; ++size) {
+      ModelConfig config{
+          .vocab_size = 10, .n_embd = 24, .n_head = 12, .n_kv_head = n_kv_head, .head_size = 2};
+      config.n_inner = 64;
+      for (int rank = 0; rank < size; ++rank) {
+        CAPTURE(n_kv_head);
+        CAPTURE(size);
+        CAPTURE(rank);
+        const Share share(config, rank, size);
+        const ModelConfig part = share.part_of(config);
+        REQUIRE(part.n_head % part.n_kv_head == 0);
+        std::vector<std::int64_t> keys;  // the whole model's number of each head of keys here
+        for (const Slice& slice : share.keys) {
+          for (std::int64_t i = 0; i < slice.count; i += 2) keys.push_back((slice.first + i) / 2);
+        }
+        for (int head = 0; head < part.n_head; ++head) {
+          const std::int64_t whole_head = share.queries.first / 2 + head;
+          CHECK(keys[static_cast<std::size_t>(head / (part.n_head / part.n_kv_head))] ==
+                whole_head / (12 / n_kv_head));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("the logits of 1 to 4 ranks are those of one process, and the same bits on every rank") {
+  for (const std::string& name : kEmbedded) {
+    const std::filesystem::path folder = find_model(name);
+    Model alone = Model::load(folder, make_cpu_device(1));
+    const Floats want = logits_of(alone);
+    for (const int size : {1, 2, 3, 4}) {
+      CAPTURE(name);
+      CAPTURE(size);
+      const auto logits =
+          of_each_rank(size, [&](Ranks& ranks) { return logits_of(folder, DType::kFloat32, ranks); });
+      CHECK(difference(logits[0], want) < (size == 1 ? 1e-30 : 2e-6));
+      for (const Floats& others : logits) CHECK(others == logits[0]);
+    }
+  }
+}
+
+TEST_CASE("the relatives of Llama agree with transformers on 2 and 3 ranks") {
+  for (const std::string family : {"llama-2", "llama-3", "smollm2", "olmo", "qwen2", "qwen3"}) {
+    for (const int size : {2, 3}) {
+      const ModelConfig config = read_config(reference_folder(family));
+      if (config.n_head < size) continue;
+      CAPTURE(family);
+      CAPTURE(size);
+      std::vector<double> off(static_cast<std::size_t>(size));
+      run_as_threads(size, [&](Ranks& ranks) {
+        Model model = Model::load(reference_folder(family), make_cpu_device(1), DType::kFloat32, ranks);
+        off[static_cast<std::size_t>(ranks.rank())] = difference_from_reference(
+            family, [&](const auto& text) { return copied(model.next_logits(text)); });
+      });
+      for (const double one : off) CHECK(one < 1e-4);
+    }
+  }
+}
+
+TEST_CASE("two runs have the same bits in every type, and are as near to float32 as one process") {
+  for (const std::string& name : kEmbedded) {
+    const std::filesystem::path folder = find_model(name);
+    Model exact = Model::load(folder, make_cpu_device(1));
+    const Floats want = logits_of(exact);
+    for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kInt4}) {
+      Model alone = exact.load_as(dtype);
+      const double usual = difference(logits_of(alone), want);
+      for (const int size : {2, 3, 4}) {
+        CAPTURE(name);
+        CAPTURE(to_string(dtype));
+        CAPTURE(size);
+        const auto run = [&] {
+          return of_each_rank(size, [&](Ranks& ranks) { return logits_of(folder, dtype, ranks); });
+        };
+        const auto once = run();
+        CHECK(once == run());
+        for (const Floats& others : once) CHECK(others == once[0]);
+        CHECK(difference(once[0], want) < 1.5 * usual + 1e-5);
+      }
+    }
+  }
+}
+
+TEST_CASE("a rank keeps its share of the weights alone") {
+  const std::filesystem::path folder = find_model("tales-llama-1m");
+  const double whole = static_cast<double>(Model::load(folder, make_cpu_device(1)).weight_bytes());
+  for (const int size : {2, 4}) {
+    run_as_threads(size, [&](Ranks& ranks) {
+      const Model model = Model::load(folder, make_cpu_device(1), DType::kFloat32, ranks);
+      const double share = static_cast<double>(model.weight_bytes()) / whole;
+      if (ranks.rank() == 0) CHECK(share < 1.11 / size);  // panels are filled up, and norms are copied
+    });
+  }
+}
+
+TEST_CASE("what cannot be shared is refused with its numbers") {
+  const auto refusal = [](int size, const std::function<std::filesystem::path(int rank)>& folder,
+                          DType second = DType::kFloat32) {
+    return error_message([&] {
+      run_as_threads(size, [&](Ranks& ranks) {
+        Model::load(folder(ranks.rank()), make_cpu_device(1), ranks.rank() == 0 ? DType::kFloat32 : second,
+                    ranks);
+      });
+    });
+  };
+  CHECK(refusal(5, [](int) {
+          return find_model("tales-llama-1m");
+        }).ends_with("the model has 4 heads and 352 columns of an MLP; 5 ranks do not fit"));
+  CHECK(refusal(2, [](int) { return find_model("tales-6m"); })
+            .ends_with("config.json: a model of the family gpt2 cannot be shared by ranks; Llama and its "
+                       "relatives can"));
+  const std::string other =
+      "the model of rank 1 is not that of rank 0; all ranks need the same files and --dtype";
+  CHECK(refusal(2, [](int rank) {
+          return find_model(rank == 0 ? "tales-llama-1m" : "tales-olmo-1m");
+        }).ends_with(other));
+  CHECK(refusal(
+            3, [](int) { return find_model("tales-llama-1m"); }, DType::kInt8)
+            .ends_with(other));
+}
+
+}  // namespace
+}  // namespace staircase
