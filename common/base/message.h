@@ -12,8 +12,15 @@
 
 namespace staircase {
 
+/// Whether this process keeps its messages, and its text, to itself.
+inline bool& quiet() {
+  static bool is_quiet = false;
+  return is_quiet;
+}
+
 /// One line or several; control characters in them are escaped.
 inline void say(const std::string& lines) {
+  if (quiet()) return;
   std::fputs((harmless(lines, true) + "\n").c_str(), stderr);
 }
 

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <new>
 #include <optional>
+#include <thread>
 
 #include "common/base/error.h"
 #include "common/base/message.h"
@@ -30,6 +32,16 @@ std::optional<int> number_below(int end, std::string_view text) {
   const auto [rest, fault] = std::from_chars(text.data(), last, number);
   if (fault != std::errc() || rest != last || number < 0 || number >= end) return {};
   return number;
+}
+
+/// Copies that know nothing of each other would all print the same.
+void check_copies(const Ranks& ranks) {
+  if (started_copies() <= 1 || ranks.size() > 1) return;
+  quiet() = started_rank() > 0;
+  throw UsageError(
+      "mpirun has started {} copies of this program, but each would run alone: start it without "
+      "mpirun, or run 88-tensor-parallel, built with MPI",
+      started_copies());
 }
 
 }  // namespace
@@ -57,6 +69,8 @@ struct Program::Impl {
   bool warns_of_long_prompts = false;
   std::function<void(std::vector<NamedModel>)> take_drafts = [](std::vector<NamedModel>) {};
   std::function<std::size_t()> draft_activation_bytes = [] { return std::size_t{0}; };
+  SingleRank single_rank;
+  Ranks* ranks = &single_rank;
   bool complete = true;  // whether all could be done that was asked for
 
   /// The prompts of --requests that can be continued.
@@ -73,11 +87,14 @@ struct Program::Impl {
     std::vector<std::string> texts;
     if (!has_file || command_line.has("--prompt")) {
       for (const std::string& prompt : prompts) {
-        texts.push_back(prompt == "-" ? read_input("--prompt", prompt) : prompt);
+        texts.push_back(prompt == "-" && ranks->rank() == 0 ? read_input("--prompt", prompt) : prompt);
       }
     }
     if (has_file) {
       for (std::string& prompt : read_prompts(prompt_file)) texts.push_back(std::move(prompt));
+    }
+    if (ranks->size() > 1) {
+      for (std::string& text : texts) text = ranks->broadcast(text);
     }
     return texts;
   }
@@ -89,6 +106,9 @@ struct Program::Impl {
 
   /// What can be said of --trace before a model is looked for.
   void check_trace() const {
+    if (command_line.has("--trace") && ranks->size() > 1) {
+      throw UsageError("--trace needs one process, which computes all heads, not {} ranks", ranks->size());
+    }
     if (command_line.has("--trace") && trace_file == "-") {
       throw UsageError("--trace -: a trace goes into a file, which needs another name");
     }
@@ -114,7 +134,7 @@ struct Program::Impl {
   }
 
   Model load(const std::filesystem::path& folder, const ModelConfig& config) const {
-    Model loaded = Model::load(folder, make_device(device, threads), dtype);
+    Model loaded = Model::load(folder, make_device(device, threads), dtype, *ranks);
     loaded.limit_context(config.n_positions);
     return loaded;
   }
@@ -130,6 +150,17 @@ struct Program::Impl {
     throw UsageError("--trace-attention {}: {} needs a layer from 0 to {} and a head from 0 to {}, as {},{}",
                      typed(text), typed(model), config.n_layer - 1, config.n_head - 1, config.n_layer - 1,
                      config.n_head - 1);
+  }
+
+  /// The way out of an error. All ranks make most errors alike; rank 0 has a second to tell of it for all.
+  int fail(const std::string& message, int status) const {
+    if (ranks->rank() > 0) {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      quiet() = false;
+    }
+    say_error(ranks->rank() > 0 ? fmt::format("rank {}: {}", ranks->rank(), message) : message);
+    ranks->abort(status);
+    return status;
   }
 
   void serve(const Program& program, const Serve& serve) {
@@ -207,6 +238,11 @@ Program::~Program() = default;
 
 void Program::add(const std::string& name, OptionValue value, const std::string& help, Range range) {
   impl_->command_line.add(name, std::move(value), help, range);
+}
+
+void Program::share_over(Ranks& ranks) {
+  impl_->ranks = &ranks;
+  quiet() = ranks.rank() > 0;
 }
 
 void Program::encode_prompts(EncodePrompt encode) {
@@ -288,19 +324,17 @@ int Program::run_guarded(int argc, char** argv, const std::function<void()>& wor
       print(*help);
       return 0;
     }
+    check_copies(*impl_->ranks);
     impl_->check_trace();
     apply_rules();
     work();
     return impl_->complete ? 0 : 1;
   } catch (const UsageError& error) {
-    say_error(error.what());
-    return 2;
+    return impl_->fail(error.what(), 2);
   } catch (const std::bad_alloc&) {
-    say_error("out of memory");
-    return 1;
+    return impl_->fail("out of memory", 1);
   } catch (const std::exception& error) {
-    say_error(error.what());
-    return 1;
+    return impl_->fail(error.what(), 1);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "common/base/message.h"
 #include "common/base/options.h"
 #include "common/model/model.h"
+#include "common/parallel/ranks.h"
 #include "common/program/loading.h"
 #include "common/program/output.h"
 #include "common/program/requests.h"
@@ -35,6 +36,10 @@ class Program : public OptionSink {
   /// Turns the text of a prompt into tokens. `model` is its folder or .gguf file.
   using EncodePrompt = std::function<std::vector<int>(const std::string& text, const Tokenizer& tokenizer,
                                                       const std::filesystem::path& model)>;
+
+  /// Shares the model with the other ranks. Rank 0 reads standard input and writes; the others only compute.
+  /// The first error of a rank ends all of them.
+  void share_over(Ranks& ranks);
 
   /// Sets how --prompt becomes tokens, in place of Tokenizer::encode_prompt.
   void encode_prompts(EncodePrompt encode);
