@@ -18,8 +18,8 @@ ROOMS = {
     "model": {"base", "parallel"},
     "text": {"base", "model"},  # a GGUF file holds the tokenizer of its model
     "decoding": {"base", "model", "text"},
-    "measure": {"base", "model", "decoding"},
-    "program": {"base", "model", "text", "decoding", "measure"},
+    "measure": {"base", "parallel", "model", "decoding"},
+    "program": {"base", "parallel", "model", "text", "decoding", "measure"},
     "server": {"base", "model", "text", "decoding", "measure", "program"},
 }
 LIBRARY = ["base", "parallel", "model", "text", "decoding"]

@@ -29,6 +29,7 @@ SHOWS = {
     "parallel-blocks": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
     "scaled-rotation": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
     "forward-pass": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
+    "tensor-parallel": r"differ by [1-9]\.\de-0[5-9] at most\nrank 0 of 2 keeps[\s\S]*differ by [1-9]\.\de-0[5-9] at most\nrank 0 of 4 keeps",
     "greedy-decoding": r"there was a man who had a daughter",
     "eos-handling": r"1\d new tokens[\s\S]*<\|endoftext\|>[\s\S]*100 new tokens",  # one text ends, the other goes on
     "context-window": r"540 new tokens",                                           # of 512 positions

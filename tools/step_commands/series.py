@@ -67,6 +67,8 @@ BRANCHES = [
     ("Small weights", "Quantize to int8 and int4, and compare size, speed and quality.", {"int8-weights"}),
     ("The model, opened", "Write GPT-2 loop by loop, then turn it into Llama and Qwen, one change a step.", {"plain-loops"}),
     ("Chat", "Turn messages into a model's own format, hold a conversation, keep its cache, serve chats.", {"prompt-tokens", "chat-server"}),
+    ("Several machines", "Split a model over processes that `mpirun` starts: each reads, keeps and computes its part.",
+     {"tensor-parallel"}),
 ]
 
 CHAIN = 19          # the documented history: up to here each step continues the one before
