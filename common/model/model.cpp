@@ -56,7 +56,7 @@ std::uint64_t fingerprint(const ModelConfig& config, const Checkpoint& checkpoin
                        config.norm_epsilon));
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     hash.add(fmt::format("{} {} {}", name, tensor.dtype, to_string(tensor.shape)));
-    const std::size_t count = std::min<std::size_t>(tensor.bytes.size(), 256);
+    const std::size_t count = std::min<std::size_t>(tensor.bytes.size(), 64);
     hash.add(tensor.bytes.first(count));
     hash.add(tensor.bytes.last(count));
   }

@@ -64,6 +64,20 @@ TEST_CASE("wrong usage ends with status 2 and a sentence that names the option")
   check_refused("--prompt", 2, "--prompt");
 }
 
+TEST_CASE("copies that mpirun has started and that would all do the same are refused, by the first alone") {
+  setenv("OMPI_COMM_WORLD_SIZE", "3", 1);
+  for (const std::string rank : {"0", "1", "2"}) {
+    setenv("OMPI_COMM_WORLD_RANK", rank.c_str(), 1);
+    const ProgramRun copy = run_program(STAIRCASE_FIRST_STEP, "--prompt A");
+    CHECK(copy.status == 2);
+    CHECK(copy.out.empty());
+    CHECK((copy.err.find("error: mpirun has started 3 copies of this program") == 0) == (rank == "0"));
+    CHECK(copy.err.empty() == (rank != "0"));
+  }
+  unsetenv("OMPI_COMM_WORLD_SIZE");
+  unsetenv("OMPI_COMM_WORLD_RANK");
+}
+
 TEST_CASE("what fails ends with status 1 and a sentence") {
   check_refused("--model /no/such/folder", 1, "/no/such/folder");
   check_refused("--prompt - <&-", 1, "standard input cannot be read");

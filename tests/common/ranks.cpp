@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
-#include <limits>
+#include <filesystem>
+#include <fstream>
+#include <functional>
 #include <mutex>
 
 #include "common/base/error.h"
@@ -207,7 +209,7 @@ TEST_CASE("two runs have the same bits in every type, and are as near to float32
     for (const DType dtype : {DType::kFloat16, DType::kBFloat16, DType::kInt8, DType::kInt4}) {
       Model alone = exact.load_as(dtype);
       const double usual = difference(logits_of(alone), want);
-      for (const int size : {2, 3, 4}) {
+      for (const int size : kSanitized ? std::vector{3} : std::vector{2, 3, 4}) {
         CAPTURE(name);
         CAPTURE(to_string(dtype));
         CAPTURE(size);
@@ -255,6 +257,18 @@ TEST_CASE("what cannot be shared is refused with its numbers") {
       "the model of rank 1 is not that of rank 0; all ranks need the same files and --dtype";
   CHECK(refusal(2, [](int rank) {
           return find_model(rank == 0 ? "tales-llama-1m" : "tales-olmo-1m");
+        }).ends_with(other));
+  // Of the same shape, and with one other byte in the last tensor.
+  const TemporaryFolder changed;
+  std::filesystem::copy(find_model("tales-llama-1m"), changed.path());
+  std::fstream weights(changed.path() / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  weights.seekg(-2, std::ios::end);
+  const auto byte = static_cast<char>(weights.get() ^ 1);
+  weights.seekp(-2, std::ios::end);
+  weights.put(byte);
+  weights.close();
+  CHECK(refusal(2, [&](int rank) {
+          return rank == 0 ? find_model("tales-llama-1m") : changed.path();
         }).ends_with(other));
   CHECK(refusal(
             3, [](int) { return find_model("tales-llama-1m"); }, DType::kInt8)
