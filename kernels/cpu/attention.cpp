@@ -277,7 +277,21 @@ HWY_INLINE void widen_row(const T* values, std::int64_t count, float* out) {
   for (; i < count; ++i) out[i] = widen(values[i]);
 }
 
+/// The same for a row of a panel. As many vectors as the compiler knows stay in registers, where a loop of
+/// any length would become a copy in memory, which takes long to begin.
+template <typename T>
+HWY_INLINE void widen_panel_row(const T* values, std::int64_t width, float* out) {
+  if (width < kPanel) {
+    widen_row(values, width, out);
+    return std::fill(out + width, out + kPanel, 0.0f);
+  }
+#pragma GCC unroll 16
+  for (std::int64_t i = 0; i < kPanel; i += kLanes) hn::StoreU(load_wide(values + i), Floats(), out + i);
+}
+
 /// Keys of one head into panels [positions / 64, head_size, 64], values into [head_size / 64, positions, 64].
+/// The keys and values of a run are asked for while those of the run before are packed: where a block of
+/// memory ends, the processor does not read ahead by itself.
 template <typename T>
 HWY_INLINE void pack(const Runs<T>& runs, std::int64_t total, float* packed_keys, float* packed_values) {
   const std::int64_t head_size = runs.head_size;
@@ -285,21 +299,27 @@ HWY_INLINE void pack(const Runs<T>& runs, std::int64_t total, float* packed_keys
     const std::int64_t count = std::min(runs.length, total - begin);
     const T* const keys = runs.keys(run);
     const T* const values = runs.values(run);
+    const std::int64_t next = begin + runs.length < total ? run + 1 : run;
+    const T* const next_keys = runs.keys(next);
+    const T* const next_values = runs.values(next);
     for (std::int64_t p = 0; p < count; ++p) {
+      for (std::int64_t i = 0; i < head_size && next > run; i += kElementsOfLine<T>) {
+        __builtin_prefetch(next_keys + p * head_size + i, 0, 2);
+        __builtin_prefetch(next_values + p * head_size + i, 0, 2);
+      }
       float* const column = packed_keys + (begin + p) / kPanel * head_size * kPanel + (begin + p) % kPanel;
       for (std::int64_t first = 0; first < head_size; first += kPanel) {
         HWY_ALIGN float features[kPanel];
         const std::int64_t width = std::min(kPanel, head_size - first);
-        widen_row(keys + p * head_size + first, width, features);
+        widen_panel_row(keys + p * head_size + first, width, features);
         for (std::int64_t i = 0; i < width; ++i) column[(first + i) * kPanel] = features[i];
       }
     }
     for (std::int64_t panel = 0; panel < divide_up(head_size, kPanel); ++panel) {
       const std::int64_t first = panel * kPanel, width = std::min(kPanel, head_size - first);
       for (std::int64_t p = 0; p < count; ++p) {
-        float* const row = packed_values + (panel * total + begin + p) * kPanel;
-        widen_row(values + p * head_size + first, width, row);
-        std::fill(row + width, row + kPanel, 0.0f);
+        widen_panel_row(values + p * head_size + first, width,
+                        packed_values + (panel * total + begin + p) * kPanel);
       }
     }
   }
