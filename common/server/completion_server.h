@@ -73,12 +73,12 @@ struct ProgramMetric {
 };
 
 /// How many texts have blocks of a paged cache at present, how full these are, and how much of the texts that
-/// joined the cache held already.
+/// joined the cache held already. Rows after the first `places` keep texts that have ended.
 template <typename Engine, typename Cache>
-std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cache) {
-  const auto growing = [&cache] {
+std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cache, int places) {
+  const auto growing = [&cache, places] {
     int count = 0;
-    for (int row = 0; row < cache.rows(); ++row) count += cache.blocks(row) > 0;
+    for (int row = 0; row < places; ++row) count += cache.blocks(row) > 0;
     return 1.0 * count;
   };
   return {{"texts_growing", "Those of them that have a place and blocks.", growing},
@@ -88,6 +88,10 @@ std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cach
            [&engine] { return engine.joined(); }},
           {"prefix_cache_hits_total", "Those of them that were in the cache.",
            [&engine] { return engine.found(); }}};
+}
+template <typename Engine, typename Cache>
+std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cache) {
+  return cache_metrics(engine, cache, cache.rows());
 }
 
 /// Serves until a signal ends it, SIGTERM or SIGINT, and all who had asked have their answers. This thread

@@ -8,7 +8,6 @@
 
 namespace staircase {
 
-/// A conversation's prompt begins with all that was said before, so most of it should be cached.
 class CachedPrompts : public DelegatingEngine {
  public:
   /// Called with the number of a text and how many tokens of its prompt were cached, when it joins the batch.

@@ -21,8 +21,7 @@ inline void add_options(OptionSink& sink, ChatOptions& options) {
            "a Jinja template in place of the model's own");
 }
 
-/// Writes conversations as the model's own template does. The template opens the answer at the end; then the
-/// model does what it always does.
+/// Writes conversations as the model's own template does, which opens the answer at the end.
 class Chat : public KnownPrompts {
  public:
   /// A model without a template is served all the same, and so is one whose own template cannot be used.

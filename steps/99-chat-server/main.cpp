@@ -1,5 +1,6 @@
 #include "chat.h"
 #include "common/program/program.h"
+#include "common/server/ended_texts.h"
 #include "common/server/prompt_scorer.h"
 #include "memory_estimate.h"
 #include "paged_engine.h"
@@ -12,8 +13,7 @@ int main(int argc, char** argv) {
   ChatOptions chats;
   PrefillOptions prefill;
   PagedOptions paged;
-  Program program("Serves a language model over HTTP, with OpenAI's interface for chats and completions.",
-                  false);
+  Program program("Serves a language model over HTTP, with OpenAI's interface for chats and texts.", false);
   add_options(program, server);
   add_options(program, chats);
   add_options(program, prefill);
@@ -23,11 +23,11 @@ int main(int argc, char** argv) {
     Model& model = named.model;
     const int whole = blocks_for(model.config().n_positions);  // a context's
     const int blocks = paged.blocks ? *paged.blocks : product(server.max_batch_size, whole);
-    PagedKvCache cache(model, server.max_batch_size, blocks);
-    PagedEngine engine(model, cache, paged.prefix_caching);
+    PagedKvCache cache(model, server.max_batch_size + EndedTexts::kMost, blocks);
+    EndedTexts engine(model, cache, server.max_batch_size, paged.prefix_caching);
     Chat chat(named.name, tokenizer, chats);
     Service service(engine, tokenizer, PromptScorer(model, prefill.chunk), server, prefill);
     serve_completions(server, {named.name, tokenizer, model.config(), 1LL * kBlockSize * blocks}, service,
-                      cache_metrics(engine, cache), &chat);
+                      cache_metrics(engine, cache, server.max_batch_size), &chat);
   });
 }

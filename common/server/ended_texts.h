@@ -1,0 +1,127 @@
+// Keeps the cache rows of texts that have ended, so that a conversation goes on at its very last token.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "paged_engine.h"
+
+namespace staircase {
+
+/// Other texts find full blocks, and the last one of a text is rarely full. Without its row the next turn of
+/// a conversation computes up to kBlockSize - 1 known tokens again, which is half as long as many a question.
+/// Step 94 teaches the same for one conversation.
+class EndedTexts : public PagedEngine {
+ public:
+  static constexpr int kMost = 256;
+
+  /// The first `places` rows of the cache are those of the batch, and each other one can keep a text.
+  EndedTexts(Model& model, PagedKvCache& cache, int places, bool prefix_caching)
+      : PagedEngine(model, cache, prefix_caching), cache_(cache), fed_(places) {
+    for (int row = places; prefix_caching && row < cache.rows(); ++row) empty_.push_back(row);
+  }
+
+  /// An ended text loses its row before a growing one loses its blocks.
+  void begin_pass(std::span<const Row> rows) override {
+    for (int r = 0; r < std::ssize(rows); ++r) {
+      const int length = static_cast<int>(rows[r].tokens.size());
+      while (cache_.blocks(r) > 0 && !cache_.reserve(r, length) && forget_oldest()) continue;
+    }
+    PagedEngine::begin_pass(rows);
+  }
+
+  std::span<const int> missing(const Row& row, int r) override {
+    const bool joins = cache_.blocks(r) == 0;
+    const double joined_before = joined();
+    std::span<const int> rest = PagedEngine::missing(row, r);
+    while (rest.empty() && forget_oldest()) rest = PagedEngine::missing(row, r);
+    if (!joins || rest.empty()) return rest;
+    const int shared = cache_.length(r);
+    if (continue_ended(row.tokens, r)) {
+      rest = PagedEngine::missing(row, r);
+      if (joined() > joined_before) more_found_ += cache_.length(r) - shared;
+    }
+    fed_[r].assign(row.tokens.begin(), row.tokens.end() - std::ssize(rest));
+    return rest;
+  }
+
+  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
+    for (std::size_t r = 0; r < sequences.size(); ++r) {
+      fed_[r].insert(fed_[r].end(), sequences[r].begin(), sequences[r].end());
+    }
+    return PagedEngine::forward(sequences);
+  }
+
+  void move_row(int from, int to) override {
+    PagedEngine::move_row(from, to);
+    std::swap(fed_[from], fed_[to]);
+  }
+
+  void clear_row(int r) override {
+    // Where the last block is full, all are found without the row.
+    if (cache_.length(r) % kBlockSize > 0) keep(r);
+    PagedEngine::clear_row(r);
+  }
+
+  double found() const { return PagedEngine::found() + more_found_; }
+
+ private:
+  struct Ended {
+    int row;  // of the cache
+    std::vector<int> tokens;
+  };
+
+  /// Moves the longest ended text with which `text` begins to row r, unless r has as much of it already.
+  bool continue_ended(std::span<const int> text, int r) {
+    auto longest = ended_.end();
+    auto length = static_cast<std::size_t>(cache_.length(r));
+    for (auto one = ended_.begin(); one != ended_.end(); ++one) {
+      // The last token of `text` has to be computed: the logits after it are needed.
+      if (one->tokens.size() <= length || one->tokens.size() >= text.size()) continue;
+      if (!std::equal(one->tokens.begin(), one->tokens.end(), text.begin())) continue;
+      longest = one;
+      length = one->tokens.size();
+    }
+    if (longest == ended_.end()) return false;
+    cache_.truncate(r, 0);
+    cache_.swap_rows(r, longest->row);
+    empty_.push_back(longest->row);
+    ended_.erase(longest);
+    return true;
+  }
+
+  /// Row r is empty then, if there are rows for ended texts.
+  void keep(int r) {
+    const auto same = std::ranges::find_if(ended_, [&](const Ended& one) { return one.tokens == fed_[r]; });
+    if (same != ended_.end()) forget(same);
+    if (empty_.empty() && !forget_oldest()) return;
+    cache_.truncate(r, cache_.length(r));  // without blocks reserved in advance
+    ended_.push_back({empty_.back(), std::move(fed_[r])});
+    empty_.pop_back();
+    cache_.swap_rows(r, ended_.back().row);
+  }
+
+  bool forget_oldest() {
+    if (ended_.empty()) return false;
+    forget(ended_.begin());
+    return true;
+  }
+
+  /// Its full blocks can still be found, as long as no other text needs them.
+  void forget(std::deque<Ended>::iterator one) {
+    cache_.truncate(one->row, 0);
+    empty_.push_back(one->row);
+    ended_.erase(one);
+  }
+
+  PagedKvCache& cache_;
+  std::vector<std::vector<int>> fed_;  // the tokens that each row of the batch has in the cache
+  std::deque<Ended> ended_;            // the oldest first
+  std::vector<int> empty_;             // rows for more of them
+  double more_found_ = 0.0;            // tokens of texts that joined, beyond the full blocks
+};
+
+}  // namespace staircase

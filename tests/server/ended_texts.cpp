@@ -1,0 +1,210 @@
+// A conversation goes on at its last token, and texts that have ended take no room from those that grow.
+#include "common/server/ended_texts.h"
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "scheduler.h"
+#include "tests/step.h"
+
+using namespace staircase;
+
+namespace {
+
+RowOptions options_of(int count, unsigned seed) {
+  RowOptions options;
+  options.stopping = {.max_new_tokens = count, .ignore_eos = true};
+  options.sampling = {.do_sample = true, .seed = seed};
+  return options;
+}
+
+/// Counts what goes through the model.
+struct Counted : DelegatingEngine {
+  using DelegatingEngine::DelegatingEngine;
+  int fed = 0, passes = 0;
+
+  std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
+    for (const auto& sequence : sequences) fed += static_cast<int>(sequence.size());
+    ++passes;
+    return DelegatingEngine::forward(sequences);
+  }
+};
+
+struct Texts {
+  PagedKvCache cache;
+  EndedTexts ended;
+  Counted engine{ended};
+  std::map<int, std::vector<int>> grown;
+  Scheduler scheduler;
+
+  Texts(int places, int kept, int blocks, bool prefix_caching = true, const PrefillOptions& prefill = {})
+      : cache(tales(), places + kept, blocks),
+        ended(tales(), cache, places, prefix_caching),
+        scheduler(
+            engine, tales_tokenizer(), places, prefill, [](int, const Token&) {},
+            [this](int number, const Generation& text) { grown[number] = text.tokens; }) {}
+
+  std::vector<int> grow(const std::vector<int>& prompt, int count, unsigned seed = 1) {
+    scheduler.submit(++last, prompt, options_of(count, seed));
+    while (!scheduler.idle()) scheduler.pass();
+    return grown[last];
+  }
+  int last = 0;
+
+  /// Of rows that keep a text.
+  int kept(int places) const {
+    int count = 0;
+    for (int row = places; row < cache.rows(); ++row) count += cache.blocks(row) > 0;
+    return count;
+  }
+};
+
+std::vector<int> some_tokens(int count, int begin = 0) {
+  const std::vector<int> ids = reference("sliding.json")["ids"];
+  return {ids.begin() + begin, ids.begin() + begin + count};
+}
+
+std::vector<int> joined(std::vector<int> text, const std::vector<int>& more) {
+  text.insert(text.end(), more.begin(), more.end());
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("the next turn of a conversation computes its new tokens alone, also after another text") {
+  for (const int length : {37, 40, 48, 63}) {
+    CAPTURE(length);
+    Texts texts(2, 4, 64), plain(2, 0, 64, false);
+    std::vector<int> talk = some_tokens(length);
+    for (int turn = 0; turn < 4; ++turn) {
+      talk = texts.grow(talk, 21 + turn, 7);
+      texts.grow(joined({3, 5, 7}, some_tokens(20, 100)), 5);  // a title for the conversation
+      const int known = static_cast<int>(talk.size()) - 1;     // the last token was never fed
+      talk = joined(talk, some_tokens(9, 60 + turn));
+      const int before = texts.engine.fed;
+      const std::vector<int> answer = texts.grow(talk, 1);
+      CHECK(texts.engine.fed - before == std::ssize(talk) - known);
+      CHECK(answer == plain.grow(talk, 1));
+      talk = answer;
+    }
+  }
+}
+
+TEST_CASE("what was found in ended texts counts as found, and once") {
+  Texts texts(1, 2, 64);
+  const std::vector<int> said = texts.grow(some_tokens(37), 10), talk = joined(said, some_tokens(9, 60));
+  texts.grow(talk, 3);
+  CHECK(texts.ended.found() == std::ssize(said) - 1);
+  CHECK(texts.ended.joined() == 37 + std::ssize(talk));
+}
+
+TEST_CASE("a text that is no beginning of the prompt is not continued, and the prompt itself is computed") {
+  Texts texts(1, 2, 64);
+  const std::vector<int> prompt = some_tokens(37);
+  texts.grow(prompt, 1);
+  for (const bool same : {true, false}) {
+    std::vector<int> other = prompt;
+    if (!same) other = joined(std::vector(other.begin(), other.begin() + 35), {9, 9, 9, 9, 9});
+    const int before = texts.engine.fed;
+    texts.grow(other, 1);
+    CHECK(texts.engine.fed - before == std::ssize(other) - 32);
+  }
+}
+
+TEST_CASE("a text is kept once, in as many rows as there are, and the oldest one goes first") {
+  Texts texts(2, 3, 64);
+  for (int time = 0; time < 5; ++time) texts.grow(some_tokens(20), 3);
+  CHECK(texts.kept(2) == 1);
+  std::vector<std::vector<int>> said;
+  for (int i = 0; i < 4; ++i) said.push_back(texts.grow(some_tokens(20, 30 * i), 2));
+  CHECK(texts.kept(2) == 3);
+  for (const int i : {0, 3}) {
+    const int before = texts.engine.fed;
+    texts.grow(joined(said[i], {1, 2, 3}), 1);
+    CHECK(texts.engine.fed - before == (i == 0 ? 25 - 16 : 4));
+  }
+}
+
+TEST_CASE("a text that is cancelled is kept as far as it went, without the blocks for its rest") {
+  Texts texts(1, 2, 64, true, {.chunk = 7});
+  const std::vector<int> prompt = some_tokens(60);
+  texts.scheduler.submit(100, prompt, options_of(1, 1));
+  texts.scheduler.pass();
+  texts.scheduler.cancel(100);
+  int blocks = 0;
+  for (int row = 0; row < texts.cache.rows(); ++row) blocks += texts.cache.blocks(row);
+  CHECK(blocks == 1);
+  texts.grow(prompt, 1);
+  CHECK(texts.engine.fed == 60);
+}
+
+TEST_CASE("without prefix caching nothing is kept") {
+  Texts texts(1, 2, 64, false);
+  const std::vector<int> said = texts.grow(some_tokens(37), 4);
+  CHECK(texts.kept(1) == 0);
+  const int before = texts.engine.fed;
+  texts.grow(said, 1);
+  CHECK(texts.engine.fed - before == std::ssize(said));
+}
+
+// With few blocks all ended texts lose theirs again and again. Conversations go on, are left, and share
+// beginnings; prompts come in chunks.
+TEST_CASE("texts are the same whatever has ended before, also where blocks are few") {
+  for (const unsigned seed : {1u, 2u, 3u, 4u, 5u, 6u}) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    const auto below = [&](int end) { return static_cast<int>(random() % static_cast<unsigned>(end)); };
+    const PrefillOptions prefill{.chunk = seed % 2 == 0 ? std::optional(7) : std::nullopt};
+    const int blocks = 6 + below(8);
+    Texts texts(3, 5, blocks, true, prefill), alone(1, 0, 64, false);
+    std::vector<std::vector<int>> talks;
+    std::map<int, std::vector<int>> wanted;
+    int number = 0;
+    const auto submit = [&](const std::vector<int>& prompt) {
+      const RowOptions options = options_of(1 + below(12), static_cast<unsigned>(++number));
+      wanted[number] = alone.grow(prompt, options.stopping.max_new_tokens, options.sampling.seed);
+      texts.scheduler.submit(number, prompt, options);
+      talks.push_back(wanted[number]);
+    };
+    for (int event = 0; event < 60; ++event) {
+      const int what = below(6);
+      if (what == 0 || talks.empty()) {
+        submit(some_tokens(10 + below(30), below(5)));
+      } else if (what == 1) {
+        const std::vector<int>& talk =
+            talks[talks.size() - 1 - below(std::min(4, static_cast<int>(talks.size())))];
+        if (talk.size() < 70) submit(joined(talk, some_tokens(1 + below(6), below(90))));
+      } else if (what == 2 && number > 0 && below(3) == 0) {
+        texts.scheduler.cancel(number);
+        wanted.erase(number);
+        texts.grown.erase(number);
+      }
+      texts.scheduler.pass();
+    }
+    for (int passes = 0; !texts.scheduler.idle(); ++passes) {
+      REQUIRE(passes < 2000);
+      texts.scheduler.pass();
+    }
+    for (const auto& [one, text] : wanted) {
+      CAPTURE(one);
+      CHECK(texts.grown[one] == text);
+    }
+  }
+}
+
+TEST_CASE("a growing text takes the blocks of ended ones, and is not preempted") {
+  Texts texts(2, 4, 8);
+  for (int i = 0; i < 3; ++i) texts.grow(some_tokens(20, 30 * i), 2);  // 2 blocks each
+  CHECK(texts.kept(2) == 3);
+  // Of 64 tokens each the last one is never fed: 4 blocks.
+  for (const int number : {100, 101}) {
+    texts.scheduler.submit(number, some_tokens(10, number - 100), options_of(54, 1));
+  }
+  while (!texts.scheduler.idle()) texts.scheduler.pass();
+  CHECK(texts.ended.preempted() == 0);
+  CHECK(texts.kept(2) == 2);
+}
