@@ -89,22 +89,21 @@ SpecialTokens special_tokens_in(const std::filesystem::path& model) {
   return special_tokens_of(JsonValue(config, path.string()));
 }
 
-/// As transformers prepares messages: without members that are null, and with thoughts under all names.
+/// As transformers prepares messages: without members that are null, and with thoughts under all names. Where
+/// a template writes a message as JSON, the order of its members is the same, too.
 ordered_json prepared(const ordered_json& messages) {
   ordered_json all = ordered_json::array();
   for (const ordered_json& message : messages) {
     if (!message.is_object()) throw Error("a message is {}, not an object", message.type_name());
-    ordered_json kept = ordered_json::object();
+    ordered_json kept = ordered_json::object(), thoughts;
+    for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+      if (thoughts.is_null()) thoughts = message.value(name, ordered_json());
+    }
+    if (!thoughts.is_null()) kept["thinking"] = thoughts;
     for (const auto& [key, value] : message.items()) {
       if (!value.is_null()) kept[key] = value;
     }
-    for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
-      if (!kept.contains(name)) continue;
-      const ordered_json thoughts = kept[name];
-      kept["reasoning_content"] = thoughts;
-      if (!kept.contains("thinking")) kept["thinking"] = thoughts;
-      break;
-    }
+    if (!thoughts.is_null()) kept["reasoning_content"] = thoughts;
     all.push_back(std::move(kept));
   }
   return all;

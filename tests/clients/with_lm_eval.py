@@ -1,5 +1,5 @@
-"""lm-eval's local-completions against the server, and its hf backend on the same folder: the same scores of a task that is
-made here, of sentences from the test of the tales."""
+"""lm-eval's local-completions and local-chat-completions against the server, and its hf backend on the same folder: the same
+scores, and the same answers, of tasks that are made here, of sentences from the test of the tales."""
 
 import json
 import os
@@ -45,12 +45,34 @@ doc_to_text: ""
 doc_to_target: "{{text}}"
 metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]
 """}
+CHATS = {
+    "answers": """
+task: answers
+dataset_path: json
+dataset_kwargs: {data_files: {test: %(choices)s}}
+test_split: test
+output_type: generate_until
+doc_to_text: "{{start}}"
+doc_to_target: "{{ends[0]}}"
+generation_kwargs: {until: ["\\n\\n"], max_gen_toks: 24, do_sample: false, temperature: 0.0}
+metric_list: [{metric: exact_match}]
+"""}
+
+
+def evaluate(folder, model, arguments, tasks, **options):
+    manager = TaskManager(include_path=str(folder), include_defaults=False)
+    return lm_eval.simple_evaluate(model=model, model_args=arguments, tasks=list(tasks), task_manager=manager,
+                                   bootstrap_iters=0, **options)
+
+
+def answers(folder, model, arguments, **options):
+    """To each start of a sentence, as a chat."""
+    result = evaluate(folder, model, arguments, CHATS, apply_chat_template=True, log_samples=True, **options)
+    return {sample["doc"]["start"]: sample["resps"][0][0] for sample in result["samples"]["answers"]}
 
 
 def scores(folder, model, arguments):
-    result = lm_eval.simple_evaluate(model=model, model_args=arguments, tasks=list(TASKS), batch_size=4,
-                                     task_manager=TaskManager(include_path=str(folder), include_defaults=False),
-                                     bootstrap_iters=0)
+    result = evaluate(folder, model, arguments, TASKS, batch_size=4)
     return {f"{task} {name}": value for task, values in result["results"].items() for name, value in values.items()
             if isinstance(value, float)}
 
@@ -64,18 +86,27 @@ def main():
         files = {"choices": choices, "texts": [{"text": sentence + "."} for sentence in SENTENCES]}
         for kind, lines in files.items():
             (folder / f"{kind}.json").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        for task, text in TASKS.items():
+        for task, text in {**TASKS, **CHATS}.items():
             (folder / f"{task}.yaml").write_text(text % {kind: folder / f"{kind}.json" for kind in files})
         tokenizer = f"tokenizer={FOLDER},tokenizer_backend=huggingface"
         ours = scores(folder, "local-completions", f"model={MODEL},base_url={URL}/v1/completions,{tokenizer},"
                       "num_concurrent=4,max_length=512,max_retries=1")
-        theirs = scores(folder, "hf", f"pretrained={FOLDER},dtype=float32,device=cpu,max_length=512")
+        on_cpu = f"pretrained={FOLDER},dtype=float32,device=cpu,max_length=512"
+        theirs = scores(folder, "hf", on_cpu)
+        said = answers(folder, "local-chat-completions", f"model={MODEL},base_url={URL}/v1/chat/completions,"
+                       "num_concurrent=4,max_retries=1")
+        wanted = answers(folder, "hf", on_cpu, batch_size=1)
     different = 0
+    for start, answer in wanted.items():
+        if answer != said[start]:
+            different += 1
+            print(f"{start}: {said[start]!r} by the server, {answer!r} by transformers")
+    print(f"{len(wanted)} answers of chats")
     for score, value in theirs.items():
         is_same = abs(ours[score] - value) <= 1e-3 * max(1.0, abs(value))
         different += not is_same
         print(f"{score}: {ours[score]:.6f} by the server, {value:.6f} by transformers{'' if is_same else ', which differs'}")
-    return 1 if different or not theirs else 0
+    return 1 if different or not theirs or not wanted else 0
 
 
 if __name__ == "__main__":
