@@ -84,6 +84,12 @@ TEST_CASE("what is not given is none or undefined, as in transformers, and optio
         "False");
   CHECK(from_text("{{ messages[0].thinking }}{{ messages[0].reasoning_content }}",
                   {{{"role", "assistant"}, {"reasoning", "a"}}}) == "aa");
+  // In the order of transformers, which ids of a template that writes a whole message depend on.
+  CHECK(from_text("{{ messages[0] | tojson }}", {{{"role", "assistant"}, {"reasoning", "a"}}}) ==
+        R"({"thinking": "a", "role": "assistant", "reasoning": "a", "reasoning_content": "a"})");
+  CHECK(from_text("{{ messages[0] | tojson }}",
+                  {{{"role", "assistant"}, {"thinking", "b"}, {"reasoning_content", "a"}}}) ==
+        R"({"thinking": "b", "role": "assistant", "reasoning_content": "a"})");
   CHECK(says(error_message([] { from_text("", {"Hello"}); }), "a message is string, not an object"));
   CHECK(says(error_message([] { from_text("{{ raise_exception('No.') }}"); }),
              "chat_template.jinja: the template's line 1", "No."));
