@@ -10,8 +10,9 @@ are in tests/reference/tokenizers: their own rules, with a small vocabulary. To 
 added as special tokens, and its thoughts and calls as other added tokens, as its model has them.
 
 A marker in a message is a token for transformers and text for us. Where ids differ, the script therefore compares once
-more with other words in place of the markers in messages; our ids must have no more special tokens than then. Any other difference is printed, and the exit status is 1. Not part of the test suite. Without transformers
-or PyPI it says so and ends with status 0.
+more with other words in place of the markers in messages; our ids must have no more special tokens than then.
+Any other difference is printed, and the exit status is 1. Not part of the test suite. Without transformers or PyPI it
+says so and ends with status 0.
 """
 
 import argparse
@@ -115,7 +116,7 @@ def compare(file, family, program, folder):
     return counts, differences, tokenizer, template, marks
 
 
-def explained(request, theirs, ours, tokenizer, template, marks, program):
+def explained(request, _, ours, tokenizer, template, marks, program):
     """Whether both make the same of messages without markers, and ours has as many special tokens as before."""
     data = {**request["data"], "messages": without_markers(request["data"]["messages"], marks)}
     if data["messages"] == request["data"]["messages"] or "ids" not in ours:
@@ -125,7 +126,8 @@ def explained(request, theirs, ours, tokenizer, template, marks, program):
 
     def count(ids):
         return sum(one in special for one in ids)
-    return ids_of(tokenizer, template, data).get("ids") == plain.get("ids") and count(ours["ids"]) == count(plain["ids"])
+    theirs = ids_of(tokenizer, template, data)
+    return theirs.get("ids") == plain.get("ids") and count(ours["ids"]) == count(plain["ids"])
 
 
 def main():
