@@ -32,7 +32,13 @@
 namespace staircase::platform {
 namespace {
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20, kCacheLine = 64;
+constexpr std::size_t kCacheLine = 64;
+#ifdef __EMSCRIPTEN__
+// WebAssembly has no pages to look up, and two matrices at multiples of 2 MiB have up to 2 MiB between them.
+constexpr std::size_t kHugePage = SIZE_MAX;
+#else
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+#endif
 
 }  // namespace
 
