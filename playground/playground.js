@@ -4,7 +4,7 @@
 (() => {
   const place = document.querySelector(".playground");
   if (!place) return;
-  const { step, base, glue, models, line: example, trace, talks } = place.dataset;
+  const { step, base, glue, models, line: example, trace, talks, dtypes } = place.dataset;
   const inputs = JSON.parse(place.dataset.files); // files of the repository that the page's commands name
 
   const make = makeElement;
@@ -120,12 +120,86 @@
     ? ["A question a line. The program reads them where its command line has no ", make("code", {}, "--prompt"), "; each run begins the conversation again. ", make("code", {}, "/help"), " is a line, too."]
     : ["What the program reads where it is asked to, as by ", make("code", {}, "--requests -")];
   const start = make("button", { type: "submit" }, "Run");
-  const problem = make("p", { className: "problem" });
-  problem.setAttribute("role", "alert");
+  const [problem, wrongModel] = ["problem", "problem-of-model"].map((className) => {
+    const sentence = make("p", { className });
+    sentence.setAttribute("role", "alert");
+    return sentence;
+  });
+
+  let disk = null; // the reader's own model
+  const told = make("p", { className: "told" });
+  told.setAttribute("role", "status");
+  const forget = make("button", { type: "button", hidden: true }, "Use the embedded model");
+
+  /// The command lines without a model and a type, or with those of the reader's model.
+  function rewrite(model) {
+    const option = (name) => new RegExp(`(^|\\s)${name}[=\\s]\\s*('[^']*'|"[^"]*"|\\\\.|[^\\s'"\\\\])+`, "g");
+    const lines = split(line.value).map((command) => {
+      let rest = command.replace(option("--model"), "");
+      if (dtypes) rest = rest.replace(option("--dtype"), "");
+      if (model?.hasTemplate) rest = rest.replace(option("--chat-template"), "");
+      const own = model ? ` --model ${quoted(`disk/${model.name}`)}${dtypes ? ` --dtype ${model.dtype}` : ""}` : "";
+      return (rest.trim() + own).trim();
+    });
+    line.value = lines.join(`\ntools/run ${step.slice(0, 2)} `);
+  }
+
+  const quoted = (word) => (/^[\w./:+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
+  /// Takes what a picker returned. A model that is refused leaves everything as it was.
+  async function choose(picker, isFolder) {
+    const chosen = [...picker.files];
+    picker.value = ""; // so that the same file can be chosen again
+    if (!chosen.length) return; // cancelled
+    const turn = ++choices;
+    wrongModel.textContent = "";
+    try {
+      const model = await readDiskModel(chosen, isFolder);
+      if (turn !== choices) return; // another one was chosen meanwhile
+      const fits = (dtype) => diskMemory(model, dtype).all <= MEMORY_LIMIT;
+      model.dtype = dtypes ? ["bfloat16", "int4"].find(fits) ?? "int4" : "float32";
+      const memory = diskMemory(model, model.dtype);
+      checkMemory(model.name, memory);
+      if (!disk) before = line.value;
+      disk = model;
+      rewrite(model);
+      told.textContent = `${tellMemory(model.name, memory)}. Press Run: it is read from your disk, and nothing is uploaded.`;
+      forget.hidden = false;
+    } catch (sentence) {
+      wrongModel.textContent = `This model cannot run here: ${typeof sentence === "string" ? sentence : `its header is broken (${sentence.message})`}.`;
+    }
+  }
+
+  let choices = 0, before = ""; // the command line of the embedded model
+  forget.onclick = () => {
+    disk = null;
+    line.value = before;
+    told.textContent = wrongModel.textContent = "";
+    forget.hidden = true;
+    line.focus();
+  };
+
+  /// A button that opens a picker.
+  function picker(words, properties, isFolder) {
+    const input = make("input", { type: "file", hidden: true, ...properties });
+    input.setAttribute("aria-label", words);
+    input.onchange = () => choose(input, isFolder);
+    const button = make("button", { type: "button" }, words);
+    button.onclick = () => input.click();
+    return [button, input, " "];
+  }
+  const folders = "webkitdirectory" in HTMLInputElement.prototype; // most phones have no picker for them
+  const fromDisk = make("details", { open: Boolean(talks) }, make("summary", {}, "Use a model from your disk"),
+    make("p", {}, "A ", make("code", {}, ".gguf"), " file, or a folder with ", make("code", {}, "config.json"), ", the tokenizer and ",
+      make("code", {}, "safetensors"), ". Nothing is uploaded: the program reads it on your machine."),
+    make("p", {}, ...picker("Choose a .gguf file", { accept: ".gguf" }, false), ...(folders ? picker("Choose a folder", { webkitdirectory: true }, true) : []), forget),
+    wrongModel, told);
+
   const runs = make("div", { className: "runs" });
   const form = make("form", {},
     make("label", { htmlFor: line.id }, make("code", {}, `tools/run ${step.slice(0, 2)}`)), line,
     make("details", { open: Boolean(talks) }, make("summary", {}, talks ? "Your side of the conversation" : "Standard input"), make("label", { htmlFor: input.id }, ...reads), input),
+    fromDisk,
     ...(trace ? [make("label", {}, inside, " Show what happens inside, which takes longer"), looks] : []),
     make("p", {}, start, " It runs on your machine: this page sends nothing to anyone."));
   place.append(form, problem, runs);
@@ -134,7 +208,7 @@
   const short = (words) => (words.length > 300 ? `${words.slice(0, 150)} … ${words.slice(-150)}` : words || "(no options)");
 
   /// A run with its output, and the buttons to stop and to remove it.
-  function launch(files, arguments_, title) {
+  function launch(files, arguments_, title, own) {
     const state = make("span", { className: "state" }, "starting");
     state.setAttribute("role", "status");
     // Two buttons: a press of Stop that comes too late must not take the output away.
@@ -167,9 +241,22 @@
       else if (data.event) views(data.event);
       else if (data.state) state.textContent = data.state;
       else if (data.error) end(`cannot run: ${data.error}`);
-      else end(`${data.status ? `ended with status ${data.status}` : "done"} after ${((performance.now() - begun) / 1000).toFixed(1)} s`);
+      else end(`${data.status ? `ended with status ${data.status}` : "done"} after ${((performance.now() - begun) / 1000).toFixed(1)} s${own.length ? `; the program had ${inBytes(data.memory)} of memory` : ""}`);
     };
-    worker.postMessage({ step, glue, models, arguments: arguments_, input: input.value, talks: Boolean(talks), files, inputs });
+    worker.postMessage({ step, glue, models, arguments: arguments_, input: input.value, talks: Boolean(talks), files, inputs, disk: own });
+  }
+
+  /// The files of the reader's model for a command that names it. Throws a sentence where it does not fit, or none is chosen.
+  function filesOfModel(words) {
+    const value = (option) => {
+      const at = words.map((word) => word === option || word.startsWith(`${option}=`)).lastIndexOf(true);
+      return at < 0 ? undefined : words[at] === option ? words[at + 1] : words[at].slice(option.length + 1);
+    };
+    const named = words.find((word) => /^(--[\w-]+=)?disk\//.test(word))?.replace(/^.*?disk\//, "");
+    if (named === undefined) return [];
+    if (named !== disk?.name) throw `the command line names disk/${named}, and ${disk ? `${disk.name} is the model that you chose` : "no model from your disk is chosen"}`;
+    checkMemory(named, diskMemory(disk, dtypes ? value("--dtype") : "float32", Number(value("--context"))));
+    return disk.files;
   }
 
   async function submit(event) {
@@ -183,7 +270,7 @@
         const has = (option) => arguments_.some((word) => word === option || word.startsWith(`${option}=`));
         if (inside.checked && (layer.value || head.value) && !has("--trace-attention")) arguments_.push("--trace-attention", `${layer.value},${head.value}`);
         if ((inside.checked || has("--trace-attention")) && !has("--trace")) arguments_.push("--trace", "/trace");
-        launch(files, arguments_, title);
+        launch(files, arguments_, title, filesOfModel(arguments_));
       }
     } catch (sentence) {
       if (typeof sentence !== "string") throw sentence;

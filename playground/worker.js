@@ -1,7 +1,7 @@
-// Runs one step once: {step, glue, models, arguments, input, talks, files, inputs} come in a message, {output}, {event},
-// {status} or {error} go back. `models` is their version; a program that `talks` reads its input as from a terminal; `files`
-// has by name what need not be loaded; `inputs` are the files of the repository that a command may name; --trace /trace makes
-// events. Ending this worker gives back all of its memory.
+// Runs one step once: {step, glue, models, arguments, input, talks, files, inputs, disk} come in a message, {output}, {event},
+// {status, memory} or {error} go back. `models` is their version; a program that `talks` reads its input as from a terminal;
+// `files` has by name what need not be loaded; `inputs` are the files of the repository that a command may name; `disk` has the
+// files of the reader's own model; --trace /trace makes events. Ending this worker gives back all of its memory.
 "use strict";
 
 const MODELS = ["tales-6m", "tales-1m"];
@@ -108,7 +108,47 @@ function makeKeyboard(FS, typed, show) {
   };
 }
 
-async function run({ step, glue, models, arguments: words, input, talks, files: given, inputs }) {
+const PART = 1 << 23; // bytes of a file of the reader's that are in JavaScript's memory at a time
+const IO_ERROR = 29, NO_MEMORY = 48; // as emscripten numbers them
+
+/// A file of the reader's among the program's. Its bytes stay on the disk until the program reads them. It maps a model several
+/// times, and only looks at the bytes: they are in its memory once, and stay there.
+function mount(program, path, file) {
+  const { FS } = program, reader = new FileReaderSync();
+  const read = (position, length) => {
+    try {
+      return new Uint8Array(reader.readAsArrayBuffer(file.slice(position, position + length)));
+    } catch {
+      throw new FS.ErrnoError(IO_ERROR); // changed or removed since it was chosen
+    }
+  };
+  let mapped = 0;
+  FS.mkdirTree(`/${path.slice(0, path.lastIndexOf("/"))}`);
+  FS.writeFile(`/${path}`, "");
+  const { node } = FS.lookupPath(`/${path}`);
+  node.usedBytes = file.size;
+  node.stream_ops = {
+    ...node.stream_ops,
+    read(_, bytes, offset, length, position) {
+      const part = read(position, length);
+      bytes.set(part, offset);
+      return part.length;
+    },
+    mmap(_, address, length) {
+      if (!mapped) {
+        const memory = program._emscripten_builtin_memalign(64, length);
+        if (!memory) throw new FS.ErrnoError(NO_MEMORY);
+        for (let at = 0; at < length; at += PART) program.HEAPU8.set(read(at, Math.min(PART, length - at)), memory + at);
+        mapped = memory;
+      }
+      return { ptr: mapped, allocated: false };
+    },
+  };
+}
+
+async function run({ step, glue, models, arguments: words, input, talks, files: given, inputs, disk }) {
+  if (disk.length && typeof FileReaderSync === "undefined") throw new Error("this browser lets no worker read a file from the disk");
+
   postMessage({ state: "loading the program and the models" });
   files = given;
   kept = `staircase-models-${models}`;
@@ -139,12 +179,13 @@ async function run({ step, glue, models, arguments: words, input, talks, files: 
     program.FS.mkdirTree(`/${folder(name)}`);
     program.FS.writeFile(`/${name}`, contents[i], { canOwn: true });
   });
+  for (const [path, file] of disk) mount(program, path, file);
   makeTrace(program.FS);
   postMessage({ state: "running" });
   const status = program.callMain(words);
   output.flush();
-  if (status === 1) await globalThis.caches?.delete(kept).catch(() => {}); // a model may have come broken: it is loaded again
-  postMessage({ status });
+  if (status === 1 && !disk.length) await globalThis.caches?.delete(kept).catch(() => {}); // a model may have come broken: it is loaded again
+  postMessage({ status, memory: program.HEAPU8.length });
 }
 
 onmessage = ({ data }) => run(data).catch((error) => postMessage({ error: String(error && error.message || error) }));

@@ -3,21 +3,26 @@
 
   tests/playground/measure.py [SITE]      of the site in build-book, which `tools/book --wasm` builds; on an idle machine
 
+Where tools/download has brought SmolLM2 from PyPI, a page runs that from the disk as well.
+
 It asserts nothing: times belong to a machine."""
 
 import functools
 import re
 import statistics
-import subprocess
 import sys
 import threading
 import time
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from renderers import memory
 from selenium import webdriver
+from selenium.webdriver.common.by import By
 
-SITE = Path(sys.argv[1] if len(sys.argv) > 1 else Path(__file__).resolve().parents[2] / "build-book")
+ROOT = Path(__file__).resolve().parents[2]
+SITE = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build-book")
+SMOLLM2 = ROOT / "models/smollm2-135m-instruct/SmolLM2-135M-Instruct.Q4_1.gguf"
 PROMPT, DRAFT = '--prompt "Once upon a time"', " --draft-model tales-1m"
 # What became of a run, what it wrote, and the seconds from the click to the first text that is not the prompt's.
 RUN = """
@@ -49,16 +54,23 @@ def run(browser, line):
     return (text, first) if state.startswith("done") else sys.exit(f"{line}: {state}\n{text}")
 
 
-def memory(browser):
-    """Megabytes of the browser's renderers; what several share counts in parts."""
-    ours, found = {browser.service.process.pid}, 0
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,args=", "--sort=start_time"], capture_output=True, text=True, check=True).stdout
-    for pid, parent, words in (line.split(None, 2) for line in listed.splitlines()):
-        if int(parent) in ours:
-            ours.add(int(pid))
-            if "--type=renderer" in words:
-                found += int(re.search(r"\nPss: +(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8"))[1])
-    return found * 1024 / 1e6
+def converse(browser, dtype):
+    """Runs SmolLM2 from the disk: what it wrote, the state, the seconds to the first text, and the renderers' peak in megabytes."""
+    peaks, running = [0], True
+
+    def watch():
+        while running:
+            peaks.append(memory(browser))
+            time.sleep(0.05)
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    line = (f'--model disk/{SMOLLM2.name} --dtype {dtype} --prompt "Write a poem about a cat." --max-new-tokens 100 --show-use')
+    state, text, first = browser.execute_async_script(RUN.replace("text.replace", "text.replace(/.*more memory/, '').replace"), line)
+    running = False
+    watcher.join()
+    if not state.startswith("done"):
+        sys.exit(f"{line}: {state}\n{text}")
+    return text, state, first, max(peaks)
 
 
 SimpleHTTPRequestHandler.log_message = lambda *_: None
@@ -92,3 +104,21 @@ with open_page("17") as browser:
         if number in (20, 60):
             time.sleep(6)
             print(f"17: {memory(browser):.0f} MB six seconds after run {number}")
+
+if SMOLLM2.is_file():
+    speeds = {dtype: [] for dtype in ("float32", "bfloat16", "int8", "int4")}
+    with open_page("96") as browser:
+        browser.set_script_timeout(120)
+        browser.find_elements(By.CSS_SELECTOR, ".playground input[type=file]")[0].send_keys(str(SMOLLM2))
+        time.sleep(3)
+        for _ in range(3):
+            for dtype, found in speeds.items():
+                text, state, first, peak = converse(browser, dtype)
+                prefill, speed = re.search(r"first token after (\d+) ms; \d+ new tokens, ([\d.]+) tokens/s", text).groups()
+                found.append((first, float(prefill), float(speed), peak, re.search(r"had (.*) of", state)[1]))
+        time.sleep(6)
+        print(f"96: {memory(browser):.0f} MB six seconds after the last run")
+    for dtype, found in speeds.items():
+        first, prefill, speed, peak = (statistics.median(values) for values in list(zip(*found, strict=True))[:4])
+        print(f"96 --dtype {dtype}: first text {first:.1f} s after the click, TTFT {prefill:.0f} ms, {speed:.1f} tokens/s; "
+              f"the program had {found[0][-1]}, renderers up to {peak:.0f} MB")

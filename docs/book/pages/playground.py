@@ -34,6 +34,8 @@ def html(programs, step):
     program = (Path(programs) / f"{step.name}.wasm").read_bytes()
     # A chat makes no events, though the library in it knows the option's name.
     flag = ' data-talks="yes"' if step.holds_conversations() else ' data-trace="yes"' if b"--trace" in program else ""
+    if "dtype" in (step.folder / "main.cpp").read_text(encoding="utf-8"):
+        flag += ' data-dtypes="yes"'
     lines = "\n".join(step.command()).removeprefix(f"tools/run {step.number} ") or '--prompt "Once upon a time"'
     return (f'<div class="playground"{flag} data-step="{step.name}" data-base="../../playground" data-models="{version()}" '
             f'data-glue="{glue(programs, step)[0]}" data-files="{escape(json.dumps(named(step)))}" data-line="{escape(lines)}">'
@@ -79,7 +81,7 @@ def copy(programs, series, site):
                 shutil.copyfile(ROOT / name, folder / "files" / name)
     for model in (*MODELS, *NAMED_MODELS):
         shutil.copytree(ROOT / "models" / model, folder / "models" / model, ignore=shutil.ignore_patterns("*.md"))
-    for name in ("pictures.css", "beams.js", "rows.js", "views.js", "playground.js", "worker.js"):
+    for name in ("pictures.css", "beams.js", "rows.js", "views.js", "disk.js", "playground.js", "worker.js"):
         shutil.copyfile(SCRIPTS / name, folder / name)
 
 
