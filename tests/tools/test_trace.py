@@ -223,6 +223,45 @@ class Attention(Limited):
                         self.assertAlmostEqual(share, right, delta=1e-5)
             x = model.block(block, x)
 
+    def test_heads_of_a_group_share_their_keys(self):
+        """Llama's first block: two neighbouring heads of queries look at one head of keys."""
+        step, folder = BUILD / "steps/11-repetition-penalty", ROOT / "models/tales-gqa-1m"
+        if not step.exists():
+            self.skipTest("step 11 is not built")
+        model = tales.Model(folder)
+        tokens = [model.token_id[token] for token in ("The", " wolf", " ran", " into")]
+        config, layer = model.config, "model.layers.0"
+        size, group = config["head_dim"], config["num_attention_heads"] // config["num_key_value_heads"]
+        self.assertEqual(group, 2)
+
+        def normed(row):
+            root = math.sqrt(sum(x * x for x in row) / len(row) + config["rms_norm_eps"])
+            return [x / root * g for x, g in zip(row, model.weight(f"{layer}.input_layernorm.weight"), strict=True)]
+
+        def turned(row, position):
+            half, theta = size // 2, config["rope_parameters"]["rope_theta"]
+            angles = [position * theta ** (-2 * i / size) for i in range(half)]
+            return ([row[i] * math.cos(angle) - row[i + half] * math.sin(angle) for i, angle in enumerate(angles)]
+                    + [row[i + half] * math.cos(angle) + row[i] * math.sin(angle) for i, angle in enumerate(angles)])
+
+        rows = [normed(model.weight("model.embed_tokens.weight")[token]) for token in tokens]
+        queries, keys = ([[tales.dot(row, output) for output in model.weight(f"{layer}.self_attn.{name}_proj.weight")]
+                          for row in rows] for name in "qk")
+        for head in range(config["num_attention_heads"]):
+            with self.subTest(head=head), tempfile.TemporaryDirectory() as place:
+                trace = Path(place) / "trace"
+                subprocess.run([step, "--model", folder, "--prompt", "The wolf ran into", "--max-new-tokens", "1",
+                                "--device", "cpu", "--trace", trace, "--trace-attention", f"0,{head}"],
+                               capture_output=True, timeout=120, check=True)
+                [found] = [event for event in map(json.loads, trace.read_text(encoding="utf-8").splitlines())
+                           if event["event"] == "attention"]
+                q, k = ([turned(row[at * size:(at + 1) * size], position) for position, row in enumerate(of)]
+                        for of, at in ((queries, head), (keys, head // group)))
+                for i, got in enumerate(found["weights"]):
+                    want = tales.softmax([tales.dot(q[i], k[j]) / math.sqrt(size) for j in range(i + 1)])
+                    for share, right in zip(got, want, strict=True):
+                        self.assertAlmostEqual(share, right, delta=1e-5)
+
 
 if __name__ == "__main__":
     unittest.main()
