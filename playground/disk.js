@@ -35,7 +35,7 @@ async function parseBeginning(file, what, parse) {
 
 /// Bytes of a value of metadata, by type; strings and lists have none.
 const GGUF_SIZES = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 };
-const GGUF_FLOATS = { 0: "F32", 1: "F16", 30: "BF16" };
+const GGUF_WHOLE = new Set([0, 1, 30]); // F32, F16, BF16
 
 /// {metadata, tensors: [{name, shape, whole}]} of a GGUF file; `whole` is of one whose numbers are not in blocks. Lists are left out.
 function parseGguf(view, name) {
@@ -77,7 +77,7 @@ function parseGguf(view, name) {
   for (let i = 0; i < count; ++i) {
     const tensor = { name: text(), shape: [] }, dimensions = number();
     for (let j = 0; j < dimensions; ++j) tensor.shape.push(long());
-    tensor.whole = number() in GGUF_FLOATS;
+    tensor.whole = GGUF_WHOLE.has(number());
     take(8);
     tensors.push(tensor);
   }
@@ -96,7 +96,8 @@ function parseSafetensors(view, name) {
   } catch {
     throw `the header of ${name} is not JSON, so it is not a safetensors file`;
   }
-  const tensors = Object.entries(header).filter(([tensor]) => tensor !== "__metadata__").map(([tensor, { shape }]) => ({ name: tensor, shape, whole: true }));
+  const tensors = Object.entries(header).filter(([tensor]) => tensor !== "__metadata__")
+    .map(([tensor, { shape }]) => ({ name: tensor, shape, whole: true }));
   if (!tensors.every(({ shape }) => Array.isArray(shape))) throw new TypeError("a tensor without a shape");
   return tensors;
 }
@@ -123,7 +124,7 @@ function sizesOf(tensors, layers, keyWidth, context) {
     else sizes.matrices += count;
     if (!whole) sizes.unpacked = Math.max(sizes.unpacked, count);
   }
-  if (!Object.values(sizes).every((size) => Number.isFinite(size))) throw "its header states no sizes from which the memory could be computed";
+  if (!Object.values(sizes).every((size) => Number.isFinite(size))) throw "its files state no sizes from which its memory can be computed";
   return sizes;
 }
 
@@ -133,7 +134,8 @@ async function readGguf(file) {
   const heads = of("attention.head_count"), head = of("attention.key_length") ?? of("embedding_length") / heads;
   return {
     hasTemplate: "tokenizer.chat_template" in metadata || "tokenizer.chat_template.default" in metadata,
-    sizes: sizesOf(tensors, of("block_count") ?? 0, (of("attention.head_count_kv") ?? heads ?? 0) * (head || 0), of("context_length") ?? USUAL_CONTEXT),
+    sizes: sizesOf(tensors, of("block_count") ?? 0, (of("attention.head_count_kv") ?? heads ?? 0) * (head || 0),
+      of("context_length") ?? USUAL_CONTEXT),
   };
 }
 
@@ -145,7 +147,8 @@ async function readFolder(files, name) {
     if (!files.get(shard)) throw `${name} has no ${shard}, which its index names`;
     return files.get(shard);
   });
-  if (!["tokenizer.json", "vocab.json"].some((file) => files.get(file))) throw `${name} has no tokenizer: neither tokenizer.json nor vocab.json is there`;
+  if (!files.get("tokenizer.json") && !files.get("vocab.json"))
+    throw `${name} has no tokenizer: neither tokenizer.json nor vocab.json is there`;
   const tensors = [];
   for (const shard of shards) tensors.push(...await parseBeginning(shard, "a safetensors file", (view) => parseSafetensors(view, shard.name)));
   const heads = config.num_attention_heads ?? config.n_head, head = config.head_dim ?? (config.hidden_size ?? config.n_embd) / heads;
@@ -174,7 +177,8 @@ async function readDiskModel(chosen, isFolder) {
   const packed = [...files.values()].filter((file) => file.name.endsWith(".gguf"));
   if (!files.get("config.json") && packed.length === 1) return readDiskModel(packed, false);
   if (!files.get("config.json")) {
-    throw `${name} is not the folder of a model: it has no config.json, and ${packed.length ? `${packed.length} .gguf files where one is needed` : "no .gguf file"}`;
+    const others = packed.length ? `${packed.length} .gguf files where one is needed` : "no .gguf file";
+    throw `${name} is not the folder of a model: it has no config.json, and ${others}`;
   }
   const empty = [...files.values()].find((file) => !file.size && /\.(json|safetensors)$/.test(file.name));
   if (empty) throw `${name}/${empty.name} is empty: a file of 0 bytes`;

@@ -166,7 +166,8 @@
       told.textContent = `${tellMemory(model.name, memory)}. Press Run: it is read from your disk, and nothing is uploaded.`;
       forget.hidden = false;
     } catch (sentence) {
-      wrongModel.textContent = `This model cannot run here: ${typeof sentence === "string" ? sentence : `its header is broken (${sentence.message})`}.`;
+      const why = typeof sentence === "string" ? sentence : `its header is broken (${sentence.message})`;
+      wrongModel.textContent = `This model cannot run here: ${why}.`;
     }
   }
 
@@ -192,7 +193,8 @@
   const fromDisk = make("details", { open: Boolean(talks) }, make("summary", {}, "Use a model from your disk"),
     make("p", {}, "A ", make("code", {}, ".gguf"), " file, or a folder with ", make("code", {}, "config.json"), ", the tokenizer and ",
       make("code", {}, "safetensors"), ". Nothing is uploaded: the program reads it on your machine."),
-    make("p", {}, ...picker("Choose a .gguf file", { accept: ".gguf" }, false), ...(folders ? picker("Choose a folder", { webkitdirectory: true }, true) : []), forget),
+    make("p", {}, ...picker("Choose a .gguf file", { accept: ".gguf" }, false),
+      ...(folders ? picker("Choose a folder", { webkitdirectory: true }, true) : []), forget),
     wrongModel, told);
 
   const runs = make("div", { className: "runs" });
@@ -241,7 +243,10 @@
       else if (data.event) views(data.event);
       else if (data.state) state.textContent = data.state;
       else if (data.error) end(`cannot run: ${data.error}`);
-      else end(`${data.status ? `ended with status ${data.status}` : "done"} after ${((performance.now() - begun) / 1000).toFixed(1)} s${own.length ? `; the program had ${inBytes(data.memory)} of memory` : ""}`);
+      else {
+        const used = own.length ? `; the program had ${inBytes(data.memory)} of memory` : "";
+        end(`${data.status ? `ended with status ${data.status}` : "done"} after ${((performance.now() - begun) / 1000).toFixed(1)} s${used}`);
+      }
     };
     worker.postMessage({ step, glue, models, arguments: arguments_, input: input.value, talks: Boolean(talks), files, inputs, disk: own });
   }
@@ -254,7 +259,8 @@
     };
     const named = words.find((word) => /^(--[\w-]+=)?disk\//.test(word))?.replace(/^.*?disk\//, "");
     if (named === undefined) return [];
-    if (named !== disk?.name) throw `the command line names disk/${named}, and ${disk ? `${disk.name} is the model that you chose` : "no model from your disk is chosen"}`;
+    const chosen = disk ? `${disk.name} is the model that you chose` : "no model from your disk is chosen";
+    if (named !== disk?.name) throw `the command line names disk/${named}, and ${chosen}`;
     checkMemory(named, diskMemory(disk, dtypes ? value("--dtype") : "float32", Number(value("--context"))));
     return disk.files;
   }

@@ -108,7 +108,7 @@ function makeKeyboard(FS, typed, show) {
   };
 }
 
-const PART = 1 << 23; // bytes of a file of the reader's that are in JavaScript's memory at a time
+const PART = 1 << 20; // bytes of a file of the reader's that are in JavaScript's memory at a time
 const IO_ERROR = 29, NO_MEMORY = 48; // as emscripten numbers them
 
 /// A file of the reader's among the program's. Its bytes stay on the disk until the program reads them. It maps a model several

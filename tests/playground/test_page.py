@@ -49,8 +49,12 @@ TALKS = sorted(path.stem for path in PROGRAMS.glob("*.wasm") if Step(ROOT / "ste
 
 
 class Site(SimpleHTTPRequestHandler):
-    """The site; what is in `broken` is not there, of what is in `cut` half comes, and of what is in `short` there is no more."""
-    broken, cut, short = set(), set(), set()
+    """The site; what is in `broken` is not there, of what is in `cut` half comes, and of what is in `short` there is no more.
+    `methods` has those of all requests: the browser's log leaves out what workers ask for."""
+    broken, cut, short, methods = set(), set(), set(), set()
+
+    def log_request(self, *_):
+        self.methods.add(self.command)
 
     def do_GET(self):
         if any(self.path.endswith(name) for name in self.broken):
@@ -840,6 +844,7 @@ class FromDisk(Browser):
 
     def test_it_gives_the_tokens_of_the_native_program_and_nothing_is_uploaded(self):
         words = ["--prompt", "The old king", "--json", "--max-new-tokens", "20"]
+        Site.methods.clear()
         for step in {STEPS[0], STEPS[-1]}:
             for path in (self.file("a model.gguf"), self.FOLDER_MODEL):
                 with self.subTest(step, path=path.name):
@@ -853,10 +858,8 @@ class FromDisk(Browser):
                     native = subprocess.run([NATIVE / step, "--model", path, *words], capture_output=True, text=True, check=True)
                     here = next(line for line in self.output().splitlines() if line.startswith("{"))
                     self.assertEqual(json.loads(here)["sequences"], json.loads(native.stdout)["sequences"])
-        messages = [json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")]
-        requests = [message["params"]["request"] for message in messages if message["method"] == "Network.requestWillBeSent"]
-        self.assertTrue(requests)
-        self.assertEqual([one["url"] for one in requests if one["method"] != "GET" or not one["url"].startswith((ADDRESS, "data:", "blob:"))], [])
+        self.assertEqual(Site.methods, {"GET"})
+        self.assertEqual([url for url in self.asked() if not url.startswith((ADDRESS, "data:", "blob:"))], [])
 
     def chat(self):
         if not TALKS:
@@ -867,7 +870,8 @@ class FromDisk(Browser):
         self.chat()
         self.choose(self.FOLDER_MODEL)
         self.assertIn("--chat-template", self.line())  # it has none of its own
-        words = ["--chat-template", "models/tales-chat.jinja", "--prompt", "Why do you weep?", "--prompt", "Where do you live?", "--max-new-tokens", "15"]
+        words = ["--chat-template", "models/tales-chat.jinja", "--max-new-tokens", "15",
+                 "--prompt", "Why do you weep?", "--prompt", "Where do you live?"]
         self.type("--model disk/tales-gqa-1m " + " ".join(f'"{word}"' for word in words))
         self.assertIn("done", self.ended())
         native = subprocess.run([NATIVE / TALKS[-1], "--model", self.FOLDER_MODEL, *words], capture_output=True, text=True, check=True, cwd=ROOT)
@@ -922,6 +926,7 @@ class FromDisk(Browser):
     def test_bad_files_are_refused_in_a_sentence_and_the_page_goes_on(self):
         self.open()
         before = self.line()
+        config = (self.FOLDER_MODEL / "config.json").read_bytes()
         cases = {
             self.file("text.gguf", b"Once upon a time"): "text.gguf does not begin with the letters GGUF",
             self.file("notes.txt", b"Once"): "notes.txt is not a .gguf file; for a model in other files choose its folder",
@@ -935,6 +940,8 @@ class FromDisk(Browser):
             self.folder("no-weights", model__safetensors=None): "no-weights has no model.safetensors",
             self.folder("empty-weights", model__safetensors=b""): "empty-weights/model.safetensors is empty: a file of 0 bytes",
             self.folder("text-weights", model__safetensors=b"Once upon a time"): "not a safetensors file",
+            self.folder("no-sizes", config__json=config.replace(b'_hidden_layers": 4', b'_hidden_layers": "many"')):
+                "its files state no sizes",
             self.folder("list-config", config__json=b"[1"): "list-config/config.json is not a JSON object",
         }
         for path, words in cases.items():
