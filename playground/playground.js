@@ -157,7 +157,7 @@
       const model = await readDiskModel(chosen, isFolder);
       if (turn !== choices) return; // another one was chosen meanwhile
       const fits = (dtype) => diskMemory(model, dtype).all <= MEMORY_LIMIT;
-      model.dtype = dtypes ? ["bfloat16", "int4"].find(fits) ?? "int4" : "float32";
+      model.dtype = dtypes ? ["bfloat16", "int8", "int4"].find(fits) ?? "int4" : "float32";
       const memory = diskMemory(model, model.dtype);
       checkMemory(model.name, memory);
       if (!disk) before = line.value;

@@ -1001,11 +1001,16 @@ class FromDisk(Browser):
         self.open(typed[-1])
         self.choose(self.file("wide.gguf", size=2_070_000_000))
         self.assertIn("wide.gguf", self.told())
+        self.assertIn("--dtype bfloat16", self.line())
         self.browser.execute_script("""const check = window.diskMemory;
             window.diskMemory = (model, dtype, context) => check({ ...model, sizes: { ...model.sizes, matrices: 1e8 } }, dtype, context);""")
         self.type('--model disk/wide.gguf --dtype float32 --prompt "A"')
         self.assertRegex(self.find(".problem")[0].text, "wide.gguf takes about 2.5 GB of memory: .* in float32 401 MB, .* can have 2.1 GB")
         self.assertEqual(self.find(".run"), [])
+        # 1e8 weights take 200 MB in bfloat16, 106 in int8 and 56 in int4.
+        for size, dtype in ((1_900_000_000, "int8"), (1_980_000_000, "int4")):
+            self.choose(self.file(f"{dtype}.gguf", size=size))
+            self.assertIn(f"--dtype {dtype}", self.line())
 
     def test_what_a_browser_lacks_is_said(self):
         for code, pickers in {"delete HTMLInputElement.prototype.webkitdirectory": 1, """
