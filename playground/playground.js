@@ -137,6 +137,7 @@
     const lines = split(line.value).map((command) => {
       let rest = command.replace(option("--model"), "");
       if (dtypes) rest = rest.replace(option("--dtype"), "");
+      if (model) rest = rest.replace(option("--draft-model"), ""); // an embedded draft has another vocabulary
       if (model?.hasTemplate) rest = rest.replace(option("--chat-template"), "");
       const own = model ? ` --model ${quoted(`disk/${model.name}`)}${dtypes ? ` --dtype ${model.dtype}` : ""}` : "";
       return (rest.trim() + own).trim();

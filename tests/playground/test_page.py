@@ -853,6 +853,7 @@ class FromDisk(Browser):
                     model = f"'disk/{path.name}'" if " " in path.name else f"disk/{path.name}"
                     types = " --dtype bfloat16" if "dtype" in (ROOT / "steps" / step / "main.cpp").read_text() else ""
                     self.assertEqual(self.line().partition(" --model ")[2], model + types)
+                    self.assertNotIn("--draft-model", self.line())
                     self.type(f"--model {model} " + " ".join(f'"{word}"' for word in words))
                     self.assertRegex(self.ended(), r"^done after \d+\.\d s; the program had \d+ MB of memory$")
                     native = subprocess.run([NATIVE / step, "--model", path, *words], capture_output=True, text=True, check=True)
