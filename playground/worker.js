@@ -148,14 +148,14 @@ function mount(program, path, file) {
 
 async function run({ step, glue, models, arguments: words, input, talks, files: given, inputs, disk }) {
   if (disk.length && typeof FileReaderSync === "undefined") throw new Error("this browser lets no worker read a file from the disk");
-
   postMessage({ state: "loading the program and the models" });
   files = given;
   kept = `staircase-models-${models}`;
-  const needed = [...MODELS, ...NAMED_MODELS.filter((model) => words.some((word) => word.endsWith(model)))];
+  const ours = words.filter((word) => !/^(--[\w-]+=)?disk\//.test(word)); // a folder of the reader's may have the name of ours
+  const needed = [...MODELS, ...NAMED_MODELS.filter((model) => ours.some((word) => word.endsWith(model)))];
   const ofModels = needed.flatMap((model) => FILES.map((file) => `models/${model}/${file}`));
   const folder = (name) => name.slice(0, name.lastIndexOf("/"));
-  const wanted = inputs.filter((name) => words.some((word) => word.endsWith(name) || word.endsWith(folder(name))));
+  const wanted = inputs.filter((name) => ours.some((word) => word.endsWith(name) || word.endsWith(folder(name))));
   const names = [...ofModels, ...wanted];
   const [script, binary, ...contents] = await Promise.all([load(glue), load(`steps/${step}.wasm`), ...ofModels.map(loadOnce),
     ...wanted.map((name) => load(`files/${name}`))]);
