@@ -152,10 +152,10 @@ struct Program::Impl {
                      config.n_head - 1);
   }
 
-  /// The way out of an error. All ranks make most errors alike; rank 0 has a second to tell of it for all.
+  /// The way out of an error. All ranks make most errors alike; rank 0 has three seconds to report it for all.
   int fail(const std::string& message, int status) const {
     if (ranks->rank() > 0) {
-      std::this_thread::sleep_for(std::chrono::seconds(1));
+      std::this_thread::sleep_for(std::chrono::seconds(3));
       quiet() = false;
     }
     say_error(ranks->rank() > 0 ? fmt::format("rank {}: {}", ranks->rank(), message) : message);
