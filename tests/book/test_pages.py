@@ -40,10 +40,10 @@ class Drawing(unittest.TestCase):
             self.assertEqual(drawn.count(f'href="to/{step.name}"'), 1)
             self.assertEqual(drawn.count(f">{html.escape(step.heading())}</text>"), 1)
 
-    def test_side_rooms_and_landings_are_marked(self):
+    def test_detours_and_landings_are_marked(self):
         drawn = DRAWN
         rooms = re.findall(r'class="step f\d room"><title>(\d\d)', drawn)
-        self.assertEqual(sorted(rooms), sorted(step.number for step in STEPS if step.side_room))
+        self.assertEqual(sorted(rooms), sorted(step.number for step in STEPS if step.detour))
         owners = {landed.owner.number for landed in STEPS[0].library.values()}
         self.assertEqual(set(re.findall(r"<title>(\d\d)[^<]*finished here", drawn)), owners)
 
@@ -53,7 +53,7 @@ class Drawing(unittest.TestCase):
             for before, after in zip(flight, flight[1:]):
                 self.assertIs(after.parent, before)
                 self.assertEqual(after.branch(), before.branch())
-        together = [step for flight in flights for step in flight] + [step for step in STEPS if step.side_room]
+        together = [step for flight in flights for step in flight] + [step for step in STEPS if step.detour]
         self.assertEqual(sorted(step.number for step in together), [step.number for step in STEPS])
 
 

@@ -88,7 +88,7 @@ class Numbers(unittest.TestCase):
         product, first, last = example.product()
         prose = " ".join(page.split())
         self.assertIn(f"{product:.2f} / √64 = {product / 8:.2f}", prose)
-        self.assertIn(f"length {first:.1f} behind the embedding and {last:.1f} behind the last block", prose)
+        self.assertIn(f"length {first:.1f} after the embedding and {last:.1f} after the last block", prose)
         self.assertIn(f"{100 * example.heads[3][4][3][1]:.0f} % of what", prose)
 
     def test_todays_models_have_the_numbers_of_their_page(self):

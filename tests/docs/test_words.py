@@ -1,4 +1,4 @@
-"""The words of the first page, the headlines and the help texts: short sentences, without the habits that give a
+"""The words of the pages, the headlines and the help texts: short sentences, without the habits that give a
 translation away; and that all that is made from the steps is as they are."""
 
 import json
@@ -67,6 +67,15 @@ class Words(unittest.TestCase):
         quoted = re.sub(r"^>.*$", "", README, flags=re.MULTILINE)  # a tale may say what it likes
         for line in re.sub(r"<!--.*?-->", "", quoted, flags=re.DOTALL).splitlines():
             self.plain(line, "README.md")
+
+    def test_the_pages_and_the_steps_have_short_sentences_without_banned_words(self):
+        for page in sorted([*ROOT.glob("steps/*/README.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/benchmarks/*.md")]):
+            text = re.sub(r"<details>.*?</details>", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+            text = re.sub(r"`[^`]*`", "`Code`", text)  # is quoted, not said
+            with self.subTest(str(page.relative_to(ROOT))):
+                for sentence in sentences(text):
+                    self.assertLessEqual(len(words(sentence)), SENTENCE_WORDS, sentence)
+                    self.plain(sentence, page.name)
 
     def test_headlines_are_one_line_that_a_search_finds(self):
         seen = set()

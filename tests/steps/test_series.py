@@ -309,6 +309,10 @@ class Series(unittest.TestCase):
                 said = [line for line in step.introduction().splitlines()[3:] if line and not line.startswith("    ")]
                 self.assertEqual(said, step.relations(), "below the summary belongs, and nothing else:\n\n" +
                                  "\n".join(step.relations()))
+                end = step.included()
+                self.assertEqual(text.splitlines()[-len(end) - 1:] if end else [], ["", *end] if end else [],
+                                 "at the end of the page belongs:\n\n" + "\n".join(end))
+                self.assertEqual(text.count("<details>"), 1 if end else 0)
                 self.assertTrue(step.command(), "below the headline belongs the command that shows the lesson")
                 for line in step.command():
                     self.assertRegex(line, rf"^tools/run {step.number} -")
@@ -329,7 +333,7 @@ class Series(unittest.TestCase):
         for step in STEPS:
             with self.subTest(step.name):
                 lines = [line for line in step.readme().splitlines()
-                         if not line.startswith(("    ", "|", "#", "![")) and line not in step.relations()]
+                         if not line.startswith(("    ", "|", "#", "![")) and line not in (*step.relations(), *step.included())]
                 words = [word for word in re.sub(r"\]\([^)]*\)", "]", " ".join(lines)).split() if re.search(r"[^\W\d_]", word)]
                 self.assertLessEqual(len(words), WORDS)
                 self.assertEqual([line for line in lines if len(line) > COLUMNS and "](" not in line], [])

@@ -10,9 +10,8 @@ from support import ROOT, Scratch, snapshot
 
 
 def readme(number, title, *lines):
-    """A step's README; `lines` stand below the summary."""
-    return "\n\n".join([f"# {number} {title}", f"*Summary of {number}.*", *(["\n".join(lines)] if lines else []),
-                        "## The idea", "A sentence."]) + "\n"
+    """A step's README with `lines` below the summary."""
+    return "\n\n".join([f"# {number} {title}", f"*Summary of {number}.*", *lines, "## The idea", "A sentence."]) + "\n"
 
 
 def lines(count, start=1):
@@ -20,25 +19,23 @@ def lines(count, start=1):
 
 
 def tree():
-    """01 – 02 – 03 is the chain; 20 and 21 branch off 02, and 22 is a side room of 20. early.h of 01 and finished.h of 02,
+    """01 – 02 – 03 is the chain; 20 and 21 branch off 02, and 22 is a detour of 20. early.h of 01 and finished.h of 02,
     which includes it, have landed; so early.h is visible from 02 on, and finished.h behind 02."""
     early, finished = lines(3), '#include "early.h"\nint finished;\n'
     main = '#include "finished.h"\n'
     continued = "Continues [{0}](../{0})."
-    stands = ("Stands on [early.h](../../common/decoding/early.h) of 01, "
-              "[finished.h](../../common/decoding/finished.h) of 02.")
     return {
         "01-one": {"README.md": readme("01", "One"), "test.cpp": "1\n", "early.h": early, "main.cpp": '#include "early.h"\n'},
-        "02-two": {"README.md": readme("02", "Two", "Stands on [early.h](../../common/decoding/early.h) of 01."),
+        "02-two": {"README.md": readme("02", "Two"),
                    "test.cpp": "2\n", "finished.h": finished, "main.cpp": main},
-        "03-three": {"README.md": readme("03", "Three", stands), "test.cpp": "3\n", "main.cpp": main + "int three;\n"},
-        "20-branch": {"README.md": readme("20", "Branch", continued.format("02-two"), stands), "test.cpp": "20\n",
+        "03-three": {"README.md": readme("03", "Three"), "test.cpp": "3\n", "main.cpp": main + "int three;\n"},
+        "20-branch": {"README.md": readme("20", "Branch", continued.format("02-two")), "test.cpp": "20\n",
                       "main.cpp": main, "branch.h": lines(5)},
-        "21-other": {"README.md": readme("21", "Other", continued.format("02-two"), stands), "test.cpp": "21\n",
+        "21-other": {"README.md": readme("21", "Other", continued.format("02-two")), "test.cpp": "21\n",
                      "main.cpp": main + lines(2)},
-        "22-room": {"README.md": readme("22", "Room", "Continues [20-branch](../20-branch), as a side room.", stands),
+        "22-room": {"README.md": readme("22", "Room", "Continues [20-branch](../20-branch), as a detour."),
                     "test.cpp": "22\n", "main.cpp": main + lines(1), "branch.h": lines(5)},
-        "23-behind": {"README.md": readme("23", "Behind", continued.format("20-branch"), stands), "test.cpp": "23\n",
+        "23-behind": {"README.md": readme("23", "Behind", continued.format("20-branch")), "test.cpp": "23\n",
                       "main.cpp": main, "branch.h": lines(4)},
         "common/decoding": {"landed.txt": "# file, step\nearly.h 01-one\nfinished.h 02-two  # the last\n",
                             "early.h": early, "finished.h": finished, "always.h": "int always;\n"},
@@ -75,7 +72,7 @@ class Tree(SmallTree):
         self.assertEqual(self.ask("[step.parent and step.parent.number for step in steps.values()]"),
                          "[None, '01', '02', '02', '02', '20', '20']")
         self.assertEqual(self.ask("[step.number for step in steps['02'].descendants()]"), "['03', '20', '22', '23', '21']")
-        self.assertEqual(self.ask("[step.number for step in steps.values() if step.side_room]"), "['22']")
+        self.assertEqual(self.ask("[step.number for step in steps.values() if step.detour]"), "['22']")
 
     def test_a_landed_file_is_visible_behind_the_step_that_finished_it_and_all_that_it_includes(self):
         self.assertEqual(self.ask("[sorted(step.visible()) for step in steps.values()][:3]"),
@@ -101,6 +98,10 @@ class Tree(SmallTree):
             if step[0].isdigit():
                 said = files["README.md"].split("\n\n")[2]
                 self.assertEqual(self.ask(f"'\\n'.join(steps['{step[:2]}'].relations())"), "" if said == "## The idea" else said)
+        early, both = ("It includes [early.h](../../common/decoding/early.h) of 01", ", [finished.h](../../common/decoding/finished.h) of 02")
+        for step, text in (("01", None), ("02", early + "."), ("03", early + both + "."), ("20", early + both + ".")):
+            block = f"<details>\n<summary>Files of earlier steps</summary>\n\n{text}\n\n</details>" if text else ""
+            self.assertEqual(self.ask(f"'\\n'.join(steps['{step}'].included())"), block)
 
     def test_list_draws_the_tree_and_the_limits(self):
         drawn = [line.split(" +")[0].rstrip() for line in self.show("list").split("\n\n")[0].splitlines()]
@@ -191,7 +192,7 @@ class Tree(SmallTree):
              "The parents go in a circle: 20-branch, which continues 23-behind, which continues 20-branch."),
             ("steps/21-other/README.md", "[02-two](../02-two)", "[21-other](../21-other)",
              "The parents go in a circle: 21-other, which continues 21-other."),
-            ("steps/23-behind/README.md", "[20-branch](../20-branch)", "[22-room](../22-room)", "22-room, which is a side room"),
+            ("steps/23-behind/README.md", "[20-branch](../20-branch)", "[22-room](../22-room)", "22-room, which is a detour"),
             (manifest, "early.h 01-one", "early.h", "'early.h' is not the name of a file and of the step that finished it"),
             (manifest, "01-one", "07-seven", "early.h is of 07-seven, but there is no such step"),
             (manifest, "early.h", "late.h", "late.h is of 01-one, but there is no common/decoding/late.h"),

@@ -66,7 +66,7 @@ def tree(step, first="", rest=""):
     """[(what is drawn before it, step)] of the step and all behind it. What continues a step stands right below it; of
     several the longest line does, and the others branch off."""
     yield first, step
-    onward = max((child for child in step.children if not child.side_room),
+    onward = max((child for child in step.children if not child.detour),
                  key=lambda child: (int(child.number) <= CHAIN, len(child.descendants())), default=None)
     branches = [child for child in step.children if child is not onward]
     for branch in branches:
@@ -82,7 +82,7 @@ def show_list(options):
     if options.markdown:
         return print(page_of_steps(series, counts), end="")
     green = green_steps()
-    rows = [(drawn + step.heading() + (" (detour)" if step.side_room else "") + (" ✓" if step.name in green else ""),
+    rows = [(drawn + step.heading() + (" (detour)" if step.detour else "") + (" ✓" if step.name in green else ""),
              *counts[step], step.summary()) for drawn, step in tree(series[0])]
     print(*headline_rows(rows), "", sep="\n")
     if green:
@@ -109,7 +109,7 @@ def page_of_steps(series, counts):
     """docs/steps.md: the steps of each branch with their headlines."""
     page = ["# All steps", "", "<!-- Made by `tools/step list --markdown`: each headline is the sentence below the title of a step. -->", "",
             "![The staircase: the branches, and how long each lesson is](pictures/staircase.svg)", "",
-            "Each step continues the one above it in its table, unless a number says otherwise. A *detour* measures, draws or",
+            "Each step continues the one above it in its table, unless a number names another. A *detour* measures, draws or",
             "shows a variant; no step continues it. The last column counts the lines of code that the lesson adds and removes."]
     for name, words, steps_of_branch in branches(series):
         page += ["", f"## {name}", "", words, "", "| step | continues | headline | lines |", "|---|---|---|---|"]
@@ -117,7 +117,7 @@ def page_of_steps(series, counts):
         for step in steps_of_branch:
             added, removed = counts[step]
             parent = step.parent.number if step.parent and step.parent is not before else ""
-            continues = ", ".join(filter(None, (parent, "detour" if step.side_room else "")))
+            continues = ", ".join(filter(None, (parent, "detour" if step.detour else "")))
             page.append(f"| [{step.name}](../steps/{step.name}) | {continues} | {step.summary()} | "
                         f"+{added}{f' −{removed}' if removed else ''} |")
             before = step

@@ -73,7 +73,7 @@ BRANCHES = [
 
 CHAIN = 19          # the documented history: up to here each step continues the one before
 CLOSED = (18, 19)   # its benchmarks, which no later step continues
-CONTINUES = re.compile(r"^Continues \[([^]\n]*)\]\(\.\./([^)\n]*)\)(, as a side room)?\.$", re.MULTILINE)
+CONTINUES = re.compile(r"^Continues \[([^]\n]*)\]\(\.\./([^)\n]*)\)(, as a detour)?\.$", re.MULTILINE)
 MANIFEST = "common/decoding/landed.txt"
 
 
@@ -85,7 +85,7 @@ class Step:
         self.name = folder.name           # 06-top-k
         self.number = folder.name[:2]     # 06
         self.parent, self.children, self.library = None, [], {}
-        self.side_room = False            # measures, draws or shows a variant; nothing continues it
+        self.detour = False            # measures, draws or shows a variant; nothing continues it
 
     def files(self):
         """{name: path} of the step, without editors' back-ups."""
@@ -143,16 +143,19 @@ class Step:
         return [found[name] for name in sorted(found)]
 
     def relations(self):
-        """The lines that its README has below the summary: which step it continues, and on which files it stands."""
-        lines = []
-        if self.parent and int(self.number) > CHAIN:
-            room = ", as a side room" if self.side_room else ""
-            lines.append(f"Continues [{self.parent.name}](../{self.parent.name}){room}.")
-        stands = [f"[{landed.name}](../../common/decoding/{landed.name}) of {landed.owner.number}"
-                  for landed in self.stands_on()]
-        if stands:
-            lines += textwrap.wrap(f"Stands on {', '.join(stands)}.", 120, break_long_words=False, break_on_hyphens=False)
-        return lines
+        """The line that its README has below the summary: which step it continues. Along the main path that needs no saying."""
+        if not self.parent or int(self.number) <= CHAIN:
+            return []
+        room = ", as a detour" if self.detour else ""
+        return [f"Continues [{self.parent.name}](../{self.parent.name}){room}."]
+
+    def included(self):
+        """The lines that its README ends with: the files of earlier steps that its code includes, folded."""
+        files = [f"[{landed.name}](../../common/decoding/{landed.name}) of {landed.owner.number}" for landed in self.stands_on()]
+        if not files:
+            return []
+        text = textwrap.wrap(f"It includes {', '.join(files)}.", 120, break_long_words=False, break_on_hyphens=False)
+        return ["<details>", "<summary>Files of earlier steps</summary>", "", *text, "", "</details>"]
 
     def readme(self):
         path = self.folder / "README.md"
@@ -212,8 +215,8 @@ def steps():
         if above is step:
             raise Problem("The parents go in a circle: " + ", which continues ".join(s.name for s in [*line, step]) + ".")
     for step in series:
-        if step.parent and step.parent.side_room:
-            raise Problem(f"{step.name} continues {step.parent.name}, which is a side room; nothing continues a side room.")
+        if step.parent and step.parent.detour:
+            raise Problem(f"{step.name} continues {step.parent.name}, which is a detour; nothing continues a detour.")
         if step.parent and int(step.number) > CHAIN and int(step.parent.number) in CLOSED:
             raise Problem(f"{step.name} continues {step.parent.name}, a benchmark of the documented history; "
                           f"it must continue the step whose code it changes.")
@@ -239,7 +242,7 @@ def link(step, before, series):
         step.parent = next((other for other in series if other.name == name), None)
         if not step.parent:
             raise Problem(f"{step.name} continues {name}, but there is no such step.")
-        step.side_room = bool(room)
+        step.detour = bool(room)
     if step.parent:
         step.parent.children.append(step)
 
@@ -387,7 +390,7 @@ def limits(added):
         top = max(weights.values(), default=0)
         return what, top, most, [step for step, weight in weights.items() if weight == top]
 
-    long = {step: lines for step, lines in added.items() if step.side_room or step.name in LONG}
+    long = {step: lines for step, lines in added.items() if step.detour or step.name in LONG}
     mains = {step: step.files()["main.cpp"] for step in added if "main.cpp" in step.files()}
     return [
         highest("most added lines", {step: lines for step, lines in added.items() if step not in long}, 100),

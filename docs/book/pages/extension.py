@@ -117,9 +117,9 @@ class StepNeighbours(OfStep):
                     f'<em>{escape(other.summary())}</em></li>')
 
         found = [entry("continues", step.parent)] if step.parent else []
-        found += [entry("detour" if child.side_room else "next", child) for child in step.children]
+        found += [entry("detour" if child.detour else "next", child) for child in step.children]
         if not step.children:
-            found.append("<li>" + ("A detour: nothing continues it." if step.side_room else "Here a branch ends.")
+            found.append("<li>" + ("A detour: nothing continues it." if step.detour else "Here a branch ends.")
                          + ' <a href="../../docs/steps.html">The whole staircase</a></li>')
         return f'<ul class="neighbours">{"".join(found)}</ul>'
 

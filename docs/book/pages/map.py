@@ -25,7 +25,7 @@ def flights(series):
         found.append(flight)
         branches = []
         while True:
-            ways = [child for child in flight[-1].children if not child.side_room]
+            ways = [child for child in flight[-1].children if not child.detour]
             following = series[min(series.index(flight[-1]) + 1, len(series) - 1)]
             onward = next((child for child in ways
                            if child is following and child.branch() == flight[-1].branch()), None)
@@ -59,7 +59,7 @@ class Drawing:
         return f'<text x="{x:g}" y="{y:g}"{of}{end}>{escape(words)}</text>'
 
     def step(self, step, x, y, flight, landed, counts):
-        """One step with its tread at (x, y), its name in front of it; that of a side room stands behind. Returns its end."""
+        """One step with its tread at (x, y), its name in front of it; that of a detour stands behind. Returns its end."""
         added, removed = counts
         length = max(6, added * PER_LINE)
         size = f"+{added}" + (f" −{removed}" if removed else "")
@@ -68,12 +68,12 @@ class Drawing:
             told += f"; {', '.join(landed)} {'is' if len(landed) == 1 else 'are'} finished here"
         name, words = x - 8, 7.2 * len(step.heading())
         end = x + length + (17 if landed else 7)
-        if step.side_room:
+        if step.detour:
             name, end = end, end + words + 4
-        part = (f'<g class="step f{flight}{" room" if step.side_room else ""}"><title>{escape(told)}</title>'
-                f'<rect class="area" x="{x if step.side_room else name - words:g}" y="{y}" '
+        part = (f'<g class="step f{flight}{" room" if step.detour else ""}"><title>{escape(told)}</title>'
+                f'<rect class="area" x="{x if step.detour else name - words:g}" y="{y}" '
                 f'width="{words + 8 + length:g}" height="{RISE}"/>'
-                + self.text(name, y + 15, step.heading(), anchor="start" if step.side_room else "end")
+                + self.text(name, y + 15, step.heading(), anchor="start" if step.detour else "end")
                 + f'<rect class="bar" x="{x:g}" y="{y + 3}" width="{length:g}" height="{BAR}" rx="2"/>')
         if landed:
             part += f'<circle cx="{x + length + 9:g}" cy="{y + 10.5:g}" r="3.2"/>'
@@ -92,7 +92,7 @@ def svg(series, link=None):
     owned = {step: [landed.name for landed in library.values() if landed.owner is step] for step in series}
     counts = {step: lines(step) for step in series}
     all_flights = flights(series)
-    rooms = {step: [child for child in step.children if child.side_room] for step in series}
+    rooms = {step: [child for child in step.children if child.detour] for step in series}
     drawing = Drawing(link)
     main, others = all_flights[0], all_flights[1:]
 
