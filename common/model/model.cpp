@@ -38,7 +38,7 @@ class Hash {
   void add(std::span<const std::byte> bytes) {
     for (const std::byte byte : bytes) value_ = (value_ ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
   }
-  void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
+  void add(std::string_view text) { add(std::as_bytes(std::span(text.data(), text.size()))); }
 
   std::uint64_t value() const { return value_; }
 

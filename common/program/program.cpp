@@ -152,7 +152,8 @@ struct Program::Impl {
                      config.n_head - 1);
   }
 
-  /// The way out of an error. All ranks make most errors alike; rank 0 has three seconds to report it for all.
+  /// The way out of an error. All ranks make most errors alike; rank 0 has three seconds to report it for
+  /// all.
   int fail(const std::string& message, int status) const {
     if (ranks->rank() > 0) {
       std::this_thread::sleep_for(std::chrono::seconds(3));
