@@ -270,6 +270,33 @@ class Reading(Browser):
         self.open("compare.html?from=09&to=09")
         self.assertEqual(self.find("#compare-count")[0].text, "No difference.")
 
+    def test_the_sidebar_shows_the_current_page_in_its_open_group(self):
+        for page, group in (("steps/68-graceful-shutdown/index.html", "Paged cache and server"), ("steps/96-dropped-turns/index.html", "Chat"),
+                            ("docs/glossary.html", "The book"), ("index.html", "The book")):
+            self.open(page, height=500)
+            opened = [part.text for part in self.find(".sidebar-tree details[open] > summary")]
+            self.assertEqual(len(opened), 1, page)
+            self.assertTrue(opened[0].startswith(group), f"{page}: {opened}")
+            self.assertGreater(len(self.find(".sidebar-tree details")), 5)
+            current = self.find(".sidebar-tree [aria-current=page]")
+            self.assertEqual(len(current), page != "index.html", page)
+            if current:
+                inside = self.script("""
+                    const [link, list] = [arguments[0], document.querySelector(".sidebar-scroll")].map((part) => part.getBoundingClientRect());
+                    return link.height > 0 && link.top >= list.top && link.bottom <= list.bottom""", current[0])
+                self.assertTrue(inside, page)
+
+    def test_nothing_shows_through_above_the_list_of_pages(self):
+        self.open("docs/glossary.html", height=500)
+        for scrolled in (0, 15, 300):
+            found = self.script("""
+                const [list, more] = [document.querySelector(".sidebar-scroll"), document.querySelector(".sidebar-more")];
+                list.scrollTo({ top: arguments[0], behavior: "instant" });
+                return [list.scrollTop, list.getBoundingClientRect().top - more.getBoundingClientRect().bottom, getComputedStyle(more).backgroundColor]""", scrolled)
+            self.assertEqual(found[0], scrolled)
+            self.assertGreaterEqual(found[1], 0)
+            self.assertNotIn("rgba", found[2])
+
     def test_the_map_leads_to_a_step(self):
         self.open("docs/steps.html")
         link = self.script("return [...document.querySelectorAll('.map a')].find((a) => a.textContent.includes('46 Beam tree')).getAttribute('href')")

@@ -214,6 +214,18 @@ def surroundings(app, page, template, context, doctree):
         context["prev"] = {"link": "../../index.html", "title": "Home"}
 
 
+def fold_navigation(app, page, template, context, doctree):
+    """The groups of the sidebar fold: the one with the current page is open, or the first where no group has it."""
+    groups = re.split(r'<p class="caption"[^>]*><span class="caption-text">(.*?)</span></p>', context.get("furo_navigation_tree", ""))
+    captions, lists = groups[1::2], groups[2::2]
+    is_open = [' class="current"' in entries for entries in lists]
+    if lists and not any(is_open):
+        is_open[0] = True
+    found = (f'<details{" open" if shown else ""}><summary class="caption">{caption}</summary>{entries}</details>'
+             for caption, entries, shown in zip(captions, lists, is_open))
+    context["furo_navigation_tree"] = groups[0] + "".join(found).replace('<a class="current ', '<a aria-current="page" class="current ')
+
+
 def code(name, text):
     body = "\n".join(differences.highlighted(name, text))
     return f'<pre class="code source" tabindex="0" role="region" aria-label="{escape(name)}">{body}\n</pre>'
@@ -298,5 +310,6 @@ def setup(app):
     app.connect("doctree-resolved", links.resolve)
     app.connect("html-collect-pages", more_pages)
     app.connect("html-page-context", surroundings, priority=400)
+    app.connect("html-page-context", fold_navigation, priority=900)  # after Furo, which makes the tree
     app.connect("build-finished", finish)
     return {"parallel_read_safe": False, "parallel_write_safe": True}

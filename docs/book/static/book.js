@@ -100,6 +100,15 @@ const book = (() => {
     mark();
   }
 
+  // The sidebar begins at the page that is being read.
+  function showCurrent() {
+    const current = document.querySelector(".sidebar-tree .current-page > a");
+    const list = document.querySelector(".sidebar-scroll");
+    if (!current || !list) return;
+    const [link, box] = [current.getBoundingClientRect(), list.getBoundingClientRect()];
+    list.scrollBy({ top: (link.top + link.bottom - box.top - box.bottom) / 2, behavior: "instant" });
+  }
+
   function addSwitch(before) {
     const bar = make("div", "view");
     bar.setAttribute("role", "group");
@@ -132,6 +141,7 @@ const book = (() => {
   function start() {
     addTheme();
     followContents();
+    showCurrent();
     const first = document.querySelector("details.file, #comparison");
     if (first) {
       addSwitch(document.querySelector(".diff-head") || first);
