@@ -61,7 +61,7 @@ def built(place, programs):
         for path in new.glob("_static/styles/*.css"):  # Debian's theme imports a file of the system, which a site has not
             path.write_text(re.sub(r"@import[^;]*;", "", path.read_text(encoding="utf-8")), encoding="utf-8")
         for path in new.rglob("*.html"):
-            path.write_text(without_indentation(path.read_text(encoding="utf-8")), encoding="utf-8")
+            path.write_text(with_skip_link(without_indentation(path.read_text(encoding="utf-8"))), encoding="utf-8")
         yield new
 
 
@@ -82,6 +82,14 @@ def single_file(file, programs, name):
         page.write_text(playground.single_file(programs, step, new), encoding="utf-8")
         page.rename(file)
     print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
+
+
+def with_skip_link(page):
+    """The page with a first link that leads past the sidebar; newer versions of Furo bring one."""
+    if 'class="skip-to-content' in page or '<article role="main">' not in page:
+        return page
+    page = page.replace('<article role="main">', '<article role="main" id="furo-main-content" tabindex="-1">')
+    return re.sub(r"<body[^>]*>", r'\g<0>\n<a class="skip-to-content" href="#furo-main-content">Skip to content</a>', page, count=1)
 
 
 def without_indentation(page):

@@ -297,6 +297,45 @@ class Reading(Browser):
             self.assertGreaterEqual(found[1], 0)
             self.assertNotIn("rgba", found[2])
 
+    def press(self, *keys):
+        self.browser.switch_to.active_element.send_keys(*keys)
+
+    def path(self):
+        return self.browser.current_url.removeprefix(f"file://{SITE}/")
+
+    def test_the_first_tab_stop_skips_to_the_content(self):
+        for page in ("steps/06-top-k/index.html", "compare.html"):
+            self.open(page)
+            self.press(Keys.TAB)
+            link = self.browser.switch_to.active_element
+            self.assertEqual(link.text, "Skip to content")
+            WebDriverWait(self.browser, 5).until(lambda _: link.rect["y"] >= 0)
+            self.press(Keys.ENTER)
+            self.press(Keys.TAB)
+            self.assertTrue(self.script("return document.activeElement.closest('article') !== null"), page)
+
+    def test_keys_lead_to_the_search_and_to_the_pages_before_and_after(self):
+        self.open("steps/06-top-k/index.html")
+        self.press(Keys.ARROW_RIGHT)
+        self.assertEqual(self.path(), "steps/07-top-p/index.html")
+        self.press(Keys.ARROW_LEFT)
+        self.assertEqual(self.path(), "steps/06-top-k/index.html")
+        self.press("/")
+        self.assertTrue(self.script("return document.activeElement.matches('.sidebar-search[aria-keyshortcuts=\"/\"]')"))
+        self.press("a/b", Keys.ARROW_LEFT)
+        self.assertEqual(self.find(".sidebar-search")[0].get_attribute("value"), "a/b")
+        self.assertEqual(self.path(), "steps/06-top-k/index.html")
+        self.script("document.querySelector('.diff').focus()")  # scrolls by the arrows
+        self.press(Keys.ARROW_RIGHT)
+        self.script("document.activeElement.blur()")
+        self.press(Keys.ALT, Keys.ARROW_RIGHT)
+        self.assertEqual(self.path(), "steps/06-top-k/index.html")
+
+    def test_the_search_key_opens_the_search_where_the_sidebar_is_hidden(self):
+        self.open("steps/06-top-k/index.html", width=360)
+        self.press("/")
+        self.assertEqual(self.path().rstrip("?"), "search.html")
+
     def test_the_map_leads_to_a_step(self):
         self.open("docs/steps.html")
         link = self.script("return [...document.querySelectorAll('.map a')].find((a) => a.textContent.includes('46 Beam tree')).getAttribute('href')")

@@ -109,6 +109,26 @@ const book = (() => {
     list.scrollBy({ top: (link.top + link.bottom - box.top - box.bottom) / 2, behavior: "instant" });
   }
 
+  // "/" leads to the search, the arrows to the pages before and after. Where you type or scroll, keys keep their meaning.
+  function addKeys() {
+    const search = document.querySelector(".search-form input, .sidebar-search");
+    const pages = { ArrowLeft: document.querySelector("a.prev-page"), ArrowRight: document.querySelector("a.next-page") };
+    if (search) search.setAttribute("aria-keyshortcuts", "/");
+    for (const [key, link] of Object.entries(pages)) if (link) link.setAttribute("aria-keyshortcuts", key);
+    addEventListener("keydown", (event) => {
+      if (event.defaultPrevented || event.ctrlKey || event.altKey || event.metaKey || event.isComposing) return;
+      if (event.target.closest("input, textarea, select, [contenteditable]")) return;
+      if (event.key === "/" && search) {
+        event.preventDefault();
+        const box = search.getBoundingClientRect();
+        if (box.width && box.right > 0 && box.left < innerWidth) search.focus();
+        else location.href = search.form.action; // a narrow screen hides the sidebar
+      } else if (pages[event.key] && !event.shiftKey && !event.target.closest("[tabindex='0']")) {
+        pages[event.key].click();
+      }
+    });
+  }
+
   function addSwitch(before) {
     const bar = make("div", "view");
     bar.setAttribute("role", "group");
@@ -142,6 +162,7 @@ const book = (() => {
     addTheme();
     followContents();
     showCurrent();
+    addKeys();
     const first = document.querySelector("details.file, #comparison");
     if (first) {
       addSwitch(document.querySelector(".diff-head") || first);
