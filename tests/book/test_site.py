@@ -336,6 +336,28 @@ class Reading(Browser):
         self.press("/")
         self.assertEqual(self.path().rstrip("?"), "search.html")
 
+    def copied(self, button):
+        self.script("arguments[0].scrollIntoView({ block: 'center', behavior: 'instant' })", button)
+        button.click()
+        WebDriverWait(self.browser, 5).until(lambda _: button.text == "copied")
+        return self.script("return navigator.clipboard.readText()")
+
+    def test_commands_can_be_copied(self):
+        for permission in ("clipboard-read", "clipboard-write"):
+            self.browser.execute_cdp_cmd("Browser.setPermission", {"permission": {"name": permission}, "setting": "granted"})
+        self.open("steps/06-top-k/index.html")
+        buttons = self.find(".highlight-bash > button.copy")
+        self.assertEqual(len(buttons), len(self.find(".highlight-bash")))
+        text = (ROOT / "steps/06-top-k/README.md").read_text(encoding="utf-8")
+        first = re.search(r"(?m)^    (tools/.*\n(?:    .*\n)*)", text)[1]
+        self.assertEqual(self.copied(buttons[0]), re.sub(r"(?m)^    ", "", first).rstrip())
+        self.assertFalse(self.find(".highlight-none > button.copy"), "an output")
+        self.open("docs/how-gpt2-works.html")
+        session = next(button for button in self.find(".highlight-console > button.copy"))
+        lines = self.copied(session).splitlines()
+        self.assertEqual([line for line in lines if not line.startswith("tools/run")], [], "an output or a dollar sign")
+        self.assertGreater(len(lines), 1)
+
     def test_the_map_leads_to_a_step(self):
         self.open("docs/steps.html")
         link = self.script("return [...document.querySelectorAll('.map a')].find((a) => a.textContent.includes('46 Beam tree')).getAttribute('href')")

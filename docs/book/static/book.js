@@ -129,6 +129,31 @@ const book = (() => {
     });
   }
 
+  // Of a session, the commands without "$ " and without what they print.
+  function commandsOf(block) {
+    const lines = block.querySelector("pre").textContent.trimEnd().split("\n");
+    if (!block.matches(".highlight-console")) return lines.join("\n");
+    let continued = false;
+    return lines.filter((line) => {
+      const taken = continued || line.startsWith("$ ");
+      continued = taken && line.endsWith("\\");
+      return taken;
+    }).map((line) => line.replace(/^\$ /, "")).join("\n");
+  }
+
+  function addCopyButtons() {
+    for (const block of document.querySelectorAll("article :is(.highlight-bash, .highlight-console)")) {
+      const button = make("button", "copy", "copy");
+      button.type = "button";
+      button.setAttribute("aria-live", "polite");
+      button.addEventListener("click", () => navigator.clipboard.writeText(commandsOf(block)).then(() => "copied", () => "not allowed").then((words) => {
+        button.textContent = words;
+        setTimeout(() => { button.textContent = "copy"; }, 2000);
+      }));
+      block.append(button);
+    }
+  }
+
   function addSwitch(before) {
     const bar = make("div", "view");
     bar.setAttribute("role", "group");
@@ -163,6 +188,7 @@ const book = (() => {
     followContents();
     showCurrent();
     addKeys();
+    if (navigator.clipboard) addCopyButtons(); // a browser may allow it to some addresses only
     const first = document.querySelector("details.file, #comparison");
     if (first) {
       addSwitch(document.querySelector(".diff-head") || first);
