@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -433,6 +434,20 @@ class Refusals(unittest.TestCase):
         done = run_build("site", self.site, root=self.root)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertTrue((self.site / "steps/02-eos-handling/index.html").is_file())
+
+    def test_pages_link_to_the_repository_where_its_address_is_known(self):
+        def links():
+            done = run_build("site", self.site, root=self.root)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return [link for link in Links((self.site / "steps/02-eos-handling/index.html").read_text()).links if "a/b" in link]
+
+        self.assertEqual(links(), [])
+        subprocess.run(["git", "init", "-q", self.root], check=True)
+        for remote, expected in (("/srv/a/b", []), ("https://git.example.org/a/b", ["https://git.example.org/a/b"]),
+                                 ("git@github.com:a/b.git", ["https://github.com/a/b.git",
+                                                             "https://github.com/a/b/edit/main/steps/02-eos-handling/README.md"])):
+            subprocess.run(["git", "-C", self.root, "config", "remote.origin.url", remote], check=True)
+            self.assertEqual(links(), expected)
 
     def test_a_link_to_nothing(self):
         line = self.append("steps/02-eos-handling/README.md", "\nSee [there](nowhere.md).\n")

@@ -26,12 +26,24 @@ def with_part(text, name, part):
     return pattern.sub(lambda found: f"{found[1]}\n{part.strip(chr(10))}\n\n{found[2]}", text)
 
 
+def repository():
+    """The public address of this clone's origin; "" where none is known."""
+    try:
+        return public(git("remote", "get-url", "origin").decode().strip())
+    except Problem:  # no git, no repository, or no origin
+        return ""
+
+
+def edit_address(address, page):
+    """Where the repository's host edits a page; "" for a host whose addresses are unknown."""
+    parts = {"github.com": "edit", "gitlab.com": "-/edit", "codeberg.org": "_edit"}
+    part = parts.get(re.sub(r"^https://([^/]+)/.*", r"\1", address))
+    return f"{address.removesuffix('.git')}/{part}/main/{page}" if part else ""
+
+
 def clone(text):
     """How to get the source: by the address of this clone's origin, or as the text has it."""
-    try:
-        address = public(git("remote", "get-url", "origin").decode().strip())
-    except Problem:  # no git, no repository, or no origin
-        address = ""
+    address = repository()
     if address:
         return f"    git clone {address} staircase\n    cd staircase"
     found = re.search(r"<!-- clone -->\n(.*?)<!-- end of clone -->", text, re.DOTALL)

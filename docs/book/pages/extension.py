@@ -12,7 +12,7 @@ from sphinx.util import logging
 from step_commands.diff import lines, ranges
 from step_commands.series import OWN, ROOT, branches, steps
 
-from . import differences, links, map, playground, recorded, search, terminal
+from . import derived, differences, links, map, playground, recorded, search, terminal
 from .markdown import Page
 
 logger = logging.getLogger(__name__)
@@ -38,6 +38,7 @@ class Staircase:
         self.of_page = {f"steps/{step.name}/README": step for step in self.series}
         self.counts = {step: lines(step) for step in self.series}
         self.flights = map.flights(self.series)
+        self.repository = derived.repository()
 
     def size(self, step):
         added, removed = self.counts[step]
@@ -203,6 +204,9 @@ def run_here(command):
 def surroundings(app, page, template, context, doctree):
     """Previous and next follow the parents, not the numbers."""
     step = app.staircase.of_page.get(page)
+    context["repository"] = app.staircase.repository
+    if doctree:
+        context["edit"] = derived.edit_address(app.staircase.repository, f"{page}.md")
     if not step:
         return
     context["playground"] = playground.has(app.config.playground, step)
