@@ -21,6 +21,8 @@ except ImportError:
 
 from support import ROOT, run_build, small_repository  # noqa: E402
 
+from pages import playground  # noqa: E402
+
 try:
     from selenium import webdriver
     from selenium.webdriver.common.by import By
@@ -448,6 +450,20 @@ class Refusals(unittest.TestCase):
                                                              "https://github.com/a/b/edit/main/steps/02-eos-handling/README.md"])):
             subprocess.run(["git", "-C", self.root, "config", "remote.origin.url", remote], check=True)
             self.assertEqual(links(), expected)
+
+    def test_the_playground_comes_after_the_idea(self):
+        programs = self.root / "programs"
+        for folder in [programs] + [self.root / "models" / name for name in (*playground.MODELS, *playground.NAMED_MODELS)]:
+            folder.mkdir(parents=True)
+        (self.root / "playground").symlink_to(ROOT / "playground")
+        for end in (".wasm", ".js"):
+            (programs / f"02-eos-handling{end}").write_text("")
+        done = run_build("site", self.site, programs, root=self.root)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        page = (self.site / "steps/02-eos-handling/index.html").read_text(encoding="utf-8")
+        order = ["The idea", "Try it here", "The task", "How to check it"]
+        for part in (r"<h2>([^<]*)<", r'<li><a class="reference internal" href="#[^"]*">([^<]*)</a>'):
+            self.assertEqual([title for title in re.findall(part, page) if title in order], order)
 
     def test_a_link_to_nothing(self):
         line = self.append("steps/02-eos-handling/README.md", "\nSee [there](nowhere.md).\n")

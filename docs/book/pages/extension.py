@@ -146,6 +146,15 @@ def read(app, doctree):
                                             f'{drawing}</div>'))
 
 
+def place_playground(app, doctree):
+    """The terminal comes after the idea. It was appended, so that warnings name the lines of the text."""
+    sections = {section.next_node(nodes.title).astext(): section for section in doctree.findall(nodes.section)}
+    idea, terminal_here = sections.get("The idea"), sections.get("Try it here")
+    if app.env.docname in app.staircase.of_page and idea and terminal_here:
+        terminal_here.parent.remove(terminal_here)
+        idea.parent.insert(idea.parent.index(idea) + 1, terminal_here)
+
+
 def show_size(doctree, step, staircase):
     """A line below the summary: how long the lesson is, and where its parts are."""
     added = sum(path.name not in OWN for path in step.files().values())
@@ -310,6 +319,7 @@ def setup(app):
     app.add_directive("step-neighbours", StepNeighbours)
     app.connect("builder-inited", start)
     app.connect("source-read", extend)
+    app.connect("doctree-read", place_playground, priority=400)  # before Sphinx collects the contents
     app.connect("doctree-read", read)
     app.connect("doctree-resolved", links.resolve)
     app.connect("html-collect-pages", more_pages)
