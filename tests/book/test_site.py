@@ -59,13 +59,17 @@ def setUpModule():
 class Links(HTMLParser):
     def __init__(self, text):
         super().__init__()
-        self.links, self.ids, self.loads = [], [], []
+        self.links, self.ids, self.loads, self.icons, self.meta = [], [], [], [], {}
         self.feed(text)
 
     def handle_starttag(self, tag, attributes):
         attributes = dict(attributes)
         if "id" in attributes:
             self.ids.append(attributes["id"])
+        if tag == "meta":
+            self.meta[attributes.get("name") or attributes.get("property")] = attributes.get("content")
+        if tag == "link" and attributes.get("rel") == "icon":
+            self.icons.append(attributes["href"])
         if tag == "a" and attributes.get("href"):
             self.links.append(attributes["href"])
         if tag in ("script", "img", "link", "iframe", "source") and attributes.get("rel") not in ("next", "prev", "search"):
@@ -99,9 +103,28 @@ class Files(unittest.TestCase):
                 count += 1
         self.assertGreater(count, 5000)
 
+    def test_each_page_describes_itself(self):
+        found, pages = {}, self.pages()
+        for page, parts in pages.items():
+            self.assertTrue(parts.meta.get("og:title"), page)
+            self.assertEqual([icon[:19] for icon in parts.icons], ["data:image/svg+xml,"], page)
+            self.assertEqual(parts.meta.get("description"), parts.meta.get("og:description"), page)
+            name = page.relative_to(SITE).as_posix()
+            if name.startswith("docs/") or re.fullmatch(r"(steps/[^/]+/)?index\.html", name):
+                found.setdefault(parts.meta.get("description"), []).append(name)
+                self.assertLess(20, len(parts.meta["description"]), name)
+                self.assertGreater(220, len(parts.meta["description"]), name)
+                self.assertNotRegex(parts.meta["description"], r"</|<\w+ ", name)  # a picture's source
+        self.assertEqual([pages for pages in found.values() if len(pages) > 1], [])
+        meta = pages[SITE / "steps/06-top-k/index.html"].meta
+        headline = re.search(r"(?m)^\*(.+)\*$", (ROOT / "steps/06-top-k/README.md").read_text(encoding="utf-8"))[1]
+        self.assertEqual((meta["description"], meta["og:title"]), (headline, "06 Top-k - Staircase"))
+
     def test_nothing_is_loaded_from_elsewhere(self):
         for page, found in self.pages().items():
             for address in found.loads:
+                if address.startswith("data:"):
+                    continue
                 self.assertTrue((page.parent / address.partition("?")[0]).resolve().is_relative_to(SITE), address)
                 self.assertTrue((page.parent / address.partition("?")[0]).is_file(), f"{page}: {address}")
         for style in SITE.rglob("*.css"):

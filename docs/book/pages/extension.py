@@ -210,6 +210,31 @@ def run_here(command):
     return more
 
 
+def description(step, doctree):
+    """One line about a page, for searches and previews: a step's headline, or the page's first sentences."""
+    if step:
+        return step.summary().replace("`", "")
+    paragraphs = doctree.findall(nodes.paragraph) if doctree else ()
+    written = (part for part in paragraphs if not isinstance(part.next_node(), (nodes.raw, nodes.image)))  # no picture
+    text = re.sub(r"\s+", " ", next((part.astext() for part in written), "")).strip()
+    if len(text) <= 200:
+        return text
+    sentences = re.match(r".{40,200}[.!?](?= )", text)
+    return sentences[0] if sentences else text[:200].rsplit(" ", 1)[0] + " …"
+
+
+def preview(app, page, template, context, doctree):
+    """What a search or a message shows of a page."""
+    title = re.sub(r"<[^>]*>", "", context.get("title", ""))  # Sphinx's is HTML
+    about = description(app.staircase.of_page.get(re.sub("/folder$", "/README", page)), doctree)
+    tags = [f'<meta property="og:title" content="{title}"/>' if page == app.config.root_doc else
+            f'<meta property="og:title" content="{title} - {app.config.project}"/>']
+    if about:
+        tags += [f'<meta name="description" content="{escape(about)}"/>',
+                 f'<meta property="og:description" content="{escape(about)}"/>']
+    context["metatags"] = context.get("metatags", "") + "\n".join(tags)
+
+
 def surroundings(app, page, template, context, doctree):
     """Previous and next follow the parents, not the numbers."""
     step = app.staircase.of_page.get(page)
@@ -324,6 +349,7 @@ def setup(app):
     app.connect("doctree-resolved", links.resolve)
     app.connect("html-collect-pages", more_pages)
     app.connect("html-page-context", surroundings, priority=400)
+    app.connect("html-page-context", preview)
     app.connect("html-page-context", fold_navigation, priority=900)  # after Furo, which makes the tree
     app.connect("build-finished", finish)
     return {"parallel_read_safe": False, "parallel_write_safe": True}
