@@ -18,6 +18,20 @@ STEPS = series.steps()
 DRAWN = map.svg(STEPS)
 
 
+class Citation(unittest.TestCase):
+    def test_it_names_the_newest_version_of_the_changelog_everywhere(self):
+        def text(path):
+            return (ROOT / path).read_text(encoding="utf-8")
+
+        version = re.search(r"(?m)^## (\d\S*)", text("CHANGELOG.md"))[1]
+        self.assertEqual(re.search(r"(?m)^version: (.*)$", text("CITATION.cff"))[1], version)
+        self.assertEqual(re.search(r"note\s+= \{Version (.*)\}", text("docs/README.md"))[1], version)
+        year, author = re.search(r"Copyright \(c\) (\d+) (.*)", text("LICENSE")).groups()
+        self.assertIn(f"year   = {{{year}}}", text("docs/README.md"))
+        self.assertIn(f"author = {{{{{author}}}}}", text("docs/README.md"))
+        self.assertIn(f"- name: {author}\n", text("CITATION.cff"))
+
+
 class Named(unittest.TestCase):
     def test_a_page_loads_the_files_that_its_commands_name_and_those_of_a_model_s_folder(self):
         files = {step.number: playground.named(step) for step in STEPS}
