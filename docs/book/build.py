@@ -89,7 +89,8 @@ def with_skip_link(page):
     if 'class="skip-to-content' in page or '<article role="main">' not in page:
         return page
     page = page.replace('<article role="main">', '<article role="main" id="furo-main-content" tabindex="-1">')
-    return re.sub(r"<body[^>]*>", r'\g<0>\n<a class="skip-to-content" href="#furo-main-content">Skip to content</a>', page, count=1)
+    link = '<a class="skip-to-content" href="#furo-main-content">Skip to content</a>'
+    return re.sub(r"<body[^>]*>", rf"\g<0>\n{link}", page, count=1)
 
 
 def without_indentation(page):

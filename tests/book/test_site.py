@@ -297,8 +297,8 @@ class Reading(Browser):
         self.assertEqual(self.find("#compare-count")[0].text, "No difference.")
 
     def test_the_sidebar_shows_the_current_page_in_its_open_group(self):
-        for page, group in (("steps/68-graceful-shutdown/index.html", "Paged cache and server"), ("steps/96-dropped-turns/index.html", "Chat"),
-                            ("docs/glossary.html", "The book"), ("index.html", "The book")):
+        for page, group in (("steps/68-graceful-shutdown/index.html", "Paged cache and server"),
+                            ("steps/96-dropped-turns/index.html", "Chat"), ("docs/glossary.html", "The book"), ("index.html", "The book")):
             self.open(page, height=500)
             opened = [part.text for part in self.find(".sidebar-tree details[open] > summary")]
             self.assertEqual(len(opened), 1, page)
@@ -308,7 +308,8 @@ class Reading(Browser):
             self.assertEqual(len(current), page != "index.html", page)
             if current:
                 inside = self.script("""
-                    const [link, list] = [arguments[0], document.querySelector(".sidebar-scroll")].map((part) => part.getBoundingClientRect());
+                    const list = document.querySelector(".sidebar-scroll").getBoundingClientRect();
+                    const link = arguments[0].getBoundingClientRect();
                     return link.height > 0 && link.top >= list.top && link.bottom <= list.bottom""", current[0])
                 self.assertTrue(inside, page)
 
@@ -318,7 +319,8 @@ class Reading(Browser):
             found = self.script("""
                 const [list, more] = [document.querySelector(".sidebar-scroll"), document.querySelector(".sidebar-more")];
                 list.scrollTo({ top: arguments[0], behavior: "instant" });
-                return [list.scrollTop, list.getBoundingClientRect().top - more.getBoundingClientRect().bottom, getComputedStyle(more).backgroundColor]""", scrolled)
+                return [list.scrollTop, list.getBoundingClientRect().top - more.getBoundingClientRect().bottom,
+                        getComputedStyle(more).backgroundColor]""", scrolled)
             self.assertEqual(found[0], scrolled)
             self.assertGreaterEqual(found[1], 0)
             self.assertNotIn("rgba", found[2])
@@ -370,7 +372,8 @@ class Reading(Browser):
 
     def test_commands_can_be_copied(self):
         for permission in ("clipboard-read", "clipboard-write"):
-            self.browser.execute_cdp_cmd("Browser.setPermission", {"permission": {"name": permission}, "setting": "granted"})
+            self.browser.execute_cdp_cmd("Browser.setPermission",
+                                         {"permission": {"name": permission}, "setting": "granted"})
         self.open("steps/06-top-k/index.html")
         buttons = self.find(".highlight-bash > button.copy")
         self.assertEqual(len(buttons), len(self.find(".highlight-bash")))
@@ -464,19 +467,21 @@ class Refusals(unittest.TestCase):
         def links():
             done = run_build("site", self.site, root=self.root)
             self.assertEqual(done.returncode, 0, done.stderr)
-            return [link for link in Links((self.site / "steps/02-eos-handling/index.html").read_text()).links if "a/b" in link]
+            page = (self.site / "steps/02-eos-handling/index.html").read_text(encoding="utf-8")
+            return [link for link in Links(page).links if "a/b" in link]
 
         self.assertEqual(links(), [])
         subprocess.run(["git", "init", "-q", self.root], check=True)
+        edit = "https://github.com/a/b/edit/main/steps/02-eos-handling/README.md"
         for remote, expected in (("/srv/a/b", []), ("https://git.example.org/a/b", ["https://git.example.org/a/b"]),
-                                 ("git@github.com:a/b.git", ["https://github.com/a/b.git",
-                                                             "https://github.com/a/b/edit/main/steps/02-eos-handling/README.md"])):
+                                 ("git@github.com:a/b.git", ["https://github.com/a/b.git", edit])):
             subprocess.run(["git", "-C", self.root, "config", "remote.origin.url", remote], check=True)
             self.assertEqual(links(), expected)
 
     def test_the_playground_comes_after_the_idea(self):
         programs = self.root / "programs"
-        for folder in [programs] + [self.root / "models" / name for name in (*playground.MODELS, *playground.NAMED_MODELS)]:
+        models = [self.root / "models" / name for name in (*playground.MODELS, *playground.NAMED_MODELS)]
+        for folder in (programs, *models):
             folder.mkdir(parents=True)
         (self.root / "playground").symlink_to(ROOT / "playground")
         for end in (".wasm", ".js"):

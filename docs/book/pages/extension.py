@@ -254,14 +254,15 @@ def surroundings(app, page, template, context, doctree):
 
 def fold_navigation(app, page, template, context, doctree):
     """The groups of the sidebar fold: the one with the current page is open, or the first where no group has it."""
-    groups = re.split(r'<p class="caption"[^>]*><span class="caption-text">(.*?)</span></p>', context.get("furo_navigation_tree", ""))
+    tree = context.get("furo_navigation_tree", "").replace('<a class="current ', '<a aria-current="page" class="current ')
+    groups = re.split(r'<p class="caption"[^>]*><span class="caption-text">(.*?)</span></p>', tree)
     captions, lists = groups[1::2], groups[2::2]
     is_open = [' class="current"' in entries for entries in lists]
     if lists and not any(is_open):
         is_open[0] = True
     found = (f'<details{" open" if shown else ""}><summary class="caption">{caption}</summary>{entries}</details>'
              for caption, entries, shown in zip(captions, lists, is_open))
-    context["furo_navigation_tree"] = groups[0] + "".join(found).replace('<a class="current ', '<a aria-current="page" class="current ')
+    context["furo_navigation_tree"] = groups[0] + "".join(found)
 
 
 def code(name, text):
