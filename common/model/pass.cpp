@@ -185,9 +185,10 @@ void Pass::gather_logits(const Tensor& own) const {
   device_.copy_to_host(own, part);
   ranks().all_gather(part, parts);
   for (std::size_t row = 0; row < rows; ++row) {
-    for (std::size_t token = 0; token < vocabulary; ++token) {
-      const std::size_t rank = token / tokens;
-      all[row * vocabulary + token] = parts[(rank * rows + row) * width + token % tokens];
+    for (std::size_t rank = 0, first = 0; first < vocabulary; ++rank, first += tokens) {
+      std::copy_n(parts.begin() + static_cast<std::ptrdiff_t>((rank * rows + row) * width),
+                  std::min(tokens, vocabulary - first),
+                  all.begin() + static_cast<std::ptrdiff_t>(row * vocabulary + first));
     }
   }
   Tensor logits = logits_;

@@ -30,8 +30,8 @@ void Ranks::all_reduce(std::span<float> numbers) {
   gathered_.resize(numbers.size() * static_cast<std::size_t>(size_));
   all_gather(numbers, gathered_);
   std::copy_n(gathered_.begin(), numbers.size(), numbers.begin());
-  for (std::size_t i = numbers.size(); i < gathered_.size(); ++i) {
-    numbers[i % numbers.size()] += gathered_[i];
+  for (std::size_t first = numbers.size(); first < gathered_.size(); first += numbers.size()) {
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] += gathered_[first + i];
   }
 }
 

@@ -15,7 +15,8 @@ inline void all_reduce(const Pass& pass, Tensor& x) {
   pass.device().copy_to_host(x, sums);
   ranks.all_gather(sums, parts);
   std::copy_n(parts.begin(), sums.size(), sums.begin());
-  for (std::size_t i = sums.size(); i < parts.size(); ++i) sums[i % sums.size()] += parts[i];
+  for (std::size_t first = sums.size(); first < parts.size(); first += sums.size())
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += parts[first + i];
   pass.device().copy_from_host(sums, x);
 }
 

@@ -59,7 +59,7 @@ class Drawing:
         return f'<text x="{x:g}" y="{y:g}"{of}{end}>{escape(words)}</text>'
 
     def step(self, step, x, y, flight, landed, counts):
-        """One step with its tread at (x, y), its name in front of it; that of a detour stands behind. Returns its end."""
+        """One step with its tread at (x, y), its name in front of it; that of a detour after it. Returns its end."""
         added, removed = counts
         length = max(6, added * PER_LINE)
         size = f"+{added}" + (f" −{removed}" if removed else "")
