@@ -7,6 +7,7 @@
 #include "generate.h"
 #include "paged_engine.h"
 #include "tests/run_program.h"
+#include "tests/same_logits.h"
 #include "tests/step.h"
 
 using namespace staircase;
@@ -371,10 +372,12 @@ TEST_CASE("texts may be cancelled while they wait for blocks") {
       scheduler.pass();
       if (i % 5 == 0) scheduler.cancel(static_cast<int>(generator() % load.requests.size()));
     }
+    int others = 0;
     for (const auto& [number, text] : texts) {
-      CAPTURE(number);
-      CHECK(text.tokens == want[static_cast<std::size_t>(number)].tokens);
+      others += text.tokens != want[static_cast<std::size_t>(number)].tokens;
     }
+    // On a GPU last digits depend on the rows beside, and a token that is drawn may hang on them.
+    CHECK(others <= (tests_are_for_gpu() ? 1 : 0));
     CHECK(cache.reserve(0, 9 * kBlockSize));
   }
 }
@@ -424,8 +427,8 @@ TEST_CASE("a text that becomes shorter keeps whole blocks, and changes nothing i
     std::vector<int> changed(text.begin(), text.begin() + cache.length(1));
     changed.insert(changed.end(), other.begin(), other.end());
     REQUIRE(cache.reserve(1, static_cast<int>(changed.size())));
-    CHECK((feed(1, other) == alone(changed)));
-    CHECK((feed(0, std::span(text).last(10)) == alone(text)));
+    CHECK(same_logits(feed(1, other), alone(changed)));
+    CHECK(same_logits(feed(0, std::span(text).last(10)), alone(text)));
     for (const int row : {0, 1}) cache.truncate(row, 0);
     REQUIRE(cache.reserve(1, 12 * kBlockSize));  // all blocks are there again
   }

@@ -232,9 +232,12 @@ TEST_CASE("a prompt in pieces has the logits of the whole prompt, to the bit on 
 TEST_CASE("in types of fewer bits a model computes with the weights that its type holds, in every family") {
   // Shares of the largest logit. The float32 model below has the same rounded weights, so what is left comes
   // from rounding keys, values and, beside weights of bfloat16 and less, what products multiply. Random
-  // weights make more of it than a trained model does: up to 0.008, 0.1, 0.25 and 0.23 here.
-  const std::pair<DType, double> kTypes[] = {
-      {DType::kFloat16, 0.012}, {DType::kBFloat16, 0.15}, {DType::kInt8, 0.35}, {DType::kInt4, 0.35}};
+  // weights make more of it than a trained model does: up to 0.008, 0.1, 0.25 and 0.23 here. A GPU rounds
+  // what it multiplies beside float16 as well, which makes 0.026 of the 0.008.
+  const std::pair<DType, double> kTypes[] = {{DType::kFloat16, tests_are_for_gpu() ? 0.04 : 0.012},
+                                             {DType::kBFloat16, 0.15},
+                                             {DType::kInt8, 0.35},
+                                             {DType::kInt4, 0.35}};
   for (const std::string& name : kNames) {
     Reference exact(name);
     for (const auto& [dtype, share] : kTypes) {

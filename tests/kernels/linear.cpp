@@ -96,7 +96,8 @@ TEST_CASE("gelu is right from minus a thousand to a thousand") {
 }
 
 TEST_CASE("the exact gelu is right to a millionth of its value from -4 to 10") {
-  // -x²/2, of which exp is taken, is 8 at -4: rounded, it errs by 5e-7.
+  // -x²/2, of which exp is taken, is 8 at -4: rounded, it errs by 5e-7. A GPU's erfc takes x / sqrt 2, whose
+  // rounding makes 1e-6 of the value at -4, and errs by up to 4 digits in the last place of its own.
   Linear linear{1, 1, 2801};
   linear.x = {1.0f};
   for (std::size_t i = 0; i < linear.out; ++i) linear.w[i] = -4.0f + static_cast<float>(i) * 0.005f;
@@ -108,7 +109,7 @@ TEST_CASE("the exact gelu is right to a millionth of its value from -4 to 10") {
       if (want[i] == 0.0) continue;
       worst = std::max(worst, std::abs(static_cast<double>(got[i]) / want[i] - 1.0));
     }
-    CHECK(worst <= 1e-6);
+    CHECK(worst <= (has_one_kernel(device) ? 1e-6 : 1.5e-6));
   });
 }
 
