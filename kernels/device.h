@@ -245,6 +245,9 @@ class Device {
 /// hold NaN.
 int argmax(std::span<const float> values);
 
+/// Whether no value on the host is infinite or NaN.
+bool all_finite(std::span<const float> values);
+
 /// x becomes exp(x) / Σ exp(x) on the host, a distribution; -infinity becomes 0. Returns false, x being
 /// useless then, where there is none: nothing but -infinity, or +infinity or NaN among the values.
 bool softmax_in_place(std::span<float> x);

@@ -56,11 +56,6 @@ std::vector<HostArray> in_order(std::span<const HostArray> stored) {
 
 }  // namespace
 
-bool all_finite(std::span<const float> numbers) {
-  return all_within({numbers.data(), DType::kFloat32, 1, static_cast<std::int64_t>(numbers.size())},
-                    largest_of(DType::kFloat32));
-}
-
 WeightReader::WeightReader(Checkpoint checkpoint, Device& device, DType dtype, std::string prefix,
                            Share share)
     : checkpoint_(std::move(checkpoint)),

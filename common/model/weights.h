@@ -117,7 +117,4 @@ class WeightReader {
   std::size_t bytes_ = 0;
 };
 
-/// Whether all of them are finite.
-bool all_finite(std::span<const float> numbers);
-
 }  // namespace staircase
