@@ -1,8 +1,10 @@
 // Attention of a few queries (decoding): one block a query and head would leave most of the GPU idle, so the
 // keys of a query are split among several blocks (Dao et al. 2023, "Flash-Decoding"), and the last of them to
-// be done combines their sums. A block takes all heads that share a head of keys, up to 8 of them, so that it
-// reads each key and each value once. The limit is the bandwidth at which they come: 8 · n_kv_head head_size
-// bytes a position, or 4 in 16 bits, which are widened to float32 where they are loaded.
+// be done combines their sums. As the lengths are known on the GPU only, there are as many blocks as the
+// longest text wants; with fewer keys some of them have nothing to do. A block takes all heads that share a
+// head of keys, up to 8 of them, so that it reads each key and each value once. The limit is the bandwidth at
+// which they come: 8 · n_kv_head head_size bytes a position, or 4 in 16 bits, which are widened to float32
+// where they are loaded.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -12,9 +14,10 @@ namespace staircase::cuda {
 constexpr int kSplitThreads = 128;
 constexpr int kSplitWarps = kSplitThreads / kWarp;
 constexpr int kChunk = kSplitThreads;  // keys whose scores are in shared memory at a time
-constexpr int kMaxSplits = 32;
-constexpr int kKeyLanes = 8;    // lanes that share a key: together they read 128 bytes of it at once
-constexpr int kKeysAtOnce = 4;  // keys of a thread that are on their way together
+constexpr int kMaxSplits = kWarp;
+constexpr int kKeysOfSplit = 64;  // so many at least, where there are more blocks than one
+constexpr int kKeyLanes = 8;      // lanes that share a key: together they read 128 bytes of it at once
+constexpr int kKeysAtOnce = 4;    // keys of a thread that are on their way together
 
 /// How many heads of a group a block takes: all of them, or 8 where there are more. There is a kernel for 1,
 /// 2, 4 and 8; in the others some heads are computed twice, which costs no bandwidth.
@@ -29,18 +32,18 @@ constexpr std::size_t split_shared_bytes(int heads, int head_size, int vector) {
 
 /// What the blocks that share a token and a head tell each other.
 struct Splits {
-  float* sums;     ///< [n_tokens, n_head, splits, size], of values times weights, undivided
-  float2* states;  ///< [n_tokens, n_head, splits]: the largest score and the sum of the weights
+  float* sums;     ///< [n_tokens, n_head, gridDim.z, size], of values times weights, undivided
+  float2* states;  ///< [n_tokens, n_head, gridDim.z]: the largest score and the sum of the weights
   unsigned* done;  ///< [n_tokens, gridDim.y]: how many of the blocks are done; 0 between two kernels
 };
 
-/// The heads of a block, and the keys that it looks at: of those that a token sees, one of gridDim.z equal
+/// The heads of a block, and the keys that it looks at: of those that a token sees, one of `splits` equal
 /// parts.
 struct Share {
   int token, sequence;
   int kv_head, first_head, n_heads;
-  int split, splits;
-  int first, last;  ///< from `first` to one before `last`; none where last ≤ first
+  int split, splits;  ///< nothing is left for a block whose split ≥ splits
+  int first, last;    ///< from `first` to one before `last`
 
   /// Head `h` of the block; behind the last one, that again.
   __device__ int head(int h) const { return first_head + min(h, n_heads - 1); }
@@ -51,9 +54,10 @@ __device__ __forceinline__ Share share_of_block(const Heads<Stored>& heads) {
   const int group = heads.group(), blocks_of_group = divide_up(group, kHeads);
   const int token = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y) / blocks_of_group;
   const int first_of_group = static_cast<int>(blockIdx.y) % blocks_of_group * kHeads;
-  const int split = static_cast<int>(blockIdx.z), splits = static_cast<int>(gridDim.z);
-  const int sequence = heads.sequences.of_token(token);
-  const int seen = heads.sequences.position(sequence, token) + 1, share = divide_up(seen, splits);
+  const int sequence = heads.sequences.of_token(token), split = static_cast<int>(blockIdx.z);
+  const int seen = heads.sequences.position(sequence, token) + 1;
+  const int least = max(divide_up(seen, static_cast<int>(gridDim.z)), kKeysOfSplit);
+  const int splits = divide_up(seen, least), share = divide_up(seen, splits);
   const int first = split * share;
   return {token, sequence, kv_head, kv_head * group + first_of_group, min(kHeads, group - first_of_group),
           split, splits,   first,   min(seen, first + share)};
@@ -220,17 +224,23 @@ __device__ __forceinline__ bool is_last(unsigned count, unsigned* done) {
   return last;
 }
 
-/// put(i, feature i of the result): adds up the parts, each scaled down to the largest score of all.
+/// put(i, feature i of the result): adds up the parts, each scaled down to the largest score of all. A lane
+/// has the state of one part, and every warp has all of them.
 template <typename Put>
 __device__ __forceinline__ void combine(const float* sums, const float2* states, int splits, int size,
                                         const Put& put) {
-  float largest = -INFINITY, sum = 0.0f;
-  for (int s = 0; s < splits; ++s) largest = fmaxf(largest, states[s].x);
-  for (int s = 0; s < splits; ++s) sum += expf(states[s].x - largest) * states[s].y;
-  for (int i = static_cast<int>(threadIdx.x); i < size; i += kSplitThreads) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const float2 state = lane < splits ? states[lane] : make_float2(-INFINITY, 0.0f);
+  const float shrinks_by = expf(state.x - warp_max(state.x));
+  const float sum = warp_sum(shrinks_by * state.y);
+  for (int first = 0; first < size; first += kSplitThreads) {  // a whole warp takes part in each exchange
+    const int i = first + static_cast<int>(threadIdx.x);
     float total = 0.0f;
-    for (int s = 0; s < splits; ++s) total += expf(states[s].x - largest) * sums[s * size + i];
-    put(i, total / sum);
+#pragma unroll 8
+    for (int s = 0; s < splits; ++s) {
+      total += __shfl_sync(kAllLanes, shrinks_by, s) * (i < size ? sums[s * size + i] : 0.0f);
+    }
+    if (i < size) put(i, total / sum);
   }
 }
 
@@ -240,6 +250,7 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> head
   take_turn();
   const int size = heads.size;
   const Share share = share_of_block<kHeads>(heads);
+  if (share.split >= share.splits) return;
   float* const queries = reinterpret_cast<float*>(dynamic_shared_memory);  // [kHeads, size]
   float* const scores = queries + kHeads * size;                           // [kHeads, kChunk], then weights
   float* const group_sums = scores + kHeads * kChunk;                      // [groups, size]
@@ -265,7 +276,7 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> head
 
   // What the blocks of a head tell each other, and what becomes of it.
   const auto row = [&](int h) {
-    return (static_cast<std::int64_t>(share.token) * heads.n_head + share.head(h)) * share.splits;
+    return (static_cast<std::int64_t>(share.token) * heads.n_head + share.head(h)) * gridDim.z;
   };
   const auto store = [&](int h) {
     return [&heads, token = share.token, head = share.head(h)](int i, float value) {
@@ -287,7 +298,9 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> head
       if (threadIdx.x == 0) parts.states[row(h) + share.split] = states[h];
     }
   }
-  if (share.splits == 1 || !is_last(gridDim.z, parts.done + blockIdx.x * gridDim.y + blockIdx.y)) return;
+  if (share.splits == 1 ||
+      !is_last(static_cast<unsigned>(share.splits), parts.done + blockIdx.x * gridDim.y + blockIdx.y))
+    return;
   for (int h = 0; h < share.n_heads; ++h) {
     combine(parts.sums + row(h) * size, parts.states + row(h), share.splits, size, store(h));
   }

@@ -32,8 +32,9 @@
 namespace staircase {
 namespace cuda {
 
-constexpr int kLinearThreads = 128;
+constexpr int kLinearThreads = kNormThreads;
 constexpr int kFewRows = 8;
+constexpr std::int64_t kManyOutputs = 2048;
 
 // More rows than that, or longer ones, would take shared memory from other blocks.
 constexpr std::int64_t kNormalizedRows = 4;
@@ -65,6 +66,15 @@ __device__ __forceinline__ float silu(float x) {
   return x / (1.0f + expf(-x));
 }
 
+// A store says where results go and what is done to them: its bias_of(column) is to be added to a product
+// first, and its of_row(row) takes the sums of one row. Nothing writes a bias while kernels run, so it can be
+// loaded before the kernel before has ended.
+
+/// bias[column], or 0 where there is none.
+__device__ __forceinline__ float bias_at(const float* bias, int column) {
+  return bias == nullptr ? 0.0f : bias[column];
+}
+
 /// Where `linear` puts its results.
 struct StoreRow {
   const float* bias;  ///< [width], or null
@@ -73,13 +83,16 @@ struct StoreRow {
   DType stored;  ///< the type of `out`
   void* out;     ///< [rows, width], of float32 where the epilogue adds to it
 
-  __device__ void operator()(int row, int column, float product) const {
-    float value = product + (bias == nullptr ? 0.0f : bias[column]);
-    const std::int64_t place = static_cast<std::int64_t>(row) * width + column;
-    if (epilogue == Epilogue::kGelu) value = gelu(value);
-    if (epilogue == Epilogue::kGeluErf) value = gelu_erf(value);
-    if (epilogue == Epilogue::kAdd) value += static_cast<const float*>(out)[place];
-    store_as(stored, out, place, value);
+  __device__ float bias_of(int column) const { return bias_at(bias, column); }
+
+  /// Takes the results of one row: (column, sum).
+  __device__ auto of_row(int row) const {
+    return [this, first = static_cast<std::int64_t>(row) * width](int column, float value) {
+      if (epilogue == Epilogue::kGelu) value = gelu(value);
+      if (epilogue == Epilogue::kGeluErf) value = gelu_erf(value);
+      if (epilogue == Epilogue::kAdd) value += static_cast<const float*>(out)[first + column];
+      store_as(stored, out, first + column, value);
+    };
   }
 };
 
@@ -96,12 +109,13 @@ struct StoreGated {
     return pair / kColumns * 2 * kColumns + pair % kColumns;
   }
 
-  __device__ void operator()(int row, int pair, float gate, float up) const {
-    if (bias != nullptr) {
-      gate += bias[gate_column(pair)];
-      up += bias[gate_column(pair) + kGateColumns];
-    }
-    store_as(stored, out, static_cast<std::int64_t>(row) * width + pair, silu(gate) * up);
+  __device__ float bias_of(int column) const { return bias_at(bias, column); }
+
+  /// Takes the results of one row: (pair, its gate, what it gates).
+  __device__ auto of_row(int row) const {
+    return [this, first = static_cast<std::int64_t>(row) * width](int pair, float gate, float up) {
+      store_as(stored, out, first + pair, silu(gate) * up);
+    };
   }
 };
 
@@ -118,28 +132,35 @@ struct StoreQueryKeyValue {
   DType stored;         ///< the type of keys and values
   void *keys, *values;  ///< [n_blocks, n_head, block_size, head_size]
 
-  __device__ void operator()(int row, int column, float product) const {
-    const float value = product + bias[column];
-    const int part = column / width, feature = column % width;
-    if (part == 0) {
-      queries[static_cast<std::int64_t>(row) * width + feature] = value;
-      return;
-    }
-    const int sequence = sequences.of_token(row), position = sequences.position(sequence, row);
-    const int n_head = width / head_size, head = feature / head_size;
-    const std::int64_t place =
-        blocks.place(sequence, head, n_head, position) * head_size + feature % head_size;
-    store_as(stored, part == 1 ? keys : values, place, value);
+  __device__ float bias_of(int column) const { return bias[column]; }
+
+  /// Takes the results of one row: (column, sum).
+  __device__ auto of_row(int row) const {
+    const int sequence = sequences.of_token(row), n_head = width / head_size;
+    const std::int64_t first = blocks.place(sequence, 0, n_head, sequences.position(sequence, row));
+    return [this, row, first](int column, float value) {
+      if (column < width) {
+        queries[static_cast<std::int64_t>(row) * width + column] = value;
+        return;
+      }
+      const bool is_key = column < 2 * width;
+      const int feature = column - (is_key ? width : 2 * width), head = feature / head_size;
+      const std::int64_t place = (first + std::int64_t{head} * blocks.size) * head_size;
+      store_as(stored, is_key ? keys : values, place + feature - head * head_size, value);
+    };
   }
 };
 
-/// norm(x) [rows, in] in the shared memory of the block, a warp for each row. Every thread of the block must
-/// call it.
+/// Waits for the kernel before; then norm(x) [rows, in] in the shared memory of the block. Every thread of
+/// the block must call it.
 __device__ __forceinline__ const float* normalize_in_block(const float* x, const RowNorm& norm, int rows,
                                                            int in) {
   float* const normed = reinterpret_cast<float*>(dynamic_shared_memory);
-  for (int r = static_cast<int>(threadIdx.x) / kWarp; r < rows; r += kLinearThreads / kWarp) {
-    normalize_row<4>(x + static_cast<std::int64_t>(r) * in, norm, in, normed + r * in);
+  const BlockNorm<4> block_norm(norm, in);
+  wait_for_previous();
+#pragma unroll 1
+  for (int r = 0; r < rows; ++r) {
+    block_norm.normalize(x + static_cast<std::int64_t>(r) * in, normed + r * in);
   }
   __syncthreads();
   return normed;
@@ -175,8 +196,27 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
     prefetch(weights[o].values, static_cast<int>(weight.elements));
     if constexpr (kScaled) prefetch(weights[o].scales, static_cast<int>(weight.groups));
   }
-  wait_for_previous();
-  if constexpr (kNormalize) x = normalize_in_block(x, norm, rows, in);
+  // A lane for each result: what is done to it on its way out happens to all of them at once.
+  const int row = lane / kOutputs, output = lane % kOutputs;
+  constexpr int kPairs = kOutputs / 2;
+  const int column = kTakesPairs<Store> ? first / 2 + output : first + output;
+  const bool has_result = row < min(rows, kRows) && output < (kTakesPairs<Store> ? kPairs : kOutputs) &&
+                          column < (kTakesPairs<Store> ? store.width : out);
+  float bias = 0.0f;
+  [[maybe_unused]] float other_bias = 0.0f;
+  if (has_result) {
+    if constexpr (kTakesPairs<Store>) {
+      bias = store.bias_of(StoreGated::gate_column(column));
+      other_bias = store.bias_of(StoreGated::gate_column(column) + kGateColumns);
+    } else {
+      bias = store.bias_of(column);
+    }
+  }
+  if constexpr (kNormalize) {
+    x = normalize_in_block(x, norm, rows, in);
+  } else {
+    wait_for_previous();
+  }
   if (first >= out) return;
   const float* x_rows[kRows];
   for (int r = 0; r < kRows; ++r) x_rows[r] = x + static_cast<std::int64_t>(min(r, rows - 1)) * in;
@@ -207,7 +247,6 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
       }
     }
   }
-  // A lane for each result: what is done to it on its way out happens to all of them at once.
   float own_sum = 0.0f;
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -217,15 +256,11 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
       if (lane == r * kOutputs + o) own_sum = sum;
     }
   }
-  const int row = lane / kOutputs, output = lane % kOutputs;
   if constexpr (kTakesPairs<Store>) {
-    constexpr int kPairs = kOutputs / 2;
     const float gated = __shfl_down_sync(kAllLanes, own_sum, kPairs);
-    const int pair = first / 2 + output;
-    if (row < min(rows, kRows) && output < kPairs && pair < store.width) store(row, pair, own_sum, gated);
+    if (has_result) store.of_row(row)(column, own_sum + bias, gated + other_bias);
   } else {
-    const int column = first + output;
-    if (row < min(rows, kRows) && column < out) store(row, column, own_sum);
+    if (has_result) store.of_row(row)(column, own_sum + bias);
   }
 }
 
@@ -245,19 +280,42 @@ __global__ __launch_bounds__(kLinearThreads) void widen_weights(WeightRows<Store
   *reinterpret_cast<Vector<To, kVector>*>(to + static_cast<std::int64_t>(blockIdx.x) * in + i) = wide;
 }
 
-/// Finishes what cuBLAS multiplied: store(row, column, products[row, column]), or the same for pairs of
-/// columns. products [rows, width] may be where `store` writes, unless it takes pairs.
+/// Results that a thread finishes: their products are under way together.
+constexpr int kFinishedAtOnce = 4;
+
+/// Finishes what cuBLAS multiplied: adds the bias to products [row, column] and gives them to the store, one
+/// by one or in pairs. products [rows, width] may be where `store` writes, unless it takes pairs.
 template <typename Store>
 __global__ __launch_bounds__(kLinearThreads) void finish(const float* products, int width, Store store) {
   take_turn();
   const int row = static_cast<int>(blockIdx.x);
-  const int column = static_cast<int>(blockIdx.y * kLinearThreads + threadIdx.x);
+  const int first = static_cast<int>(blockIdx.y * kFinishedAtOnce * kLinearThreads + threadIdx.x);
+  const int results = kTakesPairs<Store> ? store.width : width;
   products += static_cast<std::int64_t>(row) * width;
-  if constexpr (kTakesPairs<Store>) {
-    const int gate = StoreGated::gate_column(column);
-    if (column < store.width) store(row, column, products[gate], products[gate + kGateColumns]);
-  } else {
-    if (column < width) store(row, column, products[column]);
+  const auto row_store = store.of_row(row);
+  float own[kFinishedAtOnce];
+  [[maybe_unused]] float other[kFinishedAtOnce];
+#pragma unroll
+  for (int i = 0; i < kFinishedAtOnce; ++i) {
+    const int column = first + i * kLinearThreads;
+    if (column >= results) break;
+    if constexpr (kTakesPairs<Store>) {
+      const int gate = StoreGated::gate_column(column);
+      own[i] = products[gate] + store.bias_of(gate);
+      other[i] = products[gate + kGateColumns] + store.bias_of(gate + kGateColumns);
+    } else {
+      own[i] = products[column] + store.bias_of(column);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kFinishedAtOnce; ++i) {
+    const int column = first + i * kLinearThreads;
+    if (column >= results) break;
+    if constexpr (kTakesPairs<Store>) {
+      row_store(column, own[i], other[i]);
+    } else {
+      row_store(column, own[i]);
+    }
   }
 }
 
@@ -294,7 +352,12 @@ void few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Sto
         return;
       }
       if (rows > 4) {
-        launch_few_rows<8, 4, kVector, kNormalize>(x, norm, weight, weights, store, stream);
+        // Few outputs would leave multiprocessors without a block.
+        if (weight.out_features < kManyOutputs) {
+          launch_few_rows<8, kLeast, kVector, kNormalize>(x, norm, weight, weights, store, stream);
+        } else {
+          launch_few_rows<8, 4, kVector, kNormalize>(x, norm, weight, weights, store, stream);
+        }
         return;
       }
     }
@@ -335,7 +398,7 @@ template <typename Store>
 void launch_finish(const float* products, std::int64_t rows, std::int64_t width, const Store& store,
                    Stream stream) {
   const std::int64_t results = kTakesPairs<Store> ? std::int64_t{store.width} : width;
-  const dim3 grid(blocks(rows), blocks(divide_up<std::int64_t>(results, kLinearThreads)));
+  const dim3 grid(blocks(rows), blocks(divide_up<std::int64_t>(results, kFinishedAtOnce * kLinearThreads)));
   launch("linear was finished", stream, grid, kLinearThreads, 0, finish<Store>, products,
          static_cast<int>(width), store);
 }
