@@ -23,8 +23,10 @@ namespace staircase::cuda {
 // example 63 does. Where the GPU or its driver cannot do that, these functions do nothing.
 //
 // So that nothing else changes, every thread of every kernel waits before it touches what a kernel writes.
-// Then a kernel ends after all that came before it. Nor may such memory be read through `const __restrict__`:
-// that promises that nobody writes it while the kernel runs, and the kernel runs while it waits.
+// Then a kernel ends after all that came before it. Weights, biases and norms are written by kernels too, but
+// before `load` returns (it waits for the GPU): load_parameters may read them at once. Nor may such memory be
+// read through `const __restrict__`: that promises that nobody writes it while the kernel runs, and the
+// kernel runs while it waits.
 
 /// The next kernel may begin once every block has called it.
 __device__ __forceinline__ void let_next_begin() {
@@ -58,6 +60,19 @@ struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vector {
 /// `from` must be aligned to the size of the vector.
 template <int kCount, typename T>
 __device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
+  return *reinterpret_cast<const Vector<T, kCount>*>(from);
+}
+
+// The emulation's race check sees the reads of functions that are compiled with it.
+#if defined(__SANITIZE_THREAD__)
+#define STAIRCASE_UNWATCHED __attribute__((noinline, no_sanitize("thread")))
+#else
+#define STAIRCASE_UNWATCHED __forceinline__
+#endif
+
+/// The same for what no kernel has written since it was loaded, which need not wait for the kernel before.
+template <int kCount, typename T>
+__device__ STAIRCASE_UNWATCHED Vector<T, kCount> load_parameters(const T* from) {
   return *reinterpret_cast<const Vector<T, kCount>*>(from);
 }
 

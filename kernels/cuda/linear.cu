@@ -67,12 +67,12 @@ __device__ __forceinline__ float silu(float x) {
 }
 
 // A store says where results go and what is done to them: its bias_of(column) is to be added to a product
-// first, and its of_row(row) takes the sums of one row. Nothing writes a bias while kernels run, so it can be
-// loaded before the kernel before has ended.
+// first, and its of_row(row) takes the sums of one row. A bias may be loaded before the kernel before has
+// ended.
 
 /// bias[column], or 0 where there is none.
 __device__ __forceinline__ float bias_at(const float* bias, int column) {
-  return bias == nullptr ? 0.0f : bias[column];
+  return bias == nullptr ? 0.0f : load_parameters<1>(bias + column).values[0];
 }
 
 /// Where `linear` puts its results.
@@ -132,7 +132,7 @@ struct StoreQueryKeyValue {
   DType stored;         ///< the type of keys and values
   void *keys, *values;  ///< [n_blocks, n_head, block_size, head_size]
 
-  __device__ float bias_of(int column) const { return bias[column]; }
+  __device__ float bias_of(int column) const { return bias_at(bias, column); }
 
   /// Takes the results of one row: (column, sum).
   __device__ auto of_row(int row) const {

@@ -140,8 +140,8 @@ class BlockNorm {
   /// Of kVector elements, from i on.
   __device__ __forceinline__ Parameters parameters(int i) const {
     Parameters result;
-    if (norm_.weight != nullptr) result.weight = load_vector<kVector>(norm_.weight + i);
-    if (norm_.bias != nullptr) result.bias = load_vector<kVector>(norm_.bias + i);
+    if (norm_.weight != nullptr) result.weight = load_parameters<kVector>(norm_.weight + i);
+    if (norm_.bias != nullptr) result.bias = load_parameters<kVector>(norm_.bias + i);
     return result;
   }
 
