@@ -19,6 +19,12 @@ struct RowScale {
   float mean, scale;
 };
 
+/// Weight and bias of kVector neighbouring elements.
+template <int kVector>
+struct NormParameters {
+  Vector<float, kVector> weight, bias;
+};
+
 /// Norm, as kernels take it.
 struct RowNorm {
   NormKind kind;
@@ -31,20 +37,25 @@ struct RowNorm {
     bias = norm.bias.data<float>();
   }
 
-  /// kVector neighbouring elements of a row, from element i on.
+  /// Those of the elements from i on. They need not wait for the kernel before.
   template <int kVector>
-  __device__ __forceinline__ Vector<float, kVector> apply(const RowScale& row, const float* x, int i) const {
-    auto normed = load_vector<kVector>(x + i);
-    for (float& value : normed.values) value = (value - row.mean) * row.scale;
-    if (weight != nullptr) {
-      const auto weights = load_vector<kVector>(weight + i);
-      for (int v = 0; v < kVector; ++v) normed.values[v] *= weights.values[v];
+  __device__ __forceinline__ NormParameters<kVector> parameters(int i) const {
+    NormParameters<kVector> result;
+    if (weight != nullptr) result.weight = load_parameters<kVector>(weight + i);
+    if (bias != nullptr) result.bias = load_parameters<kVector>(bias + i);
+    return result;
+  }
+
+  /// Elements of a row, normalized; `own` are their parameters.
+  template <int kVector>
+  __device__ __forceinline__ Vector<float, kVector> apply(const RowScale& row, Vector<float, kVector> x,
+                                                          const NormParameters<kVector>& own) const {
+    for (int v = 0; v < kVector; ++v) {
+      x.values[v] = (x.values[v] - row.mean) * row.scale;
+      if (weight != nullptr) x.values[v] *= own.weight.values[v];
+      if (bias != nullptr) x.values[v] += own.bias.values[v];
     }
-    if (bias != nullptr) {
-      const auto biases = load_vector<kVector>(bias + i);
-      for (int v = 0; v < kVector; ++v) normed.values[v] += biases.values[v];
-    }
-    return normed;
+    return x;
   }
 };
 
@@ -57,40 +68,40 @@ __device__ __forceinline__ void for_each_piece(const float* x, int width, int th
   for (int i = thread * kVector; i < width; i += sharers * kVector) use(i, load_vector<kVector>(x + i));
 }
 
-/// The mean and the scale of one row. Every lane of the warp must call it. A lane takes kVector neighbouring
-/// elements at a time; `width` must be a multiple of that.
-template <int kVector>
-__device__ __forceinline__ RowScale scale_of_row(const float* x, const RowNorm& norm, int width) {
+/// The mean and the scale of one row, of which a thread has a part as above; sum_of(value) is the sum over
+/// all sharers, each of whom must call it.
+template <int kVector, typename Sum>
+__device__ __forceinline__ RowScale scale_of_row(const float* x, const RowNorm& norm, int width, int thread,
+                                                 int sharers, const Sum& sum_of) {
   if (norm.kind == NormKind::kNone) return {0.0f, 1.0f};
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
 
   float mean = 0.0f;
   if (norm.kind == NormKind::kLayer) {
     float sum = 0.0f;
-    for_each_piece<kVector>(x, width, lane, kWarp, [&](int, const Vector<float, kVector>& piece) {
-      for (int v = 0; v < kVector; ++v) sum += piece.values[v];
+    for_each_piece<kVector>(x, width, thread, sharers, [&](int, const Vector<float, kVector>& piece) {
+      for (const float value : piece.values) sum += value;
     });
-    mean = warp_sum(sum) / static_cast<float>(width);
+    mean = sum_of(sum) / static_cast<float>(width);
   }
 
   float squares = 0.0f;
-  for_each_piece<kVector>(x, width, lane, kWarp, [&](int, const Vector<float, kVector>& piece) {
-    for (int v = 0; v < kVector; ++v) squares += (piece.values[v] - mean) * (piece.values[v] - mean);
+  for_each_piece<kVector>(x, width, thread, sharers, [&](int, const Vector<float, kVector>& piece) {
+    for (const float value : piece.values) squares += (value - mean) * (value - mean);
   });
-  return {mean, 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(width) + norm.epsilon)};
+  return {mean, 1.0f / sqrtf(sum_of(squares) / static_cast<float>(width) + norm.epsilon)};
 }
 
 constexpr int kNormThreads = 128;
 
-/// The norm of rows by a whole block. To be made before wait_for_previous: no kernel writes parameters.
+/// The norm of rows by a whole block. To be made before wait_for_previous.
 template <int kVector>
 class BlockNorm {
  public:
   __device__ __forceinline__ BlockNorm(const RowNorm& norm, int width) : norm_(norm), width_(width) {
 #pragma unroll
     for (int p = 0; p < kHeld; ++p) {
-      const int i = (p * kNormThreads + static_cast<int>(threadIdx.x)) * kVector;
-      if (i < width) held_[p] = parameters(i);
+      const int i = first_ + p * kStep;
+      if (i < width) held_[p] = norm.template parameters<kVector>(i);
     }
   }
 
@@ -98,58 +109,29 @@ class BlockNorm {
   /// must wait for it. Every thread of the block must call it.
   template <typename To>
   __device__ __forceinline__ void normalize(const float* x, To* out) const {
-    float sum = 0.0f, squares = 0.0f;
-    if (norm_.kind == NormKind::kLayer) {
-      for_each_piece<kVector>(x, width_, threadIdx.x, kNormThreads, [&](int, const Piece& piece) {
-        for (const float value : piece.values) sum += value;
-      });
-      sum = block_sum<kNormThreads>(sum);
-    }
-    const float mean = sum / static_cast<float>(width_);
-    for_each_piece<kVector>(x, width_, threadIdx.x, kNormThreads, [&](int, const Piece& piece) {
-      for (const float value : piece.values) squares += (value - mean) * (value - mean);
-    });
-    squares = block_sum<kNormThreads>(squares);
-    const float scale = 1.0f / sqrtf(squares / static_cast<float>(width_) + norm_.epsilon);
-    const auto put = [&](int i, const Parameters& parameters) {
-      const Piece piece = load_vector<kVector>(x + i);
+    const RowScale row = scale_of_row<kVector>(x, norm_, width_, static_cast<int>(threadIdx.x), kNormThreads,
+                                               [](float value) { return block_sum<kNormThreads>(value); });
+    const auto put = [&](int i, const NormParameters<kVector>& parameters) {
+      const auto normed = norm_.apply(row, load_vector<kVector>(x + i), parameters);
       Vector<To, kVector> rounded;
-      for (int v = 0; v < kVector; ++v) {
-        float value = (piece.values[v] - mean) * scale;
-        if (norm_.weight != nullptr) value *= parameters.weight.values[v];
-        if (norm_.bias != nullptr) value += parameters.bias.values[v];
-        rounded.values[v] = narrow<To>(value);
-      }
+      for (int v = 0; v < kVector; ++v) rounded.values[v] = narrow<To>(normed.values[v]);
       *reinterpret_cast<Vector<To, kVector>*>(out + i) = rounded;
     };
-    int i = static_cast<int>(threadIdx.x) * kVector;
+    int i = first_;
 #pragma unroll
-    for (int p = 0; p < kHeld; ++p, i += kNormThreads * kVector) {
+    for (int p = 0; p < kHeld; ++p, i += kStep) {
       if (i < width_) put(i, held_[p]);
     }
 #pragma unroll 1
-    for (; i < width_; i += kNormThreads * kVector) put(i, parameters(i));
+    for (; i < width_; i += kStep) put(i, norm_.template parameters<kVector>(i));
   }
 
  private:
-  using Piece = Vector<float, kVector>;
-  struct Parameters {
-    Piece weight, bias;
-  };
-
-  /// Of kVector elements, from i on.
-  __device__ __forceinline__ Parameters parameters(int i) const {
-    Parameters result;
-    if (norm_.weight != nullptr) result.weight = load_parameters<kVector>(norm_.weight + i);
-    if (norm_.bias != nullptr) result.bias = load_parameters<kVector>(norm_.bias + i);
-    return result;
-  }
-
-  static constexpr int kHeld = 2;  // 1024 elements of a row
+  static constexpr int kStep = kNormThreads * kVector, kHeld = 2;  // 1024 elements of a row
 
   const RowNorm& norm_;
-  int width_;
-  Parameters held_[kHeld];
+  int width_, first_ = static_cast<int>(threadIdx.x) * kVector;
+  NormParameters<kVector> held_[kHeld];
 };
 
 /// A block for each row.

@@ -35,9 +35,12 @@ struct HeadPlaces {
 template <typename Put>
 __device__ __forceinline__ void turn_head(const float* x, int size, const RowNorm& norm, const float* turns,
                                           int rotary, const Put& put) {
-  const RowScale scale = scale_of_row<1>(x, norm, size);
-  const auto feature = [&](int i) { return norm.template apply<1>(scale, x, i).values[0]; };
   const int lane = static_cast<int>(threadIdx.x) % kWarp, half = rotary / 2;
+  const RowScale scale =
+      scale_of_row<1>(x, norm, size, lane, kWarp, [](float value) { return warp_sum(value); });
+  const auto feature = [&](int i) {
+    return norm.apply(scale, load_vector<1>(x + i), norm.parameters<1>(i)).values[0];
+  };
   for (int i = lane; i < half; i += kWarp) {
     const float a = feature(i), b = feature(i + half), cosine = turns[i], sine = turns[half + i];
     put(i, a * cosine - b * sine);
