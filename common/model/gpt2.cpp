@@ -50,9 +50,10 @@ class Gpt2 : public Network {
                     weights.vector(name + ".bias", out)};
     };
     embeddings_ = weights.embeddings("wte.weight", "lm_head.weight", config);
-    positions_ = weights.table("wpe.weight", config.n_positions, n_embd);
+    const Share& share = weights.share();
+    if (share.has_first_block()) positions_ = weights.table("wpe.weight", config.n_positions, n_embd);
     for (int l = 0; l < config.n_layer; ++l) {
-      const std::string block = fmt::format("h.{}.", l);
+      const std::string block = fmt::format("h.{}.", share.blocks.first + l);
       blocks_.push_back({.ln_1 = norm(block + "ln_1"),
                          .attention_input = linear(block + "attn.c_attn", n_embd, 3 * n_embd),
                          .attention_output = linear(block + "attn.c_proj", n_embd, n_embd),
@@ -60,14 +61,16 @@ class Gpt2 : public Network {
                          .mlp_input = linear(block + "mlp.c_fc", n_embd, n_inner),
                          .mlp_output = linear(block + "mlp.c_proj", n_inner, n_embd)});
     }
-    ln_f_ = norm("ln_f");
+    if (share.has_last_block()) ln_f_ = norm("ln_f");
   }
 
   void run(Pass& pass) const override {
     Device& device = pass.device();
     Tensor x = pass.residual(), queries = pass.queries(), attended = pass.attended();
-    device.embedding(pass.batch(), embeddings_.tokens, positions_, x);
-    pass.show("embeddings", x);
+    if (pass.begins()) {
+      device.embedding(pass.batch(), embeddings_.tokens, positions_, x);
+      pass.show("embeddings", x);
+    }
     for (int l = 0; const Block& block : blocks_) {
       KeysValues keys_values = pass.keys_values(l);
       device.query_key_value(pass.batch(), x, block.ln_1, block.attention_input.weight,
@@ -77,7 +80,7 @@ class Gpt2 : public Network {
       Tensor hidden = pass.hidden(x);
       pass.linear(x, block.ln_2, block.mlp_input, Epilogue::kGelu, hidden);
       pass.linear(hidden, {}, block.mlp_output, Epilogue::kAdd, x);
-      pass.show(fmt::format("block.{}", l++), x);
+      pass.show(fmt::format("block.{}", pass.first_block() + l++), x);
     }
     pass.finish(x, ln_f_, embeddings_.output_layer());
   }

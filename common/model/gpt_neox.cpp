@@ -52,8 +52,9 @@ class GptNeox : public Network {
                     weights.vector(name + ".bias", out)};
     };
     embeddings_ = weights.embeddings("embed_in.weight", "embed_out.weight", config);
+    const Share& share = weights.share();
     for (int l = 0; l < config.n_layer; ++l) {
-      const std::string block = fmt::format("layers.{}.", l);
+      const std::string block = fmt::format("layers.{}.", share.blocks.first + l);
       blocks_.push_back(
           {.input_norm = norm(block + "input_layernorm"),
            .attention_input = attention_input(block + "attention.query_key_value", config, weights),
@@ -62,7 +63,7 @@ class GptNeox : public Network {
            .mlp_input = linear(block + "mlp.dense_h_to_4h", n_embd, n_inner),
            .mlp_output = linear(block + "mlp.dense_4h_to_h", n_inner, n_embd)});
     }
-    final_norm_ = norm("final_layer_norm");
+    if (share.has_last_block()) final_norm_ = norm("final_layer_norm");
   }
 
   void run(Pass& pass) const override {
@@ -70,8 +71,10 @@ class GptNeox : public Network {
     const HeadRule rule{{}, {}, pass.turns()};
     Tensor x = pass.residual(), projected = pass.projected(), queries = pass.queries();
     Tensor attended = pass.attended();
-    device.embedding(pass.batch(), embeddings_.tokens, Tensor(), x);
-    pass.show("embeddings", x);
+    if (pass.begins()) {
+      device.embedding(pass.batch(), embeddings_.tokens, Tensor(), x);
+      pass.show("embeddings", x);
+    }
     for (int l = 0; const Block& block : blocks_) {
       KeysValues keys_values = pass.keys_values(l);
       pass.linear(x, block.input_norm, block.attention_input, Epilogue::kStore, projected);
@@ -86,7 +89,7 @@ class GptNeox : public Network {
         pass.linear(x, block.mlp_norm, block.mlp_input, gelu_, hidden);
       }
       pass.linear(hidden, {}, block.mlp_output, Epilogue::kAdd, x);
-      pass.show(fmt::format("block.{}", l++), x);
+      pass.show(fmt::format("block.{}", pass.first_block() + l++), x);
     }
     pass.finish(x, final_norm_, embeddings_.output_layer());
   }

@@ -110,7 +110,8 @@ class Llama : public Network {
     };
     weights_.embeddings = weights.embeddings("embed_tokens.weight", "lm_head.weight", config);
     for (int l = 0; l < config.n_layer; ++l) {
-      const std::string block = fmt::format("layers.{}.", l), attention = block + "self_attn.";
+      const std::string block = fmt::format("layers.{}.", share.blocks.first + l),
+                        attention = block + "self_attn.";
       const auto parts = [&](const std::string& ending) {
         std::vector<WeightReader::Part> parts{{attention + "q_proj" + ending, share.queries}};
         for (const char* name : {"k_proj", "v_proj"}) {
@@ -130,7 +131,7 @@ class Llama : public Network {
                                               n_embd, share.inner)},
            .mlp_output = output(block + "mlp.down_proj", share.inner)});
     }
-    weights_.final_norm = norm("norm", n_embd);
+    if (share.has_last_block()) weights_.final_norm = norm("norm", n_embd);
     // GGUF files have no settings for a scaled rotation, but its factors.
     if (weights.has("rope_freqs.weight")) {
       rotary_.divide_speeds(weights.values("rope_freqs.weight", rotary_.size() / 2));
@@ -141,9 +142,11 @@ class Llama : public Network {
     Device& device = pass.device();
     Tensor x = pass.residual(), projected = pass.projected(), queries = pass.queries();
     Tensor attended = pass.attended();
-    device.embedding(pass.batch(), weights_.embeddings.tokens, Tensor(), x);
-    pass.all_reduce(x);
-    pass.show("embeddings", x);
+    if (pass.begins()) {
+      device.embedding(pass.batch(), weights_.embeddings.tokens, Tensor(), x);
+      pass.all_reduce(x);
+      pass.show("embeddings", x);
+    }
     for (int l = 0; const LlamaWeights::Block& block : weights_.blocks) {
       KeysValues keys_values = pass.keys_values(l);
       pass.linear(x, block.input_norm, block.attention_input, Epilogue::kStore, projected);
@@ -156,7 +159,7 @@ class Llama : public Network {
       pass.linear(x, block.mlp_norm, block.mlp_input, Epilogue::kSiluGate, hidden);
       pass.linear(hidden, {}, block.mlp_output, pass.add_once(), x);
       pass.all_reduce(x);
-      pass.show(fmt::format("block.{}", l++), x);
+      pass.show(fmt::format("block.{}", pass.first_block() + l++), x);
     }
     pass.finish(x, weights_.final_norm, weights_.embeddings.output_layer());
   }

@@ -82,7 +82,7 @@ Model::Model() : memory_(std::make_unique<PassMemory>()) {}
 Model::~Model() = default;
 
 Model Model::load_like_this(const std::filesystem::path& path, DType dtype) const {
-  Model model = load(path, device_, dtype, ranks_);
+  Model model = load(path, device_, dtype, ranks_, split_);
   model.limit_context(config_.n_positions);
   return model;
 }
@@ -97,16 +97,16 @@ Model::Model(Model&&) noexcept = default;
 Model& Model::operator=(Model&&) noexcept = default;
 
 Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> device, DType dtype) {
-  return load(path, std::move(device), dtype, nullptr);
+  return load(path, std::move(device), dtype, nullptr, Split::kMatrices);
 }
 
 Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> device, DType dtype,
-                  Ranks& ranks) {
-  return load(path, std::move(device), dtype, ranks.size() > 1 ? &ranks : nullptr);
+                  Ranks& ranks, Split split) {
+  return load(path, std::move(device), dtype, ranks.size() > 1 ? &ranks : nullptr, split);
 }
 
 Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> device, DType dtype,
-                  Ranks* ranks) {
+                  Ranks* ranks, Split split) {
   const Settings settings = read_settings(path);
   Model model;
   model.path_ = path;
@@ -114,10 +114,11 @@ Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> dev
   model.device_ = std::move(device);
   model.dtype_ = dtype;
   model.ranks_ = ranks;
+  model.split_ = split;
   const Family& family = *find_family(model.config_.family);
   Checkpoint checkpoint = Checkpoint::open(path);
   if (ranks != nullptr) {
-    if (!family.can_be_shared) {
+    if (split == Split::kMatrices && !family.can_be_shared) {
       throw Error("{}: a model of the family {} cannot be shared by ranks; Llama and its relatives can",
                   settings.file(), model.config_.family);
     }
@@ -126,13 +127,16 @@ Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> dev
                   settings.file(), *other);
     }
   }
-  model.share_ = std::make_unique<Share>(model.config_, ranks ? ranks->rank() : 0, ranks ? ranks->size() : 1);
+  const int rank = ranks != nullptr ? ranks->rank() : 0, size = ranks != nullptr ? ranks->size() : 1;
+  model.share_ = std::make_unique<Share>(split == Split::kBlocks ? Share::of_blocks(model.config_, rank, size)
+                                                                 : Share(model.config_, rank, size));
   model.config_ = model.share_->part_of(model.config_);
   WeightReader weights(std::move(checkpoint), *model.device_, dtype, std::string(family.prefix),
                        *model.share_);
   model.network_ = family.load(settings, model.config_, weights);
   for (const std::string& remark : model.config_.remarks) warn("{}: {}", settings.file(), remark);
-  weights.warn_of_unused(family.buffers);
+  // A rank that has some blocks alone cannot tell what the others have a use for.
+  if (ranks == nullptr || split == Split::kMatrices) weights.warn_of_unused(family.buffers);
   model.weight_bytes_ = weights.bytes();
   return model;
 }
@@ -181,6 +185,10 @@ std::span<const float> Model::forward(std::span<const std::span<const int>> sequ
   SingleRank alone;
   Pass pass(*device_, dtype_, config_, {ranks_ ? *ranks_ : alone, *share_}, network_->rotary(), packed, cache,
             *memory_, {observer_, attention_ ? &*attention_ : nullptr});
+  if (ranks_ != nullptr && split_ == Split::kBlocks && !run_) {
+    throw Error(
+        "each rank has some blocks of the model, and no pass was set that takes tokens through all ranks");
+  }
   const auto run = [&] {
     if (run_) {
       run_(pass);
@@ -188,8 +196,8 @@ std::span<const float> Model::forward(std::span<const std::span<const int>> sequ
       network_->run(pass);
     }
   };
-  if (observer_ || attention_ || ranks_) {
-    run();  // they copy intermediate results to the host
+  if (observer_ || attention_ || ranks_ || split_ == Split::kBlocks) {
+    run();  // they copy from and to the host
   } else {
     device_->run(run);
   }

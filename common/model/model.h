@@ -25,6 +25,9 @@ class Pass;
 struct PassMemory;
 struct Share;
 
+/// What is split between ranks: each matrix, or the blocks.
+enum class Split { kMatrices, kBlocks };
+
 /// What weights can be kept in; not every device multiplies all of them.
 std::span<const DType> weight_dtypes();
 
@@ -67,8 +70,13 @@ class Model {
   /// logits, to the bit. config() has the rank's own n_head, n_kv_head and n_inner. `ranks` must outlive the
   /// model. Throws Error on every rank if one of them has another model, or for a model with fewer heads than
   /// ranks or of a family that cannot be shared.
+  ///
+  /// Split::kBlocks works for every family: a rank has some whole blocks, the first one the token embedding
+  /// as well, and the last one the last norm and the output layer. config() has the rank's own n_layer. Then
+  /// run_with must pass the residual stream from rank to rank, and the logits to all. There is no warning of
+  /// tensors without a use. Throws Error for more ranks than blocks.
   static Model load(const std::filesystem::path& path, std::shared_ptr<Device> device, DType dtype,
-                    Ranks& ranks);
+                    Ranks& ranks, Split split = Split::kMatrices);
 
   ~Model();
   Model(Model&&) noexcept;
@@ -162,7 +170,7 @@ class Model {
   Model();
 
   static Model load(const std::filesystem::path& path, std::shared_ptr<Device> device, DType dtype,
-                    Ranks* ranks);
+                    Ranks* ranks, Split split);
   Model load_like_this(const std::filesystem::path& path, DType dtype) const;
 
   /// Logits after each of the last `count` tokens of every sequence, on the host.
@@ -177,6 +185,7 @@ class Model {
   std::shared_ptr<Device> device_;
   DType dtype_ = DType::kFloat32;
   Ranks* ranks_ = nullptr;  // of a model that is shared
+  Split split_ = Split::kMatrices;
   std::unique_ptr<Share> share_;
   std::unique_ptr<Network> network_;
   std::size_t weight_bytes_ = 0;

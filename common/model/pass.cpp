@@ -46,6 +46,14 @@ std::vector<float> turns_of(const PackedTokens& packed, const Rotary& rotary) {
   return turns;
 }
 
+/// Without the rows before `first`.
+KeysValues rows_of(KeysValues all, std::int64_t first) {
+  const auto rest = [&](const Tensor& rows) { return rows.rows(first, rows.dim(0) - first); };
+  if (first == 0) return all;
+  if (all.blocks.size() > 0) return {all.keys, all.values, rest(all.blocks)};
+  return {rest(all.keys), rest(all.values)};
+}
+
 }  // namespace
 
 std::size_t PassMemory::bytes() const {
@@ -65,15 +73,34 @@ PackedTokens::PackedTokens(std::span<const std::span<const int>> sequences, int 
     const int slid = cache.slid(row);
     if (!sequence.empty()) check_input(sequence, start, count, config, vocabulary);
     for (const int token : sequence) tokens.push_back(std::min(token, config.vocab_size - 1));
-    const auto end = static_cast<std::int32_t>(tokens.size());
-    offsets.push_back(end);
-    starts.push_back(start);
-    positions.push_back(start + slid);
-    for (int i = count; i > 0; --i) wanted_rows.push_back(std::max(end - i, 0));
-    wants_all = wants_all && std::ssize(sequence) == count;
-    longest = std::max<std::int64_t>(longest, std::ssize(sequence));
+    add_sequence(std::ssize(sequence), count, start, start + slid);
   }
   if (tokens.empty()) throw Error("the model needs at least one token to say what comes next");
+}
+
+void PackedTokens::add_sequence(std::int64_t count, std::int64_t wanted, std::int32_t start,
+                                std::int32_t position) {
+  const auto end = static_cast<std::int32_t>(offsets.back() + count);
+  offsets.push_back(end);
+  starts.push_back(start);
+  positions.push_back(position);
+  for (std::int64_t i = wanted; i > 0; --i) {
+    wanted_rows.push_back(std::max(end - static_cast<std::int32_t>(i), 0));
+  }
+  wants_all = wants_all && count == wanted;
+  longest = std::max(longest, count);
+}
+
+PackedTokens PackedTokens::part(Slice sequences) const {
+  PackedTokens part;
+  const auto wanted = std::ssize(wanted_rows) / std::ssize(starts);
+  const std::size_t first = static_cast<std::size_t>(sequences.first),
+                    end = first + static_cast<std::size_t>(sequences.count);
+  part.tokens.assign(tokens.begin() + offsets[first], tokens.begin() + offsets[end]);
+  for (std::size_t s = first; s < end; ++s) {
+    part.add_sequence(offsets[s + 1] - offsets[s], wanted, starts[s], positions[s]);
+  }
+  return part;
 }
 
 Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPart& part, const Rotary& rotary,
@@ -82,11 +109,11 @@ Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPar
       dtype_(dtype),
       config_(config),
       part_(part),
+      rotary_(rotary),
+      packed_(packed),
       cache_(cache),
       memory_(memory),
-      watchers_(watchers),
-      longest_(packed.longest),
-      wants_all_(packed.wants_all) {
+      watchers_(watchers) {
   // All in one copy: a small one takes as long as a larger one.
   std::vector<std::int32_t> indices;
   for (const auto* list : {&packed.tokens, &packed.offsets, &packed.starts, &packed.wanted_rows}) {
@@ -111,6 +138,20 @@ Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPar
   logits_ = matrix(memory_.logits, wanted_rows_.size(), config_.vocab_size);
 }
 
+void Pass::run_part(Slice sequences, const std::function<void(Pass& part)>& run) const {
+  const PackedTokens packed = packed_.part(sequences);
+  const std::int64_t wanted = logits_.dim(0) / std::ssize(packed_.starts);
+  Tensor logits = logits_.rows(sequences.first * wanted, sequences.count * wanted);
+  if (packed.tokens.empty()) {  // what they are means nothing, but they are numbers
+    device_.copy_from_host(std::vector<float>(static_cast<std::size_t>(logits.size())), logits);
+    return;
+  }
+  Pass part(device_, dtype_, config_, part_, rotary_, packed, cache_, memory_, watchers_);
+  part.first_row_ = first_row_ + sequences.first;
+  part.logits_ = logits;
+  run(part);
+}
+
 Tensor Pass::residual() const {
   return matrix(memory_.x, batch_.n_tokens(), config_.n_embd);
 }
@@ -132,8 +173,9 @@ Tensor Pass::hidden(const Tensor& x) const {
 }
 
 KeysValues Pass::keys_values(int layer) const {
-  if (cache_.keeps()) return cache_.layer(layer);
-  const std::vector<std::int64_t> shape{batch_.n_sequences(), config_.n_kv_head, longest_, config_.head_size};
+  if (cache_.keeps()) return rows_of(cache_.layer(layer), first_row_);
+  const std::vector<std::int64_t> shape{batch_.n_sequences(), config_.n_kv_head, packed_.longest,
+                                        config_.head_size};
   const DType dtype = device_.operand_dtype(batch_.n_tokens(), dtype_);
   return {sized(device_, dtype, memory_.keys, shape), sized(device_, dtype, memory_.values, shape)};
 }
@@ -149,7 +191,7 @@ void Pass::attend(int layer, const Tensor& queries, const KeysValues& keys_value
     watchers_.probe->look(device_, queries, keys_values);
   }
   device_.attention(batch_, queries, keys_values, attended);
-  if (layer + 1 < config_.n_layer || wants_all_) return;
+  if (layer + 1 < config_.n_layer || !part_.share.has_last_block() || packed_.wants_all) return;
   const auto keep_wanted = [&](Tensor& tensor, Tensor& memory) {
     Tensor kept = matrix(memory, wanted_rows_.size(), tensor.dim(1), tensor.dtype());
     device_.gather_rows(tensor, wanted_rows_, kept);
@@ -160,6 +202,7 @@ void Pass::attend(int layer, const Tensor& queries, const KeysValues& keys_value
 }
 
 void Pass::finish(const Tensor& x, const Norm& norm, const Weight& output_layer) const {
+  if (!part_.share.has_last_block()) return;
   Tensor normed = matrix(memory_.normed, x.dim(0), config_.n_embd), logits = logits_;
   device_.normalize(x, norm, normed);
   show("ln_f", normed);
@@ -169,7 +212,7 @@ void Pass::finish(const Tensor& x, const Norm& norm, const Weight& output_layer)
 }
 
 void Pass::all_reduce(Tensor& x) const {
-  if (ranks().size() == 1) return;
+  if (part_.share.whole) return;
   std::vector<float> numbers(static_cast<std::size_t>(x.size()));
   device_.copy_to_host(x, numbers);
   ranks().all_reduce(numbers);

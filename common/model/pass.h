@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -45,6 +46,13 @@ struct PackedTokens {
   /// of tokens. The cache is only asked for the lengths of its rows.
   PackedTokens(std::span<const std::span<const int>> sequences, int count, const KvCache& cache,
                const ModelConfig& config, int vocabulary);
+
+  /// Those sequences alone.
+  PackedTokens part(Slice sequences) const;
+
+ private:
+  PackedTokens() = default;
+  void add_sequence(std::int64_t count, std::int64_t wanted, std::int32_t start, std::int32_t position);
 };
 
 /// What watches a pass; either may be missing.
@@ -68,14 +76,25 @@ class Pass {
   Device& device() const { return device_; }
   Ranks& ranks() const { return part_.ranks; }
 
+  /// Calls run(part) with a pass of some neighbours of the sequences, whose logits are a part of logits().
+  /// Without new tokens among them there is nothing to run. What `batch` returns is valid until then.
+  void run_part(Slice sequences, const std::function<void(Pass& part)>& run) const;
+
   /// Sums x over all ranks: each gets the sum. One rank alone keeps its x.
   void all_reduce(Tensor& x) const;
 
   /// How a rank adds its part of a product to the residual stream, before all_reduce. Rank 0 adds it to x;
   /// the others store it in the place of x, so that the sum has x once.
-  Epilogue add_once() const { return ranks().rank() == 0 ? Epilogue::kAdd : Epilogue::kStore; }
+  Epilogue add_once() const {
+    return part_.share.whole || ranks().rank() == 0 ? Epilogue::kAdd : Epilogue::kStore;
+  }
 
   const Batch& batch() const { return batch_; }
+
+  /// Whether the pass begins here with the tokens; else the residual stream comes from another rank.
+  bool begins() const { return part_.share.has_first_block(); }
+  /// Of the blocks that are here.
+  std::int64_t first_block() const { return part_.share.blocks.first; }
 
   /// For HeadRule: the turns of each token's position.
   const Tensor& turns() const { return turns_; }
@@ -101,7 +120,7 @@ class Pass {
   void attend(int layer, const Tensor& queries, const KeysValues& keys_values, Tensor& x,
               Tensor& attended) const;
 
-  /// logits = norm(x) W, the end of every family's pass.
+  /// logits = norm(x) W, the end of every family's pass. Nothing to do on a rank without the last block.
   void finish(const Tensor& x, const Norm& norm, const Weight& output_layer) const;
 
   void show(std::string_view name, const Tensor& values) const;
@@ -121,13 +140,14 @@ class Pass {
   DType dtype_;
   const ModelConfig& config_;
   PassPart part_;
+  const Rotary& rotary_;
+  const PackedTokens& packed_;
+  std::int64_t first_row_ = 0;  // of the cache
   KvCache& cache_;
   PassMemory& memory_;
   PassWatchers watchers_;
   Batch batch_;
   Tensor wanted_rows_, turns_, logits_;
-  std::int64_t longest_;
-  bool wants_all_;
 };
 
 }  // namespace staircase

@@ -36,7 +36,8 @@ Share::Share(const ModelConfig& config)
       keys{config.key_width()},
       inner(config.n_inner),
       vocabulary(config.vocab_size),
-      tokens(config.vocab_size) {}
+      tokens(config.vocab_size),
+      blocks(config.n_layer) {}
 
 Share::Share(const ModelConfig& config, int rank, int size) : Share(config) {
   if (size == 1) return;
@@ -54,12 +55,22 @@ Share::Share(const ModelConfig& config, int rank, int size) : Share(config) {
   whole = false;
 }
 
+Share Share::of_blocks(const ModelConfig& config, int rank, int size) {
+  if (size > config.n_layer) {
+    throw Error("the model has {} blocks; {} ranks do not fit", config.n_layer, size);
+  }
+  Share share(config);
+  share.blocks = slice_of(config.n_layer, rank, size);
+  return share;
+}
+
 ModelConfig Share::part_of(ModelConfig config) const {
   std::int64_t key_width = 0;
   for (const Slice& part : keys) key_width += part.count;
   config.n_head = static_cast<int>(queries.count / config.head_size);
   config.n_kv_head = static_cast<int>(key_width / config.head_size);
   config.n_inner = static_cast<int>(inner.count);
+  config.n_layer = static_cast<int>(blocks.count);
   return config;
 }
 

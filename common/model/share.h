@@ -1,5 +1,5 @@
-// Which part of a model's weights a rank has (Shoeybi et al. 2019, section 3): some heads, some columns of
-// each MLP, some tokens of the vocabulary.
+// Which part of a model's weights a rank has. Either a part of each matrix (Shoeybi et al. 2019, section 3):
+// some heads, some columns of each MLP, some tokens of the vocabulary. Or some blocks (Huang et al. 2019).
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,20 @@ struct Share {
   Slice inner;              ///< of the MLP's columns
   Slice vocabulary;         ///< the tokens
   std::int64_t tokens = 0;  ///< places for tokens; the most that a rank has
-  bool whole = true;        ///< nothing is cut
+  bool whole = true;        ///< no matrix is cut
+  Slice blocks;
 
   /// Of a model that one rank has whole.
   explicit Share(const ModelConfig& config);
   /// Throws Error for more ranks than heads or columns of the MLP.
   Share(const ModelConfig& config, int rank, int size);
+  /// Whole blocks. Throws Error for more ranks than blocks.
+  static Share of_blocks(const ModelConfig& config, int rank, int size);
+
+  /// Whether the token embedding belongs to it.
+  bool has_first_block() const { return blocks.first == 0; }
+  /// Whether the last norm and the output layer belong to it.
+  bool has_last_block() const { return blocks.first + blocks.count == blocks.whole; }
 
   /// Rows of a rank's token embedding. One more than tokens, if it is cut: zeros, for all tokens of others.
   std::int64_t rows() const { return whole ? tokens : tokens + 1; }
@@ -44,7 +52,7 @@ struct Share {
     return static_cast<std::int32_t>(row >= 0 && row < vocabulary.count ? row : tokens);
   }
 
-  /// What the rank computes: its own heads, and its own columns of the MLP.
+  /// What the rank computes: its own blocks, its own heads, and its own columns of the MLP.
   ModelConfig part_of(ModelConfig config) const;
 };
 

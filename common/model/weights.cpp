@@ -133,12 +133,14 @@ Embeddings WeightReader::embeddings(const std::string& tokens, const std::string
                   return parts;
                 });
   };
-  Embeddings embeddings{embedding(tokens), {}};
   // A file may have a copy of a matrix that is tied; one that differs is what the model was trained with.
   const CheckpointTensor* const stored = look_up(output);
-  if (!config.tie_word_embeddings || (stored != nullptr && !same(*stored, *look_up(tokens)))) {
-    embeddings.output = embedding(output);
-  }
+  const bool tied =
+      config.tie_word_embeddings &&
+      (stored == nullptr || same(*stored, *find({tokens, config.vocab_size}, config.n_embd).tensor));
+  Embeddings embeddings;
+  if (share_.has_first_block() || (tied && share_.has_last_block())) embeddings.tokens = embedding(tokens);
+  if (!tied && share_.has_last_block()) embeddings.output = embedding(output);
   return embeddings;
 }
 

@@ -67,7 +67,8 @@ class WeightReader {
                           std::int64_t in);
 
   /// The embedding `tokens` and, if the two are not tied, the output layer `output`. Of each, the rows of the
-  /// share.
+  /// share. A share without the first block has the output layer alone, one without the last block the
+  /// embedding alone, and one without either neither.
   Embeddings embeddings(const std::string& tokens, const std::string& output, const ModelConfig& config);
 
   /// A table of float32 on the device.

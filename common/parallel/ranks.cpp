@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <initializer_list>
 
+#include "common/base/error.h"
+
 namespace staircase {
 namespace {
 
@@ -52,6 +54,27 @@ std::optional<int> Ranks::first_other(std::uint64_t number) {
   const auto other = std::ranges::find_if(numbers, [&](std::uint64_t one) { return one != numbers[0]; });
   if (other == numbers.end()) return {};
   return static_cast<int>(other - numbers.begin());
+}
+
+void Ranks::check_other(int rank) const {
+  if (rank < 0 || rank >= size_ || rank == rank_) {
+    throw Error("rank {} of {} has no other rank {} to send to or to receive from", rank_, size_, rank);
+  }
+}
+
+void Ranks::send(std::span<const float> numbers, int to) {
+  check_other(to);
+  post(std::as_bytes(numbers), to);
+}
+
+void Ranks::receive(std::span<float> numbers, int from) {
+  check_other(from);
+  const std::size_t sent = take(std::as_writable_bytes(numbers), from);
+  if (sent != numbers.size_bytes()) {
+    throw Error("rank {} expects {} bytes of rank {}, which has sent {}: all ranks need the same options",
+                rank_, numbers.size_bytes(), from, sent);
+  }
+  received_bytes_ += sent;
 }
 
 void SingleRank::exchange(std::span<const std::byte> own, std::span<std::byte> all) {

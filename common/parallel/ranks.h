@@ -12,7 +12,7 @@
 namespace staircase {
 
 /// One rank's link to all of them. Every rank makes the same calls in the same order, and each call waits for
-/// all ranks.
+/// all ranks; but for send and receive, which are between two.
 class Ranks {
  public:
   virtual ~Ranks() = default;
@@ -34,6 +34,13 @@ class Ranks {
   /// The first rank whose number is not that of rank 0, if there is one.
   std::optional<int> first_other(std::uint64_t number);
 
+  /// Copies the numbers for rank `to`, another one, and returns at once; they arrive in the order of the
+  /// calls.
+  void send(std::span<const float> numbers, int to);
+
+  /// Waits for the numbers that rank `from`, another one, has sent. Throws Error if they are more or fewer.
+  void receive(std::span<float> numbers, int from);
+
   /// What this rank has received from the others.
   std::size_t received_bytes() const { return received_bytes_; }
 
@@ -47,6 +54,13 @@ class Ranks {
   /// all = the bytes of each rank, in their order. Every rank has as many.
   virtual void exchange(std::span<const std::byte> own, std::span<std::byte> all) = 0;
 
+  /// Keeps a copy of the bytes until rank `to` has taken them.
+  virtual void post(std::span<const std::byte> bytes, int to) = 0;
+
+  /// Takes the next bytes from rank `from`, into `bytes` if they fit exactly. Returns their number.
+  virtual std::size_t take(std::span<std::byte> bytes, int from) = 0;
+
+  void check_other(int rank) const;
   void gather(std::span<const std::byte> own, std::span<std::byte> all);
 
   int rank_, size_;
@@ -61,6 +75,8 @@ class SingleRank : public Ranks {
 
  private:
   void exchange(std::span<const std::byte> own, std::span<std::byte> all) override;
+  void post(std::span<const std::byte> /*bytes*/, int /*to*/) override {}
+  std::size_t take(std::span<std::byte> /*bytes*/, int /*from*/) override { return 0; }
 };
 
 /// How many copies of this program mpirun has started, as it says in the environment; 1 without mpirun.

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "common/base/error.h"
 
@@ -14,7 +17,8 @@ namespace {
 /// Where the threads leave what they have, and wait for each other.
 class MeetingPlace {
  public:
-  explicit MeetingPlace(int size) : places_(static_cast<std::size_t>(size)) {}
+  explicit MeetingPlace(int size)
+      : places_(static_cast<std::size_t>(size)), boxes_(places_.size() * places_.size()) {}
 
   void exchange(int rank, std::span<const std::byte> own, std::span<std::byte> all) {
     places_[static_cast<std::size_t>(rank)] = own;
@@ -23,6 +27,23 @@ class MeetingPlace {
       to = std::copy(place.begin(), place.end(), to);
     }
     wait();  // until all have read it
+  }
+
+  void post(int from, std::span<const std::byte> bytes, int to) {
+    const std::scoped_lock lock(mutex_);
+    box(from, to).emplace_back(bytes.begin(), bytes.end());
+    changed_.notify_all();
+  }
+
+  std::size_t take(int to, std::span<std::byte> bytes, int from) {
+    std::unique_lock lock(mutex_);
+    Box& waiting = box(from, to);
+    changed_.wait(lock, [&] { return !waiting.empty() || reason_; });
+    if (waiting.empty()) throw Error("another rank has failed");
+    const std::vector<std::byte> first = std::move(waiting.front());
+    waiting.pop_front();
+    if (first.size() == bytes.size()) std::ranges::copy(first, bytes.begin());
+    return first.size();
   }
 
   /// The first exception of a rank ends all of them.
@@ -37,6 +58,13 @@ class MeetingPlace {
   }
 
  private:
+  using Box = std::deque<std::vector<std::byte>>;
+
+  /// What one rank has sent to another, which has not taken it yet.
+  Box& box(int from, int to) {
+    return boxes_[static_cast<std::size_t>(from) * places_.size() + static_cast<std::size_t>(to)];
+  }
+
   void wait() {
     std::unique_lock lock(mutex_);
     const std::size_t turn = turn_;
@@ -50,6 +78,7 @@ class MeetingPlace {
   }
 
   std::vector<std::span<const std::byte>> places_;
+  std::vector<Box> boxes_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::size_t waiting_ = 0, turn_ = 0;
@@ -64,6 +93,8 @@ class ThreadRank : public Ranks {
   void exchange(std::span<const std::byte> own, std::span<std::byte> all) override {
     place_.exchange(rank(), own, all);
   }
+  void post(std::span<const std::byte> bytes, int to) override { place_.post(rank(), bytes, to); }
+  std::size_t take(std::span<std::byte> bytes, int from) override { return place_.take(rank(), bytes, from); }
 
   MeetingPlace& place_;
 };

@@ -71,6 +71,7 @@ struct Program::Impl {
   std::function<std::size_t()> draft_activation_bytes = [] { return std::size_t{0}; };
   SingleRank single_rank;
   Ranks* ranks = &single_rank;
+  Split split = Split::kMatrices;
   bool complete = true;  // whether all could be done that was asked for
 
   /// The prompts of --requests that can be continued.
@@ -134,7 +135,7 @@ struct Program::Impl {
   }
 
   Model load(const std::filesystem::path& folder, const ModelConfig& config) const {
-    Model loaded = Model::load(folder, make_device(device, threads), dtype, *ranks);
+    Model loaded = Model::load(folder, make_device(device, threads), dtype, *ranks, split);
     loaded.limit_context(config.n_positions);
     return loaded;
   }
@@ -241,8 +242,9 @@ void Program::add(const std::string& name, OptionValue value, const std::string&
   impl_->command_line.add(name, std::move(value), help, range);
 }
 
-void Program::share_over(Ranks& ranks) {
+void Program::share_over(Ranks& ranks, Split split) {
   impl_->ranks = &ranks;
+  impl_->split = split;
   quiet() = ranks.rank() > 0;
 }
 

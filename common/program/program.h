@@ -39,7 +39,7 @@ class Program : public OptionSink {
 
   /// Shares the model with the other ranks. Rank 0 reads standard input and writes; the others only compute.
   /// The first error of a rank ends all of them.
-  void share_over(Ranks& ranks);
+  void share_over(Ranks& ranks, Split split = Split::kMatrices);
 
   /// Sets how --prompt becomes tokens, in place of Tokenizer::encode_prompt.
   void encode_prompts(EncodePrompt encode);

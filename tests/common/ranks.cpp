@@ -1,6 +1,7 @@
 #include "common/parallel/ranks.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <atomic>
 #include <filesystem>
@@ -9,7 +10,9 @@
 #include <mutex>
 
 #include "common/base/error.h"
+#include "common/decoding/paged_kv_cache.h"
 #include "common/decoding/static_kv_cache.h"
+#include "common/model/family.h"
 #include "common/model/model_folder.h"
 #include "common/model/share.h"
 #include "common/parallel/thread_ranks.h"
@@ -121,6 +124,71 @@ TEST_CASE("a rank that throws lets the others go, and its own reason is thrown")
           });
         }) == "the disk is gone");
   CHECK(ended == 3);
+}
+
+TEST_CASE("what a rank sends arrives in its order, and the sender waits for no one and may go on") {
+  run_as_threads(3, [](Ranks& ranks) {
+    Floats number(1);
+    if (ranks.rank() == 0) {
+      for (int i = 0; i < 100; ++i) {
+        number[0] = static_cast<float>(i);
+        ranks.send(number, 2);
+      }
+      number[0] = 7.0f;
+      ranks.send(number, 1);
+      ranks.receive(number, 2);  // which sends after it has taken all
+      CHECK(number[0] == -1.0f);
+      CHECK(ranks.received_bytes() == sizeof(float));
+    } else if (ranks.rank() == 1) {
+      ranks.receive(number, 0);
+      CHECK(number[0] == 7.0f);
+    } else {
+      for (int i = 0; i < 100; ++i) {
+        ranks.receive(number, 0);
+        CHECK(number[0] == static_cast<float>(i));
+      }
+      CHECK(ranks.received_bytes() == 100 * sizeof(float));
+      ranks.send(Floats{-1.0f}, 0);
+    }
+  });
+}
+
+TEST_CASE("numbers that are more or fewer than those that were sent are refused") {
+  for (const std::size_t expected : {2, 4}) {
+    CHECK(error_message([&] {
+            run_as_threads(2, [&](Ranks& ranks) {
+              Floats numbers(ranks.rank() == 0 ? 3 : expected);
+              if (ranks.rank() == 0) {
+                ranks.send(numbers, 1);
+              } else {
+                ranks.receive(numbers, 0);
+              }
+            });
+          }) ==
+          fmt::format("rank 1 expects {} bytes of rank 0, which has sent 12: all ranks need the same options",
+                      4 * expected));
+  }
+}
+
+TEST_CASE("a rank sends to other ranks alone") {
+  for (const int other : {-1, 0, 1}) {
+    const std::string reason =
+        fmt::format("rank 0 of 1 has no other rank {} to send to or to receive from", other);
+    SingleRank alone;
+    Floats numbers(1);
+    CHECK(error_message([&] { alone.send(numbers, other); }) == reason);
+    CHECK(error_message([&] { alone.receive(numbers, other); }) == reason);
+  }
+}
+
+TEST_CASE("a rank that throws lets one go that waits for its numbers") {
+  CHECK(error_message([&] {
+          run_as_threads(2, [&](Ranks& ranks) {
+            if (ranks.rank() == 0) throw Error("the disk is gone");
+            Floats numbers(1);
+            ranks.receive(numbers, 0);
+          });
+        }) == "the disk is gone");
 }
 
 TEST_CASE("slices are neighbours, cover the whole, and differ by one at most") {
@@ -235,6 +303,56 @@ TEST_CASE("a rank keeps its share of the weights alone") {
       if (ranks.rank() == 0) CHECK(share < 1.11 / size);  // panels are filled up, and norms are copied
     });
   }
+}
+
+TEST_CASE("parts of a pass, one after the other, have the logits of the whole, with any cache") {
+  const std::vector<int> one{5};
+  const std::vector<std::span<const int>> batch{kText, kShorter, {}, kText, one};
+  const auto logits_in_parts = [&](int parts) {
+    Model model = Model::load(find_model("tales-qwen-1m"), make_cpu_device(1), DType::kInt8);
+    if (parts > 0) {
+      model.run_with([&](Pass& pass) {
+        for (int i = 0; i < parts; ++i) {
+          pass.run_part(slice_of(5, i, parts), [&](Pass& part) { model.network().run(part); });
+        }
+      });
+    }
+    NoCache none;
+    StaticKvCache rows(model, 5);
+    PagedKvCache paged(model, 5, 10);
+    for (int row = 0; row < 5; ++row) REQUIRE(paged.reserve(row, 20));
+    Floats all;
+    for (KvCache* cache : std::initializer_list<KvCache*>{&none, &rows, &rows, &paged, &paged}) {
+      const std::span<const float> logits = model.next_logits(batch, *cache);
+      for (const int sequence : {0, 1, 3, 4}) {  // those of one that rests mean nothing
+        const auto own = logits.subspan(static_cast<std::size_t>(sequence) * 4096, 4096);
+        all.insert(all.end(), own.begin(), own.end());
+      }
+    }
+    return all;
+  };
+  const Floats want = logits_in_parts(0);
+  for (const int parts : {1, 2, 3, 5}) {
+    CAPTURE(parts);
+    CHECK(logits_in_parts(parts) == want);
+  }
+}
+
+TEST_CASE(
+    "a model whose blocks are on several ranks needs a pass through all of them, and a block for each") {
+  const auto refusal = [](int size) {
+    return error_message([&] {
+      run_as_threads(size, [](Ranks& ranks) {
+        Model model = Model::load(find_model("tales-gpt2-1m"), make_cpu_device(1), DType::kFloat32, ranks,
+                                  Split::kBlocks);
+        model.next_logits(kText);
+      });
+    });
+  };
+  CHECK(refusal(1).empty());
+  CHECK(refusal(4) ==
+        "each rank has some blocks of the model, and no pass was set that takes tokens through all ranks");
+  CHECK(refusal(5) == "the model has 4 blocks; 5 ranks do not fit");
 }
 
 TEST_CASE("what cannot be shared is refused with its numbers") {
