@@ -14,4 +14,9 @@ namespace staircase {
 void compare_with_ranks(Model& model, int size, const std::vector<int>& prompt,
                         const std::function<void(Model& part)>& prepare);
 
+/// The same for the logits after each of `prompts`, with the blocks shared out. Prints what each rank has and
+/// receives, and how long the pass takes.
+void compare_with_stages(Model& model, int size, const std::vector<std::vector<int>>& prompts,
+                         const std::function<void(Model& part)>& prepare);
+
 }  // namespace staircase

@@ -153,6 +153,20 @@ TEST_CASE("what a rank sends arrives in its order, and the sender waits for no o
   });
 }
 
+TEST_CASE("what a rank has received it does not receive again") {
+  run_as_threads(2, [](Ranks& ranks) {
+    const int other = 1 - ranks.rank();
+    for (int i = 0; i < 20; ++i) {  // each waits for the other: no two numbers are on their way at a time
+      Floats number{static_cast<float>(i)};
+      if (ranks.rank() == 0) ranks.send(number, other);
+      number[0] = -1.0f;
+      ranks.receive(number, other);
+      CHECK(number[0] == static_cast<float>(i));
+      if (ranks.rank() == 1) ranks.send(number, other);
+    }
+  });
+}
+
 TEST_CASE("numbers that are more or fewer than those that were sent are refused") {
   for (const std::size_t expected : {2, 4}) {
     CHECK(error_message([&] {

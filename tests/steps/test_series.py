@@ -88,6 +88,7 @@ LESSON = {
     "96-dropped-turns": "conversation.h dropped_turns.h",
     "39-min-p": "main.cpp min_p.h",
     "97-tensor-parallel": "forward_pass.h main.cpp",
+    "98-pipeline-parallel": "main.cpp pipeline.h",
     "99-chat-server": "cached_prompts.h chat.h main.cpp service.h",
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]

@@ -68,7 +68,7 @@ BRANCHES = [
     ("The model, opened", "Write GPT-2 loop by loop, then turn it into Llama and Qwen, one change a step.", {"plain-loops"}),
     ("Chat", "Turn messages into a model's own format, hold a conversation, keep its cache, serve chats.", {"prompt-tokens", "chat-server"}),
     ("Several machines", "Split a model over processes that `mpirun` starts: each reads, keeps and computes its part.",
-     {"tensor-parallel"}),
+     {"tensor-parallel", "pipeline-parallel"}),
 ]
 
 CHAIN = 19          # the documented history: up to here each step continues the one before
