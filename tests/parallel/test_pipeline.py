@@ -8,7 +8,8 @@ from test_mpirun import BUILD, call, errors
 
 PROGRAM = BUILD / "steps/98-pipeline-parallel"
 PROMPTS = ("A fox", "The wolf", "Once upon a time there was a king", "", "The lion said")
-TEXTS = [*(part for prompt in PROMPTS for part in ("--prompt", prompt)), "--threads", "1", "--max-new-tokens", "20", "--json"]
+TEXTS = [*(part for prompt in PROMPTS for part in ("--prompt", prompt)),
+         "--threads", "1", "--max-new-tokens", "20", "--json"]
 
 
 def tokens(done):
