@@ -5,7 +5,6 @@
 #include "common/base/message.h"
 #include "common/decoding/model_engine.h"
 #include "common/measure/measurement.h"
-#include "common/measure/plot.h"
 #include "generate.h"
 #include "latencies.h"
 
@@ -33,22 +32,6 @@ inline void serve_in_static_batches(Scheduler& scheduler, std::vector<Request> r
   }
 }
 
-/// Each text is on the lowest lane that is free from its joining to its last token: a lane for each place.
-inline std::vector<TimelineBar> bars(std::vector<TextTimes> texts) {
-  std::erase_if(texts, [](const TextTimes& text) { return text.tokens.empty(); });
-  std::ranges::stable_sort(texts, {}, &TextTimes::joined);
-  std::vector<double> free_from(texts.size());  // of each lane
-  std::vector<TimelineBar> result;
-  for (const auto& [arrival, joined, tokens] : texts) {
-    const auto lane = std::ranges::find_if(free_from, [when = *joined](double time) { return time <= when; });
-    *lane = tokens.back();
-    const int number = static_cast<int>(lane - free_from.begin()) + 1;
-    result.push_back({number, *joined, tokens.front(), 0});
-    if (tokens.size() > 1) result.push_back({number, tokens.front(), tokens.back(), 1});
-  }
-  return result;
-}
-
 /// A way to serve, and what its runs were like.
 struct Way {
   std::string name;
@@ -56,61 +39,75 @@ struct Way {
   std::vector<double> rates = {};            ///< tokens/s of each run
   std::vector<TextTimes> times = {};         ///< of all runs
   std::vector<std::vector<int>> texts = {};  ///< of the last run
+  double rows_a_pass = 0.0;                  ///< in the last run
+  double filled = 0.0;                       ///< the most that the cache then held, in %
 };
 
-/// Serves the requests in all ways, which take turns; the first turn warms up. "filled" is the most that the
-/// cache held, "same texts" are those of static batches, too. Writes serving.csv, .json and .svg to a folder.
+/// Serves the requests once, and adds what became of them.
+inline void serve_once(Way& way, StaticEngine& engine, const StaticKvCache& cache,
+                       const std::vector<Request>& requests, int places, const Tokenizer& tokenizer) {
+  Trace trace(requests, real_time());
+  int most = 0;  // positions in the cache
+  const auto look_at_cache = [&](int, const Token&) {
+    int positions = 0;
+    for (int r = 0; r < places; ++r) positions += cache.length(r);
+    most = std::max(most, positions);
+  };
+  way.texts.resize(requests.size());
+  const auto keep = [&](int number, Generation text) { way.texts[number] = std::move(text.tokens); };
+  WatchedEngine watched(engine, trace);
+  Scheduler scheduler(watched, tokenizer, places, way.prefill, trace.watch(look_at_cache), keep);
+  if (way.name == "static") {
+    serve_in_static_batches(scheduler, requests, places, trace.timer);
+  } else {
+    serve(scheduler, requests, trace.timer);
+  }
+  way.rates.push_back(latencies(trace.texts).tokens_per_second);
+  way.times.insert(way.times.end(), trace.texts.begin(), trace.texts.end());
+  way.rows_a_pass = 1.0 * trace.rows / trace.passes;
+  way.filled = 100.0 * most / places / cache.capacity();
+}
+
+/// A row of the table. The speed-up compares runs of the same turn.
+inline std::vector<Table::Cell> figures(const Way& way, const Way& in_static_batches) {
+  std::vector<double> gains;
+  for (std::size_t i = 0; i < way.rates.size(); ++i)
+    gains.push_back(way.rates[i] / in_static_batches.rates[i]);
+  int same = 0;
+  for (std::size_t i = 0; i < way.texts.size(); ++i) same += way.texts[i] == in_static_batches.texts[i];
+  const Spread rate = spread(way.rates);
+  std::vector<Table::Cell> row{way.name, rate.median,     rate.low,  rate.high, spread(gains).median,
+                               same,     way.rows_a_pass, way.filled};
+  const Latencies all = latencies(way.times);
+  for (const auto& times : {all.ttft, all.tpot, all.itl})
+    for (const double share : {0.5, 0.95, 0.99, 1.0})
+      row.emplace_back(times.empty() ? 0.0 : quantile(times, share));
+  return row;
+}
+
+/// Serves the requests in all ways, which take turns. "filled" is the most that the cache held, "same texts"
+/// are those of static batches, too. Writes serving.csv and .json to a folder.
 inline void benchmark_serving(Model& model, const std::vector<Request>& requests, const RunOptions& run,
                               PrefillOptions prefill, const BenchmarkOptions& benchmark, Output& output) {
   if (requests.empty()) throw UsageError("--benchmark needs --requests: a file of what is to be served");
   make_folder(benchmark.folder);
-  Table table({"batching",    "tokens/s",    "low",         "high",        "speed-up",
-               "same texts",  "rows a pass", "filled %",    "TTFT ms p50", "TTFT ms p95",
-               "TTFT ms p99", "TTFT ms max", "TPOT ms p50", "TPOT ms p95", "TPOT ms p99",
-               "TPOT ms max", "ITL ms p50",  "ITL ms p95",  "ITL ms p99",  "ITL ms max"});
-  Timeline timeline{.x_label = "seconds", .y_label = "row", .kinds = {"prefill", "decode"}};
   const int places = std::min(run.max_batch_size, static_cast<int>(requests.size()));
   StaticKvCache cache(model, places);
   StaticEngine engine(model, cache);
   const PrefillOptions chunks{prefill.chunk.value_or(64)};
   std::vector<Way> ways{{"static"}, {"continuous"}, {fmt::format("chunks of {}", *chunks.chunk), chunks}};
-  for (int turn = 0; turn <= benchmark.repetitions; ++turn) {
-    for (Way& way : ways) {
-      way.texts.resize(requests.size());
-      Trace trace(requests, real_time());
-      int most = 0;  // positions in the cache
-      const auto look_at_cache = [&](int, const Token&) {
-        int positions = 0;
-        for (int r = 0; r < places; ++r) positions += cache.length(r);
-        most = std::max(most, positions);
-      };
-      WatchedEngine watched(engine, trace);
-      Scheduler scheduler(watched, output.tokenizer(), places, way.prefill, trace.watch(look_at_cache),
-                          [&](int number, Generation text) { way.texts[number] = std::move(text.tokens); });
-      if (way.name == "static") serve_in_static_batches(scheduler, requests, places, trace.timer);
-      if (way.name != "static") serve(scheduler, requests, trace.timer);
-      if (turn == 0) continue;
-      way.rates.push_back(latencies(trace.texts).tokens_per_second);
-      way.times.insert(way.times.end(), trace.texts.begin(), trace.texts.end());
-      if (turn < benchmark.repetitions) continue;
-      const Spread rate = spread(way.rates);
-      std::vector<double> gains;
-      for (int i = 0; i < turn; ++i) gains.push_back(way.rates[i] / ways[0].rates[i]);
-      int same = 0;
-      for (std::size_t i = 0; i < way.texts.size(); ++i) same += way.texts[i] == ways[0].texts[i];
-      std::vector<Table::Cell> row{way.name, rate.median, rate.low, rate.high, spread(gains).median, same};
-      row.insert(row.end(), {1.0 * trace.rows / trace.passes, 100.0 * most / places / cache.capacity()});
-      for (const Latencies all = latencies(way.times); const auto& times : {all.ttft, all.tpot, all.itl})
-        for (const double share : {0.5, 0.95, 0.99, 1.0})
-          row.emplace_back(times.empty() ? 0.0 : quantile(times, share));
-      table.add(row);
-      timeline.panels.push_back({way.name, bars(trace.texts)});
-    }
-  }
+  for (Way warm_up : ways) serve_once(warm_up, engine, cache, requests, places, output.tokenizer());
+  for (int turn = 0; turn < benchmark.repetitions; ++turn)
+    for (Way& way : ways) serve_once(way, engine, cache, requests, places, output.tokenizer());
+
+  Table table({"batching",    "tokens/s",    "low",         "high",        "speed-up",
+               "same texts",  "rows a pass", "filled %",    "TTFT ms p50", "TTFT ms p95",
+               "TTFT ms p99", "TTFT ms max", "TPOT ms p50", "TPOT ms p95", "TPOT ms p99",
+               "TPOT ms max", "ITL ms p50",  "ITL ms p95",  "ITL ms p99",  "ITL ms max"});
+  for (const Way& way : ways) table.add(figures(way, ways[0]));
   say(table.text());
   table.write_csv(benchmark.folder + "/serving.csv");
   table.write_json(benchmark.folder + "/serving.json");
-  write_svg(benchmark.folder + "/serving.svg", timeline);
 }
 
 }  // namespace staircase

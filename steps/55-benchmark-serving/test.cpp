@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <numeric>
 #include <random>
@@ -92,41 +91,6 @@ TEST_CASE("static batches never overlap, and their texts are what each is alone"
   }
 }
 
-TEST_CASE("the timeline has at most as many lanes as the batch has places, and no two bars of one overlap") {
-  std::mt19937 generator(4);
-  for (int round = 0; round < 60; ++round) {
-    const std::vector<Request> requests = random_load(generator);
-    const int places = 1 + round % 5;
-    const Watched got(requests, places, round % 3 == 0, 1 + round % 20);
-    const std::vector<TimelineBar> all = bars(got.trace.texts);
-    std::ptrdiff_t growing = 0, decoding = 0;
-    for (const TextTimes& text : got.trace.texts) {
-      growing += !text.tokens.empty();
-      decoding += text.tokens.size() > 1;
-    }
-    CHECK(std::ranges::count(all, 0u, &TimelineBar::kind) == growing);
-    CHECK(std::ranges::count(all, 1u, &TimelineBar::kind) == decoding);
-    for (const TimelineBar& bar : all) {
-      CHECK(bar.lane >= 1);
-      CHECK(bar.lane <= places);
-      CHECK(bar.from < bar.to);
-      for (const TimelineBar& other : all) {
-        CHECK((&other == &bar || other.lane != bar.lane || other.from >= bar.to || other.to <= bar.from));
-      }
-    }
-  }
-}
-
-TEST_CASE("a bar is on the lowest lane that is free") {
-  const std::vector<TimelineBar> all =
-      bars({{0.0, 0.0, {1.0, 4.0}}, {0.0, 0.0, {1.0, 2.0}}, {0.0, {}, {}}, {0.0, 2.0, {3.0}}});
-  std::vector<std::vector<double>> got;
-  for (const TimelineBar& bar : all)
-    got.push_back({1.0 * bar.lane, bar.from, bar.to, 1.0 * static_cast<int>(bar.kind)});
-  CHECK(got == std::vector<std::vector<double>>{
-                   {1, 0, 1, 0}, {1, 1, 4, 1}, {2, 0, 1, 0}, {2, 1, 2, 1}, {2, 2, 3, 0}});
-}
-
 TEST_CASE("the benchmark measures each way of batching on the same requests") {
   const TemporaryFolder folder;
   std::string file;
@@ -139,10 +103,8 @@ TEST_CASE("the benchmark measures each way of batching on the same requests") {
                   "--requests - --max-batch-size 3 --prefill-chunk 2 --repetitions 2 --benchmark " +
                       folder.path().string(),
                   file);
-  const bool has_gnuplot = std::system("command -v gnuplot >/dev/null") == 0;
-  REQUIRE(run.status == (has_gnuplot ? 0 : 1));
+  REQUIRE(run.status == 0);
   CHECK(std::filesystem::exists(folder.path() / "serving.csv"));
-  if (has_gnuplot) CHECK(std::filesystem::file_size(folder.path() / "serving.svg") > 1000);
   std::ifstream stream(folder.path() / "serving.json");
   const auto rows = nlohmann::json::parse(stream);
   REQUIRE(rows.size() == 3);

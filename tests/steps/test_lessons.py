@@ -77,6 +77,7 @@ SHOWS = {
     "arrivals": r"\[1\][\s\S]*\[2\][\s\S]*\[3\][\s\S]*\[4\]",
     "chunked-prefill": r"\[1\][\s\S]*\[2\][\s\S]*\[3\][\s\S]*\[4\]",
     "latencies": r"TTFT in ms: .*\(p50\).*\(p99\); TPOT",
+    "serving-timeline": r"rows\.svg: the rows are empty for \d+ % of the time",
     "benchmark-serving": r"static[\s\S]*continuous[\s\S]*chunks of",
     "paged-kv-cache": r"\[1\][\s\S]*\[4\][\s\S]*cache 12\.0 MiB\n",  # and none of it copied
     "block-pool": r"at most \d+ of 64 blocks taken, and [1-9]\d\.\d %",

@@ -56,6 +56,7 @@ LESSON = {
     "53-chunked-prefill": "batches.h main.cpp scheduler.h",
     "54-latencies": "batches.h latencies.h",
     "55-benchmark-serving": "benchmark_serving.h main.cpp",
+    "56-serving-timeline": "batches.h main.cpp timeline.h",
     "60-paged-kv-cache": "batches.h paged_engine.h paged_kv_cache.h",
     "61-block-pool": "batches.h block_pool.h paged_kv_cache.h",
     "62-waiting-for-blocks": "batches.h main.cpp paged_engine.h paged_kv_cache.h",

@@ -248,6 +248,7 @@ BY_THE_CLOCK = re.compile(r"--requests (?!-)")
 MOVED = re.compile(r"""
     (?<=activations\s)[\d.]+(?=\sMiB) | [\d.]+(?=\sMiB\scopied)
   | (?<=at\smost\s)\d+(?=\sof\s\d+\sblocks) | [\d.]+(?=\s%\sof\stheir\spositions)    # of a paged cache
+  | \d+(?=\s%\sof\sthe\stime)
   | \d+(?=\spreemptions) | \d+\sof\s\d+(?=\stokens\sof\stexts)
 """, re.VERBOSE)
 

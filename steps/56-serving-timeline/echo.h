@@ -1,0 +1,36 @@
+// Shows the prompts themselves.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <vector>
+
+#include "common/base/message.h"
+#include "common/base/options.h"
+#include "common/program/output.h"
+#include "scoring.h"
+
+namespace staircase {
+
+struct EchoOptions {
+  bool echo = false;
+};
+
+inline void add_options(OptionSink& sink, EchoOptions& options) {
+  sink.add("--echo", &options.echo, "print the prompt too, with its log-probabilities and perplexity");
+}
+
+/// Shows the prompts, if that is asked for, with the `count` likeliest tokens in the place of each token.
+inline void echo(Model& model, const Prompts& prompts, const EchoOptions& options, int count,
+                 Output& output) {
+  if (!options.echo) return;
+  for (int i = 0; i < std::ssize(prompts); ++i) {
+    const std::vector<Token> tokens = score(model, prompts[i], count);
+    const std::optional<double> surprise = perplexity(tokens);
+    output.echo(i, tokens, surprise);
+    if (surprise) say(fmt::format("perplexity of prompt {}: {:.4f}", i + 1, *surprise));
+  }
+}
+
+}  // namespace staircase
