@@ -107,7 +107,7 @@ def python_with_packages(build, environment):
 
 def write_prompts(setting, config):
     """Random tokens; the last of the vocabulary is the end of the text and stays out."""
-    positions = config["n_positions"]
+    positions = config.get("n_positions") or config["max_position_embeddings"]
     if positions < DECODE_PROMPT + NEW_TOKENS:
         raise Failure(f"{setting.model.name} has a context of {positions} positions, and the comparison needs "
                       f"{DECODE_PROMPT + NEW_TOKENS}")
