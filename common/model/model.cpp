@@ -181,6 +181,7 @@ std::span<const float> Model::forward(std::span<const std::span<const int>> sequ
     if (cache.length(row) == 0) cache.begin_row(row);
     cache.append(row++, static_cast<int>(sequence.size()));
   }
+  if (announcer_) announcer_({sequences, packed.starts, count, {}, cache, {}});
   if (attention_) attention_->begin(sequences, packed.starts);
   SingleRank alone;
   Pass pass(*device_, dtype_, config_, {ranks_ ? *ranks_ : alone, *share_}, network_->rotary(), packed, cache,

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/model/attention_weights.h"
@@ -38,7 +39,7 @@ DType weight_dtype(std::string_view name);
 /// values, [rows, n_embd]. For tests and for the curious; it costs a copy to the host each time.
 using Observer = std::function<void(std::string_view name, std::span<const float> values)>;
 
-/// A forward pass of a model, when it is done.
+/// A forward pass of a model.
 struct ForwardPass {
   std::span<const std::span<const int>> sequences;  ///< the new tokens; one without any rests
   std::span<const std::int32_t> starts;             ///< how many positions of each the cache held before
@@ -166,6 +167,9 @@ class Model {
   /// shows what that looks at as well: then the keys of its layer are copied to the host in each pass.
   void watch(std::function<void(const ForwardPass& pass)> watcher, std::optional<AttentionHead> head = {});
 
+  /// Shows each forward pass from now on before it is computed, so without logits. The cache has room for it.
+  void announce(std::function<void(const ForwardPass& pass)> announcer) { announcer_ = std::move(announcer); }
+
  private:
   Model();
 
@@ -194,7 +198,7 @@ class Model {
   std::vector<float> fitted_logits_;
   std::function<void(Pass&)> run_;
   Observer observer_;
-  std::function<void(const ForwardPass&)> watcher_;
+  std::function<void(const ForwardPass&)> watcher_, announcer_;
   std::optional<AttentionProbe> attention_;
 };
 

@@ -1,12 +1,21 @@
 #include "common/parallel/mpi_ranks.h"
 
 #if STAIRCASE_MPI
+#include <fmt/format.h>
 #include <mpi.h>
 
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <limits>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "common/base/error.h"
+#include "common/base/message.h"
+#include "common/parallel/wait_limit.h"
 #endif
 
 namespace staircase {
@@ -19,6 +28,15 @@ int number_of(int (*ask)(MPI_Comm, int*)) {
   ask(MPI_COMM_WORLD, &number);
   return number;
 }
+
+/// mpirun passes it on. At SIGTERM it ends its processes within two seconds.
+#ifdef SIGUSR1
+constexpr int kPassedOn = SIGUSR1;
+#else
+constexpr int kPassedOn = SIGTERM;
+#endif
+
+volatile std::sig_atomic_t has_signal = 0;
 
 /// A failure of MPI itself ends all processes, with its own message.
 class MpiRanks : public Ranks {
@@ -33,7 +51,42 @@ class MpiRanks : public Ranks {
 
   void abort(int status) override { MPI_Abort(MPI_COMM_WORLD, status); }
 
+  void meet() override {
+    if (limit_ && rank() == 0) limit_->begin(true);
+    MPI_Request request{};
+    MPI_Ibarrier(MPI_COMM_WORLD, &request);
+    // Between two passes it takes microseconds, and between two requests hours.
+    using std::chrono::microseconds;
+    const auto begin = std::chrono::steady_clock::now();
+    for (int done = 0; MPI_Test(&request, &done, MPI_STATUS_IGNORE), done == 0;) {
+      const auto waited = std::chrono::duration_cast<microseconds>(std::chrono::steady_clock::now() - begin);
+      if (waited < kAwake) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(std::min(waited / 10, kLongestNap));
+      }
+    }
+    if (limit_) limit_->end();
+  }
+
+  void limit_waits(std::chrono::milliseconds limit) override {
+    for (const int signal : {SIGINT, SIGTERM, kPassedOn}) {
+      if (rank() > 0) std::signal(signal, [](int) { has_signal = 1; });
+    }
+    // One rank says it: rank 0, or rank 1 if no other ends it with a signal meanwhile.
+    if (rank() > 0) limit += std::chrono::milliseconds(size() == 2 ? 300 : 1300);
+    limit_.emplace(limit, [this, limit] {
+      quiet() = rank() > 1 || has_signal != 0;
+      say_error(fmt::format(
+          "{}another rank has not answered for {:.1f} seconds: it has ended, is stopped or cannot be reached",
+          rank() > 0 ? fmt::format("rank {}: ", rank()) : "", static_cast<double>(limit.count()) / 1000));
+      std::_Exit(1);  // the thread that may call MPI is the one that waits
+    });
+  }
+
  private:
+  static constexpr std::chrono::microseconds kAwake{1000}, kLongestNap{2000};
+
   /// On its way: MPI reads the bytes until the request is done.
   struct Message {
     std::vector<std::byte> bytes;
@@ -50,7 +103,9 @@ class MpiRanks : public Ranks {
 
   void exchange(std::span<const std::byte> own, std::span<std::byte> all) override {
     const int count = count_of(own);
+    if (limit_) limit_->begin();
     MPI_Allgather(own.data(), count, MPI_BYTE, all.data(), count, MPI_BYTE, MPI_COMM_WORLD);
+    if (limit_) limit_->end();
   }
 
   void post(std::span<const std::byte> bytes, int to) override {
@@ -67,7 +122,9 @@ class MpiRanks : public Ranks {
   std::size_t take(std::span<std::byte> bytes, int from) override {
     MPI_Message message = MPI_MESSAGE_NULL;
     MPI_Status status;
+    if (limit_) limit_->begin();
     MPI_Mprobe(from, 0, MPI_COMM_WORLD, &message, &status);
+    if (limit_) limit_->end();
     int count = 0;
     MPI_Get_count(&status, MPI_BYTE, &count);
     if (static_cast<std::size_t>(count) != bytes.size()) return static_cast<std::size_t>(count);
@@ -76,6 +133,7 @@ class MpiRanks : public Ranks {
   }
 
   std::vector<Message> sent_;
+  std::optional<WaitLimit> limit_;
 };
 
 }  // namespace
@@ -84,7 +142,9 @@ class MpiRanks : public Ranks {
 std::unique_ptr<Ranks> started_ranks() {
 #if STAIRCASE_MPI
   if (started_copies() > 1) {
-    MPI_Init(nullptr, nullptr);
+    int provided = 0;
+    MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED,
+                    &provided);  // one thread calls MPI, others compute
     return std::make_unique<MpiRanks>();
   }
 #endif

@@ -2,6 +2,7 @@
 // the weights.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -40,6 +41,14 @@ class Ranks {
 
   /// Waits for the numbers that rank `from`, another one, has sent. Throws Error if they are more or fewer.
   void receive(std::span<float> numbers, int from);
+
+  /// Returns once all ranks have called it. That takes no processor meanwhile, however late rank 0 is.
+  virtual void meet();
+
+  /// From now on a rank ends all of them with one sentence if another one lets it wait that long, and twice
+  /// as long as it has worked itself since the last call; rank 0 may still be late for `meet`. It also leaves
+  /// it to rank 0 what a signal means that ends programs. Only where they are processes.
+  virtual void limit_waits(std::chrono::milliseconds /*limit*/) {}
 
   /// What this rank has received from the others.
   std::size_t received_bytes() const { return received_bytes_; }

@@ -12,6 +12,7 @@
 #include "common/base/error.h"
 #include "common/base/message.h"
 #include "common/base/quoted.h"
+#include "common/model/led_passes.h"
 #include "common/model/model_folder.h"
 #include "common/program/command_line.h"
 #include "common/program/inputs.h"
@@ -40,7 +41,7 @@ void check_copies(const Ranks& ranks) {
   quiet() = started_rank() > 0;
   throw UsageError(
       "mpirun has started {} copies of this program, but each would run alone: start it without "
-      "mpirun, or run 97-tensor-parallel, built with MPI",
+      "mpirun, or run 97-tensor-parallel or a server, built with MPI",
       started_copies());
 }
 
@@ -70,6 +71,7 @@ struct Program::Impl {
   std::function<void(std::vector<NamedModel>)> take_drafts = [](std::vector<NamedModel>) {};
   std::function<std::size_t()> draft_activation_bytes = [] { return std::size_t{0}; };
   SingleRank single_rank;
+  std::unique_ptr<Ranks> own_ranks;
   Ranks* ranks = &single_rank;
   Split split = Split::kMatrices;
   bool complete = true;  // whether all could be done that was asked for
@@ -153,11 +155,11 @@ struct Program::Impl {
                      config.n_head - 1);
   }
 
-  /// The way out of an error. All ranks make most errors alike; rank 0 has three seconds to report it for
+  /// The way out of an error. All ranks make most errors alike; rank 0 has a second to report it for
   /// all.
   int fail(const std::string& message, int status) const {
     if (ranks->rank() > 0) {
-      std::this_thread::sleep_for(std::chrono::seconds(3));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1300));
       quiet() = false;
     }
     say_error(ranks->rank() > 0 ? fmt::format("rank {}: {}", ranks->rank(), message) : message);
@@ -172,7 +174,7 @@ struct Program::Impl {
     NamedModel named{model, load(folder, config)};
     // A model that is broken ends here, and not at the first request.
     named.model.next_logits(std::vector<int>{std::max(named.model.config().eos_token_id, 0)});
-    serve(named, load_tokenizer(folder, named.model.config()));
+    lead_passes(named.model, *ranks, [&] { serve(named, load_tokenizer(folder, named.model.config())); });
   }
 
   void run(const Program& program, const RunAll& run) {
@@ -319,6 +321,12 @@ int Program::run(int argc, char** argv, const RunAll& run) {
 
 int Program::run(int argc, char** argv, const Serve& serve) {
   return run_guarded(argc, argv, [&] { impl_->serve(*this, serve); });
+}
+
+int Program::run(int argc, char** argv, std::unique_ptr<Ranks> ranks, const Serve& serve) {
+  impl_->own_ranks = std::move(ranks);
+  share_over(*impl_->own_ranks);
+  return run(argc, argv, serve);
 }
 
 int Program::run_guarded(int argc, char** argv, const std::function<void()>& work) {

@@ -13,6 +13,7 @@
 #include "common/base/message.h"
 #include "common/base/options.h"
 #include "common/model/model.h"
+#include "common/parallel/mpi_ranks.h"
 #include "common/parallel/ranks.h"
 #include "common/program/loading.h"
 #include "common/program/output.h"
@@ -76,6 +77,9 @@ class Program : public OptionSink {
   int run(int argc, char** argv, const Run& run);
   int run(int argc, char** argv, const RunAll& run);
   int run(int argc, char** argv, const Serve& serve);
+
+  /// The same on rank 0 of those that share the model: the others compute their part of each pass.
+  int run(int argc, char** argv, std::unique_ptr<Ranks> ranks, const Serve& serve);
 
  private:
   struct Impl;

@@ -510,6 +510,9 @@ void HttpServer::start(std::function<void()> on_stop) {
   asio::signal_set& signals = impl_->signals;
   signals.add(SIGINT);
   signals.add(SIGTERM);
+#ifdef SIGUSR1
+  signals.add(SIGUSR1);  // mpirun passes it on; at SIGTERM it ends its processes within a second
+#endif
   signals.async_wait([this, on_stop = std::move(on_stop)](error_code stopped, int) {
     if (stopped) return;
     impl_->signals.clear();  // the next one is for the system

@@ -44,7 +44,7 @@ class HttpServer {
   /// Whether only this machine can reach it.
   bool is_local() const;
 
-  /// Answers requests from now on. The first SIGTERM or SIGINT closes the port and calls `on_stop`, in the
+  /// Answers requests from now on. The first SIGTERM, SIGINT or SIGUSR1 closes the port and calls `on_stop`, in the
   /// thread of the server; those that are connected get their answers. The second one ends the process as if
   /// nobody listened to signals.
   void start(std::function<void()> on_stop);

@@ -101,7 +101,7 @@ class Mpirun(unittest.TestCase):
         done = self.on(2, "--prompt", "A fox", program=WITHOUT)
         self.assertEqual(done.returncode, 2)
         self.assertEqual(errors(done), ["error: mpirun has started 2 copies of this program, but each would run alone: start "
-                                        "it without mpirun, or run 97-tensor-parallel, built with MPI"])
+                                        "it without mpirun, or run 97-tensor-parallel or a server, built with MPI"])
         self.assertEqual(done.stdout, "")
 
 

@@ -1,0 +1,198 @@
+#include "common/model/led_passes.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "common/base/error.h"
+
+namespace staircase {
+namespace {
+
+/// All ranks compute alike, but for what else their machines do. Those that started them take two seconds
+/// more to end them.
+constexpr std::chrono::milliseconds kLongestWait(2200);
+
+using Numbers = std::vector<std::int32_t>;
+
+std::string to_text(const Numbers& numbers) {
+  std::string text(numbers.size() * sizeof(std::int32_t), '\0');
+  std::memcpy(text.data(), numbers.data(), text.size());
+  return text;
+}
+
+Numbers to_numbers(const std::string& text) {
+  Numbers numbers(text.size() / sizeof(std::int32_t));
+  std::memcpy(numbers.data(), text.data(), text.size());
+  return numbers;
+}
+
+/// The sizes of a cache.
+struct CacheShape {
+  std::int32_t rows = 0;      ///< or blocks
+  std::int32_t capacity = 0;  ///< positions of each
+  std::int32_t table_rows = 0, table_width = 0;
+
+  bool operator==(const CacheShape&) const = default;
+};
+
+/// What rank 0 says about each pass: its caches by their numbers, and for each sequence the new tokens, how
+/// many positions the cache holds before them, and the blocks of all.
+class Leader {
+ public:
+  Leader(Model& model, Ranks& ranks) : model_(model), ranks_(ranks) {}
+
+  void tell(const ForwardPass& pass) {
+    const auto n_sequences = static_cast<std::int64_t>(pass.sequences.size());
+    const KeysValues layer = pass.cache.layer(0);
+    Numbers numbers{pass.count, static_cast<std::int32_t>(n_sequences)}, table;
+    std::size_t width = 0;  // of the table
+    if (pass.cache.keeps()) {
+      const std::size_t number = caches_.try_emplace(&pass.cache, caches_.size()).first->second;
+      CacheShape shape = {static_cast<std::int32_t>(layer.keys.dim(0)),
+                          static_cast<std::int32_t>(layer.keys.dim(2))};
+      if (layer.blocks.size() > 0) {
+        shape.table_rows = static_cast<std::int32_t>(layer.blocks.dim(0));
+        shape.table_width = static_cast<std::int32_t>(layer.blocks.dim(1));
+        width = static_cast<std::size_t>(shape.table_width);
+        table.resize(pass.sequences.size() * width);
+        model_.device().copy_to_host(layer.blocks.rows(0, n_sequences),
+                                     std::as_writable_bytes(std::span(table)));
+      }
+      numbers.insert(numbers.end(), {static_cast<std::int32_t>(number), shape.rows, shape.capacity,
+                                     shape.table_rows, shape.table_width});
+    } else {
+      numbers.insert(numbers.end(), {-1, 0, 0, 0, 0});
+    }
+    for (std::size_t s = 0; s < pass.sequences.size(); ++s) {
+      const std::span<const int> tokens = pass.sequences[s];
+      std::span<const std::int32_t> blocks;  // those in use
+      if (width > 0 && !tokens.empty()) {
+        const std::size_t size = static_cast<std::size_t>(layer.keys.dim(2)),
+                          length = static_cast<std::size_t>(pass.starts[s]) + tokens.size();
+        blocks = std::span(table).subspan(s * width, (length + size - 1) / size);
+      }
+      numbers.insert(numbers.end(), {pass.starts[s], static_cast<std::int32_t>(tokens.size()),
+                                     static_cast<std::int32_t>(blocks.size())});
+      numbers.insert(numbers.end(), tokens.begin(), tokens.end());
+      numbers.insert(numbers.end(), blocks.begin(), blocks.end());
+    }
+    say(to_text(numbers));
+  }
+
+  void end() { say(""); }
+
+ private:
+  void say(const std::string& text) {
+    ranks_.meet();
+    ranks_.broadcast(text);
+  }
+
+  Model& model_;
+  Ranks& ranks_;
+  std::map<const KvCache*, std::size_t> caches_;  // and their numbers
+};
+
+/// A cache whose rows are what rank 0 says.
+class LedCache : public KvCache {
+ public:
+  LedCache(Model& model, const CacheShape& shape)
+      : shape_(shape),
+        device_(model.device()),
+        lengths_(static_cast<std::size_t>(std::max(shape.rows, shape.table_rows))) {
+    if (shape.table_rows > 0) table_ = device_.allocate(DType::kInt32, {shape.table_rows, shape.table_width});
+    const std::vector<std::int64_t> keys = model.kv_shape(shape.rows, shape.capacity);
+    for (int l = 0; l < model.config().n_layer; ++l) {
+      layers_.push_back(
+          {device_.allocate(model.kv_dtype(), keys), device_.allocate(model.kv_dtype(), keys), table_});
+    }
+  }
+
+  const CacheShape& shape() const { return shape_; }
+
+  void set(int row, int length, std::span<const std::int32_t> blocks) {
+    lengths_[static_cast<std::size_t>(row)] = length;
+    if (blocks.empty()) return;
+    Tensor line = table_.rows(row, 1);
+    device_.copy_from_host(blocks, line);
+  }
+
+  int length(int row) const override { return lengths_[static_cast<std::size_t>(row)]; }
+  void append(int row, int count) override { lengths_[static_cast<std::size_t>(row)] += count; }
+  KeysValues layer(int index) override { return layers_[static_cast<std::size_t>(index)]; }
+  void truncate(int row, int length) override { lengths_[static_cast<std::size_t>(row)] = length; }
+  CacheUse use() const override { return {}; }
+
+ private:
+  CacheShape shape_;
+  Device& device_;
+  Tensor table_;
+  std::vector<KeysValues> layers_;
+  std::vector<int> lengths_;
+};
+
+/// Computes the passes of which rank 0 tells.
+void follow(Model& model, Ranks& ranks) {
+  std::map<int, std::unique_ptr<LedCache>> caches;
+  while (true) {
+    ranks.meet();
+    const Numbers numbers = to_numbers(ranks.broadcast(""));
+    if (numbers.empty()) return;
+    std::span<const std::int32_t> rest = numbers;
+    const auto next = [&rest](std::int32_t count) {
+      const auto part = rest.first(static_cast<std::size_t>(count));
+      rest = rest.subspan(part.size());
+      return part;
+    };
+    const std::span<const std::int32_t> head = next(7);
+    const CacheShape shape{head[3], head[4], head[5], head[6]};
+    NoCache none;
+    KvCache* cache = &none;
+    LedCache* led = nullptr;
+    if (head[2] >= 0) {
+      std::unique_ptr<LedCache>& own = caches[head[2]];
+      if (!own || own->shape() != shape) {
+        own.reset();
+        own = std::make_unique<LedCache>(model, shape);
+      }
+      cache = led = own.get();
+    }
+    std::vector<std::span<const int>> sequences;
+    for (int row = 0; row < head[1]; ++row) {
+      const std::span<const std::int32_t> sizes = next(3);
+      sequences.push_back(next(sizes[1]));
+      const std::span<const std::int32_t> blocks = next(sizes[2]);
+      if (led != nullptr) led->set(row, sizes[0], blocks);
+    }
+    if (sequences.size() == 1) {
+      model.last_logits(sequences[0], head[0], *cache);
+    } else {
+      model.next_logits(sequences, *cache);
+    }
+  }
+}
+
+}  // namespace
+
+void lead_passes(Model& model, Ranks& ranks, const std::function<void()>& work) {
+  if (ranks.size() == 1) return work();
+  if (const auto other = ranks.first_other(static_cast<std::uint64_t>(model.config().n_positions))) {
+    throw Error("--context differs: rank {} has another one than rank 0", *other);
+  }
+  ranks.limit_waits(kLongestWait);
+  if (ranks.rank() > 0) return follow(model, ranks);
+  Leader leader(model, ranks);
+  model.announce([&leader](const ForwardPass& pass) { leader.tell(pass); });
+  work();
+  model.announce({});
+  leader.end();
+}
+
+}  // namespace staircase

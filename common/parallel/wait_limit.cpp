@@ -1,0 +1,49 @@
+#include "common/parallel/wait_limit.h"
+
+#include <utility>
+
+namespace staircase {
+
+namespace {
+
+constexpr std::chrono::milliseconds kTick(50);
+
+}  // namespace
+
+WaitLimit::WaitLimit(std::chrono::milliseconds limit, std::function<void()> give_up)
+    : limit_(limit), give_up_(std::move(give_up)), most_(limit), thread_([this] { watch(); }) {}
+
+WaitLimit::~WaitLimit() {
+  {
+    const std::scoped_lock lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void WaitLimit::begin(bool was_idle) {
+  const auto work = was_idle ? Clock::duration(0) : Clock::now() - ended_;
+  most_ = limit_ + std::chrono::duration_cast<std::chrono::milliseconds>(2 * work);
+  current_ = ++waits_;
+}
+
+void WaitLimit::end() {
+  current_ = 0;
+  ended_ = Clock::now();
+}
+
+void WaitLimit::watch() {
+  std::unique_lock lock(mutex_);
+  unsigned last = 0;
+  // Ticks are counted, not read from a clock: time in which this process was stopped itself is no wait.
+  std::chrono::milliseconds waited(0);
+  while (!wake_.wait_for(lock, kTick, [this] { return stopping_; })) {
+    const unsigned current = current_;
+    waited = current != 0 && current == last ? waited + kTick : kTick * 0;
+    last = current;
+    if (waited > most_.load()) return give_up_();
+  }
+}
+
+}  // namespace staircase
