@@ -44,9 +44,9 @@ class HttpServer {
   /// Whether only this machine can reach it.
   bool is_local() const;
 
-  /// Answers requests from now on. The first SIGTERM, SIGINT or SIGUSR1 closes the port and calls `on_stop`, in the
-  /// thread of the server; those that are connected get their answers. The second one ends the process as if
-  /// nobody listened to signals.
+  /// Answers requests from now on. The first SIGTERM, SIGINT or SIGUSR1 closes the port and calls `on_stop`,
+  /// in the thread of the server; those that are connected get their answers. The second one ends the process
+  /// as if nobody listened to signals.
   void start(std::function<void()> on_stop);
 
   /// Has the thread of the server do all that was posted to its exchanges. From any thread. To wake a thread
