@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 
 #include "kernels/tensor.h"
@@ -91,6 +92,13 @@ struct KeysValues {
   Tensor values;  ///< of the same shape
   Tensor blocks =
       {};  ///< [n_rows, most blocks of a row] int32, or empty; block_size is a multiple of 16 then
+};
+
+/// One of several devices that compute together, each for a rank of its own: a process, or a thread.
+struct DeviceRank {
+  int rank = 0, size = 1;
+  /// Returns the text of rank 0. Every rank calls it.
+  std::function<std::string(const std::string& text)> broadcast;
 };
 
 /// Tensors handed to an operation must live on the device, have the stated shapes and not overlap; an
@@ -223,6 +231,27 @@ class Device {
   /// be any.
   virtual void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) = 0;
 
+  // ── Several devices ──
+
+  /// Whether devices of this kind exchange tensors without the host. If not, the host does it for them.
+  virtual bool can_join() const { return false; }
+
+  /// Links this device to those of all other ranks, for the calls below. Every rank makes the same calls in
+  /// the same order, outside of run(). A device that is linked stays so. Throws std::runtime_error where the
+  /// link fails.
+  virtual void join(const DeviceRank& /*own*/) { throw_alone(); }
+
+  /// Each number of x, which is float32, becomes its sum over all ranks, added in the order of the ranks:
+  /// every rank gets the same bits, in every run. Returns how many bytes came from other ranks.
+  virtual std::size_t all_reduce(Tensor& /*x*/) { throw_alone(); }
+
+  /// The columns of all ranks side by side: all[r, k · count + c] = own[r, c] of rank k, for each c < count,
+  /// up to the width of `all`. own [rows, count or more], all [rows, count · ranks or fewer], both float32.
+  /// Returns how many bytes came from other ranks.
+  virtual std::size_t all_gather(const Tensor& /*own*/, std::int64_t /*count*/, Tensor& /*all*/) {
+    throw_alone();
+  }
+
  protected:
   /// Memory for intermediate results of an operation, kept from call to call. What was in it is lost when it
   /// grows.
@@ -237,6 +266,8 @@ class Device {
  private:
   virtual void do_copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
                                  std::int64_t to_first) = 0;
+
+  [[noreturn]] static void throw_alone() { throw std::logic_error("this device is not linked to others"); }
 
   CopyWatcher copy_watcher_;
 };

@@ -116,6 +116,10 @@ std::filesystem::path program() {
 
 void reserve_standard_streams() noexcept {}
 
+void set_environment(const char* name, const std::string& value) {
+  _putenv_s(name, value.c_str());
+}
+
 std::tm local_time() {
   const std::time_t now = std::time(nullptr);
   std::tm here{};
@@ -183,6 +187,10 @@ void reserve_standard_streams() noexcept {
     // The lowest free number is this one. In the wrong direction, so that nothing is lost unseen.
     open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
+}
+
+void set_environment(const char* name, const std::string& value) {
+  setenv(name, value.c_str(), 1);
 }
 
 std::tm local_time() {

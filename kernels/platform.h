@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 
 namespace staircase::platform {
 
@@ -40,6 +41,9 @@ std::filesystem::path program();
 /// take its number and with it what is meant for the stream. To read or write there fails as before. For the
 /// start of a program.
 void reserve_standard_streams() noexcept;
+
+/// Sets a variable of the environment for this process. For the start of a program.
+void set_environment(const char* name, const std::string& value);
 
 /// Date and time of day at this place.
 std::tm local_time();

@@ -63,6 +63,17 @@ std::uint64_t fingerprint(const ModelConfig& config, const Checkpoint& checkpoin
   return hash.value();
 }
 
+/// From here on the pass may ask the device for what the ranks exchange.
+void join_devices(Device& device, Ranks& ranks) {
+  const bool joins = device.can_join();
+  if (const auto other = ranks.first_other(joins ? 1 : 0)) {
+    throw Error("rank {} computes on another kind of device than rank 0; --device cpu is the same for all",
+                *other);
+  }
+  if (!joins) return;
+  device.join({ranks.rank(), ranks.size(), [&](const std::string& text) { return ranks.broadcast(text); }});
+}
+
 }  // namespace
 
 std::span<const DType> weight_dtypes() {
@@ -126,6 +137,7 @@ Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> dev
       throw Error("{}: the model of rank {} is not that of rank 0; all ranks need the same files and --dtype",
                   settings.file(), *other);
     }
+    if (split == Split::kMatrices) join_devices(*model.device_, *ranks);
   }
   const int rank = ranks != nullptr ? ranks->rank() : 0, size = ranks != nullptr ? ranks->size() : 1;
   model.share_ = std::make_unique<Share>(split == Split::kBlocks ? Share::of_blocks(model.config_, rank, size)
@@ -198,7 +210,7 @@ std::span<const float> Model::forward(std::span<const std::span<const int>> sequ
     }
   };
   if (observer_ || attention_ || ranks_ || split_ == Split::kBlocks) {
-    run();  // they copy from and to the host
+    run();  // what they do in between is no operation of a device alone
   } else {
     device_->run(run);
   }

@@ -213,6 +213,10 @@ void Pass::finish(const Tensor& x, const Norm& norm, const Weight& output_layer)
 
 void Pass::all_reduce(Tensor& x) const {
   if (part_.share.whole) return;
+  if (device_.can_join()) {
+    ranks().count_received(device_.all_reduce(x));
+    return;
+  }
   std::vector<float> numbers(static_cast<std::size_t>(x.size()));
   device_.copy_to_host(x, numbers);
   ranks().all_reduce(numbers);
@@ -220,6 +224,11 @@ void Pass::all_reduce(Tensor& x) const {
 }
 
 void Pass::gather_logits(const Tensor& own) const {
+  Tensor logits = logits_;
+  if (device_.can_join()) {
+    ranks().count_received(device_.all_gather(own, part_.share.tokens, logits));
+    return;
+  }
   const auto rows = static_cast<std::size_t>(own.dim(0)), width = static_cast<std::size_t>(own.dim(1)),
              tokens = static_cast<std::size_t>(part_.share.tokens),
              vocabulary = static_cast<std::size_t>(config_.vocab_size);
@@ -234,7 +243,6 @@ void Pass::gather_logits(const Tensor& own) const {
                   all.begin() + static_cast<std::ptrdiff_t>(row * vocabulary + first));
     }
   }
-  Tensor logits = logits_;
   device_.copy_from_host(all, logits);
 }
 

@@ -18,6 +18,10 @@
 #include "common/parallel/wait_limit.h"
 #endif
 
+#include <cstdlib>
+
+#include "kernels/platform.h"
+
 namespace staircase {
 
 #if STAIRCASE_MPI
@@ -139,9 +143,24 @@ class MpiRanks : public Ranks {
 }  // namespace
 #endif
 
+std::string own_gpu(const std::string& visible, int number) {
+  if (visible.empty()) return std::to_string(number);
+  if (visible.find(',') == visible.npos) return visible;
+  std::size_t start = 0;
+  for (; number > 0; --number) {
+    const std::size_t comma = visible.find(',', start);
+    if (comma == visible.npos) return "-1";  // none: CUDA's list ends at a number that is no GPU
+    start = comma + 1;
+  }
+  return visible.substr(start, visible.find(',', start) - start);
+}
+
 std::unique_ptr<Ranks> started_ranks() {
 #if STAIRCASE_MPI
   if (started_copies() > 1) {
+    constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
+    const char* const visible = std::getenv(kVisible);
+    platform::set_environment(kVisible, own_gpu(visible == nullptr ? "" : visible, started_number()));
     int provided = 0;
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED,
                     &provided);  // one thread calls MPI, others compute

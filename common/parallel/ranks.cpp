@@ -93,4 +93,8 @@ int started_rank() {
   return number_in_environment({"OMPI_COMM_WORLD_RANK", "PMI_RANK"}, 0);
 }
 
+int started_number() {
+  return number_in_environment({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}, 0);
+}
+
 }  // namespace staircase

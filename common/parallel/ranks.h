@@ -53,6 +53,9 @@ class Ranks {
   /// What this rank has received from the others.
   std::size_t received_bytes() const { return received_bytes_; }
 
+  /// Counts what its device has received directly from those of the others.
+  void count_received(std::size_t bytes) { received_bytes_ += bytes; }
+
   /// Ends all ranks with that exit status, where they are processes; else it returns.
   virtual void abort([[maybe_unused]] int status) {}
 
@@ -93,5 +96,8 @@ int started_copies();
 
 /// The number of this one among them.
 int started_rank();
+
+/// Its number among those of its machine.
+int started_number();
 
 }  // namespace staircase

@@ -2,6 +2,7 @@
 #include "kernels/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "kernels/cuda/launch.h"
 
@@ -59,7 +60,10 @@ Gpu select_gpu() {
                              ": it needs a newer driver, or a build with an older toolkit");
   }
   if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0)) {
-    throw std::runtime_error("the NVIDIA driver finds no GPU");
+    const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    throw std::runtime_error(
+        "the NVIDIA driver finds no GPU" +
+        (visible == nullptr ? "" : std::string(" with CUDA_VISIBLE_DEVICES=") + visible));
   }
   check(status, "it was looked for");
   Gpu gpu;
@@ -128,10 +132,15 @@ void CudaDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& de
 
 void CudaDevice::copy_to_host(const Tensor& source, std::span<std::byte> destination) {
   check_not_running();
+  if (link_) wait();  // the copy may wait for the results itself, without a look at the other ranks
   check(cudaMemcpyAsync(destination.data(), source.data<void>(), destination.size_bytes(),
                         cudaMemcpyDeviceToHost, stream()),
         "results were copied from it");
-  // Kernels run behind the host's back: whatever went wrong in them is known here at the latest.
+  wait();
+}
+
+void CudaDevice::wait() const {
+  if (link_) link_->wait(stream());
   check(cudaStreamSynchronize(stream()), "it computed");
 }
 

@@ -12,6 +12,7 @@
 
 #include "kernels/cuda/cublas_lt.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/nccl_link.h"
 #include "kernels/cuda/operation_list.h"
 #include "kernels/device.h"
 
@@ -49,6 +50,11 @@ class CudaDevice final : public Device {
   void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                  Tensor& out) override;
   void gather_rows(const Tensor& x, const Tensor& indices, Tensor& out) override;
+
+  bool can_join() const override;
+  void join(const DeviceRank& own) override;
+  std::size_t all_reduce(Tensor& x) override;
+  std::size_t all_gather(const Tensor& own, std::int64_t count, Tensor& all) override;
 
  private:
   void do_copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
@@ -93,6 +99,9 @@ class CudaDevice final : public Device {
     if (running_) throw std::logic_error("a copy from or to the host stands between operations of a run");
   }
 
+  /// Until all operations are done: whatever went wrong in them is known then at the latest.
+  void wait() const;
+
   /// `attention`, with the C++ type that keys and values are stored in.
   template <typename Stored>
   void attend(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, Tensor& out);
@@ -122,6 +131,7 @@ class CudaDevice final : public Device {
   bool overlaps_ = false;
   std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream> stream_;
   std::optional<cuda::CublasLt> cublas_;  // there from the constructor on
+  std::unique_ptr<cuda::NcclLink> link_;  // to the GPUs of other ranks
   Tensor scratch_;
   Tensor zeros_;
   Tensor operand_;  // the rows that a product multiplies, normalized or in the type of the weights

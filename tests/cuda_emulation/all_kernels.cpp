@@ -1,5 +1,6 @@
 // The kernels for NVIDIA GPUs, compiled for the CPU.
 #include "kernels/cuda/attention.cu"
+#include "kernels/cuda/collectives.cu"
 #include "kernels/cuda/copy_positions.cu"
 #include "kernels/cuda/cublas_lt.cu"
 #include "kernels/cuda/cuda_device.cu"
@@ -7,6 +8,7 @@
 #include "kernels/cuda/gather_rows.cu"
 #include "kernels/cuda/linear.cu"
 #include "kernels/cuda/load.cu"
+#include "kernels/cuda/nccl_link.cu"
 #include "kernels/cuda/normalize.cu"
 #include "kernels/cuda/run.cu"
 #include "kernels/cuda/split_heads.cu"

@@ -90,6 +90,7 @@ struct Settings {
   /// How many more calls of the runtime and of cuBLAS succeed before the GPU is lost; none fails by itself
   /// when negative.
   int calls_until_lost = -1;
+  int unfinished = 0;  ///< how often a stream says from now on that it is not empty yet
 };
 inline Settings settings;
 

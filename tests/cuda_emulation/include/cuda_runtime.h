@@ -62,6 +62,7 @@ enum cudaError_t {
   cudaErrorNoKernelImageForDevice = 209,
   cudaErrorECCUncorrectable = 214,
   cudaErrorUnsupportedPtxVersion = 222,
+  cudaErrorNotReady = 600,
   cudaErrorStreamCaptureUnsupported = 900,
   cudaErrorStreamCaptureInvalidated = 901
 };
@@ -297,6 +298,12 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   delete stream;
   return cuda_emulation::status_of_call();
+}
+/// Each time it is asked, `unfinished` goes down by one.
+inline cudaError_t cudaStreamQuery(cudaStream_t) {
+  if (cuda_emulation::settings.unfinished == 0) return cuda_emulation::status_outside_of_graphs();
+  --cuda_emulation::settings.unfinished;
+  return cudaErrorNotReady;
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
   return cuda_emulation::status_outside_of_graphs();
