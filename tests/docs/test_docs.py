@@ -16,6 +16,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((RO
 
 sys.path.insert(0, str(PICTURES))
 import memory_table  # noqa: E402
+import scaling_table  # noqa: E402
 import svg  # noqa: E402
 import todays_example  # noqa: E402
 from example import Example  # noqa: E402
@@ -110,6 +111,35 @@ class Numbers(unittest.TestCase):
         for row in memory_table.rows():
             with self.subTest(row.split("|")[1].strip()):
                 self.assertIn(row, page)
+
+    def test_the_tables_of_scaling_follow_the_formulas(self):
+        page = (ROOT / "docs/scaling.md").read_text(encoding="utf-8")
+        for name, rows in scaling_table.tables().items():
+            self.assertEqual(len(rows), 4)
+            with self.subTest(name):
+                self.assertIn("|\n" + "\n".join(rows) + "\n\n", page)
+
+    def test_ranks_receive_what_the_formula_of_scaling_says(self):
+        for ranks in (2, 3, 4):
+            done = subprocess.run([BUILD / "steps/97-tensor-parallel", "--device", "cpu", "--model", "tales-llama-1m", "--prompt",
+                                   "A fox", "--max-new-tokens", "0", "--compare-ranks", str(ranks)],
+                                  capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            received, tokens = re.search(r"receives ([\d.]+) KiB for (\d+) tokens", done.stderr).groups()
+            formula = scaling_table.tensor_parallel(scaling_table.TALES_LLAMA, ranks, int(tokens))
+            self.assertEqual(received, f"{formula / 1024:.1f}")
+
+    def test_stages_receive_what_the_formula_of_scaling_says(self):
+        """Three stages, two texts: the stream of all tokens from the stage before, and on all but the last the logits."""
+        done = subprocess.run([BUILD / "steps/98-pipeline-parallel", "--device", "cpu", "--model", "tales-llama-1m",
+                               "--prompt", "A fox", "--prompt", "The wolf", "--max-new-tokens", "1", "--compare-ranks", "3"],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        tokens = int(re.search(r"(\d+) prompt tokens", done.stderr)[1])
+        shape = scaling_table.TALES_LLAMA
+        stream, logits = scaling_table.pipeline(shape, tokens), 2 * scaling_table.logits(shape)
+        self.assertEqual(re.findall(r"([\d.]+) KiB received", done.stderr),
+                         [f"{count / 1024:.1f}" for count in (logits, stream + logits, stream)])
 
     def test_the_glossary_is_in_alphabetical_order(self):
         page = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
