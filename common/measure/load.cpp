@@ -22,6 +22,10 @@ void add_options(OptionSink& sink, FleetOptions& options) {
   sink.add("--max-batch-size", &options.places, "maximum batch size of a server", between(1, 64));
   sink.add("--replicas", &options.replicas, "number of servers", between(1, 64));
   sink.add("--least-busy", &options.least_busy, "send each request to the server with the fewest sequences");
+  sink.add("--ranks", &options.ranks, "ranks of each server that share its model (tensor parallelism)",
+           between(1, 64));
+  sink.add("--link-gbit", &options.link_gbit, "Gbit per second that a rank receives", above(0));
+  sink.add("--link-us", &options.link_us, "microseconds to start each call to the other ranks", at_least(0));
 }
 
 std::vector<LoadedRequest> make_load(const LoadOptions& options, double rate, int most) {

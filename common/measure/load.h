@@ -26,6 +26,9 @@ struct FleetOptions {
   int places = 16;          ///< texts that grow at a time in each
   int replicas = 1;         ///< how many servers there are
   bool least_busy = false;  ///< a request goes to the one with the fewest texts, or else to the next one
+  int ranks = 1;            ///< that share each server's model, as in step 97
+  float link_gbit = 10.0f;  ///< per second, that a rank receives
+  float link_us = 50.0f;    ///< what a call to the other ranks takes besides
 };
 
 void add_options(OptionSink& sink, FleetOptions& options);

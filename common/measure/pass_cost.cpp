@@ -65,6 +65,21 @@ PassCost fit(const std::function<std::vector<MeasuredPass>(unsigned seed)>& meas
   return cost;
 }
 
+PassCost shared(const PassCost& alone, const FleetOptions& fleet, const ModelConfig& config) {
+  if (fleet.ranks == 1) return alone;
+  const double ranks = fleet.ranks, width = config.n_embd, sums = 2.0 * config.n_layer;
+  const double number = (ranks - 1) * sizeof(float) * 8 / (1e9 * fleet.link_gbit);  // from each other rank
+  // Only a row's last token leaves the last block, so its last two sums are of rows.
+  const PassCost cost{alone.pass / ranks + (sums + 2) * 1e-6 * fleet.link_us,
+                      alone.row / ranks + number * (2 * width + std::ceil(config.vocab_size / ranks) + 1),
+                      alone.token / ranks + number * width * (sums - 1), alone.position / ranks};
+  say(
+      fmt::format("on {} ranks a pass takes {:.3g} ms, and {:.3g} ms a row, {:.3g} ms a token, {:.3g} ms a "
+                  "position; computed, not measured",
+                  fleet.ranks, 1e3 * cost.pass, 1e3 * cost.row, 1e3 * cost.token, 1e3 * cost.position));
+  return cost;
+}
+
 std::span<const float> TimedEngine::forward(Fed fed) {
   const auto now = std::chrono::steady_clock::now();
   if (last_) {

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "common/decoding/engine.h"
+#include "common/measure/load.h"
+#include "common/model/config.h"
 #include "common/model/kv_cache.h"
 
 namespace staircase {
@@ -44,6 +46,17 @@ PassCost fit(const std::vector<MeasuredPass>& passes);
 /// seed of 2, with a warning if it is off by more than 10 %. Each is measured four times: the passes are the
 /// same, and the least time of each counts, since whatever else the machine does can only add to it.
 PassCost fit(const std::function<std::vector<MeasuredPass>(unsigned seed)>& measure);
+
+/// The cost of passes that `fleet.ranks` ranks share by tensor parallelism (step 97). Each computes its part
+/// of `alone`, and waits for the calls and bytes of its link: two sums per block and one of the embedding,
+/// and the logits of the others' tokens.
+PassCost shared(const PassCost& alone, const FleetOptions& fleet, const ModelConfig& config);
+
+/// `shared` of what `fit` finds for one rank.
+inline PassCost fit_shared(const FleetOptions& fleet, const ModelConfig& config,
+                           const std::function<std::vector<MeasuredPass>(unsigned seed)>& measure) {
+  return shared(fit(measure), fleet, config);
+}
 
 /// An engine whose passes are added to `passes`, for the rows of `cache`. Each lasts until the next begins:
 /// whatever is done with the logits belongs to it. The last one is left out.

@@ -97,7 +97,7 @@ inline void plan(Server server, const LoadOptions& load, const SweepOptions& opt
   int most = server.model.config().n_positions;  // that a text may have
   server.paged.blocks = server.paged.blocks.value_or(server.places * blocks_for(most));
   most = std::min(most, kBlockSize * std::min(*server.paged.blocks, blocks_for(most)));
-  const PassCost cost = fit([&](unsigned seed) {
+  const PassCost cost = fit_shared(server, server.model.config(), [&](unsigned seed) {
     const LoadOptions few{2 * server.places, load.common_tokens, load.prompt_tokens, load.new_tokens, seed};
     return measure(server, make_load(few, kAllAtOnce, most));
   });

@@ -182,6 +182,20 @@ TEST_CASE("the program tells how near its formula is, where the knee is, and how
   CHECK(rows[1]["TTFT ms p50"] > rows[0]["TTFT ms p50"]);
 }
 
+TEST_CASE("servers of two ranks have a higher knee over a fast link, and a lower one over a slow link") {
+  const auto requests = make_load({.requests = 300}, kAllAtOnce, 512);
+  const auto seconds = [&](int ranks, float us) {
+    FleetOptions fleet = servers(4);
+    fleet.ranks = ranks;
+    fleet.link_us = us;
+    const PassCost cost = shared({1e-3, 1e-4, 1e-4, 1e-7}, fleet, tales().config());
+    return latencies(simulate(servers(4), cost, requests)).seconds;
+  };
+  const double alone = seconds(1, 0.0f);
+  CHECK(seconds(2, 1.0f) < 0.65 * alone);
+  CHECK(seconds(2, 1000.0f) > alone);
+}
+
 TEST_CASE("a load that no server can have is refused") {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--common-tokens 256 --num-requests 5");
   CHECK(run.status == 2);
@@ -194,7 +208,10 @@ TEST_CASE("a load that no server can have is refused") {
       {"--rates=-5", "--rates is -5, but it must be 1 or more"},
       {"--rates nan", "--rates is nan, but it must be a whole number of 1 or more"},
       {"--max-batch-size 65", "--max-batch-size is 65, but it must be between 1 and 64"},
-      {"--replicas 65", "--replicas is 65, but it must be between 1 and 64"}};
+      {"--replicas 65", "--replicas is 65, but it must be between 1 and 64"},
+      {"--ranks 0", "--ranks is 0, but it must be between 1 and 64"},
+      {"--link-gbit 0", "--link-gbit is 0, but it must be a number above 0"},
+      {"--link-us=-1", "--link-us is -1, but it must be a number of 0 or more"}};
   for (const auto& [arguments, sentence] : wrong) {
     const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, arguments);
     CHECK(refused.status == 2);

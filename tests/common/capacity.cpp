@@ -48,6 +48,28 @@ TEST_CASE("what holds a pass up in one turn and not in another does not count") 
   }));
 }
 
+TEST_CASE("a rank of several computes its part, and waits for calls and bytes") {
+  ModelConfig config{.vocab_size = 4096, .n_embd = 128};
+  config.n_layer = 4;
+  FleetOptions fleet;
+  fleet.ranks = 2;
+  fleet.link_gbit = 0.032f;  // a number takes a microsecond
+  fleet.link_us = 50.0f;
+  const PassCost alone{1e-3, 2e-4, 3e-5, 4e-7};
+  const PassCost two = shared(alone, fleet, config);
+  CHECK(two.pass == about(0.5e-3 + 10 * 50e-6, 1e-6));  // nine sums, and the logits
+  CHECK(two.row == about(1e-4 + (2 * 128 + 2048 + 1) * 1e-6, 1e-6));
+  CHECK(two.token == about(1.5e-5 + 7 * 128 * 1e-6, 1e-6));
+  CHECK(two.position == about(2e-7, 1e-6));
+  // A token of one row: what a rank receives in step 97, from each other rank.
+  fleet.ranks = 3;
+  const PassCost three = shared(alone, fleet, config);
+  CHECK(three.row + three.token - (alone.row + alone.token) / 3 ==
+        about(2 * (128 * 9 + 1366 + 1) * 1e-6, 1e-6));
+  fleet.ranks = 1;
+  CHECK(shared(alone, fleet, config).pass == alone.pass);
+}
+
 TEST_CASE("least squares never give a number below 0") {
   const std::vector<double> exact = non_negative_least_squares({{1, 0}, {1, 1}, {1, 2}}, {1, 3, 5});
   CHECK(exact[0] == doctest::Approx(1.0));
