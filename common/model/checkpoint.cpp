@@ -79,47 +79,107 @@ void store(std::span<const float> values, std::uint16_t* out) {
   std::ranges::transform(values, out, bfloat16_from_float32);
 }
 
-/// All numbers of a tensor in Hugging Face's order, [rows, columns]. `Number` is float, or the bits of a
-/// bfloat16.
+/// Reads numbers from the rows of a tensor, as the file has them.
+class StoredRows {
+ public:
+  StoredRows(const CheckpointTensor& tensor, std::int64_t numbers)
+      : type_(*tensor.type), bytes_(tensor.bytes), blocks_(numbers / type_.block) {}
+
+  /// Of that row the numbers `first` ... as float32.
+  void read(std::int64_t row, std::int64_t first, std::span<float> values) {
+    const auto count = static_cast<std::int64_t>(values.size());
+    const std::int64_t block = first / type_.block, begin = block * type_.block,
+                       end = (first + count + type_.block - 1) / type_.block;
+    const std::byte* const stored = bytes_.data() + (row * blocks_ + block) * type_.bytes;
+    if (begin == first && end * type_.block == first + count) {
+      type_.to_floats(stored, end - block, values.data());
+      return;
+    }
+    whole_blocks_.resize(static_cast<std::size_t>(end * type_.block - begin));
+    type_.to_floats(stored, end - block, whole_blocks_.data());
+    std::ranges::copy(
+        std::span(whole_blocks_).subspan(static_cast<std::size_t>(first - begin), values.size()),
+        values.begin());
+  }
+
+ private:
+  const GgufType& type_;
+  std::span<const std::byte> bytes_;
+  std::int64_t blocks_;  // of a row
+  std::vector<float> whole_blocks_;
+};
+
+/// How many numbers they are.
+std::int64_t width_of(std::span<const Slice> slices) {
+  std::int64_t width = 0;
+  for (const Slice& slice : slices) width += slice.count;
+  return width;
+}
+
+/// Those rows and columns of a tensor in Hugging Face's order, [rows.count, width_of(columns)]. `Number` is
+/// float, or the bits of a bfloat16.
 template <typename Number>
-void convert(const CheckpointTensor& tensor, std::int64_t rows, std::int64_t columns, Number* out) {
-  const GgufType& type = *tensor.type;
-  const auto read_row = [&](std::int64_t row, std::span<float> values) {
-    const auto blocks = static_cast<std::int64_t>(values.size()) / type.block;
-    type.to_floats(tensor.bytes.data() + row * blocks * type.bytes, blocks, values.data());
-  };
+void convert(const CheckpointTensor& tensor, const Slice& rows, std::span<const Slice> columns, Number* out) {
+  const std::int64_t width = width_of(columns), all_columns = columns[0].whole;
   if (tensor.order.kind == RowOrder::Kind::kTransposed) {
     // As many stored rows at a time as fill a cache line of the result.
     constexpr std::int64_t kTogether = 64 / sizeof(Number);
+    std::vector<std::int64_t> wanted;  // columns
+    for (const Slice& slice : columns) {
+      for (std::int64_t i = 0; i < slice.count; ++i) wanted.push_back(slice.first + i);
+    }
     in_shares(
-        (columns + kTogether - 1) / kTogether, rows * columns, [&](std::int64_t begin, std::int64_t end) {
-          std::vector<float> stored(static_cast<std::size_t>(kTogether * rows));
+        (width + kTogether - 1) / kTogether, rows.count * width, [&](std::int64_t begin, std::int64_t end) {
+          StoredRows file(tensor, rows.whole);
+          std::vector<float> stored(static_cast<std::size_t>(kTogether * rows.count));
           std::vector<float> together(kTogether);
           for (std::int64_t group = begin; group < end; ++group) {
-            const std::int64_t first = group * kTogether, count = std::min(kTogether, columns - first);
+            const std::int64_t first = group * kTogether, count = std::min(kTogether, width - first);
             for (std::int64_t i = 0; i < count; ++i) {
-              read_row(first + i, std::span(stored).subspan(static_cast<std::size_t>(i * rows),
-                                                            static_cast<std::size_t>(rows)));
+              file.read(wanted[static_cast<std::size_t>(first + i)], rows.first,
+                        std::span(stored).subspan(static_cast<std::size_t>(i * rows.count),
+                                                  static_cast<std::size_t>(rows.count)));
             }
-            for (std::int64_t row = 0; row < rows; ++row) {
-              for (std::int64_t i = 0; i < count; ++i) together[i] = stored[i * rows + row];
-              store(std::span(together).first(static_cast<std::size_t>(count)), out + row * columns + first);
+            for (std::int64_t row = 0; row < rows.count; ++row) {
+              for (std::int64_t i = 0; i < count; ++i) together[i] = stored[i * rows.count + row];
+              store(std::span(together).first(static_cast<std::size_t>(count)), out + row * width + first);
             }
           }
         });
   } else if (tensor.shape.size() < 2) {
-    std::vector<float> stored(static_cast<std::size_t>(columns)), values(stored.size());
-    read_row(0, stored);
-    for (std::int64_t i = 0; i < columns; ++i) values[i] = stored[tensor.order.stored_row(i, columns)];
+    std::vector<float> stored(static_cast<std::size_t>(all_columns)), values;
+    StoredRows(tensor, all_columns).read(0, 0, stored);
+    for (const Slice& slice : columns) {
+      for (std::int64_t i = slice.first; i < slice.first + slice.count; ++i) {
+        values.push_back(stored[static_cast<std::size_t>(tensor.order.stored_row(i, all_columns))]);
+      }
+    }
     store(values, out);
   } else {
-    in_shares(rows, rows * columns, [&](std::int64_t begin, std::int64_t end) {
-      std::vector<float> values(static_cast<std::size_t>(columns));
+    in_shares(rows.count, rows.count * width, [&](std::int64_t begin, std::int64_t end) {
+      StoredRows file(tensor, all_columns);
+      std::vector<float> values(static_cast<std::size_t>(width));
       for (std::int64_t row = begin; row < end; ++row) {
-        read_row(tensor.order.stored_row(row, rows), values);
-        store(values, out + row * columns);
+        std::span<float> rest = values;
+        for (const Slice& slice : columns) {
+          const auto count = static_cast<std::size_t>(slice.count);
+          file.read(tensor.order.stored_row(rows.first + row, rows.whole), slice.first, rest.first(count));
+          rest = rest.subspan(count);
+        }
+        store(values, out + row * width);
       }
     });
+  }
+}
+
+/// Those columns of `count` rows side by side, as the file has them.
+void copy_columns(const std::byte* rows, std::int64_t count, std::span<const Slice> columns,
+                  std::int64_t number, std::byte* out) {
+  for (std::int64_t row = 0; row < count; ++row) {
+    const std::byte* const from = rows + row * columns[0].whole * number;
+    for (const Slice& slice : columns) {
+      out = std::copy_n(from + slice.first * number, slice.count * number, out);
+    }
   }
 }
 
@@ -207,26 +267,40 @@ std::string Checkpoint::readable_types() const {
 }
 
 CheckpointArray Checkpoint::read(const CheckpointTensor& tensor, DType dtype) {
+  std::int64_t rows = 1;
+  for (std::size_t i = 0; i + 1 < tensor.shape.size(); ++i) rows *= tensor.shape[i];
+  const Slice columns = tensor.shape.empty() ? 1 : tensor.shape.back();
+  return read(tensor, dtype, rows, std::span(&columns, 1));
+}
+
+CheckpointArray Checkpoint::read(const CheckpointTensor& tensor, DType dtype, const Slice& rows,
+                                 std::span<const Slice> columns) {
   if (tensor.type == nullptr) {
     throw Error("{}: a tensor is stored as {}; {} can be read", tensor.file.string(), tensor.dtype,
                 readable_types());
   }
-  const std::int64_t columns = tensor.shape.empty() ? 1 : tensor.shape.back();
-  std::int64_t rows = 1;
-  for (std::size_t i = 0; i + 1 < tensor.shape.size(); ++i) rows *= tensor.shape[i];
-
+  const std::int64_t width = width_of(columns);
+  const auto in_memory = [&](DType type) {
+    CheckpointArray array{{nullptr, type, rows.count, width},
+                          memory(static_cast<std::size_t>(rows.count * width) * size_of(type))};
+    array.array.data = array.memory.get();
+    return array;
+  };
   const bool is_quantized = tensor.type->is_quantized();
   if (!is_quantized && tensor.order.kind == RowOrder::Kind::kSame) {
     const DType stored = tensor.dtype == "F32"   ? DType::kFloat32
                          : tensor.dtype == "F16" ? DType::kFloat16
                                                  : DType::kBFloat16;
-    return {{tensor.bytes.data(), stored, rows, columns}};
+    const auto number = static_cast<std::int64_t>(size_of(stored));
+    const std::byte* const first = tensor.bytes.data() + rows.first * columns[0].whole * number;
+    if (columns[0].count == columns[0].whole) return {{first, stored, rows.count, width}};
+    const CheckpointArray array = in_memory(stored);
+    copy_columns(first, rows.count, columns, number, static_cast<std::byte*>(array.memory.get()));
+    return array;
   }
-  const DType wanted = is_quantized && dtype == DType::kBFloat16 ? DType::kBFloat16 : DType::kFloat32;
-  CheckpointArray array{{nullptr, wanted, rows, columns},
-                        memory(static_cast<std::size_t>(rows * columns) * size_of(wanted))};
-  array.array.data = array.memory.get();
-  if (wanted == DType::kBFloat16) {
+  const CheckpointArray array =
+      in_memory(is_quantized && dtype == DType::kBFloat16 ? DType::kBFloat16 : DType::kFloat32);
+  if (array.array.dtype == DType::kBFloat16) {
     convert(tensor, rows, columns, static_cast<std::uint16_t*>(array.memory.get()));
   } else {
     convert(tensor, rows, columns, static_cast<float*>(array.memory.get()));

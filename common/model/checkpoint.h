@@ -5,11 +5,13 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/model/gguf_names.h"
+#include "common/model/share.h"
 #include "common/model/stored_tensor.h"
 #include "kernels/device.h"
 
@@ -68,6 +70,11 @@ class Checkpoint {
   /// that is what the device stores. A vector is one row; all dimensions of a tensor but the last are its
   /// rows. Throws Error for a type that cannot be read.
   CheckpointArray read(const CheckpointTensor& tensor, DType dtype);
+
+  /// The same of some rows and, side by side, some columns. Of the file it looks at their numbers alone, and
+  /// at what shares a block with them.
+  CheckpointArray read(const CheckpointTensor& tensor, DType dtype, const Slice& rows,
+                       std::span<const Slice> columns);
 
   /// Releases the memory of the tensor's bytes, after its numbers were copied. They can be read again.
   void release(const CheckpointTensor& tensor) const;

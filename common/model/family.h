@@ -39,10 +39,9 @@ struct Family {
       buffers;  ///< endings of tensors that older files have and that say nothing new
   /// Throws Error for a setting that is not supported and for values that cannot be.
   ModelConfig (*configure)(const Settings& settings);
-  /// Reads the weights of a model that `configure` has accepted.
+  /// Reads the weights of a model that `configure` has accepted: no more than the share of `weights`.
   std::unique_ptr<Network> (*load)(const Settings& settings, const ModelConfig& config,
                                    WeightReader& weights);
-  bool can_be_shared = false;  ///< whether `load` reads no more than the share of `weights`
 };
 
 extern const Family kGpt2, kGptNeox, kOlmo, kLlama, kMistral, kQwen2, kQwen3;

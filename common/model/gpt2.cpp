@@ -40,26 +40,40 @@ ModelConfig configure(const Settings& settings) {
 class Gpt2 : public Network {
  public:
   Gpt2(const ModelConfig& config, WeightReader& weights) {
-    const std::int64_t n_embd = config.n_embd, n_inner = config.n_inner;
+    const std::int64_t n_embd = config.n_embd;
+    const Share& share = weights.share();
     const auto norm = [&](const std::string& name) {
       return Norm{NormKind::kLayer, weights.vector(name + ".weight", n_embd),
                   weights.vector(name + ".bias", n_embd), config.norm_epsilon};
     };
-    const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
-      return Linear{weights.matrix(name + ".weight", WeightOrder::kInputFirst, in, out),
-                    weights.vector(name + ".bias", out)};
+    const auto input = [&](const std::string& name, const std::vector<Slice>& out) {
+      std::vector<WeightReader::Part> biases;
+      for (const Slice& slice : out) biases.push_back({name + ".bias", slice});
+      return Linear{weights.matrix(name + ".weight", WeightOrder::kInputFirst, n_embd, out),
+                    weights.vector(biases)};
     };
+    const auto output = [&](const std::string& name, const Slice& in) {
+      return Linear{weights.matrix(name + ".weight", WeightOrder::kInputFirst, in, {n_embd}),
+                    weights.once(name + ".bias", {n_embd})};
+    };
+    // Of [q | k | v] each rank has three slices: the same heads of each.
+    std::vector<Slice> query_key_value{3 * n_embd};
+    if (!share.whole) {
+      query_key_value.clear();
+      for (std::int64_t part = 0; part < 3; ++part) {
+        query_key_value.push_back({3 * n_embd, part * n_embd + share.queries.first, share.queries.count});
+      }
+    }
     embeddings_ = weights.embeddings("wte.weight", "lm_head.weight", config);
-    const Share& share = weights.share();
-    if (share.has_first_block()) positions_ = weights.table("wpe.weight", config.n_positions, n_embd);
+    if (share.has_first_block()) positions_ = weights.once("wpe.weight", {config.n_positions, n_embd});
     for (int l = 0; l < config.n_layer; ++l) {
       const std::string block = fmt::format("h.{}.", share.blocks.first + l);
       blocks_.push_back({.ln_1 = norm(block + "ln_1"),
-                         .attention_input = linear(block + "attn.c_attn", n_embd, 3 * n_embd),
-                         .attention_output = linear(block + "attn.c_proj", n_embd, n_embd),
+                         .attention_input = input(block + "attn.c_attn", query_key_value),
+                         .attention_output = output(block + "attn.c_proj", share.queries),
                          .ln_2 = norm(block + "ln_2"),
-                         .mlp_input = linear(block + "mlp.c_fc", n_embd, n_inner),
-                         .mlp_output = linear(block + "mlp.c_proj", n_inner, n_embd)});
+                         .mlp_input = input(block + "mlp.c_fc", {share.inner}),
+                         .mlp_output = output(block + "mlp.c_proj", share.inner)});
     }
     if (share.has_last_block()) ln_f_ = norm("ln_f");
   }
@@ -69,6 +83,7 @@ class Gpt2 : public Network {
     Tensor x = pass.residual(), queries = pass.queries(), attended = pass.attended();
     if (pass.begins()) {
       device.embedding(pass.batch(), embeddings_.tokens, positions_, x);
+      pass.all_reduce(x);
       pass.show("embeddings", x);
     }
     for (int l = 0; const Block& block : blocks_) {
@@ -76,10 +91,12 @@ class Gpt2 : public Network {
       device.query_key_value(pass.batch(), x, block.ln_1, block.attention_input.weight,
                              block.attention_input.bias, queries, keys_values);
       pass.attend(l, queries, keys_values, x, attended);
-      pass.linear(attended, {}, block.attention_output, Epilogue::kAdd, x);
+      pass.linear(attended, {}, block.attention_output, pass.add_once(), x);
+      pass.all_reduce(x);
       Tensor hidden = pass.hidden(x);
       pass.linear(x, block.ln_2, block.mlp_input, Epilogue::kGelu, hidden);
-      pass.linear(hidden, {}, block.mlp_output, Epilogue::kAdd, x);
+      pass.linear(hidden, {}, block.mlp_output, pass.add_once(), x);
+      pass.all_reduce(x);
       pass.show(fmt::format("block.{}", pass.first_block() + l++), x);
     }
     pass.finish(x, ln_f_, embeddings_.output_layer());
@@ -102,15 +119,15 @@ class Gpt2 : public Network {
  private:
   struct Block {
     Norm ln_1;
-    Linear attention_input;   // [n_embd, 3 n_embd]
-    Linear attention_output;  // [n_embd, n_embd]
+    Linear attention_input;   // [n_embd, 3 n_head head_size]
+    Linear attention_output;  // [n_head head_size, n_embd]
     Norm ln_2;
     Linear mlp_input;   // [n_embd, n_inner]
     Linear mlp_output;  // [n_inner, n_embd]
   };
 
   Embeddings embeddings_;
-  Tensor positions_;  // [n_positions, n_embd]
+  Tensor positions_;  // [n_positions, n_embd], on the first rank
   std::vector<Block> blocks_;
   Norm ln_f_;
   Rotary no_rotary_;

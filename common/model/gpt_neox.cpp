@@ -42,26 +42,30 @@ class GptNeox : public Network {
       : rotary_(settings, config.head_size, kPartOfHead),
         parallel_(settings.boolean_or("use_parallel_residual", true)),
         gelu_(settings.text_or("hidden_act", "gelu") == "gelu" ? Epilogue::kGeluErf : Epilogue::kGelu) {
-    const std::int64_t n_embd = config.n_embd, n_inner = config.n_inner;
+    const std::int64_t n_embd = config.n_embd;
+    const Share& share = weights.share();
     const auto norm = [&](const std::string& name) {
       return Norm{NormKind::kLayer, weights.vector(name + ".weight", n_embd),
                   weights.vector(name + ".bias", n_embd), config.norm_epsilon};
     };
-    const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
-      return Linear{weights.matrix(name + ".weight", WeightOrder::kOutputFirst, in, out),
-                    weights.vector(name + ".bias", out)};
+    const auto output = [&](const std::string& name, const Slice& in) {
+      return Linear{weights.matrix(name + ".weight", WeightOrder::kOutputFirst, in, {n_embd}),
+                    weights.once(name + ".bias", {n_embd})};
     };
     embeddings_ = weights.embeddings("embed_in.weight", "embed_out.weight", config);
-    const Share& share = weights.share();
     for (int l = 0; l < config.n_layer; ++l) {
-      const std::string block = fmt::format("layers.{}.", share.blocks.first + l);
+      const std::string block = fmt::format("layers.{}.", share.blocks.first + l),
+                        mlp_input = block + "mlp.dense_h_to_4h";
+      const WeightReader::Part mlp_bias{mlp_input + ".bias", share.inner};
       blocks_.push_back(
           {.input_norm = norm(block + "input_layernorm"),
            .attention_input = attention_input(block + "attention.query_key_value", config, weights),
-           .attention_output = linear(block + "attention.dense", n_embd, n_embd),
+           .attention_output = output(block + "attention.dense", share.queries),
            .mlp_norm = norm(block + "post_attention_layernorm"),
-           .mlp_input = linear(block + "mlp.dense_h_to_4h", n_embd, n_inner),
-           .mlp_output = linear(block + "mlp.dense_4h_to_h", n_inner, n_embd)});
+           .mlp_input = {weights.matrix(mlp_input + ".weight", WeightOrder::kOutputFirst, n_embd,
+                                        {share.inner}),
+                         weights.vector(std::span(&mlp_bias, 1))},
+           .mlp_output = output(block + "mlp.dense_4h_to_h", share.inner)});
     }
     if (share.has_last_block()) final_norm_ = norm("final_layer_norm");
   }
@@ -73,6 +77,7 @@ class GptNeox : public Network {
     Tensor attended = pass.attended();
     if (pass.begins()) {
       device.embedding(pass.batch(), embeddings_.tokens, Tensor(), x);
+      pass.all_reduce(x);
       pass.show("embeddings", x);
     }
     for (int l = 0; const Block& block : blocks_) {
@@ -83,12 +88,15 @@ class GptNeox : public Network {
       Tensor hidden = pass.hidden(x);
       if (parallel_) {  // x + attention(x) + mlp(x): the MLP reads x before attention is added
         pass.linear(x, block.mlp_norm, block.mlp_input, gelu_, hidden);
-        pass.linear(attended, {}, block.attention_output, Epilogue::kAdd, x);
+        pass.linear(attended, {}, block.attention_output, pass.add_once(), x);
+        pass.linear(hidden, {}, block.mlp_output, Epilogue::kAdd, x);  // one sum over the ranks has both
       } else {
-        pass.linear(attended, {}, block.attention_output, Epilogue::kAdd, x);
+        pass.linear(attended, {}, block.attention_output, pass.add_once(), x);
+        pass.all_reduce(x);
         pass.linear(x, block.mlp_norm, block.mlp_input, gelu_, hidden);
+        pass.linear(hidden, {}, block.mlp_output, pass.add_once(), x);
       }
-      pass.linear(hidden, {}, block.mlp_output, Epilogue::kAdd, x);
+      pass.all_reduce(x);
       pass.show(fmt::format("block.{}", pass.first_block() + l++), x);
     }
     pass.finish(x, final_norm_, embeddings_.output_layer());
@@ -111,15 +119,15 @@ class GptNeox : public Network {
  private:
   struct Block {
     Norm input_norm;
-    Linear attention_input;   // [n_embd, 3 n_embd]
-    Linear attention_output;  // [n_embd, n_embd]
+    Linear attention_input;   // [n_embd, 3 n_head head_size]
+    Linear attention_output;  // [n_head head_size, n_embd]
     Norm mlp_norm;
     Linear mlp_input;   // [n_embd, n_inner]
     Linear mlp_output;  // [n_inner, n_embd]
   };
 
   /// The file has [q | k | v] of one head after the other; the device takes all queries, then all keys and
-  /// all values.
+  /// all values. The heads of a rank lie side by side in the file.
   static Linear attention_input(const std::string& name, const ModelConfig& config, WeightReader& weights) {
     std::vector<std::int64_t> starts;
     for (std::int64_t part = 0; part < 3; ++part) {
@@ -127,12 +135,15 @@ class GptNeox : public Network {
         starts.push_back((3 * head + part) * config.head_size);
       }
     }
-    const std::vector<float> stored = weights.values(name + ".bias", 3 * config.n_embd);
+    const Slice& heads = weights.share().queries;
+    const Slice own{3 * heads.whole, 3 * heads.first, 3 * heads.count};
+    const std::vector<float> stored = weights.values(name + ".bias", own.whole);
     std::vector<float> bias;
     for (const std::int64_t start : starts) {
-      bias.insert(bias.end(), stored.begin() + start, stored.begin() + start + config.head_size);
+      const auto first = stored.begin() + own.first + start;
+      bias.insert(bias.end(), first, first + config.head_size);
     }
-    return {weights.reordered_matrix(name + ".weight", starts, config.head_size, config.n_embd),
+    return {weights.reordered_matrix({name + ".weight", own}, starts, config.head_size, config.n_embd),
             weights.vector(bias)};
   }
 

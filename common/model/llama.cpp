@@ -99,7 +99,7 @@ class Llama : public Network {
     const std::int64_t n_embd = config.n_embd;
     const Share& share = weights.share();
     const auto output = [&](const std::string& name, const Slice& in) {
-      return Linear{weights.matrix(name + ".weight", in, n_embd)};
+      return Linear{weights.matrix(name + ".weight", WeightOrder::kOutputFirst, in, {n_embd})};
     };
     const auto norm = [&](const std::string& name, std::int64_t width) {
       if (config.family == "olmo") return Norm{NormKind::kLayer, {}, {}, config.norm_epsilon};
@@ -198,10 +198,10 @@ const LlamaWeights& llama_weights(const Model& model) {
   throw Error("this pass is one of Llama and its relatives, and the model is a {}", model.config().family);
 }
 
-const Family kLlama{"llama", "model.", kBuffers, configure_llama, load, true};
-const Family kMistral{"mistral", "model.", kBuffers, configure_llama, load, true};
-const Family kOlmo{"olmo", "model.", kBuffers, configure_olmo, load, true};
-const Family kQwen2{"qwen2", "model.", kBuffers, configure_qwen2, load, true};
-const Family kQwen3{"qwen3", "model.", kBuffers, configure_qwen3, load, true};
+const Family kLlama{"llama", "model.", kBuffers, configure_llama, load};
+const Family kMistral{"mistral", "model.", kBuffers, configure_llama, load};
+const Family kOlmo{"olmo", "model.", kBuffers, configure_olmo, load};
+const Family kQwen2{"qwen2", "model.", kBuffers, configure_qwen2, load};
+const Family kQwen3{"qwen3", "model.", kBuffers, configure_qwen3, load};
 
 }  // namespace staircase

@@ -1,7 +1,5 @@
 #include "common/model/model.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -13,6 +11,7 @@
 #include "common/base/message.h"
 #include "common/model/checkpoint.h"
 #include "common/model/family.h"
+#include "common/model/fingerprint.h"
 #include "common/model/share.h"
 
 namespace staircase {
@@ -30,37 +29,6 @@ void check_finite(std::span<const float> logits, const KvCache& cache, DType dty
   throw Error("the model computed a logit of {}, so no token can be chosen: {}",
               *std::find_if_not(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }),
               reason);
-}
-
-/// FNV-1a.
-class Hash {
- public:
-  void add(std::span<const std::byte> bytes) {
-    for (const std::byte byte : bytes) value_ = (value_ ^ static_cast<std::uint64_t>(byte)) * 0x100000001b3;
-  }
-  void add(std::string_view text) { add(std::as_bytes(std::span(text.data(), text.size()))); }
-
-  std::uint64_t value() const { return value_; }
-
- private:
-  std::uint64_t value_ = 0xcbf29ce484222325;
-};
-
-/// What tells two models apart without reading all their weights: the sizes, each tensor's name, type and
-/// shape, and the first and the last of its bytes.
-std::uint64_t fingerprint(const ModelConfig& config, const Checkpoint& checkpoint, DType dtype) {
-  Hash hash;
-  hash.add(fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}", to_string(dtype), config.family,
-                       config.vocab_size, config.n_positions, config.n_embd, config.n_layer, config.n_head,
-                       config.n_kv_head, config.head_size, config.n_inner, config.rope_theta,
-                       config.norm_epsilon));
-  for (const auto& [name, tensor] : checkpoint.tensors()) {
-    hash.add(fmt::format("{} {} {}", name, tensor.dtype, to_string(tensor.shape)));
-    const std::size_t count = std::min<std::size_t>(tensor.bytes.size(), 64);
-    hash.add(tensor.bytes.first(count));
-    hash.add(tensor.bytes.last(count));
-  }
-  return hash.value();
 }
 
 /// From here on the pass may ask the device for what the ranks exchange.
@@ -129,11 +97,7 @@ Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> dev
   const Family& family = *find_family(model.config_.family);
   Checkpoint checkpoint = Checkpoint::open(path);
   if (ranks != nullptr) {
-    if (split == Split::kMatrices && !family.can_be_shared) {
-      throw Error("{}: a model of the family {} cannot be shared by ranks; Llama and its relatives can",
-                  settings.file(), model.config_.family);
-    }
-    if (const auto other = ranks->first_other(fingerprint(model.config_, checkpoint, dtype))) {
+    if (const auto other = ranks->first_other(fingerprint(path, checkpoint, dtype))) {
       throw Error("{}: the model of rank {} is not that of rank 0; all ranks need the same files and --dtype",
                   settings.file(), *other);
     }

@@ -70,9 +70,9 @@ class Model {
   /// vocabulary. Each forward pass is then one of all ranks, which feed the same tokens and get the same
   /// logits, to the bit. config() has the rank's own n_head, n_kv_head and n_inner. `ranks` must outlive the
   /// model. Throws Error on every rank if one of them has another model, or for a model with fewer heads than
-  /// ranks or of a family that cannot be shared.
+  /// ranks.
   ///
-  /// Split::kBlocks works for every family: a rank has some whole blocks, the first one the token embedding
+  /// With Split::kBlocks a rank has some whole blocks, the first one the token embedding
   /// as well, and the last one the last norm and the output layer. config() has the rank's own n_layer. Then
   /// run_with must pass the residual stream from rank to rank, and the logits to all. There is no warning of
   /// tensors without a use. Throws Error for more ranks than blocks.

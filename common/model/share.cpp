@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/error.h"
+#include "kernels/tensor.h"
 
 namespace staircase {
 namespace {
@@ -26,9 +27,10 @@ std::vector<Slice> keys_of(const ModelConfig& config, std::int64_t first, std::i
 
 }  // namespace
 
-Slice slice_of(std::int64_t whole, int rank, int size) {
-  const std::int64_t first = whole * rank / size;
-  return {whole, first, whole * (rank + 1) / size - first};
+Slice slice_of(std::int64_t whole, int rank, int size, std::int64_t group) {
+  const std::int64_t groups = (whole + group - 1) / group;
+  const auto start = [&](int number) { return std::min(groups * number / size * group, whole); };
+  return {whole, start(rank), start(rank + 1) - start(rank)};
 }
 
 Share::Share(const ModelConfig& config)
@@ -48,11 +50,13 @@ Share::Share(const ModelConfig& config, int rank, int size) : Share(config) {
   const Slice heads = slice_of(config.n_head, rank, size);
   queries = {config.query_width(), heads.first * config.head_size, heads.count * config.head_size};
   keys = keys_of(config, heads.first, heads.count);
-  inner = slice_of(config.n_inner, rank, size);
+  // Cut between groups, a weight in 8 or 4 bits is the same number as in one process.
+  inner = slice_of(config.n_inner, rank, size, config.n_inner < kGroup * size ? 1 : kGroup);
   tokens = (config.vocab_size + size - 1) / size;
-  const std::int64_t first = std::min<std::int64_t>(rank * tokens, config.vocab_size);
-  vocabulary = {config.vocab_size, first, std::min(tokens, config.vocab_size - first)};
+  const std::int64_t token = std::min<std::int64_t>(rank * tokens, config.vocab_size);
+  vocabulary = {config.vocab_size, token, std::min(tokens, config.vocab_size - token)};
   whole = false;
+  first = rank == 0;
 }
 
 Share Share::of_blocks(const ModelConfig& config, int rank, int size) {

@@ -19,8 +19,9 @@ struct Slice {
       : whole(whole), first(first), count(count) {}
 };
 
-/// The part of `rank` if `size` ranks share `whole` elements as evenly as they can.
-Slice slice_of(std::int64_t whole, int rank, int size);
+/// The part of `rank` if `size` ranks share `whole` elements as evenly as they can. No part but the last ends
+/// inside a group of `group` elements.
+Slice slice_of(std::int64_t whole, int rank, int size, std::int64_t group = 1);
 
 struct Share {
   Slice queries;            ///< of the queries' features
@@ -29,6 +30,7 @@ struct Share {
   Slice vocabulary;         ///< the tokens
   std::int64_t tokens = 0;  ///< places for tokens; the most that a rank has
   bool whole = true;        ///< no matrix is cut
+  bool first = true;        ///< the rank adds what a sum over all ranks has once: a bias, a position
   Slice blocks;
 
   /// Of a model that one rank has whole.

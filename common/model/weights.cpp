@@ -64,26 +64,17 @@ WeightReader::WeightReader(Checkpoint checkpoint, Device& device, DType dtype, s
       prefix_(std::move(prefix)),
       share_(std::move(share)) {}
 
-Weight WeightReader::matrix(const std::string& name, WeightOrder order, std::int64_t in, std::int64_t out) {
+Weight WeightReader::matrix(const std::string& name, WeightOrder order, const Slice& in,
+                            const std::vector<Slice>& out) {
   const bool inputs_first = order == WeightOrder::kInputFirst;
-  const CheckpointTensor& tensor = find(name, inputs_first ? std::vector{in, out} : std::vector{out, in});
-  return load(tensor, order, dtype_);
-}
-
-Weight WeightReader::matrix(const std::string& name, Slice in, std::int64_t out) {
-  if (in.count == in.whole) return matrix(name, WeightOrder::kOutputFirst, in.whole, out);
-  const CheckpointTensor& tensor = find(name, {out, in.whole});
-  const CheckpointArray stored = checkpoint_.read(tensor, dtype_);
-  const auto number = static_cast<std::int64_t>(size_of(stored.array.dtype));
-  std::vector<std::byte> columns(static_cast<std::size_t>(out * in.count * number));
-  for (std::int64_t row = 0; row < out; ++row) {
-    std::copy_n(static_cast<const std::byte*>(stored.array.data) + (row * in.whole + in.first) * number,
-                in.count * number, columns.begin() + row * in.count * number);
-  }
+  const std::int64_t outputs = out[0].whole;
+  const CheckpointTensor& tensor =
+      find(name, inputs_first ? std::vector{in.whole, outputs} : std::vector{outputs, in.whole});
+  const CheckpointArray stored = inputs_first ? checkpoint_.read(tensor, dtype_, in, out)
+                                              : checkpoint_.read(tensor, dtype_, out[0], std::span(&in, 1));
+  const Weight weight = device_.load_weight(stored.array, order, dtype_);
+  check_numbers(tensor, stored.array, dtype_);  // the device's threads have brought it from the file
   checkpoint_.release(tensor);
-  const HostArray part{columns.data(), stored.array.dtype, out, in.count};
-  check_numbers(tensor, part, dtype_);
-  const Weight weight = device_.load_weight(part, WeightOrder::kOutputFirst, dtype_);
   bytes_ += weight.packed.bytes();
   return weight;
 }
@@ -111,10 +102,9 @@ Weight WeightReader::gated_matrix(const std::string& gate, const std::string& up
   });
 }
 
-Weight WeightReader::reordered_matrix(const std::string& name, std::span<const std::int64_t> starts,
+Weight WeightReader::reordered_matrix(const Part& part, std::span<const std::int64_t> starts,
                                       std::int64_t count, std::int64_t in) {
-  const auto outputs = static_cast<std::int64_t>(starts.size()) * count;
-  return load({find({name, outputs}, in)}, dtype_, [&](std::span<const HostArray> stored) {
+  return load({find(part, in)}, dtype_, [&](std::span<const HostArray> stored) {
     std::vector<HostArray> parts;
     for (const std::int64_t start : starts) parts.push_back(rows(stored[0], start, count));
     return parts;
@@ -137,15 +127,12 @@ Embeddings WeightReader::embeddings(const std::string& tokens, const std::string
   const CheckpointTensor* const stored = look_up(output);
   const bool tied =
       config.tie_word_embeddings &&
-      (stored == nullptr || same(*stored, *find({tokens, config.vocab_size}, config.n_embd).tensor));
+      (stored == nullptr ||
+       same(*stored, *find({tokens, config.vocab_size}, config.n_embd).tensor, share_.vocabulary));
   Embeddings embeddings;
   if (share_.has_first_block() || (tied && share_.has_last_block())) embeddings.tokens = embedding(tokens);
   if (!tied && share_.has_last_block()) embeddings.output = embedding(output);
   return embeddings;
-}
-
-Tensor WeightReader::table(const std::string& name, std::int64_t rows, std::int64_t columns) {
-  return table(find(name, {rows, columns}));
 }
 
 Tensor WeightReader::vector(const std::string& name, std::int64_t size) {
@@ -167,6 +154,11 @@ Tensor WeightReader::vector(std::span<const Part> parts) {
     all.insert(all.end(), stored.begin() + outputs.first, stored.begin() + outputs.first + outputs.count);
   }
   return vector(all);
+}
+
+Tensor WeightReader::once(const std::string& name, const std::vector<std::int64_t>& shape) {
+  const CheckpointTensor& tensor = find(name, shape);
+  return share_.first ? table(tensor) : Tensor();
 }
 
 Tensor WeightReader::vector(std::span<const float> values) {
@@ -240,22 +232,14 @@ void WeightReader::check_numbers(const CheckpointTensor& tensor, const HostArray
               tensor.file.string(), name_of(tensor), largest, to_string(dtype));
 }
 
-Weight WeightReader::load(const CheckpointTensor& tensor, WeightOrder order, DType dtype) {
-  const CheckpointArray stored = checkpoint_.read(tensor, dtype);
-  const Weight weight = device_.load_weight(stored.array, order, dtype);
-  check_numbers(tensor, stored.array, dtype_);  // the device's threads have brought it from the file
-  checkpoint_.release(tensor);
-  bytes_ += weight.packed.bytes();
-  return weight;
-}
-
 template <typename Arrange>
 Weight WeightReader::load(const std::vector<Rows>& wanted, DType dtype, const Arrange& arrange) {
   std::vector<CheckpointArray> read;
   std::vector<HostArray> arrays;
   for (const auto& [tensor, slice] : wanted) {
-    read.push_back(checkpoint_.read(*tensor, dtype));
-    arrays.push_back(rows(read.back().array, slice.first, slice.count));
+    const Slice columns = tensor->shape.back();
+    read.push_back(checkpoint_.read(*tensor, dtype, slice, std::span(&columns, 1)));
+    arrays.push_back(read.back().array);
   }
   const Weight weight = device_.load_weight(arrange(arrays), WeightOrder::kOutputFirst, dtype);
   for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -266,8 +250,14 @@ Weight WeightReader::load(const std::vector<Rows>& wanted, DType dtype, const Ar
   return weight;
 }
 
-bool WeightReader::same(const CheckpointTensor& one, const CheckpointTensor& other) const {
-  return one.dtype == other.dtype && one.shape == other.shape && std::ranges::equal(one.bytes, other.bytes);
+bool WeightReader::same(const CheckpointTensor& one, const CheckpointTensor& other, const Slice& rows) const {
+  const auto stored = [&](const CheckpointTensor& tensor) {
+    const std::size_t row = tensor.bytes.size() / static_cast<std::size_t>(rows.whole);
+    return tensor.bytes.subspan(static_cast<std::size_t>(rows.first) * row,
+                                static_cast<std::size_t>(rows.count) * row);
+  };
+  return one.dtype == other.dtype && one.shape == other.shape &&
+         std::ranges::equal(stored(one), stored(other));
 }
 
 }  // namespace staircase

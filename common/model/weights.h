@@ -45,11 +45,9 @@ class WeightReader {
 
   const Share& share() const { return share_; }
 
-  /// A matrix [in, out], stored as `order` says.
-  Weight matrix(const std::string& name, WeightOrder order, std::int64_t in, std::int64_t out);
-
-  /// Of a stored matrix [out, in], some of its inputs.
-  Weight matrix(const std::string& name, Slice in, std::int64_t out);
+  /// Some inputs and outputs of a matrix [in, out], stored as `order` says. Outputs in several slices are
+  /// side by side then; the order must be kInputFirst for them.
+  Weight matrix(const std::string& name, WeightOrder order, const Slice& in, const std::vector<Slice>& out);
 
   /// Stored matrices [outputs of it, in], one after the other, as one.
   struct Part {
@@ -61,9 +59,9 @@ class WeightReader {
   /// The matrices [out, in] of a gate and of what it gates, in turns of kGateColumns outputs.
   Weight gated_matrix(const std::string& gate, const std::string& up, std::int64_t in, Slice out);
 
-  /// One stored matrix [outputs, in] whose rows are taken in another order: first those that begin at
-  /// starts[0], `rows` of them, then those at starts[1] ...
-  Weight reordered_matrix(const std::string& name, std::span<const std::int64_t> starts, std::int64_t rows,
+  /// Some rows of a stored matrix [outputs, in], in another order: first the `rows` that begin at starts[0]
+  /// of that slice, then those at starts[1] ...
+  Weight reordered_matrix(const Part& part, std::span<const std::int64_t> starts, std::int64_t rows,
                           std::int64_t in);
 
   /// The embedding `tokens` and, if the two are not tied, the output layer `output`. Of each, the rows of the
@@ -71,13 +69,13 @@ class WeightReader {
   /// embedding alone, and one without either neither.
   Embeddings embeddings(const std::string& tokens, const std::string& output, const ModelConfig& config);
 
-  /// A table of float32 on the device.
-  Tensor table(const std::string& name, std::int64_t rows, std::int64_t columns);
-
   /// A vector, or several one after the other.
   Tensor vector(const std::string& name, std::int64_t size);
   Tensor vector(std::span<const Part> parts);
   Tensor vector(std::span<const float> values);
+
+  /// A vector or a table that a sum over all ranks has once: empty on all ranks but the first.
+  Tensor once(const std::string& name, const std::vector<std::int64_t>& shape);
 
   /// The numbers of a vector.
   std::vector<float> values(const std::string& name, std::int64_t size);
@@ -97,7 +95,6 @@ class WeightReader {
   std::string name_of(const CheckpointTensor& tensor) const;
   void check_numbers(const CheckpointTensor& tensor, const HostArray& array, DType dtype) const;
   Tensor table(const CheckpointTensor& tensor);
-  Weight load(const CheckpointTensor& tensor, WeightOrder order, DType dtype);
   /// Some rows of a stored matrix.
   struct Rows {
     const CheckpointTensor* tensor;
@@ -107,7 +104,8 @@ class WeightReader {
   /// The parts that `arrange` makes of them, as one matrix.
   template <typename Arrange>
   Weight load(const std::vector<Rows>& wanted, DType dtype, const Arrange& arrange);
-  bool same(const CheckpointTensor& one, const CheckpointTensor& other) const;
+  /// Whether those rows of two matrices are stored alike.
+  bool same(const CheckpointTensor& one, const CheckpointTensor& other, const Slice& rows) const;
 
   Checkpoint checkpoint_;
   Device& device_;

@@ -10,6 +10,8 @@
 #include <thread>
 
 #include "common/base/error.h"
+#include "common/base/file.h"
+#include "common/base/hash.h"
 #include "common/base/message.h"
 #include "common/base/quoted.h"
 #include "common/model/led_passes.h"
@@ -43,6 +45,34 @@ void check_copies(const Ranks& ranks) {
       "mpirun has started {} copies of this program, but each would run alone: start it without "
       "mpirun, or run 97-tensor-parallel or a server, built with MPI",
       started_copies());
+}
+
+/// Options that may differ between machines: a path, whose files are compared, and how to compute.
+bool is_of_machine(const std::string& option) {
+  constexpr std::string_view kNames[] = {"--model", "--draft-model", "--device", "--threads"};
+  return std::ranges::count(kNames, option) > 0;
+}
+
+/// All ranks must take the same decisions, so they need the same program and the same options.
+void check_equal_start(Ranks& ranks, const OptionTexts& options) {
+  if (ranks.size() == 1) return;
+  const auto other_rank = [&](std::string_view text) {
+    Hash hash;
+    hash.add(text);
+    return ranks.first_other(hash.value());
+  };
+  const std::filesystem::path program = platform::program();
+  if (const auto other = other_rank(program.empty() ? "" : read_file(program))) {
+    throw Error("rank {} runs another build of this program than rank 0; install the same one everywhere",
+                *other);
+  }
+  for (const auto& [name, value] : options) {
+    if (is_of_machine(name)) continue;
+    if (const auto other = other_rank(value)) {
+      throw Error("rank {} has another {} than rank 0, where it is {}; give all ranks the same options",
+                  *other, name, value.empty() ? "off" : typed(value));
+    }
+  }
 }
 
 }  // namespace
@@ -93,10 +123,11 @@ struct Program::Impl {
         texts.push_back(prompt == "-" && ranks->rank() == 0 ? read_input("--prompt", prompt) : prompt);
       }
     }
-    if (has_file) {
+    if (has_file && ranks->rank() == 0) {
       for (std::string& prompt : read_prompts(prompt_file)) texts.push_back(std::move(prompt));
     }
     if (ranks->size() > 1) {
+      texts.resize(std::stoul(ranks->broadcast(std::to_string(texts.size()))));
       for (std::string& text : texts) text = ranks->broadcast(text);
     }
     return texts;
@@ -338,6 +369,7 @@ int Program::run_guarded(int argc, char** argv, const std::function<void()>& wor
     check_copies(*impl_->ranks);
     impl_->check_trace();
     apply_rules();
+    check_equal_start(*impl_->ranks, impl_->command_line.values());
     work();
     return impl_->complete ? 0 : 1;
   } catch (const UsageError& error) {

@@ -5,11 +5,12 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 from pathlib import Path
 
-BUILD = Path(os.environ["STAIRCASE_BUILD"])
+BUILD, SOURCE = Path(os.environ["STAIRCASE_BUILD"]), Path(__file__).resolve().parents[2]
 PROGRAM, WITHOUT = BUILD / "steps/97-tensor-parallel", BUILD / "steps/01-greedy-decoding"
 # Where the tests run there may be fewer processors than ranks, and no other user than root.
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
@@ -59,7 +60,7 @@ class Mpirun(unittest.TestCase):
         for ranks, options, status, message in (
                 (5, TEXT, 1, "error: the model has 4 heads and 352 columns of an MLP; 5 ranks do not fit"),
                 (2, (*TEXT, "--max-new-tokens", "-1"), 2, "error: --max-new-tokens"),
-                (2, ("--model", "tales-6m", "--prompt", "A fox"), 1, "cannot be shared by ranks"),
+                (3, ("--model", "tales-1m", "--prompt", "A fox"), 1, "error: the model has 2 heads and 512 columns"),
                 (2, (*TEXT, "--trace", "x"), 2, "error: --trace needs one process")):
             with self.subTest(message):
                 done = self.on(ranks, *options)
@@ -68,12 +69,61 @@ class Mpirun(unittest.TestCase):
                 self.assertIn(message, errors(done)[0])
                 self.assertEqual(done.stdout, "")
 
+    def test_all_families_have_the_text_of_one_process(self):
+        for model, ranks in (("tales-6m", 4), ("tales-neox-1m", 3), ("tales-gqa-1m", 2), ("tales-qwen-1m", 3)):
+            with self.subTest(model=model, ranks=ranks):
+                options = [option if option != "tales-llama-1m" else model for option in TEXT]
+                alone, done = call(PROGRAM, *options, "--json"), self.on(ranks, *options, "--json")
+                self.assertEqual((done.returncode, tokens(done)), (0, tokens(alone)), done.stderr)
+
+    def refused(self, first, second, status=1):
+        """The one error of two ranks, each with its own program and options."""
+        done = call("mpirun", "-np", 1, *first, ":", "-np", 1, *second)
+        self.assertEqual((done.returncode, done.stdout), (status, ""), done.stderr)
+        self.assertEqual(len(errors(done)), 1, done.stderr)
+        return errors(done)[0]
+
     def test_ranks_with_different_models_are_refused(self):
         other = [option if option != "tales-llama-1m" else "tales-olmo-1m" for option in TEXT]
-        done = call("mpirun", "-np", 1, PROGRAM, *TEXT, ":", "-np", 1, PROGRAM, *other)
-        self.assertEqual(done.returncode, 1)
-        self.assertEqual(len(errors(done)), 1, done.stderr)
-        self.assertIn("the model of rank 1 is not that of rank 0", errors(done)[0])
+        self.assertIn("the model of rank 1 is not that of rank 0", self.refused((PROGRAM, *TEXT), (PROGRAM, *other)))
+
+    def test_a_rank_with_another_tokenizer_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            copy = Path(folder) / "model"
+            shutil.copytree(SOURCE / "models/tales-llama-1m", copy)
+            tokenizer = copy / "tokenizer.json"
+            tokenizer.write_text(tokenizer.read_text() + " ")
+            other = [option if option != "tales-llama-1m" else copy for option in TEXT]
+            error = self.refused((PROGRAM, *TEXT), (PROGRAM, *other))
+            self.assertIn("the model of rank 1 is not that of rank 0", error)
+
+    def test_a_rank_with_another_option_is_refused_by_its_name(self):
+        for first, second, said in (((), ("--seed", "9"), "another --seed than rank 0, where it is 0"),
+                                    (("--do-sample",), (), "another --do-sample than rank 0, where it is true"),
+                                    ((), ("--no-use-cache",), "another --use-cache than rank 0, where it is true"),
+                                    ((), ("--prompt", "A dog"), 'another --prompt than rank 0, where it is "A fox"'),
+                                    (("--dtype", "int8"), (), "another --dtype than rank 0, where it is int8")):
+            with self.subTest(said):
+                error = self.refused((PROGRAM, *TEXT, *first), (PROGRAM, *TEXT, *second))
+                self.assertIn(f"error: rank 1 has {said}", error)
+
+    def test_a_rank_may_have_another_number_of_threads(self):
+        text = (PROGRAM, *TEXT, "--json")
+        done = call("mpirun", "-np", 1, *text, ":", "-np", 1, *text, "--threads", "2")
+        self.assertEqual((done.returncode, tokens(done)), (0, tokens(call(PROGRAM, *TEXT, "--json"))), done.stderr)
+
+    def test_a_rank_of_another_build_is_refused(self):
+        with tempfile.TemporaryDirectory() as folder:
+            other = Path(folder) / "program"
+            shutil.copy(PROGRAM, other)
+            with other.open("ab") as program:
+                program.write(b"another")
+            error = self.refused((PROGRAM, *TEXT), (other, *TEXT))
+            self.assertIn("rank 1 runs another build of this program than rank 0", error)
+
+    def test_a_rank_with_a_wrong_option_ends_all(self):
+        error = self.refused((PROGRAM, *TEXT), (PROGRAM, *TEXT, "--top-k", "-1"), status=2)
+        self.assertTrue(error.startswith("error: rank 1: --top-k"), error)
 
     def test_the_error_of_one_rank_ends_all_and_names_it(self):
         lost = [option if option != "tales-llama-1m" else "no-such-model" for option in TEXT]

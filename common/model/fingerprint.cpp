@@ -1,0 +1,60 @@
+#include "common/model/fingerprint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "common/base/file.h"
+#include "common/base/hash.h"
+
+namespace staircase {
+namespace {
+
+/// The small files that decide what a text becomes.
+constexpr const char* kFiles[] = {
+    "config.json",        "generation_config.json", "tokenizer.json",    "vocab.json",
+    "merges.txt",         "tokenizer_config.json",  "added_tokens.json", "special_tokens_map.json",
+    "chat_template.jinja"};
+
+void add_metadata(const std::filesystem::path& model, Hash& hash) {
+  const GgufFile file(model);
+  for (const auto& [key, value] : file.metadata()) {
+    hash.add(key);
+    if (const auto* list = std::get_if<GgufArray>(&value)) {
+      hash.add(list->bytes);
+    } else {
+      hash.add(shown(value));
+    }
+  }
+}
+
+void add_files(const std::filesystem::path& folder, Hash& hash) {
+  std::error_code ignored;
+  for (const char* name : kFiles) {
+    const std::filesystem::path file = folder / name;
+    if (!std::filesystem::is_regular_file(file, ignored)) continue;
+    hash.add(name);
+    hash.add(read_file(file));
+  }
+}
+
+}  // namespace
+
+std::uint64_t fingerprint(const std::filesystem::path& model, const Checkpoint& checkpoint, DType dtype) {
+  Hash hash;
+  hash.add(to_string(dtype));
+  if (is_gguf(model)) {
+    add_metadata(model, hash);
+  } else {
+    add_files(model, hash);
+  }
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    hash.add(fmt::format("{} {} {}", name, tensor.dtype, to_string(tensor.shape)));
+    const std::size_t count = std::min<std::size_t>(tensor.bytes.size(), 64);
+    hash.add(tensor.bytes.first(count));
+    hash.add(tensor.bytes.last(count));
+  }
+  return hash.value();
+}
+
+}  // namespace staircase

@@ -1,0 +1,252 @@
+// The part of a model's weights that a rank has: what it reads, and what it makes of it.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "common/decoding/quantize_int4.h"
+#include "common/model/model_folder.h"
+#include "common/model/plain_weights.h"
+#include "common/parallel/thread_ranks.h"
+#include "tests/reference_logits.h"
+#include "tests/temporary_folder.h"
+
+namespace staircase {
+namespace {
+
+using Floats = std::vector<float>;
+using Matrices = std::map<std::string, Floats>;
+
+/// One of several ranks, which takes the others for copies of itself: enough to load its part.
+class LoneRank : public Ranks {
+ public:
+  LoneRank(int rank, int size) : Ranks(rank, size) {}
+
+ private:
+  void exchange(std::span<const std::byte> own, std::span<std::byte> all) override {
+    for (; !all.empty(); all = all.subspan(own.size())) std::ranges::copy(own, all.begin());
+  }
+  void post(std::span<const std::byte> /*bytes*/, int /*to*/) override {}
+  std::size_t take(std::span<std::byte> bytes, int /*from*/) override { return bytes.size(); }
+};
+
+Matrices matrices_of(const Model& model) {
+  Matrices matrices;
+  model.for_each_matrix([&](const WeightMatrix& matrix) { matrices[matrix.name] = matrix.values; });
+  return matrices;
+}
+
+struct Part {
+  std::size_t first, count;
+};
+
+/// The part of a rank in `whole` elements that only whole groups of `group` are cut into.
+Part part_of(std::size_t whole, int rank, int size, std::size_t group) {
+  const std::size_t groups = (whole + group - 1) / group, r = static_cast<std::size_t>(rank),
+                    n = static_cast<std::size_t>(size);
+  const std::size_t first = groups * r / n * group;
+  return {first, std::min(groups * (r + 1) / n * group, whole) - first};
+}
+
+/// plain [inputs, outputs]: some inputs of all outputs, [outputs, inputs].
+Floats inputs_of(const Floats& plain, std::size_t outputs, const Part& inputs) {
+  Floats part;
+  for (std::size_t out = 0; out < outputs; ++out) {
+    for (std::size_t in = inputs.first; in < inputs.first + inputs.count; ++in) {
+      part.push_back(plain[in * outputs + out]);
+    }
+  }
+  return part;
+}
+
+std::size_t group_of(DType dtype) {
+  return static_cast<std::size_t>(dtype == DType::kInt8 ? kGroup : kInt4Group);
+}
+
+Floats in_few_bits(const Floats& values, std::size_t inputs, DType dtype) {
+  if (dtype == DType::kInt8) return dequantize(quantize(values, inputs, kGroup));
+  return dequantize(quantize_int4(values, inputs, kInt4Group));
+}
+
+struct Names {
+  std::string model, family, attention_output, mlp_output;
+};
+
+const std::vector<Names> kNames{
+    {"tales-llama-1m", "llama", "layers.1.self_attn.o_proj.weight", "layers.1.mlp.down_proj.weight"},
+    {"tales-gpt2-1m", "gpt2", "h.1.attn.c_proj.weight", "h.1.mlp.c_proj.weight"},
+    {"tales-neox-1m", "gpt_neox", "layers.1.attention.dense.weight", "layers.1.mlp.dense_4h_to_h.weight"}};
+
+TEST_CASE("in few bits a rank has what the step's own rounding makes of its inputs") {
+  int compared = 0;
+  for (const Names& names : kNames) {
+    const std::filesystem::path folder = find_model(names.model);
+    const Model exact = Model::load(folder, make_cpu_device(1));
+    const auto plain = plain_weights(exact, names.family, Extra::kParallelBlocks);
+    const auto n_embd = static_cast<std::size_t>(exact.config().n_embd),
+               n_inner = static_cast<std::size_t>(exact.config().n_inner),
+               head_size = static_cast<std::size_t>(exact.config().head_size);
+    for (const DType dtype : {DType::kInt8, DType::kInt4}) {
+      const Matrices whole = matrices_of(Model::load(folder, make_cpu_device(1), dtype));
+      for (const int size : {2, 3, 4}) {
+        for (int rank = 0; rank < size; ++rank) {
+          CAPTURE(names.model);
+          CAPTURE(to_string(dtype));
+          CAPTURE(size);
+          CAPTURE(rank);
+          LoneRank ranks(rank, size);
+          const Matrices own = matrices_of(Model::load(folder, make_cpu_device(1), dtype, ranks));
+          const auto check = [&](const std::string& name, const std::string& plain_name, const Part& inputs) {
+            const Floats want =
+                in_few_bits(inputs_of(plain.at(plain_name), n_embd, inputs), inputs.count, dtype);
+            CHECK(own.at(name) == want);
+            // No group is cut there: these are the numbers of one process.
+            if (inputs.first % group_of(dtype) != 0) return;
+            const Floats& all = whole.at(name);
+            const std::size_t all_inputs = all.size() / n_embd;
+            if ((inputs.first + inputs.count) % group_of(dtype) != 0 &&
+                inputs.first + inputs.count != all_inputs) {
+              return;
+            }
+            for (std::size_t out = 0; out < n_embd; ++out) {
+              const auto from = all.begin() + static_cast<std::ptrdiff_t>(out * all_inputs + inputs.first);
+              REQUIRE(std::equal(from, from + static_cast<std::ptrdiff_t>(inputs.count),
+                                 want.begin() + static_cast<std::ptrdiff_t>(out * inputs.count)));
+            }
+            ++compared;
+          };
+          check(names.attention_output, "layers.1.self_attn.o_proj.weight",
+                part_of(n_embd, rank, size, head_size));
+          check(names.mlp_output, "layers.1.mlp.down_proj.weight", part_of(n_inner, rank, size, kGroup));
+        }
+      }
+    }
+  }
+  // Each MLP of 9 ranks in two types, and each attention in 4 bits, whose groups are as long as a head here.
+  CHECK(compared >= 3 * 9 * 3);
+}
+
+/// How the rows or the columns of a matrix are shared: whole groups of them, in each of `copies` that lie
+/// side by side.
+struct Cut {
+  enum class Of { kRows, kColumns, kNothing } of;
+  std::size_t group = 1, copies = 1;
+};
+
+/// By the ending of its name. Only rank 0 has the positions.
+Cut cut_of(std::string_view tensor, int rank) {
+  using enum Cut::Of;
+  constexpr std::size_t kHead = 32;
+  if (tensor.ends_with("wpe.weight")) return rank == 0 ? Cut{kNothing} : Cut{kRows, 1'000'000};
+  const std::vector<std::pair<std::string_view, Cut>> cuts{{"wte.weight", {kRows}},
+                                                           {"embed_in.weight", {kRows}},
+                                                           {"embed_tokens.weight", {kRows}},
+                                                           {"attn.c_attn.weight", {kColumns, kHead, 3}},
+                                                           {"attn.c_proj.weight", {kRows, kHead}},
+                                                           {"mlp.c_fc.weight", {kColumns, kGroup}},
+                                                           {"mlp.c_proj.weight", {kRows, kGroup}},
+                                                           {"query_key_value.weight", {kRows, 3 * kHead}},
+                                                           {"attention.dense.weight", {kColumns, kHead}},
+                                                           {"dense_h_to_4h.weight", {kRows, kGroup}},
+                                                           {"dense_4h_to_h.weight", {kColumns, kGroup}},
+                                                           {"q_proj.weight", {kRows, kHead}},
+                                                           {"k_proj.weight", {kRows, kHead}},
+                                                           {"v_proj.weight", {kRows, kHead}},
+                                                           {"o_proj.weight", {kColumns, kHead}},
+                                                           {"gate_proj.weight", {kRows, kGroup}},
+                                                           {"up_proj.weight", {kRows, kGroup}},
+                                                           {"down_proj.weight", {kColumns, kGroup}}};
+  for (const auto& [ending, cut] : cuts) {
+    if (tensor.ends_with(ending)) return cut;
+  }
+  FAIL("no rule for this tensor");
+  return {kNothing};
+}
+
+/// Which of `whole` rows or columns a rank has.
+std::vector<bool> own_of(const Cut& cut, std::size_t whole, int rank, int size) {
+  std::vector<bool> own(whole);
+  const std::size_t width = whole / cut.copies;
+  if (cut.group > width) return own;
+  const Part part = part_of(width, rank, size, cut.group);
+  for (std::size_t copy = 0; copy < cut.copies; ++copy) {
+    std::fill_n(own.begin() + static_cast<std::ptrdiff_t>(copy * width + part.first), part.count, true);
+  }
+  return own;
+}
+
+/// Makes a NaN of each number of the stored matrices that is not of that rank, and counts them.
+std::size_t poison(const std::filesystem::path& file, int rank, int size) {
+  std::ifstream in(file, std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(in), {});
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  const nlohmann::json header = nlohmann::json::parse(bytes.substr(sizeof length, length));
+  std::size_t poisoned = 0;
+  for (const auto& [name, tensor] : header.items()) {
+    if (name == "__metadata__" || tensor["shape"].size() != 2) continue;
+    const Cut cut = cut_of(name, rank);
+    if (cut.of == Cut::Of::kNothing) continue;
+    const std::size_t rows = tensor["shape"][0], columns = tensor["shape"][1],
+                      offset = tensor["data_offsets"][0], number = tensor["dtype"] == "F32" ? 4 : 2;
+    const bool by_row = cut.of == Cut::Of::kRows;
+    const std::vector<bool> own = own_of(cut, by_row ? rows : columns, rank, size);
+    char* to = bytes.data() + sizeof length + length + offset;
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (std::size_t column = 0; column < columns; ++column, to += number) {
+        if (own[by_row ? row : column]) continue;
+        std::memset(to, 0xff, number);  // a NaN in each of the types
+        ++poisoned;
+      }
+    }
+  }
+  std::ofstream(file, std::ios::binary).write(bytes.data(), std::ssize(bytes));
+  return poisoned;
+}
+
+TEST_CASE("a rank takes no number of a matrix but its own from the file") {
+  for (const std::string name : {"tales-gpt2-1m", "tales-neox-1m", "tales-llama-1m"}) {
+    for (const int size : {2, 4}) {
+      for (int rank = 0; rank < size; ++rank) {
+        CAPTURE(name);
+        CAPTURE(size);
+        CAPTURE(rank);
+        const TemporaryFolder changed;
+        std::filesystem::copy(find_model(name), changed.path());
+        CHECK(poison(changed.path() / "model.safetensors", rank, size) > 500'000);
+        LoneRank ranks(rank, size);
+        const Matrices want =
+            matrices_of(Model::load(find_model(name), make_cpu_device(1), DType::kFloat32, ranks));
+        CHECK((matrices_of(Model::load(changed.path(), make_cpu_device(1), DType::kFloat32, ranks)) == want));
+      }
+    }
+  }
+}
+
+TEST_CASE("files of llama.cpp's quantizer have the same logits on ranks, wherever a cut meets their blocks") {
+  const std::filesystem::path folder = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "tests/reference";
+  const std::vector<int> tokens =
+      nlohmann::json::parse(std::ifstream(folder / "quantized.json")).at("tokens");
+  for (const std::string name : {"q4_k_m", "q5_k_m"}) {
+    const std::filesystem::path file = folder / "quantized" / (name + ".gguf");
+    Model alone = Model::load(file, make_cpu_device(1));
+    const std::span<const float> logits = alone.next_logits(tokens);
+    const Floats want(logits.begin(), logits.end());
+    for (int size = 2; size <= std::min(alone.config().n_head, 4); ++size) {
+      CAPTURE(name);
+      CAPTURE(size);
+      run_as_threads(size, [&](Ranks& ranks) {
+        Model model = Model::load(file, make_cpu_device(1), DType::kFloat32, ranks);
+        CHECK(difference(model.next_logits(tokens), want) < 1e-5);
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace staircase
