@@ -107,6 +107,8 @@ void unmap_file(std::span<const std::byte> mapping) noexcept {
 }
 
 void release(std::span<const std::byte>) noexcept {}
+void read_parts_only(std::span<const std::byte>) noexcept {}
+void will_need(std::span<const std::byte>) noexcept {}
 
 std::filesystem::path program() {
   wchar_t name[32768];
@@ -164,10 +166,23 @@ void unmap_file(std::span<const std::byte> mapping) noexcept {
   if (!mapping.empty()) munmap(const_cast<std::byte*>(mapping.data()), mapping.size());
 }
 
-void release(std::span<const std::byte> part) noexcept {
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+/// Of all pages that the part touches.
+void advise(std::span<const std::byte> part, int advice) noexcept {
+  static const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto first = reinterpret_cast<std::uintptr_t>(part.data()), start = first / page * page;
-  madvise(reinterpret_cast<void*>(start), first + part.size() - start, MADV_DONTNEED);
+  madvise(reinterpret_cast<void*>(start), first + part.size() - start, advice);
+}
+
+void release(std::span<const std::byte> part) noexcept {
+  advise(part, MADV_DONTNEED);
+}
+
+void read_parts_only(std::span<const std::byte> mapping) noexcept {
+  advise(mapping, MADV_RANDOM);
+}
+
+void will_need(std::span<const std::byte> part) noexcept {
+  advise(part, MADV_WILLNEED);
 }
 
 std::filesystem::path program() {

@@ -34,6 +34,13 @@ void unmap_file(std::span<const std::byte> mapping) noexcept;
 /// file.
 void release(std::span<const std::byte> part) noexcept;
 
+/// Of that part of a mapping only what `will_need` names is going to be read: the system does not read on
+/// from there.
+void read_parts_only(std::span<const std::byte> mapping) noexcept;
+
+/// The system may read that part of a mapping now, and nothing is waited for.
+void will_need(std::span<const std::byte> part) noexcept;
+
 /// Where the running program lies; empty if that is unknown.
 std::filesystem::path program();
 

@@ -12,6 +12,7 @@
 #include "common/base/json_file.h"
 #include "common/model/gguf_types.h"
 #include "common/model/safetensors.h"
+#include "common/model/share.h"
 #include "kernels/half.h"
 #include "kernels/platform.h"
 
@@ -279,6 +280,7 @@ CheckpointArray Checkpoint::read(const CheckpointTensor& tensor, DType dtype, co
     throw Error("{}: a tensor is stored as {}; {} can be read", tensor.file.string(), tensor.dtype,
                 readable_types());
   }
+  announce(tensor, rows, columns);
   const std::int64_t width = width_of(columns);
   const auto in_memory = [&](DType type) {
     CheckpointArray array{{nullptr, type, rows.count, width},
@@ -306,6 +308,44 @@ CheckpointArray Checkpoint::read(const CheckpointTensor& tensor, DType dtype, co
     convert(tensor, rows, columns, static_cast<float*>(array.memory.get()));
   }
   return array;
+}
+
+void Checkpoint::read_parts_only() {
+  parts_only_ = true;
+  for (const auto& [name, tensor] : tensors_) platform::read_parts_only(tensor.bytes);
+}
+
+void Checkpoint::announce(std::span<const std::byte> part) const {
+  if (parts_only_) platform::will_need(part);
+}
+
+void Checkpoint::announce(const CheckpointTensor& tensor, const Slice& rows,
+                          std::span<const Slice> columns) const {
+  if (!parts_only_) return;
+  const GgufType& type = *tensor.type;
+  const bool transposed = tensor.order.kind == RowOrder::Kind::kTransposed;
+  const std::int64_t row_bytes = (transposed ? rows : columns[0]).whole / type.block * type.bytes;
+  // Some numbers of a stored row, with the blocks in which they lie.
+  const auto announce_numbers = [&](std::int64_t row, const Slice& numbers) {
+    const std::int64_t first = numbers.first / type.block,
+                       end = (numbers.first + numbers.count + type.block - 1) / type.block;
+    announce(tensor.bytes.subspan(static_cast<std::size_t>(row * row_bytes + first * type.bytes),
+                                  static_cast<std::size_t>((end - first) * type.bytes)));
+  };
+  for (const Slice& slice : columns) {
+    if (transposed) {
+      for (std::int64_t i = 0; i < slice.count; ++i) announce_numbers(slice.first + i, rows);
+    } else if (slice.count == slice.whole && tensor.order.kind == RowOrder::Kind::kSame) {
+      announce(tensor.bytes.subspan(static_cast<std::size_t>(rows.first * row_bytes),
+                                    static_cast<std::size_t>(rows.count * row_bytes)));
+    } else if (tensor.shape.size() < 2) {
+      announce(tensor.bytes);
+    } else {
+      for (std::int64_t i = 0; i < rows.count; ++i) {
+        announce_numbers(tensor.order.stored_row(rows.first + i, rows.whole), slice);
+      }
+    }
+  }
 }
 
 std::shared_ptr<void> Checkpoint::memory(std::size_t bytes) {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "common/model/gguf_names.h"
-#include "common/model/share.h"
 #include "common/model/stored_tensor.h"
 #include "kernels/device.h"
 
@@ -19,6 +18,7 @@ namespace staircase {
 
 struct GgufType;
 class Safetensors;
+struct Slice;
 
 /// A tensor of a checkpoint. dtype and bytes are those of its file; the shape is that of Hugging Face's file.
 struct CheckpointTensor : StoredTensor {
@@ -76,6 +76,12 @@ class Checkpoint {
   CheckpointArray read(const CheckpointTensor& tensor, DType dtype, const Slice& rows,
                        std::span<const Slice> columns);
 
+  /// From now on the system reads nothing beside the parts of the files that `read` and `announce` name.
+  void read_parts_only();
+
+  /// Those bytes of a tensor are going to be read.
+  void announce(std::span<const std::byte> part) const;
+
   /// Releases the memory of the tensor's bytes, after its numbers were copied. They can be read again.
   void release(const CheckpointTensor& tensor) const;
 
@@ -90,7 +96,11 @@ class Checkpoint {
     std::size_t bytes;
   };
 
+  /// Announces the stored numbers of these rows and columns.
+  void announce(const CheckpointTensor& tensor, const Slice& rows, std::span<const Slice> columns) const;
+
   std::filesystem::path file_;
+  bool parts_only_ = false;
   std::vector<Safetensors> safetensors_;
   std::vector<GgufFile> gguf_;
   std::vector<Buffer> buffers_;  // what `read` returned before, for when it is free again

@@ -97,6 +97,7 @@ Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> dev
   const Family& family = *find_family(model.config_.family);
   Checkpoint checkpoint = Checkpoint::open(path);
   if (ranks != nullptr) {
+    checkpoint.read_parts_only();
     if (const auto other = ranks->first_other(fingerprint(path, checkpoint, dtype))) {
       throw Error("{}: the model of rank {} is not that of rank 0; all ranks need the same files and --dtype",
                   settings.file(), *other);

@@ -253,8 +253,10 @@ Weight WeightReader::load(const std::vector<Rows>& wanted, DType dtype, const Ar
 bool WeightReader::same(const CheckpointTensor& one, const CheckpointTensor& other, const Slice& rows) const {
   const auto stored = [&](const CheckpointTensor& tensor) {
     const std::size_t row = tensor.bytes.size() / static_cast<std::size_t>(rows.whole);
-    return tensor.bytes.subspan(static_cast<std::size_t>(rows.first) * row,
-                                static_cast<std::size_t>(rows.count) * row);
+    const auto part = tensor.bytes.subspan(static_cast<std::size_t>(rows.first) * row,
+                                           static_cast<std::size_t>(rows.count) * row);
+    checkpoint_.announce(part);
+    return part;
   };
   return one.dtype == other.dtype && one.shape == other.shape &&
          std::ranges::equal(stored(one), stored(other));

@@ -436,7 +436,7 @@ TEST_CASE("what cannot be shared is refused with its numbers") {
             3, [](int) { return find_model("tales-llama-1m"); }, DType::kInt8)
             .ends_with(other));
   // The same weights with another end of a text, and with other names for the tokens.
-  for (const std::string file : {"config.json", "tokenizer.json"}) {
+  for (const std::string file : {"config.json", "vocab.json"}) {
     const TemporaryFolder copy;
     std::filesystem::copy(find_model("tales-llama-1m"), copy.path());
     std::ofstream(copy.path() / file, std::ios::app) << " ";

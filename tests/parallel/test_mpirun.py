@@ -91,8 +91,8 @@ class Mpirun(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder) / "model"
             shutil.copytree(SOURCE / "models/tales-llama-1m", copy)
-            tokenizer = copy / "tokenizer.json"
-            tokenizer.write_text(tokenizer.read_text() + " ")
+            vocabulary = copy / "vocab.json"
+            vocabulary.write_text(vocabulary.read_text() + " ")
             other = [option if option != "tales-llama-1m" else copy for option in TEXT]
             error = self.refused((PROGRAM, *TEXT), (PROGRAM, *other))
             self.assertIn("the model of rank 1 is not that of rank 0", error)
@@ -101,15 +101,20 @@ class Mpirun(unittest.TestCase):
         for first, second, said in (((), ("--seed", "9"), "another --seed than rank 0, where it is 0"),
                                     (("--do-sample",), (), "another --do-sample than rank 0, where it is true"),
                                     ((), ("--no-use-cache",), "another --use-cache than rank 0, where it is true"),
-                                    ((), ("--prompt", "A dog"), 'another --prompt than rank 0, where it is "A fox"'),
                                     (("--dtype", "int8"), (), "another --dtype than rank 0, where it is int8")):
             with self.subTest(said):
                 error = self.refused((PROGRAM, *TEXT, *first), (PROGRAM, *TEXT, *second))
                 self.assertIn(f"error: rank 1 has {said}", error)
 
+    def test_a_rank_with_another_prompt_is_refused(self):
+        other = [option if option != "A fox" else "A dog" for option in TEXT]
+        error = self.refused((PROGRAM, *TEXT), (PROGRAM, *other))
+        self.assertIn('error: rank 1 has another --prompt than rank 0, where it is "A fox"', error)
+
     def test_a_rank_may_have_another_number_of_threads(self):
-        text = (PROGRAM, *TEXT, "--json")
-        done = call("mpirun", "-np", 1, *text, ":", "-np", 1, *text, "--threads", "2")
+        one, two = ([PROGRAM, *TEXT, "--json"] for _ in range(2))
+        two[two.index("--threads") + 1] = "2"
+        done = call("mpirun", "-np", 1, *one, ":", "-np", 1, *two)
         self.assertEqual((done.returncode, tokens(done)), (0, tokens(call(PROGRAM, *TEXT, "--json"))), done.stderr)
 
     def test_a_rank_of_another_build_is_refused(self):
