@@ -69,7 +69,7 @@ void check_equal_start(Ranks& ranks, const OptionTexts& options) {
   for (const auto& [name, value] : options) {
     if (is_of_machine(name)) continue;
     if (const auto other = other_rank(value)) {
-      throw Error("rank {} has another {} than rank 0, where it is {}; give all ranks the same options",
+      throw Error("rank {} has another {} than rank 0, where it is {}; all ranks need the same options",
                   *other, name, value.empty() ? "off" : typed(value));
     }
   }
