@@ -129,7 +129,7 @@ struct JsonOptions {
   /// Options that are about the program and not about one text.
   template <typename T>
   void get(const std::string& key, const T&, const Range& = {}) {
-    throw std::logic_error(key + " is no option of a request");
+    throw std::logic_error(key + " is not an option of a request");
   }
 
   /// The same for an option of whatever type, whose value must be in the range.

@@ -50,16 +50,16 @@ void OptionSink::refuse_if(std::function<bool()> is_wrong, std::string message) 
 void OptionSink::require_at_least(NamedNumber number, NamedNumber least) {
   rule([number, least] {
     if (*number.value >= *least.value) return;
-    throw UsageError("{} is {}, but it must be {} or more, the {}", number.name, *number.value, *least.value,
-                     least.name);
+    throw UsageError("{} is {}, but it must be {} or more, the value of {}", number.name, *number.value,
+                     *least.value, least.name);
   });
 }
 
 void OptionSink::require_at_most(NamedNumber number, NamedNumber most) {
   rule([number, most] {
     if (*number.value <= *most.value) return;
-    throw UsageError("{} is {}, but it must be at most {}, the {}", number.name, *number.value, *most.value,
-                     most.name);
+    throw UsageError("{} is {}, but it must be at most {}, the value of {}", number.name, *number.value,
+                     *most.value, most.name);
   });
 }
 

@@ -43,11 +43,11 @@ inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions&
         return search.num_beams > 1 &&
                (sampling.do_sample || reshapes(sampling) || sampling.show_candidates > 0);
       },
-      "--num-beams draws nothing: it goes with none of --do-sample, --temperature, --top-k, --top-p and "
-      "--show-candidates");
+      "--num-beams does not sample: it cannot be combined with --do-sample, --temperature, --top-k, "
+      "--top-p or --show-candidates");
   sink.rule([&search, &run] {
     if (search.num_beams > 1 && run.num_return_sequences > search.num_beams) {
-      throw UsageError("--num-return-sequences is {}, but it must be at most {}, the --num-beams",
+      throw UsageError("--num-return-sequences is {}, but it must be at most {}, the value of --num-beams",
                        run.num_return_sequences, search.num_beams);
     }
   });

@@ -16,7 +16,7 @@ struct PagedOptions {
 };
 
 inline void add_options(OptionSink& sink, PagedOptions& options) {
-  sink.add("--kv-blocks", &options.blocks, "how many blocks of 16 positions the cache has", at_least(1));
+  sink.add("--kv-blocks", &options.blocks, "number of cache blocks, 16 positions each", at_least(1));
   sink.add("--prefix-caching", &options.prefix_caching, "reuse cached prompt prefixes");
 }
 

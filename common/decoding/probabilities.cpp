@@ -32,7 +32,7 @@ void for_each_wanted(std::span<const float> values, std::size_t first, const Wan
 std::vector<float> softmax(std::span<const float> logits) {
   std::vector<float> probabilities(logits.begin(), logits.end());
   if (!softmax_in_place(probabilities)) {
-    throw Error("no token can be chosen: the options leave no logit that is a finite number");
+    throw Error("no token can be chosen: the options leave no finite logit");
   }
   return probabilities;
 }

@@ -15,7 +15,7 @@ struct StoppingOptions {
 };
 
 inline void add_options(OptionSink& sink, StoppingOptions& options) {
-  sink.add("--max-new-tokens", &options.max_new_tokens, "how many tokens to generate", at_least(0));
+  sink.add("--max-new-tokens", &options.max_new_tokens, "maximum number of new tokens", at_least(0));
   sink.add("--ignore-eos", &options.ignore_eos, "continue past the end-of-text token");
 }
 

@@ -17,7 +17,9 @@ constexpr int kQueueLength = 20'000;  ///< of the requests that are all there fr
 
 void add_options(OptionSink& sink, SweepOptions& options) {
   sink.add("--benchmark", Path{&options.folder, "DIR"}, "write the table and a plot into this folder");
-  sink.add("--rates", &options.rates, "requests per second to try; without it parts of what can be served",
+  sink.add("--rates", &options.rates,
+           "requests per second to try; default: fractions of the estimated "
+           "capacity",
            at_least(1));
 }
 
@@ -34,7 +36,7 @@ double sweep(const SweepOptions& options, const LoadOptions& load, int most_posi
   }
   Table table({"requests/s", "of the knee", "TTFT ms p50", "TTFT ms p95", "TTFT ms p99", "TPOT ms p50",
                "TPOT ms p95", "TPOT ms p99"});
-  Plot plot{"How long one waits", "requests per second", "milliseconds"};
+  Plot plot{"How long a request waits", "requests per second", "milliseconds"};
   plot.series = {{"TTFT p50", {}}, {"TTFT p95", {}}, {"TTFT p99", {}}};
   for (const double rate : rates) {
     const Waiting waiting = serve(make_load(load, rate, most_positions));
@@ -47,7 +49,7 @@ double sweep(const SweepOptions& options, const LoadOptions& load, int most_posi
       plot.series[i].points.push_back({rate, std::get<double>(cells[2 + i])});
     table.add(cells);
   }
-  say(fmt::format("the queue grows without end from {:.2f} requests/s on: the knee", knee));
+  say(fmt::format("the knee: from {:.2f} requests/s on, the queue grows without bound", knee));
   if (options.folder.empty()) {
     say(table.text());
   } else {

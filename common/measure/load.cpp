@@ -15,7 +15,7 @@ void add_options(OptionSink& sink, LoadOptions& options) {
            at_least(0));
   sink.add("--prompt-tokens", &options.prompt_tokens, "mean number of prompt tokens after them", at_least(1));
   sink.add("--new-tokens", &options.new_tokens, "mean number of new tokens", at_least(1));
-  sink.add("--seed", &options.seed, "another seed gives other requests", at_least(0));
+  sink.add("--seed", &options.seed, "seed of the random requests", at_least(0));
 }
 
 void add_options(OptionSink& sink, FleetOptions& options) {
@@ -31,7 +31,7 @@ void add_options(OptionSink& sink, FleetOptions& options) {
 std::vector<LoadedRequest> make_load(const LoadOptions& options, double rate, int most) {
   const int half = most / 2;
   if (options.common_tokens >= half) {
-    throw UsageError("--common-tokens is {}, but it must be below {}, half of what a text may have",
+    throw UsageError("--common-tokens is {}, but it must be below {}, half the positions of a text",
                      options.common_tokens, half);
   }
   std::mt19937 generator(options.seed);

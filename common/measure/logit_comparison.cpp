@@ -26,7 +26,7 @@ double seconds_of(const std::function<void()>& work) {
 void compare_logits(std::span<const float> plain, std::span<const float> engine) {
   float largest = 0.0f;
   for (std::size_t i = 0; i < plain.size(); ++i) largest = std::max(largest, std::abs(plain[i] - engine[i]));
-  say(fmt::format("{} logits differ by {:.1e} at most", plain.size(), largest));
+  say(fmt::format("{} logits differ by at most {:.1e}", plain.size(), largest));
 }
 
 void compare_logits(const std::function<std::vector<float>()>& plain,

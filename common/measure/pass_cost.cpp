@@ -53,15 +53,15 @@ PassCost fit(const std::function<std::vector<MeasuredPass>(unsigned seed)>& meas
     errors.push_back(std::abs(cost.seconds(pass) / pass.seconds - 1.0));
   }
   say(
-      fmt::format("a pass takes {:.3g} ms, and {:.3g} ms a row, {:.3g} ms a token, {:.3g} ms a position; "
-                  "fitted to {} passes",
+      fmt::format("a pass takes {:.3g} ms plus {:.3g} ms a row, {:.3g} ms a token and {:.3g} ms a "
+                  "position; fitted to {} passes",
                   1e3 * cost.pass, 1e3 * cost.row, 1e3 * cost.token, 1e3 * cost.position, passes.size()));
   say(fmt::format(
-      "{} others took {:.3f} s, and {:.3f} s by the formula: {:+.1f} %; half of them differ by "
-      "less than {:.1f} %",
+      "{} other passes took {:.3f} s, and {:.3f} s by the formula: {:+.1f} %; half of them differ by less "
+      "than {:.1f} %",
       others.size(), measured, expected, 100.0 * (expected / measured - 1.0), 100.0 * quantile(errors, 0.5)));
   if (std::abs(expected / measured - 1.0) > 0.1)
-    warn("the formula is off by more than 10 %; on a machine that does nothing else it may be nearer");
+    warn("the formula is off by more than 10 %; on an idle machine it may be closer");
   return cost;
 }
 

@@ -115,9 +115,8 @@ void AttentionProbe::look(Device& device, const Tensor& queries, const KeysValue
         weights.push_back(score / std::sqrt(static_cast<float>(head_size)));
       }
       if (!softmax_in_place(weights)) {
-        throw Error(
-            "head {} of layer {} computed a score that is no finite number: the model's weights are broken",
-            head_.head, head_.layer);
+        throw Error("head {} of layer {} computed a non-finite score: the model's weights are broken",
+                    head_.head, head_.layer);
       }
     }
   }

@@ -102,7 +102,7 @@ class Reader {
 
   void check_count(std::uint64_t count, std::string_view what, std::uint64_t smallest) const {
     if (count <= left() / smallest) return;
-    throw Error("{} announces {} {}, for which the {} bytes from byte {} on have no room", file_, count, what,
+    throw Error("{} announces {} {}, which do not fit into the {} bytes from byte {} on", file_, count, what,
                 left(), position_);
   }
 
@@ -294,7 +294,7 @@ class Parser {
       }
       tensor.bytes = data.subspan(entry.offset, size);
       if (!contents_.tensors.emplace(entry.name, std::move(tensor)).second) {
-        throw Error("{} is there twice", where);
+        throw Error("{} occurs twice", where);
       }
     }
   }
@@ -349,8 +349,10 @@ std::vector<std::filesystem::path> part_files(const std::filesystem::path& file,
   const std::string name = file.filename().string(), ending = fmt::format("-of-{:05}.gguf", count);
   constexpr std::size_t kNumber = std::string_view("-00001").size();
   if (!name.ends_with(ending) || name.size() < ending.size() + kNumber) {
-    throw Error("{} is one of {} parts, but its name does not end in -NNNNN{}, by which the others are found",
-                file.string(), count, ending);
+    throw Error(
+        "{} is one of {} parts, but its name does not end in -NNNNN{}, so the other parts cannot "
+        "be found",
+        file.string(), count, ending);
   }
   const std::string stem = name.substr(0, name.size() - ending.size() - kNumber);
   std::vector<std::filesystem::path> files;

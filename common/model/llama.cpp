@@ -28,8 +28,10 @@ void apply_window(const Settings& settings, ModelConfig& config) {
   if (!slides || !settings.find("sliding_window")) return;
   const int window = settings.integer("sliding_window", 1, kLargestSize);
   if (window >= config.n_positions) return;
-  config.remarks.push_back(fmt::format("sliding_window is {}: texts may have that many positions, not {}",
-                                       window, config.n_positions));
+  config.remarks.push_back(
+      fmt::format("sliding_window is {}, so a text may have that many positions, not "
+                  "{}",
+                  window, config.n_positions));
   config.n_positions = window;
 }
 
@@ -195,7 +197,7 @@ const std::vector<std::string_view> kBuffers{".rotary_emb.inv_freq"};
 
 const LlamaWeights& llama_weights(const Model& model) {
   if (const auto* llama = dynamic_cast<const Llama*>(&model.network())) return llama->weights();
-  throw Error("this pass is one of Llama and its relatives, and the model is a {}", model.config().family);
+  throw Error("this pass computes Llama and its relatives, but the model is a {}", model.config().family);
 }
 
 const Family kLlama{"llama", "model.", kBuffers, configure_llama, load};

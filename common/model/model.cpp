@@ -23,8 +23,7 @@ void check_finite(std::span<const float> logits, const KvCache& cache, DType dty
                                        "the model's weights are broken"
                                      : "its weights are broken";
   if (dtype == DType::kFloat16) {  // in which weights with infinity are refused when they are loaded
-    reason =
-        "a key or a value may be beyond ±65504, the most that float16 holds; bfloat16 and float32 hold it";
+    reason = "a key or a value may be beyond ±65504, the largest float16; bfloat16 and float32 hold it";
   }
   throw Error("the model computed a logit of {}, so no token can be chosen: {}",
               *std::find_if_not(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); }),
@@ -208,7 +207,7 @@ void Model::watch(std::function<void(const ForwardPass&)> watcher, std::optional
 
 std::map<std::string, std::vector<float>> Model::stored_weights(std::string_view family) const {
   if (config_.family != family)
-    throw Error("this needs the weights of a {}, and the model is a {}", family, config_.family);
+    throw Error("this needs the weights of a {}, but the model is a {}", family, config_.family);
   Checkpoint checkpoint = Checkpoint::open(path_);
   const std::string_view prefix = find_family(config_.family)->prefix;
   std::map<std::string, std::vector<float>> weights;

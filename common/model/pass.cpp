@@ -19,7 +19,7 @@ Tensor sized(Device& device, DType dtype, Tensor& memory, std::vector<std::int64
 void check_input(std::span<const int> tokens, int start, int count, const ModelConfig& config,
                  int vocabulary) {
   if (count < 1 || count > static_cast<int>(tokens.size())) {
-    throw Error("logits after the last {} of {} tokens were asked for", count, tokens.size());
+    throw Error("logits after the last {} of {} tokens were requested", count, tokens.size());
   }
   if (start + static_cast<std::int64_t>(tokens.size()) > config.n_positions) {
     throw Error("{} tokens do not fit into the model's context of {} positions", start + tokens.size(),
@@ -75,7 +75,7 @@ PackedTokens::PackedTokens(std::span<const std::span<const int>> sequences, int 
     for (const int token : sequence) tokens.push_back(std::min(token, config.vocab_size - 1));
     add_sequence(std::ssize(sequence), count, start, start + slid);
   }
-  if (tokens.empty()) throw Error("the model needs at least one token to say what comes next");
+  if (tokens.empty()) throw Error("the model needs at least one token to predict the next one");
 }
 
 void PackedTokens::add_sequence(std::int64_t count, std::int64_t wanted, std::int32_t start,

@@ -56,9 +56,9 @@ void check_family(std::string_view own, std::string_view family) {
   if (own == family) return;
   const std::string_view step = step_of(own);
   if (step.empty())
-    throw Error("this step runs {}, and the model's family is {}, which no step has in plain loops", family,
+    throw Error("this step runs {}, but the model's family is {}, which no step has in plain loops", family,
                 own);
-  throw Error("this step runs {}, and the model's family is {}, which comes with {}", family, own, step);
+  throw Error("this step runs {}, but the model's family is {}, which comes with {}", family, own, step);
 }
 
 /// Throws for what changes the logits and is in no weight that a plain pass with this extra reads.
@@ -73,8 +73,8 @@ void check_extras(const Model& model, const std::map<std::string, Numbers>& weig
   }
   if (weights.contains("rope_freqs.weight")) {
     throw Error(
-        "this {} scales its rotary positions by a tensor of its GGUF file (rope_freqs.weight), and the plain "
-        "loops need the model's folder, whose config.json has the settings",
+        "this {} scales its rotary positions by a tensor of its GGUF file (rope_freqs.weight), but the "
+        "plain loops need the model's folder, whose config.json has the settings",
         family);
   }
   if (extra != Extra::kScaledRotation && rotary_scaling(model).factor != 1.0) {

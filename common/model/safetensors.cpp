@@ -138,8 +138,7 @@ Tensors parse_safetensors(std::span<const std::byte> whole_file, const std::stri
   const std::uint64_t available = whole_file.size() - kLengthBytes;
   if (header_length > std::min(available, kMaxHeader)) {
     throw Error(
-        "{} announces a header of {} bytes, where at most {} are possible: not a safetensors file, or cut "
-        "off",
+        "{} announces a header of {} bytes, more than the limit of {}: not a safetensors file, or cut off",
         file, header_length, std::min(available, kMaxHeader));
   }
 

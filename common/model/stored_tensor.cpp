@@ -15,7 +15,7 @@
 
 namespace staircase {
 
-static_assert(std::endian::native == std::endian::little, "tensors are handed out as they lie in the file");
+static_assert(std::endian::native == std::endian::little, "tensors are returned as the file stores them");
 
 std::string to_string(const std::vector<std::int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));

@@ -184,8 +184,7 @@ void WeightReader::warn_of_unused(std::span<const std::string_view> buffers) con
     if (!buffer && !asked_.contains(name)) unused.push_back(name);
   }
   if (unused.empty()) return;
-  warn("{}: a model of this shape has no place for {}{}; the text is made without",
-       checkpoint_.file().string(), unused[0],
+  warn("{}: a model of this shape has no use for {}{}; ignored", checkpoint_.file().string(), unused[0],
        unused.size() == 1 ? "" : fmt::format(" and {} more tensors", unused.size() - 1));
 }
 
@@ -203,7 +202,7 @@ const CheckpointTensor& WeightReader::find(const std::string& name, const std::v
     throw Error("{} has no tensor {}, which a model of this shape needs", checkpoint_.file().string(), name);
   }
   if (tensor->shape != shape) {
-    throw Error("{}: tensor {} has shape {}, but the configuration asks for {}", tensor->file.string(), name,
+    throw Error("{}: tensor {} has shape {}, but the configuration requires {}", tensor->file.string(), name,
                 to_string(tensor->shape), to_string(shape));
   }
   if (!checkpoint_.is_readable(*tensor)) {
@@ -226,9 +225,9 @@ void WeightReader::check_numbers(const CheckpointTensor& tensor, const HostArray
   const float largest = largest_of(dtype);
   if (all_within(array, largest)) return;
   if (!all_within(array, largest_of(DType::kFloat32))) {
-    throw Error("{}: tensor {} has a value that is no finite number", tensor.file.string(), name_of(tensor));
+    throw Error("{}: tensor {} has a non-finite value", tensor.file.string(), name_of(tensor));
   }
-  throw Error("{}: tensor {} has a value beyond ±{}, the most that weights may be in {}; float32 holds it",
+  throw Error("{}: tensor {} has a value beyond ±{}, the limit for weights in {}; float32 holds it",
               tensor.file.string(), name_of(tensor), largest, to_string(dtype));
 }
 

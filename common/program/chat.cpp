@@ -77,7 +77,7 @@ void talk(ChatSession& session) {
 void add_options(OptionSink& sink, ChatOptions& options) {
   sink.add("--prompt", &options.prompts,
            "a question; repeatable, each continues the conversation; - is standard input");
-  sink.add("--system", Path{&options.system, "TEXT", true}, "what the model is to be: the system message");
+  sink.add("--system", Path{&options.system, "TEXT", true}, "system message: what the model is to be");
   sink.add("--chat-template", Path{&options.chat_template, "FILE"},
            "a Jinja template in place of the model's own");
   sink.add("--show-use", &options.show_use, "after each answer, show tokens, cache use and times");

@@ -21,16 +21,12 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* kHelp =
-    "/help             show this list\n"
-    "/system TEXT      set the system message; without a text, remove it\n"
-    "/reset            forget all questions and answers\n"
-    "/undo             forget the last question and its answer\n"
-    "/save FILE        write the conversation as JSON\n"
-    "/load FILE        go on with a saved conversation\n"
-    "/set              show the options\n"
-    "/set NAME VALUE   change one: /set temperature 0.5\n"
-    "/exit             leave; Ctrl-D does the same\n"
-    "Ctrl-C ends an answer. A \\ at the end of a line continues it, and // begins a question with a slash.";
+    "/help             show this list\n/system TEXT      set the system message; without a text, remove "
+    "it\n/reset            forget all questions and answers\n/undo             forget the last question "
+    "and its answer\n/save FILE        write the conversation as JSON\n/load FILE        continue a saved "
+    "conversation\n/set              show the options\n/set NAME VALUE   change one: /set temperature "
+    "0.5\n/exit             leave; Ctrl-D does the same\nCtrl-C ends an answer. A \\ at the end of a line "
+    "continues it, and // begins a question with a slash.";
 
 bool is_blank(const std::string& text) {
   return text.find_first_not_of(" \t\r\n") == std::string::npos;

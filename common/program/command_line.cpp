@@ -294,8 +294,7 @@ std::optional<std::string> CommandLine::parse(int argc, char** argv) {
   }
   for (auto& [name, value, range, repeatable, texts] : impl_->options) {
     if (texts.size() > 1 && !repeatable) {
-      throw UsageError("{} is given {} times, but only one value is possible{}", name, texts.size(),
-                       kSeeHelp);
+      throw UsageError("{} is given {} times, but it takes only one value{}", name, texts.size(), kSeeHelp);
     }
     if (!texts.empty()) {
       set_option(name, value, range, texts);

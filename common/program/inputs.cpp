@@ -38,7 +38,7 @@ std::vector<std::string> read_prompts(const std::string& file) {
     if (line.ends_with('\r')) line.pop_back();
     prompts.push_back(line);
   }
-  if (prompts.empty()) throw Error("--prompts {}: there is no line in it", typed(file));
+  if (prompts.empty()) throw Error("--prompts {}: it contains no prompt", typed(file));
   return prompts;
 }
 
@@ -61,7 +61,7 @@ RequestTexts read_requests(const std::string& file, const Tokenizer& tokenizer, 
     }
   }
   if (texts.prompts.empty() && texts.complete) {
-    throw Error("--requests {}: there is no request in it to run", typed(file));
+    throw Error("--requests {}: it contains no request to run", typed(file));
   }
   return texts;
 }

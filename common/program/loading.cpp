@@ -48,8 +48,10 @@ std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, con
     NamedModel& draft = drafts.emplace_back(NamedModel{name, target.load_beside(folder)});
     const ModelConfig &ours = target.config(), &theirs = draft.model.config();
     if (ours.end_tokens != theirs.end_tokens || !load_tokenizer(folder, theirs).same_tokens(tokenizer)) {
-      throw Error("--draft-model {}: its vocabulary is not that of {}, so it cannot propose tokens to it",
-                  typed(folder.string()), typed(target_folder.string()));
+      throw Error(
+          "--draft-model {}: its vocabulary differs from that of {}, so it cannot propose tokens "
+          "for it",
+          typed(folder.string()), typed(target_folder.string()));
     }
     draft.model.fit_vocabulary(ours.vocab_size);
   }

@@ -144,10 +144,10 @@ struct Program::Impl {
       throw UsageError("--trace needs one process, which computes all heads, not {} ranks", ranks->size());
     }
     if (command_line.has("--trace") && trace_file == "-") {
-      throw UsageError("--trace -: a trace goes into a file, which needs another name");
+      throw UsageError("--trace -: a trace needs the name of a file");
     }
     if (command_line.has("--trace-attention") && !command_line.has("--trace")) {
-      throw UsageError("--trace-attention needs --trace: what the head looks at is written there");
+      throw UsageError("--trace-attention needs --trace, the file it writes to");
     }
   }
 
@@ -257,15 +257,17 @@ Program::Program(const std::string& description, bool has_prompts)
                   {{"auto", DeviceKind::kAuto}, {"cpu", DeviceKind::kCpu}, {"cuda", DeviceKind::kCuda}}),
            "where to compute");
   line.add("--threads", &impl_->threads, "threads on the CPU", between(1, 1024));
-  line.add("--context", &impl_->context,
-           fmt::format("maximum number of tokens of a text; the model's own, or {} if that is more",
-                       kUsualContext),
-           at_least(1));
+  line.add(
+      "--context", &impl_->context,
+      fmt::format("maximum number of tokens of a text; default: the model's own, up to {}", kUsualContext),
+      at_least(1));
   if (has_prompts) {
     line.add("--json", &impl_->json, "print one JSON object instead of the text");
-    line.add("--trace", Path{&impl_->trace_file, "FILE"}, "write what happens into a file, for tools/trace");
+    line.add("--trace", Path{&impl_->trace_file, "FILE"},
+             "write a trace of the run to this file, for "
+             "tools/trace");
     line.add_texts("--trace-attention", &impl_->trace_attention, "LAYER,HEAD", false,
-                   "and what that head looks at; both count from 0");
+                   "also trace what this head attends to; both count from 0");
   }
 }
 
@@ -289,19 +291,19 @@ void Program::add_dtype_option(std::function<std::string(const ModelConfig&, DTy
   impl_->estimate = std::move(estimate);
   std::vector<std::pair<std::string, DType>> names;
   for (const DType dtype : weight_dtypes()) names.emplace_back(to_string(dtype), dtype);
-  impl_->command_line.add("--dtype", one_of(&impl_->dtype, names), "what the weights are kept in");
+  impl_->command_line.add("--dtype", one_of(&impl_->dtype, names), "data type of the weights");
 }
 
 void Program::add_prompts_option() {
   impl_->command_line.make_repeatable("--prompt");
   impl_->command_line.add("--prompts", Path{&impl_->prompt_file, "FILE"},
-                          "a file with one prompt a line; - is standard input");
+                          "a file with one prompt per line; - is standard input");
 }
 
 void Program::add_requests_option(std::function<void(RequestLine&)> take) {
   impl_->take_request = std::move(take);
   impl_->command_line.add("--requests", Path{&impl_->request_file, "FILE"},
-                          "a file of requests, one JSON object a line; - is standard input");
+                          "a file of requests, one JSON object per line; - is standard input");
   impl_->command_line.exclude("--requests", "--prompt");
   impl_->command_line.exclude("--requests", "--prompts");
 }

@@ -30,8 +30,7 @@ std::vector<int> prompt_tokens(const std::string& text, const Tokenizer& tokeniz
   std::vector<int> tokens = tokenizer.encode_prompt(text);
   if (!tokens.empty()) return tokens;
   if (config.eos_token_id < 0) {
-    throw Error(
-        "the prompt has no token, and the model has no end-of-text token to begin with; it needs a text");
+    throw Error("the prompt is empty, and the model has no end-of-text token to begin with; write a text");
   }
   tokens.push_back(config.eos_token_id);
   return tokens;
@@ -71,7 +70,7 @@ void RequestLine::add(const std::string& name, OptionValue value, const std::str
 void RequestLine::end() const {
   for (const auto& [key, value] : object_->values.items()) {
     if (std::ranges::find(object_->known, key) != object_->known.end()) continue;
-    throw Error("the line has the key {}, which is none of {}", quote(key), fmt::join(object_->known, ", "));
+    throw Error("unknown key {}; known keys: {}", quote(key), fmt::join(object_->known, ", "));
   }
   apply_rules();
   apply_model_rules(config_);
@@ -79,9 +78,8 @@ void RequestLine::end() const {
 
 void check_fits(std::size_t prompt_tokens, int max_new_tokens, std::size_t positions) {
   if (max_new_tokens == 0 || prompt_tokens + max_new_tokens <= positions + 1) return;
-  throw UsageError(
-      "a prompt of {} tokens and {} new ones are more than the {} positions that a text may have",
-      prompt_tokens, max_new_tokens, positions);
+  throw UsageError("a prompt of {} tokens and {} new ones do not fit into {} positions", prompt_tokens,
+                   max_new_tokens, positions);
 }
 
 }  // namespace staircase

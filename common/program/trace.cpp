@@ -93,8 +93,7 @@ std::string attention_line(std::size_t row, const AttentionWeights& attention, s
 
 TraceFile::TraceFile(const std::string& file) : name_(file), file_(nullptr, std::fclose) {
   if (!may_be_overwritten(file)) {
-    throw Error("--trace {}: the file holds something else than a trace; the trace needs another name",
-                typed(name_));
+    throw Error("--trace {}: this file exists and is not a trace; choose another name", typed(name_));
   }
   file_.reset(std::fopen(file.c_str(), "w"));
   if (!file_) throw Error("--trace {}: the file cannot be written: {}", typed(name_), std::strerror(errno));
@@ -102,7 +101,7 @@ TraceFile::TraceFile(const std::string& file) : name_(file), file_(nullptr, std:
 
 void TraceFile::write(const std::string& line) {
   if (std::fputs((line + "\n").c_str(), file_.get()) == EOF || std::fflush(file_.get()) != 0) {
-    throw Error("--trace {}: the file takes no more: {}", typed(name_), std::strerror(errno));
+    throw Error("--trace {}: the file cannot be extended: {}", typed(name_), std::strerror(errno));
   }
 }
 

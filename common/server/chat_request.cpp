@@ -100,7 +100,7 @@ ChatRequest::ChatRequest(std::string_view body, const ServedModel& model, ChatPr
   read_logprobs();
   prompts_ = {about("messages", [&] { return prompts.encode(rendered_); })};
   if (prompts_.front().empty()) {
-    throw HttpError(400, "the template makes an empty prompt of these messages", "messages");
+    throw HttpError(400, "the chat template turns these messages into an empty prompt", "messages");
   }
   read_max_tokens(model);
 }

@@ -165,13 +165,13 @@ void CompletionRequest::read_prompts(const ServedModel& model) {
     if (std::ssize(*found) * n > kMaxTexts) {
       throw HttpError(
           400,
-          fmt::format("prompt is a list of {} and n is {}, but a request can ask for {} texts at most",
+          fmt::format("prompt is a list of {} and n is {}, but a request may generate at most {} texts",
                       found->size(), n, kMaxTexts),
           "prompt");
     }
     const bool has_texts = all([](const json& text) { return text.is_string(); });
     if (!has_texts && !all([](const json& ids) { return ids.is_array(); })) {
-      throw Error("prompt is a list of different things, but it must be {}", kRight);
+      throw Error("prompt is a mixed list, but it must be {}", kRight);
     }
     for (const json& one : *found) prompts_.push_back(has_texts ? from_text(one) : from_ids(one));
   }
@@ -212,7 +212,7 @@ void CompletionRequest::add(const std::string& name, OptionValue value, const st
     }
     if (key == "stop") {
       if (const json* found = body_->find(key); found && found->is_array() && found->size() > kMaxStops) {
-        throw Error("stop is a list of {}, but it must have {} at most", found->size(), kMaxStops);
+        throw Error("stop is a list of {}, but it must have at most {}", found->size(), kMaxStops);
       }
     }
     body_->get_option(key, value, range);
@@ -223,12 +223,12 @@ void CompletionRequest::add(const std::string& name, OptionValue value, const st
     if (key == "stop") {
       for (const std::string& stop : *std::get<std::vector<std::string>*>(value)) {
         if (stop.size() <= kMaxStopBytes) continue;
-        throw Error("stop has a text of {} bytes, but it must have {} at most", stop.size(), kMaxStopBytes);
+        throw Error("stop has a text of {} bytes, but it must have at most {}", stop.size(), kMaxStopBytes);
       }
     }
     if (key == "min_tokens" && *std::get<int*>(value) > max_tokens) {
       throw HttpError(400,
-                      fmt::format("min_tokens is {}, but it must be at most {}, the max_tokens",
+                      fmt::format("min_tokens is {}, but it must be at most {}, the value of max_tokens",
                                   *std::get<int*>(value), max_tokens),
                       key);
     }

@@ -56,7 +56,7 @@ std::vector<std::string> read_keys(const std::string& file) {
   for (std::string line; std::getline(lines, line);) {
     if (const std::string_view key = trimmed(line); !key.empty()) keys.emplace_back(key);
   }
-  if (keys.empty()) throw Error("--api-key-file {}: there is no key in it", file);
+  if (keys.empty()) throw Error("--api-key-file {}: it contains no key", file);
   return keys;
 }
 
@@ -99,22 +99,22 @@ bool is_own_name(const std::string& name) {
 /// What a server of completions counts.
 void declare_metrics(Metrics& metrics) {
   metrics.declare_counter("staircase_requests_total",
-                          "Ended requests by path and status; 499 where the client left before the end.");
-  metrics.declare_counter("staircase_requests_left_total", "Requests whose client left before the end.");
-  metrics.declare_counter("staircase_prompt_tokens_total", "Tokens of the prompts that were taken.");
-  metrics.declare_counter("staircase_generated_tokens_total", "New tokens of the texts that have ended.");
+                          "Finished requests by path and status; 499 if the client disconnected early.");
+  metrics.declare_counter("staircase_requests_left_total", "Requests whose client disconnected early.");
+  metrics.declare_counter("staircase_prompt_tokens_total", "Tokens of accepted prompts.");
+  metrics.declare_counter("staircase_generated_tokens_total", "New tokens of finished texts.");
   for (const char* name :
        {"staircase_requests_left_total", "staircase_prompt_tokens_total", "staircase_generated_tokens_total"})
     metrics.count(name, 0.0);
-  metrics.declare_gauge("staircase_texts", "Texts that were taken and have not ended.");
+  metrics.declare_gauge("staircase_texts", "Accepted texts that have not finished.");
   metrics.declare_gauge("staircase_texts_waiting",
-                        "Those of them that wait for a place in the batch, or for blocks.");
-  metrics.declare_gauge("staircase_texts_growing", "Those of them that have a place and blocks.");
+                        "Unfinished texts that wait for a slot in the batch or for blocks.");
+  metrics.declare_gauge("staircase_texts_growing", "Unfinished texts that have a slot and blocks.");
   metrics.declare_histogram("staircase_time_to_first_token_seconds",
-                            "From the request to the first token of a text.",
+                            "Time from the request to the first token of a text.",
                             {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100});
   metrics.declare_histogram("staircase_time_per_output_token_seconds",
-                            "Mean of a text behind its first token.",
+                            "Mean time per token of a text after its first.",
                             {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5});
 }
 
@@ -207,7 +207,7 @@ struct CompletionServer {
       if (request.method == "OPTIONS" && allows(request.origin)) return &CompletionServer::allow;
       const bool only_get = std::string(method) == "GET";
       if (request.method != method && !(only_get && request.method == "HEAD")) {
-        HttpError error(405, fmt::format("{} goes with {}, not with {}", path, method, request.method));
+        HttpError error(405, fmt::format("{} accepts {}, not {}", path, method, request.method));
         error.fields = {{"Allow", only_get ? "GET, HEAD" : method}};
         throw error;
       }
@@ -262,7 +262,7 @@ struct CompletionServer {
     bool known = false;
     for (const std::string& key : keys) known |= same_key(key, given.value_or(""));  // all, whichever it is
     if (given && known) return;
-    HttpError error(401, "this server wants an API key that it knows: Authorization: Bearer KEY", "",
+    HttpError error(401, "this server requires a valid API key: Authorization: Bearer KEY", "",
                     "invalid_api_key");
     error.fields = {{"WWW-Authenticate", "Bearer"}};
     throw error;
@@ -270,12 +270,12 @@ struct CompletionServer {
 
   static void check_type(const HttpRequest& request) {
     if (!is_json(request.content_type)) {
-      throw HttpError(415, fmt::format("the body must come as Content-Type: application/json, not as {}",
+      throw HttpError(415, fmt::format("the body needs Content-Type: application/json, not {}",
                                        in_quotes(request.content_type)));
     }
     const std::string coding = lower(trimmed(request.content_encoding));
     if (coding.empty() || coding == "identity") return;
-    HttpError error(415, fmt::format("the body must come as it is, not with Content-Encoding: {}",
+    HttpError error(415, fmt::format("the body must not be encoded, but it has Content-Encoding: {}",
                                      in_quotes(request.content_encoding)));
     error.fields = {{"Accept-Encoding", "identity"}};
     throw error;
@@ -425,8 +425,8 @@ struct CompletionServer {
     exchange->on_left(nullptr);
     HttpError error =
         admission == Admission::kFull
-            ? HttpError(429, "too many texts wait already; please try again later", "", "queue_full")
-            : HttpError(503, "this server ends, and takes no further request", "", "ending");
+            ? HttpError(429, "the queue is full; please try again later", "", "queue_full")
+            : HttpError(503, "this server is shutting down and accepts no more requests", "", "ending");
     error.fields = {{"Retry-After", "1"}};
     throw error;
   }
@@ -450,13 +450,13 @@ struct CompletionServer {
 void add_options(OptionSink& sink, ServerOptions& options) {
   sink.add("--host", Path{&options.host, "ADDRESS"},
            "address to listen on; 0.0.0.0 is all of this machine's");
-  sink.add("--port", &options.port, "port to listen on; 0 takes a free one", between(0, 65535));
+  sink.add("--port", &options.port, "port to listen on; 0 picks a free one", between(0, 65535));
   sink.add("--allowed-host", &options.allowed_hosts,
-           "name by which clients reach the server, besides localhost and addresses; repeatable");
+           "a host name of this server, besides localhost and addresses; repeatable");
   sink.add("--cors-origin", &options.cors_origins,
-           "origin whose pages may ask the server, such as https://example.org; * is all; repeatable");
+           "origin whose pages may call the server, such as https://example.org; * allows all; repeatable");
   sink.add("--api-key-file", Path{&options.api_key_file, "FILE"},
-           "file of API keys, one per line; /v1/ and all that is posted requires one");
+           "file of API keys, one per line; /v1/ and every POST require one");
   sink.add("--max-batch-size", &options.max_batch_size, "maximum number of sequences in the batch",
            at_least(1));
   sink.add("--max-queue", &options.max_queue, "maximum queue length", at_least(0));

@@ -81,12 +81,14 @@ std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cach
     for (int row = 0; row < places; ++row) count += cache.blocks(row) > 0;
     return 1.0 * count;
   };
-  return {{"texts_growing", "Those of them that have a place and blocks.", growing},
-          {"cache_filled_ratio", "Positions in taken blocks that are in use; mean of all passes.",
+  return {{"texts_growing", "Unfinished texts that have a slot and blocks.", growing},
+          {"cache_filled_ratio",
+           "Share of the positions in allocated blocks that is in use; mean over all "
+           "passes.",
            [&cache] { return cache.filled(); }},
           {"prefix_cache_queries_total", "Tokens of texts that joined the batch.",
            [&engine] { return engine.joined(); }},
-          {"prefix_cache_hits_total", "Those of them that were in the cache.",
+          {"prefix_cache_hits_total", "Tokens of texts that joined the batch and were in the cache.",
            [&engine] { return engine.found(); }}};
 }
 template <typename Engine, typename Cache>

@@ -54,7 +54,7 @@ std::string text_of(const ordered_json& content, const std::string& key) {
     const std::string type = part["type"];
     if (type != "text") {
       throw HttpError(400,
-                      fmt::format("{} is of type {}, which is not implemented: this model reads text alone",
+                      fmt::format("{} is of type {}, which is not implemented: this model reads only text",
                                   place, quote(type)),
                       place, "unsupported_parameter");
     }

@@ -479,7 +479,7 @@ HttpServer::HttpServer(const std::vector<std::string>& addresses, int port, cons
     try {
       impl_->listen({asio::ip::make_address(address), static_cast<std::uint16_t>(own_port)});
     } catch (const boost::system::system_error& error) {
-      const Error sentence("port {} of {} cannot be had: {}", own_port, address, error.code().message());
+      const Error sentence("cannot listen on port {} of {}: {}", own_port, address, error.code().message());
       // localhost often is ::1, too, on machines without IPv6.
       const bool is_absent = error.code() == boost::system::errc::address_not_available ||
                              error.code() == boost::system::errc::address_family_not_supported;

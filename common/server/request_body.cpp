@@ -118,7 +118,7 @@ json read_body(std::string_view body, const BodyKeys& keys, std::size_t most_val
     if (keys.known.contains(key) || keys.refused.contains(key)) continue;
     for (const std::string& known : keys.known) {
       if (!is_misspelt(key, known)) continue;
-      throw HttpError(400, fmt::format("there is no key {}; {} is one", quote(key), known), key,
+      throw HttpError(400, fmt::format("unknown key {}; did you mean {}?", quote(key), known), key,
                       "unsupported_parameter");
     }
   }
@@ -163,7 +163,7 @@ HttpError too_long(const std::string& prompt, int max_tokens, int n_positions, c
       400,
       // OpenAI's beginning of the sentence: clients look for it, such as LiteLLM.
       fmt::format("this model's maximum context length is {} tokens, but the prompt has {} and max_tokens "
-                  "asks for {} more",
+                  "is {}",
                   n_positions, prompt, max_tokens),
       key, "context_length_exceeded"};
 }

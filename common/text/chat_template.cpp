@@ -136,7 +136,7 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model, const std::s
   if (file.empty()) {
     throw Error(
         "{} has no chat template: it continues texts, and was not trained to answer. tools/download "
-        "smollm2-135m-instruct brings a model that was; --chat-template names a template of your own",
+        "smollm2-135m-instruct downloads a model that was; --chat-template names a template of your own",
         model.filename().string());
   }
   return ChatTemplate(read_text_file(file), special_tokens_in(model), file);

@@ -77,7 +77,8 @@ class Describer {
     std::string pre = vocabulary_.pre;
     if (pre.empty()) {
       pre = "default";
-      warn("{} names no tokenizer.ggml.pre; some texts may get other tokens than in training", file_);
+      warn("{} names no tokenizer.ggml.pre; some texts may be split into other tokens than in training",
+           file_);
     }
     const std::optional<PreType> type = pre_tokenizer_of(pre);
     if (!type) refuse("pre", quote(pre), "this pre-tokenizer is not supported");

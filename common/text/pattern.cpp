@@ -46,7 +46,7 @@ std::string to_pcre2(std::string_view pattern) {
       continue;
     }
     if (in_class) {
-      if (c == '[' || (c == '&' && next_is("&"))) throw Error("a class in a class is not understood");
+      if (c == '[' || (c == '&' && next_is("&"))) throw Error("a class within a class is not understood");
       in_class = c != ']';
     } else if (c == '[') {
       in_class = true;

@@ -165,7 +165,7 @@ class Tokenizer::Encoding {
 std::vector<int> Tokenizer::Vocabulary::encode(std::string_view text, const Search& search,
                                                const std::vector<bool>* own) const {
   if (text.size() > std::numeric_limits<int>::max()) {
-    throw Error("a text of {} bytes is too long to encode at once; 2^31 - 1 are possible", text.size());
+    throw Error("a text of {} bytes is too long to encode at once; the limit is 2^31 - 1", text.size());
   }
   return Encoding(*this, search).encode(text, own);
 }
@@ -235,7 +235,7 @@ std::vector<int> Tokenizer::special_tokens() const {
 
 std::string_view Tokenizer::bytes(int token) const {
   if (token < 0 || token >= vocab_size()) {
-    throw Error("{} is no token: the vocabulary has the ids 0 to {}", token, vocab_size() - 1);
+    throw Error("{} is not a token: the vocabulary has the ids 0 to {}", token, vocab_size() - 1);
   }
   return vocabulary_->bytes[static_cast<std::size_t>(token)];
 }

@@ -82,7 +82,7 @@ void MergeReader::add(const std::string& left, const std::string& right, const P
   const std::uint64_t pair =
       std::uint64_t{static_cast<std::uint32_t>(merge.left)} << 32 | static_cast<std::uint32_t>(merge.right);
   if (!seen_.insert(pair).second) {
-    throw Error("{}: the merge {} stands there a second time", place(), quote(left + " " + right));
+    throw Error("{}: the merge {} is listed twice", place(), quote(left + " " + right));
   }
   merges_.push_back(merge);
 }

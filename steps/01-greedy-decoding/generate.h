@@ -17,8 +17,8 @@ inline Generation generate(Model& model, std::vector<int> tokens, const Stopping
   // The model never sees the last token, so that one needs no position.
   if (const auto length = std::ssize(tokens) + stopping.max_new_tokens; length > context + 1) {
     throw UsageError(
-        "with --max-new-tokens {} prompt and text have {} tokens together, but the model's context has {}; "
-        "ask for fewer, or take step 03-context-window",
+        "with --max-new-tokens {}, prompt and text have {} tokens together, but the model's context has "
+        "{}; use fewer, or take step 03-context-window",
         stopping.max_new_tokens, length, context);
   }
   for (int count = 1; count <= stopping.max_new_tokens; ++count) {

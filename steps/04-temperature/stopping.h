@@ -15,7 +15,7 @@ struct StoppingOptions {
 };
 
 inline void add_options(OptionSink& sink, StoppingOptions& options) {
-  sink.add("--max-new-tokens", &options.max_new_tokens, "how many tokens to generate");
+  sink.add("--max-new-tokens", &options.max_new_tokens, "maximum number of new tokens");
   sink.add("--ignore-eos", &options.ignore_eos, "continue past the end-of-text token");
 }
 

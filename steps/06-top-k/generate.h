@@ -16,7 +16,7 @@ struct RunOptions {
 };
 
 inline void add_options(OptionSink& sink, RunOptions& run) {
-  sink.add("--num-return-sequences", &run.num_return_sequences, "how many continuations to draw");
+  sink.add("--num-return-sequences", &run.num_return_sequences, "number of continuations to sample");
 }
 
 /// Continues `tokens` with one chosen token after the other; `on_token` sees each one as it is chosen.

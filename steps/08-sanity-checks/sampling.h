@@ -43,9 +43,8 @@ inline void add_options(OptionSink& sink, SamplingOptions& options) {
            at_least(0));
   sink.warn_if([&options] { return options.do_sample && options.temperature < kGreedyTemperature; },
                "a temperature near 0 is greedy decoding");
-  sink.warn_if(
-      [&options] { return !options.do_sample && options.show_candidates == 0 && reshapes(options); },
-      "without --do-sample the likeliest token is taken, whatever --temperature, --top-k and --top-p are");
+  sink.warn_if([&options] { return !options.do_sample && options.show_candidates == 0 && reshapes(options); },
+               "--temperature, --top-k and --top-p do nothing without --do-sample");
 }
 
 /// The logit of a token that cannot be chosen.

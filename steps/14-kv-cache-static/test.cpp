@@ -100,10 +100,10 @@ TEST_CASE("at the end of the context the cache says so, and without it the windo
   const std::string context = std::to_string(tales().config().n_positions);
   const std::vector<int> prompt(tales().config().n_positions - 2, 321);
   CHECK(continued(tales(), prompt, exactly(3)).tokens.size() == prompt.size() + 3);
-  CHECK_THROWS_WITH(
-      continued(tales(), prompt, exactly(4)),
-      ("the cache is full: the model has " + context + " positions; step 15-kv-cache-fix goes on from there")
-          .c_str());
+  CHECK_THROWS_WITH(continued(tales(), prompt, exactly(4)),
+                    ("the cache is full: the model has " + context +
+                     " positions; step 15-kv-cache-fix continues from there")
+                        .c_str());
   CHECK(continued(tales(), prompt, exactly(4), false).tokens.size() == prompt.size() + 4);
 }
 

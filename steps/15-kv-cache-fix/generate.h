@@ -17,7 +17,7 @@ struct RunOptions {
 };
 
 inline void add_options(OptionSink& sink, RunOptions& run) {
-  sink.add("--num-return-sequences", &run.num_return_sequences, "how many continuations to draw",
+  sink.add("--num-return-sequences", &run.num_return_sequences, "number of continuations to sample",
            at_least(1));
   sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
 }

@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
     if (!draft) return generate_all(model, prompts, options, run, output);
     if (prompts.size() > 1 || run.num_return_sequences > 1 || !run.use_cache)
-      throw UsageError("--draft-model is for one text with a cache: one prompt, and one continuation of it");
+      throw UsageError("--draft-model needs the cache, one prompt and one continuation");
     Speculation counts;
     const Generation text = speculate(model, *draft, prompts[0], options, speculation.num_speculative_tokens,
                                       counts, output.begin());

@@ -408,7 +408,8 @@ TEST_CASE("the program refuses what cannot be") {
   const ProgramRun foreign = run_program(STAIRCASE_STEP_PROGRAM, "--draft-model " + other.path().string());
   CHECK(foreign.status == 1);
   CHECK(foreign.err.find("it cannot propose tokens") != std::string::npos);
-  const std::string draft = "--draft-model tales-1m ", alone = "--draft-model is for one text with a cache";
+  const std::string draft = "--draft-model tales-1m ",
+                    alone = "--draft-model needs the cache, one prompt and one continuation";
   const std::pair<std::string, std::string> wrong[] = {
       {"--num-speculative-tokens 0", "--num-speculative-tokens is 0, but it must be between 1 and 16"},
       {"--num-speculative-tokens 17", "--num-speculative-tokens is 17, but it must be between 1 and 16"},

@@ -16,9 +16,11 @@ struct BenchmarkOptions {
 };
 
 inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
-  sink.add("--benchmark", Path{&options.folder}, "measure the gain; results go to this folder");
-  sink.add("--repetitions", &options.repetitions, "how often to measure", at_least(1));
-  sink.add("--most-speculative-tokens", &options.most_speculative_tokens, "where the benchmark ends",
+  sink.add("--benchmark", Path{&options.folder}, "measure the gain and write the results to this folder");
+  sink.add("--repetitions", &options.repetitions, "number of measurements", at_least(1));
+  sink.add("--most-speculative-tokens", &options.most_speculative_tokens,
+           "largest number of drafted "
+           "tokens to measure",
            between(1, 16));
 }
 
@@ -31,7 +33,7 @@ inline void check(const BenchmarkOptions& benchmark, std::size_t drafts, const P
   if (!measures && drafts > 1)
     throw UsageError("--draft-model is given {} times, but without --benchmark only one can propose", drafts);
   if ((!measures && prompts.size() > 1) || run.num_return_sequences > 1 || !run.use_cache)
-    throw UsageError("--draft-model is for one text with a cache: one prompt, and one continuation of it");
+    throw UsageError("--draft-model needs the cache, one prompt and one continuation");
 }
 
 /// One of the ways that take turns: a draft model with a number of drafted tokens, or the target alone.

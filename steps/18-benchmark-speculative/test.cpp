@@ -177,8 +177,9 @@ TEST_CASE("wrong usage of the benchmark is refused before it measures") {
       {draft + "--most-speculative-tokens 0",
        "--most-speculative-tokens is 0, but it must be between 1 and 16"},
       {draft + "--repetitions 0", "--repetitions is 0, but it must be 1 or more"},
-      {draft + "--no-use-cache", "--draft-model is for one text with a cache"},
-      {draft + "--do-sample --num-return-sequences 2", "--draft-model is for one text with a cache"},
+      {draft + "--no-use-cache", "--draft-model needs the cache, one prompt and one continuation"},
+      {draft + "--do-sample --num-return-sequences 2",
+       "--draft-model needs the cache, one prompt and one continuation"},
   };
   for (const auto& [arguments, message] : wrong) {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, arguments + " --benchmark " + folder);

@@ -18,9 +18,12 @@ struct BenchmarkOptions {
 
 inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
   sink.add("--benchmark", Path{&options.folder},
-           "measure the gain of the draft model, or without one of the cache; results go to this folder");
-  sink.add("--repetitions", &options.repetitions, "how often to measure", at_least(1));
-  sink.add("--most-speculative-tokens", &options.most_speculative_tokens, "where the benchmark ends",
+           "measure the gain of the draft model, or without one of the cache; write the results to this "
+           "folder");
+  sink.add("--repetitions", &options.repetitions, "number of measurements", at_least(1));
+  sink.add("--most-speculative-tokens", &options.most_speculative_tokens,
+           "largest number of drafted "
+           "tokens to measure",
            between(1, 16));
   sink.add("--benchmark-lengths", &options.lengths, "numbers of new tokens to measure the cache with",
            at_least(1));
@@ -33,8 +36,8 @@ inline void check(const BenchmarkOptions& benchmark, std::size_t drafts, const P
   if (drafts == 0) {
     if (prompts.size() > 1 || options.sampling.do_sample || run.num_return_sequences > 1 || !run.use_cache)
       throw UsageError(
-          "the --benchmark of the cache continues one prompt greedily, with a cache and without: it goes "
-          "with none of a second prompt, --do-sample and --no-use-cache");
+          "the --benchmark of the cache continues one prompt greedily, with a cache and without: it cannot "
+          "be combined with a second prompt, --do-sample or --no-use-cache");
     return;
   }
   if (measures && options.stopping.max_new_tokens == 0)
@@ -42,7 +45,7 @@ inline void check(const BenchmarkOptions& benchmark, std::size_t drafts, const P
   if (!measures && drafts > 1)
     throw UsageError("--draft-model is given {} times, but without --benchmark only one can propose", drafts);
   if ((!measures && prompts.size() > 1) || run.num_return_sequences > 1 || !run.use_cache)
-    throw UsageError("--draft-model is for one text with a cache: one prompt, and one continuation of it");
+    throw UsageError("--draft-model needs the cache, one prompt and one continuation");
 }
 
 /// One of the ways that take turns: a draft model with a number of drafted tokens, or the target alone.

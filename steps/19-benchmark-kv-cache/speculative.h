@@ -13,7 +13,7 @@ struct SpeculationOptions {
 
 inline void add_options(OptionSink& sink, SpeculationOptions& options) {
   sink.add("--num-speculative-tokens", &options.num_speculative_tokens,
-           "how many tokens the draft model proposes at a time", between(1, 16));
+           "number of tokens that the draft model proposes at a time", between(1, 16));
 }
 
 /// What happened, over all rounds.

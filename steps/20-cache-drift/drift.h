@@ -20,7 +20,7 @@ inline void add_options(OptionSink& sink, DriftOptions& options, const RunOption
   sink.add("--drift", Path{&options.file}, "compare both ways and plot the difference to this SVG file");
   sink.refuse_if(
       [&options, &run] { return !options.file.empty() && (run.num_return_sequences > 1 || !run.use_cache); },
-      "--drift compares two texts with a cache: it goes with neither --num-return-sequences nor "
+      "--drift compares two texts with a cache: it cannot be combined with --num-return-sequences or "
       "--no-use-cache");
 }
 
@@ -77,7 +77,7 @@ inline void compare_overflow(Model& model, const std::vector<int>& prompt, TextO
   const auto parting = std::ranges::mismatch(texts[0], texts[1]).in1 - texts[0].begin();
   say("\n[1] slide, [2] recompute: " +
       (parting == std::ssize(texts[0]) ? "the same text"
-                                       : fmt::format("the texts part at token {}", parting + 1)) +
+                                       : fmt::format("the texts diverge at token {}", parting + 1)) +
       report);
   write_svg(file, plot);
 }

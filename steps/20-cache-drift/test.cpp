@@ -114,7 +114,7 @@ TEST_CASE("the two texts are those that each rule gives alone, and the report sa
   if (one == other) {
     CHECK(report.find("[1] slide, [2] recompute: the same text") != std::string::npos);
   } else {
-    CHECK(report.find(fmt::format("the texts part at token {}\n", parting)) != std::string::npos);
+    CHECK(report.find(fmt::format("the texts diverge at token {}\n", parting)) != std::string::npos);
   }
   if (std::system("command -v gnuplot >/dev/null") == 0) {
     CHECK(both[0]["token_ids"] == one);

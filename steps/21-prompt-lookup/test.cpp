@@ -481,7 +481,7 @@ TEST_CASE("the program tells how well it went, and refuses what cannot be") {
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --max-matching-ngram-size 3")
             .err.find("does nothing without --prompt-lookup-num-tokens") != std::string::npos);
 
-  const std::string either = "give --draft-model or --prompt-lookup-num-tokens";
+  const std::string either = "use either --draft-model or --prompt-lookup-num-tokens";
   const std::pair<std::string, std::string> wrong[] = {
       {"--draft-model tales-1m --prompt-lookup-num-tokens 5", either},
       {"--prompt-lookup-num-tokens 5 --no-use-cache", either},

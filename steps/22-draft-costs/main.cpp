@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
     if (lookup.num_tokens) drafter = std::make_unique<PromptLookup>(lookup.ngram, model.config().vocab_size);
     if (!drafter) return generate_all(model, prompts, options, run, output);
     if ((draft && lookup.num_tokens) || prompts.size() > 1 || run.num_return_sequences > 1 || !run.use_cache)
-      throw UsageError("give --draft-model or --prompt-lookup-num-tokens, for one text with a cache");
+      throw UsageError("use either --draft-model or --prompt-lookup-num-tokens, with the cache and one text");
     const int gamma = lookup.num_tokens.value_or(speculation.num_speculative_tokens);
     Speculation counts;
     const Generation text = speculate(model, *drafter, prompts[0], options, gamma, counts, output.begin());

@@ -212,10 +212,10 @@ TEST_CASE("impossible numbers and combinations are refused before any token") {
        "--num-speculative-tokens is 17, but it must be between 1 and 16, or auto"},
       {"--num-speculative-tokens many",
        "--num-speculative-tokens is many, but it must be a whole number between 1 and 16, or auto"},
-      {"--draft-model tales-1m --no-use-cache", "for one text with a cache"},
-      {"--draft-model tales-1m --prompt A --prompt B", "for one text with a cache"},
+      {"--draft-model tales-1m --no-use-cache", "with the cache and one text"},
+      {"--draft-model tales-1m --prompt A --prompt B", "with the cache and one text"},
       {"--draft-model tales-1m --prompt-lookup-num-tokens 5",
-       "give --draft-model or --prompt-lookup-num-tokens"},
+       "use either --draft-model or --prompt-lookup-num-tokens"},
   };
   for (const auto& [arguments, message] : wrong) {
     const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, arguments);

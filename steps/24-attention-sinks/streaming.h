@@ -23,9 +23,9 @@ inline void add_options(OptionSink& sink, StreamingOptions& options) {
   sink.add("--streaming", Path{&options.file},
            "score the prompt with three caches and plot it to this SVG file");
   sink.add("--window", &options.window, "positions that a cache keeps", at_least(2));
-  sink.add("--sinks", &options.sinks, "how many of them are the first tokens of the text", at_least(1));
+  sink.add("--sinks", &options.sinks, "how many of them hold the first tokens of the text", at_least(1));
   sink.refuse_if([&options] { return options.sinks >= options.window; },
-                 "--sinks takes fewer positions than --window: the newest tokens need some of them");
+                 "--sinks must be less than --window: the newest tokens need some positions");
 }
 
 /// The loss -log p of each token but the first, in nats, with a cache that keeps `window` positions: the

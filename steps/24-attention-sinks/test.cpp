@@ -112,7 +112,7 @@ TEST_CASE("a text that the window holds and sinks without a window are refused")
   CHECK(brief.err.find("a text of 2 tokens does not fill a window of 256") != std::string::npos);
   const ProgramRun full = run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --sinks 8 --window 8");
   CHECK(full.status == 2);
-  CHECK(full.err.find("--sinks takes fewer positions than --window") != std::string::npos);
+  CHECK(full.err.find("--sinks must be less than --window") != std::string::npos);
 }
 
 }  // namespace

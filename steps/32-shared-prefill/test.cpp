@@ -221,9 +221,9 @@ TEST_CASE("a drawn text of the program does not depend on how many grow at a tim
 TEST_CASE("more copies than places are refused") {
   for (const auto& [wrong, message] : std::vector<std::pair<std::string, std::string>>{
            {"--do-sample --num-return-sequences 5 --max-batch-size 4",
-            "--max-batch-size is 4, but it must be 5 or more, the --num-return-sequences\n"},
+            "--max-batch-size is 4, but it must be 5 or more, the value of --num-return-sequences\n"},
            {"--do-sample --num-return-sequences 33",
-            "--max-batch-size is 32, but it must be 33 or more, the --num-return-sequences\n"},
+            "--max-batch-size is 32, but it must be 33 or more, the value of --num-return-sequences\n"},
            {"--num-return-sequences 2",
             "--num-return-sequences 2 needs --do-sample: without it all of them would be the same\n"},
            {"--do-sample --prompt a --prompt b --max-batch-size 2147483647 --num-return-sequences 1500000000",

@@ -17,7 +17,7 @@ struct StopOptions {
 };
 
 inline void add_options(OptionSink& sink, StopOptions& options) {
-  sink.add("--stop", &options.sequences, "end the text where this would come; repeatable", at_least(1));
+  sink.add("--stop", &options.sequences, "stop before this string; repeatable", at_least(1));
 }
 
 /// Looks for stop sequences in a text that comes token by token, and holds back what could still become one:

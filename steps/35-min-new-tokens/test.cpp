@@ -175,9 +175,9 @@ TEST_CASE("the program keeps the least length, says what it does not keep, and r
   for (const auto& [wrong, message] : std::vector<std::pair<std::string, std::string>>{
            {"--min-new-tokens -1", "--min-new-tokens is -1, but it must be 0 or more\n"},
            {"--min-new-tokens 101",
-            "--min-new-tokens is 101, but it must be at most 100, the --max-new-tokens\n"},
+            "--min-new-tokens is 101, but it must be at most 100, the value of --max-new-tokens\n"},
            {"--min-new-tokens 5 --max-new-tokens 4",
-            "--min-new-tokens is 5, but it must be at most 4, the --max-new-tokens\n"}}) {
+            "--min-new-tokens is 5, but it must be at most 4, the value of --max-new-tokens\n"}}) {
     const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, wrong);
     CAPTURE(refused.err);
     CHECK(refused.status == 2);

@@ -24,8 +24,8 @@ inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions&
         return search.num_beams > 1 && (run.num_return_sequences > 1 || sampling.do_sample ||
                                         reshapes(sampling) || sampling.show_candidates > 0);
       },
-      "--num-beams looks for one text and draws nothing: it goes with none of --num-return-sequences, "
-      "--do-sample, --temperature, --top-k, --top-p and --show-candidates");
+      "--num-beams searches for one text and does not sample: it cannot be combined with "
+      "--num-return-sequences, --do-sample, --temperature, --top-k, --top-p or --show-candidates");
 }
 
 /// A text that grows, or has ended.

@@ -209,8 +209,8 @@ TEST_CASE("one beam is the loop of the steps before, which draws where it is ask
 
 TEST_CASE("what has no meaning in a search is refused in a sentence") {
   const std::string draws =
-      "--num-beams looks for one text and draws nothing: it goes with none of --num-return-sequences, "
-      "--do-sample, --temperature, --top-k, --top-p and --show-candidates";
+      "--num-beams searches for one text and does not sample: it cannot be combined with "
+      "--num-return-sequences, --do-sample, --temperature, --top-k, --top-p or --show-candidates";
   for (const auto& [wrong, message] : std::vector<std::pair<std::string, std::string>>{
            {"--num-beams 0", "--num-beams is 0, but it must be 1 or more"},
            {"--num-beams -3", "--num-beams is -3, but it must be 1 or more"},
@@ -221,7 +221,7 @@ TEST_CASE("what has no meaning in a search is refused in a sentence") {
            {"--num-beams 2 --show-candidates 3", draws},
            {"--num-beams 4 --num-return-sequences 2", draws},
            {"--num-beams 2 --min-new-tokens 9 --max-new-tokens 8",
-            "--min-new-tokens is 9, but it must be at most 8, the --max-new-tokens"},
+            "--min-new-tokens is 9, but it must be at most 8, the value of --max-new-tokens"},
            {"--num-return-sequences 2",
             "--num-return-sequences 2 needs --do-sample: without it all of them would be the same"}}) {
     const std::string& arguments = wrong;

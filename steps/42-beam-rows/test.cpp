@@ -214,7 +214,8 @@ TEST_CASE("the program has a row of the cache for each beam, and without a cache
   CHECK(without["sequences"][0]["token_ids"] == four["sequences"][0]["token_ids"]);
   const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, "--num-beams 33");
   CHECK(refused.status == 2);
-  CHECK(refused.err == "error: --max-batch-size is 32, but it must be 33 or more, the --num-beams\n");
+  CHECK(refused.err ==
+        "error: --max-batch-size is 32, but it must be 33 or more, the value of --num-beams\n");
   CHECK(run_program(STAIRCASE_STEP_PROGRAM,
                     "--num-beams 33 --max-batch-size 33 --max-new-tokens 2 --prompt The")
             .status == 0);

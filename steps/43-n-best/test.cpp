@@ -177,8 +177,8 @@ TEST_CASE("where the search finds no text, each that was asked for is empty and 
 
 TEST_CASE("what has no meaning in a search is refused in a sentence") {
   const std::string draws =
-      "--num-beams draws nothing: it goes with none of --do-sample, --temperature, --top-k, --top-p and "
-      "--show-candidates";
+      "--num-beams does not sample: it cannot be combined with --do-sample, --temperature, --top-k, "
+      "--top-p or --show-candidates";
   for (const auto& [wrong, message] : std::vector<std::pair<std::string, std::string>>{
            {"--num-beams 2 --do-sample", draws},
            {"--num-beams 2 --temperature 0.5", draws},
@@ -187,7 +187,7 @@ TEST_CASE("what has no meaning in a search is refused in a sentence") {
            {"--num-beams 2 --show-candidates 3", draws},
            {"--num-beams 2 --num-return-sequences 3 --do-sample", draws},
            {"--num-beams 2 --num-return-sequences 3",
-            "--num-return-sequences is 3, but it must be at most 2, the --num-beams"},
+            "--num-return-sequences is 3, but it must be at most 2, the value of --num-beams"},
            {"--num-return-sequences 2",
             "--num-return-sequences 2 needs --do-sample or --num-beams: without them all would be the same"},
            {"--num-beams 1 --num-return-sequences 2",

@@ -142,7 +142,7 @@ TEST_CASE("a penalty out of its range is refused in a sentence, and what does no
            {"--length-penalty 11", "--length-penalty is 11, but it must be between -10 and 10"},
            {"--length-penalty -10.5", "--length-penalty is -10.5, but it must be between -10 and 10"},
            {"--num-beams 2 --length-penalty 2 --num-return-sequences 3",
-            "--num-return-sequences is 3, but it must be at most 2, the --num-beams"}}) {
+            "--num-return-sequences is 3, but it must be at most 2, the value of --num-beams"}}) {
     const std::string& arguments = wrong;
     CAPTURE(arguments);
     const ProgramRun refused = run_program(STAIRCASE_STEP_PROGRAM, arguments);

@@ -34,7 +34,7 @@ inline void add_requests_option(Program& program, std::vector<RowOptions>& reque
   });
   program.refuse_if(
       [&] { return program.has("--requests") && (run.num_return_sequences > 1 || !run.use_cache); },
-      "--requests goes with neither --num-return-sequences nor --no-use-cache");
+      "--requests cannot be combined with --num-return-sequences or --no-use-cache");
 }
 
 /// Continues each prompt as its request says, one after the other; `output` gets the texts in their order.

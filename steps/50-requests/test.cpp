@@ -220,9 +220,9 @@ TEST_CASE("a broken line is named and left out, and the others run") {
   CHECK(run.status == 1);
   CHECK(run.json()["sequences"].size() == 2);
   for (const char* part :
-       {"--requests -, line 2: the line has the key \"temperatur\"", "line 3: temperature is -1",
+       {"--requests -, line 2: unknown key \"temperatur\"", "line 3: temperature is -1",
         "line 4: stop is empty", "line 6: the line is not valid JSON", "line 7: --min-new-tokens is 5",
-        "line 8: max_new_tokens is -1", "line 9: the line has the key \"arrival\"",
+        "line 8: max_new_tokens is -1", "line 9: unknown key \"arrival\"",
         "line 10: --refill is 513, but it must be at most the model's 512 positions"}) {
     CAPTURE(part);
     CHECK_MESSAGE(run.err.find(part) != std::string::npos, run.err);
@@ -246,8 +246,8 @@ TEST_CASE("wrong usage of requests is refused") {
     CHECK(run.err.find("error: ") != std::string::npos);
     CHECK(run.out == "");
   }
-  for (const auto& [input, fault] : {std::pair("", ": there is no request in it to run"),
-                                     {"\n \n", ": there is no request in it to run"},
+  for (const auto& [input, fault] : {std::pair("", ": it contains no request to run"),
+                                     {"\n \n", ": it contains no request to run"},
                                      {"\n{}\n", ", line 2: the line has no prompt"}}) {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests -", input);
     CHECK(run.status == 1);

@@ -334,5 +334,5 @@ TEST_CASE("a chunk of no tokens is refused, and one without requests does nothin
   const ProgramRun own =
       run_program(STAIRCASE_STEP_PROGRAM, "--requests -", "{\"prompt\": \"The\", \"prefill_chunk\": 3}\n");
   CHECK(own.status == 1);
-  CHECK(own.err.find("line 1: the line has the key \"prefill_chunk\"") != std::string::npos);
+  CHECK(own.err.find("line 1: unknown key \"prefill_chunk\"") != std::string::npos);
 }

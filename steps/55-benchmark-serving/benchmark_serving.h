@@ -16,8 +16,8 @@ struct BenchmarkOptions {
 };
 
 inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
-  sink.add("--benchmark", Path{&options.folder}, "measure ways to serve requests; results go to this folder");
-  sink.add("--repetitions", &options.repetitions, "how often to measure", at_least(1));
+  sink.add("--benchmark", Path{&options.folder}, "measure ways to serve; write the results to this folder");
+  sink.add("--repetitions", &options.repetitions, "number of measurements", at_least(1));
 }
 
 /// Those who have come form a batch, and the next begins when all texts of this one have ended.
@@ -89,7 +89,7 @@ inline std::vector<Table::Cell> figures(const Way& way, const Way& in_static_bat
 /// are those of static batches, too. Writes serving.csv and .json to a folder.
 inline void benchmark_serving(Model& model, const std::vector<Request>& requests, const RunOptions& run,
                               PrefillOptions prefill, const BenchmarkOptions& benchmark, Output& output) {
-  if (requests.empty()) throw UsageError("--benchmark needs --requests: a file of what is to be served");
+  if (requests.empty()) throw UsageError("--benchmark needs --requests: the file of requests to serve");
   make_folder(benchmark.folder);
   const int places = std::min(run.max_batch_size, static_cast<int>(requests.size()));
   StaticKvCache cache(model, places);

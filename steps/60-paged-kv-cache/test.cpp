@@ -215,8 +215,8 @@ TEST_CASE("a text fits whose newest token is behind the last position, and a lon
   const ProgramRun longer = run(512);
   CHECK(longer.status == 1);
   CHECK(
-      longer.err.starts_with("error: --requests -, line 1: a prompt of 2 tokens and 512 new ones are more "
-                             "than the 512 positions that a text may have\n"));
+      longer.err.starts_with("error: --requests -, line 1: a prompt of 2 tokens and 512 new ones do "
+                             "not fit into 512 positions\n"));
   CHECK(longer.json()["sequences"].size() == 1);  // the other one runs
 }
 

@@ -42,7 +42,7 @@ inline void add_requests_option(Program& program, std::vector<Request>& requests
   });
   program.refuse_if(
       [&] { return program.has("--requests") && (run.num_return_sequences > 1 || !run.use_cache); },
-      "--requests goes with neither --num-return-sequences nor --no-use-cache");
+      "--requests cannot be combined with --num-return-sequences or --no-use-cache");
   program.warn_if([&] { return paged.blocks && !program.has("--requests"); },
                   "--kv-blocks does nothing without --requests");
   program.warn_if([&] { return prefill.chunk && !program.has("--requests"); },

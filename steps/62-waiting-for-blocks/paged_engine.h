@@ -15,7 +15,7 @@ struct PagedOptions {
 };
 
 inline void add_options(OptionSink& sink, PagedOptions& options) {
-  sink.add("--kv-blocks", &options.blocks, "how many blocks of 16 positions the cache has", at_least(1));
+  sink.add("--kv-blocks", &options.blocks, "number of cache blocks, 16 positions each", at_least(1));
 }
 
 /// First come, first served: a text waits until there are blocks for all that may become of it, and until

@@ -274,10 +274,10 @@ TEST_CASE("a pool too small for a text, or of no block, is refused") {
   const ProgramRun longer = run("2", 32);
   CHECK(longer.status == 1);
   CHECK(longer.err ==
-        "error: --requests -, line 1: a prompt of 2 tokens and 32 new ones are more than the 32 "
-        "positions that a text may have\n");
+        "error: --requests -, line 1: a prompt of 2 tokens and 32 new ones do not fit into "
+        "32 positions\n");
   CHECK(run("1000", 511).status == 0);
-  CHECK(run("1000", 512).err.find("the 512 positions that a text may have") != std::string::npos);
+  CHECK(run("1000", 512).err.find("do not fit into 512 positions") != std::string::npos);
   for (const char* blocks : {"0", "-1", "2147483648", "many"}) {
     CAPTURE(blocks);
     CHECK(run(blocks, 1).status == 2);

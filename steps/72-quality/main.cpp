@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   add_options(program, run);
   add_options(program, benchmark);
   refuse_equal_texts(program, run, options);
-  program.add("--show-rounding", &show_rounding, "print how far 8 bits move each matrix");
+  program.add("--show-rounding", &show_rounding, "print the rounding error of each matrix in 8 bits");
   program.add_dtype_option(memory_estimate);
   return program.run(argc, argv, [&](Model& model, const std::vector<int>& prompt, Output& output) {
     if (!benchmark.folder.empty()) return benchmark_quality(model, prompt, options, benchmark.folder);

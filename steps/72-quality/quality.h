@@ -16,7 +16,9 @@ struct BenchmarkOptions {
 };
 
 inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
-  sink.add("--benchmark", Path{&options.folder}, "measure all types on the prompt; where the results go");
+  sink.add("--benchmark", Path{&options.folder},
+           "measure all data types on the prompt and write the "
+           "results to this folder");
 }
 
 struct Quality {

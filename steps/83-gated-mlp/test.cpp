@@ -48,7 +48,7 @@ TEST_CASE("the logits after a text are the engine's") {
 TEST_CASE("another family is refused by its name") {
   const Model model = reference_model("neox-sequential");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this step runs olmo, and the model's family is gpt_neox, which comes with 82-rotary-positions");
+        "this step runs olmo, but the model's family is gpt_neox, which comes with 82-rotary-positions");
 }
 
 TEST_CASE(

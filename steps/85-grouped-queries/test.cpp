@@ -68,7 +68,7 @@ TEST_CASE("scaled positions are refused") {
 TEST_CASE("another family is refused by its name") {
   const Model model = reference_model("qwen3");
   CHECK(error_message([&] { PlainModel{model}; }) ==
-        "this step runs llama, and the model's family is qwen3, which comes with 86-qk-norm");
+        "this step runs llama, but the model's family is qwen3, which comes with 86-qk-norm");
 }
 
 TEST_CASE(

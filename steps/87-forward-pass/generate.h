@@ -18,7 +18,7 @@ struct RunOptions {
 };
 
 inline void add_options(OptionSink& sink, RunOptions& run) {
-  sink.add("--num-return-sequences", &run.num_return_sequences, "how many continuations to draw",
+  sink.add("--num-return-sequences", &run.num_return_sequences, "number of continuations to sample",
            at_least(1));
   sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
 }
@@ -42,7 +42,7 @@ inline Generation generate(Model& model, std::vector<int> tokens, const TextOpti
   for (int count = 1; count <= options.stopping.max_new_tokens; ++count) {
     const std::span<const int> window = std::span(tokens).last(std::min(tokens.size(), context));
     if (cache.keeps() && tokens.size() > context) {
-      throw Error("the cache is full: the model has {} positions; step 15-kv-cache-fix goes on from there",
+      throw Error("the cache is full: the model has {} positions; step 15-kv-cache-fix continues from there",
                   context);
     }
     // Only what the cache lacks goes through the model: the prompt, and then one token at a time.

@@ -78,7 +78,7 @@ TEST_CASE(
 
 TEST_CASE("a family with other blocks is refused by its name") {
   CHECK(error_message([] { llama_weights(reference_model("pythia")); }) ==
-        "this pass is one of Llama and its relatives, and the model is a gpt_neox");
+        "this pass computes Llama and its relatives, but the model is a gpt_neox");
 }
 
 TEST_CASE("--own-pass changes no text, and the plain loops are compared with it") {
@@ -89,7 +89,7 @@ TEST_CASE("--own-pass changes no text, and the plain loops are compared with it"
   CHECK(own.out == engine.out);
   CHECK(own.err.find("4096 logits differ by ") != std::string::npos);
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --own-pass")
-            .err.find("this pass is one of Llama and its relatives, and the model is a gpt2") !=
+            .err.find("this pass computes Llama and its relatives, but the model is a gpt2") !=
         std::string::npos);
 }
 

@@ -16,7 +16,7 @@ int main(int argc, char** argv) {
   add_options(program, run);
   refuse_equal_texts(program, run, options);
   program.add("--show-tokens", &shows_tokens, "print the tokens of the prompt");
-  program.add("--special-tokens", &reads_markers, "read special tokens in the prompt as such");
+  program.add("--special-tokens", &reads_markers, "parse special tokens in the prompt");
   program.encode_prompts([&](const std::string& text, const Tokenizer& tokenizer, const auto& /*model*/) {
     return reads_markers ? encode_with_markers(tokenizer, text) : tokenizer.encode_prompt(text);
   });

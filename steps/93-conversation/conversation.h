@@ -16,9 +16,9 @@ inline Answer answer(Model& model, const Tokenizer& tokenizer, const ChatTemplat
                      const OnToken& on_token) {
   const std::vector<int> prompt = encode_chat(tokenizer, chat_template.render(messages));
   const int length = static_cast<int>(prompt.size()), room = model.config().n_positions - length;
-  if (length == 0) throw Error("the chat template makes an empty text of this conversation");
+  if (length == 0) throw Error("the chat template turns this conversation into an empty text");
   if (room < 1) {
-    throw Error("the conversation has {} tokens, and the model sees at most {}; an answer needs room, too",
+    throw Error("the conversation has {} tokens, and the model sees at most {}; leave room for an answer",
                 length, model.config().n_positions);
   }
   options.stopping.max_new_tokens = std::min(options.stopping.max_new_tokens, room);

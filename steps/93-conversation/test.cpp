@@ -88,7 +88,7 @@ TEST_CASE("a template that writes nothing is refused") {
   const auto ask = [&] {
     answer(tales(), tokenizer(), nothing, {}, generator, {{"user", "Hello"}}, [](const Token&) {});
   };
-  CHECK(error_message(ask) == "the chat template makes an empty text of this conversation");
+  CHECK(error_message(ask) == "the chat template turns this conversation into an empty text");
 }
 
 TEST_CASE("several --prompt are the questions of one conversation") {

@@ -30,9 +30,9 @@ class Conversation {
     const Rendered rendered = template_.render(messages);
     const std::vector<int> prompt = known_.encode(tokenizer_, rendered);
     const int length = static_cast<int>(prompt.size()), room = model_.config().n_positions - length;
-    if (length == 0) throw Error("the chat template makes an empty text of this conversation");
+    if (length == 0) throw Error("the chat template turns this conversation into an empty text");
     if (room < 1) {
-      throw Error("the conversation has {} tokens, and the model sees at most {}; an answer needs room, too",
+      throw Error("the conversation has {} tokens, and the model sees at most {}; leave room for an answer",
                   length, model_.config().n_positions);
     }
     TextOptions options = options_;

@@ -160,7 +160,7 @@ TEST_CASE("a template that writes nothing is refused") {
   const TextOptions options;
   Conversation conversation(tales(), tokenizer(), nothing, options);
   const auto ask = [&] { conversation.answer({{"user", "Hello"}}, [](const Token&) {}); };
-  CHECK(error_message(ask) == "the chat template makes an empty text of this conversation");
+  CHECK(error_message(ask) == "the chat template turns this conversation into an empty text");
 }
 
 TEST_CASE("the program says how many messages were dropped") {

@@ -194,7 +194,7 @@ TEST_CASE("what cannot be shared is refused in one sentence") {
             .find("error: the model has 4 heads and 352 columns of an MLP; 5 ranks do not fit\n") !=
         std::string::npos);
   CHECK(refusal("--model tales-6m --own-pass")
-            .find("this pass is one of Llama and its relatives, and the model is a gpt2") !=
+            .find("this pass computes Llama and its relatives, but the model is a gpt2") !=
         std::string::npos);
 }
 

@@ -298,7 +298,7 @@ TEST_CASE("scores that are too large for a number are told") {
   Model model = load(tiny);
   watch(model, {1, 2});
   CHECK(error_message([&] { model.next_logits(some_tokens(4)); }) ==
-        "head 2 of layer 1 computed a score that is no finite number: the model's weights are broken");
+        "head 2 of layer 1 computed a non-finite score: the model's weights are broken");
 }
 
 TEST_CASE("watching a head changes no logit") {

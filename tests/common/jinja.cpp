@@ -158,7 +158,7 @@ TEST_CASE("a refusal is one sentence with the line and what is there") {
   CHECK(refusal("{{ user.strip(\n  n) }}") ==
         "the template's line 1 uses strip with an integer instead of a text");
   CHECK(refusal("{% for x in n %}{% endfor %}") ==
-        "the template's line 1 goes through an integer as if it were a list");
+        "the template's line 1 iterates over an integer as if it were a list");
   CHECK(refusal("{% if n %}\n") == "the template's line 1 has its end where \"endif\" is expected");
 }
 

@@ -594,7 +594,7 @@ TEST_CASE("input that the model cannot take is refused in one sentence") {
   const auto refused = [&](Tokens input, int count = 1) {
     return error_message([&] { tales().last_logits(input, count); });
   };
-  CHECK(refused({}) == "the model needs at least one token to say what comes next");
+  CHECK(refused({}) == "the model needs at least one token to predict the next one");
   CHECK(refused(Tokens(513, 0)) == "513 tokens do not fit into the model's context of 512 positions");
   CHECK(refused({5, -1}) == "token -1 is not in the model's vocabulary of 4096 tokens");
   CHECK(refused({4096}) == "token 4096 is not in the model's vocabulary of 4096 tokens");
@@ -621,7 +621,7 @@ TEST_CASE("a sequence without tokens rests while the others of its batch go on")
   CHECK(same_logits(got, want));
   const std::vector<std::span<const int>> nobody{none, none};
   CHECK(error_message([&] { tales().next_logits(nobody, cache); }) ==
-        "the model needs at least one token to say what comes next");
+        "the model needs at least one token to predict the next one");
 }
 
 TEST_CASE("with a cache that keeps nothing each pass is one without a cache, to the bit") {
@@ -716,7 +716,7 @@ TEST_CASE("a weight file that contradicts config.json is refused with the names 
   const std::string transposed = refused("h.0.mlp.c_fc.weight", [](TinyModel& tiny) {
     tiny.tensors["h.0.mlp.c_fc.weight"].shape = {50, 24};
   });
-  CHECK(says(transposed, "has shape [50, 24], but the configuration asks for [24, 50]"));
+  CHECK(says(transposed, "has shape [50, 24], but the configuration requires [24, 50]"));
   refused("wte.weight", [](TinyModel& tiny) { tiny.vocab_size = 102; });
   refused("wpe.weight", [](TinyModel& tiny) { tiny.n_positions = 36; });
   refused("h.2.ln_1.weight", [](TinyModel& tiny) { tiny.n_layer = 3; });
@@ -743,7 +743,7 @@ TEST_CASE("weights that are no finite numbers are refused with the tensor's name
         for (const DType kept : kManyKernels ? std::vector{DType::kFloat32, DType::kFloat16}
                                              : std::vector{DType::kFloat32, DType::kInt8, DType::kInt4}) {
           const std::string error = error_message([&] { load_tiny(tiny, dtype, "", kept); });
-          CHECK(says(error, "model.safetensors", "tensor " + name, "no finite number"));
+          CHECK(says(error, "model.safetensors", "tensor " + name, "a non-finite value"));
         }
       }
     }
@@ -983,11 +983,11 @@ TEST_CASE("one line warns of what a model's files have and the model does not us
   tiny.add_masks();
   CHECK(warning([&] { load_tiny(tiny); }) == "");
   tiny.n_layer = 1;
-  CHECK(says(warning([&] { load_tiny(tiny); }), "warning: ", "model.safetensors", "no place for h.1.",
+  CHECK(says(warning([&] { load_tiny(tiny); }), "warning: ", "model.safetensors", "no use for h.1.",
              "and 11 more tensors"));
   tiny = TinyModel();
   tiny.tensors["h.0.crossattention.bias"] = {{1}, {0.0f}};
-  CHECK(says(warning([&] { load_tiny(tiny); }), "no place for h.0.crossattention.bias; "));
+  CHECK(says(warning([&] { load_tiny(tiny); }), "no use for h.0.crossattention.bias; "));
 
   const TemporaryFolder folder;
   TinyModel().write(folder.path());

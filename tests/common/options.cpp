@@ -114,7 +114,8 @@ void add_options(OptionSink& sink, Basket& basket) {
                "--open does nothing without --apples");
   sink.rule([&basket] {
     if (basket.apples > basket.pears) {
-      throw UsageError("--apples is {}, but it must be at most {}, the --pears", basket.apples, basket.pears);
+      throw UsageError("--apples is {}, but it must be at most {}, the value of --pears", basket.apples,
+                       basket.pears);
     }
   });
   sink.refuse_if([&basket] { return basket.open && basket.pears == 3; }, "--open goes with no 3 --pears");
@@ -150,7 +151,7 @@ std::string said(std::vector<std::string> arguments) {
 
 TEST_CASE("a rule sees the values of all options, whatever their order on the command line") {
   CHECK(said({}) == "");
-  CHECK(said({"--apples", "2"}) == "--apples is 2, but it must be at most 1, the --pears");
+  CHECK(said({"--apples", "2"}) == "--apples is 2, but it must be at most 1, the value of --pears");
   CHECK(said({"--pears", "2", "--apples", "2"}) == "");
   CHECK(said({"--apples", "2", "--pears", "2"}) == "");
   CHECK(said({"--open", "--pears", "3"}) == "--open goes with no 3 --pears");
@@ -160,16 +161,16 @@ TEST_CASE("a number may be bounded by the values of other options, and may equal
   CHECK(said<Shelf>({}) == "");
   CHECK(said<Shelf>({"--books", "2"}) == "");
   CHECK(said<Shelf>({"--books", "4"}) == "");
-  CHECK(said<Shelf>({"--books", "1"}) == "--books is 1, but it must be 2 or more, the --least");
-  CHECK(said<Shelf>({"--books", "5"}) == "--books is 5, but it must be at most 4, the --most");
-  CHECK(said<Shelf>({"--least", "4"}) == "--books is 3, but it must be 4 or more, the --least");
+  CHECK(said<Shelf>({"--books", "1"}) == "--books is 1, but it must be 2 or more, the value of --least");
+  CHECK(said<Shelf>({"--books", "5"}) == "--books is 5, but it must be at most 4, the value of --most");
+  CHECK(said<Shelf>({"--least", "4"}) == "--books is 3, but it must be 4 or more, the value of --least");
   CHECK(said<Shelf>({"--most", "9", "--books", "9"}) == "");
 }
 
 TEST_CASE("a range is checked before a rule, and rules in the order of their declaration") {
   CHECK(said({"--apples", "2", "--pears", "-1"}) == "--pears is -1, but it must be 0 or more");
   CHECK(said({"--apples", "4", "--pears", "3", "--open"}) ==
-        "--apples is 4, but it must be at most 3, the --pears");
+        "--apples is 4, but it must be at most 3, the value of --pears");
 }
 
 TEST_CASE("a warning is said only if nothing is refused") {
@@ -318,7 +319,7 @@ TEST_CASE("what is not understood is told in our own words, and the value in quo
   CHECK(refused({"--animal", "Fox"}) == "--animal is Fox, but it must be one of fox, crow" + help);
   CHECK(refused({"--count"}) == "--count needs a value" + help);
   CHECK(refused({"--count", "1", "--count", "2"}) ==
-        "--count is given 2 times, but only one value is possible" + help);
+        "--count is given 2 times, but it takes only one value" + help);
   CHECK(refused({"--off=maybe"}) == "--off=maybe: a flag is on or off, and takes no value" + help);
   std::vector<std::string> many(12, "x");
   CHECK(says(refused(many), "not understood: x x x x x x x x x x and 2 more ("));

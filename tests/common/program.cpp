@@ -353,7 +353,7 @@ TEST_CASE("--prompts adds a prompt for each line of a file") {
   std::ofstream(file, std::ios::trunc).flush();
   const Result empty = run_whole("--prompts " + file);
   CHECK(empty.status == 1);
-  CHECK(empty.err == "error: --prompts " + file + ": there is no line in it\n");
+  CHECK(empty.err == "error: --prompts " + file + ": it contains no prompt\n");
 }
 
 TEST_CASE("a line of requests has options of its own, and one that is wrong is told of by line and key") {
@@ -379,7 +379,7 @@ TEST_CASE("a line of requests has options of its own, and one that is wrong is t
   CHECK(result.err.starts_with(
       line(4, "temperature is -1, but it must be a number of 0 or more") +
       line(5, "max_new_tokens is 2.5, but it must be a whole number of 0 or more") +
-      line(6, "the line has the key \"top\", which is none of prompt, max_new_tokens, temperature, stop")));
+      line(6, "unknown key \"top\"; known keys: prompt, max_new_tokens, temperature, stop")));
 
   std::ofstream(file) << "{}\n";
   const Result none = run_whole("--requests " + file);
@@ -387,7 +387,7 @@ TEST_CASE("a line of requests has options of its own, and one that is wrong is t
   CHECK(none.err == line(1, "the line has no prompt"));
   std::ofstream(file, std::ios::trunc) << "\n";
   CHECK(run_whole("--requests " + file).err ==
-        "error: --requests " + file + ": there is no request in it to run\n");
+        "error: --requests " + file + ": it contains no request to run\n");
   const Result both = run_whole("--prompt a --requests " + file);
   CHECK(both.status == 2);
   CHECK(both.err == "error: --requests and --prompt cannot be given together (--help lists the options)\n");

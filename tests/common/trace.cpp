@@ -251,7 +251,7 @@ TEST_CASE("where a trace cannot be written the program says why") {
   const std::vector<std::pair<std::string, std::string>> wrong{
       {"--trace /no/such/folder/trace", "--trace /no/such/folder/trace: the file cannot be written: No such"},
       {"--trace /", "--trace /: the file cannot be written: Is a directory"},
-      {"--trace /dev/full", "--trace /dev/full: the file takes no more: No space left"}};
+      {"--trace /dev/full", "--trace /dev/full: the file cannot be extended: No space left"}};
   for (const auto& [arguments, sentence] : wrong) {
     const ProgramRun run = run_program(STAIRCASE_WHOLE_PROGRAM, "--model tales-1m --device cpu " + arguments);
     CHECK(run.status == 1);
@@ -260,8 +260,8 @@ TEST_CASE("where a trace cannot be written the program says why") {
   }
   const std::vector<std::pair<std::string, std::string>> misused{
       {"--trace=", "--trace: the name is empty"},
-      {"--trace -", "--trace -: a trace goes into a file, which needs another name"},
-      {"--trace-attention 0,1", "--trace-attention needs --trace: what the head looks at is written there"}};
+      {"--trace -", "--trace -: a trace needs the name of a file"},
+      {"--trace-attention 0,1", "--trace-attention needs --trace, the file it writes to"}};
   for (const auto& [arguments, sentence] : misused) {
     const ProgramRun run = run_program(STAIRCASE_WHOLE_PROGRAM, "--model tales-1m " + arguments);
     CHECK(run.status == 2);
@@ -289,7 +289,7 @@ TEST_CASE("a trace takes the place of an older one, and of nothing else") {
     std::ofstream(file) << notes;
     const ProgramRun refused = run();
     CHECK(refused.status == 1);
-    CHECK(refused.err.find("error: --trace " + file + ": the file holds something else than a trace") !=
+    CHECK(refused.err.find("error: --trace " + file + ": this file exists and is not a trace") !=
           std::string::npos);
     CHECK(content() == notes);
   }

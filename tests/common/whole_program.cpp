@@ -15,7 +15,7 @@ struct Options {
 };
 
 void add_options(OptionSink& sink, Options& options) {
-  sink.add("--max-new-tokens", &options.max_new_tokens, "how many tokens to generate", at_least(0));
+  sink.add("--max-new-tokens", &options.max_new_tokens, "maximum number of new tokens", at_least(0));
   sink.add("--temperature", &options.temperature, "does nothing", at_least(0));
   sink.add("--stop", &options.stop, "does nothing", at_least(1));
 }

@@ -126,7 +126,7 @@ TEST_CASE("an answer may fill the context, and max_completion_tokens is max_toke
             .starts_with("400 max_completion_tokens: max_tokens is 6 and max_completion_tokens is 5"));
   CHECK(refusal(hello(fmt::format(R"("max_tokens": {})", 65 - length))) ==
         fmt::format("400 messages: this model's maximum context length is 64 tokens, but the prompt has {} "
-                    "and max_tokens asks for {} more",
+                    "and max_tokens is {}",
                     length, 65 - length));
   CHECK(refusal(hello(R"("max_tokens": -1)")).starts_with("400 max_tokens: "));
 }
@@ -205,7 +205,7 @@ TEST_CASE("images, audio and tool calls are refused by name") {
   CHECK(refused_messages(
             R"([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}])") ==
         "400 messages[0].content[0]: messages[0].content[0] is of type \"image_url\", which is not "
-        "implemented: this model reads text alone");
+        "implemented: this model reads only text");
   CHECK(refused_messages(R"([{"role": "assistant", "content": "a", "tool_calls": [{"id": "1"}]}])") ==
         "400 messages[0].tool_calls: messages[0].tool_calls is not implemented: leave it out or make it []");
   for (const char* wrong :
@@ -230,7 +230,7 @@ TEST_CASE("the template's own refusals, faults and loops are sentences for the c
             .starts_with("400 messages: t.jinja: the template's line 1"));
   CHECK(refusal(hello(R"("n": 1)"), "{{ 1 + 'a' }}").starts_with("400 messages: t.jinja: "));
   CHECK(refusal(hello(R"("n": 1)"), "") ==
-        "400 messages: the template makes an empty prompt of these messages");
+        "400 messages: the chat template turns these messages into an empty prompt");
   const auto begin = std::chrono::steady_clock::now();
   for (const char* endless :
        {"{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",

@@ -144,7 +144,7 @@ TEST_CASE("a prompt that is missing, empty, of another kind or too long is refus
   }
   CHECK(refusal(R"({"prompt": [5, 5, 5], "max_tokens": 62})") ==
         "400 prompt: this model's maximum context length is 64 tokens, but the prompt has 3 and max_tokens "
-        "asks for 62 more");
+        "is 62");
   CHECK(refusal(R"({"prompt": [5, 5, 5], "max_tokens": 61})") == "");
   CHECK(refusal(R"({"prompt": ")" + std::string(1 << 20, 'a') + "\"}")
             .starts_with("400 prompt: this model's maximum"));
@@ -194,7 +194,7 @@ TEST_CASE("a value that is not possible is refused with 400 and the name of its 
 
 TEST_CASE("values that contradict each other are refused with 400") {
   CHECK(refusal(with(R"("min_tokens": 17)")) ==
-        "400 min_tokens: min_tokens is 17, but it must be at most 16, the max_tokens");
+        "400 min_tokens: min_tokens is 17, but it must be at most 16, the value of max_tokens");
 }
 
 TEST_CASE("a whole number may be written with a point") {
@@ -208,9 +208,9 @@ TEST_CASE("stop sequences are few and short") {
                 nlohmann::json(std::vector<std::string>(count, std::string(length, 'x'))).dump());
   };
   CHECK(refusal(stops(16, 256)) == "");
-  CHECK(refusal(stops(17, 1)) == "400 stop: stop is a list of 17, but it must have 16 at most");
-  CHECK(refusal(stops(10000, 1)) == "400 stop: stop is a list of 10000, but it must have 16 at most");
-  CHECK(refusal(stops(1, 257)) == "400 stop: stop has a text of 257 bytes, but it must have 256 at most");
+  CHECK(refusal(stops(17, 1)) == "400 stop: stop is a list of 17, but it must have at most 16");
+  CHECK(refusal(stops(10000, 1)) == "400 stop: stop is a list of 10000, but it must have at most 16");
+  CHECK(refusal(stops(1, 257)) == "400 stop: stop has a text of 257 bytes, but it must have at most 256");
 }
 
 TEST_CASE("a key that would change the text and is not implemented is refused, unless it changes nothing") {
@@ -234,7 +234,7 @@ TEST_CASE("a key that would change the text and is not implemented is refused, u
 
 TEST_CASE("a near miss of a known key is refused, other keys are ignored") {
   CHECK(refusal(with(R"("max_token": 5)")) ==
-        "400 max_token: there is no key \"max_token\"; max_tokens is one");
+        "400 max_token: unknown key \"max_token\"; did you mean max_tokens?");
   for (const char* key : {"maxTokens",
                           "max-tokens",
                           "Temperature",

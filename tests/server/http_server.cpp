@@ -460,7 +460,7 @@ TEST_CASE("a server listens on each of its addresses that the machine has, at on
   }
   CHECK_THROWS_WITH_AS(
       HttpServer({"127.0.0.2", "127.0.0.1"}, port, {}, answer),
-      fmt::format("port {} of 127.0.0.2 cannot be had: Address already in use", port).c_str(), Error);
+      fmt::format("cannot listen on port {} of 127.0.0.2: Address already in use", port).c_str(), Error);
   CHECK_THROWS_AS(HttpServer({"192.0.2.1"}, 0, {}, answer), Error);
 }
 

@@ -372,9 +372,9 @@ class Errors(unittest.TestCase):
     def test_wrong_addresses_methods_and_types(self):
         self.check(self.server.ask("GET", "/v1/chat/completions"), 404, 'nothing at "/v1/chat/completions"')
         self.check(self.server.ask("GET", "/%ff"), 404, 'nothing at "/%ff"')
-        header = self.check(self.server.ask("GET", "/v1/completions"), 405, "goes with POST, not with GET")
+        header = self.check(self.server.ask("GET", "/v1/completions"), 405, "accepts POST, not GET")
         self.assertEqual(header["Allow"], "POST")
-        header = self.check(self.server.ask("DELETE", "/health"), 405, "goes with GET, not with DELETE")
+        header = self.check(self.server.ask("DELETE", "/health"), 405, "accepts GET, not DELETE")
         self.assertEqual(header["Allow"], "GET, HEAD")
         self.check(self.server.post({"prompt": "A"}, Content_Type="text/plain"), 415, "application/json")
         self.check(self.server.ask("POST", "/v1/completions", "{}"), 415, "application/json")
@@ -502,7 +502,7 @@ class Keys(unittest.TestCase):
         self.assertEqual(self.refused("--port", "0", "--api-key-file", "nowhere"), (1, "error: nowhere does not exist"))
         with tempfile.NamedTemporaryFile() as file:
             self.assertEqual(self.refused("--api-key-file", file.name)[1],
-                             f"error: --api-key-file {file.name}: there is no key in it")
+                             f"error: --api-key-file {file.name}: it contains no key")
             if os.geteuid() != 0:
                 os.chmod(file.name, 0)
                 self.assertIn("cannot be read", self.refused("--api-key-file", file.name)[1])
@@ -510,7 +510,7 @@ class Keys(unittest.TestCase):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             self.assertEqual(self.refused("--port", str(port)),
-                             (1, f"error: port {port} of 127.0.0.1 cannot be had: Address already in use"))
+                             (1, f"error: cannot listen on port {port} of 127.0.0.1: Address already in use"))
         self.assertIn("--host no.such.host.invalid", self.refused("--host", "no.such.host.invalid")[1])
         self.assertEqual(self.refused("--port", "65536")[0], 2)
         self.assertEqual(self.refused("--max-queue", "-1")[0], 2)

@@ -221,11 +221,11 @@ class Outline(unittest.TestCase):
     def test_sentences_that_the_checks_demand_are_given(self):
         old = "void check(int x) {\n  use(x);\n}\n"
         new = ('void check(int x) {\n  if (x) fail("--beams is {}, but it "\n               "must be 1 or more", x);\n  fail("not asked for");\n}\n'
-               'void fresh() {\n  say("the texts part at {}");\n  say("code");\n}\n')
-        checks = 'CHECK(err == "error: --beams is 0, but it must be 1 or more");\nCHECK(out.find("texts part at") > 0);\n"code"'
+               'void fresh() {\n  say("the texts diverge at {}");\n  say("code");\n}\n')
+        checks = 'CHECK(err == "error: --beams is 0, but it must be 1 or more");\nCHECK(out.find("texts diverge at") > 0);\n"code"'
         text = outline(Header(new), [Header(old)], set(), "04", (), checks)
         self.assertIn('void check(int x) {\n  // The checks know these words:\n  //   "--beams is {}, but it must be 1 or more"\n  use(x);\n}', text)
-        self.assertIn('  throw Error("your turn: fresh");\n  // The checks know these words:\n  //   "the texts part at {}"\n}', text)
+        self.assertIn('  throw Error("your turn: fresh");\n  // The checks know these words:\n  //   "the texts diverge at {}"\n}', text)
         self.assertNotIn("not asked for", text)
         self.assertEqual(outline(Header(new), [Header(new)], set(), "04", (), checks), new)  # it has them
 

@@ -222,7 +222,7 @@ class Interpreter {
     }
     const std::vector<Value> parts = elements(value, budget_);
     if (parts.size() != names.size())
-      throw Fault(fmt::format("takes {} values apart into {} names", parts.size(), names.size()));
+      throw Fault(fmt::format("unpacks {} values into {} names", parts.size(), names.size()));
     for (std::size_t i = 0; i < names.size(); ++i) scope_->variables[names[i]] = parts[i];
   }
 
@@ -232,7 +232,8 @@ class Interpreter {
     const Value* found = scope_->find(node.names[0]);
     Namespace* space = found ? found->name_space() : nullptr;
     if (!space)
-      throw Fault(fmt::format("sets an attribute of {}, which is no namespace", quoted(node.names[0], 40)));
+      throw Fault(
+          fmt::format("sets an attribute of {}, which is not a namespace", quoted(node.names[0], 40)));
     space->attributes.set(Text::of_template(node.name), value, budget_);
   }
 

@@ -197,7 +197,7 @@ std::vector<Value> elements(const Value& value, Budget& budget) {
     return all;
   }
   const Text* text = value.text();
-  if (!text) throw Fault(fmt::format("goes through {} as if it were a list", value.kind()));
+  if (!text) throw Fault(fmt::format("iterates over {} as if it were a list", value.kind()));
   budget.spend_bytes(text->size() * (sizeof(Value) + sizeof(Text)));
   const std::vector<std::size_t> starts = text->characters();
   for (std::size_t i = 0; i + 1 < starts.size(); ++i) all.emplace_back(text->part(starts[i], starts[i + 1]));
@@ -360,7 +360,7 @@ class JsonWriter {
     write_all('{', '}', items.size(), level, [&](std::size_t i) {
       const Value& key = items[i].first;
       if (!key.text() && !key.is_none() && !key.is_number())
-        throw Fault("uses tojson on a dict with a key that is no text");
+        throw Fault("uses tojson on a dict with a key that is not a text");
       out_.write(quoted(key.text() ? key.text()->bytes : scalar(key)));
       out_.write(style_.colon);
       write(items[i].second, level + 1);
