@@ -1,4 +1,4 @@
-// The errors a person gets to read: one sentence that says what was wrong and what would be right.
+// Errors for people: one sentence that names the fault and what would be right.
 #pragma once
 
 #include <fmt/format.h>

@@ -11,7 +11,7 @@
 namespace staircase {
 namespace {
 
-/// The status of a file that exists and is no folder. Throws Error otherwise.
+/// The status of a file that exists and is not a folder. Throws Error otherwise.
 std::filesystem::file_status status_of(const std::filesystem::path& file) {
   std::error_code fault;
   const auto status = std::filesystem::status(file, fault);

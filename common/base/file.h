@@ -7,19 +7,20 @@
 
 namespace staircase {
 
-/// Throws Error unless `file` is a regular file (a folder, say, or nothing at all).
+/// Throws Error unless `file` is a regular file (and not missing or, say, a folder).
 void require_file(const std::filesystem::path& file);
 
 /// Text without the byte order mark that editors, above all on Windows, put in front of it.
 std::string_view without_byte_order_mark(std::string_view text);
 
-/// All bytes of a file that a person may have edited, but for a byte order mark. Throws Error as read_file.
+/// All bytes of a file that a person may have edited, without a byte order mark. Throws Error as read_file
+/// does.
 std::string read_text_file(const std::filesystem::path& file);
 
 /// All bytes of `file`. Throws Error with one sentence if it cannot be read.
 std::string read_file(const std::filesystem::path& file);
 
-/// The same for a file that may be a pipe, as the shell's <(command) is one.
+/// The same for a file that may be a pipe, such as the shell's <(command).
 std::string read_file_or_pipe(const std::filesystem::path& file);
 
 }  // namespace staircase

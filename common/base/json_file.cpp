@@ -68,7 +68,7 @@ class StrictCheck : public nlohmann::json_sax<json> {
 }  // namespace
 
 json parse_json_object(std::string_view text, const std::string& file) {
-  // nlohmann's lexer takes a zero byte for the end and would ignore what follows.
+  // nlohmann's lexer takes a zero byte for the end of the text and would ignore the rest.
   if (const auto zero = text.find('\0'); zero != text.npos) {
     throw Error("{} is not valid JSON: byte {} is zero", file, zero);
   }

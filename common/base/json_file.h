@@ -1,6 +1,6 @@
-// JSON, checked more strictly than its parser does: what would be accepted and then misread is an error that
-// names the file. Only sources include this, no header, and it is not installed: who uses the library needs
-// no JSON of ours.
+// JSON, checked more strictly than its parser does: a document that the parser would accept and misread is an
+// error that names the file. Only sources include this header, and it is not installed: users of the library
+// do not depend on our JSON parser.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -9,14 +9,14 @@
 
 namespace staircase {
 
-/// The JSON object that `text` is. Throws Error for anything else, for a key that an object holds twice, and
-/// for nesting deeper than any model's file has. `file` is for the message.
+/// Parses `text` as a JSON object. Throws Error for anything else, for duplicate keys, and for nesting deeper
+/// than in any model's file. `file` is for the message.
 nlohmann::json parse_json_object(std::string_view text, const std::string& file);
 
 /// `text` in quotation marks for an error message: shortened, and on one line.
 std::string quote(std::string_view text);
 
-/// `value` for an error message: a number or a string as it is, of anything larger only its kind.
+/// `value` for an error message: a number or a string in full, of anything larger only its type.
 std::string shown(const nlohmann::json& value);
 
 }  // namespace staircase

@@ -28,10 +28,10 @@ namespace staircase {
   throw Error("{} is {}, but it must be {}", key, shown(value), right);
 }
 
-/// A JSON object for options: a key whose value is null is as good as none and left out, and 2.0 becomes 2,
-/// in lists as well, since JSON knows only one kind of number.
+/// A JSON object for options: a key whose value is null counts as missing. 2.0 becomes 2, in lists too, since
+/// JSON has only one kind of number.
 inline nlohmann::json plain_values(nlohmann::json object) {
-  constexpr double kExact = 9007199254740992.0;  // 2^53: up to there a double counts in ones
+  constexpr double kExact = 9007199254740992.0;  // 2^53: up to there a double holds every whole number
   const auto make_whole = [](const auto& self, nlohmann::json& value) -> void {
     if (value.is_array()) std::ranges::for_each(value, [&](nlohmann::json& one) { self(self, one); });
     if (!value.is_number_float()) return;
@@ -45,8 +45,8 @@ inline nlohmann::json plain_values(nlohmann::json object) {
   return object;
 }
 
-/// The number that `value` is, if the type can hold it. What would only fit by rounding a fraction away does
-/// not. Throws Error with the key and what is possible of `range`, in which the number need not be.
+/// The number in `value`, if the type can hold it without dropping a fraction. Otherwise throws Error with
+/// the key and the numbers of `range` that the type holds; the range itself is not checked here.
 template <typename T>
 T json_number(const std::string& key, const nlohmann::json& value, const Range& range = {}) {
   using Limits = std::numeric_limits<T>;
@@ -57,7 +57,7 @@ T json_number(const std::string& key, const nlohmann::json& value, const Range& 
   }
   bool fits = false;
   if constexpr (kIsWhole) {
-    // A whole number that is too large for 64 bits is a floating-point one to the parser.
+    // The parser turns a whole number that is too large for 64 bits into a floating-point one.
     if (value.is_number_unsigned()) {
       fits = std::in_range<T>(value.get<std::uint64_t>());
     } else if (value.is_number_integer()) {
@@ -70,20 +70,20 @@ T json_number(const std::string& key, const nlohmann::json& value, const Range& 
   return value.get<T>();
 }
 
-/// An object of plain values whose keys are asked for one by one.
+/// A JSON object of plain values, whose keys are read one by one.
 struct JsonOptions {
   nlohmann::json values;
-  std::vector<std::string> known = {};  ///< the keys that were asked for
+  std::vector<std::string> known = {};  ///< the keys read so far
 
-  /// What the object has for `key`, or nullptr.
+  /// The object's value for `key`, or nullptr.
   const nlohmann::json* find(const std::string& key) {
     known.push_back(key);
     const auto place = values.find(key);
     return place == values.end() ? nullptr : &*place;
   }
 
-  /// Each `get` sets the value to what the object has for the key, if it has it. Throws Error for a value of
-  /// another kind.
+  /// Each `get` sets the value to the object's value for the key, if there is one. Throws Error for a value
+  /// of another type.
   void get(const std::string& key, bool* value, const Range& = {}) {
     const nlohmann::json* const found = find(key);
     if (found == nullptr) return;
@@ -102,7 +102,7 @@ struct JsonOptions {
     if (const nlohmann::json* found = find(key)) *value = json_number<T>(key, *found, range);
   }
 
-  /// A list of texts can also be one text.
+  /// A list of texts may also be a single text.
   void get(const std::string& key, std::vector<std::string>* value, const Range& = {}) {
     const nlohmann::json* const found = find(key);
     if (found == nullptr) return;
@@ -126,13 +126,13 @@ struct JsonOptions {
     choice.choose(static_cast<std::size_t>(place - choice.words.begin()));
   }
 
-  /// Options that are about the program and not about one text.
+  /// Options of the program, not of one text.
   template <typename T>
   void get(const std::string& key, const T&, const Range& = {}) {
     throw std::logic_error(key + " is not an option of a request");
   }
 
-  /// The same for an option of whatever type, whose value must be in the range.
+  /// The same for an option of any type, whose value must be in the range.
   void get_option(const std::string& key, const OptionValue& value, const Range& range) {
     std::visit([&](auto place) { get(key, place, range); }, value);
     require_range(key, value, range);

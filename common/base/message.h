@@ -1,5 +1,5 @@
-// What a program tells a person besides its text: lines on standard error. One that takes no lines changes
-// nothing.
+// Messages for a person, besides the text: lines on standard error. If it takes no lines, nothing else
+// changes.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 
 namespace staircase {
 
-/// Whether this process keeps its messages, and its text, to itself.
+/// Whether this process suppresses its messages and its text.
 inline bool& quiet() {
   static bool is_quiet = false;
   return is_quiet;
@@ -24,7 +24,7 @@ inline void say(const std::string& lines) {
   std::fputs((harmless(lines, true) + "\n").c_str(), stderr);
 }
 
-/// Why something was not done: one line, whatever is in the message.
+/// Why something was not done: one line, whatever the message holds.
 inline void say_error(const std::string& message) {
   say("error: " + harmless(message));
 }

@@ -1,5 +1,5 @@
-// What a feature says of its options: their names, where their values go, which values are possible, what
-// they mean, and which of them go together. Who listens is a command line, or a line of a file of requests.
+// How a feature declares its options: their names, where their values go, which values are valid, what they
+// mean, and which ones exclude each other. A command line reads them, or a line of a file of requests.
 #pragma once
 
 #include <cstdint>
@@ -16,30 +16,30 @@ namespace staircase {
 
 struct ModelConfig;
 
-/// The numbers that are possible. Without bounds it is all that the type can hold.
+/// The valid numbers. Without bounds, all that the type can hold.
 struct Range {
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
-  bool without_least = false;  ///< only what is above `least`
+  bool without_least = false;  ///< only numbers above `least`
 
   bool is_bounded() const { return *this != Range(); }
 
   bool operator==(const Range&) const = default;
 
-  /// Of floating-point numbers neither infinity nor NaN is ever possible.
+  /// Neither infinity nor NaN is ever a valid floating-point number.
   bool holds(double value) const;
 
   /// "between 1 and 16", for the end of "… must be".
   std::string text(bool whole_numbers) const;
 
-  /// The same for what is no number of that kind at all: "a whole number between 1 and 16".
+  /// The same for a value that is not a number of that kind at all: "a whole number between 1 and 16".
   std::string text_with_kind(bool whole_numbers) const;
 
-  /// Of this range the numbers from `lowest` to `highest`, the ends of a type.
+  /// The numbers of this range from `lowest` to `highest`, the limits of a type.
   Range within(double lowest, double highest) const;
 };
 
-/// What a T can hold of a range; of the largest float two digits are enough to say so.
+/// The part of a range that a T can hold; two digits suffice to print the largest float.
 template <typename T>
 Range held_by(const Range& range) {
   using Limits = std::numeric_limits<T>;
@@ -62,10 +62,10 @@ constexpr Range between(double least, double most) {
   return {least, most};
 }
 
-/// One of several words; `choose` takes the place of the word among them.
+/// One of several words; `choose` gets the index of the word.
 struct Choice {
   std::vector<std::string> words;
-  std::string present;  ///< the word for the value that the variable has now
+  std::string present;  ///< the word for the variable's current value
   std::function<void(std::size_t index)> choose;
 };
 
@@ -93,12 +93,12 @@ struct Path {
   bool may_be_empty = false;
 };
 
-/// Where the value of an option goes. What the variable holds now is the default; an optional without a value
-/// is off.
+/// Where the value of an option goes. The variable's initial value is the default; an optional without a
+/// value is off.
 using OptionValue = std::variant<bool*, int*, unsigned*, float*, std::optional<int>*, std::optional<float>*,
                                  std::vector<int>*, std::vector<std::string>*, NumberOrAuto, Path, Choice>;
 
-/// Names of options and their values, as one would type them.
+/// Names of options and their values, as typed.
 using OptionTexts = std::vector<std::pair<std::string, std::string>>;
 
 /// The value of an option, for a rule that compares two.
@@ -107,35 +107,35 @@ struct NamedNumber {
   const int* value;
 };
 
-/// Takes declarations of options, and of the rules between them. What a rule looks at must live until the
-/// values are read.
+/// Receives the declarations of options and of the rules between them. Whatever a rule refers to must live
+/// until the values are read.
 class OptionSink {
  public:
   virtual ~OptionSink() = default;
 
-  /// `name` as it is typed: --top-k. A number outside of `range` is refused with the name, the value and the
+  /// `name` as it is typed: --top-k. A number outside `range` is rejected with the name, the value and the
   /// range. A flag that is on can be switched off as --no-NAME.
   virtual void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) = 0;
 
-  /// What no range can say: throws UsageError for values that contradict each other.
+  /// A rule that no range can express: throws UsageError for values that contradict each other.
   void rule(std::function<void()> rule);
 
   /// A rule whose message needs no value.
   void refuse_if(std::function<bool()> is_wrong, std::string message);
 
-  /// A number whose bound is another option's value.
+  /// A number bounded by another option's value.
   void require_at_least(NamedNumber number, NamedNumber least);
   void require_at_most(NamedNumber number, NamedNumber most);
 
-  /// Warns of values that are allowed, but do nothing together.
+  /// Warns about values that are valid but do nothing together.
   void warn_if(std::function<bool()> is_suspect, std::string message);
 
-  /// A rule that has to know the model.
+  /// A rule that needs the model's configuration.
   void model_rule(std::function<void(const ModelConfig& config)> rule);
 
  protected:
   /// For a class that has read all values: applies the rules in the order of their declaration. Warnings come
-  /// last, so that a wrong call ends with one sentence.
+  /// last, so a wrong call prints a single sentence.
   void apply_rules() const;
 
   /// The same once the model is known, before its weights are read.
@@ -147,12 +147,11 @@ class OptionSink {
   std::vector<std::pair<std::function<bool()>, std::string>> warnings_;
 };
 
-/// Throws UsageError that names the option, its value and the range, unless all numbers in `value` are
-/// possible.
+/// Throws UsageError with the option, its value and the range unless all numbers in `value` are valid.
 void require_range(std::string_view name, const OptionValue& value, const Range& range);
 
-/// a · b, where neither is below 0: how many `things` two options make together. Throws UsageError for more
-/// than an int holds.
+/// a · b, where neither is below 0: how many `things` two options make together. Throws UsageError if an int
+/// cannot hold it.
 int product(std::int64_t a, std::int64_t b, std::string_view things = "");
 
 }  // namespace staircase

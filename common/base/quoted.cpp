@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Whether the locale has more than ASCII. Where none is set, most terminals do.
+/// Whether the locale supports more than ASCII. If none is set, most terminals do.
 bool has_utf8() {
   for (const char* const name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
     const char* const value = std::getenv(name);
@@ -39,7 +39,7 @@ std::string in_ascii(std::string text) {
   return text;
 }
 
-/// `text` in quotes and escaped, with U+FFFD for what is no UTF-8.
+/// `text` in quotes and escaped, with U+FFFD for invalid UTF-8.
 std::string to_json(const std::string& text) {
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -75,7 +75,7 @@ std::string quoted(const std::string& text, std::size_t longest) {
   }
   std::string shown = text.substr(0, end);
   if (end < text.size()) shown += "...";
-  // JSON escapes the first 32 characters alone.
+  // JSON escapes only the first 32 characters.
   return harmless(to_json(shown));
 }
 

@@ -1,4 +1,4 @@
-// Text that may hold anything, in the midst of other text.
+// Arbitrary text within other text.
 #pragma once
 
 #include <string>
@@ -7,14 +7,15 @@
 namespace staircase {
 
 /// A text on one line, in quotes, with "..." after the first `longest` bytes. Quotes, backslashes and control
-/// characters are escaped as in JSON; what is no UTF-8 becomes U+FFFD.
+/// characters are escaped as in JSON; invalid UTF-8 becomes U+FFFD.
 std::string quoted(const std::string& text, std::size_t longest = std::string::npos);
 
 /// A value as a person typed it, for a message: quoted and shortened unless it is one short word.
 std::string typed(std::string_view text);
 
-/// `bytes` as UTF-8 without control characters, which a terminal would obey: they are escaped, line breaks as
-/// well unless the text `has_lines`. What is no UTF-8 becomes U+FFFD: to some terminals 0x9b is one, too.
+/// `bytes` as UTF-8 without control characters, which a terminal would obey: they are escaped, and so are
+/// line breaks unless the text `has_lines`. Invalid UTF-8 becomes U+FFFD, since some terminals obey 0x9b,
+/// too.
 std::string harmless(std::string_view bytes, bool has_lines = false);
 
 }  // namespace staircase

@@ -1,5 +1,5 @@
-// Beam search (Lowerre 1976; for neural networks Sutskever et al. 2014, section 3.2): looks for the likeliest
-// text, where the greedy choice looks for the likeliest token.
+// Beam search (Lowerre 1976; for neural networks Sutskever et al. 2014, section 3.2): looks for the most
+// likely text, not the most likely token.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,11 @@
 
 namespace staircase {
 
-/// When the search stops, once num_beams texts have ended.
+/// When the search stops, once num_beams texts are finished.
 enum class EarlyStopping {
-  kFalse,  ///< when the best text that grows would score no better if it ended here: a guess, but a good one
-  kTrue,   ///< at once
-  kNever,  ///< when no text that grows can score better, however long it becomes
+  kFalse,  ///< when the best unfinished text would score no better if it ended here: a good guess
+  kTrue,   ///< immediately
+  kNever,  ///< when no unfinished text can score better, however long it gets
 };
 
 struct BeamOptions {
@@ -66,18 +66,18 @@ inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions&
       "--length-penalty and --early-stopping do nothing without --num-beams");
 }
 
-/// A text that grows, or has ended.
+/// An unfinished or finished text.
 struct Beam {
-  std::vector<int> tokens;  ///< the prompt and what follows it
+  std::vector<int> tokens;  ///< the prompt and the new tokens
   StopFilter filter;
-  std::vector<Token> chosen = {};  ///< what follows
-  double sum = 0.0;                ///< of the log-probabilities of what follows
-  double score = 0.0;              ///< what it is worth if it ends here
+  std::vector<Token> chosen = {};  ///< the new tokens
+  double sum = 0.0;                ///< of the log-probabilities of the new tokens
+  double score = 0.0;              ///< its score if it ends here
   std::optional<FinishReason> finished = {};
   int row = 0;  ///< of the cache: its parent's, until it gets its own
 };
 
-/// Sees each beam that goes on or ends, as it was chosen: the best first.
+/// Called for each beam that goes on or ends, in the order of the choice: the best first.
 using OnBeam = std::function<void(const Beam& beam)>;
 
 /// One more token after a beam.
@@ -92,18 +92,18 @@ inline double beam_score(double sum, int length, float length_penalty) {
   return sum / std::pow(length, length_penalty);
 }
 
-/// Whether a text that grows, with the best `sum` after `length` tokens, may yet beat one that has ended.
+/// Whether an unfinished text, with the best `sum` after `length` tokens, may still beat a finished one.
 inline bool can_beat(double ended_score, double sum, int length, int max_new_tokens,
                      const BeamOptions& search) {
   if (search.early_stopping == EarlyStopping::kTrue) return false;
-  // Without a penalty that rewards the sum only falls: it is at its best now, unless more divides it later.
+  // Without a penalty that rewards, the sum only falls: it is at its best now, unless more divides it later.
   const bool later = search.early_stopping == EarlyStopping::kNever && search.length_penalty > 0.0f;
   return beam_score(sum, later ? max_new_tokens : length, search.length_penalty) > ended_score;
 }
 
-/// A row of the cache for each new beam, where parents[i] is the row of beam i's parent. The first child of a
-/// parent takes its row over; the others are copied into rows that nobody goes on with. Fewer copies would
-/// not do, and none overwrites what another one needs, in whatever order they are made.
+/// A row of the cache for each new beam, where parents[i] is the row of beam i's parent. A parent's first
+/// child takes over its row; the others are copied into rows that no beam continues. Fewer copies would not
+/// do, and none overwrites an entry that another one needs, whatever their order.
 inline std::vector<int> assign_rows(std::span<const int> parents) {
   std::vector<int> rows(parents.size(), -1);
   std::vector<bool> taken(parents.size());
@@ -132,14 +132,14 @@ inline void into_rows(std::vector<Beam>& beams, KvCache& cache) {
   }
 }
 
-/// The num_beams best texts that the search finds after the prompt, best first. Exactly the search of
-/// Hugging Face: of the 2 num_beams best continuations those that end are taken out if they are among the
-/// first num_beams, and of the others the first num_beams go on. The cache has num_beams rows.
+/// The num_beams best texts that the search finds after the prompt, best first. This is exactly Hugging
+/// Face's search: among the 2 num_beams best continuations, those that end are set aside if they are in the
+/// first num_beams; the first num_beams of the others go on. The cache has num_beams rows.
 inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, const std::vector<int>& prompt,
                                      const RowOptions& options, const BeamOptions& search, KvCache& cache,
                                      const OnBeam& on_beam) {
   const ModelConfig& config = model.config();
-  const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products outgrow an int
+  const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products overflow an int
   const EndTokens& ends = config.end_tokens;
   const int max_new_tokens = options.stopping.max_new_tokens;
   std::vector<Beam> growing{{prompt, StopFilter(options.stop, tokenizer)}}, ended;
@@ -156,11 +156,11 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
       std::vector<float> scores = logprobs[b];
       forbid_early_end(scores, length - 1, ends, options.length);
       process(scores, growing[b].tokens, options.sampling);
-      for (const int token : highest(scores, 2 * n)) {  // no other can be among the best of all
+      for (const int token : highest(scores, 2 * n)) {  // no other can be among the overall best
         if (scores[token] != kMasked) all.push_back({b, token, growing[b].sum + scores[token]});
       }
     }
-    // Equal ones stay in their order: those of the first beam, and of these the lowest id, come first.
+    // Ties keep their order: first those of the first beam, and among these the lowest id.
     std::ranges::stable_sort(all, std::greater<>(), &Continuation::sum);
     std::vector<Beam> next;
     for (int rank = 0; rank < std::min<std::int64_t>(2 * n, std::ssize(all)); ++rank) {

@@ -1,4 +1,4 @@
-// What speculative decoding asks of whatever proposes tokens: a smaller model, or the text itself.
+// What speculative decoding requires of a drafter: a smaller model, or the text itself.
 #pragma once
 
 #include <random>
@@ -16,10 +16,10 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
 
-  /// What its cache took, if it has one.
+  /// What its cache used, if it has one.
   virtual CacheUse use() const { return {}; }
 
-  /// Appends up to `count` tokens to `text`, which can be any, and returns what each was drawn from.
+  /// Appends up to `count` tokens to `text`, which can be any text, and returns the distribution of each.
   virtual Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
                                 std::mt19937& generator) = 0;
 };

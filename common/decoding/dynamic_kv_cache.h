@@ -7,7 +7,7 @@
 
 namespace staircase {
 
-/// Grows as a concatenation does: more positions mean new memory for all of them, and a copy of the old ones.
+/// Grows like a concatenation: each growth allocates memory for all positions and copies the old ones.
 class DynamicKvCache : public KvCache {
  public:
   explicit DynamicKvCache(Model& model) : model_(model), layers_(model.config().n_layer) {}
@@ -24,11 +24,11 @@ class DynamicKvCache : public KvCache {
 
   void truncate(int /*row*/, int length) override { length_ = length; }
 
-  /// Held by all layers now, allocated by all growths together, and copied by them: old positions alone.
+  /// Held by all layers now, allocated by all growths together, and copied by them (old positions only).
   CacheUse use() const override { return use_; }
 
  private:
-  /// Keys or values of one layer, [1, n_head, length, head_size], with room for `count` positions more.
+  /// Keys or values of one layer, [1, n_head, length, head_size], with room for `count` more positions.
   Tensor grown(const Tensor& old, int count) {
     const int capacity = length_ + count;
     Tensor larger = model_.device().allocate(model_.kv_dtype(), model_.kv_shape(1, capacity));

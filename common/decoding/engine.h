@@ -1,5 +1,5 @@
-// What a scheduler needs of a model and its cache. There is an engine for each cache, the tests have a toy,
-// and a simulation has one whose passes only take time: so the interface is given, and no lesson writes it.
+// What a scheduler needs from a model and its cache. Each cache has an engine, the tests have a toy, and a
+// simulation has one whose passes only take time. So the interface is given, and no lesson writes it.
 #pragma once
 
 #include <span>
@@ -8,8 +8,8 @@
 
 namespace staircase {
 
-/// Takes the texts of a batch through a model. The text in place r of the batch has row r of the cache, which
-/// is empty when the text joins.
+/// Takes a batch of texts through a model. The text in place r of the batch has row r of the cache, which is
+/// empty when the text joins.
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -17,25 +17,25 @@ class Engine {
   /// The tokens that end a text.
   virtual const EndTokens& ends() const = 0;
 
-  /// Begins a pass: makes room in the cache for the next token of each of these texts, which are all that
-  /// have joined so far, in their places. Called before `missing`.
+  /// Begins a pass: makes room in the cache for the next token of each of these texts: all that have joined
+  /// so far, in their places. Called before `missing`.
   virtual void begin_pass(std::span<const Row> /*rows*/) {}
 
   /// The tokens at the end of the text in place r that the cache lacks; none if the text has to wait.
   virtual std::span<const int> missing(const Row& row, int r) = 0;
 
-  /// Feeds sequence r to row r, for all rows at once; an empty sequence changes nothing in its row. Returns
-  /// the logits after each, [sequences.size(), vocab_size].
+  /// Feeds sequence r to row r, for all rows at once; an empty sequence leaves its row unchanged. Returns the
+  /// logits after each, [sequences.size(), vocab_size].
   virtual std::span<const float> forward(std::span<const std::span<const int>> sequences) = 0;
 
-  /// Moves a row of the cache to the place of another one, whose text has left.
+  /// Moves a row of the cache to the place of a text that has left.
   virtual void move_row(int from, int to) = 0;
 
-  /// Empties a row of the cache.
+  /// Clears a row of the cache.
   virtual void clear_row(int r) = 0;
 };
 
-/// Does what another engine does. To watch that engine, or to change a part of it, override some functions.
+/// Forwards to another engine. Override functions to watch that engine or to change part of it.
 class DelegatingEngine : public Engine {
  public:
   explicit DelegatingEngine(Engine& engine) : engine_(engine) {}

@@ -1,4 +1,4 @@
-// Log-probabilities: what the model itself thinks of a token, whatever the options make of it.
+// Log-probabilities: what the model itself computes for a token, before any option changes it.
 #pragma once
 
 #include <cmath>
@@ -14,7 +14,7 @@
 namespace staircase {
 
 struct LogprobOptions {
-  std::optional<int> count = {};  ///< for how many of the likeliest tokens to tell the log-probability
+  std::optional<int> count = {};  ///< for how many of the most likely tokens to print the log-probability
 };
 
 inline void add_options(OptionSink& sink, LogprobOptions& options) {
@@ -23,7 +23,7 @@ inline void add_options(OptionSink& sink, LogprobOptions& options) {
 }
 
 /// ln softmax(logits), [vocab_size]: logits[i] - max - ln Σ exp(logits[j] - max). With the largest logit at 0
-/// no exponential overflows, and no logarithm is taken of a probability that was rounded to 0.
+/// no exponential overflows, and no probability that was rounded to 0 needs a logarithm.
 inline std::vector<float> log_softmax(std::span<const float> logits) {
   const int best = argmax(logits);
   const double log_sum = -std::log(softmax(logits)[best]);  // its probability is exp(0) / Σ
@@ -32,8 +32,8 @@ inline std::vector<float> log_softmax(std::span<const float> logits) {
   return logprobs;
 }
 
-/// What the model says of `token` and of the `count` likeliest tokens, where `logprobs`, [vocab_size], are
-/// those of all; among equals the lowest id comes first.
+/// The log-probability of `token` and of the `count` most likely tokens, where `logprobs`, [vocab_size], are
+/// those of all; ties go to the lowest id.
 inline Logprobs logprobs_of(int token, std::span<const float> logprobs, int count) {
   Logprobs result{logprobs[token]};
   for (const int id : highest(logprobs, count)) result.likeliest.push_back({id, logprobs[id]});

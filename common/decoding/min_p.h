@@ -1,4 +1,4 @@
-// Keeps the tokens that are likely enough beside the likeliest one.
+// Keeps the tokens that are likely enough compared with the most likely one.
 #pragma once
 
 #include <cmath>

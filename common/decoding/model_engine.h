@@ -11,7 +11,7 @@
 
 namespace staircase {
 
-/// What does not depend on the kind of the cache.
+/// The part that does not depend on the kind of cache.
 class ModelEngine : public Engine {
  public:
   ModelEngine(Model& model, KvCache& cache) : model_(model), cache_(cache) {}
@@ -33,7 +33,7 @@ class ModelEngine : public Engine {
   KvCache& cache_;
 };
 
-/// A row has room for the whole context. A text that outgrows it goes on as its options say.
+/// A row has room for the whole context. A text that outgrows it continues as its options say.
 class StaticEngine : public ModelEngine {
  public:
   StaticEngine(Model& model, StaticKvCache& cache) : ModelEngine(model, cache), cache_(cache) {}
@@ -41,7 +41,7 @@ class StaticEngine : public ModelEngine {
   std::span<const int> missing(const Row& row, int r) override {
     const std::span<const int> text = row.tokens;
     if (row.new_tokens > 0) return tokens_to_feed(text, cache_.capacity(), cache_, r, row.options.overflow);
-    // Of a prompt, or of its end that fits into the context, a part may be there already.
+    // Part of a prompt, or of its end that fits into the context, may be there already.
     return text.last(std::min<std::size_t>(text.size(), cache_.capacity())).subspan(cache_.length(r));
   }
   void move_row(int from, int to) override { cache_.copy_row(from, to); }

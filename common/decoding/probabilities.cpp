@@ -11,7 +11,7 @@
 namespace staircase {
 namespace {
 
-/// Visits the index of each value from `first` on that is `wanted`. Most are not: a compiler finds out with
+/// Visits the index of each value from `first` on that is `wanted`. Most are not: the compiler checks with
 /// SIMD whether a whole block holds none.
 template <typename Wanted, typename Visit>
 void for_each_wanted(std::span<const float> values, std::size_t first, const Wanted& wanted,
@@ -38,8 +38,8 @@ std::vector<float> softmax(std::span<const float> logits) {
 }
 
 float kth_largest(std::span<const float> values, int k) {
-  // A heap of the k largest so far, the smallest of them in front. After the first few blocks hardly a value
-  // gets past it.
+  // A heap of the k largest so far, the smallest of them in front. After the first few blocks, hardly any
+  // value enters it.
   std::vector<float> largest(values.begin(), values.begin() + k);
   std::ranges::make_heap(largest, std::greater<>());
   for_each_wanted(

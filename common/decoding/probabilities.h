@@ -1,4 +1,4 @@
-// From logits to probabilities, and the number that a draw begins with.
+// From logits to probabilities, and the random number that a draw starts from.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace staircase {
 
-/// A copy of a model's logits, for options to change: the model's own stay as they are.
+/// A copy of a model's logits that options may change; the model's own stay intact.
 inline std::vector<float> copy_of(std::span<const float> logits) {
   return {logits.begin(), logits.end()};
 }
@@ -25,10 +25,10 @@ float kth_largest(std::span<const float> values, int k);
 /// The tokens with a probability of at least `least`, by id.
 std::vector<Candidate> likely_enough(std::span<const float> probabilities, float least);
 
-/// The indices of the `count` largest values, or of all, falling; among equals the lowest index first.
+/// The indices of the `count` largest values, or of all, in descending order; ties by the lowest index.
 std::vector<int> highest(std::span<const float> values, std::int64_t count);
 
-/// The `count` likeliest tokens with their probabilities, falling; among equals the lowest id first.
+/// The `count` most likely tokens with their probabilities, in descending order; ties by the lowest id.
 std::vector<Candidate> likeliest(std::span<const float> logits, int count);
 
 /// KL(p ‖ q) = Σ p log(p / q) in nats (Kullback and Leibler 1951): 0 for equal distributions.

@@ -1,4 +1,4 @@
-// What a generation loop tells the rest of the program.
+// What a generation loop reports to the rest of the program.
 #pragma once
 
 #include <chrono>
@@ -17,14 +17,14 @@ using Clock = std::chrono::steady_clock;
 using Prompts = std::vector<std::vector<int>>;
 
 enum class FinishReason {
-  kLength,  ///< as many tokens as were asked for
+  kLength,  ///< as many tokens as requested
   kEos,     ///< the model chose its end-of-text token
-  kStop,    ///< the text came to a stop sequence
+  kStop,    ///< the text reached a stop sequence
 };
 
 /// A finished sequence.
 struct Generation {
-  std::vector<int> tokens;  ///< the prompt and what follows it
+  std::vector<int> tokens;  ///< the prompt and the new tokens
   FinishReason finish_reason = FinishReason::kLength;
   CacheUse cache = {};
   std::optional<double> score = {};  ///< by which a search ranks it
@@ -42,8 +42,8 @@ struct Logprob {
   float logprob = 0.0f;
 };
 
-/// What the model itself says of a token: its log-probability, none where nothing comes before it, and the
-/// likeliest tokens in its place.
+/// The model's own figures for a token: its log-probability (none if nothing comes before it) and the most
+/// likely tokens at its position.
 struct Logprobs {
   std::optional<float> own = {};
   std::vector<Logprob> likeliest = {};
@@ -53,8 +53,8 @@ struct Logprobs {
 enum class Origin {
   kModel,      ///< the only model there is
   kAccepted,   ///< proposed by the draft model, and accepted
-  kCorrected,  ///< the target's, in the place of a rejected one
-  kBonus,      ///< the target's, behind proposals that were all accepted
+  kCorrected,  ///< the target's, instead of a rejected one
+  kBonus,      ///< the target's, after proposals that were all accepted
 };
 
 /// Where token `index` of a round comes from, of whose `drafted` tokens the first ones were accepted.
@@ -64,13 +64,13 @@ inline Origin origin_of(int index, int accepted, int drafted) {
   return accepted < drafted ? Origin::kCorrected : Origin::kBonus;
 }
 
-/// One new token, at the moment it is chosen; the likeliest ones it was chosen from and its log-probabilities
-/// where they are asked for.
+/// One new token, at the moment it is chosen; also the most likely ones it was chosen from and its
+/// log-probabilities, if requested.
 struct Token {
   int id = 0;
   std::vector<Candidate> candidates = {};
   Origin origin = Origin::kModel;
-  std::optional<std::string> text = {};  ///< what to show for it, if that is not the token itself
+  std::optional<std::string> text = {};  ///< what to show for it, if not the token itself
   std::optional<Logprobs> logprobs = {};
   Clock::time_point time = Clock::now();  ///< when it was chosen; a search shows its tokens later
 };

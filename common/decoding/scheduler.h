@@ -15,7 +15,7 @@
 namespace staircase {
 
 struct PrefillOptions {
-  std::optional<int> chunk = {};  ///< so many tokens of prompts in a pass, at most; without it whole prompts
+  std::optional<int> chunk = {};  ///< maximum prompt tokens per pass; without a value, whole prompts
 };
 
 inline void add_options(OptionSink& sink, PrefillOptions& options) {
@@ -33,8 +33,8 @@ class Scheduler {
  public:
   using OnFinished = std::function<void(int number, Generation text)>;
 
-  /// At most `places` texts grow at a time. `on_token` sees each token as it is chosen, `on_finished` each
-  /// text as it ends. They may submit, but neither cancel nor pass.
+  /// At most `places` texts grow at a time. `on_token` gets each token as it is chosen, `on_finished` each
+  /// text as it ends. They may call submit, but neither cancel nor pass.
   Scheduler(Engine& engine, const Tokenizer& tokenizer, int places, const PrefillOptions& prefill,
             OnRowToken on_token, OnFinished on_finished)
       : engine_(engine),
@@ -44,15 +44,15 @@ class Scheduler {
         on_token_(std::move(on_token)),
         on_finished_(std::move(on_finished)) {}
 
-  /// A prompt waits until there is a place for it: first come, first served. The number is the caller's name
-  /// for the text, and no other that waits or grows may have it.
+  /// A prompt waits for a free place: first come, first served. The number is the caller's name for the text,
+  /// and no other waiting or growing text may have it.
   void submit(int number, std::vector<int> prompt, const RowOptions& options) {
     if (options.stopping.max_new_tokens == 0) return on_finished_(number, {std::move(prompt)});
     waiting_.push_back({number, std::move(prompt), options, std::mt19937(options.sampling.seed),
                         StopFilter(options.stop, tokenizer_)});
   }
 
-  /// Forgets a text, whether it waits or grows: nothing more is heard of it.
+  /// Drops a text, whether it waits or grows: no callback gets it again.
   void cancel(int number) {
     std::erase_if(waiting_, [&](const Row& row) { return row.number == number; });
     for (Row& row : rows_)
@@ -64,8 +64,8 @@ class Scheduler {
   bool idle() const { return waiting_.empty() && rows_.empty(); }
 
   /// One pass of the model over all rows: a token for each, or a part of its prompt. The prompts share a
-  /// chunk, first come, first served (Agrawal et al. 2023, section 4). So at most one of them is half in the
-  /// cache.
+  /// chunk, first come, first served (Agrawal et al. 2023, section 4). So at most one of them is partly in
+  /// the cache.
   void pass() {
     engine_.begin_pass(rows_);
     int budget = chunk_;

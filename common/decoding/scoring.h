@@ -1,5 +1,4 @@
-// What the model thinks of a text that is already there: each token behind those before it, and the
-// perplexity.
+// Scores a text that is already there: each token after those before it, and the perplexity.
 #pragma once
 
 #include <algorithm>
@@ -14,9 +13,9 @@
 
 namespace staircase {
 
-/// The tokens of a text with their log-probabilities, each behind those before it, from one pass of the model
-/// over all of them, and the `count` likeliest tokens in the place of each. The first has none, nor have
-/// those in front of the last n_positions, which the model does not see.
+/// The tokens of a text with their log-probabilities, each after those before it, from one pass over all of
+/// them, and the `count` most likely tokens at the position of each. The first token has none, nor do those
+/// before the last n_positions, which the model does not see.
 inline std::vector<Token> score(Model& model, std::span<const int> text, int count) {
   std::vector<Token> tokens;
   for (const int id : text) tokens.push_back({.id = id, .logprobs = Logprobs()});
@@ -31,7 +30,7 @@ inline std::vector<Token> score(Model& model, std::span<const int> text, int cou
 }
 
 /// exp(-mean log-probability) of the tokens that have one (Jelinek et al. 1977): as uncertain as a choice
-/// among so many equally likely tokens. Nothing for a text of one token.
+/// among this many equally likely tokens. Nothing for a text of one token.
 inline std::optional<double> perplexity(std::span<const Token> tokens) {
   double sum = 0.0;
   int count = 0;

@@ -8,7 +8,7 @@
 namespace staircase {
 
 struct SpeculationOptions {
-  std::optional<int> num_speculative_tokens = 4;  ///< γ; without a value it adapts itself
+  std::optional<int> num_speculative_tokens = 4;  ///< γ; without a value it adapts
 };
 
 inline void add_options(OptionSink& sink, SpeculationOptions& options) {
@@ -25,12 +25,12 @@ struct Round {
 struct Speculation {
   int rounds = 0;                 ///< passes of the target
   int drafted = 0, accepted = 0;  ///< tokens proposed, and of them
-  /// Those that show what a round costs: not the first one, which takes the prompt in, and none behind the
+  /// Rounds that show what a round costs: not the first one, which includes the prefill, and none past the
   /// end of the context, where nothing can be proposed.
   std::vector<Round> typical = {};
 };
 
-/// What a token is drawn from, [vocab_size]. In greedy decoding the likeliest token has all the probability.
+/// What a token is drawn from, [vocab_size]. In greedy decoding one token has all the probability.
 inline std::vector<float> distribution(std::span<float> logits, std::span<const int> tokens,
                                        const SamplingOptions& options) {
   process(logits, tokens, options);
@@ -48,7 +48,7 @@ class DraftModel : public Drafter {
 
   Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
                         std::mt19937& generator) override {
-    // The cache keeps what this text has in common with the last one, and forgets what was rejected.
+    // The cache keeps the prefix that this text shares with the last one, and drops what was rejected.
     const auto common = std::ranges::mismatch(last_, text).in1 - last_.begin();
     const int length = static_cast<int>(text.size());
     cache_.truncate(0, std::min({cache_.length(0), static_cast<int>(common), length - 1}));
@@ -68,24 +68,24 @@ class DraftModel : public Drafter {
   std::vector<int> last_;  // the tokens in the cache, and more
 };
 
-/// norm(max(0, p - q)): what the target gives to each token beyond what the draft gave.
+/// norm(max(0, p - q)): the probability that the target gives each token beyond the draft's.
 inline std::vector<float> residual(std::span<const float> p, std::span<const float> q) {
   std::vector<float> rest(p.size());
   double sum = 0.0;
   for (std::size_t i = 0; i < p.size(); ++i) sum += rest[i] = std::max(0.0f, p[i] - q[i]);
-  if (sum == 0.0) return {p.begin(), p.end()};  // equal but for rounding
+  if (sum == 0.0) return {p.begin(), p.end()};  // equal up to rounding
   for (float& probability : rest) probability = static_cast<float>(probability / sum);
   return rest;
 }
 
 struct Verdict {
-  int accepted = 0;  ///< so many of the drafted tokens stay
-  int next = 0;      ///< and this one comes behind them
+  int accepted = 0;  ///< how many of the drafted tokens stay
+  int next = 0;      ///< the token after them
 };
 
-/// Accepts each drafted token x with probability min(1, p(x) / q(x)) and ends with a token from the residual
-/// in the place of the first rejected one, or from the last p when none was rejected (Leviathan et al. 2023,
-/// algorithm 1). Whatever q is, the tokens are distributed as p says (appendix A.1). drafted [γ], q
+/// Accepts each drafted token x with probability min(1, p(x) / q(x)). Ends with a token from the residual
+/// instead of the first rejected one, or from the last p if none was rejected (Leviathan et al. 2023,
+/// algorithm 1). For any q, the tokens are distributed as p says (appendix A.1). drafted [γ], q
 /// [γ][vocab_size]: what each was drawn from, p [γ + 1][vocab_size].
 inline Verdict verify(std::span<const int> drafted, std::span<const std::vector<float>> q,
                       std::span<const std::vector<float>> p, std::mt19937& generator) {
@@ -100,14 +100,14 @@ inline double milliseconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double, std::milli>(to - from).count();
 }
 
-/// γ of the next round by the schedule of Hugging Face's assisted generation: two more when all drafted
-/// tokens were accepted, and else one less.
+/// γ of the next round, by the schedule of Hugging Face's assisted generation: two more if all drafted tokens
+/// were accepted, otherwise one less.
 inline int next_gamma(int gamma, int drafted, int accepted) {
   return accepted == drafted ? std::min(gamma + 2, 16) : std::max(gamma - 1, 1);
 }
 
-/// Continues `tokens` as the target alone would, in fewer passes of it; `counts` tells what happened. Without
-/// a value γ adapts itself.
+/// Continues `tokens` as the target alone would, in fewer passes; `counts` reports what happened. Without a
+/// value, γ adapts.
 inline Generation speculate(Model& target, Drafter& draft, std::vector<int> tokens,
                             const TextOptions& options, std::optional<int> gamma, Speculation& counts,
                             const OnToken& on_token) {
@@ -117,7 +117,7 @@ inline Generation speculate(Model& target, Drafter& draft, std::vector<int> toke
   std::mt19937 generator(options.sampling.seed);
   int adaptive = 5;
   for (int count = 0; count < max_new_tokens;) {
-    // A round gives one token more than it accepts, and all must fit: at the end of a context there are none.
+    // A round yields one token more than it accepts; all must fit, so a full context leaves none to draft.
     const int length = static_cast<int>(tokens.size());
     const int most = std::max(
         0, std::min({gamma.value_or(adaptive), max_new_tokens - count - 1, config.n_positions - length}));
@@ -149,7 +149,7 @@ inline Generation speculate(Model& target, Drafter& draft, std::vector<int> toke
         return {tokens, *reason, target_cache.use() + draft.use()};
       }
     }
-    // What was rejected is forgotten; the newest token has not been in a cache.
+    // Drop the rejected tokens; the newest token has never been in a cache.
     if (round > 0) target_cache.truncate(0, length + accepted);
   }
   return {tokens, FinishReason::kLength};

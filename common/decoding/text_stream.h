@@ -1,4 +1,4 @@
-// The text of a sequence as it grows, for everyone who shows it: the terminal, JSON and the server.
+// The text of a sequence as it grows, for all that show it: the terminal, JSON and the server.
 #pragma once
 
 #include <optional>
@@ -16,14 +16,14 @@ class TextStream {
   /// Both must outlive this.
   TextStream(const Tokenizer& tokenizer, const EndTokens& ends) : decoder_(tokenizer), ends_(&ends) {}
 
-  /// Takes the next token and returns what the text then gains, often nothing. An end-of-text token waits:
-  /// only if the sequence goes on after it (`--ignore-eos`) is it text.
+  /// Takes the next token and returns the text that it adds, often nothing. An end-of-text token waits: it
+  /// becomes text only if the sequence goes on after it (`--ignore-eos`).
   std::string push(const Token& token);
 
-  /// The end: returns the last of the text.
+  /// Ends the text and returns the rest of it.
   std::string finish(FinishReason reason);
 
-  /// The end-of-text token that waits, if one does.
+  /// The pending end-of-text token, if there is one.
   std::optional<int> waiting_end() const { return waiting_end_; }
 
  private:

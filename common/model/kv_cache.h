@@ -46,8 +46,8 @@ class KvCache {
   /// again.
   virtual void truncate(int row, int length) = 0;
 
-  /// Forgets the first `count` positions of a row and moves the others to its start. A cache that cannot do
-  /// that forgets them all.
+  /// Removes the first `count` positions of a row and moves the others to its start. A cache that cannot do
+  /// that removes all of them.
   virtual void slide(int row, int /*count*/) { truncate(row, 0); }
 
   /// Row `to` becomes what row `from` is. A cache that cannot do that empties it, and the model computes its

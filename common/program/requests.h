@@ -36,8 +36,8 @@ class RequestLine : public OptionSink {
   /// Throws Error for another value.
   double arrival();
 
-  /// --top-k is the key top_k. Sets the value to what the line has for the key, if it has it; null is no
-  /// value. A list of texts can also be one text. Throws Error for a value of another kind.
+  /// --top-k is the key top_k. Sets the value to the line's value for the key, if there is one; null counts
+  /// as missing. A list of texts may also be a single text. Throws Error for a value of another type.
   void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 
   /// Throws Error for a key that no option has, and for values that break a rule.

@@ -53,7 +53,7 @@ class CompletionRequest : public OptionSink {
   bool tells_use = false;  ///< the last part of a stream counts the tokens
   bool echo = false;       ///< the prompt is a part of the text
   int max_tokens = 0;
-  std::optional<int> logprobs = {};                    ///< for how many of the likeliest tokens
+  std::optional<int> logprobs = {};                    ///< for how many of the most likely tokens
   std::vector<std::pair<int, float>> logit_bias = {};  ///< what is added to the logits of these tokens
 
   /// Texts that are asked for altogether.

@@ -1,4 +1,4 @@
-// The generation loop: one token after the other.
+// The generation loop: one token after another.
 #pragma once
 
 #include <vector>
@@ -10,11 +10,11 @@
 
 namespace staircase {
 
-/// Continues `tokens` with the most likely token, again and again; `on_token` sees each one as it is chosen.
+/// Continues `tokens` with the most likely token, again and again; `on_token` gets each one as it is chosen.
 inline Generation generate(Model& model, std::vector<int> tokens, const StoppingOptions& stopping,
                            const OnToken& on_token) {
   const int context = model.config().n_positions;
-  // The model never sees the last token, so that one needs no position.
+  // The model never sees the last token, so it needs no position.
   if (const auto length = std::ssize(tokens) + stopping.max_new_tokens; length > context + 1) {
     throw UsageError(
         "with --max-new-tokens {}, prompt and text have {} tokens together, but the model's context has "

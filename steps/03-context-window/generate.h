@@ -1,4 +1,4 @@
-// The generation loop: one token after the other.
+// The generation loop: one token after another.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace staircase {
 
-/// Continues `tokens` with the most likely token, again and again; `on_token` sees each one as it is chosen.
+/// Continues `tokens` with the most likely token, again and again; `on_token` gets each one as it is chosen.
 inline Generation generate(Model& model, std::vector<int> tokens, const StoppingOptions& stopping,
                            const OnToken& on_token) {
   const auto context = static_cast<std::size_t>(model.config().n_positions);

@@ -10,7 +10,7 @@
 
 namespace staircase {
 
-/// Below this temperature nothing but the likeliest token is left.
+/// Below this temperature, only the most likely token is left.
 constexpr float kGreedyTemperature = 1e-5f;
 
 struct SamplingOptions {
@@ -38,12 +38,12 @@ inline void apply_temperature(std::span<float> logits, float temperature) {
     }
     return;
   }
-  // Only the differences between logits count. With the largest at 0 none overflows but to -infinity.
+  // Only the differences between logits matter. With the largest at 0, none overflows except to -infinity.
   const float shift = temperature < 0.1f ? logits[argmax(logits)] : 0.0f;
   for (float& logit : logits) logit = (logit - shift) / temperature;
 }
 
-/// Brings the raw logits of a model into the form that the options ask for.
+/// Turns the raw logits of a model into the form that the options require.
 inline void process(std::span<float> logits, const SamplingOptions& options) {
   if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);
 }

@@ -12,12 +12,12 @@
 
 namespace staircase {
 
-/// Below this temperature nothing but the likeliest token is left.
+/// Below this temperature, only the most likely token is left.
 constexpr float kGreedyTemperature = 1e-5f;
 
 struct SamplingOptions {
   bool do_sample = false;
-  unsigned seed = 0;  ///< where the random numbers start
+  unsigned seed = 0;  ///< seed of the random numbers
   float temperature = 1.0f;
   std::optional<int> top_k = {};
   int show_candidates = 0;
@@ -25,7 +25,7 @@ struct SamplingOptions {
 
 inline void add_options(OptionSink& sink, SamplingOptions& options) {
   sink.add("--do-sample", &options.do_sample, "sample each token instead of taking the most likely");
-  sink.add("--seed", &options.seed, "where the random numbers start");
+  sink.add("--seed", &options.seed, "seed of the random numbers");
   sink.add("--temperature", &options.temperature, "below 1: more predictable, above 1: more varied");
   sink.add("--top-k", &options.top_k, "keep the k most likely tokens");
   sink.add("--show-candidates", &options.show_candidates, "print the most likely tokens at each step");
@@ -46,7 +46,7 @@ inline void apply_temperature(std::span<float> logits, float temperature) {
     }
     return;
   }
-  // Only the differences between logits count. With the largest at 0 none overflows but to -infinity.
+  // Only the differences between logits matter. With the largest at 0, none overflows except to -infinity.
   const float shift = temperature < 0.1f ? logits[argmax(logits)] : 0.0f;
   for (float& logit : logits) logit = (logit - shift) / temperature;
 }
@@ -58,7 +58,7 @@ inline void keep_top_k(std::span<float> logits, int k) {
   for (float& logit : logits) logit = logit < smallest ? kMasked : logit;
 }
 
-/// Brings the raw logits of a model into the form that the options ask for.
+/// Turns the raw logits of a model into the form that the options require.
 inline void process(std::span<float> logits, const SamplingOptions& options) {
   if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);
   if (options.top_k) keep_top_k(logits, *options.top_k);
@@ -78,7 +78,7 @@ inline int draw(std::span<const float> probabilities, std::mt19937& generator) {
   return last;  // the sum may be a rounding error below 1
 }
 
-/// The next token: drawn, or else the likeliest one.
+/// The next token: sampled, or the most likely one.
 inline int choose(std::span<const float> logits, const SamplingOptions& options, std::mt19937& generator) {
   return options.do_sample ? draw(softmax(logits), generator) : argmax(logits);
 }

@@ -1,4 +1,4 @@
-// The generation loop: one token after the other.
+// The generation loop: one token after another.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace staircase {
 
-/// What a run of the program makes of a prompt.
+/// How a run of the program continues its prompts.
 struct RunOptions {
   int num_return_sequences = 1;
 };
@@ -19,7 +19,7 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
   sink.add("--num-return-sequences", &run.num_return_sequences, "number of continuations to sample");
 }
 
-/// Continues `tokens` with one chosen token after the other; `on_token` sees each one as it is chosen.
+/// Continues `tokens` with one chosen token after another; `on_token` gets each one as it is chosen.
 inline Generation generate(Model& model, std::vector<int> tokens, const TextOptions& options,
                            std::mt19937& generator, const OnToken& on_token) {
   const auto context = static_cast<std::size_t>(model.config().n_positions);

@@ -14,12 +14,12 @@
 
 namespace staircase {
 
-/// Below this temperature nothing but the likeliest token is left.
+/// Below this temperature, only the most likely token is left.
 constexpr float kGreedyTemperature = 1e-5f;
 
 struct SamplingOptions {
   bool do_sample = false;
-  unsigned seed = 0;  ///< where the random numbers start
+  unsigned seed = 0;  ///< seed of the random numbers
   float temperature = 1.0f;
   std::optional<int> top_k = {};
   std::optional<float> top_p = {};
@@ -28,7 +28,7 @@ struct SamplingOptions {
 
 inline void add_options(OptionSink& sink, SamplingOptions& options) {
   sink.add("--do-sample", &options.do_sample, "sample each token instead of taking the most likely");
-  sink.add("--seed", &options.seed, "where the random numbers start");
+  sink.add("--seed", &options.seed, "seed of the random numbers");
   sink.add("--temperature", &options.temperature, "below 1: more predictable, above 1: more varied");
   sink.add("--top-k", &options.top_k, "keep the k most likely tokens");
   sink.add("--top-p", &options.top_p, "keep the smallest set of tokens that reaches this probability");
@@ -50,7 +50,7 @@ inline void apply_temperature(std::span<float> logits, float temperature) {
     }
     return;
   }
-  // Only the differences between logits count. With the largest at 0 none overflows but to -infinity.
+  // Only the differences between logits matter. With the largest at 0, none overflows except to -infinity.
   const float shift = temperature < 0.1f ? logits[argmax(logits)] : 0.0f;
   for (float& logit : logits) logit = (logit - shift) / temperature;
 }
@@ -62,20 +62,20 @@ inline void keep_top_k(std::span<float> logits, int k) {
   for (float& logit : logits) logit = logit < smallest ? kMasked : logit;
 }
 
-/// Keeps the nucleus (Holtzman et al. 2020, section 3.1): the smallest set of likeliest tokens whose
-/// probabilities reach p. The token that crosses p belongs to it; of equal tokens at the border the lowest
-/// ids do.
+/// Keeps the nucleus (Holtzman et al. 2020, section 3.1): the smallest set of most likely tokens whose
+/// probabilities reach p. The token that crosses p belongs to it; among ties at the border, the lowest ids
+/// do.
 inline void keep_top_p(std::span<float> logits, float p) {
   if (p >= 1.0f) return;
   const std::vector<float> probabilities = softmax(logits);
-  // All tokens below (1 - p) / vocab_size weigh less than 1 - p together: the others reach p without them.
+  // All tokens below (1 - p) / vocab_size together weigh less than 1 - p: the others reach p without them.
   const float least = (1.0f - p) / static_cast<float>(logits.size());
   for (int i = 0; i < std::ssize(logits); ++i) logits[i] = probabilities[i] < least ? kMasked : logits[i];
   std::vector<Candidate> rest = likely_enough(probabilities, least);
   const auto less_likely = [](const Candidate& a, const Candidate& b) {
     return a.probability != b.probability ? a.probability < b.probability : a.token_id > b.token_id;
   };
-  // A heap hands out the likeliest first, and sorts no further than p.
+  // A heap returns the most likely first, and sorts no further than p.
   std::ranges::make_heap(rest, less_likely);
   for (double sum = 0.0; sum < p && !rest.empty(); rest.pop_back()) {
     std::ranges::pop_heap(rest, less_likely);
@@ -84,7 +84,7 @@ inline void keep_top_p(std::span<float> logits, float p) {
   for (const Candidate& candidate : rest) logits[candidate.token_id] = kMasked;
 }
 
-/// Brings the raw logits of a model into the form that the options ask for.
+/// Turns the raw logits of a model into the form that the options require.
 inline void process(std::span<float> logits, const SamplingOptions& options) {
   if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);
   if (options.top_k) keep_top_k(logits, *options.top_k);
@@ -105,7 +105,7 @@ inline int draw(std::span<const float> probabilities, std::mt19937& generator) {
   return last;  // the sum may be a rounding error below 1
 }
 
-/// The next token: drawn, or else the likeliest one.
+/// The next token: sampled, or the most likely one.
 inline int choose(std::span<const float> logits, const SamplingOptions& options, std::mt19937& generator) {
   return options.do_sample ? draw(softmax(logits), generator) : argmax(logits);
 }

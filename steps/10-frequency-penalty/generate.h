@@ -1,4 +1,4 @@
-// The generation loop: one token after the other.
+// The generation loop: one token after another.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace staircase {
 
-/// What a run of the program makes of a prompt.
+/// How a run of the program continues its prompts.
 struct RunOptions {
   int num_return_sequences = 1;
 };
@@ -21,7 +21,7 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
            at_least(1));
 }
 
-/// Several greedy texts of one prompt would all be the same: refuses them.
+/// Rejects several greedy texts of one prompt: all would be the same.
 inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const TextOptions& options) {
   sink.rule([&run, &options] {
     if (run.num_return_sequences > 1 && !options.sampling.do_sample) {
@@ -32,7 +32,7 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
   });
 }
 
-/// Continues `tokens` with one chosen token after the other; `on_token` sees each one as it is chosen.
+/// Continues `tokens` with one chosen token after another; `on_token` gets each one as it is chosen.
 inline Generation generate(Model& model, std::vector<int> tokens, const TextOptions& options,
                            std::mt19937& generator, const OnToken& on_token) {
   const auto context = static_cast<std::size_t>(model.config().n_positions);

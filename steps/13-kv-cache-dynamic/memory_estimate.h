@@ -1,4 +1,4 @@
-// How much memory a model needs, by formula: before any of it is loaded.
+// How much memory a model needs, by formula, before any of it is loaded.
 #pragma once
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 
 namespace staircase {
 
-/// Bytes of the weights. In each block attention has n (2q + 2k) numbers (n = n_embd, q and k the widths of
+/// Bytes of the weights. In each block, attention has n (2q + 2k) numbers (n = n_embd, q and k the widths of
 /// queries and keys; 4n² in GPT-2) and the MLP 2nm or 3nm (m = n_inner). Vectors stay in float32.
 inline std::size_t weight_bytes(const ModelConfig& config, DType dtype) {
   const std::size_t n = config.n_embd, m = config.n_inner, q = config.query_width(), k = config.key_width();
@@ -20,9 +20,9 @@ inline std::size_t weight_bytes(const ModelConfig& config, DType dtype) {
          config.vector_numbers * size_of(DType::kFloat32);
 }
 
-/// Bytes of the intermediate results of `n_tokens` tokens on a CPU: of each token the residual stream, query,
-/// key, value, attended values and the inside of the MLP, with rotary positions also the unturned query, key
-/// and value, and the turns. The last token has three more rows, and its logits.
+/// Bytes of the intermediate results of `n_tokens` tokens on a CPU. Each token has the residual stream,
+/// query, key, value, attended values and the inside of the MLP; with rotary positions also the unrotated
+/// query, key and value, and the rotations. The last token has three more rows, and its logits.
 inline std::size_t activation_bytes(const ModelConfig& config, int n_tokens) {
   const std::size_t n = config.n_embd, tokens = n_tokens, q = config.query_width(), k = config.key_width();
   const std::size_t turned = config.rotary_size > 0 ? q + 2 * k + config.rotary_size : 0;
@@ -30,7 +30,7 @@ inline std::size_t activation_bytes(const ModelConfig& config, int n_tokens) {
          size_of(DType::kFloat32);
 }
 
-/// Bytes of so many positions in a cache: a key and a value in each layer.
+/// Bytes of this many positions in a cache: a key and a value in each layer.
 inline std::size_t cache_bytes(const ModelConfig& config, DType dtype, int positions) {
   return std::size_t{2} * config.n_layer * positions * config.key_width() * size_of(kv_dtype(dtype));
 }

@@ -30,15 +30,15 @@ class StaticKvCache : public KvCache {
 
   void truncate(int row, int length) override { lengths_[row] = length; }
 
-  /// Forgets the first `count` positions of a row and moves the others to the start. Their keys and values
-  /// stay what they were, made for the position that each token once had.
+  /// Removes the first `count` positions of a row and moves the others to the start. Their keys and values
+  /// stay unchanged, made for the position that each token once had.
   void slide(int row, int count) override {
     set_slid(row, slid(row) + count);
     lengths_[row] -= count;
     copy(row, count, row);
   }
 
-  /// Row `to` becomes what row `from` is.
+  /// Copies row `from` to row `to`.
   void copy_row(int from, int to) override {
     set_slid(to, slid(from));
     lengths_[to] = lengths_[from];

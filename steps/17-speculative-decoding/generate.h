@@ -1,4 +1,4 @@
-// The generation loop: one token after the other.
+// The generation loop: one token after another.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace staircase {
 
-/// What a run of the program makes of a prompt.
+/// How a run of the program continues its prompts.
 struct RunOptions {
   int num_return_sequences = 1;
   bool use_cache = true;
@@ -23,7 +23,7 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
   sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
 }
 
-/// Several greedy texts of one prompt would all be the same: refuses them.
+/// Rejects several greedy texts of one prompt: all would be the same.
 inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const TextOptions& options) {
   sink.rule([&run, &options] {
     if (run.num_return_sequences > 1 && !options.sampling.do_sample) {
@@ -41,12 +41,12 @@ struct Row {
   std::optional<FinishReason> finished = {};
 };
 
-/// Continues all prompts at once, each with one chosen token after the other; `on_token` sees each one as it
-/// is chosen. Each text has random numbers of its own, so none depends on the others. The cache has a row for
-/// each of them, which is emptied first.
+/// Continues all prompts together, each with one chosen token after another; `on_token` gets each one as it
+/// is chosen. Each text has its own random numbers, so no text depends on the others. The cache has a row for
+/// each text, which is cleared first.
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
                                         KvCache& cache, const OnRowToken& on_token) {
-  const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
+  const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may overflow an int
   std::vector<Row> rows;
   for (const std::vector<int>& prompt : prompts) {
     cache.truncate(static_cast<int>(rows.size()), 0);
@@ -60,7 +60,7 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, co
     const std::span<const float> batch = model.next_logits(fed, cache);  // [rows.size(), vocab_size]
     for (int r = 0; r < std::ssize(rows); ++r) {
       Row& row = rows[r];
-      if (row.finished) continue;  // it goes through the model with the others, and nobody looks
+      if (row.finished) continue;  // still computed with its batch; the result is ignored
       std::vector<float> logits = copy_of(batch.subspan(r * vocab_size, vocab_size));
       process(logits, row.tokens, options.sampling);
       const int next = choose(logits, options.sampling, row.generator);

@@ -1,4 +1,5 @@
-// Measures what speculation gains: every number of drafted tokens, in every dtype, beside the target alone.
+// Measures what speculation gains: every number of drafted tokens, in every dtype, compared with the target
+// alone.
 #pragma once
 
 #include "common/base/error.h"
@@ -24,7 +25,7 @@ inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
            between(1, 16));
 }
 
-/// Throws UsageError for what speculation, or its benchmark, would not look at.
+/// Throws UsageError for options that speculation, or its benchmark, would ignore.
 inline void check(const BenchmarkOptions& benchmark, std::size_t drafts, const Prompts& prompts,
                   const TextOptions& options, const RunOptions& run) {
   const bool measures = !benchmark.folder.empty();
@@ -40,10 +41,10 @@ inline void check(const BenchmarkOptions& benchmark, std::size_t drafts, const P
 struct Way {
   NamedModel* draft = nullptr;
   int gamma = 0;
-  Speculation counts = {};  ///< over all runs, which are all alike
+  Speculation counts = {};  ///< over all runs, all of which are equal
 };
 
-/// New tokens per second behind all prompts, one after the other; prefill included.
+/// New tokens per second for all prompts, one after another; prefill included.
 inline double tokens_per_second(Model& target, Way& way, const Prompts& prompts, const TextOptions& options) {
   int count = 0;
   const auto start = Clock::now();

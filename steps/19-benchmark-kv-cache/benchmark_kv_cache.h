@@ -1,4 +1,4 @@
-// Measures what a cache gains: none, one that grows, and one that stands, over texts of several lengths.
+// Measures what a cache gains: none, a growing one and a static one, for texts of several lengths.
 #pragma once
 
 #include "benchmark.h"
@@ -14,8 +14,8 @@ struct CacheWay {
   CacheUse use = {};             ///< of the last run
 };
 
-/// Greedy decoding of `count` tokens: how many per second, prefill included. At the end of the context the
-/// growing cache is full for good, and the standing one slides.
+/// Greedy decoding of `count` tokens: how many per second, prefill included. At the end of the context, the
+/// growing cache is full for good, and the static one slides.
 inline double tokens_per_second(Model& model, CacheWay& way, const std::vector<int>& prompt, int count) {
   const auto start = Clock::now();
   way.tokens = prompt;
@@ -36,8 +36,8 @@ inline double tokens_per_second(Model& model, CacheWay& way, const std::vector<i
   return count / std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Measures every cache over every length with a model in its dtype. The turn that warms up has the shortest
-/// length: without a cache the longest one takes longer than all others together.
+/// Measures every cache with every length, with a model in its dtype. The warm-up has the shortest length:
+/// without a cache, the longest one takes more time than all others together.
 inline void measure_caches(Model& model, const std::vector<int>& prompt, const BenchmarkOptions& benchmark,
                            Table& table, Plot& plot) {
   std::vector<CacheWay> ways;
@@ -70,8 +70,8 @@ inline void measure_caches(Model& model, const std::vector<int>& prompt, const B
   }
 }
 
-/// Measures the caches in each dtype. Writes kv-cache.csv, .json and .svg. "same tokens" counts how far the
-/// text is the one without a cache: all the way, unless the cache slid or two tokens were nearly a tie.
+/// Measures the caches in each dtype. Writes kv-cache.csv, .json and .svg. "same tokens" counts how many
+/// tokens equal those without a cache: all, unless the cache slid or two tokens nearly tied.
 inline void benchmark_kv_cache(const Model& model, const std::vector<int>& prompt,
                                const BenchmarkOptions& benchmark) {
   make_folder(benchmark.folder);

@@ -22,7 +22,7 @@ struct Speculation {
   int drafted = 0, accepted = 0;  ///< tokens proposed, and of them
 };
 
-/// What a token is drawn from, [vocab_size]. In greedy decoding the likeliest token has all the probability.
+/// What a token is drawn from, [vocab_size]. In greedy decoding one token has all the probability.
 inline std::vector<float> distribution(std::span<float> logits, std::span<const int> tokens,
                                        const SamplingOptions& options) {
   process(logits, tokens, options);
@@ -32,24 +32,24 @@ inline std::vector<float> distribution(std::span<float> logits, std::span<const 
   return certain;
 }
 
-/// norm(max(0, p - q)): what the target gives to each token beyond what the draft gave.
+/// norm(max(0, p - q)): the probability that the target gives each token beyond the draft's.
 inline std::vector<float> residual(std::span<const float> p, std::span<const float> q) {
   std::vector<float> rest(p.size());
   double sum = 0.0;
   for (std::size_t i = 0; i < p.size(); ++i) sum += rest[i] = std::max(0.0f, p[i] - q[i]);
-  if (sum == 0.0) return {p.begin(), p.end()};  // equal but for rounding
+  if (sum == 0.0) return {p.begin(), p.end()};  // equal up to rounding
   for (float& probability : rest) probability = static_cast<float>(probability / sum);
   return rest;
 }
 
 struct Verdict {
-  int accepted = 0;  ///< so many of the drafted tokens stay
-  int next = 0;      ///< and this one comes behind them
+  int accepted = 0;  ///< how many of the drafted tokens stay
+  int next = 0;      ///< the token after them
 };
 
-/// Accepts each drafted token x with probability min(1, p(x) / q(x)) and ends with a token from the residual
-/// in the place of the first rejected one, or from the last p when none was rejected (Leviathan et al. 2023,
-/// algorithm 1). Whatever q is, the tokens are distributed as p says (appendix A.1). drafted [γ], q
+/// Accepts each drafted token x with probability min(1, p(x) / q(x)). Ends with a token from the residual
+/// instead of the first rejected one, or from the last p if none was rejected (Leviathan et al. 2023,
+/// algorithm 1). For any q, the tokens are distributed as p says (appendix A.1). drafted [γ], q
 /// [γ][vocab_size]: what each was drawn from, p [γ + 1][vocab_size].
 inline Verdict verify(std::span<const int> drafted, std::span<const std::vector<float>> q,
                       std::span<const std::vector<float>> p, std::mt19937& generator) {
@@ -60,7 +60,7 @@ inline Verdict verify(std::span<const int> drafted, std::span<const std::vector<
   return {static_cast<int>(drafted.size()), draw(p.back(), generator)};
 }
 
-/// Continues `tokens` as the target alone would, in fewer passes of it; `counts` tells what happened.
+/// Continues `tokens` as the target alone would, in fewer passes; `counts` reports what happened.
 inline Generation speculate(Model& target, Model& draft, std::vector<int> tokens, const TextOptions& options,
                             int gamma, Speculation& counts, const OnToken& on_token) {
   const ModelConfig& config = target.config();
@@ -69,7 +69,7 @@ inline Generation speculate(Model& target, Model& draft, std::vector<int> tokens
   StaticKvCache target_cache(target), draft_cache(draft);
   std::mt19937 generator(options.sampling.seed);
   for (int count = 0; count < max_new_tokens;) {
-    // A round gives one token more than it accepts, and all must fit: at the end of a context there are none.
+    // A round yields one token more than it accepts; all must fit, so a full context leaves none to draft.
     const int length = static_cast<int>(tokens.size());
     const int round = std::max(0, std::min({gamma, max_new_tokens - count - 1, context - length}));
     std::vector<std::vector<float>> q, p;
@@ -96,7 +96,7 @@ inline Generation speculate(Model& target, Model& draft, std::vector<int> tokens
         return {tokens, *reason, target_cache.use() + draft_cache.use()};
       }
     }
-    // What was rejected is forgotten; the newest token has not been in a cache.
+    // Drop the rejected tokens; the newest token has never been in a cache.
     if (round > 0) target_cache.truncate(0, length + accepted);
     draft_cache.truncate(0, std::min(draft_cache.length(0), length + accepted));
   }

@@ -1,4 +1,4 @@
-// What sliding costs in truth: the same text continued by sliding and by recomputing.
+// The true cost of sliding: the same text continued by sliding and by recomputing.
 #pragma once
 
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace staircase {
 
 struct DriftOptions {
-  std::string file = {};  ///< where the plot goes; none: nothing is compared
+  std::string file = {};  ///< where the plot goes; none: no comparison
 };
 
 inline void add_options(OptionSink& sink, DriftOptions& options, const RunOptions& run) {
@@ -24,8 +24,8 @@ inline void add_options(OptionSink& sink, DriftOptions& options, const RunOption
       "--no-use-cache");
 }
 
-/// For each token of `tokens` beyond the context: how far the distribution behind it is, with a cache that
-/// the options make room in, from that of the exact window.
+/// For each token of `tokens` beyond the context: the divergence of the distribution after it, with a cache
+/// that the options make room in, from that of the exact window.
 inline std::vector<double> drift(Model& model, std::span<const int> tokens, const OverflowOptions& options) {
   const auto context = static_cast<std::size_t>(model.config().n_positions);
   std::vector<double> divergences;
@@ -41,8 +41,8 @@ inline std::vector<double> drift(Model& model, std::span<const int> tokens, cons
   return divergences;
 }
 
-/// Continues the prompt by both rules, says where the texts part and how far each rule is from the exact
-/// window, and plots that.
+/// Continues the prompt under both rules, prints where the texts diverge and how far each rule is from the
+/// exact window, and plots that.
 inline void compare_overflow(Model& model, const std::vector<int>& prompt, TextOptions options,
                              const std::string& file, Output& output) {
   check_writable(file);
@@ -59,7 +59,7 @@ inline void compare_overflow(Model& model, const std::vector<int>& prompt, TextO
     output.finish(text.finish_reason, cache.use());
     texts.push_back(text.tokens);
 
-    // A cropped prompt began its cache with the last tokens that fit.
+    // The cache of a cropped prompt began with the last tokens that fit.
     const std::size_t cropped = std::max<std::ptrdiff_t>(0, std::ssize(prompt) - context);
     const std::vector<double> divergences =
         drift(model, std::span(text.tokens).subspan(cropped), options.overflow);

@@ -6,8 +6,8 @@
 namespace staircase {
 
 struct LookupOptions {
-  std::optional<int> num_tokens = {};  ///< γ of the look-up; without a value there is none
-  int ngram = 2;                       ///< the most tokens to look for
+  std::optional<int> num_tokens = {};  ///< γ of the look-up; without a value it is off
+  int ngram = 2;                       ///< length of the longest n-gram to look for
 };
 
 inline void add_options(OptionSink& sink, LookupOptions& options) {
@@ -17,10 +17,10 @@ inline void add_options(OptionSink& sink, LookupOptions& options) {
                "--max-matching-ngram-size does nothing without --prompt-lookup-num-tokens");
 }
 
-/// Returns the index of the token that followed where the last `longest` tokens of the text occurred before,
-/// at the latest such place; or else where fewer did, down to the last token alone.
+/// Returns the index of the token that followed the latest earlier occurrence of the last `longest` tokens of
+/// the text. If they did not occur before, tries fewer, down to the last token alone.
 inline std::optional<int> look_up(std::span<const int> text, int longest) {
-  const auto newest = text.end() - 1;  // looked for and not looked at, or the end would find itself
+  const auto newest = text.end() - 1;  // searched for, not searched in, or the end would find itself
   for (int n = std::min<int>(longest, newest - text.begin()); n >= 1; --n) {
     const auto found = std::find_end(text.begin(), newest, text.end() - n, text.end());
     if (found != newest) return static_cast<int>(found - text.begin()) + n;
@@ -28,7 +28,7 @@ inline std::optional<int> look_up(std::span<const int> text, int longest) {
   return std::nullopt;
 }
 
-/// Proposes what followed the last time. Each of its distributions has one possible token.
+/// Proposes the tokens that followed the last time. Each of its distributions has one possible token.
 class PromptLookup : public Drafter {
  public:
   PromptLookup(int longest, int vocab_size) : longest_(longest), vocab_size_(vocab_size) {}

@@ -1,4 +1,4 @@
-// Tells what speculation cost and gained, beside the formula.
+// Prints what speculation cost and gained, next to the formula.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 
 namespace staircase {
 
-/// Milliseconds that one token takes the target alone, in the middle of `tokens`: the median of ten, or of a
-/// tenth of a second.
+/// Milliseconds that the target alone takes for a token, in the middle of `tokens`: the median of ten runs,
+/// or of a tenth of a second.
 inline double plain_ms(Model& target, std::span<const int> tokens, const SamplingOptions& options) {
   const std::size_t seen = std::min<std::size_t>(tokens.size(), target.config().n_positions);
   const std::span<const int> text = tokens.first((seen + 1) / 2);
@@ -29,14 +29,14 @@ inline double plain_ms(Model& target, std::span<const int> tokens, const Samplin
   return times[times.size() / 2];
 }
 
-/// The speed-up to expect when each token is accepted with probability alpha and a pass of the draft costs c
+/// The expected speed-up if each token is accepted with probability alpha and a pass of the draft costs c
 /// passes of the target: (1 - α^(γ+1)) / ((1 - α)(γc + 1)) (Leviathan et al. 2023, theorem 3.8).
 inline double expected_speedup(double alpha, double gamma, double c) {
   const double tokens = alpha < 1.0 ? (1.0 - std::pow(alpha, gamma + 1.0)) / (1.0 - alpha) : gamma + 1.0;
   return tokens / (gamma * c + 1.0);
 }
 
-/// Tells how well it went; `plain` is the time of one token of the target alone, in milliseconds.
+/// Prints how well it went; `plain` is the time of one token of the target alone, in milliseconds.
 inline void report(const Speculation& counts, double plain, Output& output) {
   if (counts.drafted == 0) return say("\nno token was drafted");
   const double rate = 1.0 * counts.accepted / counts.drafted;
@@ -47,7 +47,7 @@ inline void report(const Speculation& counts, double plain, Output& output) {
   output.add_statistic("tokens_per_target_pass", per_pass);
 
   Round sum;
-  double rejected = 0.0;  // tokens; the others were behind a rejected one, and nobody asked
+  double rejected = 0.0;  // tokens; the others, after a rejected one, were never verified
   for (const Round& round : counts.typical) {
     sum.drafted += round.drafted;
     sum.accepted += round.accepted;
@@ -55,7 +55,7 @@ inline void report(const Speculation& counts, double plain, Output& output) {
     sum.target_ms += round.target_ms;
     rejected += round.accepted < round.drafted;
   }
-  if (sum.drafted == 0) return;  // the text ended with its first round
+  if (sum.drafted == 0) return;  // the text ended in its first round
   const double rounds = static_cast<double>(counts.typical.size());
   const double draft = sum.draft_ms / sum.drafted / plain, verification = sum.target_ms / rounds / plain;
   const double measured = (sum.accepted + rounds) * plain / (sum.draft_ms + sum.target_ms);

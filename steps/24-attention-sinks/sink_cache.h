@@ -1,4 +1,4 @@
-// A cache that slides, but for the first tokens of the text (Xiao et al. 2023, section 3.2).
+// A cache that slides, except for the first tokens of the text (Xiao et al. 2023, section 3.2).
 #pragma once
 
 #include "static_kv_cache.h"
@@ -11,7 +11,7 @@ class SinkCache : public StaticKvCache {
   SinkCache(Model& model, int sinks)
       : StaticKvCache(model), device_(model.device()), layers_(model.config().n_layer), sinks_(sinks) {}
 
-  /// Forgets `count` positions after the sinks and moves the others up to them. Positions count on.
+  /// Removes `count` positions after the sinks and moves the others up to them. Positions count on.
   void slide(int row, int count) override {
     const int moved = length(row) - sinks_ - count;
     for (int l = 0; l < layers_; ++l) {

@@ -1,4 +1,4 @@
-// What a window costs a long text, and what its first tokens are worth (Xiao et al. 2023, section 3).
+// What a window costs on a long text, and what its first tokens are worth (Xiao et al. 2023, section 3).
 #pragma once
 
 #include <cmath>
@@ -14,9 +14,9 @@
 namespace staircase {
 
 struct StreamingOptions {
-  std::string file = {};  ///< where the plot goes; none: nothing is compared
+  std::string file = {};  ///< where the plot goes; none: no comparison
   int window = 256;       ///< positions that the cache keeps
-  int sinks = 4;          ///< of these, the first ones of the text
+  int sinks = 4;          ///< how many of them hold the first tokens
 };
 
 inline void add_options(OptionSink& sink, StreamingOptions& options) {
@@ -65,7 +65,7 @@ inline void compare_windows(Model& model, std::span<const int> tokens, const Str
     const std::vector<double> loss = losses(model, tokens, cache.window, cache.sinks);
     say(fmt::format("  {:<28}{:.2f}", cache.name, std::exp(mean(std::span(loss).subspan(window)))));
     plot.series.push_back({cache.name, {}});
-    const std::size_t step = std::max<std::size_t>(4, loss.size() / 48);  // tokens of a point
+    const std::size_t step = std::max<std::size_t>(4, loss.size() / 48);  // tokens per point
     for (std::size_t i = 0; i + step <= loss.size(); i += step)
       plot.series.back().points.push_back({i + step / 2.0, mean(std::span(loss).subspan(i, step))});
   }

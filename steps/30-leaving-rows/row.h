@@ -18,9 +18,9 @@ struct Row {
   std::optional<FinishReason> finished = {};
 };
 
-/// Finished rows leave, so that the others pay for none that has ended: rows from the end take their places,
-/// and none moves twice. `move_row` does the same in the cache; `on_leave` sees those that leave, each as the
-/// last row.
+/// Finished rows leave, so the others do not pay for them: rows from the end take their places, and none
+/// moves twice. `move_row` does the same in the cache; `on_leave` gets those that leave, each as the last
+/// row.
 inline void remove_finished(std::vector<Row>& rows, const std::function<void(int from, int to)>& move_row,
                             const std::function<void(Row& row)>& on_leave) {
   const auto last_leaves = [&] {

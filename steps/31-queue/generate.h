@@ -1,4 +1,4 @@
-// The generation loop: one token after the other.
+// The generation loop: one token after another.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace staircase {
 
-/// What a run of the program makes of a prompt.
+/// How a run of the program continues its prompts.
 struct RunOptions {
   int num_return_sequences = 1;
   bool use_cache = true;
@@ -24,7 +24,7 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
   sink.add("--max-batch-size", &run.max_batch_size, "maximum number of sequences in the batch", at_least(1));
 }
 
-/// Several greedy texts of one prompt would all be the same: refuses them.
+/// Rejects several greedy texts of one prompt: all would be the same.
 inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const TextOptions& options) {
   sink.rule([&run, &options] {
     if (run.num_return_sequences > 1 && !options.sampling.do_sample) {
@@ -35,19 +35,19 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
   });
 }
 
-/// Continues all prompts, as many at a time as there are places in the batch; when a text has ended, the next
-/// one takes its place. `on_token` sees each token as it is chosen. Each text has random numbers of its own,
-/// so none depends on the others. The cache has a row for each place.
+/// Continues all prompts, as many at a time as the batch has places; when a text ends, the next one takes its
+/// place. `on_token` gets each token as it is chosen. Each text has its own random numbers, so no text
+/// depends on the others. The cache has a row for each place.
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
                                         int places, KvCache& cache, const OnRowToken& on_token) {
-  const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
+  const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may overflow an int
   const EndTokens& ends = model.config().end_tokens;
   std::vector<Generation> texts;
   for (const std::vector<int>& prompt : prompts) texts.push_back({prompt, FinishReason::kLength});
   if (options.stopping.max_new_tokens == 0) return texts;
   std::vector<Row> rows;
   const auto move_row = [&](int from, int to) { cache.copy_row(from, to); };
-  int waiting = 0;  // the first text that has no place yet
+  int waiting = 0;  // the first text without a place
   while (waiting < std::ssize(texts) || !rows.empty()) {
     for (; waiting < std::ssize(texts) && std::ssize(rows) < places; ++waiting) {
       cache.truncate(static_cast<int>(rows.size()), 0);

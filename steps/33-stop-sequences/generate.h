@@ -1,4 +1,4 @@
-// The generation loop: one token after the other.
+// The generation loop: one token after another.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace staircase {
 
-/// What a run of the program makes of a prompt.
+/// How a run of the program continues its prompts.
 struct RunOptions {
   int num_return_sequences = 1;
   bool use_cache = true;
@@ -26,7 +26,7 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
                         {"--num-return-sequences", &run.num_return_sequences});
 }
 
-/// Several greedy texts of one prompt would all be the same: refuses them.
+/// Rejects several greedy texts of one prompt: all would be the same.
 inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const TextOptions& options) {
   sink.rule([&run, &options] {
     if (run.num_return_sequences > 1 && !options.sampling.do_sample) {
@@ -37,14 +37,14 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
   });
 }
 
-/// Continues all prompts, each `copies` times, as many texts at a time as there are places in the batch, at
-/// least `copies`; when texts have ended, the next ones take their places. `on_token` sees each token as it
-/// is chosen. Text i belongs to prompt i / copies and has random numbers of its own, so none depends on the
-/// others. The cache has a row for each place.
+/// Continues all prompts, each `copies` times, with as many texts at a time as the batch has places, at least
+/// `copies`. When texts end, the next ones take their places. `on_token` gets each token as it is chosen.
+/// Text i belongs to prompt i / copies and has its own random numbers, so no text depends on the others. The
+/// cache has a row for each place.
 inline std::vector<Generation> generate(Model& model, const Tokenizer& tokenizer, const Prompts& prompts,
                                         int copies, const RowOptions& options, int places, KvCache& cache,
                                         const OnRowToken& on_token) {
-  const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may outgrow an int
+  const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may overflow an int
   const EndTokens& ends = model.config().end_tokens;
   std::vector<Generation> texts(prompts.size() * copies);
   const auto new_row = [&](int number) {
@@ -56,9 +56,9 @@ inline std::vector<Generation> generate(Model& model, const Tokenizer& tokenizer
   if (options.stopping.max_new_tokens == 0) return texts;
   std::vector<Row> rows;
   const auto move_row = [&](int from, int to) { cache.copy_row(from, to); };
-  int waiting = 0;  // the first text that has no place yet
+  int waiting = 0;  // the first text without a place
   while (waiting < std::ssize(texts) || !rows.empty()) {
-    int taken = static_cast<int>(rows.size());  // places; the copies of a prompt join behind its prefill
+    int taken = static_cast<int>(rows.size());  // places; the copies of a prompt join after its prefill
     for (; waiting < std::ssize(texts) && taken <= places - copies; waiting += copies, taken += copies) {
       cache.truncate(static_cast<int>(rows.size()), 0);
       rows.push_back(new_row(waiting));

@@ -12,7 +12,7 @@
 
 namespace staircase {
 
-/// How the text of a row goes on.
+/// How the text of a row continues.
 struct RowOptions : TextOptions {
   StopOptions stop = {};
 };
@@ -40,7 +40,7 @@ inline Token take_token(Row& row, std::span<const float> raw, const EndTokens& e
   Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
   row.tokens.push_back(token.id);
   row.finished = finish_reason(token.id, ++row.new_tokens, ends, row.options.stopping);
-  const bool is_text = row.finished != FinishReason::kEos;  // the end of text is none
+  const bool is_text = row.finished != FinishReason::kEos;  // the end-of-text token is not text
   if (is_text && !row.options.stop.sequences.empty()) {
     token.text = row.filter.push(token.id);
     if (row.filter.found()) row.finished = FinishReason::kStop;
@@ -48,9 +48,9 @@ inline Token take_token(Row& row, std::span<const float> raw, const EndTokens& e
   return token;
 }
 
-/// Finished rows leave, so that the others pay for none that has ended: rows from the end take their places,
-/// and none moves twice. `move_row` does the same in the cache; `on_leave` sees those that leave, each as the
-/// last row.
+/// Finished rows leave, so the others do not pay for them: rows from the end take their places, and none
+/// moves twice. `move_row` does the same in the cache; `on_leave` gets those that leave, each as the last
+/// row.
 inline void remove_finished(std::vector<Row>& rows, const std::function<void(int from, int to)>& move_row,
                             const std::function<void(Row& row)>& on_leave) {
   const auto last_leaves = [&] {

@@ -1,4 +1,4 @@
-// Ends a text where it says so itself: at a stop sequence.
+// Ends a text at a stop sequence.
 #pragma once
 
 #include <algorithm>
@@ -19,15 +19,15 @@ inline void add_options(OptionSink& sink, StopOptions& options) {
   sink.add("--stop", &options.sequences, "stop before this string; repeatable", at_least(1));
 }
 
-/// Looks for stop sequences in a text that comes token by token. It looks in the text and not among the
-/// tokens: a sequence may begin in the middle of a token and end in the middle of another.
+/// Looks for stop sequences in a text that arrives token by token. It searches the text, not the tokens: a
+/// sequence may begin in the middle of a token and end in the middle of another.
 class StopFilter {
  public:
   StopFilter(StopOptions options, const Tokenizer& tokenizer)
       : options_(std::move(options)), tokenizer_(&tokenizer) {}
 
-  /// The text to show for `token`: all of it, or what is in front of a stop sequence that it completes. What
-  /// earlier tokens brought of the sequence has been shown.
+  /// The text to show for `token`: all of it, or the part before a stop sequence that it completes. The part
+  /// of the sequence in earlier tokens has already been shown.
   std::string push(int token) {
     const std::size_t shown = text_.size();
     text_ += tokenizer_->bytes(token);

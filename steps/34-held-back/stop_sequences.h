@@ -1,4 +1,4 @@
-// Ends a text where it says so itself: at a stop sequence.
+// Ends a text at a stop sequence.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ inline void add_options(OptionSink& sink, StopOptions& options) {
   sink.add("--stop", &options.sequences, "stop before this string; repeatable", at_least(1));
 }
 
-/// Looks for stop sequences in a text that comes token by token, and holds back what could still become one:
+/// Looks for stop sequences in a text that arrives token by token, and withholds what could still become one:
 /// a sequence may begin in the middle of a token and end in the middle of another.
 class StopFilter {
  public:
@@ -41,7 +41,7 @@ class StopFilter {
 
   bool found() const { return found_; }
 
-  /// What was held back, for a text that ends without a stop sequence.
+  /// The withheld text, for a text that ends without a stop sequence.
   std::string rest() const {
     const std::string text = found_ ? "" : held_ + to_valid_utf8(bytes_);
     return text.substr(0, first_stop(text));
@@ -54,7 +54,7 @@ class StopFilter {
     return first;
   }
 
-  /// The length of the longest end of the text that a stop sequence begins with.
+  /// The length of the longest end of the text that a stop sequence starts with.
   std::size_t longest_beginning() const {
     std::size_t longest = 0;
     for (const std::string& stop : options_.sequences) {
@@ -67,7 +67,7 @@ class StopFilter {
 
   StopOptions options_;
   const Tokenizer* tokenizer_;
-  std::string bytes_;  // of a character that is not complete: sequences are of characters
+  std::string bytes_;  // of an incomplete character: sequences consist of characters
   std::string held_;
   bool found_ = false;
 };

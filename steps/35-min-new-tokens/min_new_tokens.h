@@ -1,4 +1,4 @@
-// The least length of a text: before it, the end-of-text token cannot be chosen.
+// The minimum length of a text: until then, the end-of-text token cannot be chosen.
 #pragma once
 
 #include <span>

@@ -14,12 +14,12 @@
 
 namespace staircase {
 
-/// How the text of a row goes on.
+/// How the text of a row continues.
 struct RowOptions : TextOptions {
   StopOptions stop = {};
   MinLengthOptions length = {};
   LogprobOptions logprobs = {};
-  /// What a program adds to the chain of options, at its beginning and at its end.
+  /// What a program adds at the beginning and the end of the chain of options.
   std::function<void(std::span<float> logits)> before = {}, after = {};
 };
 
@@ -40,13 +40,14 @@ struct Row {
   std::optional<FinishReason> finished = {};
 };
 
-/// Whether a text ends with `token`, its `count`-th new one, and why. Gives the token the text to show for
-/// it, where stop sequences are looked for.
+/// Whether a text ends with `token`, its `count`-th new one, and why. With stop sequences, also sets the text
+/// to show for the token.
 inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter, int count,
                                                const EndTokens& ends, const RowOptions& options) {
   std::optional<FinishReason> reason = finish_reason(token.id, count, ends, options.stopping);
   if (options.stop.sequences.empty()) return reason;
-  token.text = reason == FinishReason::kEos ? "" : filter.push(token.id);  // the end of text is no text
+  token.text = reason == FinishReason::kEos ? "" : filter.push(token.id);  // the end-of-text token is not
+                                                                           // text
   if (filter.found()) reason = FinishReason::kStop;
   if (reason) *token.text += filter.rest();
   return reason;
@@ -62,16 +63,16 @@ inline Token take_token(Row& row, std::span<const float> raw, const EndTokens& e
   if (row.options.after) row.options.after(logits);
   Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
   if (const auto count =
-          row.options.logprobs.count)  // of the model's own logits, whatever the options made of them
+          row.options.logprobs.count)  // of the model's own logits, before any option changes them
     token.logprobs = logprobs_of(token.id, log_softmax(raw), *count);
   row.tokens.push_back(token.id);
   row.finished = end_of_text(token, row.filter, ++row.new_tokens, ends, row.options);
   return token;
 }
 
-/// Finished rows leave, so that the others pay for none that has ended: rows from the end take their places,
-/// and none moves twice. `move_row` does the same in the cache; `on_leave` sees those that leave, each as the
-/// last row.
+/// Finished rows leave, so the others do not pay for them: rows from the end take their places, and none
+/// moves twice. `move_row` does the same in the cache; `on_leave` gets those that leave, each as the last
+/// row.
 inline void remove_finished(std::vector<Row>& rows, const std::function<void(int from, int to)>& move_row,
                             const std::function<void(Row& row)>& on_leave) {
   const auto last_leaves = [&] {

@@ -1,4 +1,4 @@
-// What the model thinks of a text that is already there: each token behind those before it.
+// Scores a text that is already there: each token after those before it.
 #pragma once
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 
 namespace staircase {
 
-/// The tokens of a text with their log-probabilities, each behind those before it, from one pass of the model
-/// over all of them, and the `count` likeliest tokens in the place of each. The first has none, nor have
-/// those in front of the last n_positions, which the model does not see.
+/// The tokens of a text with their log-probabilities, each after those before it, from one pass over all of
+/// them, and the `count` most likely tokens at the position of each. The first token has none, nor do those
+/// before the last n_positions, which the model does not see.
 inline std::vector<Token> score(Model& model, std::span<const int> text, int count) {
   std::vector<Token> tokens;
   for (const int id : text) tokens.push_back({.id = id, .logprobs = Logprobs()});

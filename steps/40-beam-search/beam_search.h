@@ -1,5 +1,5 @@
-// Beam search (Lowerre 1976; for neural networks Sutskever et al. 2014, section 3.2): looks for the likeliest
-// text, where the greedy choice looks for the likeliest token.
+// Beam search (Lowerre 1976; for neural networks Sutskever et al. 2014, section 3.2): looks for the most
+// likely text, not the most likely token.
 #pragma once
 
 #include <algorithm>
@@ -28,21 +28,21 @@ inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions&
       "--num-return-sequences, --do-sample, --temperature, --top-k, --top-p or --show-candidates");
 }
 
-/// A text that grows, or has ended.
+/// An unfinished or finished text.
 struct Beam {
-  std::vector<int> tokens;  ///< the prompt and what follows it
+  std::vector<int> tokens;  ///< the prompt and the new tokens
   StopFilter filter;
-  std::vector<Token> chosen = {};  ///< what follows
-  double sum = 0.0;                ///< of the log-probabilities of what follows
+  std::vector<Token> chosen = {};  ///< the new tokens
+  double sum = 0.0;                ///< of the log-probabilities of the new tokens
   std::optional<FinishReason> finished = {};
 };
 
-/// The num_beams likeliest texts that the search finds after the prompt, best first. A text that has ended
-/// stays among them as it is, until num_beams others are likelier.
+/// The num_beams most likely texts that the search finds after the prompt, best first. A finished text stays
+/// among them unchanged until num_beams others are more likely.
 inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, const std::vector<int>& prompt,
                                      const RowOptions& options, const BeamOptions& search) {
   const ModelConfig& config = model.config();
-  const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products outgrow an int
+  const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products overflow an int
   const EndTokens& ends = config.end_tokens;
   NoCache no_cache;
   std::vector<Beam> beams{{prompt, StopFilter(options.stop, tokenizer)}};
@@ -56,10 +56,10 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
     const std::span<const float> logits = model.next_logits(fed);  // [growing.size(), vocab_size]
     for (int b = 0; b < std::ssize(growing); ++b) {
       const std::vector<float> logprobs = log_softmax(logits.subspan(b * vocab_size, vocab_size));
-      std::vector<float> scores = logprobs;  // the options change these, and not the model's own
+      std::vector<float> scores = logprobs;  // the options change these, not the model's own
       forbid_early_end(scores, length - 1, ends, options.length);
       process(scores, growing[b].tokens, options.sampling);
-      for (const int id : highest(scores, n)) {  // no other can be among the best of all
+      for (const int id : highest(scores, n)) {  // no other can be among the overall best
         if (scores[id] == kMasked) continue;
         Token token{id};
         if (options.logprobs.count) token.logprobs = logprobs_of(id, logprobs, *options.logprobs.count);
@@ -69,7 +69,7 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
         beam.chosen.push_back(token);
         beam.sum += scores[id];
       }
-      // Equal ones stay in their order: ended texts first, then by beam, then by id.
+      // Ties keep their order: finished texts first, then by beam, then by id.
       std::ranges::stable_sort(next, std::greater<>(), &Beam::sum);
       if (std::ssize(next) > n) next.erase(next.begin() + n, next.end());
     }

@@ -1,5 +1,5 @@
-// Beam search (Lowerre 1976; for neural networks Sutskever et al. 2014, section 3.2): looks for the likeliest
-// text, where the greedy choice looks for the likeliest token.
+// Beam search (Lowerre 1976; for neural networks Sutskever et al. 2014, section 3.2): looks for the most
+// likely text, not the most likely token.
 #pragma once
 
 #include <algorithm>
@@ -28,13 +28,13 @@ inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions&
       "--num-return-sequences, --do-sample, --temperature, --top-k, --top-p or --show-candidates");
 }
 
-/// A text that grows, or has ended.
+/// An unfinished or finished text.
 struct Beam {
-  std::vector<int> tokens;  ///< the prompt and what follows it
+  std::vector<int> tokens;  ///< the prompt and the new tokens
   StopFilter filter;
-  std::vector<Token> chosen = {};  ///< what follows
-  double sum = 0.0;                ///< of the log-probabilities of what follows
-  double score = 0.0;              ///< sum / length: what it is worth if it ends here
+  std::vector<Token> chosen = {};  ///< the new tokens
+  double sum = 0.0;                ///< of the log-probabilities of the new tokens
+  double score = 0.0;              ///< sum / length: its score if it ends here
   std::optional<FinishReason> finished = {};
 };
 
@@ -44,13 +44,13 @@ struct Continuation {
   double sum;
 };
 
-/// The num_beams best texts that the search finds after the prompt, best first. Exactly the search of
-/// Hugging Face: of the 2 num_beams best continuations those that end are taken out if they are among the
-/// first num_beams, and of the others the first num_beams go on.
+/// The num_beams best texts that the search finds after the prompt, best first. This is exactly Hugging
+/// Face's search: among the 2 num_beams best continuations, those that end are set aside if they are in the
+/// first num_beams; the first num_beams of the others go on.
 inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, const std::vector<int>& prompt,
                                      const RowOptions& options, const BeamOptions& search) {
   const ModelConfig& config = model.config();
-  const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products outgrow an int
+  const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products overflow an int
   const EndTokens& ends = config.end_tokens;
   NoCache no_cache;
   std::vector<Beam> growing{{prompt, StopFilter(options.stop, tokenizer)}}, ended;
@@ -66,11 +66,11 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
       std::vector<float> scores = logprobs[b];
       forbid_early_end(scores, length - 1, ends, options.length);
       process(scores, growing[b].tokens, options.sampling);
-      for (const int token : highest(scores, 2 * n)) {  // no other can be among the best of all
+      for (const int token : highest(scores, 2 * n)) {  // no other can be among the overall best
         if (scores[token] != kMasked) all.push_back({b, token, growing[b].sum + scores[token]});
       }
     }
-    // Equal ones stay in their order: those of the first beam, and of these the lowest id, come first.
+    // Ties keep their order: first those of the first beam, and among these the lowest id.
     std::ranges::stable_sort(all, std::greater<>(), &Continuation::sum);
     std::vector<Beam> next;
     for (int rank = 0; rank < std::min<std::int64_t>(2 * n, std::ssize(all)); ++rank) {
@@ -88,7 +88,7 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
     }
     std::ranges::stable_sort(ended, std::greater<>(), &Beam::score);
     if (std::ssize(ended) > n) ended.erase(ended.begin() + n, ended.end());
-    // The best text that grows would be no better if it ended here: a guess, but a good one.
+    // The best unfinished text would be no better if it ended here: a good guess.
     if (std::ssize(ended) == n && !next.empty() && next[0].score <= ended.back().score) break;
     growing = std::move(next);
   }

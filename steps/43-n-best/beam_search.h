@@ -1,5 +1,5 @@
-// Beam search (Lowerre 1976; for neural networks Sutskever et al. 2014, section 3.2): looks for the likeliest
-// text, where the greedy choice looks for the likeliest token.
+// Beam search (Lowerre 1976; for neural networks Sutskever et al. 2014, section 3.2): looks for the most
+// likely text, not the most likely token.
 #pragma once
 
 #include <algorithm>
@@ -43,13 +43,13 @@ inline void add_options(OptionSink& sink, BeamOptions& search, const RowOptions&
   });
 }
 
-/// A text that grows, or has ended.
+/// An unfinished or finished text.
 struct Beam {
-  std::vector<int> tokens;  ///< the prompt and what follows it
+  std::vector<int> tokens;  ///< the prompt and the new tokens
   StopFilter filter;
-  std::vector<Token> chosen = {};  ///< what follows
-  double sum = 0.0;                ///< of the log-probabilities of what follows
-  double score = 0.0;              ///< sum / length: what it is worth if it ends here
+  std::vector<Token> chosen = {};  ///< the new tokens
+  double sum = 0.0;                ///< of the log-probabilities of the new tokens
+  double score = 0.0;              ///< sum / length: its score if it ends here
   std::optional<FinishReason> finished = {};
   int row = 0;  ///< of the cache: its parent's, until it gets its own
 };
@@ -60,9 +60,9 @@ struct Continuation {
   double sum;
 };
 
-/// A row of the cache for each new beam, where parents[i] is the row of beam i's parent. The first child of a
-/// parent takes its row over; the others are copied into rows that nobody goes on with. Fewer copies would
-/// not do, and none overwrites what another one needs, in whatever order they are made.
+/// A row of the cache for each new beam, where parents[i] is the row of beam i's parent. A parent's first
+/// child takes over its row; the others are copied into rows that no beam continues. Fewer copies would not
+/// do, and none overwrites an entry that another one needs, whatever their order.
 inline std::vector<int> assign_rows(std::span<const int> parents) {
   std::vector<int> rows(parents.size(), -1);
   std::vector<bool> taken(parents.size());
@@ -91,13 +91,13 @@ inline void into_rows(std::vector<Beam>& beams, KvCache& cache) {
   }
 }
 
-/// The num_beams best texts that the search finds after the prompt, best first. Exactly the search of
-/// Hugging Face: of the 2 num_beams best continuations those that end are taken out if they are among the
-/// first num_beams, and of the others the first num_beams go on. The cache has num_beams rows.
+/// The num_beams best texts that the search finds after the prompt, best first. This is exactly Hugging
+/// Face's search: among the 2 num_beams best continuations, those that end are set aside if they are in the
+/// first num_beams; the first num_beams of the others go on. The cache has num_beams rows.
 inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, const std::vector<int>& prompt,
                                      const RowOptions& options, const BeamOptions& search, KvCache& cache) {
   const ModelConfig& config = model.config();
-  const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products outgrow an int
+  const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products overflow an int
   const EndTokens& ends = config.end_tokens;
   std::vector<Beam> growing{{prompt, StopFilter(options.stop, tokenizer)}}, ended;
   cache.truncate(0, 0);
@@ -113,11 +113,11 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
       std::vector<float> scores = logprobs[b];
       forbid_early_end(scores, length - 1, ends, options.length);
       process(scores, growing[b].tokens, options.sampling);
-      for (const int token : highest(scores, 2 * n)) {  // no other can be among the best of all
+      for (const int token : highest(scores, 2 * n)) {  // no other can be among the overall best
         if (scores[token] != kMasked) all.push_back({b, token, growing[b].sum + scores[token]});
       }
     }
-    // Equal ones stay in their order: those of the first beam, and of these the lowest id, come first.
+    // Ties keep their order: first those of the first beam, and among these the lowest id.
     std::ranges::stable_sort(all, std::greater<>(), &Continuation::sum);
     std::vector<Beam> next;
     for (int rank = 0; rank < std::min<std::int64_t>(2 * n, std::ssize(all)); ++rank) {
@@ -135,7 +135,7 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
     }
     std::ranges::stable_sort(ended, std::greater<>(), &Beam::score);
     if (std::ssize(ended) > n) ended.erase(ended.begin() + n, ended.end());
-    // The best text that grows would be no better if it ended here: a guess, but a good one.
+    // The best unfinished text would be no better if it ended here: a good guess.
     if (std::ssize(ended) == n && !next.empty() && next[0].score <= ended.back().score) break;
     into_rows(next, cache);
     growing = std::move(next);

@@ -1,4 +1,4 @@
-// Draws what a beam search tried: the best text is the trunk, and what branches off is a twig.
+// Draws what a beam search tried: the best text is the trunk, and the others branch off as twigs.
 #pragma once
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ inline void add_options(OptionSink& sink, TreeOptions& options, const BeamOption
 /// Every token that was in a beam. Node 0 is the prompt.
 class BeamTree {
  public:
-  /// Puts the last token of a beam behind the text before it, whose tokens were all added earlier.
+  /// Appends the last token of a beam to the text before it, whose tokens were all added earlier.
   void add(const Beam& beam) {
     nodes_.push_back({.token = beam.chosen.back().id, .sum = beam.sum});
     for (std::size_t i = 0, at = 0;; ++i) {
@@ -42,8 +42,8 @@ class BeamTree {
     }
   }
 
-  /// What begins at a node, one line between two forks: ■ and the score of a text that ended, × and the sum
-  /// of one that others drove out. `first` stands before the first line, `margin` before the others.
+  /// What begins at a node, one line between two forks: ■ and the score of a finished text, × and the sum of
+  /// one that others displaced. `first` starts the first line, `margin` the others.
   std::string text(const Tokenizer& tokenizer, int at = 0, std::string first = "",
                    const std::string& margin = "") const {
     std::string lines;
@@ -57,7 +57,8 @@ class BeamTree {
       lines += first + (at == 0 ? "prompt" : quoted(tokenizer.decode(tokens)));
       if (node.children.empty())
         return lines + fmt::format("  {} {:.4f}\n", node.best ? "■" : "×", node.best.value_or(node.sum));
-      // The best text goes straight on, or else the heavier branch: the lines do not drift to the right.
+      // The best text goes straight on, or without it the heavier branch, so the lines do not drift to the
+      // right.
       at = *std::ranges::max_element(node.children, {}, [&](int child) {
         return std::pair(nodes_[child].best == nodes_[0].best, nodes_[child].weight);
       });
@@ -73,7 +74,7 @@ class BeamTree {
   struct Node {
     int token = 0, weight = 0;  // the weight is the number of tokens from here on
     double sum = 0.0;
-    std::optional<double> best = {};  // the best score of the texts that go through here and ended
+    std::optional<double> best = {};  // the best score of the finished texts that go through here
     std::vector<int> children = {};
   };
 

@@ -11,7 +11,7 @@
 namespace staircase {
 
 /// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it begins
-/// all of them, sees their tokens, and finishes all at the end with what the cache used.
+/// all of them, gets their tokens, and finishes all at the end with what the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
@@ -23,7 +23,7 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   output.finish(generated, cache->use());
 }
 
-/// Adds --requests, whose lines become `requests`. What a line leaves open is as in `defaults`.
+/// Adds --requests, whose lines become `requests`. `defaults` has the values that a line leaves out.
 inline void add_requests_option(Program& program, std::vector<RowOptions>& requests,
                                 const RowOptions& defaults, const RunOptions& run) {
   program.add_requests_option([&](RequestLine& line) {
@@ -37,7 +37,7 @@ inline void add_requests_option(Program& program, std::vector<RowOptions>& reque
       "--requests cannot be combined with --num-return-sequences or --no-use-cache");
 }
 
-/// Continues each prompt as its request says, one after the other; `output` gets the texts in their order.
+/// Continues each prompt as its request says, one after another; `output` gets the texts in their order.
 inline void serve_all(Model& model, const Prompts& prompts, std::span<const RowOptions> requests,
                       Output& output) {
   output.expect(static_cast<int>(requests.size()));

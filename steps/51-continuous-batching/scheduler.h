@@ -16,8 +16,8 @@ class Scheduler {
  public:
   using OnFinished = std::function<void(int number, Generation text)>;
 
-  /// At most `places` texts grow at a time. `on_token` sees each token as it is chosen, `on_finished` each
-  /// text as it ends. They may submit, but neither cancel nor pass.
+  /// At most `places` texts grow at a time. `on_token` gets each token as it is chosen, `on_finished` each
+  /// text as it ends. They may call submit, but neither cancel nor pass.
   Scheduler(Engine& engine, const Tokenizer& tokenizer, int places, OnRowToken on_token,
             OnFinished on_finished)
       : engine_(engine),
@@ -26,15 +26,15 @@ class Scheduler {
         on_token_(std::move(on_token)),
         on_finished_(std::move(on_finished)) {}
 
-  /// A prompt waits until there is a place for it: first come, first served. The number is the caller's name
-  /// for the text, and no other that waits or grows may have it.
+  /// A prompt waits for a free place: first come, first served. The number is the caller's name for the text,
+  /// and no other waiting or growing text may have it.
   void submit(int number, std::vector<int> prompt, const RowOptions& options) {
     if (options.stopping.max_new_tokens == 0) return on_finished_(number, {std::move(prompt)});
     waiting_.push_back({number, std::move(prompt), options, std::mt19937(options.sampling.seed),
                         StopFilter(options.stop, tokenizer_)});
   }
 
-  /// Forgets a text, whether it waits or grows: nothing more is heard of it.
+  /// Drops a text, whether it waits or grows: no callback gets it again.
   void cancel(int number) {
     std::erase_if(waiting_, [&](const Row& row) { return row.number == number; });
     for (Row& row : rows_)
@@ -45,7 +45,7 @@ class Scheduler {
   /// Whether no text waits or grows.
   bool idle() const { return waiting_.empty() && rows_.empty(); }
 
-  /// Texts that wait take the free places; then all rows go through the model once, for a token each.
+  /// Waiting texts take the free places; then all rows go through the model once, for one token each.
   void pass() {
     engine_.begin_pass(rows_);
     for (; !waiting_.empty() && std::ssize(rows_) < places_; waiting_.pop_front()) {

@@ -1,4 +1,4 @@
-// Requests that come at their time.
+// Requests that arrive over time.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace staircase {
 
-/// A text that somebody wants, from a certain time on.
+/// A request, and when it arrives.
 struct Request {
   int number = 0;
   double arrival = 0.0;  ///< in seconds from the start
@@ -19,13 +19,13 @@ struct Request {
   RowOptions options = {};
 };
 
-/// Where time comes from, so that a test can bring its own.
+/// The clock, which a test can replace.
 struct Timer {
   std::function<double()> now;                   ///< seconds from the start
   std::function<void(double time)> sleep_until;  ///< returns at that time, or later
 };
 
-/// The time that passes, from now on.
+/// The real time, counted from now on.
 inline Timer real_time() {
   const auto start = Clock::now();
   const auto now = [start] { return std::chrono::duration<double>(Clock::now() - start).count(); };
@@ -34,7 +34,7 @@ inline Timer real_time() {
           }};
 }
 
-/// Submits each request when its time has come, and goes on until no text waits or grows.
+/// Submits each request when it arrives, and runs passes until no text waits or grows.
 inline void serve(Scheduler& scheduler, std::vector<Request> requests, const Timer& timer) {
   std::ranges::stable_sort(requests, {}, &Request::arrival);
   std::span<const Request> queue = requests;

@@ -1,4 +1,4 @@
-// How long somebody waits until a text begins, and how fast it then grows.
+// How long a user waits for the first token, and how fast the text then grows.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace staircase {
 
-/// What became of a request, and when, in seconds from the start.
+/// What happened to a request, and when, in seconds from the start.
 struct TextTimes {
   double arrival = 0.0;
   std::optional<double> joined = {};  ///< the batch
@@ -37,7 +37,7 @@ struct Trace {
   }
 };
 
-/// An engine whose passes the trace sees.
+/// An engine whose passes the trace records.
 class WatchedEngine : public DelegatingEngine {
  public:
   WatchedEngine(Engine& engine, Trace& trace) : DelegatingEngine(engine), trace_(trace) {}
@@ -58,8 +58,8 @@ class WatchedEngine : public DelegatingEngine {
   Trace& trace_;
 };
 
-/// In milliseconds. TTFT, the time to first token, begins with the arrival: the time in the queue belongs to
-/// it. TPOT, the time per output token, is the mean of those behind the first of a text, and ITL, the
+/// In milliseconds. TTFT, the time to first token, begins with the arrival, so it includes the time in the
+/// queue. TPOT, the time per output token, is the mean of those after the first of a text, and ITL, the
 /// inter-token latency, is each of them.
 struct Latencies {
   std::vector<double> ttft = {}, tpot = {}, itl = {};
@@ -67,7 +67,7 @@ struct Latencies {
   double tokens_per_second = 0.0;
 };
 
-/// Of all texts together; one without a token counts for nothing but its arrival.
+/// Of all texts together; a text without a token counts only as an arrival.
 inline Latencies latencies(const std::vector<TextTimes>& texts) {
   Latencies all;
   double first = std::numeric_limits<double>::max(), last = 0.0, count = 0.0;

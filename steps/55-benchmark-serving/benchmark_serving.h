@@ -20,7 +20,7 @@ inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
   sink.add("--repetitions", &options.repetitions, "number of measurements", at_least(1));
 }
 
-/// Those who have come form a batch, and the next begins when all texts of this one have ended.
+/// All requests that have arrived form a batch, and the next one begins when all texts of this one end.
 inline void serve_in_static_batches(Scheduler& scheduler, std::vector<Request> requests, int places,
                                     const Timer& timer) {
   std::ranges::stable_sort(requests, {}, &Request::arrival);

@@ -1,4 +1,4 @@
-// Keys and values in blocks, which a table finds (Kwon et al. 2023, section 4).
+// Keys and values in blocks, which a table maps (Kwon et al. 2023, section 4).
 #pragma once
 
 #include <utility>
@@ -9,12 +9,12 @@
 namespace staircase {
 
 constexpr int kBlockSize = 16;  ///< positions of a block
-/// Blocks that hold so many positions.
+/// Blocks needed for this many positions.
 constexpr int blocks_for(int positions) {
   return (positions + kBlockSize - 1) / kBlockSize;
 }
 
-/// A row of the block table lists the blocks that a row of the cache has, wherever they are.
+/// A row of the block table lists the blocks of a row of the cache, wherever they are.
 class PagedKvCache : public KvCache {
  public:
   PagedKvCache(Model& model, int n_rows, int n_blocks) : device_(model.device()), rows_(n_rows) {
@@ -41,7 +41,7 @@ class PagedKvCache : public KvCache {
 
   void truncate(int row, int length) override { rows_[row].length = length; }
 
-  /// Each becomes what the other is. No key moves: numbers of blocks do.
+  /// Swaps two rows. No key moves, only the numbers of blocks.
   void swap_rows(int a, int b) {
     std::swap(rows_[a], rows_[b]);
     rows_[a].changed = rows_[b].changed = true;

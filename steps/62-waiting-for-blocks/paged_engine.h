@@ -11,15 +11,15 @@
 namespace staircase {
 
 struct PagedOptions {
-  std::optional<int> blocks = {};  ///< of the pool; as many as hold a whole context in each place
+  std::optional<int> blocks = {};  ///< of the pool; by default enough for a whole context in each place
 };
 
 inline void add_options(OptionSink& sink, PagedOptions& options) {
   sink.add("--kv-blocks", &options.blocks, "number of cache blocks, 16 positions each", at_least(1));
 }
 
-/// First come, first served: a text waits until there are blocks for all that may become of it, and until
-/// those that came before it have theirs. No text may be longer than the context: none slides.
+/// First come, first served: a text waits until there are blocks for its longest possible form, and until
+/// earlier texts have theirs. No text may be longer than the context: none slides.
 class PagedEngine : public ModelEngine {
  public:
   PagedEngine(Model& model, PagedKvCache& cache)
@@ -45,7 +45,7 @@ class PagedEngine : public ModelEngine {
  private:
   bool grows(int r) const { return cache_.blocks(r) > 0; }
 
-  /// Whether the text in place r has blocks for so many positions, perhaps from now on.
+  /// Whether the text in place r has blocks for this many positions, perhaps from now on.
   bool has_room(int r, int positions) {
     if (arrivals_[r] == 0) arrivals_[r] = ++last_arrival_;
     if (!grows(r) && earlier_one_waits(r)) return false;

@@ -1,4 +1,4 @@
-// The blocks of a pool that all rows share: which are free, and in which order they are taken.
+// The blocks of a pool that all rows share: which ones are free, and in which order they are taken.
 #pragma once
 
 #include <numeric>

@@ -11,22 +11,22 @@
 namespace staircase {
 
 struct PagedOptions {
-  std::optional<int> blocks = {};  ///< of the pool; as many as hold a whole context in each place
+  std::optional<int> blocks = {};  ///< of the pool; by default enough for a whole context in each place
 };
 
 inline void add_options(OptionSink& sink, PagedOptions& options) {
   sink.add("--kv-blocks", &options.blocks, "number of cache blocks, 16 positions each", at_least(1));
 }
 
-/// First come, first served: a text waits until there are blocks for it, and until those that came before it
-/// have theirs. No text may be longer than the context: none slides.
+/// First come, first served: a text waits until there are blocks for it, and until earlier texts have theirs.
+/// No text may be longer than the context: none slides.
 class PagedEngine : public ModelEngine {
  public:
   PagedEngine(Model& model, PagedKvCache& cache)
       : ModelEngine(model, cache), cache_(cache), arrivals_(cache.rows()) {}
 
-  /// Where no block is free for the next token of a text, the text that came last gives all of its own back:
-  /// it waits for its turn again.
+  /// If no block is free for the next token of a text, the newest text releases all of its own and waits for
+  /// its turn again.
   void begin_pass(std::span<const Row> rows) override {
     for (int r = 0; r < std::ssize(rows); ++r) {
       while (grows(r) && !cache_.reserve(r, static_cast<int>(rows[r].tokens.size()))) {
@@ -51,12 +51,12 @@ class PagedEngine : public ModelEngine {
     arrivals_[r] = 0;
   }
 
-  int preempted() const { return preempted_; }  ///< times that a text gave its blocks back
+  int preempted() const { return preempted_; }  ///< times that a text released its blocks
 
  private:
   bool grows(int r) const { return cache_.blocks(r) > 0; }
 
-  /// Whether the text in place r has blocks for so many positions, perhaps from now on.
+  /// Whether the text in place r has blocks for this many positions, perhaps from now on.
   bool has_room(int r, int positions) {
     if (arrivals_[r] == 0) arrivals_[r] = ++last_arrival_;
     if (!grows(r) && earlier_one_waits(r)) return false;

@@ -11,12 +11,12 @@
 namespace staircase {
 
 constexpr int kBlockSize = 16;  ///< positions of a block
-/// Blocks that hold so many positions.
+/// Blocks needed for this many positions.
 constexpr int blocks_for(int positions) {
   return (positions + kBlockSize - 1) / kBlockSize;
 }
 
-/// A row of the block table lists the blocks that a row of the cache has, wherever they are.
+/// A row of the block table lists the blocks of a row of the cache, wherever they are.
 class PagedKvCache : public KvCache {
  public:
   PagedKvCache(Model& model, int n_rows, int n_blocks)
@@ -35,8 +35,8 @@ class PagedKvCache : public KvCache {
   int rows() const { return static_cast<int>(rows_.size()); }
   int blocks(int row) const { return static_cast<int>(rows_[row].blocks.size()); }
 
-  /// Makes room in a row for so many positions altogether. Where too few blocks are free, it returns false
-  /// and changes nothing.
+  /// Makes room in a row for this many positions in total. If too few blocks are free, returns false and
+  /// changes nothing.
   bool reserve(int row, int positions) {
     Row& own = rows_[row];
     if (blocks_for(positions) > blocks(row) + pool_.free()) return false;
@@ -60,21 +60,21 @@ class PagedKvCache : public KvCache {
 
   KeysValues layer(int index) override { return layers_[index]; }
 
-  /// Blocks after that length are free again.
+  /// Frees the blocks after that length.
   void truncate(int row, int length) override {
     Row& own = rows_[row];
     own.length = length;
     for (; blocks(row) > blocks_for(length); own.blocks.pop_back()) pool_.release(own.blocks.back());
   }
 
-  /// Each becomes what the other is. No key moves: numbers of blocks do.
+  /// Swaps two rows. No key moves, only the numbers of blocks.
   void swap_rows(int a, int b) {
     std::swap(rows_[a], rows_[b]);
     rows_[a].changed = rows_[b].changed = true;
   }
 
   int most_blocks() const { return most_; }  ///< taken at one time
-  /// Of the positions in taken blocks, the part that is in use; the mean of all passes: each append is one.
+  /// The share of positions in allocated blocks that is in use; the mean over all passes: each append is one.
   double filled() const { return used_ / std::max(taken_, 1.0); }
   CacheUse use() const override {
     const std::size_t bytes = layers_.size() * 2 * layers_[0].keys.bytes() + table_.bytes();

@@ -1,4 +1,4 @@
-// The blocks of a pool that all rows share: which are free, and in which order they are taken.
+// The blocks of a pool that all rows share: which ones are free, and in which order they are taken.
 #pragma once
 
 #include <numeric>
@@ -16,7 +16,7 @@ class BlockPool {
   int free() const { return static_cast<int>(free_.size()); }
   int taken() const { return static_cast<int>(users_.size() - free_.size()); }
 
-  /// A free block, which there must be, for its first user.
+  /// Allocates a free block, which must exist, for its first user.
   int take() {
     const int block = free_.at(free_.size() - 1);
     free_.pop_back();
@@ -24,10 +24,10 @@ class BlockPool {
     return block;
   }
 
-  /// One more user of a taken block.
+  /// Adds a user to an allocated block.
   void share(int block) { ++users_[block]; }
 
-  /// One user less.
+  /// Removes a user.
   void release(int block) {
     if (--users_[block] == 0) free_.push_back(block);
   }

@@ -1,4 +1,4 @@
-// The blocks of a pool that all rows share: which are free, and in which order they are taken.
+// The blocks of a pool that all rows share: which ones are free, and in which order they are taken.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ class BlockPool {
   int free() const { return static_cast<int>(free_.size()); }
   int taken() const { return static_cast<int>(users_.size() - free_.size()); }
 
-  /// A free block, which there must be, for its first user.
+  /// Allocates a free block, which must exist, for its first user.
   int take() {
     const int block = free_.at(0);
     free_.pop_front();
@@ -26,12 +26,12 @@ class BlockPool {
     return block;
   }
 
-  /// One more user of a block. A free one is free no longer.
+  /// Adds a user to a block, which may be free.
   void share(int block) {
     if (++users_[block] == 1) std::erase(free_, block);
   }
 
-  /// One user less. A free block that is worth keeping is taken after all others.
+  /// Removes a user. A free block that is worth keeping is reused after all others.
   void release(int block, bool keep) {
     if (--users_[block] > 0) return;
     if (keep) {

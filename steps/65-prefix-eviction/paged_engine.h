@@ -12,7 +12,7 @@ namespace staircase {
 
 struct PagedOptions {
   bool prefix_caching = true;
-  std::optional<int> blocks = {};  ///< of the pool; as many as hold a whole context in each place
+  std::optional<int> blocks = {};  ///< of the pool; by default enough for a whole context in each place
 };
 
 inline void add_options(OptionSink& sink, PagedOptions& options) {
@@ -20,15 +20,15 @@ inline void add_options(OptionSink& sink, PagedOptions& options) {
   sink.add("--prefix-caching", &options.prefix_caching, "reuse cached prompt prefixes");
 }
 
-/// First come, first served: a text waits until there are blocks for it, and until those that came before it
-/// have theirs. No text may be longer than the context: none slides.
+/// First come, first served: a text waits until there are blocks for it, and until earlier texts have theirs.
+/// No text may be longer than the context: none slides.
 class PagedEngine : public ModelEngine {
  public:
   PagedEngine(Model& model, PagedKvCache& cache, bool prefix_caching = true)
       : ModelEngine(model, cache), cache_(cache), arrivals_(cache.rows()), prefix_caching_(prefix_caching) {}
 
-  /// Where no block is free for the next token of a text, the text that came last gives all of its own back:
-  /// it waits for its turn again.
+  /// If no block is free for the next token of a text, the newest text releases all of its own and waits for
+  /// its turn again.
   void begin_pass(std::span<const Row> rows) override {
     for (int r = 0; r < std::ssize(rows); ++r) {
       while (grows(r) && !cache_.reserve(r, static_cast<int>(rows[r].tokens.size()))) {
@@ -59,8 +59,8 @@ class PagedEngine : public ModelEngine {
     arrivals_[r] = 0;
   }
 
-  int preempted() const { return preempted_; }  ///< times that a text gave its blocks back
-  double found() const { return found_; }       ///< tokens of the texts that joined that were in the cache
+  int preempted() const { return preempted_; }  ///< times that a text released its blocks
+  double found() const { return found_; }       ///< tokens of joining texts that were in the cache
   double joined() const { return joined_; }     ///< all of their tokens
 
  private:
@@ -76,7 +76,7 @@ class PagedEngine : public ModelEngine {
       if (joins) cache_.truncate(r, 0);
       return false;
     }
-    if (arrivals_[r] > last_joined_) {  // a text that was preempted may find its own blocks: it counts once
+    if (arrivals_[r] > last_joined_) {  // a preempted text may find its own blocks: it counts once
       last_joined_ = arrivals_[r];
       found_ += cache_.length(r);
       joined_ += static_cast<double>(text.size());

@@ -1,4 +1,4 @@
-// Finds full blocks by the tokens in them and before them.
+// Finds full blocks by their tokens and by those before them.
 #pragma once
 
 #include <map>
@@ -21,8 +21,7 @@ class PrefixIndex {
     return known->second;
   }
 
-  /// From now on the block is found, unless another one with its key is. Returns the id of the one that is
-  /// found.
+  /// From now on the block is found, unless another one with its key is. Returns the id of the found one.
   long insert(long before, std::span<const int> tokens, int block) {
     const auto [known, is_new] = blocks_.try_emplace({before, {tokens.begin(), tokens.end()}}, block);
     if (is_new) entries_[block] = {++last_id_, known};

@@ -1,4 +1,4 @@
-// How many users a machine can serve: scheduler and cache are real, a formula gives the model's time.
+// How many users a machine can serve: scheduler and cache are real, and a formula gives the model's time.
 #pragma once
 
 #include <deque>
@@ -17,7 +17,7 @@ struct Server : FleetOptions {
   PagedOptions paged = {};
 };
 
-/// An engine that computes nothing: its clock goes on by what a pass costs, and each text with token 0.
+/// An engine that computes nothing: a pass advances its clock by the pass's cost and each text by token 0.
 struct SimulatedEngine : PagedEngine {
   using PagedEngine::PagedEngine;
   PassCost cost = {};
@@ -32,14 +32,14 @@ struct SimulatedEngine : PagedEngine {
   }
 };
 
-/// A server with a clock of its own.
+/// A server with its own clock.
 struct Replica {
-  int texts = 0;  ///< that wait or grow
+  int texts = 0;  ///< waiting or growing
   PagedKvCache cache;
   SimulatedEngine engine;
   Scheduler scheduler;
 
-  /// `times` gets those of each text, as the requests are numbered.
+  /// `times` gets the times of each text, numbered as the requests are.
   Replica(const Server& server, std::vector<TextTimes>& times)
       : cache(server.model, server.places, *server.paged.blocks),
         engine(server.model, cache, server.paged.prefix_caching),
@@ -58,7 +58,7 @@ inline void submit(Scheduler& scheduler, int number, const LoadedRequest& reques
                    {{.stopping = {.max_new_tokens = request.new_tokens, .ignore_eos = true}}});
 }
 
-/// What becomes of requests that come in this order.
+/// Simulates requests that arrive in this order.
 inline std::vector<TextTimes> simulate(const Server& server, const PassCost& cost,
                                        const std::vector<LoadedRequest>& requests) {
   std::vector<TextTimes> times;
@@ -77,7 +77,7 @@ inline std::vector<TextTimes> simulate(const Server& server, const PassCost& cos
   return times;
 }
 
-/// The passes of the model itself, with 1, 2, 4, … places, while it serves requests that are all there.
+/// The passes of the real model with 1, 2, 4, … places, while it serves requests that have all arrived.
 inline std::vector<MeasuredPass> measure(const Server& server, const std::vector<LoadedRequest>& requests) {
   std::vector<MeasuredPass> passes;
   for (int places = 1; places < 2 * server.places; places *= 2) {
@@ -92,9 +92,9 @@ inline std::vector<MeasuredPass> measure(const Server& server, const std::vector
   return passes;
 }
 
-/// Measures what a pass costs, and tells how long requests would wait.
+/// Measures what a pass costs, and predicts how long requests would wait.
 inline void plan(Server server, const LoadOptions& load, const SweepOptions& options) {
-  int most = server.model.config().n_positions;  // that a text may have
+  int most = server.model.config().n_positions;  // positions that a text may have
   server.paged.blocks = server.paged.blocks.value_or(server.places * blocks_for(most));
   most = std::min(most, kBlockSize * std::min(*server.paged.blocks, blocks_for(most)));
   const PassCost cost = fit_shared(server, server.model.config(), [&](unsigned seed) {

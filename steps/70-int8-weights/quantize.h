@@ -18,7 +18,7 @@ struct Int8Group {
 };
 
 /// Weights [outputs, inputs] in groups of `size` inputs; the last group of an output may be shorter. The
-/// scale is the largest of a group / 127, and a value the whole number nearest to weight / scale.
+/// scale is the largest magnitude of a group / 127, and a value is the integer nearest to weight / scale.
 inline std::vector<Int8Group> quantize(std::span<const float> weights, std::size_t inputs, std::size_t size) {
   std::vector<Int8Group> groups;
   for (std::size_t i = 0; i < weights.size(); i += groups.back().values.size()) {
@@ -32,7 +32,7 @@ inline std::vector<Int8Group> quantize(std::span<const float> weights, std::size
   return groups;
 }
 
-/// The weights that the groups stand for.
+/// The weights that the groups represent.
 inline std::vector<float> dequantize(std::span<const Int8Group> groups) {
   std::vector<float> weights;
   for (const auto& [scale, values] : groups)

@@ -1,4 +1,4 @@
-// What smaller weights cost and gain: how far the probabilities of a text move, memory and speed.
+// What smaller weights cost and gain: quality (how far a text's probabilities move), memory and speed.
 #pragma once
 
 #include <cmath>
@@ -22,11 +22,11 @@ inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
 }
 
 struct Quality {
-  double perplexity, divergence;  ///< the mean of KL(exact ‖ model) behind each token, in nats
+  double perplexity, divergence;  ///< the mean of KL(exact ‖ model) after each token, in nats
 };
 
-/// How well a model knows a text, and how near it is to the exact one. The text is cut into windows as long
-/// as the context; the first token of each has no probability.
+/// How well a model predicts a text, and how close it is to the exact one. The text is cut into windows as
+/// long as the context; the first token of each has no probability.
 inline Quality quality(Model& model, Model& exact, std::span<const int> text) {
   const std::size_t context = model.config().n_positions, vocab_size = model.config().vocab_size;
   double surprise = 0.0, divergence = 0.0, count = 0.0;
@@ -46,11 +46,11 @@ inline Quality quality(Model& model, Model& exact, std::span<const int> text) {
 struct Variant {
   std::string name;
   Model model;
-  std::size_t saved = 0;  ///< bytes that it would take less if the form were not simulated in float32
+  std::size_t saved = 0;  ///< bytes that it would save if the form were not simulated in float32
 };
 
-/// The types that the device multiplies; then weights as 8 bits bring them back, in float32, if 32, 64, 128
-/// or all inputs of an output share a scale.
+/// The types that the device multiplies; then weights rounded to 8 bits and converted back to float32, where
+/// 32, 64, 128 or all inputs of an output share a scale.
 inline std::vector<Variant> variants(const Model& exact) {
   std::vector<Variant> found;
   for (const DType dtype : weight_dtypes()) {
@@ -80,7 +80,7 @@ inline void benchmark_quality(const Model& model, std::span<const int> text, Tex
   make_folder(folder);
   Model exact = model.load_as(DType::kFloat32);
   std::vector<Variant> ways = variants(exact);
-  options.stopping.ignore_eos = true;  // as many tokens everywhere
+  options.stopping.ignore_eos = true;  // the same number of tokens everywhere
   const auto rates = take_turns(ways.size(), 5, [&](std::size_t way, bool) {
     StaticKvCache cache(ways[way].model);
     std::mt19937 generator(options.sampling.seed);

@@ -16,7 +16,7 @@ inline Vector sum(Vector x, const Vector& y) {
   return x;
 }
 
-/// x W + b, where y comes in as b. The weights of W [n_in, n_out] lie row after row.
+/// x W + b, where y holds b at first. W [n_in, n_out] is stored row after row.
 inline Vector linear(const Vector& x, const Vector& w, Vector y) {
   for (std::size_t i = 0; i < x.size(); ++i)
     for (std::size_t o = 0; o < y.size(); ++o) y[o] += x[i] * w[i * y.size() + o];
@@ -33,7 +33,7 @@ inline Vector layer_norm(Vector x, const Vector& gain, const Vector& bias, float
   return x;
 }
 
-/// x times the share of a normal distribution below x, nearly (Hendrycks and Gimpel 2016, section 2).
+/// x times the share of a normal distribution below x, approximately (Hendrycks and Gimpel 2016, section 2).
 inline float gelu(float x) {
   return 0.5f * x * (1.0f + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
@@ -57,7 +57,7 @@ class PlainModel {
  private:
   Vector attention(const std::string& part, const Vector& x) const {
     const Vector value = project(part + "v_proj", x);
-    return project(part + "o_proj", value);  // a token alone can look only at itself
+    return project(part + "o_proj", value);  // a token alone attends only to itself
   }
 
   Vector mlp(const std::string& part, const Vector& x) const {

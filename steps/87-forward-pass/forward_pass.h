@@ -1,4 +1,4 @@
-// The forward pass of Llama and its relatives, by the device's operations (kernels/device.h).
+// The forward pass of Llama and its relatives, with the device's operations (kernels/device.h).
 #pragma once
 
 #include "common/model/llama.h"

@@ -18,7 +18,7 @@ inline Vector sum(Vector x, const Vector& y) {
   return x;
 }
 
-/// x W. The weights of W [n_in, n_out] lie row after row.
+/// x W. W [n_in, n_out] is stored row after row.
 inline Vector linear(const Vector& x, const Vector& w) {
   Vector y(w.size() / x.size());
   for (std::size_t i = 0; i < x.size(); ++i)
@@ -48,7 +48,7 @@ inline float silu(float x) {
   return x / (1.0f + std::exp(-x));
 }
 
-/// Turns the pairs of features (i, i + n/2) of each head's first n by position · theta^(-2i / n) radians
+/// Rotates the pairs of features (i, i + n/2) of each head's first n by position · theta^(-2i / n) radians
 /// (Su et al. 2021, section 3.4.2; the pairs as in Hugging Face transformers).
 inline Vector rotate(Vector x, int position, int head_size, int n, double theta) {
   for (auto head = x.begin(); head != x.end(); head += head_size) {
@@ -63,8 +63,8 @@ inline Vector rotate(Vector x, int position, int head_size, int n, double theta)
   return x;
 }
 
-/// What a token takes from itself and all before it, [n_head · d]. In each head, d features wide, it is the
-/// mean of their values weighted by softmax(query · key / √d). Neighbouring heads of queries share one head
+/// What a token takes from itself and all tokens before it, [n_head · d]. In each head, d features wide, this
+/// is the mean of their values weighted by softmax(query · key / √d). Neighbouring query heads share one head
 /// of keys and values (Ainslie et al. 2023, section 2.2).
 inline Vector attend(const Vector& query, const Vectors& keys, const Vectors& values, int n_head) {
   const std::size_t d = query.size() / static_cast<std::size_t>(n_head);

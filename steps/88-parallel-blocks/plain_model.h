@@ -19,7 +19,7 @@ inline Vector sum(Vector x, const Vector& y) {
   return x;
 }
 
-/// x W + b, where y comes in as b. The weights of W [n_in, n_out] lie row after row.
+/// x W + b, where y holds b at first. W [n_in, n_out] is stored row after row.
 inline Vector linear(const Vector& x, const Vector& w, Vector y) {
   for (std::size_t i = 0; i < x.size(); ++i)
     for (std::size_t o = 0; o < y.size(); ++o) y[o] += x[i] * w[i * y.size() + o];
@@ -36,17 +36,17 @@ inline Vector layer_norm(Vector x, const Vector& gain, const Vector& bias, float
   return x;
 }
 
-/// x times the share of a normal distribution below x, nearly (Hendrycks and Gimpel 2016, section 2).
+/// x times the share of a normal distribution below x, approximately (Hendrycks and Gimpel 2016, section 2).
 inline float gelu(float x) {
   return 0.5f * x * (1.0f + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
 
-/// The same without the approximation.
+/// GELU without the approximation.
 inline float exact_gelu(float x) {
   return 0.5f * x * (1.0f + std::erf(x / std::numbers::sqrt2_v<float>));
 }
 
-/// Turns the pairs of features (i, i + n/2) of each head's first n by position · theta^(-2i / n) radians
+/// Rotates the pairs of features (i, i + n/2) of each head's first n by position · theta^(-2i / n) radians
 /// (Su et al. 2021, section 3.4.2; the pairs as in Hugging Face transformers).
 inline Vector rotate(Vector x, int position, int head_size, int n, double theta) {
   for (auto head = x.begin(); head != x.end(); head += head_size) {
@@ -61,8 +61,8 @@ inline Vector rotate(Vector x, int position, int head_size, int n, double theta)
   return x;
 }
 
-/// What a token takes from itself and all before it, [width]. In each head, d features wide, it is the mean
-/// of their values weighted by softmax(query · key / √d).
+/// What a token takes from itself and all tokens before it, [width]. In each head, d features wide, this is
+/// the mean of their values weighted by softmax(query · key / √d).
 inline Vector attend(const Vector& query, const Vectors& keys, const Vectors& values, int n_head) {
   const std::size_t d = query.size() / static_cast<std::size_t>(n_head);
   Vector attended(query.size());

@@ -1,4 +1,4 @@
-// A question becomes the text that the model was trained to answer.
+// Turns a question into the text that the model was trained to answer.
 #pragma once
 
 #include <filesystem>

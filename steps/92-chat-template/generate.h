@@ -1,4 +1,4 @@
-// The generation loop: one token after the other.
+// The generation loop: one token after another.
 #pragma once
 
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace staircase {
 
-/// What a run of the program makes of a prompt.
+/// How a run of the program continues its prompts.
 struct RunOptions {
   int num_return_sequences = 1;
   bool use_cache = true;
@@ -22,7 +22,7 @@ inline void add_options(OptionSink& sink, RunOptions& run) {
   sink.add("--use-cache", &run.use_cache, "keep the keys and values of earlier tokens");
 }
 
-/// Several greedy texts of one prompt would all be the same: refuses them.
+/// Rejects several greedy texts of one prompt: all would be the same.
 inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const TextOptions& options) {
   sink.rule([&run, &options] {
     if (run.num_return_sequences > 1 && !options.sampling.do_sample) {
@@ -33,8 +33,8 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
   });
 }
 
-/// Continues `tokens` with one chosen token after the other; `on_token` sees each one as it is chosen. The
-/// cache is empty. With one that keeps nothing the whole text goes through the model for each token.
+/// Continues `tokens` with one chosen token after another; `on_token` gets each one as it is chosen. The
+/// cache is empty. If it keeps nothing, the whole text goes through the model for each token.
 inline Generation generate(Model& model, std::vector<int> tokens, const TextOptions& options, KvCache& cache,
                            std::mt19937& generator, const OnToken& on_token) {
   for (int count = 1; count <= options.stopping.max_new_tokens; ++count) {

@@ -1,4 +1,4 @@
-// Special tokens: marks in a text that are one token each.
+// Special tokens: markers in a text that are one token each.
 #pragma once
 
 #include <string_view>
@@ -10,12 +10,12 @@
 namespace staircase {
 
 struct Marker {
-  std::size_t begin = std::string_view::npos;  ///< where it is in a text; npos where there is none
+  std::size_t begin = std::string_view::npos;  ///< where it is in a text; npos if there is none
   std::string_view text = {};
   int token = -1;
 };
 
-/// The first special token in `text` from `from` on; of several at one place the longest.
+/// The first special token in `text` from `from` on; if several begin there, the longest.
 inline Marker next_marker(const Tokenizer& tokenizer, std::string_view text, std::size_t from) {
   Marker next;
   for (const int token : tokenizer.special_tokens()) {
@@ -27,7 +27,7 @@ inline Marker next_marker(const Tokenizer& tokenizer, std::string_view text, std
   return next;
 }
 
-/// The tokens of a text in which special tokens are marks. What lies between two of them is encoded alone.
+/// The tokens of a text that contains special tokens. The text between two of them is encoded on its own.
 inline std::vector<int> encode_with_markers(const Tokenizer& tokenizer, std::string_view text) {
   std::vector<int> tokens;
   for (std::size_t begin = 0; begin < text.size();) {

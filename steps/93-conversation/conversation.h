@@ -10,7 +10,7 @@
 
 namespace staircase {
 
-/// Answers the last message. Throws Error where the messages leave no room for an answer.
+/// Answers the last message. Throws Error if the messages leave no room for an answer.
 inline Answer answer(Model& model, const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                      TextOptions options, std::mt19937& generator, const std::vector<Message>& messages,
                      const OnToken& on_token) {

@@ -23,8 +23,8 @@ class Conversation {
         cache_(model),
         generator_(options.sampling.seed) {}
 
-  /// Answers the last message. What the messages have in common with those of the answer before does not go
-  /// through the model again. Throws Error where they leave no room for an answer.
+  /// Answers the last message. The part of the messages that they share with those of the previous answer
+  /// does not go through the model again. Throws Error if they leave no room for an answer.
   Answer answer(const std::vector<Message>& messages, const OnToken& on_token) {
     const std::vector<int> prompt = encode_chat(tokenizer_, template_.render(messages));
     const int length = static_cast<int>(prompt.size()), room = model_.config().n_positions - length;
@@ -45,8 +45,8 @@ class Conversation {
   }
 
  private:
-  /// Cuts the cache back to the tokens with which both its text and `prompt` begin, and returns how many
-  /// these are. The last token of the prompt goes through the model in any case: its logits are needed.
+  /// Cuts the cache back to the tokens that its text and `prompt` both begin with, and returns how many these
+  /// are. The last token of the prompt always goes through the model: its logits are needed.
   int keep_common(const std::vector<int>& prompt) {
     const int length = static_cast<int>(prompt.size());
     const auto common = static_cast<int>(std::ranges::mismatch(text_, prompt).in2 - prompt.begin());

@@ -1,4 +1,4 @@
-// The tokens of texts that a model wrote: encoding such a text again may give others.
+// The tokens of texts that a model wrote: encoding such a text again may yield others.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace staircase {
 /// Remembers conversations with the tokens that the model saw and chose.
 class KnownTokens {
  public:
-  /// Of more texts than `most` the oldest is forgotten.
+  /// Beyond `most` texts, the oldest is dropped.
   explicit KnownTokens(std::size_t most = 64) : most_(most) {}
 
   /// The conversation `prompt`, which has these tokens, and the model's answer. Neither holds the token that
@@ -31,8 +31,8 @@ class KnownTokens {
     texts_.push_back({std::move(prompt), std::move(tokens)});
   }
 
-  /// encode_chat(), but the longest known text with which the conversation begins keeps its tokens. What
-  /// follows it is encoded by itself, so it has to begin with a special token.
+  /// encode_chat(), but the longest known text with which the conversation begins keeps its tokens. The rest
+  /// is encoded on its own, so it has to begin with a special token.
   std::vector<int> encode(const Tokenizer& tokenizer, const Rendered& rendered) const {
     const Rendered conversation = marks_alone(tokenizer, rendered);
     const KnownText* const known = longest_beginning(conversation);

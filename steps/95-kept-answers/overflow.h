@@ -13,8 +13,8 @@
 namespace staircase {
 
 enum class Overflow {
-  kSlide,      ///< the oldest token leaves the cache, and the others move up as they are: cheap, not exact
-  kRecompute,  ///< the cache is filled anew with the last tokens
+  kSlide,      ///< the oldest token leaves the cache, and the others shift unchanged: cheap, inexact
+  kRecompute,  ///< the cache is refilled with the last tokens
 };
 
 struct OverflowOptions {
@@ -52,8 +52,8 @@ inline std::span<const int> make_room(std::span<const int> fresh, std::span<cons
   return window.last(std::min<std::size_t>(options.refill.value_or(window.size()), window.size()));
 }
 
-/// The tokens of a text that go through the model next: those that its row of the cache lacks. Of a text that
-/// is longer than the context that is only the newest, or the whole window if the row is empty.
+/// The tokens of a text that go through the model next: those that its row of the cache lacks. For a text
+/// that is longer than the context, that is only the newest, or the whole window if the row is empty.
 inline std::span<const int> tokens_to_feed(std::span<const int> text, int context, KvCache& cache, int row,
                                            const OverflowOptions& options) {
   if (std::ssize(text) > context) {

@@ -25,8 +25,8 @@ class Conversation {
         cache_(model),
         generator_(options.sampling.seed) {}
 
-  /// Answers the last message. What the messages have in common with those of the answer before does not go
-  /// through the model again. Throws Error where they leave no room for an answer.
+  /// Answers the last message. The part of the messages that they share with those of the previous answer
+  /// does not go through the model again. Throws Error if they leave no room for an answer.
   Answer answer(const std::vector<Message>& messages, const OnToken& on_token) {
     const DroppedTurns before = turns_;
     const auto [rendered, prompt, dropped] = fitting(messages);
@@ -62,8 +62,8 @@ class Conversation {
     return {std::move(rendered), std::move(tokens), 0};
   }
 
-  /// The newest messages that leave room for an answer. Once they do not all fit, only half of the context is
-  /// filled: a conversation that begins elsewhere has nothing in the cache, so that has to be rare.
+  /// The newest messages that leave room for an answer. Once they no longer all fit, only half of the context
+  /// is filled: a conversation that begins elsewhere has nothing in the cache, so this has to be rare.
   Prompt fitting(const std::vector<Message>& messages) {
     const int context = model_.config().n_positions;
     const int answer = std::min(options_.stopping.max_new_tokens, context / 4);
@@ -83,8 +83,8 @@ class Conversation {
     known_.remember(tokenizer_, rendered, prompt, answer);
   }
 
-  /// Cuts the cache back to the tokens with which both its text and `prompt` begin, and returns how many
-  /// these are. The last token of the prompt goes through the model in any case: its logits are needed.
+  /// Cuts the cache back to the tokens that its text and `prompt` both begin with, and returns how many these
+  /// are. The last token of the prompt always goes through the model: its logits are needed.
   int keep_common(const std::vector<int>& prompt) {
     const int length = static_cast<int>(prompt.size());
     const auto common = static_cast<int>(std::ranges::mismatch(text_, prompt).in2 - prompt.begin());

@@ -10,10 +10,10 @@
 
 namespace staircase {
 
-/// Remembers which turns were dropped, so that the next question drops no more than it must.
+/// Remembers which turns were dropped, so the next question drops no more than it must.
 class DroppedTurns {
  public:
-  /// `messages` without those that were dropped. A conversation that does not begin with them is another one,
+  /// `messages` without the dropped ones. A conversation that does not begin with them is a different one,
   /// and has lost nothing yet.
   std::vector<Message> rest(std::vector<Message> messages) {
     const auto first = messages.begin() + first_turn(messages);
@@ -24,8 +24,8 @@ class DroppedTurns {
     return messages;
   }
 
-  /// Takes the oldest turn out of `messages`: a question with all up to the next question. The system message
-  /// stays. Returns false, and takes nothing, where only one question is left.
+  /// Removes the oldest turn from `messages`: a question and everything up to the next question. The system
+  /// message stays. Returns false, and removes nothing, if only one question is left.
   bool drop_oldest(std::vector<Message>& messages) {
     const auto is_question = [](const Message& message) { return message.role == "user"; };
     const auto first = messages.begin() + first_turn(messages);

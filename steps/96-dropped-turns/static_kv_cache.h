@@ -30,8 +30,8 @@ class StaticKvCache : public KvCache {
 
   void truncate(int /*row*/, int length) override { length_ = length; }
 
-  /// Forgets the first `count` positions of a row and moves the others to the start. Their keys and values
-  /// stay what they were, made for the position that each token once had.
+  /// Removes the first `count` positions of a row and moves the others to the start. Their keys and values
+  /// stay unchanged, made for the position that each token once had.
   void slide(int row, int count) override {
     set_slid(row, slid(row) + count);
     length_ -= count;

@@ -1,4 +1,4 @@
-// Watches an engine: how much of each prompt was in the cache.
+// Watches an engine to learn how much of each prompt was in the cache.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ class CachedPrompts : public DelegatingEngine {
 
   std::span<const int> missing(const Row& row, int r) override {
     const std::span<const int> tokens = DelegatingEngine::missing(row, r);
-    // Texts join in the order of their numbers. One that comes back after a preemption counts once.
+    // Texts join in the order of their numbers. One that returns after a preemption counts once.
     if (!tokens.empty() && row.number > last_) {
       last_ = row.number;
       on_joined_(row.number, static_cast<int>(row.tokens.size() - tokens.size()));

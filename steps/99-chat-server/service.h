@@ -1,4 +1,4 @@
-// Continues texts for clients that come and go.
+// Continues texts for clients that connect and leave.
 #pragma once
 
 #include <condition_variable>
@@ -10,8 +10,8 @@
 
 namespace staircase {
 
-/// What the thread of the server wants of the thread of the model stands in a queue, and is done between two
-/// passes. `mutex_` guards what both touch; neither computes while holding it.
+/// The server thread queues work; the model thread does it between two passes. `mutex_` guards what they
+/// share; neither computes while holding it.
 class Service : public CompletionService {
  public:
   Service(Engine& engine, const Tokenizer& tokenizer, ScorePrompt score, const ServerOptions& options,
@@ -28,7 +28,7 @@ class Service : public CompletionService {
               if (const auto [reply, i] = find(number); reply) reply->add_token(i, token);
             },
             [this](int number, const Generation& text) {
-              // Its place is free before its client hears of the end, and asks for the next.
+              // Its place is free before its client learns of the end and sends the next request.
               if (const auto [reply, i] = find(number, true); reply) reply->end_text(i, text.finish_reason);
             }) {}
 
@@ -37,7 +37,7 @@ class Service : public CompletionService {
     const unsigned seed = options.sampling.seed;
     const std::lock_guard lock(mutex_);
     if (draining_) return Admission::kEnds;
-    // Alone even a request of more texts finds its places, one after the other.
+    // Even a request for several texts finds its places if it is alone, one after another.
     if (!orders_.empty() && std::ssize(orders_) + request.texts() > most_) return Admission::kFull;
     for (const int i : request.texts_by_prompt()) {
       orders_[++last_] = {reply, i};
@@ -77,7 +77,7 @@ class Service : public CompletionService {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [&] { return !orders_.empty() || !work_.empty() || draining_; });
     if (orders_.empty() && work_.empty()) return false;
-    // The texts that grow wait for one part of a long work, and go on.
+    // The growing texts wait for one part of a long job, then go on.
     for (bool is_done = true; is_done && !work_.empty();) {
       const auto work = std::move(work_.front());
       work_.pop_front();
@@ -106,12 +106,12 @@ class Service : public CompletionService {
   const int most_;  // texts in the batch and in the queue together
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::map<int, Order> orders_;             // of all texts that have not ended, by their numbers
-  int last_ = 0;                            // of these numbers
-  std::deque<std::function<bool()>> work_;  // returns whether it is done, or goes on after a pass
+  std::map<int, Order> orders_;             // of all unfinished texts, by their numbers
+  int last_ = 0;                            // among these numbers
+  std::deque<std::function<bool()>> work_;  // returns whether it is done; otherwise it goes on after a pass
   bool draining_ = false;
   CachedPrompts engine_;
-  Scheduler scheduler_;  // for the thread of the model alone
+  Scheduler scheduler_;  // for the model thread only
 };
 
 }  // namespace staircase
