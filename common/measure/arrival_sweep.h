@@ -1,4 +1,4 @@
-// How long users wait, by how many of them come: a table and a plot.
+// How long users wait, depending on how many arrive: a table and a plot.
 #pragma once
 
 #include <functional>
@@ -11,23 +11,23 @@
 namespace staircase {
 
 struct SweepOptions {
-  std::string folder = {};      ///< where the results go; none: they are only shown
-  std::vector<int> rates = {};  ///< requests per second; none: parts of the knee
+  std::string folder = {};      ///< where the results go; none: they are only printed
+  std::vector<int> rates = {};  ///< requests per second; none: fractions of the knee
 };
 
 void add_options(OptionSink& sink, SweepOptions& options);
 
-/// What requests have seen: the times of each of them, in any order.
+/// What the requests experienced: the times of each of them, in any order.
 struct Waiting {
   std::vector<double> ttft = {}, tpot = {};  ///< in milliseconds
   double seconds = 0.0;                      ///< from the first arrival to the last token
 };
 
-/// Has requests served that come at several rates, and says how long they waited. First all of them are there
-/// from the start, or 20,000 if they are more. As many as then end in a second can be served: the knee. Where
-/// more come the queue grows without end. Writes capacity.csv, .json and .svg into the folder, if there is
-/// one. The plot has the rates below the knee, since above it the times depend on how many requests there
-/// are. Returns the knee.
+/// Serves requests that arrive at several rates, and prints how long they waited. First, all of them are
+/// there from the start, or 20,000 if they are more: the number that then ends in a second is the highest
+/// rate that can be served, the knee. Above it the queue grows without bound. Writes capacity.csv, .json and
+/// .svg into the folder, if there is one. The plot has the rates below the knee, since above it the times
+/// depend on the number of requests. Returns the knee.
 double sweep(const SweepOptions& options, const LoadOptions& load, int most_positions,
              const std::function<Waiting(const std::vector<LoadedRequest>& requests)>& serve);
 

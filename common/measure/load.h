@@ -1,4 +1,4 @@
-// Requests that come by chance, to measure a server with: under a seed the same on every machine.
+// Random requests to measure a server with: for one seed, the same on every machine.
 #pragma once
 
 #include <limits>
@@ -13,8 +13,8 @@ constexpr double kAllAtOnce = std::numeric_limits<double>::infinity();
 
 struct LoadOptions {
   int requests = 20'000;
-  int common_tokens = 64;  ///< with which all prompts begin
-  int prompt_tokens = 32;  ///< behind them; the mean
+  int common_tokens = 64;  ///< that all prompts begin with
+  int prompt_tokens = 32;  ///< after them; the mean
   int new_tokens = 32;     ///< the mean
   unsigned seed = 1;
 };
@@ -23,7 +23,7 @@ void add_options(OptionSink& sink, LoadOptions& options);
 
 /// The servers that a load is for.
 struct FleetOptions {
-  int places = 16;          ///< texts that grow at a time in each
+  int places = 16;          ///< maximum batch size of each
   int replicas = 1;         ///< how many servers there are
   bool least_busy = false;  ///< a request goes to the one with the fewest texts, or else to the next one
   int ranks = 1;            ///< that share each server's model, as in step 97
@@ -41,8 +41,8 @@ struct LoadedRequest {
 
 /// `rate` requests per second, in the order of their arrivals: a Poisson process, whose gaps have an
 /// exponential distribution. With an infinite rate all of them are there at 0. Lengths are at least 1 and
-/// have a geometric distribution, cut off so that no text needs more than `most` positions of a cache. Texts
-/// are the same at every rate. Ids of tokens are below 100. Throws UsageError where `most` is less than twice
+/// have a geometric distribution, truncated so that no text needs more than `most` positions of a cache. The
+/// texts are the same at every rate. Token ids are below 100. Throws UsageError if `most` is less than twice
 /// what the common tokens and one more need.
 std::vector<LoadedRequest> make_load(const LoadOptions& options, double rate, int most);
 

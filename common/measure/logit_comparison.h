@@ -1,4 +1,4 @@
-// One computation of logits beside another: how far they are, how long both take, and on what.
+// Compares two computations of logits: how far apart they are, how long both take, and on what.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@ namespace staircase {
 /// Where a computation's time goes, by part.
 class PartTimes {
  public:
-  /// Adds the seconds of its life to a part.
+  /// Adds the seconds of its lifetime to a part.
   class Watch {
    public:
     explicit Watch(double& seconds) : seconds_(seconds) {}
@@ -36,11 +36,11 @@ class PartTimes {
   std::map<std::string, double> seconds_;
 };
 
-/// Prints the largest difference of a logit.
+/// Prints the largest difference between two logits.
 void compare_logits(std::span<const float> plain, std::span<const float> engine);
 
-/// Prints it, the time of `plain`, that of the engine (the least of three), and the share of each part.
-/// `plain` is called once, after the engine has accepted the text, and fills in `times`.
+/// Prints that difference, the time of `plain`, that of the engine (the least of three), and the share of
+/// each part. `plain` is called once, after the engine has accepted the text, and fills in `times`.
 void compare_logits(const std::function<std::vector<float>()>& plain,
                     const std::function<std::span<const float>()>& engine, const PartTimes& times);
 

@@ -21,7 +21,7 @@ std::string shown(const Table::Cell& cell, int digits) {
   return fmt::format("{:.{}f}", std::get<double>(cell), digits);
 }
 
-/// A field of CSV, in quotes where it needs them (RFC 4180, section 2).
+/// A field of CSV, in quotes if it needs them (RFC 4180, section 2).
 std::string field(const Table::Cell& cell) {
   const auto* const text = std::get_if<std::string>(&cell);
   if (text == nullptr) return shown(cell, 6);
@@ -114,14 +114,15 @@ std::vector<double> non_negative_least_squares(const std::vector<std::vector<dou
                                                const std::vector<double>& values) {
   const std::size_t columns = rows[0].size();
   std::vector<std::vector<double>> products(columns, std::vector<double>(columns));  // of two columns
-  std::vector<double> slope(columns), result(columns);  // half the derivative of the sum by each number
+  std::vector<double> slope(columns), result(columns);  // half the derivative of the sum with respect to each
+                                                        // number
   for (std::size_t i = 0; i < rows.size(); ++i) {
     for (std::size_t a = 0; a < columns; ++a) {
       slope[a] -= rows[i][a] * values[i];
       for (std::size_t b = 0; b < columns; ++b) products[a][b] += rows[i][a] * rows[i][b];
     }
   }
-  // Columns that are nearly the same need many rounds, and a round is cheap.
+  // Nearly equal columns need many rounds, and a round is cheap.
   for (int round = 0; round < 200'000; ++round) {
     for (std::size_t a = 0; a < columns; ++a) {
       if (products[a][a] == 0.0) continue;

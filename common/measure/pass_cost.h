@@ -1,4 +1,4 @@
-// What a pass of the model takes: a formula of four numbers, fitted to passes that were measured.
+// The cost of a model's pass: a formula of four numbers, fitted to measured passes.
 #pragma once
 
 #include <chrono>
@@ -17,18 +17,19 @@ namespace staircase {
 /// The tokens of each row of a batch that go through the model in one pass.
 using Fed = std::span<const std::span<const int>>;
 
-/// What went through the model, and how long it took.
+/// What a pass computed, and how long it took.
 struct MeasuredPass {
   int rows = 0;            ///< that feed something
   int tokens = 0;          ///< that they feed
-  double positions = 0.0;  ///< that these tokens look at: each at those before it in its row, and itself
+  double positions = 0.0;  ///< positions that these tokens attend to: each to those before it in its row, and
+                           ///< to itself
   double seconds = 0.0;
 };
 
-/// A pass that feeds row r of the cache with `fed[r]`; it takes no time yet.
+/// A pass that feeds `fed[r]` to row r of the cache; its time is 0 for now.
 MeasuredPass describe(Fed fed, const KvCache& cache);
 
-/// The seconds of a pass: one part for reading the weights, and one for each row, token and position.
+/// The seconds of a pass: a part for reading the weights, and a part per row, token and position.
 struct PassCost {
   double pass = 0.0, row = 0.0, token = 0.0, position = 0.0;
 
@@ -37,14 +38,14 @@ struct PassCost {
   }
 };
 
-/// The cost that is nearest to `passes`, by least squares; no part is negative. A square counts by 1 /
-/// seconds: so neither the longest passes nor the many short ones decide alone. `passes` must not be empty,
-/// nor may one of them have taken no time.
+/// The cost that fits `passes` best, by least squares; no part is negative. Each square has the weight 1 /
+/// seconds, so neither the longest passes nor the many short ones decide alone. `passes` must not be empty,
+/// and each must have taken time.
 PassCost fit(const std::vector<MeasuredPass>& passes);
 
-/// The cost of the passes that `measure` finds with a seed of 1, and says how near it comes to those with a
-/// seed of 2, with a warning if it is off by more than 10 %. Each is measured four times: the passes are the
-/// same, and the least time of each counts, since whatever else the machine does can only add to it.
+/// The cost of the passes that `measure` finds with seed 1. Prints how well it predicts those with seed 2,
+/// and warns if it is off by more than 10 %. Each pass is measured four times and its shortest time counts:
+/// other work of the machine can only add to it.
 PassCost fit(const std::function<std::vector<MeasuredPass>(unsigned seed)>& measure);
 
 /// The cost of passes that `fleet.ranks` ranks share by tensor parallelism (step 97). Each computes its part

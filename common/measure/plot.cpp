@@ -20,13 +20,13 @@ std::string replaced(const std::string& text, char from, const std::string& to) 
   return result;
 }
 
-/// A string of gnuplot's. Between single quotes nothing but such a quote has a meaning.
+/// A string of gnuplot's. Between single quotes only another single quote has a meaning.
 std::string quoted(const std::string& text) {
   return fmt::format("'{}'", replaced(replaced(text, '\'', "’"), '\n', " "));
 }
 
-// Colours that stay apart for colour-blind readers (Okabe and Ito 2008). Where a plot needs more of them,
-// they begin anew with dashes.
+// Colours that colour-blind readers can tell apart (Okabe and Ito 2008). A plot that needs more of them
+// repeats them with dashes.
 constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                     "#e69f00", "#56b4e9", "#000000"};
 
@@ -63,7 +63,7 @@ std::string script(const Plot& plot) {
   text +=
       "set border 3\nset tics nomirror\nset grid ytics linecolor rgb '#dddddd'\nset yrange [0:*]\n"
       "set offsets 0, 0, graph 0.05, 0\nset key outside right top\n";
-  // Of a single x gnuplot would make a range by itself, with a warning.
+  // For a single x, gnuplot would make up a range, with a warning.
   if (least == most) {
     text += fmt::format("set xrange [{}:{}]\nset xtics ('{}' {})\n", least - 1, least + 1, least, least);
   }
@@ -109,7 +109,7 @@ std::string script(const Timeline& timeline) {
                     end > 0.0 ? end : 1.0, lanes + 0.6, timeline.panels.size(), panels);
 }
 
-/// Has gnuplot run that program.
+/// Runs gnuplot with that program.
 void draw(const std::filesystem::path& file, const std::string& text) {
 #ifdef __EMSCRIPTEN__
   // A page cannot start gnuplot, and what a benchmark printed is complete without its plot.

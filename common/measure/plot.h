@@ -10,7 +10,7 @@ namespace staircase {
 struct PlotPoint {
   double x = 0.0;
   double y = 0.0;
-  double low = 0.0, high = 0.0;  ///< the ends of the error bar; none where they are equal
+  double low = 0.0, high = 0.0;  ///< the ends of the error bar; none if they are equal
 };
 
 /// One line of a plot.
@@ -39,15 +39,15 @@ struct TimelinePanel {
 /// Panels one below the other, over the same time.
 struct Timeline {
   std::string x_label, y_label;
-  std::vector<std::string> kinds;  ///< their names
+  std::vector<std::string> kinds;  ///< the names of the kinds
   std::vector<TimelinePanel> panels = {};
 };
 
-/// Throws Error when `file` cannot be written, which is good to know before a long run; changes nothing.
+/// Throws Error if `file` cannot be written, which is good to know before a long run; changes nothing.
 void check_writable(const std::filesystem::path& file);
 
-/// Writes `plot` to `file`, an SVG. Throws Error when gnuplot is not installed, when the file cannot be
-/// written, and when there is nothing to plot.
+/// Writes `plot` to `file`, an SVG. Throws Error if gnuplot is not installed, if the file cannot be written,
+/// and if there is nothing to plot.
 void write_svg(const std::filesystem::path& file, const Plot& plot);
 void write_svg(const std::filesystem::path& file, const Timeline& timeline);
 

@@ -1,4 +1,4 @@
-// A model shared by several ranks beside the same model in one piece.
+// Compares a model split over several ranks with the same model in one piece.
 #pragma once
 
 #include <functional>
@@ -8,9 +8,9 @@
 
 namespace staircase {
 
-/// Computes the logits after `prompt` once more, by `size` ranks: threads, each with its share of the
-/// weights. Prints how far the logits are from those of `model`, what rank 0 has of the weights, and what it
-/// has received. `prepare` is called for the model of each rank.
+/// Computes the logits after `prompt` again with `size` ranks: threads, each with its share of the weights.
+/// Prints how far they are from those of `model`, how much of the weights rank 0 holds, and how much it
+/// received. `prepare` is called for each rank's model.
 void compare_with_ranks(Model& model, int size, const std::vector<int>& prompt,
                         const std::function<void(Model& part)>& prepare);
 

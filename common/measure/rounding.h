@@ -1,4 +1,4 @@
-// How far weights move when they are rounded.
+// How far rounding moves weights.
 #pragma once
 
 #include <functional>
@@ -10,12 +10,12 @@
 
 namespace staircase {
 
-/// The root of the mean square of the differences as a share of that of the values: √(Σ (r − v)² / Σ v²).
-/// 0 if nothing differs; as many rounded numbers as values.
+/// The root of the mean square of the differences as a share of that of the values: √(Σ (r − v)² / Σ v²). 0
+/// if nothing differs. Both have the same length.
 double relative_error(std::span<const float> values, std::span<const float> rounded);
 
-/// What comes back of weights [outputs, inputs] if `size` neighbouring inputs of an output share a scale; the
-/// last group of an output may be shorter.
+/// The weights [outputs, inputs] after rounding, if `size` neighbouring inputs of an output share a scale;
+/// the last group of an output may be shorter.
 using Rounding =
     std::function<std::vector<float>(std::span<const float> weights, std::size_t inputs, std::size_t size)>;
 

@@ -30,12 +30,12 @@ std::vector<float> widened(std::string_view bytes, DType dtype) {
 /// The keys of one row of a cache, on the host.
 class RowKeys {
  public:
-  /// Those at the first `count` positions of row `row`.
+  /// The keys at the first `count` positions of row `row`.
   RowKeys(Device& device, const KeysValues& keys_values, std::int64_t row, std::int64_t count)
       : keys_(keys_values.keys),
         block_size_(keys_.dim(2)),
         position_bytes_(static_cast<std::size_t>(keys_.dim(3)) * size_of(keys_.dtype())) {
-    std::vector<std::int32_t> blocks{static_cast<std::int32_t>(row)};  // without a table a row is one block
+    std::vector<std::int32_t> blocks{static_cast<std::int32_t>(row)};  // without a table, a row is one block
     if (keys_values.blocks.size() > 0) {
       blocks.resize(static_cast<std::size_t>((count + block_size_ - 1) / block_size_));
       device.copy_to_host(keys_values.blocks.rows(row, 1), std::as_writable_bytes(std::span(blocks)));
@@ -47,19 +47,19 @@ class RowKeys {
     }
   }
 
-  /// The bytes of the key of a head at a position.
+  /// The bytes of a head's key at a position.
   std::string_view at(std::int64_t head, std::int64_t position) const {
     const std::int64_t place = head * block_size_ + position % block_size_;
     return std::string_view(blocks_[static_cast<std::size_t>(position / block_size_)])
         .substr(static_cast<std::size_t>(place) * position_bytes_, position_bytes_);
   }
 
-  /// The key of a head at a position, [head_size].
+  /// A head's key at a position, [head_size].
   std::vector<float> values(std::int64_t head, std::int64_t position) const {
     return widened(at(head, position), keys_.dtype());
   }
 
-  /// Tells the keys of all heads at a position from those at others.
+  /// A hash of the keys of all heads at a position.
   std::size_t hash(std::int64_t position) const {
     std::string all;
     for (std::int64_t head = 0; head < keys_.dim(1); ++head) all += at(head, position);
@@ -84,7 +84,7 @@ void AttentionProbe::begin(std::span<const std::span<const int>> sequences,
 void AttentionProbe::look(Device& device, const Tensor& queries, const KeysValues& keys_values) {
   const auto head_size = static_cast<std::size_t>(keys_values.keys.dim(3));
   const auto n_embd = static_cast<std::size_t>(queries.dim(1));
-  // Neighbouring heads of queries share a head of keys.
+  // Neighbouring query heads share a key head.
   const std::int64_t group = queries.dim(1) / (keys_values.keys.dim(1) * keys_values.keys.dim(3));
   std::vector<float> all_queries(static_cast<std::size_t>(queries.size()));
   device.copy_to_host(queries, all_queries);
@@ -100,7 +100,8 @@ void AttentionProbe::look(Device& device, const Tensor& queries, const KeysValue
     for (std::size_t p = 0; p < end; ++p) {
       const auto position = static_cast<std::int64_t>(p);
       keys.push_back(row.values(head_.head / group, position));
-      // Caches move positions, and rows share them, but no cache changes a key: so it tells its token.
+      // Caches move positions, and rows share them, but no cache changes a key. So a key identifies its
+      // token.
       const std::size_t hash = row.hash(position);
       if (p >= start) known_[hash] = sequences_[s][p - start];
       const auto known = known_.find(hash);

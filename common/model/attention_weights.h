@@ -1,5 +1,5 @@
-// What one attention head looks at: its weights, computed again on the host. Attention itself has them only a
-// few rows at a time.
+// What one attention head attends to: its weights, computed again on the host. The attention kernels hold
+// only a few rows of them at a time.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct AttentionHead {
   int head = 0;
 };
 
-/// What the new tokens of a sequence look at.
+/// What the new tokens of a sequence attend to.
 struct AttentionWeights {
   std::vector<int> tokens;               ///< of all positions that they see, the new ones last
   std::vector<std::vector<float>> rows;  ///< of each new token: a share for each position up to its own
@@ -31,16 +31,16 @@ class AttentionProbe {
 
   int layer() const { return head_.layer; }
 
-  /// A pass begins: the new tokens of each sequence, and how many positions its row of the cache held before.
-  /// Both must stay there until the end of the pass.
+  /// Begins a pass: the new tokens of each sequence, and how many positions its row of the cache held before.
+  /// Both must stay in memory until the pass ends.
   void begin(std::span<const std::span<const int>> sequences, std::span<const std::int32_t> starts);
 
-  /// Looks at the layer's queries, [n_tokens, n_embd], and keys, as Device::query_key_value has left them.
+  /// Reads the layer's queries, [n_tokens, n_embd], and keys, as Device::query_key_value has left them.
   /// Throws Error for a score that is not finite.
   void look(Device& device, const Tensor& queries, const KeysValues& keys_values);
 
-  /// One for each sequence of the pass; one that rests looks at nothing. A token that went through the model
-  /// before this probe was there is -1.
+  /// One per sequence of the pass; a resting one attends to nothing. A token that went through the model
+  /// before this probe existed is -1.
   std::span<const AttentionWeights> weights() const { return weights_; }
 
  private:
@@ -48,7 +48,7 @@ class AttentionProbe {
   std::span<const std::span<const int>> sequences_;
   std::span<const std::int32_t> starts_;
   std::vector<AttentionWeights> weights_;
-  std::unordered_map<std::size_t, int> known_;  // the token behind each key, by the key's hash
+  std::unordered_map<std::size_t, int> known_;  // the token of each key, by the key's hash
 };
 
 }  // namespace staircase

@@ -1,5 +1,5 @@
-// Finds the settings of a model and the family that they name. A setting that would change the computation
-// and is not implemented is an error: a model that runs must be the model that was trained.
+// Reads the settings of a model and finds the family that they name. A setting that would change the
+// computation and is not implemented is an error: a model that runs must be the model that was trained.
 #include "common/model/config.h"
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr const Family* kFamilies[] = {&kGpt2, &kGptNeox, &kOlmo, &kLlama, &kMistral, &kQwen2, &kQwen3};
 
-/// The id that vocab.json gives <|endoftext|>, or -1. A vocabulary may be padded, so its last token says
+/// The id of <|endoftext|> in vocab.json, or -1. A vocabulary may be padded, so its last token proves
 /// nothing.
 int end_of_text(const std::filesystem::path& model, int vocab_size) {
   const std::filesystem::path file = model / "vocab.json";

@@ -1,4 +1,5 @@
-// What a model is: its family and its sizes, as Hugging Face's config.json or a GGUF file states them.
+// The facts about a model: its family and its sizes, as stated in Hugging Face's config.json or in a GGUF
+// file.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +17,7 @@ namespace staircase {
 class EndTokens {
  public:
   EndTokens() = default;
-  EndTokens(int token) {  // one; none where it is -1
+  EndTokens(int token) {  // one; none if it is -1
     if (token >= 0) tokens_.push_back(token);
   }
   EndTokens(std::initializer_list<int> tokens) : tokens_(tokens) {}
@@ -47,14 +48,14 @@ struct ModelConfig {
   int head_size = 0;               ///< features of a head
   int n_inner = 0;                 ///< width of the MLP
   int mlp_matrices = 2;            ///< of the MLP: two, or three with a gate
-  int rotary_size = 0;             ///< features of a head that positions turn; 0 where positions have a table
-  double rope_theta = 0.0;         ///< pair i turns by rope_theta^(-2i / rotary_size) per position
+  int rotary_size = 0;             ///< features of a head that positions rotate; 0 if positions have a table
+  double rope_theta = 0.0;         ///< pair i rotates by rope_theta^(-2i / rotary_size) per position
   std::size_t vector_numbers = 0;  ///< in biases, norms and the table of positions, which stay in float32
   float norm_epsilon = 1e-5f;
   int eos_token_id = 0;       ///< the end-of-text token, the first one of several; -1: no text ends by itself
   EndTokens end_tokens = {};  ///< all tokens that end a text
   bool tie_word_embeddings = true;  ///< the token embedding may serve as the output layer
-  /// What a person should know: settings without effect here, and limits.
+  /// For the user: settings without effect here, and limits.
   std::vector<std::string> remarks = {};
 
   /// Width of the queries.
@@ -64,21 +65,21 @@ struct ModelConfig {
   int key_width() const { return n_kv_head * head_size; }
 };
 
-/// The type of keys and values beside weights of that type: the same, or bfloat16 beside int8 and int4, which
+/// The type of keys and values for weights of that type: the same, or bfloat16 for int8 and int4, which
 /// attention does not take.
 constexpr DType kv_dtype(DType weights) {
   return in_groups(weights) ? DType::kBFloat16 : weights;
 }
 
-/// The type of the token embedding, which is the output layer as well, beside other weights of that type: the
-/// same, or int8 beside int4: in 4 bits it alone would add 1 % to the perplexity of tales-6m.
+/// The type of the token embedding, which is also the output layer, for weights of that type: the same, or
+/// int8 for int4, because 4 bits there alone would add 1 % to the perplexity of tales-6m.
 constexpr DType embedding_dtype(DType weights) {
   return weights == DType::kInt4 ? DType::kInt8 : weights;
 }
 
 /// Reads config.json of a model's folder, with the end tokens of its generation_config.json, or the metadata
 /// of a .gguf file. Throws Error with one sentence for a missing file, broken JSON, a family or a setting
-/// that is not supported, and values that cannot be (zero, negative, heads that do not divide the width).
+/// that is not supported, and impossible values (zero, negative, heads that do not divide the width).
 ModelConfig read_config(const std::filesystem::path& model);
 
 }  // namespace staircase

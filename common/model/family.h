@@ -1,5 +1,6 @@
-// What each family of models has in a file of its own: its configuration keys, the names of its weights, and
-// its way from tokens to logits. Read two of these files side by side, and the differences are the families'.
+// The parts in which families of models differ, each family in its own file: its configuration keys, the
+// names of its weights, and its way from tokens to logits. Read two of these files side by side to see how
+// the families differ.
 #pragma once
 
 #include <memory>
@@ -20,11 +21,11 @@ class Network {
  public:
   virtual ~Network() = default;
 
-  /// From the tokens of the pass to its logits: operations only, no copies from or to the host but by
-  /// Pass::show and Pass::attend.
+  /// From the tokens of the pass to its logits: operations only; only Pass::show and Pass::attend copy to the
+  /// host.
   virtual void run(Pass& pass) const = 0;
 
-  /// How positions turn queries and keys; of size 0 for a model that does not turn them.
+  /// How positions rotate queries and keys; of size 0 for a model that does not rotate them.
   virtual const Rotary& rotary() const = 0;
 
   /// Calls visit(name, weight) for each matrix: the token embedding, those of the blocks from first to last,
@@ -33,11 +34,10 @@ class Network {
 };
 
 struct Family {
-  std::string_view model_type;  ///< of config.json
-  std::string_view prefix;      ///< which may be in front of the names of weights
-  std::vector<std::string_view>
-      buffers;  ///< endings of tensors that older files have and that say nothing new
-  /// Throws Error for a setting that is not supported and for values that cannot be.
+  std::string_view model_type;            ///< of config.json
+  std::string_view prefix;                ///< which may be in front of the names of weights
+  std::vector<std::string_view> buffers;  ///< suffixes of tensors that older files have and that add nothing
+  /// Throws Error for an unsupported setting and for impossible values.
   ModelConfig (*configure)(const Settings& settings);
   /// Reads the weights of a model that `configure` has accepted: no more than the share of `weights`.
   std::unique_ptr<Network> (*load)(const Settings& settings, const ModelConfig& config,
@@ -52,16 +52,16 @@ const Family* find_family(std::string_view model_type);
 /// All of them, for messages: "gpt2, gpt_neox, ...".
 std::string family_names();
 
-/// The settings of a model: the config.json of a folder, or what a GGUF file says of the same.
+/// The settings of a model: the config.json of a folder, or the same from a GGUF file.
 Settings read_settings(const std::filesystem::path& model);
 
-/// As of config.h, from settings that were read already.
+/// As in config.h, from settings that were read already.
 ModelConfig read_config(const Settings& settings, const std::filesystem::path& model);
 
 /// The largest size that a setting may name.
 constexpr std::uint64_t kLargestSize = 1 << 24;
 
-/// Every matrix has fewer than 2^31 elements, so that an int can index it; throws Error for others.
+/// Every matrix has fewer than 2^31 elements, so an int can index it; throws Error for others.
 void check_matrix(const Settings& settings, std::string_view name, std::int64_t rows, std::int64_t columns);
 
 }  // namespace staircase

@@ -39,7 +39,7 @@ enum Type : std::uint32_t {
   kFloat64
 };
 
-/// Bytes of a value of that type; 0 for strings, lists and what is no type.
+/// Bytes of a value of that type; 0 for strings, lists and unknown types.
 std::uint64_t size_of_type(std::uint32_t type) {
   switch (type) {
     case kUint8:
@@ -62,7 +62,7 @@ std::uint64_t size_of_type(std::uint32_t type) {
   }
 }
 
-/// Takes one value after the other from the bytes. Errors say where in the file it stood.
+/// Reads one value after another from the bytes. Errors name the position in the file.
 class Reader {
  public:
   Reader(std::span<const std::byte> bytes, const std::string& file) : bytes_(bytes), file_(file) {}
@@ -93,7 +93,7 @@ class Reader {
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
 
-  /// How many of something follow, each of at least `smallest` bytes.
+  /// Reads how many elements follow, each of at least `smallest` bytes.
   std::uint64_t count(std::string_view what, std::uint64_t smallest) {
     const auto count = number<std::uint64_t>(what);
     check_count(count, what, smallest);
@@ -421,7 +421,7 @@ void GgufFile::open_parts(const std::vector<std::filesystem::path>& files) {
     if (i == 0) first = metadata_;
   }
   file_ = files[0];
-  metadata_ = std::move(first);  // the other parts say nothing of the model
+  metadata_ = std::move(first);  // the other parts have no facts about the model
   const std::uint64_t announced = integer("split.tensors.count").value_or(tensors_.size());
   if (announced != tensors_.size()) {
     throw Error("{} announces {} tensors in all parts, and they hold {}", file_.string(), announced,

@@ -1,5 +1,5 @@
-// Reads a GGUF file without copying it: metadata and tensors, in one file or in parts. What they mean for a
-// model is not known here. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+// Reads a GGUF file without copying it: metadata and tensors, in one file or in parts. Their meaning for a
+// model is defined elsewhere. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace staircase {
 
-/// A list of metadata as it lies in the file: numbers, or strings each after its length.
+/// A list of metadata as the file stores it: numbers, or strings, each after its length.
 struct GgufArray {
   std::uint32_t type = 0;  ///< of its elements
   std::uint64_t size = 0;
@@ -28,7 +28,7 @@ struct GgufArray {
 
 using GgufValue = std::variant<bool, std::uint64_t, std::int64_t, double, std::string, GgufArray>;
 
-/// A value for an error message: a number or a string as it is, of a list only its length.
+/// A value for an error message: a number or a string in full, of a list only its length.
 std::string shown(const GgufValue& value);
 
 /// The bytes of a GGUF file, checked: every string, list and tensor lies inside.
@@ -40,26 +40,26 @@ struct GgufContents {
 /// Throws Error with one sentence that names `file` and the fault. The result refers to `whole_file`.
 GgufContents parse_gguf(std::span<const std::byte> whole_file, const std::string& file);
 
-/// Whether that is the name of a GGUF file.
+/// Whether `name` names a GGUF file.
 bool is_gguf(const std::filesystem::path& file);
 
-/// An open GGUF file, with the other parts if it is one of several. Movable, not copyable.
+/// An open GGUF file, with its other parts if there are several. Movable, not copyable.
 class GgufFile {
  public:
   struct Tensor : StoredTensor {
     std::filesystem::path file;  ///< the part that holds it
   };
 
-  /// Maps and checks the file; of several parts, such as model-00001-of-00003.gguf, `file` may be any. Throws
-  /// Error with one sentence that names the file and the fault.
+  /// Maps and checks the file; if a model has several parts, such as model-00001-of-00003.gguf, `file` may be
+  /// any of them. Throws Error with one sentence that names the file and the fault.
   explicit GgufFile(const std::filesystem::path& file);
 
-  /// One that is in memory already; `file` is for messages.
+  /// A file that is in memory already; `file` is for messages.
   GgufFile(GgufContents contents, std::filesystem::path file);
 
   const std::filesystem::path& file() const { return file_; }
 
-  /// All tensors by name. One of a type that cannot be read has no bytes.
+  /// All tensors by name. A tensor of an unreadable type has no bytes.
   const std::map<std::string, Tensor, std::less<>>& tensors() const { return tensors_; }
 
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }

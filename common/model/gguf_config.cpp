@@ -15,7 +15,7 @@ using nlohmann::json;
 
 namespace {
 
-/// Settings of which llama.cpp makes another computation, if they are not off.
+/// Settings that change llama.cpp's computation unless they are off.
 constexpr std::string_view kChanging[] = {"attention.causal",
                                           "attention.clamp_kqv",
                                           "attention.max_alibi_bias",
@@ -130,7 +130,7 @@ class Reader {
     json rotation{{"rope_type", "default"}, {"rope_theta", optional_number("rope.freq_base", 10000.0)}};
     const std::int64_t turned = size("rope.dimension_count", head);
     if (turned != head) {
-      // The least share of which so many features are made when it is multiplied again.
+      // The smallest share that yields this many features when it is multiplied again.
       double share = static_cast<double>(turned) / static_cast<double>(head);
       if (share * static_cast<double>(head) < static_cast<double>(turned)) share = std::nextafter(share, 2.0);
       rotation["partial_rotary_factor"] = share;
@@ -169,7 +169,7 @@ class Reader {
 
   bool has_tensor(std::string_view name) const { return file_.tensors().contains(name); }
 
-  /// The name of a setting in the file; from now on it counts as read.
+  /// The name of a setting in the file; marks it as read.
   std::string key(std::string_view setting) const {
     asked_.insert(prefix_ + std::string(setting));
     return prefix_ + std::string(setting);
@@ -207,7 +207,8 @@ class Reader {
         fmt::format("{} does not say {}: {} is assumed", file_.file().string(), what, assumption));
   }
 
-  /// What nothing has read: some of it would change the result, and of the rest a person should know.
+  /// Reports settings that nothing has read: some would change the result, and a person should know the
+  /// others.
   void check_the_rest() {
     for (const auto& [name, value] : file_.metadata()) {
       if (!name.starts_with(prefix_) || asked_.contains(name)) continue;
@@ -222,7 +223,7 @@ class Reader {
     }
   }
 
-  /// Whether a setting with that value is as if it were not there.
+  /// Whether a setting with that value has no effect.
   static bool is_off(const GgufValue& value, std::string_view setting) {
     if (setting == "attention.causal") return value == GgufValue(true);
     return value == GgufValue(std::uint64_t{0}) || value == GgufValue(std::int64_t{0}) ||
@@ -250,7 +251,7 @@ GgufConfig gguf_config(const GgufFile& file) {
 std::vector<int> gguf_end_tokens(const GgufFile& file) {
   std::vector<int> ends;
   const auto add = [&](std::uint64_t token) {
-    if (token > std::numeric_limits<std::int32_t>::max()) return;  // what "none" is written as
+    if (token > std::numeric_limits<std::int32_t>::max()) return;  // how "none" is written
     const int id = static_cast<int>(token);
     if (std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
   };

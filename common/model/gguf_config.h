@@ -1,5 +1,5 @@
-// The configuration of a model in a GGUF file, as Hugging Face's config.json would state it. Only sources
-// include this, and it is not installed: who uses the library needs no JSON of ours.
+// The configuration of a model in a GGUF file, in the form of Hugging Face's config.json. Only sources
+// include this header, and it is not installed: users of the library do not depend on our JSON parser.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,15 +12,15 @@ namespace staircase {
 
 struct GgufConfig {
   nlohmann::json settings;           ///< the keys of config.json, in the spelling of transformers 5
-  std::vector<std::string> remarks;  ///< for a person: what the file does not say, and what is assumed
+  std::vector<std::string> remarks;  ///< for a person: what the file does not specify, and what is assumed
 };
 
-/// Throws Error with one sentence that names the file, the key and the value for what cannot be; what is
-/// possible and not supported is left to the reader of config.json.
+/// Throws Error with one sentence that names the file, the key and an impossible value. The reader of
+/// config.json judges what is possible but not supported.
 GgufConfig gguf_config(const GgufFile& file);
 
-/// The tokens that end a text: those that the metadata names, and marks of an end among the control tokens,
-/// since the metadata has room for one of several.
+/// The tokens that end a text: those in the metadata, and end markers among the control tokens, since the
+/// metadata has room for only one.
 std::vector<int> gguf_end_tokens(const GgufFile& file);
 
 }  // namespace staircase

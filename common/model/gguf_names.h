@@ -1,4 +1,5 @@
-// The tensors of a GGUF file in the words of Hugging Face's files: their names, and the order of their rows.
+// Translates the tensors of a GGUF file into the terms of Hugging Face's files: their names, and the order of
+// their rows.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +10,16 @@
 
 namespace staircase {
 
-/// Where the rows of a stored matrix, or the elements of a vector, lie, seen from Hugging Face's order.
+/// How the rows of a stored matrix, or the elements of a vector, are ordered, compared with Hugging Face's
+/// order.
 struct RowOrder {
   enum class Kind {
     kSame,
-    /// In each head the two rows that turn together are neighbours; Hugging Face has the first of each pair,
-    /// and then the second.
+    /// In each head, the two rows that rotate together are neighbours; Hugging Face stores the first of each
+    /// pair, then the second.
     kPairs,
-    /// First the queries of all heads, then their keys, then their values; Hugging Face has the three of each
-    /// head.
+    /// First the queries of all heads, then their keys, then their values; Hugging Face stores the three of
+    /// each head together.
     kParts,
     /// [out, in], where Hugging Face has [in, out].
     kTransposed,
@@ -25,12 +27,11 @@ struct RowOrder {
   Kind kind = Kind::kSame;
   std::int64_t heads = 1;
 
-  /// Which of `rows` stored rows is number `row`. Of a transposed matrix, the same.
+  /// The index of the stored row that becomes row `row` of `rows`. For a transposed matrix, `row` itself.
   std::int64_t stored_row(std::int64_t row, std::int64_t rows) const;
 };
 
-/// What GGUF calls a family ("gptneox"), what config.json calls it ("gpt_neox"), and how its tensors are
-/// named.
+/// A family's name in GGUF ("gptneox") and in config.json ("gpt_neox"), and the names of its tensors.
 struct GgufFamily;
 
 /// The family that the file names. Throws Error for another one.
@@ -43,7 +44,7 @@ std::string model_type(const GgufFamily& family);
 /// `fallback` is 0.
 std::int64_t gguf_size(const GgufFile& file, std::string_view key, std::int64_t fallback = 0);
 
-/// Hugging Face's name of a tensor; a tensor that has none there, such as rope_freqs.weight, keeps its own.
+/// Hugging Face's name of a tensor; a tensor without one there, such as rope_freqs.weight, keeps its own.
 std::string hugging_face_name(const GgufFamily& family, std::string_view name);
 
 /// The order of a tensor's rows. Throws Error if the heads do not divide them.

@@ -1,7 +1,7 @@
 // Each type's blocks as a loop that follows the description of the format: ggml-common.h and ggml-quants.c of
 // https://github.com/ggml-org/ggml. d is a scale, m what is added or subtracted, both shared by the block; q
-// are small whole numbers, packed. Operations are in the order of the reference, so that results are equal to
-// the bit.
+// are small whole numbers, packed. Operations follow the order of the reference, so results are equal to the
+// bit.
 #include "common/model/gguf_types.h"
 
 #include <fmt/format.h>
@@ -124,8 +124,8 @@ struct Q5_1 {
   }
 };
 
-/// d (2 bytes), 32 times 4 bits q, the number of a level: value = d level[q]. The levels lie close where
-/// weights are many, around zero.
+/// d (2 bytes), 32 times 4 bits q, the number of a level: value = d level[q]. The levels are dense around
+/// zero, where most weights are.
 struct IQ4_NL {
   static constexpr int kBlock = 32, kBytes = 2 + 16;
   static void to_floats(Bytes block, float* values) {
@@ -239,7 +239,7 @@ constexpr GgufType kTypes[] = {
     readable<Q4_K>(12, "Q4_K"),
     readable<Q5_K>(13, "Q5_K"),
     readable<Q6_K>(14, "Q6_K"),
-    // Known by name, so that an error can say what a file holds.
+    // Known by name only, so an error can name a file's type.
     {9, "Q8_1"},
     {10, "Q2_K"},
     {11, "Q3_K"},

@@ -1,5 +1,5 @@
 // The types of numbers in a GGUF file. A quantized type stores a row in blocks of 32 or 256 numbers, each
-// with a scale of its own.
+// with its own scale.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ struct GgufType {
   std::string_view name;   ///< "Q4_1"
   std::int64_t block = 0;  ///< numbers in a block; 0 for a type that is known by name only
   std::int64_t bytes = 0;  ///< and its bytes
-  /// Dequantizes `blocks` blocks, one after the other.
+  /// Dequantizes `blocks` blocks, one after another.
   void (*to_floats)(const std::byte* stored, std::int64_t blocks, float* values) = nullptr;
 
   bool is_quantized() const { return block > 1; }

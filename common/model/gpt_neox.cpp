@@ -1,5 +1,5 @@
 // GPT-NeoX (Black et al. 2022), the family of Pythia: rotary positions on a part of each head, and a block
-// whose attention and MLP both read the same residual stream ("parallel"), or one after the other.
+// whose attention and MLP both read the same residual stream ("parallel"), or one after another.
 #include <fmt/format.h>
 
 #include "common/base/error.h"
@@ -8,7 +8,7 @@
 namespace staircase {
 namespace {
 
-constexpr double kPartOfHead = 0.25;  // that turns, unless the settings say otherwise
+constexpr double kPartOfHead = 0.25;  // share that rotates, unless the settings name another
 
 ModelConfig configure(const Settings& settings) {
   settings.require("hidden_act", {"gelu", "gelu_new", "gelu_pytorch_tanh"});

@@ -1,4 +1,4 @@
-// What the model and the loops need of a cache of keys and values. The steps about the cache implement it.
+// What the model and the loops require of a cache of keys and values. The steps about the cache implement it.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@ namespace staircase {
 /// Memory of a cache of keys and values, in bytes.
 struct CacheUse {
   std::size_t bytes = 0;      ///< held at the end
-  std::size_t allocated = 0;  ///< asked for altogether
-  std::size_t copied = 0;     ///< moved from one place to another
+  std::size_t allocated = 0;  ///< allocated in total
+  std::size_t copied = 0;     ///< copied from one place to another
 };
 
 inline CacheUse operator+(const CacheUse& a, const CacheUse& b) {
@@ -25,23 +25,23 @@ class KvCache {
  public:
   virtual ~KvCache() = default;
 
-  /// Positions that row holds.
+  /// Positions that row `row` holds.
   virtual int length(int row) const = 0;
 
   /// Positions that have slid out of that row since it was empty: its entries belong to the positions from
-  /// there on. What that means is up to the model: see PackedTokens.
+  /// there on. The model decides what that means: see PackedTokens.
   int slid(int row) const {
     return length(row) > 0 && row < std::ssize(slid_) ? slid_[static_cast<std::size_t>(row)] : 0;
   }
 
-  /// Makes room for `count` more positions in that row and counts them in; the model fills them, and has made
-  /// sure before that all of them fit into its context.
+  /// Makes room for `count` more positions in that row and counts them in. The model fills them, and has
+  /// already checked that all of them fit into its context.
   virtual void append(int row, int count) = 0;
 
   /// Keys and values of one layer, [n_rows, n_head, capacity, head_size] each. Valid until the next append.
   virtual KeysValues layer(int index) = 0;
 
-  /// Forgets everything from position `length` on: the roll-back after a rejected draft. A cache whose rows
+  /// Removes everything from position `length` on: the roll-back after a rejected draft. A cache whose rows
   /// share memory may keep fewer positions: `length(row)` returns how many, and the model computes the others
   /// again.
   virtual void truncate(int row, int length) = 0;
@@ -50,17 +50,17 @@ class KvCache {
   /// that removes all of them.
   virtual void slide(int row, int /*count*/) { truncate(row, 0); }
 
-  /// Row `to` becomes what row `from` is. A cache that cannot do that empties it, and the model computes its
+  /// Copies row `from` to row `to`. A cache that cannot do that clears row `to`, and the model computes its
   /// positions again.
   virtual void copy_row(int /*from*/, int to) { truncate(to, 0); }
 
-  /// Whether a later pass finds what this one leaves there.
+  /// Whether a later pass finds what this one writes.
   virtual bool keeps() const { return true; }
 
   /// For the statistics.
   virtual CacheUse use() const = 0;
 
-  /// The model calls it for an empty row before it fills it.
+  /// The model calls it for an empty row before filling it.
   void begin_row(int row) { set_slid(row, 0); }
 
  protected:

@@ -1,13 +1,12 @@
 // Llama (Touvron et al. 2023) and the families that build on its block: rotary positions, a gated MLP
-// (SwiGLU), RMSNorm, and heads of queries that share heads of keys. SmolLM2 and TinyLlama are of this family
-// as well.
+// (SwiGLU), RMSNorm, and query heads that share key heads. SmolLM2 and TinyLlama are of this family as well.
 //
 //   OLMo          (Groeneveld et al. 2024)  layer norm without weights in place of RMSNorm
 //   Mistral       (Jiang et al. 2023)       the same as Llama as long as its window is not full
 //   Qwen2         (Yang et al. 2024)        biases on queries, keys and values
 //   Qwen3         (Yang et al. 2025)        RMSNorm on each head of queries and keys
 //
-// What a family has not is empty here, and the operations leave it out.
+// What a family lacks is empty here, and the operations leave it out.
 #include <fmt/format.h>
 
 #include "common/base/error.h"
@@ -17,8 +16,8 @@
 namespace staircase {
 namespace {
 
-/// Attention that sees the newest positions alone is built by no step. Up to the length of the window it is
-/// the same as attention to all.
+/// No step builds attention to only the newest positions. Up to the length of the window, it equals attention
+/// to all.
 void apply_window(const Settings& settings, ModelConfig& config) {
   bool slides = settings.boolean_or("use_sliding_window", settings.text_or("model_type", "") == "mistral");
   if (const nlohmann::json* types = settings.find("layer_types")) {
@@ -77,7 +76,7 @@ ModelConfig configure_llama(const Settings& settings) {
 ModelConfig configure_olmo(const Settings& settings) {
   settings.require("clip_qkv", {});
   ModelConfig config = configure_llama(settings);
-  config.norm_epsilon = 1e-5f;  // it stands in the code of OLMo, not in its settings
+  config.norm_epsilon = 1e-5f;  // in OLMo's code, not in its settings
   config.vector_numbers = 0;
   return config;
 }

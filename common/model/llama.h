@@ -8,7 +8,7 @@
 
 namespace staircase {
 
-/// What a family has not is empty, and the operations leave it out.
+/// What a family lacks is empty, and the operations leave it out.
 struct LlamaWeights {
   struct Block {
     Norm input_norm;
@@ -24,8 +24,8 @@ struct LlamaWeights {
   Norm final_norm;
 };
 
-/// Those of a loaded model, for as long as it lives. Throws Error for GPT-2 and GPT-NeoX, whose blocks are
-/// others.
+/// The weights of a loaded model, as long as it lives. Throws Error for GPT-2 and GPT-NeoX, whose blocks
+/// differ.
 const LlamaWeights& llama_weights(const Model& model);
 
 }  // namespace staircase

@@ -22,7 +22,7 @@ void check_finite(std::span<const float> logits, const KvCache& cache, DType dty
   std::string reason = cache.keeps() ? "the cache has lost a position or holds one that was never filled, or "
                                        "the model's weights are broken"
                                      : "its weights are broken";
-  if (dtype == DType::kFloat16) {  // in which weights with infinity are refused when they are loaded
+  if (dtype == DType::kFloat16) {  // where loading already rejects weights with infinity
     reason = "a key or a value may be beyond ±65504, the largest float16; bfloat16 and float32 hold it";
   }
   throw Error("the model computed a logit of {}, so no token can be chosen: {}",
@@ -151,7 +151,7 @@ std::span<const float> Model::forward(std::span<const std::span<const int>> sequ
                                       KvCache& cache) {
   const PackedTokens packed(sequences, count, cache, config_,
                             fitted_vocabulary_.value_or(config_.vocab_size));
-  // Only now that every sequence is known to be good does the cache change.
+  // The cache changes only now that every sequence is known to be valid.
   int row = 0;
   for (const std::span<const int> sequence : sequences) {
     if (cache.length(row) == 0) cache.begin_row(row);
@@ -236,7 +236,7 @@ Model Model::with_matrices(
 }
 
 WeightMatrix Model::unpacked(std::string name, const Weight& weight) const {
-  // The embeddings of all outputs, each a text of its own.
+  // The embeddings of all outputs, each as its own text.
   const std::int64_t outputs = weight.out_features, inputs = weight.in_features;
   std::vector<std::int32_t> numbers(static_cast<std::size_t>(outputs + 1));
   std::iota(numbers.begin(), numbers.end(), 0);

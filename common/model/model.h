@@ -1,4 +1,4 @@
-// A model of any family, as everything else sees it: what it is, and the logits after some tokens.
+// A model of any family, as the rest of the code sees it: its facts, and the logits after some tokens.
 #pragma once
 
 #include <algorithm>
@@ -32,24 +32,25 @@ enum class Split { kMatrices, kBlocks };
 /// What weights can be kept in; not every device multiplies all of them.
 std::span<const DType> weight_dtypes();
 
-/// The one of that name. Throws UsageError for another name.
+/// The type with that name. Throws UsageError for another name.
 DType weight_dtype(std::string_view name);
 
-/// Sees intermediate results as they arise: a name ("embeddings", "block.0" …, "ln_f": the last norm) and the
-/// values, [rows, n_embd]. For tests and for the curious; it costs a copy to the host each time.
+/// Receives intermediate results as they are computed: a name ("embeddings", "block.0" …, "ln_f": the last
+/// norm) and the values, [rows, n_embd]. For tests and for the curious; each call copies them to the host.
 using Observer = std::function<void(std::string_view name, std::span<const float> values)>;
 
 /// A forward pass of a model.
 struct ForwardPass {
-  std::span<const std::span<const int>> sequences;  ///< the new tokens; one without any rests
+  std::span<const std::span<const int>> sequences;  ///< the new tokens; a sequence without any rests
   std::span<const std::int32_t> starts;             ///< how many positions of each the cache held before
-  int count;                                        ///< after how many tokens of each there are logits
+  int count;                                        ///< number of tokens of each, counted from its end, that
+                                                    ///< have logits
   std::span<const float> logits;                    ///< [sequences.size() · count, vocab_size]
   KvCache& cache;
   std::span<const AttentionWeights> attention;  ///< of each sequence, if a head is watched
 };
 
-/// A weight matrix as the products take it, on the host. What an output reads lies side by side.
+/// A weight matrix on the host, in the layout of the products: the inputs of an output are adjacent.
 struct WeightMatrix {
   std::string name;           ///< as in the file, without prefix: "h.0.attn.c_attn.weight"
   std::size_t inputs = 0;     ///< weights of an output
@@ -59,15 +60,15 @@ struct WeightMatrix {
 class Model {
  public:
   /// Reads a model as Hugging Face stores it: a folder with config.json and the weights as safetensors, in
-  /// one file or in shards. The weights are kept on `device` in `dtype`. There is a warning of all that the
-  /// model has no use for. An output layer that is not the token embedding is used. Throws Error with one
-  /// sentence for a missing or broken file, a family or a setting that is not supported, weights that
-  /// contradict the configuration and those that are no finite numbers.
+  /// one file or in shards. The weights are kept on `device` in `dtype`. Warns about everything that the
+  /// model has no use for. Uses an output layer that differs from the token embedding. Throws Error with one
+  /// sentence for a missing or broken file, an unsupported family or setting, weights that contradict the
+  /// configuration, and non-finite weights.
   static Model load(const std::filesystem::path& path, std::shared_ptr<Device> device,
                     DType dtype = DType::kFloat32);
 
   /// Reads only this rank's share of the weights: some heads, some columns of each MLP, some tokens of the
-  /// vocabulary. Each forward pass is then one of all ranks, which feed the same tokens and get the same
+  /// vocabulary. Each forward pass then runs on all ranks, which feed the same tokens and get the same
   /// logits, to the bit. config() has the rank's own n_head, n_kv_head and n_inner. `ranks` must outlive the
   /// model. Throws Error on every rank if one of them has another model, or for a model with fewer heads than
   /// ranks.
@@ -83,18 +84,18 @@ class Model {
   Model(Model&&) noexcept;
   Model& operator=(Model&&) noexcept;
 
-  /// Another model, on the same device, in the same dtype and with no longer context.
+  /// Another model on the same device, in the same dtype, with at most the same context.
   Model load_beside(const std::filesystem::path& path) const { return load_like_this(path, dtype_); }
 
   /// The same weights in another dtype, read again.
   Model load_as(DType dtype) const;
 
-  /// From now on a text has at most that many positions, and caches have room for no more.
+  /// Limits texts to that many positions from now on; caches have room for no more.
   void limit_context(int positions) { config_.n_positions = std::min(config_.n_positions, positions); }
 
-  /// From now on logits are of that many tokens, and so many can be fed: what a draft needs whose target has
-  /// another number of them. Tokens that this model lacks have a logit of -infinity, and its last token is
-  /// fed in their place. The configuration remains what it is.
+  /// Makes the logits cover that many tokens, and accepts that many as input: a draft needs this if its
+  /// target has another vocabulary size. Tokens that this model lacks have a logit of -infinity, and its last
+  /// token is fed instead of them. The configuration does not change.
   void fit_vocabulary(int size) { fitted_vocabulary_ = size; }
 
   const ModelConfig& config() const { return config_; }
@@ -104,10 +105,10 @@ class Model {
 
   Device& device() const { return *device_; }
 
-  /// What the weights are kept in.
+  /// The type of the weights.
   DType dtype() const { return dtype_; }
 
-  /// What keys and values are kept in.
+  /// The type of keys and values.
   DType kv_dtype() const { return staircase::kv_dtype(dtype_); }
 
   /// The shape of the keys, and of the values, of one layer in a cache.
@@ -118,15 +119,15 @@ class Model {
   /// Memory that the weights take on the device.
   std::size_t weight_bytes() const { return weight_bytes_; }
 
-  /// Memory that the intermediate results of a forward pass take on the device at present (activations, the
-  /// indices that come with a batch, keys and values where there is no cache, logits): as much as the largest
-  /// batches so far needed, since it is kept from call to call, and 0 before the first. Without what a device
-  /// keeps for itself inside its operations, and without a GPU's copy of the logits on the host.
+  /// Memory that the intermediate results of a forward pass take on the device at present: activations, the
+  /// indices of a batch, keys and values if there is no cache, logits. It is what the largest batches so far
+  /// needed, since it is kept from call to call, and 0 before the first. It excludes what a device keeps for
+  /// itself inside its operations, and a GPU's copy of the logits on the host.
   std::size_t activation_bytes() const;
 
   /// Logits after the last of `tokens`, [vocab_size], computed from position 0. Valid until the next call.
-  /// Throws Error for no token, more than n_positions, an id outside the vocabulary, or a result that is not
-  /// finite.
+  /// Throws Error for an empty list, more than n_positions, an id outside the vocabulary, or a result that is
+  /// not finite.
   std::span<const float> next_logits(std::span<const int> tokens);
 
   /// The same with a cache: `tokens` are only the new ones, after those that row 0 of the cache holds.
@@ -137,25 +138,26 @@ class Model {
   std::span<const float> last_logits(std::span<const int> tokens, int count, KvCache& cache);
 
   /// A batch of sequences of any lengths: logits after the last token of each, [sequences.size(),
-  /// vocab_size]. Sequence s belongs to row s of the cache. One without tokens rests while others go on: its
-  /// logits mean nothing.
+  /// vocab_size]. Sequence s belongs to row s of the cache. One without tokens rests while others continue:
+  /// its logits are meaningless.
   std::span<const float> next_logits(std::span<const std::span<const int>> sequences);
   std::span<const float> next_logits(std::span<const std::span<const int>> sequences, KvCache& cache);
 
-  /// All tensors of the model's files in float32, as they lie there, by their names without a prefix:
+  /// All tensors of the model's files in float32, as the files store them, by their names without a prefix:
   /// "h.0.attn.c_attn.weight". Throws Error for a model of another family, whose tensors have other names.
   std::map<std::string, std::vector<float>> stored_weights(std::string_view family) const;
 
-  /// Shows each weight matrix as it came back from the type that it is kept in: the token embedding, those of
-  /// the blocks from first to last, and the output layer unless it is the token embedding.
+  /// Calls the visitor with each weight matrix, converted back from the type that it is kept in: the token
+  /// embedding, those of the blocks from first to last, and the output layer unless it is the token
+  /// embedding.
   void for_each_matrix(const std::function<void(const WeightMatrix& matrix)>& look) const;
 
-  /// The same model, read again, with what `change` makes of the values of each of these matrices. They are
-  /// rounded to the type that weights are kept in.
+  /// The same model, read again, after `change` has edited the values of each of these matrices. They are
+  /// rounded to the type of the weights.
   Model with_matrices(const std::function<std::vector<float>(const WeightMatrix& matrix)>& change) const;
 
-  /// Runs `pass` in the place of the family's own from now on. It computes from the tokens of the pass to its
-  /// logits, by operations only, and may be called more than once for a batch.
+  /// Runs `pass` instead of the family's own from now on. It computes the logits from the tokens of the pass,
+  /// with operations only, and may be called more than once per batch.
   void run_with(std::function<void(Pass& pass)> pass) { run_ = std::move(pass); }
 
   /// The weights, for code that knows the family.
@@ -163,8 +165,9 @@ class Model {
 
   void observe(Observer observer) { observer_ = std::move(observer); }
 
-  /// Shows each forward pass from now on; that costs no copy. With a head, which the model must have, it
-  /// shows what that looks at as well: then the keys of its layer are copied to the host in each pass.
+  /// Calls the watcher for each forward pass from now on, which costs no copy. With a head, which the model
+  /// must have, it also gets what that head attends to; then the keys of its layer are copied to the host in
+  /// each pass.
   void watch(std::function<void(const ForwardPass& pass)> watcher, std::optional<AttentionHead> head = {});
 
   /// Shows each forward pass from now on before it is computed, so without logits. The cache has room for it.
@@ -179,7 +182,7 @@ class Model {
 
   /// Logits after each of the last `count` tokens of every sequence, on the host.
   std::span<const float> forward(std::span<const std::span<const int>> sequences, int count, KvCache& cache);
-  /// `logits`, [rows, config().vocab_size], for as many tokens as fit_vocabulary says.
+  /// `logits`, [rows, config().vocab_size], for the vocabulary size of fit_vocabulary.
   std::span<const float> fitted(std::span<const float> logits);
   /// The weights on the host.
   WeightMatrix unpacked(std::string name, const Weight& weight) const;

@@ -24,8 +24,8 @@ std::vector<fs::path> model_collections() {
   return places;
 }
 
-/// The model in a folder: the folder, or the one GGUF file in it where there is no config.json. Of several
-/// parts the first stands for all.
+/// The model in a folder: the folder itself, or the only GGUF file in it if there is no config.json. The
+/// first of several parts represents all.
 fs::path model_in(const fs::path& folder) {
   std::error_code ignored;
   if (fs::exists(folder / "config.json", ignored)) return folder;

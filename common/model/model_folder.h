@@ -1,4 +1,4 @@
-// Finds a model, a folder or a GGUF file, from what was typed after an option.
+// Finds a model, a folder or a GGUF file, from the value of an option.
 #pragma once
 
 #include <filesystem>
@@ -6,9 +6,9 @@
 
 namespace staircase {
 
-/// `name` as a .gguf file or a folder, or else the folder of that name among the models of this project: in
-/// $STAIRCASE_MODELS, in the source tree, or in the installed prefix. Throws Error that names the option
-/// and the places where it looked. A folder without config.json, but with one GGUF model, is that file.
+/// `name` as a .gguf file or a folder; otherwise the folder of that name among the models of this project: in
+/// $STAIRCASE_MODELS, in the source tree, or in the installed prefix. Throws Error that names the option and
+/// the places where it looked. A folder without config.json, but with one GGUF model, is that file.
 std::filesystem::path find_model(const std::string& name, const std::string& option = "--model");
 
 }  // namespace staircase

@@ -9,8 +9,7 @@ namespace staircase {
 namespace {
 
 /// A tensor in `memory`, which grows when it is too small; what it held before may have been of another type.
-/// There is room for float32 in any case, so that no model needs more memory on one processor than on
-/// another.
+/// There is room for float32 in any case, so no model needs more memory on one processor than on another.
 Tensor sized(Device& device, DType dtype, Tensor& memory, std::vector<std::int64_t> shape) {
   if (memory.bytes() < bytes_of(DType::kFloat32, shape)) memory = device.allocate(DType::kFloat32, shape);
   return memory.viewed_as(dtype, std::move(shape));
@@ -32,7 +31,7 @@ void check_input(std::span<const int> tokens, int start, int count, const ModelC
   }
 }
 
-/// The turns of all new tokens, [n_tokens, rotary.size()].
+/// The rotations of all new tokens, [n_tokens, rotary.size()].
 std::vector<float> turns_of(const PackedTokens& packed, const Rotary& rotary) {
   const auto width = static_cast<std::size_t>(rotary.size());
   std::vector<float> turns(packed.tokens.size() * width);
@@ -128,7 +127,7 @@ Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPar
     const auto size = static_cast<std::int64_t>(list.size());
     return uploaded.rows(std::exchange(first, first + size), size);
   };
-  // Braces: the parts are taken in this order.
+  // Braces: they evaluate the parts in this order.
   batch_ = {next(packed.tokens), next(packed.offsets), next(packed.starts)};
   wanted_rows_ = next(packed.wanted_rows);
   if (rotary.size() > 0) {

@@ -1,5 +1,5 @@
-// One forward pass of a model, as the code of a family sees it: the new tokens on the device, a place for
-// each intermediate result, the cache, and what watches.
+// One forward pass of a model, as the code of a family sees it: the new tokens on the device, memory for each
+// intermediate result, the cache, and the watchers.
 #pragma once
 
 #include <cstdint>
@@ -18,32 +18,33 @@
 
 namespace staircase {
 
-/// Memory for intermediate results, kept from call to call; it grows to the largest batch seen.
+/// Memory for intermediate results, kept from call to call; it grows to the largest batch so far.
 struct PassMemory {
-  Tensor indices;  // tokens, offsets, starts and wanted rows, one behind the other
+  Tensor indices;  // tokens, offsets, starts and wanted rows, one after another
   Tensor turns, x, projected, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed,
       logits, own_logits;
-  Tensor host_logits;  // where the host cannot read the device's
+  Tensor host_logits;  // if the host cannot read the device's memory
 
-  /// Of all that is on the device.
+  /// Memory of everything on the device.
   std::size_t bytes() const;
 };
 
-/// The new tokens of all sequences on the host, one sequence after the other.
+/// The new tokens of all sequences on the host, one sequence after another.
 struct PackedTokens {
   std::vector<std::int32_t> tokens, offsets{0}, starts, wanted_rows;
-  /// The position of each sequence's first new token, by which rotary models turn queries and keys. A start
-  /// is its place in the cache; the two differ in a row that has slid. Attention depends on the difference of
-  /// two turns alone, so positions count on, and older keys stay right. A table of positions ends with the
-  /// context: a model with one takes the place for the position, and its older keys belong to other places.
+  /// The position of each sequence's first new token, by which rotary models rotate queries and keys. A start
+  /// is its index in the cache; the two differ in a row that has slid. Attention depends only on the
+  /// difference of two rotations, so positions count on, and older keys stay valid. A table of positions ends
+  /// with the context: a model with one uses the index as the position, and its older keys belong to other
+  /// indices.
   std::vector<std::int32_t> positions;
   std::int64_t longest = 0;  // new tokens of the longest sequence
   bool wants_all = true;     // the wanted rows are all of them, in their order
 
   /// Logits are wanted after each of the last `count` tokens of every sequence. Ids may be below
-  /// `vocabulary`; the model's last token takes the place of one that it lacks. Throws Error for no token,
-  /// more than the model's context, an id outside the vocabulary or a count that is not from 1 to the number
-  /// of tokens. The cache is only asked for the lengths of its rows.
+  /// `vocabulary`; the model's last token replaces one that it lacks. Throws Error for an empty list, more
+  /// than the model's context, an id outside the vocabulary, or a count that is not from 1 to the number of
+  /// tokens. Of the cache, only the lengths of its rows are read.
   PackedTokens(std::span<const std::span<const int>> sequences, int count, const KvCache& cache,
                const ModelConfig& config, int vocabulary);
 
@@ -55,7 +56,7 @@ struct PackedTokens {
   void add_sequence(std::int64_t count, std::int64_t wanted, std::int32_t start, std::int32_t position);
 };
 
-/// What watches a pass; either may be missing.
+/// The watchers of a pass; either may be missing.
 struct PassWatchers {
   const Observer& observer;
   AttentionProbe* probe;
@@ -69,7 +70,7 @@ struct PassPart {
 
 class Pass {
  public:
-  /// Brings `packed` to the device.
+  /// Copies `packed` to the device.
   Pass(Device& device, DType dtype, const ModelConfig& config, const PassPart& part, const Rotary& rotary,
        const PackedTokens& packed, KvCache& cache, PassMemory& memory, PassWatchers watchers);
 
@@ -101,7 +102,7 @@ class Pass {
 
   /// The residual stream, [n_tokens, n_embd].
   Tensor residual() const;
-  /// Queries, keys and values of all heads side by side, [n_tokens, (n_head + 2 n_kv_head) head_size].
+  /// Queries, keys and values of all heads, one after another, [n_tokens, (n_head + 2 n_kv_head) head_size].
   Tensor projected() const;
   /// [n_tokens, n_head head_size]
   Tensor queries() const;
@@ -109,14 +110,14 @@ class Pass {
   Tensor attended() const;
   /// The inside of the MLP for those rows of x, [rows, n_inner], in the type that products take.
   Tensor hidden(const Tensor& x) const;
-  /// Those of the cache; without one the layers take turns in one pair of tensors.
+  /// Those of the cache; without one, the layers take turns in one pair of tensors.
   KeysValues keys_values(int layer) const;
 
   /// out = epilogue(norm(x) W + b).
   void linear(const Tensor& x, const Norm& norm, const Linear& layer, Epilogue epilogue, Tensor& out) const;
 
-  /// `attended` = attention of that layer. After the last layer's, only the tokens after which logits are
-  /// wanted go on: `x` and `attended` become their rows.
+  /// `attended` = attention of that layer. After the last layer's attention, only the tokens whose logits are
+  /// wanted continue: `x` and `attended` become their rows.
   void attend(int layer, const Tensor& queries, const KeysValues& keys_values, Tensor& x,
               Tensor& attended) const;
 
@@ -131,9 +132,9 @@ class Pass {
  private:
   /// [rows, columns] in `memory`.
   Tensor matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype = DType::kFloat32) const;
-  /// logits = those of all ranks' tokens, from each rank's own, [rows, share.rows()].
+  /// logits = those of all ranks' tokens, gathered from each rank's own, [rows, share.rows()].
   void gather_logits(const Tensor& own) const;
-  /// The same for the operand of a product, which nothing else reads: in the type that the product takes.
+  /// The same for the operand of a product that nothing else reads: in the type that the product takes.
   Tensor operand(Tensor& memory, std::int64_t rows, std::int64_t columns) const;
 
   Device& device_;

@@ -61,7 +61,7 @@ void check_family(std::string_view own, std::string_view family) {
   throw Error("this step runs {}, but the model's family is {}, which comes with {}", family, own, step);
 }
 
-/// Throws for what changes the logits and is in no weight that a plain pass with this extra reads.
+/// Throws for features that change the logits and are in no weight that a plain pass with this extra reads.
 void check_extras(const Model& model, const std::map<std::string, Numbers>& weights, Extra extra) {
   const std::string& family = model.config().family;
   if (extra != Extra::kParallelBlocks) {
@@ -103,7 +103,7 @@ Numbers transposed(const Numbers& matrix, std::size_t rows) {
 }
 
 /// Queries, keys or values (`part` 0, 1 or 2) of [inputs, 3 · width] as [inputs, width]. The outputs are
-/// those of all heads by part, or by head as GPT-NeoX has them: `in_head` is then the size of a head, else 0.
+/// those of all heads by part, or by head as in GPT-NeoX: `in_head` is then the size of a head, else 0.
 Numbers third(const Numbers& all, std::size_t width, std::size_t part, std::size_t in_head) {
   Numbers one;
   for (std::size_t input = 0; input < all.size() / (3 * width); ++input) {
@@ -137,7 +137,7 @@ std::map<std::string, std::vector<float>> plain_weights(const Model& model, std:
                                  : name.ends_with("down_proj.weight") ? config.n_inner
                                                                       : config.n_embd;
       if (stored.empty() || stored.size() % inputs != 0)
-        continue;  // it has a known ending, and nothing reads it
+        continue;  // it has a known suffix, and nothing reads it
       stored = transposed(stored, stored.size() / inputs);
     }
     const auto qkv = name.find("qkv_proj");
@@ -151,7 +151,7 @@ std::map<std::string, std::vector<float>> plain_weights(const Model& model, std:
       weights[own] = third(stored, width, part, family == "gpt_neox" ? config.head_size : 0);
     }
   }
-  // As the engine does, a stored output layer comes first, tied or not.
+  // As in the engine, a stored output layer takes precedence, tied or not.
   if (!weights.contains("lm_head.weight")) weights["lm_head.weight"] = weights["embed_tokens.weight"];
   return weights;
 }

@@ -1,5 +1,5 @@
-// The weights of any family as plain vectors with one set of names, so that two families can be read side by
-// side; and the settings that some of their plain passes need beside them.
+// The weights of any family as plain vectors with one set of names, so two families can be compared side by
+// side; and the settings that some of their plain passes also need.
 #pragma once
 
 #include <map>
@@ -12,14 +12,14 @@
 
 namespace staircase {
 
-/// What some models of a family have, and a plain pass only where it says so.
+/// Features that some models of a family have, and that a plain pass has only if it declares them.
 enum class Extra {
   kNone,
   kParallelBlocks,  ///< with the exact GELU, as all models of Pythia have both
   kScaledRotation,
 };
 
-/// All weights of a model in float32, by Llama's names. In block N they begin with "layers.N.":
+/// All weights of a model in float32, by Llama's names. In block N, names begin with "layers.N.":
 ///
 ///   embed_tokens.weight                [vocab_size, n_embd]
 ///   embed_positions.weight             [n_positions, n_embd], GPT-2 alone
@@ -35,10 +35,10 @@ enum class Extra {
 ///   lm_head.weight                     [vocab_size, n_embd]; the token embedding where the two are tied
 ///
 /// and the same with .bias where the family has one. The other families' names are translated; queries, keys
-/// and values are apart; and a matrix has a row for each input, whichever way the file stores it.
+/// and values are separate; and a matrix has a row for each input, whichever way the file stores it.
 ///
 /// Throws Error for a model of another family, for a file that cannot be read, and for an extra that the
-/// model has and the pass leaves out.
+/// model has and the pass does not.
 std::map<std::string, std::vector<float>> plain_weights(const Model& model, std::string_view family,
                                                         Extra extra = Extra::kNone);
 
@@ -48,7 +48,7 @@ bool has_parallel_blocks(const Model& model);
 /// Whether the MLP has the exact GELU, not the one with tanh; GPT-NeoX alone.
 bool has_exact_gelu(const Model& model);
 
-/// How the settings scale rotary positions: by a factor of 1 where they do not.
+/// How the settings scale rotary positions: by a factor of 1 if they do not.
 RotaryScaling rotary_scaling(const Model& model);
 
 }  // namespace staircase

@@ -9,7 +9,7 @@
 namespace staircase {
 namespace {
 
-/// Llama 3.1's stretch for long texts (Meta's reference code, apply_scaling).
+/// Llama 3.1's scaling for long texts (Meta's reference code, apply_scaling).
 double stretched(double speed, const RotaryScaling& scaling) {
   if (scaling.factor == 1.0) return speed;  // to the bit
   const double turns = scaling.context * speed / (2.0 * std::numbers::pi);
@@ -27,7 +27,7 @@ Settings rope_settings(const Settings& settings) {
 
 RotaryScaling rotary_scaling(const Settings& settings) {
   const Settings rope = rope_settings(settings);
-  // Folders have the older name of the kind, the newer one, or both.
+  // Folders have the older name of the type, the newer one, or both.
   const std::string kind = rope.text_or("rope_type", rope.text_or("type", "default"));
   if (kind != "default" && kind != "llama3") {
     throw Error("{}: the rotary positions are of type {}, and only default and llama3 are supported",

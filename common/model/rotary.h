@@ -1,5 +1,5 @@
-// Rotary positions (Su et al. 2021, section 3.4): a pair of features turns by an angle that grows with the
-// position, so that the product of a query and a key depends on the difference of their positions alone.
+// Rotary positions (Su et al. 2021, section 3.4): a pair of features rotates by an angle that grows with the
+// position, so the product of a query and a key depends only on the difference of their positions.
 #pragma once
 
 #include <span>
@@ -10,28 +10,28 @@
 
 namespace staircase {
 
-/// What config.json says of the scaling of rotary positions, in its older or its newer spelling. Throws Error
-/// for a kind that is not supported and for impossible values.
+/// The scaling of rotary positions in config.json, in its older or its newer spelling. Throws Error for an
+/// unsupported type and for impossible values.
 RotaryScaling rotary_scaling(const Settings& settings);
 
-/// How fast each pair of features turns, in radians per position. Pair i of n turns by theta^(-i / n): with
-/// theta = 10,000 and 32 pairs the first turns once in 6 positions, the last once in 47,000.
+/// How fast each pair of features rotates, in radians per position. Pair i of n rotates by theta^(-i / n):
+/// with theta = 10,000 and 32 pairs, the first turns once in 6 positions, the last once in 47,000.
 class Rotary {
  public:
   /// No rotation.
   Rotary() = default;
 
-  /// For heads of `head_size` features, as config.json says in the spelling of published folders (rope_theta,
-  /// rope_scaling) or of transformers 5 (rope_parameters). `partial` is the share of a head that turns unless
-  /// the settings name another. Throws Error for a kind that is not supported and for impossible values.
+  /// For heads of `head_size` features, from config.json in the spelling of published folders (rope_theta,
+  /// rope_scaling) or of transformers 5 (rope_parameters). `partial` is the share of a head that rotates
+  /// unless the settings name another. Throws Error for an unsupported type and for impossible values.
   Rotary(const Settings& settings, int head_size, double partial = 1.0);
 
-  /// Features of a head that turn.
+  /// Features of a head that rotate.
   int size() const { return 2 * static_cast<int>(speeds_.size()); }
 
   double theta() const { return theta_; }
 
-  /// Divides each speed by its factor, as some GGUF files ask for. One factor for each pair.
+  /// Divides each speed by its factor, as some GGUF files require. One factor per pair.
   void divide_speeds(std::span<const float> factors);
 
   /// Writes the cosines of the angles at `position`, then the sines: [size()].

@@ -1,4 +1,4 @@
-// A safetensors file: 8 bytes that say how long the header is (little-endian), the header in JSON, and the
+// A safetensors file: 8 bytes with the length of the header (little-endian), the header in JSON, and the
 // tensors' bytes. The header maps each tensor's name to its dtype, its shape and the first and last byte:
 //   {"wte.weight": {"dtype": "F16", "shape": [4096, 256], "data_offsets": [0, 2097152]}, ...}
 #include "common/model/safetensors.h"
@@ -25,7 +25,7 @@ constexpr std::uint64_t kLengthBytes = 8;
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // the limit of the reference implementation
 constexpr std::uint64_t kLargest = std::numeric_limits<std::int64_t>::max();
 
-/// Bytes per element; 0 for a dtype that this reader does not know and hands out unchecked.
+/// Bytes per element; 0 for a dtype that this reader does not know and returns unchecked.
 std::int64_t element_size(std::string_view dtype) {
   if (dtype == "BOOL" || dtype == "U8" || dtype == "I8" || dtype == "F8_E4M3" || dtype == "F8_E5M2") return 1;
   if (dtype == "U16" || dtype == "I16" || dtype == "F16" || dtype == "BF16") return 2;
@@ -73,7 +73,7 @@ class Entry {
     if (!list.is_array()) throw Error("{} has a {} that is not an array", where_, name);
     std::vector<std::int64_t> values;
     for (const json& value : list) {
-      // The parser stores what is not negative as unsigned, and what fits no integer as a float.
+      // The parser stores non-negative integers as unsigned, and numbers that fit no integer as floats.
       if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kLargest) {
         throw Error("{} has {} in its {}, not an integer from 0 to 2^63 - 1", where_, shown(value), name);
       }

@@ -27,8 +27,8 @@ class Safetensors {
   /// The tensor of that name, or nullptr.
   const StoredTensor* find(std::string_view name) const;
 
-  /// Gives back the memory that holds the file's bytes of this tensor, for one that has been copied
-  /// elsewhere. They can still be read: then they come from the file again.
+  /// Releases the memory that holds the file's bytes of this tensor, once it has been copied elsewhere. They
+  /// can still be read: then they come from the file again.
   void release(const StoredTensor& tensor) const;
 
  private:
@@ -36,8 +36,8 @@ class Safetensors {
   std::map<std::string, StoredTensor, std::less<>> tensors_;
 };
 
-/// The tensors of a safetensors file that is already in memory, checked as above. Separate from the mapping
-/// so that a test can feed it any bytes. `file` is for error messages only.
+/// The tensors of a safetensors file that is already in memory, checked as above. Separate from the mapping,
+/// so a test can feed it any bytes. `file` is for error messages only.
 std::map<std::string, StoredTensor, std::less<>> parse_safetensors(std::span<const std::byte> whole_file,
                                                                    const std::string& file);
 

@@ -12,7 +12,7 @@ using nlohmann::json;
 
 namespace {
 
-/// Whether that is an integer from `low` to `high`.
+/// Whether the value is an integer from `low` to `high`.
 bool is_within(const json& value, std::uint64_t low, std::uint64_t high) {
   if (!value.is_number_integer() || (!value.is_number_unsigned() && value.get<std::int64_t>() < 0))
     return false;
@@ -54,7 +54,7 @@ double Settings::positive_or(const std::string& name, double fallback) const {
   const json* value = find(name);
   if (!value) return fallback;
   const double number = value->is_number() ? value->get<double>() : 0.0;
-  const auto single = static_cast<float>(number);  // as which most of them count
+  const auto single = static_cast<float>(number);  // the type that most of them count as
   if (!(single > 0.0f) || !std::isfinite(single)) {
     refuse(name, *value, "not a number above 0");
   }

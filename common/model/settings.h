@@ -1,5 +1,5 @@
 // The settings of a model, one at a time, as config.json or a GGUF file states them. Only sources include
-// this, no installed header: whoever uses the library needs no JSON of ours.
+// this header, and it is not installed: users of the library do not depend on our JSON parser.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ namespace staircase {
 /// sentence that names the file, the key and the value.
 class Settings {
  public:
-  /// Those of a JSON object; `file` is for the messages.
+  /// The settings in a JSON object; `file` is for the messages.
   Settings(std::string file, nlohmann::json values) : file_(std::move(file)), values_(std::move(values)) {}
 
   /// The value of `name`, or nullptr.
   const nlohmann::json* find(const std::string& name) const;
 
-  /// Whether the file says itself that there is no such thing.
+  /// Whether the file states that there is no such thing.
   bool is_null(const std::string& name) const { return values_.contains(name) && values_.at(name).is_null(); }
 
   int integer(const std::string& name, std::uint64_t low, std::uint64_t high) const;
@@ -39,12 +39,12 @@ class Settings {
   /// The settings in the object `name`; none if it is missing.
   Settings object(const std::string& name) const;
 
-  /// Throws unless the setting, when it is there, has one of these values: all others compute something else.
+  /// Throws unless the setting is missing or has one of these values: all others compute something else.
   void require(const std::string& name, std::initializer_list<nlohmann::json> supported) const;
 
   const std::string& file() const { return file_; }
 
-  /// What a person should know of them: what the file leaves open, and what is assumed.
+  /// For a person: what the file leaves open, and what is assumed.
   std::vector<std::string> remarks = {};
 
  private:

@@ -11,11 +11,11 @@
 
 namespace staircase {
 
-/// A tensor as it lies in the file: row-major, little-endian.
+/// A tensor as the file stores it: row-major, little-endian.
 struct StoredTensor {
   std::string dtype;                 ///< the format's own name: "F32", "F16", "BF16", "I64", "Q4_1" ...
   std::vector<std::int64_t> shape;   ///< outermost dimension first; empty for a scalar
-  std::span<const std::byte> bytes;  ///< valid as long as the file that handed it out is open
+  std::span<const std::byte> bytes;  ///< valid as long as the file that it came from is open
 };
 
 /// "[768, 2304]", as it appears in error messages.
@@ -24,7 +24,7 @@ std::string to_string(const std::vector<std::int64_t>& shape);
 /// Throws Error that names two tensors if they share bytes. `file` is for the message.
 void check_overlaps(const std::map<std::string, StoredTensor, std::less<>>& tensors, const std::string& file);
 
-/// A file's bytes in memory, which the system reads when they are looked at. Movable, not copyable.
+/// A file's bytes in memory, which the system reads on access. Movable, not copyable.
 class MappedFile {
  public:
   MappedFile() = default;

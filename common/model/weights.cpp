@@ -12,18 +12,18 @@
 namespace staircase {
 namespace {
 
-/// The largest number of a type that weights are kept in. Those of few bits come back from scales of 16, or
-/// are widened to 16 for a product.
+/// The largest number of a type of weights. Types of few bits are converted back with scales of 16 bits, or
+/// are widened to 16 bits for a product.
 float largest_of(DType dtype) {
   if (dtype == DType::kFloat32) return std::numeric_limits<float>::max();
   return dtype == DType::kFloat16 ? 65504.0f : 0x1.FEp127f;
 }
 
-/// Whether no number is further from zero than the one with the bits `largest`; infinity and NaN are. `Bits`
-/// is a number's, unsigned.
+/// Whether no number is further from zero than the one with the bits `largest`; infinity and NaN are further.
+/// `Bits` is the unsigned type of a number's bits.
 template <typename Bits>
 bool all_within(const std::byte* bytes, std::size_t count, Bits largest) {
-  Bits broken = 0;  // of the numbers' own type, and without a branch: the compiler takes several at a time
+  Bits broken = 0;  // in the numbers' own type and without a branch, so the compiler vectorizes it
   for (std::size_t i = 0; i < count; ++i) {
     Bits bits;
     std::memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
@@ -49,7 +49,7 @@ HostArray rows(const HostArray& array, std::int64_t first, std::int64_t count) {
   return {static_cast<const std::byte*>(array.data) + first * row_bytes, array.dtype, count, array.columns};
 }
 
-/// Rows as they lie, one after the other.
+/// Rows in stored order, one after another.
 std::vector<HostArray> in_order(std::span<const HostArray> stored) {
   return {stored.begin(), stored.end()};
 }
@@ -94,7 +94,7 @@ Weight WeightReader::gated_matrix(const std::string& gate, const std::string& up
       const std::int64_t count = std::min(kGateColumns, out.count - first);
       for (const HostArray& array : stored) {
         turns.push_back(rows(array, first, count));
-        // Every turn is whole: what the last one lacks is zeros.
+        // Every round is complete: the last one is padded with zeros.
         if (count < kGateColumns) turns.push_back({zeros.data(), DType::kFloat32, kGateColumns - count, in});
       }
     }

@@ -1,4 +1,4 @@
-// The weights of a model on their way from a checkpoint to a device: found by name, checked, and brought into
+// The weights of a model on their way from a checkpoint to a device: found by name, checked, and converted to
 // the device's layout.
 #pragma once
 
@@ -26,7 +26,7 @@ struct Linear {
 /// Calls visit(name, weight) for a matrix.
 using VisitWeight = std::function<void(const std::string& name, Weight& weight)>;
 
-/// The token embedding and the output layer, which most often is the same matrix.
+/// The token embedding and the output layer, which are usually the same matrix.
 struct Embeddings {
   Weight tokens;                 ///< [n_embd, vocab_size]
   std::optional<Weight> output;  ///< [n_embd, vocab_size], unless it is the token embedding
@@ -34,13 +34,12 @@ struct Embeddings {
   const Weight& output_layer() const { return output ? *output : tokens; }
 };
 
-/// Finds weights by name, checks what the file says about them and counts their bytes. Each function throws
+/// Finds weights by name, checks what the file states about them and counts their bytes. Each function throws
 /// Error with one sentence for a tensor that is missing, has another shape or type, or holds a number that is
 /// not finite or that `dtype` cannot hold.
 class WeightReader {
  public:
-  /// `prefix` may be in front of a name or missing there: "transformer.". Which part of the weights is
-  /// wanted, `share` says.
+  /// `prefix` may precede a name or be missing: "transformer.". `share` selects the part of the weights.
   WeightReader(Checkpoint checkpoint, Device& device, DType dtype, std::string prefix, Share share);
 
   const Share& share() const { return share_; }
@@ -49,14 +48,14 @@ class WeightReader {
   /// side by side then; the order must be kInputFirst for them.
   Weight matrix(const std::string& name, WeightOrder order, const Slice& in, const std::vector<Slice>& out);
 
-  /// Stored matrices [outputs of it, in], one after the other, as one.
+  /// Stored matrices [outputs of it, in], joined one after another.
   struct Part {
     std::string name;
     Slice outputs;
   };
   Weight matrix(std::span<const Part> parts, std::int64_t in);
 
-  /// The matrices [out, in] of a gate and of what it gates, in turns of kGateColumns outputs.
+  /// The matrices [out, in] of a gate and of what it gates, interleaved in groups of kGateColumns outputs.
   Weight gated_matrix(const std::string& gate, const std::string& up, std::int64_t in, Slice out);
 
   /// Some rows of a stored matrix [outputs, in], in another order: first the `rows` that begin at starts[0]
@@ -82,8 +81,8 @@ class WeightReader {
 
   bool has(const std::string& name) { return look_up(name) != nullptr; }
 
-  /// Warns of tensors that nothing has read, but for those whose names end with one of `buffers`: masks and
-  /// tables that older files have, which say nothing new.
+  /// Warns about tensors that nothing has read, except those whose names end with one of `buffers`: masks and
+  /// tables that older files have, which add nothing.
   void warn_of_unused(std::span<const std::string_view> buffers) const;
 
   /// Of all weights on the device.
