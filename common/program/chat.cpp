@@ -19,13 +19,13 @@ namespace {
 
 volatile std::sig_atomic_t interrupted = 0;
 
-/// From now on Ctrl-C is a wish and not the end.
+/// From now on Ctrl-C is a request, not the end.
 void catch_interrupts() {
   interrupted = 0;
   std::signal(SIGINT, [](int) { interrupted = 1; });
 }
 
-/// What a terminal shows of a text: it must obey nothing in it.
+/// Text as a terminal may show it: it must obey nothing in it.
 std::string shown(const std::string& text) {
   std::string safe;
   std::size_t begin = 0;

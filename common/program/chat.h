@@ -10,16 +10,16 @@
 namespace staircase {
 
 struct ChatOptions {
-  std::vector<std::string> prompts = {};  ///< questions that are asked one after the other
+  std::vector<std::string> prompts = {};  ///< questions to ask, one after another
   std::string system = {};
-  std::string chat_template = {};  ///< a file, in place of the model's own template
+  std::string chat_template = {};  ///< a file, instead of the model's own template
   bool show_use = false;
 };
 
 void add_options(OptionSink& sink, ChatOptions& options);
 
-/// Asks the questions of `options`. Without any, a person at a terminal asks until Ctrl-D, and what comes
-/// through a pipe is one question. Throws Error where a question that was not typed at a terminal has no
+/// Asks the questions of `options`. Without any, a person at a terminal asks until Ctrl-D, and the whole
+/// input of a pipe is one question. Throws Error if a question that was not typed at a terminal gets no
 /// answer.
 void hold_conversation(const ChatOptions& options, LiveOptions& settings, const Tokenizer& tokenizer,
                        const EndTokens& ends, const AnswerMessages& answer);

@@ -38,7 +38,7 @@ std::string trimmed(const std::string& text) {
   return text.substr(begin, end + 1 - begin);
 }
 
-/// The messages in a file. Throws Error where it is no conversation.
+/// The messages in a file. Throws Error if it is not a conversation.
 std::vector<Message> read_conversation(const std::string& file) {
   const ordered_json saved = ordered_json::parse(read_text_file(file), nullptr, false);
   const auto refuse = [&file]() {
@@ -176,7 +176,7 @@ void ChatSession::undo() {
 
 void ChatSession::save(const std::string& file) const {
   if (file.empty()) throw Error("/save needs the name of a file.");
-  if (std::filesystem::exists(file)) read_conversation(file);  // no other file is written over
+  if (std::filesystem::exists(file)) read_conversation(file);  // no other file is overwritten
   ordered_json saved = ordered_json::array();
   for (const Message& message : messages_)
     saved.push_back({{"role", message.role}, {"content", message.content}});

@@ -1,4 +1,5 @@
-// A conversation that a person holds with a model: questions, answers and commands. It knows no terminal.
+// A conversation that a person holds with a model: questions, answers and commands. It does not depend on a
+// terminal.
 #pragma once
 
 #include <functional>
@@ -13,27 +14,27 @@
 
 namespace staircase {
 
-/// What became of a question.
+/// What happened to a question.
 struct Answer {
   FinishReason finish_reason = FinishReason::kEos;
   int prompt_tokens = 0;     ///< of the conversation up to the answer
-  int cached_tokens = 0;     ///< those of them that the cache held
+  int cached_tokens = 0;     ///< how many of them the cache held
   int dropped_messages = 0;  ///< the oldest ones, which did not fit
 };
 
-/// Answers the last of the messages and shows each token as soon as it is chosen. `on_token` may throw, which
-/// ends the answer.
+/// Answers the last of the messages and shows each token as soon as it is chosen. If `on_token` throws, the
+/// answer ends.
 using AnswerMessages = std::function<Answer(const std::vector<Message>& messages, const OnToken& on_token)>;
 
-/// Thrown by on_token when a person ends an answer.
+/// Thrown by on_token when a person stops an answer.
 struct AnswerInterrupted {};
 
 /// Where a conversation appears.
 struct ChatOutput {
   std::function<void(const std::string& text)> print;  ///< a part of an answer, valid UTF-8
-  std::function<void(const std::string& line)> note;   ///< what the program says
-  std::function<void()> check;                         ///< throws AnswerInterrupted where an answer is to end
-  bool notes_use = false;                              ///< whether a line tells of tokens and times
+  std::function<void(const std::string& line)> note;   ///< messages of the program
+  std::function<void()> check;                         ///< throws AnswerInterrupted if an answer is to stop
+  bool notes_use = false;                              ///< whether a line reports tokens and times
 };
 
 class ChatSession {
@@ -42,11 +43,11 @@ class ChatSession {
   ChatSession(const std::string& system, LiveOptions& settings, const Tokenizer& tokenizer, EndTokens ends,
               AnswerMessages answer, ChatOutput output);
 
-  /// Takes a question, or a command: /help lists them. "//" begins a question with a slash. A mistake is one
-  /// line, and changes nothing. Returns false for /exit.
+  /// Takes a question, or a command: /help lists them. "//" begins a question with a slash. A mistake prints
+  /// one line and changes nothing. Returns false for /exit.
   bool take(const std::string& line);
 
-  /// Answers a question. Throws Error, and leaves the conversation as it was, where that is not possible.
+  /// Answers a question. If that is impossible, throws Error and leaves the conversation unchanged.
   void ask(const std::string& question);
 
   const std::vector<Message>& messages() const { return messages_; }

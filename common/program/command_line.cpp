@@ -17,19 +17,19 @@
 namespace staircase {
 namespace {
 
-/// How often an option may be repeated. Up to 2^25 CLI11 would let several values follow one name, whatever
-/// allow_extra_args says; its own "any number" would put dots behind the option in the help.
+/// How often an option may be repeated. Up to 2^25, CLI11 would let several values follow one name, despite
+/// allow_extra_args; its own "any number" would put dots after the option in the help.
 constexpr int kAnyNumber = 1 << 28;
 
-/// The number that `text` spells in decimals, from its first letter to its last; rounded to infinity or 0
-/// where a T cannot hold it. Not every standard library has a std::from_chars for numbers with a fraction.
+/// The number that `text` spells in decimals, from its first letter to its last; rounded to infinity or 0 if
+/// a T cannot hold it. Some standard libraries lack std::from_chars for floating-point numbers.
 template <typename T>
 std::optional<double> decimal(const std::string& text) {
   if constexpr (std::is_integral_v<T>) {
     const std::size_t sign = text.starts_with('-') ? 1 : 0;
     if (text.size() == sign || text.find_first_not_of("0123456789", sign) != text.npos) return {};
   }
-  // What strtod takes besides: blanks and a + in front, and hexadecimal digits.
+  // What strtod accepts in addition: leading blanks and a +, and hexadecimal digits.
   if (text.empty() || std::string_view(" \t\n\v\f\r+").find(text[0]) != std::string_view::npos ||
       text.find_first_of("xX") != text.npos) {
     return {};
@@ -45,8 +45,8 @@ std::optional<double> decimal(const std::string& text) {
   return value;
 }
 
-/// The number that was typed for an option. Throws UsageError where it is none, or none that a T can hold;
-/// whether it is in the range is for require_range.
+/// The number that was typed for an option. Throws UsageError if it is not one, or not one that a T can hold;
+/// require_range checks the range.
 template <typename T>
 T number(const std::string& name, const std::string& text, const Range& range, const char* or_else = "") {
   constexpr bool kIsWhole = std::is_integral_v<T>;
@@ -76,12 +76,12 @@ T number(const std::string& name, const std::string& text, const Range& range, c
   return static_cast<T>(*value);
 }
 
-/// What the help says behind the name: the kind of value, and which numbers are possible.
+/// The help's note after the name: the kind of value, and the valid numbers.
 std::string kind(const char* letter, const Range& range, bool whole = true) {
   return range.is_bounded() ? fmt::format("{} ({})", letter, range.text(whole)) : letter;
 }
 
-/// Parts between commas.
+/// Splits at commas.
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> parts(1);
   for (const char c : text) {
@@ -94,8 +94,8 @@ std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
-/// Declares an option to a parser, each kind in its own way. The parser keeps texts alone: what they mean is
-/// read behind it, so that all that is said of a wrong one is said here.
+/// Declares an option to a parser, each kind in its own way. The parser only keeps the texts; they are parsed
+/// afterwards, so all errors about a wrong value are written here.
 struct Declare {
   CLI::App& app;
   const std::string& name;
@@ -136,7 +136,7 @@ struct Declare {
   }
 };
 
-/// Sets the variable of an option to what was typed for it: one text, or more where it is a list.
+/// Sets the variable of an option to what was typed for it: one text, or more for a list.
 struct Set {
   const std::string& name;
   const Range& range;
@@ -191,7 +191,7 @@ struct CommandLine::Impl {
   };
 
   CLI::App app;
-  std::deque<Option> options = {};  // the parser keeps the places of their texts
+  std::deque<Option> options = {};  // the parser keeps pointers to their texts
   std::vector<std::pair<std::string, std::string>> exclusions = {};
 
   Option& add(const std::string& name, OptionValue value, const std::string& help, Range range) {
@@ -236,7 +236,9 @@ OptionTexts CommandLine::values() const {
   for (const CLI::Option* option : impl_->app.get_options([](const CLI::Option*) { return true; })) {
     const bool is_flag = option->get_items_expected_max() == 0;
     std::string value = option->get_default_str();
-    if (is_flag) value = option->get_fnames().empty() ? "false" : "true";  // --no-NAME is for one that is on
+    if (is_flag)
+      value = option->get_fnames().empty() ? "false" : "true";  // --no-NAME is for a flag that is
+                                                                // on
     if (option->count() > 0) value = fmt::format("{}", fmt::join(option->results(), ","));
     if (option != impl_->app.get_help_ptr()) values.emplace_back(option->get_name(), value);
   }
@@ -245,8 +247,8 @@ OptionTexts CommandLine::values() const {
 
 namespace {
 
-/// The arguments in the order in which CLI11 takes them, the last one first. To CLI11 `--name=` has no value
-/// yet, and it would take the next argument for one; so the empty text becomes an argument of its own.
+/// The arguments in the order in which CLI11 takes them, the last one first. CLI11 would see no value in
+/// `--name=` and take the next argument for it, so the empty text becomes a separate argument.
 std::vector<std::string> reversed_arguments(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> arguments;
   for (int i = argc - 1; i > 0; --i) {

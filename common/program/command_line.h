@@ -1,4 +1,4 @@
-// The command line: declarations of options become a parser and its help.
+// The command line: turns declarations of options into a parser and its help.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@
 
 namespace staircase {
 
-/// Where a sentence about a wrong value ends.
+/// The end of a sentence about a wrong value.
 inline constexpr std::string_view kSeeHelp = " (--help lists the options)";
 
 class CommandLine : public OptionSink {
@@ -23,25 +23,25 @@ class CommandLine : public OptionSink {
 
   void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 
-  /// An option that takes a text, of the kind that the help shows: TEXT, DIR. It may be given more than once
-  /// where it is `repeatable`.
+  /// An option that takes a text, of the kind that the help shows: TEXT, DIR. If it is `repeatable`, it may
+  /// be given more than once.
   void add_texts(const std::string& name, std::vector<std::string>* texts, const std::string& kind,
                  bool repeatable, const std::string& help);
 
-  /// Lets an option of texts be given more than once.
+  /// Lets a text option be given more than once.
   void make_repeatable(const std::string& name);
 
-  /// Refuses the one beside the other.
+  /// Rejects the two options together.
   void exclude(const std::string& name, const std::string& other);
 
-  /// Sets the values. Returns the help where it is asked for. Throws UsageError with one sentence for what is
-  /// not understood, for a value that is outside of its range, and for values that break a rule.
+  /// Sets the values. Returns the help if it was requested. Throws UsageError with one sentence for an
+  /// unknown argument, for a value outside its range, and for values that break a rule.
   std::optional<std::string> parse(int argc, char** argv);
 
   /// Whether the option was given.
   bool has(const std::string& name) const;
 
-  /// What was given for each option, or else its default, as it would be typed; a flag is true or false, and
+  /// What was typed for each option, or otherwise its default in the same form; a flag is true or false, and
   /// an option that is off is "".
   OptionTexts values() const;
 
@@ -50,8 +50,8 @@ class CommandLine : public OptionSink {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Sets the variable of an option to what was typed for it: one text, or more where it is a list. A flag
-/// stays as it is. Throws UsageError that names the option, the value and what would be right.
+/// Sets the variable of an option to what was typed for it: one text, or more for a list. A flag stays as it
+/// is. Throws UsageError with the option, the value and what would be right.
 void set_option(const std::string& name, const OptionValue& value, const Range& range,
                 const std::vector<std::string>& texts);
 

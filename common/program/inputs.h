@@ -1,4 +1,4 @@
-// The texts that a program is to continue: from the command line, from files and from standard input.
+// The texts that a program continues: from the command line, from files and from standard input.
 #pragma once
 
 #include <functional>
@@ -10,21 +10,21 @@
 
 namespace staircase {
 
-/// All bytes of the file that an option names; of standard input for the name "-". Throws Error.
+/// All bytes of the file that an option names; standard input for the name "-". Throws Error.
 std::string read_input(const std::string& option, const std::string& file);
 
 /// The lines of the file of --prompts. Throws Error if there is none.
 std::vector<std::string> read_prompts(const std::string& file);
 
-/// What came of a file of requests.
+/// The result of reading a file of requests.
 struct RequestTexts {
-  Prompts prompts;                   ///< of the requests that were taken
-  std::vector<OptionTexts> options;  ///< that each of them has itself
-  bool complete = true;              ///< whether that is all of them
+  Prompts prompts;                   ///< of the accepted requests
+  std::vector<OptionTexts> options;  ///< that the request itself sets
+  bool complete = true;              ///< whether none was rejected
 };
 
-/// Gives `take` each line of the file of --requests. One that is no request, or that `take` refuses by an
-/// Error, is told of on standard error and left out. Throws Error if there is no line.
+/// Passes each line of the file of --requests to `take`. A line that is not a request, or that `take` rejects
+/// with an Error, is reported on standard error and left out. Throws Error if there is no line.
 RequestTexts read_requests(const std::string& file, const Tokenizer& tokenizer, const ModelConfig& config,
                            const std::function<void(RequestLine& line)>& take);
 

@@ -17,7 +17,7 @@ Json token_json(int id, const Tokenizer& tokenizer) {
   return {{"token_id", id}, {"text", tokenizer.decode(std::span(&id, 1))}};
 }
 
-/// One object a token: its log-probability and those of the likeliest ones in its place.
+/// One object per token: its log-probability and those of the most likely tokens at its position.
 Json logprobs_json(const std::vector<Token>& tokens, const Tokenizer& tokenizer) {
   Json all = Json::array();
   for (const Token& token : tokens) {
@@ -31,7 +31,7 @@ Json logprobs_json(const std::vector<Token>& tokens, const Tokenizer& tokenizer)
   return all;
 }
 
-/// For each token a list of those that it was chosen from.
+/// For each token, the list of candidates that it was chosen from.
 Json candidates_json(const std::vector<std::vector<Candidate>>& candidates, const Tokenizer& tokenizer) {
   Json all = Json::array();
   for (const std::vector<Candidate>& of_one_token : candidates) {

@@ -13,8 +13,8 @@
 
 namespace staircase {
 
-/// Reports what step 54 computes: `ttft`, `tpot` and `itl` in milliseconds, each at the median and for 95 %
-/// and 99 % of the texts, `seconds` and `tokens_per_second`.
+/// Reports what step 54 computes: `ttft`, `tpot` and `itl` in milliseconds, each at p50, p95 and p99, and
+/// `seconds` and `tokens_per_second`.
 template <typename Latencies>
 void report(const Latencies& times, std::size_t texts, double rows_a_pass, Output& output) {
   std::string line = fmt::format("\n{} request{} in {:.2f} s, {:.1f} tokens/s, {:.1f} rows a pass", texts,

@@ -19,11 +19,11 @@ namespace staircase {
 
 namespace {
 
-// A terminal in this mode wraps what is pasted in two marks, so that its line breaks end no line.
+// In this mode a terminal puts markers around pasted text, so its line breaks end no line.
 constexpr const char *kPasteOn = "\x1b[?2004h", *kPasteOff = "\x1b[?2004l";
 constexpr std::string_view kPasteEnd = "\x1b[201~";
 
-/// Lets the library read characters of several bytes, also where no locale is set.
+/// Lets the library read characters of several bytes even if no locale is set.
 void read_utf8() {
   std::setlocale(LC_CTYPE, "");
   if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
@@ -34,7 +34,7 @@ void write_to_terminal(const char* text) {
   std::fflush(stdout);
 }
 
-/// Bound to the mark at the beginning of a paste: takes all up to the mark at its end.
+/// Bound to the marker at the beginning of a paste: takes everything up to the marker at its end.
 unsigned char paste(EditLine* editor, int /*key*/) {
   std::string text;
   char byte = 0;
@@ -101,7 +101,7 @@ struct LineEditor::Impl {
   std::optional<std::string> read_line(const std::string& its_prompt) {
     prompt = its_prompt;
     write_to_terminal(kPasteOn);
-    el_set(editor, EL_PREP_TERM, 1);  // before the prompt: what is typed then must not be changed
+    el_set(editor, EL_PREP_TERM, 1);  // before the prompt: text typed from then on must not be changed
     int count = 0;
     const char* const line = el_gets(editor, &count);
     write_to_terminal(kPasteOff);
@@ -114,7 +114,7 @@ struct LineEditor::Impl {
   }
 };
 
-#else  // without the library the terminal edits its line itself
+#else  // without the library, the terminal itself edits the line
 
 struct LineEditor::Impl {
   static std::optional<std::string> read_line(const std::string& prompt) {

@@ -12,8 +12,8 @@ class LineEditor {
   LineEditor();
   ~LineEditor();
 
-  /// The next line without its end; nothing after Ctrl-D. Text that is pasted is one line, however many line
-  /// breaks are in it, and a \ at the end of a line continues it. Ctrl-C discards what is typed.
+  /// The next line without its end; nothing after Ctrl-D. Pasted text is one line, however many line breaks
+  /// it has, and a \ at the end of a line continues it. Ctrl-C discards what is typed.
   std::optional<std::string> read(const std::string& prompt);
 
  private:

@@ -13,7 +13,7 @@
 namespace staircase {
 namespace {
 
-/// The value that a variable has now, as it would be typed.
+/// The variable's current value, as it would be typed.
 struct Typed {
   std::string operator()(const bool* value) const { return *value ? "true" : "false"; }
   std::string operator()(const NumberOrAuto& value) const {
@@ -35,7 +35,7 @@ struct Typed {
   }
 };
 
-/// Puts back the value that a variable has now.
+/// Restores the variable's current value.
 struct Keep {
   std::function<void()> operator()(const NumberOrAuto& value) const { return (*this)(value.value); }
   std::function<void()> operator()(const Path& path) const { return (*this)(path.value); }

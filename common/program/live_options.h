@@ -11,13 +11,13 @@ namespace staircase {
 /// Passes options on to a command line, and sets them again later.
 class LiveOptions : public OptionSink {
  public:
-  /// `command_line` must outlive this, and this what it declares there.
+  /// `command_line` must outlive this object, and this object its declarations there.
   explicit LiveOptions(OptionSink& command_line);
 
   void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 
   /// Sets an option as if it had been typed: ("top-k", "40"), ("do-sample", "true"). Throws UsageError with
-  /// one sentence, and changes nothing, for an unknown option, a value outside of its range, and values that
+  /// one sentence, and changes nothing, for an unknown option, a value outside its range, and values that
   /// break a rule.
   void set(const std::string& name, const std::string& value);
 

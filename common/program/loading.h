@@ -13,7 +13,7 @@ namespace staircase {
 
 enum class DeviceKind { kAuto, kCpu, kCuda };
 
-/// "auto" takes a GPU where there is one to use. Throws Error where --device cuda finds none.
+/// "auto" takes a usable GPU if there is one. Throws Error if --device cuda finds none.
 std::shared_ptr<Device> make_device(DeviceKind kind, int threads);
 
 /// A model and what was typed for it.
@@ -22,8 +22,8 @@ struct NamedModel {
   Model model;
 };
 
-/// The tokenizer in a model's folder; tokens that only the model has are the empty text. Throws Error when
-/// the tokenizer knows tokens that the model does not.
+/// The tokenizer in a model's folder; tokens that only the model has are empty text. Throws Error if the
+/// tokenizer has tokens that the model lacks.
 Tokenizer load_tokenizer(const std::filesystem::path& folder, const ModelConfig& config);
 
 /// Where a model is, and what was typed for it.
@@ -32,12 +32,12 @@ struct NamedFolder {
   std::filesystem::path folder;
 };
 
-/// The folders of the models of --draft-model. Throws Error for one that is not there and UsageError for one
-/// that is named twice.
+/// The folders of the models of --draft-model. Throws Error for a missing one and UsageError for one that is
+/// named twice.
 std::vector<NamedFolder> find_drafts(const std::vector<std::string>& names);
 
-/// Loads them onto the device of `target`, to which they are to propose tokens, in its dtype. Throws Error
-/// for one that does not mean the same by every token as the target does.
+/// Loads them in the dtype of `target` and onto its device, so they can propose tokens for it. Throws Error
+/// for one whose vocabulary differs from the target's.
 std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, const Model& target,
                                     const std::filesystem::path& target_folder, const Tokenizer& tokenizer);
 

@@ -53,7 +53,7 @@ OnRowToken Output::begin_texts_of(int prompt, int texts) {
   return begin_all(std::vector<int>(texts, prompt));
 }
 
-/// Row i continues the prompt with the number prompts[i].
+/// Row i continues prompt number prompts[i].
 OnRowToken Output::begin_all(const std::vector<int>& prompts) {
   growing_.assign(prompts.size(), TextStream(tokenizer_, ends_));
   for (const int prompt : prompts) {

@@ -1,5 +1,5 @@
-// Where the new tokens go: text to standard output as it arises, or one JSON object at the end; times are
-// taken on the way.
+// Where the new tokens go: text to standard output as it is generated, or one JSON object at the end. It also
+// takes the times.
 #pragma once
 
 #include <optional>
@@ -16,52 +16,52 @@
 
 namespace staircase {
 
-/// Throws Error when standard output takes no more.
+/// Throws Error if standard output accepts no more text.
 class Output {
  public:
   enum class Form { kText, kJson };
 
-  /// `trace`, if there is one, gets each token as well; it must outlive this.
+  /// `trace`, if there is one, also gets each token; it must outlive this.
   Output(const Tokenizer& tokenizer, const EndTokens& ends, Prompts prompts, Form form,
          TraceFile* trace = nullptr);
 
-  // The terminal looks at the transcript beside it.
+  // The terminal reads the transcript.
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
 
   /// Announces more than one sequence: each gets a number.
   void expect(int sequences) { terminal_.expect(sequences); }
 
-  /// Shows a prompt itself, each token with its log-probabilities, and how surprising it is altogether.
-  /// Before its sequences begin.
+  /// Shows a prompt itself, each token with its log-probabilities, and its overall perplexity. Call it before
+  /// its sequences begin.
   void echo(int prompt, std::vector<Token> tokens, std::optional<double> perplexity);
 
-  /// Begins a sequence behind the prompt of that number: what a generation loop calls for each new token. The
-  /// clock of the first token starts here.
+  /// Begins a sequence that continues the prompt of that number, and returns the callback that a generation
+  /// loop calls for each new token. The clock of the first token starts here.
   OnToken begin(int prompt = 0);
 
   /// Ends the sequence.
   void finish(FinishReason reason, const CacheUse& cache = {});
 
-  /// The same for `texts` sequences that grow together, row i of prompt i / copies; a number for each is
-  /// shown if there are several. The text of the first is printed as it arises, the others at the end.
+  /// The same for `texts` sequences that grow together, row i of prompt i / copies; each is numbered if there
+  /// are several. The text of the first is printed as it grows, the others at the end.
   OnRowToken begin_texts(int texts, int copies = 1);
 
   /// The same for `texts` sequences that all continue one prompt; they are not announced.
   OnRowToken begin_texts_of(int prompt, int texts);
 
-  /// Ends the sequences that grew together, each for its reason.
+  /// Ends the sequences that grew together, each with its reason.
   void finish(const std::vector<Generation>& rows, const CacheUse& cache);
 
-  /// Puts the time to the first token and the tokens/s of a caller that knows better in the place of the
-  /// statistics': where sequences begin and end one by one, no time belongs to all of them.
+  /// Replaces the time to the first token and the tokens/s in the statistics with the caller's better
+  /// figures: if sequences begin and end one by one, no time belongs to all of them.
   void set_speed(double prefill_ms, double tokens_per_second);
 
-  /// Ends the output: the last line break, or the JSON object, with the memory that the model takes in its
-  /// statistics.
+  /// Ends the output: prints the last line break, or the JSON object, whose statistics include the memory of
+  /// the model.
   void close(std::size_t weight_bytes, std::size_t activation_bytes = 0);
 
-  /// One more number among the statistics of the JSON object.
+  /// Adds a number to the statistics of the JSON object.
   void add_statistic(const std::string& name, double value);
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
@@ -80,7 +80,7 @@ class Output {
   Form form_;
   TraceFile* trace_;
   Transcript transcript_;
-  Terminal terminal_;                // silent where the form is JSON
+  Terminal terminal_;                // silent for JSON
   std::vector<TextStream> growing_;  // the last sequences of the transcript, which grow together now
   Clock::time_point start_;
 };

@@ -37,7 +37,7 @@ std::optional<int> number_below(int end, std::string_view text) {
   return number;
 }
 
-/// Copies that know nothing of each other would all print the same.
+/// Copies that are not connected would all print the same.
 void check_copies(const Ranks& ranks) {
   if (started_copies() <= 1 || ranks.size() > 1) return;
   quiet() = started_rank() > 0;
@@ -138,7 +138,7 @@ struct Program::Impl {
     return encode && !text.empty() ? encode(text, tokenizer, folder) : prompt_tokens(text, tokenizer, config);
   }
 
-  /// What can be said of --trace before a model is looked for.
+  /// Checks of --trace that need no model.
   void check_trace() const {
     if (command_line.has("--trace") && ranks->size() > 1) {
       throw UsageError("--trace needs one process, which computes all heads, not {} ranks", ranks->size());
@@ -151,8 +151,8 @@ struct Program::Impl {
     }
   }
 
-  /// What the model is, with the context that a run gives it. A cache is allocated for a whole context, and
-  /// models of today have one that few texts need and few machines hold.
+  /// The facts about the model, with the run's context. A cache is allocated for a whole context, and current
+  /// models have one that few texts need and few machines can hold.
   ModelConfig read_limited_config(const std::filesystem::path& folder) const {
     ModelConfig config = read_config(folder);
     if (context.value_or(1) > config.n_positions) {
@@ -173,7 +173,7 @@ struct Program::Impl {
     return loaded;
   }
 
-  /// The head of --trace-attention, which must be one of the model.
+  /// The head of --trace-attention, which the model must have.
   std::optional<AttentionHead> traced_head(const ModelConfig& config) const {
     if (trace_attention.empty()) return {};
     const std::string& text = trace_attention[0];
@@ -203,7 +203,7 @@ struct Program::Impl {
     const ModelConfig config = read_limited_config(folder);
     program.before_loading(config, {});
     NamedModel named{model, load(folder, config)};
-    // A model that is broken ends here, and not at the first request.
+    // A broken model ends the program here, not at the first request.
     named.model.next_logits(std::vector<int>{std::max(named.model.config().eos_token_id, 0)});
     lead_passes(named.model, *ranks, [&] { serve(named, load_tokenizer(folder, named.model.config())); });
   }
@@ -218,7 +218,7 @@ struct Program::Impl {
     const Tokenizer tokenizer = load_tokenizer(folder, config);
     Prompts prompts = has_requests ? requested(tokenizer, config) : Prompts();
     for (const std::string& text : texts) prompts.push_back(prompt(text, tokenizer, config, folder));
-    if (prompts.empty()) return;  // of the requests each was refused
+    if (prompts.empty()) return;  // all requests were rejected
     program.before_loading(config, prompts);
     Model loaded = load(folder, config);
     std::size_t weight_bytes = loaded.weight_bytes();

@@ -1,5 +1,5 @@
-// The frame of every step's program: the command line that all steps share, loading, and the way out of an
-// error. What a main.cpp says and throws comes along.
+// The frame of every step's program: the shared command line, loading, and the way out of an error. Messages
+// and errors of a main.cpp pass through it.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +21,7 @@
 
 namespace staircase {
 
-/// A step adds its own options and hands over what it does with a model and a prompt.
+/// A step adds its own options and passes a function that takes a model and a prompt.
 class Program : public OptionSink {
  public:
   /// A program without prompts has no --prompt, no --json and no --trace.
@@ -30,7 +30,7 @@ class Program : public OptionSink {
 
   void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 
-  /// Adds --dtype: what the weights are kept in. Prints `estimate`, if there is one, before any of them is
+  /// Adds --dtype: the data type of the weights. Prints `estimate`, if there is one, before any of them is
   /// read.
   void add_dtype_option(std::function<std::string(const ModelConfig& config, DType dtype)> estimate);
 
@@ -42,34 +42,34 @@ class Program : public OptionSink {
   /// The first error of a rank ends all of them.
   void share_over(Ranks& ranks, Split split = Split::kMatrices);
 
-  /// Sets how --prompt becomes tokens, in place of Tokenizer::encode_prompt.
+  /// Sets how --prompt becomes tokens, instead of Tokenizer::encode_prompt.
   void encode_prompts(EncodePrompt encode);
 
-  /// Makes --prompt repeatable and adds --prompts: one prompt a line of a file.
+  /// Makes --prompt repeatable and adds --prompts: a file with one prompt per line.
   void add_prompts_option();
 
-  /// Adds --requests: a file of requests, whose prompts take the place of --prompt and --prompts. `take` gets
-  /// each line; one that it refuses by an Error is told of and left out, and the exit status is 1 in the end.
+  /// Adds --requests: a file of requests, whose prompts replace --prompt and --prompts. `take` gets each
+  /// line; one that it rejects with an Error is reported and left out, and the exit status becomes 1.
   void add_requests_option(std::function<void(RequestLine& line)> take);
 
-  /// Adds --draft-model: a second, smaller model with the same vocabulary, loaded beside the first.
+  /// Adds --draft-model: a second, smaller model with the same vocabulary, loaded next to the first.
   void add_draft_model_option(std::optional<Model>& draft);
-  /// The same for several of them, each behind the name of the option once more; none may come twice.
+  /// The same for several of them, each with the name of the option in front; none may come twice.
   void add_draft_model_option(std::vector<NamedModel>& drafts);
 
-  /// Whether an option is given. Known once the command line is read.
+  /// Whether an option is given. Valid after the command line is read.
   bool has(const std::string& name) const;
 
-  /// Warns of prompts that the model cannot see whole.
+  /// Warns about prompts that exceed the model's context.
   void warn_of_long_prompts();
 
-  /// Continues a prompt, telling `output` about each token.
+  /// Continues a prompt, and passes each token to `output`.
   using Run = std::function<void(Model& model, const std::vector<int>& prompt, Output& output)>;
 
   /// Continues all prompts.
   using RunAll = std::function<void(Model& model, const Prompts& prompts, Output& output)>;
 
-  /// Does something else with the model than to continue prompts of its own.
+  /// Uses the model for something other than continuing prompts.
   using Serve = std::function<void(NamedModel& model, const Tokenizer& tokenizer)>;
 
   /// Reads the command line, loads the model, runs. Returns the exit status: 0, 1 after a failure, 2 for
@@ -84,10 +84,10 @@ class Program : public OptionSink {
  private:
   struct Impl;
 
-  /// What all of them have in common: the command line, `work`, and the way out of an error.
+  /// The common part: the command line, `work`, and the way out of an error.
   int run_guarded(int argc, char** argv, const std::function<void()>& work);
 
-  /// What is to happen between the model's configuration and its weights.
+  /// Work between the model's configuration and its weights.
   void before_loading(const ModelConfig& config, const Prompts& prompts) const;
 
   std::unique_ptr<Impl> impl_;

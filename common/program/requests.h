@@ -1,5 +1,5 @@
-// Requests to a program that serves several of them: one JSON object a line, with what to continue, when it
-// arrives, and options of its own.
+// Requests to a program that serves several of them: one JSON object per line, with the text to continue,
+// when it arrives, and its own options.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,12 @@
 
 namespace staircase {
 
-/// A prompt in tokens. Without any it is the end-of-text token: between two texts of its training data the
-/// model saw that one, and from there it begins a new one.
+/// A prompt in tokens. An empty one is the end-of-text token: in training, it separated two texts, so the
+/// model begins a new one after it.
 std::vector<int> prompt_tokens(const std::string& text, const Tokenizer& tokenizer,
                                const ModelConfig& config);
 
-/// One line. A step asks for the options that it knows by their keys; then every other key is an error.
+/// One line. A step reads the options that it knows by their keys; afterwards every other key is an error.
 class RequestLine : public OptionSink {
  public:
   /// Throws Error unless `text` is a JSON object with a "prompt".
@@ -28,11 +28,11 @@ class RequestLine : public OptionSink {
 
   const std::string& prompt() const { return prompt_; }
 
-  /// The prompt in tokens, for a model of that configuration: what a request must fit.
+  /// The prompt in tokens, for a model of that configuration: the request must fit into it.
   const std::vector<int>& tokens() const { return tokens_; }
   const ModelConfig& config() const { return config_; }
 
-  /// When the request is made, in seconds from the start: 0 unless the line says otherwise, at most a day.
+  /// When the request arrives, in seconds from the start: 0 unless the line says otherwise, at most a day.
   /// Throws Error for another value.
   double arrival();
 
@@ -43,7 +43,7 @@ class RequestLine : public OptionSink {
   /// Throws Error for a key that no option has, and for values that break a rule.
   void end() const;
 
-  /// The options that the line has itself, as they would be typed on the command line: a flag is true or
+  /// The options that the line itself sets, as they would be typed on the command line: a flag is true or
   /// false, and an option that is off is "".
   const OptionTexts& options() const { return options_; }
 
@@ -56,8 +56,8 @@ class RequestLine : public OptionSink {
   OptionTexts options_;
 };
 
-/// Throws UsageError for a text that may have more tokens than `positions` hold; its newest one needs none.
-/// Without new tokens the prompt is not read.
+/// Throws UsageError for a text that may need more than `positions`; its newest token needs none. If no new
+/// tokens are requested, the prompt is not computed.
 void check_fits(std::size_t prompt_tokens, int max_new_tokens, std::size_t positions);
 
 }  // namespace staircase

@@ -1,12 +1,12 @@
-// The one way to standard output.
+// All output to standard output goes through here.
 #pragma once
 
 #include <string>
 
 namespace staircase {
 
-/// Writes at once, so that a reader sees each token as it is chosen. Throws Error when standard output takes
-/// no more.
+/// Writes immediately, so a reader sees each token as it is chosen. Throws Error if standard output accepts
+/// no more text.
 void print(const std::string& text);
 
 }  // namespace staircase

@@ -26,7 +26,7 @@ bool has_colours() {
   return platform::is_terminal(stdout) && (refused == nullptr || *refused == '\0');
 }
 
-/// What a terminal is told before a token from there, for a person to see how the draft model does.
+/// The colour of a token from there, so a person sees how the draft model does.
 std::string colour_of(Origin origin) {
   switch (origin) {
     case Origin::kModel:
@@ -48,7 +48,7 @@ void Terminal::begin(std::size_t count) {
   first_ = static_cast<int>(transcript_.sequences.size() - count) + 1;
 }
 
-/// No text is printed while it grows if what is shown of its tokens would tear it apart.
+/// No text is printed while it grows if annotations between its tokens would break it up.
 bool Terminal::streams(const Sequence& sequence) const {
   return sequence.number == first_ && sequence.candidates.empty() && sequence.tokens_with_logprobs.empty();
 }
@@ -57,7 +57,8 @@ void Terminal::print_head(const Sequence& sequence) {
   if (sequence.number <= heads_) return;
   heads_ = sequence.number;
   if (expected_ > 1) print(fmt::format("{}[{}]\n", sequence.number > 1 ? "\n\n" : "", sequence.number));
-  // A person reads the continuation behind its prompt; a pipe gets the new text only, unless it asks.
+  // A person reads the continuation after its prompt; a pipe gets only the new text, unless the prompt is
+  // requested.
   const std::string prompt =
       tokenizer_.decode(transcript_.prompts[static_cast<std::size_t>(sequence.prompt)]);
   if (has_colours()) {

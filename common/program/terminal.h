@@ -1,5 +1,5 @@
-// A run as text: the new tokens on standard output as they arise, what is asked for about them on standard
-// error.
+// A run as text: the new tokens on standard output as they are chosen, requested details about them on
+// standard error.
 #pragma once
 
 #include <string>
@@ -9,26 +9,26 @@
 
 namespace staircase {
 
-/// Shows a transcript as it grows. Throws Error when standard output takes no more.
+/// Shows a transcript as it grows. Throws Error if standard output accepts no more text.
 class Terminal {
  public:
   Terminal(const Transcript& transcript, const Tokenizer& tokenizer)
       : transcript_(transcript), tokenizer_(tokenizer) {}
 
-  /// Where there is more than one sequence, each gets a number.
+  /// Numbers the sequences if there are several.
   void expect(int sequences) { expected_ = sequences; }
 
-  /// What follows is about the last `count` sequences of the transcript, which grow together. Only the first
-  /// of them can be printed while it grows.
+  /// The following calls are about the last `count` sequences of the transcript, which grow together. Only
+  /// the first of them can be printed while it grows.
   void begin(std::size_t count);
 
-  /// Tells what is known of a token, if anything is asked for.
+  /// Prints the details of a token, if requested.
   void show(const Sequence& sequence, const Token& token) const;
 
-  /// Tells of the tokens of a prompt.
+  /// Prints the details of a prompt's tokens.
   void show(int prompt, const Echo& echo) const;
 
-  /// This is new at the end of the sequence's text.
+  /// Adds text to the end of the sequence.
   void add_text(const Sequence& sequence, const std::string& text, Origin origin);
 
   /// The sequence is complete: prints what was not printed while it grew.
@@ -49,7 +49,7 @@ class Terminal {
   int expected_ = 1;
   std::size_t together_ = 1;  // sequences that grow together now
   int first_ = 1;             // the number of the first of them
-  int heads_ = 0;             // of so many sequences number and prompt are printed
+  int heads_ = 0;             // number of sequences whose number and prompt are printed
 };
 
 }  // namespace staircase

@@ -38,14 +38,14 @@ const char* name(Origin origin) {
   return "";
 }
 
-/// The text of each token alone.
+/// The text of each token on its own.
 Json vocabulary(const Tokenizer& tokenizer, int size) {
   Json texts = Json::array();
   for (int id = 0; id < size; ++id) texts.push_back(tokenizer.decode({&id, 1}));
   return texts;
 }
 
-/// Which row of these keys, [n_rows, n_head, capacity, head_size], the view is, if it is one.
+/// The row of these keys, [n_rows, n_head, capacity, head_size], that the view is, if it is one.
 std::optional<std::int64_t> row_of(const Tensor& view, const Tensor& keys) {
   if (keys.size() == 0) return {};
   const auto address = [](const Tensor& tensor) {
@@ -63,12 +63,12 @@ Json object(const OptionTexts& options) {
   return values;
 }
 
-/// The event as a line; bytes of a command line that are no UTF-8 become �.
+/// The event as a line; invalid UTF-8 in a command line becomes �.
 std::string line(const Json& event) {
   return event.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-/// Whether nothing is lost when a trace takes the file's place. What is no file, as a terminal, loses
+/// Whether a trace can replace the file without loss. A terminal, or anything else that is not a file, loses
 /// nothing.
 bool may_be_overwritten(const std::string& file) {
   std::error_code unknown;
@@ -133,7 +133,7 @@ std::function<void(const ForwardPass&)> TraceFile::watcher(const std::string& mo
     for (std::size_t r = 0; r < pass.sequences.size(); ++r) {
       const std::size_t length = pass.sequences[r].size();
       for (std::size_t i = 0; i < count && length > 0; ++i) {
-        // By fmt, since a float has fewer digits than the double that JSON would make of it.
+        // Formatted by fmt, since a float has fewer digits than the double that JSON would make of it.
         write(fmt::format(R"({{"event":"logits","row":{},"position":{},"logits":[{}]}})", r,
                           static_cast<std::size_t>(pass.starts[r]) + length - count + i,
                           fmt::join(pass.logits.subspan((r * count + i) * vocab_size, vocab_size), ",")));
@@ -143,7 +143,7 @@ std::function<void(const ForwardPass&)> TraceFile::watcher(const std::string& mo
       const AttentionWeights& attention = pass.attention[r];
       if (attention.rows.empty()) continue;
       const std::vector<int> before = std::exchange(seen[r], attention.tokens);
-      // A pass without a cache begins with what the one before has shown.
+      // A pass without a cache begins with what the previous one has shown.
       const auto shown = std::ranges::mismatch(attention.tokens, before).in1 - attention.tokens.begin();
       const std::ptrdiff_t first = pass.starts[r] > 0 ? 0 : std::min(shown, std::ssize(attention.rows) - 1);
       write(attention_line(r, attention, static_cast<std::size_t>(first)));

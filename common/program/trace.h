@@ -1,4 +1,4 @@
-// What happens in a run, one JSON object a line, as it happens: docs/trace.md.
+// The events of a run, one JSON object per line, as they happen: docs/trace.md.
 #pragma once
 
 #include <cstdio>
@@ -16,26 +16,26 @@
 
 namespace staircase {
 
-/// Throws Error where the file cannot be written, or takes no more.
+/// Throws Error if the file cannot be written or extended.
 class TraceFile {
  public:
-  /// Throws Error as well where the file holds something else than a trace.
+  /// Also throws Error if the file exists and is not a trace.
   explicit TraceFile(const std::string& file);
 
   /// The first line: the options with their values, the model, its vocabulary and the prompts. `own_options`
-  /// are those of each prompt, if it has any of its own.
+  /// are those that a prompt sets itself.
   void start(const OptionTexts& options, const ModelConfig& config, const Tokenizer& tokenizer,
              const Prompts& prompts, std::vector<OptionTexts> own_options = {});
 
-  /// Writes each forward pass of the model of that name; for Model::watch. Of a head that is watched it
-  /// writes what the pass before has not shown already.
+  /// Writes each forward pass of the model of that name; for Model::watch. For a watched head it writes only
+  /// what the previous pass has not shown.
   std::function<void(const ForwardPass&)> watcher(const std::string& model);
 
-  /// Writes what is copied between the rows of a cache, or inside one, once a watched pass has shown that
-  /// cache; for Device::watch_copies.
+  /// Writes the copies between the rows of a cache, or inside one, once a watched pass has shown that cache;
+  /// for Device::watch_copies.
   Device::CopyWatcher copy_watcher();
 
-  /// Text `number` begins behind that prompt.
+  /// Text `number` begins after that prompt.
   void begin(int number, int prompt);
 
   /// One more token of the text.

@@ -1,4 +1,4 @@
-// What a run has brought forth so far: a terminal and a JSON object show it in their own ways.
+// The results of a run so far: a terminal and a JSON object show them in their own ways.
 #pragma once
 
 #include <map>
@@ -17,15 +17,15 @@ struct Sequence {
   int number;  ///< from 1, in the order in which they began
   int prompt;  ///< which prompt it continues, from 0
   std::vector<int> token_ids = {};
-  std::string text = {};                                ///< the characters that are complete
-  std::vector<std::vector<Candidate>> candidates = {};  ///< of each token, where they are asked for
+  std::string text = {};                                ///< the complete characters
+  std::vector<std::vector<Candidate>> candidates = {};  ///< of each token, if requested
   std::vector<Token> tokens_with_logprobs = {};         ///< the same
   FinishReason finish_reason = FinishReason::kLength;
   std::optional<double> score = {};         ///< by which a search ranks it
   Clock::time_point first = {}, last = {};  ///< when these tokens were chosen
 };
 
-/// A prompt that is shown itself.
+/// A prompt to show.
 struct Echo {
   std::vector<Token> tokens;
   std::optional<double> perplexity;
@@ -33,7 +33,7 @@ struct Echo {
 
 struct Transcript {
   Prompts prompts;
-  std::map<int, Echo> echoes = {};  ///< by the number of the prompt
+  std::map<int, Echo> echoes = {};  ///< by prompt number
   std::vector<Sequence> sequences = {};
   Statistics statistics = {};
   std::vector<std::pair<std::string, double>> more_statistics = {};

@@ -44,7 +44,7 @@ class ChatForm : public ReplyForm {
     return choice(text, "message", message, text.end);
   }
 
-  /// The first has the role, also of an empty text; the last has nothing but the reason of the end.
+  /// The first has the role, even for an empty text; the last has only the finish reason.
   std::vector<std::string> choices(NewText text) const override {
     std::vector<std::string> all;
     const auto add = [&](const std::string& delta, std::optional<FinishReason> end) {

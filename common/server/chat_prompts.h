@@ -1,4 +1,4 @@
-// What a server of chats needs of a step: prompts for conversations.
+// A chat server needs this from a step: prompts for conversations.
 #pragma once
 
 #include <memory>
@@ -10,17 +10,19 @@
 
 namespace staircase {
 
-/// The messages of a client, and what else a template may read. They are JSON, of which a step sees nothing.
+/// A client's messages, and the other variables that a template may read. They are JSON, which a step never
+/// sees.
 class Conversation {
  public:
   struct Json;
 
-  /// `body` is a JSON object without null values. Throws HttpError for messages that are none, and for what
-  /// is not implemented.
+  /// `body` is a JSON object without null values. Throws HttpError for invalid messages and for unimplemented
+  /// features.
   explicit Conversation(std::string_view body);
   ~Conversation();
 
-  /// What the template makes of it. Throws Error with one sentence, for what the template refuses as well.
+  /// Renders it with the template. Throws Error with one sentence, also if the template rejects the
+  /// conversation.
   Rendered rendered_by(const ChatTemplate& chat_template) const;
 
   /// Bytes of all contents.
@@ -30,20 +32,20 @@ class Conversation {
   std::unique_ptr<Json> json_;
 };
 
-/// Writes the prompts of conversations. One thread calls all of it, which is not that of the model: so a slow
+/// Writes the prompts of conversations. A single thread calls all functions, and not the model's: so a slow
 /// template stops neither the texts of others nor other requests.
 class ChatPrompts {
  public:
   virtual ~ChatPrompts() = default;
 
-  /// The conversation as a text. Throws Error with one sentence where that cannot be.
+  /// The conversation as a text. Throws Error with one sentence if that is impossible.
   virtual Rendered render(const Conversation& conversation) = 0;
 
   /// Its tokens.
   virtual std::vector<int> encode(const Rendered& prompt) = 0;
 
-  /// The model has answered with these tokens, among which that of the end is not. It is called before the
-  /// client has the end of the answer, and so before the conversation goes on.
+  /// The model has answered with these tokens, without the one that ended it. Called before the client gets
+  /// the end of the answer, and so before the conversation goes on.
   virtual void answered(const Rendered& /*prompt*/, const std::vector<int>& /*prompt_tokens*/,
                         const std::vector<int>& /*answer*/) {}
 };

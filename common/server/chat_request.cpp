@@ -16,7 +16,7 @@ using nlohmann::json;
 
 namespace {
 
-/// Keys of all bodies with messages that change the answer where they are implemented.
+/// Keys of all bodies with messages that would change the answer if they were implemented.
 std::map<std::string, json> refused_with_messages() {
   std::map<std::string, json> refused = not_implemented();
   refused.insert({{"functions", json::array()},
@@ -67,7 +67,7 @@ const BodyKeys& detokenize_keys() {
   return keys;
 }
 
-/// A body as long as it may be has so many values at most.
+/// A body of the maximum length has at most this many values.
 constexpr std::size_t kMostTokens = 1 << 20;
 
 JsonOptions read(std::string_view body, const BodyKeys& keys, const ServedModel& model) {
@@ -78,7 +78,7 @@ JsonOptions read(std::string_view body, const BodyKeys& keys, const ServedModel&
 
 Rendered rendered(std::string_view body, ChatPrompts& prompts, const ServedModel* model = nullptr) {
   const Conversation conversation(body);
-  // It is not rendered only to see that it is too long.
+  // Not rendered just to find that it is too long.
   const auto require_fit = [&](std::size_t bytes) {
     if (model == nullptr || bytes <= model->most_bytes) return;
     throw HttpError(400,
@@ -148,7 +148,7 @@ std::string tokenize(std::string_view body, const ServedModel& model, ChatPrompt
   if ((prompt == nullptr) == (values.find("messages") == nullptr)) {
     throw HttpError(400, "the body must have either prompt or messages", "prompt");
   }
-  // A prompt needs neither of them, but a wrong one is a mistake all the same.
+  // A prompt needs neither of them, but a wrong one is still an error.
   bool opens = true;
   about("add_generation_prompt", [&] { values.get("add_generation_prompt", &opens); });
   about("chat_template_kwargs", [&] {

@@ -1,4 +1,4 @@
-// What the body of POST /v1/chat/completions asks for.
+// The body of POST /v1/chat/completions.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace staircase {
 
-/// A completion whose one prompt the model's template writes. Without max_tokens it may fill the context.
+/// A completion whose only prompt the model's template writes. Without max_tokens it may fill the context.
 class ChatRequest : public CompletionRequest {
  public:
   static constexpr int kMaxKeys = 20000;

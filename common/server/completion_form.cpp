@@ -11,7 +11,7 @@ namespace staircase {
 
 namespace {
 
-/// A token as a text. Bytes that are no characters by themselves are spelled out as OpenAI does:
+/// A token as a text. Bytes that are not characters by themselves are spelled out as OpenAI does:
 /// "bytes:\xe2\x80".
 std::string token_text(const Tokenizer& tokenizer, int id) {
   const std::string bytes(tokenizer.bytes(id));
@@ -30,7 +30,7 @@ class CompletionForm : public ReplyForm {
   Told tell(const Tokenizer& tokenizer, const Token& token, std::size_t offset) const override {
     const auto& [own, likeliest] = *token.logprobs;
     const std::string name = in_json(token_text(tokenizer, token.id));
-    std::vector<std::pair<std::string, float>> top;  // two tokens may have one text
+    std::vector<std::pair<std::string, float>> top;  // two tokens may have the same text
     const auto add = [&](std::string text, float logprob) {
       const auto place = std::ranges::find(top, text, &std::pair<std::string, float>::first);
       place == top.end() ? top.emplace_back(std::move(text), logprob) : * place = {std::move(text), logprob};

@@ -21,7 +21,7 @@ double seconds(Clock::duration time) {
   return std::chrono::duration<double>(time).count();
 }
 
-/// How many characters a valid text has.
+/// The number of characters in a valid text.
 std::size_t characters(const std::string& text) {
   std::size_t count = 0;
   for (const char byte : text) count += (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
@@ -30,13 +30,12 @@ std::size_t characters(const std::string& text) {
 
 }  // namespace
 
-/// Characters of bytes that come in pieces.
+/// Counts the characters of bytes that arrive in pieces.
 class CharacterCount {
  public:
   explicit CharacterCount(std::size_t complete = 0) : complete_(complete) {}
 
-  /// Adds the bytes of a token. Returns how many characters stand in front of it: a token may begin within
-  /// one.
+  /// Adds the bytes of a token. Returns the number of characters before it: a token may begin within one.
   std::size_t add(std::string_view bytes) {
     if (bytes.empty()) return length();
     push(bytes.substr(0, 1));
@@ -47,7 +46,7 @@ class CharacterCount {
 
   std::size_t complete() const { return complete_; }
 
-  /// With a character whose last bytes are missing.
+  /// Including a character whose last bytes are missing.
   std::size_t length() const { return complete_ + !unfinished_.empty(); }
 
  private:
@@ -67,21 +66,22 @@ struct CompletionReply::Echo {
   Told told = {};
 };
 
-/// What is known of a text; `part` and `told` are what was not yet sent.
+/// What is known of a text; `part` and `told` have not been sent yet.
 struct CompletionReply::Text {
   int index;
   TextStream stream;
-  CharacterCount count{};  // of all tokens, also of those that a stop sequence may cut off
+  CharacterCount count{};  // of all tokens, including those that a stop sequence may cut off
   std::string part = {};
   Told told = {};
   std::size_t shown = 0;                                // characters of all parts
-  std::deque<std::pair<Token, std::size_t>> held = {};  // tokens whose text is held back, and their offsets
+  std::deque<std::pair<Token, std::size_t>> held = {};  // tokens whose text is withheld, and their offsets
   std::optional<Token> untold_end = {};                 // an end-of-text token that may be text
-  std::string whole = {};                               // the choice, when it is complete
+  std::string whole = {};                               // the choice, once complete
   int tokens = 0;                                       // new ones
-  bool begins = true;                                   // nothing was sent of it
-  std::string answer = {};                              // all that was shown, and its tokens, where they are
-  std::vector<int> ids = {};                            // to be handed on
+  bool begins = true;                                   // nothing of it was sent
+  std::string answer = {};                              // the whole text shown so far, and its tokens, if
+                                                        // they are needed
+  std::vector<int> ids = {};                            // to be passed on
   Clock::time_point first = {}, last = {};
   std::optional<FinishReason> end = {};
 
@@ -105,7 +105,7 @@ CompletionReply::CompletionReply(std::string id, std::shared_ptr<const Completio
       growing_(request_->texts()) {
   for (int i = 0; i < request_->texts(); ++i) {
     texts_.push_back({.index = i, .stream = TextStream(*model.tokenizer, model.ends)});
-    // Without log-probabilities nothing has to be computed for it.
+    // Without log-probabilities, nothing has to be computed for it.
     if (request_->echo && !request_->logprobs)
       texts_.back().show(model.tokenizer->decode(request_->prompt(i)));
   }
@@ -113,8 +113,8 @@ CompletionReply::CompletionReply(std::string id, std::shared_ptr<const Completio
 
 CompletionReply::~CompletionReply() = default;
 
-/// An answer is this, some choices, and `end_of_object`; so is each part of a stream. The keys come in the
-/// order in which OpenAI describes them.
+/// An answer is this, some choices, and `end_of_object`; so is each part of a stream. The keys have the order
+/// of OpenAI's documentation.
 std::string CompletionReply::begin_of_object() const {
   return fmt::format(R"({{"id":"{}","object":"{}","created":{},"model":{},"choices":[)", id_,
                      form_.object(request_->stream), created_, in_json(model_.name));
@@ -140,7 +140,7 @@ std::string CompletionReply::end_of_object(bool with_use) const {
   return "]" + use + "}";
 }
 
-/// What was not yet sent of a text.
+/// The part of a text that was not sent yet.
 NewText CompletionReply::take_new(Text& text) const {
   return {.index = text.index,
           .text = std::exchange(text.part, {}),
@@ -150,7 +150,7 @@ NewText CompletionReply::take_new(Text& text) const {
 }
 
 void CompletionReply::add_cached(int text, int tokens) {
-  if (text % request_->n != 0) return;  // of the texts behind a prompt the first one counts
+  if (text % request_->n != 0) return;  // the first of the texts after a prompt counts
   const std::scoped_lock lock(mutex_);
   cached_ = cached_.value_or(0) + tokens;
 }
@@ -171,7 +171,7 @@ void CompletionReply::end_text(int text, FinishReason reason) {
 
 void CompletionReply::begin() {
   if (!request_->stream || std::exchange(has_begun_, true)) return;
-  // A line with a colon in front is a comment.
+  // A line that begins with a colon is a comment.
   exchange_->begin_stream("text/event-stream", ": the text is not there yet\n\n");
 }
 
@@ -184,7 +184,7 @@ void CompletionReply::put(News news) {
   {
     const std::scoped_lock lock(mutex_);
     news_.push_back(std::move(news));
-    if (news_.size() > 1) return;  // the server's thread knows
+    if (news_.size() > 1) return;  // the server thread is already notified
   }
   exchange_->post([self = shared_from_this()] { self->take(); });
 }
@@ -196,7 +196,7 @@ void CompletionReply::take() {
     news_.clear();
   }
   if (has_left_ || has_ended_) return;
-  std::string parts;  // of a stream: events as the HTML standard has them, section 9.2
+  std::string parts;  // of a stream: events as in the HTML standard, section 9.2
   const auto add_part = [&](const std::string& data) { parts += fmt::format("data: {}\n\n", data); };
   for (std::size_t made = 0; !unread_.empty() && made < kTurn; unread_.pop_front()) {
     const News& news = unread_.front();
@@ -228,7 +228,7 @@ void CompletionReply::take() {
   if (has_ended_) exchange_->end_stream();
 }
 
-/// The texts may be many megabytes: they are handed over, not joined.
+/// The texts may be many megabytes: they are moved, not joined.
 void CompletionReply::send_whole() {
   HttpResponse response{.body = begin_of_object()};
   for (Text& text : texts_) response.more.push_back(std::move(text.whole));
@@ -269,7 +269,7 @@ void CompletionReply::add_new(Text& text, const Token& token) {
   const bool is_end = text.stream.waiting_end().has_value();
   const std::size_t offset = is_end ? text.count.length() : text.count.add(model_.tokenizer->bytes(token.id));
   if (on_answer_) text.ids.push_back(token.id);
-  // A token is told with its text: until then a stop sequence may still cut it off.
+  // A token is sent with its text: until then a stop sequence may still cut it off.
   if (request_->logprobs && token.logprobs) {
     if (is_end && !form_.tells_end()) {
       text.untold_end = token;
@@ -288,7 +288,7 @@ void CompletionReply::add_new(Text& text, const Token& token) {
   metrics_.observe("staircase_time_to_first_token_seconds", seconds(token.time - arrival_));
 }
 
-/// The first of those that are held.
+/// The first of the withheld ones.
 void CompletionReply::tell(Text& text, std::size_t offset) const {
   text.told.add(form_.tell(*model_.tokenizer, text.held.front().first, offset));
 }

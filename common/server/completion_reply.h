@@ -17,17 +17,17 @@
 
 namespace staircase {
 
-/// The thread that owns the model puts in what it has, and goes on at once. The thread of the server takes it
-/// out, makes JSON of it and sends it: at once for a stream, and else when all texts have ended. It stops
-/// after each few thousand numbers, since all other clients wait meanwhile.
+/// The model thread adds what it has and goes on immediately. The server thread takes it out, turns it into
+/// JSON and sends it: at once for a stream, otherwise when all texts have ended. It pauses after each few
+/// thousand numbers, since all other clients wait meanwhile.
 class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
  public:
-  /// Takes the tokens of an answer, but for those that the client does not get as they are: that of the end,
-  /// and a stop sequence.
+  /// Takes the tokens of an answer, without those that the client does not get: the end-of-text token, and a
+  /// stop sequence.
   using OnAnswer = std::function<void(const std::vector<int>& tokens)>;
 
-  /// Of a request that was taken at this time. The metrics get its latencies and tokens. `on_answer` is
-  /// called in the thread of the server for each text that ends, before the client gets its end.
+  /// For a request that was accepted at this time. The metrics get its latencies and tokens. `on_answer` is
+  /// called in the server thread for each text that ends, before the client gets its end.
   CompletionReply(std::string id, std::shared_ptr<const CompletionRequest> request, const ServedModel& model,
                   std::shared_ptr<Exchange> exchange, Metrics& metrics,
                   const ReplyForm& form = completion_form(), OnAnswer on_answer = {});
@@ -35,8 +35,8 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
 
   // ── In any thread ──
 
-  /// The prompt of a text with its log-probabilities, where `echo` and `logprobs` ask for it; before the
-  /// first token. Returns false for nullptr: then they are not there yet.
+  /// The prompt of a text with its log-probabilities, if `echo` and `logprobs` request it; before the first
+  /// token. Returns false for nullptr: then they are not there yet.
   bool add_prompt(int text, std::shared_ptr<const std::vector<Token>> tokens);
 
   /// How many tokens of a text's prompt were in the cache; before the first token.
@@ -48,12 +48,12 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   /// A text has ended.
   void end_text(int text, FinishReason reason);
 
-  // ── In the thread of the server ──
+  // ── In the server thread ──
 
-  /// The request was taken: the header of a stream goes out, however long the first token takes.
+  /// The request was accepted: the header of a stream goes out, however long the first token takes.
   void begin();
 
-  /// Nobody reads it any more.
+  /// No client reads it any more.
   void leave();
 
  private:
@@ -93,7 +93,7 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
 
   mutable std::mutex mutex_;
   std::vector<News> news_;          // not yet taken out
-  std::optional<int> cached_ = {};  // tokens of the prompts, where the service tells
+  std::optional<int> cached_ = {};  // tokens of the prompts, if the service reports them
 
   std::deque<News> unread_;  // taken out, but not yet JSON
   std::vector<Text> texts_;

@@ -33,7 +33,7 @@ const BodyKeys& completion_keys() {
 
 ServedModel::ServedModel(const std::string& folder, const Tokenizer& tokenizer, const ModelConfig& config,
                          std::int64_t most_positions)
-    // Of a folder its own name; "models/" is the same as "models".
+    // A folder's own name; "models/" is the same as "models".
     : name((std::filesystem::path(folder) / "").parent_path().filename().string()),
       tokenizer(&tokenizer),
       n_positions(static_cast<int>(std::min<std::int64_t>(config.n_positions, most_positions))),
@@ -80,7 +80,7 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
   const std::size_t most_values = static_cast<std::size_t>(kMaxTexts) * model.n_positions + keys.most;
   body_ = std::make_unique<Body>(Body{{read_body(body, keys, most_values)}});
   json& values = body_->values;
-  // As others have it, these say that there is no bound.
+  // In other implementations, these mean that there is no bound.
   if (const auto k = values.find("top_k"); k != values.end() && (*k == 0 || *k == -1)) values.erase(k);
 
   require_model(*body_, model);
@@ -127,7 +127,7 @@ void CompletionRequest::read_bias(const ServedModel& model) {
 std::vector<int> CompletionRequest::texts_by_prompt() const {
   std::vector<int> numbers(static_cast<std::size_t>(texts()));
   std::iota(numbers.begin(), numbers.end(), 0);
-  // Each goes with the first text of an equal prompt, and those come in their order.
+  // Each is sorted with the first text of an equal prompt, and those keep their order.
   std::map<std::vector<int>, int> first;
   for (const int number : numbers) first.try_emplace(prompt(number), number);
   std::ranges::stable_sort(numbers, {}, [&](int number) { return first.at(prompt(number)); });
@@ -141,7 +141,7 @@ void CompletionRequest::read_prompts(const ServedModel& model) {
   if (found == nullptr) throw HttpError(400, "the body has no prompt", "prompt");
 
   const auto from_text = [&](const std::string& text) {
-    // It is not cut into tokens only to see that there are too many.
+    // Not tokenized just to find that there are too many tokens.
     if (text.size() > model.most_bytes) {
       throw too_long(fmt::format("{} bytes", text.size()), max_tokens, model.n_positions, "prompt");
     }
@@ -200,7 +200,7 @@ void CompletionRequest::add(const std::string& name, OptionValue value, const st
   }
   about(key, [&] {
     if (key == "max_tokens") *std::get<int*>(value) = max_tokens;
-    // What no float can carry through the penalty would end in a logit that is no number.
+    // A value that a float cannot carry through the penalty would yield a NaN logit.
     if (key == "repetition_penalty") range = between(0.125, 100);
     if (key == "temperature") range = between(0, 100);
     if (key == "top_p") range = between(0, 1);
@@ -216,7 +216,7 @@ void CompletionRequest::add(const std::string& name, OptionValue value, const st
       }
     }
     body_->get_option(key, value, range);
-    if (key == "top_p") {  // 0 keeps one token, as the smallest share of the probability does
+    if (key == "top_p") {  // 0 keeps one token, as does the smallest possible share of the probability
       auto& top_p = *std::get<std::optional<float>*>(value);
       if (top_p) top_p = std::max(*top_p, 1e-6f);
     }

@@ -42,7 +42,7 @@ std::string lower(std::string_view text) {
   return result;
 }
 
-/// A text of a client for an error message.
+/// Text from a client, for an error message.
 std::string in_quotes(std::string_view text) {
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
@@ -60,7 +60,7 @@ std::vector<std::string> read_keys(const std::string& file) {
   return keys;
 }
 
-/// Compares in a time that depends on the length of `given` alone: how long it takes tells nothing of the key
+/// Compares in a time that depends only on the length of `given`: the time reveals nothing about the key
 /// (CWE-208).
 bool same_key(const std::string& key, std::string_view given) {
   unsigned difference = key.size() != given.size();
@@ -70,12 +70,12 @@ bool same_key(const std::string& key, std::string_view given) {
   return difference == 0;
 }
 
-/// Whether a Content-Type, which may have parameters, is that of JSON.
+/// Whether a Content-Type, which may have parameters, is JSON's.
 bool is_json(std::string_view content_type) {
   return lower(trimmed(content_type.substr(0, content_type.find(';')))) == "application/json";
 }
 
-/// What follows the scheme, which is written in any case, and spaces (RFC 9110, section 11.4).
+/// The text after the scheme, which is case-insensitive, and spaces (RFC 9110, section 11.4).
 std::optional<std::string_view> bearer_of(std::string_view authorization) {
   static constexpr std::string_view kScheme = "bearer";
   if (lower(authorization.substr(0, kScheme.size())) != kScheme) return std::nullopt;
@@ -90,13 +90,13 @@ std::string name_of(std::string_view host) {
   return lower(host.substr(0, host.find(':')));
 }
 
-/// Whether a name can mean only this machine or an address: no other owner can let it point here.
+/// Whether a name can mean only this machine or an address: no other owner can point it here.
 bool is_own_name(const std::string& name) {
   return name.find_first_not_of("0123456789.") == name.npos || name.starts_with('[') || name == "localhost" ||
          name.ends_with(".localhost");
 }
 
-/// What a server of completions counts.
+/// What a completion server counts.
 void declare_metrics(Metrics& metrics) {
   metrics.declare_counter("staircase_requests_total",
                           "Finished requests by path and status; 499 if the client disconnected early.");
@@ -118,7 +118,7 @@ void declare_metrics(Metrics& metrics) {
                             {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5});
 }
 
-/// Whether the model has a template that can be used.
+/// Whether the model has a usable template.
 bool can_answer(const ServedModel& model, ChatPrompts& prompts) try {
   apply_template(R"({"messages": [{"role": "user", "content": "Hello"}]})", model, prompts);
   return true;
@@ -132,7 +132,7 @@ struct CompletionServer {
   struct Route {
     const char *path, *method;
     Answer answer;
-    bool chats = false;  // only where there are chats
+    bool chats = false;  // only with chats
   };
   static constexpr const char* kModel = "/v1/models/{model}";  // the path of any of them
 
@@ -198,7 +198,7 @@ struct CompletionServer {
     return request.path.starts_with("/v1/models/") ? kModel : std::string_view();
   }
 
-  /// Which function answers. Throws HttpError for what is refused whatever the body is.
+  /// The function that answers. Throws HttpError for requests that are rejected whatever their body is.
   Answer check(const HttpRequest& request) const {
     check_host(request);
     const std::string_view found = route_of(request);
@@ -218,8 +218,8 @@ struct CompletionServer {
     throw HttpError(404, fmt::format("there is nothing at {}", in_quotes(request.path)));
   }
 
-  /// The page of another site may have a name that points here: its requests come from a browser that takes
-  /// it for the same site ("DNS rebinding").
+  /// A page of another site may have a name that points here: its requests come from a browser that takes
+  /// this server for the same site ("DNS rebinding").
   void check_host(const HttpRequest& request) const {
     const std::string name = name_of(request.host);
     if (!checks_host || is_own_name(name) || std::ranges::find(hosts, name) != hosts.end()) return;
@@ -229,14 +229,15 @@ struct CompletionServer {
                     "", "host_not_allowed");
   }
 
-  /// Whether pages of that origin may ask this server.
+  /// Whether pages of that origin may call this server.
   bool allows(const std::string& origin) const {
     return !origin.empty() && std::ranges::any_of(origins, [&](const std::string& allowed) {
       return allowed == "*" || allowed == origin;
     });
   }
 
-  /// What lets a browser give the answer to a page of another origin (the Fetch standard, section 3.2).
+  /// Headers that let a browser pass the answer to a page of another origin (the Fetch standard, section
+  /// 3.2).
   HttpFields cross_origin_fields(const HttpRequest& request) const {
     if (origins.empty()) return {};
     HttpFields fields{{"Vary", "Origin"}};
@@ -246,7 +247,7 @@ struct CompletionServer {
     return fields;
   }
 
-  /// The browser's question before the request itself. It has no key yet.
+  /// The browser's preflight before the request itself. It has no key yet.
   void allow(const std::shared_ptr<Exchange>& exchange) {
     const std::string& asked = exchange->request().asked_fields;
     exchange->send({.content_type = "text/plain; charset=utf-8",
@@ -338,7 +339,7 @@ struct CompletionServer {
     exchange->send({.body = one_model().dump()});
   }
 
-  /// What is to be done with a body, in the thread of the server, once it is read.
+  /// Processes a body in the server thread, once it is read.
   using Then = std::function<void()>;
 
   /// Reads a body in another thread: a large one takes longer than other clients may wait.
@@ -371,7 +372,7 @@ struct CompletionServer {
     });
   }
 
-  /// A template may take long. So chats, which wait for each other, let completions go on.
+  /// A template may take long. So chats wait for each other, but completions do not wait for them.
   void chat(const std::shared_ptr<Exchange>& exchange) {
     read(writer, exchange, [this, exchange]() -> Then {
       const auto request = std::make_shared<ChatRequest>(exchange->request().body, model, *prompts);
@@ -400,7 +401,7 @@ struct CompletionServer {
     answer_body(exchange, [this](const std::string& body) { return apply_template(body, model, *prompts); });
   }
 
-  /// `work` makes the answer, in JSON, of the body.
+  /// `work` computes the answer, in JSON, from the body.
   void answer_body(const std::shared_ptr<Exchange>& exchange,
                    std::function<std::string(const std::string& body)> work) {
     read(writer, exchange, [exchange, work = std::move(work)]() -> Then {
@@ -435,13 +436,13 @@ struct CompletionServer {
   CompletionService& service;
   Metrics& metrics;
   ChatPrompts* const prompts;
-  const bool answers;  // or else the model only continues texts
+  const bool answers;  // otherwise the model only continues texts
   const std::vector<std::string> origins, keys;
   const long long started = static_cast<long long>(std::time(nullptr));
   std::vector<std::string> hosts;  // allowed ones
   bool checks_host = true;
   Worker reader;    // of completions
-  Worker writer;    // of the prompts of chats: all that `prompts` does
+  Worker writer;    // of the prompts of chats: runs all of `prompts`
   HttpServer http;  // the last: its thread uses the others
 };
 

@@ -1,4 +1,4 @@
-// OpenAI's interface for completions over HTTP, on top of whatever continues texts.
+// OpenAI's interface for completions over HTTP, on top of any service that continues texts.
 #pragma once
 
 #include <functional>
@@ -19,61 +19,61 @@ struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8080;
   std::vector<std::string> allowed_hosts = {};  ///< besides addresses and localhost
-  std::vector<std::string> cors_origins = {};   ///< whose pages may ask; "*" is all
-  std::string api_key_file = {};                ///< none: everybody may ask
+  std::vector<std::string> cors_origins = {};   ///< whose pages may call; "*" allows all
+  std::string api_key_file = {};                ///< none: no key is needed
   int max_batch_size = 32;
   int max_queue = 256;
 };
 
 void add_options(OptionSink& sink, ServerOptions& options);
 
-/// How the texts of a request go on. Throws HttpError for a value that is not possible.
+/// The options of the texts of a request. Throws HttpError for an invalid value.
 RowOptions row_options(CompletionRequest& request);
 
-/// What becomes of a request.
+/// What happened to a request.
 enum class Admission {
   kTaken,  ///< its reply gets the texts
-  kFull,   ///< too many wait already
-  kEnds,   ///< no further request is taken
+  kFull,   ///< too many texts wait already
+  kEnds,   ///< no more requests are accepted
 };
 
-/// Scores a prompt: its tokens with their log-probabilities, and those of so many likeliest tokens in the
-/// place of each. It does a part of the work and returns nullptr as long as there is some.
+/// Scores a prompt: its tokens with their log-probabilities, and those of this many most likely tokens at the
+/// position of each. It does part of the work and returns nullptr until all is done.
 using ScorePrompt =
     std::function<std::shared_ptr<const std::vector<Token>>(const std::vector<int>& prompt, int likeliest)>;
 
-/// What continues texts. A thread owns the model and does one pass after the other; the thread of the server
-/// calls the other functions, which must not wait for the model.
+/// A service that continues texts. One thread owns the model and does one pass after another; the server
+/// thread calls the other functions, which must not wait for the model.
 class CompletionService {
  public:
   virtual ~CompletionService() = default;
 
-  /// Has all texts of the request continued, or none of them. The service tells `reply` about each, from any
-  /// thread, even before this returns.
+  /// Accepts all texts of the request, or none of them. The service reports each to `reply`, from any thread,
+  /// even before this returns.
   virtual Admission submit(CompletionRequest& request, const std::shared_ptr<CompletionReply>& reply) = 0;
 
-  /// The client has left: what is still missing of this reply is needed no longer. Without a lesson about it
-  /// the texts grow on, and the reply drops them.
+  /// The client has left: the rest of this reply is no longer needed. Without a lesson about it, the texts
+  /// grow on, and the reply drops them.
   virtual void cancel(const std::shared_ptr<CompletionReply>& /*reply*/) {}
 
-  /// Takes no further request. Without a lesson about it the process ends at once, and clients get no
+  /// Accepts no more requests. Without a lesson about it, the process ends at once, and clients get no
   /// answers.
   virtual void drain();
 
-  /// Continues some texts, in the thread that owns the model. Waits where there is nothing to do; returns
-  /// false when it was drained and all texts have ended.
+  /// Continues some texts, in the model thread. Waits if there is nothing to do; returns false when it was
+  /// drained and all texts have ended.
   virtual bool pass() = 0;
 };
 
-/// What a program tells of itself among the metrics: staircase_NAME, a counter if its name ends in _total as
-/// Prometheus has it, and a gauge if not.
+/// A program's own metrics: staircase_NAME, a counter if its name ends in _total as is usual in Prometheus,
+/// otherwise a gauge.
 struct ProgramMetric {
   std::string name, help;
   std::function<double()> value;
 };
 
 /// How many texts have blocks of a paged cache at present, how full these are, and how much of the texts that
-/// joined the cache held already. Rows after the first `places` keep texts that have ended.
+/// joined the cache held already. Rows after the first `places` keep ended texts.
 template <typename Engine, typename Cache>
 std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cache, int places) {
   const auto growing = [&cache, places] {
@@ -96,10 +96,10 @@ std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cach
   return cache_metrics(engine, cache, cache.rows());
 }
 
-/// Serves until a signal ends it, SIGTERM or SIGINT, and all who had asked have their answers. This thread
-/// does the passes of the service, and asks for the metrics behind each; another one has the clients. Says on
-/// standard output where it listens. Throws Error with one sentence where the port or the key file cannot be
-/// used. With `prompts` it answers chats as well, and a third thread writes their prompts.
+/// Serves until SIGTERM or SIGINT arrives and all earlier requests have their answers. This thread does the
+/// passes of the service and collects the metrics after each; another one serves the clients. Prints on
+/// standard output where it listens. Throws Error with one sentence if the port or the key file cannot be
+/// used. With `prompts` it also answers chats, and a third thread writes their prompts.
 void serve_completions(const ServerOptions& options, const ServedModel& model, CompletionService& service,
                        const std::vector<ProgramMetric>& program_metrics = {},
                        ChatPrompts* prompts = nullptr);

@@ -16,7 +16,8 @@ using nlohmann::ordered_json;
 
 namespace {
 
-/// Keys of a message that change the answer where they are implemented, and the value that changes nothing.
+/// Keys of a message that would change the answer if they were implemented, and the value that changes
+/// nothing.
 const std::map<std::string, json>& refused_in_message() {
   static const std::map<std::string, json> keys{{"tool_calls", json::array()},
                                                 {"tool_call_id", ""},
@@ -32,7 +33,7 @@ HttpError refused(const std::string& key, const std::string& message) {
   return {400, message, key};
 }
 
-/// The texts of a content, which is one or a list of parts.
+/// The texts of a content, which is one text or a list of parts.
 std::string text_of(const ordered_json& content, const std::string& key) {
   if (content.is_string()) return content;
   static constexpr const char* kRight = "a text or a list of text parts";
@@ -67,7 +68,7 @@ std::string text_of(const ordered_json& content, const std::string& key) {
   return text;
 }
 
-/// A message for the template, of what it may read.
+/// A message for the template, with only the keys that it may read.
 ordered_json message_of(const ordered_json& message, const std::string& key) {
   static const std::set<std::string> roles{"system", "developer", "user", "assistant"};
   if (!message.is_object()) {
@@ -104,7 +105,7 @@ ordered_json message_of(const ordered_json& message, const std::string& key) {
 }  // namespace
 
 Conversation::Conversation(std::string_view body) : json_(std::make_unique<Json>()) {
-  // Once more, as a template may see in which order keys come.
+  // Once more, since a template may observe the order of keys.
   const ordered_json values = ordered_json::parse(body);
   const auto messages = values.find("messages");
   if (messages == values.end() || messages->is_null()) {

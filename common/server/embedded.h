@@ -1,4 +1,4 @@
-// Files that are a part of the program.
+// Files that are part of the program.
 #pragma once
 
 namespace staircase {

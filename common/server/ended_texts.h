@@ -1,4 +1,4 @@
-// Keeps the cache rows of texts that have ended, so that a conversation goes on at its very last token.
+// Keeps the cache rows of texts that have ended, so a conversation continues at its very last token.
 #pragma once
 
 #include <algorithm>
@@ -11,14 +11,14 @@
 
 namespace staircase {
 
-/// Other texts find full blocks, and the last one of a text is rarely full. Without its row the next turn of
-/// a conversation computes up to kBlockSize - 1 known tokens again, which is half as long as many a question.
-/// Step 94 teaches the same for one conversation.
+/// Other texts find full blocks, but the last block of a text is rarely full. Without its row, the next turn
+/// of a conversation recomputes up to kBlockSize - 1 known tokens, half as long as many a question. Step 94
+/// teaches the same for one conversation.
 class EndedTexts : public PagedEngine {
  public:
   static constexpr int kMost = 256;
 
-  /// The first `places` rows of the cache are those of the batch, and each other one can keep a text.
+  /// The first `places` rows of the cache are those of the batch; each other row can keep a text.
   EndedTexts(Model& model, PagedKvCache& cache, int places, bool prefix_caching)
       : PagedEngine(model, cache, prefix_caching), cache_(cache), fed_(places) {
     for (int row = places; prefix_caching && row < cache.rows(); ++row) empty_.push_back(row);
@@ -61,7 +61,7 @@ class EndedTexts : public PagedEngine {
   }
 
   void clear_row(int r) override {
-    // Where the last block is full, all are found without the row.
+    // If the last block is full, all are found without the row.
     if (cache_.length(r) % kBlockSize > 0) keep(r);
     PagedEngine::clear_row(r);
   }
@@ -74,7 +74,7 @@ class EndedTexts : public PagedEngine {
     std::vector<int> tokens;
   };
 
-  /// Moves the longest ended text with which `text` begins to row r, unless r has as much of it already.
+  /// Moves the longest ended text that `text` begins with to row r, unless r already has as much of it.
   bool continue_ended(std::span<const int> text, int r) {
     auto longest = ended_.end();
     auto length = static_cast<std::size_t>(cache_.length(r));
@@ -93,7 +93,7 @@ class EndedTexts : public PagedEngine {
     return true;
   }
 
-  /// Row r is empty then, if there are rows for ended texts.
+  /// Row r is then empty, if there are rows for ended texts.
   void keep(int r) {
     const auto same = std::ranges::find_if(ended_, [&](const Ended& one) { return one.tokens == fed_[r]; });
     if (same != ended_.end()) forget(same);
@@ -110,7 +110,7 @@ class EndedTexts : public PagedEngine {
     return true;
   }
 
-  /// Its full blocks can still be found, as long as no other text needs them.
+  /// Its full blocks can still be found, until another text needs them.
   void forget(std::deque<Ended>::iterator one) {
     cache_.truncate(one->row, 0);
     empty_.push_back(one->row);

@@ -13,17 +13,17 @@
 
 namespace staircase {
 
-/// What a client may ask of the server, and how long it may take.
+/// What a client may send to the server, and how long it may take.
 struct HttpLimits {
-  std::size_t header_bytes = 16 << 10;  ///< also of chunk extensions and trailers, each altogether
+  std::size_t header_bytes = 16 << 10;  ///< also of chunk extensions and trailers, each in total
   std::size_t body_bytes = 2 << 20;
-  std::size_t ahead_bytes = 64 << 10;   ///< sent before the answer to the request before is there
-  std::size_t unread_bytes = 16 << 20;  ///< of a stream that the client does not take
+  std::size_t ahead_bytes = 64 << 10;   ///< sent before the answer to the previous request
+  std::size_t unread_bytes = 16 << 20;  ///< of a stream that the client does not read
   std::chrono::milliseconds to_ask = std::chrono::seconds(15);   ///< until a request is complete
-  std::chrono::milliseconds to_take = std::chrono::seconds(30);  ///< until the client takes more of an answer
-  std::chrono::milliseconds between = std::chrono::seconds(75);  ///< two requests of one connection
-  std::chrono::milliseconds silence =
-      std::chrono::seconds(10);                              ///< of a stream, until its client hears of it
+  std::chrono::milliseconds to_take = std::chrono::seconds(30);  ///< until the client reads more of an answer
+  std::chrono::milliseconds between = std::chrono::seconds(75);  ///< between two requests of one connection
+  std::chrono::milliseconds silence = std::chrono::seconds(10);  ///< of a stream, until the client gets a
+                                                                 ///< sign of life
   std::chrono::milliseconds tick = std::chrono::seconds(1);  ///< how often the times are checked
 };
 
@@ -32,26 +32,26 @@ using HttpFields = std::vector<std::pair<std::string, std::string>>;
 
 struct HttpRequest {
   std::string method = {}, path = {};  ///< the path without its query
-  std::string host = {};               ///< with the port, as the client wrote it; empty without one
+  std::string host = {};               ///< with the port, as the client wrote it; empty if missing
   std::string content_type = {}, content_encoding = {}, authorization = {}, request_id = {};
-  std::string origin = {};        ///< of the page that asks, from a browser
-  std::string asked_fields = {};  ///< that such a page is going to send
+  std::string origin = {};        ///< of the calling page, from a browser
+  std::string asked_fields = {};  ///< that such a page is about to send
   std::string body = {};
   int version = 11;  ///< 10 for HTTP/1.0
   bool keeps_alive = false;
-  bool expects_continue = false;  ///< the client waits for a word before it sends the body
+  bool expects_continue = false;  ///< the client waits for permission to send the body
 };
 
 struct HttpResponse {
   int status = 200;
   std::string body = {};
   std::string content_type = "application/json";
-  HttpFields fields = {};              ///< of the header, besides
-  std::vector<std::string> more = {};  ///< the body goes on in pieces: to join large ones takes long
+  HttpFields fields = {};              ///< additional ones of the header
+  std::vector<std::string> more = {};  ///< the body continues in pieces: joining large ones takes long
 };
 
-/// A request that is refused. Its message is one sentence for a person; `key` is the key of the body that it
-/// is about and `code` OpenAI's word for the case, both empty where there is none.
+/// A rejected request. Its message is one sentence for a person; `key` is the key of the body that it is
+/// about and `code` OpenAI's word for the case. Both may be empty.
 struct HttpError : Error {
   int status;
   std::string key, code;
@@ -61,18 +61,18 @@ struct HttpError : Error {
       : Error(message), status(status), key(std::move(key)), code(std::move(code)) {}
 };
 
-/// Another one with each call, in this process and in others that begin at the same time.
+/// A new one with each call, in this process and in others that begin at the same time.
 std::string unique_id();
 
-/// Whether a client's own id of a request can be sent back to it: short, and without spaces.
+/// Whether a client's own request id can be sent back: short, and without spaces.
 bool is_id(std::string_view id);
 
-/// The answer to a refused request: OpenAI's form of an error.
+/// The answer to a rejected request: OpenAI's form of an error.
 HttpResponse error_response(const HttpError& error);
 
-/// A request, and the way back to the client. All of it belongs to the thread of the server but for `post`.
-/// A client has left when it has closed its end of the connection, or takes nothing for too long; from then
-/// on what is sent goes nowhere.
+/// A request, and the way back to the client. All of it belongs to the server thread, except `post`. A client
+/// has left when it has closed its end of the connection, or reads nothing for too long; from then on,
+/// everything sent is dropped.
 class Exchange {
  public:
   virtual ~Exchange() = default;
@@ -82,9 +82,8 @@ class Exchange {
   /// The whole answer at once.
   virtual void send(HttpResponse response) = 0;
 
-  /// An answer that comes in parts: the header, any number of parts, and the end.
-  /// While nothing else comes, `sign_of_life` is sent from time to time, so that no proxy ends the
-  /// connection.
+  /// An answer in parts: the header, any number of parts, and the end. During pauses, `sign_of_life` is sent
+  /// from time to time, so no proxy ends the connection.
   virtual void begin_stream(const std::string& content_type, const std::string& sign_of_life) = 0;
   virtual void write(const std::string& part) = 0;
   virtual void end_stream() = 0;
@@ -92,7 +91,7 @@ class Exchange {
   /// Calls `call` if the client leaves before the end of the answer.
   virtual void on_left(std::function<void()> call) = 0;
 
-  /// Has the thread of the server call `work` when the server is flushed. From any thread.
+  /// Lets the server thread call `work` at the next flush. From any thread.
   virtual void post(std::function<void()> work) = 0;
 
   /// The same without a flush, after the other clients have had their turn.

@@ -42,12 +42,12 @@ struct Room {
   asio::steady_timer clock{io};
   std::set<std::shared_ptr<Connection>> connections = {};
   bool stopping = false;                                     ///< no connection outlives its answer
-  std::vector<char> received = std::vector<char>(64 << 10);  ///< by whichever connection reads at present
+  std::vector<char> received = std::vector<char>(64 << 10);  ///< by the connection that is reading at present
   std::mutex mutex = {};
   std::vector<std::function<void()>> posted = {};  ///< by other threads; guarded by the mutex
 };
 
-/// The time as HTTP writes it (RFC 9110, section 5.6.7).
+/// The time in HTTP's format (RFC 9110, section 5.6.7).
 std::string http_date() {
   static std::time_t last = 0;
   static std::string text;
@@ -58,14 +58,13 @@ std::string http_date() {
   return text;
 }
 
-/// A client, from the first request to the last. Every function and every callback runs in the thread of the
-/// server.
+/// A client, from the first request to the last. Every function and every callback runs in the server thread.
 class Connection : public Exchange, public std::enable_shared_from_this<Connection> {
  public:
   Connection(Room& room, tcp::socket socket) : room_(room), socket_(std::move(socket)), reader_(room.limits) {
     error_code ignored;
     socket_.non_blocking(true, ignored);
-    // A token goes out when it is there: it does not wait until the one before has arrived (Nagle 1984).
+    // A token is sent immediately: it does not wait until the previous one has arrived (Nagle 1984).
     socket_.set_option(tcp::no_delay(true), ignored);
   }
 
@@ -82,7 +81,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     set_deadline(std::chrono::seconds(1));
   }
 
-  /// At each tick: is the client too slow, has it left, has it heard nothing for long?
+  /// At each tick: is the client too slow, has it left, has it got nothing for long?
   void look_at_the_clock(SteadyClock::time_point now) {
     if (!sign_of_life_.empty() && state_ == State::kAnswering && now >= last_part_ + room_.limits.silence) {
       write(std::string(sign_of_life_));
@@ -117,11 +116,12 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
 
   void begin_stream(const std::string& content_type, const std::string& sign_of_life) override {
     if (state_ != State::kAnswering) return;
-    in_chunks_ = request_.version >= 11;  // before HTTP/1.1 the end of the connection was the end of a stream
+    in_chunks_ = request_.version >= 11;  // before HTTP/1.1, the end of the connection was the end of a
+                                          // stream
     keeps_alive_ = keeps_alive_ && in_chunks_;
     auto message = header_of(200, content_type);
     message.set(http::field::cache_control, "no-store");
-    message.set("X-Accel-Buffering", "no");  // nginx would collect 4 KiB of it
+    message.set("X-Accel-Buffering", "no");  // nginx would buffer 4 KiB of it
     message.chunked(in_chunks_);
     put(text_of(message));
     sign_of_life_ = sign_of_life;
@@ -159,16 +159,16 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     error_code ignored;
     socket_.close(ignored);
     room_.connections.erase(shared_from_this());
-    if (room_.stopping && room_.connections.empty()) room_.clock.cancel();  // that was all
+    if (room_.stopping && room_.connections.empty()) room_.clock.cancel();  // the whole answer
   }
 
  private:
   enum class State {
-    kIdle,       ///< no byte of a request is there
-    kReading,    ///< a request comes
+    kIdle,       ///< no byte of a request has arrived
+    kReading,    ///< a request is arriving
     kAnswering,  ///< the handler has it
-    kEnding,     ///< all of the answer is there, but not all of it is sent
-    kLingering,  ///< the client is to close first, or what it still sends would destroy the answer
+    kEnding,     ///< the answer is complete, but not completely sent
+    kLingering,  ///< the client should close first, or its remaining bytes would destroy the answer
     kClosed,
   };
 
@@ -199,7 +199,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
 
   // ── Reading ──
 
-  /// Waits for the client, also while it gets its answer: it may leave. No memory waits with it.
+  /// Waits for the client, even while it gets its answer: it may leave. Waiting needs no memory.
   void watch() {
     if (watching_ || state_ == State::kClosed) return;
     watching_ = true;
@@ -215,8 +215,8 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     if (error == asio::error::would_block) return watch();
     if (error) return leave();
     if (state_ != State::kLingering) reader_.push({room_.received.data(), count});
-    // The end of the connection is seen by those alone who read on: what is too much is dropped, and with it
-    // the connection, once the answer is sent.
+    // Only a reader notices the end of the connection: bytes beyond the limit are dropped, and the connection
+    // with them once the answer is sent.
     const bool answers = state_ == State::kAnswering || state_ == State::kEnding;
     if (answers && reader_.ahead() > room_.limits.ahead_bytes) {
       reader_.drop();
@@ -243,7 +243,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     }
   }
 
-  /// A body that nobody will read is not worth the memory.
+  /// A body that will not be read is not worth the memory.
   std::optional<HttpError> check() const {
     try {
       if (room_.check) room_.check(reader_.request());
@@ -272,7 +272,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
 
   // ── Answering ──
 
-  /// Where the end of a request is not known, its connection ends.
+  /// If the end of a request is unknown, its connection ends.
   void refuse(const HttpError& error, bool is_whole = false) {
     HttpRequest request = is_whole ? reader_.take() : reader_.request();
     request.keeps_alive = request.keeps_alive && is_whole;
@@ -285,10 +285,10 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     if (!is_sending_) send_more();
   }
 
-  /// Small pieces share a packet. Large ones stay as they are: no thread has the time to copy megabytes.
+  /// Small pieces share a packet. Large ones stay unjoined: no thread has the time to copy megabytes.
   void append(std::string text) {
     unsent_ += text.size();
-    // The first one is on its way and cannot grow.
+    // The first one is being sent and cannot grow.
     const bool joins = waiting_.size() > (is_sending_ ? 1 : 0);
     if (joins && waiting_.back().size() + text.size() <= kWrite) {
       waiting_.back() += text;
@@ -338,7 +338,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     watch();
   }
 
-  /// Closes this end, and reads and forgets what the client still sends until it closes the other.
+  /// Closes this end, then reads and discards everything from the client until it closes the other.
   void linger() {
     state_ = State::kLingering;
     set_deadline(std::chrono::seconds(3));
@@ -363,7 +363,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
   HttpRequest request_ = {};
   int status_ = 0;
   bool has_asked_ = false, keeps_alive_ = false, in_chunks_ = false, watching_ = false;
-  std::list<std::string> waiting_;  // the first one is on its way
+  std::list<std::string> waiting_;  // the first one is being sent
   bool is_sending_ = false;
   std::size_t sent_ = 0;           // bytes of the first one
   std::size_t unsent_ = 0;         // bytes of all
@@ -401,7 +401,7 @@ struct HttpServer::Impl {
       if (!error) add(std::move(socket));
       if (!acceptor.is_open()) return;
       if (!error) return accept(acceptor);
-      // Most likely there are too many open files: some of them will be closed.
+      // Most likely, too many files are open: some of them will be closed.
       const auto pause = std::make_shared<asio::steady_timer>(room.io, std::chrono::milliseconds(100));
       pause->async_wait([this, &acceptor, pause](error_code) {
         if (acceptor.is_open()) accept(acceptor);
@@ -426,7 +426,7 @@ struct HttpServer::Impl {
   void tick() {
     if (room.stopping && room.connections.empty()) return;
     room.clock.expires_after(room.limits.tick);
-    room.clock.async_wait([this](error_code) {  // comes early after the last connection's end
+    room.clock.async_wait([this](error_code) {  // fires early once the last connection has ended
       const auto now = SteadyClock::now();
       for_each([&](Connection& connection) { connection.look_at_the_clock(now); });
       tick();
@@ -438,7 +438,7 @@ struct HttpServer::Impl {
     for_each([](Connection& connection) { connection.stop(); });
     for (tcp::acceptor& acceptor : acceptors) {
       error_code error;
-      // Those that are connected and wait to be accepted are to hear of it, too.
+      // Those that are connected and wait to be accepted are to be answered, too.
       acceptor.non_blocking(true, error);
       while (!error) {
         tcp::socket socket(room.io);
@@ -480,7 +480,7 @@ HttpServer::HttpServer(const std::vector<std::string>& addresses, int port, cons
       impl_->listen({asio::ip::make_address(address), static_cast<std::uint16_t>(own_port)});
     } catch (const boost::system::system_error& error) {
       const Error sentence("cannot listen on port {} of {}: {}", own_port, address, error.code().message());
-      // localhost often is ::1, too, on machines without IPv6.
+      // localhost often includes ::1, even on machines without IPv6.
       const bool is_absent = error.code() == boost::system::errc::address_not_available ||
                              error.code() == boost::system::errc::address_family_not_supported;
       if (!is_absent) throw sentence;
@@ -515,7 +515,7 @@ void HttpServer::start(std::function<void()> on_stop) {
 #endif
   signals.async_wait([this, on_stop = std::move(on_stop)](error_code stopped, int) {
     if (stopped) return;
-    impl_->signals.clear();  // the next one is for the system
+    impl_->signals.clear();  // the next one has its default effect
     impl_->stop();
     on_stop();
   });

@@ -10,32 +10,32 @@
 
 namespace staircase {
 
-/// All addresses of a host: clients may try any of them first. Throws Error where there is none.
+/// All addresses of a host: clients may try any of them first. Throws Error if there is none.
 std::vector<std::string> addresses_of(const std::string& host);
 
-/// A thread for all connections, as none of them ever waits in it: a stream costs memory, but no thread.
+/// One thread for all connections, since none of them ever waits in it: a stream costs memory, but no thread.
 class HttpServer {
  public:
-  /// Called in the thread of the server; answers then or later.
+  /// Called in the server thread; may answer then or later.
   using Handler = std::function<void(std::shared_ptr<Exchange> exchange)>;
 
-  /// Sees a request without its body, which comes later. Throws HttpError to refuse it before that.
+  /// Gets a request without its body, which arrives later. Throws HttpError to reject it before that.
   using Check = std::function<void(const HttpRequest& request)>;
 
-  /// Called when an answer has ended, refusals of the server itself included: with its status, or with
-  /// kClientLeft where the client has not waited for all of it.
+  /// Called when an answer has ended, including rejections by the server itself: with its status, or with
+  /// kClientLeft if the client did not wait for all of it.
   using OnAnswered = std::function<void(const HttpRequest& request, int status)>;
-  static constexpr int kClientLeft = 499;  ///< as nginx counts it
+  static constexpr int kClientLeft = 499;  ///< nginx's code for it
 
-  /// What the header of each answer to the request has besides.
+  /// Additional header fields for each answer to the request.
   using Fields = std::function<HttpFields(const HttpRequest& request)>;
 
-  /// Takes the port, 0 for a free one, at all of the addresses that this machine has. Throws Error with one
-  /// sentence where it cannot be had.
+  /// Takes the port, or a free one for 0, at all of the host's addresses that this machine has. Throws Error
+  /// with one sentence if it cannot listen there.
   HttpServer(const std::vector<std::string>& addresses, int port, const HttpLimits& limits, Handler handler,
              Check check = {}, OnAnswered on_answered = {}, Fields fields = {});
 
-  /// Cuts off who is still connected.
+  /// Disconnects all clients.
   ~HttpServer();
 
   /// "http://127.0.0.1:8080"
@@ -49,11 +49,11 @@ class HttpServer {
   /// as if nobody listened to signals.
   void start(std::function<void()> on_stop);
 
-  /// Has the thread of the server do all that was posted to its exchanges. From any thread. To wake a thread
-  /// costs more than a token's JSON: it is done once for all tokens of a pass.
+  /// Lets the server thread do all work that was posted to its exchanges. From any thread. Waking a thread
+  /// costs more than a token's JSON, so it is done once for all tokens of a pass.
   void flush();
 
-  /// Returns when the last connection is closed behind such a signal.
+  /// Returns when the last connection is closed after such a signal.
   void wait();
 
  private:

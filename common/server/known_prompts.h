@@ -11,8 +11,8 @@
 
 namespace staircase {
 
-/// Of as many answers as a server has clients: the text of an answer need not have the tokens that the model
-/// chose. Step 95 teaches the same for one person at a terminal.
+/// For as many answers as a server has clients: encoding the text of an answer may yield other tokens than
+/// the model chose. Step 95 teaches the same for one person at a terminal.
 class KnownPrompts : public ChatPrompts {
  public:
   explicit KnownPrompts(const Tokenizer& tokenizer)
@@ -32,7 +32,7 @@ class KnownPrompts : public ChatPrompts {
                 const std::vector<int>& answer) override {
     Known known{marks_alone(tokenizer_, prompt), prompt_tokens};
     for (const int token : answer) known.rendered.text += tokenizer_.bytes(token);
-    known.rendered.own.resize(known.rendered.text.size());  // a template did not write the answer
+    known.rendered.own.resize(known.rendered.text.size());  // not written by a template
     known.tokens.insert(known.tokens.end(), answer.begin(), answer.end());
     if (all_.size() == kMost) all_.pop_front();
     all_.push_back(std::move(known));
@@ -40,7 +40,7 @@ class KnownPrompts : public ChatPrompts {
 
  private:
   struct Known {
-    Rendered rendered;  // with the marks of special tokens alone
+    Rendered rendered;  // with only the markers of special tokens
     std::vector<int> tokens;
   };
 
@@ -51,8 +51,8 @@ class KnownPrompts : public ChatPrompts {
            std::equal(part.own.begin(), part.own.end(), whole.own.begin());
   }
 
-  /// The tokens of `known`, and those of the rest. If no special token parts them, what meets there may be
-  /// merged, and the whole is encoded.
+  /// The tokens of `known`, and those of the rest. If no special token separates them, text may merge across
+  /// the border, so the whole is encoded.
   std::vector<int> continued(const Known& known, const Rendered& whole) const {
     const std::size_t length = known.rendered.text.size();
     const std::vector<int> rest = encode_chat(

@@ -1,4 +1,4 @@
-// Counts of what a server does, in the text format of Prometheus.
+// Counts what a server does, in the text format of Prometheus.
 #pragma once
 
 #include <map>
@@ -14,10 +14,10 @@ class Metrics {
   /// Each family is declared once, before its first value.
   void declare_counter(const std::string& name, const std::string& help);
   void declare_gauge(const std::string& name, const std::string& help);
-  /// `bounds` rise; there is one more bucket above the last.
+  /// `bounds` ascend; there is one more bucket above the last.
   void declare_histogram(const std::string& name, const std::string& help, std::vector<double> bounds);
 
-  /// Adds to a counter or gauge; `labels` as {status="200"} without the braces.
+  /// Adds to a counter or gauge; `labels` as in {status="200"}, without the braces.
   void count(const std::string& name, double by = 1.0, const std::string& labels = "");
   void set(const std::string& name, double value);
   double value(const std::string& name) const;
@@ -31,7 +31,7 @@ class Metrics {
     std::string kind, help;
     std::map<std::string, double> values = {};  // by labels
     std::vector<double> bounds = {};
-    std::vector<double> buckets = {};  // values in each, those of lower ones not counted
+    std::vector<double> buckets = {};  // values in each, without those of lower ones
     double sum = 0.0;
   };
 

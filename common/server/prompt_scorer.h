@@ -1,4 +1,4 @@
-// Log-probabilities of prompts, a part after each pass, so that the texts of others go on.
+// Log-probabilities of prompts, computed in parts after each pass, so the texts of others go on.
 #pragma once
 
 #include <algorithm>
@@ -16,13 +16,13 @@
 namespace staircase {
 
 /// What `score` (step 37) computes in one pass, in passes of `chunk` tokens. It keeps the last prompt's
-/// scores: texts behind equal prompts that come one after the other share them.
+/// scores: texts after equal prompts share them if they come one after another.
 class PromptScorer {
  public:
   PromptScorer(Model& model, std::optional<int> chunk) : model_(model), chunk_(chunk) {}
 
-  /// The tokens of the prompt with their log-probabilities and those of so many likeliest ones. As long as
-  /// some are missing it computes the next part instead and returns nullptr.
+  /// The tokens of the prompt with their log-probabilities and those of this many most likely ones. While
+  /// some are missing, it computes the next part instead and returns nullptr.
   std::shared_ptr<const std::vector<Token>> operator()(const std::vector<int>& prompt, int likeliest) {
     if (prompt != prompt_ || likeliest != likeliest_) begin(prompt, likeliest);
     if (scored_->size() == prompt.size()) return scored_;
@@ -44,7 +44,7 @@ class PromptScorer {
   void begin(const std::vector<int>& prompt, int likeliest) {
     prompt_ = prompt;
     likeliest_ = likeliest;
-    // Nothing comes before the first token, so it has no probability.
+    // No token precedes the first one, so it has no probability.
     scored_ = std::make_shared<std::vector<Token>>(1, Token{.id = prompt.front(), .logprobs = Logprobs()});
     if (cache_) cache_->truncate(0, 0);
   }

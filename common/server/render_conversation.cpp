@@ -1,11 +1,11 @@
-// Beside the other functions of Conversation: programs without templates need not link with them.
+// Separate from the other functions of Conversation: programs without templates need not link with them.
 #include "common/server/conversation_json.h"
 #include "kernels/platform.h"
 
 namespace staircase {
 
 Rendered Conversation::rendered_by(const ChatTemplate& chat_template) const {
-  // A template that does more than these ends in a quarter of a second: others wait for it.
+  // A template that exceeds these limits ends in a quarter of a second: others wait for it.
   static constexpr RenderLimits kLimits{.steps = 2'000'000, .bytes = 64 << 20, .output = 8 << 20};
   return chat_template.render(json_->messages, json_->options, platform::local_time(), kLimits);
 }

@@ -1,4 +1,4 @@
-// How an answer looks in JSON: OpenAI has a form for completions and one for chats.
+// The form of an answer in JSON: OpenAI has one for completions and one for chats.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@
 
 namespace staircase {
 
-/// Log-probabilities, as lists in JSON without their brackets. A chat has only the first.
+/// Log-probabilities, as JSON lists without their brackets. A chat has only the first.
 struct Told {
   std::string tokens = {}, token_logprobs = {}, top_logprobs = {}, text_offset = {};
 
   void add(const Told& more);
 };
 
-/// What is new of a text.
+/// The new part of a text.
 struct NewText {
   int index;
   std::string text = {};
@@ -32,10 +32,10 @@ class ReplyForm {
  public:
   virtual ~ReplyForm() = default;
 
-  /// What OpenAI calls an answer, or an event of a stream.
+  /// OpenAI's name of an answer, or of an event of a stream.
   virtual std::string_view object(bool stream) const = 0;
 
-  /// The log-probabilities of a token, in front of which the text has `offset` characters.
+  /// The log-probabilities of a token; the text has `offset` characters before it.
   virtual Told tell(const Tokenizer& tokenizer, const Token& token, std::size_t offset) const = 0;
 
   /// Whether the end-of-text token that ends a text has log-probabilities.
@@ -51,7 +51,7 @@ class ReplyForm {
 const ReplyForm& completion_form();
 const ReplyForm& chat_form();
 
-/// A text in JSON, with quotation marks. What is not UTF-8 becomes U+FFFD.
+/// A text in JSON, with quotation marks. Invalid UTF-8 becomes U+FFFD.
 std::string in_json(const std::string& text);
 
 /// "stop", in JSON.

@@ -12,7 +12,7 @@ using nlohmann::json;
 
 namespace {
 
-/// How many characters one must insert, delete or replace to get from one word to the other (Levenshtein
+/// The number of characters to insert, delete or replace to get from one word to the other (Levenshtein
 /// 1966).
 std::size_t distance(std::string_view from, std::string_view to) {
   std::vector<std::size_t> row(to.size() + 1);
@@ -40,8 +40,8 @@ bool is_misspelt(const std::string& key, const std::string& known) {
   return distance(one, other) <= (other.size() < 8 ? 1u : 2u);
 }
 
-/// Counts what the parser would build before it does, since a value takes far more memory and time than its
-/// two bytes in the body.
+/// Counts the values before the parser builds them, since a value takes far more memory and time than its two
+/// bytes in the body.
 void require_few_values(std::string_view body, std::size_t most_keys, std::size_t most) {
   std::size_t values = 0, keys = 0;
   bool in_text = false, is_escaped = false;
@@ -68,7 +68,7 @@ void require_few_values(std::string_view body, std::size_t most_keys, std::size_
 
 const std::map<std::string, json>& not_implemented() {
   static const std::map<std::string, json> keys{{"suffix", ""},
-                                                {"best_of", nullptr},  // neutral as long as it is n
+                                                {"best_of", nullptr},  // has no effect as long as it is n
                                                 {"stop_token_ids", json::array()},
                                                 {"include_stop_str_in_output", false},
                                                 {"response_format", {{"type", "text"}}},
@@ -161,7 +161,7 @@ int token_id(const std::string& name, const json& value, const ServedModel& mode
 HttpError too_long(const std::string& prompt, int max_tokens, int n_positions, const std::string& key) {
   return {
       400,
-      // OpenAI's beginning of the sentence: clients look for it, such as LiteLLM.
+      // OpenAI's beginning of the sentence: clients such as LiteLLM look for it.
       fmt::format("this model's maximum context length is {} tokens, but the prompt has {} and max_tokens "
                   "is {}",
                   n_positions, prompt, max_tokens),

@@ -22,7 +22,7 @@ HttpError bad_request(const std::string& message) {
   return {400, "this is not a request of HTTP/1.1: " + message};
 }
 
-/// What the parser has found, as a refusal.
+/// The parser's error, as a rejection.
 HttpError refusal(const error_code& error, const HttpLimits& limits) {
   if (error == http::error::header_limit) {
     return {431, fmt::format("the header of the request has more than {} bytes", limits.header_bytes)};
@@ -37,7 +37,7 @@ HttpError refusal(const error_code& error, const HttpLimits& limits) {
   return bad_request(error.message());
 }
 
-/// Whether it can be the value of Host: a name or an address, and perhaps a port (RFC 3986, section 3.2).
+/// Whether it is a valid Host: a name or an address, and perhaps a port (RFC 3986, section 3.2).
 bool is_host(std::string_view host) {
   return std::ranges::all_of(host, [](unsigned char byte) {
     return std::isalnum(byte) ||
@@ -49,8 +49,8 @@ std::string path_of(std::string_view target) {
   return std::string(target.substr(0, target.find('?')));
 }
 
-/// Splits a target into host and path. The absolute form comes from clients of proxies; its host counts, and
-/// not the field's (RFC 9112, section 3.2.2).
+/// Splits a target into host and path. The absolute form comes from clients of proxies; its host overrides
+/// the field's (RFC 9112, section 3.2.2).
 void set_target(HttpRequest& request, std::string_view target) {
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (!iequals(boost::beast::string_view(target.data(), std::min(target.size(), scheme.size())),
@@ -69,8 +69,8 @@ void set_target(HttpRequest& request, std::string_view target) {
   request.path = path_of(target);
 }
 
-/// Two readings of where a body ends let a client smuggle a request past a proxy (RFC 9112, section 11.2):
-/// what is not certain is refused.
+/// Two interpretations of where a body ends let a client smuggle a request past a proxy (RFC 9112, section
+/// 11.2): any doubt is a rejection.
 void check_framing(const http::fields& fields, int version) {
   const auto codings = fields.equal_range(http::field::transfer_encoding);
   if (codings.first == codings.second) return;
@@ -105,7 +105,7 @@ struct RequestReader::Parser {
   http::request_parser<http::string_body> http;
   std::size_t header_bytes = 0;
   std::size_t extension_bytes = 0;
-  // Nothing else bounds what stands beside the lengths of chunks (RFC 9112, section 7.1.1).
+  // Nothing else bounds the text next to the lengths of chunks (RFC 9112, section 7.1.1).
   std::function<void(std::uint64_t, boost::beast::string_view, error_code&)> count_extension;
   bool told_header = false;
 };
@@ -124,7 +124,7 @@ RequestReader::Progress RequestReader::read() {
   }
   Parser& parser = *parser_;
   while (!parser.http.is_done()) {
-    // The last chunk, "0", and two ends of lines, is the least that is left. The parser aborts if it sees one
+    // The last chunk, "0", and two ends of lines, is the least that remains. The parser aborts if it sees one
     // byte less again.
     if (parser.told_header && parser.http.chunked() && input_.size() < 5) break;
     error_code error;
@@ -167,7 +167,7 @@ void RequestReader::read_header() {
   request_.asked_fields = text(http::field::access_control_request_headers);
   request_.request_id = view(header["X-Request-Id"]);
   request_.keeps_alive = header.keep_alive();
-  // Clients of HTTP/1.0 do not know the word (RFC 9110, section 10.1.1).
+  // HTTP/1.0 clients do not know 100-continue (RFC 9110, section 10.1.1).
   request_.expects_continue = header.version() >= 11 && iequals(header[http::field::expect], "100-continue");
   check_framing(header, request_.version);
   const std::size_t hosts = header.count(http::field::host);

@@ -1,4 +1,4 @@
-// Cuts the bytes of a connection into requests of HTTP/1.1, as strictly as a proxy in front of it does.
+// Splits the bytes of a connection into HTTP/1.1 requests, as strictly as a proxy in front of it does.
 #pragma once
 
 #include <cstddef>
@@ -10,33 +10,34 @@
 
 namespace staircase {
 
-/// What a client can make it hold is bounded: a header, a body and what came ahead of the next request, each
-/// by its limit. No network is needed for it.
+/// A client can make it hold only a bounded amount: a header, a body and the start of the next requests, each
+/// with its limit. It needs no network.
 class RequestReader {
  public:
   explicit RequestReader(const HttpLimits& limits);
   ~RequestReader();
 
-  /// The bytes that the client has sent next.
+  /// Adds the bytes that the client has sent next.
   void push(std::string_view bytes) { input_ += bytes; }
 
   enum class Progress {
-    kNothing,  ///< no byte of a request is there
+    kNothing,  ///< no byte of a request has arrived
     kPart,
     kHeader,  ///< once: the header is complete, the body is not
     kWhole,   ///< `take` the request
   };
 
-  /// Reads on. Throws HttpError for what is not a request; then it is unknown where the next one would begin.
+  /// Reads on. Throws HttpError for anything that is not a request; then the start of the next one is
+  /// unknown.
   Progress read();
 
-  /// What is known: all but the body once the header is there.
+  /// What is known so far: all but the body once the header is there.
   const HttpRequest& request() const { return request_; }
 
-  /// The complete request. The next one begins.
+  /// Returns the complete request. The next one begins.
   HttpRequest take();
 
-  /// Forgets what was pushed and not yet read.
+  /// Discards the bytes that were pushed and not yet read.
   void drop() { input_ = std::string(); }
 
   /// Bytes that were pushed and not yet read.

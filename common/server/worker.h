@@ -1,4 +1,4 @@
-// A thread for work that would keep the thread of the server from its other clients.
+// A thread for work that would keep the server thread from its other clients.
 #pragma once
 
 #include <condition_variable>
@@ -15,14 +15,14 @@ class Worker {
   Worker() : thread_([this] { run(); }) {}
   ~Worker() { stop(); }
 
-  /// One after the other. Does nothing after `stop`.
+  /// Runs one job after another. Does nothing after `stop`.
   void post(std::function<void()> work) {
     const std::lock_guard lock(mutex_);
     if (!stopping_) work_.push_back(std::move(work));
     wake_.notify_one();
   }
 
-  /// Forgets the work that has not begun.
+  /// Drops the jobs that have not begun.
   void stop() {
     std::deque<std::function<void()>> forgotten;
     {

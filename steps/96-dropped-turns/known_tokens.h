@@ -25,7 +25,7 @@ class KnownTokens {
                 std::span<const int> answer) {
     prompt = marks_alone(tokenizer, std::move(prompt));
     for (const int token : answer) prompt.text += tokenizer.bytes(token);
-    prompt.own.resize(prompt.text.size(), false);  // a template did not write the answer
+    prompt.own.resize(prompt.text.size(), false);  // not written by a template
     tokens.insert(tokens.end(), answer.begin(), answer.end());
     if (texts_.size() == most_) texts_.pop_front();
     texts_.push_back({std::move(prompt), std::move(tokens)});

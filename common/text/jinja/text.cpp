@@ -145,7 +145,7 @@ std::string utf8(char32_t c) {
 }
 
 std::optional<double> decimal(std::string_view digits) {
-  // What strtod takes besides: blanks and a + in front, and hexadecimal digits.
+  // What strtod accepts in addition: leading blanks and a +, and hexadecimal digits.
   if (digits.empty() || digits[0] == '+' || spaces_in_front(digits) > 0) return {};
   if (digits.find_first_of("xX") != digits.npos) return {};
   const std::string text(digits);
