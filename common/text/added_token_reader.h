@@ -1,4 +1,4 @@
-// Added tokens, as the files of a tokenizer write them. Only sources include this, as json_file.h.
+// Added tokens, as the files of a tokenizer write them. Only sources include this, like json_file.h.
 #pragma once
 
 #include <string>

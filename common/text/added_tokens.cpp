@@ -56,7 +56,7 @@ std::string_view last_character(std::string_view text) {
   return text.substr(begin);
 }
 
-/// How many bytes of white space there are at the front, and at the back.
+/// The bytes of white space at the front, and at the back.
 std::size_t spaces_at_begin(std::string_view text) {
   const std::size_t size = text.size();
   while (is_space(first_character(text))) text.remove_prefix(first_character(text).size());
@@ -107,7 +107,7 @@ std::optional<AddedTokens::Found> AddedTokens::next(std::string_view text, std::
     const AddedToken& token = tokens_[static_cast<std::size_t>(index)];
     const std::string_view before = text.substr(0, at), after = text.substr(at + token.content.size());
     if (token.single_word && (is_of_word(last_character(before)) || is_of_word(first_character(after)))) {
-      at += token.content.size() - 1;  // the shorter ones that begin here are not looked for
+      at += token.content.size() - 1;  // shorter ones that begin here are ignored
       continue;
     }
     const std::size_t left = token.lstrip ? std::max(before.size() - spaces_at_end(before), begin) : at;

@@ -1,4 +1,4 @@
-// Added tokens: texts such as <|im_end|> that are found before a text is cut, and are one token each.
+// Added tokens: texts such as <|im_end|> that are found before a text is split, and are one token each.
 #pragma once
 
 #include <array>
@@ -15,14 +15,14 @@ namespace staircase {
 class AddedTokens {
  public:
   struct Found {
-    std::size_t begin, end;  ///< with the white space that the token takes along
+    std::size_t begin, end;  ///< including the white space that the token absorbs
     int id;
   };
 
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
-  /// The leftmost one in `text` from `begin` on, of several there the longest. With `own`, a flag for each
-  /// byte, special ones are found only where it is set for all of their bytes.
+  /// The leftmost one in `text` from `begin` on; if several begin there, the longest. With `own`, a flag per
+  /// byte, special tokens are found only where it is set for all their bytes.
   std::optional<Found> next(std::string_view text, std::size_t begin,
                             const std::vector<bool>* own = nullptr) const;
 
@@ -33,7 +33,7 @@ class AddedTokens {
   int longest_at(std::string_view text, std::size_t at, const std::vector<bool>* own) const;
 
   std::vector<AddedToken> tokens_;
-  // A tree: a node is reached by the bytes of a token's beginning.
+  // A tree: the bytes of a token's beginning lead to a node.
   std::unordered_map<std::uint64_t, int> children_;  // by node << 8 | byte
   std::vector<int> token_at_;                        // by node: an index of tokens_, or -1
   std::array<bool, 256> begins_{};                   // whether any token begins with the byte

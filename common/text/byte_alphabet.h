@@ -14,7 +14,7 @@ class ByteAlphabet {
  public:
   ByteAlphabet();
 
-  /// The bytes that `written`, valid UTF-8, stands for; nothing if it has any other character.
+  /// The bytes that `written`, valid UTF-8, represents; nothing if it has any other character.
   std::optional<std::string> read(std::string_view written) const;
 
  private:

@@ -26,7 +26,7 @@ using SpecialTokens = std::map<std::string, std::string>;
 JinjaTemplate parsed(const std::string& source, const std::string& file) try {
   return JinjaTemplate(source);
 } catch (const Error& error) {
-  // Ollama's templates read fields as {{ .Messages }}, which is no Jinja.
+  // Ollama's templates read fields as {{ .Messages }}, which is not Jinja.
   const bool go = source.find("{{ .") != std::string::npos ||
                   source.find("{{- range ") != std::string::npos ||
                   source.find("{{ if .") != std::string::npos || source.find("{{- if .") != std::string::npos;
@@ -35,7 +35,7 @@ JinjaTemplate parsed(const std::string& source, const std::string& file) try {
   throw Error("{}: {}", file, error.what());
 }
 
-/// The text of a token, which is written as it is or as an object with more about it.
+/// The text of a token, which is written as a string or as an object with more about it.
 std::string token_text(const JsonValue& token) {
   return token.json().is_object() ? token["content"].text() : token.text();
 }
@@ -80,7 +80,7 @@ std::optional<ChatTemplate> load_gguf(const std::filesystem::path& path) {
   return ChatTemplate(*source, special_tokens_of(file), path.string());
 }
 
-/// Those of a model, whose own template is not read.
+/// The special tokens of a model whose own template is not read.
 SpecialTokens special_tokens_in(const std::filesystem::path& model) {
   if (is_gguf(model)) return special_tokens_of(GgufFile(model));
   const auto path = model / "tokenizer_config.json";
@@ -89,8 +89,8 @@ SpecialTokens special_tokens_in(const std::filesystem::path& model) {
   return special_tokens_of(JsonValue(config, path.string()));
 }
 
-/// As transformers prepares messages: without members that are null, and with thoughts under all names. Where
-/// a template writes a message as JSON, the order of its members is the same, too.
+/// As transformers prepares messages: without null members, and with thoughts under all names. If a template
+/// writes a message as JSON, its members are in the same order, too.
 ordered_json prepared(const ordered_json& messages) {
   ordered_json all = ordered_json::array();
   for (const ordered_json& message : messages) {
@@ -153,7 +153,7 @@ Rendered ChatTemplate::render(const ordered_json& messages, const ordered_json& 
   try {
     return template_.render({data, special_tokens_, now}, limits);
   } catch (const Error& error) {
-    // Clients read this, to whom folders of the server mean nothing.
+    // Clients read this, and the server's folders mean nothing to them.
     throw Error("{}: {}", std::filesystem::path(file_).filename().string(), error.what());
   }
 }

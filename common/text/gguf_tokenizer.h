@@ -9,8 +9,8 @@
 
 namespace staircase {
 
-/// What the file's metadata says of its tokenizer. Throws Error with one sentence for what is missing, broken
-/// or not supported.
+/// The tokenizer in the file's metadata. Throws Error with one sentence for missing, broken or unsupported
+/// entries.
 TokenizerDescription describe_gguf_tokenizer(const GgufFile& file);
 
 /// The template of a conversation, if the file has one.

@@ -46,7 +46,7 @@ class Describer {
   }
 
   int type_of(std::size_t token) const {
-    // Fillers of some files are said to be found in texts.
+    // Some files mark filler tokens as found in texts.
     const bool filler = vocabulary_.tokens[token] == fmt::format("[PAD{}]", token);
     if (filler) return kUnused;
     return vocabulary_.token_type.empty() ? kNormal : vocabulary_.token_type[token];
@@ -85,7 +85,7 @@ class Describer {
     description_.cuts = type->cuts;
     description_.ignore_merges = type->ignore_merges;
     adds_begin_ = type->adds_begin;
-    // No key says so, but these were trained with it.
+    // No key states it, but these were trained with it.
     const bool nfc = type->nfc || vocabulary_.architecture == "gptneox" || vocabulary_.architecture == "olmo";
     if (nfc) description_.normalizations = {{Normalization::Kind::kNfc}};
     if (vocabulary_.add_space_prefix.value_or(false)) description_.space_before = SpaceBefore::kEach;
@@ -101,8 +101,8 @@ class Describer {
     }
   }
 
-  /// Two neighbours merge if they are a token together. The token with the highest score comes first, and of
-  /// equal scores the one with the lowest id.
+  /// Two neighbours merge if their text is a token. The token with the highest score comes first; among equal
+  /// scores, the one with the lowest id.
   void read_sentence_pieces() {
     description_.alphabet = TokenizerDescription::Alphabet::kCharacters;
     adds_begin_ = true;

@@ -1,5 +1,6 @@
-// Jinja, as far as chat templates use it: the language in which a model's files say how a conversation
-// becomes text. What a template makes is what Python's jinja2 makes of it as transformers sets it up.
+// Jinja, to the extent that chat templates use it: the language in which a model's files define how a
+// conversation becomes text. A template produces the same text as with Python's jinja2 in the setup of
+// transformers.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,10 @@ namespace jinja {
 struct Node;
 }
 
-/// A downloaded template is a stranger's program. These end it.
+/// A downloaded template is a stranger's program. These limits end it.
 struct RenderLimits {
   std::int64_t steps = 20'000'000;         ///< values and statements
-  std::int64_t bytes = 512 * 1024 * 1024;  ///< of all texts and lists that it makes on the way
+  std::int64_t bytes = 512 * 1024 * 1024;  ///< of all texts and lists that it creates on the way
   std::size_t output = 64 * 1024 * 1024;   ///< bytes of the result
 };
 
@@ -42,11 +43,11 @@ struct Rendered {
 
 class JinjaTemplate {
  public:
-  /// Throws Error with one sentence, which names the line, for what is no template or not known here.
+  /// Throws Error with one sentence, which names the line, for an invalid template and for unknown features.
   explicit JinjaTemplate(std::string_view source);
 
-  /// Throws Error with one sentence, which names the line, for a fault, a limit that is reached, and for what
-  /// the template itself raises.
+  /// Throws Error with one sentence, which names the line, for a fault, an exceeded limit, and an exception
+  /// of the template itself.
   Rendered render(const RenderInput& input, const RenderLimits& limits = {}) const;
 
  private:

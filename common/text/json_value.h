@@ -1,5 +1,5 @@
-// A value in a JSON file that knows its file and its place there, so that every refusal names both. As
-// json_file.h, only sources include this.
+// A value in a JSON file that knows its file and its path there, so every error names both. Only sources
+// include this, like json_file.h.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ class JsonValue {
   JsonValue(const nlohmann::json& value, std::string file, std::string path = "")
       : value_(&value), file_(std::move(file)), path_(std::move(path)) {}
 
-  /// A member of an object. A missing one is as null.
+  /// A member of an object. A missing one counts as null.
   JsonValue operator[](const std::string& key) const {
     static const nlohmann::json null;
     const auto found = object().find(key);
@@ -53,7 +53,7 @@ class JsonValue {
     return value_->get<bool>();
   }
 
-  /// An integer from 0 up to, not including, `end`.
+  /// An integer from 0 up to, but not including, `end`.
   int index(int end) const {
     if (!value_->is_number_unsigned() || value_->get<std::uint64_t>() >= static_cast<std::uint64_t>(end)) {
       refuse(fmt::format("not an integer from 0 to {}", end - 1));
@@ -61,7 +61,7 @@ class JsonValue {
     return value_->get<int>();
   }
 
-  /// Refuses the members of an object that are not named and are set to something.
+  /// Rejects the members of an object that are not named and are set to something.
   void allow(std::initializer_list<const char*> keys) const {
     for (const auto& [key, value] : object().items()) {
       if (value.is_null() || value == false || std::find(keys.begin(), keys.end(), key) != keys.end())

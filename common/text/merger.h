@@ -1,5 +1,5 @@
 // Byte-pair encoding (Sennrich et al. 2016, section 3.2): of all neighbours that a merge joins, the pair
-// learnt first is joined, of equals the leftmost; and so on until none are left:
+// learnt first is joined, among equal ones the leftmost; and so on until none are left:
 //
 //   O n c e  ->  O n ce  ->  On ce  ->  Once
 #pragma once
@@ -34,9 +34,8 @@ class MergeTable {
   }
 
  private:
-  // Hashing with open addresses: a pair is at its first place or, where others took it, soon after. Encoding
-  // spends most of its time here, and this touches one line of the cache where std::unordered_map touches
-  // three.
+  // Open addressing: a pair is at its hash's position or, if others took it, soon after. Encoding spends most
+  // of its time here; this touches one cache line where std::unordered_map touches three.
   struct Place {
     std::uint64_t pair;
     Merge merge;
@@ -51,16 +50,16 @@ class MergeTable {
     return static_cast<std::size_t>((pair * 0x9E3779B97F4A7C15u) >> shift_);
   }
 
-  std::vector<Place> places_;  // a power of two of them, half of which are free at least
+  std::vector<Place> places_;  // a power of two of them, at least half of them free
   int shift_;                  // leaves as many bits as number them
 };
 
-/// Merges the pieces of one text; it lives as long as the text so that its memory is used again.
+/// Merges the pieces of one text; it lives as long as the text, so its memory is reused.
 class Merger {
  public:
   explicit Merger(const MergeTable& table) : table_(table) {}
 
-  /// Appends to `tokens` what the symbols of a piece become. Trying all neighbours after every merge would be
+  /// Appends the tokens of a piece's symbols to `tokens`. Trying all neighbours after every merge would be
   /// quadratic; a queue of the pairs that can be joined makes it n log n.
   void merge(std::span<const int> symbols, std::vector<int>& tokens);
 

@@ -15,8 +15,7 @@ namespace staircase {
 
 namespace {
 
-/// The characters of `text`, each as what it is made of, in the order that Unicode gives to marks on one
-/// letter.
+/// The characters of `text`, each decomposed, with the marks of a letter in Unicode's order.
 std::vector<utf8proc_int32_t> decomposed(std::string_view text) {
   std::vector<utf8proc_int32_t> characters;
   const auto* at = reinterpret_cast<const utf8proc_uint8_t*>(text.data());

@@ -1,4 +1,4 @@
-// Changes a text before it is cut.
+// Changes a text before it is split.
 #pragma once
 
 #include <string>
@@ -14,10 +14,10 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
 
 class Normalizer {
  public:
-  /// Throws Error for normal form C where the build lacks it.
+  /// Throws Error for normal form C if the build lacks it.
   explicit Normalizer(std::vector<Normalization> steps);
 
-  /// `text` after all changes. Bytes that are no valid UTF-8 stay as they are.
+  /// `text` after all changes. Invalid UTF-8 stays unchanged.
   std::string normalize(std::string_view text) const;
 
   /// Whether it never changes anything.

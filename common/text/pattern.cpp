@@ -51,7 +51,7 @@ std::string to_pcre2(std::string_view pattern) {
     } else if (c == '[') {
       in_class = true;
       if (next_is("^")) translated += pattern[i++];
-      // There, a bracket that follows at once belongs to the class; as it does here.
+      // There, a bracket that follows immediately belongs to the class; so it does here.
       if (next_is("]")) throw Error("an empty class is not understood");
     } else if (c == '^' || c == '$') {
       throw Error("{} is not understood", c);

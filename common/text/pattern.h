@@ -1,4 +1,5 @@
-// Regular expressions of tokenizer files, which are written for Oniguruma, in the syntax of PCRE2.
+// Translates regular expressions of tokenizer files, which are written for Oniguruma, into the syntax of
+// PCRE2.
 #pragma once
 
 #include <string>
@@ -6,8 +7,8 @@
 
 namespace staircase {
 
-/// `pattern` for PCRE2, so that it matches the same texts. Throws Error that names what means something else
-/// there, or nothing.
+/// `pattern` for PCRE2, so it matches the same texts. Throws Error with the part that has another meaning
+/// there, or none.
 std::string to_pcre2(std::string_view pattern);
 
 }  // namespace staircase

@@ -25,8 +25,8 @@ std::string message(int fault) {
   return text;
 }
 
-/// A search may look at each character of a long run of spaces again, once for every step back. A number of
-/// such steps that grows with the text leaves room for it, and none for a pattern that would try for ever.
+/// A search may look at each character of a long run of spaces again for every step back. A step limit that
+/// grows with the text leaves room for that, and none for a pattern that would never end.
 std::uint32_t match_limit(std::size_t size) {
   constexpr std::size_t kMost = std::numeric_limits<std::uint32_t>::max();
   return static_cast<std::uint32_t>(std::min<std::size_t>(10'000'000 + 16 * std::min(size, kMost), kMost));
@@ -61,11 +61,11 @@ PreTokenizer::PreTokenizer(const std::vector<Cut>& cuts) {
                                          cut.literal ? PCRE2_UTF | PCRE2_LITERAL : options, &fault, &where,
                                          nullptr));
     if (!compiled.pattern) {
-      // With its namespace: of a std::string that may change, std::quoted is the closer match.
+      // With its namespace: argument-dependent lookup would prefer std::quoted for a non-const std::string.
       throw Error("the pattern {} is refused: {} at byte {} of {}", quoted(cut.pattern), message(fault),
                   where, staircase::quoted(pattern));
     }
-    // Without a JIT the interpreter does the same work.
+    // Without a JIT, the interpreter does the same work.
     pcre2_jit_compile(compiled.pattern.get(), PCRE2_JIT_COMPLETE);
     cuts_.push_back(std::move(compiled));
   }
@@ -79,11 +79,11 @@ struct PreTokenizer::Search {
     pcre2_set_match_limit(context.get(), match_limit(size));
   }
 
-  /// The first match in `text` from `begin` on that is not empty, or else its end, twice.
+  /// The first non-empty match in `text` from `begin` on, or otherwise its end, twice.
   std::pair<std::size_t, std::size_t> next(const pcre2_real_code_8* pattern, std::string_view text,
                                            std::size_t begin) {
     const auto search = [&](std::uint32_t options) {
-      // PCRE2's own check of the text would look at all the rest, every time.
+      // PCRE2's own check of the text would scan all the rest, every time.
       return pcre2_match(pattern, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), begin,
                          PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | options, match.get(), context.get());
     };

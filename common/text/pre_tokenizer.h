@@ -1,5 +1,5 @@
-// The pre-tokenizer: it cuts text into words, numbers, punctuation and white space, across which no merge
-// ever reaches.
+// The pre-tokenizer splits a text into words, numbers, punctuation and white space; no merge crosses their
+// borders.
 #pragma once
 
 #include <memory>
@@ -17,12 +17,12 @@ const Cut& gpt2_cut();
 
 class PreTokenizer {
  public:
-  /// Each cut is made in the pieces of the one before. Throws Error for a pattern that PCRE2 does not
+  /// Each split is made in the pieces of the previous one. Throws Error for a pattern that PCRE2 does not
   /// understand.
   explicit PreTokenizer(const std::vector<Cut>& cuts);
 
-  /// Views of `text`: the matches of the patterns and what lies between them. Since any bytes must survive,
-  /// every run of bytes that is no valid UTF-8 is a piece as well.
+  /// Views of `text`: the matches of the patterns and the text between them. Since any bytes must survive,
+  /// every run of invalid UTF-8 is a piece as well.
   std::vector<std::string_view> split(std::string_view text) const;
 
  private:

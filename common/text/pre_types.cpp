@@ -9,8 +9,8 @@ namespace staircase {
 
 namespace {
 
-// As the models' own files have them; https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp
-// gives them the names.
+// As in the models' own files; https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp gives
+// them the names.
 constexpr const char* kLlama3 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kQwen2 =

@@ -1,4 +1,4 @@
-// The names that GGUF files have for pre-tokenizers.
+// The names of pre-tokenizers in GGUF files.
 #pragma once
 
 #include <optional>
@@ -9,15 +9,15 @@
 
 namespace staircase {
 
-/// What a name stands for. Only the patterns are more than a default.
+/// The meaning of a name. Only the patterns are more than a default.
 struct PreType {
   std::vector<Cut> cuts;
-  bool nfc = false;            ///< texts are brought into normal form C
+  bool nfc = false;            ///< texts are converted to normal form C
   bool ignore_merges = false;  ///< see TokenizerDescription
   bool adds_begin = false;     ///< a text begins with the begin-of-text token unless the file says otherwise
 };
 
-/// What `name`, the tokenizer.ggml.pre of a file, stands for; nothing for an unknown one.
+/// The meaning of `name`, the tokenizer.ggml.pre of a file; nothing for an unknown one.
 std::optional<PreType> pre_tokenizer_of(std::string_view name);
 
 }  // namespace staircase

@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kNone = -1;
 
-/// The byte that a piece such as "<0xE2>" stands for, or kNone.
+/// The byte that a piece such as "<0xE2>" represents, or kNone.
 int byte_of(std::string_view piece) {
   constexpr std::string_view kDigits = "0123456789ABCDEF";
   if (piece.size() != 6 || !piece.starts_with("<0x") || !piece.ends_with('>')) return kNone;

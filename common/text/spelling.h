@@ -1,4 +1,4 @@
-// What vocabularies do differently: how a piece is written, and with which tokens merging begins.
+// How vocabularies differ: how a piece is written, and which tokens merging begins with.
 #pragma once
 
 #include <memory>
@@ -15,17 +15,17 @@ class Spelling {
  public:
   virtual ~Spelling() = default;
 
-  /// The bytes that a piece of the vocabulary stands for; nothing if it is not written in this alphabet.
+  /// The bytes that a piece of the vocabulary represents; nothing if it is not written in this alphabet.
   virtual std::optional<std::string> bytes(std::string_view piece) const = 0;
 
   /// Appends the tokens of the single bytes or characters of `text`.
   virtual void spell(std::string_view text, std::vector<int>& tokens) const = 0;
 };
 
-/// GPT-2's: one token a byte.
+/// GPT-2's: one token per byte.
 std::unique_ptr<Spelling> byte_level(const TokenizerDescription& description);
 
-/// SentencePiece's: one token a character, or else its bytes. Throws Error if a byte has no token.
+/// SentencePiece's: one token per character, otherwise its bytes. Throws Error if a byte has no token.
 std::unique_ptr<Spelling> sentence_pieces(const TokenizerDescription& description);
 
 /// The one of the two that `description` names.

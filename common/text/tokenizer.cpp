@@ -1,12 +1,12 @@
 // Encoding takes these steps:
 //
-//   added tokens  are looked for first; the text between them goes on in parts (added_tokens.h).
+//   added tokens  are found first; the text between them goes on in parts (added_tokens.h).
 //   normalization A part may be changed: "é" becomes one character, or spaces become marks (normalizer.h).
-//   cuts          A part is cut into pieces: "Once", " upon", ... (pre_tokenizer.h)
-//   spelling      A piece starts as one token a byte, or one a character (spelling.h).
+//   splits        A part is split into pieces: "Once", " upon", ... (pre_tokenizer.h)
+//   spelling      A piece starts as one token per byte, or one per character (spelling.h).
 //   merges        Neighbours merge in the order in which the merges were learnt (merger.h).
 //
-// Decoding is a table: the bytes of each token, one after the other.
+// Decoding is a table: the bytes of each token, one after another.
 #include "common/text/tokenizer.h"
 
 #include <algorithm>
@@ -30,7 +30,7 @@ namespace staircase {
 
 namespace {
 
-/// The added tokens that are looked for before the text is normalized, or after it.
+/// The added tokens that are found before the text is normalized, or after it.
 std::vector<AddedToken> select(const std::vector<AddedToken>& all, bool special, bool normalized) {
   std::vector<AddedToken> selected;
   for (const AddedToken& token : all) {
@@ -45,14 +45,14 @@ std::vector<AddedToken> normalized(std::vector<AddedToken> tokens, const Normali
   return tokens;
 }
 
-/// All special tokens, and the others that are looked for before the text is normalized.
+/// All special tokens, and the others that are found before the text is normalized.
 std::vector<AddedToken> special_and_others(const std::vector<AddedToken>& all) {
   std::vector<AddedToken> selected = all;
   std::erase_if(selected, [](const AddedToken& token) { return !token.special && token.normalized; });
   return selected;
 }
 
-/// What is looked for in a text: all added tokens, or all that are no special ones.
+/// The tokens to look for in a text: all added tokens, or all that are not special.
 struct Search {
   AddedTokens in_text, in_normalized;
 
@@ -60,12 +60,13 @@ struct Search {
       : in_text(select(all, special, false)),
         in_normalized(normalized(select(all, special, true), normalizer)) {}
 
-  /// Special tokens are looked for before the text is normalized, as long as each byte has its origin.
+  /// Special tokens are found before the text is normalized, while each byte still has its origin.
   Search(const std::vector<AddedToken>& all, const Normalizer& normalizer)
       : in_text(special_and_others(all)), in_normalized(normalized(select(all, false, true), normalizer)) {}
 };
 
-/// Calls `on_part(text, whether it begins the text)` and `on_token(id)` for what `tokens` makes of `text`.
+/// Calls `on_part(text, whether it begins the text)` and `on_token(id)` for the parts that `tokens` splits
+/// `text` into.
 template <typename OnPart, typename OnToken>
 void take_apart(std::string_view text, const std::vector<bool>* own, const AddedTokens& tokens,
                 const OnPart& on_part, const OnToken& on_token) {
@@ -84,7 +85,7 @@ void take_apart(std::string_view text, const std::vector<bool>* own, const Added
 
 struct Tokenizer::Vocabulary {
   std::vector<std::string> bytes;              // by token
-  std::unordered_map<std::string, int> whole;  // the pieces that are tokens whatever merges say
+  std::unordered_map<std::string, int> whole;  // pieces that are tokens whatever the merges are
   std::vector<int> special;                    // tokens
   std::optional<int> begin;
   SpaceBefore space_before;
@@ -112,7 +113,7 @@ struct Tokenizer::Vocabulary {
                           const std::vector<bool>* own = nullptr) const;
 };
 
-/// The way of one text; its memory is used again from piece to piece.
+/// The encoding of one text; its memory is reused from piece to piece.
 class Tokenizer::Encoding {
  public:
   Encoding(const Vocabulary& vocabulary, const Search& search)
@@ -177,7 +178,7 @@ Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
 Tokenizer::Tokenizer(const TokenizerDescription& description, const std::string& file) try
     : vocabulary_(std::make_unique<Vocabulary>(description)) {
   auto& bytes = vocabulary_->bytes;
-  // As a piece of text an added token is no mark, even where a vocabulary has it among its words.
+  // Within a piece, an added token is not a marker, even if a vocabulary has it among its words.
   std::unordered_set<std::size_t> added;
   for (const AddedToken& token : description.added) added.insert(static_cast<std::size_t>(token.id));
   bytes.resize(description.pieces.size());

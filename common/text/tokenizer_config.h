@@ -1,5 +1,5 @@
-// tokenizer_config.json, added_tokens.json and special_tokens_map.json: what Hugging Face's transformers adds
-// to a tokenizer.
+// tokenizer_config.json, added_tokens.json and special_tokens_map.json: the additions of Hugging Face's
+// transformers to a tokenizer.
 #pragma once
 
 #include <string>
@@ -19,12 +19,12 @@ void read_added_tokens_decoder(std::string_view content, const std::string& file
 /// Adds the tokens of added_tokens.json.
 void read_added_tokens(std::string_view content, const std::string& file, TokenizerDescription& description);
 
-/// Takes the special tokens, and that of the end, from special_tokens_map.json, which older folders have.
+/// Reads the special tokens, and the end token, from special_tokens_map.json, which older folders have.
 void read_special_tokens_map(std::string_view content, const std::string& file,
                              TokenizerDescription& description);
 
-/// The same from tokenizer_config.json, and whatever else changes tokens. All tokens must be there by then.
-/// Throws Error for what is broken or not built. `file` is for messages.
+/// The same from tokenizer_config.json, with everything else that changes tokens. All tokens must be there by
+/// then. Throws Error for broken or unsupported entries. `file` is for messages.
 void read_tokenizer_config(std::string_view content, const std::string& file,
                            TokenizerDescription& description);
 

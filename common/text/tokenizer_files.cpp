@@ -22,7 +22,7 @@ Content read_if_there(const std::filesystem::path& file) {
   return std::filesystem::exists(file) ? Content(read_text_file(file)) : std::nullopt;
 }
 
-/// vocab.json and merges.txt say nothing of how a text is cut: a class of transformers does.
+/// vocab.json and merges.txt do not define how a text is split: a class of transformers does.
 void use_class(std::string name, const std::string& file, TokenizerDescription& description) {
   if (name.ends_with("Fast")) name.resize(name.size() - 4);
   if (name.empty() || name == "GPT2Tokenizer" || name == "PreTrainedTokenizer" || name == "TokenizersBackend")

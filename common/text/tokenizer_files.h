@@ -1,4 +1,4 @@
-// The files of a model's folder that say what its tokenizer is.
+// The files of a model's folder that define its tokenizer.
 #pragma once
 
 #include <filesystem>
@@ -7,9 +7,9 @@
 
 namespace staircase {
 
-/// Reads the metadata of a .gguf file; or a folder's tokenizer.json, or else vocab.json and merges.txt, then
-/// tokenizer_config.json, added_tokens.json and special_tokens_map.json, if they are there. Throws Error with
-/// one sentence for what is missing, broken or not built.
+/// Reads the metadata of a .gguf file; or a folder's tokenizer.json, otherwise vocab.json and merges.txt,
+/// then tokenizer_config.json, added_tokens.json and special_tokens_map.json, if they exist. Throws Error
+/// with one sentence for missing, broken or unsupported files.
 TokenizerDescription describe_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace staircase

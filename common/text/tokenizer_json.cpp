@@ -1,6 +1,6 @@
-// The file says how a text becomes tokens as a chain of parts, each with a type: normalizer, pre_tokenizer,
-// model, post_processor, decoder. What they mean is written down in the tests of
-// https://github.com/huggingface/tokenizers.
+// The file defines how a text becomes tokens as a chain of parts, each with a type: normalizer,
+// pre_tokenizer, model, post_processor, decoder. The tests of https://github.com/huggingface/tokenizers
+// define their meaning.
 #include "common/text/tokenizer_json.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 using Alphabet = TokenizerDescription::Alphabet;
 
-/// A text to look for, or else a regular expression.
+/// A text to find, otherwise a regular expression.
 Cut read_pattern(const JsonValue& pattern) {
   pattern.allow({"String", "Regex"});
   const bool literal = pattern["Regex"].is_null();
@@ -49,7 +49,7 @@ void read_normalizer(const JsonValue& part, TokenizerDescription& description) {
   }
 }
 
-/// A text is cut at each match, the match being a piece of its own; or the matches alone are what remains.
+/// A text is split at each match, which becomes its own piece; or only the matches remain.
 Cut read_split(const JsonValue& part) {
   part.allow({"type", "pattern", "behavior", "invert"});
   Cut cut = read_pattern(part["pattern"]);
@@ -204,12 +204,12 @@ int id_of(const JsonValue& processor, const std::string& name) {
   return ids.front().index(kMostTokens);
 }
 
-/// What the file puts around a text. Before it there may be one token; one after it would end what is to go
-/// on.
+/// The tokens that the file puts around a text. One may precede it; one after it would end the text before it
+/// continues.
 void read_post_processor(const JsonValue& post_processor, TokenizerDescription& description) {
   for (const JsonValue& part : parts_of(post_processor, "processors")) {
     const std::string& type = part["type"].text();
-    if (type == "ByteLevel") continue;  // it changes only where a token is said to be in the text
+    if (type == "ByteLevel") continue;  // it changes only where a token is reported to be in the text
     if (type != "TemplateProcessing")
       part["type"].refuse("and only ByteLevel and TemplateProcessing are supported");
     part.allow({"type", "single", "pair", "special_tokens"});
@@ -227,7 +227,7 @@ void read_post_processor(const JsonValue& post_processor, TokenizerDescription& 
   }
 }
 
-/// How tokens become text again follows from the alphabet. The file must not want anything else.
+/// How tokens become text again follows from the alphabet. The file must not require anything else.
 void read_decoder(const JsonValue& decoder, TokenizerDescription& description) {
   const bool bytes = description.alphabet == Alphabet::kBytes;
   if (decoder.is_null())

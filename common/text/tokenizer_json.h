@@ -8,9 +8,8 @@
 
 namespace staircase {
 
-/// Reads the file's content. Throws Error with one sentence for what is broken, and for what the file wants
-/// and is not built: another model than BPE, a normalizer or a pre-tokenizer by its name. `file` is for
-/// messages.
+/// Reads the file's content. Throws Error with one sentence for broken and unsupported contents: a model
+/// other than BPE, a normalizer or a pre-tokenizer by its name. `file` is for messages.
 TokenizerDescription read_tokenizer_json(std::string_view content, const std::string& file);
 
 }  // namespace staircase

@@ -9,8 +9,8 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
 enum class Kind { character, broken, unfinished };
 
-/// What stands at the front of some bytes: a character, the maximal subpart of one that can never be
-/// completed, or the beginning of one that ends with the bytes.
+/// The front of some bytes: a character, the maximal subpart of one that can never be completed, or the
+/// beginning of one that ends with the bytes.
 struct Front {
   Kind kind;
   std::size_t length;
@@ -23,7 +23,8 @@ Front look_at_front(std::string_view bytes) {
   if (lead < 0xC2 || lead > 0xF4) return {Kind::broken, 1};
   const std::size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
 
-  // The second byte's range excludes overlong forms (E0, F0), surrogates (ED) and what exceeds U+10FFFF (F4).
+  // The second byte's range excludes overlong forms (E0, F0), surrogates (ED) and code points above U+10FFFF
+  // (F4).
   unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (std::size_t i = 1; i < length; ++i) {

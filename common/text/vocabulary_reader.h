@@ -13,10 +13,10 @@
 
 namespace staircase {
 
-/// No vocabulary has as many: a limit for what a broken file makes us reserve.
+/// More than any vocabulary has: a limit for the memory that a broken file makes us reserve.
 constexpr int kMostTokens = 1 << 20;
 
-using WrittenTokens = std::unordered_map<std::string, int>;  // as the files write them
+using WrittenTokens = std::unordered_map<std::string, int>;  // as written in the files
 
 /// Adds merges one by one, the first learnt first.
 class MergeReader {
@@ -24,7 +24,7 @@ class MergeReader {
   MergeReader(const WrittenTokens& tokens, std::vector<TokenizerDescription::Merge>& merges)
       : tokens_(tokens), merges_(merges) {}
 
-  /// Says where a merge is. Only a message needs it.
+  /// The place of a merge, for messages only.
   using Place = std::function<std::string()>;
 
   void add(const std::string& left, const std::string& right, const Place& place);

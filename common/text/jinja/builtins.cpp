@@ -167,7 +167,7 @@ Text capitalized(const Text& text) {
   return Text::mixed(to_upper(first) + to_lower(std::string_view(text.bytes).substr(first.size())), {&text});
 }
 
-/// Each word with a large first letter, as Jinja's filter does it.
+/// Each word with a capital first letter, like Jinja's filter.
 Text titled(const Text& text) {
   std::string title;
   bool begins = true;
@@ -228,7 +228,7 @@ bool has_at_end(const Text& text, const Value& ends, bool at_front) {
 }  // namespace
 
 Text repeated(const Text& text, std::int64_t times, Budget& budget) {
-  constexpr std::int64_t kMany = std::int64_t{1} << 32;  // so that no product wraps
+  constexpr std::int64_t kMany = std::int64_t{1} << 32;  // so no product wraps
   times = text.size() > 0 ? std::clamp<std::int64_t>(times, 0, kMany) : 0;
   budget.spend_bytes(text.size() * static_cast<std::size_t>(times));
   Text all;
@@ -287,7 +287,7 @@ Value at_path(Value value, const Value& path, Budget& budget) {
   return value;
 }
 
-/// What is compared, without regard to case unless that is wanted.
+/// The key to compare, without regard to case unless that is wanted.
 Value sort_key(const Value& value, const Value& path, bool case_sensitive, Budget& budget) {
   const Value key = at_path(value, path, budget);
   if (!key.text() || case_sensitive) return key;
@@ -345,7 +345,7 @@ Value mapped(const Values& values, Arguments arguments, Budget& budget) {
   return make_list(std::move(results), budget, Kind::kIterator);
 }
 
-/// `select` and its like: those of which a test, perhaps of an attribute, is `wanted`.
+/// `select` and similar filters: the elements whose test, perhaps of an attribute, is `wanted`.
 Value selected(const Values& values, const std::string& filter, Values arguments, Budget& budget) {
   const bool wanted = filter.starts_with("select");
   Value path;
@@ -445,7 +445,7 @@ Value json_of(const Value& value, const Values& given, Budget& budget) {
   return to_json(value, style, budget);
 }
 
-// What has a name.
+// Methods and filters by name.
 
 using Parameters = std::map<std::string, std::vector<std::string>>;
 
@@ -550,7 +550,7 @@ Value call_dict_method(const std::string& name, const Value& self, const Values&
   return found ? *found : given[1].is_undefined() ? Value(None()) : given[1];
 }
 
-/// A filter that makes a text of anything.
+/// A filter that turns any value into a text.
 Value call_text_filter(const std::string& name, const Text& text, const Values& given, Budget& budget) {
   budget.spend_bytes(text.size());
   if (name == "string") return text;
@@ -566,7 +566,7 @@ Value call_text_filter(const std::string& name, const Text& text, const Values& 
   return html;
 }
 
-/// A filter that takes anything with elements.
+/// A filter that takes any value with elements.
 Value call_list_filter(const std::string& name, const Value& input, const Values& given, Budget& budget) {
   Values all = elements(input, budget);
   if (name == "list") return make_list(std::move(all), budget);
@@ -633,7 +633,7 @@ Value call_filter(const std::string& name, const Value& input, const Values& giv
   return call_text_filter(name, to_text(input, budget), given, budget);
 }
 
-/// What the sandbox of transformers forbids: a template may not change lists and dicts.
+/// Forbidden by the sandbox of transformers: a template may not change lists and dicts.
 bool changes(const Value& self, const std::string& name) {
   static const std::set<std::string> of_lists = {"append", "clear",  "extend",  "insert",
                                                  "pop",    "remove", "reverse", "sort"};
@@ -731,7 +731,7 @@ Value slice(const Value& value, const Value& begin, const Value& end, const Valu
   };
   const std::int64_t stride = std::clamp(part(step, 1), -size - 1, size + 1);
   if (stride == 0) throw Fault("takes a slice with a step of 0");
-  // As in Python: a negative place counts from the end, and what lies outside is moved to the edge.
+  // As in Python: a negative index counts from the end, and an index outside is moved to the edge.
   const std::int64_t lowest = stride > 0 ? 0 : -1, highest = stride > 0 ? size : size - 1;
   const auto place = [&](const Value& given, std::int64_t otherwise) {
     const std::int64_t at = part(given, otherwise);
@@ -817,7 +817,7 @@ Value apply_filter(const std::string& name, const Value& input, Arguments argume
       {"d", "default"}, {"count", "length"}, {"e", "escape"}};
   const auto other = other_names.find(name);
   const std::string& known = other == other_names.end() ? name : other->second;
-  // As in Jinja, these leave out what is empty without a look at it, none as well.
+  // As in Jinja, these leave out empty values without an evaluation, including none.
   const auto all = [&] { return is_true(input) ? elements(input, budget) : Values(); };
   if (known == "map") return mapped(all(), std::move(arguments), budget);
   if (known == "select" || known == "reject" || known == "selectattr" || known == "rejectattr") {

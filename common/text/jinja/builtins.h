@@ -1,4 +1,5 @@
-// What a template can call: the filters, tests and methods of Jinja and Python that chat templates use.
+// Everything that a template can call: the filters, tests and methods of Jinja and Python that chat templates
+// use.
 #pragma once
 
 #include <string>
@@ -9,7 +10,7 @@
 namespace staircase::jinja {
 
 /// `arguments` in the order of `parameters`, whose optional ones begin with "?"; missing ones are undefined.
-/// Throws Fault for what does not fit. `callee` is for the message.
+/// Throws Fault if they do not fit. `callee` is for the message.
 std::vector<Value> bind(const std::vector<std::string>& parameters, Arguments arguments,
                         const std::string& callee);
 
@@ -30,7 +31,7 @@ Value slice(const Value& value, const Value& begin, const Value& end, const Valu
 /// a + b and the like; `sign` is one of + - * / // % ~
 Value binary(const std::string& sign, const Value& a, const Value& b, Budget& budget);
 
-/// `text` `times` over.
+/// `text` repeated `times` times.
 Text repeated(const Text& text, std::int64_t times, Budget& budget);
 
 }  // namespace staircase::jinja

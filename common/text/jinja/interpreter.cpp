@@ -17,7 +17,7 @@ namespace jinja {
 
 namespace {
 
-/// How deep evaluation may be: expressions and blocks, through all macros that are being called.
+/// How deep evaluation may nest: expressions and blocks, through all active macros.
 constexpr int kMostDepth = 500;
 /// As in Jinja's sandbox.
 constexpr std::int64_t kLongestRange = 100'000;
@@ -66,7 +66,7 @@ class Interpreter {
   }
 
  private:
-  /// Counts what is in the midst of being evaluated.
+  /// Counts the evaluations in progress.
   struct Level {
     explicit Level(Interpreter& interpreter) : depth(interpreter.depth_) {
       if (depth >= kMostDepth) throw Fault("is nested too deeply, perhaps by a macro that calls itself");
@@ -260,12 +260,12 @@ class Interpreter {
     return Flow::kNext;
   }
 
-  /// A macro sees the variables of the block that defines it, as they are when it is called.
+  /// A macro sees the variables of the block that defines it, with their values when it is called.
   Flow macro(const Node& node) {
     std::vector<std::string> parameters = node.names;
     for (std::string& parameter : parameters) parameter.insert(parameter.begin(), '?');
     const std::size_t first_default = parameters.size() - node.children.size();
-    std::weak_ptr<Scope> home = scope_;  // which holds the macro, so that it must not hold its home
+    std::weak_ptr<Scope> home = scope_;  // which holds the macro, so the macro must not hold its home
     const auto call = [this, &node, parameters, home, first_default](Arguments arguments) -> Value {
       const std::shared_ptr<Scope> outer = home.lock();
       if (!outer) throw Fault(fmt::format("calls the macro {}, whose block is over", quoted(node.name, 40)));
@@ -318,7 +318,7 @@ class Interpreter {
     return values;
   }
 
-  /// An operation whose operands are there.
+  /// An operation whose operands are evaluated.
   Value of_operands(const Node& node, std::vector<Value> operands) {
     switch (node.kind) {
       case Node::Kind::kAttribute:

@@ -22,7 +22,7 @@ bool is_word(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || is_digit(c) || c == '_';
 }
 
-/// One kind of newline, and none at the end.
+/// A single kind of newline, and none at the end.
 std::string normalized(std::string_view source) {
   std::string text;
   for (std::size_t i = 0; i < source.size(); ++i) {
@@ -104,7 +104,7 @@ class Lexer {
   void inside_of_tag(bool block) {
     push(block ? Kind::kBlockBegin : Kind::kOutputBegin, "");
     const char* const end = block ? "%}" : "}}";
-    std::string open;  // the brackets that wait for theirs
+    std::string open;  // open brackets
     while (true) {
       move_to(at_ + spaces_in_front(std::string_view(source_).substr(at_)));
       if (at_ >= source_.size()) fail(fmt::format("begins a tag without its {}", end));

@@ -1,4 +1,4 @@
-// Cuts a template into tokens: the text between tags, and the words and signs within them.
+// Splits a template into tokens: the text between tags, and the words and signs within them.
 #pragma once
 
 #include <string>
@@ -27,8 +27,8 @@ struct Token {
 };
 
 /// As Jinja with trim_blocks and lstrip_blocks: the newline after a block goes, and so do the blanks before
-/// it if nothing else stands on its line; a sign at a tag ("-" takes all white space, "+" none) overrides
-/// both. Throws Error with the line.
+/// it if nothing else is on its line; a sign at a tag ("-" takes all white space, "+" none) overrides both.
+/// Throws Error with the line.
 std::vector<Token> tokenize(std::string_view source);
 
 }  // namespace staircase::jinja

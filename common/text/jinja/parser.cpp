@@ -30,7 +30,7 @@ class Parser {
   }
 
  private:
-  /// Counts how deep the parser itself is.
+  /// Counts how deeply the parser itself is nested.
   struct Level {
     explicit Level(Parser& parser) : parser(parser) {
       if (++parser.level_ > kMostNesting) parser.fail("is nested too deeply");
@@ -132,7 +132,7 @@ class Parser {
 
   // Statements.
 
-  /// Up to a tag that begins with one of `ends`, which is the current token then.
+  /// Up to a tag that begins with one of `ends`, which is then the current token.
   std::vector<Node> statements(std::initializer_list<std::string_view> ends) {
     const Level level(*this);
     std::vector<Node> body;
@@ -334,7 +334,7 @@ class Parser {
     return measured(std::move(made));
   }
 
-  /// One or more `operand`s with any of `signs` between them, from left to right.
+  /// One or more `operand`s with any of `signs` between them, left to right.
   Node chain(Node (Parser::*operand)(), std::initializer_list<std::string_view> signs) {
     Node made = (this->*operand)();
     while (true) {
@@ -348,7 +348,7 @@ class Parser {
   Node concatenation() { return chain(&Parser::product, {"~"}); }
   Node product() { return chain(&Parser::filtered, {"*", "//", "/", "%"}); }
 
-  /// The minus belongs to what stands before the filters: -1|abs is (-1)|abs.
+  /// The minus belongs to the operand before the filters: -1|abs is (-1)|abs.
   Node filtered() { return filters(postfix(is_sign("-") || is_sign("+") ? with_sign() : primary()), false); }
 
   Node with_sign() {
@@ -476,7 +476,7 @@ class Parser {
                    std::move(parts[2]));
   }
 
-  /// What stands in parentheses after `made`, which takes them as its children.
+  /// The arguments in parentheses after `made`, which takes them as its children.
   Node arguments(Node made) {
     bool first = true;
     while (!take_sign(")")) {
@@ -495,7 +495,7 @@ class Parser {
     return measured(std::move(made));
   }
 
-  /// Filters and tests after `made`. After {% filter the first one has no "|".
+  /// Filters and tests after `made`. After {% filter, the first one has no "|".
   Node filters(Node made, bool begins) {
     while (true) {
       if (begins || take_sign("|")) {

@@ -159,7 +159,7 @@ std::optional<double> decimal(std::string_view digits) {
 
 #if STAIRCASE_UTF8PROC
 
-// Letter by letter: "ß" stays, where Python's upper() makes two letters of it.
+// Letter by letter: "ß" stays, while Python's upper() makes two letters of it.
 std::string to_upper(std::string_view text) {
   return each_character(text, [](char32_t c) {
     return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c)));

@@ -1,5 +1,5 @@
-// A text that remembers who wrote each of its bytes: the template, or the data that it was given. Only what
-// the template wrote may become a special token, so every operation on texts keeps the origins.
+// A text that remembers who wrote each of its bytes: the template, or the data that it was given. Only text
+// from the template may become a special token, so every operation on texts keeps the origins.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,12 @@ struct Text {
 
   std::string bytes;
   std::string origins;   ///< kTemplate or kData for each byte
-  bool is_html = false;  ///< made by the filter `safe`: `+` escapes what is added
+  bool is_html = false;  ///< made by the filter `safe`: `+` escapes the text that is added
 
   static Text of_template(std::string bytes);
   static Text of_data(std::string bytes);
 
-  /// What remains of `sources` when an operation mixes their bytes: the template's only if all are.
+  /// The origin of `sources` after an operation mixes their bytes: the template's only if all are.
   static Text mixed(std::string bytes, const std::vector<const Text*>& sources);
 
   std::size_t size() const { return bytes.size(); }
@@ -28,15 +28,15 @@ struct Text {
   Text part(std::size_t begin, std::size_t end) const;
   void append(const Text& other);
 
-  /// Where each character begins, and the end of the last.
+  /// The start of each character, and the end of the last.
   std::vector<std::size_t> characters() const;
 };
 
-/// How many bytes of white space, as Python's str.isspace() has it, there are at the front and at the back.
+/// The bytes of white space, as in Python's str.isspace(), at the front and at the back.
 std::size_t spaces_in_front(std::string_view text);
 std::size_t spaces_at_back(std::string_view text);
 
-/// How many bytes at the front, or at the back, are characters of `set`.
+/// The bytes at the front, or at the back, that are characters of `set`.
 std::size_t span_in_front(std::string_view text, std::string_view set);
 std::size_t span_at_back(std::string_view text, std::string_view set);
 
@@ -47,8 +47,8 @@ std::string_view last_character(std::string_view text);
 char32_t code_point(std::string_view character);
 std::string utf8(char32_t code_point);
 
-/// The number that all of `digits` spell, with a fraction or an exponent or without; nothing where they spell
-/// none that a double holds. Not every standard library has a std::from_chars for it.
+/// The number that all of `digits` spell, with or without a fraction or an exponent; nothing if they spell
+/// none that a double holds. Some standard libraries lack std::from_chars for it.
 std::optional<double> decimal(std::string_view digits);
 
 std::string to_upper(std::string_view text);

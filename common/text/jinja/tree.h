@@ -19,7 +19,7 @@ struct Node {
     kName,       // name
     kAttribute,  // a.name
     kItem,       // a[b]
-    kSlice,      // a[b:c:d]; what is not written is none
+    kSlice,      // a[b:c:d]; missing parts are none
     kCall,       // a(arguments)
     kFilter,     // a|name(arguments)
     kTest,       // a is name(arguments)

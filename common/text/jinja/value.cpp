@@ -243,7 +243,7 @@ std::string digits(double number) {
   return text;
 }
 
-/// The larger ranges of characters that Python's repr() escapes: those without a shape.
+/// The larger ranges of characters that Python's repr() escapes: those without a glyph.
 bool is_printable(char32_t c) {
   static constexpr std::pair<char32_t, char32_t> kRanges[] = {
       {0x0, 0x1F},      {0x7F, 0xA0},     {0xAD, 0xAD},     {0x600, 0x605},   {0x61C, 0x61C},
@@ -272,7 +272,7 @@ std::string json_escape(char32_t c) {
   return fmt::format("\\u{:04x}\\u{:04x}", 0xD800 + ((number - 0x10000) >> 10), 0xDC00 + (number & 0x3FF));
 }
 
-/// `text` in quotation marks; what `is_escaped` is written as `escape` has it.
+/// `text` in quotation marks; `escape` writes the characters for which `is_escaped` is true.
 template <typename IsEscaped, typename Escape>
 std::string in_quotes(std::string_view text, char mark, const IsEscaped& is_escaped, const Escape& escape) {
   std::string written(1, mark);

@@ -1,5 +1,5 @@
-// The values of a template's expressions, with the meaning that they have in Python. All but namespaces are
-// immutable, so they are shared and never copied.
+// The values of a template's expressions, with their meaning in Python. All but namespaces are immutable, so
+// they are shared and never copied.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@
 
 namespace staircase::jinja {
 
-/// What a template did wrong: "uses 'x', which is undefined". The interpreter adds the line.
+/// A template's mistake: "uses 'x', which is undefined". The interpreter adds the line.
 struct Fault : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// How deep lists and dicts may hold each other, so that walks over them end.
+/// How deep lists and dicts may nest, so that walks over them end.
 constexpr int kMostValueNesting = 200;
 
-/// What a template may use. Each count goes down; below zero, it is over.
+/// A template's budget. Each count goes down; below zero, the template ends.
 struct Budget {
   std::int64_t steps, bytes;
 
   void spend_steps(std::size_t count = 1);
-  /// For texts and lists that are made: their bytes, and a step for each 64 of them.
+  /// For new texts and lists: their bytes, and a step for each 64 of them.
   void spend_bytes(std::size_t count);
   /// For a search for a text of `b` bytes in one of `a`.
   void spend_product(std::size_t a, std::size_t b);
@@ -96,7 +96,8 @@ class Value {
 };
 
 struct Sequence {
-  /// Of a view, as dict.items(), there is a length but no item; of an iterator, as a filter makes, neither.
+  /// A view, such as dict.items(), has a length but no items; an iterator, such as a filter makes, has
+  /// neither.
   enum class Kind { kList, kTuple, kView, kIterator };
 
   std::vector<Value> items;
@@ -124,7 +125,7 @@ struct Loop {
   std::size_t index = 0;
 };
 
-/// The arguments of a call as they are written.
+/// The arguments of a call as written.
 struct Arguments {
   std::vector<Value> values;
   std::vector<std::pair<std::string, Value>> named;
@@ -138,7 +139,7 @@ struct Function {
 Value make_list(std::vector<Value> items, Budget& budget, Sequence::Kind kind = Sequence::Kind::kList);
 Value make_dict(Dict dict, Budget& budget);
 
-/// The text is the data's.
+/// A text that belongs to the data.
 Value from_json(const nlohmann::ordered_json& json, int depth = 0);
 
 bool is_true(const Value& value);
@@ -148,7 +149,7 @@ bool less(const Value& a, const Value& b, Budget& budget);
 /// `a in b`.
 bool contains(const Value& container, const Value& value, Budget& budget);
 
-/// What a loop goes over: items, keys or characters. Throws Fault for what has none.
+/// The elements for a loop: items, keys or characters. Throws Fault for a value that has none.
 std::vector<Value> elements(const Value& value, Budget& budget);
 std::size_t length(const Value& value);
 
@@ -161,7 +162,7 @@ struct JsonStyle {
   std::string comma, colon;
 };
 
-/// As Python's json.dumps(). The text is the data's: no template makes special tokens of JSON.
+/// As Python's json.dumps(). The text belongs to the data: no template turns JSON into special tokens.
 Text to_json(const Value& value, const JsonStyle& style, Budget& budget);
 
 }  // namespace staircase::jinja
