@@ -1,5 +1,5 @@
-// What a device can do: hold memory, and the operations of which a transformer consists. Every operation is
-// declared here once, with its shapes and its mathematics, and implemented in kernels/<device>/<operation>.
+// The abilities of a device: memory, and the operations of a transformer. Every operation is declared here
+// once, with its shapes and its mathematics, and implemented in kernels/<device>/<operation>.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,7 @@ struct HostArray {
   std::int64_t columns = 0;
 };
 
-/// A weight matrix in the layout that its device multiplies fastest, so that y[out] = Σ_in x[in] · W[in,
-/// out].
+/// A weight matrix in the layout that its device multiplies fastest, with y[out] = Σ_in x[in] · W[in, out].
 struct Weight {
   Tensor packed;
   std::int64_t in_features = 0;
@@ -35,7 +34,7 @@ enum class WeightOrder {
 };
 
 enum class NormKind {
-  kNone,   ///< the row stays as it is
+  kNone,   ///< the row stays unchanged
   kLayer,  ///< (x - mean) / sqrt(variance + epsilon) · weight + bias (Ba et al. 2016, section 3)
   kRms,    ///< x / sqrt(mean of x² + epsilon) · weight (Zhang and Sennrich 2019, section 4)
 };
@@ -47,24 +46,24 @@ struct Norm {
   float epsilon = 0.0f;
 };
 
-/// What `linear` does with the product before it is stored.
+/// What `linear` does with the product before storing it.
 enum class Epilogue {
   kStore,     ///< out = x W + b
   kGelu,      ///< out = gelu(x W + b), the tanh form of Hendrycks and Gimpel 2016, section 2
-  kGeluErf,   ///< the same as it is defined: gelu(x) = x/2 · (1 + erf(x / sqrt 2))
+  kGeluErf,   ///< the exact definition: gelu(x) = x/2 · (1 + erf(x / sqrt 2))
   kSiluGate,  ///< out = silu(gate) · up, where x W + b holds gate and up in turns of kGateColumns outputs;
               ///< silu(x) = x / (1 + exp(-x)) (Shazeer 2020, section 2: SwiGLU)
   kAdd,       ///< out += x W + b: the residual connection
 };
 
-/// A gated product has its outputs in turns: so many of the gate, then as many of the factor `up`. W consists
-/// of whole turns of both: whoever loads it fills up the last ones with outputs of zeros. out is as wide as
-/// gate and up were before that, at most half as wide as W.
+/// A gated product interleaves its outputs: this many of the gate, then as many of the factor `up`. W
+/// consists of whole turns of both: the loader pads the last ones with zero outputs. out is as wide as gate
+/// and up were before that, at most half as wide as W.
 constexpr std::int64_t kGateColumns = 16;
 
-/// The new tokens of one or more sequences, packed one sequence behind the other without padding. Sequence s
-/// owns the tokens offsets[s] .. offsets[s + 1] - 1; the first of them stands at position starts[s] of that
-/// sequence. A batch without a cache starts at 0 everywhere; a decoding step has one token a sequence.
+/// The new tokens of one or more sequences, packed one sequence after another without padding. Sequence s
+/// owns the tokens offsets[s] .. offsets[s + 1] - 1; the first of them is at position starts[s] of that
+/// sequence. A batch without a cache starts at 0 everywhere; a decoding step has one token per sequence.
 struct Batch {
   Tensor tokens;   ///< [n_tokens] int32
   Tensor offsets;  ///< [n_sequences + 1] int32, ascending, from 0 to n_tokens
@@ -74,9 +73,9 @@ struct Batch {
   std::int64_t n_sequences() const { return starts.dim(0); }
 };
 
-/// How queries and keys become what attention compares. Each head of them is normalized; then, by the
-/// position of its token, the pairs (i, i + rotary / 2) of its first `rotary` features are turned by an angle
-/// (Su et al. 2021, section 3.4, in the layout of Hugging Face): a' = a cos - b sin, b' = b cos + a sin.
+/// How queries and keys are prepared for attention. Each head of them is normalized; then, by the position of
+/// its token, the pairs (i, i + rotary / 2) of its first `rotary` features are rotated by an angle (Su et al.
+/// 2021, section 3.4, in the layout of Hugging Face): a' = a cos - b sin, b' = b cos + a sin.
 struct HeadRule {
   Norm query_norm, key_norm;  ///< of head_size features, RMS or none
   Tensor turns;  ///< [n_tokens, rotary]: the cosines of a token's rotary / 2 angles, then the sines; or empty
@@ -84,9 +83,9 @@ struct HeadRule {
 
 /// Keys and values of one layer, in float32, float16 or bfloat16. Sequence s of a batch uses row s. Without a
 /// block table a row is one block: head h of its position p is keys[s, h, p]. With one, a row's positions are
-/// spread over blocks of block_size (Kwon et al. 2023, section 4.2), and that element is
-/// keys[blocks[s, p / block_size], h, p % block_size]; rows may share blocks that nobody writes. The
-/// positions of a head in a block lie side by side, so that attention reads memory in order.
+/// spread over blocks of block_size (Kwon et al. 2023, section 4.2), and that element is keys[blocks[s, p /
+/// block_size], h, p % block_size]; rows may share blocks that are not written. The positions of a head in a
+/// block are contiguous, so attention reads memory in order.
 struct KeysValues {
   Tensor keys;  ///< [n_rows, n_kv_head, capacity, head_size] or [n_blocks, n_kv_head, block_size, head_size]
   Tensor values;  ///< of the same shape
@@ -112,8 +111,8 @@ class Device {
 
   // ── Memory ──
 
-  /// Uninitialised memory for a tensor. When the device has too little: std::bad_alloc on the CPU, and on a
-  /// GPU std::runtime_error with the sizes.
+  /// Uninitialised memory for a tensor. If the device has too little, throws std::bad_alloc on the CPU, and
+  /// on a GPU std::runtime_error with the sizes.
   virtual Tensor allocate(DType dtype, std::vector<std::int64_t> shape) = 0;
 
   /// Copies all of `source` to the start of `destination`.
@@ -133,40 +132,40 @@ class Device {
     copy_to_host(source, std::as_writable_bytes(destination));
   }
 
-  /// The elements of a float32 tensor, for the host to read and to change: in place where it can, else copied
-  /// into `memory`, which grows if it is too small.
+  /// The elements of a float32 tensor, for the host to read and change: in place if possible, otherwise
+  /// copied into `memory`, which grows if it is too small.
   virtual std::span<const float> to_host(const Tensor& source, Tensor& memory) = 0;
 
-  /// A float32 copy of a vector or a small table (biases, norms, positions): [columns] for one row, else
+  /// A float32 copy of a vector or a small table (biases, norms, positions): [columns] for one row, otherwise
   /// [rows, columns].
   virtual Tensor load(const HostArray& array) = 0;
 
-  /// A weight matrix, converted to `dtype` and brought into the device's own layout in one pass. In int8 a
-  /// weight is round(weight / scale), with scale = the largest of its group (kGroup) / 127. In int4 the scale
-  /// is the one furthest from zero of its group (kInt4Group), the first of several, / -8 in bfloat16, and
-  /// more than 7 becomes 7. No number of the matrix may be beyond the largest of `dtype`, in int8 and int4
-  /// that of bfloat16. Throws std::runtime_error for a type that the device does not multiply.
+  /// A weight matrix, converted to `dtype` and to the device's own layout in one pass. In int8 a weight is
+  /// round(weight / scale), with scale = the largest magnitude of its group (kGroup) / 127. In int4 the scale
+  /// is the weight furthest from zero of its group (kInt4Group), the first of several, / -8 in bfloat16, and
+  /// more than 7 becomes 7. No number of the matrix may exceed the largest of `dtype`, in int8 and int4 that
+  /// of bfloat16. Throws std::runtime_error for a type that the device does not multiply.
   Weight load_weight(const HostArray& matrix, WeightOrder order, DType dtype) {
     return load_weight(std::span(&matrix, 1), order, dtype);
   }
 
-  /// The same of several matrices with the same inputs, which may be stored in different types: the outputs
-  /// of the first part, then those of the next. If the order is kInputFirst there is one part.
+  /// The same for several matrices with the same inputs, which may be stored in different types: the outputs
+  /// of the first part, then those of the next. With the order kInputFirst, there is only one part.
   virtual Weight load_weight(std::span<const HostArray> parts, WeightOrder order, DType dtype) = 0;
 
   // ── Operations ──
 
-  /// The type in which `linear` takes its operand x fastest, if it has that many rows and the weights are of
-  /// type `weights`. What nothing but a product reads, as the results of attention and of GELU, is best
-  /// stored in it from the start.
+  /// The type in which `linear` takes its operand x fastest, with that many rows and weights of type
+  /// `weights`. Data that only a product reads, such as the results of attention and of GELU, is best stored
+  /// in it from the start.
   virtual DType operand_dtype([[maybe_unused]] std::int64_t rows, [[maybe_unused]] DType weights) const {
     return DType::kFloat32;
   }
 
-  /// Does the operations that `work` calls. A device that needs time to start each of them may remember them,
-  /// and do them in one go when a later `work` asks for the same ones on the same tensors. What is in the
-  /// tensors may differ. So `work` must call operations only, no copies from or to the host, and may be
-  /// called more than once, to see what it asks for.
+  /// Does the operations that `work` calls. A device that needs time to start each of them may record them,
+  /// and launch them together when a later `work` calls the same ones on the same tensors, whose contents may
+  /// differ. So `work` must call only operations, without copies from or to the host, and may be called more
+  /// than once to record them.
   virtual void run(const std::function<void()>& work) { work(); }
 
   /// out[t] = token_table[tokens[t]] + position_table[position of t], for every token t of the batch.
@@ -180,51 +179,52 @@ class Device {
 
   /// out = epilogue(norm(x) W + b). x [rows, in_features], out [rows, out_features] (fewer with kSiluGate:
   /// see kGateColumns), bias [out_features] or an empty tensor for none. If W has 16 bits, the product may
-  /// take norm(x) rounded to its type as well; if it has fewer, rounded in groups of a row as those of an
-  /// output, or both W and norm(x) in 16 bits; the sums of floats are float32 in any case. Beside float32, x
-  /// may have any type that operand_dtype names for W, unless it has a norm, and out too, unless it is added
-  /// to. The norm is part of the product because a GPU, for a few rows, takes longer to start a kernel of its
-  /// own for it than to compute it.
+  /// take norm(x) rounded to its type as well. If it has fewer, norm(x) may be rounded in groups of a row
+  /// like the groups of an output, or both W and norm(x) may be taken in 16 bits. The sums of floats are
+  /// always float32. Besides float32, x may have any type that operand_dtype names for W, unless it has a
+  /// norm, and out too, unless it is added to. The norm is part of the product because a GPU, for a few rows,
+  /// takes longer to launch a separate kernel for it than to compute it.
   virtual void linear(const Tensor& x, const Norm& norm, const Weight& weight, const Tensor& bias,
                       Epilogue epilogue, Tensor& out) = 0;
 
-  /// [q | k | v] = norm(x) W + b in one product as of `linear`, W being [width, 3 width], with as many heads
-  /// of keys as of queries. The queries go to `queries` [n_tokens, width]; keys and values go straight to the
-  /// row and position of each token, rounded to their dtype. No two tokens may have the same place.
+  /// [q | k | v] = norm(x) W + b in one product as in `linear`, where W is [width, 3 width], with as many key
+  /// heads as query heads. The queries go to `queries` [n_tokens, width]; keys and values go straight to the
+  /// row and position of each token, rounded to their dtype. No two tokens may have the same position in a
+  /// row.
   virtual void query_key_value(const Batch& batch, const Tensor& x, const Norm& norm, const Weight& weight,
                                const Tensor& bias, Tensor& queries, KeysValues& keys_values) = 0;
 
-  /// The same from a product that is there already, [q | k | v] of each token: projected [n_tokens, (n_head +
-  /// 2 n_kv_head) head_size]. Queries and keys go through `rule` on their way, in float32. queries [n_tokens,
+  /// The same from an existing product, [q | k | v] of each token: projected [n_tokens, (n_head + 2
+  /// n_kv_head) head_size]. Queries and keys pass through `rule` on the way, in float32. queries [n_tokens,
   /// n_head head_size].
   virtual void split_heads(const Batch& batch, const Tensor& projected, const HeadRule& rule, Tensor& queries,
                            KeysValues& keys_values) = 0;
 
   /// Causal attention (Vaswani et al. 2017, section 3.2): the query at position p of a sequence sees the keys
   /// 0 .. p of its row. For each head, out = softmax(q Kᵀ / sqrt(head_size)) V. Only a few rows of scores
-  /// exist at a time, never a matrix of all positions by all positions. Neighbouring heads of queries share a
-  /// head of keys and values: head h uses h / (n_head / n_kv_head) (Ainslie et al. 2023, section 2.2: grouped
+  /// exist at a time, never a matrix of all positions by all positions. Neighbouring query heads share a head
+  /// of keys and values: head h uses h / (n_head / n_kv_head) (Ainslie et al. 2023, section 2.2: grouped
   /// queries). queries and out [n_tokens, n_head head_size]; out may have any type that operand_dtype names.
   /// If keys and values have 16 bits, queries and softmax may be rounded to their type before they are
   /// multiplied; the sums are float32 in any case. The result does not depend, to the bit, on where the
-  /// blocks lie or on whether there are any, as long as a row has room for as many positions.
+  /// blocks are or on whether there are any, as long as a row has room for the same number of positions.
   virtual void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                          Tensor& out) = 0;
 
   /// to[r, h, to_first + p] = from[r, h, from_first + p] for p < count, in every row r and head h: keys or
-  /// values on their way from one cache to another or, inside one, towards its start (then from_first >=
-  /// to_first). Both [n_rows, n_head, capacity, head_size], of the same dtype; their capacities may differ.
+  /// values copied from one cache to another or, inside one, towards its start (then from_first >= to_first).
+  /// Both [n_rows, n_head, capacity, head_size], of the same dtype; their capacities may differ.
   void copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
                       std::int64_t to_first) {
     do_copy_positions(from, from_first, count, to, to_first);
     if (copy_watcher_) copy_watcher_(from, from_first, count, to, to_first);
   }
 
-  /// Sees what copy_positions was given.
+  /// Gets the arguments of copy_positions.
   using CopyWatcher = std::function<void(const Tensor& from, std::int64_t from_first, std::int64_t count,
                                          const Tensor& to, std::int64_t to_first)>;
 
-  /// Shows each call of copy_positions from now on; that costs no copy.
+  /// Calls the watcher for each copy_positions from now on, which costs no copy.
   void watch_copies(CopyWatcher watcher) { copy_watcher_ = std::move(watcher); }
 
   /// out[i] = x[indices[i]]. x [rows, width], indices [n] int32, out [n, width] of the type of x, which may
@@ -253,8 +253,7 @@ class Device {
   }
 
  protected:
-  /// Memory for intermediate results of an operation, kept from call to call. What was in it is lost when it
-  /// grows.
+  /// Memory for intermediate results of an operation, kept from call to call. Growing it loses its contents.
   float* grown(Tensor& memory, std::int64_t floats) {
     if (memory.size() < floats) {
       memory = Tensor();
@@ -279,14 +278,14 @@ int argmax(std::span<const float> values);
 /// Whether no value on the host is infinite or NaN.
 bool all_finite(std::span<const float> values);
 
-/// x becomes exp(x) / Σ exp(x) on the host, a distribution; -infinity becomes 0. Returns false, x being
-/// useless then, where there is none: nothing but -infinity, or +infinity or NaN among the values.
+/// x becomes exp(x) / Σ exp(x) on the host, a distribution; -infinity becomes 0. Returns false, and leaves x
+/// undefined, if there is none: all values are -infinity, or one is +infinity or NaN.
 bool softmax_in_place(std::span<float> x);
 
 /// The CPU, with that many threads. The SIMD instructions are chosen when the program starts.
 std::unique_ptr<Device> make_cpu_device(int threads);
 
-/// The first NVIDIA GPU. Throws std::runtime_error that says why there is none to use: this program was built
+/// The first NVIDIA GPU. Throws std::runtime_error with the reason if none is usable: this program was built
 /// without CUDA, there is no driver or no GPU, or it is too old.
 std::unique_ptr<Device> make_cuda_device();
 

@@ -1,6 +1,5 @@
 // The two 16-bit formats, one value at a time. float16 (IEEE 754-2019, binary16) has 5 bits of exponent and
-// 10 of fraction; bfloat16 is the upper half of a float32. Rounding is to the nearest, of two equally near to
-// the even one.
+// 10 of fraction; bfloat16 is the upper half of a float32. Rounding is to nearest, ties to even.
 #pragma once
 
 #include <bit>
@@ -15,7 +14,7 @@ inline float float32_from_bfloat16(std::uint16_t bits) {
 
 inline std::uint16_t bfloat16_from_float32(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
-  if (x != x) return static_cast<std::uint16_t>(bits >> 16 | 0x40);  // rounding could make infinity of NaN
+  if (x != x) return static_cast<std::uint16_t>(bits >> 16 | 0x40);  // rounding could turn NaN into infinity
   return static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
 }
 

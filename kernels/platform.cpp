@@ -51,8 +51,8 @@ int processors() {
 }
 
 std::shared_ptr<void> allocate(std::size_t bytes) {
-  // A product reads its weights once from end to end, and looking up 4 KiB pages would cost it a good part of
-  // the memory bandwidth.
+  // A product reads its weights once from end to end, and looking up 4 KiB pages would cost much of the
+  // memory bandwidth.
   const std::size_t alignment = bytes >= kHugePage ? kHugePage : kCacheLine;
   bytes = std::max(alignment, (bytes + alignment - 1) / alignment * alignment);
 #ifdef _WIN32
@@ -199,7 +199,7 @@ std::filesystem::path program() {
 void reserve_standard_streams() noexcept {
   for (int stream = 0; stream < 3; ++stream) {
     if (fcntl(stream, F_GETFD) >= 0) continue;
-    // The lowest free number is this one. In the wrong direction, so that nothing is lost unseen.
+    // The lowest free number is this one. Opened in the wrong direction, so nothing is lost unnoticed.
     open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
   }
 }

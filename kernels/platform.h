@@ -1,5 +1,4 @@
-// The operating system: all that is not the same on Linux, macOS and Windows stands in platform.cpp, and
-// nowhere else.
+// The operating system: all differences between Linux, macOS and Windows are in platform.cpp, and only there.
 #pragma once
 
 #include <cstddef>
@@ -15,23 +14,21 @@ namespace staircase::platform {
 /// How many processors this process may run on: taskset and containers restrict them.
 int processors();
 
-/// At least `bytes` of memory: huge pages where there is enough for one, whole cache lines otherwise. Throws
+/// At least `bytes` of memory: huge pages if it fills one, otherwise whole cache lines. Throws
 /// std::bad_alloc.
 std::shared_ptr<void> allocate(std::size_t bytes);
 
-/// Asks for the registers of AMX: Linux gives them to a process only then, since they make every switch
-/// between threads longer. False where they are not to be had.
+/// Requests the registers of AMX: Linux grants them to a process only then, since they slow down every switch
+/// between threads. Returns false if they are unavailable.
 bool request_matrix_registers();
 
-/// A file's bytes, which the system reads when they are looked at; empty for an empty file. Throws
-/// std::system_error.
+/// A file's bytes, which the system reads on access; empty for an empty file. Throws std::system_error.
 std::span<const std::byte> map_file(const std::filesystem::path& file);
 
 /// Ends a mapping.
 void unmap_file(std::span<const std::byte> mapping) noexcept;
 
-/// The memory of a part of a mapping may be used for something else: who looks there again waits for the
-/// file.
+/// Lets the memory of a part of a mapping be reused: a later access waits for the file.
 void release(std::span<const std::byte> part) noexcept;
 
 /// Of that part of a mapping only what `will_need` names is going to be read: the system does not read on
@@ -44,9 +41,9 @@ void will_need(std::span<const std::byte> part) noexcept;
 /// Where the running program lies; empty if that is unknown.
 std::filesystem::path program();
 
-/// Keeps 0, 1 and 2 from the files that are opened later: where a standard stream is closed, a file would
-/// take its number and with it what is meant for the stream. To read or write there fails as before. For the
-/// start of a program.
+/// Reserves the descriptors 0, 1 and 2: if a standard stream is closed, a file opened later would take its
+/// number, and with it the stream's data. Reading or writing there fails as before. For the start of a
+/// program.
 void reserve_standard_streams() noexcept;
 
 /// Sets a variable of the environment for this process. For the start of a program.
@@ -55,11 +52,10 @@ void set_environment(const char* name, const std::string& value);
 /// Date and time of day at this place.
 std::tm local_time();
 
-/// Whether a person sees what is written there.
+/// Whether the stream is a terminal.
 bool is_terminal(std::FILE* stream);
 
-/// The next bytes of standard input, as they are: how many there were, 0 at its end. Throws
-/// std::system_error.
+/// The next bytes of standard input, unchanged: returns how many, 0 at its end. Throws std::system_error.
 std::size_t read_standard_input(std::span<char> buffer);
 
 }  // namespace staircase::platform

@@ -22,14 +22,14 @@ constexpr std::string_view to_string(DType dtype) {
   return kNames[static_cast<int>(dtype)];
 }
 
-/// Of an element. Tensors of int4 count bytes, each with two of them.
+/// Size of an element. Tensors of int4 count bytes, each with two of them.
 constexpr std::size_t size_of(DType dtype) {
   return dtype == DType::kInt8 || dtype == DType::kInt4          ? 1
          : dtype == DType::kFloat16 || dtype == DType::kBFloat16 ? 2
                                                                  : 4;
 }
 
-/// The memory of a tensor of that shape. Throws std::bad_alloc where no machine can have it.
+/// The bytes of a tensor of that shape. Throws std::bad_alloc if no machine can have them.
 inline std::size_t bytes_of(DType dtype, const std::vector<std::int64_t>& shape) {
   constexpr std::size_t kMost = std::numeric_limits<std::ptrdiff_t>::max();
   return std::accumulate(shape.begin(), shape.end(), size_of(dtype), [](std::size_t bytes, std::int64_t dim) {
@@ -39,12 +39,12 @@ inline std::size_t bytes_of(DType dtype, const std::vector<std::int64_t>& shape)
   });
 }
 
-/// Weights in int8 have a scale in float32 for each group of so many neighbouring inputs of an output. Groups
+/// Weights in int8 have a float32 scale for each group of this many neighbouring inputs of an output. Groups
 /// of 32 halve what they add to the perplexity of tales-6m, 0.09 %, and make a token take a third longer.
 constexpr std::int64_t kGroup = 64;
 
-/// Weights in int4 have a scale in bfloat16 for so many. The perplexity of tales-6m rises by 2.9 %; with a
-/// minimum beside each scale, for a ninth more memory, by 2.0 %.
+/// Weights in int4 have a bfloat16 scale for this many. The perplexity of tales-6m rises by 2.9 %; with a
+/// minimum in addition to each scale, for a ninth more memory, by 2.0 %.
 constexpr std::int64_t kInt4Group = 32;
 
 /// Whether weights of that type share scales in groups.
@@ -52,14 +52,14 @@ constexpr bool in_groups(DType dtype) {
   return dtype == DType::kInt8 || dtype == DType::kInt4;
 }
 
-/// The memory of weight matrices of so many numbers, with their scales.
+/// The memory of a weight matrix with this many numbers, with its scales.
 constexpr std::size_t matrix_bytes(DType dtype, std::size_t count) {
   if (dtype == DType::kInt4) return count / 2 + count / kInt4Group * size_of(DType::kBFloat16);
   const std::size_t scales = dtype == DType::kInt8 ? count / kGroup : 0;
   return count * size_of(dtype) + scales * size_of(DType::kFloat32);
 }
 
-/// A handle: copies and views share the memory, which goes back to its device with the last of them.
+/// A handle: copies and views share the memory, which returns to its device with the last of them.
 class Tensor {
  public:
   Tensor() = default;
@@ -75,7 +75,7 @@ class Tensor {
   }
   std::size_t bytes() const { return static_cast<std::size_t>(size()) * size_of(dtype_); }
 
-  /// The elements, in the device's memory: the host may touch them only where the device is the CPU.
+  /// The elements, in the device's memory: the host may access them only if the device is the CPU.
   template <typename T>
   T* data() const {
     return static_cast<T*>(memory_.get());
@@ -84,7 +84,7 @@ class Tensor {
   /// The same memory from its start, with another shape that fits into it.
   Tensor reshaped(std::vector<std::int64_t> shape) const { return viewed_as(dtype_, std::move(shape)); }
 
-  /// The same for elements of another type: what is in the memory means nothing then.
+  /// The same for elements of another type: the contents are then meaningless.
   Tensor viewed_as(DType dtype, std::vector<std::int64_t> shape) const {
     return Tensor(dtype, std::move(shape), memory_);
   }

@@ -1,6 +1,7 @@
 // argmax: the index of the largest value, the lowest one among equals.
 //
-// 4 bytes read a value: limited by bandwidth. First the largest value, lane by lane, then its first place.
+// Reads 4 bytes per value: limited by bandwidth. First finds the largest value, lane by lane, then its first
+// index.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/argmax.cpp"
 #include <hwy/foreach_target.h>
@@ -20,7 +21,7 @@ HWY_ATTR std::int32_t argmax_row(const float* x, std::int64_t width) {
   const hn::ScalableTag<float> d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const std::int64_t whole = width / lanes * lanes;
-  // Two maxima that do not wait for one another.
+  // Two maxima that do not wait for each other.
   auto even = hn::Set(d, x[0]), odd = even;
   std::int64_t i = 0;
   for (; i + lanes < whole; i += 2 * lanes) {

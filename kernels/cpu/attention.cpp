@@ -3,22 +3,20 @@
 //
 // queries and out [n_tokens, n_head · head_size], keys and values [n_rows, n_kv_head, capacity, head_size],
 // or in blocks. For a sequence of n positions: 4 · head_size operations for each pair of a query and a key
-// that it sees. All loops go over runs of positions that lie side by side: the blocks of a row, or the row as
-// a whole. The queries that share a head of keys, those of several heads and of several tokens, are the rows
-// of tiles.
+// that it sees. All loops go over runs of adjacent positions: the blocks of a row, or the row as a whole. The
+// queries that share a key head, from several heads and several tokens, are the rows of tiles.
 //
 // Many queries (prefill): both products have the shape of `linear`, [queries, depth] times [depth, columns],
-// so the keys (as [head_size, positions]) and the values (as [positions, head_size]) of each head are brought
-// into panels once, and 6 queries at a time go along them; it is limited by arithmetic. Six rows of scores
-// per thread are all that is ever stored.
+// so the keys (as [head_size, positions]) and the values (as [positions, head_size]) of each head are packed
+// into panels once, and 6 queries at a time run along them; arithmetic is the limit. Each thread stores at
+// most six rows of scores.
 //
 // A few queries (decoding, or drafts to verify): packing would cost more than it saves. Each score is a dot
-// product with a key where it lies, and the limit is the bandwidth at which keys and values are read: 8 ·
-// head_size bytes a position and head, or half of it where they are kept in 16 bits, once for up to 6 queries
-// together.
+// product with an unpacked key, and the limit is the bandwidth of reading keys and values: 8 · head_size
+// bytes per position and head, or half of it in 16 bits, once for up to 6 queries together.
 //
-// Both add in the same order, so a token's result is the same to the bit whether its prompt comes as a whole,
-// in parts or token by token.
+// Both add in the same order, so a token's result is the same to the bit whether its prompt arrives as a
+// whole, in parts or token by token.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attention.cpp"
 #include <hwy/foreach_target.h>
@@ -36,8 +34,8 @@ namespace staircase {
 namespace HWY_NAMESPACE {
 
 /// softmax(scale · scores[0 .. count - 1]) in place, without the division: returns 1 / sum (Milakov and
-/// Gimelshein 2018, section 2: the largest score is subtracted first, so that exp cannot overflow). The
-/// others, of `total` and up to the next whole vector, become 0.
+/// Gimelshein 2018, section 2: the largest score is subtracted first, so exp cannot overflow). The others, of
+/// `total` and up to the next whole vector, become 0.
 HWY_INLINE float exponentials(float* scores, float scale, std::int64_t count, std::int64_t total) {
   const Floats d;
   const std::int64_t padded = divide_up(count, kLanes) * kLanes;
@@ -73,8 +71,8 @@ HWY_INLINE hn::Vec<Floats> sums_of_lanes(hn::Vec<Floats>* vectors) {
   return vectors[0];
 }
 
-/// Features that fill no vector, of one query: their part of its scores. Not inlined, so that the compiler
-/// rounds in the same way for every number of queries; and so the next.
+/// Features that fill no vector, of one query: their part of its scores. Not inlined, so the compiler rounds
+/// in the same way for every number of queries; the same holds for the next function.
 template <typename T>
 HWY_NOINLINE void add_rest_of_scores(const float* query, const Runs<T>& runs, std::int64_t total,
                                      std::int64_t whole, float* scores) {
@@ -106,9 +104,9 @@ HWY_NOINLINE void rest_of_values(const float* weights, const Runs<T>& runs, std:
   }
 }
 
-/// Keys and values are asked for ahead of time: each head is a short stream, and a good part of it has passed
-/// before the processor itself notices that it is one. They are asked for into the second cache, which waits
-/// for more lines at a time than the first. kBytesFarAhead is so many runs and elements.
+/// Keys and values are prefetched: each head is a short stream, and much of it has passed before the
+/// processor itself detects a stream. They go into the second-level cache, which can wait for more lines at a
+/// time than the first. kBytesFarAhead in runs and elements.
 template <typename T>
 struct Ahead {
   HWY_INLINE Ahead(const Runs<T>& of, std::int64_t total)
@@ -116,7 +114,7 @@ struct Ahead {
         runs(kBytesFarAhead / std::int64_t{sizeof(T)} / run_elements),
         elements(kBytesFarAhead / std::int64_t{sizeof(T)} % run_elements) {}
 
-  /// What is ahead of element i of a run, if `runs` after it is the run at `near`, and then that at `far`.
+  /// The address ahead of element i of a run: the run `runs` later is at `near`, the one after it at `far`.
   HWY_INLINE const T* of(std::int64_t i, const T* near, const T* far) const {
     const std::int64_t beyond = i + elements - run_elements;
     return beyond < 0 ? near + i + elements : far + beyond;
@@ -127,7 +125,7 @@ struct Ahead {
 template <typename T>
 constexpr std::int64_t kElementsOfLine = kLineBytes / sizeof(T);
 
-/// multiply_keys for the `count` keys of one run; near and far are as of Ahead.
+/// multiply_keys for the `count` keys of one run; near and far are as in Ahead.
 template <int kQueries, typename T>
 HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const T* keys, std::int64_t count,
                              std::int64_t head_size, const Ahead<T>& ahead, const T* near, const T* far,
@@ -136,7 +134,7 @@ HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const T*
   for (std::int64_t first = 0; first < count; first += kLanes) {
     HWY_ALIGN float partial[kQueries][kLanes * kLanes];
     for (int lane = 0; lane < kLanes; ++lane) {
-      // Behind the last key it is taken again, and its score overwritten later.
+      // Past the last key, that key is used again, and its score overwritten later.
       const std::int64_t place = std::min(first + lane, count - 1) * head_size;
       const T* const key = keys + place;
       const T* const next = ahead.of(place, near, far);
@@ -162,8 +160,8 @@ HWY_INLINE void multiply_run(const float* queries, std::int64_t stride, const T*
   }
 }
 
-/// q · k for each query and key, but for features that fill no vector: scores [kQueries, score_stride]. The
-/// first values are asked for behind the last keys.
+/// q · k for each query and key, except features that fill no vector: scores [kQueries, score_stride]. The
+/// first values are prefetched after the last keys.
 template <int kQueries, typename T>
 HWY_INLINE void multiply_keys(const float* queries, std::int64_t stride, Runs<T> runs, std::int64_t total,
                               std::int64_t score_stride, float* scores) {
@@ -180,14 +178,14 @@ HWY_INLINE void multiply_keys(const float* queries, std::int64_t stride, Runs<T>
   }
 }
 
-/// out[q] = the values, each times the weight that q gives it; again but for features that fill no vector.
-/// The first keys of the next head are asked for behind the last values.
+/// out[q] = the values, each times q's weight for it; again except features that fill no vector. The first
+/// keys of the next head are prefetched after the last values.
 template <int kQueries, typename T>
 HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, Runs<T> runs, std::int64_t total,
                            const Runs<T>& next_head, std::int64_t stride, float* out) {
   const Floats d;
   const std::int64_t head_size = runs.head_size;
-  // Registers of each query's sums, kept while all positions pass.
+  // Registers of each query's sums, kept over all positions.
   constexpr std::int64_t kRegisters =
       kQueries > kTileQueries ? kAccumulators / 12
                               : std::clamp<std::int64_t>(kAccumulators / kQueries, 1, 64 / kLanes);
@@ -222,7 +220,7 @@ HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, Run
             for (int q = 0; q < kQueries; ++q) sum[q][r] = hn::MulAdd(weight[q], part, sum[q][r]);
           }
         };
-        // The usual number is a constant, for which the compiler keeps the sums in registers.
+        // The usual number is a constant, so the compiler keeps the sums in registers.
         registers == kRegisters ? add(kRegisters) : add(registers);
       }
     }
@@ -235,8 +233,8 @@ HWY_INLINE void add_values(const float* weights, std::int64_t weight_stride, Run
 }
 
 /// The kQueries queries of a tile. Each key and each value is read once for all of them, and then the keys of
-/// the `next` head are asked for. out [kQueries, head_size]; `scores` has room for whole halves of a panel of
-/// them.
+/// the `next` head are prefetched. out [kQueries, head_size]; `scores` has room for whole halves of a panel
+/// of them.
 template <int kQueries, typename T>
 HWY_NOINLINE void attend_few(const QueryTile& tile, const Runs<T>& runs, const Runs<T>& next, float* scores,
                              float* out) {
@@ -277,8 +275,8 @@ HWY_INLINE void widen_row(const T* values, std::int64_t count, float* out) {
   for (; i < count; ++i) out[i] = widen(values[i]);
 }
 
-/// The same for a row of a panel. As many vectors as the compiler knows stay in registers, where a loop of
-/// any length would become a copy in memory, which takes long to begin.
+/// The same for a row of a panel. The vectors whose number the compiler knows stay in registers; a loop of
+/// any length would become a copy in memory, which is slow to start.
 template <typename T>
 HWY_INLINE void widen_panel_row(const T* values, std::int64_t width, float* out) {
   if (width < kPanel) {
@@ -290,8 +288,8 @@ HWY_INLINE void widen_panel_row(const T* values, std::int64_t width, float* out)
 }
 
 /// Keys of one head into panels [positions / 64, head_size, 64], values into [head_size / 64, positions, 64].
-/// The keys and values of a run are asked for while those of the run before are packed: where a block of
-/// memory ends, the processor does not read ahead by itself.
+/// The keys and values of a run are prefetched while those of the previous run are packed: the processor
+/// itself does not read ahead past the end of a block of memory.
 template <typename T>
 HWY_INLINE void pack(const Runs<T>& runs, std::int64_t total, float* packed_keys, float* packed_values) {
   const std::int64_t head_size = runs.head_size;
@@ -329,11 +327,12 @@ HWY_INLINE void pack(const Runs<T>& runs, std::int64_t total, float* packed_keys
   }
 }
 
-/// Queries that share the registers: each needs one for every level of the sums below.
+/// Queries that share the registers: each needs one per level of the sums below.
 constexpr int kTogether = kAvx512 ? 6 : 3;
 
-/// sums[q] is what the lanes `first` .. first + kCount - 1 of q · k have in multiply_keys, for a vector of
-/// positions: each lane is the sum of every kLanes-th feature, and the lanes are added as by sums_of_lanes.
+/// sums[q] is the result of the lanes `first` .. first + kCount - 1 of q · k in multiply_keys, for a vector
+/// of positions: each lane is the sum of every kLanes-th feature, and the lanes are added as in
+/// sums_of_lanes.
 template <int kCount>
 HWY_INLINE void add_lanes(const float* const* queries, const float* keys, std::int64_t first,
                           std::int64_t whole, hn::Vec<Floats>* sums) {
@@ -354,12 +353,12 @@ HWY_INLINE void add_lanes(const float* const* queries, const float* keys, std::i
   }
 }
 
-/// multiply_keys with packed keys; again but for features that fill no vector.
+/// multiply_keys with packed keys; again except features that fill no vector.
 HWY_INLINE void multiply_packed_keys(const QueryTile& tile, const float* packed_keys, std::int64_t head_size,
                                      std::int64_t score_stride, float* scores) {
   const std::int64_t whole = head_size - head_size % kLanes, seen = tile.seen();
   for (std::int64_t row = 0; row < tile.rows; row += kTogether) {
-    const float* own[kTogether];  // behind the last query it is taken again, and nobody sees the result
+    const float* own[kTogether];  // past the last query, it is used again, and the result is ignored
     for (int q = 0; q < kTogether; ++q) own[q] = tile.queries + std::min(row + q, tile.rows - 1) * head_size;
     for (std::int64_t first = 0; first < seen; first += kLanes) {
       hn::Vec<Floats> sums[kTogether];
@@ -372,7 +371,7 @@ HWY_INLINE void multiply_packed_keys(const QueryTile& tile, const float* packed_
   }
 }
 
-/// A tile of queries on packed keys and values of `total` positions. `runs` are the same where they lie, for
+/// A tile of queries on packed keys and values of `total` positions. `runs` are the same, unpacked, for
 /// features that fill no vector.
 template <typename T>
 HWY_INLINE void attend_tile(const QueryTile& tile, const Runs<T>& runs, const float* packed_keys,
@@ -402,7 +401,7 @@ HWY_INLINE void attend_tile(const QueryTile& tile, const Runs<T>& runs, const fl
   }
 }
 
-/// run(runs), of the type in which keys and values are kept.
+/// run(runs), in the type of keys and values.
 template <typename Run>
 HWY_INLINE void with_runs(const HeadOfCache& head, const Run& run) {
   with_elements(head.keys_values.keys.dtype(), head.keys_values.keys.data<void>(),
@@ -415,7 +414,7 @@ HWY_INLINE bool multiplies_halves() {
   return kAvx512 && std::is_same_v<T, hwy::bfloat16_t> && has_bfloat16_tile();
 }
 
-/// A tile of queries where its keys and values lie. `next` is the head whose turn is likely to be the next.
+/// A tile of queries on unpacked keys and values. `next` is the head that is likely to be next.
 HWY_ATTR void attend_in_place(const QueryTile& tile, const HeadOfCache& head, const HeadOfCache& next,
                               float* scores, float* out) {
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
@@ -427,7 +426,7 @@ HWY_ATTR void attend_in_place(const QueryTile& tile, const HeadOfCache& head, co
   });
 }
 
-/// The same with keys and values of `total` positions that are packed as well.
+/// The same with `total` positions whose keys and values are packed as well.
 HWY_ATTR void attend_packed(const QueryTile& tile, const HeadOfCache& head, const void* packed_keys,
                             const void* packed_values, std::int64_t total, float* scores, float* out) {
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
@@ -441,7 +440,7 @@ HWY_ATTR void attend_packed(const QueryTile& tile, const HeadOfCache& head, cons
   });
 }
 
-/// The result of a query to its place in `out`, rounded to its type.
+/// Stores the result of a query in `out`, rounded to its type.
 HWY_ATTR void store_result(const float* result, std::int64_t head_size, std::int64_t place,
                            const Tensor& out) {
   with_elements(out.dtype(), out.data<void>(),
@@ -514,7 +513,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   constexpr std::int64_t kQueriesAtOnce = std::max(kMostQueries, kTileQueries);
   const std::int64_t score_floats = std::max(kQueriesAtOnce * divide_up(longest, kHalfPanel) * kHalfPanel,
                                              bfloat16::scratch_floats(head_size, longest));
-  // The queries of a tile and its results, where they lie side by side.
+  // The queries of a tile and its results, stored contiguously.
   const std::int64_t tile_floats = kQueriesAtOnce * head_size;
   const std::int64_t thread_floats = score_floats + divide_up(2 * tile_floats, kPanel) * kPanel;
   float* const memory = scratch(team_.size() * thread_floats + packed_floats);
@@ -534,11 +533,11 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     for (std::int64_t first = 0; first < head.queries; first += kTileQueries) tiles.push_back({&head, first});
   }
 
-  // Queries that read keys and values together: those of whole tokens where there is room for a group.
+  // Queries that read keys and values together: those of whole tokens if a group fits.
   const std::int64_t together = group == 1             ? std::min(kTileQueries, kMostQueries)
                                 : group > kMostQueries ? kMostQueries
                                                        : kMostQueries / group * group;
-  // Where a query of that head is among all.
+  // The index of a query of that head among all.
   const auto place_of = [=](const Head& head, std::int64_t query) {
     return head.place + query / group * width + query % group * head_size;
   };
@@ -576,7 +575,7 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
   parallel_each(team_, static_cast<std::int64_t>(tiles.size()), [&](int thread, std::int64_t i) {
     const Head& head = *tiles[static_cast<std::size_t>(i)].head;
     const std::int64_t first = tiles[static_cast<std::size_t>(i)].first;
-    // The queries of a head are short pieces far apart: those of the next tile are asked for in advance.
+    // The queries of a head are short pieces far apart: those of the next tile are prefetched.
     if (const std::int64_t next = i + team_.size(); next < std::ssize(tiles)) {
       const auto& [next_head, next_first] = tiles[static_cast<std::size_t>(next)];
       for (std::int64_t q = next_first; q < std::min(next_first + kTileQueries, next_head->queries); ++q) {

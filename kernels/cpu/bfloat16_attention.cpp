@@ -19,10 +19,10 @@ namespace {
 
 constexpr int kLanes = 16;
 
-/// A vector has so many features of a key or a value.
+/// Features of a key or a value per vector.
 constexpr std::int64_t kFeatures = 32;
 
-/// So many positions are worked on at a time: one for each lane of a vector of scores.
+/// Positions that are processed at a time: one for each lane of a vector of scores.
 constexpr std::int64_t kPositions = 16;
 
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) {
@@ -42,8 +42,8 @@ STAIRCASE_TARGET inline __m512bh broadcast_pair(const std::uint16_t* values) {
   return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-/// Lane i of the result is the sum of the lanes of vectors[i]. The first two steps work on fours of lanes,
-/// the last two on whole fours.
+/// Lane i of the result is the sum of the lanes of vectors[i]. The first two steps work within groups of four
+/// lanes, the last two on whole groups.
 STAIRCASE_TARGET inline __m512 sums_of_lanes(__m512* vectors) {
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
@@ -69,7 +69,7 @@ STAIRCASE_TARGET inline __m512 sums_of_lanes(__m512* vectors) {
   return vectors[0];
 }
 
-/// Neighbours of the depth as pairs: of each eight columns of two rows the first four, or the others.
+/// Neighbours of the depth as pairs: of each eight columns of two rows, the first four or the others.
 using Halves = std::uint16_t __attribute__((vector_size(64)));
 STAIRCASE_TARGET inline __m512bh first_columns(Halves a, Halves b) {
   return (__m512bh)__builtin_shufflevector(a, b, 0, 32, 1, 33, 2, 34, 3, 35, 8, 40, 9, 41, 10, 42, 11, 43, 16,
@@ -80,10 +80,10 @@ STAIRCASE_TARGET inline __m512bh last_columns(Halves a, Halves b) {
                                            20, 52, 21, 53, 22, 54, 23, 55, 28, 60, 29, 61, 30, 62, 31, 63);
 }
 
-// ── Where keys and values lie ──
+// ── Unpacked keys and values ──
 
-/// scores[q, p] = q · k for up to 16 keys; those behind `count` mean nothing. `ahead` is what to ask for: as
-/// much as these keys. A key is read once for all rows.
+/// scores[q, p] = q · k for up to 16 keys; those after `count` are meaningless. `ahead` is the address to
+/// prefetch: as much as these keys. A key is read once for all rows.
 template <int kRows>
 STAIRCASE_TARGET void multiply_any(const std::uint16_t* queries, const std::uint16_t* keys,
                                    std::int64_t count, std::int64_t head_size, const std::uint16_t* ahead,
@@ -91,7 +91,7 @@ STAIRCASE_TARGET void multiply_any(const std::uint16_t* queries, const std::uint
   const std::int64_t width = round_up(head_size, kFeatures);
   __m512 chains[kRows][kLanes];
   for (int p = 0; p < kLanes; ++p) {
-    // Behind the last key it is taken again.
+    // Past the last key, it is used again.
     const std::uint16_t* const key = keys + std::min<std::int64_t>(p, count - 1) * head_size;
     __m512 chain[kRows];
     for (auto& c : chain) c = _mm512_setzero_ps();
@@ -111,7 +111,7 @@ STAIRCASE_TARGET void multiply_any(const std::uint16_t* queries, const std::uint
 }
 
 /// The same for 16 keys of a size that the compiler knows: a query and all its chains are in registers, and
-/// the keys, which the first query has brought into the nearest cache, pass once for each of them.
+/// the keys, which the first query has brought into the first-level cache, pass once for each of them.
 template <int kRows, int kHeadSize>
 STAIRCASE_TARGET void multiply_sixteen(const std::uint16_t* queries, const std::uint16_t* keys,
                                        const std::uint16_t* ahead, std::int64_t score_stride, float* scores) {
@@ -194,7 +194,7 @@ STAIRCASE_TARGET void add_parts(const std::uint16_t* weights, std::int64_t weigh
   }
 }
 
-/// sums[q] += the values, each times the weight that q gives it. Of each 32 features first_columns come
+/// sums[q] += the values, each times q's weight for it. In each group of 32 features, first_columns come
 /// first.
 template <int kRows>
 STAIRCASE_TARGET void add_values(const std::uint16_t* weights, std::int64_t weight_stride,
@@ -213,8 +213,8 @@ STAIRCASE_TARGET void add_values(const std::uint16_t* weights, std::int64_t weig
 
 // ── In panels ──
 
-/// sums[q] = kCount chains from kFirst on of the scores of 16 keys, added up as by sums_of_lanes. A query has
-/// a register for each level of the sum.
+/// sums[q] = kCount chains from kFirst on of the scores of 16 keys, added as in sums_of_lanes. A query has a
+/// register for each level of the sum.
 template <int kRows, int kFirst, int kCount>
 STAIRCASE_TARGET inline void add_chains(const std::uint16_t* queries, std::int64_t width,
                                         const std::uint16_t* keys, __m512* sums) {
@@ -228,7 +228,7 @@ STAIRCASE_TARGET inline void add_chains(const std::uint16_t* queries, std::int64
       }
     }
   } else {
-    // Of four chains those two apart come first.
+    // Of four chains, those two apart are added first.
     constexpr int kStep = kCount == 2 ? 2 : kCount == 4 ? 1 : kCount / 2;
     __m512 others[kRows];
     add_chains<kRows, kFirst, kCount / 2>(queries, width, keys, sums);
@@ -251,7 +251,7 @@ STAIRCASE_TARGET void multiply_packed_keys(const std::uint16_t* queries, const s
   }
 }
 
-/// Up to 16 keys into a panel. Pairs of features are elements of 32 bits, and squares of 16 by 16 are turned.
+/// Up to 16 keys into a panel. Pairs of features are 32-bit elements, and squares of 16 by 16 are transposed.
 STAIRCASE_TARGET void pack_keys(const std::uint16_t* keys, std::int64_t count, std::int64_t head_size,
                                 std::uint16_t* panel) {
   for (std::int64_t i = 0; i < head_size; i += kFeatures) {
@@ -268,7 +268,7 @@ STAIRCASE_TARGET void pack_keys(const std::uint16_t* keys, std::int64_t count, s
   }
 }
 
-/// Up to 16 values into panels of that size, of each 32 features first_columns first.
+/// Up to 16 values into panels of that size; in each group of 32 features, first_columns come first.
 STAIRCASE_TARGET void pack_values(const std::uint16_t* values, std::int64_t count, std::int64_t head_size,
                                   std::int64_t panel_size, std::uint16_t* panels) {
   for (std::int64_t i = 0; i < head_size; i += kFeatures) {
@@ -296,9 +296,9 @@ STAIRCASE_TARGET void round_row(const float* values, std::int64_t count, std::in
   }
 }
 
-/// 2^x for x <= 0 in those lanes, and 0 in the others. Of x = n + f, n an integer and f at most a half, 2^f
-/// is the sum of (f ln 2)^k / k!, whose first seven terms leave an error of 1e-7. VSCALEFPS makes 2^-infinity
-/// 0, although f is NaN then.
+/// 2^x for x <= 0 in those lanes, and 0 in the others. With x = n + f, where n is an integer and |f| at most
+/// a half, 2^f is the sum of (f ln 2)^k / k!, whose first seven terms leave an error of 1e-7. VSCALEFPS makes
+/// 2^-infinity 0, although f is NaN then.
 STAIRCASE_TARGET inline __m512 power_of_two(__mmask16 lanes, __m512 x) {
   const __m512 n = _mm512_maskz_roundscale_ps(lanes, x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 f = (x - n) * 0.69314718f;
@@ -310,7 +310,7 @@ STAIRCASE_TARGET inline __m512 power_of_two(__mmask16 lanes, __m512 x) {
   return _mm512_maskz_scalef_ps(lanes, sum, n);
 }
 
-/// All lanes as one number. GCC 12 warns of a vector that its own intrinsics for this leave uninitialised.
+/// All lanes as one number. GCC 12 warns about a vector that its own intrinsics for this leave uninitialised.
 template <typename Combine>
 STAIRCASE_TARGET inline float combine_lanes(__m512 vector, const Combine& combine) {
   alignas(64) float lanes[kLanes];
@@ -324,7 +324,7 @@ STAIRCASE_TARGET inline float combine_lanes(__m512 vector, const Combine& combin
 }
 
 /// weights[i] = exp(scale (scores[i] - the largest)) for i < count, rounded, and 0 for the others up to the
-/// next multiple of 32 behind `total`; returns 1 / the sum of the weights before they are rounded.
+/// next multiple of 32 after `total`; returns 1 / the sum of the weights before they are rounded.
 STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t count, std::int64_t total,
                                std::uint16_t* weights) {
   const auto first_of = [=](std::int64_t i) {
@@ -348,7 +348,7 @@ STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t co
   return 1.0f / combine_lanes(sum, std::plus());
 }
 
-/// out[i] = sums[i] · factor in the order of the features; first_columns come first in each 32 sums.
+/// out[i] = sums[i] · factor in the order of the features; first_columns come first in each group of 32 sums.
 STAIRCASE_TARGET void store_features(const float* sums, std::int64_t head_size, float factor, float* out) {
   for (std::int64_t i = 0; i < head_size; i += kFeatures) {
     const __m512 first = _mm512_loadu_ps(sums + i) * factor,
@@ -413,7 +413,7 @@ constexpr auto kAddValues = add_values_of(std::make_integer_sequence<int, kMostQ
 constexpr auto kMultiplyPackedKeys = multiply_packed_keys_of(std::make_integer_sequence<int, kTileQueries>());
 
 /// Calls work(first, count) for each 16 positions, or each multiple of 16. The blocks of a paged cache begin
-/// with such a one.
+/// at such a multiple.
 template <typename Work>
 void each_sixteen(std::int64_t total, const Work& work, std::int64_t together = kPositions) {
   for (std::int64_t first = 0; first < total; first += together) {
@@ -435,7 +435,7 @@ void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, con
   const auto of_rows = static_cast<std::size_t>(tile.rows - 1);
   const std::int64_t bytes = runs.head_size * std::int64_t{sizeof(std::uint16_t)},
                      distance = round_up(kBytesFarAhead / bytes, kPositions);
-  // What comes `distance` positions behind p: first all keys, then all values, then keys of the next head.
+  // The address `distance` positions after p: first all keys, then all values, then keys of the next head.
   const auto ahead_of = [&](std::int64_t p) {
     p += distance;
     if (p < total) return runs.key(p);
@@ -450,7 +450,7 @@ void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, con
   float inverse_sums[kMostQueries] = {};
   weigh(tile, runs.head_size, memory, inverse_sums);
   std::fill_n(memory.sums, tile.rows * memory.width, 0.0f);
-  // Where the positions of a row lie side by side, the sums stay in registers for more of them.
+  // If the positions of a row are adjacent, the sums stay in registers for more of them.
   const std::int64_t together = runs.length >= total ? 4 * kPositions : kPositions;
   each_sixteen(
       total,

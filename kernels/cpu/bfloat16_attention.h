@@ -1,10 +1,10 @@
 // attention.cpp once more for keys and values in bfloat16 on processors that multiply in it (VDPBF16PS, see
 // bfloat16_tile.h): queries and the weights of the values are rounded to bfloat16 as well, and the sums are
-// float32. Only where has_bfloat16_tile().
+// float32. Only if has_bfloat16_tile().
 //
-// Here, too, all ways to the result of a query give the same bits. A score is the sum of 16 chains: chain c
-// adds the products of the features 2c and 2c + 1, then of those 32 further on, and so on; of the chains
-// those two apart are added first, then neighbours, then neighbouring fours. A feature of the result is one
+// Here, too, every way to compute a query's result gives the same bits. A score is the sum of 16 chains:
+// chain c adds the products of the features 2c and 2c + 1, then of those 32 further on, and so on. Chains two
+// apart are added first, then neighbours, then neighbouring groups of four. A feature of the result is one
 // chain in the order of the positions, two at a time.
 #pragma once
 
@@ -17,13 +17,13 @@ namespace staircase::bfloat16 {
 /// Floats of memory that the two functions below need: for a tile of queries on `total` positions.
 std::int64_t scratch_floats(std::int64_t head_size, std::int64_t total);
 
-/// A tile of queries, where keys and values lie. out [rows, head_size]. The keys of the head that is `next`
-/// are asked for behind the last values.
+/// A tile of queries on unpacked keys and values. out [rows, head_size]. The keys of the head that is `next`
+/// are prefetched after the last values.
 void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, const Runs<std::uint16_t>& next,
                      float* scratch, float* out);
 
 /// Keys into panels [total / 64, head_size / 2, 64, 2] and values into [head_size / 64, total / 2, 64, 2],
-/// the head size being filled up to a multiple of 32, with zeros.
+/// with the head size padded with zeros to a multiple of 32.
 void pack(const Runs<std::uint16_t>& runs, std::int64_t total, std::uint16_t* packed_keys,
           std::uint16_t* packed_values);
 

@@ -1,13 +1,13 @@
 // VDPBF16PS takes two neighbouring values of a row of x and two of a column of w, and adds both products to
-// the sum of that row and column, for 16 columns at once. That is why panels of bfloat16 keep two neighbours
-// of the depth side by side (kPair in cpu_device.h).
+// the sum of that row and column, for 16 columns at once. That is why panels of bfloat16 interleave two
+// neighbours of the depth (kPair in cpu_device.h).
 //
-// The size of the tile follows from the same arithmetic as in tile-inl.h. As there, every element is one
-// chain in the order of the depth, whatever else is computed beside it.
+// The same arithmetic determines the size of the tile as in tile-inl.h. As there, every element is one chain
+// in the order of the depth, whatever else is computed in the same pass.
 //
-// TDPBF16PS does as much for 16 rows of x, 16 columns of w and a depth of 32, which lie in registers of 1 KB,
-// there called tiles. It adds in another order than VDPBF16PS, in which a single row is then added up as
-// well.
+// TDPBF16PS does as much for 16 rows of x, 16 columns of w and a depth of 32, which are held in registers of
+// 1 KB, which Intel calls tiles. It adds in another order than VDPBF16PS, in which a single row is then added
+// up as well.
 //
 // Highway 1.0 knows neither of the instructions nor a target that has them, so this file calls them by their
 // names.
@@ -110,13 +110,12 @@ constexpr std::int64_t kDepth = 32;  // of both
 /// As kBytesAhead, in elements: one row reads faster than a multiply_tile, and 2 KB suit it best.
 constexpr std::int64_t kAheadOfTiles = 1024;
 
-/// Memory is what it seems to be, for the instructions on tiles: the compiler does not see what they read
-/// and write.
+/// A compiler barrier for the instructions on tiles: the compiler does not see what they read and write.
 inline void settle_memory() {
   asm volatile("" ::: "memory");
 }
 
-/// What LDTILECFG reads: how many rows of how many bytes each tile has.
+/// The operand of LDTILECFG: how many rows of how many bytes each tile has.
 struct alignas(64) TileShapes {
   std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
   std::uint16_t row_bytes[16] = {};
@@ -137,7 +136,7 @@ STAIRCASE_AMX_TARGET void shape_tiles(std::int64_t x_rows) {
   load_tile_shapes(&shapes);
 }
 
-/// A function of its own, since GCC compiles no destructor for other instructions.
+/// A separate function, since GCC compiles no destructor for other instructions.
 STAIRCASE_AMX_TARGET void release_tiles() {
   _tile_release();
 }
@@ -198,8 +197,9 @@ STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_
   }
 }
 
-/// One row and 32 or 64 columns. Tiles would take almost as long as for nine, so this is TDPBF16PS by hand,
-/// to the bit: at each depth of 32 it adds up the even and the odd products apart, and then both to the sum.
+/// One row and 32 or 64 columns. Tiles would take almost as long as for nine rows, so this computes TDPBF16PS
+/// by hand, to the bit: at each depth of 32 it sums the even and the odd products separately, then adds both
+/// to the sum.
 template <int kColumns>
 STAIRCASE_TARGET void multiply_row(const std::uint16_t* x, const std::uint16_t* w, std::int64_t depth,
                                    bool adds, float* result) {

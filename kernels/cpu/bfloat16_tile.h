@@ -11,29 +11,29 @@ namespace staircase {
 
 /// Adds x [rows, depth] times w [depth, columns] to result [rows, columns]; x and w are bfloat16, the depth
 /// is even, and w is part of a panel. Neighbouring rows of x lie x_stride elements apart, those of the result
-/// kPanel. `next` is what TileTurn::kNext asks for.
+/// kPanel. `next` is what TileTurn::kNext prefetches.
 using BFloat16Tile = void (*)(const std::uint16_t* x, std::int64_t x_stride, const std::uint16_t* w,
                               std::int64_t depth, float* result, const char* next);
 
 /// Whether this processor has the instruction.
 bool has_bfloat16_tile();
 
-/// The tile of that size: 1 to 6 rows and 32 or 64 columns. Only where has_bfloat16_tile().
+/// The tile of that size: 1 to 6 rows and 32 or 64 columns. Only if has_bfloat16_tile().
 BFloat16Tile bfloat16_tile(int rows, int columns, TileTurn turn = TileTurn::kAlone);
 
-/// Whether this processor multiplies matrices, the system lets it, and the depth is a multiple of their
+/// Whether this processor multiplies matrices, the system allows it, and the depth is a multiple of their
 /// width. Does not depend on the number of rows: a row gets the same bits alone as among others.
 bool has_bfloat16_matrices(std::int64_t depth);
 
 /// The most rows of x that are multiplied together.
 constexpr std::int64_t kMatrixRows = 32;
 
-/// Of a larger depth, pieces of this size leave room in the nearest cache: for 12 KB of x (kMatrixRows), 24
-/// KB of a panel and 8 KB of the result.
+/// A larger depth is cut into pieces of this size, which leave room in the first-level cache: for 12 KB of x
+/// (kMatrixRows), 24 KB of a panel and 8 KB of the result.
 constexpr std::int64_t kMatrixDepth = 192;
 
-/// Products by matrices, by one thread. Its registers get a shape for the number of rows only where that
-/// changes, since this takes as long as many products, and lose it with this object.
+/// Products by matrices, by one thread. Its registers are configured for the number of rows only when that
+/// changes, since this takes as long as many products, and are released with this object.
 class Matrices {
  public:
   Matrices() = default;
@@ -41,15 +41,15 @@ class Matrices {
   Matrices(const Matrices&) = delete;
   Matrices& operator=(const Matrices&) = delete;
 
-  /// result [rows, columns] = x [rows, depth] times w [depth, columns], added to what was there if `adds`,
-  /// for up to kMatrixRows rows and for 32 or 64 columns; x and w are bfloat16, and w is part of a panel.
-  /// Neighbouring rows of x lie x_stride elements apart, those of the result kPanel. Only where
+  /// result [rows, columns] = x [rows, depth] times w [depth, columns], added to the previous result if
+  /// `adds`, for up to kMatrixRows rows and for 32 or 64 columns; x and w are bfloat16, and w is part of a
+  /// panel. Neighbouring rows of x lie x_stride elements apart, those of the result kPanel. Only if
   /// has_bfloat16_matrices(depth).
   void multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, const std::uint16_t* w,
                 std::int64_t columns, std::int64_t depth, bool adds, float* result);
 
  private:
-  // 0: the registers have no shape. Not used where there are none.
+  // 0: the registers are not configured. Unused without such registers.
   [[maybe_unused]] std::int64_t shaped_rows_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// The CPU as a device. Each operation is in the file of its name; they share the threads of
-// thread_team.h and the register tile of tile-inl.h.
+// The CPU as a device. Each operation is in the file named after it; they share the threads of thread_team.h
+// and the register tile of tile-inl.h.
 #pragma once
 
 #include <algorithm>
@@ -10,65 +10,63 @@
 
 namespace staircase {
 
-/// Weights are kept in panels of 64 output columns: packed[out / 64][in][out % 64], the last panel filled up
-/// with zeros. A tile of tile-inl.h takes the whole width where it can, so it reads memory from front to back
-/// as one stream, for which the processor looks ahead best: 64 floats are four registers of AVX-512, eight of
-/// AVX2.
+/// Weights are kept in panels of 64 output columns: packed[out / 64][in][out % 64], the last panel padded
+/// with zeros. A tile of tile-inl.h takes the whole width if it can, so it reads memory from front to back as
+/// one stream, which the processor prefetches best: 64 floats are four registers of AVX-512, eight of AVX2.
 constexpr std::int64_t kPanel = 64;
 
-/// In bfloat16 two neighbours of `in` lie side by side, packed[out / 64][in / 2][out % 64][in % 2], since the
-/// processor multiplies them as a pair (bfloat16_tile.h); `in` is filled up to an even number, with zeros.
+/// In bfloat16, two neighbours of `in` are interleaved, packed[out / 64][in / 2][out % 64][in % 2], since the
+/// processor multiplies them as a pair (bfloat16_tile.h); `in` is padded to an even number with zeros.
 constexpr std::int64_t kPair = 2;
 
-/// Where column `out` of row `in` of a panel lies, counted from its first element, if so many neighbouring
-/// rows are interleaved.
+/// The index of column `out` of row `in` in a panel, from its first element, if this many neighbouring rows
+/// are interleaved.
 template <std::int64_t kInterleaved>
 constexpr std::int64_t place_in_panel(std::int64_t in, std::int64_t out) {
   return in / kInterleaved * kInterleaved * kPanel + out * kInterleaved + in % kInterleaved;
 }
 
-/// The threads share the columns of a product in halves of a panel.
+/// The threads divide the columns of a product in halves of a panel.
 constexpr std::int64_t kHalfPanel = 32;
 
-/// How far ahead weights, keys and values are asked for. Left alone, the processor stops looking ahead at the
-/// end of a page, and does not look far enough while it is busy with the rows of a tile. Asking too early
-/// costs time as well: an EPYC is best at 8 KB, a Xeon at 3 KB, where 8 KB make one token of float16
-/// take a quarter longer.
+/// How far ahead weights, keys and values are prefetched. By itself, the processor stops prefetching at the
+/// end of a page, and does not reach far enough while it is busy with the rows of a tile. Prefetching too
+/// early costs time as well: an EPYC is best at 8 KB, a Xeon at 3 KB, where 8 KB slow one token of float16
+/// down by a quarter.
 #if defined(__x86_64__)
 inline const std::int64_t kBytesAhead = __builtin_cpu_is("intel") ? 3072 : 8192;
 #else
 inline const std::int64_t kBytesAhead = 8192;
 #endif
 
-/// Tiles of rows that go down a panel together: the first one brings the weights into the nearest cache,
-/// where the second one finds them, and so the memory would rest meanwhile. Therefore the two also ask for
-/// what lies kBytesFarAhead, into the next cache: each for half of the lines, so that neither is held up
-/// more than the other.
+/// Tiles of rows that go down a panel together: the first one brings the weights into the first-level cache,
+/// where the second one finds them, so memory would idle meanwhile. Therefore both also prefetch what is
+/// kBytesFarAhead, into the next cache: each half of the lines, so neither is delayed more than the other.
 ///
-/// Where a panel serves tile after tile, memory would rest from the second tile on: then kNext asks for a
-/// line of the next panel at each step, so that after four tiles all of it is under way.
+/// If a panel serves tile after tile, memory would idle from the second tile on. Then kNext prefetches a line
+/// of the next panel at each step, so after four tiles all of it is in flight.
 enum class TileTurn { kAlone, kFirst, kSecond, kNext };
 constexpr std::int64_t kBytesFarAhead = 16384;
 
-/// So many elements of a row or a few are finished before another thread hears of them.
+/// Up to this many elements of a row or a few are finished before another thread is woken.
 constexpr std::int64_t kFewElements = 8192;
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
-/// That as rows of such a width, one at least.
+/// That number as rows of such a width, at least one.
 constexpr std::int64_t few_rows(std::int64_t width) {
   return divide_up(kFewElements, width);
 }
 
-/// From this number of new tokens on, packing the keys and values of a sequence pays, and whoever is free
-/// takes so many queries of a head. With fewer it takes a head.
+/// From this number of new tokens on, packing the keys and values of a sequence pays off, and a free thread
+/// takes this many queries of a head. With fewer, it takes a head.
 constexpr std::int64_t kManyQueries = 16;
 constexpr std::int64_t kTileQueries = 6;
 
-/// Without packing, up to so many queries that share keys and values read them together. Each number of them
-/// has its own code, in three types. A page loads this code, so a browser has less of it.
+/// Without packing, up to this many queries that share keys and values read them together. Each number of
+/// them has its own code, in three types. A page loads this code, so a browser has less of it.
 #ifdef __wasm__
 constexpr std::int64_t kMostQueries = 4;
 #else
@@ -87,7 +85,7 @@ struct TokenPlaces {
 /// Those of all tokens of a batch.
 std::vector<TokenPlaces> places_of(const Batch& batch, const Tensor& queries, const KeysValues& keys_values);
 
-/// The blocks of a row, from its first position on: without a block table the row itself, whose number is
+/// The blocks of a row, from its first position on; without a block table, the row itself, whose number is
 /// `row`.
 inline const std::int32_t* blocks_of(const KeysValues& keys_values, const std::int32_t& row) {
   const Tensor& blocks = keys_values.blocks;
@@ -134,7 +132,7 @@ class CpuDevice final : public Device {
 
   float* scratch(std::int64_t floats) { return grown(scratch_, floats); }
 
-  /// Calls body(rows) for a few rows of x at a time, until all have been given to some thread.
+  /// Calls body(rows) for a few rows of x at a time, until threads have taken all.
   template <typename Body>
   void each_few_rows(const Tensor& x, const Body& body) {
     const std::int64_t rows = x.dim(0), few = few_rows(x.dim(1));
@@ -144,8 +142,8 @@ class CpuDevice final : public Device {
   }
 
   /// norm(x) [rows, in] as products with that weight take it: rounded to bfloat16 if the weights are
-  /// bfloat16, and in groups of 8 bits if they are int8 or int4. It lies in memory of the device, or is x
-  /// itself where nothing is to be done.
+  /// bfloat16, and in groups of 8 bits if they are int8 or int4. It is stored in the device's memory, or is x
+  /// itself if there is nothing to do.
   Tensor as_operand(const Tensor& x, const Norm& norm, const Weight& weight);
 
   ThreadTeam team_;

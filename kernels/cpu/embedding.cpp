@@ -1,8 +1,8 @@
 // embedding: out[t] = token_table[tokens[t]] + position_table[position of t].
 //
 // out [n_tokens, width]. The token table is kept once, in the panels of the output layer (packed[token /
-// 64][feature][token % 64]), so the features of a token lie far apart and a token touches `width` cache
-// lines: some 10 µs, against a second copy of the largest matrix of the model.
+// 64][feature][token % 64]), so the features of a token are far apart and a token touches `width` cache
+// lines. That costs some 10 µs; a second copy of the model's largest matrix would cost more.
 #include <functional>
 
 #include "kernels/cpu/cpu_device.h"

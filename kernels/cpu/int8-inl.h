@@ -1,5 +1,5 @@
-// Weights in 8 or 4 bits and rows of x in 8 (int8_tile.h): how they are rounded, and their products. It is
-// included once for each SIMD target (see Highway's foreach_target.h).
+// Weights in 8 or 4 bits and rows of x in 8 (int8_tile.h): their rounding, and their products. It is included
+// once for each SIMD target (see Highway's foreach_target.h).
 #if defined(STAIRCASE_INT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STAIRCASE_INT8_INL_H_
 #undef STAIRCASE_INT8_INL_H_
@@ -22,16 +22,16 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using Ints = hn::Rebind<std::int32_t, Floats>;
 
-/// The larger of `largest` and |x|, as bits: they are in the order of the numbers, and NaN is above them all.
+/// The larger of `largest` and |x|, as bits: their order is that of the numbers, with NaN above them all.
 HWY_INLINE hn::Vec<Ints> larger(hn::Vec<Ints> largest, hn::Vec<Floats> x) {
   return hn::Max(largest, hn::BitCast(Ints(), hn::Abs(x)));
 }
 
-/// The nearest whole numbers to x / scale, of two equally near the even one, within least .. most.
+/// The integers nearest to x / scale, ties to even, within least .. most.
 HWY_INLINE hn::Vec<Ints> nearest(hn::Vec<Floats> x, hn::Vec<Floats> scale, std::int32_t least,
                                  std::int32_t most) {
   const Floats d;
-  // Where all are 0, or so small that a step is no number of its own, they become 0.
+  // If all are 0, or so small that a step is not a normal number, they become 0.
   const auto divisor = hn::IfThenElse(hn::Eq(scale, hn::Zero(d)), hn::Inf(d), scale);
   const auto whole = hn::NearestInt(hn::Div(x, divisor));
   return hn::Max(hn::Min(whole, hn::Set(Ints(), most)), hn::Set(Ints(), least));
@@ -61,7 +61,7 @@ HWY_INLINE void quantize_row(const float* x, std::int64_t depth, Int8Row<kValues
   }
 }
 
-/// The scales of outputs whose weights furthest from zero are those; stores them as well.
+/// The scales of outputs whose weights furthest from zero are these; also stores them.
 HWY_INLINE hn::Vec<Floats> scales_for(hn::Vec<Floats> furthest, float* scales) {
   const Floats d;
   const auto scale = hn::Div(hn::Abs(furthest), hn::Set(d, 127.0f));
@@ -89,14 +89,14 @@ HWY_INLINE void quantize_panel(const float* values, Panel& panel) {
   const Ints ints;
   constexpr std::int32_t kAdded = Panel::kAdded, kLeast = Panel::kBits == 8 ? -127 : -8, kMost = kAdded - 1;
   for (std::int64_t column = 0; column < kPanel; column += kLanes) {
-    auto furthest = hn::Zero(d);  // of two that are equally far the first
+    auto furthest = hn::Zero(d);  // of two that are equally far, the first
     for (std::int64_t k = 0; k < Panel::kInputs; ++k) {
       const auto value = hn::LoadU(d, values + k * kPanel + column);
       furthest = hn::IfThenElse(hn::Gt(hn::Abs(value), hn::Abs(furthest)), value, furthest);
     }
     const auto scale = scales_for(furthest, panel.scales + column);
     for (std::int64_t k = 0; k < Panel::kInputs; k += kQuad * Panel::kInByte) {
-      // A lane becomes the four bytes that lie side by side.
+      // A lane becomes four adjacent bytes.
       auto quad = hn::Zero(ints);
       for (std::int64_t i = 0; i < kQuad * Panel::kInByte; ++i) {
         const auto whole = nearest(hn::LoadU(d, values + (k + i) * kPanel + column), scale, kLeast, kMost);
@@ -131,8 +131,8 @@ void multiply_int8_tile(const typename Panel::Row* x, std::int64_t x_stride, con
 
 #else
 
-/// Int8Tile for processors that multiply pairs of 16 bits: of four bytes of a column the even ones and the
-/// odd ones, widened, make a pair each.
+/// Int8Tile for processors that multiply pairs of 16 bits: of four bytes of a column, the even ones make a
+/// widened pair, and so do the odd ones.
 template <typename Panel, int kRows, int kColumns>
 HWY_NOINLINE void multiply_int8_tile(const typename Panel::Row* HWY_RESTRICT x, std::int64_t x_stride,
                                      const Panel* HWY_RESTRICT w, std::int64_t column, std::int64_t groups,
@@ -146,7 +146,7 @@ HWY_NOINLINE void multiply_int8_tile(const typename Panel::Row* HWY_RESTRICT x, 
   const auto mask = hn::Set(unsigned_pairs, (1 << Panel::kBits) - 1);
   const std::int64_t ahead = kBytesAhead / kColumns * kPanel;
   for (std::int64_t g = 0; g < groups; ++g) {
-    // On x86 a lane of `sum` is that of a column, and `rest` stays zero; on others both have halves of it.
+    // On x86, a lane of `sum` belongs to its column, and `rest` stays zero; on others, both have half of it.
     hn::Vec<Ints> sum[kRows][kVectors], rest[kRows][kVectors];
 #pragma GCC unroll 12
     for (int r = 0; r < kRows; ++r) {
@@ -167,7 +167,7 @@ HWY_NOINLINE void multiply_int8_tile(const typename Panel::Row* HWY_RESTRICT x, 
                           hn::LoadU(ints, reinterpret_cast<const std::int32_t*>(quads + v * kLanes * kQuad)));
           if (part == 1) four = hn::ShiftRight<4>(four);
           even[v] = hn::BitCast(pairs, hn::And(four, mask));
-          // Above the odd one of the last part there is nothing.
+          // There is nothing above the odd one of the last part.
           const auto upper = hn::ShiftRight<8>(four);
           odd[v] = hn::BitCast(pairs, part + 1 == kInByte ? upper : hn::And(upper, mask));
         }
@@ -242,7 +242,7 @@ HWY_INLINE void multiply_int8_panels(const typename Panel::Row* x, std::int64_t 
   for (std::int64_t from = first * kHalfPanel, end = last * kHalfPanel, to = 0; from < end; from = to) {
     to = std::min((from / kPanel + 1) * kPanel, end);
     const Panel* const panel = w + from / kPanel * groups;
-    // What the tiles after the first one ask for until all of the next panel is under way.
+    // Prefetched by the tiles after the first one until all of the next panel is in flight.
     const auto* next = reinterpret_cast<const char*>(panel + groups);
     const auto* const end_of_next = to < last * kHalfPanel ? next + groups * sizeof(Panel) : next;
     for (std::int64_t begin = 0; begin < rows; begin += together) {
@@ -255,7 +255,7 @@ HWY_INLINE void multiply_int8_panels(const typename Panel::Row* x, std::int64_t 
             const int count = static_cast<int>(std::min<std::int64_t>(shape.rows, last_row - row));
             TileTurn turn = TileTurn::kAlone;
             if (!few && row > 0 && next < end_of_next) turn = TileTurn::kNext;
-            // In 4 bits the multiply-adds are the limit, and a line more to ask for costs time.
+            // In 4 bits the multiply-adds are the limit, and prefetching another line costs time.
             if (few && row == shape.rows && Panel::kInByte == 1) turn = TileTurn::kSecond;
             const Int8Tile<Panel> tile =
                 vnni ? int8_tile<Panel>(count, columns, turn) : int8_tile_of<Panel>(count, columns);

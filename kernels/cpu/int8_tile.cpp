@@ -1,8 +1,8 @@
 // VPDPBUSD takes four neighbouring bytes of a row of x and four of a column of w, and adds the four products
-// to the sum of that row and column, for 16 columns at once. That is why panels of bytes keep four neighbours
-// of the depth side by side (kQuad).
+// to the sum of that row and column, for 16 columns at once. That is why panels of bytes interleave four
+// neighbours of the depth (kQuad).
 //
-// Highway 1.0 does not know the instruction, so this file calls it by its name.
+// Highway 1.0 lacks the instruction, so this file calls it by its name.
 #include "kernels/cpu/int8_tile.h"
 
 #if defined(__x86_64__)
@@ -20,12 +20,12 @@ namespace {
 
 #define STAIRCASE_VNNI_TARGET __attribute__((target("avx512bw,avx512vnni" STAIRCASE_EVEX512)))
 
-/// The instruction itself: around its intrinsic GCC 12 copies the sums to and fro, at half the speed.
+/// The instruction itself: GCC 12 copies the sums to and fro around its intrinsic, at half the speed.
 STAIRCASE_VNNI_TARGET inline void add_products(__m512i columns, __m512i values, __m512i& sum) {
   asm("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(columns), "v"(values));
 }
 
-/// A vector of bytes as numbers without a sign: all of a byte, or the lower half of it or the upper one.
+/// A vector of bytes as unsigned numbers: the whole byte, or its lower or upper half.
 template <typename Panel>
 STAIRCASE_VNNI_TARGET inline __m512i part_of(__m512i bytes, int part) {
   if constexpr (Panel::kInByte == 1) return bytes;
@@ -36,7 +36,7 @@ STAIRCASE_VNNI_TARGET inline __m512 load_scales(const float* scales) {
   return _mm512_loadu_ps(scales);
 }
 /// bfloat16 is the upper half of a float32. The intrinsics without a mask start from a vector that they leave
-/// uninitialised on purpose, and GCC 12 warns of it.
+/// uninitialised on purpose, which GCC 12 warns about.
 STAIRCASE_VNNI_TARGET inline __m512 load_scales(const std::uint16_t* scales) {
   const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales));
   constexpr __mmask16 kAll = 0xFFFF;
@@ -49,10 +49,10 @@ STAIRCASE_VNNI_TARGET void multiply_tile(const typename Panel::Row* __restrict x
                                          float* __restrict result, const char* next) {
   constexpr std::int64_t kInputs = Panel::kInputs, kInByte = Panel::kInByte;
   constexpr int kVectors = kColumns / 16;
-  // In 8 bits the second tile has time to ask for all lines.
+  // In 8 bits the second tile has time to prefetch all lines.
   constexpr bool kSecond = kTurn == TileTurn::kSecond;
   const std::int64_t ahead = (kSecond ? kBytesFarAhead : kBytesAhead) / kColumns * kPanel;
-  // One row takes each line once: it need not push others out of the larger caches.
+  // One row uses each line once: it need not evict others from the larger caches.
   constexpr auto kHint = kSecond ? _MM_HINT_T1 : kRows == 1 ? _MM_HINT_NTA : _MM_HINT_T0;
   for (std::int64_t g = 0; g < groups; ++g) {
     __m512i sum[kRows][kVectors];

@@ -1,15 +1,15 @@
-// Products of weights in 8 or 4 bits with rows of x in 8 bits: how both are kept, and the tile for processors
-// that multiply bytes.
+// Products of weights in 8 or 4 bits with rows of x in 8 bits: the format of both, and the tile for
+// processors that multiply bytes.
 //
-// Neighbours of the depth share a scale, those of a weight's output and those of a row of x alike, in groups
-// of kGroup beside weights in 8 bits and of kInt4Group beside weights in 4. In 8 bits scale = the largest of
-// them / 127, and each becomes the whole number nearest to it / scale. In 4 bits there are only the numbers
-// -8 to 7. So that none is wasted, scale = the number that is furthest from zero, with its sign, / -8: it
-// becomes -8, be it positive or negative.
+// Neighbours of the depth share a scale, both those of a weight's output and those of a row of x: in groups
+// of kGroup for weights in 8 bits and of kInt4Group for weights in 4. In 8 bits scale = the largest magnitude
+// / 127, and each number becomes the integer nearest to it / scale. 4 bits hold only the integers -8 to 7. To
+// use them all, scale = the number furthest from zero, with its sign, / -8: it becomes -8, whether it is
+// positive or negative.
 //
-// A group of x times a group of w is then a sum of whole numbers, which is exact in any order, times both
-// scales. Over the groups it goes in the order of the depth, as one chain of multiply-adds. So all tiles, on
-// any processor with a fused multiply-add, give the same bits.
+// A group of x times a group of w is then a sum of integers, which is exact in any order, times both scales.
+// The groups are added in the order of the depth, as one chain of multiply-adds. So all tiles, on any
+// processor with a fused multiply-add, give the same bits.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace staircase {
 
-/// The processor multiplies so many neighbours of the depth in one lane.
+/// The processor multiplies this many neighbours of the depth in one lane.
 constexpr std::int64_t kQuad = 4;
 
 /// One group of a row of x.
@@ -30,10 +30,10 @@ struct Int8Row {
   std::int8_t values[kValues];
 };
 
-/// One group of the outputs of a panel. The processor multiplies bytes without a sign by bytes with one. So
-/// weights are kept with kAdded added, and kAdded times the sum of the values of x is taken from a product
-/// again. A panel is in_features / kInputs of them, rounded up; what it is filled up with is 0, and so are
-/// the scales behind the last output.
+/// One group of the outputs of a panel. The processor multiplies unsigned bytes by signed ones. So weights
+/// are stored with kAdded added, and kAdded times the sum of the values of x is subtracted from a product. A
+/// panel is in_features / kInputs of them, rounded up; its padding is 0, and so are the scales after the last
+/// output.
 struct alignas(64) Int8Panel {
   static constexpr std::int64_t kInputs = kGroup, kBits = 8, kInByte = 1, kAdded = 128;
   using Row = Int8Row<kInputs>;
@@ -42,7 +42,7 @@ struct alignas(64) Int8Panel {
   float scales[kPanel];
 };
 
-/// The same in 4 bits: the upper half of a byte belongs to the quad behind that of the lower one.
+/// The same in 4 bits: the upper half of a byte belongs to the quad after that of the lower half.
 struct alignas(64) Int4Panel {
   static constexpr std::int64_t kInputs = kInt4Group, kBits = 4, kInByte = 2, kAdded = 8;
   using Row = Int8Row<kInputs>;
@@ -51,7 +51,7 @@ struct alignas(64) Int4Panel {
   std::uint16_t scales[kPanel];  ///< bfloat16
 };
 
-/// Groups of a row of that many values; the last one is filled up with zeros.
+/// Groups of a row of that many values; the last one is padded with zeros.
 template <typename Panel>
 constexpr std::int64_t groups_of(std::int64_t depth) {
   return divide_up(depth, Panel::kInputs);
@@ -71,7 +71,7 @@ inline float scale_of(const Int4Panel& group, std::int64_t out) {
   return float32_from_bfloat16(group.scales[out]);
 }
 
-/// The weight of row `in` of a panel for output `out` of its columns, as a whole number.
+/// The weight of row `in` of a panel for output `out` of its columns, as an integer.
 template <typename Panel>
 std::int32_t whole_of(const Panel* panel, std::int64_t in, std::int64_t out) {
   const std::int64_t k = in % Panel::kInputs, quad = k / kQuad;
@@ -87,7 +87,7 @@ float weight_of(const Panel* panel, std::int64_t in, std::int64_t out) {
 
 /// Adds x [rows, groups] times w [groups, columns] to result [rows, columns]; the columns of w begin with
 /// `column` of its panel. Neighbouring rows of x lie x_stride groups apart, those of the result kPanel
-/// elements. `next` is what TileTurn::kNext asks for.
+/// elements. `next` is what TileTurn::kNext prefetches.
 template <typename Panel>
 using Int8Tile = void (*)(const typename Panel::Row* x, std::int64_t x_stride, const Panel* w,
                           std::int64_t column, std::int64_t groups, float* result, const char* next);
@@ -95,10 +95,10 @@ using Int8Tile = void (*)(const typename Panel::Row* x, std::int64_t x_stride, c
 /// Whether this processor has the instruction for it (AVX-512 VNNI).
 bool has_int8_tile();
 
-/// With six, four vectors of sums each, a prefill is no faster, and eight rows take longer.
+/// With six rows (four vectors of sums each), a prefill is no faster, and eight rows take longer.
 constexpr int kInt8TileRows = 5;
 
-/// The tile of that size: 1 to kInt8TileRows rows and 32 or 64 columns, and any turn but kFirst. Only where
+/// The tile of that size: 1 to kInt8TileRows rows and 32 or 64 columns, and any turn but kFirst. Only if
 /// has_int8_tile().
 template <typename Panel>
 Int8Tile<Panel> int8_tile(int rows, int columns, TileTurn turn);

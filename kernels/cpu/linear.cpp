@@ -1,15 +1,15 @@
 // linear and query_key_value: out = epilogue(norm(x) W + b).
 //
 // x [rows, in], W in panels [out / 64, in, 64], out [rows, out]. 2 · rows · in · out operations; the weights
-// are read once, 4 bytes each or less, and x, which is small, stays in the cache. So one row is limited by
-// the memory's bandwidth and a few dozen rows or more by arithmetic. The threads share a product as
-// product_shares.h says.
+// are read once, 4 bytes each or less, and x, which is small, stays in the cache. So memory bandwidth limits
+// one row, and arithmetic limits a few dozen rows or more. product_shares.h divides a product among the
+// threads.
 //
 // Weights in bfloat16 are multiplied by x in bfloat16 too: processors have an instruction for that, with sums
-// in float32 (bfloat16_tile.h). x is rounded for every number of rows, also where memory is the limit, since
-// a token must get the same bits alone as in a prompt of 512; and on every processor, with the instruction or
-// without, so that a model is equally good everywhere. For the same reasons weights in 8 or 4 bits are
-// multiplied by x in 8 bits (int8_tile.h).
+// in float32 (bfloat16_tile.h). x is rounded for every number of rows, even if memory is the limit, since a
+// token must get the same bits alone as in a prompt of 512. It is also rounded on every processor, with or
+// without the instruction, so a model is equally good everywhere. For the same reasons, weights in 8 or 4
+// bits are multiplied by x in 8 bits (int8_tile.h).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/linear.cpp"
 #include <hwy/foreach_target.h>
@@ -26,13 +26,13 @@ HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
 
-/// Whether products take x in bfloat16. Else they take it as float32.
+/// Whether products take x in bfloat16. Otherwise they take it as float32.
 bool multiplies_bfloat16() {
   return kAvx512 && has_bfloat16_tile();
 }
 
-/// Rows first .. last - 1 of x, rounded to bfloat16, as they may be already. `out` is bfloat16 or float32,
-/// and its rows may be longer: they are filled up with zeros.
+/// Rows first .. last - 1 of x, rounded to bfloat16, which they may be already. `out` is bfloat16 or float32,
+/// and its rows may be longer: they are padded with zeros.
 HWY_ATTR void round_to_bfloat16(const Tensor& x, std::int64_t first, std::int64_t last, const Tensor& out) {
   const std::int64_t width = out.dim(1), in = x.dim(1);
   for (std::int64_t row = first; row < last; ++row) {
@@ -68,8 +68,8 @@ HWY_ATTR void round_to_integers(DType weights, const Tensor& x, std::int64_t fir
               [&]<typename Panel>(const Panel*) HWY_ATTR { round_to_int8<Panel>(x, first, last, out); });
 }
 
-/// multiply_panels for whatever types x and the weights have. The rows that `store` is told of are counted
-/// from the first one of the piece.
+/// multiply_panels for any types of x and the weights. The rows passed to `store` are counted from the first
+/// one of the piece.
 template <typename Store>
 HWY_INLINE void multiply_weight(const Tensor& x, const Weight& weight, const ProductPiece& piece,
                                 const Store& store) {
@@ -106,9 +106,9 @@ HWY_INLINE hn::Vec<Floats> gelu(hn::Vec<Floats> x) {
   return hn::Div(x, hn::Add(hn::Set(d, 1.0f), exponential));
 }
 
-/// gelu(x) = x Φ(x), Φ being the normal distribution. Below 0 it is exp(-x²/2) times a function that is
+/// gelu(x) = x Φ(x), Φ being the normal distribution. Below 0, Φ is exp(-x²/2) times a function that is
 /// smooth enough for a polynomial in 1 / (1 + 0.35 |x|), fitted for the least relative error: 3e-8 down to
-/// -14.5, where Φ is 0 in float32. Above 0 it is what is left to 1.
+/// -14.5, where Φ is 0 in float32. Above 0 it is the remainder to 1.
 HWY_INLINE hn::Vec<Floats> gelu_erf(hn::Vec<Floats> x) {
   const Floats d;
   const auto one = hn::Set(d, 1.0f);
@@ -133,7 +133,7 @@ HWY_INLINE hn::Vec<Floats> silu(hn::Vec<Floats> x) {
   return hn::Div(x, hn::Add(hn::Set(d, 1.0f), exponential));
 }
 
-/// Adds the bias to `count` products, applies the epilogue and stores what lies within the width of the row.
+/// Adds the bias to `count` products, applies the epilogue and stores those within the width of the row.
 HWY_NOINLINE void finish(const float* products, std::int64_t count, const float* bias, Epilogue epilogue,
                          float* out) {
   const Floats d;
@@ -147,7 +147,7 @@ HWY_NOINLINE void finish(const float* products, std::int64_t count, const float*
     hn::StoreU(value, d, out + i);
   }
   if (i == count) return;
-  // The last columns of a width that is no multiple of a vector: the same on a copy.
+  // The last columns of a width that is not a multiple of a vector: the same on a copy.
   HWY_ALIGN float in_bias[kLanes] = {}, in_out[kLanes] = {};
   for (std::int64_t j = i; j < count; ++j) {
     if (bias != nullptr) in_bias[j - i] = bias[j];
@@ -212,14 +212,14 @@ HWY_ATTR void linear_piece(const Tensor& x, const Weight& weight, const float* b
   }
 }
 
-/// Keys and values of neighbouring heads lie head_stride elements apart.
+/// Keys and values of neighbouring heads are head_stride elements apart.
 HWY_ATTR void query_key_value_piece(const Tensor& x, const Weight& weight, const float* bias,
                                     const std::vector<TokenPlaces>& places, const KeysValues& keys_values,
                                     const ProductPiece& piece) {
   const std::int64_t width = weight.out_features / 3, head_size = keys_values.keys.dim(3),
                      head_stride = keys_values.keys.dim(2) * head_size;
   const TokenPlaces* const places_of_piece = places.data() + piece.rows.first;
-  // `count` finished products to where a head has its query, key or value.
+  // Stores `count` finished products where a head has its query, key or value.
   const auto finish_piece = [&](const float* products, std::int64_t count, const float* piece_bias,
                                 bool aligned, float* out) HWY_ATTR {
     if (aligned) {
@@ -233,8 +233,7 @@ HWY_ATTR void query_key_value_piece(const Tensor& x, const Weight& weight, const
       [&](std::int64_t row, std::int64_t column, std::int64_t count, const float* products) HWY_ATTR {
         const TokenPlaces& place = places_of_piece[row];
         const std::int64_t end = std::min(column + count, 3 * width);
-        // Head by head: a piece of the row may reach over the border between two of them, or between q, k and
-        // v.
+        // Head by head: a piece of the row may cross the border between two of them, or between q, k and v.
         for (std::int64_t i = column; i < end;) {
           const std::int64_t part = i / width, head = i % width / head_size, offset = i % head_size;
           const std::int64_t piece = std::min(end - i, head_size - offset);

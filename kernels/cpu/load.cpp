@@ -1,8 +1,8 @@
 // load and load_weight: from the bytes of a file to tensors, each element read and written once.
 //
 // A weight matrix goes into panels, packed[out / 64][in][out % 64] (in bfloat16 in pairs, see cpu_device.h),
-// and from its stored format to the one that is asked for on the way. The threads share the panels as they
-// will in `linear`, so on a machine with several memories each panel lies near the thread that will read it.
+// and is converted from its stored format to the requested one on the way. The threads divide the panels as
+// they will in `linear`, so on a NUMA machine each panel is near the thread that will read it.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/load.cpp"
 #include <hwy/foreach_target.h>
@@ -36,7 +36,7 @@ HWY_ATTR void widen_bytes(const std::byte* source, std::int64_t count, float* ou
     auto value = hn::PromoteTo(d, hn::Load(stored, buffer));
     if constexpr (std::is_same_v<Stored, hwy::float16_t>) {
       // Without an instruction for it, Highway takes infinity and NaN for numbers from 65536 on: the fraction
-      // is right, the exponent is not.
+      // is right, but the exponent is not.
       const auto beyond = hn::Ge(hn::Abs(value), hn::Set(d, 65536.0f));
       value = hn::IfThenElse(beyond, hn::Or(value, hn::Inf(d)), value);
     }
@@ -58,7 +58,7 @@ HWY_ATTR void to_float32(const HostArray& array, std::int64_t first, std::int64_
   }
 }
 
-/// Rows first .. first + count - 1 of all parts, one part behind the other, as float32.
+/// Rows first .. first + count - 1 of all parts, one part after another, as float32.
 HWY_ATTR void rows_to_float32(std::span<const HostArray> parts, std::int64_t first, std::int64_t count,
                               float* out) {
   for (const HostArray& part : parts) {
@@ -94,7 +94,7 @@ HWY_ATTR void pack_panels(std::span<const HostArray> parts, WeightOrder order, s
   }
   const std::int64_t first_column = first * kPanel, last_column = std::min(last * kPanel, out);
   if (order == WeightOrder::kInputFirst) {
-    // A row of the file at a time: it lies there in one piece.
+    // One row of the file at a time: it is contiguous there.
     std::vector<float> row(static_cast<std::size_t>(last_column - first_column));
     for (std::int64_t k = 0; k < in; ++k) {
       to_float32(parts[0], k * out + first_column, last_column - first_column, row.data());

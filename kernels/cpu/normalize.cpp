@@ -2,7 +2,7 @@
 // of the mean: an RMS norm.
 //
 // x and out [rows, width]. About 8 operations (5 without a mean) and 8 bytes for each element: limited by the
-// bandwidth of whichever cache holds x. The mean comes first and the variance from the differences to it: the
+// bandwidth of the cache that holds x. The mean comes first and the variance from the differences to it: the
 // sum of squares minus the squared mean would cancel, and the residual stream of a GPT-2 has a few features
 // that are hundreds of times larger than the others.
 #undef HWY_TARGET_INCLUDE

@@ -1,10 +1,10 @@
-// How the threads share a product, out [rows, columns].
+// How the threads divide a product, out [rows, columns].
 //
-// A few rows: by columns alone, in halves of a panel, and each weight is read once. 768 columns are 24
-// halves, so of 16 threads eight have two of them and eight have one: 75 % of what 16 could do. Many rows, of
-// which each panel serves all in turn, are cut as well: a panel of 512 rows into 32 blocks of 16 rows each.
-// The 12 panels are 384 blocks, 24 for each of 16 threads. Blocks are numbered panel by panel and a thread
-// gets neighbours, so most of its panels are whole and few are read by two threads.
+// A few rows are divided only by columns, in halves of a panel, and each weight is read once. 768 columns are
+// 24 halves, so of 16 threads eight have two of them and eight have one: 75 % of what 16 could do. With many
+// rows, each panel serves all in turn and is divided as well: a panel of 512 rows into 32 blocks of 16 rows
+// each. The 12 panels are 384 blocks, 24 for each of 16 threads. Blocks are numbered panel by panel and a
+// thread gets neighbours, so most of its panels are whole and few are read by two threads.
 #pragma once
 
 #include <algorithm>
@@ -24,16 +24,16 @@ class ProductShares {
   ProductShares(std::int64_t rows, std::int64_t columns)
       : rows_(rows),
         halves_(divide_up(columns, kHalfPanel)),
-        // An even number: no thread has more than it would have of halves.
+        // An even number, so no thread has more than it would have of halves.
         blocks_of_panel_(rows / kCutRows * 2) {}
 
-  /// What the threads share: blocks or halves of a panel.
+  /// The units that the threads divide: blocks or halves of a panel.
   std::int64_t count() const {
     return by_columns() ? halves_ : divide_up(halves_, kHalvesOfPanel) * blocks_of_panel_;
   }
 
   /// Calls body(piece) for the pieces that make up those units: whole panels are one piece, with at most one
-  /// before it and one behind it.
+  /// before it and one after it.
   template <typename Body>
   void for_each_piece(Range units, const Body& body) const {
     if (by_columns()) {
@@ -52,7 +52,7 @@ class ProductShares {
   }
 
  private:
-  /// From this number of rows on a panel is cut, into blocks of at least half as many.
+  /// From this number of rows on, a panel is divided, into blocks of at least half as many.
   static constexpr std::int64_t kCutRows = 32;
   static constexpr std::int64_t kHalvesOfPanel = kPanel / kHalfPanel;
 

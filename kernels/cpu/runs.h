@@ -6,8 +6,8 @@
 
 namespace staircase {
 
-/// The keys and values of one head of one sequence, in runs of neighbouring positions: all runs have `length`
-/// of them, but for the last one, which has what is left.
+/// The keys and values of one head of one sequence, in runs of adjacent positions: all runs have `length` of
+/// them, except the last one, which has the rest.
 template <typename T>
 struct Runs {
   explicit Runs(const HeadOfCache& of)
@@ -21,7 +21,7 @@ struct Runs {
   const T* keys(std::int64_t run) const { return first_keys + blocks[run] * stride; }
   const T* values(std::int64_t run) const { return first_values + blocks[run] * stride; }
 
-  /// Where one position lies.
+  /// Where one position is stored.
   const T* key(std::int64_t p) const { return keys(p / length) + p % length * head_size; }
   const T* value(std::int64_t p) const { return values(p / length) + p % length * head_size; }
 
@@ -32,12 +32,12 @@ struct Runs {
 };
 
 /// Up to kTileQueries neighbours among the queries of a sequence that share a head of keys and values. These
-/// are numbered token by token, and for each token head by head: query i is one of token i / group.
+/// are numbered token by token, and within each token head by head: query i belongs to token i / group.
 struct QueryTile {
   const float* queries;  ///< [rows, head_size]
   std::int64_t rows;
   std::int64_t first;  ///< number of the first one
-  std::int64_t group;  ///< heads of queries to a head of keys
+  std::int64_t group;  ///< query heads per key head
   std::int64_t start;  ///< the position of token 0
 
   /// How many positions the query in that row sees.

@@ -1,7 +1,7 @@
 // softmax: x[i] = exp(x[i] - max) / Σ exp(x[j] - max), on the host.
 //
-// x [n]: three passes over 4 · n bytes, about 20 operations for each exponential; for a vocabulary that fits
-// into the cache it is limited by arithmetic.
+// x [n]: three passes over 4 · n bytes, about 20 operations per exponential; if a vocabulary fits into the
+// cache, arithmetic is the limit.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/softmax.cpp"
 #include <hwy/foreach_target.h>
@@ -24,13 +24,13 @@ HWY_ATTR float softmax_of(float* x, std::int64_t count, float largest) {
   auto sums = hn::Zero(d);
   for (std::int64_t i = 0; i < whole; i += lanes) {
     const auto logits = hn::LoadU(d, x + i);
-    // Where only a few tokens are left most vectors hold nothing else.
+    // If only a few tokens are left, most vectors hold only -infinity.
     if (hn::AllTrue(d, hn::Eq(logits, hn::Set(d, -HUGE_VALF)))) {
       hn::StoreU(hn::Zero(d), d, x + i);
       continue;
     }
     auto value = hn::Exp(d, hn::Sub(logits, hn::Set(d, largest)));
-    value = hn::IfThenElse(hn::IsNaN(logits), logits, value);  // where Exp makes a 0 of it
+    value = hn::IfThenElse(hn::IsNaN(logits), logits, value);  // for NaN, Exp returns 0
     hn::StoreU(value, d, x + i);
     sums = hn::Add(sums, value);
   }

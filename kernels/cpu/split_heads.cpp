@@ -1,8 +1,8 @@
-// split_heads: from [q | k | v] of a token to its queries and to its place in a cache, queries and keys being
-// normalized and turned on their way.
+// split_heads: from [q | k | v] of a token to its queries and to its position in a cache; queries and keys
+// are normalized and rotated on the way.
 //
 // projected [n_tokens, (n_head + 2 n_kv_head) head_size]. Some 10 operations and 8 bytes for each element:
-// limited by the bandwidth of whichever cache holds what the product has just written.
+// limited by the bandwidth of the cache that holds the product's output.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/split_heads.cpp"
 #include <hwy/foreach_target.h>
@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
 
-/// out = x [head_size], its first `rotary` features turned: turns are rotary / 2 cosines and as many sines.
+/// out = x [head_size], its first `rotary` features rotated: turns are rotary / 2 cosines and as many sines.
 HWY_INLINE void turn(const float* HWY_RESTRICT x, const float* HWY_RESTRICT turns, std::int64_t rotary,
                      std::int64_t head_size, float* HWY_RESTRICT out) {
   const Floats d;

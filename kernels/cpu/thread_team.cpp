@@ -11,7 +11,7 @@ namespace {
 template <typename T>
 void wait_while(const std::atomic<T>& value, T old) {
   constexpr int kLooks = 200;   // some 10 µs
-  constexpr int kYields = 500;  // some 0.3 ms, unless somebody else has use for the processor
+  constexpr int kYields = 500;  // some 0.3 ms, unless another thread needs the processor
   for (int i = 0; i < kLooks + kYields; ++i) {
     if (value.load(std::memory_order_acquire) != old) return;
     if (i < kLooks) {
@@ -57,9 +57,9 @@ void ThreadTeam::work(int index) {
   }
 }
 
-/// Does all shares that nobody has begun, from the `first` on. In each round each share is taken once, so one
-/// that is free was last taken in the round before: a thread that comes too late, when others have gone on to
-/// the next task, takes nothing.
+/// Does all shares that no thread has begun, from `first` on. In each round each share is taken once, so a
+/// free one was last taken in the previous round: a thread that is late, when others have gone on to the next
+/// task, takes nothing.
 void ThreadTeam::take_shares(std::uint32_t round, int first) {
   for (int i = 0; i < size(); ++i) {
     const int share = (first + i) % size();

@@ -1,13 +1,13 @@
 // A team of threads that work on one task at a time.
 //
 // A token of a small model is some hundred operations of a few microseconds each, so the threads must not
-// fall asleep between two of them; and on a busy machine they must not burn the time slice that another
-// thread of the team is waiting for. So a thread that waits looks again and again for some microseconds, then
-// lets others go first between two looks, and sleeps after a fraction of a millisecond.
+// fall asleep between two of them. On a busy machine, they must not burn the time slice that another thread
+// of the team is waiting for. So a waiting thread spins for some microseconds, then yields between two
+// checks, and sleeps after a fraction of a millisecond.
 //
 // On a busy machine a thread may not run for many milliseconds, and an operation must not wait for it. So the
-// shares of a task belong to no thread: whoever comes first takes one, and the caller does all that nobody
-// has begun.
+// shares of a task belong to no thread: a free thread claims the next share, and the caller does all that are
+// not begun.
 #pragma once
 
 #include <algorithm>
@@ -30,14 +30,14 @@ class ThreadTeam {
 
   int size() const { return static_cast<int>(shares_.size()); }
 
-  /// Calls task(0) .. task(size - 1), the shares of a task, each once and on whichever thread is free, and
-  /// returns when all are done. An exception of one of them comes out here. One caller at a time.
+  /// Calls task(0) .. task(size - 1), the shares of a task, each once and on a free thread, and returns when
+  /// all are done. Rethrows an exception of one of them. One caller at a time.
   void run(const std::function<void(int)>& task);
 
  private:
-  /// On a cache line of its own, so that those who take shares do not slow each other down.
+  /// On its own cache line, so threads that claim shares do not slow each other down.
   struct alignas(64) Share {
-    std::atomic<std::uint32_t> taken{0};  // the last round in which somebody took it
+    std::atomic<std::uint32_t> taken{0};  // the last round in which a thread took it
   };
 
   void work(int index);
@@ -48,7 +48,7 @@ class ThreadTeam {
   std::vector<std::thread> threads_;
   const std::function<void(int)>* task_ = nullptr;
   std::atomic<std::uint32_t> round_{0};  // one more for each task
-  std::atomic<int> unfinished_{0};       // shares of the present one
+  std::atomic<int> unfinished_{0};       // shares of the current task
   std::atomic<bool> stop_{false};
   std::atomic<bool> failed_{false};
   std::exception_ptr failure_;
@@ -59,13 +59,13 @@ struct Range {
   std::int64_t first, last;
 };
 
-/// One of `parts` shares of 0 .. count - 1, of which none has more than one number more than another.
+/// One of `parts` shares of 0 .. count - 1, whose sizes differ by at most one.
 constexpr Range share_of(std::int64_t count, std::int64_t parts, std::int64_t index) {
   return {count * index / parts, count * (index + 1) / parts};
 }
 
 /// Calls body(first, last) for each share of 0 .. count - 1. A thread that is free in time gets the same
-/// share every time, so what it wrote first lies in the memory nearest to it.
+/// share every time, so the memory that it wrote first is nearest to it.
 template <typename Body>
 void parallel_ranges(ThreadTeam& team, std::int64_t count, const Body& body) {
   const std::int64_t parts = std::min<std::int64_t>(count, team.size());
@@ -80,8 +80,8 @@ void parallel_ranges(ThreadTeam& team, std::int64_t count, const Body& body) {
   });
 }
 
-/// Calls body(share, i) for each i of 0 .. count - 1 on whichever thread is free: for work of uneven size. No
-/// two calls at a time have the same share of 0 .. size - 1.
+/// Calls body(share, i) for each i of 0 .. count - 1 on a free thread: for work of uneven size. No two
+/// concurrent calls have the same share of 0 .. size - 1.
 template <typename Body>
 void parallel_each(ThreadTeam& team, std::int64_t count, const Body& body) {
   if (count <= 1 || team.size() == 1) {

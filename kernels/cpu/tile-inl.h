@@ -1,16 +1,15 @@
 // The inner loop of every product on the CPU: a tile of a few rows of x times a few columns of W stays in
-// registers while the depth runs by. It is included once for each SIMD target (see Highway's
-// foreach_target.h).
+// registers along the depth. It is included once for each SIMD target (see Highway's foreach_target.h).
 //
 // Why 6 × 64 with AVX-512: its 24 accumulators, 4 registers of W and one of x fit in 32 registers, and each
 // value loaded is used often enough that the two multiply-add units, not the two load units, are the limit.
 // With AVX2 (16 registers of half the width) 6 × 16 follows from the same arithmetic; fewer than 4 rows get a
-// wider tile there, so that it reads memory in larger pieces. See Goto and van de Geijn 2008, "Anatomy of
+// wider tile there, which reads memory in larger pieces. See Goto and van de Geijn 2008, "Anatomy of
 // high-performance matrix multiplication", section 4.
 //
 // Every element of the result is one chain of multiply-adds in the order of the depth, whatever the number of
 // rows, columns or threads. So a token's values do not depend, to the bit, on what else is in the batch. That
-// holds for each type of weights, and for bfloat16_tile.h, which adds in orders of its own.
+// holds for each type of weights, and for bfloat16_tile.h, which adds in its own orders.
 
 #if defined(STAIRCASE_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STAIRCASE_TILE_INL_H_
@@ -45,18 +44,18 @@ constexpr bool kAvx512 = kLanes == 16;
 constexpr int kTileRows = 6;
 constexpr int kAccumulators = kAvx512 ? 24 : 12;
 
-/// With more rows than these a panel serves tile after tile. Fewer go down a panel together, since so the
-/// weights come from memory while others are multiplied, and in 16 bits need not be widened in advance.
-/// Widening pays only for more rows, and so do narrow tiles one after the other.
+/// With more rows than these, a panel serves tile after tile. Fewer go down a panel together: then the
+/// weights arrive from memory while others are multiplied, and in 16 bits need not be widened in advance.
+/// Widening pays off only for more rows, and so do narrow tiles one after another.
 template <bool kWidened>
 constexpr std::int64_t kFewRows = (kAvx512 && !kWidened ? 4 : 8) * kTileRows;
 
-/// So many rows of a tile of that width have their accumulators in registers.
+/// The number of rows of a tile of that width whose accumulators fit into registers.
 constexpr int most_rows(int columns) {
   return std::clamp(kAccumulators * kLanes / columns, columns == 16 ? kTileRows : 1, kTileRows);
 }
 
-/// Rows and columns of the tiles that a product of `rows` rows is cut into. A few rows are shared out evenly.
+/// The rows and columns of the tiles of a product with `rows` rows. A few rows are divided evenly.
 struct TileShape {
   int rows, columns;
 };
@@ -73,27 +72,27 @@ HWY_INLINE hn::Vec<Floats> load_wide(const float* values) {
   return hn::LoadU(Floats(), values);
 }
 
-/// 16-bit weights, keys and values become float32 on their way into the register: their point is to be half
-/// as many bytes.
+/// 16-bit weights, keys and values become float32 on their way into the register: their point is to take half
+/// the bytes.
 template <typename Half>
 HWY_INLINE hn::Vec<Floats> load_wide(const Half* values) {
   return hn::PromoteTo(Floats(), hn::LoadU(hn::Rebind<Half, Floats>(), values));
 }
 
-/// So many neighbouring rows of a panel of that type are interleaved, element by element (kPair in
+/// The number of neighbouring rows of a panel of that type that are interleaved, element by element (kPair in
 /// cpu_device.h).
 template <typename W>
 constexpr std::int64_t kInterleavedRows =
     std::is_same_v<W, hwy::bfloat16_t> || std::is_same_v<W, std::uint16_t> ? kPair : 1;
 
-/// Columns from `column` on of one of the rows that are interleaved, the first or the second.
+/// Columns from `column` on of one of the interleaved rows, the first or the second.
 template <typename W>
 HWY_INLINE hn::Vec<Floats> load_columns(const W* rows, std::int64_t column, std::int64_t /*row*/) {
   return load_wide(rows + column);
 }
 
-/// bfloat16 is the upper half of a float32: of two that lie side by side one is shifted into its place, and
-/// the other one lies there already.
+/// bfloat16 is the upper half of a float32: of two adjacent ones, one is shifted into its position, and the
+/// other is already there.
 HWY_INLINE hn::Vec<Floats> load_columns(const hwy::bfloat16_t* rows, std::int64_t column, std::int64_t row) {
   const hn::Rebind<std::uint32_t, Floats> pairs;
   const auto pair = hn::LoadU(pairs, reinterpret_cast<const std::uint32_t*>(rows + column * kPair));
@@ -107,7 +106,7 @@ HWY_INLINE void narrow(const float* values, std::int64_t count, float* out) {
 }
 HWY_INLINE void narrow(const float* values, std::int64_t count, hwy::float16_t* out) {
   std::int64_t i = 0;
-  if constexpr (kLanes >= 8) {  // what has such vectors has an instruction for them
+  if constexpr (kLanes >= 8) {  // a target with such vectors has an instruction for them
     const hn::Rebind<hwy::float16_t, Floats> halves;
     for (; i + kLanes <= count; i += kLanes) {
       hn::StoreU(hn::DemoteTo(halves, hn::LoadU(Floats(), values + i)), halves, out + i);
@@ -119,7 +118,7 @@ HWY_INLINE void narrow(const float* values, std::int64_t count, hwy::bfloat16_t*
   for (std::int64_t i = 0; i < count; ++i) out[i].bits = bfloat16_from_float32(values[i]);
 }
 
-/// The other way, one value at a time.
+/// The other direction, one value at a time.
 HWY_INLINE float widen(float value) {
   return value;
 }
@@ -145,8 +144,8 @@ HWY_INLINE void with_elements(DType dtype, void* data, const Function& function)
 constexpr std::int64_t kLineBytes = 64;
 
 /// One tile: [kRows, depth] times [depth, kColumns] of a panel, added to result [kRows, kColumns].
-/// Neighbouring rows of x lie x_stride elements apart, those of the result kPanel. `next` is what
-/// TileTurn::kNext asks for.
+/// Neighbouring rows of x are x_stride elements apart, those of the result kPanel. `next` is what
+/// TileTurn::kNext prefetches.
 template <typename W, int kRows, int kColumns, TileTurn kTurn>
 HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stride, const W* HWY_RESTRICT w,
                                 std::int64_t depth, float* HWY_RESTRICT result, const char* next) {
@@ -158,7 +157,7 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
 #pragma GCC unroll 16
     for (int v = 0; v < kVectors; ++v) sum[r][v] = hn::Load(d, result + r * kPanel + v * kLanes);
   }
-  // One or two rows of float32 leave the processor time enough to look ahead itself.
+  // One or two rows of float32 leave the processor enough time to prefetch by itself.
   constexpr bool kLookAhead =
       kTurn == TileTurn::kFirst || (kTurn == TileTurn::kAlone && (sizeof(W) < sizeof(float) || kRows > 2));
   constexpr std::int64_t kOfColumns = kPanel / kColumns, kBytes = sizeof(W);
@@ -218,13 +217,13 @@ HWY_INLINE TileFunction<float, W> tile_for(int rows, int columns) {
   return kTileOfRows<W, 16, kTurn>[row];
 }
 
-/// The tile for that many rows and columns: with x in bfloat16 that of bfloat16_tile.h.
+/// The tile for that many rows and columns; with x in bfloat16, the one of bfloat16_tile.h.
 template <typename X, typename W>
 HWY_INLINE TileFunction<X, W> tile_of(int rows, int columns, TileTurn turn) {
   if constexpr (std::is_same_v<X, std::uint16_t>) {
     return bfloat16_tile(rows, columns, turn);
   } else {
-    if constexpr (kLanes > 4) {  // else the multiply-adds are the limit
+    if constexpr (kLanes > 4) {  // otherwise the multiply-adds are the limit
       if (turn == TileTurn::kFirst) return tile_for<W, TileTurn::kFirst>(rows, columns);
       if (turn == TileTurn::kSecond) return tile_for<W, TileTurn::kSecond>(rows, columns);
       if (turn == TileTurn::kNext) return tile_for<W, TileTurn::kNext>(rows, columns);
@@ -233,12 +232,12 @@ HWY_INLINE TileFunction<X, W> tile_of(int rows, int columns, TileTurn turn) {
   }
 }
 
-/// The turn of a tile of rows, if several go down the panel together.
+/// The role of a tile of rows, if several go down the panel together.
 constexpr TileTurn turn_of(std::int64_t tile) {
   return tile == 0 ? TileTurn::kFirst : tile == 1 ? TileTurn::kSecond : TileTurn::kAlone;
 }
 
-/// A panel as float32, in memory of this thread, each row in one piece.
+/// A panel as float32, in this thread's memory, each row contiguous.
 template <typename Half>
 HWY_INLINE const float* widen_panel(const Half* w, std::int64_t depth) {
   thread_local hwy::AlignedFreeUniquePtr<float[]> memory;
@@ -262,7 +261,7 @@ HWY_INLINE const float* widen_panel(const Half* w, std::int64_t depth) {
 }
 
 /// multiply_panels, see below, by the matrices of bfloat16_tile.h. With many rows, a piece of a panel stays
-/// in the nearest cache while all of them pass.
+/// in the first-level cache for all of them.
 template <typename Store>
 HWY_INLINE void multiply_panels_as_matrices(const std::uint16_t* x, std::int64_t rows, std::int64_t x_stride,
                                             const std::uint16_t* w, std::int64_t panel_stride,
@@ -291,14 +290,14 @@ HWY_INLINE void multiply_panels_as_matrices(const std::uint16_t* x, std::int64_t
   }
 }
 
-/// Multiplies x [rows, depth] by the halves first .. last - 1 of the panels of w and hands over each finished
-/// piece of a row: store(row, column, count, values), `values` being the products for the columns column ..
-/// column + count - 1. Neighbouring panels lie panel_stride elements apart.
+/// Multiplies x [rows, depth] by the halves first .. last - 1 of the panels of w and passes on each finished
+/// piece of a row: store(row, column, count, values), where `values` are the products for the columns column
+/// .. column + count - 1. Neighbouring panels are panel_stride elements apart.
 ///
-/// Many rows: a panel stays in the cache while they pass, 6 at a time, and the first of them ask for the next
-/// panel. If it has 16 bits it is widened once, not once for each tile. A few rows: all of them go down the
-/// panel together, in steps so short that what the first tile reads is in the nearest cache for the others.
-/// So memory is read once, from front to back.
+/// Many rows: a panel stays in the cache while they pass, 6 at a time, and the first of them prefetch the
+/// next panel. If it has 16 bits, it is widened once, not once per tile. A few rows: all of them go down the
+/// panel together, in steps so short that the others find the first tile's data in the first-level cache. So
+/// memory is read once, from front to back.
 template <typename X, typename W, typename Store>
 HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_stride, const W* w,
                                 std::int64_t panel_stride, std::int64_t depth, std::int64_t first,
@@ -316,11 +315,11 @@ HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_st
   const TileShape shape = tile_shape(rows, few);
   const bool one_tile = rows <= shape.rows && shape.columns == kPanel;
   const std::int64_t together = few ? rows : shape.rows;
-  // `from` is where the columns of this panel begin that are wanted, `to` where they end.
+  // The wanted columns of this panel: from `from` up to `to`.
   const auto multiply_panel = [&](const auto* panel, std::int64_t from, std::int64_t to) HWY_ATTR {
     using T = std::remove_cvref_t<decltype(*panel)>;
     const std::int64_t step = few && !one_tile ? kStepBytes / kPanel / std::int64_t{sizeof(T)} : depth;
-    // What the tiles after the first one ask for until all of the next panel is under way.
+    // Prefetched by the tiles after the first one until all of the next panel is in flight.
     const auto* next = reinterpret_cast<const char*>(w + (from / kPanel + 1) * panel_stride);
     const auto* const end_of_next = to < last * kHalfPanel ? next + depth * kPanel * sizeof(W) : next;
     for (std::int64_t begin = 0; begin < rows; begin += together) {

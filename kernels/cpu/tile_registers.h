@@ -1,5 +1,5 @@
-// What the compiler's own names of the instructions on AMX's registers (_tile_loadd and so on) leave to do.
-// Only on x86-64. Tests put an emulation in the place of this file.
+// The parts that the compiler's own names of the instructions on AMX's registers (_tile_loadd and so on) do
+// not cover. Only on x86-64. Tests replace this file with an emulation.
 #pragma once
 
 #include <cpuid.h>
@@ -14,7 +14,7 @@
 
 namespace staircase {
 
-/// Whether this processor has the registers and multiplies bfloat16 in them, and the system lets it.
+/// Whether this processor has the registers and multiplies bfloat16 in them, and the system allows it.
 inline bool has_tile_registers() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kBFloat16 = 1u << 22, kTiles = 1u << 24;
@@ -22,7 +22,7 @@ inline bool has_tile_registers() {
          __builtin_cpu_supports("avx512bw") && platform::request_matrix_registers();
 }
 
-/// LDTILECFG with the 64 bytes there. The compilers' name for it lets some of them leave out the stores.
+/// LDTILECFG with the 64 bytes there. With the compilers' own name for it, some of them leave out the stores.
 STAIRCASE_AMX_TARGET inline void load_tile_shapes(const void* shapes) {
   asm volatile("ldtilecfg %0" ::"m"(*static_cast<const char(*)[64]>(shapes)));
 }

@@ -16,7 +16,7 @@ struct Attention {
   std::size_t spare = 5;          // positions of capacity that no sequence needs
   float scale = 1.0f;             // of queries and keys
   DType dtype = DType::kFloat32;  // of keys and values
-  std::size_t group = 1;          // heads of queries to a head of keys
+  std::size_t group = 1;          // query heads per key head
 
   std::size_t width = n_head * head_size, n_tokens = 0, capacity = spare, n_kv_head = n_head / group;
   Values queries, keys, values;
