@@ -25,12 +25,12 @@ TEST_CASE("every token is reported at the moment it is chosen") {
   CHECK(generation.finish_reason == FinishReason::kLength);
 }
 
-TEST_CASE("no new token leaves the prompt as it is") {
+TEST_CASE("no new token leaves the prompt unchanged") {
   CHECK(generate(tales(), {100, 200}, {.max_new_tokens = 0}, [](const Token&) {}).tokens ==
         std::vector{100, 200});
 }
 
-TEST_CASE("a text may fill the context and have one token more, which the model never sees") {
+TEST_CASE("a text may fill the context plus one more token, which the model never sees") {
   const int context = tales().config().n_positions;
   const std::vector<int> prompt(static_cast<std::size_t>(context), 100);
   const auto ignore = [](const Token&) {};

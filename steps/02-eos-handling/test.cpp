@@ -5,7 +5,7 @@
 
 using namespace staircase;
 
-TEST_CASE("a text is finished by the end-of-text token, or by the last token that was asked for") {
+TEST_CASE("a text is finished by the end-of-text token, or by the last requested token") {
   const int eos = 7, other = 8;
   const StoppingOptions stopping{.max_new_tokens = 3};
   CHECK(finish_reason(eos, 1, eos, stopping) == FinishReason::kEos);
@@ -32,7 +32,7 @@ TEST_CASE("a text ends where Hugging Face's generate ends it") {
   }
 }
 
-/// The case of the reference in which the model ends its text.
+/// The reference case in which the model ends its text.
 nlohmann::json ending() {
   for (const auto& run : reference("greedy.json")["cases"]) {
     if (run["finish"] == "eos") return run;
@@ -49,7 +49,7 @@ TEST_CASE("the end-of-text token is the last one, and is reported like the other
   CHECK(reported == behind(prompt.size(), generation.tokens));
 }
 
-TEST_CASE("--ignore-eos goes on behind the end of the text") {
+TEST_CASE("--ignore-eos continues after the end of the text") {
   const std::vector<int> prompt = ending()["prompt_ids"];
   const Generation generation =
       generate(tales(), prompt, {.max_new_tokens = 64, .ignore_eos = true}, [](const Token&) {});
@@ -62,7 +62,7 @@ TEST_CASE("an end-of-text token in the prompt ends nothing") {
   CHECK(generate(tales(), {eos}, {.max_new_tokens = 5}, [](const Token&) {}).tokens.size() == 6);
 }
 
-TEST_CASE("no new token leaves the prompt as it is, even one that ends in an end-of-text token") {
+TEST_CASE("no new token leaves the prompt unchanged, even one that ends in an end-of-text token") {
   const std::vector<int> prompt{100, tales().config().eos_token_id};
   const Generation generation = generate(tales(), prompt, {.max_new_tokens = 0}, [](const Token&) {});
   CHECK(generation.tokens == prompt);

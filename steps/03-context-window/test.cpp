@@ -18,7 +18,7 @@ std::vector<std::size_t> passes(const std::vector<int>& prompt, int count) {
   return counts;
 }
 
-TEST_CASE("the window grows until it is as large as the context, and then it stays so") {
+TEST_CASE("the window grows until it is as large as the context, and then keeps its size") {
   const std::vector<int> prompt(static_cast<std::size_t>(tales().config().n_positions - 2), 100);
   CHECK(passes(prompt, 5) == std::vector<std::size_t>{510, 511, 512, 512, 512});
 }
@@ -34,7 +34,7 @@ TEST_CASE("a prompt longer than the context counts as its last tokens") {
 }
 
 TEST_CASE("the window is the last tokens of the text, and as many as the context holds") {
-  // Random tokens: where a text repeats itself a window of another size looks the same.
+  // Random tokens: where a text repeats itself, a window of another size looks the same.
   const auto context = static_cast<std::size_t>(tales().config().n_positions);
   int different = 0;
   for (unsigned seed = 1; seed <= 8; ++seed) {
@@ -48,7 +48,7 @@ TEST_CASE("the window is the last tokens of the text, and as many as the context
     different += want != next_behind(context - 1);
     CHECK(generate(tales(), tokens, {.max_new_tokens = 1}, [](const Token&) {}).tokens.back() == want);
   }
-  CHECK(different > 0);  // else a window of one token less would pass
+  CHECK(different > 0);  // otherwise a window of one token less would pass
 }
 
 TEST_CASE("the window begins to slide where Hugging Face's does") {
@@ -68,7 +68,7 @@ TEST_CASE("600 tokens slide through a context of 512 as Hugging Face's model doe
   const auto run = reference("sliding.json");
   std::vector<int> text = run["prompt_ids"], ids = run["ids"];
   std::vector<double> gaps = run["gaps"];
-  // From a text of 450 tokens on: before the context is full there is nothing new.
+  // From a text of 450 tokens on: nothing is new before the context is full.
   const auto known = static_cast<std::ptrdiff_t>(450 - text.size());
   text.insert(text.end(), ids.begin(), ids.begin() + known);
   ids.erase(ids.begin(), ids.begin() + known);
@@ -79,7 +79,7 @@ TEST_CASE("600 tokens slide through a context of 512 as Hugging Face's model doe
   CHECK(first_difference(behind(text.size(), generation.tokens), ids, gaps) == "");
 }
 
-TEST_CASE("a text that fits is the text of the step before") {
+TEST_CASE("a text that fits equals the previous step's") {
   for (const auto& run : reference("greedy.json")["cases"]) {
     const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
     const Generation generation = generate(tales(), prompt, {.max_new_tokens = 64}, [](const Token&) {});

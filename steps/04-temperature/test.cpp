@@ -20,7 +20,7 @@ void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> lo
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-TEST_CASE("a temperature near 0 leaves the likeliest token, the lowest id among equals") {
+TEST_CASE("a temperature near 0 leaves the most likely token, the lowest id among equals") {
   for (const float temperature : {0.0f, 1e-6f}) {
     for (const char* const vector : kVectors) {
       std::vector<float> logits = raw_logits(vector);
@@ -42,7 +42,7 @@ TEST_CASE("a temperature of 1 changes no bit") {
   }
 }
 
-TEST_CASE("no temperature changes which token is the likeliest") {
+TEST_CASE("no temperature changes which token is the most likely") {
   std::mt19937 generator(1);
   std::normal_distribution<float> normal(0.0f, 3.0f);
   for (int run = 0; run < 200; ++run) {
@@ -105,7 +105,7 @@ TEST_CASE("nonsense for a temperature crashes nothing") {
   }
 }
 
-TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
+TEST_CASE("the kept tokens and their probabilities agree with Hugging Face's processors") {
   CHECK(difference_from_processors({"temperature"}, 8, process_steps) == "");
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("whatever the temperature, the text stays the greedy one") {
   }
 }
 
-TEST_CASE("--show-candidates reports the likeliest tokens with each new one") {
+TEST_CASE("--show-candidates reports the most likely tokens with each new one") {
   const TextOptions options{.stopping = {.max_new_tokens = 3},
                             .sampling = {.temperature = 2.0f, .show_candidates = 5}};
   std::vector<Token> reported;

@@ -9,7 +9,7 @@
 
 using namespace staircase;
 
-/// How often each of `size` tokens comes in `count` draws.
+/// How often each of `size` tokens comes up in `count` draws.
 template <typename Draw>
 std::vector<int> counts_of(const Draw& draw, std::size_t size, int count) {
   std::vector<int> counts(size);
@@ -17,7 +17,7 @@ std::vector<int> counts_of(const Draw& draw, std::size_t size, int count) {
   return counts;
 }
 
-// A right draw falls below this once in a thousand tests; the seeds are fixed, so that it is always the same
+// A correct draw falls below this once in a thousand tests; the seeds are fixed, so it is always the same
 // one.
 constexpr double kTooUnlikely = 1e-3;
 
@@ -81,7 +81,7 @@ TEST_CASE("a draw takes two random numbers, whatever it draws") {
 }
 
 TEST_CASE("a seed gives the same tokens with every compiler") {
-  // NumPy's RandomState(42).random_sample() has the same generator and makes the same 53 bits of it.
+  // NumPy's RandomState(42).random_sample() has the same generator and turns it into the same 53 bits.
   const std::vector<int> want{2, 3, 3, 2, 1, 1, 0, 3, 3, 3, 0, 3, 3, 1, 1, 1, 2, 2, 2, 1, 3, 1, 1, 2};
   std::mt19937 generator(42);
   for (const int token : want) CHECK(draw(std::vector{0.1f, 0.2f, 0.3f, 0.4f}, generator) == token);
@@ -96,7 +96,7 @@ void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> lo
   process(logits, options);
 }
 
-TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
+TEST_CASE("the kept tokens and their probabilities agree with Hugging Face's processors") {
   CHECK(difference_from_processors({"temperature"}, 8, process_steps) == "");
 }
 
@@ -152,7 +152,7 @@ TEST_CASE("a temperature of 0 draws the greedy text") {
   CHECK(drawn(2, 0.0f) == greedy);
 }
 
-TEST_CASE("--num-return-sequences counts the seed up") {
+TEST_CASE("--num-return-sequences increments the seed") {
   const auto run = [](const std::string& arguments) {
     const ProgramRun run = run_program(
         STAIRCASE_STEP_PROGRAM, "--json --prompt 'The king' --do-sample --max-new-tokens 12 " + arguments);

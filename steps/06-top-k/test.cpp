@@ -15,13 +15,13 @@ std::vector<int> kept(std::vector<float> logits, int k) {
   return ids;
 }
 
-TEST_CASE("the k largest logits are kept as they are, the others masked") {
+TEST_CASE("the k largest logits are kept unchanged, the others masked") {
   std::vector<float> logits{1.0f, 5.0f, -2.0f, 4.0f, 3.0f};
   keep_top_k(logits, 2);
   CHECK(logits == std::vector{kMasked, 5.0f, kMasked, 4.0f, kMasked});
 }
 
-TEST_CASE("all that equal the k-th stay") {
+TEST_CASE("all ties with the k-th stay") {
   CHECK(kept({1.0f, 3.0f, 2.0f, 3.0f, 2.0f, 2.0f}, 1) == std::vector{1, 3});
   CHECK(kept({1.0f, 3.0f, 2.0f, 3.0f, 2.0f, 2.0f}, 2) == std::vector{1, 3});
   CHECK(kept({1.0f, 3.0f, 2.0f, 3.0f, 2.0f, 2.0f}, 3) == std::vector{1, 2, 3, 4, 5});
@@ -38,7 +38,7 @@ TEST_CASE("k of the vocabulary's size or more, or below 1, keeps everything") {
   CHECK(kept(raw, 4095).size() == 4095);
 }
 
-TEST_CASE("k = 1 leaves the likeliest token, however the dice fall") {
+TEST_CASE("k = 1 leaves the most likely token, however the dice fall") {
   const std::vector<float> raw = raw_logits("normal");
   CHECK(kept(raw, 1) == std::vector{argmax(raw)});
   const auto text = [](const SamplingOptions& sampling) {
@@ -67,7 +67,7 @@ TEST_CASE("k tokens stay of any logits without ties, and no dropped one is large
   }
 }
 
-TEST_CASE("what is masked already stays masked") {
+TEST_CASE("masked tokens stay masked") {
   CHECK(kept({kMasked, 1.0f, kMasked, 2.0f}, 3) == std::vector{1, 3});
   CHECK(kept({kMasked, 1.0f, kMasked, 2.0f}, 1) == std::vector{3});
 }
@@ -82,7 +82,7 @@ void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> lo
   process(logits, options);
 }
 
-TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
+TEST_CASE("the kept tokens and their probabilities agree with Hugging Face's processors") {
   CHECK(difference_from_processors({"temperature", "top_k"}, 24, process_steps) == "");
 }
 
@@ -95,7 +95,7 @@ TEST_CASE("without its options the step chooses what Hugging Face's greedy decod
         }) == "");
 }
 
-TEST_CASE("only the k likeliest tokens are drawn") {
+TEST_CASE("only the k most likely tokens are drawn") {
   std::vector<float> logits = raw_logits("normal");
   const SamplingOptions options{.do_sample = true, .temperature = 3.0f, .top_k = 5};
   process(logits, options);

@@ -38,12 +38,12 @@ TEST_CASE("a set that reaches p exactly is enough") {
   CHECK(kept(std::vector<float>(4, 1.0f), 0.75f) == std::vector{0, 1, 2});
 }
 
-TEST_CASE("of equal tokens at the border the lowest ids are kept") {
+TEST_CASE("among ties at the border, the lowest ids are kept") {
   CHECK(kept(logits_of({0.125f, 0.5f, 0.125f, 0.125f, 0.125f}), 0.7f) == std::vector{0, 1, 2});
   CHECK(kept(std::vector<float>(1000, 0.0f), 0.0105f).back() == 10);
 }
 
-TEST_CASE("a tiny p keeps the likeliest token, p = 1 keeps all") {
+TEST_CASE("a tiny p keeps the most likely token, p = 1 keeps all") {
   for (const char* const vector : kVectors) {
     const std::vector<float> raw = raw_logits(vector);
     CHECK(kept(raw, 1e-9f) == std::vector{argmax(raw)});
@@ -55,7 +55,7 @@ TEST_CASE("a tiny p keeps the likeliest token, p = 1 keeps all") {
   }
 }
 
-TEST_CASE("a p that makes no sense crashes nothing: 0 and below leave no token to draw, NaN leaves all") {
+TEST_CASE("a nonsensical p crashes nothing: 0 and below leave no token to draw, NaN leaves all") {
   CHECK(kept(raw_logits("normal"), std::nanf("")).size() == 4096);
   for (const float p : {0.0f, -1.0f, -HUGE_VALF}) {
     std::vector<float> logits = raw_logits("normal");
@@ -66,7 +66,7 @@ TEST_CASE("a p that makes no sense crashes nothing: 0 and below leave no token t
   }
 }
 
-/// The nucleus by its definition: sort everything, add up until p is reached. Prepared once for all p.
+/// The nucleus by its definition: sort everything and add up until p is reached. Prepared once for all p.
 class Naive {
  public:
   explicit Naive(const std::vector<float>& logits) : logits_(logits), ids_(ranking(softmax(logits))) {
@@ -90,7 +90,7 @@ class Naive {
   std::vector<double> sums_;
 };
 
-TEST_CASE("top-p is what a full sort gives") {
+TEST_CASE("top-p equals a full sort") {
   std::mt19937 generator(1);
   const auto random = [&](std::size_t size, float deviation, float step) {
     std::normal_distribution<float> normal;
@@ -137,7 +137,7 @@ TEST_CASE("top-p is what a full sort gives") {
   }
 }
 
-TEST_CASE("top-p after top-k looks at what top-k has left") {
+TEST_CASE("top-p after top-k uses only the tokens that top-k has left") {
   std::vector<float> logits = logits_of({0.4f, 0.3f, 0.2f, 0.1f});
   process(logits, {.top_k = 2, .top_p = 0.5f});  // 4/7 and 3/7: the first is enough
   CHECK(ranking(logits) == std::vector{0});
@@ -146,7 +146,7 @@ TEST_CASE("top-p after top-k looks at what top-k has left") {
   CHECK(ranking(logits) == std::vector{0, 1});
 }
 
-TEST_CASE("without top-p the chain is the one of the step before") {
+TEST_CASE("without top-p the chain equals the previous step's") {
   std::vector<float> logits = raw_logits("normal"), want = logits;
   process(logits, {.temperature = 0.7f, .top_k = 50});
   apply_temperature(want, 0.7f);
@@ -165,7 +165,7 @@ void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> lo
   process(logits, options);
 }
 
-TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
+TEST_CASE("the kept tokens and their probabilities agree with Hugging Face's processors") {
   CHECK(difference_from_processors({"temperature", "top_k", "top_p"}, 64, process_steps) == "");
 }
 

@@ -28,11 +28,11 @@ void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> lo
   process(logits, options);
 }
 
-TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
+TEST_CASE("the kept tokens and their probabilities agree with Hugging Face's processors") {
   CHECK(difference_from_processors({"temperature", "top_k", "top_p"}, 64, process_steps) == "");
 }
 
-/// Runs the step's program where there is no model, so that only the checks can come first.
+/// Runs the step's program without a model, so that only the checks can come first.
 ProgramRun run(const std::string& arguments) {
   return run_program(STAIRCASE_STEP_PROGRAM, "--model /nonexistent " + arguments);
 }
@@ -89,7 +89,7 @@ TEST_CASE("several texts of one prompt need --do-sample") {
 }
 
 TEST_CASE("the edges of each range are allowed") {
-  // Then the first thing that is wrong is the model.
+  // Then the first error is the model.
   for (const std::string arguments :
        {"", "--max-new-tokens 0", "--max-new-tokens 2147483647", "--num-return-sequences 1",
         "--do-sample --num-return-sequences 1000", "--seed 0", "--seed 4294967295", "--show-candidates 0",
@@ -103,7 +103,7 @@ TEST_CASE("the edges of each range are allowed") {
   }
 }
 
-TEST_CASE("a range is checked before anything is said about options that go together") {
+TEST_CASE("a range is checked before any combination of options") {
   for (const std::string arguments : {"--temperature 0 --top-p 1.5", "--top-p 1.5 --num-return-sequences 2",
                                       "--top-p 1.5 --do-sample --temperature 0"}) {
     CHECK(run(arguments).err == "error: --top-p is 1.5, but it must be above 0 and at most 1\n");
@@ -118,7 +118,7 @@ TEST_CASE("--max-new-tokens 0 is a run without a text") {
   CHECK(sequence["finish_reason"] == "length");
 }
 
-TEST_CASE("options that do nothing together are worth a warning, and the program goes on") {
+TEST_CASE("options that do nothing together cause a warning, and the program goes on") {
   const std::string greedy =
       "warning: without --do-sample the likeliest token is taken, whatever --temperature, --top-k and "
       "--top-p are\n";

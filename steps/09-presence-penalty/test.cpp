@@ -44,7 +44,7 @@ TEST_CASE("a penalty of 0 changes no bit") {
   }
 }
 
-TEST_CASE("a negative penalty makes what has occurred likelier") {
+TEST_CASE("a negative penalty makes earlier tokens more likely") {
   std::vector<float> logits{0.0f, 0.0f, 0.0f};
   process(logits, std::vector{1, 1}, {.presence_penalty = -1.5f});
   CHECK(logits == std::vector{0.0f, 1.5f, 0.0f});
@@ -69,7 +69,7 @@ void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> lo
   process(logits, tokens, options);
 }
 
-TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
+TEST_CASE("the kept tokens and their probabilities agree with Hugging Face's processors") {
   CHECK(difference_from_processors({"temperature", "top_k", "top_p", "presence"}, 68, process_steps) == "");
 }
 
@@ -83,8 +83,8 @@ TEST_CASE("without its options the step chooses what Hugging Face's greedy decod
 }
 
 TEST_CASE("prompt and output both count") {
-  // What the candidates of each token were chosen from must be the logits with the penalty on all tokens
-  // before it.
+  // The candidates of each token must have been chosen from the logits with the penalty on all tokens before
+  // it.
   const SamplingOptions sampling{.presence_penalty = 1.5f, .show_candidates = 5};
   const TextOptions options{.stopping = {.max_new_tokens = 12, .ignore_eos = true}, .sampling = sampling};
   const std::vector<int> prompt = tokens_before("model");
@@ -119,7 +119,7 @@ TEST_CASE("a token that has left the window still counts") {
   CHECK(next({.presence_penalty = 1e30f}) != best);
 }
 
-TEST_CASE("a huge penalty crashes nothing, and a sentence comes where no token is left") {
+TEST_CASE("a huge penalty crashes nothing, and an error follows if no token is left") {
   const std::vector<int> all{0, 1, 2, 0, 1, 2};
   std::mt19937 generator(0);
   for (const float penalty : {1e30f, 3e38f, HUGE_VALF}) {

@@ -52,7 +52,7 @@ TEST_CASE("a penalty of 1 changes no bit") {
   }
 }
 
-TEST_CASE("a penalty below 1 makes what has occurred likelier") {
+TEST_CASE("a penalty below 1 makes earlier tokens more likely") {
   std::vector<float> logits{3.0f, -3.0f, 3.0f};
   apply_repetition_penalty(logits, std::vector{0, 1}, 0.5f);
   CHECK(logits == std::vector{6.0f, -1.5f, 3.0f});
@@ -66,7 +66,7 @@ TEST_CASE("the repetition penalty comes after the other two") {
 }
 
 TEST_CASE("the repetition penalty comes before the temperature") {
-  // A low temperature shifts the logits below 0, where the penalty multiplies. The penalty gives 1 and -8.
+  // A low temperature shifts the logits below 0, where the penalty multiplies. The penalty yields 1 and -8.
   std::vector<float> logits{2.0f, -4.0f};
   process(logits, std::vector{0, 1}, {.repetition_penalty = 2.0f, .temperature = 0.0625f});
   CHECK(logits == std::vector{0.0f, -144.0f});
@@ -87,7 +87,7 @@ void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> lo
   process(logits, tokens, options);
 }
 
-TEST_CASE("what is kept, and how likely it is, agrees with Hugging Face's processors") {
+TEST_CASE("the kept tokens and their probabilities agree with Hugging Face's processors") {
   CHECK(difference_from_processors(
             {"temperature", "top_k", "top_p", "presence", "frequency", "repetition_penalty"}, 108,
             process_steps) == "");
@@ -103,8 +103,8 @@ TEST_CASE("without its options the step chooses what Hugging Face's greedy decod
 }
 
 TEST_CASE("prompt and output both count") {
-  // What the candidates of each token were chosen from must be the logits with the penalty on all tokens
-  // before it.
+  // The candidates of each token must have been chosen from the logits with the penalty on all tokens before
+  // it.
   const SamplingOptions sampling{.repetition_penalty = 1.5f, .show_candidates = 5};
   const TextOptions options{.stopping = {.max_new_tokens = 12, .ignore_eos = true}, .sampling = sampling};
   const std::vector<int> prompt = tokens_before("model");
@@ -139,13 +139,13 @@ TEST_CASE("a token that has left the window still counts") {
   CHECK(next({.repetition_penalty = 1e30f}) != best);
 }
 
-TEST_CASE("a huge penalty crashes nothing, and a sentence comes where no token is left") {
+TEST_CASE("a huge penalty crashes nothing, and an error follows if no token is left") {
   std::mt19937 generator(0);
   const SamplingOptions options{.do_sample = true, .repetition_penalty = 1e30f};
   std::vector<float> logits{-1.0f, -2.0f, -0.5f, -3.0f};
   process(logits, std::vector{0, 1, 2, 0}, options);
   CHECK(choose(logits, options, generator) == 3);
-  logits = {-1e9f, -2e9f};  // the products are beyond the largest float
+  logits = {-1e9f, -2e9f};  // the products exceed the largest float
   process(logits, std::vector{0, 1}, options);
   CHECK(says(error_message([&] { choose(logits, options, generator); }), "no token can be chosen"));
 }

@@ -23,7 +23,7 @@ constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16}
 
 }  // namespace
 
-TEST_CASE("the formula of the weights is what they take, in every type") {
+TEST_CASE("the formula of the weights is their real size, in every type") {
   for (const DType dtype : weight_dtypes()) {
     CHECK(weight_bytes(tales().config(), dtype) == tales_in(dtype).weight_bytes());
   }
@@ -38,13 +38,13 @@ TEST_CASE("the formula of the weights is what they take, in every type") {
         4'718'592 / 2 + 2 * 147'456 + 1'048'576 + 4 * 16'384 + 4 * 151'552);
 }
 
-TEST_CASE("weights of odd sizes take what the formula says, and the zeros that fill up their panels") {
+TEST_CASE("weights of odd sizes have the formula's size, plus the zeros that pad their panels") {
   const TinyModel tiny;
   const TemporaryFolder folder;
   tiny.write(folder.path());
   for (const DType dtype : kDTypes) {
     const Model model = Model::load(folder.path(), make_test_device(1), dtype);
-    // On a CPU a matrix is stored as panels of 64 columns, the last one filled up. All inputs are even in
+    // On a CPU a matrix is stored as panels of 64 columns, the last one padded. All inputs are even in
     // number, as bfloat16 needs them.
     std::size_t zeros = 0;
     const auto fill_up = [&](int in, int out) {
@@ -63,7 +63,7 @@ TEST_CASE("weights of odd sizes take what the formula says, and the zeros that f
   }
 }
 
-TEST_CASE("the formula of the activations is what they take" * doctest::skip(tests_are_for_gpu())) {
+TEST_CASE("the formula of the activations is their real size" * doctest::skip(tests_are_for_gpu())) {
   // The model also keeps an index of four bytes for each token, and four more for the sequence.
   const auto measured = [](Model model, int n_tokens) {
     model.next_logits(std::vector<int>(n_tokens, 1));
@@ -104,8 +104,7 @@ TEST_CASE("float16 changes no logit of a model that is stored in float16") {
 }
 
 TEST_CASE("bfloat16 moves the logits less than Hugging Face's bfloat16 moves them") {
-  // Both round what is multiplied; here the sums, the norms and what lies between two products stay in
-  // float32.
+  // Both round the factors; here the sums, the norms and the results between two products stay in float32.
   Model brain = tales_in(DType::kBFloat16);
   float moved = 0.0f, moved_there = 0.0f;
   for (const auto& run : reference("bfloat16.json")["cases"]) {
@@ -135,7 +134,7 @@ TEST_CASE("greedy decoding with bfloat16 agrees until the first token that is ne
   }
 }
 
-TEST_CASE("the estimate is told before the model loads") {
+TEST_CASE("the estimate is printed before the model loads") {
   CHECK(memory_estimate(tales().config(), DType::kFloat32) ==
         "by formula: weights 22.6 MiB, activations up to 4.5 MiB");
   CHECK(memory_estimate(tales().config(), DType::kFloat16) ==
@@ -152,7 +151,7 @@ TEST_CASE("the estimate is told before the model loads") {
   CHECK(whole.err.starts_with("by formula: weights 11.6 MiB, activations up to 4.5 MiB\n"));
 }
 
-TEST_CASE("--dtype is what the program keeps its weights in") {
+TEST_CASE("--dtype is the type of the program's weights") {
   const std::string arguments = "--max-new-tokens 1 --json --dtype ";
   for (const DType dtype : weight_dtypes()) {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, arguments + std::string(to_string(dtype)));

@@ -10,7 +10,7 @@ using namespace staircase;
 
 namespace {
 
-/// A text, and what its cache took.
+/// A text, and what its cache used.
 struct Continued {
   std::vector<int> tokens;
   CacheUse cache;
@@ -25,7 +25,7 @@ Continued continued(Model& model, const std::vector<int>& prompt, const TextOpti
   return {text.tokens, cache.use()};
 }
 
-/// So many new tokens, whatever they are.
+/// This many new tokens, whatever they are.
 TextOptions exactly(int count) {
   return {.stopping = {.max_new_tokens = count, .ignore_eos = true}};
 }
@@ -43,10 +43,10 @@ std::vector<std::size_t> passes(const std::vector<int>& prompt, int count, bool 
 
 }  // namespace
 
-TEST_CASE("a cache that grows keeps every position as it was") {
+TEST_CASE("a growing cache keeps every position unchanged") {
   DynamicKvCache cache(tales());
   tales().next_logits(std::vector{321, 11, 5, 900, 17}, cache);
-  // Of each of the first five positions, what all heads hold in the keys and values of every layer.
+  // For each of the first five positions, what all heads hold in the keys and values of every layer.
   const auto first_five = [&] {
     const std::size_t size = tales().config().head_size;
     std::vector<std::vector<float>> positions(5);
@@ -76,7 +76,7 @@ TEST_CASE("a cache that grows keeps every position as it was") {
   CHECK(cache.length(0) == 109);
 }
 
-TEST_CASE("the cache takes what its formula says, and growing costs what concatenations cost") {
+TEST_CASE("the cache has the size of its formula, and growing costs as much as concatenations") {
   const ModelConfig& config = tales().config();
   const std::size_t prompt = 7, count = 30;
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
@@ -96,7 +96,7 @@ TEST_CASE("the cache takes what its formula says, and growing costs what concate
   }
 }
 
-TEST_CASE("to go back and on again is as if it had never happened") {
+TEST_CASE("going back and on again changes nothing") {
   const std::vector<int> text{321, 11, 5, 900, 17, 44, 45, 46}, other{7, 8, 9};
   DynamicKvCache straight(tales()), detour(tales());
   tales().next_logits(std::span(text).first(5), straight);
@@ -111,7 +111,7 @@ TEST_CASE("to go back and on again is as if it had never happened") {
   }
 }
 
-TEST_CASE("the formula of the cache is what a cache of so many positions takes") {
+TEST_CASE("the formula of the cache is the size of a cache with that many positions") {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     Model model = tales_in(dtype);
     DynamicKvCache cache(model);
@@ -123,7 +123,7 @@ TEST_CASE("the formula of the cache is what a cache of so many positions takes")
   }
 }
 
-TEST_CASE("beside weights in int8 or int4 keys and values are bfloat16") {
+TEST_CASE("with weights in int8 or int4, keys and values are bfloat16") {
   for (const DType dtype : {DType::kInt8, DType::kInt4}) {
     Model model = tales_in(dtype);
     DynamicKvCache cache(model);
@@ -157,7 +157,7 @@ TEST_CASE("a sampled text is the same with and without the cache") {
   }
 }
 
-TEST_CASE("at the end of the context the cache says so, and without it the window slides on") {
+TEST_CASE("at the end of the context the cache is full, and without it the window slides on") {
   const std::string context = std::to_string(tales().config().n_positions);
   const std::vector<int> prompt(tales().config().n_positions - 2, 321);
   CHECK(continued(tales(), prompt, exactly(3)).tokens.size() == prompt.size() + 3);
@@ -179,7 +179,7 @@ TEST_CASE("the estimate names the weights, the activations and a cache for the w
                                       static_cast<double>(activation_bytes(config, 512)) / (1 << 20))));
 }
 
-TEST_CASE("the program tells the size of its cache, and --no-use-cache is without one") {
+TEST_CASE("the program prints the size of its cache, and --no-use-cache is without one") {
   const std::string arguments = "--prompt Once --max-new-tokens 5 --json ";
   const auto cache_bytes = [&](const std::string& more) {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, arguments + more);

@@ -10,7 +10,7 @@ using namespace staircase;
 
 namespace {
 
-/// A text, and what its cache took.
+/// A text, and what its cache used.
 struct Continued {
   std::vector<int> tokens;
   CacheUse cache;
@@ -25,7 +25,7 @@ Continued continued(Model& model, const std::vector<int>& prompt, const TextOpti
   return {text.tokens, cache.use()};
 }
 
-/// So many new tokens, whatever they are.
+/// This many new tokens, whatever they are.
 TextOptions exactly(int count) {
   return {.stopping = {.max_new_tokens = count, .ignore_eos = true}};
 }
@@ -48,7 +48,7 @@ TEST_CASE("the cache is allocated once, for the whole context, and nothing is co
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     Model model = tales_in(dtype);
     const std::size_t bytes = 2u * config.n_layer * config.n_positions * config.n_embd * size_of(dtype);
-    CHECK(bytes == cache_bytes(config, dtype, config.n_positions));  // the estimate of the step before
+    CHECK(bytes == cache_bytes(config, dtype, config.n_positions));  // the previous step's estimate
     for (const int count : {1, 30}) {
       const CacheUse use = continued(model, {321, 11}, exactly(count)).cache;
       CHECK(use.bytes == bytes);
@@ -58,7 +58,7 @@ TEST_CASE("the cache is allocated once, for the whole context, and nothing is co
   }
 }
 
-TEST_CASE("to go back and on again is as if it had never happened") {
+TEST_CASE("going back and on again changes nothing") {
   const std::vector<int> text{321, 11, 5, 900, 17, 44, 45, 46}, other{7, 8, 9};
   StaticKvCache straight(tales()), detour(tales());
   tales().next_logits(std::span(text).first(5), straight);
@@ -96,7 +96,7 @@ TEST_CASE("a sampled text is the same with and without the cache") {
   }
 }
 
-TEST_CASE("at the end of the context the cache says so, and without it the window slides on") {
+TEST_CASE("at the end of the context the cache is full, and without it the window slides on") {
   const std::string context = std::to_string(tales().config().n_positions);
   const std::vector<int> prompt(tales().config().n_positions - 2, 321);
   CHECK(continued(tales(), prompt, exactly(3)).tokens.size() == prompt.size() + 3);
@@ -107,7 +107,7 @@ TEST_CASE("at the end of the context the cache says so, and without it the windo
   CHECK(continued(tales(), prompt, exactly(4), false).tokens.size() == prompt.size() + 4);
 }
 
-TEST_CASE("the program tells the size of its cache, whatever it holds, and --no-use-cache is without one") {
+TEST_CASE("the program prints the size of its cache, whatever it holds, and --no-use-cache is without one") {
   const auto cache_bytes = [](const std::string& arguments) {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens " + arguments);
     REQUIRE(run.status == 0);

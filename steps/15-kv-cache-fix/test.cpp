@@ -16,12 +16,12 @@ using Counts = std::vector<std::size_t>;
 constexpr OverflowOptions kSlide{.on_overflow = Overflow::kSlide};
 constexpr OverflowOptions kRecompute{.on_overflow = Overflow::kRecompute};
 
-/// So many new tokens, whatever they are.
+/// This many new tokens, whatever they are.
 TextOptions exactly(int count, const OverflowOptions& overflow = {}) {
   return {.stopping = {.max_new_tokens = count, .ignore_eos = true}, .overflow = overflow};
 }
 
-/// The new tokens; `cache` is left as they leave it.
+/// The new tokens; `cache` stays as they leave it.
 std::vector<int> continued(
     const std::vector<int>& prompt, const TextOptions& options, KvCache& cache,
     const OnToken& on_token = [](const Token&) {}) {
@@ -34,7 +34,7 @@ std::vector<int> continued(const std::vector<int>& prompt, const TextOptions& op
   return continued(prompt, options, cache);
 }
 
-/// A text that fills the context but for `free` positions, and continues plausibly.
+/// A text that fills the context except for `free` positions, and continues plausibly.
 std::vector<int> nearly_full(int free) {
   const auto& run = reference("sliding.json");
   std::vector<int> text = run["prompt_ids"], rest = run["ids"];
@@ -43,7 +43,7 @@ std::vector<int> nearly_full(int free) {
   return text;
 }
 
-/// Tokens in an order that no text has: none of them repeats another, so that each window is different.
+/// Tokens in an order that no text has: none of them repeats another, so each window is different.
 std::vector<int> random_tokens(std::size_t count, unsigned seed) {
   std::mt19937 generator(seed);
   std::vector<int> tokens(count);
@@ -84,7 +84,7 @@ TEST_CASE("without a cache all that the context holds goes through the model") {
   }
 }
 
-TEST_CASE("with a cache what it has not seen goes through the model, in a long text the last of it") {
+TEST_CASE("with a cache only unseen tokens go through the model, in a long text the last of them") {
   const std::vector<int> text = random_tokens(515, 1);
   const auto first = [&](std::size_t count) { return std::span(text).first(count); };
   StaticKvCache cache(tales());
@@ -111,7 +111,7 @@ TEST_CASE("sliding makes as much room as the new tokens need, and no more") {
   }
 }
 
-TEST_CASE("sliding moves each entry to the front and keeps it as it was") {
+TEST_CASE("sliding moves each entry to the front and keeps it unchanged") {
   StaticKvCache cache(tales());
   tales().next_logits(nearly_full(0), cache);
   const auto before = entries(cache);
@@ -132,7 +132,7 @@ TEST_CASE("sliding moves each entry to the front and keeps it as it was") {
   CHECK(cache.use().copied == (509 + 508) * cache.use().bytes / 512);
 }
 
-TEST_CASE("what has slid counts until the cache is empty") {
+TEST_CASE("slid positions count until the cache is empty") {
   StaticKvCache cache(tales());
   cache.append(0, 512);
   CHECK(cache.slid(0) == 0);
@@ -176,8 +176,8 @@ TEST_CASE("recomputing gives the 600 tokens of Hugging Face's model on the slidi
     got_gaps.push_back(std::log(static_cast<double>(first) / static_cast<double>(second)));
   });
   CHECK(first_difference(got, want, gaps) == "");
-  // The text ends in a loop of six tokens, which a window of another size would have, too. So compare how
-  // much likelier than the second each token was as well, as long as the texts are the same.
+  // The text ends in a loop of six tokens, which a window of another size would have, too. So also compare
+  // how much more likely each token was than the second one, as long as the texts are the same.
   const double allowed = tests_are_for_gpu() ? 1e-1 : 5e-3;
   for (std::size_t i = 0; i < gaps.size() && got[i] == want[i]; ++i) {
     CAPTURE(i);
@@ -200,7 +200,7 @@ TEST_CASE("sliding feeds one token a pass for ever, recomputing the window that 
   CHECK(passes(prompt, exactly(6, {Overflow::kRecompute, 1})) == Counts{510, 1, 1, 1, 1, 1});
 }
 
-TEST_CASE("behind the end of the context the cache is full after each token that slides") {
+TEST_CASE("after the end of the context, the cache is full after each token that slides") {
   for (const int count : {3, 4, 9}) {
     StaticKvCache cache(tales());
     continued(nearly_full(2), exactly(count, kSlide), cache);
@@ -208,7 +208,7 @@ TEST_CASE("behind the end of the context the cache is full after each token that
   }
 }
 
-TEST_CASE("a cache that is filled anew knows the last tokens of the text, and those alone") {
+TEST_CASE("a refilled cache holds the last tokens of the text, and only those") {
   const std::vector<int> prompt = random_tokens(512, 1);
   TextOptions options = exactly(2, {Overflow::kRecompute, 300});
   options.sampling.show_candidates = 1;
@@ -225,15 +225,15 @@ TEST_CASE("a cache that is filled anew knows the last tokens of the text, and th
     return likeliest(tales().next_logits(std::span(text).subspan(from, count)), 1)[0].probability;
   };
   CHECK(std::abs(got - likeliest_behind(213, 300)) < 1e-6f);
-  // Else other tokens would pass: one less, one more, and the first ones of the text and of the window.
+  // Otherwise other tokens would pass: one less, one more, and the first ones of the text and of the window.
   CHECK(std::abs(got - likeliest_behind(214, 299)) > 1e-5f);
   CHECK(std::abs(got - likeliest_behind(212, 301)) > 1e-5f);
   CHECK(std::abs(got - likeliest_behind(0, 300)) > 1e-5f);
   CHECK(std::abs(got - likeliest_behind(1, 300)) > 1e-5f);
 }
 
-TEST_CASE("what slides is not what the window would be: only recomputing is exact") {
-  // The likeliest tokens behind a text that is longer than the context, and their probabilities.
+TEST_CASE("a slid cache differs from the window: only recomputing is exact") {
+  // The most likely tokens after a text that is longer than the context, and their probabilities.
   const std::vector<int> prompt = nearly_full(0);
   const auto second = [&](const OverflowOptions& overflow, bool use_cache) {
     TextOptions options = exactly(2, overflow);
@@ -261,7 +261,9 @@ TEST_CASE("--no-use-cache takes no memory for a cache") {
   CHECK(run.json()["stats"]["cache_bytes"] == 0);
 }
 
-TEST_CASE("the program goes on behind the context by either rule, and warns of a prompt that is too long") {
+TEST_CASE(
+    "the program continues after the context under either rule, and warns about a prompt that is too "
+    "long") {
   std::string prompt;
   for (int i = 0; i < 260; ++i) prompt += " and so";  // of two tokens each
   for (const std::string rule : {"slide", "recompute", "recompute --refill 300"}) {
@@ -275,7 +277,7 @@ TEST_CASE("the program goes on behind the context by either rule, and warns of a
   }
 }
 
-TEST_CASE("--refill without --on-overflow recompute is worth a warning") {
+TEST_CASE("--refill without --on-overflow recompute causes a warning") {
   const std::string arguments = "--model /nonexistent --refill 300";
   const std::string warning = "warning: --refill does nothing without --on-overflow recompute\n";
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, arguments).err.starts_with(warning));

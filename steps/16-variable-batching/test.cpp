@@ -12,7 +12,7 @@ using namespace staircase;
 
 namespace {
 
-/// So many new tokens, whatever they are.
+/// This many new tokens, whatever they are.
 TextOptions exactly(int count, const OverflowOptions& overflow = {}) {
   return {.stopping = {.max_new_tokens = count, .ignore_eos = true}, .overflow = overflow};
 }
@@ -37,7 +37,7 @@ Prompts reference_prompts() {
   return prompts;
 }
 
-/// What goes through the model in each pass, in tokens.
+/// The tokens that go through the model in each pass.
 std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& options) {
   std::vector<std::size_t> counts;
   const Unobserved at_the_end;
@@ -134,7 +134,7 @@ TEST_CASE("sliding a row, and copying one to another, moves its entries and noth
   CHECK(cache.use().copied == 7 * position);
 }
 
-TEST_CASE("each row counts what has slid out of it, and a copy has that too") {
+TEST_CASE("each row counts the positions that have slid out of it, and a copy has the same count") {
   StaticKvCache cache(tales(), 3);
   for (int row = 0; row < 3; ++row) cache.append(row, 9);
   cache.slide(0, 2);
@@ -151,7 +151,7 @@ TEST_CASE("each row counts what has slid out of it, and a copy has that too") {
   CHECK(slid() == std::vector{2, 2, 0});
 }
 
-TEST_CASE("a cache of many rows takes as many times the memory of one") {
+TEST_CASE("a cache of many rows takes that many times the memory of one") {
   const ModelConfig& config = tales().config();
   CHECK(StaticKvCache(tales()).use().bytes == cache_bytes(config, DType::kFloat32, config.n_positions));
   CHECK(StaticKvCache(tales(), 5).use().bytes == 5 * StaticKvCache(tales()).use().bytes);
@@ -225,7 +225,7 @@ TEST_CASE("a run is over when its last text is, and without a new token before i
   CHECK(continued({{321}, {7, 8}}, exactly(0)) == Prompts{{}, {}});
 }
 
-TEST_CASE("a text that has ended feeds its newest token again, and the others what is new to them") {
+TEST_CASE("a finished text feeds its newest token again, and the others feed what is new to them") {
   const std::vector<int> text{321, 1682, 11, 5};
   StaticKvCache cache(tales(), 2);
   cache.append(1, 4);  // all of it
@@ -244,7 +244,7 @@ TEST_CASE("a cache can serve one batch after another") {
   CHECK(continued(second, exactly(6), cache) == continued(second, exactly(6)));
 }
 
-TEST_CASE("all texts of a prompt are those that it begins alone with a seed of its own") {
+TEST_CASE("all texts of a prompt equal those that it begins alone with their own seed") {
   const auto sequences = [](const std::string& arguments) {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM,
                                        "--json --ignore-eos --max-new-tokens 12 --do-sample " + arguments);
@@ -261,7 +261,7 @@ TEST_CASE("all texts of a prompt are those that it begins alone with a seed of i
   CHECK(together[0] != together[1]);
 }
 
-TEST_CASE("prompts come from the command line and from the lines of a file, an empty line being a prompt") {
+TEST_CASE("prompts come from the command line and from the lines of a file, and an empty line is a prompt") {
   const auto json = [](const std::string& arguments, const std::string& input = "") {
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 4 " + arguments, input);
@@ -276,7 +276,7 @@ TEST_CASE("prompts come from the command line and from the lines of a file, an e
   CHECK(file["stats"]["new_tokens"] == 12);
 }
 
-TEST_CASE("the texts come out one behind the other, and wrong usage is refused") {
+TEST_CASE("the texts come out one after another, and wrong usage is refused") {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 3 --prompt The --prompt Once");
   CHECK(run.out.starts_with("[1]\n"));
   CHECK(run.out.find("\n\n[2]\n") != std::string::npos);
@@ -289,7 +289,7 @@ TEST_CASE("the texts come out one behind the other, and wrong usage is refused")
   CHECK(copies.out.empty());
 }
 
-TEST_CASE("one warning tells of all prompts that are too long for the context") {
+TEST_CASE("one warning covers all prompts that are too long for the context") {
   std::string words;
   for (int i = 0; i < 260; ++i) words += " and so";  // of two tokens each
   const std::string options = "--json --max-new-tokens 2 --ignore-eos --prompts -";

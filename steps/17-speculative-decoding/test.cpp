@@ -56,7 +56,7 @@ Run speculated(Model& target, Model& proposer, const std::vector<int>& prompt, c
   return run;
 }
 
-/// What the target makes of the prompt alone.
+/// What the target generates from the prompt alone.
 Generation plain(Model& target, const std::vector<int>& prompt, const TextOptions& options) {
   StaticKvCache cache(target);
   return generate(target, {prompt}, options, cache, [](int, const Token&) {})[0];
@@ -77,10 +77,10 @@ double p_value_of_texts(int draws, const Text& text, const Chance& chance) {
   return p_value(counts, chances);
 }
 
-/// Two "models" that are tables: the probabilities of each of five tokens behind a text of up to four.
+/// Two "models" that are tables: the probabilities of each of five tokens after a text of up to four.
 std::vector<float> table(unsigned seed, std::span<const int> text) {
   for (const int token : text) seed = seed * 6 + token + 1;
-  static std::map<unsigned, std::vector<float>> tables;  // asked for a million times
+  static std::map<unsigned, std::vector<float>> tables;  // called a million times
   const auto [place, is_new] = tables.try_emplace(seed, 5);
   std::vector<float>& probabilities = place->second;
   if (!is_new) return probabilities;
@@ -92,7 +92,7 @@ std::vector<float> table(unsigned seed, std::span<const int> text) {
   return probabilities;
 }
 
-/// The p-value of three tokens that a rule of verification gives, when two are drafted a round.
+/// The p-value of three tokens that a rule of verification yields with two drafted tokens per round.
 template <typename Rule>
 double p_value_of_rule(const Rule& rule) {
   const unsigned target = 1, proposer = 2;
@@ -136,12 +136,12 @@ TEST_CASE("a broken rule of verification gives another one, and the test notices
   CHECK(p_value_of_rule([](Drafted drafted, Distributions, Distributions p, std::mt19937& generator) {
           return Verdict{static_cast<int>(drafted.size()), draw(p.back(), generator)};
         }) < 1e-6);
-  // Draws from p, not from what is left of it, in the place of a rejected token.
+  // Draws from p instead of the residual for a rejected token.
   CHECK(p_value_of_rule([](Drafted drafted, Distributions q, Distributions p, std::mt19937& generator) {
           const Verdict verdict = verify(drafted, q, p, generator);
           return Verdict{verdict.accepted, draw(p[verdict.accepted], generator)};
         }) < 1e-6);
-  // Accepts only what the target finds likelier than the draft.
+  // Accepts only tokens that the target finds more likely than the draft.
   CHECK(p_value_of_rule([](Drafted drafted, Distributions q, Distributions p, std::mt19937& generator) {
           for (int i = 0; i < std::ssize(drafted); ++i) {
             if (q[i][drafted[i]] > p[i][drafted[i]]) return Verdict{i, draw(residual(p[i], q[i]), generator)};
@@ -174,15 +174,14 @@ TEST_CASE("each round accepts as many tokens as Hugging Face's models agree on")
     const std::vector<int> prompt = run["prompt_ids"];
     const Run got = speculated(tales(), draft(), prompt, {.stopping = {.max_new_tokens = 64}});
     CHECK(got.tokens == run["ids"].get<std::vector<int>>());
-    // Where the text ends within a round, the reference drafts on, and this step does not.
+    // If the text ends within a round, the reference drafts on, and this step does not.
     std::vector<int> want = run["accepted"];
     REQUIRE(got.accepted.size() >= want.size() - 1);
     for (std::size_t round = 0; round + 1 < want.size(); ++round) CHECK(got.accepted[round] == want[round]);
   }
 }
 
-TEST_CASE(
-    "each token is said to be accepted, corrected or for free, and the counts are those of the rounds") {
+TEST_CASE("each token is reported as accepted, corrected or free, and the counts are those of the rounds") {
   const std::vector<int> prompt = reference("speculative.json")["cases"][0]["prompt_ids"];
   const auto rounds = reference("speculative.json")["cases"][0]["rounds"];
   std::vector<Origin> got, want;
@@ -196,7 +195,7 @@ TEST_CASE(
   speculate(tales(), draft(), prompt, options, 4, counts,
             [&](const Token& token) { got.push_back(token.origin); });
   REQUIRE(got.size() == 60);
-  // Near its end the text has no room for four tokens, and so a round may end sooner.
+  // Near its end the text has no room for four tokens, so a round may end sooner.
   for (int i = 0; i < 55; ++i) CHECK(got[i] == want[i]);
   CHECK(counts.accepted == std::ranges::count(got, Origin::kAccepted));
   CHECK(counts.rounds == 60 - counts.accepted);
@@ -236,9 +235,10 @@ TEST_CASE("the first three tokens of two models are distributed as the target's 
   }
 }
 
-TEST_CASE("the first token of tales-6m is distributed as without a draft model" * doctest::skip(kSanitized)) {
+TEST_CASE("the first token of tales-6m has the same distribution as without a draft model" *
+          doctest::skip(kSanitized)) {
   const std::vector<int> prompt = reference("greedy.json")["cases"][0]["prompt_ids"];
-  // One drafted token: whatever comes behind the first is decided later.
+  // One drafted token: any token after the first is decided later.
   TextOptions options{.stopping = {.max_new_tokens = 2}, .sampling = {.do_sample = true}};
   std::vector<int> counts(tales().config().vocab_size);
   for (unsigned& seed = options.sampling.seed; seed < 600; ++seed) {
@@ -259,7 +259,7 @@ TEST_CASE("an accepted end of text ends the text there") {
   }
 }
 
-TEST_CASE("where the smaller of the two contexts ends the target goes on alone, up to and beyond its own") {
+TEST_CASE("where the smaller of the two contexts ends, the target goes on alone, up to and beyond its own") {
   Model target = tiny(1);
   const TextOptions options{.stopping = {.max_new_tokens = 50, .ignore_eos = true},
                             .overflow = {.on_overflow = Overflow::kRecompute}};
@@ -296,12 +296,12 @@ TEST_CASE("beyond the context a sliding cache gives the target's own text" * doc
   }
 }
 
-TEST_CASE("the likeliest tokens that are shown are those of the target alone, drawn or not") {
+TEST_CASE("the most likely tokens that are shown are those of the target alone, drawn or not") {
   const std::vector<int> prompt = reference("speculative.json")["cases"][0]["prompt_ids"];
   for (const bool do_sample : {false, true}) {
     TextOptions options{.stopping = {.max_new_tokens = 20},
                         .sampling = {.do_sample = do_sample, .temperature = 0.7f, .show_candidates = 3}};
-    if (do_sample) options.sampling.top_k = 1;  // or else the texts would part
+    if (do_sample) options.sampling.top_k = 1;  // or the texts would diverge
     std::vector<std::vector<Candidate>> want, got;
     StaticKvCache cache(tales());
     generate(tales(), {prompt}, options, cache,
@@ -320,7 +320,7 @@ TEST_CASE("the likeliest tokens that are shown are those of the target alone, dr
   }
 }
 
-TEST_CASE("what the target draws alone has nothing to do with what was drawn before") {
+TEST_CASE("what the target draws alone is independent of earlier draws") {
   Model target = tiny(1), smaller = tiny(2, 3);
   TextOptions options{.stopping = {.max_new_tokens = 3, .ignore_eos = true},
                       .sampling = {.do_sample = true, .temperature = 4.0f}};
@@ -358,7 +358,7 @@ TEST_CASE("a seed gives one text, and another seed another") {
   CHECK(speculated(tales(), draft(), {321, 1682}, options).tokens != first);
 }
 
-TEST_CASE("the program tells how well it went") {
+TEST_CASE("the program prints how well it went") {
   const std::string arguments = "--json --max-new-tokens 30 --prompt The";
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, arguments + " --draft-model tales-1m");
   REQUIRE(run.status == 0);
@@ -376,7 +376,7 @@ TEST_CASE("the program tells how well it went") {
   CHECK(json["stats"]["cache_bytes"] == (StaticKvCache(tales()).use() + StaticKvCache(draft()).use()).bytes);
 }
 
-TEST_CASE("a draft may have another number of tokens than its tokenizer, and then its target") {
+TEST_CASE("a draft may have more tokens than its tokenizer, and so may its target") {
   const TemporaryFolder padded;
   const std::filesystem::path ours = find_model("tales-6m");
   TinyModel(1, 4224).write(padded.path());
@@ -395,8 +395,8 @@ TEST_CASE("a draft may have another number of tokens than its tokenizer, and the
   CHECK(text("--draft-model " + padded.path().string()) == text(""));
 }
 
-TEST_CASE("the program refuses what cannot be") {
-  // The vocabulary of tales-6m, but two tokens have changed places.
+TEST_CASE("the program refuses impossible options") {
+  // The vocabulary of tales-6m with two tokens swapped.
   const TemporaryFolder other;
   const std::filesystem::path ours = find_model("tales-6m");
   TinyModel(1, 4096).write(other.path());

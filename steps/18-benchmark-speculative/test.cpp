@@ -27,7 +27,7 @@ nlohmann::json measured(const std::filesystem::path& results) {
 
 }  // namespace
 
-TEST_CASE("the target alone speculates nothing, and all runs of a draft are alike") {
+TEST_CASE("the target alone speculates nothing, and all runs of a draft are equal") {
   const Prompts prompts{{321, 1682}, {1294}};
   const TextOptions options{.stopping = {.max_new_tokens = 12, .ignore_eos = true}};
   Way way{nullptr, 3};
@@ -93,7 +93,7 @@ TEST_CASE("acceptance depends on the text and not on the clock") {
   CHECK(rates[0] == rates[1]);
 }
 
-TEST_CASE("several draft models are measured beside the same target, each as if it were alone") {
+TEST_CASE("several draft models are measured against the same target, each as if it were alone") {
   const TemporaryFolder folder;
   const std::string prompt = "--prompt 'The wolf' --most-speculative-tokens 2 --json --benchmark ";
   const auto weight_bytes = [&](const std::string& arguments, const std::string& results) {
@@ -122,7 +122,7 @@ TEST_CASE("several draft models are measured beside the same target, each as if 
     // Measured once for both.
     CHECK(baselines.emplace(row["dtype"], row["baseline tokens/s"]).first->second ==
           row["baseline tokens/s"]);
-    // The target agrees with itself, but for near-ties on a GPU.
+    // The target agrees with itself, except for near-ties on a GPU.
     if (row["draft"] == "tales-6m") CHECK(row["acceptance"] > 0.8);
   }
   CHECK(cases.size() == 12);
@@ -134,8 +134,8 @@ TEST_CASE("several draft models are measured beside the same target, each as if 
   }
 }
 
-TEST_CASE("of several draft models each must be another one that fits, and only the benchmark takes them") {
-  // The vocabulary of tales-6m, but two tokens have changed places.
+TEST_CASE("each of several draft models must be different and fit, and only the benchmark takes them") {
+  // The vocabulary of tales-6m with two tokens swapped.
   const TemporaryFolder other;
   const std::filesystem::path ours = find_model("tales-6m");
   TinyModel(1, 4096).write(other.path());

@@ -24,7 +24,7 @@ nlohmann::json measured(const std::string& arguments) {
   return nlohmann::json::parse(file);
 }
 
-/// MiB of keys and values of so many positions of tales-6m, in numbers of so many bytes.
+/// MiB of keys and values for that many positions of tales-6m, in numbers of that many bytes.
 double mebibytes(int positions, int bytes) {
   const ModelConfig& config = tales().config();
   return 2.0 * config.n_layer * config.n_embd * positions * bytes / (1 << 20);
@@ -39,7 +39,7 @@ TEST_CASE("all three ways decode as Hugging Face's model does") {
             CacheWay way{cache, count};
             tokens_per_second(tales(), way, prompt, count);
             std::vector<int> tokens = behind(prompt.size(), way.tokens);
-            // The benchmark goes on behind the end of the text.
+            // The benchmark continues after the end of the text.
             const auto end = std::ranges::find(tokens, tales().config().eos_token_id);
             if (end != tokens.end()) tokens.erase(end + 1, tokens.end());
             return tokens;
@@ -49,7 +49,7 @@ TEST_CASE("all three ways decode as Hugging Face's model does") {
 
 TEST_CASE("every way warms up over the shortest length, and a speed-up compares runs of the same turn" *
           doctest::skip(kSanitized)) {
-  // Each run is one pass. Without a cache and with the standing one they last so many milliseconds.
+  // Each run is one pass. These are its milliseconds without a cache and with the static one.
   constexpr int kNone[] = {200, 400, 100}, kStatic[] = {400, 200, 200};  // the medians are equal
   const TemporaryFolder folder;
   int pass = 0;
@@ -90,8 +90,7 @@ TEST_CASE("the turn that warms up has the shortest length") {
   CHECK(passes == std::vector<int>{3, 3, 6, 3});
 }
 
-TEST_CASE("beyond the context the growing cache ends and the standing one slides" *
-          doctest::skip(kSanitized)) {
+TEST_CASE("beyond the context the growing cache ends and the static one slides" * doctest::skip(kSanitized)) {
   std::string prompt;
   for (int i = 0; i < 508; ++i) prompt += " and";
   const auto rows = measured("--prompt '" + prompt + "' --benchmark-lengths 2,6");
@@ -112,7 +111,7 @@ TEST_CASE("the benchmark measures each cache over each length in each dtype, and
     CHECK(row["dtype"] == std::vector<std::string>{"float32", "float16", "bfloat16"}[i / 6]);
     CHECK(row["new tokens"] == length);
     CHECK(row["cache"] == std::vector<std::string>{"none", "dynamic", "static"}[i % 3]);
-    if (bytes == 4) CHECK(row["same tokens"] == length);  // or else two tokens may be nearly a tie
+    if (bytes == 4) CHECK(row["same tokens"] == length);  // otherwise two tokens may nearly tie
     CHECK(row["same tokens"] > 0);
     CHECK(row["tokens/s"] > 0.0);
     if (i % 3 == 0) {
@@ -134,7 +133,7 @@ TEST_CASE("the benchmark measures each cache over each length in each dtype, and
   }
 }
 
-TEST_CASE("the benchmark of the cache refuses what it would not look at") {
+TEST_CASE("the benchmark of the cache refuses options that it would ignore") {
   const TemporaryFolder folder;
   const std::string benchmark =
       " --benchmark-lengths 2 --repetitions 1 --benchmark " + folder.path().string();
@@ -168,7 +167,7 @@ TEST_CASE("wrong usage of the benchmark is refused") {
   CHECK(std::filesystem::is_empty(folder.path()));
 }
 
-TEST_CASE("with a draft model all is as in the benchmark of speculation") {
+TEST_CASE("with a draft model, everything is as in the benchmark of speculation") {
   const TemporaryFolder folder;
   const std::string draft = "--draft-model tales-1m --max-new-tokens 4 ";
   run_program(STAIRCASE_STEP_PROGRAM, draft +

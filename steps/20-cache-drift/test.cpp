@@ -8,7 +8,7 @@ using namespace staircase;
 
 namespace {
 
-/// A text that fills the context but for `free` positions, and continues plausibly.
+/// A text that fills the context except for `free` positions, and continues plausibly.
 std::vector<int> nearly_full(int free) {
   const auto& run = reference("sliding.json");
   std::vector<int> text = run["prompt_ids"], rest = run["ids"];
@@ -96,7 +96,7 @@ TEST_CASE("a plot that cannot be written is refused before any token, and a run 
   CHECK(!std::filesystem::exists(folder.path() / "new.svg"));
 }
 
-TEST_CASE("the two texts are those that each rule gives alone, and the report says where they part") {
+TEST_CASE("the two texts are those that each rule gives alone, and the report names where they diverge") {
   const TemporaryFolder folder;
   std::string prompt;
   for (int i = 0; i < 254; ++i) prompt += " and so";
@@ -122,7 +122,7 @@ TEST_CASE("the two texts are those that each rule gives alone, and the report sa
   }
 }
 
-TEST_CASE("a comparison is refused with what it would not look at, before anything is loaded") {
+TEST_CASE("a comparison with options that it would ignore is refused before anything is loaded") {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "x.svg").string();
   for (const char* wrong : {"--no-use-cache", "--do-sample --num-return-sequences 2"}) {

@@ -30,7 +30,7 @@ Model tiny(std::uint32_t seed, int n_positions = 37) {
   return Model::load(folder.path(), make_cpu_device(1));
 }
 
-/// Proposes nothing of its own: the tokens of a text that it knows, each said to be certain.
+/// Proposes nothing of its own: only the tokens of a known text, each with certainty.
 class Prophet : public Drafter {
  public:
   Prophet(std::vector<int> text, int vocab_size) : text_(std::move(text)), vocab_size_(vocab_size) {}
@@ -84,13 +84,13 @@ Run looked_up(const std::vector<int>& prompt, const TextOptions& options, int ga
   return speculated(tales(), drafter, prompt, options, gamma);
 }
 
-/// What a model makes of the prompt alone.
+/// What a model generates from the prompt alone.
 Generation plain(Model& model, const std::vector<int>& prompt, const TextOptions& options) {
   StaticKvCache cache(model);
   return generate(model, {prompt}, options, cache, [](int, const Token&) {})[0];
 }
 
-/// Every earlier place, tried one after the other.
+/// Every earlier position, tried one after another.
 std::optional<int> naive_look_up(const std::vector<int>& text, int longest) {
   std::optional<int> best;
   int most = 0;
@@ -105,7 +105,7 @@ std::optional<int> naive_look_up(const std::vector<int>& text, int longest) {
   return best;
 }
 
-/// What is proposed behind `text`.
+/// The proposal after `text`.
 std::vector<int> proposed(std::vector<int> text, int longest, int count) {
   const std::size_t length = text.size();
   std::mt19937 generator;
@@ -119,7 +119,7 @@ std::vector<int> proposed(std::vector<int> text, int longest, int count) {
   return behind(length, text);
 }
 
-/// The p-value of the three tokens behind `prompt` that `text(generator)` gives, if `chances(text)` are the
+/// The p-value of the three tokens after `prompt` that `text(generator)` yields, if `chances(text)` are the
 /// probabilities of the next.
 template <typename Text, typename Chances>
 double p_value_of_texts(int draws, const std::vector<int>& prompt, const Text& text, const Chances& chances) {
@@ -143,11 +143,11 @@ double p_value_of_texts(int draws, const std::vector<int>& prompt, const Text& t
   return p_value(counts, expected);
 }
 
-/// A "model" that is a table: the probabilities of the token behind a text.
+/// A "model" that is a table: the probabilities of the token after a text.
 std::vector<float> table(std::span<const int> text) {
   unsigned seed = 1;
   for (const int token : text) seed = seed * 6 + token + 1;
-  static std::map<unsigned, std::vector<float>> tables;  // asked for a million times
+  static std::map<unsigned, std::vector<float>> tables;  // called a million times
   const auto [place, is_new] = tables.try_emplace(seed, kVocabulary);
   std::vector<float>& probabilities = place->second;
   if (!is_new) return probabilities;
@@ -159,7 +159,7 @@ std::vector<float> table(std::span<const int> text) {
   return probabilities;
 }
 
-/// The p-value of a rule of verification, when two tokens a round are looked up.
+/// The p-value of a rule of verification, with two tokens per round looked up.
 template <typename Rule>
 double p_value_of_rule(const Rule& rule) {
   const std::vector<int> prompt{0, 1, 2, 3, 4, 0, 1};
@@ -199,7 +199,7 @@ TEST_CASE("the longest match counts, and of equal ones the latest") {
   CHECK(proposed({1, 1}, 3, 0).empty());
 }
 
-TEST_CASE("the look-up finds what a naive search finds") {
+TEST_CASE("the look-up finds the same as a naive search") {
   std::mt19937 generator(1);
   int found = 0;
   for (int round = 0; round < 5000; ++round) {
@@ -232,18 +232,18 @@ TEST_CASE("a broken rule gives another one, and the test notices") {
   CHECK(p_value_of_rule([](Drafted drafted, Rows, Rows p, std::mt19937& generator) {
           return Verdict{static_cast<int>(drafted.size()), draw(p.back(), generator)};
         }) < 1e-6);
-  // Draws from p in the place of a rejected token, which may come again.
+  // Draws from p for a rejected token, which may come again.
   CHECK(p_value_of_rule([](Drafted drafted, Rows q, Rows p, std::mt19937& generator) {
           const Verdict verdict = verify(drafted, q, p, generator);
           return Verdict{verdict.accepted, draw(p[verdict.accepted], generator)};
         }) < 1e-6);
-  // Takes the proposal for a draw from all tokens, each as likely as the others.
+  // Takes the proposal for a draw from all tokens, each equally likely.
   CHECK(p_value_of_rule([](Drafted drafted, Rows q, Rows p, std::mt19937& generator) {
           const std::vector<std::vector<float>> equal(q.size(),
                                                       std::vector<float>(kVocabulary, 1.0f / kVocabulary));
           return verify(drafted, equal, p, generator);
         }) < 1e-6);
-  // Accepts what the target finds likely enough.
+  // Accepts tokens that the target finds likely enough.
   CHECK(p_value_of_rule([](Drafted drafted, Rows q, Rows p, std::mt19937& generator) {
           for (int i = 0; i < std::ssize(drafted); ++i) {
             if (p[i][drafted[i]] < 0.3f) return Verdict{i, draw(residual(p[i], q[i]), generator)};
@@ -378,7 +378,7 @@ TEST_CASE("at the end of its context the target goes on alone") {
   }
 }
 
-TEST_CASE("where the context of a draft model ends it proposes nothing, and the target goes on alone") {
+TEST_CASE("where the context of a draft model ends, it proposes nothing, and the target goes on alone") {
   Model target = tiny(1), smaller = tiny(2, 13);
   const TextOptions options{.stopping = {.max_new_tokens = 50, .ignore_eos = true}};
   for (const int length : {1, 2, 12, 13, 14, 36, 37, 38, 60}) {
@@ -400,7 +400,7 @@ TEST_CASE("a draft model proposes as before: each round accepts what Hugging Fac
     const std::vector<int> prompt = run["prompt_ids"], want = run["accepted"];
     const Run got = speculated(tales(), drafter, prompt, {.stopping = {.max_new_tokens = 64}}, 4);
     CHECK(behind(prompt.size(), got.generation.tokens) == run["ids"].get<std::vector<int>>());
-    // Where the text ends within a round, the reference drafts on, and this step does not.
+    // If the text ends within a round, the reference drafts on, and this step does not.
     REQUIRE(got.accepted.size() >= want.size() - 1);
     for (std::size_t round = 0; round + 1 < want.size(); ++round) CHECK(got.accepted[round] == want[round]);
   }
@@ -422,7 +422,7 @@ TEST_CASE("the first three tokens of a draft model and its target are distribute
   CHECK(p > 0.01);
 }
 
-TEST_CASE("one draft model serves several texts, one after the other") {
+TEST_CASE("one draft model serves several texts, one after another") {
   Model target = tiny(1), smaller = tiny(2, 13);
   DraftModel used(smaller);
   const TextOptions options{.stopping = {.max_new_tokens = 8, .ignore_eos = true}};
@@ -438,7 +438,7 @@ TEST_CASE("one draft model serves several texts, one after the other") {
   }
 }
 
-TEST_CASE("a draft model keeps what a text has in common with the last one") {
+TEST_CASE("a draft model keeps the common prefix of a text and the last one") {
   Model model = tiny(2);
   DraftModel drafter(model);
   std::vector<std::size_t> fed;  // tokens in each pass
@@ -461,7 +461,7 @@ TEST_CASE("a draft model keeps what a text has in common with the last one") {
   CHECK(fed == std::vector<std::size_t>{2});
 }
 
-TEST_CASE("the program tells how well it went, and refuses what cannot be") {
+TEST_CASE("the program prints how well it went, and refuses impossible options") {
   const std::string prompt = "--json --max-new-tokens 30 --prompt 'the king and the king and the king'";
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, prompt + " --prompt-lookup-num-tokens 5");
   REQUIRE(run.status == 0);

@@ -20,7 +20,7 @@ Model& smaller() {
   return model;
 }
 
-/// Proposes `right` tokens of a text that it knows, each said to be certain, and wrong ones behind them.
+/// Proposes `right` tokens of a known text, each with certainty, and wrong ones after them.
 class Prophet : public Drafter {
  public:
   Prophet(std::vector<int> text, int right, int vocab_size)
@@ -55,7 +55,7 @@ Run speculated(Drafter& drafter, const std::vector<int>& prompt, const TextOptio
   return run;
 }
 
-/// What the target makes of a prompt of two tokens alone.
+/// What the target generates from a prompt of two tokens alone.
 const std::vector<int> kPrompt{321, 1682};
 std::vector<int> plain_text(int count) {
   StaticKvCache cache(tales());
@@ -80,7 +80,7 @@ Model tiny(std::function<void(int)> on_pass) {
   return model;
 }
 
-/// What the rounds of a tiny target take that is asked for ten tokens, two of them drafted at a time.
+/// The time of the rounds of a tiny target that generates ten tokens, two of them drafted at a time.
 std::vector<Round> rounds_of(Model target, Drafter& drafter) {
   Speculation counts;
   const TextOptions options{.stopping = {.max_new_tokens = 10, .ignore_eos = true}};
@@ -89,24 +89,24 @@ std::vector<Round> rounds_of(Model target, Drafter& drafter) {
   return counts.typical;
 }
 
-/// Of all rounds the shortest time: the machine may have been busy in the others.
+/// The shortest time of all rounds: the machine may have been busy in the others.
 double shortest(const std::vector<Round>& rounds, double Round::*time) {
   return (*std::ranges::min_element(rounds, {}, time)).*time;
 }
 
 }  // namespace
 
-TEST_CASE("the expected speed-up is the one of the paper") {
+TEST_CASE("the expected speed-up equals the paper's") {
   CHECK(expected_speedup(0.0, 4, 0.0) == doctest::Approx(1.0));
   CHECK(expected_speedup(1.0, 4, 0.0) == doctest::Approx(5.0));
   CHECK(expected_speedup(0.8, 5, 0.05) == doctest::Approx(3.68928 / 1.25));
 }
 
-TEST_CASE("each round behind the first is kept, and with it they are all that happened") {
+TEST_CASE("each round after the first is kept, and with it they are all that happened") {
   Prophet prophet(plain_text(120), 2, tales().config().vocab_size);
   const TextOptions options{.stopping = {.max_new_tokens = 30, .ignore_eos = true}};
   const Speculation counts = speculated(prophet, kPrompt, options, 4).counts;
-  // Four are drafted, two of them right: each round gives three tokens. At the end there is room for two.
+  // Four are drafted, two of them right: each round yields three tokens. At the end there is room for two.
   CHECK(counts.rounds == 10);
   CHECK(counts.drafted == 9 * 4 + 2);
   CHECK(counts.accepted == 10 * 2);
@@ -117,7 +117,7 @@ TEST_CASE("each round behind the first is kept, and with it they are all that ha
   }
 }
 
-TEST_CASE("a slow drafter shows in what proposing takes, a slow target in what verifying takes") {
+TEST_CASE("a slow drafter shows in the time of proposing, a slow target in the time of verifying") {
   struct Slow : Prophet {
     using Prophet::Prophet;
     Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
@@ -160,7 +160,7 @@ TEST_CASE("measuring changes no text, with a draft model and a look-up") {
   }
 }
 
-TEST_CASE("costs leave out the round that takes the prompt in, and those behind the end of the context") {
+TEST_CASE("costs leave out the round with the prefill, and those after the end of the context") {
   Prophet prophet(plain_text(120), 1, tales().config().vocab_size);
   const TextOptions options{.stopping = {.max_new_tokens = 30, .ignore_eos = true}};
   const Speculation counts = speculated(prophet, kPrompt, options, 2).counts;
@@ -190,7 +190,7 @@ TEST_CASE("a token of the target alone takes a time, at any length of the text")
   }
 }
 
-TEST_CASE("a token of the target alone is timed in the middle of a text, without what is in front of it") {
+TEST_CASE("a token of the target alone is timed in the middle of a text, without the tokens before it") {
   const std::vector<int> text(20, 1);
   Model slow = tiny([](int) { take_20_ms(); });
   CHECK(plain_ms(slow, text, {}) >= 20.0);
@@ -205,11 +205,11 @@ TEST_CASE("a token of the target alone is timed in the middle of a text, without
   CHECK(std::ranges::count(passes, 1) == std::ssize(passes) - 1);
 }
 
-TEST_CASE("the report is made of the counts: rates of all rounds, costs of the typical ones") {
+TEST_CASE("the report is computed from the counts: rates of all rounds, costs of the typical ones") {
   const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
   Output output(tokenizer, 4095, {{1}}, Output::Form::kJson);
   Speculation counts{.rounds = 5, .drafted = 20, .accepted = 10};
-  // 6 of 12 are accepted, 2 rejected, 4 behind those; γ is 4, α is 6 / 8, c is 0.5 / 2.
+  // 6 of 12 are accepted, 2 rejected, 4 after those; γ is 4, α is 6 / 8, c is 0.5 / 2.
   counts.typical = {{4, 4, 2.0, 3.0}, {4, 1, 2.0, 3.0}, {4, 1, 2.0, 3.0}};
   std::string text;
   {
@@ -227,7 +227,7 @@ TEST_CASE("the report is made of the counts: rates of all rounds, costs of the t
   CHECK(stats["expected_speedup"] == doctest::Approx((1.0 - std::pow(0.75, 5)) / 0.25 / 2.0));
 }
 
-TEST_CASE("the program tells how well it went") {
+TEST_CASE("the program prints how well it went") {
   const std::string prompt =
       "--json --max-new-tokens 40 --ignore-eos --prompt 'the king and the king and the king'";
   const auto sequences = run_program(STAIRCASE_STEP_PROGRAM, prompt).json()["sequences"];
@@ -249,7 +249,7 @@ TEST_CASE("the program tells how well it went") {
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prompt-lookup-num-tokens 5")
             .err.find("no token was drafted") != std::string::npos);
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 0 --draft-model tales-1m").status == 0);
-  // All new tokens belong to the first round: there is nothing to say about costs.
+  // All new tokens belong to the first round, so there is nothing to report about costs.
   const ProgramRun one = run_program(STAIRCASE_STEP_PROGRAM,
                                      "--max-new-tokens 2 --ignore-eos --draft-model tales-6m --prompt The");
   CHECK(one.status == 0);

@@ -23,7 +23,7 @@ Model& smaller() {
   return model;
 }
 
-/// Proposes `right` tokens of a text that it knows, each said to be certain, and wrong ones behind them.
+/// Proposes `right` tokens of a known text, each with certainty, and wrong ones after them.
 class Prophet : public Drafter {
  public:
   Prophet(std::vector<int> text, int right, int vocab_size)
@@ -59,7 +59,7 @@ Run speculated(Drafter& drafter, const std::vector<int>& prompt, const TextOptio
   return run;
 }
 
-/// What the target makes of a prompt of two tokens alone.
+/// What the target generates from a prompt of two tokens alone.
 const std::vector<int> kPrompt{321, 1682};
 std::vector<int> plain_text(int count) {
   StaticKvCache cache(tales());
@@ -67,7 +67,7 @@ std::vector<int> plain_text(int count) {
   return generate(tales(), {kPrompt}, options, cache, [](int, const Token&) {})[0].tokens;
 }
 
-/// How many tokens were proposed in each round behind the first one.
+/// How many tokens were proposed in each round after the first one.
 std::vector<int> gammas(int right, std::optional<int> gamma, int count) {
   Prophet prophet(plain_text(count + 100), right, tales().config().vocab_size);
   const TextOptions options{.stopping = {.max_new_tokens = count, .ignore_eos = true}};
@@ -92,13 +92,13 @@ TEST_CASE("the number of drafted tokens grows by two when all are accepted, and 
   CHECK(first(gammas(4, std::nullopt, 60), 7) == std::vector<int>{4, 6, 5, 4, 6, 5, 4});
 }
 
-TEST_CASE("a number that is given stays") {
+TEST_CASE("a fixed number stays") {
   CHECK(first(gammas(100, 3, 40), 6) == std::vector<int>(6, 3));
   CHECK(first(gammas(0, 3, 20), 6) == std::vector<int>(6, 3));
 }
 
-TEST_CASE("a round in which nothing is proposed changes nothing") {
-  /// Is silent in every second round.
+TEST_CASE("a round without proposals changes nothing") {
+  /// Proposes nothing in every second round.
   struct Hesitant : Prophet {
     using Prophet::Prophet;
     Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
@@ -115,8 +115,8 @@ TEST_CASE("a round in which nothing is proposed changes nothing") {
   CHECK(first(drafted, 7) == std::vector<int>{0, 7, 0, 9, 0, 11, 0});
 }
 
-TEST_CASE("what counts is whether all proposed tokens were accepted, even if more were asked for") {
-  /// Proposes three tokens at most, and keeps how many it was asked for.
+TEST_CASE("only whether all proposed tokens were accepted counts, even if more were requested") {
+  /// Proposes at most three tokens, and records how many were requested.
   struct Terse : Prophet {
     using Prophet::Prophet;
     Distributions propose(std::vector<int>& text, int count, const SamplingOptions& options,
@@ -152,7 +152,7 @@ TEST_CASE("a draft that adapts gives the target's distribution") {
   DraftModel drafter(proposer);
   TextOptions options{.stopping = {.max_new_tokens = 12, .ignore_eos = true},
                       .sampling = {.do_sample = true, .temperature = 2.0f, .top_p = 0.97f}};
-  // Three tokens are of one, two or three rounds, with 5 drafted tokens and then 7, 4 or 3.
+  // Three tokens are from one, two or three rounds, with 5 drafted tokens and then 7, 4 or 3.
   const std::vector<int> prompt{3, 1};
   std::vector<int> counts(125);
   std::vector<float> chances;
@@ -176,7 +176,7 @@ TEST_CASE("a draft that adapts gives the target's distribution") {
   CHECK(p_value(counts, chances) > 0.01);
 }
 
-TEST_CASE("the program takes auto, for the draft model alone") {
+TEST_CASE("the program takes auto, for the draft model only") {
   const std::string prompt =
       "--json --max-new-tokens 40 --ignore-eos --prompt 'the king and the king and the king'";
   const auto sequences = run_program(STAIRCASE_STEP_PROGRAM, prompt).json()["sequences"];

@@ -12,7 +12,7 @@
 namespace staircase {
 namespace {
 
-/// Which position's entries lie at each place of the first head of a layer, where `mark` wrote them.
+/// Which position's entries are at each index of the first head of a layer, where `mark` wrote them.
 std::vector<float> places(KvCache& cache, int layer) {
   const KeysValues entries = cache.layer(layer);
   std::vector<float> found;
@@ -25,7 +25,7 @@ std::vector<float> places(KvCache& cache, int layer) {
   return found;
 }
 
-/// Writes to the entries of each place which one it is, in the first head of all layers.
+/// Marks the entries of each position with its number, in the first head of all layers.
 void mark(KvCache& cache, int layers) {
   for (int l = 0; l < layers; ++l) {
     KeysValues entries = cache.layer(l);
@@ -42,7 +42,7 @@ std::vector<int> some_text(int count) {
   return tokens;
 }
 
-TEST_CASE("sinks stay where they are, the oldest of the others leave, and positions count on") {
+TEST_CASE("sinks stay in place, the oldest of the others leave, and positions count on") {
   Model model = Model::load(find_model("tales-1m"), make_cpu_device(1));
   SinkCache cache(model, 2);
   cache.append(0, 10);
@@ -70,7 +70,7 @@ TEST_CASE("with room for all, the losses are those of the text as a whole") {
   }
 }
 
-TEST_CASE("a window changes nothing before it is full, and then something") {
+TEST_CASE("a window changes nothing before it is full, and something afterwards") {
   Model model = Model::load(find_model("tales-llama-1m"), make_cpu_device(2));
   const std::vector<int> tokens = some_text(40);
   const auto all = losses(model, tokens, 40, 0), window = losses(model, tokens, 16, 0),
@@ -106,7 +106,7 @@ TEST_CASE("the program scores a text with three caches and plots the losses") {
   }
 }
 
-TEST_CASE("a text that the window holds and sinks without a window are refused") {
+TEST_CASE("a text that fits into the window and sinks without a window are refused") {
   const ProgramRun brief = run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --streaming /tmp/x.svg");
   CHECK(brief.status == 1);
   CHECK(brief.err.find("a text of 2 tokens does not fill a window of 256") != std::string::npos);

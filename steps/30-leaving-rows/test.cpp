@@ -14,14 +14,14 @@ using namespace staircase;
 
 namespace {
 
-/// All texts, which begin together. Each must have been told of token by token.
+/// All texts, which begin together. Each token must have been reported.
 std::vector<Generation> generated(Model& model, const Prompts& prompts, const TextOptions& options,
                                   KvCache& cache) {
   Prompts told = prompts;
   std::vector<Generation> texts =
       generate(model, prompts, options, cache, [&](int number, const Token& token) {
         told[number].push_back(token.id);
-        // A row that never leaves is an error at once.
+        // A row that never leaves is an immediate error.
         REQUIRE(behind(prompts[number].size(), told[number]).size() <=
                 static_cast<std::size_t>(options.stopping.max_new_tokens));
       });
@@ -46,7 +46,7 @@ std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& optio
   return counts;
 }
 
-/// The same by counting: all feed their prompts, then each a token a pass until it is as long as it gets.
+/// The same by counting: all feed their prompts, then each a token per pass until its full length.
 std::vector<std::size_t> expected_passes(const std::vector<std::size_t>& prompt_lengths,
                                          const std::vector<std::size_t>& new_tokens) {
   std::vector<std::size_t> counts(std::ranges::max(new_tokens));
@@ -80,12 +80,12 @@ TEST_CASE("whichever rows leave, the others stay with their keys and values, and
       std::vector<int> stay, leave, left;
       for (int number = 0; number < size; ++number) {
         rows.push_back({std::vector<int>(number + 1, 321), {}, number});
-        cache.append(number, number + 1);  // so the length of a row of the cache says whose it is
+        cache.append(number, number + 1);  // so the length of a row of the cache identifies it
         const bool leaves = (finished >> number & 1) == 1;
         if (leaves) rows.back().finished = FinishReason::kLength;
         (leaves ? leave : stay).push_back(number);
       }
-      std::size_t bytes_to_move = 0;  // rows that stay and stand where no row is any longer
+      std::size_t bytes_to_move = 0;  // rows that stay and are past the last remaining row
       for (const int number : stay) {
         if (number >= std::ssize(stay))
           bytes_to_move += cache.use().bytes / size / cache.capacity() * (number + 1);
@@ -112,7 +112,7 @@ TEST_CASE("whichever rows leave, the others stay with their keys and values, and
   }
 }
 
-TEST_CASE("the random numbers of a row go with it") {
+TEST_CASE("a row's random numbers move with it") {
   std::vector<Row> rows;
   for (int number = 0; number < 3; ++number) rows.push_back({{321}, std::mt19937(number), number});
   rows[0].finished = FinishReason::kEos;
@@ -192,7 +192,7 @@ TEST_CASE("a sampled text does not depend on its neighbours, nor on when they le
   }
 }
 
-TEST_CASE("rows that have ended leave the batch, and the others pay no longer for them") {
+TEST_CASE("finished rows leave the batch, and the others no longer pay for them") {
   // "ending" stops before the others.
   Prompts prompts;
   std::vector<std::size_t> prompt_lengths, new_tokens;
@@ -204,13 +204,13 @@ TEST_CASE("rows that have ended leave the batch, and the others pay no longer fo
   const auto counts = passes(prompts, {.stopping = {.max_new_tokens = 40}});
   CHECK(counts == expected_passes(prompt_lengths, new_tokens));
   CHECK(counts.size() == std::ranges::max(new_tokens));
-  // Each token is fed once, but for the last one of each text, which is never fed.
+  // Each token is fed once, except the last one of each text, which is never fed.
   CHECK(sum(counts) == sum(prompt_lengths) + sum(new_tokens) - prompts.size());
   CHECK(counts.back() < prompts.size());
-  CHECK(sum(new_tokens) == 174);  // of 5 * 40, as the README has it
+  CHECK(sum(new_tokens) == 174);  // of 5 * 40, as in the README
 }
 
-TEST_CASE("no new tokens are no passes, and no prompts no texts") {
+TEST_CASE("no new tokens take no pass, and no prompts give no texts") {
   CHECK(passes({{321, 1682}, {1294}}, {.stopping = {.max_new_tokens = 0}}).empty());
   const auto texts = generated(tales(), {{321, 1682}, {1294}}, {.stopping = {.max_new_tokens = 0}});
   CHECK(texts[0].tokens == std::vector<int>{321, 1682});
@@ -219,7 +219,7 @@ TEST_CASE("no new tokens are no passes, and no prompts no texts") {
   CHECK(generated(tales(), {}, {}).empty());
 }
 
-TEST_CASE("texts of 2, 6, 3, 4 and 1 tokens shrink the batch as the README shows it") {
+TEST_CASE("texts of 2, 6, 3, 4 and 1 tokens shrink the batch as in the README") {
   const std::vector<int> lengths{2, 6, 3, 4, 1};
   std::vector<Row> rows;
   for (int number = 0; number < std::ssize(lengths); ++number) rows.push_back({{}, {}, number});
@@ -242,7 +242,7 @@ TEST_CASE("texts of 2, 6, 3, 4 and 1 tokens shrink the batch as the README shows
 }
 
 TEST_CASE("a cache can serve one batch after another") {
-  // Of the first batch "ending" leaves early, and the last row moves.
+  // "ending" leaves the first batch early, and the last row moves.
   const auto& cases = reference("batch.json")["cases"];
   const Prompts first{cases.back()["prompt_ids"], {1294}, {321, 1682, 11, 5}},
       second{{1294, 259}, {4095}, {5}};
@@ -256,7 +256,7 @@ TEST_CASE("a cache can serve one batch after another") {
 }
 
 TEST_CASE("the program counts the bytes that moved") {
-  // "ending" of the reference leaves behind 14 tokens, and the last row moves to its place with all that it
+  // "ending" of the reference leaves after 14 tokens, and the last row moves to its place with everything it
   // has.
   const std::string ending = reference("batch.json")["cases"].back()["prompt"];
   const auto stats = [&](int count) {
@@ -271,7 +271,7 @@ TEST_CASE("the program counts the bytes that moved") {
   CHECK(stats(20)["cache_copied_bytes"] == (2 + 13) * position);  // the newest token is not in the cache yet
 }
 
-TEST_CASE("each text comes out in its place, whenever it has left") {
+TEST_CASE("each text comes out in its order, whenever it has left") {
   const std::string ending = reference("batch.json")["cases"].back()["prompt"];  // "-" below
   const auto sequences = [&](const std::string& arguments) {
     const ProgramRun run =

@@ -13,7 +13,7 @@ using namespace staircase;
 
 namespace {
 
-/// All texts, of which `places` grow at a time. Each must have been told of token by token.
+/// All texts, of which `places` grow at a time. Each token must have been reported.
 std::vector<Generation> generated(Model& model, const Prompts& prompts, const TextOptions& options,
                                   int places, bool use_cache = true) {
   std::optional<StaticKvCache> cache;
@@ -22,7 +22,7 @@ std::vector<Generation> generated(Model& model, const Prompts& prompts, const Te
   std::vector<Generation> texts = generate(
       model, prompts, options, places, cache ? *cache : no_cache(), [&](int number, const Token& token) {
         told[number].push_back(token.id);
-        // A loop that never ends is an error at once.
+        // A loop that never ends is an immediate error.
         REQUIRE(behind(prompts[number].size(), told[number]).size() <=
                 static_cast<std::size_t>(options.stopping.max_new_tokens));
       });
@@ -42,8 +42,8 @@ std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& optio
   return counts;
 }
 
-/// The same by counting: what waits takes a free place, a text feeds its prompt and then a token a pass, and
-/// leaves after as many as it is long.
+/// The same by counting: a waiting text takes a free place, feeds its prompt and then a token per pass, and
+/// leaves at its full length.
 std::vector<std::size_t> expected_passes(const std::vector<std::size_t>& prompt_lengths,
                                          const std::vector<std::size_t>& new_tokens, std::size_t places) {
   std::vector<std::size_t> counts, growing;  // how many tokens each of them still needs
@@ -73,7 +73,9 @@ TEST_CASE("a batch may have more logits than an int can number") {
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
 }
 
-TEST_CASE("the texts are what Hugging Face's model makes of each prompt alone, in any order and few places") {
+TEST_CASE(
+    "the texts are what Hugging Face's model makes of each prompt alone, in any order and with few "
+    "places") {
   const auto& cases = reference("batch.json")["cases"];
   std::vector<std::size_t> order(cases.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -82,7 +84,7 @@ TEST_CASE("the texts are what Hugging Face's model makes of each prompt alone, i
     for (const std::size_t i : order) prompts.push_back(cases[i]["prompt_ids"]);
     for (const int places : {1, 2, 3, 5, 8}) {
       for (const bool use_cache : {true, false}) {
-        if (!use_cache && places != 2 + round) continue;  // slow, and nothing but the numbers is different
+        if (!use_cache && places != 2 + round) continue;  // slow, and only the numbers differ
         const auto got = generated(tales(), prompts, {.stopping = {.max_new_tokens = 40}}, places, use_cache);
         for (std::size_t row = 0; row < order.size(); ++row) {
           const auto& want = cases[order[row]];
@@ -183,12 +185,12 @@ TEST_CASE("a queue takes as many passes as it must, and feeds each token once") 
   }
   // Its picture: texts of 2, 6, 3, 4 and 1 tokens in three places.
   CHECK(expected_passes({1, 1, 1, 1, 1}, {2, 6, 3, 4, 1}, 3) == std::vector<std::size_t>{3, 3, 3, 3, 2, 2});
-  // By hand: three texts of four tokens behind one, two places. The third text waits for both to end.
+  // By hand: three texts of four tokens after one, two places. The third text waits for both to end.
   CHECK(passes({{321}, {321}, {321}}, {.stopping = {.max_new_tokens = 4, .ignore_eos = true}}, 2) ==
         std::vector<std::size_t>{2, 2, 2, 2, 1, 1, 1, 1});
 }
 
-TEST_CASE("no new tokens are no passes, and no prompts no texts") {
+TEST_CASE("no new tokens take no pass, and no prompts give no texts") {
   CHECK(passes({{321, 1682}, {1294}}, {.stopping = {.max_new_tokens = 0}}, 1).empty());
   const auto texts = generated(tales(), {{321, 1682}, {1294}}, {.stopping = {.max_new_tokens = 0}}, 2);
   CHECK(texts[0].tokens == std::vector<int>{321, 1682});
@@ -209,7 +211,7 @@ TEST_CASE("a cache can serve one queue after another") {
   for (std::size_t i = 0; i < second.size(); ++i) CHECK(texts[i].tokens == want[i].tokens);
 }
 
-TEST_CASE("prompts come from the command line and from the lines of a file, an empty line being a prompt") {
+TEST_CASE("prompts come from the command line and from the lines of a file, and an empty line is a prompt") {
   const auto json = [](const std::string& arguments, const std::string& input = "") {
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 4 " + arguments, input);
@@ -226,7 +228,7 @@ TEST_CASE("prompts come from the command line and from the lines of a file, an e
         json("--prompts - --max-batch-size 2", "The wolf\n\nOnce upon a time\n")["sequences"]);
 }
 
-TEST_CASE("--max-batch-size changes no text, whether it is drawn or not") {
+TEST_CASE("--max-batch-size changes no text, sampled or not") {
   const auto sequences = [](const std::string& arguments) {
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 8 --seed 5 --prompts - " + arguments,
@@ -257,7 +259,7 @@ TEST_CASE("a thousand prompts take the memory of the largest batch") {
   CHECK(cache_bytes(lines) == 20 * cache_bytes("The wolf\n"));
 }
 
-TEST_CASE("the texts come out one behind the other, and wrong usage is refused") {
+TEST_CASE("the texts come out one after another, and wrong usage is refused") {
   const ProgramRun one = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 3 --prompt Once");
   for (const char* most : {"1", "2"}) {
     const ProgramRun run =

@@ -13,8 +13,7 @@ using namespace staircase;
 
 namespace {
 
-/// All texts, `copies` of each prompt, of which `places` grow at a time. Each must have been told of token by
-/// token.
+/// All texts, `copies` of each prompt, of which `places` grow at a time. Each token must have been reported.
 std::vector<Generation> generated(Model& model, const Prompts& prompts, int copies,
                                   const TextOptions& options, int places, bool use_cache = true) {
   std::optional<StaticKvCache> cache;
@@ -25,7 +24,7 @@ std::vector<Generation> generated(Model& model, const Prompts& prompts, int copi
       generate(model, prompts, copies, options, places, cache ? *cache : no_cache(),
                [&](int number, const Token& token) {
                  told[number].push_back(token.id);
-                 // A loop that never ends is an error at once.
+                 // A loop that never ends is an immediate error.
                  REQUIRE(behind(prompts[number / copies].size(), told[number]).size() <=
                          static_cast<std::size_t>(options.stopping.max_new_tokens));
                });
@@ -69,7 +68,7 @@ TEST_CASE("each text of a prompt is what Hugging Face's model makes of it, howev
   for (const Sizes sizes : {Sizes{1, 2}, {1, 5}, {2, 2}, {2, 5}, {3, 16}}) {
     const int copies = sizes.copies, places = sizes.places;
     for (const bool use_cache : {true, false}) {
-      if (!use_cache && places != 5) continue;  // slow, and nothing but the numbers is different
+      if (!use_cache && places != 5) continue;  // slow, and only the numbers differ
       const auto got = generated(tales(), prompts, copies, options, places, use_cache);
       for (int i = 0; i < std::ssize(got); ++i) {
         const auto& want = cases[i / copies];
@@ -139,7 +138,7 @@ TEST_CASE("a queue gives the same texts for every number of places and every ord
   CHECK(outgrown > 100);
 }
 
-TEST_CASE("the copies of a prompt wait until there is a place for each of them") {
+TEST_CASE("the copies of a prompt wait until there are places for all of them") {
   const TextOptions options{.stopping = {.max_new_tokens = 3, .ignore_eos = true},
                             .sampling = {.do_sample = true}};
   const Prompts prompts{{321, 1682}, {321, 1682, 11, 5}};
@@ -162,7 +161,7 @@ TEST_CASE("one new token takes one pass for all copies, and none takes none") {
   CHECK(texts[3].finish_reason == FinishReason::kLength);
 }
 
-TEST_CASE("the first choice of all copies is from the same candidates, the first text coming first") {
+TEST_CASE("the first choice of all copies has the same candidates, and the first text comes first") {
   TextOptions options = kDrawn;
   options.sampling.show_candidates = 5;
   options.sampling.presence_penalty = 2.0f;

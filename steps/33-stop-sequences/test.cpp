@@ -16,7 +16,7 @@ const Tokenizer& tokenizer() {
   return tokenizer;
 }
 
-/// A text, and what of it was shown.
+/// A text, and the part of it that was shown.
 struct Shown {
   std::string text;
   Generation generation;
@@ -41,7 +41,7 @@ std::vector<Shown> continued(const Prompts& prompts, const RowOptions& options, 
   return results;
 }
 
-/// Where the first stop sequence in `text` begins, its length if there is none.
+/// The start of the first stop sequence in `text`, or its length if there is none.
 std::size_t first_stop(const std::string& text, const std::vector<std::string>& stops) {
   for (std::size_t first = 0; first < text.size(); ++first) {
     for (const std::string& stop : stops) {
@@ -75,7 +75,7 @@ TEST_CASE("a batch may have more logits than an int can number") {
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
 }
 
-TEST_CASE("a text ends with the token that completes a stop sequence, and what is in front of it is shown") {
+TEST_CASE("a text ends with the token that completes a stop sequence, and the text before it is shown") {
   // Texts of a and b, in tokens of one letter or two, with every kind of overlap.
   const int a = tokenizer().encode("a")[0], b = tokenizer().encode("b")[0], ab = tokenizer().encode("ab")[0];
   REQUIRE(tokenizer().bytes(a) == "a");
@@ -116,7 +116,7 @@ TEST_CASE("a text ends with the token that completes a stop sequence, and what i
   CHECK(within > 100);
 }
 
-TEST_CASE("of the token that completes a stop sequence only what is in front of the sequence is shown") {
+TEST_CASE("of the token that completes a stop sequence, only the part before the sequence is shown") {
   REQUIRE(shown("never", "The wolf was hungry.") == "|The| wolf| was| hungry|.|");
   CHECK(shown("wolf", "The wolf was hungry.") == "|The| |found");
   CHECK(shown(" wolf", "The wolf was hungry.") == "|The||found");
@@ -125,7 +125,7 @@ TEST_CASE("of the token that completes a stop sequence only what is in front of 
   CHECK(shown(".", "The wolf was hungry.") == "|The| wolf| was| hungry||found");
 }
 
-TEST_CASE("a character that is spread over tokens is looked for by its bytes") {
+TEST_CASE("a character that is spread over tokens is found by its bytes") {
   // "ä" and "ö" begin with the same byte, and each byte is a token.
   const std::string text = "aäöäöü";
   REQUIRE(tokenizer().encode(text).size() == text.size());
@@ -141,7 +141,7 @@ TEST_CASE("a character that is spread over tokens is looked for by its bytes") {
   }
 }
 
-TEST_CASE("what is shown is as the README draws it") {
+TEST_CASE("the shown text is as the README draws it") {
   const std::vector<int> tokens = behind(kPrompt.size(), continued({kPrompt}, kPlain)[0].generation.tokens);
   const std::vector<std::string> pieces{",",     " who", " had", " been", " watching", " the",
                                         " wolf", ",",    " had", " been", " very"};
@@ -177,7 +177,7 @@ TEST_CASE("a stop sequence ends the text with the token that completes it, acros
       }
       CHECK(got.generation.tokens == want);
       CHECK(got.text == std::max(before, text.substr(0, text.find(stop))));  // the longer one
-      // Of two reasons in one token the stop sequence is the one that counts.
+      // If one token brings two reasons, the stop sequence counts.
       options.stopping.max_new_tokens = static_cast<int>(want.size() - kPrompt.size());
       const Shown both = continued({kPrompt}, options)[0];
       CHECK(both.generation.finish_reason == FinishReason::kStop);
@@ -203,7 +203,7 @@ TEST_CASE("a stop sequence that never comes changes nothing") {
   }
 }
 
-TEST_CASE("a stop sequence in the prompt is none in the text") {
+TEST_CASE("a stop sequence in the prompt does not stop the text") {
   RowOptions options = kPlain;
   options.stopping.max_new_tokens = 4;
   options.stop = {{std::string(tokenizer().bytes(kPrompt[0])), "f,"}};  // and none across its end
@@ -218,14 +218,14 @@ TEST_CASE("each row of a batch stops for itself") {
   RowOptions options = kPlain;
   options.stop = {{plain[1].text.substr(12, 1)}};
   const std::vector<Shown> got = continued(prompts, options);
-  for (std::size_t row = 0; row < prompts.size(); ++row) {  // of one character nothing is shown
+  for (std::size_t row = 0; row < prompts.size(); ++row) {  // no part of a character is shown
     CHECK(got[row].text == plain[row].text.substr(0, plain[row].text.find(options.stop.sequences[0])));
   }
   CHECK(got[1].generation.finish_reason == FinishReason::kStop);
   CHECK(got[1].text != plain[1].text);
 }
 
-TEST_CASE("drawn copies in a queue stop where each of them would stop alone") {
+TEST_CASE("drawn copies in a queue stop exactly where each of them would stop alone") {
   const Prompts prompts{kPrompt, {1294, 259}, {4095}};
   RowOptions options = kPlain;
   options.sampling = {.do_sample = true, .seed = 11, .presence_penalty = 0.3f, .top_k = 30};
@@ -253,7 +253,7 @@ TEST_CASE("drawn copies in a queue stop where each of them would stop alone") {
   }
 }
 
-TEST_CASE("the end-of-text token is text only where it ends nothing") {
+TEST_CASE("the end-of-text token is text only if it ends nothing") {
   // "ending" of the reference.
   const auto& run = reference("batch.json")["cases"].back();
   const std::vector<int> prompt = run["prompt_ids"], ids = run["ids"];
@@ -278,7 +278,7 @@ TEST_CASE("the end-of-text token is text only where it ends nothing") {
   }
 }
 
-TEST_CASE("the program says why a text ended, and of a stop sequence prints what was shown before") {
+TEST_CASE("the program reports why a text ended, and prints only the text shown before a stop sequence") {
   const auto sequence = [](const std::string& arguments) {
     const auto run = run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'The wolf' --json " + arguments);
     return run.json()["sequences"][0];

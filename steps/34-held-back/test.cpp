@@ -15,7 +15,7 @@ const Tokenizer& tokenizer() {
   return tokenizer;
 }
 
-/// A text, and what of it was shown.
+/// A text, and the part of it that was shown.
 struct Shown {
   std::string text;
   Generation generation;
@@ -36,8 +36,7 @@ std::vector<Shown> continued(const Prompts& prompts, const RowOptions& options, 
   return results;
 }
 
-/// What is to be seen of a text that comes in pieces: all of it up to the first stop sequence that is
-/// complete.
+/// What a reader sees of a text that arrives in pieces: all of it up to the first complete stop sequence.
 std::string expected(const std::vector<std::string>& pieces, const std::vector<std::string>& stops) {
   std::string text;
   for (const std::string& piece : pieces) {
@@ -49,7 +48,7 @@ std::string expected(const std::vector<std::string>& pieces, const std::vector<s
   return text;
 }
 
-/// The longest end of a text that a stop sequence begins with.
+/// The longest end of a text that a stop sequence starts with.
 std::string undecided(const std::string& text, const std::vector<std::string>& stops) {
   for (std::size_t first = 0; first < text.size(); ++first) {
     const std::string end = text.substr(first);
@@ -65,7 +64,7 @@ const RowOptions kPlain{{.stopping = {.max_new_tokens = 30}}};
 
 }  // namespace
 
-TEST_CASE("no part of a stop sequence is ever shown, and nothing else is held back") {
+TEST_CASE("no part of a stop sequence is ever shown, and nothing else is withheld") {
   // Texts of a and b, in tokens of one letter or two, with every kind of overlap.
   const int a = tokenizer().encode("a")[0], b = tokenizer().encode("b")[0], ab = tokenizer().encode("ab")[0];
   REQUIRE(tokenizer().bytes(a) == "a");
@@ -104,7 +103,7 @@ TEST_CASE("no part of a stop sequence is ever shown, and nothing else is held ba
   CHECK(found < 3000);
 }
 
-TEST_CASE("a character that is spread over tokens is looked for by its bytes") {
+TEST_CASE("a character that is spread over tokens is found by its bytes") {
   // "ä" and "ö" begin with the same byte.
   const std::string text = "aäöäöü";
   for (const auto& [stop, want] : std::vector<std::pair<std::string, std::string>>{
@@ -119,15 +118,14 @@ TEST_CASE("a character that is spread over tokens is looked for by its bytes") {
   }
 }
 
-TEST_CASE(
-    "a sequence is looked for in the text that is shown, where bytes that are no character are U+FFFD") {
+TEST_CASE("a sequence is searched in the shown text, where invalid bytes are U+FFFD") {
   const std::string replacement = "\xef\xbf\xbd";
   const int half = 127, comma = tokenizer().encode(",")[0];
   REQUIRE(tokenizer().bytes(half) == "\xc3");
   for (const std::string& stop : {replacement, replacement + ",", std::string(",")}) {
     StopFilter filter({{stop}}, tokenizer());
     std::string got = filter.push(half);
-    CHECK_FALSE(filter.found());  // a whole character may come of it
+    CHECK_FALSE(filter.found());  // it may become a whole character
     got += filter.push(comma);
     CHECK(filter.found());
     CHECK(got == (stop == "," ? replacement : ""));
@@ -136,7 +134,7 @@ TEST_CASE(
   CHECK(filter.push(half) + filter.rest() == "");  // nor is it shown at the end of a text
 }
 
-TEST_CASE("what is shown and what is held back is as the README draws it") {
+TEST_CASE("the shown and the withheld text are as the README draws them") {
   struct Line {
     std::string token, shown, held;
   };
@@ -178,7 +176,7 @@ TEST_CASE("a stop sequence ends the text before its first character, across the 
       for (std::string text; text.find(stop) == text.npos; text += tokenizer().bytes(want.back()))
         want.push_back(plain.generation.tokens[want.size()]);
       CHECK(got.generation.tokens == want);
-      // Of two reasons in one token the stop sequence is the one that counts.
+      // If one token brings two reasons, the stop sequence counts.
       options.stopping.max_new_tokens = static_cast<int>(want.size() - kPrompt.size());
       const Shown both = continued({kPrompt}, options)[0];
       CHECK(both.generation.finish_reason == FinishReason::kStop);
@@ -191,7 +189,7 @@ TEST_CASE("a stop sequence that never comes changes nothing") {
   for (const int count : {1, 2, 17, 64}) {
     RowOptions options{{.stopping = {.max_new_tokens = count}}};
     const Shown plain = continued({kPrompt}, options)[0];
-    // Its beginning is everywhere: what was held back must come out at the end.
+    // Its beginning is everywhere: withheld text must come out at the end.
     options.stop = {{"e Q", " zz", plain.text.substr(plain.text.size() - 1) + "Q"}};
     const Shown got = continued({kPrompt}, options)[0];
     CHECK(got.text == plain.text);
@@ -212,7 +210,7 @@ TEST_CASE("each row of a batch stops for itself") {
   CHECK(got[1].generation.finish_reason == FinishReason::kStop);
 }
 
-TEST_CASE("drawn copies in a queue stop where each of them would stop alone") {
+TEST_CASE("drawn copies in a queue stop exactly where each of them would stop alone") {
   const Prompts prompts{kPrompt, {1294, 259}, {4095}};
   RowOptions options = kPlain;
   options.sampling = {.do_sample = true, .seed = 11, .presence_penalty = 0.3f, .top_k = 30};
@@ -240,7 +238,7 @@ TEST_CASE("drawn copies in a queue stop where each of them would stop alone") {
   }
 }
 
-TEST_CASE("a text that ends by itself shows what was held back, and not the end-of-text token") {
+TEST_CASE("a text that ends by itself shows the withheld text, and not the end-of-text token") {
   // "ending" of the reference.
   const auto& run = reference("batch.json")["cases"].back();
   const std::vector<int> prompt = run["prompt_ids"], ids = run["ids"];
@@ -256,14 +254,14 @@ TEST_CASE("a text that ends by itself shows what was held back, and not the end-
     CHECK(got.generation.tokens.size() == prompt.size() + ids.size());
     CHECK(got.generation.finish_reason == FinishReason::kEos);
   }
-  // Where it ends nothing it is text like any other.
+  // If it ends nothing, it is ordinary text.
   options.stopping.ignore_eos = true;
   const Shown got = continued({prompt}, options)[0];
   CHECK(got.text == text);
   CHECK(got.generation.finish_reason == FinishReason::kStop);
 }
 
-TEST_CASE("the program prints nothing of a stop sequence, and what was held back for none") {
+TEST_CASE("the program prints nothing of a stop sequence, and the withheld text if there is none") {
   const std::string start = "--prompt 'The wolf' --max-new-tokens 10";
   const std::string text = run_program(STAIRCASE_STEP_PROGRAM, start).out;
   CHECK(text == ", who had been watching the wolf, had been\n");

@@ -54,7 +54,7 @@ TEST_CASE("a model without an end-of-text token loses no other token") {
   CHECK(logits == std::vector<float>{1.0f, kMasked});
 }
 
-TEST_CASE("only the logit of the end-of-text token is masked, and only before the least length") {
+TEST_CASE("only the logit of the end-of-text token is masked, and only before the minimum length") {
   for (int count = 0; count < 6; ++count) {
     std::vector<float> logits{0.5f, -2.0f, 7.0f, 3.0f};
     forbid_early_end(logits, count, 2, {.min_new_tokens = 3});
@@ -62,7 +62,7 @@ TEST_CASE("only the logit of the end-of-text token is masked, and only before th
   }
 }
 
-TEST_CASE("the end of text cannot come before the least number of tokens") {
+TEST_CASE("the end of text cannot come before the minimum number of tokens") {
   const auto [prompt, ids, length] = ending();
   for (const int least : {0, 1, length - 1, length, length + 5}) {
     CAPTURE(least);
@@ -71,13 +71,13 @@ TEST_CASE("the end of text cannot come before the least number of tokens") {
     const std::vector<int> got = continued(tales(), {prompt}, options)[0].ids;
     const auto end = std::ranges::find(got, tales().config().eos_token_id);
     CHECK(end - got.begin() >= least);
-    // The end of text is the token number `length`, behind length - 1 others.
+    // The end of text is token number `length`, after length - 1 others.
     CHECK((got == ids) == (least < length));
     CHECK(std::equal(ids.begin(), ids.end() - 1, got.begin()));
   }
 }
 
-TEST_CASE("the end-of-text token is gone before anything else looks at the logits") {
+TEST_CASE("the end-of-text token is masked before any option reads the logits") {
   const auto [prompt, ids, length] = ending();
   RowOptions options{{.stopping = {.max_new_tokens = length + 5}, .sampling = {.show_candidates = 3}}};
   options.length.min_new_tokens = length + 5;
@@ -88,7 +88,7 @@ TEST_CASE("the end-of-text token is gone before anything else looks at the logit
     for (const Candidate& candidate : token.candidates)
       CHECK(candidate.token_id != tales().config().eos_token_id);
   }
-  // Were the likeliest token kept first, and then masked, none would be left.
+  // If the most likely token were kept first, and then masked, none would be left.
   for (const bool by_top_k : {true, false}) {
     options.sampling.do_sample = true;
     options.sampling.top_k = by_top_k ? std::optional(1) : std::nullopt;
@@ -119,7 +119,7 @@ TEST_CASE("the other tokens keep their proportions: each has p / (1 - p of the e
 }
 
 TEST_CASE("each text of a queue counts its own tokens") {
-  // Five tokens, one of them the end of text: without a least length nearly all end early.
+  // Five tokens, one of them the end of text: without a minimum length, nearly all end early.
   const TemporaryFolder folder;
   TinyModel(1, 5, 13).write(folder.path());
   Model model = Model::load(folder.path(), make_cpu_device(1));
@@ -146,7 +146,7 @@ TEST_CASE("each text of a queue counts its own tokens") {
   CHECK(ended_at_once > 10);
 }
 
-TEST_CASE("a stop sequence is no matter of the least length") {
+TEST_CASE("a stop sequence may end a text before the minimum length") {
   RowOptions options{{.stopping = {.max_new_tokens = 30}}};
   options.stop = {{" "}};
   options.length.min_new_tokens = 30;
@@ -155,7 +155,9 @@ TEST_CASE("a stop sequence is no matter of the least length") {
   CHECK(got.ids.size() < 10);
 }
 
-TEST_CASE("the program keeps the least length, says what it does not keep, and refuses what cannot be") {
+TEST_CASE(
+    "the program keeps the minimum length, reports what it does not keep, and refuses impossible "
+    "options") {
   const auto [prompt, ids, length] = ending();
   const std::string text = reference("batch.json")["cases"].back()["prompt"];
   const auto sequence = [&](const std::string& arguments) {

@@ -16,7 +16,7 @@ const Tokenizer& tokenizer() {
   return tokenizer;
 }
 
-/// A text, what was told of each token, and what was shown.
+/// A text, what was reported about each token, and what was shown.
 struct Continued {
   std::vector<Token> told;
   std::string shown;
@@ -38,7 +38,7 @@ std::vector<Continued> continued(const Prompts& prompts, const RowOptions& optio
   return results;
 }
 
-/// ln softmax in double precision and the plain way.
+/// ln softmax in double precision, straight from the definition.
 std::vector<double> plain_log_softmax(std::span<const float> logits) {
   double sum = 0.0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
@@ -47,7 +47,7 @@ std::vector<double> plain_log_softmax(std::span<const float> logits) {
   return logprobs;
 }
 
-/// The log-probabilities that new tokens were given are those of the whole text when it is read at once,
+/// The log-probabilities reported for new tokens are those of the whole text when it is read in one pass,
 /// without options, cache or batch.
 void check_as_if_read(const std::vector<int>& prompt, const std::vector<Token>& tokens, int count) {
   std::vector<int> text = prompt;
@@ -75,7 +75,7 @@ const Prompts kPrompts{{321, 1682}, {1294, 259, 12}, {4095}};
 
 }  // namespace
 
-TEST_CASE("an end-of-text token that ends nothing is shown, also beside stop sequences") {
+TEST_CASE("an end-of-text token that ends nothing is shown, even with stop sequences") {
   RowOptions options;
   options.stopping = {.max_new_tokens = 3, .ignore_eos = true};
   options.stop.sequences = {"zzz"};
@@ -122,7 +122,7 @@ TEST_CASE("neither large logits nor tiny probabilities are lost") {
   CHECK(log_softmax(std::vector<float>{-7.0f})[0] == 0.0f);
 }
 
-TEST_CASE("among equals the lowest id comes first, and no more are told than there are") {
+TEST_CASE("ties go to the lowest id, and no more tokens are reported than there are") {
   const std::vector<float> logprobs{-2.0f, -1.0f, -3.0f, -1.0f};
   const Logprobs got = logprobs_of(2, logprobs, 20);
   CHECK(*got.own == -3.0f);
@@ -136,7 +136,7 @@ TEST_CASE("among equals the lowest id comes first, and no more are told than the
   CHECK(*logprobs_of(2, logprobs, 0).own == -3.0f);
 }
 
-TEST_CASE("the likeliest tokens are those of Hugging Face's model, and as far apart") {
+TEST_CASE("the most likely tokens are those of Hugging Face's model, with the same distances") {
   for (const auto& one : reference("logits.json")["cases"]) {
     const std::vector<int> text = one["tokens"], ids = one["top5_ids"];
     const std::vector<double> logits = one["top5_logits"];
@@ -155,7 +155,7 @@ TEST_CASE("the likeliest tokens are those of Hugging Face's model, and as far ap
   }
 }
 
-TEST_CASE("the log-probabilities are the model's, whatever the options make of its logits") {
+TEST_CASE("the log-probabilities are the model's, whatever the options do to its logits") {
   RowOptions options{{.stopping = {.max_new_tokens = 25},
                       .sampling = {.do_sample = true,
                                    .seed = 3,
@@ -177,7 +177,7 @@ TEST_CASE("the log-probabilities are the model's, whatever the options make of i
   }
 }
 
-TEST_CASE("a program may change the logits before and after the options, and no log-probability notices") {
+TEST_CASE("a program may change the logits before and after the options without changing a log-probability") {
   RowOptions options;
   options.stopping = {.max_new_tokens = 6, .ignore_eos = true};
   options.logprobs.count = 3;
@@ -195,7 +195,7 @@ TEST_CASE("a program may change the logits before and after the options, and no 
   CHECK(changed[0].generation.tokens == continued({kPrompts[0]}, options)[0].generation.tokens);
 }
 
-TEST_CASE("a token that may not come yet has the log-probability that the model gives it") {
+TEST_CASE("a masked token has the log-probability that the model gives it") {
   // "ending" of the reference stops early.
   const auto& run = reference("batch.json")["cases"].back();
   const std::vector<int> prompt = run["prompt_ids"];
@@ -211,7 +211,7 @@ TEST_CASE("a token that may not come yet has the log-probability that the model 
   check_as_if_read(prompt, told, 1);
 }
 
-TEST_CASE("with all options at once each text of a queue is what it is alone") {
+TEST_CASE("with all options together, each text of a queue is the same as alone") {
   Prompts prompts = kPrompts;
   prompts.push_back(reference("batch.json")["cases"].back()["prompt_ids"]);
   for (const bool do_sample : {false, true}) {
@@ -251,7 +251,7 @@ TEST_CASE("with all options at once each text of a queue is what it is alone") {
   }
 }
 
-TEST_CASE("what was not asked for is not there, and asking changes no text") {
+TEST_CASE("nothing appears unrequested, and a request changes no text") {
   RowOptions options{{.stopping = {.max_new_tokens = 12}, .sampling = {.do_sample = true, .seed = 2}}};
   const auto plain = continued(kPrompts, options);
   CHECK(!plain[0].told[0].logprobs);
@@ -264,7 +264,7 @@ TEST_CASE("what was not asked for is not there, and asking changes no text") {
     CHECK(told[i].generation.tokens == plain[i].generation.tokens);
 }
 
-TEST_CASE("the program tells a terminal and JSON") {
+TEST_CASE("the program prints to a terminal and as JSON") {
   const std::string arguments = "--logprobs 2 --max-new-tokens 3 --prompt 'The queen' --prompt ''";
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--json " + arguments);
   REQUIRE(run.status == 0);

@@ -32,7 +32,7 @@ TEST_CASE("the log-probabilities of a text have the mean of Hugging Face's model
   }
 }
 
-TEST_CASE("a text is read in one pass, and each token is scored behind those before it") {
+TEST_CASE("a text is read in one pass, and each token is scored after those before it") {
   const std::vector<int> text = reference("batch.json")["cases"][1]["prompt_ids"];
   std::vector<std::size_t> passes;
   const Unobserved at_the_end;
@@ -53,7 +53,7 @@ TEST_CASE("a text is read in one pass, and each token is scored behind those bef
   }
 }
 
-TEST_CASE("a text that was drawn gets the log-probabilities that it had when it was") {
+TEST_CASE("a sampled text gets the log-probabilities that it had when it was sampled") {
   const Prompts prompts{{321, 1682}, {1294, 259, 12}, {4095}};
   RowOptions options{{.stopping = {.max_new_tokens = 25},
                       .sampling = {.do_sample = true, .frequency_penalty = 0.5f, .top_k = 50}}};
@@ -78,7 +78,7 @@ TEST_CASE("a text that was drawn gets the log-probabilities that it had when it 
   }
 }
 
-TEST_CASE("of a text longer than the context the last tokens count, as if they were all") {
+TEST_CASE("of a text longer than the context, the last tokens count, as if they were all") {
   const TemporaryFolder folder;
   TinyModel(1, 5, 13).write(folder.path());
   Model model = Model::load(folder.path(), make_cpu_device(1));
@@ -92,7 +92,7 @@ TEST_CASE("of a text longer than the context the last tokens count, as if they w
   }
 }
 
-TEST_CASE("the program tells all of it in JSON") {
+TEST_CASE("the program prints all of it as JSON") {
   const ProgramRun run =
       run_program(STAIRCASE_STEP_PROGRAM,
                   "--json --echo --logprobs 2 --max-new-tokens 3 --prompt 'The queen' --prompt ''");
@@ -121,7 +121,7 @@ TEST_CASE("the program tells all of it in JSON") {
   CHECK(plain.out.find("prompt_logprobs") == std::string::npos);
 }
 
-TEST_CASE("the program reads a text without writing on") {
+TEST_CASE("the program reads a text without continuing it") {
   const ProgramRun run =
       run_program(STAIRCASE_STEP_PROGRAM, "--echo --logprobs 1 --max-new-tokens 0 --prompt 'The queen'");
   CHECK(run.status == 0);
@@ -144,7 +144,7 @@ TEST_CASE("the program reads a text without writing on") {
   }
 }
 
-TEST_CASE("a stop sequence, the least length and copies change nothing of what is told of the prompt") {
+TEST_CASE("a stop sequence, the minimum length and copies change nothing in the report about the prompt") {
   const auto sequences = [](const std::string& arguments) {
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM,
@@ -162,7 +162,7 @@ TEST_CASE("a stop sequence, the least length and copies change nothing of what i
   }
 }
 
-TEST_CASE("what cannot be is refused before the prompt is shown") {
+TEST_CASE("impossible options are refused before the prompt is shown") {
   for (const std::string wrong :
        {"--num-return-sequences 2", "--min-new-tokens 101", "--on-overflow recompute --refill 100000",
         "--do-sample --num-return-sequences 3 --max-batch-size 2"}) {

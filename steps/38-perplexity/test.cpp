@@ -59,7 +59,7 @@ TEST_CASE("the perplexity of a text longer than the context is that of its last 
   CHECK(perplexity(all) == perplexity(seen));
 }
 
-TEST_CASE("the program tells the perplexity of each prompt, in JSON and on the terminal") {
+TEST_CASE("the program prints the perplexity of each prompt, in JSON and on the terminal") {
   const std::string arguments =
       "--echo --max-new-tokens 0 --prompt 'The queen' --prompt '' --prompt 'A crow sat'";
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--json " + arguments);
@@ -99,7 +99,7 @@ TEST_CASE("the three sentences of the README are as surprising as it says") {
   CHECK(sequences[2]["perplexity"].get<double>() == doctest::Approx(848).epsilon(1e-3));
 }
 
-TEST_CASE("a stop sequence, the least length and copies do not change the perplexity of the prompt") {
+TEST_CASE("a stop sequence, the minimum length and copies do not change the perplexity of the prompt") {
   const auto sequences = [](const std::string& arguments) {
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM,
@@ -118,7 +118,7 @@ TEST_CASE("a stop sequence, the least length and copies do not change the perple
   }
 }
 
-TEST_CASE("what cannot be is refused before the prompt is shown") {
+TEST_CASE("impossible options are refused before the prompt is shown") {
   for (const std::string wrong :
        {"--num-return-sequences 2", "--min-new-tokens 101", "--on-overflow recompute --refill 100000",
         "--do-sample --num-return-sequences 3 --max-batch-size 2"}) {

@@ -27,7 +27,7 @@ std::vector<bool> kept(std::span<const float> logits) {
   return kept;
 }
 
-/// What is told of the tokens of a text.
+/// What is reported about the tokens of a text.
 std::vector<Token> told(float min_p, const SamplingOptions& sampling, int count = 30) {
   RowOptions options{{.stopping = {.max_new_tokens = count, .ignore_eos = true}, .sampling = sampling}};
   options.after = [&](std::span<float> logits) { keep_min_p(logits, min_p); };
@@ -61,7 +61,7 @@ TEST_CASE("exactly the tokens with that share of the highest probability are kep
   }
 }
 
-TEST_CASE("where the model is sure few tokens are kept, where it is not many are") {
+TEST_CASE("few tokens are kept where the model is sure, and many where it is not") {
   for (const char* const vector : kVectors) {
     std::vector<float> logits = raw_logits(vector);
     const std::vector<bool> wanted = naive(logits, 0.1);
@@ -75,7 +75,7 @@ TEST_CASE("where the model is sure few tokens are kept, where it is not many are
   CHECK(kept(unsure) == std::vector{true, true, true, true});
 }
 
-TEST_CASE("0 keeps all, 1 keeps the likeliest and all that equal it") {
+TEST_CASE("0 keeps all, 1 keeps the most likely token and its ties") {
   std::vector<float> logits{1.0f, 3.0f, 3.0f, -1e30f};
   keep_min_p(logits, 0.0f);
   CHECK(logits == std::vector{1.0f, 3.0f, 3.0f, -1e30f});
@@ -83,7 +83,7 @@ TEST_CASE("0 keeps all, 1 keeps the likeliest and all that equal it") {
   CHECK(logits == std::vector{kMasked, 3.0f, 3.0f, kMasked});
 }
 
-TEST_CASE("what the chain has masked stays so") {
+TEST_CASE("tokens that the chain has masked stay masked") {
   std::vector<float> logits{kMasked, 3.0f, 2.9f};
   keep_min_p(logits, 0.0f);
   CHECK(logits == std::vector{kMasked, 3.0f, 2.9f});
@@ -91,7 +91,7 @@ TEST_CASE("what the chain has masked stays so") {
   CHECK(logits == std::vector{kMasked, 3.0f, 2.9f});
 }
 
-TEST_CASE("it comes after the temperature, which brings more tokens above the border") {
+TEST_CASE("min-p comes after the temperature, which brings more tokens above the border") {
   // At a temperature of 1 the second token has e^-3, 5 %, of the first one's probability; at 2 it has 22 %.
   const auto count = [](float temperature) {
     std::vector<float> logits{3.0f, 0.0f};
@@ -102,11 +102,11 @@ TEST_CASE("it comes after the temperature, which brings more tokens above the bo
   CHECK(count(1.0f) == 1);
   CHECK(count(2.0f) == 2);
   const SamplingOptions hot{.do_sample = true, .seed = 3, .temperature = 2.0f};
-  CHECK(text(1.0f, hot) == text(1.0f, {}));  // only the likeliest is left
+  CHECK(text(1.0f, hot) == text(1.0f, {}));  // only the most likely one is left
   CHECK(text(0.05f, hot) != text(1.0f, {}));
 }
 
-TEST_CASE("of candidates that are shown none is below the border") {
+TEST_CASE("no shown candidate is below the border") {
   for (const Token& token :
        told(0.2f, {.do_sample = true, .seed = 7, .temperature = 1.5f, .show_candidates = 50})) {
     const float highest = token.candidates.front().probability;

@@ -15,7 +15,7 @@ RowOptions up_to(int max_new_tokens) {
   return {{.stopping = {.max_new_tokens = max_new_tokens}}};
 }
 
-/// The search without a batch: every text of one token more is written down, and the best ones stay.
+/// The search without a batch: every text of one token more is listed, and the best ones stay.
 std::vector<Scored> plain_search(Model& model, const std::vector<int>& prompt, int num_beams,
                                  int max_new_tokens, float repetition_penalty = 1.0f) {
   std::vector<Scored> beams{{}};
@@ -39,7 +39,7 @@ std::vector<Scored> plain_search(Model& model, const std::vector<int>& prompt, i
   return beams;
 }
 
-/// Empty when the beams are these texts with these sums, in this order; else the first that is not.
+/// Empty if the beams are these texts with these sums, in this order; otherwise the first that is not.
 std::string difference_from_sums(const std::vector<Beam>& beams, const std::vector<Scored>& want) {
   if (beams.size() != want.size()) return std::to_string(beams.size()) + " texts";
   for (std::size_t i = 0; i < want.size(); ++i) {
@@ -60,7 +60,7 @@ TEST_CASE("a search with one beam is the greedy choice") {
         }) == "");
 }
 
-TEST_CASE("three beams find a likelier text than the greedy choice") {
+TEST_CASE("three beams find a more likely text than the greedy choice") {
   const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
   const Beam greedy = beam_search(tales(), tales_tokenizer(), kPrompt, up_to(4), {})[0];
   const Beam best = beam_search(tales(), tales_tokenizer(), kPrompt, up_to(4), {.num_beams = 3})[0];
@@ -70,7 +70,7 @@ TEST_CASE("three beams find a likelier text than the greedy choice") {
   CHECK(best.sum == doctest::Approx(-5.3937).epsilon(1e-4));
 }
 
-TEST_CASE("for every number of beams the search finds what the plain search finds") {
+TEST_CASE("for every number of beams, the search finds what the plain search finds") {
   int ended = 0, shorter = 0;
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
     Model model = random_model(seed, 11);
@@ -97,7 +97,7 @@ TEST_CASE("for every number of beams the search finds what the plain search find
       }
     }
   }
-  CHECK(ended > 30);  // or nothing was to be decided
+  CHECK(ended > 30);  // otherwise there was nothing to decide
   CHECK(shorter > 20);
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("with as many beams as there are texts the search misses none") {
   }
 }
 
-TEST_CASE("of equal texts those of the better beam come first, and then those with the lowest ids") {
+TEST_CASE("among equal texts, those of the better beam come first, and then those with the lowest ids") {
   int equal = 0;
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
     Model model = model_of_twins(seed);
@@ -129,7 +129,7 @@ TEST_CASE("of equal texts those of the better beam come first, and then those wi
       equal += std::abs(want[0].score - want[1].score) < 1e-9;
     }
   }
-  CHECK(equal > 10);  // or there was no choice between equals
+  CHECK(equal > 10);  // otherwise there was no choice between equals
 }
 
 TEST_CASE("a search may have more beams than there are texts") {
@@ -138,7 +138,7 @@ TEST_CASE("a search may have more beams than there are texts") {
   CHECK(found[0].chosen[0].id == argmax(tales().next_logits(kPrompt)));
 }
 
-TEST_CASE("a beam that has ended goes through the model no more, and a search without others is over") {
+TEST_CASE("a finished beam no longer goes through the model, and a search with only finished beams is over") {
   int narrower = 0, over = 0;
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
     CAPTURE(seed);
@@ -175,7 +175,7 @@ TEST_CASE("a search sees the last tokens that the context holds, and goes on aft
   }
 }
 
-TEST_CASE("beams end at stop sequences, and not before the least number of tokens") {
+TEST_CASE("beams end at stop sequences, and not before the minimum number of tokens") {
   const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
   RowOptions options = up_to(30);
   options.length.min_new_tokens = 4;
@@ -213,7 +213,7 @@ TEST_CASE("the log-probabilities of a beam's tokens are the model's own, and add
     CHECK(sum == doctest::Approx(beam.sum).epsilon(1e-5));
     CHECK(beam.chosen[0].logprobs->likeliest.size() == 2);
   }
-  options.sampling.repetition_penalty = 1.5f;  // it changes what is added, and not what the model thinks
+  options.sampling.repetition_penalty = 1.5f;  // it changes the sums, and not the model's own figures
   const Beam best = beam_search(tales(), tales_tokenizer(), kPrompt, options, {.num_beams = 4})[0];
   double sum = 0.0;
   for (std::size_t i = 0; i < best.chosen.size(); ++i) {
@@ -239,7 +239,7 @@ TEST_CASE("the program prints the best text of each prompt, and its score is the
         "The\n");
 }
 
-TEST_CASE("one beam is the loop of the steps before, which draws where --do-sample is given") {
+TEST_CASE("one beam is the loop of the previous steps, which samples with --do-sample") {
   const auto sequences = [](const std::string& arguments) {
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 8 --prompt The " + arguments);
@@ -252,7 +252,7 @@ TEST_CASE("one beam is the loop of the steps before, which draws where --do-samp
   }
 }
 
-TEST_CASE("what has no meaning in a search is refused in a sentence") {
+TEST_CASE("options without a meaning in a search are refused in a sentence") {
   const std::string draws =
       "--num-beams searches for one text and does not sample: it cannot be combined with "
       "--num-return-sequences, --do-sample, --temperature, --top-k, --top-p or --show-candidates";

@@ -54,7 +54,7 @@ TEST_CASE("for every number of beams the search gives what the plain search give
       }
     }
   }
-  CHECK(ended > 30);  // or nothing was to be decided
+  CHECK(ended > 30);  // otherwise there was nothing to decide
 }
 
 TEST_CASE("with as many beams as there are texts the search misses none") {
@@ -72,7 +72,7 @@ TEST_CASE("with as many beams as there are texts the search misses none") {
   }
 }
 
-TEST_CASE("of equal texts those of the better beam come first, and then those with the lowest ids") {
+TEST_CASE("among equal texts, those of the better beam come first, and then those with the lowest ids") {
   int equal = 0;
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
     Model model = model_of_twins(seed);
@@ -87,7 +87,7 @@ TEST_CASE("of equal texts those of the better beam come first, and then those wi
       equal += std::abs(want[0].score - want[1].score) < 1e-9;
     }
   }
-  CHECK(equal > 15);  // or there was no choice between equals
+  CHECK(equal > 15);  // otherwise there was no choice between equals
 }
 
 TEST_CASE("the search finds what Hugging Face's finds, with the same scores") {
@@ -120,7 +120,7 @@ TEST_CASE("a search sees the last tokens that the context holds, and goes on aft
   }
 }
 
-TEST_CASE("beams end at stop sequences, and not before the least number of tokens") {
+TEST_CASE("beams end at stop sequences, and not before the minimum number of tokens") {
   const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
   RowOptions options{{.stopping = {.max_new_tokens = 30}}};
   options.length.min_new_tokens = 4;
@@ -164,7 +164,7 @@ TEST_CASE("the log-probabilities of a beam's tokens are the model's own, and add
     CHECK(sum == doctest::Approx(beam.sum).epsilon(1e-5));
     CHECK(beam.chosen[0].logprobs->likeliest.size() == 2);
   }
-  options.sampling.repetition_penalty = 1.5f;  // it changes what is added, and not what the model thinks
+  options.sampling.repetition_penalty = 1.5f;  // it changes the sums, and not the model's own figures
   const Beam best = beam_search(tales(), tales_tokenizer(), kPrompt, options, {.num_beams = 4})[0];
   double sum = 0.0;
   for (std::size_t i = 0; i < best.chosen.size(); ++i) {
@@ -176,7 +176,7 @@ TEST_CASE("the log-probabilities of a beam's tokens are the model's own, and add
   CHECK(best.sum < sum - 0.1);
 }
 
-TEST_CASE("the program tells the best text of each prompt with its score") {
+TEST_CASE("the program prints the best text of each prompt with its score") {
   const auto& one = reference("beam.json")["cases"][2];
   const std::string prompt = one["prompt"];
   const ProgramRun run =
@@ -194,7 +194,7 @@ TEST_CASE("the program tells the best text of each prompt with its score") {
         "The\n");
 }
 
-TEST_CASE("one beam is the loop of the steps before, which draws where it is asked to") {
+TEST_CASE("one beam is the loop of the previous steps, which samples on request") {
   const auto sequences = [](const std::string& arguments) {
     const ProgramRun run =
         run_program(STAIRCASE_STEP_PROGRAM, "--json --max-new-tokens 8 --prompt The " + arguments);
@@ -207,7 +207,7 @@ TEST_CASE("one beam is the loop of the steps before, which draws where it is ask
   }
 }
 
-TEST_CASE("what has no meaning in a search is refused in a sentence") {
+TEST_CASE("options without a meaning in a search are refused in a sentence") {
   const std::string draws =
       "--num-beams searches for one text and does not sample: it cannot be combined with "
       "--num-return-sequences, --do-sample, --temperature, --top-k, --top-p or --show-candidates";

@@ -17,7 +17,7 @@ std::vector<Beam> found(Model& model, const std::vector<int>& prompt, const RowO
   return beam_search(model, tales_tokenizer(), prompt, options, {num_beams}, use_cache ? cache : no_cache());
 }
 
-/// What goes through the model in each pass, in tokens.
+/// The tokens that go through the model in each pass.
 std::vector<std::size_t> passes(const std::function<void()>& run) {
   std::vector<std::size_t> counts;
   const Unobserved at_the_end;
@@ -51,7 +51,7 @@ TEST_CASE("each new beam gets its parent's entries, with the fewest copies, wher
         std::vector<int> sorted = assigned;
         std::ranges::sort(sorted);
         for (int row = 0; row < beams; ++row) REQUIRE(sorted[row] == row);  // each row has one beam
-        // The copies are made in any order: here in that of the beams, and the other way round.
+        // The copies may be made in any order: here in that of the beams, and in reverse.
         for (const bool backwards : {false, true}) {
           std::vector<int> entries(std::max(rows, beams), -1);
           for (int i = 0; i < rows; ++i) entries[i] = i;
@@ -73,7 +73,7 @@ TEST_CASE("each new beam gets its parent's entries, with the fewest copies, wher
   }
 }
 
-TEST_CASE("beams move into their rows in the order of their sums, and only those move that must") {
+TEST_CASE("beams move into their rows in the order of their sums, and only those that must") {
   StaticKvCache cache(tales(), 4);
   for (int row = 0; row < 4; ++row) cache.append(row, 10 + row);
   std::vector<Beam> beams;
@@ -117,7 +117,7 @@ TEST_CASE("for every number of beams the rows hold what the plain search compute
       const PlainSearch plain{.num_beams = num_beams, .max_new_tokens = 12};
       CHECK(difference_from_texts(found(model, {3, 1}, options, num_beams),
                                   plain_beam_search(model, {3, 1}, plain)) == "");
-      // Where texts are equal their rows, which come as they come, decide nothing.
+      // If texts are equal, their rows, in whatever order, decide nothing.
       CHECK(difference_from_texts(found(twins, {3, 1}, options, num_beams),
                                   plain_beam_search(twins, {3, 1}, plain)) == "");
     }
@@ -162,7 +162,7 @@ TEST_CASE("a cache that another search has filled is as good as a new one") {
   CHECK(texts(kPrompt) == first);
 }
 
-TEST_CASE("a search goes on behind the end of the context, and with a prompt that is longer") {
+TEST_CASE("a search continues after the end of the context, and with a prompt that is longer") {
   Model model = random_model(4, 11, 13);
   for (const int length : {1, 12, 13, 14, 40}) {
     CAPTURE(length);

@@ -29,7 +29,7 @@ TEST_CASE("a search may have more beams than half of what an int holds") {
   CHECK(found[0].chosen[0].id == argmax(tales().next_logits(std::vector<int>{321})));
 }
 
-TEST_CASE("behind each prompt come as many texts of its search as are asked for, the best first") {
+TEST_CASE("each prompt is continued by the requested number of texts of its search, the best first") {
   const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
   const Prompts prompts{tokenizer.encode("The"), tokenizer.encode("Once upon a")};
   RowOptions options;
@@ -62,7 +62,7 @@ TEST_CASE("behind each prompt come as many texts of its search as are asked for,
 }
 
 TEST_CASE("a search may return as many texts as it has beams, and one more is refused") {
-  // Without a model what is not refused ends with status 1.
+  // Without a model, options that are not refused end with status 1.
   const auto status = [](int texts) {
     return run_program(STAIRCASE_STEP_PROGRAM,
                        fmt::format("--model /nonexistent --num-beams 3 --num-return-sequences {}", texts))
@@ -72,7 +72,7 @@ TEST_CASE("a search may return as many texts as it has beams, and one more is re
   CHECK(status(4) == 2);
 }
 
-TEST_CASE("the program tells the best texts of each prompt, best first") {
+TEST_CASE("the program prints the best texts of each prompt, best first") {
   const auto& one = reference("beam.json")["cases"][2];
   const std::string prompt = one["prompt"];
   const auto told = sequences(
@@ -90,7 +90,7 @@ TEST_CASE("the program tells the best texts of each prompt, best first") {
         "The\n");
 }
 
-TEST_CASE("all beams are told when as many are asked for, as Hugging Face returns them") {
+TEST_CASE("all beams are returned if that many are requested, as by Hugging Face") {
   int compared = 0;
   for (const auto& one : reference("beam.json")["cases"]) {
     if (one["length_penalty"] != 1) continue;
@@ -110,7 +110,7 @@ TEST_CASE("all beams are told when as many are asked for, as Hugging Face return
   CHECK(compared == 3);
 }
 
-TEST_CASE("who asks for fewer texts gets the first of them, and they are all different") {
+TEST_CASE("a smaller request gets the first of the texts, and they are all different") {
   const std::string search = "--num-beams 5 --max-new-tokens 12 --prompt The --prompt Once ";
   const auto all = sequences(search + "--num-return-sequences 5");
   REQUIRE(all.size() == 10);
@@ -148,10 +148,10 @@ TEST_CASE("each text has its own score, its own reason to end and its own log-pr
     CHECK((text["finish_reason"] == "eos") == (ids.back() == tales().config().eos_token_id));
     reasons.insert(text["finish_reason"]);
   }
-  CHECK(reasons == std::set<std::string>{"eos", "length"});  // or there was nothing to tell apart
+  CHECK(reasons == std::set<std::string>{"eos", "length"});  // otherwise there was nothing to distinguish
 }
 
-TEST_CASE("the texts of all prompts are numbered as they come") {
+TEST_CASE("the texts of all prompts are numbered in order") {
   for (const std::string prompts : {"--prompt The", "--prompt The --prompt Once"}) {
     const std::string arguments = "--num-beams 2 --num-return-sequences 2 --max-new-tokens 3 " + prompts;
     CAPTURE(arguments);
@@ -166,7 +166,7 @@ TEST_CASE("the texts of all prompts are numbered as they come") {
   }
 }
 
-TEST_CASE("where the search finds no text, each that was asked for is empty and has no score") {
+TEST_CASE("if the search finds no text, each requested one is empty and has no score") {
   const auto told = sequences("--num-beams 3 --num-return-sequences 2 --max-new-tokens 0 --prompt The");
   REQUIRE(told.size() == 2);
   for (const auto& text : told) {
@@ -175,7 +175,7 @@ TEST_CASE("where the search finds no text, each that was asked for is empty and 
   }
 }
 
-TEST_CASE("what has no meaning in a search is refused in a sentence") {
+TEST_CASE("options without a meaning in a search are refused in a sentence") {
   const std::string draws =
       "--num-beams does not sample: it cannot be combined with --do-sample, --temperature, --top-k, "
       "--top-p or --show-candidates";
@@ -211,7 +211,7 @@ TEST_CASE("more texts than an int can count are refused") {
   CHECK(refused.err.ends_with("error: 2 times 1500000000 texts is too much: the limit is 2147483647\n"));
 }
 
-TEST_CASE("without a search as many texts may be drawn as before") {
+TEST_CASE("without a search, the same number of texts may be sampled as before") {
   const auto drawn =
       sequences("--do-sample --seed 3 --num-return-sequences 3 --max-new-tokens 5 --prompt The");
   CHECK(drawn.size() == 3);

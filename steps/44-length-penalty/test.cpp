@@ -73,11 +73,11 @@ TEST_CASE("every way to weigh the length gives what the plain search gives") {
       decided += best.size() > 1;
     }
   }
-  CHECK(ended > 30);    // or nothing was to be decided
+  CHECK(ended > 30);    // otherwise there was nothing to decide
   CHECK(decided > 10);  // by the penalty
 }
 
-TEST_CASE("with as many beams as there are texts the search misses none, whatever the length weighs") {
+TEST_CASE("with as many beams as there are texts the search misses none, whatever the weight of the length") {
   for (std::uint32_t seed = 1; seed <= 8; ++seed) {
     Model model = random_model(seed, 5);
     for (const float length_penalty : {-1.0f, 0.0f, 1.0f, 3.0f}) {
@@ -135,7 +135,7 @@ TEST_CASE("the penalty reaches the search") {
   CHECK(sequences("")[0]["score"] != told[0]["score"]);
 }
 
-TEST_CASE("a penalty out of its range is refused in a sentence, and what does nothing is told") {
+TEST_CASE("a penalty out of its range is refused in a sentence, and a useless one causes a warning") {
   for (const auto& [wrong, message] : std::vector<std::pair<std::string, std::string>>{
            {"--num-beams 2 --length-penalty nan",
             "--length-penalty is nan, but it must be between -10 and 10"},

@@ -68,11 +68,11 @@ TEST_CASE("every way to stop and to weigh the length gives what the plain search
       }
     }
   }
-  CHECK(ended > 100);  // or nothing was to be decided
+  CHECK(ended > 100);  // otherwise there was nothing to decide
 }
 
 TEST_CASE("a search goes on while a text that grows may yet win, by the length that suits it best") {
-  // The best text that grows has a sum of -4 after 4 of 10 tokens.
+  // The best unfinished text has a sum of -4 after 4 of 10 tokens.
   const auto goes_on = [](double ended_score, float length_penalty, EarlyStopping early_stopping) {
     return can_beat(ended_score, -4.0, 4, 10, {2, length_penalty, early_stopping});
   };
@@ -89,7 +89,9 @@ TEST_CASE("a search goes on while a text that grows may yet win, by the length t
   CHECK(!goes_on(-100.0, 1.0f, EarlyStopping::kTrue));
 }
 
-TEST_CASE("a search that stops at once asks the model least, and one that wants to be certain most") {
+TEST_CASE(
+    "a search that stops immediately calls the model least, and one that must be certain calls it "
+    "most") {
   int earlier = 0, later = 0;
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
     Model model = random_model(seed, 11);
@@ -104,7 +106,7 @@ TEST_CASE("a search that stops at once asks the model least, and one that wants 
     }
     CAPTURE(seed);
     CHECK(std::ranges::is_sorted(asked));
-    CHECK(std::ranges::is_sorted(best));  // who looks further finds nothing worse
+    CHECK(std::ranges::is_sorted(best));  // a further search finds nothing worse
     earlier += asked[0] < asked[1];
     later += asked[1] < asked[2];
   }
@@ -129,7 +131,7 @@ TEST_CASE("with as many beams as there are texts the search misses none") {
   }
 }
 
-TEST_CASE("the rule to stop reaches the search beside the penalty") {
+TEST_CASE("the rule to stop reaches the search together with the penalty") {
   const auto& one = reference("beam.json")["cases"][3];
   REQUIRE(one["num_beams"] == 2);
   const std::string prompt = one["prompt"];
@@ -160,7 +162,7 @@ TEST_CASE("the rule to stop reaches the search beside the penalty") {
         told("--length-penalty 2 --early-stopping never")[0]["score"]);
 }
 
-TEST_CASE("a rule that does not exist is refused, and what does nothing is told") {
+TEST_CASE("an unknown rule is refused, and a useless one causes a warning") {
   const ProgramRun word = run_program(STAIRCASE_STEP_PROGRAM, "--num-beams 2 --early-stopping no");
   CHECK(word.status == 2);
   CHECK(word.err.find("--early-stopping") != std::string::npos);

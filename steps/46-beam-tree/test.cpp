@@ -16,7 +16,7 @@ const Tokenizer& tokenizer() {
   return loaded;
 }
 
-/// A beam of a text whose tokens are letters, behind a prompt of two tokens.
+/// A beam of a text whose tokens are letters, after a prompt of two tokens.
 Beam beam(const std::string& letters, double sum, std::optional<double> score = {}) {
   Beam made{{321, 1682}, StopFilter({}, tales_tokenizer())};
   for (const char letter : letters) {
@@ -46,7 +46,7 @@ TEST_CASE("a search may have more beams than half of what an int holds") {
   CHECK(found[0].chosen[0].id == argmax(tales().next_logits(std::vector<int>{321})));
 }
 
-TEST_CASE("the best text is the trunk of the tree, and what branches off is indented") {
+TEST_CASE("the best text is the trunk of the tree, and its branches are indented") {
   BeamTree tree;
   for (const Beam& added : {beam("a", -1.0), beam("b", -2.0), beam("ac", -1.5, -0.75), beam("ad", -1.75),
                             beam("bf", -3.0), beam("bg", -4.0), beam("ade", -2.0, -0.5)}) {
@@ -79,7 +79,7 @@ TEST_CASE("away from the best text the branch with most tokens goes straight on"
         "\"a\"  ■ -0.2500\n");
 }
 
-TEST_CASE("texts that end one after the other along a long trunk do not push it to the right") {
+TEST_CASE("texts that end one after another along a long trunk do not push it to the right") {
   BeamTree tree;
   std::string text;
   for (int i = 0; i < 1000; ++i) {  // at each token another text ends
@@ -94,8 +94,7 @@ TEST_CASE("texts that end one after the other along a long trunk do not push it 
   CHECK(drawn.ends_with("\"ac\"  ■ -0.5000\n"));
 }
 
-TEST_CASE(
-    "who observes the search sees each beam that goes on or ends, in the order in which they were chosen") {
+TEST_CASE("an observer of the search gets each beam that goes on or ends, in the order of the choice") {
   Model model = random_model(2, 11);
   const RowOptions options{{.stopping = {.max_new_tokens = 10}}};
   StaticKvCache cache(model, 3);
@@ -135,7 +134,7 @@ TEST_CASE(
   REQUIRE(found.size() == 3);
   for (const Beam& one : found) CHECK(count(drawn, fmt::format("■ {:.4f}\n", one.score)) == 1);
   CHECK(drawn.ends_with(fmt::format("■ {:.4f}\n", found[0].score)));
-  // Without its twigs the tree is the best text.
+  // Without its twigs, the tree is the best text.
   std::string trunk;
   for (std::size_t from = 0, to; from < drawn.size(); from = to + 1) {
     to = drawn.find('\n', from);

@@ -54,7 +54,7 @@ std::vector<RowOptions> read(const std::string& lines, std::vector<std::string> 
 
 }  // namespace
 
-TEST_CASE("a line has options of its own, and the command line sets what it leaves out") {
+TEST_CASE("a line has its own options, and the command line sets those that it leaves out") {
   const std::vector<RowOptions> requests =
       read(R"({"prompt": "A", "max_new_tokens": 5, "do_sample": true, "top_k": 3})"
            "\n"
@@ -76,7 +76,7 @@ TEST_CASE("a line has options of its own, and the command line sets what it leav
   CHECK(requests[1].stop.sequences == std::vector<std::string>{"king", "."});
 }
 
-TEST_CASE("a line that is wrong becomes no request") {
+TEST_CASE("a wrong line becomes no request") {
   const std::vector<RowOptions> requests = read(
       "{\"prompt\": \"A\", \"max_new_tokens\": 1}\n"
       "{\"prompt\": \"A\", \"temperatur\": 1}\n"
@@ -87,7 +87,7 @@ TEST_CASE("a line that is wrong becomes no request") {
   CHECK(requests[1].stopping.max_new_tokens == 4);
 }
 
-TEST_CASE("each text is what its prompt becomes alone, with the options and the seed of its request") {
+TEST_CASE("each text equals its prompt's text alone, with the options and the seed of its request") {
   std::vector<RowOptions> requests(6, so_long(9));
   requests[1].sampling = {.do_sample = true, .seed = 5, .temperature = 1.2f};
   requests[2].sampling = {.do_sample = true, .seed = 5, .temperature = 1.2f};
@@ -138,7 +138,7 @@ TEST_CASE(
   CHECK(all.substr(0, printed[8]).starts_with(second));
 }
 
-TEST_CASE("the cache is that of one text, and what one copies is counted once") {
+TEST_CASE("the cache is that of one text, and its copies are counted once") {
   const std::vector<int> ids = reference("sliding.json")["ids"];
   const std::vector<int> full(ids.begin(), ids.begin() + 511);
   const nlohmann::json one = served({full}, {so_long(4)});
@@ -151,7 +151,7 @@ TEST_CASE("the cache is that of one text, and what one copies is counted once") 
   CHECK(number(two, "cache_bytes") == number(one, "cache_bytes"));
 }
 
-TEST_CASE("a request of a file is what the same options on the command line make of its prompt") {
+TEST_CASE("a request of a file equals the same options on the command line") {
   const char* const kLines[][2] = {
       {R"("prompt": "The wolf", "max_new_tokens": 20)", "--prompt 'The wolf' --max-new-tokens 20"},
       {R"("prompt": "", "do_sample": true, "seed": 5, "temperature": 0.8, "top_k": 20, "top_p": 0.9)",
@@ -188,7 +188,7 @@ TEST_CASE("a request of a file is what the same options on the command line make
   CHECK(printed.out == texts + "\n");
 }
 
-TEST_CASE("the prompts of requests are shown as those of the command line are") {
+TEST_CASE("the prompts of requests are shown like those of the command line") {
   const ProgramRun run =
       run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --echo --logprobs 2 --max-new-tokens 3",
                   "{\"prompt\": \"The wolf and\"}\n{\"prompt\": \"Once\", \"max_new_tokens\": 0}\n");

@@ -33,7 +33,7 @@ struct Passes {
   ~Passes() { tales().observe(nullptr); }
 };
 
-/// A prompt of so many tokens, from a text that the model wrote.
+/// A prompt of this many tokens, from a text that the model wrote.
 std::vector<int> prompt(int length, int first = 0) {
   const auto& run = reference("sliding.json");
   std::vector<int> tokens = run["prompt_ids"].get<std::vector<int>>();
@@ -54,7 +54,7 @@ struct Asked {
   RowOptions options;
 };
 
-/// Texts of many lengths, greedy and drawn, with every kind of option.
+/// Texts of many lengths, greedy and sampled, with every kind of option.
 std::vector<Asked> mixed_load() {
   std::vector<Asked> load;
   std::mt19937 generator(3);
@@ -88,7 +88,7 @@ std::vector<Asked> mixed_load() {
 struct Text {
   Generation generation = {};
   std::string shown = {};
-  std::vector<std::vector<std::pair<int, float>>> logprobs = {};  ///< of each token: its own, the likeliest
+  std::vector<std::vector<std::pair<int, float>>> logprobs = {};  ///< of each token: its own, the most likely
   int times_finished = 0;
 
   void take(const Token& token) {
@@ -100,7 +100,7 @@ struct Text {
   }
 };
 
-/// What the step before makes of a prompt, without any company.
+/// The previous step's continuation of a prompt, without any company.
 Text alone(const Asked& asked) {
   Text text;
   StaticKvCache cache(tales(), 1);
@@ -109,7 +109,7 @@ Text alone(const Asked& asked) {
   return text;
 }
 
-/// Writes down with which texts each pass begins.
+/// Records which texts each pass begins with.
 struct WatchedEngine : StaticEngine {
   using StaticEngine::StaticEngine;
   std::vector<std::vector<int>> begun = {};
@@ -120,7 +120,7 @@ struct WatchedEngine : StaticEngine {
   }
 };
 
-/// A scheduler and all that is heard of its texts, by their numbers.
+/// A scheduler and everything that is reported about its texts, by their numbers.
 struct Served {
   StaticKvCache cache;
   WatchedEngine engine{tales(), cache};
@@ -198,7 +198,7 @@ TEST_CASE("a text joins when a place is free, first come, first served, and leav
   CHECK(passes.rows.size() == 4);
 }
 
-TEST_CASE("a text that wants no token is finished at once, without a pass") {
+TEST_CASE("a text that requests no token is finished immediately, without a pass") {
   Served served(1);
   Passes passes;
   served.scheduler.submit(5, prompt(3), so_long(0));
@@ -210,7 +210,7 @@ TEST_CASE("a text that wants no token is finished at once, without a pass") {
   CHECK(passes.rows.empty());
 }
 
-TEST_CASE("every text is what it is alone, in whatever company it grows") {
+TEST_CASE("every text is the same as alone, in whatever company it grows") {
   const std::vector<Asked> load = mixed_load();
   std::vector<Text> want;
   for (const Asked& asked : load) want.push_back(alone(asked));
@@ -248,7 +248,7 @@ TEST_CASE("when a text is submitted, and in which order, changes no text") {
   }
 }
 
-TEST_CASE("texts that outgrow the context are what they are alone, by both rules") {
+TEST_CASE("texts that outgrow the context are the same as alone, under both rules") {
   for (const Overflow rule : {Overflow::kSlide, Overflow::kRecompute}) {
     RowOptions options = so_long(20);
     options.overflow = {.on_overflow = rule, .refill = 100};
@@ -264,7 +264,7 @@ TEST_CASE("texts that outgrow the context are what they are alone, by both rules
   }
 }
 
-TEST_CASE("nothing more is heard of a cancelled text, its place is free, and the others do not notice") {
+TEST_CASE("nothing more is reported of a cancelled text, its place is free, and the others do not change") {
   for (const int cancelled : {0, 1, 2, 3}) {  // in the first place, in the middle, in the last; waiting
     CAPTURE(cancelled);
     Served served(3);
@@ -294,7 +294,7 @@ TEST_CASE("nothing more is heard of a cancelled text, its place is free, and the
 }
 
 TEST_CASE(
-    "whoever comes and goes, texts are right, rows are few, and no place is empty while someone waits") {
+    "with texts that come and go, texts are right, rows are few, and no place is empty while one waits") {
   std::mt19937 generator(5);
   for (int round = 0; round < 6; ++round) {
     const int places = 1 + static_cast<int>(generator() % 4);
@@ -339,7 +339,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("the texts of a file are in its order, and no size of the batch changes them") {
+TEST_CASE("the texts of a file are in its order, and no batch size changes them") {
   const std::string file =
       "{\"prompt\": \"The wolf\", \"max_new_tokens\": 20}\n"
       "{\"prompt\": \"\", \"do_sample\": true, \"seed\": 5, \"temperature\": 0.8, \"top_k\": 20}\n"
@@ -361,7 +361,7 @@ TEST_CASE("the texts of a file are in its order, and no size of the batch change
   for (const int size : {2, 3, 32}) CHECK(sequences(size) == alone);
 }
 
-TEST_CASE("the batch has as many rows as it may, and no more than there are requests") {
+TEST_CASE("the batch has as many rows as allowed, and no more than there are requests") {
   const std::string three = "{\"prompt\": \"A\"}\n{\"prompt\": \"B\"}\n{\"prompt\": \"C\"}\n";
   std::vector<std::size_t> bytes;
   for (const char* size : {"1", "2", "3", "2000000000"}) {

@@ -37,7 +37,7 @@ struct Load {
   }
 };
 
-/// What became of the requests on a clock that advances by a second a pass.
+/// What happened to the requests on a clock that advances by a second per pass.
 struct Served {
   std::vector<Generation> texts;
   std::vector<Times> times;  ///< of the tokens of each
@@ -68,7 +68,7 @@ struct SlowEngine : StaticEngine {
 
 }  // namespace
 
-TEST_CASE("a request joins when it has come and a place is free") {
+TEST_CASE("a request joins once it has arrived and a place is free") {
   Load load;
   load.add(0.0, 3, 3);
   load.add(0.0, 3, 1);
@@ -84,7 +84,7 @@ TEST_CASE("a request joins when it has come and a place is free") {
   CHECK(toy.tokens == std::vector<int>{6, 4, 2, 3});
 }
 
-TEST_CASE("the first to come is the first to be served, and among equals the first line") {
+TEST_CASE("the first to arrive is the first to be served, and among equals the first line") {
   Load load;
   for (const double arrival : {3.0, 1.0, 2.0, 1.0, 0.0}) load.add(arrival, 2, 4);
   ToyEngine toy(1);
@@ -96,11 +96,11 @@ TEST_CASE("the first to come is the first to be served, and among equals the fir
   CHECK(got.times[0].back() == 20.0);
 }
 
-TEST_CASE("while nobody is there time passes without a pass of the model") {
+TEST_CASE("while no request is there, time passes without a pass of the model") {
   Load load;
   load.add(5.25, 2, 1);
   load.add(86400.0, 2, 1);
-  load.add(7.0, 2, 0);  // wants nothing
+  load.add(7.0, 2, 0);  // requests nothing
   ToyEngine toy(4);
   const Served got(load, 4, toy);
   CHECK(got.times == std::vector<Times>{{6.25}, {86401.0}, {}});
@@ -111,7 +111,7 @@ TEST_CASE("while nobody is there time passes without a pass of the model") {
   CHECK(toy.rows.size() == 2);
 }
 
-TEST_CASE("texts are what they are alone, rows are few, and no place is empty while somebody waits") {
+TEST_CASE("texts are the same as alone, rows are few, and no place is empty while a text waits") {
   std::mt19937 generator(5);
   int ended_early = 0;
   for (int round = 0; round < 200; ++round) {
@@ -135,7 +135,7 @@ TEST_CASE("texts are what they are alone, rows are few, and no place is empty wh
       REQUIRE(times.size() == want.tokens.size() - request.prompt.size());
       if (times.empty()) continue;
       work += static_cast<int>(want.tokens.size()) - 1;
-      // Once it grows there is a token a second; until then, all places were taken.
+      // Once it grows, there is a token per second; until then, all places were taken.
       CHECK(times.back() - times.front() == static_cast<double>(times.size()) - 1.0);
       CHECK(times.front() > request.arrival);
       for (double second = times.front() - 1.0; second - 1.0 >= request.arrival; second -= 1.0) {
@@ -151,7 +151,7 @@ TEST_CASE("texts are what they are alone, rows are few, and no place is empty wh
   CHECK(ended_early > 50);
 }
 
-TEST_CASE("whoever leaves, in whatever place, the cache goes along with the others") {
+TEST_CASE("whichever text leaves, from whichever place, the cache moves along with the others") {
   std::mt19937 generator(8);
   for (int round = 0; round < 200; ++round) {
     const int places = 1 + static_cast<int>(generator() % 5);
@@ -197,7 +197,7 @@ TEST_CASE("a callback may submit the next request") {
   CHECK(finished == std::vector<int>{0, 1, 2, 3, 4});
 }
 
-TEST_CASE("an engine with a model gives the texts of the step before, and leaves its cache empty") {
+TEST_CASE("an engine with a model gives the texts of the previous step, and leaves its cache empty") {
   const auto& run = reference("sliding.json");
   const std::vector<int> all = run["ids"];
   Load load;
@@ -231,7 +231,7 @@ TEST_CASE("an engine with a model gives the texts of the step before, and leaves
   }
 }
 
-TEST_CASE("real time passes by itself, and sleeping lasts as long as it should") {
+TEST_CASE("real time passes by itself, and sleeping takes the requested time") {
   const Timer timer = real_time();
   const double start = timer.now();
   CHECK(start >= 0.0);
@@ -254,7 +254,7 @@ TEST_CASE("the program waits for its requests, and shows their texts in the orde
   CHECK(got == want.json()["sequences"]);
 }
 
-TEST_CASE("an arrival that cannot be is named with its line, and the others run") {
+TEST_CASE("an impossible arrival is named with its line, and the others run") {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --max-new-tokens 1",
                                      "{\"prompt\": \"A\", \"arrival\": -1}\n"
                                      "{\"prompt\": \"A\", \"arrival\": \"soon\"}\n"

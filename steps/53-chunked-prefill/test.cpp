@@ -42,7 +42,7 @@ struct Load {
   }
 };
 
-/// Tells when the first token of each prompt went through the model.
+/// Records when the first token of each prompt went through the model.
 struct WatchedEngine : DelegatingEngine {
   ToyEngine& toy;
   std::map<int, double>& joined;
@@ -71,7 +71,7 @@ struct SlowEngine : StaticEngine {
   }
 };
 
-/// What became of the requests on a clock that advances by a second a pass.
+/// What happened to the requests on a clock that advances by a second per pass.
 struct Served {
   std::vector<Generation> texts;
   std::vector<Times> times;           ///< of the tokens of each
@@ -89,7 +89,7 @@ struct Served {
   }
 };
 
-/// A prompt of so many tokens, from a text that the model wrote.
+/// A prompt of this many tokens, from a text that the model wrote.
 std::vector<int> prompt(int length, int first = 0) {
   const auto& run = reference("sliding.json");
   std::vector<int> tokens = run["prompt_ids"].get<std::vector<int>>();
@@ -106,8 +106,8 @@ struct Text {
   void take(const Token& token) { shown += token.text.value_or(std::string(tokenizer().bytes(token.id))); }
 };
 
-/// What a model makes of the requests, in chunks, and what the loop of a single text makes of each, whose
-/// prompt goes through the model as a whole.
+/// The continuations of the requests, in chunks, and by the loop of a single text, whose prompt goes through
+/// the model as a whole.
 void check_same(const Load& load, const std::vector<Text>& want, int places, std::optional<int> chunk) {
   StaticKvCache cache(tales(), places);
   std::vector<Text> got(load.requests.size());
@@ -165,7 +165,7 @@ TEST_CASE("a row without room feeds nothing and gets no token, and the others go
   }
 }
 
-TEST_CASE("without a chunk, prompts go through the model as a whole, all that have a place") {
+TEST_CASE("without a chunk, the prompts of all texts that have a place go through the model as a whole") {
   Load load;
   load.add(0.0, 2, 2);
   load.add(0.0, 400, 2);
@@ -175,7 +175,7 @@ TEST_CASE("without a chunk, prompts go through the model as a whole, all that ha
   CHECK(toy.tokens == std::vector<int>{409, 3});
 }
 
-TEST_CASE("every text is what it is alone, in whatever chunks its prompt comes") {
+TEST_CASE("every text is the same as alone, in whatever chunks its prompt arrives") {
   Load load;
   std::mt19937 generator(3);
   for (int i = 0; i < 10; ++i) {
@@ -204,7 +204,7 @@ TEST_CASE("every text is what it is alone, in whatever chunks its prompt comes")
   }
 }
 
-TEST_CASE("texts that outgrow the context, and prompts beyond it, are what they are alone, by both rules") {
+TEST_CASE("texts that outgrow the context, and prompts beyond it, are the same as alone, under both rules") {
   for (const Overflow rule : {Overflow::kSlide, Overflow::kRecompute}) {
     Load load;
     RowOptions options = so_long(20);
@@ -234,7 +234,7 @@ TEST_CASE("a long prompt in chunks lets the others go on, and the next prompt wa
   CHECK(got.joined[2] == 3.0);
 }
 
-TEST_CASE("no pass has more rows or more of the prompts than it may, and no place is empty for nothing") {
+TEST_CASE("no pass has more rows or prompt tokens than allowed, and no place is empty without a reason") {
   std::mt19937 generator(5);
   for (int round = 0; round < 300; ++round) {
     Load load;
@@ -254,9 +254,9 @@ TEST_CASE("no pass has more rows or more of the prompts than it may, and no plac
     for (const Request& request : load.requests) {
       CHECK(got.texts[request.number].tokens == ToyEngine::alone(request.prompt, request.options).tokens);
       const Times& times = got.times[request.number];
-      // What grows never waits for a prompt.
+      // Growing texts never wait for a prompt.
       CHECK(times.back() - times.front() == static_cast<double>(times.size()) - 1.0);
-      // While it waited all places were taken, or the pass had as much of the prompts as it may.
+      // While it waited, all places were taken, or the pass had its full share of the prompts.
       for (double pass = std::ceil(request.arrival); pass < got.joined[request.number]; pass += 1.0) {
         int rows = 0, halves = 0;
         for (int other = 0; other < 14; ++other) {
@@ -270,18 +270,18 @@ TEST_CASE("no pass has more rows or more of the prompts than it may, and no plac
   }
 }
 
-TEST_CASE("at most one prompt is half in the cache") {
+TEST_CASE("at most one prompt is partly in the cache") {
   Load load;
   for (int i = 0; i < 5; ++i) load.add(0.0, 10, 3);
   ToyEngine toy(5);
   Served got(load, 5, 4, toy);
   std::vector<Times> prefills;
   for (int i = 0; i < 5; ++i) prefills.push_back({got.joined[i], got.times[i].front()});
-  // 10 tokens in chunks of 4: what is left of a pass goes to the next prompt.
+  // 10 tokens in chunks of 4: the rest of a pass goes to the next prompt.
   CHECK(prefills == std::vector<Times>{{0, 3}, {2, 5}, {5, 8}, {7, 10}, {10, 13}});
 }
 
-TEST_CASE("a text may be cancelled while its prompt is half in the cache") {
+TEST_CASE("a text may be cancelled while its prompt is partly in the cache") {
   ToyEngine toy(3);
   std::map<int, Generation> texts;
   Scheduler scheduler(
@@ -300,11 +300,11 @@ TEST_CASE("a text may be cancelled while its prompt is half in the cache") {
 }
 
 TEST_CASE("rows keep their tokens in place when they move") {
-  // What is fed to a pass are spans of tokens, and rows join behind it.
+  // A pass is fed spans of tokens, and rows join after it.
   CHECK(std::is_nothrow_move_constructible_v<Row>);
 }
 
-TEST_CASE("requests are the same for the program in chunks and as a whole") {
+TEST_CASE("the program gives the same texts in chunks and as a whole") {
   const std::string file =
       "{\"prompt\": \"The wolf and the fox went to the king\", \"max_new_tokens\": 20}\n"
       "{\"prompt\": \"\", \"do_sample\": true, \"seed\": 5, \"temperature\": 0.8, \"top_k\": 20}\n"
@@ -330,7 +330,7 @@ TEST_CASE("a chunk of no tokens is refused, and one without requests does nothin
     CHECK(run.err.find("--prefill-chunk") != std::string::npos);
     CHECK(run.out == "");
   }
-  // The length of a chunk is about all requests.
+  // The length of a chunk applies to all requests.
   const ProgramRun own =
       run_program(STAIRCASE_STEP_PROGRAM, "--requests -", "{\"prompt\": \"The\", \"prefill_chunk\": 3}\n");
   CHECK(own.status == 1);

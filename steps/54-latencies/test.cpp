@@ -21,7 +21,7 @@ Request request(int number, double arrival, int prompt_length, int count) {
   return request;
 }
 
-/// What a trace saw of requests on a clock that advances by a second a pass.
+/// What a trace recorded of requests on a clock that advances by a second per pass.
 struct Watched {
   ToyEngine toy;
   Trace trace;
@@ -39,7 +39,7 @@ struct Watched {
 
 }  // namespace
 
-TEST_CASE("a trace knows when each text was asked for, joined and grew, and how full the passes were") {
+TEST_CASE("a trace records when each text was requested, joined and grew, and how full the passes were") {
   const Watched got(
       {request(0, 0.0, 3, 3), request(1, 0.0, 3, 1), request(2, 10.0, 3, 1), request(3, 0.5, 3, 2)}, 2);
   const std::vector<TextTimes>& texts = got.trace.texts;
@@ -71,7 +71,7 @@ TEST_CASE("a row joins with the first part of its prompt, and counts in each pas
 }
 
 TEST_CASE("latencies are those of a table computed by hand") {
-  // The second text hangs between its first two tokens, the third has only one, the last none.
+  // The second text stalls between its first two tokens, the third has only one, the last none.
   const std::vector<TextTimes> texts{
       {1.0, 1.0, {1.5, 2.0, 2.25}}, {0.5, 1.0, {1.25, 3.25, 3.5}}, {2.0, 2.0, {2.125}}, {9.0, {}, {}}};
   const Latencies times = latencies(texts);
@@ -82,7 +82,7 @@ TEST_CASE("latencies are those of a table computed by hand") {
   CHECK(times.tokens_per_second == doctest::Approx(7.0 / 3.0));
 }
 
-TEST_CASE("a text without a token counts for its arrival, be it the first or not") {
+TEST_CASE("a text without a token counts as an arrival, whether it is the first or not") {
   const TextTimes first{.arrival = 1.0}, later{.arrival = 3.0, .tokens = {5.0, 6.0}};
   for (const std::vector<TextTimes>& texts : {std::vector<TextTimes>{first, later}, {later, first}}) {
     CHECK(latencies(texts).seconds == 5.0);
@@ -91,7 +91,7 @@ TEST_CASE("a text without a token counts for its arrival, be it the first or not
   }
 }
 
-TEST_CASE("where there is nothing to measure there are no latencies, and no division by zero") {
+TEST_CASE("without measurements there are no latencies, and no division by zero") {
   const std::vector<TextTimes> none;
   for (const std::vector<TextTimes>& texts : {none, {{5.0, {}, {}}}, {{5.0, 5.0, {5.0}}}}) {
     const Latencies times = latencies(texts);
@@ -108,7 +108,7 @@ TEST_CASE("where there is nothing to measure there are no latencies, and no divi
   CHECK(run.err.find("2 requests in 0.00 s, 0.0 tokens/s, 0.0 rows a pass\n") != std::string::npos);
 }
 
-TEST_CASE("the program tells the latencies of its requests, on a line and among the statistics") {
+TEST_CASE("the program prints the latencies of its requests, on a line and among the statistics") {
   std::string file;
   for (int i = 0; i < 5; ++i) {
     file += fmt::format(

@@ -21,7 +21,7 @@ Request request(int number, double arrival, int prompt_length, int count) {
   return request;
 }
 
-/// What became of requests on a clock that advances by a second a pass.
+/// What happened to requests on a clock that advances by a second per pass.
 struct Watched {
   ToyEngine toy;
   Trace trace;
@@ -53,7 +53,9 @@ std::vector<Request> random_load(std::mt19937& generator) {
 
 }  // namespace
 
-TEST_CASE("a static batch is of those who have come, and the next begins when all of it have ended") {
+TEST_CASE(
+    "a static batch consists of the texts that have arrived, and the next begins when all of them "
+    "have ended") {
   const std::vector<Request> requests{request(0, 0.0, 3, 3), request(1, 0.0, 3, 1), request(2, 10.0, 3, 1),
                                       request(3, 0.5, 3, 2)};
   const Watched got(requests, 2, true);
@@ -63,7 +65,7 @@ TEST_CASE("a static batch is of those who have come, and the next begins when al
   CHECK(got.trace.texts[3].tokens == Times{4, 5});
   CHECK(got.trace.texts[2].tokens == Times{11});
   CHECK(got.toy.rows == std::vector<int>{2, 1, 1, 1, 1, 1});
-  // A place that is free does not help those who come a little later, and no more join than there are places.
+  // A free place does not help those who arrive a little later, and no more join than there are places.
   const Watched full(
       {request(0, 0.0, 1, 2), request(1, 0.5, 1, 1), request(2, 0.0, 1, 2), request(3, 0.0, 1, 2)}, 2, true);
   CHECK(full.trace.texts[0].joined == 0.0);
@@ -72,7 +74,7 @@ TEST_CASE("a static batch is of those who have come, and the next begins when al
   CHECK(full.trace.texts[1].joined == 2.0);
 }
 
-TEST_CASE("static batches never overlap, and their texts are what each is alone") {
+TEST_CASE("static batches never overlap, and their texts are the same as alone") {
   std::mt19937 generator(6);
   for (int round = 0; round < 100; ++round) {
     const std::vector<Request> requests = random_load(generator);
@@ -84,7 +86,7 @@ TEST_CASE("static batches never overlap, and their texts are what each is alone"
       const TextTimes& text = got.trace.texts[one.number];
       if (text.tokens.empty()) continue;
       CHECK(text.joined >= one.arrival);
-      for (const TextTimes& other : got.trace.texts) {  // who joins later joins when this one is done
+      for (const TextTimes& other : got.trace.texts) {  // who arrives later joins when this one is done
         if (!other.tokens.empty() && *other.joined > *text.joined) CHECK(*other.joined >= text.tokens.back());
       }
     }
@@ -125,7 +127,7 @@ TEST_CASE("the benchmark measures each way of batching on the same requests") {
       CHECK(row[name + " ms p95"] <= row[name + " ms p99"]);
       CHECK(row[name + " ms p99"] <= row[name + " ms max"]);
     }
-    // Three rows of 512 positions; a text has 7 tokens of prompt and 19 new ones, at most.
+    // Three rows of 512 positions; a text has 7 prompt tokens and at most 19 new ones.
     CHECK(row["filled %"] > 100.0 * 7 / (3 * 512));
     CHECK(row["filled %"] <= 100.0 * 26 / 512);
   }

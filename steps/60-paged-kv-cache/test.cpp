@@ -14,7 +14,7 @@ using namespace staircase;
 
 namespace {
 
-/// A prompt of so many tokens, from a text that the model wrote.
+/// A prompt of this many tokens, from a text that the model wrote.
 std::vector<int> prompt(int length, int first = 0) {
   const auto& run = reference("sliding.json");
   std::vector<int> tokens = run["prompt_ids"].get<std::vector<int>>();
@@ -24,7 +24,7 @@ std::vector<int> prompt(int length, int first = 0) {
   return {tokens.begin() + first, tokens.begin() + first + length};
 }
 
-/// The logits behind `tokens`, which a cache of one row is fed in parts of so many.
+/// The logits after `tokens`, fed to a cache of one row in parts of this size.
 template <typename Cache>
 std::vector<float> logits_in_parts(Model& model, Cache&& cache, std::span<const int> tokens,
                                    std::size_t part) {
@@ -102,7 +102,7 @@ void check_same(const std::vector<Generation>& got, const std::vector<Generation
   }
 }
 
-/// How many positions the rows of a cache have together.
+/// The number of positions in all rows of a cache.
 int positions(const PagedKvCache& cache, int n_rows) {
   int sum = 0;
   for (int row = 0; row < n_rows; ++row) sum += cache.length(row);
@@ -123,7 +123,7 @@ TEST_CASE("logits on a paged cache are those on a static one, to the bit, in eve
   }
 }
 
-TEST_CASE("rows that change places keep their keys, and none is copied") {
+TEST_CASE("swapped rows keep their keys, and none is copied") {
   PagedKvCache cache(tales(), 3, 12);
   const std::vector<int> first = prompt(20), second = prompt(33, 50), next = prompt(1, 90), none;
   const std::vector<std::span<const int>> start{first, second, none}, swapped{none, next, next};
@@ -153,7 +153,7 @@ TEST_CASE("the cache takes the memory of its blocks and of the table, and no mor
   CHECK(cache.use().allocated == cache.use().bytes);
 }
 
-TEST_CASE("every text is what it is alone, for every size of the batch, chunk and order of arrival") {
+TEST_CASE("every text is the same as alone, for every batch size, chunk and order of arrival") {
   for (const unsigned seed : {1u, 2u}) {
     const Load load = mixed_load(seed);
     const std::vector<Generation> want = load.alone();
@@ -202,7 +202,7 @@ TEST_CASE("rows in random places have their own keys and values, whatever their 
   }
 }
 
-TEST_CASE("a text fits whose newest token is behind the last position, and a longer one is refused") {
+TEST_CASE("a text fits if its newest token is just past the last position, and a longer one is refused") {
   const auto run = [](int count) {
     return run_program(STAIRCASE_STEP_PROGRAM, "--requests - --json --ignore-eos",
                        fmt::format("{{\"prompt\": \"The wolf\", \"max_new_tokens\": {}}}\n"

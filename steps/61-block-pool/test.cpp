@@ -14,7 +14,7 @@ using namespace staircase;
 
 namespace {
 
-/// A prompt of so many tokens, from a text that the model wrote.
+/// A prompt of this many tokens, from a text that the model wrote.
 std::vector<int> prompt(int length, int first = 0) {
   const auto& run = reference("sliding.json");
   std::vector<int> tokens = run["prompt_ids"].get<std::vector<int>>();
@@ -89,7 +89,7 @@ void check_same(const std::vector<Generation>& got, const std::vector<Generation
   }
 }
 
-/// How many positions the rows of a cache have together.
+/// The number of positions in all rows of a cache.
 int positions(const PagedKvCache& cache, int n_rows) {
   int sum = 0;
   for (int row = 0; row < n_rows; ++row) sum += cache.length(row);
@@ -105,7 +105,7 @@ bool rows_take_blocks() {
 
 }  // namespace
 
-TEST_CASE("a pool hands each block out once, block 0 first, and next the one that came back last") {
+TEST_CASE("a pool allocates each block once, block 0 first, and then the one that was freed last") {
   BlockPool pool(4);
   CHECK(pool.free() == 4);
   for (const int block : {0, 1, 2}) CHECK(pool.take() == block);
@@ -147,7 +147,7 @@ TEST_CASE("a row takes a block when it needs one, and not before") {
   CHECK(cache.length(0) == 0);
 }
 
-TEST_CASE("blocks behind the length of a row serve others") {
+TEST_CASE("blocks after the length of a row serve others") {
   PagedKvCache cache(tales(), 2, 4);
   cache.append(0, 64);
   cache.truncate(0, 33);  // three blocks hold 33 positions
@@ -161,7 +161,7 @@ TEST_CASE("blocks behind the length of a row serve others") {
   CHECK_THROWS(cache.append(1, 1));  // no block is in two places
 }
 
-TEST_CASE("a part of the positions of taken blocks is in use") {
+TEST_CASE("the share of the positions in allocated blocks that is in use") {
   PagedKvCache cache(tales(), 2, 8);
   CHECK(cache.filled() == 0.0);
   cache.append(0, 20);  // 20 of 32
@@ -180,7 +180,7 @@ TEST_CASE("the cache takes the memory of its blocks and of the table, and no mor
   CHECK(cache.use().allocated == cache.use().bytes);
 }
 
-TEST_CASE("every text is what it is alone, for every size of the batch, chunk and order of arrival") {
+TEST_CASE("every text is the same as alone, for every batch size, chunk and order of arrival") {
   REQUIRE(rows_take_blocks());
   for (const unsigned seed : {1u, 2u}) {
     const Load load = mixed_load(seed);
@@ -218,7 +218,7 @@ TEST_CASE("a row wastes less than one block") {
   CHECK(cache.most_blocks() == most);
 }
 
-TEST_CASE("random lengths never take a block twice, lose one, or keep one that is behind the end") {
+TEST_CASE("random lengths never take a block twice, lose one, or keep one past the end") {
   constexpr int kRows = 5, kBlocks = 20;
   std::mt19937 generator(7);
   for (int round = 0; round < 20; ++round) {
@@ -246,7 +246,7 @@ TEST_CASE("random lengths never take a block twice, lose one, or keep one that i
   }
 }
 
-TEST_CASE("the program tells how many blocks were taken and how well they were filled, and copies nothing") {
+TEST_CASE("the program prints how many blocks were taken and how well they were filled, and copies nothing") {
   const std::string file =
       "{\"prompt\": \"The wolf\", \"max_new_tokens\": 4}\n"
       "{\"prompt\": \"A fox\", \"max_new_tokens\": 12}\n"

@@ -13,7 +13,7 @@ using namespace staircase;
 
 namespace {
 
-/// A prompt of so many tokens, from a text that the model wrote.
+/// A prompt of this many tokens, from a text that the model wrote.
 std::vector<int> prompt(int length, int first = 0) {
   const auto& run = reference("sliding.json");
   std::vector<int> tokens = run["prompt_ids"].get<std::vector<int>>();
@@ -88,14 +88,14 @@ void check_same(const std::vector<Generation>& got, const std::vector<Generation
   }
 }
 
-/// How many positions the rows of a cache have together.
+/// The number of positions in all rows of a cache.
 int positions(const PagedKvCache& cache, int n_rows) {
   int sum = 0;
   for (int row = 0; row < n_rows; ++row) sum += cache.length(row);
   return sum;
 }
 
-/// A text of so many tokens, which is to have one more.
+/// A text of this many tokens, which is to have one more.
 Row text_of(int tokens) {
   RowOptions options;
   options.stopping.max_new_tokens = 1;
@@ -109,7 +109,7 @@ bool has_room(PagedEngine& engine, int place, int tokens) {
 
 }  // namespace
 
-TEST_CASE("a row gets the blocks that it asks for, or none of them") {
+TEST_CASE("a row gets all requested blocks, or none of them") {
   PagedKvCache cache(tales(), 3, 6);
   CHECK(cache.reserve(0, 33));  // 3 blocks
   CHECK(cache.reserve(0, 48));  // these three are enough
@@ -126,7 +126,7 @@ TEST_CASE("no text overtakes another that waits for blocks") {
   CHECK(has_room(engine, 0, 40));
   CHECK(!has_room(engine, 1, 32));
   CHECK(!has_room(engine, 2, 1));  // a block is free, but row 1 came first
-  CHECK(has_room(engine, 0, 48));  // a text that grows does not wait for those that do not
+  CHECK(has_room(engine, 0, 48));  // a growing text does not wait for those that do not grow
   engine.move_row(0, 2);           // turns move along
   CHECK(!has_room(engine, 0, 1));
   engine.clear_row(2);
@@ -146,7 +146,7 @@ TEST_CASE("a text that leaves while it waits lets the others through") {
   CHECK(has_room(engine, 2, 16));
 }
 
-TEST_CASE("every text is what it is alone, for every size of the pool, the batch and the chunks") {
+TEST_CASE("every text is the same as alone, for every size of the pool, the batch and the chunks") {
   for (const unsigned seed : {1u, 2u}) {
     const Load load = mixed_load(seed);
     const std::vector<Generation> want = load.alone();

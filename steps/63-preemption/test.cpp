@@ -13,7 +13,7 @@ using namespace staircase;
 
 namespace {
 
-/// A prompt of so many tokens, from a text that the model wrote.
+/// A prompt of this many tokens, from a text that the model wrote.
 std::vector<int> prompt(int length, int first = 0) {
   const auto& run = reference("sliding.json");
   std::vector<int> tokens = run["prompt_ids"].get<std::vector<int>>();
@@ -88,14 +88,14 @@ void check_same(const std::vector<Generation>& got, const std::vector<Generation
   }
 }
 
-/// How many positions the rows of a cache have together.
+/// The number of positions in all rows of a cache.
 int positions(const PagedKvCache& cache, int n_rows) {
   int sum = 0;
   for (int row = 0; row < n_rows; ++row) sum += cache.length(row);
   return sum;
 }
 
-/// A text of so many tokens, which is to have one more.
+/// A text of this many tokens, which is to have one more.
 Row text_of(int tokens) {
   RowOptions options;
   options.stopping.max_new_tokens = 1;
@@ -116,7 +116,7 @@ void begin_pass(PagedEngine& engine, const PagedKvCache& cache) {
 
 }  // namespace
 
-TEST_CASE("a row that finds the pool used up takes the blocks of the text that came last") {
+TEST_CASE("a row that finds the pool used up takes the blocks of the newest text") {
   PagedKvCache cache(tales(), 3, 3);
   PagedEngine engine(tales(), cache);
   const auto grow = [&](int row, int count) {
@@ -133,7 +133,7 @@ TEST_CASE("a row that finds the pool used up takes the blocks of the text that c
   CHECK(cache.length(2) == 10);
 }
 
-TEST_CASE("a text that came last gives its own blocks back when it is the one that needs another") {
+TEST_CASE("the newest text releases its own blocks if it is the one that needs another") {
   PagedKvCache cache(tales(), 2, 2);
   PagedEngine engine(tales(), cache);
   CHECK(has_room(engine, 0, 10));
@@ -146,7 +146,7 @@ TEST_CASE("a text that came last gives its own blocks back when it is the one th
   CHECK(engine.preempted() == 1);
 }
 
-TEST_CASE("a preempted text keeps its turn: those that came later wait until it has its blocks again") {
+TEST_CASE("a preempted text keeps its turn: later ones wait until it has its blocks again") {
   PagedKvCache cache(tales(), 3, 2);
   PagedEngine engine(tales(), cache);
   CHECK(has_room(engine, 0, 16));
@@ -175,7 +175,7 @@ TEST_CASE("nothing is preempted while there is a free block for each that needs 
   CHECK(has_room(engine, 1, 32));
 }
 
-TEST_CASE("every text is what it is alone, however often it is preempted") {
+TEST_CASE("every text is the same as alone, however often it is preempted") {
   int preempted = 0;
   for (const unsigned seed : {1u, 2u}) {
     const Load load = mixed_load(seed);
@@ -200,7 +200,7 @@ TEST_CASE("every text is what it is alone, however often it is preempted") {
   CHECK(preempted > 20);
 }
 
-TEST_CASE("a text that came earlier has its last token no later than without the ones behind it") {
+TEST_CASE("an earlier text has its last token no later than without the later ones") {
   Load load;
   for (int i = 0; i < 6; ++i) load.add(0.0, prompt(20, 10 * i), 41);
   for (Request& request : load.requests) request.options.stopping.ignore_eos = true;
@@ -245,7 +245,7 @@ TEST_CASE("texts may be cancelled while they wait for blocks") {
     for (const auto& [number, text] : texts) {
       others += text.tokens != want[static_cast<std::size_t>(number)].tokens;
     }
-    // On a GPU last digits depend on the rows beside, and a token that is drawn may hang on them.
+    // On a GPU, the last digits depend on the neighbouring rows, and a sampled token may depend on them.
     CHECK(others <= (tests_are_for_gpu() ? 1 : 0));
     CHECK(cache.reserve(0, 9 * kBlockSize));
   }
@@ -286,7 +286,7 @@ TEST_CASE("a pool too small for a text, or of no block, is refused") {
             .err.find("--kv-blocks does nothing without --requests") != std::string::npos);
 }
 
-TEST_CASE("the program serves the same texts from a small pool, and tells how often one was preempted") {
+TEST_CASE("the program serves the same texts from a small pool, and prints the number of preemptions") {
   std::string file;
   for (int i = 0; i < 6; ++i) {
     file += fmt::format("{{\"prompt\": \"The wolf and the fox\", \"max_new_tokens\": {}}}\n", 10 + 7 * i);

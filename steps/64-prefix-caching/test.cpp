@@ -14,7 +14,7 @@ using namespace staircase;
 
 namespace {
 
-/// A prompt of so many tokens, from a text that the model wrote.
+/// A prompt of this many tokens, from a text that the model wrote.
 std::vector<int> prompt(int length, int first = 0) {
   const auto& run = reference("sliding.json");
   std::vector<int> tokens = run["prompt_ids"].get<std::vector<int>>();
@@ -89,7 +89,7 @@ void check_same(const std::vector<Generation>& got, const std::vector<Generation
   }
 }
 
-/// How many positions the rows of a cache have together.
+/// The number of positions in all rows of a cache.
 int positions(const PagedKvCache& cache, int n_rows) {
   int sum = 0;
   for (int row = 0; row < n_rows; ++row) sum += cache.length(row);
@@ -113,7 +113,7 @@ std::vector<int> behind_prefix(std::vector<int> first, int number, int count) {
   return first;
 }
 
-/// Requests of which many begin alike.
+/// Requests, many of which begin alike.
 Load shared_load(unsigned seed) {
   Load load;
   std::mt19937 generator(seed);
@@ -176,7 +176,7 @@ TEST_CASE("two rows that fed the same text are found by it, and by no part of it
   CHECK(join(cache, 2, text) == 32);
 }
 
-TEST_CASE("of a prompt that is wholly cached one token still goes through the model") {
+TEST_CASE("one token of a fully cached prompt still goes through the model") {
   PagedKvCache cache(tales(), 3, 12);
   const std::vector<int> text = prompt(32);
   CHECK(join(cache, 0, text) == 0);
@@ -184,7 +184,7 @@ TEST_CASE("of a prompt that is wholly cached one token still goes through the mo
   CHECK(join(cache, 2, behind_prefix(text, 1, 1)) == 32);
 }
 
-TEST_CASE("new tokens are found as well, when their block is full") {
+TEST_CASE("new tokens are found as well, once their block is full") {
   PagedKvCache cache(tales(), 2, 8);
   std::vector<int> text = prompt(20);
   join(cache, 0, text);
@@ -252,7 +252,7 @@ TEST_CASE("a text that was preempted counts once, and its own blocks are no hits
   CHECK(engine.found() == 0.0);
 }
 
-TEST_CASE("a text that must wait keeps no block") {
+TEST_CASE("a waiting text keeps no block") {
   PagedKvCache cache(tales(), 2, 4);
   PagedEngine engine(tales(), cache);
   const std::vector<int> text = prompt(33);
@@ -264,7 +264,7 @@ TEST_CASE("a text that must wait keeps no block") {
   CHECK(cache.reserve(1, 64));
 }
 
-TEST_CASE("every text is what it is alone, wherever its beginning comes from") {
+TEST_CASE("every text is the same as alone, wherever its beginning comes from") {
   int preempted = 0;
   double found = 0.0;
   for (const unsigned seed : {1u, 2u, 3u}) {
@@ -328,7 +328,7 @@ TEST_CASE("texts may be cancelled while they wait for blocks") {
     for (const auto& [number, text] : texts) {
       others += text.tokens != want[static_cast<std::size_t>(number)].tokens;
     }
-    // On a GPU last digits depend on the rows beside, and a token that is drawn may hang on them.
+    // On a GPU, the last digits depend on the neighbouring rows, and a sampled token may depend on them.
     CHECK(others <= (tests_are_for_gpu() ? 1 : 0));
     CHECK(cache.reserve(0, 9 * kBlockSize));
   }
@@ -348,7 +348,7 @@ TEST_CASE("a row wastes less than one block, in every pass") {
   CHECK(cache.most_blocks() == most);
 }
 
-TEST_CASE("a row that is emptied gives back what was reserved for it, fed or not") {
+TEST_CASE("a cleared row returns its reserved blocks, fed or not") {
   PagedKvCache cache(tales(), 2, 4);
   REQUIRE(cache.reserve(0, 60));
   cache.truncate(0, 0);
@@ -440,7 +440,7 @@ TEST_CASE("a pool too small for a text, or of no block, is refused") {
             .err.find("--kv-blocks does nothing without --requests") != std::string::npos);
 }
 
-TEST_CASE("the program serves the same texts from a small pool, and tells how often one was preempted") {
+TEST_CASE("the program serves the same texts from a small pool, and prints the number of preemptions") {
   std::string file;
   for (int i = 0; i < 6; ++i) {
     file += fmt::format("{{\"prompt\": \"The wolf and the fox\", \"max_new_tokens\": {}}}\n", 10 + 7 * i);
@@ -459,7 +459,8 @@ TEST_CASE("the program serves the same texts from a small pool, and tells how of
   CHECK(small.err.find("at most 4 of 4 blocks taken") != std::string::npos);
 }
 
-TEST_CASE("the program tells how much of the prompts was in the cache, and gives the same texts without it") {
+TEST_CASE(
+    "the program prints how much of the prompts was in the cache, and gives the same texts without it") {
   const std::string sentence =
       "Once upon a time there was a little girl who lived in a village near the forest, and ";
   std::string file;

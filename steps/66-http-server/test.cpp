@@ -61,7 +61,7 @@ Metrics& metrics() {
 /// A service on the toy's engine, and what its clients send.
 struct Served {
   ToyEngine toy;
-  std::vector<int> scored;  ///< after so many passes a part of a prompt was scored
+  std::vector<int> scored;  ///< after this many passes, a part of a prompt was scored
   int parts = 1;            ///< that a prompt takes
   Service service;
 
@@ -72,7 +72,7 @@ struct Served {
             [this](const std::vector<int>& prompt, int likeliest) { return score(prompt, likeliest); },
             {.max_batch_size = places, .max_queue = queue}, prefill) {}
 
-  /// As a scorer does: it keeps the last prompt's tokens.
+  /// Like a scorer: it keeps the last prompt's tokens.
   std::shared_ptr<const std::vector<Token>> score(const std::vector<int>& prompt, int) {
     if (prompt != last_scored) missing = parts;
     last_scored = prompt;
@@ -107,14 +107,14 @@ struct Served {
     return {service.submit(*request, reply), client, reply};
   }
 
-  /// A text behind a prompt of one token.
+  /// A text after a prompt of one token.
   Sent send(int prompt, int max_tokens, const std::string& more = "") {
     return send(fmt::format(R"({{"prompt": [{}], "max_tokens": {}, "temperature": 0, "ignore_eos": true{}}})",
                             prompt, max_tokens, more));
   }
 };
 
-/// What the toy's engine makes of the same request: as a text, since an answer has no tokens.
+/// The toy engine's answer to the same request: as a text, since an answer has no tokens.
 std::string alone(int prompt, int max_tokens) {
   RowOptions options;
   options.stopping = {.max_new_tokens = max_tokens, .ignore_eos = true};
@@ -139,7 +139,7 @@ TEST_CASE("a prompt is scored before its text begins, whatever the parts are") {
   CHECK(text(scored, 1) == tokenizer().decode(std::vector<int>{0, 0}));
 }
 
-TEST_CASE("each client gets the texts that it has asked for") {
+TEST_CASE("each client gets the texts that it requested") {
   Served served(2, 10);
   std::vector<Served::Sent> sent;
   for (int i = 1; i <= 5; ++i) sent.push_back(served.send(i, 3 + i));
@@ -151,7 +151,7 @@ TEST_CASE("each client gets the texts that it has asked for") {
   for (int i = 0; i < 4; ++i) CHECK(text(two, i) == alone(i < 2 ? 7 : 8, 4));
 }
 
-TEST_CASE("requests come from other threads while the model's thread serves") {
+TEST_CASE("requests arrive from other threads while the model's thread serves") {
   Served served(3, 1000);
   std::atomic<bool> all_sent = false;
   auto model = std::async(std::launch::async, [&] {
@@ -178,7 +178,7 @@ TEST_CASE("requests come from other threads while the model's thread serves") {
   }
 }
 
-TEST_CASE("a full queue takes no further text, and has room again when one ends") {
+TEST_CASE("a full queue accepts no more texts, and has room again when one ends") {
   Served served(1, 2);
   CHECK(served.send(1, 2).admission == Admission::kTaken);
   CHECK(served.send(2, 9).admission == Admission::kTaken);
@@ -190,7 +190,7 @@ TEST_CASE("a full queue takes no further text, and has room again when one ends"
   CHECK(served.send(5, 9).admission == Admission::kFull);
 }
 
-TEST_CASE("alone a request may have more texts than fit into batch and queue") {
+TEST_CASE("alone, a request may have more texts than fit into batch and queue") {
   Served served(1, 1);
   const auto sent = served.send(5, 3, R"(, "n": 4)");
   CHECK(sent.admission == Admission::kTaken);
@@ -199,7 +199,7 @@ TEST_CASE("alone a request may have more texts than fit into batch and queue") {
   for (int i = 0; i < 4; ++i) CHECK(text(sent, i) == alone(5, 3));
 }
 
-TEST_CASE("a client has its place again before it hears that its text has ended") {
+TEST_CASE("a client has its place again before it learns that its text has ended") {
   Served served(1, 0);
   auto sent = served.send(1, 1);
   for (int i = 2; i < 9; ++i) {
@@ -221,7 +221,7 @@ TEST_CASE("a prompt is scored once for all of its texts, and for equal prompts o
   for (int i = 0; i < 24; ++i) CHECK(text(many, i) == tokenizer().decode(std::vector<int>{0, 0}));
 }
 
-TEST_CASE("the texts of a request have seeds in their order, whichever is begun first") {
+TEST_CASE("the texts of a request have seeds in their order, whichever begins first") {
   Served served(1, 100);
   const std::string keys = R"(, "max_tokens": 9, "temperature": 5, "ignore_eos": true)";
   const auto many = served.send(R"({"prompt": [[1], [2], [1]], "n": 2, "seed": 7)" + keys + "}");

@@ -61,7 +61,7 @@ Metrics& metrics() {
 /// A service on the toy's engine, and what its clients send.
 struct Served {
   ToyEngine toy;
-  std::vector<int> scored;  ///< after so many passes a part of a prompt was scored
+  std::vector<int> scored;  ///< after this many passes, a part of a prompt was scored
   int parts = 1;            ///< that a prompt takes
   Service service;
 
@@ -72,7 +72,7 @@ struct Served {
             [this](const std::vector<int>& prompt, int likeliest) { return score(prompt, likeliest); },
             {.max_batch_size = places, .max_queue = queue}, prefill) {}
 
-  /// As a scorer does: it keeps the last prompt's tokens.
+  /// Like a scorer: it keeps the last prompt's tokens.
   std::shared_ptr<const std::vector<Token>> score(const std::vector<int>& prompt, int) {
     if (prompt != last_scored) missing = parts;
     last_scored = prompt;
@@ -107,14 +107,14 @@ struct Served {
     return {service.submit(*request, reply), client, reply};
   }
 
-  /// A text behind a prompt of one token.
+  /// A text after a prompt of one token.
   Sent send(int prompt, int max_tokens, const std::string& more = "") {
     return send(fmt::format(R"({{"prompt": [{}], "max_tokens": {}, "temperature": 0, "ignore_eos": true{}}})",
                             prompt, max_tokens, more));
   }
 };
 
-/// What the toy's engine makes of the same request: as a text, since an answer has no tokens.
+/// The toy engine's answer to the same request: as a text, since an answer has no tokens.
 std::string alone(int prompt, int max_tokens) {
   RowOptions options;
   options.stopping = {.max_new_tokens = max_tokens, .ignore_eos = true};
@@ -129,7 +129,7 @@ std::string text(const Served::Sent& sent, int index = 0) {
 
 }  // namespace
 
-TEST_CASE("each client gets the texts that it has asked for") {
+TEST_CASE("each client gets the texts that it requested") {
   Served served(2, 10);
   std::vector<Served::Sent> sent;
   for (int i = 1; i <= 5; ++i) sent.push_back(served.send(i, 3 + i));
@@ -141,7 +141,7 @@ TEST_CASE("each client gets the texts that it has asked for") {
   for (int i = 0; i < 4; ++i) CHECK(text(two, i) == alone(i < 2 ? 7 : 8, 4));
 }
 
-TEST_CASE("requests come from other threads while the model's thread serves") {
+TEST_CASE("requests arrive from other threads while the model's thread serves") {
   Served served(3, 1000);
   std::atomic<bool> all_sent = false;
   auto model = std::async(std::launch::async, [&] {
@@ -174,7 +174,7 @@ TEST_CASE("requests come from other threads while the model's thread serves") {
   }
 }
 
-TEST_CASE("a full queue takes no further text, and has room again when one ends or its client leaves") {
+TEST_CASE("a full queue accepts no more texts, and has room again when one ends or its client leaves") {
   Served served(1, 2);
   CHECK(served.send(1, 2).admission == Admission::kTaken);
   CHECK(served.send(2, 9).admission == Admission::kTaken);
@@ -190,7 +190,7 @@ TEST_CASE("a full queue takes no further text, and has room again when one ends 
   CHECK(served.send(5, 9).admission == Admission::kTaken);
 }
 
-TEST_CASE("who leaves frees the rows before the next pass, and the others do not notice") {
+TEST_CASE("a client that leaves frees its rows before the next pass, and the others do not change") {
   Served served(3, 10);
   const auto first = served.send(1, 20), second = served.send(2, 20), third = served.send(3, 20);
   const auto waits = served.send(4, 20), fifth = served.send(5, 20);
@@ -209,7 +209,7 @@ TEST_CASE("who leaves frees the rows before the next pass, and the others do not
   for (const auto& left : {first, second, third, waits}) CHECK(left.client->answer.empty());
 }
 
-TEST_CASE("who leaves before the model's thread has looked costs no pass") {
+TEST_CASE("a client that leaves before the model's thread has checked costs no pass") {
   Served served(2, 10);
   const auto sent = served.send(1, 20, R"(, "echo": true, "logprobs": 1)");
   served.service.cancel(sent.reply);
@@ -219,7 +219,7 @@ TEST_CASE("who leaves before the model's thread has looked costs no pass") {
   CHECK(served.scored.empty());
 }
 
-TEST_CASE("who leaves in the midst of the prompt frees the row as well") {
+TEST_CASE("a client that leaves in the middle of its prompt frees the row as well") {
   Served served(1, 10, {.chunk = 2});
   const auto longer = served.send(R"({"prompt": [1, 2, 3, 4, 5, 6, 7, 8, 9], "max_tokens": 5})");
   const auto other = served.send(7, 4);
@@ -232,7 +232,7 @@ TEST_CASE("who leaves in the midst of the prompt frees the row as well") {
   CHECK(text(other) == alone(7, 4));
 }
 
-TEST_CASE("to cancel a request that has ended changes nothing") {
+TEST_CASE("cancelling a finished request changes nothing") {
   Served served(1, 10);
   const auto sent = served.send(1, 1), other = served.send(2, 3);
   CHECK(served.service.pass());
@@ -243,7 +243,7 @@ TEST_CASE("to cancel a request that has ended changes nothing") {
   CHECK(text(other) == alone(2, 3));
 }
 
-TEST_CASE("a part of a prompt is scored before a pass, so that the rows wait for no more") {
+TEST_CASE("a part of a prompt is scored before a pass, so the rows wait for no more") {
   Served served(4, 10);
   served.parts = 2;
   const auto grows = served.send(9, 8);
@@ -269,7 +269,7 @@ TEST_CASE("a prompt is scored once for all of its texts, and for equal prompts o
   for (int i = 0; i < 24; ++i) CHECK(text(many, i) == tokenizer().decode(std::vector<int>{0, 0}));
 }
 
-TEST_CASE("who leaves while the prompt is scored costs no further part") {
+TEST_CASE("a client that leaves while its prompt is scored costs no further part") {
   Served served(2, 10);
   served.parts = 5;
   const auto sent = served.send(R"({"prompt": [1, 2], "max_tokens": 9, "echo": true, "logprobs": 1})");

@@ -60,7 +60,7 @@ Metrics& metrics() {
 /// A service on the toy's engine, and what its clients send.
 struct Served {
   ToyEngine toy;
-  std::vector<int> scored;  ///< after so many passes a part of a prompt was scored
+  std::vector<int> scored;  ///< after this many passes, a part of a prompt was scored
   int parts = 1;            ///< that a prompt takes
   Service service;
 
@@ -71,7 +71,7 @@ struct Served {
             [this](const std::vector<int>& prompt, int likeliest) { return score(prompt, likeliest); },
             {.max_batch_size = places, .max_queue = queue}, prefill) {}
 
-  /// As a scorer does: it keeps the last prompt's tokens.
+  /// Like a scorer: it keeps the last prompt's tokens.
   std::shared_ptr<const std::vector<Token>> score(const std::vector<int>& prompt, int) {
     if (prompt != last_scored) missing = parts;
     last_scored = prompt;
@@ -101,14 +101,14 @@ struct Served {
     return {service.submit(*request, reply), client, reply};
   }
 
-  /// A text behind a prompt of one token.
+  /// A text after a prompt of one token.
   Sent send(int prompt, int max_tokens, const std::string& more = "") {
     return send(fmt::format(R"({{"prompt": [{}], "max_tokens": {}, "temperature": 0, "ignore_eos": true{}}})",
                             prompt, max_tokens, more));
   }
 };
 
-/// What the toy's engine makes of the same request: as a text, since an answer has no tokens.
+/// The toy engine's answer to the same request: as a text, since an answer has no tokens.
 std::string alone(int prompt, int max_tokens) {
   RowOptions options;
   options.stopping = {.max_new_tokens = max_tokens, .ignore_eos = true};
@@ -123,7 +123,7 @@ std::string text(const Served::Sent& sent, int index = 0) {
 
 }  // namespace
 
-TEST_CASE("a service that drains with nothing to do ends, also while it waits") {
+TEST_CASE("a service that drains with nothing to do ends, even while it waits") {
   Served served(1, 10);
   auto model = std::async(std::launch::async, [&] { return served.service.pass(); });
   served.service.drain();
@@ -131,7 +131,7 @@ TEST_CASE("a service that drains with nothing to do ends, also while it waits") 
   CHECK_FALSE(served.service.pass());
 }
 
-TEST_CASE("a client that leaves while the service drains keeps nothing from its end") {
+TEST_CASE("a client that leaves while the service drains does not keep it from ending") {
   Served served(1, 10);
   const auto sent = served.send(1, 500), waits = served.send(2, 500);
   CHECK(served.service.pass());
@@ -142,7 +142,7 @@ TEST_CASE("a client that leaves while the service drains keeps nothing from its 
   while (served.service.pass()) REQUIRE(++passes < 5);
 }
 
-TEST_CASE("each client gets the texts that it has asked for") {
+TEST_CASE("each client gets the texts that it requested") {
   Served served(2, 10);
   std::vector<Served::Sent> sent;
   for (int i = 1; i <= 5; ++i) sent.push_back(served.send(i, 3 + i));
@@ -154,7 +154,7 @@ TEST_CASE("each client gets the texts that it has asked for") {
   for (int i = 0; i < 4; ++i) CHECK(text(two, i) == alone(i < 2 ? 7 : 8, 4));
 }
 
-TEST_CASE("requests come from other threads while the model's thread serves") {
+TEST_CASE("requests arrive from other threads while the model's thread serves") {
   Served served(3, 1000);
   auto model = std::async(std::launch::async, [&] { served.run(); });
   std::vector<std::future<void>> clients;
@@ -179,7 +179,7 @@ TEST_CASE("requests come from other threads while the model's thread serves") {
   }
 }
 
-TEST_CASE("who leaves before the model's thread has looked costs no pass") {
+TEST_CASE("a client that leaves before the model's thread has checked costs no pass") {
   Served served(2, 10);
   const auto sent = served.send(1, 20, R"(, "echo": true, "logprobs": 1)");
   served.service.cancel(sent.reply);
@@ -189,7 +189,7 @@ TEST_CASE("who leaves before the model's thread has looked costs no pass") {
   CHECK(served.scored.empty());
 }
 
-TEST_CASE("a service that drains takes nothing more, and ends what it has taken") {
+TEST_CASE("a service that drains accepts nothing more, and finishes what it has accepted") {
   Served served(1, 10);
   const auto sent = served.send(1, 3), waits = served.send(2, 3);
   CHECK(served.service.pass());
@@ -201,7 +201,7 @@ TEST_CASE("a service that drains takes nothing more, and ends what it has taken"
   CHECK(text(waits) == alone(2, 3));
 }
 
-TEST_CASE("a part of a prompt is scored before a pass, so that the rows wait for no more") {
+TEST_CASE("a part of a prompt is scored before a pass, so the rows wait for no more") {
   Served served(4, 10);
   served.parts = 2;
   const auto grows = served.send(9, 8);

@@ -35,14 +35,16 @@ double mean_wait(const std::vector<TextTimes>& times) {
   return sum / static_cast<double>(times.size());
 }
 
-/// Equal but for a share of the value, however small that is: an Approx alone adds 1 to it.
+/// Equal except for a share of the value, however small that is: Approx alone adds 1 to it.
 doctest::Approx about(double value, double share) {
   return doctest::Approx(value).epsilon(share).scale(0.0);
 }
 
 }  // namespace
 
-TEST_CASE("with one place and passes of one length requests wait as Pollaczek and Khinchine say") {
+TEST_CASE(
+    "with one place and passes of one length, requests wait as long as Pollaczek and Khinchine "
+    "predict") {
   constexpr double kPass = 0.01;
   for (const double utilization : {0.3, 0.6, 0.8}) {
     const auto requests = make_load(single_passes(60'000), utilization / kPass, 512);
@@ -51,7 +53,7 @@ TEST_CASE("with one place and passes of one length requests wait as Pollaczek an
   }
 }
 
-TEST_CASE("a server alone does what the scheduler does with the same passes") {
+TEST_CASE("a single server does what the scheduler does with the same passes") {
   std::mt19937 generator(3);
   for (int round = 0; round < 20; ++round) {
     const int places = 1 + static_cast<int>(generator() % 5);
@@ -76,14 +78,14 @@ TEST_CASE("a server alone does what the scheduler does with the same passes") {
   }
 }
 
-TEST_CASE("a pass takes what its rows, tokens and positions cost") {
+TEST_CASE("a pass takes the cost of its rows, tokens and positions") {
   const std::vector<LoadedRequest> one{{0.0, std::vector<int>(20, 7), 3}};
   const PassCost cost{1000.0, 100.0, 10.0, 1.0};
-  // The prompt looks at 1 + 2 + … + 20 = 210 positions, the two tokens behind it at 21 and 22.
+  // The prompt attends to 1 + 2 + … + 20 = 210 positions, the two tokens after it to 21 and 22.
   CHECK(simulate(servers(4), cost, one)[0].tokens == std::vector<double>{1510, 2641, 3773});
 }
 
-TEST_CASE("as many requests are in a server as come in the time that one of them is there (Little's law)") {
+TEST_CASE("as many requests are in a server as arrive during the stay of one of them (Little's law)") {
   const double rate = 40.0;
   const auto requests = make_load({.requests = 20'000}, rate, 512);
   const auto times = simulate(servers(8), {0.002, 0.0002, 0.00005, 0.0}, requests);
@@ -95,7 +97,7 @@ TEST_CASE("as many requests are in a server as come in the time that one of them
     changes.push_back({text.tokens.back(), -1});
   }
   std::ranges::sort(changes);
-  // Looked at every 10 ms.
+  // Sampled every 10 ms.
   double seen = 0.0;
   int now = 0, looks = 0;
   auto next = changes.begin();
@@ -104,7 +106,7 @@ TEST_CASE("as many requests are in a server as come in the time that one of them
   CHECK(seen / looks == about(rate * in_there / static_cast<double>(times.size()), 0.05));
 }
 
-TEST_CASE("a balancer that gives to the least busy server keeps requests waiting less") {
+TEST_CASE("a balancer that prefers the least busy server shortens the wait") {
   const LoadOptions load{.requests = 20'000, .common_tokens = 0, .prompt_tokens = 5, .new_tokens = 20};
   const auto requests = make_load(load, 4 * 0.8 / (0.01 * 20), 512);
   const PassCost cost{0.01};
@@ -113,7 +115,7 @@ TEST_CASE("a balancer that gives to the least busy server keeps requests waiting
   CHECK(balanced < 0.6 * alone);
 }
 
-TEST_CASE("requests that come in turns are served as if each server were alone") {
+TEST_CASE("requests sent in turns are served as if each server were alone") {
   const auto requests = make_load({.requests = 300}, 50.0, 512);
   const PassCost cost{0.01, 0.001};
   const auto both = simulate(servers(4, 2), cost, requests);
@@ -125,7 +127,7 @@ TEST_CASE("requests that come in turns are served as if each server were alone")
   }
 }
 
-TEST_CASE("who finds the beginning of the prompt in the cache feeds the rest alone") {
+TEST_CASE("a request that finds the beginning of its prompt in the cache feeds only the rest") {
   Server server = servers(1);
   const std::vector<LoadedRequest> two{{0.0, std::vector<int>(40, 7), 1},
                                        {100.0, std::vector<int>(40, 7), 1}};
@@ -143,7 +145,7 @@ TEST_CASE("few blocks make texts wait that would have had a place") {
   CHECK(simulate(server, {1.0}, four)[3].tokens == std::vector<double>{7, 8});
 }
 
-TEST_CASE("what is measured are the passes that the model makes") {
+TEST_CASE("the measured passes are those of the model") {
   const std::vector<LoadedRequest> six(6, {0.0, std::vector<int>(10, 7), 5});
   const std::vector<MeasuredPass> passes = measure(servers(2), six);
   int tokens = 0, most = 0;
@@ -153,13 +155,13 @@ TEST_CASE("what is measured are the passes that the model makes") {
     CHECK(pass.seconds > 0.0);
   }
   CHECK(most == 2);
-  // With one place 30 passes, with two half as many; the last of each is not known. The newest token of a
-  // text is never fed.
+  // With one place 30 passes, with two half as many; the last of each is unknown. The newest token of a text
+  // is never fed.
   CHECK(passes.size() == 29 + 14);
   CHECK(tokens == 2 * 6 * (10 + 4) - 1 - 2);
 }
 
-TEST_CASE("the program tells how near its formula is, where the knee is, and how long one waits") {
+TEST_CASE("the program prints how close its formula is, where the knee is, and how long requests wait") {
   const TemporaryFolder folder;
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM,
                                      "--max-batch-size 2 --num-requests 50 --new-tokens 4 --rates 5 --rates "

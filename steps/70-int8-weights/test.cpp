@@ -39,8 +39,8 @@ std::vector<WeightMatrix> matrices(const Model& model) {
   return found;
 }
 
-/// Empty when the learner's round trip of the weights in float32 is what the core multiplies in int8, to the
-/// bit; else the first weight that is not.
+/// Empty if the learner's round trip of the weights in float32 equals the core's int8 weights, to the bit;
+/// otherwise the first weight that differs.
 std::string difference_from_core(const Model& exact, const Model& rounded) {
   const std::vector<WeightMatrix> want = matrices(rounded), weights = matrices(exact);
   const auto bits = [](float weight) { return std::bit_cast<std::uint32_t>(weight); };
@@ -69,7 +69,7 @@ TEST_CASE("a group becomes the nearest whole numbers, and its largest weight 127
   CHECK(groups[0].bytes() == 10);
 }
 
-TEST_CASE("a number between two whole ones goes to the even one, as in the core") {
+TEST_CASE("ties go to the even number, as in the core") {
   const std::vector<float> weights{127.0f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 0.75f, -0.75f};
   CHECK(values_of(quantize(weights, 9, 9)) ==
         std::vector<std::vector<int>>{{127, 0, 2, 2, 0, -2, -2, 1, -1}});
@@ -115,7 +115,7 @@ TEST_CASE("no weight moves by more than half a step") {
 }
 
 TEST_CASE("zeros, a single huge weight and weights that are hardly above 0 come back as finite numbers") {
-  // Loading refuses what is beyond the largest bfloat16.
+  // Loading rejects values beyond the largest bfloat16.
   const float huge = 255 * 0x1p120f, tiny = std::numeric_limits<float>::denorm_min();
   CHECK(round_trip(std::vector<float>(5, 0.0f), 5, 5) == std::vector<float>(5, 0.0f));
   const std::vector<float> with_huge = round_trip(std::vector<float>{1.0f, -huge, 2.0f}, 3, 3);
@@ -136,7 +136,7 @@ TEST_CASE("every weight of the tales is the core's, to the bit") {
   CHECK(difference_from_core(tales(), tales_in(DType::kInt8)) == "");
 }
 
-TEST_CASE("so it is where an output has less than a group") {
+TEST_CASE("the same holds if an output has less than a group") {
   const TinyModel tiny;  // of 24 and 50 inputs
   const TemporaryFolder folder;
   tiny.write(folder.path());
@@ -144,7 +144,7 @@ TEST_CASE("so it is where an output has less than a group") {
                              Model::load(folder.path(), make_test_device(1), DType::kInt8)) == "");
 }
 
-TEST_CASE("the bytes are what the formula of the memory counts") {
+TEST_CASE("the bytes are those in the formula of the memory") {
   std::size_t bytes = 0, count = 0;
   for (const WeightMatrix& matrix : matrices(tales())) {
     count += matrix.values.size();
@@ -152,7 +152,7 @@ TEST_CASE("the bytes are what the formula of the memory counts") {
   }
   CHECK(count == 5'767'168);
   CHECK(bytes == matrix_bytes(DType::kInt8, count));
-  CHECK(bytes == count + 4 * count / 64);  // 1.0625 bytes a weight
+  CHECK(bytes == count + 4 * count / 64);  // 1.0625 bytes per weight
 }
 
 TEST_CASE("the error grows with the groups, and most with one scale for a matrix that has an outlier") {
@@ -172,7 +172,7 @@ TEST_CASE("the error grows with the groups, and most with one scale for a matrix
   }
 }
 
-TEST_CASE("--show-rounding tells the error of each matrix, and the text stays as it is") {
+TEST_CASE("--show-rounding prints the error of each matrix, and the text stays the same") {
   const std::string arguments = "--prompt \"Once upon a time\" --max-new-tokens 5";
   const ProgramRun plain = run_program(STAIRCASE_STEP_PROGRAM, arguments);
   const ProgramRun shown = run_program(STAIRCASE_STEP_PROGRAM, arguments + " --show-rounding");

@@ -40,8 +40,8 @@ std::vector<WeightMatrix> matrices(const Model& model) {
   return found;
 }
 
-/// Empty when the learner's round trip of the weights in float32 is what the core multiplies in int4, to the
-/// bit; else the first weight that is not. The token embedding stays in int8 there.
+/// Empty if the learner's round trip of the weights in float32 equals the core's int4 weights, to the bit;
+/// otherwise the first weight that differs. The token embedding stays in int8 there.
 std::string difference_from_core(const Model& exact, const Model& rounded) {
   const std::vector<WeightMatrix> want = matrices(rounded), weights = matrices(exact);
   const auto bits = [](float weight) { return std::bit_cast<std::uint32_t>(weight); };
@@ -94,15 +94,15 @@ TEST_CASE(
         std::vector<int>{-1, -8, 7});
 }
 
-TEST_CASE("weights are divided by the scale as it is kept, in 16 bits") {
-  // 8.05 / -8 becomes -1.0078125 in bfloat16; 3.5246 times that much is nearer to 4 by the scale before it.
+TEST_CASE("weights are divided by the stored scale of 16 bits") {
+  // 8.05 / -8 becomes -1.0078125 in bfloat16; 3.5246 times that is closer to 4 by the scale before it.
   const std::vector<float> weights{-8.05f, 3.525f, -8.05f};
   const std::vector<Int4Group> groups = quantize_int4(weights, 3, 3);
   CHECK(scale_of(groups[0]) == 1.0078125f);
   CHECK(values_of(groups[0]) == std::vector<int>{-8, 3, -8});
 }
 
-TEST_CASE("a number between two whole ones goes to the even one, as in the core") {
+TEST_CASE("ties go to the even number, as in the core") {
   const std::vector<float> weights{-8.0f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 6.5f};
   CHECK(values_of(quantize_int4(weights, 8, 8)[0]) == std::vector<int>{-8, 0, 2, 2, 0, -2, -2, 6});
 }
@@ -119,7 +119,7 @@ TEST_CASE("groups end where an output ends") {
 }
 
 TEST_CASE("zeros, a single huge weight and weights that are hardly above 0 come back as finite numbers") {
-  // Loading refuses what is beyond the largest bfloat16.
+  // Loading rejects values beyond the largest bfloat16.
   const float huge = 255 * 0x1p120f, tiny = std::numeric_limits<float>::denorm_min();
   CHECK(round_trip(std::vector<float>(5, 0.0f), 5, 5) == std::vector<float>(5, 0.0f));
   const std::vector<float> with_huge = round_trip(std::vector<float>{1.0f, -huge, 2.0f}, 3, 3);
@@ -136,7 +136,7 @@ TEST_CASE("zeros, a single huge weight and weights that are hardly above 0 come 
   }
 }
 
-TEST_CASE("no weight moves by more than half a step, but those that are as far on the other side") {
+TEST_CASE("no weight moves by more than half a step, except those that are as far on the other side") {
   std::mt19937 generator(1);
   std::normal_distribution<float> normal;
   std::vector<float> weights(12 * 70);
@@ -151,7 +151,7 @@ TEST_CASE("no weight moves by more than half a step, but those that are as far o
       for (std::size_t k = first; k < std::min(first + size, row + 70); ++k) {
         if (std::abs(weights[k]) > std::abs(furthest)) furthest = weights[k];
       }
-      // A scale in bfloat16 is wrong by 1/256 at most. What is beyond 7 steps on the other side becomes 7.
+      // A scale in bfloat16 is off by at most 1/256. Values beyond 7 steps on the other side become 7.
       const double step = furthest / -8.0, beyond = std::max(0.0, weights[i] / step - 7.0);
       too_far += std::abs(static_cast<double>(rounded[i]) - weights[i]) >
                  (std::max(0.5, beyond) + 8.0 / 256) * std::abs(step);
@@ -165,7 +165,7 @@ TEST_CASE("every weight of the tales is the core's, to the bit") {
   CHECK(difference_from_core(tales(), tales_in(DType::kInt4)) == "");
 }
 
-TEST_CASE("so it is where an output has no whole number of groups") {
+TEST_CASE("the same holds if an output does not have whole groups") {
   const TinyModel tiny;  // of 24 and 50 inputs
   const TemporaryFolder folder;
   tiny.write(folder.path());
@@ -173,7 +173,7 @@ TEST_CASE("so it is where an output has no whole number of groups") {
                              Model::load(folder.path(), make_test_device(1), DType::kInt4)) == "");
 }
 
-TEST_CASE("the bytes are what the formula of the memory counts") {
+TEST_CASE("the bytes are those in the formula of the memory") {
   std::size_t bytes = 0, count = 0;
   for (const WeightMatrix& matrix : matrices(tales())) {
     count += matrix.values.size();
@@ -181,7 +181,7 @@ TEST_CASE("the bytes are what the formula of the memory counts") {
   }
   CHECK(count == 5'767'168);
   CHECK(bytes == matrix_bytes(DType::kInt4, count));
-  CHECK(bytes == count / 2 + 2 * count / 32);  // 0.5625 bytes a weight
+  CHECK(bytes == count / 2 + 2 * count / 32);  // 0.5625 bytes per weight
 }
 
 TEST_CASE("the error is more than ten times that of 8 bits, and grows with the groups") {
@@ -199,7 +199,7 @@ TEST_CASE("the error is more than ten times that of 8 bits, and grows with the g
   }
 }
 
-TEST_CASE("--show-rounding tells the errors of both, and the text stays as it is") {
+TEST_CASE("--show-rounding prints the errors of both, and the text stays the same") {
   const std::string arguments = "--prompt \"Once upon a time\" --max-new-tokens 5";
   const ProgramRun plain = run_program(STAIRCASE_STEP_PROGRAM, arguments);
   const ProgramRun shown = run_program(STAIRCASE_STEP_PROGRAM, arguments + " --show-rounding");

@@ -53,11 +53,11 @@ TEST_CASE("the divergence of two distributions is that of its formula") {
   const std::vector<float> p{0.25f, 0.75f, 0.0f}, q{0.5f, 0.5f, 0.0f}, other{0.5f, 0.25f, 0.25f};
   CHECK(kl_divergence(p, q) == doctest::Approx(0.130812));
   CHECK(kl_divergence(p, p) == 0.0);
-  CHECK(kl_divergence(q, p) == doctest::Approx(0.143841));  // not the same the other way round
-  CHECK(kl_divergence(other, p) > 1.0);                     // what p excludes surprises without end
+  CHECK(kl_divergence(q, p) == doctest::Approx(0.143841));  // not the same in the other direction
+  CHECK(kl_divergence(other, p) > 1.0);                     // if p excludes a token, its surprise is infinite
 }
 
-TEST_CASE("the perplexity of a text is the one of Hugging Face's model, and nothing diverges from itself") {
+TEST_CASE("the perplexity of a text equals Hugging Face's, and nothing diverges from itself") {
   for (const auto& one : reference("logits.json")["cases"]) {
     if (one["mean_nll"].is_null()) continue;
     CAPTURE(one["name"].get<std::string>());
@@ -68,7 +68,7 @@ TEST_CASE("the perplexity of a text is the one of Hugging Face's model, and noth
   }
 }
 
-TEST_CASE("both figures of rounded weights are those of sums in double precision") {
+TEST_CASE("both figures of rounded weights equal sums in double precision") {
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     Model rounded = tales_in(dtype);
     const std::vector<int> text = unseen(0);
@@ -133,7 +133,7 @@ TEST_CASE("every type of the device is compared, and 8 bits in groups of four si
                                          with_scales(wide / 1024 + narrow / 256)});
 }
 
-TEST_CASE("the weights alone cost less than int8, and larger groups more") {
+TEST_CASE("weights alone cost less than int8, and larger groups more") {
   std::vector<double> divergences;
   for (Variant& variant : variants(tales())) {
     if (variant.saved == 0 && variant.name != "int8") continue;
@@ -171,7 +171,7 @@ TEST_CASE("--benchmark writes a line for each form of the weights") {
   CHECK(lines.back().ends_with(",–,–\r"));
 }
 
-TEST_CASE("a text without a token to be surprised by is refused") {
+TEST_CASE("a text without a token to predict is refused") {
   const TemporaryFolder folder;
   const ProgramRun run =
       run_program(STAIRCASE_STEP_PROGRAM, "--benchmark \"" + (folder.path() / "results").string() + "\"");

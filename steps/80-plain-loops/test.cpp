@@ -23,7 +23,7 @@ TEST_CASE("the logits after any one token are the engine's") {
     CHECK(difference(plain.logits(token), tales().next_logits(std::vector{token})) < 1e-4);
 }
 
-TEST_CASE("a product takes each input to each output") {
+TEST_CASE("a product connects each input to each output") {
   CHECK(linear({1, 2}, {1, 10, 100, 3, 30, 300}, {0.5f, 0, -1}) == Vector{7.5f, 70, 699});
 }
 
@@ -33,7 +33,7 @@ TEST_CASE("a norm has mean 0 and variance 1 before it is scaled and shifted") {
   CHECK(y[2] == doctest::Approx(0));
   CHECK(y[3] == doctest::Approx(10 + 2 * 3 / std::sqrt(3.5)));
   CHECK(layer_norm({5, 5}, {1, 1}, {0, 0}, 1e-5f) == Vector{0, 0});
-  CHECK(layer_norm({-1, 1}, {1, 1}, {0, 0}, 3.0f)[1] == doctest::Approx(0.5));  // epsilon inside of the root
+  CHECK(layer_norm({-1, 1}, {1, 1}, {0, 0}, 3.0f)[1] == doctest::Approx(0.5));  // epsilon inside the root
 }
 
 TEST_CASE("GELU is nearly x times the normal distribution below x") {
@@ -49,7 +49,7 @@ TEST_CASE("another family is refused by its name") {
         "this step runs gpt2, but the model's family is llama, which comes with 84-rms-norm");
 }
 
-TEST_CASE("--plain-loops says how far the logits are, and nothing is said without it") {
+TEST_CASE("--plain-loops prints how far the logits are, and nothing is printed without it") {
   const ProgramRun result =
       run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --plain-loops --max-new-tokens 1");
   REQUIRE(result.status == 0);

@@ -23,14 +23,14 @@ double score(int query_position, int key_position) {
   return std::inner_product(query.begin(), query.end(), key.begin(), 0.0);
 }
 
-TEST_CASE("a pair turns by its angle once for each position") {
-  const Vector x = rotate({1, 0}, 2, 2, 2, 10000);  // one pair turns by 1 radian a position
+TEST_CASE("a pair rotates by its angle once for each position") {
+  const Vector x = rotate({1, 0}, 2, 2, 2, 10000);  // one pair rotates by 1 radian per position
   CHECK(x[0] == doctest::Approx(std::cos(2.0)));
   CHECK(x[1] == doctest::Approx(std::sin(2.0)));
   CHECK(rotate({3, 4, 5, 6}, 0, 4, 4, 10000) == Vector{3, 4, 5, 6});
 }
 
-TEST_CASE("later pairs turn slower, and a pair is a feature of the first half and one of the second") {
+TEST_CASE("later pairs rotate more slowly, and a pair is a feature of the first half and one of the second") {
   const Vector x = rotate({1, 2, 0, 0}, 3, 4, 4, 100);  // theta^(-2 / 4) = 0.1
   CHECK(x[0] == doctest::Approx(std::cos(3.0)));
   CHECK(x[1] == doctest::Approx(2 * std::cos(0.3)));
@@ -45,12 +45,12 @@ TEST_CASE("only the difference of two positions counts") {
   CHECK(std::abs(score(7, 4) - score(8, 4)) > 0.1);
 }
 
-TEST_CASE("a turn changes no length") {
+TEST_CASE("a rotation changes no length") {
   const Vector x = rotate({1, 2, 3, 4}, 77, 4, 4, 10000);
   CHECK(std::inner_product(x.begin(), x.end(), x.begin(), 0.0) == doctest::Approx(30));
 }
 
-TEST_CASE("each head turns alike, and what lies beyond the part that turns stays") {
+TEST_CASE("each head rotates alike, and features beyond the rotated part stay the same") {
   const Vector x = rotate({1, 0, 8, 9, 1, 0, 8, 9}, 5, 4, 2, 10000);
   CHECK(x[0] == doctest::Approx(std::cos(5.0)));
   CHECK(x[1] == doctest::Approx(std::sin(5.0)));
@@ -83,9 +83,9 @@ TEST_CASE("blocks whose parts run in parallel are refused") {
 }
 
 TEST_CASE(
-    "--plain-loops says how far the logits are, how much slower the loops are, and where their time goes") {
+    "--plain-loops prints how far the logits are, how much slower the loops are, and where their time goes") {
   int shares = 0;
-  // What else the machine does takes a share, too, now and then.
+  // Other programs take time from the machine now and then.
   for (int run = 0; run < 3 && shares <= 80; ++run) {
     const ProgramRun result = run_program(
         STAIRCASE_STEP_PROGRAM, "--model tales-neox-1m --prompt 'A fox' --plain-loops --max-new-tokens 1");

@@ -16,7 +16,7 @@ std::vector<std::vector<int>> texts() {
   return {{321}, {321, 11, 5, 900, 17}, tokens};
 }
 
-TEST_CASE("a product takes each input to each output") {
+TEST_CASE("a product connects each input to each output") {
   CHECK(linear({1, 2}, {1, 10, 100, 3, 30, 300}) == Vector{7, 70, 700});
 }
 
@@ -31,7 +31,7 @@ TEST_CASE("a norm has mean 0 and variance 1") {
   const Vector y = layer_norm({1, 2, 3, 6}, 0.0f);  // mean 3, variance 3.5
   CHECK(y[0] == doctest::Approx(-2 / std::sqrt(3.5)));
   CHECK(y[3] == doctest::Approx(3 / std::sqrt(3.5)));
-  CHECK(layer_norm({-1, 1}, 3.0f)[1] == doctest::Approx(0.5));  // epsilon inside of the root
+  CHECK(layer_norm({-1, 1}, 3.0f)[1] == doctest::Approx(0.5));  // epsilon inside the root
 }
 
 TEST_CASE("the logits after a text are those that transformers computes") {
@@ -52,9 +52,9 @@ TEST_CASE("another family is refused by its name") {
 }
 
 TEST_CASE(
-    "--plain-loops says how far the logits are, how much slower the loops are, and where their time goes") {
+    "--plain-loops prints how far the logits are, how much slower the loops are, and where their time goes") {
   int shares = 0;
-  // What else the machine does takes a share, too, now and then.
+  // Other programs take time from the machine now and then.
   for (int run = 0; run < 3 && shares <= 80; ++run) {
     const ProgramRun result = run_program(
         STAIRCASE_STEP_PROGRAM, "--model tales-olmo-1m --prompt 'A fox' --plain-loops --max-new-tokens 1");

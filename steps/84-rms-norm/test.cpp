@@ -20,7 +20,7 @@ TEST_CASE("a norm has a mean square of 1 before its gain, and keeps the mean") {
   const Vector y = rms_norm({1, 7}, {1, 2}, 0.0f);  // mean square 25
   CHECK(y[0] == doctest::Approx(0.2));
   CHECK(y[1] == doctest::Approx(2 * 1.4));
-  CHECK(rms_norm({1, 1}, {1, 1}, 3.0f)[0] == doctest::Approx(0.5));  // epsilon inside of the root
+  CHECK(rms_norm({1, 1}, {1, 1}, 3.0f)[0] == doctest::Approx(0.5));  // epsilon inside the root
   CHECK(rms_norm({0, 0}, {1, 1}, 1e-5f) == Vector{0, 0});
 }
 
@@ -48,9 +48,9 @@ TEST_CASE("a model whose heads share keys is refused") {
 }
 
 TEST_CASE(
-    "--plain-loops says how far the logits are, how much slower the loops are, and where their time goes") {
+    "--plain-loops prints how far the logits are, how much slower the loops are, and where their time goes") {
   int shares = 0;
-  // What else the machine does takes a share, too, now and then.
+  // Other programs take time from the machine now and then.
   for (int run = 0; run < 3 && shares <= 80; ++run) {
     const ProgramRun result = run_program(
         STAIRCASE_STEP_PROGRAM, "--model tales-llama-1m --prompt 'A fox' --plain-loops --max-new-tokens 1");

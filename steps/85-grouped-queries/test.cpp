@@ -16,8 +16,8 @@ std::vector<std::vector<int>> texts() {
   return {{321}, {321, 11, 5, 900, 17}, tokens};
 }
 
-TEST_CASE("neighbouring heads of queries share a head of keys and values") {
-  // Four heads of one feature, two of keys: heads 0 and 1 read the first, 2 and 3 the second.
+TEST_CASE("neighbouring query heads share a head of keys and values") {
+  // Four query heads of one feature, two key heads: heads 0 and 1 read the first, 2 and 3 the second.
   const Vectors keys{{0, 0}, {std::log(3.0f), 0}}, values{{4, 10}, {8, 30}};
   const Vector attended = attend({1, 0, 1, 5}, keys, values, 4);
   CHECK(attended[0] == doctest::Approx(0.25 * 4 + 0.75 * 8));  // weights 1 and 3
@@ -72,9 +72,9 @@ TEST_CASE("another family is refused by its name") {
 }
 
 TEST_CASE(
-    "--plain-loops says how far the logits are, how much slower the loops are, and where their time goes") {
+    "--plain-loops prints how far the logits are, how much slower the loops are, and where their time goes") {
   int shares = 0;
-  // What else the machine does takes a share, too, now and then.
+  // Other programs take time from the machine now and then.
   for (int run = 0; run < 3 && shares <= 80; ++run) {
     const ProgramRun result = run_program(
         STAIRCASE_STEP_PROGRAM, "--model tales-gqa-1m --prompt 'A fox' --plain-loops --max-new-tokens 1");

@@ -16,16 +16,16 @@ std::vector<std::vector<int>> texts() {
   return {{321}, {321, 11, 5, 900, 17}, tokens};
 }
 
-TEST_CASE("each head has a norm of its own, and all have the same gain") {
+TEST_CASE("each head is normalized separately, and all have the same gain") {
   const Vector y = norm_heads({1, 7, 3, 3}, {1, 2}, 0.0f);  // mean squares 25 and 9
   CHECK(y[0] == doctest::Approx(0.2));
   CHECK(y[1] == doctest::Approx(2 * 1.4));
   CHECK(y[2] == doctest::Approx(1));
   CHECK(y[3] == doctest::Approx(2));
-  CHECK(norm_heads({1, 1}, {1, 1}, 3.0f)[0] == doctest::Approx(0.5));  // epsilon inside of the root
+  CHECK(norm_heads({1, 1}, {1, 1}, 3.0f)[0] == doctest::Approx(0.5));  // epsilon inside the root
 }
 
-TEST_CASE("scores do not depend on how long queries and keys are") {
+TEST_CASE("scores do not depend on the lengths of queries and keys") {
   const Vector gain{1, 1, 1, 1};
   const Vector y = norm_heads({1, 2, 3, 4}, gain, 0.0f),
                larger = norm_heads({100, 200, 300, 400}, gain, 0.0f);
@@ -50,9 +50,9 @@ TEST_CASE("another family is refused by its name") {
 }
 
 TEST_CASE(
-    "--plain-loops says how far the logits are, how much slower the loops are, and where their time goes") {
+    "--plain-loops prints how far the logits are, how much slower the loops are, and where their time goes") {
   int shares = 0;
-  // What else the machine does takes a share, too, now and then.
+  // Other programs take time from the machine now and then.
   for (int run = 0; run < 3 && shares <= 80; ++run) {
     const ProgramRun result = run_program(
         STAIRCASE_STEP_PROGRAM, "--model tales-qwen-1m --prompt 'A fox' --plain-loops --max-new-tokens 1");

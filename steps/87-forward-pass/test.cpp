@@ -26,7 +26,7 @@ std::vector<float> copied(std::span<const float> logits) {
   return {logits.begin(), logits.end()};
 }
 
-TEST_CASE("what is in the residual stream after each stage is what transformers has there") {
+TEST_CASE("the residual stream after each stage is that of transformers") {
   const std::vector<std::string> stages{"embeddings", "block.0", "block.1", "ln_f"};
   for (const std::string& family : kRelatives) {
     CAPTURE(family);

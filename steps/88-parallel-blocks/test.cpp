@@ -26,14 +26,14 @@ double score(int query_position, int key_position) {
   return std::inner_product(query.begin(), query.end(), key.begin(), 0.0);
 }
 
-TEST_CASE("a pair turns by its angle once for each position") {
-  const Vector x = rotate({1, 0}, 2, 2, 2, 10000);  // one pair turns by 1 radian a position
+TEST_CASE("a pair rotates by its angle once for each position") {
+  const Vector x = rotate({1, 0}, 2, 2, 2, 10000);  // one pair rotates by 1 radian per position
   CHECK(x[0] == doctest::Approx(std::cos(2.0)));
   CHECK(x[1] == doctest::Approx(std::sin(2.0)));
   CHECK(rotate({3, 4, 5, 6}, 0, 4, 4, 10000) == Vector{3, 4, 5, 6});
 }
 
-TEST_CASE("later pairs turn slower, and a pair is a feature of the first half and one of the second") {
+TEST_CASE("later pairs rotate more slowly, and a pair is a feature of the first half and one of the second") {
   const Vector x = rotate({1, 2, 0, 0}, 3, 4, 4, 100);  // theta^(-2 / 4) = 0.1
   CHECK(x[0] == doctest::Approx(std::cos(3.0)));
   CHECK(x[1] == doctest::Approx(2 * std::cos(0.3)));
@@ -48,12 +48,12 @@ TEST_CASE("only the difference of two positions counts") {
   CHECK(std::abs(score(7, 4) - score(8, 4)) > 0.1);
 }
 
-TEST_CASE("a turn changes no length") {
+TEST_CASE("a rotation changes no length") {
   const Vector x = rotate({1, 2, 3, 4}, 77, 4, 4, 10000);
   CHECK(std::inner_product(x.begin(), x.end(), x.begin(), 0.0) == doctest::Approx(30));
 }
 
-TEST_CASE("each head turns alike, and what lies beyond the part that turns stays") {
+TEST_CASE("each head rotates alike, and features beyond the rotated part stay the same") {
   const Vector x = rotate({1, 0, 8, 9, 1, 0, 8, 9}, 5, 4, 2, 10000);
   CHECK(x[0] == doctest::Approx(std::cos(5.0)));
   CHECK(x[1] == doctest::Approx(std::sin(5.0)));
@@ -81,7 +81,7 @@ TEST_CASE("the logits of Pythia are those that transformers computes") {
   CHECK(difference_from_reference("pythia", [&](const auto& text) { return plain.logits(text); }) < 1e-4);
 }
 
-TEST_CASE("so are those of a model whose MLP reads what attention has added") {
+TEST_CASE("the same holds for a model whose MLP reads what attention has added") {
   PlainModel plain(reference_model("neox-sequential"));
   CHECK(difference_from_reference("neox-sequential", [&](const auto& text) { return plain.logits(text); }) <
         1e-5);
@@ -104,9 +104,9 @@ TEST_CASE("another family is refused by its name") {
 }
 
 TEST_CASE(
-    "--plain-loops says how far the logits are, how much slower the loops are, and where their time goes") {
+    "--plain-loops prints how far the logits are, how much slower the loops are, and where their time goes") {
   int shares = 0;
-  // What else the machine does takes a share, too, now and then.
+  // Other programs take time from the machine now and then.
   for (int run = 0; run < 3 && shares <= 80; ++run) {
     const ProgramRun result =
         run_program(STAIRCASE_STEP_PROGRAM, "--model " + reference_folder("pythia") +

@@ -24,7 +24,7 @@ RotaryScaling example() {
   return {.factor = 8, .low = 1, .high = 4, .context = 16 * std::numbers::pi};
 }
 
-TEST_CASE("a pair that turns often within the first training's texts keeps its speed") {
+TEST_CASE("a pair that turns often within the original training context keeps its speed") {
   CHECK(scaled(1, example()) == doctest::Approx(1));      // 8 turns
   CHECK(scaled(0.5, example()) == doctest::Approx(0.5));  // 4 turns
 }
@@ -45,7 +45,7 @@ TEST_CASE("between the two the speed changes smoothly") {
   }
 }
 
-TEST_CASE("of Llama 3.1 the first 29 of 64 pairs keep their speed, and the last 29 turn at an eighth of it") {
+TEST_CASE("in Llama 3.1 the first 29 of 64 pairs keep their speed, and the last 29 turn at an eighth of it") {
   const RotaryScaling llama{.factor = 8, .low = 1, .high = 4, .context = 8192};
   int kept = 0, slowed = 0;
   for (int i = 0; i < 64; ++i) {
@@ -63,7 +63,7 @@ TEST_CASE("without scaling each pair keeps its speed") {
   for (const double speed : {1.0, 0.01, 1e-6}) CHECK(scaled(speed, {}) == doctest::Approx(speed));
 }
 
-TEST_CASE("a slowed pair has at eight times the position the angle that it had before") {
+TEST_CASE("at eight times the position, a slowed pair has the angle that it had before") {
   const Vector plain = rotate({1, 2, 0, 0}, 40, 4, 4, 1e6, {});  // the speeds are 1 and 0.001
   const Vector far = rotate({1, 2, 0, 0}, 320, 4, 4, 1e6, example());
   CHECK(far[0] == doctest::Approx(std::cos(320.0)).epsilon(1e-4));
@@ -77,7 +77,7 @@ TEST_CASE("the logits of a model as Llama 3.1 are those that transformers comput
   CHECK(difference_from_reference("llama-3", [&](const auto& text) { return plain.logits(text); }) < 1e-5);
 }
 
-TEST_CASE("so are those of models without scaling") {
+TEST_CASE("the same holds for models without scaling") {
   for (const std::string family : {"smollm2", "llama-2"}) {
     CAPTURE(family);
     PlainModel plain(reference_model(family));
@@ -85,7 +85,7 @@ TEST_CASE("so are those of models without scaling") {
   }
 }
 
-TEST_CASE("the logits after a text are the engine's, far beyond the first training's 64 positions") {
+TEST_CASE("the logits after a text are the engine's, far beyond the original context of 64 positions") {
   for (const std::string& path : {reference_folder("llama-3"), find_model("tales-gqa-1m").string()}) {
     CAPTURE(path);
     Model model = Model::load(path, make_cpu_device(2));
@@ -102,9 +102,9 @@ TEST_CASE("another family is refused by its name") {
 }
 
 TEST_CASE(
-    "--plain-loops says how far the logits are, how much slower the loops are, and where their time goes") {
+    "--plain-loops prints how far the logits are, how much slower the loops are, and where their time goes") {
   int shares = 0;
-  // What else the machine does takes a share, too, now and then.
+  // Other programs take time from the machine now and then.
   for (int run = 0; run < 3 && shares <= 80; ++run) {
     const ProgramRun result =
         run_program(STAIRCASE_STEP_PROGRAM, "--model " + reference_folder("llama-3") +

@@ -10,7 +10,7 @@ using namespace staircase;
 
 namespace {
 
-/// What `options` make the program print on standard error, up to the statistics.
+/// What the program prints on standard error with `options`, up to the statistics.
 std::string shown(const std::string& options) {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --show-tokens " + options);
   REQUIRE(run.status == 0);

@@ -21,7 +21,7 @@ const Tokenizer& smollm2() {
   return tokenizer;
 }
 
-/// What the program makes of `<|endoftext|>` between two words.
+/// What the program turns `<|endoftext|>` between two words into.
 nlohmann::json sequence(const std::string& options) {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM,
                                      "--json --max-new-tokens 1 --prompt 'One<|endoftext|>day' " + options);
@@ -31,7 +31,7 @@ nlohmann::json sequence(const std::string& options) {
 
 }  // namespace
 
-TEST_CASE("a marker is one token, and what lies around it is encoded by itself") {
+TEST_CASE("a marker is one token, and the text around it is encoded separately") {
   const Tokenizer& tokenizer = tales_tokenizer();
   Ids want = tokenizer.encode("The end.");
   want.push_back(kEnd);
@@ -40,7 +40,7 @@ TEST_CASE("a marker is one token, and what lies around it is encoded by itself")
   CHECK(encode_with_markers(tokenizer, "The end.<|endoftext|> Once") == want);
 }
 
-TEST_CASE("texts with markers at both ends, side by side, alone and in none at all become tokens") {
+TEST_CASE("texts with markers at both ends, adjacent, alone and nowhere become tokens") {
   const Tokenizer& tokenizer = tales_tokenizer();
   CHECK(encode_with_markers(tokenizer, "<|endoftext|>") == Ids{kEnd});
   CHECK(encode_with_markers(tokenizer, "<|endoftext|><|endoftext|>") == Ids{kEnd, kEnd});
@@ -75,7 +75,7 @@ TEST_CASE("the first marker of a text is found, and the longest of two that begi
   CHECK(encode_with_markers({two, "two"}, "<x>a<x><y>a") == Ids{1, 0, 2, 0});
 }
 
-TEST_CASE("a begin-of-text token comes once, also where the prompt has it") {
+TEST_CASE("a begin-of-text token comes once, even if the prompt has it") {
   const std::string llama = STAIRCASE_SOURCE_TREE "/tests/reference/tokenizers/llama-3.json";
   const Tokenizer tokenizer(read_tokenizer_json(read_file(llama), llama), llama);
   const Ids want = tokenizer.encode_prompt("Once");

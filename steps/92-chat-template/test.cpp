@@ -17,7 +17,7 @@ using Ids = std::vector<int>;
 
 const std::string kTale = STAIRCASE_SOURCE_TREE "/models/tales-chat.jinja";
 
-/// A template as models of today have it, in SmolLM2's markers.
+/// A template like those of current models, with SmolLM2's markers.
 const ChatTemplate kMarkers(
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
@@ -36,13 +36,13 @@ int marker(const std::string& text) {
 
 }  // namespace
 
-TEST_CASE("a question becomes the turn of a user, and the assistant's begins") {
+TEST_CASE("a question becomes a user's turn, and the assistant's begins") {
   const Ids prompt = chat_prompt(kMarkers, smollm2(), {}, "Hello");
   CHECK(prompt ==
         smollm2().encode_with_special_tokens("<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"));
 }
 
-TEST_CASE("a system message comes first, and only where there is one") {
+TEST_CASE("a system message comes first, and only if there is one") {
   CHECK(messages_of("", "Hello") == std::vector<Message>{{"user", "Hello"}});
   CHECK(messages_of("Be brief.", "Hello") ==
         std::vector<Message>{{"system", "Be brief."}, {"user", "Hello"}});
@@ -60,8 +60,8 @@ TEST_CASE("a marker in a question is text: it ends no turn and begins none") {
         "assistant\n");
 }
 
-TEST_CASE("a question is encoded with what the template writes around it, as in training") {
-  // "user\n" and "\nHello" meet: encoded apart they would be other tokens.
+TEST_CASE("a question is encoded together with the template's text around it, as in training") {
+  // "user\n" and "\nHello" meet: encoded separately, they would be other tokens.
   const Ids prompt = chat_prompt(kMarkers, smollm2(), {}, "\n\nHello");
   CHECK(prompt == smollm2().encode_with_special_tokens(
                       "<|im_start|>user\n\n\nHello<|im_end|>\n<|im_start|>assistant\n"));
@@ -77,7 +77,7 @@ TEST_CASE("--chat puts the prompt into the template of a file") {
         tokenizer.encode("The Fox said, \"Why do you weep?\"\n\nThe Crow answered, \""));
 }
 
-TEST_CASE("--chat uses the template that a folder brings") {
+TEST_CASE("--chat uses the template of a folder") {
   const TemporaryFolder folder;
   const auto model = folder.path() / "model";
   std::filesystem::copy(STAIRCASE_SOURCE_TREE "/tests/reference/families/gpt2", model);
@@ -90,13 +90,13 @@ TEST_CASE("--chat uses the template that a folder brings") {
         Tokenizer::load(model).encode("user: Hello"));
 }
 
-TEST_CASE("a model without a template says that it was not trained to answer") {
+TEST_CASE("a model without a template reports that it was not trained to answer") {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--prompt Hello --chat");
   CHECK(run.status == 1);
   CHECK(run.err.find("error: tales-6m has no chat template: it continues texts") != std::string::npos);
 }
 
-TEST_CASE("a template that is not there or is none is refused, and so is what it refuses") {
+TEST_CASE("a missing or broken template is refused, and so is a question that it rejects") {
   const TemporaryFolder folder;
   const auto file = folder.path() / "mine.jinja";
   const auto error = [&](const std::string& name) {
@@ -113,7 +113,7 @@ TEST_CASE("a template that is not there or is none is refused, and so is what it
   CHECK(error(file.string()).find("No roles, please") != std::string::npos);
 }
 
-TEST_CASE("--system and --chat-template warn where they do nothing") {
+TEST_CASE("--system and --chat-template warn if they do nothing") {
   const std::string warning = "warning: --system and --chat-template do nothing without --chat\n";
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --system 'Be brief.'").err.find(warning) !=
         std::string::npos);

@@ -54,7 +54,7 @@ Ids answer_of(Messages messages, int count) {
 
 }  // namespace
 
-TEST_CASE("every answer is the one that the whole conversation has") {
+TEST_CASE("every answer equals that of the whole conversation") {
   Talk talk;
   for (const std::string question : {"Why do you weep?", "Where do you live?", "Who is your friend?"}) {
     talk.ask(question);
@@ -109,7 +109,7 @@ TEST_CASE("several --prompt are the questions of one conversation") {
   CHECK(run.out == out);
 }
 
-TEST_CASE("what comes through a pipe is one question") {
+TEST_CASE("the input of a pipe is one question") {
   const ProgramRun run = run_program(
       STAIRCASE_STEP_PROGRAM, "--max-new-tokens 12 --chat-template " + kTemplate, "Why do you\nweep?\n");
   REQUIRE(run.status == 0);

@@ -67,7 +67,7 @@ std::size_t tokens_computed(const std::function<void()>& work) {
 
 }  // namespace
 
-TEST_CASE("every answer is the one that the whole conversation has") {
+TEST_CASE("every answer equals that of the whole conversation") {
   Talk talk;
   for (const std::string question : {"Why do you weep?", "Where do you live?", "Who is your friend?"}) {
     talk.ask(question);
@@ -83,7 +83,7 @@ TEST_CASE("a question computes no token that the cache has") {
   CHECK(before == static_cast<std::size_t>(first.prompt_tokens) + talk.tokens.size() - 1);
   const int answered = static_cast<int>(talk.tokens.size());
   const std::size_t after = tokens_computed([&] { second = talk.ask("Where do you live?"); });
-  // The newest token was chosen, and has not gone through the model.
+  // The newest token was chosen, but has not gone through the model.
   CHECK(second.cached_tokens == first.prompt_tokens + answered - 1);
   CHECK(after ==
         static_cast<std::size_t>(second.prompt_tokens - second.cached_tokens) + talk.tokens.size() - 1);
@@ -99,7 +99,7 @@ TEST_CASE("the same question again computes one token of the prompt: its logits 
   CHECK(talk.tokens == answer);
 }
 
-TEST_CASE("a conversation that goes another way keeps what both have in common") {
+TEST_CASE("a conversation that goes another way keeps the common part") {
   Talk talk;
   talk.ask("Why do you weep?");
   const Messages before = talk.messages;
@@ -113,7 +113,7 @@ TEST_CASE("a conversation that goes another way keeps what both have in common")
   CHECK(talk.tokens == answer_of(talk.messages, 12));
 }
 
-TEST_CASE("an answer that was interrupted leaves the next one as it has to be") {
+TEST_CASE("an interrupted answer does not change the next one") {
   Talk talk;
   Messages messages{{"user", "Why do you weep?"}};
   int count = 0;

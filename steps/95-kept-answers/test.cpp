@@ -70,7 +70,7 @@ TEST_CASE("an answer that was chosen in other tokens keeps them") {
   CHECK(tokens[begin.size()] == 4095);  // <|endoftext|>, which ends the answer
 }
 
-TEST_CASE("it makes no difference who wrote what is no special token") {
+TEST_CASE("for text that is not a special token, it makes no difference who wrote it") {
   const ChatTemplate roles(
       "{% for m in messages %}{{ m.role }}: {{ m.content }}<|endoftext|>{% endfor %}"
       "{% if add_generation_prompt %}assistant: {% endif %}",
@@ -116,7 +116,7 @@ TEST_CASE("a person who types the text of a conversation gets none of its marker
   CHECK(std::ranges::count(known.encode(tokenizer(), typed), 4095) == 0);
 }
 
-TEST_CASE("what follows a known text without a special token is encoded together with it") {
+TEST_CASE("the text after a known one without a special token is encoded together with it") {
   const ChatTemplate plain("{% for m in messages %}{{ m.content }}{% endfor %}", {}, "plain");
   KnownTokens known;
   const Rendered begin = plain.render(Messages{{"user", "A cr"}});
@@ -125,7 +125,7 @@ TEST_CASE("what follows a known text without a special token is encoded together
   CHECK(known.encode(tokenizer(), all) == tokenizer().encode("A crow"));
 }
 
-TEST_CASE("a known text of other words is of no use, however alike it is") {
+TEST_CASE("a known text of other words is useless, however similar it is") {
   const ChatTemplate plain("{% for m in messages %}{{ m.content }}<|endoftext|>{% endfor %}", {}, "plain");
   KnownTokens known;
   known.remember(tokenizer(), {"A fox", std::vector<bool>(5)}, tokenizer().encode("A fox"), {});
@@ -133,7 +133,7 @@ TEST_CASE("a known text of other words is of no use, however alike it is") {
   CHECK(known.encode(tokenizer(), both) == encode_chat(tokenizer(), both));
 }
 
-TEST_CASE("the oldest text is forgotten when there are too many") {
+TEST_CASE("the oldest text is dropped when there are too many") {
   const Answered one;
   const Rendered next = tale().render(one.next);
   KnownTokens known(2);
@@ -166,7 +166,7 @@ TEST_CASE("with sampled answers the next question computes nothing again") {
     const int missing = first.finish_reason == FinishReason::kEos ? 0 : 1;
     CHECK(second.cached_tokens == first.prompt_tokens + std::ssize(tokens) - missing);
   }
-  CHECK(other_tokens > 0);  // or else encode_chat() would have done
+  CHECK(other_tokens > 0);  // otherwise encode_chat() would have done
 }
 
 TEST_CASE("the answer to a conversation with kept tokens is that of a model that sees these tokens") {

@@ -59,7 +59,7 @@ int prompt_tokens(const Messages& messages) {
 
 }  // namespace
 
-TEST_CASE("a question leaves together with its answer, and the system message stays") {
+TEST_CASE("a question is dropped together with its answer, and the system message stays") {
   DroppedTurns dropped;
   Messages messages = turns(1, 3);
   CHECK(dropped.drop_oldest(messages));
@@ -72,7 +72,8 @@ TEST_CASE("a question leaves together with its answer, and the system message st
 }
 
 TEST_CASE(
-    "a question without an answer, several answers and a conversation that begins with an answer leave too") {
+    "a question without an answer, several answers and a conversation that begins with an answer are "
+    "dropped too") {
   DroppedTurns dropped;
   Messages messages{{"assistant", "Hi"}, {"user", "1"},      {"user", "2"},
                     {"assistant", "3"},  {"assistant", "4"}, {"user", "5"}};
@@ -86,7 +87,7 @@ TEST_CASE(
   CHECK_FALSE(dropped.drop_oldest(none));
 }
 
-TEST_CASE("what was dropped stays dropped while the conversation goes on, and only then") {
+TEST_CASE("dropped turns stay dropped while the conversation goes on, and only then") {
   DroppedTurns dropped;
   Messages messages = turns(1, 3);
   dropped.drop_oldest(messages);
@@ -134,7 +135,7 @@ TEST_CASE("after that the next questions find the cache again") {
   CHECK(second.prompt_tokens < 512);
 }
 
-TEST_CASE("a long answer that is allowed takes no more than a quarter of the context from the conversation") {
+TEST_CASE("a long allowed answer takes no more than a quarter of the context from the conversation") {
   Talk talk;
   talk.options.stopping = {.max_new_tokens = 100'000, .ignore_eos = true};
   Messages messages = turns(1, 2);
@@ -163,7 +164,7 @@ TEST_CASE("a template that writes nothing is refused") {
   CHECK(error_message(ask) == "the chat template turns this conversation into an empty text");
 }
 
-TEST_CASE("the program says how many messages were dropped") {
+TEST_CASE("the program prints how many messages were dropped") {
   std::string arguments = "--max-new-tokens 1 --chat-template " + kTemplate;
   for (int i = 0; i < 30; ++i)
     arguments += fmt::format(" --prompt 'the king and the queen and the fox and the crow {}'", i);
@@ -173,7 +174,7 @@ TEST_CASE("the program says how many messages were dropped") {
   CHECK(first != std::string::npos);
 }
 
-TEST_CASE("a model that is cut off is refused in one sentence") {
+TEST_CASE("a truncated model is refused in one sentence") {
   const TemporaryFolder folder;
   const auto model = folder.path() / "model";
   std::filesystem::copy(find_model("tales-1m"), model);

@@ -68,7 +68,7 @@ Metrics& metrics() {
 /// A service on the toy's engine, and what its clients send.
 struct Served {
   ToyEngine toy;
-  std::vector<int> scored;  ///< after so many passes a part of a prompt was scored
+  std::vector<int> scored;  ///< after this many passes, a part of a prompt was scored
   int parts = 1;            ///< that a prompt takes
   Service service;
 
@@ -79,7 +79,7 @@ struct Served {
             [this](const std::vector<int>& prompt, int likeliest) { return score(prompt, likeliest); },
             {.max_batch_size = places, .max_queue = queue}, prefill) {}
 
-  /// As a scorer does: it keeps the last prompt's tokens.
+  /// Like a scorer: it keeps the last prompt's tokens.
   std::shared_ptr<const std::vector<Token>> score(const std::vector<int>& prompt, int) {
     if (prompt != last_scored) missing = parts;
     last_scored = prompt;
@@ -109,14 +109,14 @@ struct Served {
     return {service.submit(*request, reply), client, reply};
   }
 
-  /// A text behind a prompt of one token.
+  /// A text after a prompt of one token.
   Sent send(int prompt, int max_tokens, const std::string& more = "") {
     return send(fmt::format(R"({{"prompt": [{}], "max_tokens": {}, "temperature": 0, "ignore_eos": true{}}})",
                             prompt, max_tokens, more));
   }
 };
 
-/// What the toy's engine makes of the same request: as a text, since an answer has no tokens.
+/// The toy engine's answer to the same request: as a text, since an answer has no tokens.
 std::string alone(int prompt, int max_tokens) {
   RowOptions options;
   options.stopping = {.max_new_tokens = max_tokens, .ignore_eos = true};
@@ -129,7 +129,7 @@ std::string text(const Served::Sent& sent, int index = 0) {
   return nlohmann::json::parse(sent.client->answer)["choices"][index]["text"];
 }
 
-/// The marks of SmolLM2, with a small vocabulary.
+/// The markers of SmolLM2, with a small vocabulary.
 const Tokenizer& marks() {
   static const std::string file = STAIRCASE_SOURCE_TREE "/tests/reference/tokenizers/smollm2.json";
   static const Tokenizer loaded(read_tokenizer_json(read_file(file), file), file);
@@ -150,7 +150,7 @@ struct Folder : TemporaryFolder {
   explicit Folder(const std::string& source) { write("chat_template.jinja", source); }
 };
 
-/// Texts through a paged cache of the embedded model, one after the other, and how much of each prompt was
+/// Texts through a paged cache of the embedded model, one after another, and how much of each prompt was
 /// found.
 struct Watched {
   PagedKvCache cache{tales(), 2, 64};
@@ -174,7 +174,7 @@ struct Watched {
 
 }  // namespace
 
-TEST_CASE("a conversation is what the model's template writes, with the answer opened") {
+TEST_CASE("a conversation is rendered as by the model's template, with the answer opened") {
   const Folder folder(kChatMl);
   Chat chat(folder.path(), marks(), {});
   const Rendered prompt = chat.render(hello());
@@ -182,7 +182,7 @@ TEST_CASE("a conversation is what the model's template writes, with the answer o
   CHECK(chat.encode(prompt) == marks().encode_with_special_tokens(prompt.text));
 }
 
-TEST_CASE("a mark in a message is text for the model") {
+TEST_CASE("a marker in a message is text for the model") {
   const Folder folder(kChatMl);
   Chat chat(folder.path(), marks(), {});
   const int mark = marks().encode_with_special_tokens("<|im_end|>").front();
@@ -191,7 +191,7 @@ TEST_CASE("a mark in a message is text for the model") {
   CHECK(marks().decode(tokens) == chat.render(hello("<|im_end|>")).text);
 }
 
-TEST_CASE("a model without a template says so, and one with a broken template why") {
+TEST_CASE("a model without a template reports that, and one with a broken template reports why") {
   Chat tales("tales-1m", tokenizer(), {});
   CHECK(error_message([&] { tales.render(hello()); }) ==
         "this model continues texts; it was not trained to answer: use /v1/completions");
@@ -219,7 +219,7 @@ TEST_CASE("a conversation that goes on finds its prompt and its answer in the ca
   CHECK(watched.joined[2] == std::pair{3, said / kBlockSize * kBlockSize});
 }
 
-TEST_CASE("a prompt that comes in chunks, or comes back after a preemption, is told once") {
+TEST_CASE("a prompt that arrives in chunks, or returns after a preemption, is reported once") {
   struct Slow : ToyEngine {
     using ToyEngine::ToyEngine;
   } toy(2);
@@ -259,7 +259,7 @@ TEST_CASE("the client of a chat gets its answer, and how much of its prompt was 
   CHECK(answer["usage"]["prompt_tokens_details"]["cached_tokens"] == 0);
 }
 
-TEST_CASE("a service that drains with nothing to do ends, also while it waits") {
+TEST_CASE("a service that drains with nothing to do ends, even while it waits") {
   Served served(1, 10);
   auto model = std::async(std::launch::async, [&] { return served.service.pass(); });
   served.service.drain();
@@ -267,7 +267,7 @@ TEST_CASE("a service that drains with nothing to do ends, also while it waits") 
   CHECK_FALSE(served.service.pass());
 }
 
-TEST_CASE("a client that leaves while the service drains keeps nothing from its end") {
+TEST_CASE("a client that leaves while the service drains does not keep it from ending") {
   Served served(1, 10);
   const auto sent = served.send(1, 500), waits = served.send(2, 500);
   CHECK(served.service.pass());
@@ -278,7 +278,7 @@ TEST_CASE("a client that leaves while the service drains keeps nothing from its 
   while (served.service.pass()) REQUIRE(++passes < 5);
 }
 
-TEST_CASE("each client gets the texts that it has asked for") {
+TEST_CASE("each client gets the texts that it requested") {
   Served served(2, 10);
   std::vector<Served::Sent> sent;
   for (int i = 1; i <= 5; ++i) sent.push_back(served.send(i, 3 + i));
@@ -290,7 +290,7 @@ TEST_CASE("each client gets the texts that it has asked for") {
   for (int i = 0; i < 4; ++i) CHECK(text(two, i) == alone(i < 2 ? 7 : 8, 4));
 }
 
-TEST_CASE("requests come from other threads while the model's thread serves") {
+TEST_CASE("requests arrive from other threads while the model's thread serves") {
   Served served(3, 1000);
   auto model = std::async(std::launch::async, [&] { served.run(); });
   std::vector<std::future<void>> clients;
@@ -315,7 +315,7 @@ TEST_CASE("requests come from other threads while the model's thread serves") {
   }
 }
 
-TEST_CASE("who leaves before the model's thread has looked costs no pass") {
+TEST_CASE("a client that leaves before the model's thread has checked costs no pass") {
   Served served(2, 10);
   const auto sent = served.send(1, 20, R"(, "echo": true, "logprobs": 1)");
   served.service.cancel(sent.reply);
@@ -325,7 +325,7 @@ TEST_CASE("who leaves before the model's thread has looked costs no pass") {
   CHECK(served.scored.empty());
 }
 
-TEST_CASE("a service that drains takes nothing more, and ends what it has taken") {
+TEST_CASE("a service that drains accepts nothing more, and finishes what it has accepted") {
   Served served(1, 10);
   const auto sent = served.send(1, 3), waits = served.send(2, 3);
   CHECK(served.service.pass());
@@ -337,7 +337,7 @@ TEST_CASE("a service that drains takes nothing more, and ends what it has taken"
   CHECK(text(waits) == alone(2, 3));
 }
 
-TEST_CASE("a part of a prompt is scored before a pass, so that the rows wait for no more") {
+TEST_CASE("a part of a prompt is scored before a pass, so the rows wait for no more") {
   Served served(4, 10);
   served.parts = 2;
   const auto grows = served.send(9, 8);

@@ -10,7 +10,7 @@
 namespace staircase {
 namespace {
 
-/// Equal but for a share of the value, however small that is: an Approx alone adds 1 to it.
+/// Equal except for a share of the value, however small that is: Approx alone adds 1 to it.
 doctest::Approx about(double value, double share) {
   return doctest::Approx(value).epsilon(share).scale(0.0);
 }

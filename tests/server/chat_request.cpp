@@ -17,7 +17,7 @@ using nlohmann::json;
 
 namespace {
 
-/// The marks of SmolLM2, with a small vocabulary.
+/// The markers of SmolLM2, with a small vocabulary.
 const Tokenizer& tokenizer() {
   static const std::string file = STAIRCASE_SOURCE_TREE "/tests/reference/tokenizers/smollm2.json";
   static const Tokenizer loaded(read_tokenizer_json(read_file(file), file), file);

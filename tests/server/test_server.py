@@ -119,7 +119,7 @@ class Endpoints(unittest.TestCase):
 
     def test_min_p_and_logit_bias(self):
         greedy = self.server.texts(PROMPTS[0], temperature=0)
-        self.assertEqual(self.server.texts(PROMPTS[0], temperature=5, min_p=1), greedy, "only the likeliest is left")
+        self.assertEqual(self.server.texts(PROMPTS[0], temperature=5, min_p=1), greedy, "only the most likely one is left")
         self.assertNotEqual(self.server.texts(PROMPTS[0], temperature=5, min_p=0, seed=1), greedy)
         plain, biased = (self.server.complete(PROMPTS[0], temperature=0, max_tokens=1, logprobs=3, **keys)["choices"][0]
                          for keys in ({}, {"logit_bias": {"5": 100}}))
