@@ -82,7 +82,7 @@ struct Candidate {
 
 json measure_changes(const ChangesOptions& options) {
   const Texts texts = read_texts(options.texts);
-  std::list<Candidate> candidates;  // they stay where they are: their tasks point to them
+  std::list<Candidate> candidates;  // they never move: their tasks point to them
   for (const Change& change : kChanges) candidates.emplace_back(change, options);
   std::vector<Task*> tasks;
   for (Candidate& one : candidates) tasks.insert(tasks.end(), {&one.prefill, &one.decode});

@@ -1,4 +1,4 @@
-// What each change from GPT-2 to the models of today did, by six models that differ by one change each.
+// What each change from GPT-2 to current models did, measured with six models that differ by one change each.
 #pragma once
 
 #include <filesystem>
@@ -14,7 +14,7 @@ struct ChangesOptions {
 };
 
 /// Measures, prints a table, and returns all figures: parameters, numbers in the cache for each token, the
-/// loss in nats per token, and the times of a prompt of 512 tokens and of one more token after 480.
+/// loss in nats per token, and the times of a prompt of 512 tokens, and of one more token after 480.
 nlohmann::json measure_changes(const ChangesOptions& options);
 
 }  // namespace staircase::bench

@@ -24,8 +24,8 @@ float gap_below(std::span<const float> logits, int best) {
   return logits[static_cast<std::size_t>(best)] - second;
 }
 
-/// Greedy decoding of all prompts together, `count` tokens each: new tokens of all of them a second, the
-/// clock running from the first to the last.
+/// Greedy decoding of all prompts together, `count` tokens each: new tokens per second for all of them
+/// together, timed from the first to the last.
 double decode_batch(Model& model, const std::vector<std::vector<int>>& prompts, int count) {
   StaticKvCache cache(model, static_cast<int>(prompts.size()));
   std::vector<std::span<const int>> sequences(prompts.begin(), prompts.end());
@@ -56,7 +56,7 @@ json measure_generation(const GenerationOptions& options) {
   Model model = Model::load(options.model, device, options.dtype);
   const ModelConfig& config = model.config();
   if (options.new_tokens < 2 || std::ssize(prompt) + options.new_tokens > config.n_positions) {
-    throw UsageError("--new-tokens {}: from 2 to {} fit behind the prompt", options.new_tokens,
+    throw UsageError("--new-tokens {}: from 2 to {} fit after the prompt", options.new_tokens,
                      config.n_positions - std::ssize(prompt));
   }
   StaticKvCache cache(model);

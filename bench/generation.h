@@ -1,4 +1,4 @@
-// One run as tools/bench --peers takes it of every engine: the time until the first token after a long
+// One run, as tools/bench --peers takes it of every engine: the time until the first token after a long
 // prompt, and the speed of greedy decoding after a short one and after a batch of them.
 #pragma once
 
@@ -18,7 +18,8 @@ struct GenerationOptions {
 };
 
 /// {"prefill_ms": [..], "decode_tokens_per_s": .., "batch_tokens_per_s": .., "token_ids": [..], "gaps":
-/// [..]}; a gap is how far the chosen logit lay above the next one, to tell a near-tie from a mistake.
+/// [..]}; a gap is the distance between the chosen logit and the next one, which tells a near-tie from a
+/// mistake.
 nlohmann::json measure_generation(const GenerationOptions& options);
 
 }  // namespace staircase::bench

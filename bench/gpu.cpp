@@ -61,7 +61,7 @@ json measure_gpu(const GpuOptions& options) {
                 options.new_tokens);
   }
   if (options.new_tokens < 2) throw Error("at least 2 new tokens are needed to measure decoding");
-  // The limits before the model, so that their matrices and its weights need not fit into memory together.
+  // The limits come before the model, so their matrices and its weights need not fit into memory together.
   const double copy = copy_gb_per_s(*device, options.copy_bytes);
   const std::int64_t size = options.product_size;
   const DType operand = device->operand_dtype(size, options.dtype);
@@ -71,8 +71,8 @@ json measure_gpu(const GpuOptions& options) {
   Model model = Model::load(options.model, device, options.dtype);
 
   const auto samples = [&](const auto& sample) {
-    // The first call lets memory grow and libraries load; with other memory the second is other work to the
-    // device (kernels/cuda/run.cu), so that only the third makes a graph. All that follow launch it.
+    // The first call lets memory grow and libraries load. With other memory, the second is different work to
+    // the device (kernels/cuda/run.cu), so only the third records a graph. All later calls launch it.
     constexpr int kWarmUps = 3;
     for (int i = 0; i < kWarmUps; ++i) sample();
     Samples seconds;

@@ -1,6 +1,6 @@
-// What tools/gpu-check measures on an NVIDIA GPU: the time until the first token after a prompt, and how much
-// of cuBLAS's own rate that is; decoding of one sequence and of batches, and how much of the memory's
-// bandwidth that is.
+// Measurements of tools/gpu-check on an NVIDIA GPU: the time until the first token after a prompt, and its
+// share of cuBLAS's own rate; decoding of one sequence and of batches, and its share of the memory's
+// bandwidth.
 #pragma once
 
 #include <filesystem>
@@ -17,13 +17,13 @@ struct GpuOptions {
   DType dtype = DType::kBFloat16;
   int prompt_tokens = 512;
   std::vector<int> batches = {1, 8, 32};
-  int new_tokens = 128;                             ///< decoded by each sequence behind a prompt of 16
-  int rounds = 5;                                   ///< samples of each measurement; the median counts
+  int new_tokens = 128;                             ///< decoded by each sequence after a prompt of 16
+  int rounds = 5;                                   ///< samples per measurement; the median counts
   std::size_t copy_bytes = std::size_t{256} << 20;  ///< copied to measure the limit, more than a cache holds
-  int product_size = 8192;  ///< rows and columns of the matrices that show cuBLAS's peak
+  int product_size = 8192;                          ///< rows and columns of the matrices for cuBLAS's peak
 };
 
-/// The keys of what is returned:
+/// The keys of the result:
 ///
 ///   device, dtype, weight_bytes   what was measured
 ///   copy_gb_per_s                 the limit of decoding, see below
@@ -36,18 +36,18 @@ struct GpuOptions {
 ///   prefill_percent_of_cublas, prefill_percent_of_cublas_block
 ///   decode                        [{batch, tokens_per_s, ms_per_step, gb_per_s, percent_of_copy}]
 ///
-/// cuBLAS multiplies in the type of the weights, or where they are int8 or int4, in that of the rows beside
-/// them. TFLOP are 10^12 operations, a multiply-add being two. Throws Error when the prompt or the new tokens
-/// do not fit into the model's context.
+/// cuBLAS multiplies in the type of the weights or, for int8 and int4, in the type of the rows. TFLOP are
+/// 10^12 operations; a multiply-add counts as two. Throws Error if the prompt or the new tokens do not fit
+/// into the model's context.
 nlohmann::json measure_gpu(const GpuOptions& options);
 
 /// Bytes that the GPU's memory reads and writes in a second while a buffer is copied to another one, in GB.
 double copy_gb_per_s(Device& device, std::size_t buffer_bytes);
 
-/// 10^12 operations in a second while cuBLAS multiplies `rows` rows by the weights of all `products`, and
-/// that `copies` times with other weights, so that a cache that holds those of one block does not make it
-/// faster than a model of several. All matrices are of that type and random, the sums are float32; in float32
-/// without TF32, as in the model. `device` is the GPU.
+/// 10^12 operations in a second while cuBLAS multiplies `rows` rows by the weights of all `products`, with
+/// `copies` sets of weights, so a cache that holds those of one block does not make it faster than a model of
+/// several. All matrices are of that type and random, the sums are float32; in float32 without TF32, as in
+/// the model. `device` is the GPU.
 double cublas_tflop_per_s(Device& device, DType dtype, std::int64_t rows,
                           const std::vector<Product>& products, int copies);
 

@@ -1,4 +1,4 @@
-// How the benchmark takes time on a GPU: by events, which the GPU itself dates.
+// Timing on a GPU: by events, which the GPU itself timestamps.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,7 +25,7 @@ struct Destroy {
   }
 };
 
-/// What a create function of CUDA gave, with the function that takes it back.
+/// A handle from one of CUDA's create functions, with the function that destroys it.
 template <typename Handle, auto destroy>
 using Owned = std::unique_ptr<std::remove_pointer_t<Handle>, Destroy<destroy>>;
 

@@ -44,10 +44,10 @@ Cublas make_cublas(cudaStream_t stream, const Tensor& workspace) {
   return cublas;
 }
 
-/// What `work` puts on `stream`, as a graph: then no product waits for the host to start it.
+/// Records what `work` puts on `stream` as a graph, so no product waits for the host to start it.
 template <typename Work>
 ExecutableGraph record(cudaStream_t stream, const Work& work) {
-  work();  // cuBLAS loads its kernels when they are first called, which nothing may do in a recording
+  work();  // cuBLAS loads its kernels when they are first called, which a recording does not allow
   check(cudaStreamSynchronize(stream));
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   work();
@@ -59,7 +59,7 @@ ExecutableGraph record(cudaStream_t stream, const Work& work) {
   return ExecutableGraph(executable);
 }
 
-/// [rows, columns], random between -1 and 1: with zeros a GPU draws less power, and so runs faster.
+/// [rows, columns], random between -1 and 1: with zeros, a GPU draws less power and runs faster.
 Tensor random_matrix(Device& device, std::mt19937& random, std::int64_t rows, std::int64_t columns,
                      DType dtype) {
   std::vector<float> values(static_cast<std::size_t>(rows * columns));
@@ -76,7 +76,7 @@ void multiply(cublasHandle_t cublas, const Tensor& x, const Tensor& weight, cons
   const cudaDataType_t type = x.dtype() == DType::kFloat16    ? CUDA_R_16F
                               : x.dtype() == DType::kBFloat16 ? CUDA_R_16BF
                                                               : CUDA_R_32F;
-  // cuBLAS counts its matrices by columns, so what it sees are the transposes.
+  // cuBLAS counts its matrices by columns, so it sees the transposes.
   check(cublasGemmEx(cublas, CUBLAS_OP_T, CUBLAS_OP_N, out, rows, in, &one, weight.data<void>(), type, in,
                      x.data<void>(), type, in, &zero, y.data<void>(), type, out, CUBLAS_COMPUTE_32F,
                      CUBLAS_GEMM_DEFAULT));
@@ -100,7 +100,7 @@ double cublas_tflop_per_s(Device& device, DType dtype, std::int64_t rows,
       weights.push_back(random_matrix(device, random, product.out, product.in, dtype));
     }
   }
-  // What NVIDIA advises for its newest GPUs.
+  // NVIDIA's advice for its newest GPUs.
   const Tensor workspace = device.allocate(DType::kFloat32, {std::int64_t{8} << 20});
   check(cudaDeviceSynchronize());  // the device has a stream of its own, on which it fills the matrices
 

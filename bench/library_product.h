@@ -1,4 +1,4 @@
-// The yardstick: the same product done by a library, oneDNN, where the build found it.
+// The yardstick: the same product by a library, oneDNN, if the build found it.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,18 @@
 
 namespace staircase::bench {
 
-/// "oneDNN 2.6.3", or an empty string where it is not built in.
+/// "oneDNN 2.6.3", or an empty string if it is not built in.
 std::string library_name();
 
-/// How many threads the library takes.
+/// The number of threads that the library uses.
 void set_library_threads(int threads);
 
-/// y = x W by the library: x [rows, in], W [in, out], y [rows, out].
-/// x and W are float32 or bfloat16, y is float32. The weights lie in whatever layout the library likes best
-/// for that number of rows ("format any").
+/// y = x W by the library: x [rows, in], W [in, out], y [rows, out]. x and W are float32 or bfloat16, y is
+/// float32. The weights have the layout that the library prefers for that number of rows ("format any").
 class LibraryProduct {
  public:
-  /// `weights` [in, out] row-major, brought into the library's layout `copies` times. The device allocates
-  /// them, so that they lie in the same huge pages as the device's own.
+  /// `weights` [in, out] row-major, converted to the library's layout `copies` times. The device allocates
+  /// them, so they get the same huge pages as its own.
   LibraryProduct(Device& device, std::int64_t rows, std::int64_t in, std::int64_t out, const float* weights,
                  int copies = 1, DType dtype = DType::kFloat32);
   ~LibraryProduct();

@@ -1,4 +1,4 @@
-// What a measurement is worth nothing without: how the program was built and where it runs.
+// Facts without which a measurement means nothing: how the program was built and where it runs.
 #pragma once
 
 #include <cstddef>
@@ -19,10 +19,10 @@ struct Machine {
 
 Machine this_machine(const std::string& device, int threads);
 
-/// Prints it, and to standard error a warning where the figures would mean nothing.
+/// Prints it, with a warning on standard error if the figures would mean nothing.
 void print(const Machine& machine);
 
-/// The most memory that this process has had in use so far, in bytes; mapped files count.
+/// The peak memory of this process so far, in bytes; mapped files count.
 std::size_t peak_memory();
 
 }  // namespace staircase::bench

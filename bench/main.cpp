@@ -1,4 +1,4 @@
-// The program behind tools/bench, which builds it, makes the models and calls it.
+// The program that tools/bench builds, makes models for and calls.
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <fstream>
@@ -29,7 +29,7 @@ void write_json(const nlohmann::json& result, const std::string& file) {
   if (!stream.flush()) throw Error("--json {}: the file cannot be written", file);
 }
 
-/// Whatever may stand on the command line, for all commands.
+/// All options of the command line, for all commands.
 struct Options {
   std::string model = "tales-6m", dtype = "float32", shape = "124m", prompts, folder, draft_folder, json_file;
   int threads = available_processors(), rounds = 7, prompt_tokens = 0, new_tokens = 128, stream_mb = 1024;
@@ -60,13 +60,15 @@ void add_commands(CLI::App& app, Options& o) {
     use_processor_time = o.cpu_time;
   };
 
-  CLI::App* const speed = app.add_subcommand("speed", "prefill and decoding beside the machine's limits");
+  CLI::App* const speed = app.add_subcommand("speed",
+                                             "prefill and decoding compared with the machine's "
+                                             "limits");
   add_common(speed);
   add_model(speed);
   add_rounds(speed);
   add_clock(speed);
-  speed->add_option("--dtype", o.dtype, "how the weights are kept: float32, float16, bfloat16, int8 or int4");
-  speed->add_option("--prompt-tokens", o.prompt_tokens, "0: 512, or the context where it is shorter")
+  speed->add_option("--dtype", o.dtype, "data type of the weights: float32, float16, bfloat16, int8 or int4");
+  speed->add_option("--prompt-tokens", o.prompt_tokens, "0: 512, or the context if it is shorter")
       ->check(CLI::Range(0, 1 << 20));
   speed->add_option("--batch", o.batches, "decode that many sequences together; several numbers: 1,2,4")
       ->delimiter(',')
@@ -110,7 +112,7 @@ void add_commands(CLI::App& app, Options& o) {
   });
 
   CLI::App* const changes =
-      app.add_subcommand("changes", "what each change from GPT-2 to the models of today did");
+      app.add_subcommand("changes", "the effect of each change from GPT-2 to current models");
   add_common(changes);
   add_rounds(changes);
   changes->add_option("--models", o.folder, "folder with the six models")->required();
@@ -127,7 +129,7 @@ void add_commands(CLI::App& app, Options& o) {
   add_model(generation);
   add_clock(generation);
   generation->add_option("--dtype", o.dtype,
-                         "how the weights are kept: float32, float16, bfloat16, int8 or int4");
+                         "data type of the weights: float32, float16, bfloat16, int8 or int4");
   generation->add_option("--prompts", o.prompts, "JSON file with the prompts")->required();
   generation->add_option("--new-tokens", o.new_tokens, "tokens to decode");
   generation->callback([&o, choose_clock] {
@@ -143,7 +145,7 @@ void add_commands(CLI::App& app, Options& o) {
   CLI::App* const gpu =
       app.add_subcommand("gpu", "prefill and decoding on an NVIDIA GPU, for tools/gpu-check");
   add_model(gpu);
-  gpu->add_option("--dtype", o.dtype, "how the weights are kept: float32, float16, bfloat16, int8 or int4");
+  gpu->add_option("--dtype", o.dtype, "data type of the weights: float32, float16, bfloat16, int8 or int4");
   gpu->add_option("--json", o.json_file, "write all figures to this file")->required();
   gpu->callback([&o] {
     write_json(measure_gpu({.model = find_model(o.model), .dtype = weight_dtype(o.dtype)}), o.json_file);

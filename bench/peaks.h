@@ -1,4 +1,4 @@
-// What the machine can do at best: read memory and multiply. Both with loops of our own that do nothing else.
+// The machine's limits: reading memory and multiplying. Both use our own loops, which do nothing else.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace staircase::bench {
 
-/// A buffer that is read from end to end, each thread its own share: what decoding would do if it cost
-/// nothing but reading the weights. The device allocates it, so it gets the same pages as the weights.
+/// A buffer that is read from end to end, each thread its own share: decoding at the cost of reading the
+/// weights alone. The device allocates it, so it gets the same pages as the weights.
 class ReadBandwidth {
  public:
   ReadBandwidth(Device& device, std::size_t bytes, int threads);

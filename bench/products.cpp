@@ -18,8 +18,8 @@ using nlohmann::json;
 constexpr double kShortest = 0.01;
 constexpr int kRows[] = {512, 64, 16, 6, 4, 1};
 
-/// Up to this number of rows a model reads its weights from memory more slowly than it multiplies, so there
-/// the copies that do not fit in the cache tell more than the one that does.
+/// Up to this number of rows, reading the weights from memory takes longer than multiplying, so the copies
+/// that do not fit in the cache are more telling than the one that does.
 constexpr int kFewRows = 16;
 
 struct Figures {
@@ -36,7 +36,8 @@ void check_agreement(const float* ours, const float* library, std::int64_t count
   }
 }
 
-/// One shape with one number of rows: `copies` of the weights are walked over, 1 stays in the cache.
+/// One shape with one number of rows: the product cycles through `copies` of the weights; a single one stays
+/// in the cache.
 Figures compare(Device& device, const Product& shape, int rows, const std::vector<float>& weights, int copies,
                 int rounds) {
   const HostArray stored{weights.data(), DType::kFloat32, shape.in, shape.out};

@@ -1,4 +1,4 @@
-// "Whose matrix product": the device's own against the library's, for the shapes of one model.
+// The `products` command: the device's own matrix product against the library's, for the shapes of one model.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,8 +14,8 @@ struct ProductOptions {
   double stream_bytes = 1 << 30;  ///< of weight copies, for products of few rows
 };
 
-/// Measures, prints a table, and returns all figures. Throws Error where the library is not built in, and
-/// when the two disagree about a product.
+/// Measures, prints a table, and returns all figures. Throws Error if the library is not built in, and if the
+/// two disagree about a product.
 nlohmann::json compare_products(const ProductOptions& options);
 
 }  // namespace staircase::bench

@@ -14,8 +14,7 @@
 namespace staircase::bench {
 namespace {
 
-/// SplitMix64 (Steele et al. 2014): random bits as a function of their place, so that threads can share the
-/// work.
+/// SplitMix64 (Steele et al. 2014): random bits as a function of their index, so threads can divide the work.
 std::uint64_t random_bits(std::uint64_t place) {
   std::uint64_t z = (place + 1) * 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -23,8 +22,8 @@ std::uint64_t random_bits(std::uint64_t place) {
   return z ^ (z >> 31);
 }
 
-/// The sum of four uniform numbers of 16 bits, near enough to a normal distribution of deviation 1 and,
-/// without logarithm and cosine, the same on every machine.
+/// The sum of four uniform numbers of 16 bits: close to a normal distribution of deviation 1 and, without
+/// logarithm and cosine, the same on every machine.
 float normal(std::uint64_t place) {
   const std::uint64_t bits = random_bits(place);
   std::int64_t sum = 0;
@@ -33,7 +32,7 @@ float normal(std::uint64_t place) {
   return static_cast<float>(2 * sum - 4 * 0xffff) / (2.0f * kDeviationOfSum);
 }
 
-// The deviation that GPT-2 begins its training with (Radford et al. 2019, released code), and a tenth of it.
+// GPT-2's initial deviation in training (Radford et al. 2019, released code), and a tenth of it.
 constexpr float kDeviation = 0.02f, kDamped = 0.002f;
 
 struct Entry {
@@ -43,7 +42,7 @@ struct Entry {
   float deviation = kDeviation;
 };
 
-/// Adds the tensors of a model, one after the other.
+/// Adds the tensors of a model, one after another.
 class EntryList {
  public:
   void norm(const std::string& name, std::int64_t width, bool has_bias) {
@@ -108,8 +107,8 @@ void add_llama(const ModelConfig& config, int damped_from, EntryList& entries) {
   }
 }
 
-/// What blocks from `damped_from` on add to the residual stream is damped. The blocks come last, so that a
-/// model with fewer of them is equal in all the rest.
+/// Dampens the contributions to the residual stream of the blocks from `damped_from` on. The blocks come
+/// last, so a model with fewer of them is equal in all the rest.
 std::vector<Entry> entries_of(const ModelConfig& config, int damped_from) {
   EntryList entries;
   config.family == "gpt2" ? add_gpt2(config, damped_from, entries) : add_llama(config, damped_from, entries);
@@ -138,7 +137,7 @@ nlohmann::json gpt2_settings(int n_layer, int n_embd, int n_head) {
           {"tie_word_embeddings", true}};
 }
 
-/// What a published model of Llama's shape or Qwen3's states of itself.
+/// The published facts of a model of Llama's shape or Qwen3's.
 struct LlamaShape {
   const char *name, *family, *architecture;
   int vocab_size, n_positions, n_embd, n_inner, n_layer, n_head, n_kv_head, head_size;
@@ -200,14 +199,14 @@ void write_weights(const std::vector<Entry>& list, const std::filesystem::path& 
     offset = end;
   }
   std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // the format asks for the tensors to begin at a multiple of 8
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // the format requires the tensors to begin at a multiple of 8
   const std::uint64_t length = text.size();
 
   std::ofstream stream(file, std::ios::binary);
   stream.write(reinterpret_cast<const char*>(&length), sizeof length);
   stream.write(text.data(), static_cast<std::streamsize>(text.size()));
   std::vector<float> values;
-  std::uint64_t place = 0;  // in the stream of random numbers; where it starts is the seed
+  std::uint64_t place = 0;  // position in the stream of random numbers; the seed is the start
   for (const Entry& entry : list) {
     values.resize(static_cast<std::size_t>(size(entry)));
 #pragma omp parallel for
@@ -223,7 +222,7 @@ void write_weights(const std::vector<Entry>& list, const std::filesystem::path& 
 void write_model(const nlohmann::json& settings, int damped_from, const std::filesystem::path& folder) {
   const ModelConfig config = read_config(Settings("config.json", settings), folder);
   std::filesystem::create_directories(folder);
-  // Under another name until it is whole: a run that is interrupted leaves nothing that looks like a model.
+  // Under another name until it is complete: an interrupted run leaves nothing that looks like a model.
   const std::filesystem::path part = folder / "model.safetensors.part";
   write_weights(entries_of(config, std::min(damped_from, config.n_layer)), part);
   write_config(settings, folder / "config.json");

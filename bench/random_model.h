@@ -1,5 +1,5 @@
-// Models with the shapes of published ones and random weights, to measure what a real one would take
-// without a download: how fast a product is does not depend on the numbers in it.
+// Models with the shapes of published ones and random weights, to measure a real one's speed without a
+// download: the speed of a product does not depend on the numbers in it.
 #pragma once
 
 #include <filesystem>
@@ -19,8 +19,8 @@ ModelConfig published_shape(const std::string& name);
 void write_random_model(const std::string& shape, const std::filesystem::path& folder);
 
 /// Writes two models to measure speculative decoding at that size. The draft is the first block of the target
-/// with the same embeddings and the same last norm. All that the other blocks of the target add to the
-/// residual stream is damped, to a tenth, so that the two agree about two tokens in three.
+/// with the same embeddings and the same last norm. The contributions of the target's other blocks to the
+/// residual stream are damped to a tenth, so the two agree on about two tokens in three.
 void write_random_pair(const std::string& shape, const std::filesystem::path& target,
                        const std::filesystem::path& draft);
 

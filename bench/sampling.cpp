@@ -1,8 +1,10 @@
-// What choosing a token costs beside the model: the chain of step 11 on logits like GPT-2's, on one core.
+// The cost of choosing a token, compared with the model: the chain of step 11 on logits like GPT-2's, on one
+// core.
 //
 //   bench-sampling [ROUNDS]
 //
-// Prints the median time in microseconds of the whole chain and of each part on what the part before it left.
+// Prints the median time in microseconds of the whole chain, and of each part on the output of the previous
+// part.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -46,7 +48,8 @@ double median(std::vector<double> values) {
 
 int main(int argc, char** argv) {
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 1000;
-  // Who has loaded a model has freed large blocks of memory; from then on malloc keeps what is freed.
+  // A program that has loaded a model has freed large blocks of memory; from then on malloc keeps freed
+  // memory.
   std::vector<char>(16 << 20).swap(*std::make_unique<std::vector<char>>());
   std::mt19937 generator(1);
   std::vector<int> tokens(kTokens);
@@ -56,7 +59,7 @@ int main(int argc, char** argv) {
 
   const SamplingOptions options{.do_sample = true, .temperature = 0.8f, .top_k = 50, .top_p = 0.9f};
   std::vector<float> probabilities;
-  long sum = 0;  // keeps the compiler from leaving out what nobody reads
+  long sum = 0;  // keeps the compiler from removing unread results
   Part whole{"temperature, top-k 50, top-p 0.9, draw", [&](Logits& logits) {
                process(logits, tokens, options);
                sum += choose(logits, options, generator);

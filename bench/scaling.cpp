@@ -1,5 +1,5 @@
-// The shares are those of the kernels: this file asks the same functions. What it does not see: the memory
-// that all threads read from, caches, and clocks that fall when more processors work.
+// The shares are those of the kernels: this file calls the same functions. It ignores the memory that all
+// threads read from, caches, and clocks that fall when more processors work.
 #include "bench/scaling.h"
 
 #include <fmt/format.h>
@@ -20,19 +20,19 @@ using nlohmann::json;
 /// An operation of a pass. Work is counted in floating-point operations.
 struct Operation {
   std::string name;
-  double times;  ///< how often in one pass
+  double times;  ///< how often per pass
   double work;   ///< of one
-  /// The most work that one of that many threads has.
+  /// The largest share of work among that many threads.
   std::function<double(int)> most;
 };
 
-/// `sequences` of them, each with `count` new tokens behind `start` others.
+/// `sequences` of them, each with `count` new tokens after `start` others.
 struct Pass {
   std::string name;
   std::int64_t sequences, count, start;
 };
 
-/// All that the shares of a thread add up to; the most that any thread has.
+/// The sum of a thread's shares; the largest of any thread.
 double most_of(int threads, std::int64_t count, const std::function<double(Range)>& work) {
   double most = 0.0;
   for (int i = 0; i < threads; ++i) most = std::max(most, work(share_of(count, threads, i)));
@@ -55,7 +55,7 @@ Operation product(std::string name, double times, std::int64_t rows, std::int64_
   return {std::move(name), times, 2.0 * static_cast<double>(rows * in * out), most};
 }
 
-/// Norms, 8 operations an element (normalize.cpp).
+/// Norms, 8 operations per element (normalize.cpp).
 Operation norm(double times, std::int64_t rows, std::int64_t width) {
   const auto most = [=](int threads) {
     const std::int64_t few = few_rows(width);
@@ -67,7 +67,7 @@ Operation norm(double times, std::int64_t rows, std::int64_t width) {
   return {"layer norm", times, 8.0 * static_cast<double>(rows * width), most};
 }
 
-/// Whoever is free takes the next head, or the next tile of a head that has many queries.
+/// A free thread takes the next head, or the next tile of a head that has many queries.
 Operation attention(double times, const Pass& pass, const ModelConfig& config) {
   std::vector<double> items;
   const std::int64_t together = pass.count >= kManyQueries ? kTileQueries : pass.count;
@@ -99,7 +99,7 @@ std::vector<Operation> operations_of(const Pass& pass, const ModelConfig& config
   for (const Product& p : block_products(config)) {
     const bool for_all = p.name == "queries, keys, values" || wanted == rows;
     operations.push_back(product(p.name, for_all ? blocks : blocks - 1, rows, p.in, p.out));
-    // In the last block only the last token of each sequence goes on behind the attention.
+    // In the last block, only the last token of each sequence continues past attention.
     if (!for_all) operations.push_back(product(p.name + ", last block", 1, wanted, p.in, p.out));
   }
   operations.push_back(product("output layer", 1, wanted, d, config.vocab_size));
@@ -107,8 +107,8 @@ std::vector<Operation> operations_of(const Pass& pass, const ModelConfig& config
 }
 
 /// Seconds that a task takes longer with `threads` shares than one of them: until the others have begun and
-/// their ends are known. On a busy machine nobody may come in time: then it is a share more, which the caller
-/// has done itself.
+/// their ends are known. On a busy machine, the others may be late: then it includes one more share, which
+/// the caller has done itself.
 double fork_and_join(int threads) {
   constexpr double kShare = 20e-6;
   constexpr int kRounds = 2001;
@@ -136,8 +136,8 @@ json count_shares(const ScalingOptions& options) {
                          {fmt::format("decode, batch 8, context {}", context), 8, 1, context}};
   json result{{"threads", options.threads}, {"passes", json::array()}, {"fork_and_join_us", json::array()}};
   fmt::print(
-      "Counted, not timed: the mean of the threads' work in percent of the most that one has.\n"
-      "How fast threads are that share the memory, the caches and the power is not in it.\n");
+      "Counted, not timed: the mean of the threads' work in percent of the largest share.\nThe effect of "
+      "shared memory, caches and power is not included.\n");
   const auto print_line = [](const std::string& name, const std::string& part,
                              const std::vector<double>& figures, int digits) {
     fmt::print("{:<36}{:>8}", name, part);

@@ -1,4 +1,4 @@
-// How evenly a pass of a model is shared among many threads: counted, on any machine, not timed.
+// How evenly a pass of a model divides among many threads: counted, on any machine, not timed.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,8 +13,8 @@ struct ScalingOptions {
   std::vector<int> threads;
 };
 
-/// Counts, prints a table, and returns all figures. The balance of an operation is the mean of the work that
-/// the threads have, divided by the most that one of them has: 1 where all have the same.
+/// Counts, prints a table, and returns all figures. The balance of an operation is the mean of the threads'
+/// work, divided by the largest share: 1 if all are equal.
 nlohmann::json count_shares(const ScalingOptions& options);
 
 }  // namespace staircase::bench

@@ -17,19 +17,19 @@ namespace {
 
 using nlohmann::json;
 
-/// Samples shorter than this are repeated: the clock and a thread that wakes up late would show in them.
+/// Shorter samples are repeated: otherwise the clock and a thread that wakes up late would distort them.
 constexpr double kShortest = 0.02;
 
 /// Tokens decoded in one sample; the last context measured leaves room for them.
 constexpr int kDecodeSteps = 16;
 constexpr int kRoomForDecoding = 24;
 
-/// Where batches are decoded and drafts verified, or as near to it as the model's context allows; and how
-/// many drafted tokens are verified in one pass.
+/// The context at which batches are decoded and drafts verified, or the closest that the model's context
+/// allows; and the number of drafted tokens verified in one pass.
 constexpr int kBatchContext = 256;
 constexpr int kDrafts[] = {1, 2, 4, 8};
 
-/// Decodes 1, 2, 4 … sequences together, each behind `context` tokens of its own.
+/// Decodes 1, 2, 4 … sequences together, each after its own `context` tokens.
 class BatchDecoding {
  public:
   BatchDecoding(Model& model, int context, int largest)
@@ -67,7 +67,7 @@ class BatchDecoding {
   StaticKvCache cache_;
 };
 
-/// The products of one block by the library, one after the other.
+/// The products of one block by the library, one after another.
 class LibraryBlock {
  public:
   LibraryBlock(Device& device, const ModelConfig& config, int rows, DType dtype) {
@@ -106,7 +106,7 @@ std::string range(const json& figure, int digits) {
                      figure["min"].get<double>(), digits, figure["max"].get<double>(), digits);
 }
 
-/// One line of the table; a column that has nothing to say is empty.
+/// One line of the table; a column without content is empty.
 void print_line(const std::string& what, const std::string& ms, const std::string& tokens_per_second,
                 const std::string& speed, const std::string& share) {
   fmt::print("{:<24}{:>24}{:>10}{:>26}   {}\n", what, ms, tokens_per_second, speed, share);
@@ -169,7 +169,7 @@ void print_table(const json& result) {
 }  // namespace
 
 json measure_speed(const SpeedOptions& options) {
-  set_library_threads(options.threads);  // for the library; the device is told its own
+  set_library_threads(options.threads);  // for the library; the device has its own
   const std::shared_ptr<Device> device = make_cpu_device(options.threads);
   const Machine machine = this_machine(device->description(), options.threads);
   print(machine);
@@ -220,7 +220,7 @@ json measure_speed(const SpeedOptions& options) {
                        },
                        {}});
   }
-  // Always behind the same tokens, like a draft that is rejected.
+  // Always after the same tokens, like a draft that is rejected.
   const int batch_context = contexts[contexts.size() == 1 || contexts[1] > kBatchContext ? 0 : 1];
   const auto verify = [&, batch_context](int drafted) {
     return [&, batch_context, drafted] {
@@ -234,7 +234,7 @@ json measure_speed(const SpeedOptions& options) {
   std::deque<Task> verifications;
   for (const int drafted : kDrafts) verifications.push_back({verify(drafted), {}});
 
-  // Once each before the limits' own buffers exist, so that the memory is the model's and nothing else's.
+  // Once each before the limits' own buffers exist, so the memory belongs to the model alone.
   model.next_logits(prompt);
   const std::size_t peak_after_running = peak_memory();
 

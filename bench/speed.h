@@ -1,4 +1,4 @@
-// How fast one model runs, beside what the machine could do at best.
+// How fast one model runs, compared with the machine's limits.
 #pragma once
 
 #include <filesystem>
@@ -13,9 +13,9 @@ struct SpeedOptions {
   std::filesystem::path model;
   DType dtype = DType::kFloat32;
   int threads = 1;
-  int prompt_tokens = 0;  ///< 0: 512, or the model's context where that is shorter
+  int prompt_tokens = 0;  ///< 0: 512, or the model's context if it is shorter
   int rounds = 7;
-  std::vector<int> batches;  ///< numbers of sequences to decode together; with any, 1 is measured as well
+  std::vector<int> batches;  ///< numbers of sequences to decode together; 1 is then measured as well
 };
 
 /// Measures, prints a table, and returns all figures.

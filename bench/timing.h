@@ -1,5 +1,5 @@
-// How the benchmark takes time: in rounds, one sample of everything a round, so that a machine that slows
-// down for a while slows the work and the limit that it is compared with alike.
+// How the benchmark takes time: in rounds, with one sample of everything per round. So a machine that slows
+// down for a while slows the work and its limit alike.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace staircase::bench {
 
-/// One number a round.
+/// One number per round.
 class Samples {
  public:
   void add(double value) { values_.push_back(value); }
@@ -32,9 +32,9 @@ class Samples {
   std::vector<double> values_;
 };
 
-/// Which clock all measurements use. The processor time of the process stands still while others have the
-/// processor, so on a busy machine it still tells what the work costs; but of one thread only, since threads
-/// that wait for one another spend processor time as well.
+/// The clock of all measurements. The processor time of the process stops while others have the processor, so
+/// it still measures the work on a busy machine; but only for one thread, since threads that wait for each
+/// other spend processor time as well.
 inline bool use_processor_time = false;
 
 inline double now() {

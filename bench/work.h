@@ -1,5 +1,5 @@
-// How much work a model is: the floating-point operations and the bytes that the results cannot be had
-// without. What an engine does beyond that counts against it.
+// How much work a model is: the floating-point operations and the bytes without which the results cannot be
+// computed. Any further work of an engine counts against it.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +24,10 @@ struct Product {
 /// [n_inner, d].
 std::vector<Product> block_products(const ModelConfig& config);
 
-/// Operations of the four products of one block for one token, 2 a weight.
+/// Operations of the four products of one block for one token, 2 per weight.
 double block_operations(const ModelConfig& config);
 
-/// Operations to know what comes after n tokens:
+/// Operations to predict the token after n tokens:
 ///
 ///   all blocks but the last    n · block_operations + 2 q n (n + 1) for the attention: query p sees p keys,
 ///   and
@@ -43,13 +43,13 @@ double prefill_operations(const ModelConfig& config, std::int64_t n);
 double decode_operations(const ModelConfig& config, double n);
 
 /// Bytes to read for one more token of each of `rows` sequences at a context of n: the weights once for all
-/// of them (but for the rows of the position table that belong to other positions; that table is float32
-/// always), and keys and values of n + 1 tokens a sequence, in `cache_dtype`.
+/// of them (except the rows of the position table for other positions; that table is always float32), and
+/// keys and values of n + 1 tokens per sequence, in `cache_dtype`.
 double decode_bytes(const ModelConfig& config, std::size_t weight_bytes, DType cache_dtype, double n,
                     int rows = 1);
 
-/// The first `rows` rows go back to that length, or forward again as far as they have ever been filled: to
-/// measure at any length without computing the prompt anew.
+/// Sets the first `rows` rows back to that length, or forward again as far as they have ever been filled:
+/// measures at any length without recomputing the prompt.
 inline void set_lengths(KvCache& cache, int rows, int length) {
   for (int row = 0; row < rows; ++row) cache.truncate(row, length);
 }

@@ -1,5 +1,4 @@
-# What the tools share: where things are, and how to build without noise. It is sourced, never run.
-# shellcheck shell=bash
+# Shared by the tools: where things are, and how to build without noise. It is sourced, never run. shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -21,7 +20,7 @@ columns() {
   ((${size#* } > 0)) && echo "${size#* }" || echo 80
 }
 
-# watched LOG COMMAND...: the output goes to LOG; a terminal sees its newest line meanwhile.
+# watched LOG COMMAND...: the output goes to LOG; a terminal shows its newest line meanwhile.
 watched() {
   local log=$1 status=0 line room
   shift
@@ -43,7 +42,7 @@ quietly() {
   watched "$@" || status=$?
   ((status == 0)) && return
   tail -n 40 "$1" >&2
-  say "'${*:2}' failed with status $status; all that it said is in $1."
+  say "'${*:2}' failed with status $status; its output is in $1."
   return "$status"
 }
 
@@ -59,8 +58,8 @@ python_with() {
   echo python3
 }
 
-# configure [--small] DIR [-Doption=value...]: installs what is missing (tools/setup) and prepares the build directory. Where
-# there is no GPU to run them, the kernels for one would only be minutes of compiling.
+# configure [--small] DIR [-Doption=value...]: installs what is missing (tools/setup) and prepares the build directory.
+# Without a GPU to run them, the kernels for one would only be minutes of compiling.
 configure() {
   local setup=() dir cuda=()
   if [[ $1 == --small ]]; then setup=(--small); shift; fi
@@ -74,7 +73,7 @@ configure() {
     return
   fi
   if (($#)); then quietly "$dir/setup.log" meson configure "$@" "$dir" || return; fi
-  # Packages have come since: what was missing may be there now.
+  # Packages have been installed since: what was missing may be there now.
   if [[ $root/build/packages.log -nt $dir/build.ninja ]]; then
     quietly "$dir/setup.log" meson setup --reconfigure "$dir" "$root"
   fi
@@ -93,7 +92,7 @@ compile() {
 # steps: the names of all steps, lowest first.
 steps() { (cd "$root/steps" && printf '%s\n' [0-9][0-9]-*/ | sed 's|/$||'); }
 
-# headline NAME: what the step teaches, the sentence below the title of its README.
+# headline NAME: the step's headline, the sentence below the title of its README.
 headline() { sed -n '/^## /q; s/^\*\(.*\)\*$/\1/p' "$root/steps/$1/README.md" 2>/dev/null | head -n 1; }
 
 # lesson_commands NAME: the commands that show its idea, the block of code below the headline.

@@ -161,7 +161,7 @@ class Outline(unittest.TestCase):
         for start, name in (("inline void helper(int& x) {", "helper"), ("\"}\") {", "fresh"),
                             ("int area(int unused) const override {", "Cache::area")):
             body = self.body(start)
-            self.assertEqual([line.strip() for line in body.strip().splitlines() if "says what it has" not in line],
+            self.assertEqual([line.strip() for line in body.strip().splitlines() if "documents what it has" not in line],
                              [YOUR_TURN.format(name), "}"], start)
         self.assertIn("bool operator==(const Cache& other) const {\n    " + YOUR_TURN.format("Cache::operator==") + "\n  }\n",
                       self.text)
@@ -247,7 +247,7 @@ class Outline(unittest.TestCase):
         self.assertIn('  //   "all is filled"\n  //   "filled"\n}', text)
 
     def test_a_function_of_an_interface_says_where_it_is_described(self):
-        self.assertIn("    throw Error(\"your turn: Cache::area\");\n    // Shape, or a class above it, says what it has to do.\n",
+        self.assertIn("    throw Error(\"your turn: Cache::area\");\n    // Shape, or a class above it, documents what it has to do.\n",
                       self.text)
 
     def test_an_old_body_brings_what_its_file_included(self):

@@ -282,8 +282,8 @@ TEST_CASE("a crash") {
         said = self.red("--only", "finish")
         self.assertNotIn("signal 11", said)
         self.assertIn("crashed: the standard library refuses std::vector::operator[], since n < this->size() is not so", said)
-        self.assertIn(f"tools/step check '{self.mine}' --sanitize says where it crashes.", said)
-        self.assertRegex(self.red(), r"crashed: it used memory that is not its own")  # and the cases behind it ran
+        self.assertIn(f"tools/step check '{self.mine}' --sanitize shows where it crashes.", said)
+        self.assertRegex(self.red(), r"crashed: it used memory that is not its own")  # and the cases after it ran
         lines = (self.mine / "stopping.h").read_text().splitlines()
         said = self.red("--sanitize")
         for words, code in (("refuses std::vector::operator", "none[count]"), ("used memory that is not its own", "volatile")):

@@ -102,10 +102,10 @@ class Show(Scratch):
             (): "COMMAND", ("frobnicate",): "frobnicate", ("diff",): "STEP", ("diff", "9"): "There is no step '9'",
             ("diff", "2", "1"): "does not come after", ("diff", "2", "2"): "does not come after",
             ("diff", "02-x"): "steps:\n  01-a    02-b-c  03-d\n", ("diff", "2", "--colour"): "--colour",
-            ("check",): "no practice folder", ("check", "2"): "not there yet", ("check", "/"): "no practice folder",
+            ("check",): "no practice folder", ("check", "2"): "does not exist yet", ("check", "/"): "not a practice folder",
             ("practice", "0"): "There is no step", ("history",): "DIR", ("watch",): "no practice folder",
-            ("check", "--limit", "0"): "0 is no number of seconds above 0", ("check", "--limit", "x"): "--limit",
-            ("practice", "2", "--force", "--update"): "not allowed", ("practice", "2", "--update"): "no practice folder",
+            ("check", "--limit", "0"): "0 is not a number of seconds above 0", ("check", "--limit", "x"): "--limit",
+            ("practice", "2", "--force", "--update"): "not allowed", ("practice", "2", "--update"): "not a practice folder",
         }.items():
             with self.subTest(arguments):
                 self.assertIn(words, self.show(*arguments, status=2))
@@ -119,7 +119,7 @@ class Show(Scratch):
             ("check", "2", "--solve"): "check has no option --solve; it has --help, --only, --limit, --sanitize.",
             ("--only", "x", "check"): "--only belongs after its command: tools/step check --only.",
             ("--nothing",): "there is no option --nothing; tools/step --help shows the commands.",
-            ("practice", "2", "a", "b"): "'b' is too much; tools/step practice --help shows what it takes.",
+            ("practice", "2", "a", "b"): "'b' is one argument too many; tools/step practice --help shows what it takes.",
         }.items():
             with self.subTest(arguments):
                 self.assertEqual(self.show(*arguments, status=2), f"tools/step: {words}\n")
@@ -127,7 +127,7 @@ class Show(Scratch):
     def test_a_part_of_a_name_is_enough_where_no_other_has_it(self):
         self.assertEqual(self.step("diff", "top-p"), self.step("diff", "07"))
         self.assertIn("'beam' is in the names of 4 steps: 40-beam-search, 41-finished-beams, 42-beam-rows, 46-beam-tree.", self.step("diff", "beam", status=2))
-        self.assertIn("02-b-c is not there yet", self.show("check", "b-c", status=2))
+        self.assertIn("02-b-c does not exist yet", self.show("check", "b-c", status=2))
         for columns, names in ((40, 1), (80, 3), (200, 7)):  # as many of the longest name as fit
             rows = -(-len(STEPS) // names)
             said = self.step("diff", "00", status=2, env={**os.environ, "COLUMNS": str(columns)}).splitlines()
@@ -217,8 +217,8 @@ class Practice(Scratch):
         (folder / "kept.h").unlink()
         (folder / "new.h").write_text("mine")
         said = self.step("check", folder, root=self.root, status=1)
-        self.assertEqual(said, f"tools/step: kept.h is missing in {folder}; tools/step practice 02 {folder} --update gives it "
-                         "anew and leaves the rest as it is.\n")
+        self.assertEqual(said, f"tools/step: kept.h is missing in {folder}; tools/step practice 02 {folder} --update writes it "
+                         "again and leaves the rest unchanged.\n")
         self.practice(2, folder, "--update")
         self.assertIn("return 1;", (folder / "kept.h").read_text())
         self.assertEqual((folder / "new.h").read_text(), "mine")
@@ -244,13 +244,13 @@ class Practice(Scratch):
         self.practice(2)
         folder = self.root / "practice/02-b-c"
         folder.rename(self.folder / "moved")
-        self.assertIn("is not there yet, or was moved", self.step("check", 2, root=self.root, status=2))
+        self.assertIn("does not exist yet, or was moved", self.step("check", 2, root=self.root, status=2))
         (self.folder / "moved/kept.h").unlink()  # by its own name it is found; nothing is compiled
         self.assertIn("kept.h is missing", self.step("check", self.folder / "moved", root=self.root, status=1))
         (self.folder / "moved/build.ninja").write_text("# Made by tools/step, and made again by each\n")
-        self.assertIn("does not say any more which step this is", self.step("check", self.folder / "moved", root=self.root, status=1))
+        self.assertIn("no longer names its step", self.step("check", self.folder / "moved", root=self.root, status=1))
         (self.folder / "moved/build.ninja").unlink()
-        self.assertIn("is no practice folder", self.step("check", self.folder / "moved", root=self.root, status=2))
+        self.assertIn("is not a practice folder", self.step("check", self.folder / "moved", root=self.root, status=2))
 
     def test_what_is_interrupted_leaves_nothing_half_written(self):
         """A file of the step that cannot be read stops it in the middle."""

@@ -197,7 +197,7 @@ class Tree(SmallTree):
             (manifest, "01-one", "07-seven", "early.h is of 07-seven, but there is no such step"),
             (manifest, "early.h", "late.h", "late.h is of 01-one, but there is no common/decoding/late.h"),
             (manifest, "01-one", "03-three", "early.h is of 03-three, but there is no steps/03-three/early.h"),
-            (manifest, "# file, step", "early.h 01-one", "early.h is there twice"),
+            (manifest, "# file, step", "early.h 01-one", "early.h is listed twice"),
         ):
             with self.subTest(words):
                 self.replace(name, old, new)
@@ -213,7 +213,7 @@ class Tree(SmallTree):
         self.path("common/decoding/03.h").write_text('#include "21.h"\n')
         self.path("common/decoding/21.h").write_text("int x;\n")
         self.replace("common/decoding/landed.txt", "# file, step", "03.h 03-three\n21.h 21-other")
-        self.assertIn("03.h is of 03-three and needs 21.h of 21-other, but no step comes behind both", self.show("list", status=1))
+        self.assertIn("03.h is of 03-three and needs 21.h of 21-other, but no step comes after both", self.show("list", status=1))
 
     def test_nothing_continues_the_documented_benchmarks(self):
         for number, name in (("18", "18-speed"), ("19", "19-cache")):

@@ -42,7 +42,7 @@ class Refusals(Limited):
         self.fake = True
         (self.folder / "nvidia-smi").write_text("#!/bin/sh\necho 'No devices were found.'\nexit 6\n")
         (self.folder / "nvidia-smi").chmod(0o755)
-        self.refused("finds no GPU on this machine; it says: No devices were found.")
+        self.refused("finds no GPU on this machine; its message: No devices were found.")
 
     def test_a_missing_tool_is_named(self):
         smi = self.folder / "nvidia-smi"

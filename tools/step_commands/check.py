@@ -1,4 +1,4 @@
-"""tools/step check and watch: compiles a practice folder, runs its checks, and says what to do next."""
+"""tools/step check and watch: compiles a practice folder, runs its checks, and prints what to do next."""
 
 import argparse
 import re
@@ -44,7 +44,7 @@ def add_options(parser):
 def seconds(text):
     value = float(text)
     if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds above 0")
     return value
 
 
@@ -55,10 +55,10 @@ def check(options):
     if missing:
         words = ("is", "it") if len(missing) == 1 else ("are", "them")
         raise Problem(f"{', '.join(missing)} {words[0]} missing in {path}; tools/step practice {step.number} "
-                      f"{shlex.quote(str(path))} --update gives {words[1]} anew and leaves the rest as it is.")
+                      f"{shlex.quote(str(path))} --update writes {words[1]} again and leaves the rest unchanged.")
     if folder.is_older():
         print(f"The checks of {step.name} have changed since this folder was made: tools/step practice {step.number} "
-              f"{shlex.quote(str(path))} --update brings them up to date and leaves your code as it is.", file=sys.stderr)
+              f"{shlex.quote(str(path))} --update brings them up to date and leaves your code unchanged.", file=sys.stderr)
     build = (options.build or ROOT / "build").absolute()
     if not (build / "build.ninja").is_file():
         library("configure build >&2")
@@ -94,7 +94,7 @@ def run(folder, options):
         if waits:
             words.append(f"Your turn in {waits}.")
         if any(case.ended.startswith("crashed") for case in reds) and not options.sanitize:
-            words.append(f"tools/step check {folder.short()} --sanitize says where it crashes.")
+            words.append(f"tools/step check {folder.short()} --sanitize shows where it crashes.")
         return red(words[0], *words[1:])
     if options.only:
         print(f"{len(cases)} of {len(names)} checks green, those with '{options.only}' in their names.")
@@ -135,7 +135,7 @@ def praise(folder, count, green_before):
 
 
 def worth_reading(folder):
-    """Where the project writes differently what was left to the learner, the longest function first."""
+    """Where the project's code differs in what was left to the learner, the longest function first."""
     given, _ = outlines(folder.step)
     found = []
     for name, path in folder.step.lesson().items():
@@ -178,7 +178,7 @@ def watch(options):
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return 0
-    raise Problem(f"{path} is gone, or no practice folder any more.")
+    raise Problem(f"{path} is gone, or is no longer a practice folder.")
 
 
 def saved(path):

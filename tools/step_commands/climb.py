@@ -1,14 +1,14 @@
 """tools/step climb: carries an edit of one step through all steps that continue it.
 
-Each step passes on what it received, to every step that continues it: for a child the base is its parent as it was before
-the climb, theirs is the parent as it is now, and ours is the child. So a conflict that was resolved in a step is not met
-again behind it, and edits that a later step had before the climb are merged into, never passed on.
+Each step passes on what it received, to every step that continues it: for a child the base is its parent as it was
+before the climb, theirs is the parent as it is now, and ours is the child. So a conflict that was resolved in a step
+does not recur after it, and earlier edits of a later step are merged into, never passed on.
 
-A file that has landed is in common/decoding as well, the same as in the step that finished it: when the climb has reached
-that step, it writes that file anew. The steps behind it find it there and have no copy that an edit could reach.
+A file that has landed is in common/decoding as well, identical to that of the step that finished it: when the climb has
+reached that step, it writes that file anew. The later steps find it there and have no copy that an edit could reach.
 
-What has been carried is remembered for each step, together with the commit's version that it was carried from. The next
-climb starts there, so that it carries only what is new.
+The climb records for each step what has been carried, together with the version of the commit that it was carried from.
+The next climb starts there, so it carries only new edits.
 """
 
 import argparse
@@ -106,7 +106,7 @@ def read_tree(tree):
 
 
 def write(step, files, names):
-    """Makes these files of the step as they are in `files`, on the disk."""
+    """Writes these files of the step to the disk, as they are in `files`."""
     for name in names:
         path, file = step.folder / name, files.get(name)
         if file is None or path.is_symlink() or file[0] == LINK:
@@ -139,7 +139,7 @@ class State:
             folder = ROOT / git("rev-parse", "--git-path", "staircase-climb").decode().strip()
         except Problem as problem:
             reason = str(problem).splitlines()[0].removeprefix("git rev-parse failed: ")
-            raise Problem(f"{ROOT} is no git repository that git reads, so nothing says what a step was before the edit; "
+            raise Problem(f"{ROOT} is not a git repository that git can read, so the step before the edit is unknown; "
                           "where there is none, `git init`, add and commit the unedited staircase first. "
                           f"git says: {reason}") from None
         self.under_way, self.carried = folder / "under-way.json", folder / "carried.json"
@@ -166,7 +166,7 @@ def start(state, step, series, revision, test):
         try:
             git("rev-parse", "--verify", "-q", f"{revision}^{{commit}}")
         except Problem:
-            raise Problem(f"'{revision}' is no commit of this repository.", 2) from None
+            raise Problem(f"'{revision}' is not a commit of this repository.", 2) from None
         raise Problem(f"{step.name} is not in {revision}; --base names a commit that has it from before the edit.", 2)
     above = step.descendants()
     if not above and step not in [landed.owner for landed in step.library.values()]:
@@ -175,7 +175,7 @@ def start(state, step, series, revision, test):
     trees = {later.name: tree_of(later, "HEAD") for later in above}
     for child in step.children:
         if child.name in carried and read(child) == read_tree(trees[child.name]) != carried[child.name]["files"]:
-            carried = {}  # what the last climb did was thrown away since, with `git checkout` perhaps
+            carried = {}  # the last climb's changes were discarded since, with `git checkout` perhaps
 
     def known(name, tree):
         record = carried.get(name)
@@ -192,15 +192,15 @@ def start(state, step, series, revision, test):
         return 0
     climb = {
         "step": step.name,
-        "todo": [later.name for later in above],  # each behind the step that it continues
+        "todo": [later.name for later in above],  # each after the step that it continues
         "before": {later.name: read(later) for later in above},  # what --abort puts back
         "landed": {},     # the same for the files of common/decoding that the climb has written
         "written": {},    # step: the files that the climb has written
-        "conflicts": [],  # in the step todo[0], a person's turn; None while that step is being written
+        "conflicts": [],  # in the step todo[0], the conflicts of a person; None while that step is being written
         "base": {name: known(name, tree) for name, tree in trees.items()},
         "records": {step.name: {"tree": tree_of(step, revision), "files": new}},
         "trees": trees,
-        "passed": {step.name: [old, new]},  # by each step that is done to those that continue it
+        "passed": {step.name: [old, new]},  # by each finished step to those that continue it
     }
     markers = conflicts_left({name: step.folder / name for name in new})
     if markers:
@@ -217,7 +217,7 @@ def stale(step):
 
 
 def land(state, climb, step):
-    """Writes what the step has finished into common/decoding."""
+    """Writes the files that the step has finished into common/decoding."""
     for landed in stale(step):
         climb["landed"].setdefault(landed.name, landed.path.read_bytes())
         State.save(state.under_way, climb)
@@ -235,7 +235,7 @@ def run(state, climb, test):
         ours = read(step)
         merged, report, conflicts = merge(*climb["passed"][step.parent.name], ours, step)
         changed = [name for name in {**ours, **merged} if ours.get(name) != merged.get(name)]
-        climb["before"][step.name] = ours  # it may have been edited while the climb had stopped below
+        climb["before"][step.name] = ours  # it may have been edited while the climb was stopped below
         climb["written"][step.name], climb["conflicts"] = changed, None
         State.save(state.under_way, climb)
         write(step, merged, changed)
@@ -287,8 +287,7 @@ def run_tests(names, edited):
 
 
 def settle(climb, step, ours, now):
-    """The step is done: what it received is what its children get. Edits that it had before the climb stay behind, and do
-    not count as carried."""
+    """The step is done: its children get what it received. Its own earlier edits stay, and do not count as carried."""
     old, new = climb["passed"][step.parent.name]
     base, tree = climb["base"][step.name], climb["trees"][step.name]
     if ours == base:
@@ -323,7 +322,7 @@ def merge(old, new, ours, step):
         else:
             file, extra, what = merge_file(base, theirs, mine, step)
             merged[name] = file
-            if extra:  # no markers possible: the other version is put beside it
+            if extra:  # no markers possible: the other version is written next to it
                 merged[name + ".theirs"] = extra
             if what.startswith("CONFLICT"):
                 conflicts += [name, name + ".theirs"] if extra else [name]
@@ -367,8 +366,8 @@ CONFLICT = re.compile(rb"^<<<<<<< [^\n]*\n(?P<theirs>.*?)^\|\|\|\|\|\|\| [^\n]*\
 
 
 def merge_neighbours(text):
-    """(the text with those conflicts resolved in which the two sides change different lines, how many are left). Git calls
-    lines that are neighbours a conflict."""
+    """(the text with those conflicts resolved in which the two sides change different lines, how many are left). Git
+    reports neighbouring lines as a conflict."""
     left = 0
 
     def resolved(match):
@@ -381,8 +380,8 @@ def merge_neighbours(text):
 
 
 def merge_lines(base, one, other):
-    """Both sides' changes of `base`, or None where they meet in one line or insert at the same place. A line that is added
-    beside one that the other side rewrites has its place; beside one that is gone, nobody can tell."""
+    """Both sides' changes of `base`, or None if they meet in one line or insert at the same place. A line added next
+    to one that the other side rewrites has its place; next to a removed line, it has none."""
     edits = sorted({(start, end, tuple(side[low:high])) for side in (one, other)
                     for tag, start, end, low, high in difflib.SequenceMatcher(None, base, side, autojunk=False).get_opcodes()
                     if tag != "equal"})

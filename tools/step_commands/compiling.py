@@ -1,8 +1,8 @@
-"""How a practice folder is compiled, and what the compiler says of it, told to a learner.
+"""How a practice folder is compiled, and how the compiler's messages are shown to a learner.
 
-The commands are those with which the project builds the step itself, so that new dependencies need no change here; but with
-debug information, little optimization and the assertions of the standard library. What does not change is compiled
-beforehand, once for all practice folders."""
+The commands are those with which the project builds the step itself, so new dependencies need no change here; but
+with debug information, little optimization and the assertions of the standard library. Unchanging parts are compiled
+in advance, once for all practice folders."""
 
 import contextlib
 import fcntl
@@ -21,15 +21,15 @@ from .series import ROOT, Problem, full_disk
 PROGRAM = "-DSTAIRCASE_STEP_PROGRAM="  # tells test.cpp which program is the step's
 PRODUCTS = {"test": "test.cpp", "program": "main.cpp"}
 HEADERS = {"precompiled_test.h": "tests/precompiled", "precompiled.h": "common/program"}  # of the project's own build
-# Lines and functions are what a crash needs; the values of variables would cost three seconds more.
+# A crash needs lines and functions; the values of variables would cost three seconds more.
 CHECKED = ["-O1", "-g1", "-D_GLIBCXX_ASSERTIONS", "-DDOCTEST_CONFIG_SUPER_FAST_ASSERTS"]
 SANITIZED = [*CHECKED, "-fno-omit-frame-pointer", "-fno-sanitize-recover=undefined",
              "-fsanitize=address,undefined"]
 
 
 def compile_folder(folder, build, sanitize=False, jobs=None):
-    """Compiles build/test and build/program. Returns the Diagnostics of both, those of test.cpp first; one that is an error
-    says that there is nothing to run."""
+    """Compiles build/test and build/program. Returns the Diagnostics of both, those of test.cpp first; an error
+    among them means that there is nothing to run."""
     flags, kind = (SANITIZED, "sanitized") if sanitize else (CHECKED, "checked")
     commands = {product: project_commands(folder.step, build, product) for product in PRODUCTS}
     for compiler, linker in commands.values():
@@ -48,7 +48,7 @@ def compile_folder(folder, build, sanitize=False, jobs=None):
     for product, (compiler, linker) in commands.items():
         text += rules(product, [*with_flags(compiler, flags, headers), "-I" + LIBRARY], linker, flags, libraries)
     folder.rules(text)
-    # Both at once, but one at a time where there is little room.
+    # Both at once, but one at a time if memory is short.
     amount = ["-j", str(jobs)] if jobs else ["-k0"]
     done = subprocess.run(["ninja", "-C", folder.path, *amount, "build/test", "build/program"],
                           stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
@@ -119,7 +119,7 @@ def absolute(words, build):
 
 
 def options_begin(words):
-    """Where a command's options begin: a compiler cache may stand before the compiler."""
+    """Where a command's options begin: a compiler cache may precede the compiler."""
     return next(i for i, word in enumerate(words) if word.startswith("-"))
 
 
@@ -146,7 +146,7 @@ def precompile(headers, compilers, flags):
     if not build_file.is_file() or build_file.read_text(encoding="utf-8") != text:
         write(build_file, text.encode())
     if not all((headers / f"{name}.gch").is_file() for name in re.findall(r"^build (\S+)\.gch:", text, re.MULTILINE)):
-        print("Compiling what all practice folders share, once for all ...", file=sys.stderr, flush=True)
+        print("Compiling what all practice folders share, once ...", file=sys.stderr, flush=True)
     done = subprocess.run(["ninja", "-C", headers], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace")
     if done.returncode:
         logs = "\n".join(log.read_text(encoding="utf-8", errors="replace") for log in headers.glob("*.log"))
@@ -154,8 +154,8 @@ def precompile(headers, compilers, flags):
 
 
 def rules(product, compiler, linker, flags, libraries):
-    """What build.ninja says of a product. No place in the folder is named: a compiler cache knows the same code again
-    wherever it stands. What the compiler says goes to a log, since a warning counts also after the next check."""
+    """What build.ninja says of a product. It names no path in the folder, so a compiler cache recognizes the same
+    code anywhere. The compiler's messages go to a log, since a warning still counts after the next check."""
     sanitize = [flag for flag in flags if flag.startswith("-fsanitize=")]
     link = [linker[0], *sanitize, "-o"]
     return f"""
@@ -180,17 +180,17 @@ def quote(path):
 
 
 def reason(said, place):
-    """One sentence of what kept the compiler from its work in that folder."""
-    if "No space left on device" in said or shutil.disk_usage(place).free < 1 << 20:  # then it could not even say so
+    """One sentence about what kept the compiler from its work in that folder."""
+    if "No space left on device" in said or shutil.disk_usage(place).free < 1 << 20:  # then it could not even report that
         return full_disk(place)
     if re.search(r"[Kk]illed|out of memory|cannot allocate memory", said):
         return "the compiler ran out of memory; close something and check again."
     lines = [line for line in said.splitlines() if line.strip() and not re.match(r"ninja:|\[\d+/\d+\]|FAILED:|LC_ALL=C ", line)]
-    return "the compiler ended without a word on your code; its last ones: " + "; ".join(lines[-2:])
+    return "the compiler ended without a message about your code; its last ones: " + "; ".join(lines[-2:])
 
 
 class Diagnostic:
-    """What the compiler or linker says of one place."""
+    """The compiler's or linker's message about one place."""
 
     def __init__(self, kind, file, line, message, shown):
         self.kind, self.file, self.line, self.message, self.shown = kind, file, line, message, shown
@@ -202,13 +202,13 @@ class Diagnostic:
 
 SAID = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:\d+:)? (?P<kind>(?:fatal )?error|warning|note): (?P<message>.*)$")
 REQUIRED = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+):(?:\d+:)?\s+(?:required|recursively required|in 'constexpr)")
-EXCERPT = re.compile(r"^ *\d* \|")  # lines of the source, and what stands below them
+EXCERPT = re.compile(r"^ *\d* \|")  # lines of the source, and marks below them
 LINKER = re.compile(r"(?P<place>\S*?): (?P<message>(?:undefined reference|multiple definition).*)$")
 
 
 def diagnostics(text, folder):
-    """Errors and warnings, each at the place in the folder that it is about: code of a library that does not fit how it is
-    used names the user's line as well."""
+    """Errors and warnings, each with the place in the folder that it is about: a misuse of library code also names
+    the user's line."""
     found, before, current = [], [], None
     text = text.replace(str(folder) + "/", "")
     for line in text.splitlines():
@@ -241,7 +241,7 @@ def unique(found):
     return list({(one.kind, one.file, one.line, one.message): one for one in found}.values())
 
 
-# How GCC and Clang speak of a name that is not there.
+# GCC's and Clang's messages about a missing name.
 ABSENT = [re.compile(pattern) for pattern in (
     r"'(?P<name>[^']+)' was not declared in this scope", r"use of undeclared identifier '(?P<name>[^']+)'",
     r"'(?P<name>[^']+)' has not been declared", r"'(?P<name>[^']+)' does not name a type",
@@ -271,7 +271,7 @@ def absent_names(found):
 
 
 def told(found, step):
-    """What a learner reads of errors: their own first, and then all names at once that the checks miss."""
+    """Errors as a learner reads them: their own first, and then all names at once that the checks miss."""
     errors = [one for one in found if one.is_error]
     given = [one for one in errors if one.file in (*PRODUCTS.values(), "the linker")]
     own = [one for one in errors if one not in given]

@@ -63,8 +63,8 @@ def bar_rows(rows, colour):
 
 
 def tree(step, first="", rest=""):
-    """[(what is drawn before it, step)] of the step and all behind it. What continues a step stands right below it; of
-    several the longest line does, and the others branch off."""
+    """[(what is drawn before it, step)] of the step and all its descendants. A step is followed by the longest line
+    that continues it, and the others branch off."""
     yield first, step
     onward = max((child for child in step.children if not child.detour),
                  key=lambda child: (int(child.number) <= CHAIN, len(child.descendants())), default=None)
@@ -94,7 +94,7 @@ def show_list(options):
 
 
 def headline_rows(rows):
-    """Lines of name, counts and headline; a terminal gets as much of the headline as its line has room for, or none."""
+    """Lines of name, counts and headline; a terminal gets as much of the headline as fits, or none."""
     longest = max(len(name) for name, *_ in rows)
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     for name, added, removed, headline in rows:
@@ -162,7 +162,7 @@ def show_diff(options):
         text = compare(before, after, options.all)
         if coloured(options):
             text = paint(text)
-    # A line that no patch program takes for its own.
+    # A line that patch programs ignore.
     told = "".join(f"landed: {file.name}" + (f", as {file.owner.name} left it" if options.to else "") + "\n" for file in landed)
     page((CYAN + told + PLAIN if told and coloured(options) else told) + text, options.no_pager)
 
@@ -179,7 +179,7 @@ def page(text, no_pager=False):
 
 
 def paint(text):
-    """The diff with colours; where a line was rewritten, its changed words stand out."""
+    """The diff with colours; in a rewritten line, the changed words stand out."""
     lines = []
     for _, header, hunks in by_file(text):
         lines += [f"{BOLD}{line}{PLAIN}" for line in header]
@@ -215,7 +215,7 @@ def paint_change(removed, added):
 
 
 def differing_words(old, new):
-    """Both lines with their differing words in reverse, or None if too little is common."""
+    """Both lines with their differing words in reverse, or None if they have too little in common."""
     old, new = (re.findall(r"\w+|\s+|[^\w\s]", line) for line in (old, new))
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     common = sum(len("".join(old[block.a:block.a + block.size]).strip()) for block in matcher.get_matching_blocks())

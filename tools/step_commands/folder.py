@@ -1,8 +1,8 @@
-"""A practice folder: what a learner gets, where it is, and what it remembers.
+"""A practice folder: its contents, its path, and what it records.
 
-It has every declaration of the step, so that nobody guesses a name: at first all of it compiles, and the checks fail. Of
-common/decoding it sees what had landed before the step: the library does not give the solution away. build.ninja marks it,
-and remembers in its first lines of which step it is and whether that was green once."""
+It has every declaration of the step, so learners need not guess a name: at first all of it compiles, and the checks
+fail. From common/decoding it gets what had landed before the step, so the library does not reveal the solution.
+build.ninja marks it, and its first lines record which step it is for and whether that was green once."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 from .outline import Header, changed_names, normal, outline
 from .series import OWN, ROOT, Problem, find, full_disk, is_full
 
-LIBRARY = "build/library"  # copies of the landed files that the step stands on
+LIBRARY = "build/library"  # copies of the landed files that the step uses
 BUILD = "build.ninja"
 HEADER = """# Made by tools/step, and made again by each `tools/step check`; every other file here is yours.
 # The flags are those of the project's own build.
@@ -31,12 +31,12 @@ class Folder:
         text = (self.path / BUILD).read_text(encoding="utf-8", errors="replace")
         self.said = dict(re.findall(r"^(step|given|green) = (.*)$", text, re.MULTILINE))
         if "step" not in self.said:
-            raise Problem(f"{self.path / BUILD} does not say any more which step this is; tools/step practice STEP NEW makes "
+            raise Problem(f"{self.path / BUILD} no longer names its step; tools/step practice STEP NEW makes "
                           "a new folder, into which you can copy your code.")
         self.step, self.series = find(self.said["step"])
 
     def rules(self, rules):
-        """Writes build.ninja: what is remembered, and then how to compile."""
+        """Writes build.ninja: the records, and then how to compile."""
         head = "".join(f"{name} = {value}\n" for name, value in self.said.items())
         write(self.path / BUILD, (HEADER + head + rules).encode())
 
@@ -56,7 +56,7 @@ class Folder:
             self.said.get("given", digest(here)) == digest(here)
 
     def short(self):
-        """How a person at the project's top, or in the folder above, calls it."""
+        """The path that a person types at the project's top, or in the folder above."""
         return self.step.number if self.path == PRACTICE / self.step.name else shlex.quote(shown(self.path))
 
 
@@ -69,7 +69,7 @@ def digest(path):
 
 
 def write(path, content):
-    """The whole file or, where something comes between, the file as it was."""
+    """The whole file or, if interrupted, the old file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.new")
     try:
@@ -90,7 +90,7 @@ def is_practice(path):
 
 
 def made():
-    """The practice folders in their usual place, those used last in the end."""
+    """The practice folders in their usual place, the last used ones at the end."""
     return sorted(filter(is_practice, PRACTICE.glob("*")),
                   key=lambda folder: max(path.stat().st_mtime for path in folder.iterdir()))
 
@@ -116,13 +116,13 @@ def called(name):
         path = PRACTICE / find(name)[0].name
         if is_practice(path):
             return Folder(path)
-        raise Problem(f"{path} is not there yet, or was moved; tools/step practice {name} makes it, and tools/step check "
+        raise Problem(f"{path} does not exist yet, or was moved; tools/step practice {name} makes it, and tools/step check "
                       "takes the name of any folder.", 2)
-    raise Problem(f"{name} is no practice folder; tools/step practice STEP {shlex.quote(name)} makes one.", 2)
+    raise Problem(f"{name} is not a practice folder; tools/step practice STEP {shlex.quote(name)} makes one.", 2)
 
 
 def outlines(step):
-    """({file: what a learner gets of it}, {new, change, leave: files}). main.cpp is wiring: it is given."""
+    """({file: what a learner gets of it}, {new, change, leave: files}). main.cpp is wiring, so it is given."""
     def headers(files):
         return {name: Header(path.read_text(encoding="utf-8")) for name, path in files.items()
                 if name.endswith((".h", ".cpp")) and name not in ("main.cpp", *OWN)}
@@ -147,7 +147,8 @@ def outlines(step):
 
 
 def left(step, path):
-    """What is still as it was given, as `generate.h: generate (still that of 03-context-window) · sampling.h: process`."""
+    """The parts that are still unchanged, as `generate.h: generate (still that of 03-context-window) · sampling.h:
+    process`."""
     def bodies(text):
         return {(one.scope, one.signature): (one.title(), normal(one.body_text())) for one in Header(text).functions}
 
@@ -169,12 +170,12 @@ def readme(step, folder):
     short = step.number if folder == PRACTICE / step.name else shlex.quote(str(folder))
     mine = f"practice/{step.name}" if folder == PRACTICE / step.name else shlex.quote(str(folder))
     text = step.readme()
-    # What the folder is for has happened already, and the project's own step tells nothing of the learner's.
+    # The reason for the folder has happened already, and the project's own step reveals nothing about the learner's.
     drop = rf"step practice {step.number}|test {step.number}" if f"    tools/step check {step.number}" in text \
         else rf"step practice {step.number}"
     text = re.sub(rf"^    tools/(?:{drop})\b.*\n", "", text, flags=re.MULTILINE)
     text = re.sub(rf"tools/(?:test|step check) {step.number}\b", f"tools/step check {short}", text)
-    # Without options tools/run takes those at the top of the page; the program itself has none.
+    # Without options, tools/run takes those at the top of the page; the program itself has none.
     text = re.sub(rf"(tools/run {step.number}) +# the command at the top", r"\1 ...           # with the options at the top", text)
     text = re.sub(rf"tools/run {step.number}\b", f"{mine}/build/program", text)
     text = re.sub(r"\]\((\.\.?/[^)\s]*)\)", lambda link: f"]({os.path.relpath(step.folder / link.group(1), folder)})", text)
@@ -190,8 +191,8 @@ def readme(step, folder):
 
 
 def make(step, path, force=False):
-    """Makes the practice folder of a step, wholly or not at all; returns what `outlines` says of its files. What stands in
-    the way is kept in a folder `old`."""
+    """Makes the practice folder of a step, wholly or not at all; returns what `outlines` says of its files. Files in
+    the way are kept in a folder `old`."""
     given, kinds = outlines(step)
     given.update({name: file.read_bytes() for name, file in step.files().items() if name in OWN})
     given["README.md"] = readme(step, path).encode()
@@ -234,7 +235,7 @@ def current_umask():
 
 
 def keep_old(path, names):
-    """Moves these files into `old`, or `old-2` where there is one; returns that folder."""
+    """Moves these files into `old`, or `old-2` if that exists; returns that folder."""
     there = [name for name in names if (path / name).exists()]
     number = 1
     while (old := path / ("old" if number == 1 else f"old-{number}")).exists():
@@ -246,8 +247,8 @@ def keep_old(path, names):
 
 
 def update(folder):
-    """Brings README.md and test.cpp up to date, and gives what is missing; returns what was written. A test.cpp that the
-    learner has changed is kept beside the new one."""
+    """Brings README.md and test.cpp up to date, and adds what is missing; returns what was written. A test.cpp that
+    the learner has changed is kept next to the new one."""
     given, _ = outlines(folder.step)
     step, written = folder.step, []
     given = {name: content for name, content in given.items() if not (folder.path / name).is_file()}
@@ -266,8 +267,8 @@ def update(folder):
 
 
 def copy_library(path, step):
-    """What the step may include, and nothing that comes later. Times are copied as well: by them the compiler knows a
-    file again that it meets in two places."""
+    """The headers that the step may include, and no later ones. Times are copied as well: they let the compiler
+    recognize a file in two places."""
     visible = step.visible()
     for old in list((path / LIBRARY).glob("*")):
         if old.name not in visible:

@@ -1,7 +1,7 @@
 """tools/step history: the staircase as a git repository with one commit a step.
 
-The commits follow the parents: `main` is the documented history, and what continues behind it ends in a branch. Of
-common/decoding each commit has what had landed before its step."""
+The commits follow the parents: `main` is the documented history, and each line of steps after it ends in a branch.
+Each commit has the files of common/decoding that had landed before its step."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from .series import CHAIN, MANIFEST, ROOT, Problem, git, section, steps
 
-# What every commit stands on; it comes with the first. The models make a clone complete: 31 MB, stored once.
+# The common base of every commit; it comes with the first. The models make a clone complete: 31 MB, stored once.
 FLOOR = ("LICENSE", "meson_options.txt", "common", "kernels", "models/tales-6m", "models/tales-1m", "models/tales-*-1m",
          "models/tales-chat.jinja", "tests/*.h", "tests/*.cpp", "tests/reference")
 FIRST_DATE = datetime(2024, 1, 1, 12, tzinfo=timezone.utc)  # any fixed date: the same input makes the same hashes
@@ -104,7 +104,7 @@ def program(step):
 
 
 def readme(step, series, folder):
-    """The step's README.md with the commands of this repository; it names nothing that is not in it."""
+    """The step's README.md with the commands of this repository; it names only things that are in it."""
     names = {other.number: other.name for other in series}
 
     def linked(match):
@@ -118,7 +118,7 @@ def readme(step, series, folder):
 
     text = re.sub(r"^!\[[^]]*\]\([^)]*\)\n\n?", "", step.readme(), flags=re.MULTILINE)  # pictures are the project's
     text = re.sub(r"\[([^]]+)\]\((\.\.?/[^)\s]*)\)", linked, text)
-    text = re.sub(r"^    tools/(?!run |test \d|step diff )[\w-]+.*\n", "", text, flags=re.MULTILINE)  # what only the project has
+    text = re.sub(r"^    tools/(?!run |test \d|step diff )[\w-]+.*\n", "", text, flags=re.MULTILINE)  # only the project's
     text = re.sub(r"tools/step\s+diff\s+(\d\d)", lambda match: f"git show {names.get(match.group(1), match.group(1))}", text)
     text = re.sub(rf"tools/test\s+{step.number}", "meson test -C build", text)
     text = re.sub(r"tools/test\s+(\d\d)", r"meson test -C build-\1", text)
@@ -137,7 +137,7 @@ def copy(source, target):
 
 
 def copy_floor(folder, landed):
-    """All that is there from the first step on: of common/decoding not the files that land later."""
+    """Everything that exists from the first step on: of common/decoding not the files that land later."""
     for pattern in FLOOR:
         found = sorted(ROOT.glob(pattern))
         if not found:
@@ -150,7 +150,7 @@ def copy_floor(folder, landed):
 
 
 def build_file():
-    """The project's own meson.build up to common/, so that its dependencies stay the same; then one program and its test."""
+    """The project's own meson.build up to common/, so its dependencies stay the same; then one program and its test."""
     text = (ROOT / "meson.build").read_text(encoding="utf-8")
     head, common, _ = text.partition("subdir('common')\n")
     if not common:
@@ -160,7 +160,7 @@ def build_file():
 
 
 def message(step, about):
-    """The title, and the idea of the README, wrapped; tables and indented lines stay as they are."""
+    """The title, and the idea of the README, wrapped; tables and indented lines stay unchanged."""
     def fill(text, **options):
         return textwrap.fill(" ".join(text.split()), 72, break_long_words=False, break_on_hyphens=False, **options)
 

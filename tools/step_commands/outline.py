@@ -1,7 +1,8 @@
-"""The outline of a header: all its declarations with their documentation, and of its functions what the step before had.
+"""The outline of a header: all its declarations with their documentation, and of its functions what the previous step
+had.
 
-A function that the lesson adds throws. This reads the text of clang-formatted headers, not all of C++: where a construct is
-met that it does not know, the solution's own text stays."""
+A function that the lesson adds throws. This reads the text of clang-formatted headers, not all of C++: at an unknown
+construct, the solution's own text stays."""
 
 import re
 
@@ -27,7 +28,7 @@ class Function:
         return self.text[self.head:self.end]
 
     def title(self):
-        """As a person calls it: sample, KvCache::append, operator==."""
+        """Its usual name: sample, KvCache::append, operator==."""
         name = self.name if self.name != "operator" else "operator" + OPERATOR.search(self.signature).group(1)
         return "::".join((*self.scope, name))
 
@@ -95,7 +96,7 @@ class Header:
             position += 1
 
     def read_inside(self, kind, words, first, last, scope):
-        """What a namespace, a class or an enum has between its braces."""
+        """The part of a namespace, a class or an enum between its braces."""
         if kind in ("namespace", "extern"):
             return self.read(first + 1, last, scope)
         name = re.match(r"(?:enum\s+)?(?:class|struct|union|enum)\s+(\w*)", words).group(1)
@@ -125,7 +126,7 @@ class Header:
 
 
 def flat(code):
-    """The code without what stands in brackets; of round ones () stays."""
+    """The code without the contents of brackets; of round ones () stays."""
     code = OPERATOR.sub("operator", code)
     kept, waiting = [], []
     for position, letter in enumerate(code):
@@ -169,11 +170,11 @@ def changed_names(before, after):
 
 
 def outline(solution, before, changed, parent="", others=(), checks=""):
-    """The text of the Header `solution` without what the lesson teaches. `before` are the headers of the step before,
-    the one of the same name first, `changed` the names that no longer mean what they meant there, and `others` the
-    other headers of this step: what they still have has become nothing else. `checks` is the text of test.cpp: sentences
-    that it knows word for word are given."""
-    known = {}  # {(scope, signature): where the step before has it}
+    """The text of the Header `solution` without what the lesson teaches. `before` are the headers of the step
+    before, the one of the same name first, `changed` the names that no longer mean what they meant there, and
+    `others` the other headers of this step: what they still have has become nothing else. `checks` is the text of
+    test.cpp: sentences that it requires word for word are given."""
+    known = {}  # {(scope, signature): the function in the previous step}
     for header in before:
         for function in header.functions:
             known.setdefault((function.scope, function.signature), (header, function))
@@ -199,7 +200,7 @@ def outline(solution, before, changed, parent="", others=(), checks=""):
 
 
 def keep(solution, function, old, changed, sources):
-    """The text from the member initialisers to the end that can stand, or None where it is the learner's turn."""
+    """The text from the member initialisers to the end that can stay, or None if it is the learner's turn."""
     own = solution.text[function.head:function.end]
     body = solution.code[function.body + 1:function.end - 1].strip()
     if old:
@@ -210,7 +211,7 @@ def keep(solution, function, old, changed, sources):
         if identifiers(header.code[was.body:was.end]) & changed:
             return None
         sources.append(header)
-        # The members may be others now: how they are initialised is the solution's.
+        # The members may be others now: the solution initialises them.
         return solution.text[function.head:function.body] + header.text[was.body:was.end]
     start = solution.code[function.start:function.head]
     if re.search(r"\b(constexpr|consteval)\b|\bauto\b(?!.*->)", flat(start)):
@@ -221,13 +222,13 @@ def keep(solution, function, old, changed, sources):
 
 
 def turn(solution, function, former, parent):
-    """A body that throws, with what the step before had for it as a comment."""
+    """A body that throws, with the previous step's version as a comment."""
     line = solution.text.rfind("\n", 0, function.start) + 1
     indent = re.match(r" *", solution.text[line:]).group()
     lines = [f"{indent}  {YOUR_TURN.format(function.title())}"]
     base = re.search(rf"\b(?:class|struct) {function.scope[-1]} : public (\w+)", solution.code) if function.scope else None
     if base and function.signature.endswith("override"):
-        lines.append(f"{indent}  // {base.group(1)}, or a class above it, says what it has to do.")
+        lines.append(f"{indent}  // {base.group(1)}, or a class above it, documents what it has to do.")
     for header, was in former:
         body = header.text[was.body + 1:was.end - 1].strip("\n").rstrip().splitlines()
         if len(body) == 1:
@@ -240,7 +241,7 @@ def turn(solution, function, former, parent):
 
 
 def literals(text):
-    """The texts in quotation marks; neighbours are one."""
+    """The texts in quotation marks; adjacent ones are joined."""
     return re.findall(r'"((?:[^"\\\n]|\\.)*)"', re.sub(r'"\s*\n\s*"', "", text))
 
 
@@ -261,7 +262,7 @@ def sentences(body, checks):
 
 
 def with_sentences(body, texts):
-    """A body that begins with these texts, where it has not got them; one on a single line stays as it is."""
+    """A body that begins with these texts, unless it has them already; one on a single line stays unchanged."""
     own = literals(body)
     texts = [text for text in dict.fromkeys(texts) if text not in own]
     first = re.search(r"\{\n( +)(throw Error\(\"your turn[^\n]*\n)?", body)

@@ -1,4 +1,5 @@
-"""tools/step practice and next: a folder in which a learner writes a step; the step's own test.cpp says when it is done."""
+"""tools/step practice and next: a folder in which a learner writes a step; the step's own test.cpp reports when it
+is done."""
 
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def add_commands(commands):
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--force", action="store_true", help="start anew; the files in DIR are kept in DIR/old")
     what.add_argument("--update", action="store_true",
-                      help="bring README.md and test.cpp of DIR up to date and give what is missing; your code stays")
+                      help="bring README.md and test.cpp of DIR up to date and add what is missing; your code stays")
     what.add_argument("--solution", action="store_true", help="make nothing; show what the step changes")
     parser.set_defaults(run=practice, color="auto")
 
@@ -67,7 +68,8 @@ def introduce(step, path, kinds):
 
 
 def coming(step, series, green):
-    """The step to practise behind `step` (None: at the very beginning): the next one by number that was not green yet."""
+    """The step to practise after `step` (None: at the very beginning): the next one by number that was not green
+    yet."""
     behind = series[series.index(step) + 1:] if step else series
     return next((later for later in [*behind, *series] if later.name not in green), None)
 
@@ -81,7 +83,7 @@ def show_next(_):
     else:
         step = coming(last, series, green)
     if not step:
-        print("Every step is green. What is left is a step of your own: CONTRIBUTING.md says how to add one.")
+        print("Every step is green. What is left is a step of your own: CONTRIBUTING.md explains how to add one.")
         return 0
     path = PRACTICE / step.name
     if not is_practice(path):

@@ -1,7 +1,7 @@
-"""Runs the checks of a practice folder and tells what is red, so that a learner knows where to look.
+"""Runs the checks of a practice folder and reports what is red, so a learner knows where to look.
 
-The test program reports each test case as it begins and ends (`lines` in tests/doctest_main.cpp). One that hangs is ended,
-and one that crashes ends the program: it is started again behind that case."""
+The test program reports each test case as it begins and ends (`lines` in tests/doctest_main.cpp). One that hangs is
+ended, and one that crashes ends the program: it is started again after that case."""
 
 import hashlib
 import json
@@ -14,17 +14,17 @@ import sys
 import time
 
 TOLD_AFTER = 10  # seconds of a test case before it is named
-IDLE = 10        # seconds without any computing after which nothing is expected any more
+IDLE = 10        # seconds without any computing after which the case is given up
 
 
 class Case:
-    """A test case: what it said when it was red."""
+    """A test case, and its messages if it was red."""
 
     def __init__(self, name, line):
         self.name, self.line, self.green, self.failures = name, line, False, []
         self.ended, self.trace = "", []  # how it ended the program, and where
         self.start = self.moved = time.monotonic()  # when it began, and when it was last seen computing
-        self.before = self.now = None  # what Started.computed() said then
+        self.before = self.now = None  # the result of Started.computed() then
 
 
 class Runner:
@@ -58,12 +58,12 @@ class Runner:
             return set()
 
     def run(self, only="", told=lambda case: None):
-        """[Case] in order, and how many were green before and so did not run; `told` sees each red one as it ends."""
+        """[Case] in order, and how many were green before and so did not run; `told` gets each red one as it ends."""
         names = self.known()
         skipped = self.green_before() if not only else set()
         wanted = [(i, name) for i, name in enumerate(names) if name not in skipped and only.lower() in name.lower()]
         cases, hung = [], 0
-        while wanted and hung < 2:  # nobody waits for a minute ten times
+        while wanted and hung < 2:  # so a person does not wait for a minute ten times
             first, last = wanted[0][0], wanted[0][0]  # a run of neighbours
             while len(wanted) > last - first + 1 and wanted[last - first + 1][0] == last + 1:
                 last += 1
@@ -80,10 +80,10 @@ class Runner:
         return cases, len(skipped & set(names)), names
 
     def overdue(self, case, computed):
-        """Why the case has to be ended, if it has to. Where other programs keep the processors busy, it computes slowly;
-        so the time that counts is that of its own computing."""
+        """Why the case has to be ended, if it has to. If other programs keep the processors busy, it computes
+        slowly; so only its own computing time counts."""
         time_now = time.monotonic()
-        if computed is None:  # the system does not tell
+        if computed is None:  # the system does not report it
             used, idle = time_now - case.start, 0.0
         else:
             if computed != case.now:
@@ -93,7 +93,7 @@ class Runner:
             return f"took longer than {self.limit:g} seconds of computing, and was ended; an endless loop? " \
                    "--limit SECONDS gives it more"
         if idle >= max(IDLE, self.limit):
-            return f"took longer than it may: it has waited for {idle:.0f} seconds without computing, and was ended"
+            return f"exceeded its time: it has waited for {idle:.0f} seconds without computing, and was ended"
         return ""
 
     def run_some(self, first, last, told):
@@ -193,9 +193,9 @@ class Started:
         self.process.stderr.close()
 
     def computed(self):
-        """(seconds that the main threads of the program and of those that it has started have computed, ticks of all their
-        threads), or None where the system does not tell. The main thread is the one that runs the learner's loops; what it
-        takes does not depend on how many processors help."""
+        """(seconds that the main threads of the program and of those that it has started have computed, ticks of all
+        their threads), or None if the system does not report it. The main thread runs the learner's loops; its time
+        does not depend on how many processors help."""
         if not os.path.exists("/proc/self/stat"):
             return None
         ticks = 0
@@ -229,7 +229,7 @@ class Started:
             while selector.get_map():
                 seconds = patience()
                 ready = selector.select(seconds)
-                if not ready or seconds and time.monotonic() >= seen + seconds:  # also where it writes without end
+                if not ready or seconds and time.monotonic() >= seen + seconds:  # even if it writes without end
                     seen = time.monotonic()
                     yield None
                 for key, _ in ready:
@@ -269,7 +269,8 @@ REFUSAL = re.compile(rb"Assertion '.*' failed\.$")
 
 
 def own_words(said):
-    """What a learner's code writes to standard error; what the library and the sanitizers write there is told otherwise."""
+    """What a learner's code writes to standard error; messages of the library and the sanitizers are reported
+    separately."""
     for line in said.splitlines(keepends=True):
         if REPORT.match(line.rstrip()):
             return
@@ -324,11 +325,11 @@ def shortened(text, most=160):
     return text if len(text) <= most else text[:most - 40] + " … " + text[-36:]
 
 
-NOWHERE = 2**64 - 1  # what std::string::find says of a text that is not there
+NOWHERE = 2**64 - 1  # the result of std::string::find for a text that is not there
 
 
 def compared(text):
-    """`got == want` as a person says it; of two long lists, where they begin to differ."""
+    """`got == want` in words; for two long lists, where they begin to differ."""
     text = " ".join(text.split())
     if re.fullmatch(rf"{NOWHERE} != {NOWHERE}", text):
         return "want it to be there, and it is not"

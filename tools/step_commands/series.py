@@ -1,8 +1,9 @@
 """What the commands share: the steps as a tree, their files and READMEs, the library of finished lessons, and git without
 a person's settings.
 
-A step continues its parent: the step before, and behind the documented history the step that its README names. A finished
-file has *landed* in common/decoding, where the steps behind the one that finished it find it; landed.txt says whose it is."""
+A step continues its parent: the previous step, and after the documented history the step that its README names. A
+finished file has *landed* in common/decoding, where the steps after the one that finished it find it; landed.txt
+names its owner."""
 
 import errno
 import os
@@ -19,7 +20,7 @@ OWN = ("README.md", "test.cpp")  # every step has its own; the lesson is the oth
 
 
 class Problem(Exception):
-    """What is wrong and what would be right, in one sentence; `status` is 2 for wrong usage."""
+    """A Problem: what is wrong and what would be right, in one sentence; `status` is 2 for wrong usage."""
 
     def __init__(self, message, status=1):
         super().__init__(message)
@@ -98,7 +99,7 @@ class Step:
         return {name: path for name, path in self.files().items() if name not in OWN}
 
     def continues_prompts(self):
-        """Whether its program takes a prompt; those of a server and of a simulation say where they are made that they do not."""
+        """Whether its program takes a prompt; those of a server and of a simulation declare that they do not."""
         return not re.search(r"Program program\(.*, false\);", (self.folder / "main.cpp").read_text(encoding="utf-8"))
 
     def holds_conversations(self):
@@ -114,11 +115,11 @@ class Step:
         return found
 
     def descendants(self):
-        """All that continue it, each behind its parent."""
+        """All that continue it, each after its parent."""
         return [step for child in self.children for step in (child, *child.descendants())]
 
     def visible(self):
-        """{name: Landed} of the library that the step stands on or could stand on."""
+        """{name: Landed} of the library that the step uses or could use."""
         ancestors = {step.name for step in self.ancestors()}
         return {name: landed for name, landed in self.library.items() if landed.at.name in ancestors}
 
@@ -143,7 +144,7 @@ class Step:
         return [found[name] for name in sorted(found)]
 
     def relations(self):
-        """The line that its README has below the summary: which step it continues. Along the main path that needs no saying."""
+        """The line that its README has below the summary: which step it continues. On the main path it is left out."""
         if not self.parent or int(self.number) <= CHAIN:
             return []
         room = ", as a detour" if self.detour else ""
@@ -184,13 +185,14 @@ class Step:
         return section(self.readme(), title)
 
     def summary(self):
-        """Its headline, the sentence in italics below the title; the title where there is none. All lists take it from here."""
+        """Its headline, the sentence in italics below the title; the title if there is none. All lists take it from
+        here."""
         match = re.search(r"^\*(.+)\*$", self.introduction(), re.MULTILINE)
         return match.group(1) if match else self.heading()[3:]
 
 
 def section(text, title):
-    """What a README has below that title."""
+    """The section of a README below that title."""
     match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     return match.group(1).strip() if match else ""
 
@@ -259,7 +261,7 @@ class Landed:
     def __init__(self, name, owner):
         self.name, self.owner = name, owner
         self.path = ROOT / "common/decoding" / name
-        self.at = owner  # all that it includes has landed there as well; landed_files() says
+        self.at = owner  # all that it includes has landed there as well; landed_files() checks it
 
     def includes(self, library):
         return [library[name] for name in (name.removeprefix("common/decoding/") for name in includes(self.path))
@@ -278,7 +280,7 @@ def landed_files(series):
             raise Problem(f"{MANIFEST}: '{line}' is not the name of a file and of the step that finished it.")
         name, owner = words[0], next((step for step in series if step.name == words[1]), None)
         if name in library:
-            raise Problem(f"{MANIFEST}: {name} is there twice, but a file has one owner.")
+            raise Problem(f"{MANIFEST}: {name} is listed twice, but a file has one owner.")
         if not owner:
             raise Problem(f"{MANIFEST}: {name} is of {words[1]}, but there is no such step.")
         library[name] = Landed(name, owner)
@@ -296,7 +298,7 @@ def landed_files(series):
                 landed.at = other.owner
             elif other.owner is not landed.at and other.owner not in landed.at.ancestors():
                 raise Problem(f"{MANIFEST}: {landed.name} is of {landed.owner.name} and needs {other.name} of "
-                              f"{other.owner.name}, but no step comes behind both {landed.at.name} and {other.owner.name}.")
+                              f"{other.owner.name}, but no step comes after both {landed.at.name} and {other.owner.name}.")
     return library
 
 
@@ -315,7 +317,7 @@ def find(name):
 
 
 def columns(names):
-    """The names one below the other, in as many columns as the terminal has room for."""
+    """The names one below another, in as many columns as fit into the terminal."""
     width = max(map(len, names)) + 2
     rows = -(-len(names) // max(1, (shutil.get_terminal_size().columns - 2) // width))
     return "\n".join("  " + "".join(f"{name:{width}}" for name in names[row::rows]).rstrip() for row in range(rows))
