@@ -23,7 +23,7 @@ int main(int argc, char** argv) try {
   const int eos = model.config().eos_token_id;
 
   std::vector<int> tokens = tokenizer.encode_prompt(argv[2]);
-  if (tokens.empty()) tokens.push_back(eos);  // a model begins a new text behind this token
+  if (tokens.empty()) tokens.push_back(eos);  // a model begins a new text after this token
   const SamplingOptions options{.do_sample = true, .seed = 8, .temperature = 0.8f, .top_k = 40};
   std::mt19937 generator(options.seed);
   StaticKvCache cache(model);

@@ -20,7 +20,7 @@ class BeamSearch {
   levels = []; // the nodes by their length: those that grew, the best in front, and those that ended
   told = new Map(); // the texts that the program shows, with their nodes
   rows = new Map(); // the node that each row of the cache holds
-  scores = new Map(); // of the tokens behind each node that grows
+  scores = new Map(); // of the tokens after each node that grows
   wrong = ""; // why nothing more can be said
   doubtful = new Set(); // lengths at which the program went on with other texts than the sums say
   finished = false;
@@ -97,8 +97,9 @@ class BeamSearch {
     return { token, parent, length: parent.length + 1, sum, text: [...parent.text, token] };
   }
 
-  /// One level more: the nodes that `grown` has, or at the end none, and those that ended beside them. The rule of the search: of
-  /// the 2 n best continuations those that end are taken out if they are among the first n, and of the others the first n go on.
+  /// One level more: the nodes of `grown`, or none at the end, and the finished ones. The rule of the search:
+  /// among the 2 n best continuations, those that end are set aside if they are in the first n; the first n
+  /// of the others go on.
   choose(grown) {
     const { options, beams } = this, length = this.levels.length, ended = [], left = [];
     const best = this.growing.flatMap((parent) => {
@@ -170,7 +171,7 @@ const makeShape = (tag, attributes, ...children) => {
   return shape;
 };
 
-/// What is wider than the page scrolls in a box of its own.
+/// Content wider than the page scrolls in its own box.
 function scrolling(content, name) {
   const box = makeElement("div", { className: "wide", tabIndex: 0 }, content);
   box.setAttribute("role", "region");
@@ -178,8 +179,9 @@ function scrolling(content, name) {
   return box;
 }
 
-/// What is to be seen of a search when its texts have so many new tokens: {levels, kept, told}. The levels up to there, so ordered
-/// that no lines cross; `kept` has the nodes that lead to a text that grows or has ended, `told` those of texts that are shown.
+/// The visible part of a search when its texts have this many new tokens: {levels, kept, told}. The levels up
+/// to there, ordered so that no lines cross; `kept` has the nodes that lead to a growing or finished text,
+/// `told` those of the shown texts.
 function beamTree({ levels, told }, length) {
   const behind = (nodes) => new Set(nodes.flatMap((node) => {
     const path = [];

@@ -1,12 +1,13 @@
-// A model from the reader's disk, before it is loaded: what its files say of its sizes, and how much memory it takes. Only headers
-// are read here. The program gets the files themselves, and says what else is wrong with them.
+// A model from the reader's disk, before it is loaded: its sizes from its files, and how much memory it
+// takes. Only headers are read here. The program gets the files themselves, and reports any other fault in
+// them.
 "use strict";
 
 /// What a program in a page may have: its linker's MAXIMUM_MEMORY.
 const MEMORY_LIMIT = 2 ** 31;
 /// The program with its tokenizer and what a pass computes, whatever the model.
 const MEMORY_OF_PROGRAM = 75e6;
-/// A longer context is taken only where --context says so, as common/program/program.cpp has it.
+/// A longer context is used only if --context requests it, as in common/program/program.cpp.
 const USUAL_CONTEXT = 4096;
 
 /// "98 MB" or "1.2 GB", of 1000 bytes and their powers.
@@ -112,8 +113,8 @@ async function readJson(file, within) {
   throw `${within}/${file.name} is not a JSON object`;
 }
 
-/// The sizes that count: of matrices, embeddings and all else in numbers, of a position in the cache, and of the largest matrix whose
-/// numbers are unpacked from blocks.
+/// The sizes that count: of matrices, embeddings and everything else in numbers, of a position in the cache,
+/// and of the largest matrix whose numbers are unpacked from blocks.
 function sizesOf(tensors, layers, keyWidth, context) {
   const sizes = { matrices: 0, embeddings: 0, others: 0, unpacked: 0, position: 2 * layers * keyWidth, context };
   for (const { name, shape, whole } of tensors) {
@@ -160,8 +161,8 @@ async function readFolder(files, name) {
   };
 }
 
-/// What a picker returned, as a model: {name, files: [[path, File]], bytes, hasTemplate, sizes}; nothing if nothing was chosen. The
-/// program finds it as disk/NAME. Throws a sentence for files that are no model.
+/// What a picker returned, as a model: {name, files: [[path, File]], bytes, hasTemplate, sizes}; nothing if
+/// nothing was chosen. The program finds it as disk/NAME. Throws a sentence for files that are not a model.
 async function readDiskModel(chosen, isFolder) {
   if (!chosen.length) return null;
   if (!isFolder) {
@@ -193,8 +194,8 @@ function matrixBytes(dtype, count) {
   return count * { float32: 4, float16: 2, bfloat16: 2, int8: 1 + 4 / 64, int4: 0.5 + 2 / 32 }[dtype];
 }
 
-/// {file, weights, cache, all} in bytes, for one text of `context` tokens. A type that no weights have counts as float32, which
-/// the program refuses.
+/// {file, weights, cache, all} in bytes, for one text of `context` tokens. A type unsuitable for weights
+/// counts as float32; the program refuses it.
 function diskMemory({ bytes, sizes }, dtype, context) {
   const type = ["float32", "float16", "bfloat16", "int8", "int4"].includes(dtype) ? dtype : "float32";
   const positions = Math.min(sizes.context, context || USUAL_CONTEXT);

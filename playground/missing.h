@@ -24,7 +24,7 @@ constexpr To bit_cast(const From& from) noexcept {
 
 namespace ranges {
 
-/// One argument behind its projection, and a comparison of two of them.
+/// One argument after its projection, and a comparison of two of them.
 template <typename Function, typename Projection>
 auto projected(Function function, Projection projection) {
   return [=](auto&&... values) -> decltype(auto) {

@@ -1,4 +1,5 @@
-// The terminal on a step's page: its command line can be changed, and runs in this browser. Several runs stand side by side.
+// The terminal on a step's page: its command line can be changed, and runs in this browser. Several runs
+// appear side by side.
 "use strict";
 
 (() => {
@@ -34,7 +35,7 @@
     return found;
   }
 
-  /// The command lines of a text: each that begins with tools/run is one, and what stands before the first.
+  /// The command lines of a text: each that begins with tools/run is one, and any text before the first.
   function split(text) {
     const parts = text.replace(/\\\n/g, " ").trim().split(/(?:^|\n)\s*tools\/run\s+\S+/);
     return parts.map((part) => part.trim()).filter((part, i) => part || i || parts.length === 1);
@@ -84,7 +85,7 @@
   const packed = () => [...document.querySelectorAll("script[data-file]")];
   let unpacked;
 
-  /// A promise of {name: Blob}: the files that stand in the page itself, where tools/book --single-file made it.
+  /// A promise of {name: Blob}: the files in the page itself, which tools/book --single-file put there.
   const unpack = () => unpacked ??= Promise.all(packed().map(async (element) => {
     try {
       const { body } = await fetch(`data:;base64,${element.textContent}`);
@@ -113,7 +114,10 @@
   // A benchmark would only measure how long it takes to write its trace.
   const inside = make("input", { type: "checkbox", checked: Boolean(trace) && !/--(benchmark|drift)\b/.test(example) });
   const layer = make("input", { type: "number", min: 0 }), head = make("input", { type: "number", min: 0 });
-  const looks = make("p", { className: "looks", hidden: !inside.checked }, make("label", {}, "and what one head looks at: layer ", layer), make("label", {}, " head ", head),
+  const looks = make("p", { className: "looks", hidden: !inside.checked }, make("label", {}, "and the "
+                                                                                             "attention of "
+                                                                                             "one head: "
+                                                                                             "layer ", layer), make("label", {}, " head ", head),
     ", counted from 0 (", make("code", {}, "--trace-attention LAYER,HEAD"), ")");
   inside.onchange = () => { looks.hidden = !inside.checked; };
   const reads = talks
@@ -207,7 +211,8 @@
     make("p", {}, start, " It runs on your machine: this page sends nothing to anyone."));
   place.append(form, problem, runs);
 
-  /// A command line by which a run is told from others; of a long one the middle is left out, for options stand at both ends.
+  /// A command line short enough to identify a run; the middle of a long one is left out, since options are
+  /// at both ends.
   const short = (words) => (words.length > 300 ? `${words.slice(0, 150)} … ${words.slice(-150)}` : words || "(no options)");
 
   /// A run with its output, and the buttons to stop and to remove it.
@@ -273,7 +278,7 @@
     try {
       const commands = split(line.value).map((command) => [words(command), short(command)]);
       const files = await unpack();
-      for (const [arguments_, title] of commands.reverse()) { // the newest run stands on top
+      for (const [arguments_, title] of commands.reverse()) { // the newest run is on top
         const has = (option) => arguments_.some((word) => word === option || word.startsWith(`${option}=`));
         if (inside.checked && (layer.value || head.value) && !has("--trace-attention")) arguments_.push("--trace-attention", `${layer.value},${head.value}`);
         if ((inside.checked || has("--trace-attention")) && !has("--trace")) arguments_.push("--trace", "/trace");

@@ -9,7 +9,7 @@ class BatchRows {
   texts = new Map(); // the tokens of each
   ended = new Set();
   fed = []; // the cells of the newest pass
-  alike = []; // those of them that no token tells apart
+  alike = []; // those that no token distinguishes
   copied = undefined; // what was copied since the newest token
 
   /// `positions` are those of the context. Without a cache a text that has ended is fed until all have.
@@ -33,13 +33,14 @@ class BatchRows {
     Object.assign(this, { fed: [...cells.values()], alike: [], copied: undefined });
   }
 
-  /// What the fed tokens stand behind.
+  /// What the fed tokens follow.
   stayOf(fed, rows) {
     const fits = (stay) => stay && stay.tokens.length >= fed.start && (stay.text === undefined || this.isEnd(fed, stay.text));
     if (fed.start === 0) return { tokens: [] };
     const here = this.stays.get(fed.row);
     if (fits(here)) return here;
-    // A cache of blocks moves a row without a copy: it was the only one of that length that nobody knows yet.
+    // A cache of blocks moves a row without a copy: it was the only one of that length that is still
+    // unidentified.
     const goesOn = (row, length) => rows.some((one) => one.row === row && one.start === length);
     const others = new Set([...this.stays].filter(([row, { text, tokens }]) =>
       text === undefined && tokens.length === fed.start && !goesOn(row, fed.start)).map(([, stay]) => stay));
@@ -62,8 +63,9 @@ class BatchRows {
     this.copied = { from, to };
   }
 
-  /// A text gets a token: the row whose logits it comes from, if one was fed. Tokens come in the order of the rows, so that of two
-  /// which look alike the first one is meant. A token behind a copy is that of the copy: a prompt that several texts share.
+  /// A text gets a token: the row whose logits it comes from, if one was fed. Tokens come in the order of the
+  /// rows, so of two that look alike, the first one is meant. A token after a copy is that of the copy: a
+  /// prompt that several texts share.
   token(number, token) {
     if (this.copied !== undefined) {
       const { from, to } = this.copied;
@@ -120,7 +122,8 @@ function drawRows({ passes, ended }, last, which, table) {
     else if (before === undefined) found.push(["↻", "begins again"]);
     else if (before !== row) found.push(["⇄", `comes from row ${before}`]);
     if (pass === ends && ended.has(text)) found.push(["■", "ends"]);
-    else if (pass === ends && pass < passes.length - 1) found.push(["□", "ends or has to wait"]); // only the end of the run will tell
+    else if (pass === ends && pass < passes.length - 1) found.push(["□", "ends or has to wait"]); // only the end of the run
+                                                                                                  // will show it
     else if (pass < passes.length - 1 && rowOf(pass + 1, text) === undefined) found.push(["‖", "has to wait"]);
     return found;
   }

@@ -1,5 +1,5 @@
-// What a program tells of its work by --trace (docs/trace.md), as tables and lists: everybody can read them, and bars behind the
-// numbers are the pictures. A view to which no event belongs is not shown.
+// The work of a program, from --trace (docs/trace.md), as tables and lists that are accessible to everybody;
+// bars behind the numbers are the pictures. A view without an event is not shown.
 "use strict";
 
 const makeElement = (tag, properties = {}, ...children) => {
@@ -16,7 +16,7 @@ function softmax(logits) {
   return weights.map((weight) => weight / sum);
 }
 
-/// The token ids, the likeliest first; of equal ones the lowest comes first.
+/// The token ids, most likely first; ties by the lowest.
 const byProbability = (probabilities) => [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a] || a - b);
 
 /// What common/decoding/row.h does with logits, in its order: [option, the value that changes nothing, what it makes of them].
@@ -50,7 +50,7 @@ const textRules = (start, text) => ({
   options: { ...start.options, ...text.options }, eos: start.eos_token_id, prompted: start.prompts[text.prompt].length,
 });
 
-/// [[name, probabilities]] behind the text, from what the model says to what a token is chosen from.
+/// [[name, probabilities]] after the text, from the model's own to those that a token is chosen from.
 function stages(logits, text, rules) {
   const now = Float64Array.from(logits), found = [["model", softmax(now)]];
   for (const [option, neutral, apply] of STAGES) {
@@ -80,7 +80,7 @@ function stepViews(place) {
       makeElement("thead", {}, makeElement("tr", {}, ...columns.map((name) => heading(name, "col")))), makeElement("tbody", {}, ...body));
   }
 
-  /// A view of one thing of many, which a slider chooses; it follows the newest one until somebody moves it.
+  /// A view of one item of many, which a slider selects; it follows the newest one until a reader moves it.
   function view(title, what, draw) {
     const things = [];
     const slider = makeElement("input", { type: "range", min: 1, max: 1 });
@@ -100,7 +100,7 @@ function stepViews(place) {
       for (const wide of shown.querySelectorAll(".wide")) wide.scrollLeft = wide.scrollWidth; // the newest is on the right
     };
     slider.oninput = () => { following = Number(slider.value) === things.length; redraw(); };
-    // Shows the things anew, with those that are more now.
+    // Shows the items again, with the new ones.
     return (...more) => {
       things.push(...more);
       section.hidden = !things.length;
@@ -192,7 +192,8 @@ function stepViews(place) {
       const { position, logits } = target.logits[i], behind = [...text, ...tokens.slice(0, i)];
       const share = (of) => {
         const shares = stages(of, behind, rules).at(-1)[1];
-        return rules.options["--do-sample"] === "true" ? shares[token] : Number(byProbability(shares)[0] === token); // else the likeliest has all
+        return rules.options["--do-sample"] === "true" ? shares[token] : Number(byProbability(shares)[0] === token); // otherwise the most likely
+                                                                                                                     // one has all
       };
       const draft = proposed.filter((one) => one.position === position).at(-1);
       return { token, p: share(logits), q: draft ? share(draft.logits) : 1 };
@@ -248,7 +249,7 @@ function stepViews(place) {
       }
       round?.results.push({ token, origin });
       if (passes.length) passes.at(-1).chosen = true;
-      search?.finish(); // which tells at its end
+      search?.finish(); // which is reported at its end
       const logits = search ? null : logitsBehind(text.length, batch.token(number, token));
       if (logits) addChoice({ number, token, logits, text: [...text] });
       text.push(token);

@@ -27,7 +27,7 @@ async function load(name) {
   throw new Error(`${name} cannot be loaded: the server says ${answer.status}`);
 }
 
-/// The same for what stays as it is; a browser that keeps nothing loads it again.
+/// The same for files that stay the same; a browser that keeps nothing loads them again.
 async function loadOnce(name) {
   if (files[name]) return load(name);
   const storage = await globalThis.caches?.open(kept).catch(() => null); // pages without TLS have none
@@ -111,8 +111,8 @@ function makeKeyboard(FS, typed, show) {
 const PART = 1 << 20; // bytes of a file of the reader's that are in JavaScript's memory at a time
 const IO_ERROR = 29, NO_MEMORY = 48; // as emscripten numbers them
 
-/// A file of the reader's among the program's. Its bytes stay on the disk until the program reads them. It maps a model several
-/// times, and only looks at the bytes: they are in its memory once, and stay there.
+/// A file of the reader's among the program's. Its bytes stay on the disk until the program reads them. It
+/// maps a model several times, and only reads the bytes: they are in its memory once, and stay there.
 function mount(program, path, file) {
   const { FS } = program, reader = new FileReaderSync();
   const read = (position, length) => {

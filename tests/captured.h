@@ -34,8 +34,8 @@ class Unbuffered : public std::streambuf {
   int descriptor_;
 };
 
-/// `stream` goes to a file until the end of the scope. What a failed check says does not: doctest says it by
-/// std::cout, which nothing under test uses.
+/// Redirects `stream` to a file until the end of the scope. The messages of a failed check are not
+/// redirected: doctest prints them with std::cout, which nothing under test uses.
 class Captured {
  public:
   explicit Captured(std::FILE* stream, const std::string& file = "")

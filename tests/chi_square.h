@@ -33,9 +33,9 @@ inline double chi_square_p(double statistic, int degrees) {
   return scale * fraction;
 }
 
-/// The p-value of `counts`, one for each token, under `probabilities`: how often a right sampler gives counts
-/// that lie as far off. Tokens that are expected fewer than 5 times share one bin; a token drawn against a
-/// probability of 0 makes it 0.
+/// The p-value of `counts`, one for each token, under `probabilities`: how often a correct sampler gives
+/// counts that are as far off. Tokens that are expected fewer than 5 times share one bin; a token drawn
+/// against a probability of 0 makes it 0.
 inline double p_value(std::span<const int> counts, std::span<const float> probabilities) {
   double total = 0.0, mass = 0.0;
   for (std::size_t i = 0; i < counts.size(); ++i) {

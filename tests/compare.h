@@ -1,4 +1,4 @@
-// Compares an array with what it should be, and says where it differs most.
+// Compares an array with its expected values, and reports where it differs most.
 #pragma once
 
 #include <fmt/format.h>
@@ -30,8 +30,8 @@ Difference largest_difference(std::span<const float> got, std::span<const Want> 
   return result;
 }
 
-/// Empty when each element of `got`, [rows, columns], is at most `tolerance` from `want`; else a sentence:
-/// "block.3 [5, 17]: got 1.25, want 1.5, 312 % of the tolerance 1e-3".
+/// Empty when each element of `got`, [rows, columns], is at most `tolerance` from `want`; otherwise a
+/// sentence: "block.3 [5, 17]: got 1.25, want 1.5, 312 % of the tolerance 1e-3".
 template <typename Want>
 std::string difference(std::string_view name, std::span<const float> got, std::span<const Want> want,
                        std::size_t columns, double tolerance) {

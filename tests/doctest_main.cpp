@@ -55,7 +55,7 @@ class Lines : public doctest::IReporter {
   void test_case_skipped(const doctest::TestCaseData&) override {}
 
  private:
-  static constexpr int kReported = 2;  ///< failures of a case; of a thousand more nobody learns anything
+  static constexpr int kReported = 2;  ///< failures of a case; a thousand more would teach nothing
 
   void tell(const json& event) {
     out_ << event.dump(-1, ' ', false, json::error_handler_t::replace) << std::endl;
@@ -97,11 +97,11 @@ class Lines : public doctest::IReporter {
     return said;
   }
 
-  /// What an exception does not tell: how far the case has come.
+  /// What an exception lacks: how far the case has come.
   struct Place {
     const char* file = "";
     int line = 0;
-    bool checked = false;  ///< the line of a check; else that of the case
+    bool checked = false;  ///< the line of a check; otherwise that of the case
   };
 
   std::ostream& out_;

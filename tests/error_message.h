@@ -1,4 +1,4 @@
-// What an error says, so that a test can look for the file and the fault in it.
+// The message of an error, so a test can look for the file and the fault in it.
 #pragma once
 
 #include <initializer_list>

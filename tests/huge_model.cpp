@@ -29,7 +29,7 @@ class CountingDevice : public Device {
 
   std::string description() const override { return "a device that counts"; }
 
-  /// Zeros, which take memory only when somebody writes.
+  /// Zeros, which take memory only when they are written.
   Tensor allocate(DType dtype, std::vector<std::int64_t> shape) override {
     const std::size_t bytes = std::max<std::size_t>(bytes_of(dtype, shape), 1);
     const bool shared = rows_share_memory_ && shape.back() == kHugeVocabulary;

@@ -18,7 +18,7 @@ constexpr int kHugeRows = 129;
 /// Memory for one row of logits, in many places.
 class SharedRow {
  public:
-  /// Rows one after the other that share their memory: what is written to one is in all. As much memory
+  /// Rows one after another that share their memory: a write to one is in all. The same amount of memory
   /// before them cannot be read: an index that has become negative meets no other rows there.
   void* map(std::size_t rows) const;
   static void unmap(void* memory, std::size_t rows);
@@ -31,7 +31,7 @@ class SharedRow {
 /// r + 1, which has 1. Where rows share their memory, the logit of token t is -t in all of them.
 Model huge_model(bool rows_share_memory = false);
 
-/// So many prompts of one token.
+/// This many prompts of one token.
 inline std::vector<std::vector<int>> huge_prompts() {
   return std::vector<std::vector<int>>(kHugeRows, std::vector<int>{0});
 }

@@ -46,7 +46,7 @@ struct PlainSearch {
   float repetition_penalty = 1.0f;
 };
 
-/// ln p of each token behind prompt and text, as the penalty leaves them.
+/// ln p of each token after prompt and text, as the penalty leaves them.
 inline std::vector<double> plain_logprobs(Model& model, std::vector<int> tokens, const std::vector<int>& text,
                                           float repetition_penalty) {
   tokens.insert(tokens.end(), text.begin(), text.end());
@@ -99,7 +99,7 @@ inline std::vector<Scored> plain_beam_search(Model& model, const std::vector<int
   return ended;
 }
 
-/// Every text of up to `depth` tokens behind the prompt, best first: those that end before are shorter.
+/// Every text of up to `depth` tokens after the prompt, best first: those that end earlier are shorter.
 inline std::vector<Scored> all_texts(Model& model, const std::vector<int>& prompt, int depth,
                                      double length_penalty) {
   std::vector<Scored> all;
@@ -121,7 +121,7 @@ inline std::vector<Scored> all_texts(Model& model, const std::vector<int>& promp
   return all;
 }
 
-/// Empty when the beams are these texts with these scores, in this order; else the first that is not.
+/// Empty if the beams are these texts with these scores, in this order; otherwise the first that is not.
 inline std::string difference_from_texts(const auto& beams, const std::vector<Scored>& want) {
   if (beams.size() != want.size()) return std::to_string(beams.size()) + " texts";
   for (std::size_t i = 0; i < want.size(); ++i) {

@@ -27,10 +27,10 @@ inline bool is_kept(float logit) {
   return logit != -HUGE_VALF;
 }
 
-/// The tokens that are kept, the likeliest first, equal ones by rising id.
+/// The kept tokens, most likely first, ties by ascending id.
 std::vector<int> ranking(std::span<const float> logits);
 
-/// Empty when `logits` are what the case of the reference says; `before` are those before its last processor.
+/// Empty if `logits` are those of the reference's case; `before` are those before its last processor.
 std::string difference_from_case(const nlohmann::json& one, std::span<const float> logits,
                                  std::span<const float> before);
 

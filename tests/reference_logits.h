@@ -22,8 +22,7 @@ inline Model reference_model(const std::string& family) {
   return Model::load(reference_folder(family), make_cpu_device(2));
 }
 
-/// The largest difference of a logit, as a share of the largest logit that is wanted; 1 if there are not as
-/// many.
+/// The largest difference of a logit, as a share of the largest expected logit; 1 if their numbers differ.
 inline double difference(std::span<const float> logits, std::span<const float> want) {
   double off = logits.size() == want.size() ? 0.0 : 1.0, largest = 1e-30;
   for (std::size_t i = 0; i < std::min(logits.size(), want.size()); ++i) {

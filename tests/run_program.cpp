@@ -12,7 +12,7 @@ namespace staircase {
 nlohmann::json ProgramRun::json() const {
   INFO(err);
   nlohmann::json parsed = nlohmann::json::parse(out, nullptr, false);
-  REQUIRE_MESSAGE(!parsed.is_discarded(), "this is no JSON: ", out);
+  REQUIRE_MESSAGE(!parsed.is_discarded(), "this is not JSON: ", out);
   return parsed;
 }
 
@@ -32,7 +32,7 @@ ProgramRun run_program(const std::string& program, const std::string& arguments,
   INFO(arguments);
   INFO(run.err);
   CHECK(WIFEXITED(status));
-  const std::string what = "what():  ";  // how a program of GCC or Clang says what nobody caught
+  const std::string what = "what():  ";  // how a program of GCC or Clang reports an uncaught exception
   const auto uncaught = run.err.find("terminate called");
   if (uncaught == std::string::npos) {
     CHECK(run.status <= 2);
@@ -40,7 +40,7 @@ ProgramRun run_program(const std::string& program, const std::string& arguments,
     const auto said = run.err.find(what, uncaught);
     const auto begin = said == std::string::npos ? uncaught : said + what.size();
     FAIL_CHECK(
-        "the program threw, and nobody caught: " << run.err.substr(begin, run.err.find('\n', begin) - begin));
+        "the program threw, and did not catch: " << run.err.substr(begin, run.err.find('\n', begin) - begin));
   }
   return run;
 }

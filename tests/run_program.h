@@ -18,7 +18,7 @@ struct ProgramRun {
   nlohmann::json json() const;
 };
 
-/// Runs `program` by a shell: `arguments` as they are typed, redirections included. It must not crash.
+/// Runs `program` in a shell: `arguments` as typed, redirections included. It must not crash.
 ProgramRun run_program(const std::string& program, const std::string& arguments,
                        const std::string& input = "");
 

@@ -20,7 +20,7 @@ inline bool same_logits(std::span<const float> got, std::span<const float> want)
 /// little.
 inline bool same_results(const nlohmann::json& got, const nlohmann::json& want) {
   if (!tests_are_for_gpu()) return got == want;
-  const nlohmann::json all = got.flatten(), others = want.flatten();  // of places and what stands there
+  const nlohmann::json all = got.flatten(), others = want.flatten();  // of positions and their contents
   if (all.size() != others.size()) return false;
   return std::ranges::all_of(all.items(), [&](const auto& one) {
     if (!others.contains(one.key())) return false;

@@ -94,7 +94,7 @@ String StringMaker<staircase::FinishReason>::convert(staircase::FinishReason rea
 }
 
 String StringMaker<staircase::Logprobs>::convert(const staircase::Logprobs& logprobs) {
-  String text = "its own " + toString(logprobs.own) + ", the likeliest [";
+  String text = "its own " + toString(logprobs.own) + ", the most likely [";
   for (const staircase::Logprob& one : logprobs.likeliest)
     text += fmt::format(" {}: {}", one.token_id, one.logprob).c_str();
   return text + " ]";

@@ -35,7 +35,7 @@ constexpr bool kSanitized = false;
 /// tales-6m on the device of the tests, with all processors where that is the CPU.
 Model& tales();
 
-/// The same with its weights in that type, loaded anew.
+/// The same with its weights in that type, loaded again.
 Model tales_in(DType dtype);
 
 /// What its tokens mean.
@@ -55,18 +55,18 @@ struct Unobserved {
 /// tests/reference/`name`, made with Hugging Face transformers; read once.
 const nlohmann::json& reference(const std::string& name);
 
-/// Empty when `got` are the tokens `want` of the reference; else the first that is another, as
-/// `token 14: got " king", want " old"`. Where the two best logits lie closer together than 1e-3 (`gaps`, one
-/// for each token) another correct program may choose the other token, and everything behind it may differ:
-/// the comparison ends there.
+/// Empty if `got` are the tokens `want` of the reference; otherwise the first that differs, as `token 14: got
+/// " king", want " old"`. Where the two best logits are within 1e-3 of each other (`gaps`, one per token),
+/// another correct program may choose the other token, and everything after it may differ: the comparison
+/// ends there.
 std::string first_difference(const std::vector<int>& got, const std::vector<int>& want,
                              const std::vector<double>& gaps);
 
-/// The tokens of `tokens` behind a prompt of `prompt_length`.
+/// The tokens of `tokens` after a prompt of `prompt_length`.
 std::vector<int> behind(std::size_t prompt_length, const std::vector<int>& tokens);
 
-/// Empty when `continued(prompt, 64)`, the new tokens, gives every greedy run of the reference; else the
-/// first place where it does not.
+/// Empty if `continued(prompt, 64)`, the new tokens, equals every greedy run of the reference; otherwise the
+/// first difference.
 std::string difference_from_greedy(
     const std::function<std::vector<int>(const std::vector<int>& prompt, int count)>& continued);
 

@@ -15,7 +15,7 @@ inline bool tests_are_for_gpu() {
   return name != nullptr && std::string_view(name) == "cuda";
 }
 
-/// The GPU where the tests are for it, else the CPU with that many threads.
+/// The GPU if the tests are for it, otherwise the CPU with that many threads.
 inline std::unique_ptr<Device> make_test_device(int threads) {
   return tests_are_for_gpu() ? make_cuda_device() : make_cpu_device(threads);
 }

@@ -1,5 +1,5 @@
 // An engine without a model, for the checks of serving: a token follows from all those before it, a pass
-// takes a second, and what went through each pass is written down. Include it behind the step's files.
+// takes a second, and each pass is recorded. Include it after the step's files.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +27,7 @@ class ToyEngine : public Engine {
     return static_cast<int>(hash % kVocabSize);
   }
 
-  /// The whole text behind a prompt.
+  /// The whole text after a prompt.
   static Generation alone(std::vector<int> text, const RowOptions& options) {
     for (int count = 1; count <= options.stopping.max_new_tokens; ++count) {
       text.push_back(next(text));

@@ -33,7 +33,8 @@ UNUSED = ["_static/jquery*.js", "_static/underscore*.js", "_static/_sphinx_javas
 
 @contextmanager
 def built(place, programs):
-    """The site in a folder beside `place`, which it may replace: half a site never stands where a whole one is looked for."""
+    """The site in a folder next to `place`, which it may replace: half a site is never where readers look for a
+    whole one."""
     try:
         import myst_parser  # noqa: F401
         from sphinx.application import Sphinx

@@ -19,7 +19,7 @@ pygments_style = "pages.colours.Light"
 pygments_dark_style = "pages.colours.Dark"
 suppress_warnings = ["myst.header", "toc.excluded", "misc.highlighting_failure"]
 
-# Links are resolved by pages/links.py, which says where one leads to nothing.
+# Links are resolved by pages/links.py, which reports broken ones.
 myst_all_links_external = True
 myst_enable_extensions = []
 

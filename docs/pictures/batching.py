@@ -38,7 +38,7 @@ def draw():
     picture.text(LEFT - 12, 20, "pass", size=12, anchor="end", colour="grey")
     timeline(picture, 44, "static: the next batch begins when all of the last one have ended", STATIC,
              "8 passes for 12 tokens, 1.5 rows a pass; D has its first token after pass 7")
-    timeline(picture, 204, "continuous: who has ended leaves, who waits takes the place", CONTINUOUS,
+    timeline(picture, 204, "continuous: a finished text leaves, a waiting one takes its place", CONTINUOUS,
              "6 passes for 12 tokens, 2 rows a pass; D has its first token after pass 5")
     return picture
 

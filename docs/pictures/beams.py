@@ -1,4 +1,4 @@
-"""Three beams behind "The wolf" (step 40): the greedy text begins best and ends second."""
+"""Three beams after "The wolf" (step 40): the greedy text begins best and ends second."""
 
 from svg import Picture, write
 
@@ -24,7 +24,7 @@ WIDTH, HEIGHT = 104, 44
 
 def draw():
     picture = Picture("beams", 760, 392, "A search in which the greedy choice loses",
-                      "Three beams behind The wolf. The greedy text begins with a comma, the likeliest token, and reaches a sum of "
+                      "Three beams after The wolf. The greedy text begins with a comma, the most likely token, and reaches a sum of "
                       "minus 6.11 after four tokens. The text said, I begins third and reaches minus 5.39.")
     for number in range(1, 5):
         picture.text(X[number] + WIDTH / 2, 20, f"pass {number}", size=12, colour="grey")

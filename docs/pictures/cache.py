@@ -25,7 +25,7 @@ def row(picture, y, label, tokens, note="", places=None, kinds=None):
 def draw():
     picture = Picture("cache", 760, 520, "A cache that fills, slides, or is refilled",
                       "Eight positions. The prompt fills three, then each token one. When all are full, sliding moves the "
-                      "entries with the positions that they were made for; recomputing empties the cache and fills it anew.")
+                      "entries with the positions that they were made for; recomputing empties the cache and fills it again.")
     for i in range(8):
         picture.text(LEFT + i * (CELL + GAP) + CELL / 2, 24, str(i), size=12, colour="grey")
     picture.text(LEFT - 14, 24, "position in the cache", size=12, anchor="end", colour="grey")

@@ -1,4 +1,4 @@
-"""The run that first_screen.py draws, as its trace tells it: what was drafted in each round, and what the target made of it.
+"""The run that first_screen.py draws, from its trace: the drafts of each round, and the target's verdict.
 
     python3 docs/pictures/draft_run.py build     runs step 17 again and writes draft_run.json"""
 

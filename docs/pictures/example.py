@@ -57,7 +57,7 @@ class Example:
         return dot(queries[3], keys[1]), *(math.sqrt(dot(rows[-1], rows[-1])) for rows in (self.stream[0], self.stream[-1]))
 
     def answer(self):
-        rows = [["after", "the likeliest next tokens", "", ""]]
+        rows = [["after", "the most likely next tokens", "", ""]]
         for index, rows_of_block in enumerate(self.stream):
             last = self.model.norm("ln_f", rows_of_block[-1:])[0]
             found = softmax([dot(last, row) for row in self.model.weight("wte.weight")])
@@ -67,7 +67,7 @@ class Example:
         return table(*rows)
 
     def parts(self):
-        """{the mark that stands in the page's outline: the text}."""
+        """{the marker in the page's outline: the text}."""
         return {"embedding": self.embedding(), "head 3": self.head(3), "head 1": self.head(1), "result": self.result(),
                 "answer": self.answer()}
 

@@ -1,4 +1,4 @@
-"""A small model drafts, a large one verifies: the rounds of a real run, one after the other."""
+"""A small model drafts, a large one verifies: the rounds of a real run, one after another."""
 
 import json
 

@@ -7,7 +7,7 @@ WORDS = [('"The"', 321), ('" wolf"', 1682), ('" ran"', 897), ('" into"', 434)]
 
 
 def branch(picture, y, steps):
-    """From the stream through boxes and back into it at a plus sign; steps are (text, kind, shape behind it)."""
+    """From the stream through boxes and back into it at a plus sign; steps are (text, kind, shape after it)."""
     picture.line([(STREAM, y), (RIGHT, y)], "ink", arrow=True)
     x = RIGHT
     for i, (text, kind, shape, width) in enumerate(steps):

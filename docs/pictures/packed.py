@@ -29,8 +29,8 @@ def packed(picture, y, rows, starts, title):
 
 def draw():
     picture = Picture("packed", 760, 470, "A batch of three prompts, padded and packed",
-                      "As a rectangle of three rows and eight columns 13 of 24 places are padding. Packed, 11 tokens lie one "
-                      "behind the other, with the offsets 0, 2, 10 and 11.")
+                      "As a rectangle of three rows and eight columns 13 of 24 places are padding. Packed, 11 tokens follow one "
+                      "after another, with the offsets 0, 2, 10 and 11.")
     picture.text(20, 24, "a rectangle: 3 · 8 places, 13 of them padding", anchor="start", weight="600")
     names = ['"The wolf"', '"Once upon a time …"', "(empty)"]
     for r, (row, kind) in enumerate(zip(ROWS, KINDS)):
@@ -44,7 +44,7 @@ def draw():
                 picture.box(x + 2, y, CELL - 4, 36, "grey", "", 0.04)
                 picture.line([(x + 14, y + 26), (x + CELL - 14, y + 10)], "grey", opacity=0.6)
     packed(picture, 190, ROWS, [0, 0, 0], "packed: 11 tokens are 11 tokens (the prefill)")
-    packed(picture, 326, [[token] for token in NEXT], [2, 8, 1], "the next pass: a token of each row, behind what its cache holds")
+    packed(picture, 326, [[token] for token in NEXT], [2, 8, 1], "the next pass: a token of each row, after those in its cache")
     picture.text(100, 456, "offsets: where a row's tokens begin among all. starts: at which position of its text.", size=12, anchor="start",
                  colour="grey")
     return picture

@@ -43,7 +43,7 @@ def draw():
     picture.text(360, y + 86, "24 multiply-adds of 16 numbers: sum += x · w", size=13, anchor="start")
     picture.text(360, y + 110, "1 row: every weight is used once, as it comes from memory", size=12, anchor="start", colour="grey")
     picture.text(360, y + 127, "512 rows: the panel stays in the cache for 86 tiles", size=12, anchor="start", colour="grey")
-    picture.text(20, 458, "In memory: panel 0 from top to bottom, then panel 1, … one stream for whoever reads all of it.", size=12,
+    picture.text(20, 458, "In memory: panel 0 from top to bottom, then panel 1, … one stream for a reader of all of it.", size=12,
                  anchor="start", colour="grey")
     return picture
 

@@ -11,7 +11,7 @@ SCALE = 230
 def draw():
     picture = Picture("speculation", 760, 500, "Accept, reject and resample with three tokens",
                       "The draft gives 0.2, 0.2 and 0.6, the target 0.5, 0.3 and 0.2. What both give is accepted, 0.6 altogether. "
-                      "The rest, 0.4, is drawn anew from the residual 0.75, 0.25 and 0. The sum is the target.")
+                      "The rest, 0.4, is drawn again from the residual 0.75, 0.25 and 0. The sum is the target.")
     base = 206
     both = [min(p, q) for p, q in zip(P, Q)]
     more = [max(0, p - q) for p, q in zip(P, Q)]
@@ -34,7 +34,7 @@ def draw():
     form = lambda values: [f"{value:.1f}" for value in values]  # noqa: E731
     bars(14, "1  the draft draws from q", [[(b, "green"), (q - b, "red")] for b, q in zip(both, Q)], form(Q))
     bars(270, "2  the residual, max(0, p − q)", [[(m, "orange")] for m in more], form(more))
-    bars(526, "3  what comes out is p", [[(b, "green"), (m, "orange")] for b, m in zip(both, more)], form(P))
+    bars(526, "3  the result is p", [[(b, "green"), (m, "orange")] for b, m in zip(both, more)], form(P))
 
     picture.box(24, 242, 14, 14, "green", fill=0.3, round=2)
     picture.text(44, 254, "accepted: min(p, q)", size=12, anchor="start")

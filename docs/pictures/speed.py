@@ -1,4 +1,4 @@
-"""Tokens a second beside other engines, as docs/benchmarks/peers.json has them: longer bars are faster."""
+"""Tokens per second compared with other engines, from docs/benchmarks/peers.json: longer bars are faster."""
 
 import json
 import re
@@ -14,7 +14,7 @@ LEFT, PANEL, BAR = 128, 164, 100
 
 
 def short(engine):
-    """`llama.cpp`, without a version and what else stands behind it."""
+    """`llama.cpp`, without a version and the text after it."""
     return re.sub(r"( \d[\d.]*)?( \(.*\))?(, .*)?$", "", engine).replace("'s gpt-2 example", "'s example")
 
 
@@ -30,7 +30,7 @@ def draw():
     most = [max(rates(figures)[panel] for dtype in types for figures in measured[dtype].values()) for panel in range(3)]
     height = TOP + sum(len(measured[dtype]) * ROW + 40 for dtype in types) + 26
     ours = {dtype: rates(measured[dtype]["Staircase"]) for dtype in types}
-    picture = Picture("speed", WIDTH, height, "Speed beside other engines, in tokens per second",
+    picture = Picture("speed", WIDTH, height, "Speed compared with other engines, in tokens per second",
                       f"{measured['model']} on {measured['machine']}, {measured['date']}. " + " ".join(
                           f"Staircase in {dtype}: {', '.join(f'{rate:.0f} {name}' for rate, name in zip(ours[dtype], PANELS))}."
                           for dtype in types))

@@ -1,7 +1,8 @@
 """What the pictures share: a drawing of boxes, lines and texts, written as SVG that suits light and dark.
 
-Ink is currentColor, which a media query sets; fills are see-through colours that suit both. `python3 docs/pictures/NAME.py`
-writes NAME.svg beside the script, and `python3 docs/pictures/svg.py` all of them; a test compares."""
+Ink is currentColor, which a media query sets; fills are see-through colours that suit both. `python3
+docs/pictures/NAME.py` writes NAME.svg next to the script, and `python3 docs/pictures/svg.py` all of them; a test
+compares."""
 
 import importlib
 import sys

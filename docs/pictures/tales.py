@@ -67,7 +67,7 @@ class Model:
         return add(x, self.linear(f"h.{index}.mlp.c_proj", [[gelu(f) for f in row] for row in hidden]))
 
     def forward(self, tokens):
-        """(the residual stream behind the embedding and behind each block, the logits behind the last token)."""
+        """(the residual stream after the embedding and after each block, the logits after the last token)."""
         stream = [self.embed(tokens)]
         for index in range(self.config["n_layer"]):
             stream.append(self.block(index, stream[-1]))

@@ -24,7 +24,7 @@ def draw():
     picture.text(LEFT - 10, 247, "sums", anchor="end", size=12)
     for lane in range(32):
         picture.box(LEFT + lane * LANE, 232, LANE - 2, 22, "green", fill=0.3, round=1)
-    picture.text(LEFT, 274, "Each lane: 6 · 4 = 24 products x · w, added up in a register of its own.", size=12, anchor="start")
+    picture.text(LEFT, 274, "Each lane: 6 · 4 = 24 products x · w, added up in its own register.", size=12, anchor="start")
 
     y = 296
     picture.text(20, y, "warp_sum: everybody adds what the partner has (__shfl_xor_sync)", anchor="start", weight="600")
@@ -33,7 +33,7 @@ def draw():
         picture.text(LEFT - 10, top + 14, f"⊕ {distance}", anchor="end", size=12)
         for lane in range(32):
             picture.box(LEFT + lane * LANE, top, LANE - 2, 18, "orange" if lane < distance else "grey", fill=0.32 if lane < distance else 0.08, round=1)
-    picture.text(LEFT, y + 168, "Coloured: as many different sums as are left, 16, 8, 4, 2, 1. In the end every lane has the whole.", size=12,
+    picture.text(LEFT, y + 168, "Coloured: the number of different sums that are left: 16, 8, 4, 2, 1. In the end, every lane has the whole sum.", size=12,
                  anchor="start")
     picture.line([(LEFT + LANE / 2, y + 176), (LEFT + LANE / 2, y + 190)], "ink", arrow=True)
     picture.box(LEFT, y + 192, 300, 28, "violet", "lane 0: + bias, GELU or residual, store", size=13)

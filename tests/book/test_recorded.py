@@ -54,7 +54,8 @@ class Texts(unittest.TestCase):
                                         f"{page.name}, in the block of line {block.line}: no command of this page prints\n{line}")
 
     def test_a_block_that_begins_as_an_output_is_one(self):
-        """In the other sections, where a drawing may stand as well: what agrees with an output in most lines does in all."""
+        """In the other sections, which may also have drawings: a block that equals an output in most lines must
+        equal it in all."""
         for page in PAGES:
             printed = lines_of(page)
             known = {id(block) for block, _ in recorded.shown(page)}

@@ -184,7 +184,7 @@ class Reading(Browser):
         self.assertGreater(len(results), 2)
         found = " ".join(result.text for result in results)
         self.assertIn("07 Top-p", found)
-        self.assertIn("smallest set of likeliest tokens", found)
+        self.assertIn("smallest set of most likely tokens", found)
         self.assertTrue(self.find("#search-results mark"))
         next(link for link in self.find("#search-results a") if "07 Top-p" in link.text).click()
         WebDriverWait(self.browser, 20).until(lambda browser: "Top-p" in browser.title)
@@ -234,7 +234,7 @@ class Reading(Browser):
             self.open("steps/06-top-k/index.html")
             page, code = lightness()
             self.assertEqual((page < 200, code > 380), (dark, dark))
-        for theme, dark in (("light", False), ("dark", True)):  # the system says dark
+        for theme, dark in (("light", False), ("dark", True)):  # the system prefers dark
             while self.script("return document.body.dataset.theme") != theme:
                 self.script("document.querySelector('.theme-toggle').click()")
             page, code = lightness()

@@ -4,9 +4,9 @@
   tests/clients/load.py --model DIR [--dtype bfloat16] [--streams 256] [--tokens 32] [--turns 3]
   tests/clients/load.py --beside COMMAND   another server with the same requests as well; COMMAND has {port}
   tests/clients/load.py --chats            streams of chats beside completions of the same prompts
-  tests/clients/load.py --memory 10000     the server's memory over so many requests
+  tests/clients/load.py --memory 10000     the server's memory over this many requests
 
-Throughput is told twice: by the clock, and by the processor time of the program alone, in which the client has no share.
+Throughput is reported twice: by the clock, and by the processor time of the program alone, without the client's.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def stream_all(server, bodies, path="/v1/completions"):
 
 
 class Other(support.Client):
-    """Another server that listens on {port} of its command, for a `with`; /health says when it has begun."""
+    """Another server that listens on {port} of its command, for a `with`; /health shows when it has begun."""
 
     def __init__(self, command):
         with socket.create_server(("127.0.0.1", 0)) as free:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the next turn of a chat costs: its time to first token beside that of its new tokens alone, in turns.
+"""The cost of a chat's next turn: its time to first token compared with that of its new tokens alone, in turns.
 
   tests/clients/next_turn.py [--model smollm2-135m-instruct] [--dtype float32] [--pairs 10] [--temperature 0]
 

@@ -1,4 +1,4 @@
-// What a head looks at, against plain loops over the model's own weights, whatever cache holds its keys.
+// A head's attention against plain loops over the model's own weights, whatever cache holds its keys.
 #include "common/model/attention_weights.h"
 
 #include <doctest/doctest.h>
@@ -44,7 +44,7 @@ Tokens some_tokens(int count, int first = 3) {
   return tokens;
 }
 
-/// What a head of `tiny` looks at if the residual stream in front of its layer is x, [n, n_embd]: row q has
+/// What a head of `tiny` attends to if the residual stream in front of its layer is x, [n, n_embd]: row q has
 /// the shares of 0 .. q. The matrices are as `model` keeps them.
 std::vector<naive::Doubles> naive_weights(const TinyModel& tiny, const Model& model, AttentionHead head,
                                           const std::vector<float>& x) {
@@ -104,7 +104,7 @@ std::shared_ptr<std::vector<AttentionWeights>> watch(Model& model, AttentionHead
   return newest;
 }
 
-/// How far the last rows of `want` are from those that were seen; infinitely far where they are no shares.
+/// How far the last rows of `want` are from the received ones; infinitely far if they are not shares.
 double distance(const AttentionWeights& seen, const std::vector<naive::Doubles>& want) {
   const auto count = seen.rows.size();
   if (count > want.size()) return HUGE_VAL;
@@ -220,7 +220,7 @@ TEST_CASE("it knows the tokens of a cache that slides, goes back or shares block
     Tokens left(tokens.begin() + 3, tokens.end());
     left.push_back(9);
     CHECK(seen->at(0).tokens == left);
-    // Each key has the position that its token once had; the newest comes behind 34 of them.
+    // Each key has the position that its token once had; the newest follows 34 of them.
     std::vector<float> x;
     for (std::size_t p = 0; p < left.size(); ++p) {
       const std::size_t position = p + 1 < left.size() ? p + 3 : p;
@@ -273,7 +273,7 @@ TEST_CASE("it takes keys and weights of all types") {
   }
 }
 
-TEST_CASE("it says which tokens it has not seen, and is gone when nobody watches a head") {
+TEST_CASE("it reports which tokens it has not seen, and is removed when no head is watched") {
   const TinyModel tiny;
   Model model = load(tiny);
   StaticKvCache cache(model);
@@ -292,7 +292,7 @@ TEST_CASE("it says which tokens it has not seen, and is gone when nobody watches
   CHECK(passes == 1);
 }
 
-TEST_CASE("scores that are too large for a number are told") {
+TEST_CASE("scores that are too large for a number are reported") {
   TinyModel tiny;
   for (float& weight : tiny.tensors.at("h.1.attn.c_attn.weight").values) weight *= 1e25f;
   Model model = load(tiny);

@@ -1,4 +1,4 @@
-// Loads, costs of passes, and what comes of many rates.
+// Loads, costs of passes, and the results of many rates.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -15,7 +15,7 @@ doctest::Approx about(double value, double share) {
   return doctest::Approx(value).epsilon(share).scale(0.0);
 }
 
-/// Passes that cost what `check_cost` wants to find.
+/// Passes with the cost that `check_cost` is to find.
 std::vector<MeasuredPass> made_passes() {
   std::vector<MeasuredPass> passes;
   for (int i = 0; i < 400; ++i) {
@@ -79,7 +79,7 @@ TEST_CASE("least squares never give a number below 0") {
   CHECK(falls[1] == 0.0);
 }
 
-TEST_CASE("requests come at the rate and have the lengths that are asked for") {
+TEST_CASE("requests arrive at the rate and have the requested lengths") {
   const LoadOptions options{.requests = 40'000, .common_tokens = 5, .prompt_tokens = 20, .new_tokens = 30};
   const auto load = make_load(options, 25.0, 1000);
   double prompts = 0.0, texts = 0.0, squares = 0.0, last = 0.0;

@@ -133,7 +133,7 @@ TEST_CASE("/system sets, changes and removes the system message, and /reset keep
   CHECK(talk.session.messages().empty());
 }
 
-TEST_CASE("/undo forgets the last question and its answer") {
+TEST_CASE("/undo removes the last question and its answer") {
   Talk talk;
   talk.session.take("Who are you?");
   talk.session.take("Where?");
@@ -156,7 +156,7 @@ TEST_CASE("/save and /load keep a conversation in a file") {
   CHECK(talk.note("/save " + file).find("3 messages") == 0);  // its own file may be written over
 }
 
-TEST_CASE("/save writes over no other file, and /load refuses what is no conversation") {
+TEST_CASE("/save overwrites no other file, and /load refuses a file that is not a conversation") {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "notes.txt").string();
   Talk talk;
@@ -195,7 +195,7 @@ TEST_CASE("/set shows the options and changes one, by the name of the command li
   CHECK_FALSE(talk.do_sample);
 }
 
-TEST_CASE("a wrong /set says what would be right, and changes nothing") {
+TEST_CASE("a wrong /set names what would be right, and changes nothing") {
   Talk talk;
   CHECK(talk.note("/set top-q 7") ==
         "there is no option top-q; the options are top-k, temperature, do-sample");
@@ -218,7 +218,7 @@ TEST_CASE("/help lists every command, and an unknown one is named") {
   CHECK_FALSE(talk.session.take("/exit"));
 }
 
-TEST_CASE("an answer that was cut off and messages that were dropped are said") {
+TEST_CASE("a truncated answer and dropped messages are reported") {
   Talk talk;
   talk.answer = {.finish_reason = FinishReason::kLength};
   CHECK(talk.note("Who?").find("The answer was cut off after ") == 0);

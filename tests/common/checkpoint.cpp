@@ -99,7 +99,7 @@ TEST_CASE("only what the index maps is read, from the file to which it maps it")
   CHECK(values(checkpoint, "b") == std::vector<float>{2});
 }
 
-TEST_CASE("beside a single file an index is left aside, as in transformers") {
+TEST_CASE("next to a single file, an index is ignored, as in transformers") {
   const TemporaryFolder folder;
   folder.write("model.safetensors", safetensors({{"a", {1}}}));
   write_index(folder, {{"a", "model-1.safetensors"}});
@@ -217,7 +217,7 @@ TEST_CASE("the factors of llama-3's frequencies keep their name") {
 TEST_CASE("queries and keys come back from pairs to halves, keys by their own heads") {
   const TemporaryFolder folder;
   GgufWriter writer = family("llama", 2, 1);
-  // Two heads of four rows: the rows of a head lie as 0, 2, 1, 3 in the file.
+  // Two heads of four rows: the file has the rows of a head as 0, 2, 1, 3.
   writer.floats("blk.0.attn_q.weight", {1, 8}, ascending(8))
       .floats("blk.0.attn_q.bias", {8}, ascending(8))
       .floats("blk.0.attn_k.weight", {1, 8}, ascending(8))
@@ -305,7 +305,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("an array stays as it is while another one is read, and its memory is used again afterwards") {
+TEST_CASE("an array stays unchanged while another one is read, and its memory is used again afterwards") {
   const TemporaryFolder folder;
   GgufWriter writer = family("llama", 1, 1);
   writer.floats("blk.0.attn_q.weight", {1, 4}, {1, 2, 3, 4})
@@ -324,7 +324,7 @@ TEST_CASE("an array stays as it is while another one is read, and its memory is 
   CHECK(checkpoint.read(k, DType::kFloat32).array.data == freed);
 }
 
-TEST_CASE("numbers that a GGUF file stores as they are needed are not copied") {
+TEST_CASE("numbers that a GGUF file already stores in the right form are not copied") {
   const TemporaryFolder folder;
   GgufWriter writer = family("llama");
   writer.tensor("blk.0.ffn_up.weight", {2, 2}, 1,
@@ -381,7 +381,7 @@ TEST_CASE("a safetensors file cannot name a type of GGUF") {
              "F32, F16 and BF16"));
 }
 
-TEST_CASE("names that are no family's stay, and odd ones do no harm") {
+TEST_CASE("names of no family stay, and odd ones do no harm") {
   const TemporaryFolder folder;
   GgufWriter writer = family("llama");
   for (const char* name : {"blk.0.attn_q", "blk..attn_q.weight", "blk.x.attn_q.weight", "blk.0", "blk.",

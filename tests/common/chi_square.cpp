@@ -40,7 +40,7 @@ TEST_CASE("tokens that are expected fewer than 5 times count together") {
   CHECK(p_value(counts, probabilities) == doctest::Approx(1.0));
   counts.assign(101, 0);
   counts[0] = 900;
-  counts[1] = 100;  // all in one of them, which a bin of its own would reveal: a price of the pooling
+  counts[1] = 100;  // all in one of them, which its own bin would reveal: a price of the pooling
   CHECK(p_value(counts, probabilities) == doctest::Approx(1.0));
 }
 

@@ -71,7 +71,7 @@ TEST_CASE("what the file states is what the config holds") {
   CHECK(config.eos_token_id == 7);
 }
 
-TEST_CASE("the end of text is what the file says, else what vocab.json calls so, and null is none") {
+TEST_CASE("the end of text is the file's, otherwise that of vocab.json, and null is none") {
   const TemporaryFolder folder;
   const auto end_of_text = [&](const json& settings) {
     folder.write("config.json", settings.dump());
@@ -101,7 +101,7 @@ TEST_CASE("what the file leaves out has GPT-2's default") {
   const ModelConfig config = read(settings.dump());
   CHECK(config.n_inner == 4 * 48);
   CHECK(config.norm_epsilon == 1e-5f);
-  CHECK(config.eos_token_id == -1);  // there is no vocabulary that says which one it is
+  CHECK(config.eos_token_id == -1);  // no vocabulary names it
   settings["n_inner"] = nullptr;
   CHECK(read(settings.dump()).n_inner == 4 * 48);
 }
@@ -207,7 +207,7 @@ TEST_CASE("the layer norm's epsilon is a number above 0") {
   CHECK(error_with("layer_norm_epsilon", 1) == "");
 }
 
-TEST_CASE("a file that is no JSON object is an error that says where it stops") {
+TEST_CASE("a file that is not a JSON object is an error with the place where parsing stops") {
   const auto error = [](const std::string& text) { return error_message([&] { read(text); }); };
   CHECK(says(error(""), "config.json", "not valid JSON"));
   CHECK(says(error("{\n\"n_embd\": 3,\n oops\n}"), "config.json", "line 3"));
@@ -283,7 +283,7 @@ TEST_CASE("each family states its sizes in its own words") {
   }
 }
 
-TEST_CASE("heads whose size is no quotient of the width are as large as the file says") {
+TEST_CASE("heads whose size is not a quotient of the width have the size in the file") {
   json settings = valid_of("mistral");
   settings["head_dim"] = 20;
   CHECK(read(settings.dump()).query_width() == 120);

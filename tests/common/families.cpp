@@ -67,7 +67,7 @@ std::vector<double> turned_head(const std::vector<float>& w, std::span<const dou
   return head;
 }
 
-TEST_CASE("a watched head of a group looks at the keys of its group, in every layer") {
+TEST_CASE("a watched head of a group attends to the keys of its group, in every layer") {
   const std::filesystem::path gqa = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "models/tales-gqa-1m";
   for (const auto& path : {gqa, kFamilies / "smollm2"}) {  // two and three heads to a key
     CAPTURE(path.string());
@@ -230,10 +230,10 @@ TEST_CASE("a prompt in pieces has the logits of the whole prompt, to the bit on 
 }
 
 TEST_CASE("in types of fewer bits a model computes with the weights that its type holds, in every family") {
-  // Shares of the largest logit. The float32 model below has the same rounded weights, so what is left comes
-  // from rounding keys, values and, beside weights of bfloat16 and less, what products multiply. Random
-  // weights make more of it than a trained model does: up to 0.008, 0.1, 0.25 and 0.23 here. A GPU rounds
-  // what it multiplies beside float16 as well, which makes 0.026 of the 0.008.
+  // Shares of the largest logit. The float32 model below has the same rounded weights, so the remaining error
+  // comes from rounding keys, values and, with weights of bfloat16 and less, the factors of products. Random
+  // weights suffer more than a trained model: up to 0.008, 0.1, 0.25 and 0.23 here. With float16, a GPU
+  // rounds the factors as well, which makes 0.026 of the 0.008.
   const std::pair<DType, double> kTypes[] = {{DType::kFloat16, tests_are_for_gpu() ? 0.04 : 0.012},
                                              {DType::kBFloat16, 0.15},
                                              {DType::kInt8, 0.35},
@@ -277,7 +277,7 @@ TEST_CASE("a draft of another family changes nothing in a greedy text") {
   CHECK(counts.rounds > 1);
 }
 
-TEST_CASE("a draft with more or fewer tokens than its target proposes for it as one with as many does") {
+TEST_CASE("a draft with more or fewer tokens than its target proposes for it like one with the same number") {
   const auto tiny = [](std::uint32_t seed, int tokens) {
     const TemporaryFolder folder;
     TinyModel(seed, tokens).write(folder.path());

@@ -88,7 +88,7 @@ TEST_CASE("what is not there is nothing, and another type is an error with the v
   CHECK(says(error_of([&] { file.numbers("tokenizer.ggml.token_type"); }), "list of floating-point"));
 }
 
-TEST_CASE("numbers of every type are read, and a negative one is no count") {
+TEST_CASE("numbers of every type are read, and a negative one is not a count") {
   GgufWriter writer;
   writer.pair("u8", 0, raw<std::uint8_t>(200))
       .pair("i8", 1, raw<std::int8_t>(-3))
@@ -332,7 +332,7 @@ TEST_CASE("parts that are missing, twice there or of another model are named") {
   CHECK(says(open("model-00001-of-00003.gguf"), "model-00002-of-00003.gguf"));
 }
 
-TEST_CASE("what is no GGUF file is an error with its path") {
+TEST_CASE("a file that is not GGUF is an error with its path") {
   const TemporaryFolder folder;
   const auto open = [&](const std::filesystem::path& file) { return error_message([&] { GgufFile{file}; }); };
   CHECK(says(open(folder.path() / "none.gguf"), "none.gguf does not exist"));

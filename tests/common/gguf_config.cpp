@@ -52,7 +52,7 @@ bool same(const json& one, const json& other) {
 
 }  // namespace
 
-TEST_CASE("a file of llama.cpp's converter says what config.json says") {
+TEST_CASE("a file of llama.cpp's converter yields the same as config.json") {
   std::ifstream in(kReference / "gguf-families.json");
   const json models = json::parse(in);
   for (const auto& [model, reference] : models.items()) {
@@ -104,7 +104,7 @@ TEST_CASE("a file of llama.cpp's converter says what config.json says") {
   }
 }
 
-TEST_CASE("a file of GPT-NeoX does not say all, and a person is told what is assumed") {
+TEST_CASE("a file of GPT-NeoX does not have all settings, and the assumed ones are reported") {
   const GgufConfig config = gguf_config(GgufFile(kReference / "gguf-families/pythia.gguf"));
   CHECK(config.settings["rope_parameters"]["rope_theta"] == 10000.0);
   CHECK(config.settings["hidden_act"] == "gelu");
@@ -126,7 +126,7 @@ TEST_CASE("settings that are not there have the defaults of llama.cpp") {
         false);
 }
 
-TEST_CASE("settings that compute something else are there for the reader of the configuration, or refused") {
+TEST_CASE("settings that compute something else reach the reader of the configuration, or are refused") {
   const json scaled = settings_of(llama()
                                       .text("llama.rope.scaling.type", "yarn")
                                       .real("llama.rope.scaling.factor", 4.0f)

@@ -74,7 +74,7 @@ TEST_CASE("a file of llama.cpp's converter encodes texts as the model's folder d
   }
 }
 
-TEST_CASE("control tokens are special, user-defined ones are not, and fillers and unused ones are no text") {
+TEST_CASE("control tokens are special, user-defined ones are not, and fillers and unused ones are not text") {
   const TokenizerDescription described = description_of(with_types({1, 1, 1, 3, 4, 4, 5, 1}));
   REQUIRE(described.added.size() == 2);
   CHECK(described.added[0].content == "<|end|>");

@@ -1,4 +1,4 @@
-// Quantized types: what comes out of a block is, to the bit, what gguf-py makes of it.
+// Quantized types: the contents of a block equal, to the bit, those of gguf-py.
 #include "common/model/gguf_types.h"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// The tokenizers of GGUF files: merges from scores, what types of tokens mean, what a name of a pre-tokenizer
-// stands for, and one sentence for what is broken.
+// The tokenizers of GGUF files: merges from scores, what types of tokens mean, the names of pre-tokenizers,
+// and one sentence for every fault.
 #include "common/text/gguf_vocabulary.h"
 
 #include <doctest/doctest.h>
@@ -68,7 +68,7 @@ TEST_CASE("only normal tokens are merged to") {
   }
 }
 
-TEST_CASE("a user-defined token is found in any text, and a filler that is said to be one is not") {
+TEST_CASE("a user-defined token is found in any text, and a filler marked as one is not") {
   GgufVocabulary vocabulary = sentence_pieces({{"<tool>", 0}, {"[PAD260]", 0}});
   vocabulary.add_space_prefix = false;
   vocabulary.token_type[259] = vocabulary.token_type[260] = 4;

@@ -49,7 +49,7 @@ void check_as_jinja2(const std::string& subject) {
 
 const ordered_json kTalk = {{"user", "<|end|> x"}, {"n", 7}, {"list", {"a<|b|>", "c"}}};
 
-/// The text of a template with marks around what comes from the data.
+/// The text of a template with marks around text from the data.
 std::string marked(const std::string& source) {
   const Rendered rendered = JinjaTemplate(source).render({kTalk, {{"eos_token", "<|end|>"}}, {}});
   REQUIRE(rendered.own.size() == rendered.text.size());
@@ -104,7 +104,7 @@ TEST_CASE("numbers are calculated and written as in Python") {
   check_as_jinja2("numbers");
 }
 
-TEST_CASE("JSON is written as by transformers: no HTML escapes, characters as they are") {
+TEST_CASE("JSON is written as by transformers: no HTML escapes, other characters unchanged") {
   check_as_jinja2("json");
 }
 
@@ -138,7 +138,7 @@ TEST_CASE("origins survive what a template does to texts") {
         "<|a|>[<|end|> x]");
 }
 
-TEST_CASE("where a text is made anew it is the data's, if any of it was") {
+TEST_CASE("a newly made text belongs to the data if any of it did") {
   CHECK(marked("{{ 'a' | upper }}{{ ('a' + user) | upper }}") == "A[A<|END|> X]");
   CHECK(marked("{{ list | tojson }}{{ '<|end|>' | tojson }}") == "[[\"a<|b|>\", \"c\"]\"<|end|>\"]");
   CHECK(marked("{{ list }}") == "[['a<|b|>', 'c']]");

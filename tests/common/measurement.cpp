@@ -103,7 +103,7 @@ TEST_CASE("all ways take turns, and the turn that warms up does not count") {
   CHECK(rates == std::vector<std::vector<double>>{{4.0, 7.0}, {15.0, 18.0}, {26.0, 29.0}});
 }
 
-TEST_CASE("results lie in their folder as a table of two kinds and a plot") {
+TEST_CASE("results are written to their folder as a table in two formats and a plot") {
   const TemporaryFolder folder;
   const Plot plot{"speed", "x", "y", {{"line", {{0.0, 1.0}, {1.0, 2.0}}}}};
   const bool has_gnuplot = std::system("command -v gnuplot >/dev/null") == 0;

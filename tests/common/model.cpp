@@ -31,7 +31,7 @@ using Tokens = std::vector<int>;
 const std::filesystem::path kSource = STAIRCASE_SOURCE_TREE;
 
 /// On the CPU a token's logits do not depend, to the bit, on what else is computed. A GPU has several kernels
-/// for the same.
+/// for it.
 const bool kManyKernels = tests_are_for_gpu();
 
 /// How far a logit may be off: so little on the CPU, and 1e-3 on a GPU, which sums in other orders.
@@ -72,8 +72,8 @@ Tokens some_tokens(std::size_t count, int vocab_size, std::uint32_t seed = 1) {
   return tokens;
 }
 
-/// The simplest cache there can be: memory for all positions from the start. NaN fills what was never written
-/// or was given up, so nobody reads it unnoticed.
+/// The simplest cache there can be: memory for all positions from the start. NaN fills memory that was never
+/// written or was released, so no read of it goes unnoticed.
 class TestCache final : public KvCache {
  public:
   TestCache(Model& model, int rows, int capacity, DType dtype = DType::kFloat32)
@@ -328,7 +328,7 @@ TEST_CASE("int4 leaves each text nearly as likely as it was" * doctest::skip(kMa
   CHECK(got.divergence < 0.04);
 }
 
-TEST_CASE("a type of weights that nobody knows is answered with all that there are") {
+TEST_CASE("an unknown type of weights is answered with all known ones") {
   for (const std::string name : {"float32", "float16", "bfloat16", "int8", "int4"}) {
     CHECK(to_string(weight_dtype(name)) == name);
   }
@@ -425,7 +425,7 @@ TEST_CASE("a batch of sequences of different lengths gives each what it gets alo
   }
 }
 
-TEST_CASE("tokens get the same logits all at once, behind a cache and one by one, to the bit" *
+TEST_CASE("tokens get the same logits all at once, after a cache and one by one, to the bit" *
           doctest::skip(kManyKernels)) {
   const auto tokens = Reference::get().by_name("len64").at("tokens").get<Tokens>();
   const std::size_t prompt = 40, vocab_size = 4096;
@@ -560,8 +560,8 @@ TEST_CASE("intermediate results take as much memory as the largest batches so fa
   CHECK(model.activation_bytes() == 0);
   model.next_logits(sequences);
   // For 7 tokens: the residual stream, queries and results of attention, then the hidden layer. For 2
-  // sequences as long as the longer one: keys and values. For the 2 tokens with logits: what is kept of the
-  // residual stream and of attention, the rows behind the last norm, and the logits. And as indices 7 tokens,
+  // sequences as long as the longer one: keys and values. For the 2 tokens with logits: their rows of the
+  // residual stream and of attention, the rows after the last norm, and the logits. And as indices 7 tokens,
   // 3 offsets, 2 starts and 2 rows.
   const std::size_t tokens = 7 * (3 * 24 + 50), keys_values = 2 * 2 * 5 * 24, kept = 2 * 2 * 24;
   CHECK(model.activation_bytes() == 4 * (tokens + keys_values + kept + 2 * (24 + 101) + 14));
@@ -689,7 +689,7 @@ TEST_CASE("every layout of a weight file gives the same logits") {
   }
 }
 
-TEST_CASE("tensors of different formats may stand in one file") {
+TEST_CASE("tensors of different formats may be in one file") {
   TinyModel tiny;
   const Tokens tokens = some_tokens(20, tiny.vocab_size);
   const Values want = copy(load_tiny(tiny).next_logits(tokens));
@@ -728,7 +728,7 @@ TEST_CASE("a weight file that contradicts config.json is refused with the names 
   CHECK(says(integers, "I64; F32, F16 and BF16 can be read"));
 }
 
-TEST_CASE("weights that are no finite numbers are refused with the tensor's name, in every format") {
+TEST_CASE("non-finite weights are refused with the tensor's name, in every format") {
   for (const std::string name :
        {"wte.weight", "wpe.weight", "h.1.mlp.c_fc.weight", "h.0.attn.c_attn.bias", "ln_f.weight"}) {
     for (const std::string dtype : {"F32", "BF16", "F16"}) {
@@ -778,7 +778,7 @@ TEST_CASE("a weight that is beyond what its type holds is refused with the tenso
       }
     }
   }
-  // Biases, norms and positions are floats beside weights of any type.
+  // Biases, norms and positions are floats for weights of any type.
   CHECK(error("h.0.attn.c_attn.bias", largest, "F32", DType::kInt8) == "");
 }
 
@@ -796,7 +796,7 @@ TEST_CASE("a logit of infinity ends in an error as one of NaN does") {
     REQUIRE(tiny.tensors.contains(name));
     std::ranges::fill(tiny.tensors[name].values, value);
   };
-  // The last norm gives its bias, and the output layer adds up as many of them as there are features.
+  // The last norm yields its bias, and the output layer sums it once per feature.
   set("wte.weight", 1.0f);
   set("ln_f.weight", 0.0f);
   for (const float sign : {1.0f, -1.0f}) {
@@ -825,12 +825,12 @@ TEST_CASE("a position that the cache has lost is named as what may be wrong") {
   TestCache cache(model, 1, 20);
   const Tokens tokens = some_tokens(4, 101);
   model.next_logits(tokens, cache);
-  cache.append(0, 1);  // and nobody fills it
+  cache.append(0, 1);  // and it is not filled
   const std::string error = error_message([&] { model.next_logits(tokens, cache); });
   CHECK(says(error, "a logit of", "the cache has lost a position", "never filled"));
 }
 
-TEST_CASE("an output layer of its own takes the place of the token embedding") {
+TEST_CASE("a separate output layer replaces the token embedding") {
   TinyModel tiny;
   const Tokens tokens = some_tokens(20, tiny.vocab_size);
   const Values tied = copy(load_tiny(tiny).next_logits(tokens));
@@ -854,7 +854,7 @@ TEST_CASE("an output layer of its own takes the place of the token embedding") {
   }
 }
 
-TEST_CASE("an output layer that config.json asks for must be there") {
+TEST_CASE("an output layer that config.json requires must be there") {
   const TemporaryFolder folder;
   TinyModel().write(folder.path());
   set_config(folder.path(), "tie_word_embeddings", false);
@@ -878,7 +878,7 @@ TEST_CASE("the matrices come back with their names, an output's weights side by 
       Model::load(folder.path(), make_test_device(1), dtype).for_each_matrix([&](const WeightMatrix& matrix) {
         names.push_back(matrix.name);
         CAPTURE(matrix.name);
-        // Multiples of 1/128 below 1, which every format keeps as they are; in the blocks [inputs, outputs].
+        // Multiples of 1/128 below 1, which every format holds exactly; in the blocks [inputs, outputs].
         const Values& stored = tiny.values(matrix.name);
         REQUIRE(matrix.values.size() == stored.size());
         const std::size_t inputs = matrix.inputs, outputs = stored.size() / inputs;

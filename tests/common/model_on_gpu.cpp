@@ -29,7 +29,7 @@ constexpr std::size_t kLongest = 512, kLongestOf16Bits = 512;
 constexpr const char* kWithoutReference = "models/tales-6m";
 #endif
 
-/// How far a logit may lie from the one in float32 on the CPU.
+/// How far a logit may be from the one in float32 on the CPU.
 constexpr double kTolerance = 1e-3, kFloat16Tolerance = 2e-2, kBFloat16Tolerance = 1e-1;
 /// How far from the one on the CPU with the same weights in int8 or int4: there each row of x is in 8 bits,
 /// too.
@@ -45,7 +45,7 @@ std::vector<float> copy(std::span<const float> values) {
   return {values.begin(), values.end()};
 }
 
-/// Compares the logits behind every text of the reference of at most `longest` tokens. Returns the largest
+/// Compares the logits after every text of the reference of at most `longest` tokens. Returns the largest
 /// difference.
 double difference_from_transformers(Model& model, std::size_t longest, double tolerance) {
   std::ifstream file(kSource / "tests/reference/logits.json");
@@ -183,7 +183,7 @@ void check_cache(DType dtype, double tolerance) {
   for (std::size_t length = 1; length <= text.size(); ++length) {
     want.push_back(copy(model.next_logits(std::span(text).first(length))));
   }
-  // The second cache comes when the first one is gone, and may lie where that was.
+  // The second cache is created after the first one is destroyed, and may reuse its memory.
   for (int time = 0; time < 2; ++time) {
     StaticKvCache cache(model);
     for (std::size_t i = 0; i < text.size(); ++i) {

@@ -62,7 +62,7 @@ Values parsed(std::vector<std::string> arguments, std::optional<std::string>* he
   return values;
 }
 
-/// What is said about these arguments; wrong usage every time.
+/// The message about these arguments; wrong usage every time.
 std::string refused(const std::vector<std::string>& arguments) {
   try {
     parsed(arguments);
@@ -89,7 +89,7 @@ TEST_CASE("a range holds its ends, or all but its lower end, and never infinity 
   CHECK(Range{.most = 3}.is_bounded());
 }
 
-TEST_CASE("a range is told in words") {
+TEST_CASE("a range is printed in words") {
   CHECK(at_least(1).text(true) == "1 or more");
   CHECK(at_least(0).text(false) == "a number of 0 or more");
   CHECK(above(0).text(false) == "a number above 0");
@@ -134,7 +134,7 @@ void add_options(OptionSink& sink, Shelf& shelf) {
   sink.require_at_most({"--books", &shelf.books}, {"--most", &shelf.most});
 }
 
-/// What is said about a basket or a shelf: an error, or the warnings on standard error.
+/// The message about a basket or a shelf: an error, or the warnings on standard error.
 template <typename Options = Basket>
 std::string said(std::vector<std::string> arguments) {
   Options options;
@@ -173,7 +173,7 @@ TEST_CASE("a range is checked before a rule, and rules in the order of their dec
         "--apples is 4, but it must be at most 3, the value of --pears");
 }
 
-TEST_CASE("a warning is said only if nothing is refused") {
+TEST_CASE("a warning is printed only if nothing is refused") {
   const std::string warning = "warning: --open does nothing without --apples\n";
   CHECK(said({"--open", "--apples", "0"}) == warning);
   CHECK(said({"--open"}) == "");
@@ -238,7 +238,7 @@ TEST_CASE("a value outside of its range is refused with the option, the value an
   CHECK(refused({"--file", ""}) == "--file: the name is empty");
 }
 
-TEST_CASE("a text may be empty where an option says so") {
+TEST_CASE("a text may be empty if an option permits it") {
   std::string text = "Be brief.";
   CommandLine line("A program.");
   line.add("--system", Path{&text, "TEXT", true}, "help");
@@ -306,7 +306,7 @@ TEST_CASE("what a type cannot hold is refused with the range of the option, and 
         "--share is 1e-60, but a number so close to 0 must be 0 or at least 1.4e-45");
 }
 
-TEST_CASE("what is not understood is told in our own words, and the value in quotes where it needs them") {
+TEST_CASE("an unknown argument is reported in our own words, with the value in quotes if it needs them") {
   const std::string help = " (--help lists the options)";
   CHECK(refused({"--count", "a b"}) ==
         "--count is \"a b\", but it must be a whole number between 1 and 16" + help);
@@ -351,7 +351,7 @@ TEST_CASE("a product that an int cannot hold is refused") {
   CHECK_THROWS_AS(product(std::int64_t{1} << 62, 4), UsageError);
 }
 
-TEST_CASE("a command line knows all that was typed for an option, and else what it has") {
+TEST_CASE("a command line returns what was typed for an option, and otherwise its value") {
   CommandLine line("A program.");
   std::vector<std::string> words;
   int count = 7;

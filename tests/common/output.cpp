@@ -34,14 +34,14 @@ std::vector<std::string> keys(const nlohmann::ordered_json& object) {
   return names;
 }
 
-TEST_CASE("what a failed check says is not captured with the output that it is about") {
+TEST_CASE("the message of a failed check is not captured with the output that it is about") {
   const Captured terminal(stdout);
   std::string captured;
   {
     const Captured inner(stdout);
     std::printf("the output\n");
     std::fflush(stdout);
-    std::cout << "a check failed, values: " << 7 << std::endl;  // as doctest says it
+    std::cout << "a check failed, values: " << 7 << std::endl;  // as doctest prints it
     captured = inner.text();
   }
   CHECK(captured == "the output\n");
@@ -118,7 +118,7 @@ TEST_CASE("an end-of-text token inside a run is text like any other") {
   }
 }
 
-TEST_CASE("log-probabilities and what is known of the prompt are told in JSON, a missing one as null") {
+TEST_CASE("log-probabilities and figures of the prompt are printed as JSON, a missing one as null") {
   Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, Output::Form::kJson);
   output.echo(0, {{.id = 321, .logprobs = Logprobs()}}, std::nullopt);
@@ -134,7 +134,7 @@ TEST_CASE("log-probabilities and what is known of the prompt are told in JSON, a
         R"({"token_id":12,"text":"-","logprob":-0.25},{"token_id":11,"text":",","logprob":-0.5}]}])");
 }
 
-TEST_CASE("candidates are told with a bar each, and the chosen one is marked wherever it stands") {
+TEST_CASE("candidates are printed with a bar each, and the chosen one is marked wherever it is") {
   const std::vector<Candidate> candidates = {{11, 0.75f}, {12, 0.2f}, {321, 17.0f / 320.0f}};
   const auto told = [&](Output::Form form, std::FILE* stream) {
     const Captured text(stdout), lines(stderr);
@@ -187,7 +187,7 @@ TEST_CASE("a prompt that is echoed is printed in front of its text") {
   CHECK(captured.text() == "The,\n");
 }
 
-TEST_CASE("times are those at which tokens were chosen, not shown, and the score of a search is told") {
+TEST_CASE("times are those at which tokens were chosen, not shown, and the score of a search is printed") {
   Captured captured(stdout);
   Output output(tokenizer(), 4095, {{321}}, Output::Form::kJson);
   const OnRowToken on_token = output.begin_texts(1);
@@ -232,7 +232,7 @@ TEST_CASE(
   CHECK(output.statistics().row_ms == doctest::Approx((9 + 2 + 5) * 1e3));
   CHECK(to_string(output.statistics()).find("prefill 10000") != std::string::npos);
   CHECK(to_string(output.statistics()).find("ms (TTFT)") != std::string::npos);
-  // A second batch adds its own times; a sequence without a token has none. Their sum is nobody's TTFT.
+  // A second batch adds its own times; a sequence without a token has none. Their sum is not a TTFT.
   const OnRowToken on_second = output.begin_texts(2);
   Token token{11};
   token.time = Clock::now() + std::chrono::seconds(4);
@@ -276,7 +276,7 @@ TEST_CASE("the JSON object has the documented keys in their order and no other")
   CHECK(json["stats"]["cache_copied_bytes"] == 280);
 }
 
-TEST_CASE("each sequence of a run is an entry of its own") {
+TEST_CASE("each sequence of a run has its own entry") {
   std::string text;
   {
     Captured captured(stdout);
@@ -300,7 +300,7 @@ TEST_CASE("each sequence of a run is an entry of its own") {
   CHECK(json["stats"]["cache_copied_bytes"] == 2);
 }
 
-TEST_CASE("of sequences that grow together the first is printed as it arises and the others behind it") {
+TEST_CASE("of sequences that grow together, the first is printed as it grows, and the others after it") {
   std::string while_growing, text;
   {
     Captured captured(stdout);
@@ -339,8 +339,7 @@ TEST_CASE("each sequence of a batch has its own prompt in the JSON object") {
   CHECK(json["sequences"][1]["prompt_token_ids"] == std::vector<int>{321});
 }
 
-TEST_CASE(
-    "the line of statistics tells of weights, activations and cache, and what a cache cost beyond its size") {
+TEST_CASE("the line of statistics has weights, activations and cache, and a cache's cost beyond its size") {
   Statistics statistics;
   statistics.weight_bytes = 24 << 20;
   statistics.activation_bytes = 1 << 19;
@@ -350,7 +349,7 @@ TEST_CASE(
   CHECK(to_string(statistics).ends_with("cache 3.0 MiB (9.0 MiB allocated, 6.0 MiB copied)"));
 }
 
-TEST_CASE("the time per token is the mean over the tokens behind the first of each sequence") {
+TEST_CASE("the time per token is the mean over the tokens after the first of each sequence") {
   Statistics statistics;
   statistics.decode_ms = 30.0;
   statistics.row_ms = 60.0;  // of two that grew together

@@ -45,7 +45,7 @@ TEST_CASE("a plot with one x has its point in the middle, and gnuplot has nothin
   CHECK(text_of(folder.path() / "plot.svg").find(">1000000000<") != std::string::npos);
 }
 
-TEST_CASE("where the colours of a plot begin anew the lines are dashed" * doctest::skip(!has_gnuplot())) {
+TEST_CASE("when a plot repeats its colours, the lines are dashed" * doctest::skip(!has_gnuplot())) {
   const TemporaryFolder folder;
   const auto dashed = [&](int count) {  // with those of the grid, which are as many for any number of series
     Plot plot{"A title", "x", "y"};

@@ -36,7 +36,7 @@ TEST_CASE("contractions are pieces in lower case only") {
   CHECK(split("it's we'll I'M'd") == Pieces{"it", "'s", " we", "'ll", " I", "'", "M", "'d"});
 }
 
-TEST_CASE("of several spaces the last belongs to the word behind them") {
+TEST_CASE("the last of several spaces belongs to the word after them") {
   CHECK(split("a   b") == Pieces{"a", "  ", " b"});
   CHECK(split("a   ") == Pieces{"a", "   "});
   CHECK(split("a \n b") == Pieces{"a", " \n", " b"});
@@ -44,7 +44,7 @@ TEST_CASE("of several spaces the last belongs to the word behind them") {
   CHECK(split("a\tb") == Pieces{"a", "\t", "b"});
 }
 
-TEST_CASE("white space is what Unicode's property White_Space says") {
+TEST_CASE("white space is Unicode's property White_Space") {
   // Before an exclamation mark, white space is a piece, and anything else is at most one with it.
   std::set<unsigned> found;
   for (unsigned code_point = 0; code_point < 0x110000; ++code_point) {
@@ -57,7 +57,7 @@ TEST_CASE("white space is what Unicode's property White_Space says") {
   CHECK(found == expected);  // U+180E, which PCRE2 counts, is not among them
 }
 
-TEST_CASE("bytes that are no UTF-8 are pieces of their own, and end a piece as the text's end does") {
+TEST_CASE("invalid UTF-8 forms its own pieces, and ends a piece like the text's end") {
   CHECK(split("\xFF") == Pieces{"\xFF"});
   CHECK(split("ab\xFF\xFE"
               "cd") == Pieces{"ab", "\xFF\xFE", "cd"});

@@ -23,7 +23,7 @@ std::vector<float> with_ties(std::size_t size, float parts, unsigned seed) {
   return values;
 }
 
-TEST_CASE("kth_largest is what a full sort says") {
+TEST_CASE("kth_largest equals a full sort") {
   for (const std::size_t size : {1u, 2u, 63u, 64u, 65u, 200u, 1000u}) {
     for (const float parts : {0.1f, 1.0f, 1000.0f}) {
       const std::vector<float> values = with_ties(size, parts, 1);
@@ -79,7 +79,7 @@ TEST_CASE("highest is the beginning of a full sort, masked values last") {
   }
 }
 
-TEST_CASE("where no logit is left softmax says so in a sentence") {
+TEST_CASE("if no logit is left, softmax throws a sentence") {
   const auto message = [](const std::vector<float>& logits) {
     return error_message([&] { softmax(logits); });
   };
@@ -89,7 +89,7 @@ TEST_CASE("where no logit is left softmax says so in a sentence") {
   CHECK(message({0.0f, -HUGE_VALF}) == "");
 }
 
-TEST_CASE("likeliest falls, and puts the lowest id first among equals") {
+TEST_CASE("likeliest is in descending order, with the lowest id first among ties") {
   const std::vector<float> logits{std::log(1.0f), std::log(3.0f), -HUGE_VALF, std::log(3.0f), std::log(2.0f)};
   const std::vector<Candidate> candidates = likeliest(logits, 10);
   REQUIRE(candidates.size() == 4);

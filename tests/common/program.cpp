@@ -84,7 +84,7 @@ TEST_CASE("what fails ends with status 1 and a sentence") {
   check_refused("--prompt - </", 1, "standard input cannot be read");
 }
 
-TEST_CASE("--device cuda without CUDA in the build says so") {
+TEST_CASE("--device cuda reports a build without CUDA") {
   const Result result = run("--device cuda --max-new-tokens 1");
   if (result.status == 0) return;  // a build and a machine with CUDA
   CHECK(result.status == 1);
@@ -153,14 +153,14 @@ TEST_CASE("standard input is taken byte for byte") {
   CHECK(all.front() == newline[0]);
   CHECK(all.back() == newline[0]);
   // This vocabulary has a token for each byte and merges of ASCII only: two bytes that are no character, and
-  // the four of the emoji, are a token each, so no byte can be lost unseen.
+  // the four of the emoji, are a token each, so no byte can be lost unnoticed.
   CHECK(all.size() >= 14);
   const Tokens zero = prompt_of(run_json("--prompt - --max-new-tokens 0", std::string(1, '\0')));
   CHECK(zero.size() == 1);
   CHECK(std::count(all.begin(), all.end(), zero[0]) == 1);
 }
 
-TEST_CASE("a prompt that is no UTF-8 works, and the output is valid all the same") {
+TEST_CASE("a prompt of invalid UTF-8 works, and the output is valid all the same") {
   const json object = run_json("--prompt \"$(printf '\\377\\376hi')\" --max-new-tokens 3");
   CHECK(prompt_of(object).size() >= 3);
   CHECK(tokens_of(object).size() == 3);
@@ -260,7 +260,7 @@ TEST_CASE("a model with more tokens than its tokenizer continues texts, also wit
   const TemporaryFolder folder;
   constexpr int kRows = 4160;  // for 4096 tokens: multiples of 64 are common
   TinyModel tiny(1, kRows);
-  // Nothing is as likely as one of the others, whatever stands before it.
+  // Nothing is as likely as one of the others, whatever precedes it.
   constexpr int kLikely = kRows - 2;
   for (float& bias : tiny.tensors["ln_f.bias"].values) bias = 8.0f;
   std::fill_n(tiny.tensors["wte.weight"].values.begin() + kLikely * tiny.n_embd, tiny.n_embd, 0.9921875f);
@@ -280,7 +280,7 @@ TEST_CASE("a special token in a prompt is text") {
   CHECK(std::count(prompt.begin(), prompt.end(), 4095) == 0);
 }
 
-TEST_CASE("a begin-of-text token comes in front of a prompt where the tokenizer asks for one") {
+TEST_CASE("a begin-of-text token precedes a prompt if the tokenizer requires one") {
   const TemporaryFolder folder;
   const std::filesystem::path tales = STAIRCASE_SOURCE_TREE "/models/tales-1m";
   for (const std::string file : {"config.json", "model.safetensors", "vocab.json", "merges.txt"}) {
@@ -294,7 +294,7 @@ TEST_CASE("a begin-of-text token comes in front of a prompt where the tokenizer 
   check_refused(model + "--prompt Once", 1, "\"<|user|>\" has the id 4096");
 }
 
-TEST_CASE("an option with = and nothing behind it has the empty text, and not the next option") {
+TEST_CASE("an option with = and nothing after it has the empty text, and not the next option") {
   const json object = run_json("--prompt= --max-new-tokens 2");
   CHECK(prompt_of(object) == Tokens{4095});
   CHECK(tokens_of(object).size() == 2);
@@ -302,7 +302,7 @@ TEST_CASE("an option with = and nothing behind it has the empty text, and not th
   check_refused("--no-such-option= --threads 1", 2, "--no-such-option=");
 }
 
-/// Runs a program that offers everything; it says what it will load before the last line, which is of the
+/// Runs a program that offers everything; it prints what it will load before the last line, which marks the
 /// end.
 Result run_whole(const std::string& arguments, const std::string& input = "") {
   return run_program(STAIRCASE_WHOLE_PROGRAM, arguments, input);
@@ -356,7 +356,7 @@ TEST_CASE("--prompts adds a prompt for each line of a file") {
   CHECK(empty.err == "error: --prompts " + file + ": it contains no prompt\n");
 }
 
-TEST_CASE("a line of requests has options of its own, and one that is wrong is told of by line and key") {
+TEST_CASE("a line of requests has its own options, and a wrong one is reported by line and key") {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "requests").string();
   std::ofstream(file) << R"({"prompt": "a", "max_new_tokens": 3})"
@@ -443,7 +443,7 @@ TEST_CASE("a file or a model without a name is refused before anything is read")
   }
 }
 
-TEST_CASE("--help says what an option takes and what it has now") {
+TEST_CASE("--help prints an option's values and its current one") {
   const Result result = run_whole("--help");
   CHECK(result.status == 0);
   for (const std::string words :

@@ -18,7 +18,7 @@ TEST_CASE("a text in quotes ends where it seems to end") {
   CHECK(quoted(" \"") == R"(" \"")");
   CHECK(quoted("\\") == R"("\\")");
   CHECK(quoted("\n\t") == R"("\n\t")");
-  CHECK(quoted("é ―") == "\"é ―\"");  // bytes beyond 127 are no control characters
+  CHECK(quoted("é ―") == "\"é ―\"");  // bytes beyond 127 are not control characters
   CHECK(quoted("é\xff") == "\"é�\"");
 }
 
@@ -50,7 +50,7 @@ TEST_CASE("no text makes a terminal do anything") {
   CHECK(harmless("\xc2\xa0 \xc3\x9b") == "\xc2\xa0 \xc3\x9b");  // of characters that others begin with
 }
 
-TEST_CASE("a typed value is shown as it is if it is one short word, else in quotes and shortened") {
+TEST_CASE("a typed value is printed unchanged if it is one short word, otherwise in quotes and shortened") {
   CHECK(typed("x") == "x");
   CHECK(typed("Fox,é") == "Fox,é");
   CHECK(typed("") == R"("")");
@@ -63,7 +63,7 @@ TEST_CASE("a typed value is shown as it is if it is one short word, else in quot
   CHECK(typed(fmt::format("{0:x<79}é{0:x<999}", "")) == fmt::format("\"{:x<79}...\"", ""));
 }
 
-TEST_CASE("whatever is said takes no control character to the terminal, and a warning is one line") {
+TEST_CASE("no message takes control characters to the terminal, and a warning is one line") {
   Captured captured(stderr);
   say("one\ntwo \x1b[31m");
   warn("a file {}", "x\n\x7fy");

@@ -98,7 +98,7 @@ TEST_CASE("a line sets what it has a key for, and nothing else") {
   CHECK(read(R"({"prompt": "", "words": "one"})").words == std::vector<std::string>{"one"});
 }
 
-TEST_CASE("a line that is no request is an error of one sentence that names the fault") {
+TEST_CASE("a line that is not a request is an error of one sentence that names the fault") {
   const auto refused = [](const std::string& text, const std::string& part) {
     CAPTURE(text);
     const std::string message = error_message([&] { read(text); });
@@ -193,7 +193,7 @@ TEST_CASE("a number without a fraction is a whole number, however it is written"
   CHECK(values.share == 1.0f);
 }
 
-TEST_CASE("a line knows the tokens of its prompt: that of the end of text where there is no text") {
+TEST_CASE("a line has the tokens of its prompt: the end-of-text token for an empty one") {
   CHECK(line_of(R"({"prompt": "The wolf"})").tokens().size() == 2);
   CHECK(line_of(R"({"prompt": ""})").tokens() ==
         std::vector<int>{line_of(R"({"prompt": ""})").config().eos_token_id});

@@ -27,7 +27,7 @@ TEST_CASE("a matrix of many numbers has the error that all of its differences ha
 }
 
 TEST_CASE(
-    "a table of errors asks for each group, for an output and for the whole matrix, and is in percent") {
+    "a table of errors has a column for each group, for an output and for the whole matrix, in percent") {
   std::vector<std::vector<std::size_t>> asked;
   const Table table =
       rounding_errors(tales(), [&](std::span<const float> weights, std::size_t inputs, std::size_t size) {

@@ -1,4 +1,4 @@
-// The safetensors reader: what it hands out is what the file holds, and nothing broken gets through.
+// The safetensors reader: it returns what the file holds, and nothing broken gets through.
 #include "common/model/safetensors.h"
 
 #include <doctest/doctest.h>
@@ -69,7 +69,7 @@ TEST_CASE("tensors are views of exactly their bytes") {
   CHECK(static_cast<const void*>(b.bytes.data()) == file.data() + 8 + header.size() + 8);
 }
 
-TEST_CASE("every known dtype has its size, and an unknown one is handed out as it is") {
+TEST_CASE("every known dtype has its size, and an unknown one is returned unchecked") {
   const std::map<std::string, int> sizes = {
       {"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},
       {"BF16", 2}, {"I32", 4}, {"U32", 4}, {"F32", 4},     {"I64", 8},     {"U64", 8}, {"F64", 8}};
@@ -108,7 +108,7 @@ TEST_CASE("a header that cannot be there is an error") {
   CHECK(error(file_of(large.substr(0, 100'000'000))) == "");
 }
 
-TEST_CASE("a header that is no JSON object is an error") {
+TEST_CASE("a header that is not a JSON object is an error") {
   const auto error = [](const std::string& header) { return error_in(header); };
   CHECK(says(error(""), "weights.st", "not valid JSON"));
   CHECK(says(error("{"), "weights.st", "not valid JSON"));
@@ -186,7 +186,7 @@ TEST_CASE("two tensors that share a byte are an error that names both") {
   }
 }
 
-TEST_CASE("bytes that no tensor has are an error that says which, as in the format's own reader") {
+TEST_CASE("bytes outside all tensors are an error that names them, as in the format's own reader") {
   const auto error = [](const std::string& a, const std::string& b) {
     return error_in(R"({"a":)" + entry("U8", "[4]", a) + R"(,"b":)" + entry("U8", "[4]", b) + "}", 12);
   };
@@ -226,7 +226,7 @@ TEST_CASE("the embedded model's tensors are the ones of a GPT-2") {
   CHECK(file.find("no such tensor") == nullptr);
 }
 
-TEST_CASE("the reference tensors hold the ids that the JSON beside them lists") {
+TEST_CASE("the reference tensors hold the ids listed in their JSON") {
   const Safetensors file(kSource / "tests" / "reference" / "logits.safetensors");
   std::ifstream in(kSource / "tests" / "reference" / "logits.json");
   const json reference = json::parse(in);
@@ -262,7 +262,7 @@ TEST_CASE("a file moves, and its tensors stay readable") {
   CHECK(text(*second.find("t")) == "1111");
 }
 
-TEST_CASE("what is no readable file is an error with its path") {
+TEST_CASE("an unreadable file is an error with its path") {
   const TemporaryFolder folder;
   const auto error = [](const std::filesystem::path& file) {
     return error_message([&] { Safetensors{file}; });

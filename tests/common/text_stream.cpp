@@ -31,7 +31,7 @@ const int kFox = tales().encode(" fox")[0];
 
 }  // namespace
 
-TEST_CASE("the token that ends a sequence is no text") {
+TEST_CASE("the token that ends a sequence is not text") {
   const EndTokens ends{kEnd};
   TextStream stream(tales(), ends);
   CHECK(stream.push(token(kFox)) == " fox");
@@ -51,7 +51,7 @@ TEST_CASE("an end-of-text token that a sequence goes on after is text, once") {
   CHECK(stream.finish(FinishReason::kLength) == "<|endoftext|>");
 }
 
-TEST_CASE("a text that a stop filter gives its tokens is taken as it is") {
+TEST_CASE("a text from a stop filter is taken unchanged") {
   const EndTokens ends{kEnd};
   TextStream stream(tales(), ends);
   CHECK(stream.push(token_with_text(kFox, "")) == "");

@@ -253,8 +253,8 @@ TEST_CASE("a piece is encoded as BPE is defined, for the real merges") {
 }
 
 TEST_CASE("a piece is encoded as BPE is defined, for merges in any order") {
-  // Learnt merges come in an order in which a part is always older than the whole. Shuffled, a merge can
-  // bring back a pair that ranks before it, and the same token can come about in several ways.
+  // Learnt merges are in an order in which a part is always older than the whole. Shuffled, a merge can bring
+  // back a pair that ranks before it, and several ways can lead to the same token.
   std::mt19937 random(5);
   for (int round = 0; round < 300; ++round) {
     std::vector<std::string> known = {"a", "b", "c"};
@@ -360,7 +360,7 @@ TEST_CASE("random tokens stream to the same valid text that they decode to") {
     for (int round = 0; round < 500; ++round) {
       std::vector<int> ids;
       for (unsigned i = 0; i < random() % 30; ++i) {
-        // Half of them from the first 256, most of which are no characters alone.
+        // Half of them from the first 256, most of which are not characters alone.
         const int range = random() % 2 ? 256 : tokenizer->vocab_size();
         ids.push_back(static_cast<int>(random() % static_cast<unsigned>(range)));
       }

@@ -97,7 +97,7 @@ TEST_CASE("each shape of tokenizer.json gives the ids of Hugging Face's tokenize
   }
 }
 
-TEST_CASE("what a folder says besides has the effect that it has in transformers") {
+TEST_CASE("additional settings of a folder have their effect in transformers") {
   for (const json& folder : expected().at("folders")) {
     CAPTURE(folder.at("name").get<std::string>());
     TemporaryFolder files;
@@ -157,7 +157,7 @@ TEST_CASE("a token that added_tokens.json adds can be the end, and is special th
   CHECK(folder.load().encode_with_special_tokens("<|im_end|>") == Ids{4097});
 }
 
-TEST_CASE("spaces and punctuation stay as they are where a file asks to clean them up") {
+TEST_CASE("spaces and punctuation stay unchanged if a file requests their clean-up") {
   TalesFolder folder;
   folder.write("tokenizer_config.json", R"({"clean_up_tokenization_spaces": true})");
   const Tokenizer tokenizer = folder.load();
@@ -179,7 +179,7 @@ TEST_CASE("a broken run of byte tokens streams as U+FFFD, and a whole one as its
   CHECK(decoder.finish() == "\uFFFD");
 }
 
-TEST_CASE("bytes that are no UTF-8 are not lost where the vocabulary has them") {
+TEST_CASE("invalid UTF-8 is not lost if the vocabulary has its bytes") {
   for (const char* name : {"gpt2", "llama-3", "llama-2", "metaspace-first"}) {
     CAPTURE(name);
     const Tokenizer tokenizer = made_of(shape(name));
@@ -261,7 +261,7 @@ TEST_CASE("a tokenizer of another type is refused with the file, the key and the
              file, "post_processor.single[1].SpecialToken.id"));
 }
 
-TEST_CASE("a pattern that PCRE2 refuses, or reads otherwise, is an error with the pattern") {
+TEST_CASE("a pattern that PCRE2 refuses, or interprets differently, is an error with the pattern") {
   const auto error = [](const char* pattern) {
     return error_with("llama-3", "/pre_tokenizer/pretokenizers/0/pattern/Regex", pattern);
   };
@@ -335,7 +335,7 @@ TEST_CASE("what a folder's other files have wrong is an error with file, key and
              "\"<|endoftext|>\""));
 }
 
-TEST_CASE("a folder with SentencePiece's own file alone is told what is read") {
+TEST_CASE("a folder with SentencePiece's own file alone gets a list of readable files") {
   TemporaryFolder folder;
   folder.write("tokenizer.model", "x");
   CHECK(says(error_message([&] { Tokenizer::load(folder.path()); }), "tokenizer.model", "tokenizer.json"));

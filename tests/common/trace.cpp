@@ -80,7 +80,7 @@ TEST_CASE("a pass shows its rows, what the cache held, and the very logits that 
   }
 }
 
-TEST_CASE("the trace of a program tells its options, its prompts and the texts that it wrote") {
+TEST_CASE("the trace of a program has its options, its prompts and the texts that it wrote") {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "trace";
   const ProgramRun run = run_program(STAIRCASE_WHOLE_PROGRAM,
@@ -116,7 +116,8 @@ TEST_CASE("the trace of a program tells its options, its prompts and the texts t
     texts.at(event["text"].get<std::size_t>() - 1).push_back(token);
     if (event["text"] == 1) words += start["vocabulary"].at(token).get<std::string>();
     CHECK(event["origin"] == "model");
-    CHECK(std::ranges::max_element(newest) - newest.begin() == token);  // this program takes the likeliest
+    CHECK(std::ranges::max_element(newest) - newest.begin() == token);  // this program takes the most likely
+                                                                        // one
   }
   CHECK(words == sequences[0]["text"]);
   const std::vector<json> passes = of_kind(events, "pass");
@@ -161,7 +162,7 @@ TEST_CASE("what a cache copies between its rows and inside one is in the trace")
   StaticKvCache rows(target, 4), others(draft, 2), unseen(target, 2);
   DynamicKvCache growing(draft);
   const Tokens text{5, 6, 7};
-  unseen.copy_row(1, 0);  // no pass has shown it: nobody knows whose it is
+  unseen.copy_row(1, 0);  // no pass has shown it: its text is unknown
   target.next_logits(text, rows);
   draft.next_logits(text, others);
   rows.copy_row(0, 3);
@@ -169,7 +170,7 @@ TEST_CASE("what a cache copies between its rows and inside one is in the trace")
   rows.slide(3, 2);
   others.copy_row(0, 1);
   unseen.copy_row(1, 0);
-  target.next_logits(text);  // without a cache: what comes now is of none
+  target.next_logits(text);  // without a cache: later entries belong to none
   rows.copy_row(0, 2);
   draft.next_logits(text, growing);
   draft.next_logits(text, growing);  // all that it holds goes to larger memory, and stays the same row
@@ -182,8 +183,8 @@ TEST_CASE("what a cache copies between its rows and inside one is in the trace")
                           copied("target", 3, 2, 1, 3), copied("draft", 0, 0, 3, 1)});
 }
 
-/// What each row holds after each pass of the first search, as the trace tells it: with a cache the tokens
-/// that were fed behind those of the row that was copied, and without one those that were fed.
+/// What each row holds after each pass of the first search, from the trace: with a cache the fed tokens after
+/// those of the copied row, and without one the fed tokens.
 std::vector<std::vector<Tokens>> texts_of_rows(const std::vector<json>& events) {
   std::vector<std::vector<Tokens>> passes;
   std::map<int, Tokens> held;
@@ -202,7 +203,7 @@ std::vector<std::vector<Tokens>> texts_of_rows(const std::vector<json>& events) 
   return passes;
 }
 
-TEST_CASE("a trace tells whose continuation each beam is, with a cache and without") {
+TEST_CASE("a trace shows which beam each beam continues, with a cache and without") {
   const Tokens prompt{32, 1423};
   for (const bool use_cache : {true, false}) {
     CAPTURE(use_cache);
@@ -218,7 +219,7 @@ TEST_CASE("a trace tells whose continuation each beam is, with a cache and witho
     options.stopping.max_new_tokens = 30;
     BeamOptions search;
     search.num_beams = 5;
-    std::vector<std::vector<Tokens>> grown{{prompt}};  // by their length, as the search itself says
+    std::vector<std::vector<Tokens>> grown{{prompt}};  // by their length, as in the search itself
     beam_search(model, tales_tokenizer(), prompt, options, search,
                 use_cache ? static_cast<KvCache&>(cache) : none, [&](const Beam& beam) {
                   grown.resize(std::max(grown.size(), beam.chosen.size() + 1));
@@ -247,7 +248,7 @@ TEST_CASE("the end of a text has its score, where there is one") {
   CHECK(!ends.at(1).contains("score"));
 }
 
-TEST_CASE("where a trace cannot be written the program says why") {
+TEST_CASE("if a trace cannot be written, the program reports why") {
   const std::vector<std::pair<std::string, std::string>> wrong{
       {"--trace /no/such/folder/trace", "--trace /no/such/folder/trace: the file cannot be written: No such"},
       {"--trace /", "--trace /: the file cannot be written: Is a directory"},

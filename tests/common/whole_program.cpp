@@ -1,5 +1,5 @@
-// A program that offers all that a step's program can, for the tests of that frame: it continues each prompt
-// with the likeliest tokens.
+// A program with all the features of a step's program, for the tests of that frame: it continues each prompt
+// with the most likely tokens.
 #include "common/base/error.h"
 #include "common/base/message.h"
 #include "common/program/program.h"

@@ -1,4 +1,4 @@
-// What the emulated GPU says when it fails.
+// The emulated GPU's messages when it fails.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ std::string error_of_starting() {
   return error_of([] { make_cuda_device(); });
 }
 
-TEST_CASE("what a machine lacks to use its GPU is said") {
+TEST_CASE("a machine's missing part for using its GPU is reported") {
   const Restore restore;
   settings.driver_version = 0;
   CHECK(error_of_starting() == "this machine has no NVIDIA driver");
@@ -53,7 +53,7 @@ TEST_CASE("what a machine lacks to use its GPU is said") {
   CHECK(make_cuda_device()->description() == "emulated GPU, 8.59 GB");
 }
 
-TEST_CASE("a GPU without bfloat16 refuses weights in it and names what it has") {
+TEST_CASE("a GPU without bfloat16 refuses weights in it and names those it has") {
   const Restore restore;
   const float value = 1.0f;
   const HostArray matrix{&value, DType::kFloat32, 1, 1};
@@ -78,7 +78,7 @@ TEST_CASE("a GPU without bfloat16 multiplies many rows with weights of few bits 
     for (const DType dtype : {DType::kInt8, DType::kInt4}) {
       const DType operand = device->operand_dtype(9, dtype);
       CHECK(operand == (capability == 75 ? DType::kFloat16 : DType::kBFloat16));
-      // 1 + 1/512 is a number of its own in float16 and not in bfloat16.
+      // 1 + 1/512 is exact in float16 and not in bfloat16.
       const std::vector<float> ones(9 * 64, 1.0f), x(9 * 64, 1.0f + 0x1p-9f);
       const Weight weight =
           device->load_weight({ones.data(), DType::kFloat32, 64, 1}, WeightOrder::kInputFirst, dtype);
@@ -132,7 +132,7 @@ TEST_CASE("kernels overlap only on a GPU for which they were compiled to wait fo
   CHECK(overlapping_launches(120) > 0);
 }
 
-TEST_CASE("a GPU that is lost at any moment is one sentence, and no memory stays behind") {
+TEST_CASE("a GPU that is lost at any moment is one sentence, and no memory leaks") {
   const Restore restore;
   const std::size_t before = cuda_emulation::allocations.size();
   for (const DType dtype : {DType::kFloat16, DType::kInt8, DType::kInt4}) {

@@ -48,7 +48,7 @@ __global__ void shuffles(int* out) {
   to[7] = __all_sync(kAll, lane != 31);
 }
 
-TEST_CASE("shuffles and votes do what the programming guide says") {
+TEST_CASE("shuffles and votes follow the programming guide") {
   in_every_order([] {
     std::vector<int> out(64 * 8);
     CHECK(fault_of(shuffles, 1, 64, 0, out.data()) == "");
@@ -200,7 +200,7 @@ TEST_CASE("after a fault the next kernel runs as if nothing had been") {
   CHECK(total == 3 * 64);
 }
 
-// ── One kernel behind the other ──
+// ── One kernel after another ──
 
 __global__ void wait_for_the_previous(unsigned threads_that_wait) {
   cudaTriggerProgrammaticLaunchCompletion();

@@ -1,5 +1,5 @@
 // CUDA's execution model on the CPU: the threads of a block are fibers, which stop only where CUDA lets them
-// wait for each other (__syncthreads, __syncwarp, shuffles and votes), and blocks run one after the other.
+// wait for each other (__syncthreads, __syncwarp, shuffles and votes), and blocks run one after another.
 // Whatever a GPU would punish or silently get wrong becomes a Fault with a sentence:
 //
 //   - a barrier that some threads of the block never reach, or that they reach at different places;
@@ -11,10 +11,10 @@
 //     memory that another block wrote, without the fences and atomics that order the two, or to any before
 //     such a kernel has waited.
 //
-// What else may go wrong shows in the results or is for the sanitizers: global memory is one heap block for
-// each cudaMalloc, and dynamic shared memory ends after the bytes asked for, so AddressSanitizer sees an
-// access beyond; static shared arrays are arrays, whose bounds UndefinedBehaviorSanitizer checks, as it does
-// the alignment of vector loads. Memory that nobody wrote holds NaN.
+// Other faults show in the results or are for the sanitizers: global memory is one heap block for each
+// cudaMalloc, and dynamic shared memory ends after the requested bytes, so AddressSanitizer sees an access
+// beyond; static shared arrays are arrays, whose bounds UndefinedBehaviorSanitizer checks, as it does the
+// alignment of vector loads. Memory that was never written holds NaN.
 //
 // Threads and blocks run in an order that a test chooses. Between two waiting points a thread runs alone: an
 // order of accesses that needs two threads to alternate there never happens, nor do asynchronous streams, nor
@@ -165,7 +165,7 @@ class Processor {
   const Thread* thread() const { return current_; }
   const Epochs& epochs() const { return epochs_; }
 
-  /// Whether that lies on the stack of the running thread.
+  /// Whether the address is on the stack of the running thread.
   bool is_on_stack(const void* address) const { return fibers_[current_->number]->holds(address); }
 
   /// `overlaps`: as if the kernel before were still running.
@@ -188,7 +188,7 @@ class Processor {
   /// cudaGridDependencySynchronize
   void wait_for_previous_kernel() { current_->waited = true; }
 
-  /// cp.async of 16 bytes. Until it is waited for, nobody may rely on what is there.
+  /// cp.async of 16 bytes. Until it is waited for, its data must not be used.
   void begin_copy(void* to, uint4 bits) {
     // A compiler may make a memset of what follows, which race_check.h does not see.
     if (on_copy != nullptr) on_copy(to, sizeof bits);
@@ -305,7 +305,7 @@ class Processor {
 
   void wait(Thread& self) { Fiber::change(*fibers_[self.number], scheduler_); }
 
-  /// Nobody can run: either the whole block stands at one barrier, or it hangs for ever.
+  /// No thread can run: either the whole block waits at one barrier, or it hangs for ever.
   void release_barrier() {
     const auto first = threads_.begin(), last = first + n_threads_;
     const auto at_barrier = [](const Thread& t) { return t.state == Thread::State::kAtBarrier; };
@@ -438,7 +438,7 @@ inline void cudaGridDependencySynchronize() {
   cuda_emulation::processor.wait_for_previous_kernel();
 }
 
-/// Blocks run one after the other, so it is never too early.
+/// Blocks run one after another, so it is never too early.
 inline void cudaTriggerProgrammaticLaunchCompletion() {}
 
 inline void __syncthreads(cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
@@ -465,7 +465,7 @@ inline int __all_sync(unsigned mask, int predicate,
   return cuda_emulation::vote(mask, predicate != 0, where) == mask;
 }
 
-// Shuffles work in segments of `width` lanes; where the source would lie outside, a lane gets its own value.
+// Shuffles work in segments of `width` lanes; if the source would be outside, a lane gets its own value.
 template <typename T>
 T __shfl_sync(unsigned mask, T value, int source, int width = warpSize,
               cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {
@@ -513,7 +513,7 @@ __attribute__((no_sanitize("thread"))) inline unsigned atomicInc(unsigned* addre
   return before;
 }
 
-/// Everybody sees all that came before, with or without it; race checking asks for it.
+/// All threads see all earlier writes, with or without it; race checking needs it.
 inline void __threadfence() {
   if (cuda_emulation::on_fence != nullptr) cuda_emulation::on_fence();
 }

@@ -1,5 +1,5 @@
-// Fibers: functions with stacks of their own that hand control to each other. Each thread of an emulated
-// block is one.
+// Fibers: functions with their own stacks that pass control to each other. Each thread of an emulated block
+// is one.
 #pragma once
 
 #include <ucontext.h>
@@ -23,7 +23,7 @@
 
 namespace cuda_emulation {
 
-/// Without a body it stands for the stack that the program already has.
+/// Without a body it represents the program's existing stack.
 class Fiber {
  public:
   Fiber() = default;
@@ -35,7 +35,7 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// Whether that lies on its stack.
+  /// Whether the address is on its stack.
   bool holds(const void* address) const {
     return address >= bottom_ && address < static_cast<const std::byte*>(bottom_) + size_;
   }
@@ -50,7 +50,7 @@ class Fiber {
 #endif
     if (__builtin_setjmp(from.registers_) == 0) {
       resume(to, from);
-      asm volatile("");  // no tail call: this frame must live until somebody comes back to it
+      asm volatile("");  // no tail call: this frame must live until control returns to it
     }
 #ifdef CUDA_EMULATION_ASAN
     __sanitizer_finish_switch_fiber(from.fake_stack_, nullptr, nullptr);
@@ -80,7 +80,7 @@ class Fiber {
   static void begin() {
     Fiber& self = *beginning_;
 #ifdef CUDA_EMULATION_ASAN
-    // The first switch of all tells where the program's own stack lies.
+    // The first switch of all finds the program's own stack.
     const void* bottom = nullptr;
     std::size_t size = 0;
     __sanitizer_finish_switch_fiber(nullptr, &bottom, &size);

@@ -63,7 +63,7 @@ TEST_CASE("on the emulated GPU a layer of many tokens takes nine kernels, and in
     const auto so_far = [] { return cuda_emulation::overlapping_launches + cuda_emulation::products; };
     const int before = so_far();
     model.last_logits(text, 16);
-    // Beside the layers: the embedding, the last norm, and the output layer, which rounds its rows to 16
+    // Besides the layers: the embedding, the last norm, and the output layer, which rounds its rows to 16
     // bits and widens its weights to them.
     const int others = dtype == DType::kFloat32 ? 3
                        : in_groups(dtype)       ? 5
@@ -143,7 +143,7 @@ double operations_counted_one_by_one(const ModelConfig& config, int n) {
   for (int layer = 0; layer < config.n_layer; ++layer) {
     for (int query = 0; query < n; ++query) {
       multiply_adds += d * 2 * d;  // its key and value
-      // Of the last layer nobody needs more than the last token's row.
+      // Of the last layer, only the last token's row is needed.
       if (layer == config.n_layer - 1 && query < n - 1) continue;
       multiply_adds += d * d;  // the query itself
       for (int key = 0; key <= query; ++key) {
@@ -189,7 +189,7 @@ TEST_CASE("what tools/gpu-check measures is there and adds up") {
   }
 }
 
-TEST_CASE("what cuBLAS can do beside weights in few bits is measured in the type of their operands") {
+TEST_CASE("cuBLAS's rate for weights in few bits is measured in the type of their operands") {
   // In int8 5.8 MB of weights and 0.4 MB of scales; in int4 2.4 MB and 0.3 MB, and 1.1 MB of the embedding in
   // int8. In both 0.1 MB of norms and biases, and a cache of up to 0.2 MB.
   for (const auto& [dtype, bytes] : {std::pair{DType::kInt8, 6.2e6}, {DType::kInt4, 3.95e6}}) {
@@ -207,7 +207,7 @@ TEST_CASE("what cuBLAS can do beside weights in few bits is measured in the type
 }
 
 TEST_CASE(
-    "a GPU with too little memory to be measured says so, as tools/gpu-check expects, and keeps nothing") {
+    "a GPU with too little memory to be measured reports it, as tools/gpu-check expects, and keeps nothing") {
   const cuda_emulation::Settings before = cuda_emulation::settings;
   cuda_emulation::settings.memory = 36'000'000;
   CHECK_THROWS_WITH(bench::measure_gpu(kSmallMeasurement),
@@ -231,7 +231,7 @@ TEST_CASE("cuBLAS's rate counts the products that it does, and every copy of the
     CHECK(passes == std::round(passes));
     CHECK(passes > 7 * 10);  // in rounds; some more to warm up
     CHECK(std::isfinite(rate));
-    // The fastest is no slower than all of it together, in which the matrices were made as well.
+    // The fastest is no slower than all of it together, which includes making the matrices.
     CHECK(rate >= passes * a_pass / seconds / 1e12);
   }
   device.reset();

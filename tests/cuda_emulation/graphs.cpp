@@ -66,7 +66,7 @@ struct Layer {
   }
 };
 
-TEST_CASE("a list of operations tells apart whatever their kernels can tell apart") {
+TEST_CASE("a list of operations distinguishes everything that their kernels can distinguish") {
   const auto list_of = [](const auto& argument) {
     cuda::OperationList list;
     list.add(argument);
@@ -206,7 +206,7 @@ TEST_CASE("work that comes again is done as a graph, with what the tensors hold 
   });
 }
 
-TEST_CASE("a graph reads the block table as it is when the graph runs") {
+TEST_CASE("a graph reads the block table at the time when the graph runs") {
   on_new_devices([](Device& device) {
     Layer layer{device};
     KeysValues plain = layer.cache(32);
@@ -259,7 +259,7 @@ TEST_CASE("memory for intermediate results that has moved is never used where it
   // With 16-bit weights the rows are rounded into such memory, too.
   const auto check = [](Device& device, DType dtype) {
     Layer layer{device, dtype};
-    // The product of ten rows lies in such memory on its way to the cache.
+    // The product of ten rows is kept in such memory on its way to the cache.
     KeysValues cache = layer.cache(8), plain = layer.cache(8);
     for (int position = 0; position < 4; ++position) {
       layer.go_to(position);
@@ -328,7 +328,7 @@ TEST_CASE("work of ever other shapes makes no graph and fills no memory") {
         CHECK(cuda_emulation::allocations.size() < 30);
       }
     });
-    CHECK(graphs < 5);  // allocations may come to lie where others were
+    CHECK(graphs < 5);  // allocations may reuse the addresses of others
   });
 }
 

@@ -1,19 +1,19 @@
 // Which writes to global memory a thread may count on although another block made them. The blocks of a
 // kernel run in any order, and a GPU shows their writes to each other late and in any order. A write is sure
-// to be seen only behind this chain of events, each of which happens before the next:
+// to be seen only after this chain of events, each of which happens before the next:
 //
 //   1. the write;
-//   2. a __threadfence, by the same thread or by one of its block behind a __syncthreads;
+//   2. a __threadfence, by the same thread or by one of its block after a __syncthreads;
 //   3. an atomic operation on a flag, by the thread that called the fence;
 //   4. an atomic operation on the same flag, by a thread of the other block;
 //   5. a __threadfence by this thread;
-//   6. the read, by the same thread or by one of its block behind a __syncthreads.
+//   6. the read, by the same thread or by one of its block after a __syncthreads.
 //
 // "Happens before" is Lamport's (1978, "Time, Clocks, and the Ordering of Events in a Distributed System").
 // The chain is what the PTX ISA, section "Memory Consistency Model", calls a release pattern (2, 3) that an
 // acquire pattern (4, 5) observes.
 //
-// Limits: a block does not pass on what it has learnt of another block, and __syncwarp does not stand for
+// Limits: a block does not pass on what it has learnt about another block, and __syncwarp does not replace
 // __syncthreads. A kernel that relies on either is refused although a GPU would do it right.
 #pragma once
 
@@ -79,7 +79,7 @@ class HappensBefore {
 
  private:
   struct Thread {
-    std::optional<Moment> last_fence;  ///< event 2, to be told of
+    std::optional<Moment> last_fence;  ///< event 2, to be reported
     std::vector<Moment> found;         ///< by its atomics: such fences of others
   };
   struct Learnt {

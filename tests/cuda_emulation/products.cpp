@@ -30,7 +30,7 @@ struct Product {
   Values x = rounded(random_values(kRows * kIn, 1), dtype), w = random_values(kIn * kOut, 2),
          bias = random_values(with_bias ? kOut : 0, 3), before = random_values(kRows * kOut, 4);
 
-  /// Behind rows of canaries, which only a result must leave as they are.
+  /// After rows of canaries, which only a result must leave unchanged.
   static Tensor upload_rows(Device& device, DType dtype, std::size_t width, const Values& values) {
     Values all(static_cast<std::size_t>(kFirst) * width, kCanary);
     all.insert(all.end(), values.begin(), values.end());
@@ -168,7 +168,7 @@ TEST_CASE("where cuBLASLt knows no kernel with an epilogue, one of our own finis
   }
 }
 
-/// What the stand-in for cuBLASLt says to a product of 4 rows and 4 columns of 32 elements.
+/// The verdict of the stand-in for cuBLASLt on a product of 4 rows and 4 columns of 32 elements.
 struct Asked {
   cublasLtMatmulDescOpaque_t operation;
   cublasLtMatrixLayoutOpaque_t a, b, c;
@@ -186,7 +186,7 @@ struct Asked {
     cublasLtMatmulPreferenceInit(&preference);
   }
 
-  /// With A at the start of the memory, B and C behind it, and a workspace of that many bytes at the end.
+  /// With A at the start of the memory, B and C after it, and a workspace of that many bytes at the end.
   cublasStatus_t multiply(std::size_t workspace_bytes = 0, std::ptrdiff_t b_place = 64) {
     cublasLtMatmulHeuristicResult_t best{};
     int found = 0;

@@ -30,7 +30,7 @@ struct WarpAccesses {
 std::unordered_map<std::uintptr_t, std::vector<WarpAccesses>> shadow;
 std::uint64_t shadow_block = 0;
 
-/// Shared variables are thread_local, and nothing else in a test program that kernels touch is.
+/// Shared variables are thread_local, and nothing else in a test program that kernels access is.
 struct Range {
   std::uintptr_t begin = 0, end = 0;
 };
@@ -57,12 +57,13 @@ bool is_global(const void* address) {
   return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(memory) + bytes;
 }
 
-/// Of the running kernel, for each piece of global memory of so many bytes: when each byte was last written.
+/// For each piece of global memory of this many bytes, in the running kernel: when each byte was last
+/// written.
 constexpr std::uintptr_t kPiece = 16;
 std::unordered_map<std::uintptr_t, std::array<Moment, kPiece>> last_writes;
 HappensBefore happens_before;
 std::uint64_t global_kernel = 0;
-/// Between these lie all bytes written. Most reads are elsewhere (weights, the stack), and need no look-up.
+/// Between these are all written bytes. Most reads are elsewhere (weights, the stack), and need no look-up.
 std::uintptr_t first_written = UINTPTR_MAX, last_written = 0;
 
 void forget_other_kernels() {
@@ -122,7 +123,7 @@ void on_access(void* address, std::size_t bytes, bool write) {
                    " global memory without having waited for the kernel before");
   }
   if (first < range.begin || first >= range.end) {
-    // Outside of all allocations lies what the emulation itself keeps: no write is noted there.
+    // Outside all allocations is the emulation's own data: no write is recorded there.
     if (!write || is_global(address)) on_access_to_global(first, bytes, write);
     return;
   }
@@ -169,7 +170,7 @@ void check_races(bool on) {
   on_fence = on ? note_fence : nullptr;
   on_atomic = on ? note_atomic : nullptr;
   on_copy = on ? note_copy : nullptr;
-  shadow_block = global_kernel = 0;  // forgets what it saw, at the next access
+  shadow_block = global_kernel = 0;  // drops its records at the next access
 }
 
 }  // namespace cuda_emulation

@@ -155,8 +155,8 @@ TEST_CASE("two writes of the same value are a race too") {
 
 // ── Global memory, between blocks ──
 
-/// What kernels of three blocks with 64 threads, one after the other, do wrong with the same global memory.
-/// Both `data` and `flags` begin as 0.
+/// Faults of kernels of three blocks with 64 threads, one after another, in the same global memory. Both
+/// `data` and `flags` begin as 0.
 std::string race_of_blocks(std::initializer_list<void (*)(int* data, unsigned* flags)> kernels) {
   void* memory = nullptr;
   REQUIRE(cudaMalloc(&memory, 4096) == cudaSuccess);
@@ -196,7 +196,7 @@ __global__ void add_up_in_the_last_block(int* data, unsigned* flags) {
   data[192 + threadIdx.x] = sum;
 }
 
-TEST_CASE("the last block may read what all wrote, where fences and barriers stand around an atomic") {
+TEST_CASE("the last block may read what all wrote, if fences and barriers surround an atomic") {
   in_every_order([] {
     CHECK(race_of_blocks({add_up_in_the_last_block<Missing::kNothing>}) == "");
     for (const auto kernel :
@@ -234,7 +234,7 @@ __global__ void count_in_flags_of_their_own(int* data, unsigned* flags) {
   data[8 + blockIdx.x] = data[0] + data[1] + data[2];
 }
 
-TEST_CASE("an atomic tells those only that come to the same flag later") {
+TEST_CASE("an atomic informs only those that reach the same flag later") {
   in_every_order([] { CHECK(contains(race_of_blocks({count_in_flags_of_their_own}), kWrittenElsewhere)); });
 }
 

@@ -10,7 +10,8 @@ namespace {
 
 using cuda_emulation::settings;
 
-/// d [16, 8] = a [16, 16] b [16, 8], both from shared memory, where b lies row by row or column by column.
+/// d [16, 8] = a [16, 16] b [16, 8], both from shared memory, where b is stored row by row or column by
+/// column.
 template <typename T, bool kByRows>
 __global__ void multiply(const T* a, const T* b, float* d) {
   T* const shared = reinterpret_cast<T*>(dynamic_shared_memory);

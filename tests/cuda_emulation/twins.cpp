@@ -1,5 +1,5 @@
-// What models after GPT-2 ask of a GPU, beside the CPU's answer to the same call. The formulas are held by
-// tests/kernels for both; here shapes choose each kernel, and each way through it.
+// The operations of models after GPT-2 on a GPU, compared with the CPU's answer to the same call.
+// tests/kernels checks the formulas for both; here shapes choose each kernel, and each way through it.
 //
 // The tolerance: both sum in float32, in another order, so they differ by a few eps of the terms' sizes; and
 // where one of them may round to 16 bits before it multiplies, by that as well.
@@ -29,7 +29,7 @@ void check_twins(std::size_t columns, double tolerance, const Run& run) {
   });
 }
 
-/// A norm of that kind, with a weight and, if it is no RMS norm, a bias; or without.
+/// A norm of that kind, with a weight and, unless it is an RMS norm, a bias; or without.
 Norm make_norm(Device& device, NormKind kind, std::size_t width, bool weighted, std::uint32_t seed = 11) {
   Norm norm{kind, {}, {}, kEpsilon};
   const Shape shape{static_cast<std::int64_t>(width)};
@@ -93,7 +93,7 @@ TEST_CASE("twins multiply rows alike that they normalize by their mean square") 
   }
 }
 
-TEST_CASE("twins gate products alike, and apply GELU as it is defined") {
+TEST_CASE("twins gate products alike, and apply the exact GELU") {
   for (const DType dtype : kWeightTypes) {
     for (const std::size_t rows : {1u, 2u, 3u, 5u, 8u, 9u, 33u}) {
       for (const std::size_t pairs : {16u, 176u}) {
@@ -136,7 +136,7 @@ TEST_CASE("twins hold a matrix of several parts alike, to the bit") {
 
 // ── Heads ──
 
-/// A cache for rows of a batch, side by side or in blocks that lie in another order.
+/// A cache for rows of a batch, contiguous or in blocks in another order.
 KeysValues make_cache(Device& device, std::size_t rows, std::int64_t n_kv_head, std::int64_t capacity,
                       std::int64_t size, DType dtype, bool in_blocks, const Values& keys,
                       const Values& values) {
@@ -166,7 +166,7 @@ struct Split {
   bool in_blocks = false;
 
   void check() const {
-    // Far behind position 20, from different starts.
+    // Far after position 20, from different starts.
     const std::vector<Sequence> sequences = {{0, 3}, {40, 1}, {5, 0}, {21, 17}};
     constexpr std::int64_t kCapacity = 48;
     const std::size_t n_tokens = tokens_of(sequences), width = (n_head + 2 * n_kv_head) * size;

@@ -10,9 +10,9 @@ are in tests/reference/tokenizers: their own rules, with a small vocabulary. To 
 added as special tokens, and its thoughts and calls as other added tokens, as its model has them.
 
 A marker in a message is a token for transformers and text for us. Where ids differ, the script therefore compares once
-more with other words in place of the markers in messages; our ids must have no more special tokens than then.
-Any other difference is printed, and the exit status is 1. Not part of the test suite. Without transformers or PyPI it
-says so and ends with status 0.
+more with other words in place of the markers in messages; our ids must have no more special tokens than then. Any other
+difference is printed, and the exit status is 1. Not part of the test suite. Without transformers or PyPI it reports
+that and ends with status 0.
 """
 
 import argparse
@@ -117,7 +117,7 @@ def compare(file, family, program, folder):
 
 
 def explained(request, _, ours, tokenizer, template, marks, program):
-    """Whether both make the same of messages without markers, and ours has as many special tokens as before."""
+    """Whether both encode messages without markers alike, and ours has the same number of special tokens as before."""
     data = {**request["data"], "messages": without_markers(request["data"]["messages"], marks)}
     if data["messages"] == request["data"]["messages"] or "ids" not in ours:
         return False

@@ -4,10 +4,10 @@
     tools/test 01 11 46 64                           # builds the programs
     python tests/differential/compare.py --cases 50  # a minute or two; needs torch, transformers and safetensors
 
-Each case is a model from a seed, of one of the families that the engine runs: odd widths and numbers of heads, heads that
-share keys, a part of a head that turns, stretched positions, parallel blocks, a feed-forward layer of any size, rows without
-a token (padding), an output layer of its own, shards, weights in any type. The programs say with --json what they made of a prompt, and
-transformers computes the same in float64:
+Each case is a model from a seed, of one of the families that the engine runs: odd widths and numbers of heads, heads
+that share keys, a part of a head that turns, stretched positions, parallel blocks, a feed-forward layer of any size,
+rows without a token (padding), an output layer of its own, shards, weights in any type. The programs print their
+results for a prompt with --json, and transformers computes the same in float64:
 
     greedy         texts that are not drawn, of steps 01, 11 and 46 (with and without a cache)
     distribution   what penalties, temperature, top-k and top-p leave of the probabilities, at each new token
@@ -48,7 +48,7 @@ except ImportError as error:
 ROOT = Path(__file__).resolve().parents[2]
 GPT2 = ROOT / "tests/reference/gpt2-tokenizer"
 END = "<|endoftext|>"
-FAMILIES = {  # (configuration, heads share keys, a head has a size of its own, the key of epsilon)
+FAMILIES = {  # (configuration, heads share keys, a head has its own size, the key of epsilon)
     "gpt_neox": (transformers.GPTNeoXConfig, False, False, "layer_norm_eps"),
     "llama": (transformers.LlamaConfig, True, True, "rms_norm_eps"),
     "mistral": (transformers.MistralConfig, True, True, "rms_norm_eps"),
@@ -66,7 +66,7 @@ class Report:
         self.counts = collections.defaultdict(collections.Counter)
 
     def add(self, kind, result, about):
-        """The result is "equal", "explained", or a sentence that says what differs."""
+        """The result is "equal", "explained", or a sentence with the difference."""
         known = result in ("equal", "explained")
         self.counts[kind][result if known else "unexplained"] += 1
         if not known and self.counts[kind]["unexplained"] <= 5:
@@ -103,7 +103,7 @@ class Case:
                 is_gain = ("norm" in name or ".ln_" in name) and name.endswith("weight")
                 parameter.normal_(1.0 if is_gain else 0.0, scale)
             model.get_output_embeddings().weight.mul_(min(1.0, 3 / scale / self.config.hidden_size ** 0.5))
-        for parameter in model.parameters():  # not the speeds of rotary positions, which are no weights
+        for parameter in model.parameters():  # not the speeds of rotary positions, which are not weights
             parameter.data = parameter.data.to(getattr(torch, stored))
         self.write(model, choose.choice(["", "transformer."]), merges)
         self.model = model.double()
@@ -166,18 +166,18 @@ class Case:
         return run(self.build, step, self.folder, "--threads", self.choose.randint(1, 3), *options, text=text)
 
     def prompt(self, most):
-        """A text of at most so many bytes, and so of at most so many tokens."""
+        """A text of at most this many bytes, and so of at most this many tokens."""
         letters = self.choose.choice(["the wolf and his house", "aeint .,'s", "Zürich ñ λ"])
         text = "".join(self.choose.choice(letters) for _ in range(self.choose.randint(1, most)))
         return text.encode()[:most].decode(errors="ignore").strip() or "a"
 
     def room(self):
-        """(a prompt, how many new tokens fit behind it)"""
+        """(a prompt, how many new tokens fit after it)"""
         new = self.choose.randint(1, 16)
         return self.prompt(self.n_positions - new), new
 
     def logits(self, tokens):
-        """(the logits behind each token, how far those of another order of sums may lie from them)"""
+        """(the logits after each token, how far those of another order of sums may be from them)"""
         with torch.no_grad():
             logits = self.model(torch.tensor([tokens])).logits[0]
             rounded = self.model.float()(torch.tensor([tokens])).logits[0]
@@ -211,8 +211,8 @@ def as_options(values):
 
 
 def processed(logits, tokens, prompt, end, options, nudge=0.0):
-    """The logits behind `tokens`, as transformers' processors leave them; OpenAI's two penalties it does not have. The
-    nudge moves top-p's border."""
+    """The logits after `tokens`, as transformers' processors leave them; it lacks OpenAI's two penalties. The nudge
+    moves top-p's border."""
     ids, scores = torch.tensor([tokens]), logits[None].clone()
     steps = transformers.LogitsProcessorList()
     if options.get("min_new_tokens"):
@@ -231,8 +231,8 @@ def processed(logits, tokens, prompt, end, options, nudge=0.0):
 
 
 def same_text(case, sequence, options, most, ends=True, seed=None):
-    """Whether each token of a text is what transformers chooses behind those before it: the likeliest, or with a seed the
-    one that the same random number falls on."""
+    """Whether each token of a text is what transformers chooses after those before it: the most likely one, or with
+    a seed the one that the same random number falls on."""
     prompt, new = sequence["prompt_token_ids"], sequence["token_ids"]
     end, explained = case.config.eos_token_id, False
     numbers = None if seed is None else numpy.random.RandomState(seed)
@@ -242,7 +242,7 @@ def same_text(case, sequence, options, most, ends=True, seed=None):
         if numbers is None:
             wanted, near = int(scores.argmax()), float(scores.max() - scores[token]) < slack
         else:
-            # Where a border moves, the tokens behind it move as well.
+            # If a border moves, the tokens after it move as well.
             number, sums = numbers.random_sample(), scores.softmax(0).cumsum(0)
             wanted = min(int((sums <= number).sum()), len(sums) - 1)
             near = all(abs(float(sums[at]) - number) < slack for at in (min(wanted, token), max(wanted, token) - 1))
@@ -254,7 +254,7 @@ def same_text(case, sequence, options, most, ends=True, seed=None):
                 return f"new token {i} is {token}, not {wanted}, after {prompt} with {options}"
             explained = True
         if token == end and ends and i + 1 < len(new):
-            return f"the text goes on behind its end, token {i} of {new}"
+            return f"the text continues after its end, token {i} of {new}"
     reason = "eos" if ends and new[-1:] == [end] else "length"
     if sequence["finish_reason"] != reason or (reason == "length" and len(new) != most):
         return f"it ends after {len(new)} of {most} tokens by {sequence['finish_reason']}, after {prompt}"
@@ -373,7 +373,7 @@ def stops(case, report):
             words.append(text[at:at + case.choose.randint(1, 4)].replace("\ufffd", "").replace("\0", "") or "no")
         words = [word for word in words if not word.startswith("-")] or ["no"]
         got = case.run(*common, *[option for word in words for option in ("--stop", word)])[0]
-        # The first token behind which one of the words is there; the text ends where the first of them begins.
+        # The first token after which one of the words is complete; the text ends where the first of them begins.
         wanted = b"".join(parts), new, "length"
         for count in range(1, new + 1):
             begun = b"".join(parts[:count])

@@ -6,10 +6,10 @@
     python tests/differential/templates.py --templates DIR
 
 The templates are those in the source of llama-cpp-python (vendor/llama.cpp/models/templates), about 70, and those in
-tests/fuzz/corpus/jinja. Each renders conversations of all shapes: with and without a system message, several
-turns, empty contents, contents in parts, tools, calls and their results, thoughts, and markers within a message. Both
-must make the same text, or both must refuse. Any difference is printed, and the exit status is 1. Not part of the test
-suite. Where PyPI cannot be reached, it says so and ends with status 0.
+tests/fuzz/corpus/jinja. Each renders conversations of all shapes: with and without a system message, several turns,
+empty contents, contents in parts, tools, calls and their results, thoughts, and markers within a message. Both must
+make the same text, or both must refuse. Any difference is printed, and the exit status is 1. Not part of the test
+suite. If PyPI cannot be reached, it reports that and ends with status 0.
 """
 
 import argparse

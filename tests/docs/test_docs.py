@@ -1,5 +1,5 @@
-"""The docs: their numbers are those of the model and of the formulas, their pictures are what the scripts draw, their
-commands print what the page says, and their links lead somewhere."""
+"""The docs: their numbers are those of the model and of the formulas, their pictures are what the scripts draw,
+their commands print what the page shows, and their links lead somewhere."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def anchors(page):
 
 
 def commands(page):
-    """(the line, its variables, the command, what the page says that it prints) of each `$` in an indented block."""
+    """(the line, its variables, the command, its output on the page) of each `$` in an indented block."""
     variables, found = [], []
     lines = page.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines):
@@ -63,7 +63,7 @@ class Pages(unittest.TestCase):
                         self.assertIn(anchor, anchors(file))
 
     def test_commands_print_what_the_page_says(self):
-        """What is said is a part of what is printed; how it is cut into lines does not matter."""
+        """The shown text is part of the output; how it is cut into lines does not matter."""
         seen = 0
         for page in PAGES:
             for number, variables, command, said in commands(page):
@@ -101,7 +101,7 @@ class Numbers(unittest.TestCase):
         self.assertIn(f"a mean of {mean}, a standard deviation of {deviation} and a root mean square of {root}", " ".join(page.split()))
 
     def test_plain_python_finds_the_logits_of_transformers(self):
-        """Behind "The wolf ran into" the engine and Hugging Face give " the" the log-probability −0.1060 (step 37)."""
+        """After "The wolf ran into" the engine and Hugging Face give " the" the log-probability −0.1060 (step 37)."""
         example = Example()
         likely = softmax(example.logits)[example.model.token_id[" the"]]
         self.assertAlmostEqual(likely, 2.718281828 ** -0.1060, places=4)
@@ -154,7 +154,7 @@ class Pictures(unittest.TestCase):
         for name in svg.pictures():
             with self.subTest(name):
                 self.assertEqual((PICTURES / f"{name}.svg").read_text(encoding="utf-8"), svg.draw(name),
-                                 f"python3 docs/pictures/{name}.py writes it anew")
+                                 f"python3 docs/pictures/{name}.py writes it again")
         # The map is drawn from the folders of the steps, by docs/book.
         self.assertEqual({path.stem for path in PICTURES.glob("*.svg")}, {*svg.pictures(), "staircase"})
 

@@ -8,7 +8,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity(), kMost = std::numeric_limits<float>::max();
 
-TEST_CASE("all_finite finds the only value that is no finite number wherever it stands") {
+TEST_CASE("all_finite finds the only non-finite value wherever it is") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const std::size_t width : {1u, 2u, 15u, 33u, 130u}) {
     CAPTURE(width);

@@ -11,7 +11,7 @@ void check_argmax(const Values& row, int want) {
 
 constexpr std::size_t kWidths[] = {1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 257};
 
-TEST_CASE("argmax finds the largest value wherever it stands") {
+TEST_CASE("argmax finds the largest value wherever it is") {
   for (const std::size_t width : kWidths) {
     for (std::size_t place = 0; place<width; place += width> 33 ? 13 : 1) {
       Values row = random_values(width, 1);

@@ -40,7 +40,7 @@ struct Attention {
     const std::size_t cached = sequences.size() * n_kv_head * capacity * head_size;
     keys = rounded(random_values(cached, 2, scale), dtype);
     values = rounded(random_values(cached, 3), dtype);
-    // What a cache holds behind the positions in use is anything, NaN too.
+    // After the positions in use, a cache may hold anything, NaN too.
     for (std::size_t s = 0; s < sequences.size(); ++s) {
       const auto end = static_cast<std::size_t>(sequences[s].start + sequences[s].count);
       for (std::size_t head = s * n_kv_head; head < (s + 1) * n_kv_head; ++head) {

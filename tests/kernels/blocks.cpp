@@ -1,6 +1,5 @@
 // Keys and values in blocks, which a table names: the operations that read and write them give the same bits
-// as where the positions of a row lie side by side, and agree with plain loops. The tolerance is that of
-// attention.cpp.
+// as with contiguous rows, and agree with plain loops. The tolerance is that of attention.cpp.
 #include "tests/kernels/kernel_test.h"
 
 namespace staircase {
@@ -8,7 +7,7 @@ namespace {
 
 constexpr std::size_t kBlockSize = 16;
 
-/// A batch on rows of `most` blocks each, which lie in any order; all rows share the first `shared` of them.
+/// A batch on rows of `most` blocks each, in any order; all rows share the first `shared` of them.
 struct Paged {
   std::vector<Sequence> sequences;
   std::size_t n_head, head_size;
@@ -18,7 +17,7 @@ struct Paged {
   std::size_t group = 1;  // heads of queries to each of the n_head heads of keys
 
   std::size_t rows = sequences.size(), width = n_head * head_size, capacity = most * block_size;
-  std::size_t n_blocks = rows * most + 3;  // with some that are no one's
+  std::size_t n_blocks = rows * most + 3;  // with some that belong to no row
   std::vector<std::int32_t> table = shuffled_table();
 
   std::vector<std::int32_t> shuffled_table() const {
@@ -87,7 +86,7 @@ struct Paged {
             static_cast<std::int64_t>(positions), static_cast<std::int64_t>(head_size)};
   }
 
-  /// Random numbers where some sequence reads, NaN behind its last position; rows agree where they share.
+  /// Random numbers where some sequence reads, NaN after its last position; rows agree where they share.
   Values random_cache(std::uint32_t seed) const {
     const Values numbers = rounded(random_values(rows * capacity * width, seed), dtype);
     Values all = side_by_side(in_blocks(numbers, kNaN));

@@ -25,7 +25,7 @@ Cache some_cache(std::size_t n_rows, std::size_t n_head, std::size_t capacity, s
   return cache;
 }
 
-/// What the formula says.
+/// The result by the formula.
 Values copied(Cache from, std::size_t from_first, std::size_t count, Cache to, std::size_t to_first) {
   for (std::size_t head = 0; head < to.n_rows * to.n_head; ++head) {
     for (std::size_t p = 0; p < count; ++p) {

@@ -35,8 +35,8 @@ inline void round_to_int4(std::span<float> values) {
   }
 }
 
-/// Rows of `depth` values as they come back from that type, or as rows of x beside weights of that type,
-/// which are in 8 bits.
+/// Rows of `depth` values converted back from that type, or as rows of x for weights of that type, which are
+/// in 8 bits.
 inline Values rounded(Values rows, std::size_t depth, DType dtype, bool x = false) {
   for (std::size_t row = 0; row < rows.size(); row += depth) {
     for (std::size_t first = 0; first < depth; first += group_of(dtype)) {

@@ -123,9 +123,9 @@ TEST_CASE("on a GPU an output layer in few bits that is widened piece by piece a
   }
 }
 
-/// Checks that the GPU keeps the whole numbers and scales of the CPU, and zeros behind the last input. Its
-/// memory is read as it lies there: values [out, groups, inputs of a group], in 4 bits two in a byte, and
-/// behind them scales [out, groups].
+/// Checks that the GPU has the integers and scales of the CPU, and zeros after the last input. Its memory is
+/// read directly: values [out, groups, inputs of a group], in 4 bits two in a byte, and after them scales
+/// [out, groups].
 template <typename Panel>
 void check_kept_as(DType dtype, const HostArray& array, WeightOrder order) {
   using Scale = std::remove_reference_t<decltype(Panel::scales[0])>;
@@ -140,7 +140,7 @@ void check_kept_as(DType dtype, const HostArray& array, WeightOrder order) {
     const auto scales = static_cast<std::size_t>(out * groups);
     const std::size_t bytes = scales * (Panel::kInputs / Panel::kInByte + sizeof(Scale));
     CHECK(weight.packed.bytes() == bytes);
-    // Copies are of whole floats; what is less than one behind the last of them is the last scale alone.
+    // Copies are of whole floats; a part of one after the last of them can only be the last scale.
     Values memory(bytes / sizeof(float));
     device.copy_to_host(weight.packed.viewed_as(DType::kFloat32, {static_cast<std::int64_t>(memory.size())}),
                         memory);
@@ -261,7 +261,7 @@ TEST_CASE("on a GPU a row with weights of few bits gets the same bits alone and 
   for (const DType dtype : kFewBits) {
     CAPTURE(to_string(dtype));
     const std::size_t out = 37;
-    for (const std::size_t in : {80u, 1040u, 100u}) {  // the last one is no multiple of 16 bytes
+    for (const std::size_t in : {80u, 1040u, 100u}) {  // the last one is not a multiple of 16 bytes
       const Product all{dtype, 8, in, out};
       const Shape width{static_cast<std::int64_t>(in)};
       for (const bool with_norm : {false, true}) {
@@ -340,12 +340,12 @@ TEST_CASE("on a GPU zeros, one huge value and numbers too small to divide stay n
   }
 }
 
-TEST_CASE("on a GPU what is no number in a row of x makes that row, and no other, no numbers in few bits") {
+TEST_CASE("on a GPU a NaN in a row of x makes that row NaN, and no other, with weights in few bits") {
   const std::size_t out = 40;
   for (const DType dtype : kFewBits) {
     CAPTURE(to_string(dtype));
     for (const std::size_t rows : {3u, 10u}) {
-      // Behind 108 inputs the last eight that begin at a multiple of eight would reach into the next row.
+      // After 108 inputs, the last eight that begin at a multiple of eight would reach into the next row.
       for (const std::size_t in : {112u, 108u}) {
         for (const auto& [broken, place] : {std::pair{kNaN, 0u}, {kInfinity, 70u}, {-kInfinity, 107u}}) {
           Product product{dtype, rows, in, out};

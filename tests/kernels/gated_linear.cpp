@@ -29,7 +29,7 @@ struct Gated {
   DType dtype;
   std::size_t rows, in, inner;
   bool has_bias = true;
-  // In few bits x is rounded in groups, which is no part of the formula: here it is rounded already.
+  // In few bits, x is rounded in groups, which is not part of the formula: here it is rounded already.
   Values x = input(), gate = random_values(inner * in, 2), up = random_values(inner * in, 3),
          gate_bias = random_values(has_bias ? inner : 0, 4), up_bias = random_values(has_bias ? inner : 0, 5);
 

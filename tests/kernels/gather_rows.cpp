@@ -4,7 +4,7 @@
 namespace staircase {
 namespace {
 
-TEST_CASE("gather_rows copies the rows asked for, of any dtype, in their order and as often as asked") {
+TEST_CASE("gather_rows copies the requested rows, of any dtype, in their order and as often as requested") {
   const std::vector<std::int32_t> lists[] = {{0}, {6}, {6, 0, 3}, {2, 2, 2}, {0, 1, 2, 3, 4, 5, 6}};
   for (const std::size_t width : {1u, 3u, 16u, 75u, 257u}) {
     for (const DType dtype : kTypes) {

@@ -79,7 +79,7 @@ TEST_CASE("a product with float16 weights is the product with the rounded weight
         CAPTURE(in);
         CAPTURE(out);
         CAPTURE(rows);
-        // A GPU has kernels of its own for 16 bits, see sixteen_bits.cpp.
+        // A GPU has its own kernels for 16 bits, see sixteen_bits.cpp.
         if (!has_one_kernel(device)) return;
         CHECK(same_bits(product(device, x, w, in, out, DType::kFloat16),
                         product(device, x, rounded(w, DType::kFloat16), in, out, DType::kFloat32)));
@@ -110,7 +110,7 @@ TEST_CASE("a product with bfloat16 weights is the product of both operands round
   }
 }
 
-TEST_CASE("a row of a product with 16-bit weights is the same to the bit whatever stands beside it") {
+TEST_CASE("a row of a product with 16-bit weights is the same to the bit whatever its neighbours are") {
   const std::int64_t rows = 33;
   for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
     for (const Matrix& matrix : kMatrices) {
@@ -144,7 +144,7 @@ TEST_CASE("a row of a product with 16-bit weights is the same to the bit whateve
   }
 }
 
-TEST_CASE("what is no number stays so in a product with bfloat16 weights") {
+TEST_CASE("NaN stays NaN in a product with bfloat16 weights") {
   const std::int64_t in = 64, out = 20;
   const Values w(static_cast<std::size_t>(in * out), 1.0f);
   for (const float broken : {kNaN, kInfinity, -kInfinity, std::numeric_limits<float>::max()}) {

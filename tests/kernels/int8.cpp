@@ -66,7 +66,7 @@ TEST_CASE("a product with weights of few bits applies every epilogue") {
   }
 }
 
-TEST_CASE("rounding to 8 bits moves a number by half a step at most, and the largest of a group hardly") {
+TEST_CASE("rounding to 8 bits moves a number by at most half a step, and the largest of a group hardly") {
   const std::size_t in = 3 * kGroup, out = 70;
   Values w = random_values(in * out, 5);
   for (std::size_t i = 0; i < w.size(); ++i)
@@ -103,8 +103,8 @@ TEST_CASE("rounding to 4 bits moves no number by more than a step, and the furth
       for (std::size_t j = first; j < first + kInt4Group; ++j) largest = std::max(largest, std::abs(w[j]));
       const auto column = static_cast<std::int64_t>(i / in), row = static_cast<std::int64_t>(i % in);
       const float got = weight_of(panels + column / kPanel * 3, row, column % kPanel);
-      // There is no 8: what is nearly as far from zero as the furthest, on the other side, becomes 7. And a
-      // scale of 8 bits is off by 1/256 of itself at most.
+      // There is no 8: a weight on the other side that is almost as far from zero as the furthest becomes 7.
+      // And a scale of 8 bits is off by at most 1/256 of itself.
       const float step = largest / 8.0f, error = std::abs(got - w[i]);
       if (error > (std::abs(w[i]) == largest ? 8.001f / 256.0f : 1.05f) * step) ++wrong;
       if (error > 0.55f * step) ++beyond_half;
@@ -255,7 +255,7 @@ TEST_CASE("zeros, and what fills up the last panel and the last group, are zeros
 }
 
 TEST_CASE("a byte has two neighbouring inputs of four in 4 bits, and what was added to 8 bits is 128") {
-  // The inputs 0 .. 31 of one output: 7 of them, one after the other, beside -8, which sets the scale to 1.
+  // The inputs 0 .. 31 of one output: 7 of them, one after another, and -8, which sets the scale to 1.
   Values w(kInt4Group, 0.0f);
   for (std::size_t i = 0; i < w.size(); ++i) w[i] = static_cast<float>(i % 16) - 8.0f;
   on_every_cpu([&](Device& device) {
@@ -271,7 +271,7 @@ TEST_CASE("a byte has two neighbouring inputs of four in 4 bits, and what was ad
   });
 }
 
-TEST_CASE("what is no number in a row of x makes that row, and no other, no numbers") {
+TEST_CASE("a NaN in a row of x makes that row NaN, and no other") {
   for (const DType dtype : kFewBits)
     for (const float broken : {kNaN, kInfinity, -kInfinity}) {
       Product product{dtype, 3, 100, 40};

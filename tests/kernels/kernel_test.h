@@ -1,5 +1,5 @@
-// What the tests of the kernels share: every device to test, tensors to and from it, and memory that must
-// stay as it is.
+// Shared by the tests of the kernels: every device to test, tensors to and from it, and memory that must stay
+// unchanged.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -36,7 +36,7 @@ using Shape = std::vector<std::int64_t>;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-/// Stands in memory that no operation may write.
+/// Fills memory that no operation may write.
 constexpr float kCanary = 12345.5f;
 constexpr std::size_t kCanaries = 67;
 
@@ -181,7 +181,7 @@ inline Values random_values(std::size_t count, std::uint32_t seed, float scale =
   return values;
 }
 
-/// `values` and canaries behind them, as a tensor of that shape.
+/// `values` with canaries after them, as a tensor of that shape.
 inline Tensor upload(Device& device, const Shape& shape, Values values) {
   values.resize(element_count(shape) + kCanaries, kCanary);
   return device.load({values.data(), DType::kFloat32, 1, static_cast<std::int64_t>(values.size())})
@@ -200,7 +200,7 @@ inline Values download(Device& device, const Tensor& tensor) {
   device.copy_to_host(tensor, values);
   const auto canaries = values.end() - kCanaries;
   CHECK_MESSAGE(std::count(canaries, values.end(), kCanary) == kCanaries,
-                "something was written behind the tensor");
+                "something was written after the tensor");
   values.erase(canaries, values.end());
   return values;
 }
@@ -255,7 +255,7 @@ inline Tensor upload_as(DType dtype, Device& device, const Shape& shape, Values 
   return tensor.reshaped(shape);
 }
 
-/// A tensor for a result: NaN all over, with canaries behind it.
+/// A tensor for a result: NaN throughout, with canaries after it.
 inline Tensor result_tensor(Device& device, const Shape& shape, DType dtype = DType::kFloat32) {
   return upload_as(dtype, device, shape, Values(element_count(shape), kNaN));
 }
@@ -273,7 +273,7 @@ inline Values download_any(Device& device, const Tensor& tensor) {
   const float canary = rounded(kCanary, tensor.dtype());
   const auto canaries = values.end() - kCanaries;
   CHECK_MESSAGE(std::count(canaries, values.end(), canary) == kCanaries,
-                "something was written behind the tensor");
+                "something was written after the tensor");
   values.erase(canaries, values.end());
   return values;
 }
@@ -306,8 +306,8 @@ inline std::string to_string(const std::vector<Sequence>& sequences) {
 }
 
 /// Checks that query_key_value brings each part of a product [tokens, 3 · width] to its place: queries that
-/// are off by `within` at most, keys and values in a cache of type `stored_as` by `stored`, and kCanary where
-/// no new token is.
+/// are off by at most `within`, keys and values in a cache of type `stored_as` by at most `stored`, and
+/// kCanary where no new token is.
 inline void check_query_key_value(Device& device, const std::vector<Sequence>& sequences, const Tensor& x,
                                   const Norm& norm, const Weight& weight, const Tensor& bias,
                                   const naive::Parts& want, std::size_t n_head, DType stored_as,

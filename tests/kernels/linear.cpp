@@ -97,7 +97,7 @@ TEST_CASE("gelu is right from minus a thousand to a thousand") {
 
 TEST_CASE("the exact gelu is right to a millionth of its value from -4 to 10") {
   // -x²/2, of which exp is taken, is 8 at -4: rounded, it errs by 5e-7. A GPU's erfc takes x / sqrt 2, whose
-  // rounding makes 1e-6 of the value at -4, and errs by up to 4 digits in the last place of its own.
+  // rounding makes 1e-6 of the value at -4, and its own error is up to 4 units in the last place.
   Linear linear{1, 1, 2801};
   linear.x = {1.0f};
   for (std::size_t i = 0; i < linear.out; ++i) linear.w[i] = -4.0f + static_cast<float>(i) * 0.005f;
@@ -120,7 +120,7 @@ std::string row_difference(const Device& device, const Values& got, const Values
   return difference("rows", got, want, columns, gpu_tolerance);
 }
 
-TEST_CASE("a row of linear is the same to the bit whatever stands beside it and however many threads run") {
+TEST_CASE("a row of linear is the same to the bit whatever its neighbours are and however many threads run") {
   for (const std::size_t out : {17u, 100u, 257u}) {
     const Linear all{67, 100, out};
     for (const Epilogue epilogue : {Epilogue::kStore, Epilogue::kGelu, Epilogue::kGeluErf, Epilogue::kAdd}) {

@@ -25,7 +25,7 @@ struct Stored {
   Values values;
 };
 
-/// All 65536 patterns of a 16-bit format, or as many float32 numbers of every kind.
+/// All 65536 patterns of a 16-bit format, or the same number of float32 values of every kind.
 Stored every_pattern(DType dtype) {
   Stored stored{dtype, {}, {}};
   for (std::uint32_t i = 0; i < 65536; ++i) {

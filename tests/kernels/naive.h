@@ -153,7 +153,7 @@ struct Parts {
   Doubles values;
 };
 
-/// product [n_tokens, 3 · width]; `untouched` is what stands in the cache where no new token is.
+/// product [n_tokens, 3 · width]; `untouched` is the cache's content where no new token is.
 inline Parts split(const std::vector<Sequence>& sequences, const Doubles& product, size_t capacity,
                    size_t width, size_t n_head, double untouched) {
   const size_t head_size = width / n_head;

@@ -1,6 +1,6 @@
 // normalize against its formulas in double precision.
 //
-// The tolerance: a normalised value is below sqrt(width) and errs by a few eps of its own; the sums add eps ·
+// The tolerance: a normalised value is below sqrt(width) and errs by a few eps; the sums add eps ·
 // sqrt(width) to the mean and the variance. 1e-6 · sqrt(width), and 1e-6 for the bias, covers both.
 #include "tests/kernels/kernel_test.h"
 
@@ -64,7 +64,7 @@ TEST_CASE("an RMS norm adds epsilon under the root") {
     for (const float scale : {0.01f, 1e-3f})
       check_rms_norm(random_values(2 * 17, 1, scale), 2, 17, 1e-5, epsilon);
   }
-  // Without epsilon it would be no number.
+  // Without epsilon it would be NaN.
   check_rms_norm(Values(2 * 17), 2, 17, 0.0);
 }
 

@@ -1,10 +1,10 @@
-// linear and query_key_value of rows that they normalize themselves, against the two formulas one behind the
-// other in double precision.
+// linear and query_key_value of rows that they normalize themselves, against the two formulas one after
+// another in double precision.
 //
 // The tolerance: a uniform row has a deviation of its half width / sqrt(3), so normalized numbers are below
 // 1.8, and with a weight and a bias below 1 each at most 2.8: up to three times the errors that linear.cpp
-// and sixteen_bits.cpp explain. And some widths here are so large that the sum of K products, one behind the
-// other, counts: the deviation of a product is 0.5, that of the partial sum of k of them 0.5 sqrt(k), which
+// and sixteen_bits.cpp explain. And some widths here are so large that the sum of K products, one after
+// another, counts: the deviation of a product is 0.5, that of the partial sum of k of them 0.5 sqrt(k), which
 // is rounded by up to 6e-8 of it; all errors together have a deviation of 2e-8 · K, and 1e-7 · K is five of
 // it.
 #include "tests/kernels/kernel_test.h"
@@ -51,7 +51,7 @@ struct Inputs {
 void check_linear(const Inputs& inputs, DType dtype, Epilogue epilogue = Epilogue::kStore) {
   const auto want = inputs.product(dtype, epilogue);
   on_every_device([&](Device& device) {
-    // The result as the product behind it takes it.
+    // The result in the type of the next product.
     const DType stored = device.operand_dtype(static_cast<std::int64_t>(inputs.rows), dtype);
     for (const DType out_dtype : {DType::kFloat32, stored}) {
       Tensor result = result_tensor(device, shape_of(inputs.rows, inputs.out), out_dtype);

@@ -1,4 +1,4 @@
-// How the threads share a product, and everything else that is shared in ranges.
+// How the threads divide a product, and everything else that is divided into ranges.
 #include "kernels/cpu/product_shares.h"
 
 #include "tests/kernels/kernel_test.h"

@@ -176,7 +176,7 @@ TEST_CASE("load_weight rounds every number to the nearest, of two equally near t
       on_every_device([&](Device& device) {
         const Weight weight = upload_weight(device, values, 256, 256, dtype, order);
         CHECK(weight.packed.dtype() == dtype);
-        // An embedding with positions of minus zero shows the rows as they are.
+        // An embedding with positions of minus zero shows the rows unchanged.
         Tensor out = result_tensor(device, {size, size});
         device.embedding(make_batch(device, {{0, 256}}, ids), weight,
                          upload(device, {size, size}, Values(values.size(), -0.0f)), out);

@@ -39,7 +39,7 @@ TEST_CASE("softmax is exp(x) over the sum of them") {
   }
 }
 
-TEST_CASE("minus infinity has the probability 0, wherever it stands") {
+TEST_CASE("minus infinity has the probability 0, wherever it is") {
   for (const std::size_t width : kWidths) {
     for (std::size_t kept = 0; kept < width; kept += 1 + width / 5) {
       Values row(width, -kInfinity);
@@ -54,7 +54,7 @@ TEST_CASE("minus infinity has the probability 0, wherever it stands") {
   }
 }
 
-TEST_CASE("softmax says where there is no distribution") {
+TEST_CASE("softmax reports if there is no distribution") {
   for (const std::size_t width : kWidths) {
     for (std::size_t place = 0; place < width; place += 1 + width / 5) {
       on_every_device([&](Device&) {

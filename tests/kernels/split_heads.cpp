@@ -160,7 +160,7 @@ struct Heads {
 
 const std::vector<Sequence> kStarts = {{0, 5}, {37, 1}, {20, 3}, {3, 0}, {2047, 2}};
 
-TEST_CASE("split_heads turns heads of every size, whole or in part, and leaves the rest as it is") {
+TEST_CASE("split_heads rotates heads of every size, whole or in part, and leaves the rest unchanged") {
   for (const auto& [head_size, rotary] : {std::pair{2u, 2u},
                                           {6u, 4u},
                                           {16u, 16u},
@@ -193,13 +193,13 @@ TEST_CASE("split_heads rounds keys and values to the type of the cache, in rows 
   }
 }
 
-TEST_CASE("split_heads leaves heads as they are where no rule asks for anything") {
+TEST_CASE("split_heads leaves heads unchanged if no rule requires anything") {
   for (const std::size_t head_size : {1u, 7u, 64u}) Heads{kStarts, 6, 2, head_size, 0, false}.check();
 }
 
 TEST_CASE("split_heads adds epsilon under the root of a head's norm") {
   Heads{kStarts, 4, 2, 32, 32, true, DType::kFloat32, 0, 0.003f}.check();
-  // Heads of zeros: without epsilon they would be no numbers.
+  // Heads of zeros: without epsilon they would be NaN.
   Heads{kStarts, 4, 2, 32, 32, true, DType::kFloat32, 0, 0.0f}.check();
 }
 

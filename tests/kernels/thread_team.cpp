@@ -77,7 +77,7 @@ TEST_CASE("threads that sleep are woken") {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     team.run([&](int share) {
       ids[share] = std::this_thread::get_id();
-      // Long enough for somebody else to come.
+      // Long enough for another thread to come.
       std::this_thread::sleep_for(std::chrono::microseconds(500));
     });
     both = ids[0] != ids[1];
@@ -94,7 +94,7 @@ TEST_CASE("a task waits for no thread that does not run: the caller does its sha
   for (int processor = 0; processor < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++processor) {
     if (CPU_ISSET(processor, &all)) CPU_SET(processor, &one);
   }
-  // All threads of the team on one processor: while the caller runs, nobody else does.
+  // All threads of the team on one processor: while the caller runs, no other thread does.
   REQUIRE(sched_setaffinity(0, sizeof one, &one) == 0);
   {
     ThreadTeam team(4);

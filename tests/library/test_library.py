@@ -1,4 +1,4 @@
-"""The library as somebody else's program takes it: what is installed, and what its headers ask for."""
+"""The library as another project uses it: what is installed, and what its headers require."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models/tales-6m"
 
-# Which rooms of common/ a room may look into. kernels/ stands below all of them.
+# Which folders of common/ a folder may include. All of them may include kernels/.
 ROOMS = {
     "base": set(),
     "parallel": {"base"},
@@ -73,7 +73,7 @@ class Rooms(unittest.TestCase):
 
 class Example(unittest.TestCase):
     def check(self, program):
-        """It says what a step says with the same options."""
+        """It prints the same as a step with the same options."""
         prompt = "Once upon a time"
         done = call(program, MODEL, prompt)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
@@ -111,7 +111,7 @@ class Installed(unittest.TestCase):
         cls.headers = next(cls.folder.rglob("include/staircase"))
 
     def flags(self, *options):
-        """What pkg-config says, and nothing of the project's own tree."""
+        """The flags of pkg-config, and nothing of the project's own tree."""
         environment = {**os.environ, "PKG_CONFIG_PATH": str(self.description.parent)}
         done = call("pkg-config", *options, "staircase", env=environment)
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -49,8 +49,8 @@ TALKS = sorted(path.stem for path in PROGRAMS.glob("*.wasm") if Step(ROOT / "ste
 
 
 class Site(SimpleHTTPRequestHandler):
-    """The site; what is in `broken` is not there, of what is in `cut` half comes, and of what is in `short` there is no more.
-    `methods` has those of all requests: the browser's log leaves out what workers ask for."""
+    """The site; files in `broken` are missing, of those in `cut` half arrives, and those in `short` end early.
+    `methods` has those of all requests: the browser's log leaves out the requests of workers."""
     broken, cut, short, methods = set(), set(), set(), set()
 
     def log_request(self, *_):
@@ -141,7 +141,7 @@ class Browser(unittest.TestCase):
         return self.browser.execute_script("return document.querySelector('.run pre').textContent")
 
     def asked(self):
-        """What the page asked for."""
+        """The page's requests."""
         messages = [json.loads(entry["message"])["message"] for entry in self.browser.get_log("performance")]
         return [message["params"]["request"]["url"] for message in messages if message["method"] == "Network.requestWillBeSent"]
 
@@ -188,7 +188,7 @@ class Terminal(Browser):
             self.assertEqual(len(self.find(".run")), left)
 
     def test_a_run_has_its_whole_command_line_above_it(self):
-        """Or nobody could tell which of two runs had which temperature."""
+        """Otherwise it would be unclear which of two runs had which temperature."""
         lines = [f'--prompt "Once upon a time" --max-new-tokens 2 --temperature {temperature}' for temperature in ("1.5", "0.5")]
         for width in (1200, 360):
             with self.subTest(width):
@@ -449,7 +449,7 @@ class Views(Browser):
     LOOK = "What each token looked at"
 
     def looked(self):
-        """What that view says, and each of its positions with the height of its bar."""
+        """That view's text, and each of its positions with the height of its bar."""
         return self.browser.execute_script("""
             const view = document.querySelector(arguments[0]);
             return [view.querySelector("p").textContent,
@@ -506,7 +506,7 @@ class Views(Browser):
         self.assertEqual(self.table(self.DRAFT)[1:], [['" c"', "50.0 %", "60.0 %", "1.00", "accepted"],
                                                       ['" e"', "60.0 %", "15.0 %", "0.25", 'rejected: " d" instead']])
         self.assertEqual(slider.get_attribute("aria-valuetext"), "1 of 2")
-        self.assertEqual(self.table(self.PASS)[1], ["0", "4", "3", "2", "62.5 %", " d b"])  # one draft was forgotten
+        self.assertEqual(self.table(self.PASS)[1], ["0", "4", "3", "2", "62.5 %", " d b"])  # one draft was dropped
 
     def test_rows_of_a_batch_find_their_texts(self):
         start = {**self.START, "prompts": [[0, 1], [2]]}
@@ -549,7 +549,7 @@ class Views(Browser):
             self.assertEqual(self.looked(), [f"Token {number} of 3: {place}. {says}", items])
             self.assertEqual(slider.get_attribute("aria-valuetext"), f"{number} of 3")
             slider.send_keys(Keys.ARROW_LEFT)
-        for scheme in ("light", "dark"):  # the bar differs from what is behind it, and both from the words
+        for scheme in ("light", "dark"):  # the bar differs from the ground behind it, and both from the words
             self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
             bar = self.browser.execute_script("return getComputedStyle(document.querySelector('.looked li')).backgroundImage")
             self.assertRegex(bar, r"linear-gradient\(to top, rgba?\(\d+, \d+, \d+.* 100%, rgba\(0, 0, 0, 0\) 0")
@@ -585,7 +585,7 @@ class Views(Browser):
 
     @staticmethod
     def passed(rows, shares=(), **more):
-        """A pass that was fed {row: (start, tokens)}, and behind it {row: shares of the vocabulary}."""
+        """A pass that was fed {row: (start, tokens)}, and after it {row: shares of the vocabulary}."""
         return [{"event": "pass", "model": "m", "rows": [{"row": row, "start": start, "tokens": tokens} for row, (start, *tokens) in rows.items()], **more},
                 *({"event": "logits", "row": row, "position": rows[row][0] + len(rows[row]) - 2,
                    "logits": [math.log(share) for share in some]} for row, some in dict(shares).items())]
@@ -595,7 +595,7 @@ class Views(Browser):
         return {"event": "copy", "model": "m", "from": source, "first": 0, "positions": positions, "to": target}
 
     def search(self, copy=True):
-        """Two beams, three tokens: behind "c" the text may end, and the best one goes "b d a"."""
+        """Two beams, three tokens: after "c" the text may end, and the best one goes "b d a"."""
         start = {**self.START, "eos_token_id": 4, "options": {"--num-beams": "2", "--max-new-tokens": "3", "--temperature": "1"}}
         return [start, self.TEXT,
                 *self.passed({0: (0, 0, 1)}, {0: (.1, .4, .3, .15, .05)}), *([self.copied(0, 1, 2)] if copy else []),
@@ -696,7 +696,7 @@ class Views(Browser):
         self.assertEqual(names, ["begins, ends", "comes from row 1, has to wait", "begins again, ends", "begins", "begins", "ends"])
         self.find(f'.inside[aria-label="{self.ROWS}"] input')[0].send_keys(Keys.ARROW_LEFT)
         self.assertEqual(self.table(self.ROWS)[0], ["row", "1", "2", "3"])
-        self.show(*self.batch()[:-6])  # in the middle of the run nobody knows which text will come again
+        self.show(*self.batch()[:-6])  # in the middle of the run, it is unknown which text will come again
         self.assertEqual(self.table(self.ROWS), [["row", "1", "2", "3"], ["0", "1 +1 ▸□", "2 +1 ⇄□", "·"], ["1", "2 +2 ▸", "3 +2 ▸", "3 +1"]])
 
     def test_a_row_whose_text_is_not_known_has_a_question_mark(self):
@@ -766,7 +766,7 @@ class Views(Browser):
         box, fields = self.find(".playground input[type=checkbox]")[0], self.find(".playground .looks input")
         self.assertFalse(fields[0].is_displayed())
         self.browser.execute_script("arguments[0].click()", box)
-        self.assertEqual([field.accessible_name for field in fields], ["and what one head looks at: layer", "head"])
+        self.assertEqual([field.accessible_name for field in fields], ["and the attention of one head: layer", "head"])
         self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 360)
         for field, number in zip(fields, "01", strict=True):
             field.send_keys(number)
@@ -823,7 +823,7 @@ class FromDisk(Browser):
         return path
 
     def choose(self, path):
-        """What the page says then."""
+        """The page's text then."""
         picker = self.find(".playground input[type=file]")[path.is_dir()]
         picker.send_keys(str(path))
         self.wait(lambda: path.name in self.told() + self.refusal())

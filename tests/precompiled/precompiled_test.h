@@ -1,5 +1,5 @@
-// What most tests include, compiled once for all of them. No lesson may be in here: a step includes the files
-// of its own folder in the place of finished ones.
+// Headers that most tests include, compiled once for all of them. No lesson may be in here: a step includes
+// the files of its own folder instead of the finished ones.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 

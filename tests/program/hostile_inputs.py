@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Gives programs what nobody sane would: each has to end with status 0, 1 or 2, and with one sentence if it refuses.
+"""Gives programs nonsensical inputs: each has to end with status 0, 1 or 2, and with one sentence if it refuses.
 
     tests/program/hostile_inputs.py build                         # as many cases as 20 seconds hold
     tests/program/hostile_inputs.py build-sanitize --seconds 1800 # the more, the better
@@ -39,7 +39,7 @@ JSON_VALUES = [None, True, False, -1, 0, 1, 2, 2.0, 0.5, 1e300, -1e300, 1e-300, 
 # Legal work without an end: a run that is still busy with it has passed.
 AMOUNTS = ("--max-new-tokens", "--num-return-sequences", "--num-beams", "--num-tokens", "--num-assistant-tokens", "--repeat",
            "--prompt-lookup-num-tokens", "--max-batch-size", "--draft-tokens", "--kv-blocks", "--min-new-tokens")
-# What a library says to its programmer, not to a person.
+# A library's message to its programmer, not to a person.
 FOREIGN = re.compile(r"std::|basic_\w+|vector::|\bstoi\b|\bstod\b|json\.exception|filesystem error|terminate called|Assertion"
                      r"|At Most|At Least|regex_error|bad_alloc|iostream error|length_error|out_of_range|map::at|optional access")
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f]")
@@ -333,7 +333,7 @@ def limit_memory(sanitized):
 
 
 def is_busy(case):
-    """Whether the case asks for work without an end."""
+    """Whether the case requests endless work."""
     text = b" ".join(map(to_bytes, case.arguments)) + b" ".join(case.files.values())[:1_000_000]
     return any(name.encode() in text or name[2:].replace("-", "_").encode() in text for name in AMOUNTS) \
         and re.search(rb"\d{5}", text) is not None

@@ -4,9 +4,9 @@
     ninja -C build tests/encode-texts
     tests/reference/foreign_vocabularies.py [SDIST]
 
-The vocabularies are in the source package of llama-cpp-python: SDIST, or else the version below, which pip downloads
-(77 MB) into build-clients/ and checks by its hash. Without PyPI there is nothing to compare, and the script says so.
-Vocabularies of other kinds must be refused by name. The last line counts.
+The vocabularies are in the source package of llama-cpp-python: SDIST, otherwise the version below, which pip downloads
+(77 MB) into build-clients/ and checks by its hash. Without PyPI there is nothing to compare, and the script reports
+that. Vocabularies of other kinds must be refused by name. The last line counts.
 """
 import json
 import subprocess

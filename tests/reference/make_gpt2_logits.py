@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 LENGTHS = [1, 17, 512, 1024]
-POSITIONS = 16  # the logits compared are those after each of the last so many tokens
+POSITIONS = 16  # the compared logits are those after each of this many last tokens
 TOLERANCE = 1e-3
 
 

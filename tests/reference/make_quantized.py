@@ -5,7 +5,7 @@
     /tmp/venv/bin/python tests/reference/make_quantized.py
 
 The model is a Llama of random weights. Its width of 256 suits blocks of 256 weights, and its MLP of 32 does not: there
-the quantizer takes another type. `types` says which tensor has which. The logits are llama.cpp's, in float32 from the
+the quantizer takes another type. `types` lists the type of each tensor. The logits are llama.cpp's, in float32 from the
 weights as gguf-py dequantizes them: from the quantized file itself llama.cpp rounds what the weights are multiplied by.
 """
 import ctypes

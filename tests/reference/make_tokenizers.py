@@ -122,7 +122,7 @@ def prefix_space():
 
 
 def removed():
-    """GPT-4's files say it so; what lies between two matches is lost."""
+    """GPT-4's files specify it; the text between two matches is lost."""
     return byte_level(split(r"[^\s\p{L}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+|\s{2,}", "removed", invert=True), size=400)
 
 

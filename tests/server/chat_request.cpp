@@ -1,4 +1,4 @@
-// What the body of a chat may be, what is said of all others, and the endpoints that show its tokens.
+// The valid bodies of a chat, the messages about all others, and the endpoints that show its tokens.
 #include "common/server/chat_request.h"
 
 #include <doctest/doctest.h>
@@ -71,7 +71,7 @@ std::string refusal_of(const Work& work) {
   return "";
 }
 
-/// What is said of a body that is refused, as a step would read it: "400 top_p: …".
+/// The message about a refused body, as a step would read it: "400 top_p: …".
 std::string refusal(const std::string& body, const std::string& source = kChatMl) {
   return refusal_of([&] {
     ChatRequest read = request(body, source);

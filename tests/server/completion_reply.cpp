@@ -179,7 +179,7 @@ TEST_CASE("an empty answer still has its role") {
   CHECK(events[1]["choices"][0]["finish_reason"] == "stop");
 }
 
-TEST_CASE("each text of a stream has a role and an end of its own") {
+TEST_CASE("each text of a stream has its own role and end") {
   Answer answer(R"(, "stream": true, "n": 2)");
   answer.add(with_end("One"), 1).end(FinishReason::kEos, 1);
   answer.add(tokenizer().encode("Two")).end(FinishReason::kLength);

@@ -1,4 +1,4 @@
-// What the body of a completion request may be, and what is said of all others.
+// The valid bodies of a completion request, and the messages about all others.
 #include "common/server/completion_request.h"
 
 #include <doctest/doctest.h>
@@ -36,7 +36,7 @@ RowOptions options(const std::string& body) {
   return options;
 }
 
-/// What is said of a body that is refused, as a step would read it: "400 top_p: …".
+/// The message about a refused body, as a step would read it: "400 top_p: …".
 std::string refusal(const std::string& body) {
   try {
     options(body);
@@ -67,7 +67,7 @@ TEST_CASE("a special token in a prompt is text") {
   CHECK(prompts.at(0).size() > 3);
 }
 
-TEST_CASE("what a body does not say is what OpenAI says, and null says nothing") {
+TEST_CASE("a body's missing keys have OpenAI's defaults, and null counts as missing") {
   const CompletionRequest least = request(R"({"prompt": "a", "n": null, "max_tokens": null, "stream": null,
     "logprobs": null, "echo": null, "suffix": null, "best_of": null, "logit_bias": null, "user": null,
     "min_p": null, "max_completion_tokens": null, "messages": null})");
@@ -82,7 +82,7 @@ TEST_CASE("what a body does not say is what OpenAI says, and null says nothing")
   CHECK(kept.stop.sequences.empty());
 }
 
-TEST_CASE("the options of a text have OpenAI's names, and keys that nobody knows are ignored") {
+TEST_CASE("the options of a text have OpenAI's names, and unknown keys are ignored") {
   const RowOptions read = options(with(
       R"("max_tokens": 9, "min_tokens": 3, "temperature": 0.5, "top_p": 0.25, "top_k": 7, "seed": 11,
          "presence_penalty": 1, "frequency_penalty": -1, "repetition_penalty": 1.5, "logprobs": 4, "stop": "x",
@@ -123,7 +123,7 @@ TEST_CASE("a seed of any 64 bits is one, and without one each request has anothe
                options(none).sampling.seed == options(none).sampling.seed));
 }
 
-TEST_CASE("a body that is no JSON object is refused with 400") {
+TEST_CASE("a body that is not a JSON object is refused with 400") {
   for (const char* body : {"", "{", "[]", "null", "\"prompt\"", "{\"prompt\": NaN}", "{\"prompt\": 1e999}",
                            "{\"prompt\": \"a\", \"prompt\": \"b\"}", "{\"prompt\": \"\xff\"}",
                            "{\"prompt\": \"\\ud800\"}", "{} {}"}) {
@@ -319,7 +319,7 @@ TEST_CASE("a body of very many values or keys is refused before it is built") {
             .starts_with("400 : the body has 1000001 values"));
   CHECK(refusal(many(R"({"stop": [[])", ",[]", 500000, R"(], "prompt": "a"})"))
             .starts_with("400 : the body has"));
-  // What stands in a text does not count, whatever is escaped there.
+  // The contents of a text do not count, whatever is escaped there.
   CHECK(refusal(R"({"prompt": "a", "user": "\\\"{})" + std::string(20000, ',') + R"(\\"})") == "");
   CHECK(refusal(R"({"prompt": "a", "user": ")" + std::string(20000, ':') + R"("})") == "");
 }
@@ -334,7 +334,7 @@ TEST_CASE("stream_options belong to a stream") {
             .starts_with("400 stream_options: include_usage is 1"));
 }
 
-TEST_CASE("only the model that is served can be asked for") {
+TEST_CASE("only the served model can be requested") {
   CHECK(refusal(with(R"("model": "tales")")) == "");
   CHECK(refusal(with(R"("model": "gpt-4")")) ==
         "404 model: there is no model \"gpt-4\", but one named \"tales\"");

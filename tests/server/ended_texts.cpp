@@ -102,7 +102,8 @@ TEST_CASE("what was found in ended texts counts as found, and once") {
   CHECK(texts.ended.joined() == 37 + std::ssize(talk));
 }
 
-TEST_CASE("a text that is no beginning of the prompt is not continued, and the prompt itself is computed") {
+TEST_CASE(
+    "a text that is not a beginning of the prompt is not continued, and the prompt itself is computed") {
   Texts texts(1, 2, 64);
   const std::vector<int> prompt = some_tokens(37);
   texts.grow(prompt, 1);

@@ -25,7 +25,7 @@ namespace {
 
 const std::string kGet = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// A client that reads when the test says so.
+/// A client that reads when the test requests it.
 class Client {
  public:
   explicit Client(int port, int receive_bytes = 0, const char* host = "127.0.0.1")
@@ -45,7 +45,7 @@ class Client {
     CHECK(::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) == std::ssize(bytes));
   }
 
-  /// What comes until `end` does, the connection ends, or nothing has come for a time.
+  /// The data up to `end`, the end of the connection, or a pause.
   std::string read(const std::string& end = "\r\n\r\n", std::chrono::milliseconds patience = 5s) {
     std::string bytes;
     pollfd ready{fd_, POLLIN, 0};
@@ -68,7 +68,7 @@ class Client {
     return bytes;
   }
 
-  /// So many bytes.
+  /// This many bytes.
   std::string exactly(std::size_t size) const {
     std::string bytes(size, '\0');
     REQUIRE(::recv(fd_, bytes.data(), size, MSG_WAITALL) == static_cast<ssize_t>(size));
@@ -204,7 +204,7 @@ TEST_CASE("an idle connection is closed, though not too early") {
   CHECK(served.seen() == std::vector{200, 200});
 }
 
-TEST_CASE("a request must be complete in time, and a client that asks for nothing is let go in silence") {
+TEST_CASE("a request must be complete in time, and a silent client is disconnected silently") {
   Served served({.to_ask = 200ms});
   Client slow(served.port), silent(served.port), lines(served.port);
   slow.send("GET / HT");
@@ -216,7 +216,7 @@ TEST_CASE("a request must be complete in time, and a client that asks for nothin
   CHECK(served.wait_for({408}));
 }
 
-TEST_CASE("a stream may pause for longer than anything else, and says that it lives") {
+TEST_CASE("a stream may pause for longer than anything else, and sends signs of life") {
   std::shared_ptr<Exchange> stream;
   Served served({.to_ask = 100ms, .to_take = 100ms, .between = 100ms, .silence = 50ms},
                 [&](const std::shared_ptr<Exchange>& exchange) {
@@ -323,7 +323,7 @@ TEST_CASE("what a client sends ahead of its answer is bounded, and its leaving i
   CHECK(served.left == 1);
 }
 
-TEST_CASE("a request that is there when the server is told to end gets its answer") {
+TEST_CASE("a request that has arrived when the server is stopped gets its answer") {
   std::atomic<int> held = 0, released = 0;
   Served served({}, [&](const std::shared_ptr<Exchange>& exchange) {
     if (exchange->request().path == "/hold") {
@@ -344,7 +344,8 @@ TEST_CASE("a request that is there when the server is told to end gets its answe
   const std::string hold = "GET /hold HTTP/1.1\r\nHost: localhost\r\n\r\n";
   one.send(hold);
   wait_until_held(1);
-  // The server learns of both in one look. It has not done what the signal wants when it hears the client.
+  // The server learns of both at the same time. It has not yet handled the signal when it reads from the
+  // client.
   std::raise(SIGTERM);
   other.send(hold);
   released = 1;
@@ -360,7 +361,7 @@ TEST_CASE("a request that is there when the server is told to end gets its answe
   CHECK(served.stopped);
 }
 
-TEST_CASE("clients that the server has not accepted yet when it is told to end get their answers") {
+TEST_CASE("clients that the server has not accepted yet when it is stopped get their answers") {
   std::atomic<bool> held = false, released = false;
   Served served({}, [&](const std::shared_ptr<Exchange>& exchange) {
     if (!held.exchange(true)) {
@@ -386,7 +387,7 @@ TEST_CASE("clients that the server has not accepted yet when it is told to end g
   CHECK(served.seen() == std::vector(6, 200));
 }
 
-TEST_CASE("a connection that is new when the server is told to end has a moment for its request") {
+TEST_CASE("a connection that is new when the server is stopped has a moment for its request") {
   Served served({});
   Client fresh(served.port), other(served.port);
   other.send(kGet);
@@ -416,7 +417,7 @@ TEST_CASE("a server without a free file descriptor accepts again when there is o
   CHECK(waits.read("hello").ends_with("hello"));
 }
 
-TEST_CASE("a check sees the header alone, and refuses a body before it is sent") {
+TEST_CASE("a check gets the header alone, and refuses a body before it is sent") {
   std::atomic<int> checked = 0;
   HttpServer http(
       {"127.0.0.1"}, 0, {},

@@ -155,7 +155,7 @@ TEST_CASE("what is not HTTP is refused") {
   }
 }
 
-TEST_CASE("what a header says of the connection depends on the version") {
+TEST_CASE("a header's effect on the connection depends on the version") {
   const std::string lines = "Host: a\r\nExpect: 100-continue\r\nContent-Length: 0\r\n\r\n";
   CHECK(request("POST / HTTP/1.1\r\n" + lines).expects_continue);
   CHECK_FALSE(request("POST / HTTP/1.0\r\n" + lines).expects_continue);

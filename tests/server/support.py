@@ -23,7 +23,7 @@ SANITIZED = PATIENCE > 1
 
 
 class Client:
-    """Asks whoever serves completions on a port of this machine."""
+    """Sends requests to a completion server on a port of this machine."""
 
     def __init__(self, port):
         self.port = port

@@ -1,4 +1,4 @@
-"""The chat at / in headless Chromium: a person asks, stops, asks again and edits. Skipped where there is no browser."""
+"""The chat at / in headless Chromium: a person asks, stops, asks again and edits. Skipped without a browser."""
 
 import json
 import os

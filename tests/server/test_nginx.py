@@ -1,4 +1,5 @@
-"""Two servers behind nginx with the configuration of docs/: streams come piece by piece, and who leaves has left."""
+"""Two servers behind nginx with the configuration of docs/: streams arrive piece by piece, and a client that leaves
+is gone."""
 
 import os
 import re
@@ -51,7 +52,8 @@ class Nginx(unittest.TestCase):
         # As nginx is delivered, it asks with HTTP/1.0, where it collects 4 KiB of an answer, some twenty events.
         delivered = self.start(re.sub(r".*proxy_(http_version 1\.1|set_header Connection).*\n", "", text))
         for proxy in (self.proxy, delivered):
-            # Beside others each token takes some milliseconds, in which this process has read it on a busy machine, too.
+            # Among others, each token takes some milliseconds, in which this process has read it on a busy machine,
+            # too.
             others = [server.stream("The", max_tokens=400, ignore_eos=True, n=31) for server in self.servers]
             self.assertTrue(wait_until(lambda: all(server.load() == (0, 31) for server in self.servers)))
             times = []

@@ -1,4 +1,4 @@
-"""The server as its clients see it: each endpoint, each error, streams, those who leave, and the end."""
+"""The server as its clients see it: each endpoint, each error, streams, clients that leave, and the end."""
 
 import concurrent.futures
 import json
@@ -53,7 +53,7 @@ class Endpoints(unittest.TestCase):
         self.assertEqual((status, header["Content-Type"]), (200, "text/html; charset=utf-8"))
         self.assertIn("</html>", page)
         self.assertEqual(re.findall(r"(?:https?:)?//[\w.]+", page), [], "the page asks no other host for anything")
-        self.assertIn('rel="icon"', page, "a browser asks for no other icon then")
+        self.assertIn('rel="icon"', page, "a browser requests no other icon then")
         for field in ("temperature", "top_p", "min_p"):
             self.assertRegex(page, rf'id="{field}" type="number" min="0" max="\d+" step="any"')
         status, _, description = self.server.ask("GET", "/openapi.json")
@@ -292,7 +292,7 @@ class Endpoints(unittest.TestCase):
             before = self.server.metrics()
             self.server.complete(prompt, max_tokens=1)
             names = ("staircase_prefix_cache_queries_total", "staircase_prefix_cache_hits_total")
-            # They are told behind the pass, of which the answer may come earlier.
+            # They are reported after the pass, whose answer may arrive earlier.
             self.assertTrue(wait_until(lambda: self.server.metrics()[names[0]] > before[names[0]]))
             after = self.server.metrics()
             return [after[name] - before[name] for name in names]
@@ -353,7 +353,7 @@ class Page(unittest.TestCase):
 
 
 class Errors(unittest.TestCase):
-    """Each one is in OpenAI's form, and those beside it hear nothing of it."""
+    """Each one is in OpenAI's form, and others do not notice it."""
 
     def setUp(self):
         self.server = Server()
@@ -537,7 +537,7 @@ class Texts(unittest.TestCase):
 
 
 class Leaving(unittest.TestCase):
-    """Requests that take many seconds: each wants ten texts of 400 tokens."""
+    """Requests that take many seconds: each requests ten texts of 400 tokens."""
     LONG = {"max_tokens": 400, "ignore_eos": True, "n": 10}
 
     def test_a_client_that_leaves_frees_its_rows_and_its_places_in_the_queue(self):
@@ -550,7 +550,7 @@ class Leaving(unittest.TestCase):
                 self.assertTrue(wait_until(lambda: sum(server.load()) <= left, 2))
             self.assertEqual(server.metrics()["staircase_requests_left_total"], 3)
             self.assertLess(server.metrics()["staircase_generated_tokens_total"], 15 * 400,
-                            "nobody waited until the texts had ended")
+                            "the texts ended early")
 
     def test_also_one_that_waits_for_the_whole_answer(self):
         with Server("--max-batch-size", 1) as server:

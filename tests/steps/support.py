@@ -25,7 +25,7 @@ def call(command, *arguments, **options):
 
 
 class Scratch(unittest.TestCase):
-    """A test with a folder of its own."""
+    """A test with its own folder."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

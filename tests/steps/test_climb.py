@@ -143,7 +143,7 @@ class Climb(Scratch):
         self.assertIn("deleted below", said)
         self.assertIn("NINE", self.text(3))  # nothing is lost
         self.path(3).unlink()
-        self.climb("--continue", status=1)  # 04 has a line of its own again
+        self.climb("--continue", status=1)  # 04 has its own line again
         self.climb("--abort")
         self.assertEqual(self.text(3), small()["03-step"]["a.h"])
 
@@ -169,7 +169,7 @@ class Climb(Scratch):
         self.assertEqual(self.text(6, "new.h"), "both\n")
 
     def test_neighbouring_lines_that_one_side_each_has_changed_merge(self):
-        self.edit(2, "eight", "8")  # and 03 has rewritten the line behind it
+        self.edit(2, "eight", "8")  # and 03 has rewritten the line after it
         said = self.climb(2)
         self.assertIn("03-step/a.h: merged", said)
         for number in range(3, 7):
@@ -352,7 +352,7 @@ class Climb(Scratch):
         self.assertIn("no git repository", self.climb(2, status=1))
 
     def test_why_git_does_not_read_a_repository(self):
-        git = self.folder / "bin/git"  # git's words about a repository of somebody else's
+        git = self.folder / "bin/git"  # git's words about another user's repository
         git.parent.mkdir()
         git.write_text("#!/bin/sh\nprintf 'fatal: detected dubious ownership\\nTo add an exception\\n' >&2\nexit 128\n")
         git.chmod(0o755)
@@ -367,8 +367,8 @@ class RealStaircase(Scratch):
         shutil.copytree(ROOT / "steps", root / "steps")
         shutil.copytree(ROOT / "common/decoding", root / "common/decoding")
         self.commit(root)
-        # Lines that no lesson stands next to: git takes changes of neighbouring lines for a conflict. The stopping rule is
-        # finished in step 08, so that its new line comes as far as that and into the library.
+        # Lines that no lesson is next to: git takes changes of neighbouring lines for a conflict. The stopping rule is
+        # finished in step 08, so its new line gets as far as that and into the library.
         edits = (("generate.h", b"one token after the other", b"token by token"),
                  ("stopping.h", b"// ", b"// So: "))
         first = root / "steps" / STEPS[0].name

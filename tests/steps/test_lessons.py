@@ -119,7 +119,7 @@ class Lessons(Scratch):
         for step in STEPS:
             program = BUILD / "steps" / step.name
             if not program.is_file():
-                continue  # the server, where there is no Boost
+                continue  # the server, without Boost
             with self.subTest(step.name):
                 shown = ""
                 for line in step.command():

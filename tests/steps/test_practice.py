@@ -1,4 +1,5 @@
-"""The learner is played: what a practice folder says from the outline to green, and of the mistakes that people make.
+"""Plays the learner: the messages of a practice folder from the outline to green, and about the mistakes that people
+make.
 
 A sample of two steps and of a third of the mistakes, another one for each commit, is tried, or all of them with
 STAIRCASE_ALL_STEPS=1 (`tools/test --all`). Two steps are tried at a time, each with one compiler. Commands that name no
@@ -82,7 +83,7 @@ class EveryStep(Played):
                          for name in re.findall(r'^TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)[)*]', text, re.MULTILINE)]
                 self.assertLessEqual(found, set(names))
                 self.assertEqual(bool(found), "STAIRCASE_STEP_PROGRAM" in text)
-                self.assertTrue(set(names) - found, "a learner cannot be told that the core is green")
+                self.assertTrue(set(names) - found, "the core's success cannot be reported")
                 self.assertEqual(set(names[len(names) - len(found):]), found, "the program is built last")
 
     def test_the_name_of_a_helper_in_a_text_is_no_call_of_it(self):
@@ -380,8 +381,8 @@ TEST_CASE("the program") {
         self.assertTrue(said.endswith("its last ones: ld: something"), said)
 
     def on_a_full_disk(self, free, *arguments):
-        """What `tools/step ARGUMENTS` says, and the learner's folder afterwards, where the folder is on a disk with `free`
-        more KiB. The disk is a small one in memory that only this command sees: that needs no rights."""
+        """The output of `tools/step ARGUMENTS`, and the learner's folder afterwards, on a disk with `free` more KiB.
+        The disk is a small one in memory that only this command sees: that needs no rights."""
         disk, after = self.folder / "disk", self.folder / "after"
         disk.mkdir(exist_ok=True)
         shutil.rmtree(after, ignore_errors=True)
@@ -398,7 +399,7 @@ exit "$status"'''
         done = call("unshare", "--map-root-user", "--mount", "bash", "-c", script, "bash", disk, self.mine, after, free,
                     ROOT / "tools/step", *arguments)
         if done.returncode == 77 or "unshare failed" in done.stderr:
-            self.skipTest("this system does not let a user mount a disk of their own: " + done.stderr.strip())
+            self.skipTest("this system does not let users mount their own disk: " + done.stderr.strip())
         said = [line for line in done.stderr.splitlines() if line and not line.startswith(("Building in ", "Compiling "))]
         self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
         self.assertEqual(len(said), 1, said)

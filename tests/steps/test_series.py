@@ -113,7 +113,7 @@ ON = {
     "15-kv-cache-fix": ["--on-overflow", "recompute"],  # the texts are too short to need it
     "17-speculative-decoding": ["--num-speculative-tokens", "2"],  # without a draft model
     "31-queue": ["--max-batch-size", "1"],
-    "33-stop-sequences": ["--stop", "the"],  # in one token here; else 28 shows less than 27
+    "33-stop-sequences": ["--stop", "the"],  # in one token here; otherwise 28 shows less than 27
     "35-min-new-tokens": ["--min-new-tokens", "30"],  # no text of so few tokens ends earlier
     "36-logprobs": ["--logprobs", "2"],
     "70-int8-weights": ["--show-rounding"],
@@ -128,7 +128,7 @@ SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cac
              "35-min-new-tokens", "70-int8-weights", "80-plain-loops", "90-prompt-tokens",
              "91-special-tokens"}
 OTHERS = {"66-http-server", "67-cancellation", "68-graceful-shutdown", "69-capacity", "93-conversation", "94-continued-cache",
-          "95-kept-answers", "96-dropped-turns", "99-chat-server"}  # whose program does something else than to continue a text
+          "95-kept-answers", "96-dropped-turns", "99-chat-server"}  # whose program does something other than continue a text
 # Whose plain loops compute another family than that of tales-6m, which these tests continue texts with.
 OTHER_FAMILY = {"82-rotary-positions", "83-gated-mlp", "84-rms-norm", "85-grouped-queries", "86-qk-norm",
                 "87-forward-pass", "88-parallel-blocks", "89-scaled-rotation", "97-tensor-parallel"}
@@ -146,7 +146,8 @@ def sequences(step, prompt, *options):
 
 
 def used(step):
-    """{what an #include says: the file} of the step's code and of all that it includes in the step and in common/decoding."""
+    """{an #include's text: the file} of the step's code and of all that it includes in the step and in
+    common/decoding."""
     found, waiting = {}, [path for path in step.files().values() if path.suffix in (".h", ".cpp")]
     while waiting:
         path = waiting.pop()
@@ -377,7 +378,7 @@ class Series(unittest.TestCase):
                     self.assertEqual(texts[name], texts[names[0]])
 
     def test_what_is_new_does_something_when_it_is_on(self):
-        """Or else the test above could not fail."""
+        """Otherwise the test above could not fail."""
         for name, on in ON.items():
             sample = ["--ignore-eos"] + (["--do-sample", "--seed", "7"] if name[:2] > "05" else [])
             off = [sequences(name, prompt, *sample) for prompt in PROMPTS]

@@ -1,4 +1,4 @@
-"""tools/step list, diff, practice and check: what they show, write and refuse. test_practice.py tries every step."""
+"""tools/step list, diff, practice and check: their output, files and refusals. test_practice.py tries every step."""
 
 import os
 import pty

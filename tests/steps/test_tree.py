@@ -1,4 +1,5 @@
-"""tools/step on a small tree with landed files: who continues whom, what is visible where, what is shown, and what is refused."""
+"""tools/step on a small tree with landed files: which step continues which, what is visible where, what is shown,
+and what is refused."""
 
 import os
 import re
@@ -19,8 +20,8 @@ def lines(count, start=1):
 
 
 def tree():
-    """01 – 02 – 03 is the chain; 20 and 21 branch off 02, and 22 is a detour of 20. early.h of 01 and finished.h of 02,
-    which includes it, have landed; so early.h is visible from 02 on, and finished.h behind 02."""
+    """01 – 02 – 03 is the chain; 20 and 21 branch off 02, and 22 is a detour of 20. early.h of 01 and finished.h of
+    02, which includes it, have landed; so early.h is visible from 02 on, and finished.h after 02."""
     early, finished = lines(3), '#include "early.h"\nint finished;\n'
     main = '#include "finished.h"\n'
     continued = "Continues [{0}](../{0})."
@@ -237,7 +238,7 @@ class Tree(SmallTree):
     def test_history_follows_the_parents(self):
         self.make_floor()
         repository = self.folder / "history"
-        # What a person tells git to ignore is in the history all the same.
+        # A file that a person's git ignores is in the history all the same.
         ignore = self.folder / "settings/git/ignore"
         ignore.parent.mkdir(parents=True)
         ignore.write_text("*.h\nfloor\n")
@@ -293,7 +294,7 @@ class Climb(SmallTree):
         self.assertIn("last step of its line", self.show("climb", 21, status=2))
 
     def test_each_child_gets_what_its_parent_received(self):
-        """A conflict that was resolved in one branch is no matter of the others."""
+        """A conflict that was resolved in one branch does not concern the others."""
         for step, word in (("20-branch", "twenty"), ("22-room", "twenty"), ("23-behind", "twenty"), ("21-other", "other")):
             self.path(f"steps/{step}/main.cpp").write_text(f"{word}\n")
         self.path("steps/02-two/main.cpp").write_text("two\n")
@@ -332,7 +333,7 @@ class Climb(SmallTree):
         self.assertEqual(self.path("common/decoding/early.h").read_text(), "int first;\nint line_2;\nint line_3;\nint last;\n")
         self.commit(self.root)
 
-        self.replace("steps/01-one/early.h", "int line_3;\n", "")  # beside what 02 adds
+        self.replace("steps/01-one/early.h", "int line_3;\n", "")  # in addition to what 02 adds
         library = self.path("common/decoding/early.h").read_text()
         before = snapshot(self.root)
         self.show("climb", 1, status=1)

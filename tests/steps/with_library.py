@@ -2,9 +2,9 @@
 
     with_library.py STEP/test.cpp OUT DEPENDENCIES stop_sequences.h row.h ...
 
-A compiler looks for "row.h" beside the including file first. So the step's other files are written in where they are
-included, and these, of common/decoding, are left for the compiler to find. What runs the step's program is skipped: that
-has copies of its own."""
+A compiler looks for "row.h" beside the including file first. So the step's other files are written in place of their
+includes, and these, of common/decoding, are left for the compiler to find. Checks that run the step's program are
+skipped: that has its own copies."""
 
 import re
 import sys

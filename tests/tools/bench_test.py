@@ -131,7 +131,7 @@ class Generation(unittest.TestCase):
 
 
 class Peers(unittest.TestCase):
-    """What stands around the engines, with engines that only say what they would have measured."""
+    """The code around the engines, with engines that only report what they would have measured."""
 
     def setUp(self):
         self.temporary = tempfile.TemporaryDirectory()

@@ -37,7 +37,7 @@ class Terminal:
         os.write(self.main, text.encode())
 
     def wait_for(self, pattern):
-        """What comes up to the first match of `pattern` after what was waited for before."""
+        """The output up to the first match of `pattern` after the previous match."""
         while True:
             found = re.compile(pattern).search(self.text, self.read)
             if found:

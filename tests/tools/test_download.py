@@ -41,13 +41,13 @@ class Hub(http.server.ThreadingHTTPServer):
         self.ranges = True
         self.wrong_range = False
         self.status = None  # every answer
-        self.busy = 0  # so many answers are 503
+        self.busy = 0  # this many answers are 503
         self.renamed = None  # where the repository is now: a path, or another server's address
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         threading.Thread(target=self.serve_forever, args=[0.01], daemon=True).start()
 
     def handle_error(self, *_):
-        pass  # a cut connection is what the test wants
+        pass  # a cut connection is the point of the test
 
 
 class Handler(http.server.BaseHTTPRequestHandler):

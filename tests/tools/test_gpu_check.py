@@ -1,4 +1,4 @@
-"""tools/gpu-check where there is no GPU, with stand-ins for the programs that it starts, and the report that it writes."""
+"""tools/gpu-check without a GPU, with stand-ins for the programs that it starts, and the report that it writes."""
 
 import contextlib
 import io

@@ -1,4 +1,5 @@
-"""The pictures of beams and of batches: what they make of a trace, against what the program says and against events alone."""
+"""The pictures of beams and of batches: what they make of a trace, against the program's output and against events
+alone."""
 
 import json
 import math
@@ -16,7 +17,7 @@ SCRIPTS = "\n".join((ROOT / "playground" / name).read_text(encoding="utf-8") for
 EVENTS = """
   const events = require("fs").readFileSync(process.argv[2], "utf8").split("\\n").slice(0, -1).map((line) => JSON.parse(line));
   const start = events[0], texts = new Map();"""
-LAST = "So they lived happily together until they died."  # the text ends behind it
+LAST = "So they lived happily together until they died."  # the text ends after it
 BEAMS = EVENTS + """
   const searches = [];
   for (const event of events) {
@@ -61,7 +62,7 @@ class OfPrograms(Limited):
         return found
 
     def traced(self, step, script, *options, requests=None):
-        """What the program says, the events of its trace, and what a script makes of them."""
+        """The program's output, the events of its trace, and what a script makes of them."""
         trace, path = self.folder / "trace", self.folder / "script.js"
         path.write_text(SCRIPTS + script)
         done = subprocess.run([step, *(() if "--model" in options else ("--model", "tales-1m")), "--device", "cpu", "--json", "--trace", trace, *options],
@@ -71,7 +72,7 @@ class OfPrograms(Limited):
         return json.loads(done.stdout)["sequences"], events, json.loads(made.stdout)
 
     def lineage(self, events):
-        """Every text of a search and its sum, from the events alone: that of each row, behind each of its passes."""
+        """Every text of a search and its sum, from the events alone: that of each row, after each of its passes."""
         held, found, logits = {}, [], {}
         for event in events:
             if event["event"] == "copy":
@@ -144,7 +145,7 @@ class OfPrograms(Limited):
                         self.assertEqual(best, sorted((score for _, _, score in search["told"]), reverse=True))
 
     def with_context(self, positions):
-        """tales-1m with so many positions of its 512."""
+        """tales-1m with this many positions of its 512."""
         known, folder = ROOT / "models/tales-1m", self.folder / "model"
         shutil.copytree(known, folder)
         config = json.loads((known / "config.json").read_text())
@@ -282,7 +283,7 @@ class OfEvents(Limited):
 
 
 class Refused(Limited):
-    """Lines that cannot stand where they do."""
+    """Lines that are invalid in their place."""
     START = {"event": "start", "options": {}, "n_positions": 8, "eos_token_id": 0, "prompts": [[0]], "vocabulary": ["a", "b"]}
     TEXT = {"event": "text", "text": 1, "prompt": 0, "options": {}}
     PASS = {"event": "pass", "model": "m", "batch": 2, "rows": [{"row": 0, "start": 0, "tokens": [0]}, {"row": 1, "start": 0, "tokens": [0, 1]}]}

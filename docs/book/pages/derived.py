@@ -21,7 +21,7 @@ def files():
 
 
 def with_part(text, name, part):
-    """The text with what stands between two comments replaced; as it was where there are none."""
+    """The text between two comments replaced; unchanged if there are none."""
     pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
     return pattern.sub(lambda found: f"{found[1]}\n{part.strip(chr(10))}\n\n{found[2]}", text)
 

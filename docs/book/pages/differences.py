@@ -187,7 +187,7 @@ def page_part(step, pathto):
     landed = landings(step.parent, step)
     if landed:
         links = ", ".join(f'<a href="{pathto("source/common/decoding/" + file.name)}">{escape(file.name)}</a>' for file in landed)
-        pieces.append(f'<p class="landed">Landed: {links}. What is finished lies in <code>common/decoding</code> from here on, '
+        pieces.append(f'<p class="landed">Landed: {links}. Finished files are in <code>common/decoding</code> from here on, '
                       'as it was, and no longer in the folder.</p>')
     for one in file_diffs(step):
         folded = one.name in OWN

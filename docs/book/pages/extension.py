@@ -54,7 +54,7 @@ def start(app):
 
 
 def chapters():
-    """The pages of docs/, in the order in which docs/README.md names them; the others behind."""
+    """The pages of docs/, in the order in which docs/README.md names them; the others after them."""
     order, known = [], sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
     contents = ROOT / "docs/README.md"
     if contents.is_file():
@@ -65,7 +65,7 @@ def chapters():
 
 
 def extend(app, document, source):
-    """What stands behind the text of a page: the contents of the book, or the diff of a step."""
+    """The part after the text of a page: the contents of the book, or the diff of a step."""
     if document == "README":
         tables = [("The book", chapters())]
         for name, _, some in branches(app.staircase.series):
@@ -201,7 +201,8 @@ def show_outputs(doctree, page):
 
 
 def run_here(command):
-    """What the terminal of the page runs, where that is not the command as it stands: with the page's variables, and input."""
+    """The command that the page's terminal runs, if it differs from the shown one: with the page's variables, and
+    input."""
     more = ""
     if command.runnable != command.text:
         more += f' data-run="{escape(command.runnable)}"'
@@ -282,7 +283,7 @@ def more_pages(app):
                          f'<a href="../{landed.owner.name}/index.html">{escape(landed.owner.heading())}</a></li>'
                          for landed in step.stands_on())
         if stands:
-            body += f"<h2>It stands on</h2><ul>{stands}</ul>"
+            body += f"<h2>It uses</h2><ul>{stands}</ul>"
         yield f"steps/{step.name}/folder", {"title": f"{step.heading()}: the whole folder", "text": body,
                                             "back": ("index.html", step.heading())}, "plain.html"
     owners = {f"common/decoding/{landed.name}": landed.owner for landed in app.staircase.series[0].library.values()}
@@ -322,7 +323,8 @@ def finish(app, exception):
 
 
 def comparison(series):
-    """compare-data.js: each line of code once, and each file as numbers of lines. What a step stands on counts as its own."""
+    """compare-data.js: each line of code once, and each file as numbers of lines. The files that a step uses count
+    as its own."""
     known, found = {}, []
     for step in series:
         files = {name: (path, "") for name, path in step.lesson().items()}

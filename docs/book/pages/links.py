@@ -36,7 +36,7 @@ def headings(doctree):
 
 
 def read(app, doctree):
-    """Notes what the links of a page lead to; files that are no pages become pages of source."""
+    """Records the targets of a page's links; files that are not pages become pages of source."""
     env = app.env
     document = env.docname
     headings(doctree)

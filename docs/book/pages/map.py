@@ -9,15 +9,16 @@ PICTURE = ROOT / "docs/pictures/staircase.svg"
 
 TREAD, RISE = 22, 21      # how far a step is to the right of the one below it, and above
 PER_LINE = 0.5            # a lesson's length in the picture
-LABELS = 190              # room for a name left of a flight
+LABELS = 190              # room for a name to the left of a row
 BAR = 15
-# Hues that stay apart for colour-blind readers (Okabe and Ito 2008), one a flight, in a light and a dark scheme.
+# Hues that colour-blind readers can tell apart (Okabe and Ito 2008), one per row, in a light and a dark scheme.
 HUES = [("#0072b2", "#56b4e9"), ("#b45309", "#e69f00"), ("#00805f", "#2fc39a"), ("#a8458a", "#e08fc2"),
         ("#8a6d00", "#d8c24a")]
 
 
 def flights(series):
-    """[[steps]]: each goes from a step up through its branch, and what leaves it begins a flight of its own. Detours are in none."""
+    """[[steps]]: each goes from a step up through its branch, and a step that leaves it begins a row of its own.
+    Detours are in none."""
     found = []
 
     def climb(step):
@@ -97,7 +98,7 @@ def svg(series, link=None):
     main, others = all_flights[0], all_flights[1:]
 
     def draw(flight, number, left, foot, title):
-        """Draws a flight whose first step stands at `left` and above `foot`; returns the height of its top."""
+        """Draws a row whose first step is at `left` and above `foot`; returns the height of its top."""
         drawing.parts.append(drawing.text(left + 4, foot + 17, title, "title"))
         profile = f"M{left},{foot}" + "".join(f"v-{RISE}h{TREAD}" for _ in flight) + f"V{foot}z"
         drawing.parts.append(f'<path class="stairs f{number}" d="{profile}"/>')
@@ -110,7 +111,7 @@ def svg(series, link=None):
             x += TREAD
         return y
 
-    between = 42  # one flight and the title of the one above
+    between = 42  # one row and the title of the one above
     total = 8 + max(len(main) * RISE + 70, sum(len(flight) * RISE + between for flight in others))
     foot = total - between + 12
     draw(main, 0, LABELS - 44, foot, title(main))
@@ -133,7 +134,7 @@ def svg(series, link=None):
         for rules, hue in ((style, light_hue), (dark, dark_hue)):
             rules.append(f".staircase .f{number} :is(.bar, circle) {{ fill: {hue}; stroke: {hue}; }}")
             rules.append(f".staircase .stairs.f{number} {{ fill: {hue}; }}")
-    if link:  # inside a page, which has a switch of its own
+    if link:  # inside a page, which has its own switch
         scheme = ("\n".join('body[data-theme="dark"] ' + rule for rule in dark) + "\n@media (prefers-color-scheme: dark) {\n"
                   + "\n".join('body:not([data-theme="light"]) ' + rule for rule in dark) + "\n}")
     else:

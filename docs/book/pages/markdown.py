@@ -1,4 +1,4 @@
-"""The pages of the book, and the blocks of code in them with the lines where they stand."""
+"""The pages of the book, and the blocks of code in them with their lines."""
 
 import re
 from dataclasses import dataclass, field

@@ -17,7 +17,7 @@ SCRIPTS = ROOT / "playground"
 MODELS = ("tales-1m", "tales-6m")
 # A page loads these where a command names them.
 NAMED_MODELS = ("tales-gpt2-1m", "tales-neox-1m", "tales-olmo-1m", "tales-llama-1m", "tales-gqa-1m", "tales-qwen-1m")
-# A page by itself: no columns beside the text, and what would lead to other pages is text.
+# A single page: no columns next to the text, and links to other pages are text.
 SINGLE_STYLE = """main { max-width: 62em; margin: 0 auto; padding: 1.5em 1.2em 4em; }
 article a:not([href]) { color: inherit; text-decoration: none; }
 .elsewhere { display: none; }
@@ -52,7 +52,7 @@ def named(step):
 
 @functools.cache
 def version():
-    """Names the models: a browser keeps them as long as they are the same."""
+    """A key of the models: a browser keeps them while it is the same."""
     found = hashlib.sha256()
     for model in (*MODELS, *NAMED_MODELS):
         for path in sorted((ROOT / "models" / model).iterdir()):

@@ -18,18 +18,18 @@ from step_commands.series import ROOT, Problem, steps
 FOLDER = ROOT / "docs/book/recorded"
 PATIENCE = 300  # seconds that a command may take
 
-# Why a command has no recording, by what stands in it.
+# Why a command has no recording, by its text.
 NOT_RECORDED = [
     (r"\b(FILE|DIR|FOLDER|NN)\b", "it names a file or a step of your own"),
     (r"--(draft-)?model (gpt2|smollm2|pythia|build-|DIR)", "its model is not in the box"),
     (r"^time ", "it is about time alone"),
     (r"--help\b", "the program itself lists its options"),
-    (r"tools/run (6[678]|99)\b", "it is a server, which ends when it is told to"),
+    (r"tools/run (6[678]|99)\b", "it is a server, which ends on a signal"),
 ]
 # What it prints is another thing each time: recorded, but not replayed.
 BENCHMARKS = re.compile(r"--plain-loops|--benchmark\b")
-# Sums in another order move a logit's last bits, and sooner or later another token is drawn: such texts are the same only with
-# the same instruction set, which stands in this file. So it is where inputs are rounded to whole numbers.
+# Sums in another order move a logit's last bits, and sooner or later another token is drawn: such texts are the same
+# only with the same instruction set, which this file records. The same holds for inputs that are rounded to integers.
 DRAWN = re.compile(r"--do-sample\b|--requests\b|--dtype int")
 PROCESSOR = FOLDER / "processor"
 
@@ -45,9 +45,9 @@ def instruction_set():
 
 @dataclass
 class Command:
-    block: object  # where it stands
+    block: object  # its place
     line: int
-    text: str      # as it stands there
+    text: str      # as written there
     setup: str     # what the page defines before it
     input: str     # what is typed in
     number: int = 0
@@ -133,7 +133,7 @@ def commands(page):
                 setup.append(text)
             elif re.search(r"tools/run \S+ +[^\s#]", text) and "…" not in text:
                 typed = page.blocks[index + 1].text if re.search(r"--requests -(\s|$)", text) and "<" not in text else ""
-                # A remark behind the command is for the reader.
+                # A remark after the command is for the reader.
                 found.append(Command(block, number, re.sub(r"\s+# .*$", "", text, flags=re.MULTILINE), "\n".join(setup), typed))
     recorded = 0
     for command in found:
@@ -215,7 +215,7 @@ class Machine:
         reader.join(10)
         os.close(ours)
         output = on_a_terminal(b"".join(pieces).decode("utf-8", "replace"))
-        # Programs refuse wrong usage with 2 and fail with 1; both are worth showing. What the shell says is not.
+        # Programs refuse wrong usage with 2 and fail with 1; both are worth showing. The shell's own messages are not.
         if status not in (0, 1, 2) or re.search(r"^bash: line \d+: ", output, re.MULTILINE):
             last = output.strip().splitlines()[-1] if output.strip() else "it wrote nothing"
             raise Problem(f"{command.place}: the output of this command cannot be recorded, since it ended with status "
@@ -287,7 +287,7 @@ def alike(old, new):
     return True
 
 
-# In these sections a block that is no command shows what one printed.
+# In these sections, a block that is not a command shows what one printed.
 SHOWN = ("How to check it", "What to measure")
 
 
@@ -318,8 +318,8 @@ def replayed():
 
 
 def record(build, report, benchmarks=False):
-    """Runs the commands of all pages and writes what they print; tells `report` about each. What a benchmark has printed stays
-    unless `benchmarks`, or its command is another one now."""
+    """Runs the commands of all pages and records what they print; tells `report` about each. The output of a
+    benchmark stays unless `benchmarks`, or its command has changed."""
     from .markdown import pages
     machine = Machine(build)
     try:

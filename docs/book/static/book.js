@@ -87,7 +87,7 @@ const book = (() => {
     }
   }
 
-  // The contents on the right tell which section is being read.
+  // The contents on the right mark the section that is being read.
   function followContents() {
     const links = new Map([...document.querySelectorAll(".toc-tree a")].map((link) => [link.getAttribute("href").slice(1), link]));
     const sections = [...document.querySelectorAll("article section[id]")].filter((section) => links.has(section.id));

@@ -1,5 +1,5 @@
-// Stands in for cuBLASLt: the products and epilogues that are in use, as their definitions read. What
-// cuBLASLt would refuse is refused, and so is what its documentation allows but nobody here uses.
+// Stands in for cuBLASLt: the products and epilogues in use, by their definitions. It refuses what cuBLASLt
+// would refuse, and what its documentation allows but this project does not use.
 #pragma once
 
 #include <cublas_v2.h>
@@ -139,8 +139,8 @@ struct cublasLtMatmulHeuristicResult_t {
 namespace cuda_emulation {
 
 /// Whether D = alpha · op(A) op(B) + beta · C is one of the products in use: there the elements that are
-/// multiplied with each other lie side by side in both matrices, A and B have one type, and C and D are
-/// float32, and so is the bias (cuBLAS documentation, section "cublasLtMatmul", the table of types).
+/// multiplied with each other are adjacent in both matrices, A and B have one type, and C, D and the bias are
+/// float32 (cuBLAS documentation, section "cublasLtMatmul", the table of types).
 inline cublasStatus_t status_of_product(const cublasLtMatmulDescOpaque_t& operation,
                                         const cublasLtMatrixLayoutOpaque_t& a,
                                         const cublasLtMatrixLayoutOpaque_t& b,

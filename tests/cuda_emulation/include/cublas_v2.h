@@ -1,4 +1,4 @@
-// Stands in for cuBLAS: the products that are in use, as their definition reads.
+// Stands in for cuBLAS: the products in use, by their definition.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -123,7 +123,7 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_op
                                    cudaDataType_t b_type, int b_stride, const void* beta, void* c,
                                    cudaDataType_t c_type, int c_stride, cublasComputeType_t,
                                    cublasGemmAlgo_t) {
-  // Only what is in use: there the elements that are multiplied with each other lie side by side in both
+  // Only products in use: there the elements that are multiplied with each other are adjacent in both
   // matrices.
   if (a_operation != CUBLAS_OP_T || b_operation != CUBLAS_OP_N || a_stride < k || b_stride < k ||
       c_stride < m) {

@@ -1,5 +1,5 @@
-// Stands in for the CUDA runtime where kernels/cuda is compiled for the CPU: the part of it that is in use
-// there. Every call has done its work when it returns; streams and events are only names.
+// Stands in for the CUDA runtime where kernels/cuda is compiled for the CPU: the part of it in use there.
+// Every call has done its work when it returns; streams and events are only names.
 #pragma once
 
 #include <array>
@@ -264,7 +264,7 @@ inline cudaError_t cudaFree(void* memory) {
   return cuda_emulation::status_outside_of_graphs();
 }
 
-/// The host's memory counts as the device's here, so that a test sees what stays behind.
+/// The host's memory counts as the device's here, so a test sees leaks.
 inline cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
   return cudaMalloc(memory, bytes);
 }
@@ -373,7 +373,7 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 
 namespace cuda_emulation {
 
-/// The dynamic shared memory that a kernel may ask for, where it was raised.
+/// The dynamic shared memory that a kernel may request, if it was raised.
 inline std::map<const void*, std::size_t> shared_limits;
 
 inline int overlapping_launches = 0;  ///< since the program began
