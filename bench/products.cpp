@@ -83,7 +83,7 @@ json compare_products(const ProductOptions& options) {
   if (machine.library.empty()) {
     throw Error(
         "this program was built without oneDNN, so there is nothing to compare with: install it "
-        "(libdnnl-dev, onednn-devel) and build anew");
+        "(libdnnl-dev, onednn-devel) and build again");
   }
   struct Total {
     int rows;

@@ -163,7 +163,7 @@ json count_shares(const ScalingOptions& options) {
           {{"name", o.name}, {"share", o.times * o.work / all}, {"percent", percent}});
     }
     for (const double most : longest) speed_up.push_back(all / most);
-    print_line("  times as fast as one, at most", "", speed_up, 1);
+    print_line("  times as fast as one (upper limit)", "", speed_up, 1);
     figures["speed_up"] = speed_up;
     result["passes"].push_back(figures);
   }

@@ -81,7 +81,7 @@ Choice one_of(Value* value, const std::vector<std::pair<std::string, Value>>& me
   return choice;
 }
 
-/// A whole number or the word "auto", which is no value.
+/// A whole number or the word "auto", which stands for no number.
 struct NumberOrAuto {
   std::optional<int>* value;
 };

@@ -1,4 +1,4 @@
-// What most sources of the library include, compiled once for all of them.
+// Headers that most sources of the library include, compiled once for all of them.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -26,7 +26,7 @@ bool has_utf8() {
   return true;
 }
 
-/// What programs draw with, in ASCII; the eighths of a bar are less than a character.
+/// ASCII for the characters that programs draw with; the eighths of a bar are less than a character.
 std::string in_ascii(std::string text) {
   static constexpr std::pair<std::string_view, std::string_view> kSigns[] = {
       {"█", "#"}, {"▉", ""},  {"▊", ""},  {"▋", ""},  {"▌", ""},  {"▍", ""}, {"▎", ""},

@@ -52,7 +52,7 @@ struct ModelConfig {
   double rope_theta = 0.0;         ///< pair i rotates by rope_theta^(-2i / rotary_size) per position
   std::size_t vector_numbers = 0;  ///< in biases, norms and the table of positions, which stay in float32
   float norm_epsilon = 1e-5f;
-  int eos_token_id = 0;       ///< the end-of-text token, the first one of several; -1: no text ends by itself
+  int eos_token_id = 0;       ///< the end-of-text token, the first one of several; -1: no text ends itself
   EndTokens end_tokens = {};  ///< all tokens that end a text
   bool tie_word_embeddings = true;  ///< the token embedding may serve as the output layer
   /// For the user: settings without effect here, and limits.

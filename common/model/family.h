@@ -35,7 +35,7 @@ class Network {
 
 struct Family {
   std::string_view model_type;            ///< of config.json
-  std::string_view prefix;                ///< which may be in front of the names of weights
+  std::string_view prefix;                ///< which may precede the names of weights
   std::vector<std::string_view> buffers;  ///< suffixes of tensors that older files have and that add nothing
   /// Throws Error for an unsupported setting and for impossible values.
   ModelConfig (*configure)(const Settings& settings);

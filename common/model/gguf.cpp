@@ -323,7 +323,7 @@ class Parser {
   GgufContents contents_;
 };
 
-/// The numbers of a list as they are stored, widened to `Wide`; nothing for a list of another kind.
+/// The stored numbers of a list, widened to `Wide`; nothing for a list of another kind.
 template <typename Wide>
 std::optional<std::vector<Wide>> numbers_of(const GgufArray& array) {
   const std::uint64_t size = size_of_type(array.type);
@@ -414,7 +414,7 @@ void GgufFile::open_parts(const std::vector<std::filesystem::path>& files) {
     metadata_ = std::move(contents.metadata);
     const std::uint64_t number = integer("split.no").value_or(0), count = integer("split.count").value_or(1);
     if (number != i || count != files.size()) {
-      throw Error("{} says that it is part {} of {}, where its name says part {} of {}", file_.string(),
+      throw Error("{} is part {} of {} in its metadata, but part {} of {} by its name", file_.string(),
                   number + 1, count, i + 1, files.size());
     }
     add(file_, std::move(contents.tensors));

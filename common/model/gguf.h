@@ -31,7 +31,7 @@ using GgufValue = std::variant<bool, std::uint64_t, std::int64_t, double, std::s
 /// A value for an error message: a number or a string in full, of a list only its length.
 std::string shown(const GgufValue& value);
 
-/// The bytes of a GGUF file, checked: every string, list and tensor lies inside.
+/// The bytes of a GGUF file, checked: every string, list and tensor is inside.
 struct GgufContents {
   std::map<std::string, GgufValue, std::less<>> metadata;
   std::map<std::string, StoredTensor, std::less<>> tensors;  ///< shapes with the outermost dimension first
@@ -64,7 +64,7 @@ class GgufFile {
 
   const std::map<std::string, GgufValue, std::less<>>& metadata() const { return metadata_; }
 
-  /// The metadata of that name, or nothing. Each throws Error if the value is of another type.
+  /// The metadata of that name, or nothing. Each throws Error for a value of another type.
   std::optional<std::string> text(std::string_view key) const;
   std::optional<bool> boolean(std::string_view key) const;
   std::optional<std::uint64_t> integer(

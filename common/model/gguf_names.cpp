@@ -53,7 +53,7 @@ constexpr std::pair<std::string_view, std::string_view> kGpt2Others[] = {
 
 struct GgufFamily {
   std::string_view architecture, model_type;
-  std::string_view blocks;  // in front of a block's number
+  std::string_view blocks;  // precedes a block's number
   Names block, others;      // without ".weight" and ".bias"
   bool has_pairs = false;   // queries and keys in the order RowOrder::kPairs
   bool has_parts = false;   // one matrix for the three, in the order RowOrder::kParts

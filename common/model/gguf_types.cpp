@@ -173,7 +173,7 @@ struct Q4_K {
   }
 };
 
-/// As Q4_K with a fifth bit: 32 bytes before the others, of which group g has bit g.
+/// As Q4_K with a fifth bit: 32 bytes before the others, in which group g has bit g.
 struct Q5_K {
   static constexpr int kBlock = 256, kBytes = 2 + 2 + 12 + 32 + 128;
   static void to_floats(Bytes block, float* values) {

@@ -34,8 +34,8 @@ enum class Extra {
 ///   norm.weight                        [n_embd]
 ///   lm_head.weight                     [vocab_size, n_embd]; the token embedding where the two are tied
 ///
-/// and the same with .bias where the family has one. The other families' names are translated; queries, keys
-/// and values are separate; and a matrix has a row for each input, whichever way the file stores it.
+/// and the same with .bias if the family has one. The other families' names are translated; queries, keys and
+/// values are separate; and a matrix has a row for each input, however the file stores it.
 ///
 /// Throws Error for a model of another family, for a file that cannot be read, and for an extra that the
 /// model has and the pass does not.
@@ -45,7 +45,7 @@ std::map<std::string, std::vector<float>> plain_weights(const Model& model, std:
 /// Whether attention and MLP of a block read the same residual stream; GPT-NeoX alone.
 bool has_parallel_blocks(const Model& model);
 
-/// Whether the MLP has the exact GELU, not the one with tanh; GPT-NeoX alone.
+/// Whether the MLP has the exact GELU, not the one with tanh; GPT-NeoX only.
 bool has_exact_gelu(const Model& model);
 
 /// How the settings scale rotary positions: by a factor of 1 if they do not.

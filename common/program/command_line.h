@@ -50,8 +50,8 @@ class CommandLine : public OptionSink {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Sets the variable of an option to what was typed for it: one text, or more for a list. A flag stays as it
-/// is. Throws UsageError with the option, the value and what would be right.
+/// Sets the variable of an option to what was typed for it: one text, or more for a list. A flag is left
+/// unchanged. Throws UsageError with the option, the value and what would be right.
 void set_option(const std::string& name, const OptionValue& value, const Range& range,
                 const std::vector<std::string>& texts);
 

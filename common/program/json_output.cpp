@@ -12,7 +12,7 @@ Json number_or_null(const std::optional<Number>& number) {
   return number ? Json(*number) : Json(nullptr);
 }
 
-/// What begins every object about a token.
+/// The common part of every object about a token.
 Json token_json(int id, const Tokenizer& tokenizer) {
   return {{"token_id", id}, {"text", tokenizer.decode(std::span(&id, 1))}};
 }

@@ -32,7 +32,7 @@ class RequestLine : public OptionSink {
   const std::vector<int>& tokens() const { return tokens_; }
   const ModelConfig& config() const { return config_; }
 
-  /// When the request arrives, in seconds from the start: 0 unless the line says otherwise, at most a day.
+  /// When the request arrives, in seconds from the start: 0 unless the line sets it, at most a day.
   /// Throws Error for another value.
   double arrival();
 

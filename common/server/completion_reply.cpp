@@ -66,7 +66,7 @@ struct CompletionReply::Echo {
   Told told = {};
 };
 
-/// What is known of a text; `part` and `told` have not been sent yet.
+/// The state of a text; `part` and `told` have not been sent yet.
 struct CompletionReply::Text {
   int index;
   TextStream stream;

@@ -18,7 +18,7 @@
 namespace staircase {
 
 /// The model thread adds what it has and goes on immediately. The server thread takes it out, turns it into
-/// JSON and sends it: at once for a stream, otherwise when all texts have ended. It pauses after each few
+/// JSON and sends it: immediately for a stream, otherwise when all texts have ended. It pauses after each few
 /// thousand numbers, since all other clients wait meanwhile.
 class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
  public:

@@ -14,7 +14,7 @@ struct PreType {
   std::vector<Cut> cuts;
   bool nfc = false;            ///< texts are converted to normal form C
   bool ignore_merges = false;  ///< see TokenizerDescription
-  bool adds_begin = false;     ///< a text begins with the begin-of-text token unless the file says otherwise
+  bool adds_begin = false;     ///< a text begins with the begin-of-text token unless the file sets it
 };
 
 /// The meaning of `name`, the tokenizer.ggml.pre of a file; nothing for an unknown one.

@@ -28,7 +28,7 @@ std::unique_ptr<Spelling> byte_level(const TokenizerDescription& description);
 /// SentencePiece's: one token per character, otherwise its bytes. Throws Error if a byte has no token.
 std::unique_ptr<Spelling> sentence_pieces(const TokenizerDescription& description);
 
-/// The one of the two that `description` names.
+/// The one that `description` names.
 inline std::unique_ptr<Spelling> spelling_of(const TokenizerDescription& description) {
   const bool bytes = description.alphabet == TokenizerDescription::Alphabet::kBytes;
   return bytes ? byte_level(description) : sentence_pieces(description);

@@ -91,7 +91,7 @@ void read_metaspace(const JsonValue& part, TokenizerDescription& description) {
   if (part["split"].boolean(true)) description.cuts.push_back({R"(\x{2581}[^\x{2581}]*|[^\x{2581}]+)"});
 }
 
-/// The parts of a Sequence, or the one part.
+/// The parts of a Sequence, or the single part.
 std::vector<JsonValue> parts_of(const JsonValue& part, const char* key) {
   if (part.is_null()) return {};
   if (part["type"].text() != "Sequence") return {part};

@@ -10,7 +10,7 @@
 namespace staircase {
 
 /// Adds x [rows, depth] times w [depth, columns] to result [rows, columns]; x and w are bfloat16, the depth
-/// is even, and w is part of a panel. Neighbouring rows of x lie x_stride elements apart, those of the result
+/// is even, and w is part of a panel. Neighbouring rows of x are x_stride elements apart, those of the result
 /// kPanel. `next` is what TileTurn::kNext prefetches.
 using BFloat16Tile = void (*)(const std::uint16_t* x, std::int64_t x_stride, const std::uint16_t* w,
                               std::int64_t depth, float* result, const char* next);
@@ -43,7 +43,7 @@ class Matrices {
 
   /// result [rows, columns] = x [rows, depth] times w [depth, columns], added to the previous result if
   /// `adds`, for up to kMatrixRows rows and for 32 or 64 columns; x and w are bfloat16, and w is part of a
-  /// panel. Neighbouring rows of x lie x_stride elements apart, those of the result kPanel. Only if
+  /// panel. Neighbouring rows of x are x_stride elements apart, those of the result kPanel. Only if
   /// has_bfloat16_matrices(depth).
   void multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, const std::uint16_t* w,
                 std::int64_t columns, std::int64_t depth, bool adds, float* result);

@@ -86,7 +86,7 @@ float weight_of(const Panel* panel, std::int64_t in, std::int64_t out) {
 }
 
 /// Adds x [rows, groups] times w [groups, columns] to result [rows, columns]; the columns of w begin with
-/// `column` of its panel. Neighbouring rows of x lie x_stride groups apart, those of the result kPanel
+/// `column` of its panel. Neighbouring rows of x are x_stride groups apart, those of the result kPanel
 /// elements. `next` is what TileTurn::kNext prefetches.
 template <typename Panel>
 using Int8Tile = void (*)(const typename Panel::Row* x, std::int64_t x_stride, const Panel* w,

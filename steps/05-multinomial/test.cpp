@@ -21,7 +21,7 @@ std::vector<int> counts_of(const Draw& draw, std::size_t size, int count) {
 // one.
 constexpr double kTooUnlikely = 1e-3;
 
-TEST_CASE("each token is drawn as often as its probability says") {
+TEST_CASE("each token is drawn in proportion to its probability") {
   const std::vector<float> distributions[] = {
       {0.5f, 0.25f, 0.125f, 0.125f},
       {0.0f, 0.1f, 0.0f, 0.9f, 0.0f},
@@ -109,7 +109,7 @@ TEST_CASE("without its options the step chooses what Hugging Face's greedy decod
         }) == "");
 }
 
-TEST_CASE("the first token of a text is drawn as often as the model says") {
+TEST_CASE("the first token of a text is drawn with the model's probabilities") {
   const std::vector<int> prompt = tokens_before("model");
   const std::span<const float> logits = tales().next_logits(std::span(prompt).first(1));
   for (const float temperature : {0.7f, 1.0f, 1.5f}) {

@@ -146,7 +146,7 @@ TEST_CASE("slid positions count until the cache is empty") {
 }
 
 TEST_CASE(
-    "recomputing empties a full cache and feeds the last tokens of the window, as many as --refill says") {
+    "recomputing empties a full cache and feeds the last tokens of the window, as many as in --refill") {
   const std::vector<int> window = random_tokens(512, 1);
   for (const int refill : {1, 100, 511, 512}) {
     StaticKvCache cache(tales());

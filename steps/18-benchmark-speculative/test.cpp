@@ -93,7 +93,7 @@ TEST_CASE("acceptance depends on the text and not on the clock") {
   CHECK(rates[0] == rates[1]);
 }
 
-TEST_CASE("several draft models are measured against the same target, each as if it were alone") {
+TEST_CASE("several draft models are measured against the same target, each as when alone") {
   const TemporaryFolder folder;
   const std::string prompt = "--prompt 'The wolf' --most-speculative-tokens 2 --json --benchmark ";
   const auto weight_bytes = [&](const std::string& arguments, const std::string& results) {

@@ -77,7 +77,7 @@ struct Verdict {
 
 /// Accepts each drafted token x with probability min(1, p(x) / q(x)). Ends with a token from the residual
 /// instead of the first rejected one, or from the last p if none was rejected (Leviathan et al. 2023,
-/// algorithm 1). For any q, the tokens are distributed as p says (appendix A.1). drafted [γ], q
+/// algorithm 1). For any q, the tokens have the distribution p (appendix A.1). drafted [γ], q
 /// [γ][vocab_size]: what each was drawn from, p [γ + 1][vocab_size].
 inline Verdict verify(std::span<const int> drafted, std::span<const std::vector<float>> q,
                       std::span<const std::vector<float>> p, std::mt19937& generator) {

@@ -274,7 +274,7 @@ TEST_CASE("a text that repeats itself takes few passes") {
   CHECK(got.counts.rounds < 20);
 }
 
-TEST_CASE("a proposal may be shorter than asked for, or empty") {
+TEST_CASE("a proposal may be shorter than requested, or empty") {
   const std::vector<int> prompt = reference("greedy.json")["cases"][0]["prompt_ids"];
   const TextOptions options{.stopping = {.max_new_tokens = 20}};
   const std::vector<int> want = plain(tales(), prompt, options).tokens;

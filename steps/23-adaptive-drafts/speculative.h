@@ -18,7 +18,7 @@ inline void add_options(OptionSink& sink, SpeculationOptions& options) {
 
 struct Round {
   int drafted = 0, accepted = 0;
-  double draft_ms = 0.0, target_ms = 0.0;  ///< what proposing and verifying took
+  double draft_ms = 0.0, target_ms = 0.0;  ///< time of proposing and verifying
 };
 
 /// What happened, over all rounds.
@@ -85,7 +85,7 @@ struct Verdict {
 
 /// Accepts each drafted token x with probability min(1, p(x) / q(x)). Ends with a token from the residual
 /// instead of the first rejected one, or from the last p if none was rejected (Leviathan et al. 2023,
-/// algorithm 1). For any q, the tokens are distributed as p says (appendix A.1). drafted [γ], q
+/// algorithm 1). For any q, the tokens have the distribution p (appendix A.1). drafted [γ], q
 /// [γ][vocab_size]: what each was drawn from, p [γ + 1][vocab_size].
 inline Verdict verify(std::span<const int> drafted, std::span<const std::vector<float>> q,
                       std::span<const std::vector<float>> p, std::mt19937& generator) {

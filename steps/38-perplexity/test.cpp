@@ -87,7 +87,7 @@ TEST_CASE("the program prints the perplexity of each prompt, in JSON and on the 
   CHECK(silent.err.find("perplexity") == std::string::npos);
 }
 
-TEST_CASE("the three sentences of the README are as surprising as it says") {
+TEST_CASE("the three sentences of the README have its perplexities") {
   const ProgramRun run =
       run_program(STAIRCASE_STEP_PROGRAM, "--json --echo --max-new-tokens 0 --prompts -",
                   "The wolf ran into the wood.\nThe wood ran into the wolf.\nWolf the wood into ran the.\n");

@@ -158,7 +158,7 @@ TEST_CASE("the program draws the tree of each prompt, and nothing else changes")
   CHECK(drawn.err.find(fmt::format("■ {:.4f}", best)) != std::string::npos);
 }
 
-TEST_CASE("without a search there is no tree, and a warning says so") {
+TEST_CASE("without a search there is no tree, but a warning") {
   const ProgramRun warned =
       run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --prompt The --show-beams");
   CHECK(warned.status == 0);

@@ -1,4 +1,4 @@
-// Many prompts in a batch of a bounded size: each continued one or more times, or as its request says.
+// Many prompts in a batch of a bounded size: each continued one or more times, or as requested.
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,7 @@ inline void add_requests_option(Program& program, std::vector<RowOptions>& reque
       "--requests cannot be combined with --num-return-sequences or --no-use-cache");
 }
 
-/// Continues each prompt as its request says; `output` gets the texts in their order.
+/// Continues each prompt with its request's options; `output` gets the texts in their order.
 inline void serve_all(Model& model, const Prompts& prompts, std::span<const RowOptions> requests,
                       int max_batch_size, Output& output) {
   std::vector<Generation> texts(requests.size());

@@ -71,7 +71,7 @@ class Scheduler {
     int budget = chunk_;
     std::vector<Feed> feeds;
     for (int r = 0; r < std::ssize(rows_); ++r) feeds.push_back(feed(r, budget));
-    // Rows that move to other memory take their tokens along: what is fed stays where it is.
+    // Rows that move to other memory take their tokens along, so the fed tokens keep their addresses.
     for (; budget > 0 && !waiting_.empty() && std::ssize(rows_) < places_; waiting_.pop_front()) {
       rows_.push_back(std::move(waiting_.front()));
       feeds.push_back(feed(static_cast<int>(rows_.size()) - 1, budget));

@@ -1,4 +1,4 @@
-// Many prompts in a batch of a bounded size: each continued one or more times, or as its request says.
+// Many prompts in a batch of a bounded size: each continued one or more times, or as requested.
 #pragma once
 
 #include <algorithm>

@@ -60,7 +60,7 @@ class PagedEngine : public ModelEngine {
   }
 
   PagedKvCache& cache_;
-  std::vector<int> arrivals_;  // of the text in each place, counted from 1; 0 where there is none
+  std::vector<int> arrivals_;  // of the text in each place, counted from 1; 0 if there is none
   int last_arrival_ = 0;
 };
 

@@ -101,7 +101,7 @@ class PagedEngine : public ModelEngine {
   }
 
   PagedKvCache& cache_;
-  std::vector<int> arrivals_;  // of the text in each place, counted from 1; 0 where there is none
+  std::vector<int> arrivals_;  // of the text in each place, counted from 1; 0 if there is none
   const bool prefix_caching_;
   int last_arrival_ = 0, preempted_ = 0;
   int last_joined_ = 0;  // the arrival number of the newest text that joined_ counts

@@ -150,7 +150,7 @@ TEST_CASE("the full blocks of a text are found again, as far as another text is 
   CHECK(join(cache, 1, text) == 48);  // while the first is still there
   cache.truncate(0, 0);
   cache.truncate(1, 0);
-  CHECK(join(cache, 2, behind_prefix(prompt(47), 2, 9)) == 32);  // and behind it
+  CHECK(join(cache, 2, behind_prefix(prompt(47), 2, 9)) == 32);  // and after it
   CHECK(join(cache, 0, behind_prefix(prompt(15), 1, 30)) == 0);
 }
 

@@ -1,4 +1,4 @@
-// How a text goes on, and how long.
+// How a text continues, and how long.
 #pragma once
 
 #include "overflow.h"

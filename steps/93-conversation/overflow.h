@@ -19,7 +19,7 @@ enum class Overflow {
 
 struct OverflowOptions {
   Overflow on_overflow = Overflow::kSlide;
-  std::optional<int> refill = {};  ///< with how many tokens the cache is filled anew; all that fit
+  std::optional<int> refill = {};  ///< tokens to refill the cache with; all that fit
 };
 
 inline void add_options(OptionSink& sink, OverflowOptions& options) {

@@ -32,7 +32,7 @@ class OpenAi(unittest.TestCase):
         self.assertEqual([choice.index for choice in many.choices], [0, 1, 2, 3])
         self.assertEqual([choice.text for choice in many.choices[:2]], [one.choices[0].text] * 2)
         drawn = self.complete(temperature=1, seed=3, n=3, top_p=0.9, presence_penalty=0.5, frequency_penalty=0.5,
-                              stop=["\n"], user="somebody", extra_body={"top_k": 20, "repetition_penalty": 1.1, "min_tokens": 2})
+                              stop=["\n"], user="a-person", extra_body={"top_k": 20, "repetition_penalty": 1.1, "min_tokens": 2})
         self.assertEqual(len(drawn.choices), 3)
 
     def test_streams(self):
@@ -104,7 +104,7 @@ class Chats(unittest.TestCase):
         again = self.chat([*self.MESSAGES, one.choices[0].message, {"role": "user", "content": "And then?"}])
         self.assertTrue(again.choices[0].message.content)
         drawn = self.chat(temperature=1, seed=3, n=3, top_p=0.9, presence_penalty=0.5, frequency_penalty=0.5,
-                          stop=["\n"], user="somebody", tool_choice="none", response_format={"type": "text"},
+                          stop=["\n"], user="a-person", tool_choice="none", response_format={"type": "text"},
                           extra_body={"top_k": 20, "min_p": 0.01, "chat_template_kwargs": {"mood": "calm"}})
         self.assertEqual([choice.index for choice in drawn.choices], [0, 1, 2])
 

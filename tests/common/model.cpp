@@ -598,9 +598,9 @@ TEST_CASE("input that the model cannot take is refused in one sentence") {
   CHECK(refused(Tokens(513, 0)) == "513 tokens do not fit into the model's context of 512 positions");
   CHECK(refused({5, -1}) == "token -1 is not in the model's vocabulary of 4096 tokens");
   CHECK(refused({4096}) == "token 4096 is not in the model's vocabulary of 4096 tokens");
-  CHECK(refused({1, 2, 3}, 0) == "logits after the last 0 of 3 tokens were asked for");
-  CHECK(refused({1, 2, 3}, -1) == "logits after the last -1 of 3 tokens were asked for");
-  CHECK(refused({1, 2, 3}, 4) == "logits after the last 4 of 3 tokens were asked for");
+  CHECK(refused({1, 2, 3}, 0) == "logits after the last 0 of 3 tokens were requested");
+  CHECK(refused({1, 2, 3}, -1) == "logits after the last -1 of 3 tokens were requested");
+  CHECK(refused({1, 2, 3}, 4) == "logits after the last 4 of 3 tokens were requested");
   CHECK(refused(tokens) == "");
   CHECK(refused({0, 4095}, 2) == "");
 }

@@ -89,7 +89,7 @@ TEST_CASE("if no logit is left, softmax throws a sentence") {
   CHECK(message({0.0f, -HUGE_VALF}) == "");
 }
 
-TEST_CASE("likeliest is in descending order, with the lowest id first among ties") {
+TEST_CASE("likeliest() is in descending order, with the lowest id first among ties") {
   const std::vector<float> logits{std::log(1.0f), std::log(3.0f), -HUGE_VALF, std::log(3.0f), std::log(2.0f)};
   const std::vector<Candidate> candidates = likeliest(logits, 10);
   REQUIRE(candidates.size() == 4);

@@ -1,11 +1,13 @@
-"""The words of the pages, the headlines and the help texts: short sentences, without the habits that give a
-translation away; and that all that is made from the steps is as they are."""
+"""The words of the pages, the headlines, the help texts and the code's comments: short sentences, without the habits that
+give a translation away; and that everything made from the steps is current."""
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import tokenize
 import unittest
 from pathlib import Path
 
@@ -22,6 +24,15 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 README_WORDS, SENTENCE_WORDS = 900, 32
 BANNED = re.compile(r"\b(behind|whoever|nobody|somebody|so many|it were|stands? (on|in)|side rooms?|flights?|what comes of|comes about"
                     r"|is told|or else|beforehand|hands out|asks for|says|tells)\b|\bat most(?=[.;!?]|$)", re.IGNORECASE | re.MULTILINE)
+
+
+IN_CODE = re.compile(r"\b(whoever|nobody|somebody|so many|(?<!as if )it were|stands? (on|in(?! for))|side rooms?|what comes of"
+                     r"|comes about|is told|or else|beforehand|hands out|asks for|one (behind|after) the other"
+                     r"|behind(?! (a proxy|nginx|HAProxy|the numbers)))\b", re.IGNORECASE)
+UNREAD = ("kernels/cuda/", "common/parallel/", "common/model/share.", "common/model/checkpoint.", "steps/97-", "bench/peer", "tests/parallel/",
+          "tests/steps/former/", "tests/docs/test_words.py")
+CPP = re.compile(r'(?P<comment>//[^\n]*(?:\n[ \t]*//[^\n]*)*)|R"(?P<end>[^()\s\\]*)\(.*?\)(?P=end)"'
+                 r'|(?P<string>"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\\n])*")*)|(?<!\w)\'(?:\\.|[^\\\'\n])+\'', re.DOTALL)
 
 
 def prose(text):
@@ -51,6 +62,39 @@ def help_of_options():
         for match in re.finditer(r'Program program\("([^"]+)"', text):
             found.setdefault(match[1], f"{path.relative_to(ROOT)}")
     return found
+
+
+def said_in_code(name, text):
+    """The comments of a file, neighbouring lines joined, and what its strings say."""
+    if name.endswith((".h", ".cpp", ".js")):
+        for match in CPP.finditer(text):
+            if match["comment"]:
+                yield " ".join(re.sub(r"^[ \t]*//[/!]?<?", "", match["comment"], flags=re.MULTILINE).split())
+            elif match["string"]:
+                yield "".join(re.findall(r'"((?:\\.|[^"\\\n])*)"', match["string"]))
+    elif name.endswith(".py") or re.match(r"#!.*python", text):
+        comment = ""
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                comment += token.string[1:]
+            elif token.type not in (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT):
+                yield comment
+                comment = ""
+                if token.type == tokenize.STRING:
+                    yield " ".join(token.string.split())
+        yield comment
+    else:
+        yield from (" ".join(re.sub(r"^[ \t]*#", "", block[0], flags=re.MULTILINE).split())
+                    for block in re.finditer(r"(?:^[ \t]*#[^\n]*\n)+", text, re.MULTILINE))
+
+
+def code():
+    """(name, text) of every file of code that git tracks, but for those that are yet to be read."""
+    names = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, check=True).stdout.decode().split("\0")
+    for name in names:
+        tool = name.startswith("tools/") and "." not in Path(name).name
+        if (tool or name.endswith((".h", ".cpp", ".js", ".py", ".sh", "meson.build"))) and not name.startswith(UNREAD):
+            yield name, (ROOT / name).read_text(encoding="utf-8")
 
 
 class Words(unittest.TestCase):
@@ -116,6 +160,24 @@ class Words(unittest.TestCase):
             done = subprocess.run([ROOT / "tools/step", command, "--help"], capture_output=True, text=True, timeout=60)
             with self.subTest(command):
                 self.plain(" ".join(done.stdout.split()), command)
+
+    def test_comments_and_strings_of_the_code(self):
+        seen = 0
+        for name, text in code():
+            for said in said_in_code(name, text):
+                seen += 1
+                found = IN_CODE.search(said)
+                with self.subTest(name):
+                    self.assertIsNone(found, found and f"{name}: '{found[0]}' in: {said}")
+        self.assertGreater(seen, 10000)
+
+    def test_a_banned_word_in_code_is_found(self):
+        for name, text in (("a.cpp", "int a;  // so\n        // many\n"), ("a.h", 'f("one behind "\n  "the other");\n'),
+                           ("a.py", "x = 1  # nobody\n"), ("a.py", '\'\'\'It\nis told.\'\'\'\n'), ("tools/a", "#!/bin/bash\n# asks\n# for\n")):
+            self.assertTrue(any(IN_CODE.search(said) for said in said_in_code(name, text)), text)
+        for name, text in (("a.cpp", "int behind;\n"), ("a.h", "// two servers behind nginx\n"), ("a.py", "nobody = 1\n"),
+                           ("a.cpp", "// as if it were a list, which stands in for one\n")):
+            self.assertFalse(any(IN_CODE.search(said) for said in said_in_code(name, text)), text)
 
     def test_a_banned_word_is_found(self):
         for text in ("go on behind the end", "how many, at most", "It is told.", "nobody waits", "Side rooms measure", "it says so"):

@@ -549,7 +549,7 @@ class Views(Browser):
             self.assertEqual(self.looked(), [f"Token {number} of 3: {place}. {says}", items])
             self.assertEqual(slider.get_attribute("aria-valuetext"), f"{number} of 3")
             slider.send_keys(Keys.ARROW_LEFT)
-        for scheme in ("light", "dark"):  # the bar differs from the ground behind it, and both from the words
+        for scheme in ("light", "dark"):  # the bar differs from its background, and both from the words
             self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
             bar = self.browser.execute_script("return getComputedStyle(document.querySelector('.looked li')).backgroundImage")
             self.assertRegex(bar, r"linear-gradient\(to top, rgba?\(\d+, \d+, \d+.* 100%, rgba\(0, 0, 0, 0\) 0")

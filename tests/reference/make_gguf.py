@@ -6,7 +6,7 @@
 
 gguf.gguf has for each type a tensor of random bytes, whose scales are finite numbers of all sizes, and one of extremes:
 every byte 0, 255, 127 and 128 with scales of 0, -0, the largest, the smallest and the least subnormal float16, and the
-fields of few bits one after the other set while all others are 0. gguf.safetensors holds the float32 numbers of both.
+fields of few bits set one by one while all others are 0. gguf.safetensors holds the float32 numbers of both.
 
 REFERENCE holds families/NAME, small models as transformers saves them, and gguf/NAME-f32.gguf.gz, the same as
 llama.cpp's converter writes them. Of each, gguf-families/NAME.gguf keeps the metadata (smollm2 with the lists of

@@ -94,7 +94,7 @@ LESSON = {
 }
 HEADINGS = ["The idea", "The task", "How to check it", "Afterwards", "What to measure", "Exercises", "Sources"]
 TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words of the folder's name
-WORDS, COLUMNS = 600, 120  # of a README, at most; commands, tables and the line of landed files aside
+WORDS, COLUMNS = 600, 120  # the most of a README; commands, tables and the line of landed files aside
 LONG = re.compile(r"\b(this|the) (step|lesson) is (\w+ )?(long|longer|large|larger|big|bigger)\b|longer than most", re.IGNORECASE)
 
 # What a step adds to the command line: how to keep it off, and how to see that it does something. Those that continue a step

@@ -36,7 +36,7 @@ def tree():
                      "main.cpp": main + lines(2)},
         "22-room": {"README.md": readme("22", "Room", "Continues [20-branch](../20-branch), as a detour."),
                     "test.cpp": "22\n", "main.cpp": main + lines(1), "branch.h": lines(5)},
-        "23-behind": {"README.md": readme("23", "Behind", continued.format("20-branch")), "test.cpp": "23\n",
+        "23-beyond": {"README.md": readme("23", "Beyond", continued.format("20-branch")), "test.cpp": "23\n",
                       "main.cpp": main, "branch.h": lines(4)},
         "common/decoding": {"landed.txt": "# file, step\nearly.h 01-one\nfinished.h 02-two  # the last\n",
                             "early.h": early, "finished.h": finished, "always.h": "int always;\n"},
@@ -75,7 +75,7 @@ class Tree(SmallTree):
         self.assertEqual(self.ask("[step.number for step in steps['02'].descendants()]"), "['03', '20', '22', '23', '21']")
         self.assertEqual(self.ask("[step.number for step in steps.values() if step.detour]"), "['22']")
 
-    def test_a_landed_file_is_visible_behind_the_step_that_finished_it_and_all_that_it_includes(self):
+    def test_a_landed_file_is_visible_after_the_step_that_finished_it_and_all_that_it_includes(self):
         self.assertEqual(self.ask("[sorted(step.visible()) for step in steps.values()][:3]"),
                          "[[], ['early.h'], ['early.h', 'finished.h']]")
         # Were early.h finished later, finished.h would land with it.
@@ -106,7 +106,7 @@ class Tree(SmallTree):
 
     def test_list_draws_the_tree_and_the_limits(self):
         drawn = [line.split(" +")[0].rstrip() for line in self.show("list").split("\n\n")[0].splitlines()]
-        self.assertEqual(drawn, ["01 One", "02 Two", "├─ 20 Branch", "│  ├─ 22 Room (detour)", "│  23 Behind",
+        self.assertEqual(drawn, ["01 One", "02 Two", "├─ 20 Branch", "│  ├─ 22 Room (detour)", "│  23 Beyond",
                                  "├─ 21 Other", "03 Three"])
         rows = [line.split("  Summary of ")[0] for line in self.show("list").split("\n\n")[0].splitlines()]
         numbers = [[word for word in row.split() if re.fullmatch(r"[+-]\d+", word)] for row in rows]
@@ -144,7 +144,7 @@ class Tree(SmallTree):
             "| [20-branch](../steps/20-branch) | 02 | Summary of 20. | +5 |",
             "| [21-other](../steps/21-other) | 02 | Summary of 21. | +2 |",
             "| [22-room](../steps/22-room) | 20, detour | Summary of 22. | +1 |",
-            "| [23-behind](../steps/23-behind) | 20 | Summary of 23. | +0 −1 |"])
+            "| [23-beyond](../steps/23-beyond) | 20 | Summary of 23. | +0 −1 |"])
 
     def test_a_file_that_has_landed_is_one_line_and_counts_nothing(self):
         said = self.show("diff", 20)
@@ -158,7 +158,7 @@ class Tree(SmallTree):
         self.assertNotIn("landed", self.show("diff", 22) + self.show("diff", 1))
         self.assertIn("\033[36mlanded: finished.h\n\033[0m", self.show("diff", 20, "--color", "always"))
 
-    def test_the_way_from_a_step_to_one_behind_it(self):
+    def test_the_way_from_a_step_to_one_after_it(self):
         said = self.show("diff", 1, 23)
         self.assertEqual(said.splitlines()[:2], ["landed: early.h, as 01-one left it", "landed: finished.h, as 02-two left it"])
         self.assertIn("+int line_4;", said)
@@ -167,7 +167,7 @@ class Tree(SmallTree):
 
     def test_the_patch_makes_the_step_of_its_parent_without_what_landed(self):
         for parent, step, landed in (("01-one", "02-two", ["early.h"]), ("02-two", "20-branch", ["finished.h"]),
-                                     ("02-two", "03-three", ["finished.h"]), ("20-branch", "23-behind", [])):
+                                     ("02-two", "03-three", ["finished.h"]), ("20-branch", "23-beyond", [])):
             with self.subTest(step):
                 patch = self.show("diff", step, "--all")
                 for command in (["git", "apply", "-p1"], ["patch", "-sp1"]):
@@ -188,12 +188,12 @@ class Tree(SmallTree):
         for name, old, new, words in (
             ("steps/21-other/README.md", "[02-two](../02-two)", "[09-nine](../09-nine)", "21-other continues 09-nine, but there is no such step"),
             ("steps/21-other/README.md", "(../02-two)", "(../01-one)", "says that it continues 02-two, but its link leads to 01-one"),
-            ("steps/21-other/README.md", "Continues", "Follows", "does not say which step it continues; below its summary belongs a line like"),
-            ("steps/20-branch/README.md", "[02-two](../02-two)", "[23-behind](../23-behind)",
-             "The parents go in a circle: 20-branch, which continues 23-behind, which continues 20-branch."),
+            ("steps/21-other/README.md", "Continues", "Follows", "does not name the step that it continues; below its summary belongs a line like"),
+            ("steps/20-branch/README.md", "[02-two](../02-two)", "[23-beyond](../23-beyond)",
+             "The parents go in a circle: 20-branch, which continues 23-beyond, which continues 20-branch."),
             ("steps/21-other/README.md", "[02-two](../02-two)", "[21-other](../21-other)",
              "The parents go in a circle: 21-other, which continues 21-other."),
-            ("steps/23-behind/README.md", "[20-branch](../20-branch)", "[22-room](../22-room)", "22-room, which is a detour"),
+            ("steps/23-beyond/README.md", "[20-branch](../20-branch)", "[22-room](../22-room)", "22-room, which is a detour"),
             (manifest, "early.h 01-one", "early.h", "'early.h' is not the name of a file and of the step that finished it"),
             (manifest, "01-one", "07-seven", "early.h is of 07-seven, but there is no such step"),
             (manifest, "early.h", "late.h", "late.h is of 01-one, but there is no common/decoding/late.h"),
@@ -242,15 +242,15 @@ class Tree(SmallTree):
         ignore = self.folder / "settings/git/ignore"
         ignore.parent.mkdir(parents=True)
         ignore.write_text("*.h\nfloor\n")
-        self.assertIn("branches: other, room, behind", self.show("history", repository, env={
+        self.assertIn("branches: other, room, beyond", self.show("history", repository, env={
             **os.environ, "XDG_CONFIG_HOME": str(ignore.parents[1])}))
         ask = lambda *arguments: self.git(repository, *arguments).split()  # noqa: E731
         for step, parent in {"02-two": "01-one", "03-three": "02-two", "20-branch": "02-two", "21-other": "02-two",
-                             "22-room": "20-branch", "23-behind": "20-branch"}.items():
+                             "22-room": "20-branch", "23-beyond": "20-branch"}.items():
             self.assertEqual(ask("rev-parse", f"refs/tags/{step}^"), ask("rev-parse", f"refs/tags/{parent}"), step)
-        for branch, step in {"main": "03-three", "other": "21-other", "room": "22-room", "behind": "23-behind"}.items():
+        for branch, step in {"main": "03-three", "other": "21-other", "room": "22-room", "beyond": "23-beyond"}.items():
             self.assertEqual(ask("rev-parse", f"refs/heads/{branch}"), ask("rev-parse", f"refs/tags/{step}"))
-        self.assertEqual(ask("branch", "--format=%(refname:short)"), ["behind", "main", "other", "room"])
+        self.assertEqual(ask("branch", "--format=%(refname:short)"), ["beyond", "main", "other", "room"])
         self.assertEqual(self.git(repository, "status", "--porcelain", "--branch"), "## main\n")
         for step, files in tree().items():
             if "/" in step:
@@ -280,7 +280,7 @@ class Climb(SmallTree):
         self.show("climb", 2)
         after = snapshot(self.root)
         changed = {name for name in after if before.get(name) != after[name]}
-        self.assertEqual(changed, {f"steps/{step}/main.cpp" for step in ("03-three", "20-branch", "21-other", "22-room", "23-behind")})
+        self.assertEqual(changed, {f"steps/{step}/main.cpp" for step in ("03-three", "20-branch", "21-other", "22-room", "23-beyond")})
         for name in changed:
             self.assertEqual(after[name][1], b"// Two.\n" + before[name][1])
 
@@ -290,12 +290,12 @@ class Climb(SmallTree):
         self.show("climb", 20)
         after = snapshot(self.root)
         self.assertEqual({name for name in after if before.get(name) != after[name]},
-                         {"steps/22-room/branch.h", "steps/23-behind/branch.h"})
+                         {"steps/22-room/branch.h", "steps/23-beyond/branch.h"})
         self.assertIn("last step of its line", self.show("climb", 21, status=2))
 
     def test_each_child_gets_what_its_parent_received(self):
         """A conflict that was resolved in one branch does not concern the others."""
-        for step, word in (("20-branch", "twenty"), ("22-room", "twenty"), ("23-behind", "twenty"), ("21-other", "other")):
+        for step, word in (("20-branch", "twenty"), ("22-room", "twenty"), ("23-beyond", "twenty"), ("21-other", "other")):
             self.path(f"steps/{step}/main.cpp").write_text(f"{word}\n")
         self.path("steps/02-two/main.cpp").write_text("two\n")
         self.path("steps/03-three/main.cpp").write_text("two\n")
@@ -305,7 +305,7 @@ class Climb(SmallTree):
         self.assertEqual(self.path("steps/03-three/main.cpp").read_text(), "TWO\n")
         self.path("steps/20-branch/main.cpp").write_text("TWENTY\n")
         self.assertIn("steps/21-other/main.cpp", self.show("climb", "--continue", status=1))
-        for step in ("22-room", "23-behind"):
+        for step in ("22-room", "23-beyond"):
             self.assertEqual(self.path(f"steps/{step}/main.cpp").read_text(), "TWENTY\n")
         self.path("steps/21-other/main.cpp").write_text("OTHER\n")
         self.show("climb", "--continue")
@@ -355,7 +355,7 @@ class Climb(SmallTree):
         self.show("climb", "--abort")
         self.assertEqual(snapshot(self.root), before)
 
-    def test_a_step_behind_the_owner_says_where_to_edit(self):
+    def test_a_step_after_the_owner_names_where_to_edit(self):
         self.path("steps/03-three/finished.h").write_text("mine\n")
         self.path("steps/20-branch/finished.h").write_text("mine\n")
         self.assertIn("finished.h is finished by 02-two and has landed in common/decoding; edit it there",

@@ -142,7 +142,7 @@ class Sanitizer(StandIns):
     def test_where_it_refuses_the_device_it_did_not_run(self):
         for status in (0, 1):
             self.assertEqual(self.result("========= Error: Device not supported.", status),
-                             "not run: compute-sanitizer says: Error: Device not supported")
+                             "not run: compute-sanitizer's message: Error: Device not supported")
         self.assertEqual(self.result("nothing"), "not run: compute-sanitizer gave no summary")
 
 

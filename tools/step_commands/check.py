@@ -127,8 +127,8 @@ def praise(folder, count, green_before):
     print(f"  solution    tools/step practice {step.number} --solution")
     later = coming(step, folder.series, green_steps() | {step.name})
     if later:
-        behind = f", which continues {later.parent.name}" if later.parent and later.parent.name != step.name else ""
-        print(f"  next        tools/step next       {later.name}{behind}: {later.summary()}")
+        origin = f", which continues {later.parent.name}" if later.parent and later.parent.name != step.name else ""
+        print(f"  next        tools/step next       {later.name}{origin}: {later.summary()}")
     branches = [child.name for child in step.children if child is not later]
     if branches:
         print(f"  branches    {', '.join(branches)}")

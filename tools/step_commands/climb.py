@@ -5,7 +5,7 @@ before the climb, theirs is the parent as it is now, and ours is the child. So a
 does not recur after it, and earlier edits of a later step are merged into, never passed on.
 
 A file that has landed is in common/decoding as well, identical to that of the step that finished it: when the climb has
-reached that step, it writes that file anew. The later steps find it there and have no copy that an edit could reach.
+reached that step, it writes that file again. The later steps find it there and have no copy that an edit could reach.
 
 The climb records for each step what has been carried, together with the version of the commit that it was carried from.
 The next climb starts there, so it carries only new edits.

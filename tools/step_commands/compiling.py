@@ -18,7 +18,7 @@ from .folder import LIBRARY, write
 from .outline import Header, normal
 from .series import ROOT, Problem, full_disk
 
-PROGRAM = "-DSTAIRCASE_STEP_PROGRAM="  # tells test.cpp which program is the step's
+PROGRAM = "-DSTAIRCASE_STEP_PROGRAM="  # passes to test.cpp which program is the step's
 PRODUCTS = {"test": "test.cpp", "program": "main.cpp"}
 HEADERS = {"precompiled_test.h": "tests/precompiled", "precompiled.h": "common/program"}  # of the project's own build
 # A crash needs lines and functions; the values of variables would cost three seconds more.
@@ -131,7 +131,7 @@ def with_flags(compiler, flags, headers):
 
 
 def precompile(headers, compilers, flags):
-    """Compiles the headers that the project's build compiles beforehand, with our flags."""
+    """Compiles the headers that the project's build precompiles, with our flags."""
     text = ("rule header\n  command = $compiler -MD -MF $out.d -o $out -x c++-header $in 2>$out.log\n"
             "  depfile = $out.d\n  deps = gcc\n")
     for compiler in compilers.values():
@@ -154,7 +154,7 @@ def precompile(headers, compilers, flags):
 
 
 def rules(product, compiler, linker, flags, libraries):
-    """What build.ninja says of a product. It names no path in the folder, so a compiler cache recognizes the same
+    """The rule of a product in build.ninja. It names no path in the folder, so a compiler cache recognizes the same
     code anywhere. The compiler's messages go to a log, since a warning still counts after the next check."""
     sanitize = [flag for flag in flags if flag.startswith("-fsanitize=")]
     link = [linker[0], *sanitize, "-o"]

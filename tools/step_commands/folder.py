@@ -191,7 +191,7 @@ def readme(step, folder):
 
 
 def make(step, path, force=False):
-    """Makes the practice folder of a step, wholly or not at all; returns what `outlines` says of its files. Files in
+    """Makes the practice folder of a step, wholly or not at all; returns the report of `outlines` on its files. Files in
     the way are kept in a folder `old`."""
     given, kinds = outlines(step)
     given.update({name: file.read_bytes() for name, file in step.files().items() if name in OWN})

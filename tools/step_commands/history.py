@@ -49,7 +49,7 @@ def add_commands(commands):
         description="Writes a git repository with one commit and one tag a step into DIR, which must be empty or absent. "
                     "Each commit follows that of the step which its step continues: `main` is the documented history, and "
                     "each line of steps after it is a branch with the name of its last step, as a detour is. The program "
-                    "stands at the top, and each commit builds. The same input makes the same hashes.")
+                    "is at the top, and each commit builds. The same input makes the same hashes.")
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.set_defaults(run=history)
 
@@ -98,7 +98,7 @@ def history(options):
 
 
 def program(step):
-    """{name: path} of the step, and of the finished lessons that it stands on or could stand on."""
+    """{name: path} of the step, and of the finished lessons that it uses or could use."""
     landed = {f"common/decoding/{name}": file.path for name, file in step.visible().items()}
     return {**step.files(), **landed}
 

@@ -17,7 +17,7 @@ def add_commands(commands):
     parser.add_argument("step", metavar="STEP", help="6, 06, 06-top-k or top-k")
     parser.add_argument("folder", metavar="DIR", nargs="?", type=Path)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--force", action="store_true", help="start anew; the files in DIR are kept in DIR/old")
+    what.add_argument("--force", action="store_true", help="start again; the files in DIR are kept in DIR/old")
     what.add_argument("--update", action="store_true",
                       help="bring README.md and test.cpp of DIR up to date and add what is missing; your code stays")
     what.add_argument("--solution", action="store_true", help="make nothing; show what the step changes")
@@ -47,10 +47,10 @@ def practice(options):
         return 0
     if path.is_dir() and any(path.iterdir()) and not options.force:
         if is_practice(path):
-            raise Problem(f"{path} is not empty: you have begun there. tools/step check {Folder(path).short()} says what is "
-                          "left; --force starts anew and keeps what you have in a folder old, and --update brings only "
+            raise Problem(f"{path} is not empty: you have begun there. tools/step check {Folder(path).short()} shows what is "
+                          "left; --force starts again and keeps what you have in a folder old, and --update brings only "
                           "README.md and test.cpp up to date.", 2)
-        raise Problem(f"{path} is not empty; name another folder, or start anew with --force.", 2)
+        raise Problem(f"{path} is not empty; name another folder, or start again with --force.", 2)
     introduce(step, path, make(step, path, options.force))
 
 
@@ -60,7 +60,7 @@ def introduce(step, path, kinds):
     print(f"{shown(path)} is yours: it has the checks of {step.name} and its code, where what the lesson adds is left out.",
           "  files       " + " · ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names),
           f"  read        {shown(path)}/README.md",
-          f"  write       {left(step, path) or 'what README.md says'}",
+          f"  write       {left(step, path) or 'see README.md'}",
           f"  check       tools/step check {check}       red now, green when the step is written",
           f"  or          tools/step watch {check}       checks at each save",
           f"  run         {shown(path)}/build/program{prompt}       after a check",
@@ -92,5 +92,5 @@ def show_next(_):
         introduce(step, path, make(step, path))
         return 0
     waits = left(step, path)
-    print(f"{shown(path)} is not green yet{': ' + waits if waits else ''}. tools/step check {step.number} says what is left.")
+    print(f"{shown(path)} is not green yet{': ' + waits if waits else ''}. tools/step check {step.number} shows what is left.")
     return 0

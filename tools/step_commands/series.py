@@ -28,7 +28,7 @@ class Problem(Exception):
 
 
 def is_full(error):
-    """Whether this OSError says that a disk, or a person's share of it, is full."""
+    """Whether this OSError means that a disk, or a person's share of it, is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -236,7 +236,7 @@ def link(step, before, series):
     if before and int(step.number) > CHAIN:
         said = CONTINUES.search(step.introduction())
         if not said:
-            raise Problem(f"The README.md of {step.name} does not say which step it continues; below its summary "
+            raise Problem(f"The README.md of {step.name} does not name the step that it continues; below its summary "
                           f"belongs a line like `Continues [{before.name}](../{before.name}).`.")
         name, target, room = said.groups()
         if name != target:

@@ -22,7 +22,7 @@ constexpr int kMostDepth = 500;
 /// As in Jinja's sandbox.
 constexpr std::int64_t kLongestRange = 100'000;
 
-/// The variables of a block, in front of those of the blocks around it.
+/// The variables of a block, searched before those of the blocks around it.
 struct Scope {
   std::map<std::string, Value> variables;
   std::shared_ptr<Scope> outer;

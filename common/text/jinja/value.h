@@ -105,7 +105,7 @@ struct Sequence {
   int depth = 1;
 };
 
-/// What messages call an iterator.
+/// The name of an iterator in messages.
 constexpr const char* kMade = "what a filter made; |list makes a list of it";
 
 struct Dict {

@@ -243,7 +243,7 @@ FIGURES = re.compile(r"""
 """, re.VERBOSE)
 
 
-# Where requests arrive by the clock, the machine's speed says which of them share a pass, and so how much moves.
+# Where requests arrive by the clock, the machine's speed decides which of them share a pass, and so how much moves.
 BY_THE_CLOCK = re.compile(r"--requests (?!-)")
 MOVED = re.compile(r"""
     (?<=activations\s)[\d.]+(?=\sMiB) | [\d.]+(?=\sMiB\scopied)
@@ -318,7 +318,7 @@ def replayed():
 
 
 def record(build, report, benchmarks=False):
-    """Runs the commands of all pages and records what they print; tells `report` about each. The output of a
+    """Runs the commands of all pages and records what they print; calls `report` for each. The output of a
     benchmark stays unless `benchmarks`, or its command has changed."""
     from .markdown import pages
     machine = Machine(build)
