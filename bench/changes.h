@@ -13,8 +13,8 @@ struct ChangesOptions {
   int rounds = 7;
 };
 
-/// Measures, prints a table, and returns all figures: parameters, numbers in the cache for each token, the
-/// loss in nats per token, and the times of a prompt of 512 tokens, and of one more token after 480.
+/// Measures, prints a table, and returns all figures: parameters, cached numbers per token, and the loss in
+/// nats per token. The times are those of a prompt of 512 tokens, and of one more token after 480.
 nlohmann::json measure_changes(const ChangesOptions& options);
 
 }  // namespace staircase::bench

@@ -1,5 +1,5 @@
-// One run, as tools/bench --peers takes it of every engine: the time until the first token after a long
-// prompt, and the speed of greedy decoding after a short one and after a batch of them.
+// One run, as tools/bench --peers takes it of every engine. It measures the time until the first token after
+// a long prompt, and the speed of greedy decoding after a short one and after a batch of them.
 #pragma once
 
 #include <filesystem>

@@ -1,6 +1,6 @@
 // Measurements of tools/gpu-check on an NVIDIA GPU: the time until the first token after a prompt, and its
-// share of cuBLAS's own rate; decoding of one sequence and of batches, and its share of the memory's
-// bandwidth.
+// share of cuBLAS's own rate. Decoding is measured for one sequence and for batches, with its share of the
+// memory's bandwidth.
 #pragma once
 
 #include <filesystem>
@@ -45,7 +45,7 @@ nlohmann::json measure_gpu(const GpuOptions& options);
 double copy_gb_per_s(Device& device, std::size_t buffer_bytes);
 
 /// 10^12 operations in a second while cuBLAS multiplies `rows` rows by the weights of all `products`, with
-/// `copies` sets of weights, so a cache that holds those of one block does not make it faster than a model of
+/// `copies` sets of weights. So a cache that holds those of one block does not make it faster than a model of
 /// several. All matrices are of that type and random, the sums are float32; in float32 without TF32, as in
 /// the model. `device` is the GPU.
 double cublas_tflop_per_s(Device& device, DType dtype, std::int64_t rows,

@@ -33,8 +33,8 @@ class Samples {
 };
 
 /// The clock of all measurements. The processor time of the process stops while others have the processor, so
-/// it still measures the work on a busy machine; but only for one thread, since threads that wait for each
-/// other spend processor time as well.
+/// it still measures the work on a busy machine. That holds only for one thread, since threads that wait for
+/// each other spend processor time as well.
 inline bool use_processor_time = false;
 
 inline double now() {

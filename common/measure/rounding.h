@@ -19,8 +19,8 @@ double relative_error(std::span<const float> values, std::span<const float> roun
 using Rounding =
     std::function<std::vector<float>(std::span<const float> weights, std::size_t inputs, std::size_t size)>;
 
-/// A line for each weight matrix of a model: the relative errors, in percent, with a scale for each 32, 64
-/// and 128 inputs of an output, for each output, and with a single one for the matrix.
+/// A line for each weight matrix of a model: the relative errors, in percent. There is a scale for each 32,
+/// 64 and 128 inputs of an output, one for each output, and a single one for the matrix.
 Table rounding_errors(const Model& model, const Rounding& round);
 
 }  // namespace staircase

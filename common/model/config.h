@@ -71,8 +71,8 @@ constexpr DType kv_dtype(DType weights) {
   return in_groups(weights) ? DType::kBFloat16 : weights;
 }
 
-/// The type of the token embedding, which is also the output layer, for weights of that type: the same, or
-/// int8 for int4, because 4 bits there alone would add 1 % to the perplexity of tales-6m.
+/// The type of the token embedding, which is also the output layer, for weights of that type. It is the same,
+/// or int8 for int4: 4 bits there alone would add 1 % to the perplexity of tales-6m.
 constexpr DType embedding_dtype(DType weights) {
   return weights == DType::kInt4 ? DType::kInt8 : weights;
 }

@@ -1,5 +1,5 @@
-// GPT-NeoX (Black et al. 2022), the family of Pythia: rotary positions on a part of each head, and a block
-// whose attention and MLP both read the same residual stream ("parallel"), or one after another.
+// GPT-NeoX (Black et al. 2022), the family of Pythia: rotary positions on a part of each head. Attention and
+// MLP of a block both read the same residual stream ("parallel"), or run one after another.
 #include <fmt/format.h>
 
 #include "common/base/error.h"

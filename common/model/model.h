@@ -147,9 +147,8 @@ class Model {
   /// "h.0.attn.c_attn.weight". Throws Error for a model of another family, whose tensors have other names.
   std::map<std::string, std::vector<float>> stored_weights(std::string_view family) const;
 
-  /// Calls the visitor with each weight matrix, converted back from the type that it is kept in: the token
-  /// embedding, those of the blocks from first to last, and the output layer unless it is the token
-  /// embedding.
+  /// Calls the visitor with each weight matrix, converted back from its type. These are the token embedding,
+  /// those of the blocks from first to last, and the output layer unless it is the token embedding.
   void for_each_matrix(const std::function<void(const WeightMatrix& matrix)>& look) const;
 
   /// The same model, read again, after `change` has edited the values of each of these matrices. They are

@@ -1,5 +1,5 @@
 // Rotary positions (Su et al. 2021, section 3.4): a pair of features rotates by an angle that grows with the
-// position, so the product of a query and a key depends only on the difference of their positions.
+// position. So the product of a query and a key depends only on the difference of their positions.
 #pragma once
 
 #include <span>

@@ -54,7 +54,7 @@ class Output {
   void finish(const std::vector<Generation>& rows, const CacheUse& cache);
 
   /// Replaces the time to the first token and the tokens/s in the statistics with the caller's better
-  /// figures: if sequences begin and end one by one, no time belongs to all of them.
+  /// figures. If sequences begin and end one by one, no time belongs to all of them.
   void set_speed(double prefill_ms, double tokens_per_second);
 
   /// Ends the output: prints the last line break, or the JSON object, whose statistics include the memory of

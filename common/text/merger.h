@@ -1,5 +1,5 @@
 // Byte-pair encoding (Sennrich et al. 2016, section 3.2): of all neighbours that a merge joins, the pair
-// learnt first is joined, among equal ones the leftmost; and so on until none are left:
+// learnt first is joined, among equal ones the leftmost. This repeats until none are left:
 //
 //   O n c e  ->  O n ce  ->  On ce  ->  Once
 #pragma once

@@ -7,13 +7,13 @@
 // queries that share a key head, from several heads and several tokens, are the rows of tiles.
 //
 // Many queries (prefill): both products have the shape of `linear`, [queries, depth] times [depth, columns],
-// so the keys (as [head_size, positions]) and the values (as [positions, head_size]) of each head are packed
-// into panels once, and 6 queries at a time run along them; arithmetic is the limit. Each thread stores at
-// most six rows of scores.
+// so the keys ([head_size, positions]) and the values ([positions, head_size]) of each head are packed into
+// panels once, and 6 queries at a time run along them; arithmetic is the limit. Each thread stores at most
+// six rows of scores.
 //
 // A few queries (decoding, or drafts to verify): packing would cost more than it saves. Each score is a dot
-// product with an unpacked key, and the limit is the bandwidth of reading keys and values: 8 · head_size
-// bytes per position and head, or half of it in 16 bits, once for up to 6 queries together.
+// product with an unpacked key. The limit is the bandwidth of reading keys and values: 8 · head_size bytes
+// per position and head, or half of it in 16 bits, once for up to 6 queries together.
 //
 // Both add in the same order, so a token's result is the same to the bit whether its prompt arrives as a
 // whole, in parts or token by token.

@@ -110,8 +110,8 @@ STAIRCASE_TARGET void multiply_any(const std::uint16_t* queries, const std::uint
   for (int q = 0; q < kRows; ++q) _mm512_storeu_ps(scores + q * score_stride, sums_of_lanes(chains[q]));
 }
 
-/// The same for 16 keys of a size that the compiler knows: a query and all its chains are in registers, and
-/// the keys, which the first query has brought into the first-level cache, pass once for each of them.
+/// The same for 16 keys of a size that the compiler knows. A query and all its chains are in registers. The
+/// keys, which the first query has brought into the first-level cache, pass once for each query.
 template <int kRows, int kHeadSize>
 STAIRCASE_TARGET void multiply_sixteen(const std::uint16_t* queries, const std::uint16_t* keys,
                                        const std::uint16_t* ahead, std::int64_t score_stride, float* scores) {

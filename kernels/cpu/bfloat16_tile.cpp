@@ -198,7 +198,7 @@ STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_
 }
 
 /// One row and 32 or 64 columns. Tiles would take almost as long as for nine rows, so this computes TDPBF16PS
-/// by hand, to the bit: at each depth of 32 it sums the even and the odd products separately, then adds both
+/// by hand, to the bit. At each depth of 32, it sums the even and the odd products separately, then adds both
 /// to the sum.
 template <int kColumns>
 STAIRCASE_TARGET void multiply_row(const std::uint16_t* x, const std::uint16_t* w, std::int64_t depth,

@@ -1,6 +1,6 @@
 // The tile of tile-inl.h once more for processors that multiply in bfloat16, with both operands in 16 bits
-// and the sums in float32: by vectors (AVX-512 BF16), twice the work of a multiply-add in one instruction, or
-// by matrices (AMX), a tile of 16 by 16 sums and a depth of 32 in one.
+// and the sums in float32. One instruction does twice the work of a multiply-add with vectors (AVX-512 BF16),
+// or a tile of 16 by 16 sums and a depth of 32 with matrices (AMX).
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@ namespace staircase {
 
 /// Weights are kept in panels of 64 output columns: packed[out / 64][in][out % 64], the last panel padded
 /// with zeros. A tile of tile-inl.h takes the whole width if it can, so it reads memory from front to back as
-/// one stream, which the processor prefetches best: 64 floats are four registers of AVX-512, eight of AVX2.
+/// one stream, which the processor prefetches best. 64 floats are four registers of AVX-512, eight of AVX2.
 constexpr std::int64_t kPanel = 64;
 
 /// In bfloat16, two neighbours of `in` are interleaved, packed[out / 64][in / 2][out % 64][in % 2], since the

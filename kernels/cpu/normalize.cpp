@@ -2,8 +2,8 @@
 // of the mean: an RMS norm.
 //
 // x and out [rows, width]. About 8 operations (5 without a mean) and 8 bytes for each element: limited by the
-// bandwidth of the cache that holds x. The mean comes first and the variance from the differences to it: the
-// sum of squares minus the squared mean would cancel, and the residual stream of a GPT-2 has a few features
+// bandwidth of the cache that holds x. The mean comes first and the variance from the differences to it. The
+// sum of squares minus the squared mean would cancel, since the residual stream of a GPT-2 has a few features
 // that are hundreds of times larger than the others.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/normalize.cpp"

@@ -58,7 +58,7 @@ void ThreadTeam::work(int index) {
 }
 
 /// Does all shares that no thread has begun, from `first` on. In each round each share is taken once, so a
-/// free one was last taken in the previous round: a thread that is late, when others have gone on to the next
+/// free one was last taken in the previous round. A thread that is late, when others have gone on to the next
 /// task, takes nothing.
 void ThreadTeam::take_shares(std::uint32_t round, int first) {
   for (int i = 0; i < size(); ++i) {

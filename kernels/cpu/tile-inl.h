@@ -1,10 +1,10 @@
 // The inner loop of every product on the CPU: a tile of a few rows of x times a few columns of W stays in
 // registers along the depth. It is included once for each SIMD target (see Highway's foreach_target.h).
 //
-// Why 6 × 64 with AVX-512: its 24 accumulators, 4 registers of W and one of x fit in 32 registers, and each
-// value loaded is used often enough that the two multiply-add units, not the two load units, are the limit.
-// With AVX2 (16 registers of half the width) 6 × 16 follows from the same arithmetic; fewer than 4 rows get a
-// wider tile there, which reads memory in larger pieces. See Goto and van de Geijn 2008, "Anatomy of
+// Why 6 × 64 with AVX-512: its 24 accumulators, 4 registers of W and one of x fit in 32 registers. Each value
+// loaded is used so often that the two multiply-add units, not the two load units, are the limit. With AVX2
+// (16 registers of half the width) 6 × 16 follows from the same arithmetic; fewer than 4 rows get a wider
+// tile there, which reads memory in larger pieces. See Goto and van de Geijn 2008, "Anatomy of
 // high-performance matrix multiplication", section 4.
 //
 // Every element of the result is one chain of multiply-adds in the order of the depth, whatever the number of

@@ -78,8 +78,8 @@ inline void into_rows(std::vector<Beam>& beams, KvCache& cache) {
 }
 
 /// The num_beams best texts that the search finds after the prompt, best first. This is exactly Hugging
-/// Face's search: among the 2 num_beams best continuations, those that end are set aside if they are in the
-/// first num_beams; the first num_beams of the others go on. The cache has num_beams rows.
+/// Face's search. Among the 2 num_beams best continuations, those that end are set aside if they are in the
+/// first num_beams. The first num_beams of the others go on. The cache has num_beams rows.
 inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, const std::vector<int>& prompt,
                                      const RowOptions& options, const BeamOptions& search, KvCache& cache) {
   const ModelConfig& config = model.config();

@@ -66,7 +66,7 @@ struct Continuation {
   double sum;
 };
 
-/// The score of a text of `length` new tokens: each token makes the sum smaller, and without a penalty the
+/// The score of a text of `length` new tokens: each token makes the sum smaller, so without a penalty the
 /// shortest text would win (Wu et al. 2016, section 7; in the simpler form of Hugging Face).
 inline double beam_score(double sum, int length, float length_penalty) {
   return sum / std::pow(length, length_penalty);
@@ -104,8 +104,8 @@ inline void into_rows(std::vector<Beam>& beams, KvCache& cache) {
 }
 
 /// The num_beams best texts that the search finds after the prompt, best first. This is exactly Hugging
-/// Face's search: among the 2 num_beams best continuations, those that end are set aside if they are in the
-/// first num_beams; the first num_beams of the others go on. The cache has num_beams rows.
+/// Face's search. Among the 2 num_beams best continuations, those that end are set aside if they are in the
+/// first num_beams. The first num_beams of the others go on. The cache has num_beams rows.
 inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, const std::vector<int>& prompt,
                                      const RowOptions& options, const BeamOptions& search, KvCache& cache) {
   const ModelConfig& config = model.config();

@@ -27,7 +27,7 @@ struct Token {
 };
 
 /// As Jinja with trim_blocks and lstrip_blocks: the newline after a block goes, and so do the blanks before
-/// it if nothing else is on its line; a sign at a tag ("-" takes all white space, "+" none) overrides both.
+/// it if nothing else is on its line. A sign at a tag ("-" takes all white space, "+" none) overrides both.
 /// Throws Error with the line.
 std::vector<Token> tokenize(std::string_view source);
 
