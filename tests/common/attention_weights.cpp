@@ -123,7 +123,7 @@ double distance(const AttentionWeights& seen, const std::vector<naive::Doubles>&
 
 constexpr double kTolerance = 1e-5;
 
-TEST_CASE("each head looks where its queries and keys say") {
+TEST_CASE("each head attends where its queries and keys point") {
   const TinyModel tiny;
   Model model = load(tiny);
   const Tokens tokens = some_tokens(20);
@@ -142,7 +142,7 @@ TEST_CASE("each head looks where its queries and keys say") {
   }
 }
 
-TEST_CASE("it sees the same whatever cache holds the keys, and however the text comes") {
+TEST_CASE("it sees the same whatever cache holds the keys, and in whatever parts the text arrives") {
   const TinyModel tiny;
   Model model = load(tiny);
   constexpr AttentionHead kHead{1, 2};

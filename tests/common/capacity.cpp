@@ -34,11 +34,11 @@ void check_cost(const PassCost& cost) {
   CHECK(cost.position == about(4e-7, 0.01));
 }
 
-TEST_CASE("the cost that passes were made of is found again") {
+TEST_CASE("the cost behind simulated passes is found again") {
   check_cost(fit(made_passes()));
 }
 
-TEST_CASE("what holds a pass up in one turn and not in another does not count") {
+TEST_CASE("a delay of a pass in one turn only does not count") {
   int calls = 0;
   check_cost(fit([&](unsigned) {
     std::vector<MeasuredPass> passes = made_passes();
@@ -106,7 +106,7 @@ TEST_CASE("no text outgrows the positions that there are") {
   }
 }
 
-TEST_CASE("the knee of a server that needs a constant time is where it is always busy") {
+TEST_CASE("the knee of a server with a constant service time is where it is always busy") {
   const auto serve = [](const std::vector<LoadedRequest>& requests) {
     Waiting waiting;
     double now = 0.0;

@@ -104,7 +104,7 @@ TEST_CASE("a question may have many lines, and may begin with a slash that is wr
   CHECK(talk.seen.back().content == "/etc/passwd");
 }
 
-TEST_CASE("an answer that was interrupted stays as far as it came") {
+TEST_CASE("an interrupted answer stays as far as it got") {
   Talk talk;
   talk.tokens_until_interrupt = 2;
   CHECK(talk.session.take("Who are you?"));
@@ -226,7 +226,7 @@ TEST_CASE("a truncated answer and dropped messages are reported") {
   CHECK(talk.note("Who?") == "The oldest 4 messages no longer fit, and the model did not see them.");
 }
 
-TEST_CASE("tokens and times are a line where they are wanted") {
+TEST_CASE("tokens and times are a line on request") {
   Talk talk("", true);
   talk.answer = {.prompt_tokens = 40, .cached_tokens = 30};
   const std::string note = talk.note("Who?");

@@ -75,7 +75,7 @@ TEST_CASE("a template of Ollama is named as such") {
              "not in Jinja"));
 }
 
-TEST_CASE("what is not given is none or undefined, as in transformers, and options reach the template") {
+TEST_CASE("missing variables are none or undefined, as in transformers, and options reach the template") {
   CHECK(from_text("{{ tools }}{{ documents }}{{ add_generation_prompt }}{{ enable_thinking is defined }}") ==
         "NoneNoneFalseFalse");
   CHECK(from_text("{{ add_generation_prompt }}{{ x }}", kHello,
@@ -95,7 +95,7 @@ TEST_CASE("what is not given is none or undefined, as in transformers, and optio
              "chat_template.jinja: the template's line 1", "No."));
 }
 
-TEST_CASE("special tokens are read in the template's own text alone, and the rest is one piece") {
+TEST_CASE("special tokens are found only in the template's own text, and the rest is one piece") {
   const Tokenizer tokenizer = smollm2();
   const std::string mark = "<|im_end|>";
   const Ids special = tokenizer.encode_with_special_tokens(mark), plain = tokenizer.encode(mark);

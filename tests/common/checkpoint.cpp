@@ -87,7 +87,7 @@ TEST_CASE("shards are one checkpoint, and each tensor names its file") {
   CHECK(to_string(moved.find("c")->shape) == "[3]");
 }
 
-TEST_CASE("only what the index maps is read, from the file to which it maps it") {
+TEST_CASE("only the mapped tensors are read, from the file to which the index maps them") {
   const TemporaryFolder folder;
   folder.write("model-1.safetensors", safetensors({{"a", {1}}, {"b", {2}}}));
   folder.write("model-2.safetensors", safetensors({{"a", {-1}}, {"b", {-2}}, {"left-over", {9}}}));
@@ -107,7 +107,9 @@ TEST_CASE("next to a single file, an index is ignored, as in transformers") {
   CHECK(values(checkpoint, "a") == std::vector<float>{1});
 }
 
-TEST_CASE("a folder without weights, or with a part of its shards, is an error that names what is missing") {
+TEST_CASE(
+    "a folder without weights, or with only some of its shards, is an error that names what is "
+    "missing") {
   const TemporaryFolder folder;
   CHECK(says(error(folder), "model.safetensors does not exist", "model.safetensors.index.json"));
   const std::string first = "model-00001-of-00003.safetensors", second = "model-00002-of-00003.safetensors",
@@ -121,7 +123,7 @@ TEST_CASE("a folder without weights, or with a part of its shards, is an error t
   CHECK(says(error(folder), third, "header"));
 }
 
-TEST_CASE("a shard that is there twice, under two names, lacks the tensors of the other") {
+TEST_CASE("a shard listed twice, under two names, lacks the tensors of the other") {
   const TemporaryFolder folder;
   folder.write("model-1.safetensors", safetensors({{"a", {1}}}));
   folder.write("model-2.safetensors", safetensors({{"a", {1}}}));
@@ -129,7 +131,7 @@ TEST_CASE("a shard that is there twice, under two names, lacks the tensors of th
   CHECK(says(error(folder), "index.json", "\"b\"", "model-2.safetensors", "no such tensor"));
 }
 
-TEST_CASE("an index that is none, or that leads out of its folder, is an error") {
+TEST_CASE("an invalid index, or one that leads out of its folder, is an error") {
   const TemporaryFolder folder;
   const auto error_of = [&](const std::string& text) {
     folder.write("model.safetensors.index.json", text);

@@ -57,7 +57,7 @@ TEST_CASE("the embedded models have the shapes that their pages state") {
   CHECK(draft.n_head == 2);
 }
 
-TEST_CASE("what the file states is what the config holds") {
+TEST_CASE("the config holds the values of the file") {
   json settings = valid();
   settings["n_inner"] = 100;
   const ModelConfig config = read(settings.dump());
@@ -93,7 +93,7 @@ TEST_CASE("the end of text is the file's, otherwise that of vocab.json, and null
   }
 }
 
-TEST_CASE("what the file leaves out has GPT-2's default") {
+TEST_CASE("missing settings have GPT-2's defaults") {
   json settings = valid();
   for (const char* name : {"model_type", "activation_function", "layer_norm_epsilon", "eos_token_id"}) {
     settings.erase(name);
@@ -311,7 +311,7 @@ TEST_CASE("settings of other families that would compute something else are refu
   CHECK(says(error_of("gpt_neox", "attention_bias", false), "attention_bias is false"));
 }
 
-TEST_CASE("sizes of other families that cannot be are refused with key and value") {
+TEST_CASE("impossible sizes of other families are refused with key and value") {
   for (const std::string& family : kLlamas) {
     CAPTURE(family);
     CHECK(says(error_of(family, "num_key_value_heads", 4), "num_attention_heads is 6",

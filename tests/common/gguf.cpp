@@ -67,7 +67,7 @@ TEST_CASE("metadata and tensors are those of the file") {
   CHECK(file.tensors().at("norm").bytes.size() == 12);
 }
 
-TEST_CASE("what is not there is nothing, and another type is an error with the value") {
+TEST_CASE("a missing key is nothing, and another type is an error with the value") {
   const std::string bytes = small_file().bytes();
   const GgufFile file = opened(bytes);
   CHECK(!file.text("no.such.key"));
@@ -164,7 +164,7 @@ TEST_CASE("a string that is longer than the file is an error") {
   }
 }
 
-TEST_CASE("a list of lists, a type that is none and a key twice are errors") {
+TEST_CASE("a list of lists, an unknown type and a duplicate key are errors") {
   CHECK(says(error(GgufWriter().pair("nested", 9,
                                      raw<std::uint32_t>(9) + raw<std::uint64_t>(1) + std::string(20, '\0'))),
              "model.gguf", "\"nested\"", "list of lists"));
@@ -189,7 +189,7 @@ TEST_CASE("a tensor outside the data, or on another's bytes, is an error") {
   CHECK(says(at(std::uint64_t{1} << 63), "\"second\"", "cut off"));
 }
 
-TEST_CASE("dimensions that cannot be, and products that wrap, are errors") {
+TEST_CASE("impossible dimensions, and products that wrap, are errors") {
   const auto of = [](const std::vector<std::uint64_t>& dimensions, std::uint32_t type = 0) {
     return error(GgufWriter().tensor("t", dimensions, type, std::string(64, '\0')));
   };
@@ -243,7 +243,7 @@ TEST_CASE("a type that cannot be read is named, and takes no bytes") {
   CHECK(contents.tensors.at("a").bytes.empty());
 }
 
-TEST_CASE("a file cut off anywhere is one sentence, and an altered one is that or in bounds") {
+TEST_CASE("a truncated file is one sentence, and an altered one is that or in bounds") {
   const std::string whole = small_file().bytes();
   REQUIRE(error(whole) == "");
   for (std::size_t length = 0; length < whole.size(); ++length) {
@@ -311,7 +311,7 @@ TEST_CASE("a file in parts is opened by any of them") {
   }
 }
 
-TEST_CASE("parts that are missing, twice there or of another model are named") {
+TEST_CASE("parts that are missing, duplicate or of another model are named") {
   const TemporaryFolder folder;
   const auto open = [&](const char* name) { return error_message([&] { GgufFile{folder.path() / name}; }); };
   folder.write("other.gguf", part(1, 3).bytes());

@@ -114,7 +114,7 @@ TEST_CASE("a file of GPT-NeoX does not have all settings, and the assumed ones a
   CHECK(gguf_config(GgufFile(kReference / "gguf-families/llama-3.gguf")).remarks.empty());
 }
 
-TEST_CASE("settings that are not there have the defaults of llama.cpp") {
+TEST_CASE("missing settings have the defaults of llama.cpp") {
   const json settings = settings_of(llama());
   CHECK(settings["num_key_value_heads"] == 4);
   CHECK(settings["rope_parameters"] == json{{"rope_type", "default"}, {"rope_theta", 10000.0}});
@@ -155,13 +155,13 @@ TEST_CASE("settings that compute something else reach the reader of the configur
       "value_length is 8", "key_length 16"));
 }
 
-TEST_CASE("a setting that is not known is remarked upon") {
+TEST_CASE("an unknown setting is remarked upon") {
   const GgufConfig config = config_of(llama().number("llama.new_setting", 1).number("llama.vocab_size", 5));
   REQUIRE(config.remarks.size() == 1);
   CHECK(says(config.remarks[0], "model.gguf", "llama.new_setting", "no effect"));
 }
 
-TEST_CASE("a part of a head that turns is a share that gives the part back") {
+TEST_CASE("the rotated part of a head is a share that yields the part again") {
   for (std::uint32_t head = 2; head <= 256; ++head) {
     for (std::uint32_t turned = 2; turned < head; turned += 2) {
       GgufWriter writer = llama();
@@ -201,7 +201,7 @@ TEST_CASE("sizes that are missing, lists or impossible are named with their valu
   CHECK(says(error_of(GgufWriter().text("general.architecture", "llama2")), "\"llama2\"", "llama, qwen2"));
 }
 
-TEST_CASE("the tokens that end a text are those of the metadata and the marks among the control tokens") {
+TEST_CASE("the tokens that end a text are those of the metadata and the markers among the control tokens") {
   GgufWriter writer = llama();
   writer.texts("tokenizer.ggml.tokens", {"<|endoftext|>", "a", "<|im_end|>", "</s>", "<|eot_id|>"})
       .numbers<std::int32_t>("tokenizer.ggml.token_type", 5, {3, 1, 3, 1, 4})

@@ -86,7 +86,7 @@ TEST_CASE("control tokens are special, user-defined ones are not, and fillers an
   CHECK(described.merges[0].token == 2);
 }
 
-TEST_CASE("how a text is cut follows from one name: pattern, merges, normal form and begin") {
+TEST_CASE("one name determines how a text is split: pattern, merges, normal form and begin") {
   const auto with_begin = [](const std::string& pre) {
     GgufWriter writer = byte_level(pre);
     return description_of(writer.number("tokenizer.ggml.bos_token_id", 1));
@@ -123,7 +123,7 @@ TEST_CASE("scores become merges, the best first, between normal pieces only") {
   CHECK(description_of(without.truth("tokenizer.ggml.add_space_prefix", false)).normalizations.size() == 1);
 }
 
-TEST_CASE("a tokenizer that is missing, of another kind or not whole is an error") {
+TEST_CASE("a tokenizer that is missing, of another kind or incomplete is an error") {
   CHECK(says(error_of(byte_level("gpt-2", "model")), "model.gguf", "no tokenizer.ggml.model"));
   CHECK(says(error_of(byte_level("gpt-2", "tokens")), "no tokenizer.ggml.tokens"));
   CHECK(says(error_of(byte_level("gpt-2", "merges")), "no tokenizer.ggml.merges"));

@@ -68,7 +68,7 @@ std::string refusal(const std::string& source, const RenderLimits& limits = {}) 
 
 }  // namespace
 
-TEST_CASE("white space around blocks goes as with trim_blocks and lstrip_blocks") {
+TEST_CASE("white space around blocks is removed as with trim_blocks and lstrip_blocks") {
   check_as_jinja2("white space");
 }
 
@@ -96,11 +96,11 @@ TEST_CASE("texts have the methods of Python's and the filters of Jinja") {
   check_as_jinja2("texts");
 }
 
-TEST_CASE("lists and dicts are looked into, filtered and sorted, and never changed") {
+TEST_CASE("lists and dicts are indexed, filtered and sorted, and never changed") {
   check_as_jinja2("lists and dicts");
 }
 
-TEST_CASE("numbers are calculated and written as in Python") {
+TEST_CASE("numbers are computed and written as in Python") {
   check_as_jinja2("numbers");
 }
 
@@ -108,12 +108,12 @@ TEST_CASE("JSON is written as by transformers: no HTML escapes, other characters
   check_as_jinja2("json");
 }
 
-TEST_CASE("what is not defined is empty, and an error where something is wanted of it") {
+TEST_CASE("an undefined value is empty, and an error where a value is needed") {
   check_as_jinja2("what is defined");
 }
 
 TEST_CASE(
-    "what the template writes is its own, literals in expressions as well; the data's stays the data's") {
+    "text from the template belongs to it, including literals in expressions; the data's stays the data's") {
   CHECK(marked("<|a|>{{ user }}<|b|>") == "<|a|>[<|end|> x]<|b|>");
   CHECK(marked("{{ '<|a|>' + user ~ '<|b|>' }}") == "<|a|>[<|end|> x]<|b|>");
   CHECK(marked("{{ user }}{{ eos_token }}") == "[<|end|> x]<|end|>");
@@ -121,7 +121,7 @@ TEST_CASE(
   CHECK(marked("{{ n }}{{ [n] }}") == "[7[7]]");
 }
 
-TEST_CASE("origins survive what a template does to texts") {
+TEST_CASE("origins survive the template's operations on texts") {
   CHECK(marked("{{ (' a' + user + 'b ').strip() }}") == "a[<|end|> x]b");
   CHECK(marked("{{ ('a,' + user).split(',')[1] }}{{ 'a,b'.split(',')[1] }}") == "[<|end|> x]b");
   CHECK(marked("{{ list | join('<|s|>') }}") == "[a<|b|>]<|s|>[c]");
@@ -162,7 +162,7 @@ TEST_CASE("a refusal is one sentence with the line and what is there") {
   CHECK(refusal("{% if n %}\n") == "the template's line 1 has its end where \"endif\" is expected");
 }
 
-TEST_CASE("a stranger's program ends: by its steps, its depth and what it makes") {
+TEST_CASE("a stranger's program ends: by its steps, its depth and its output") {
   const std::string loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
   CHECK(says(refusal(loops), "makes more text"));
   CHECK(says(refusal("{{ range(10 ** 9) }}"), "line 1"));

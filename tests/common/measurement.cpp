@@ -66,7 +66,7 @@ TEST_CASE("the spread of measurements is their median and quartiles") {
   CHECK(spread({1.0, 2.0}).median == 1.5);
 }
 
-TEST_CASE("a quantile is where the sorted values say, and on the line between two of them") {
+TEST_CASE("a quantile is at the sorted values, and on the line between two of them") {
   std::vector<double> values;
   for (int i = 0; i < 101; ++i) values.push_back((37 * i) % 101);  // 0 … 100, in no order
   for (int percent = 0; percent <= 100; ++percent) {

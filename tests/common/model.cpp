@@ -301,8 +301,7 @@ Quality quality(Model& small) {
   return result;
 }
 
-TEST_CASE("int8 moves the logits little and leaves each text as likely as it was" *
-          doctest::skip(kManyKernels)) {
+TEST_CASE("int8 moves the logits little and leaves each text equally likely" * doctest::skip(kManyKernels)) {
   Model small = tales_in(DType::kInt8);
   CHECK(small.dtype() == DType::kInt8);
   CHECK(small.kv_dtype() == DType::kBFloat16);
@@ -406,7 +405,7 @@ TEST_CASE("a model of odd sizes gives the logits of plain loops, at every positi
 
 // ── Batches and caches ──
 
-TEST_CASE("a batch of sequences of different lengths gives each what it gets alone" *
+TEST_CASE("a batch of sequences of different lengths gives each the same as alone" *
           doctest::skip(kManyKernels)) {
   std::vector<Tokens> texts;
   for (const auto& reference : Reference::get().cases) texts.push_back(reference.at("tokens").get<Tokens>());
@@ -451,7 +450,7 @@ TEST_CASE("tokens get the same logits all at once, after a cache and one by one,
   }
 }
 
-TEST_CASE("prefill and decoding with a cache give what recomputing gives") {
+TEST_CASE("prefill and decoding with a cache give the same as recomputing") {
   const auto tokens = Reference::get().by_name("len64").at("tokens").get<Tokens>();
   const std::size_t vocab_size = 4096;
   const Values want = copy(tales().last_logits(tokens, 64));
@@ -496,7 +495,7 @@ TEST_CASE("a cache can be used up to the last position of the context") {
   CHECK(cache.length(0) == 512);
 }
 
-TEST_CASE("after a roll-back everything is as if the rejected tokens had never been") {
+TEST_CASE("after a roll-back everything is as if there had been no rejected tokens") {
   const auto tokens = Reference::get().by_name("len64").at("tokens").get<Tokens>();
   const auto rejected = some_tokens(23, 4096, 7);
   for (const std::size_t draft : {1u, 4u, 23u}) {
@@ -658,7 +657,7 @@ TEST_CASE("a cache that can neither copy nor slide leaves a row empty, and the m
   CHECK(same_logits(tales().next_logits(again, cache).last(4096), want));
 }
 
-TEST_CASE("a refused batch leaves the cache as it was") {
+TEST_CASE("a refused batch leaves the cache unchanged") {
   const Tokens good = {1, 2, 3}, bad = {4, 4096};
   TestCache cache(tales(), 2, 16);
   const std::vector<std::span<const int>> batch{good, bad};
@@ -750,7 +749,7 @@ TEST_CASE("non-finite weights are refused with the tensor's name, in every forma
   }
 }
 
-TEST_CASE("a weight that is beyond what its type holds is refused with the tensor's name") {
+TEST_CASE("a weight beyond the range of its type is refused with the tensor's name") {
   const auto error = [](const std::string& name, float value, const std::string& stored, DType kept) {
     TinyModel tiny;
     tiny.tensors[name].values.back() = value;
@@ -782,7 +781,7 @@ TEST_CASE("a weight that is beyond what its type holds is refused with the tenso
   CHECK(error("h.0.attn.c_attn.bias", largest, "F32", DType::kInt8) == "");
 }
 
-TEST_CASE("sums that overflow end in an error and not in a token") {
+TEST_CASE("sums that overflow end in an error, not in a token") {
   TinyModel tiny;
   for (float& value : tiny.tensors["h.1.mlp.c_proj.weight"].values) value = std::numeric_limits<float>::max();
   const std::string error = error_message([&] { load_tiny(tiny).next_logits(some_tokens(20, 101)); });
@@ -806,7 +805,7 @@ TEST_CASE("a logit of infinity ends in an error as one of NaN does") {
   }
 }
 
-TEST_CASE("keys beyond what float16 holds are named, and the types that hold them") {
+TEST_CASE("keys beyond float16's range are named, with the types that hold them") {
   TinyModel tiny;
   std::vector<float>& bias = tiny.tensors["h.0.attn.c_attn.bias"].values;  // of queries, keys and values
   std::fill(bias.begin() + tiny.n_embd, bias.begin() + 2 * tiny.n_embd, 1e5f);
@@ -820,7 +819,7 @@ TEST_CASE("keys beyond what float16 holds are named, and the types that hold the
   CHECK(error(DType::kFloat32) == "");
 }
 
-TEST_CASE("a position that the cache has lost is named as what may be wrong") {
+TEST_CASE("a position that the cache has lost is named as a possible cause") {
   Model model = load_tiny(TinyModel());
   TestCache cache(model, 1, 20);
   const Tokens tokens = some_tokens(4, 101);
@@ -862,7 +861,7 @@ TEST_CASE("an output layer that config.json requires must be there") {
   CHECK(says(error_message(load), "model.safetensors", "no tensor lm_head.weight"));
 }
 
-TEST_CASE("the matrices come back with their names, an output's weights side by side, in every type") {
+TEST_CASE("the matrices come back with their names, an output's weights adjacent, in every type") {
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     TinyModel tiny;
     const auto embedding = static_cast<std::size_t>(tiny.n_embd);
@@ -942,7 +941,7 @@ TEST_CASE("a copy of the token embedding as output layer takes no memory") {
   CHECK(load_tiny(tiny).weight_bytes() > bytes);
 }
 
-TEST_CASE("outputs of a gate and of what it scales take turns, and the last turn is filled up with zeros") {
+TEST_CASE("outputs of a gate and of what it scales are interleaved, and the last turn is padded with zeros") {
   constexpr int kInputs = 3, kOutputs = 20;
   TinyModel tiny;
   for (const float sign : {1.0f, -1.0f}) {
@@ -972,7 +971,7 @@ TEST_CASE("outputs of a gate and of what it scales take turns, and the last turn
   }
 }
 
-TEST_CASE("one line warns of what a model's files have and the model does not use") {
+TEST_CASE("one line warns about all unused contents of a model's files") {
   const auto warning = [](const std::function<void()>& load) {
     Captured captured(stderr);
     load();

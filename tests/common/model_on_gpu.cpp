@@ -169,7 +169,7 @@ void check_batch(DType dtype, double tolerance) {
   }
 }
 
-TEST_CASE("on a GPU a batch gives each sequence what it gets alone" * doctest::skip(kNoGpu)) {
+TEST_CASE("on a GPU a batch gives each sequence the same as alone" * doctest::skip(kNoGpu)) {
   check_batch(DType::kFloat32, kTolerance);
   check_batch(DType::kInt8, kBFloat16Tolerance);
   check_batch(DType::kInt4, kBFloat16Tolerance);
@@ -195,7 +195,7 @@ void check_cache(DType dtype, double tolerance) {
   }
 }
 
-TEST_CASE("on a GPU decoding with a cache gives what it gives without" * doctest::skip(kNoGpu)) {
+TEST_CASE("on a GPU decoding with a cache gives the same as without" * doctest::skip(kNoGpu)) {
   check_cache(DType::kFloat32, kTolerance);
   check_cache(DType::kInt8, kBFloat16Tolerance);
   check_cache(DType::kInt4, kBFloat16Tolerance);

@@ -184,7 +184,7 @@ TEST_CASE("the help is shown whatever the rules say") {
   CHECK(said({"--apples", "2", "--help"}) == "");
 }
 
-TEST_CASE("without arguments every option keeps what its variable holds") {
+TEST_CASE("without arguments every option keeps its variable's value") {
   const Values values = parsed({});
   CHECK(!values.off);
   CHECK(values.on);
@@ -221,7 +221,7 @@ TEST_CASE("an argument sets a variable of any kind") {
   CHECK(parsed({"--animal", "fox"}).animal == Animal::kFox);
 }
 
-TEST_CASE("a value outside of its range is refused with the option, the value and the range") {
+TEST_CASE("a value outside its range is refused with the option, the value and the range") {
   CHECK(refused({"--count", "0"}) == "--count is 0, but it must be between 1 and 16");
   CHECK(refused({"--count", "17"}) == "--count is 17, but it must be between 1 and 16");
   CHECK(refused({"--share", "0"}) == "--share is 0, but it must be above 0 and at most 1");
@@ -248,7 +248,7 @@ TEST_CASE("a text may be empty if an option permits it") {
   CHECK(text == "");
 }
 
-TEST_CASE("a value of another kind is refused, and so is an option that is not there") {
+TEST_CASE("a value of another kind is refused, and so is an unknown option") {
   for (const std::vector<std::string>& wrong :
        std::vector<std::vector<std::string>>{{"--count", "2.5"},
                                              {"--count", "x"},
@@ -290,7 +290,7 @@ TEST_CASE("a number is spelled in decimals, with nothing around it") {
   }
 }
 
-TEST_CASE("what a type cannot hold is refused with the range of the option, and ends where the type does") {
+TEST_CASE("a value beyond its type is refused with the range of the option, which ends where the type does") {
   CHECK(refused({"--count", "2147483648"}) == "--count is 2147483648, but it must be between 1 and 16");
   CHECK(refused({"--count", "-99999999999"}) == "--count is -99999999999, but it must be between 1 and 16");
   CHECK(refused({"--top", "99999999999"}) == "--top is 99999999999, but it must be between 1 and 2147483647");
@@ -366,7 +366,7 @@ TEST_CASE("a command line returns what was typed for an option, and otherwise it
   CHECK(line.values() == OptionTexts{{"--words", "a,b c"}, {"--count", "7"}, {"--switch", "true"}});
 }
 
-TEST_CASE("the help has each option with what it takes, its range and its value now") {
+TEST_CASE("the help has each option with its kind of value, its range and its current value") {
   std::optional<std::string> help;
   parsed({"--help"}, &help);
   REQUIRE(help);

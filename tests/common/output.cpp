@@ -97,7 +97,7 @@ TEST_CASE("a character that is never finished ends as a replacement character") 
   CHECK(json["sequences"][0]["token_ids"] == tokens);
 }
 
-TEST_CASE("the end-of-text token that ends a run is a token but no text") {
+TEST_CASE("the end-of-text token that ends a run is a token but not text") {
   CHECK(printed({321, 4095}, FinishReason::kEos, Output::Form::kText) == "The\n");
   const auto json =
       nlohmann::ordered_json::parse(printed({321, 4095}, FinishReason::kEos, Output::Form::kJson));
@@ -158,7 +158,7 @@ TEST_CASE("candidates are printed with a bar each, and the chosen one is marked 
   }
 }
 
-TEST_CASE("a text is printed in one piece where lines about its tokens come between") {
+TEST_CASE("a text is printed in one piece if lines about its tokens would come between") {
   const Token plain{.id = 12};
   Token with_candidates = plain, with_logprobs = plain;
   with_candidates.candidates = {{12, 1.0f}};

@@ -34,7 +34,7 @@ TEST_CASE("a plot is an SVG with its title, its axes and its series" * doctest::
     CHECK(svg.find(word) != std::string::npos);
 }
 
-TEST_CASE("a plot with one x has its point in the middle, and gnuplot has nothing to say" *
+TEST_CASE("a plot with one x has its point in the middle, and gnuplot prints no warning" *
           doctest::skip(!has_gnuplot())) {
   const TemporaryFolder folder;
   const Captured captured(stderr);
@@ -61,7 +61,7 @@ TEST_CASE("when a plot repeats its colours, the lines are dashed" * doctest::ski
   CHECK(dashed(8) > dashed(7));
 }
 
-TEST_CASE("words of a plot are words, whatever gnuplot would make of them" * doctest::skip(!has_gnuplot())) {
+TEST_CASE("words of a plot are words, even if gnuplot would interpret them" * doctest::skip(!has_gnuplot())) {
   const TemporaryFolder folder;
   const std::filesystem::path file = folder.path() / "it's a \"plot\".svg", trap = folder.path() / "trap";
   Plot plot = kPlot;

@@ -78,7 +78,7 @@ TEST_CASE("copies that mpirun has started and that would all do the same are ref
   unsetenv("OMPI_COMM_WORLD_RANK");
 }
 
-TEST_CASE("what fails ends with status 1 and a sentence") {
+TEST_CASE("a failure ends with status 1 and a sentence") {
   check_refused("--model /no/such/folder", 1, "/no/such/folder");
   check_refused("--prompt - <&-", 1, "standard input cannot be read");
   check_refused("--prompt - </", 1, "standard input cannot be read");
@@ -174,7 +174,7 @@ TEST_CASE("a full disk or a closed output is an error and no crash") {
   check_refused("--help >/dev/full", 1, "standard output takes no more text");
 }
 
-TEST_CASE("a standard error that takes nothing costs the message and not the status") {
+TEST_CASE("a closed standard error loses the message, not the status") {
   for (const std::string to : {"2>&-", "2>/dev/full"}) {
     CHECK(run("--prompt hi --max-new-tokens 2 " + to).status == 0);
     CHECK(run("--threads 0 " + to).status == 2);
@@ -256,7 +256,7 @@ TEST_CASE("the end of text of a model may have another name, or there is none") 
   check_refused(option + " --prompt ''", 1, "no end-of-text token to begin with");
 }
 
-TEST_CASE("a model with more tokens than its tokenizer continues texts, also with what only it knows") {
+TEST_CASE("a model with more tokens than its tokenizer continues texts, even with tokens that only it has") {
   const TemporaryFolder folder;
   constexpr int kRows = 4160;  // for 4096 tokens: multiples of 64 are common
   TinyModel tiny(1, kRows);
@@ -470,8 +470,7 @@ TEST_CASE("a step can look at the configuration and the dtype before anything is
   CHECK(result.err.starts_with("2 layers in float32\nerror: "));
 }
 
-TEST_CASE(
-    "rules run before the model is looked for, and those that know the model before its weights are read") {
+TEST_CASE("rules run before the model is looked up, and those about the model before its weights are read") {
   CHECK(run_whole("--fails --model /nonexistent").err == "error: --fails fails\n");
   CHECK(run_whole("--fails").status == 2);
   const TemporaryFolder folder;
@@ -488,7 +487,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "the memory of draft models is counted in, and one must be unlike the others and know the same tokens") {
+    "the memory of draft models is included, and each must differ from the others and know the same tokens") {
   const json alone = run_whole_json("--prompt 'Once upon a time'")["stats"];
   const json with_draft = run_whole_json("--prompt 'Once upon a time' --draft-model tales-1m")["stats"];
   CHECK(alone["draft_activation_bytes"] == 0);

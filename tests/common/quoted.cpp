@@ -70,7 +70,7 @@ TEST_CASE("no message takes control characters to the terminal, and a warning is
   CHECK(captured.text() == "one\ntwo \\u001b[31m\nwarning: a file x\\n\\u007fy\n");
 }
 
-TEST_CASE("what programs draw with is ASCII where the locale has no UTF-8, and a text in it stays") {
+TEST_CASE("drawing characters are ASCII if the locale has no UTF-8, and text is unchanged") {
   const char* const set = std::getenv("LC_ALL");
   const std::string before = set == nullptr ? "" : set;
   const std::string drawn = "├─ \" Über\"  × -3.5\n│  ■ -1.5  ███▌";

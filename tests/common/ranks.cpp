@@ -100,7 +100,7 @@ TEST_CASE("a rank counts the bytes that it receives") {
   });
 }
 
-TEST_CASE("every rank gets the text of rank 0, whatever it has itself") {
+TEST_CASE("every rank gets the text of rank 0, whatever its own is") {
   std::mutex mutex;
   for (const std::string& text : {std::string("A fox\n\0and more", 15), std::string()}) {
     run_as_threads(3, [&](Ranks& ranks) {
@@ -226,7 +226,7 @@ TEST_CASE("slices are neighbours, cover the whole, and differ by one group at mo
   }
 }
 
-TEST_CASE("each head of queries finds its head of keys in its own rank's share") {
+TEST_CASE("each query head finds its key head in its own rank's share") {
   for (const int n_kv_head : {1, 2, 3, 4, 6, 12}) {
     for (int size = 1; size <= 12; ++size) {
       ModelConfig config{

@@ -69,7 +69,7 @@ TEST_CASE("a line keeps the rules between its options, and those of the model") 
   CHECK(refusal(R"({"prompt": "", "pears": 513})") == "more than 512 pears");
 }
 
-TEST_CASE("a line sets what it has a key for, and nothing else") {
+TEST_CASE("a line sets the options that it has keys for, and no others") {
   const Values kept = read(R"({"prompt": "a\u0000 \"b\" ü"})");
   CHECK(kept.prompt == std::string("a\0 \"b\" ü", 9));
   CHECK(kept.arrival == 0.0);
@@ -146,7 +146,7 @@ TEST_CASE("a line that is not a request is an error of one sentence that names t
   }
 }
 
-TEST_CASE("a value outside of its range is refused with the key, the value and the range") {
+TEST_CASE("a value outside its range is refused with the key, the value and the range") {
   const auto said = [](const std::string& rest) {
     return error_message([&] { read(R"({"prompt": "a", )" + rest + "}"); });
   };
@@ -165,7 +165,7 @@ TEST_CASE("a value outside of its range is refused with the key, the value and t
         "words is empty, but it must have at least one character");
 }
 
-TEST_CASE("a key whose value is null is as good as none") {
+TEST_CASE("a key whose value is null counts as missing") {
   const Values values = read(R"({"prompt": "a", "arrival": null, "flag": null, "count": null, "seed": null,
                                  "share": null, "top_k": null, "most": null, "words": null, "animal": null,
                                  "no_key_at_all": null})");

@@ -26,7 +26,7 @@ std::vector<double> turned(const Rotary& rotary, const std::vector<double>& head
   return result;
 }
 
-TEST_CASE("pair i of n turns by theta to the power of -i / n a position") {
+TEST_CASE("pair i of n rotates by theta to the power of -i / n per position") {
   for (const double theta : {10000.0, 500000.0}) {
     const Rotary rotary = staircase::rotary({{"rope_theta", theta}}, 64);
     REQUIRE(rotary.size() == 64);
@@ -101,7 +101,7 @@ TEST_CASE("Llama 3 keeps fast pairs, slows slow ones by the factor, and changes 
   CHECK(kept + slowed < 32);
 }
 
-TEST_CASE("the product of a query and a key depends on the difference of their positions alone") {
+TEST_CASE("the product of a query and a key depends only on the difference of their positions") {
   const Rotary rotary = staircase::rotary({{"rope_theta", 10000.0}}, 8, 0.5);
   REQUIRE(rotary.size() == 4);
   const std::vector<double> query{0.3, -1.2, 0.7, 0.1, 2.0, -0.4, 0.9, 1.1},

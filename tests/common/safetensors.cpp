@@ -95,7 +95,7 @@ TEST_CASE("empty tensors and an empty file of tensors are legal") {
                  "}") == "");
 }
 
-TEST_CASE("a header that cannot be there is an error") {
+TEST_CASE("an impossible header is an error") {
   const auto error = [](const std::string& file) { return error_message([&] { parse(file); }); };
   CHECK(says(error(""), "weights.st", "0 bytes"));
   CHECK(says(error("1234567"), "weights.st", "7 bytes"));
@@ -123,7 +123,7 @@ TEST_CASE("a header that is not a JSON object is an error") {
              "deep"));
 }
 
-TEST_CASE("an entry without all of its fields, or with others in their place, is an error") {
+TEST_CASE("an entry with missing or wrong fields is an error") {
   const auto error = [](const std::string& value) { return error_in(R"({"wte":)" + value + "}"); };
   CHECK(says(error("3"), "weights.st", "\"wte\"", "3"));
   CHECK(says(error("[1]"), "weights.st", "\"wte\"", "an array"));
@@ -196,11 +196,11 @@ TEST_CASE("bytes outside all tensors are an error that names them, as in the for
   CHECK(says(error_in("{}", 1), "no tensor has the bytes 0 to 1"));
 }
 
-TEST_CASE("metadata may be null, as where there is none") {
+TEST_CASE("metadata may be null, which means none") {
   CHECK(error_in(R"({"__metadata__":null,"t":)" + entry("U8", "[16]", "[0,16]") + "}") == "");
 }
 
-TEST_CASE("two tensors of one name, and metadata that is none, are errors") {
+TEST_CASE("two tensors of one name, and invalid metadata, are errors") {
   const std::string tensor = entry("U8", "[0]", "[0,0]");
   CHECK(says(error_in(R"({"t":)" + tensor + R"(,"t":)" + tensor + "}"), "weights.st", "\"t\" twice"));
   CHECK(says(error_in(R"({"__metadata__":[1]})"), "weights.st", "__metadata__"));
@@ -278,7 +278,7 @@ TEST_CASE("an unreadable file is an error with its path") {
   CHECK(says(error(closed), "closed.safetensors"));  // for root the file opens, and is too short
 }
 
-TEST_CASE("a file cut off or altered anywhere is an error or still in bounds") {
+TEST_CASE("a truncated or altered file is an error or still in bounds") {
   const std::string header =
       R"({"a":)" + entry("F32", "[2,2]", "[0,16]") + R"(,"b":)" + entry("F16", "[4]", "[16,24]") + "}";
   const std::string whole = file_of(header, std::string(24, 'x'));

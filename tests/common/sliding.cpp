@@ -234,7 +234,7 @@ TEST_CASE("a key is made for the position counted on, or for its place where pos
   }
 }
 
-TEST_CASE("a row that is emptied begins at position 0 again, to the bit on a CPU") {
+TEST_CASE("a cleared row begins at position 0 again, to the bit on a CPU") {
   Model model = load("llama-3", kWindow);
   const Tokens tokens = some_tokens(kWindow);
   const std::span<const float> logits = model.next_logits(tokens);

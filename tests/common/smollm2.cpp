@@ -95,7 +95,7 @@ TEST_CASE("its logits and greedy texts are those of transformers") {
   }
 }
 
-TEST_CASE("its template makes of a conversation what transformers does, and it answers the same") {
+TEST_CASE("its template renders a conversation as in transformers, and it answers the same") {
   const auto chat = ChatTemplate::load(model_file());
   REQUIRE(chat);
   for (const nlohmann::json& one : reference().at("chat")) {

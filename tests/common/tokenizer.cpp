@@ -168,7 +168,7 @@ TEST_CASE("texts of all kinds get the ids of the reference tokenizers") {
   }
 }
 
-TEST_CASE("the end-of-text is one token where special tokens are wanted, and text like any other in encode") {
+TEST_CASE("the end-of-text is one token where special tokens are parsed, and ordinary text in encode") {
   const std::string text(kEndOfText);
   CHECK(gpt2().encode_with_special_tokens(text + text) == std::vector<int>{50256, 50256});
   CHECK(gpt2().encode(text).size() > 1);
@@ -332,7 +332,7 @@ TEST_CASE("tokens that only the model has are the empty text, and no text is enc
   CHECK(tokenizer.vocab_size() == known + 3);
 }
 
-TEST_CASE("a stream shows a character when its last byte has come, and not before") {
+TEST_CASE("a stream shows a character once its last byte has arrived, and not before") {
   const std::vector<int> ids =
       tales().encode_with_special_tokens("a\U0001F600b");  // the emoji is four tokens of one byte
   REQUIRE(ids.size() == 6);
@@ -370,7 +370,7 @@ TEST_CASE("random tokens stream to the same valid text that they decode to") {
   }
 }
 
-TEST_CASE("a vocabulary that cannot be is an error that names the file and the token") {
+TEST_CASE("an impossible vocabulary is an error that names the file and the token") {
   const SmallVocabulary good;
   CHECK(error_of(good.vocab.dump(), good.merges) == "");
   const auto error = [&](const json& vocab) { return error_of(vocab.dump(), ""); };
@@ -425,7 +425,7 @@ TEST_CASE("files with a byte order mark are read as those without") {
   CHECK(Tokenizer::load(folder.path()).encode("Once upon a time") == gpt2().encode("Once upon a time"));
 }
 
-TEST_CASE("a list of merges that cannot be is an error that names the file and the line") {
+TEST_CASE("an impossible list of merges is an error that names the file and the line") {
   SmallVocabulary good;
   good.merge("a", "b");
   good.merge("ab", "c");
@@ -446,7 +446,7 @@ TEST_CASE("a list of merges that cannot be is an error that names the file and t
   CHECK(says(error("a b\n\xFF\n"), "some/merges.txt, line 2"));
 }
 
-TEST_CASE("the lines of merges.txt may end as Windows ends them, and the last need not end") {
+TEST_CASE("the lines of merges.txt may end as on Windows, and the last need not end") {
   SmallVocabulary good;
   good.merge("a", "b");
   good.merge("ab", "c");

@@ -206,7 +206,7 @@ TEST_CASE("bytes that a vocabulary lacks are its unknown token, one for each or 
   CHECK(spelled() == Ids{0, 1, 0, 1});
 }
 
-TEST_CASE("ten megabytes of spaces are cut by a pattern that looks back over all of them") {
+TEST_CASE("ten megabytes of spaces are split by a pattern that looks back over all of them") {
   const Tokenizer tokenizer = made_of(shape("llama-3"));
   std::string bytes;
   const std::string text = std::string(10'000'000, ' ') + "x";
@@ -314,7 +314,7 @@ TEST_CASE("a broken tokenizer.json is an error with the file and the place") {
   CHECK(says(error_of(file_without), "<0x41>", "all 256"));
 }
 
-TEST_CASE("what a folder's other files have wrong is an error with file, key and value") {
+TEST_CASE("a fault in a folder's other files is an error with file, key and value") {
   TalesFolder folder;
   const char* config = "tokenizer_config.json";
   CHECK(says(folder.error_with(config, {{"eos_token", "<|nowhere|>"}}), config,
@@ -341,7 +341,7 @@ TEST_CASE("a folder with SentencePiece's own file alone gets a list of readable 
   CHECK(says(error_message([&] { Tokenizer::load(folder.path()); }), "tokenizer.model", "tokenizer.json"));
 }
 
-TEST_CASE("vocab.json and merges.txt of Qwen's class are cut by Qwen's pattern") {
+TEST_CASE("vocab.json and merges.txt of Qwen's class are split by Qwen's pattern") {
   if (!has_nfc()) return;
   for (const char* name : {"Qwen2Tokenizer", "Qwen2TokenizerFast"}) {
     TalesFolder folder;

@@ -237,7 +237,7 @@ TEST_CASE("a trace shows which beam each beam continues, with a cache and withou
   }
 }
 
-TEST_CASE("the end of a text has its score, where there is one") {
+TEST_CASE("the end of a text has its score, if there is one") {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "trace";
   TraceFile trace(file);
@@ -270,7 +270,7 @@ TEST_CASE("if a trace cannot be written, the program reports why") {
   }
 }
 
-TEST_CASE("a trace takes the place of an older one, and of nothing else") {
+TEST_CASE("a trace replaces an older one, and nothing else") {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "notes";
   const auto content = [&] {
@@ -316,7 +316,7 @@ TEST_CASE("a head that a trace shows must be one of the model") {
   CHECK(!std::filesystem::exists(folder.path() / "t"));
 }
 
-TEST_CASE("a trace shows what a head looked at, each token once") {
+TEST_CASE("a trace shows what a head attended to, each token once") {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "trace";
   Model model = Model::load(kSource / "models/tales-1m", make_test_device(1));

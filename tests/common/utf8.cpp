@@ -84,7 +84,7 @@ TEST_CASE("an unfinished character waits, and only an unfinished one") {
   }
 }
 
-TEST_CASE("wherever the bytes are cut, the text is the same, and valid") {
+TEST_CASE("wherever the bytes are split, the text is the same, and valid") {
   // Leads, continuations and their limits are what decides; random bytes would hardly ever meet them.
   const std::string alphabet =
       "A\x7F\x80\x8F\x90\x9F\xA0\xBF\xC0\xC1\xC2\xDF\xE0\xE1\xEC\xED\xEE\xEF\xF0\xF1\xF3\xF4\xF5\xFF";

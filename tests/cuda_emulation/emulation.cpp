@@ -23,7 +23,7 @@ __global__ void reverse_in_shared(const int* in, int* out) {
   out[blockIdx.x * blockDim.x + threadIdx.x] = shared[blockDim.x - 1 - threadIdx.x];
 }
 
-TEST_CASE("a barrier shows every thread what all others wrote") {
+TEST_CASE("a barrier shows every thread the writes of all others") {
   in_every_order([] {
     std::vector<int> in(3 * 256), out(3 * 256), want;
     for (int i = 0; i < 3 * 256; ++i) in[static_cast<std::size_t>(i)] = i;
@@ -193,7 +193,7 @@ TEST_CASE("a vote that waits for a lane at a barrier is a fault") {
       [] { CHECK(contains(fault_of(absent_lane, 1, 32, 0), "waits for lanes that never arrive")); });
 }
 
-TEST_CASE("after a fault the next kernel runs as if nothing had been") {
+TEST_CASE("after a fault the next kernel runs normally") {
   CHECK(fault_of(absent_lane, 1, 32, 0) != "");
   int total = 0;
   CHECK(fault_of(count, 3, 64, 0, &total) == "");
@@ -207,7 +207,7 @@ __global__ void wait_for_the_previous(unsigned threads_that_wait) {
   if (threadIdx.x < threads_that_wait) cudaGridDependencySynchronize();
 }
 
-TEST_CASE("where kernels overlap, a thread that leaves without having waited is a fault") {
+TEST_CASE("if kernels overlap, a thread that leaves without having waited is a fault") {
   in_every_order([] {
     CHECK(overlapping_fault_of(wait_for_the_previous, 64, 64) == "");
     CHECK(contains(overlapping_fault_of(wait_for_the_previous, 64, 63),
@@ -236,7 +236,7 @@ TEST_CASE("a launch beyond the limits of a GPU is refused") {
   CHECK(total == 32);
 }
 
-TEST_CASE("device memory has an end") {
+TEST_CASE("device memory is limited") {
   settings.memory = 1000;
   void *first = nullptr, *second = nullptr;
   CHECK(cudaMalloc(&first, 600) == cudaSuccess);

@@ -160,7 +160,7 @@ double operations_counted_one_by_one(const ModelConfig& config, int n) {
   return 2 * multiply_adds;
 }
 
-TEST_CASE("what tools/gpu-check measures is there and adds up") {
+TEST_CASE("the figures of tools/gpu-check exist and add up") {
   const nlohmann::json result = bench::measure_gpu(kSmallMeasurement);
   CHECK(result.at("dtype") == "float16");
   CHECK(result.at("copy_gb_per_s") > 0.0);

@@ -192,7 +192,7 @@ TEST_CASE("an operation is other work with any other argument") {
   });
 }
 
-TEST_CASE("work that comes again is done as a graph, with what the tensors hold then") {
+TEST_CASE("repeated work runs as a graph, with the tensors' current contents") {
   on_new_devices([](Device& device) {
     Layer layer{device};
     KeysValues plain = layer.cache(8), by_graph = layer.cache(8);
@@ -332,7 +332,7 @@ TEST_CASE("work of ever other shapes makes no graph and fills no memory") {
   });
 }
 
-TEST_CASE("work that fails leaves the device as it was") {
+TEST_CASE("work that fails leaves the device unchanged") {
   on_new_devices([](Device& device) {
     Layer layer{device};
     KeysValues cache = layer.cache(8);

@@ -151,7 +151,7 @@ TEST_CASE("weights in few bits are widened by one kernel more") {
   }
 }
 
-TEST_CASE("where cuBLASLt knows no kernel with an epilogue, one of our own finishes its product") {
+TEST_CASE("if cuBLASLt has no kernel with an epilogue, one of our own finishes its product") {
   struct Restore {
     ~Restore() { cuda_emulation::epilogue_answer = EpilogueAnswer::kAlgorithm; }
   } const restore;
@@ -200,7 +200,7 @@ struct Asked {
   }
 };
 
-TEST_CASE("what cuBLASLt would refuse, its stand-in refuses") {
+TEST_CASE("the stand-in refuses what cuBLASLt would refuse") {
   CHECK(Asked().multiply() == CUBLAS_STATUS_SUCCESS);
   CHECK(Asked(CUDA_R_16F, CUDA_R_16BF).multiply() == CUBLAS_STATUS_NOT_SUPPORTED);
   CHECK(Asked(CUDA_R_32F, CUDA_R_16F).multiply() == CUBLAS_STATUS_NOT_SUPPORTED);

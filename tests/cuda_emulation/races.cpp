@@ -28,7 +28,7 @@ __global__ void exchange_in_block(int* out) {
   out[threadIdx.x] = shared[63 - threadIdx.x];
 }
 
-TEST_CASE("a read of what another thread wrote needs a barrier") {
+TEST_CASE("a read of another thread's write needs a barrier") {
   in_every_order([] {
     CHECK(race_of(exchange_in_block<true>, 64) == "");
     CHECK(contains(race_of(exchange_in_block<false>, 64), "shared memory that another thread"));
@@ -45,7 +45,7 @@ __global__ void write_after_read(int* out) {
   shared[threadIdx.x] = 2;
 }
 
-TEST_CASE("a write over what another thread reads needs a barrier") {
+TEST_CASE("a write over another thread's read needs a barrier") {
   in_every_order([] {
     CHECK(race_of(write_after_read<true>, 64) == "");
     CHECK(contains(race_of(write_after_read<false>, 64), "shared memory that another thread"));
@@ -80,7 +80,7 @@ __global__ void copy_over_what_is_read(int* memory) {
   cp_async_wait_group<0>();
 }
 
-TEST_CASE("an asynchronous copy over what another thread reads needs a barrier before it begins") {
+TEST_CASE("an asynchronous copy over another thread's read needs a barrier before it begins") {
   in_every_order([] {
     CHECK(race_of(copy_over_what_is_read<true>, 64, 256) == "");
     CHECK(contains(race_of(copy_over_what_is_read<false>, 64, 256), "shared memory that another thread"));
@@ -123,7 +123,7 @@ __global__ void write_what_another_kernel_reads(const int* in, int* out) {
   out[threadIdx.x] = in[threadIdx.x];
 }
 
-TEST_CASE("where kernels overlap, global memory is out of bounds before a thread has waited") {
+TEST_CASE("if kernels overlap, global memory is out of bounds before a thread has waited") {
   void* memory = nullptr;
   REQUIRE(cudaMalloc(&memory, 1024) == cudaSuccess);
   int* const in = static_cast<int*>(memory);

@@ -53,7 +53,7 @@ void check_product() {
   CHECK(difference("d", got, want, 8, 1e-5) == "");
 }
 
-TEST_CASE("what ldmatrix and mma make of two matrices is their product") {
+TEST_CASE("ldmatrix and mma compute the product of two matrices") {
   in_every_order([] {
     check_product<__half, true>();
     check_product<__half, false>();
@@ -68,7 +68,7 @@ __global__ void multiply_without_one_lane() {
   if (threadIdx.x != 7) mma_m16n8k16<__half>(sums, left, 0, 0);
 }
 
-TEST_CASE("a lane that stays away from a product is a fault") {
+TEST_CASE("a lane that skips a product is a fault") {
   in_every_order([] {
     const std::string fault = fault_of(multiply_without_one_lane, 1, 32, 0);
     CHECK_MESSAGE((contains(fault, "lane 7, which has left the kernel") || contains(fault, "never arrive")),

@@ -211,7 +211,7 @@ struct Split {
   }
 };
 
-TEST_CASE("twins split heads alike, normalized or not, turned or not, into rows and into blocks") {
+TEST_CASE("twins split heads alike, normalized or not, rotated or not, into rows and into blocks") {
   for (const bool in_blocks : {false, true}) {
     for (const DType dtype : kTypes) {
       for (const auto& [n_head, n_kv_head] : {std::pair{4u, 4u}, {9u, 3u}, {8u, 1u}}) {
@@ -252,7 +252,7 @@ void check_attention(const std::vector<Sequence>& sequences, std::size_t n_head,
   }
 }
 
-TEST_CASE("twins let heads of queries share keys alike, in groups of any size and by every kernel") {
+TEST_CASE("twins let query heads share keys alike, in groups of any size and by every kernel") {
   for (const DType dtype : kTypes) {
     // Groups of 1, 2, 3, 4, 7, 8 and 12.
     for (const auto& [n_head, n_kv_head] :
@@ -286,7 +286,7 @@ TEST_CASE("twins agree once in every kernel of today's models") {
   }
 }
 
-TEST_CASE("heads of queries get what they get from a copy of their keys each, to the bit on tiles") {
+TEST_CASE("query heads get the same as from their own copies of the keys, to the bit on tiles") {
   // What shares keys must not differ from what has the same ones for itself.
   const std::size_t n_head = 6, n_kv_head = 2, size = 16, capacity = 48;
   for (const DType dtype : kTypes) {

@@ -39,7 +39,7 @@ TEST_CASE("argmax takes minus and plus zero for equal") {
   check_argmax({-1.0f, 0.0f, -0.0f}, 1);
 }
 
-TEST_CASE("argmax looks past minus infinity, and takes the first where there is nothing else") {
+TEST_CASE("argmax skips minus infinity, and takes the first if there is nothing else") {
   for (const std::size_t width : kWidths) {
     Values row(width, -kInfinity);
     check_argmax(row, 0);

@@ -240,7 +240,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("queries one by one give what they give together") {
+TEST_CASE("queries one by one give the same as together") {
   const Attention all({{7, 130}}, 3, 25);
   on_every_device([&](Device& device) {
     const Values together = all.run(device);

@@ -154,7 +154,7 @@ struct Paged {
   }
 };
 
-TEST_CASE("attention in blocks gives the bits that it gives side by side, for every size of heads") {
+TEST_CASE("attention in blocks gives the same bits as in contiguous rows, for every size of heads") {
   for (const DType dtype : kTypes) {
     for (const std::size_t head_size : {1u, 7u, 15u, 16u, 25u, 64u, 80u}) {
       Paged{{{0, 40}, {37, 3}, {14, 1}, {15, 1}, {16, 1}}, 3, head_size, 3, 0, dtype}.check_attention();
@@ -164,7 +164,7 @@ TEST_CASE("attention in blocks gives the bits that it gives side by side, for ev
   }
 }
 
-TEST_CASE("attention in blocks gives the bits that it gives side by side, whatever the block's size") {
+TEST_CASE("attention in blocks gives the same bits as in contiguous rows, whatever the block's size") {
   for (const std::size_t block_size : {16u, 32u, 48u}) {
     Paged{{{90, 1}, {0, 50}, {20, 5}}, 2, 20, 6, 0, DType::kFloat32, block_size}.check_attention();
   }
@@ -178,7 +178,7 @@ TEST_CASE("attention in blocks agrees with its formula when the cache is long") 
   }
 }
 
-TEST_CASE("heads that share keys in blocks get the bits that they get side by side") {
+TEST_CASE("heads that share keys in blocks get the same bits as in contiguous rows") {
   for (const DType dtype : kTypes) {
     for (const std::size_t group : {2u, 3u, 4u, 8u}) {
       for (const std::size_t head_size : {7u, 64u, 128u}) {

@@ -223,7 +223,7 @@ TEST_CASE("on a GPU ties, zeros, huge numbers and tiny ones become the whole num
   }
 }
 
-TEST_CASE("on a GPU a matrix that comes in several pieces is rounded as a whole one is") {
+TEST_CASE("on a GPU a matrix in several pieces is rounded like a whole one") {
   for (const DType dtype : kFewBits) {
     CAPTURE(to_string(dtype));
     // Rows of 400 kB, 83 of which are 32 MiB: not a whole number of groups. And rows of 560 kB, of which not

@@ -31,7 +31,7 @@ TEST_CASE("each pattern of a 16-bit format survives the way to float32 and back"
   }
 }
 
-TEST_CASE("rounding takes the nearest 16-bit number, and of two equally near the even one") {
+TEST_CASE("rounding takes the nearest 16-bit number, ties to even") {
   for (const Format& format : kHalfFormats) {
     CAPTURE(format.name);
     int wrong = 0;

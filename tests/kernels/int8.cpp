@@ -114,7 +114,7 @@ TEST_CASE("rounding to 4 bits moves no number by more than a step, and the furth
   });
 }
 
-TEST_CASE("weights of few bits, both orders and every odd shape come back as they were rounded") {
+TEST_CASE("weights of few bits, both orders and every odd shape come back as rounded") {
   for (const DType dtype : kFewBits) {
     for (const std::size_t in : {1u, 3u, 32u, 33u, 64u, 65u, 200u}) {
       for (const std::size_t out : {1u, 31u, 64u, 65u, 300u}) {
@@ -249,7 +249,7 @@ void check_zeros(DType dtype) {
   }
 }
 
-TEST_CASE("zeros, and what fills up the last panel and the last group, are zeros in few bits") {
+TEST_CASE("zeros, and the padding of the last panel and the last group, are zeros in few bits") {
   check_zeros<Int8Panel>(DType::kInt8);
   check_zeros<Int4Panel>(DType::kInt4);
 }

@@ -166,7 +166,7 @@ TEST_CASE("load_weight takes matrices of every odd shape from any address") {
   }
 }
 
-TEST_CASE("load_weight lays the parts of a weight side by side, to the bit, in every type") {
+TEST_CASE("load_weight puts the parts of a weight side by side, to the bit, in every type") {
   // As of one matrix: 45 outputs in parts of 1, 16, 0 and 28, stored in three formats.
   const std::int64_t in = 70;
   const std::pair<std::int64_t, DType> parts[] = {{1, DType::kFloat32},

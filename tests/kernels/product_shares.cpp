@@ -14,7 +14,7 @@ std::vector<ProductPiece> pieces_of(const ProductShares& shares, Range units) {
   return pieces;
 }
 
-TEST_CASE("shares cover all numbers in their order, and none has more than one more than another") {
+TEST_CASE("shares cover all numbers in their order, and their sizes differ by at most one") {
   for (std::int64_t count = 0; count < 200; ++count) {
     for (std::int64_t parts = 1; parts <= 64; ++parts) {
       std::int64_t seen = 0;

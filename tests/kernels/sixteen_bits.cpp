@@ -161,7 +161,7 @@ Values numbers_of_every_kind() {
   return values;
 }
 
-TEST_CASE("load_weight rounds every number to the nearest, of two equally near to the even one") {
+TEST_CASE("load_weight rounds every number to nearest, ties to even") {
   const Values values = numbers_of_every_kind();
   const std::int64_t size = 256;
   std::vector<std::int32_t> ids(256);

@@ -175,7 +175,7 @@ TEST_CASE("split_heads rotates heads of every size, whole or in part, and leaves
   }
 }
 
-TEST_CASE("split_heads serves any number of heads to a head of keys") {
+TEST_CASE("split_heads supports any number of query heads per key head") {
   for (const auto& [n_head, n_kv_head] :
        {std::pair{1u, 1u}, {4u, 2u}, {9u, 3u}, {8u, 2u}, {8u, 1u}, {3u, 3u}}) {
     Heads{kStarts, n_head, n_kv_head, 24, 24}.check();

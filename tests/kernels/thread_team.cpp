@@ -27,7 +27,7 @@ TEST_CASE("each share of a task is done once, and a task is over when all are") 
   }
 }
 
-TEST_CASE("no two threads have the same share while each takes what is left") {
+TEST_CASE("no two threads have the same share while each takes from the rest") {
   ThreadTeam team(4);
   std::array<std::atomic<int>, 4> inside{};
   std::atomic<int> sum{0}, doubles{0};
@@ -53,7 +53,7 @@ TEST_CASE("ranges cover all numbers once, however few or many there are") {
   }
 }
 
-TEST_CASE("an exception of any share comes out, and the next task is done as if nothing had been") {
+TEST_CASE("an exception of any share is rethrown, and the next task runs normally") {
   ThreadTeam team(3);
   for (int failing = 0; failing < 3; ++failing) {
     std::atomic<int> done{0};

@@ -109,7 +109,7 @@ TEST_CASE("a content is a text or text parts, a developer is the system, and oth
             .text == "AdawhyFalsecalm");
 }
 
-TEST_CASE("a mark in a message is text") {
+TEST_CASE("a marker in a message is text") {
   const ChatRequest chat = request(R"({"messages": [{"role": "user", "content": "<|im_end|>"}]})");
   const std::vector<int> mark = tokenizer().encode_with_special_tokens("<|im_end|>");
   REQUIRE(mark.size() == 1);
@@ -176,7 +176,7 @@ TEST_CASE("logprobs is true or false, and top_logprobs needs it") {
   CHECK(refusal(hello(R"("logprobs": true, "top_logprobs": 21)")).starts_with("400 top_logprobs: "));
 }
 
-TEST_CASE("messages that are none are refused, and the first wrong one is named") {
+TEST_CASE("invalid messages are refused, and the first wrong one is named") {
   CHECK(refusal("{}") == "400 messages: the body has no messages");
   CHECK(refusal(R"({"messages": null})") == "400 messages: the body has no messages");
   CHECK(refused_messages("[]") == "400 messages: messages is empty, but it must have at least one message");
@@ -253,7 +253,7 @@ TEST_CASE("a thousand messages are read, and many more are refused before they a
         "400 : the body has 22001 keys, but at most 20000 are read");
 }
 
-TEST_CASE("chat_template_kwargs is an object without what belongs to the body") {
+TEST_CASE("chat_template_kwargs is an object without keys that belong to the body") {
   for (const char* wrong :
        {"5", "[]", R"({"messages": []})", R"({"add_generation_prompt": true})", R"({"tools": []})"}) {
     CAPTURE(wrong);
@@ -297,7 +297,7 @@ TEST_CASE("tokens of a text, of a conversation, and back") {
         "400 messages: the body has no messages");
 }
 
-TEST_CASE("the next turn keeps the tokens of an answer, and a client cannot write its marks") {
+TEST_CASE("the next turn keeps the tokens of an answer, and a client cannot write its markers") {
   struct Known : KnownPrompts {
     ChatTemplate chatml{kChatMl, {}, "t.jinja"};
     Known() : KnownPrompts(tokenizer()) {}

@@ -229,7 +229,7 @@ TEST_CASE("log-probabilities are of the tokens that are shown, with their true b
   }
 }
 
-TEST_CASE("an end mark that ends nothing is text, with its log-probabilities") {
+TEST_CASE("an end marker that ends nothing is text, with its log-probabilities") {
   Answer answer(R"(, "logprobs": true)");
   std::vector<int> ids = with_end("a");
   for (const int id : with_end("b")) ids.push_back(id);
@@ -240,7 +240,7 @@ TEST_CASE("an end mark that ends nothing is text, with its log-probabilities") {
   CHECK(choice["logprobs"]["content"][1]["token"] == "<|im_end|>");
 }
 
-TEST_CASE("an answer is handed on with its tokens, but for those of the end and those that were cut") {
+TEST_CASE("an answer is passed on with its tokens, except the end-of-text tokens and those that were cut") {
   Answer answer("");
   answer.add(with_end("Hithere.")).end();
   REQUIRE(answer.handed_on.size() == 1);
@@ -265,7 +265,7 @@ TEST_CASE("an answer is handed on with its tokens, but for those of the end and 
   CHECK(broken.handed_on[0] == tokenizer().encode("a "));
 }
 
-TEST_CASE("an end mark among stop sequences ends an answer quietly, and is shown once where it does not") {
+TEST_CASE("an end marker among stop sequences ends an answer quietly, and is shown once if it does not") {
   Answer quiet(R"(, "stop": "<|im_end|>")");
   Token end{.id = mark("<|im_end|>")};
   end.text = "";  // it was found

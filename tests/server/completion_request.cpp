@@ -115,7 +115,7 @@ TEST_CASE("top_p 0 keeps a token") {
   CHECK(options(with(R"("top_p": 0)")).sampling.top_p == 1e-6f);
 }
 
-TEST_CASE("a seed of any 64 bits is one, and without one each request has another") {
+TEST_CASE("a seed may have any 64 bits, and without one each request has a new one") {
   CHECK(options(with(R"("seed": -1)")).sampling.seed == 4294967295u);
   CHECK(options(with(R"("seed": 4294967297)")).sampling.seed == 1u);
   const std::string none = with(R"("n": 1)");
@@ -153,7 +153,7 @@ TEST_CASE("a prompt that is missing, empty, of another kind or too long is refus
   CHECK(refusal(R"({"prompt": ["a", "b"], "n": 65})").starts_with("400 prompt: prompt is a list of 2"));
 }
 
-TEST_CASE("a value that is not possible is refused with 400 and the name of its key") {
+TEST_CASE("an invalid value is refused with 400 and the name of its key") {
   for (const char* wrong : {R"("n": 0)",
                             R"("n": 129)",
                             R"("n": 1.5)",

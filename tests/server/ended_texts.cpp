@@ -75,7 +75,7 @@ std::vector<int> joined(std::vector<int> text, const std::vector<int>& more) {
 
 }  // namespace
 
-TEST_CASE("the next turn of a conversation computes its new tokens alone, also after another text") {
+TEST_CASE("the next turn of a conversation computes only its new tokens, even after another text") {
   for (const int length : {37, 40, 48, 63}) {
     CAPTURE(length);
     Texts texts(2, 4, 64), plain(2, 0, 64, false);
@@ -130,7 +130,7 @@ TEST_CASE("a text is kept once, in as many rows as there are, and the oldest one
   }
 }
 
-TEST_CASE("a text that is cancelled is kept as far as it went, without the blocks for its rest") {
+TEST_CASE("a cancelled text is kept as far as it got, without the blocks for its rest") {
   Texts texts(1, 2, 64, true, {.chunk = 7});
   const std::vector<int> prompt = some_tokens(60);
   texts.scheduler.submit(100, prompt, options_of(1, 1));
@@ -154,7 +154,7 @@ TEST_CASE("without prefix caching nothing is kept") {
 
 // With few blocks all ended texts lose theirs again and again. Conversations go on, are left, and share
 // beginnings; prompts come in chunks.
-TEST_CASE("texts are the same whatever has ended before, also where blocks are few") {
+TEST_CASE("texts are the same whatever has ended before, even if blocks are few") {
   for (const unsigned seed : {1u, 2u, 3u, 4u, 5u, 6u}) {
     CAPTURE(seed);
     std::mt19937 random(seed);

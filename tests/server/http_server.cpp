@@ -124,7 +124,7 @@ struct Served {
 
 }  // namespace
 
-TEST_CASE("a stream that its client does not take ends at the limit of unread bytes") {
+TEST_CASE("a stream that its client does not read ends at the limit of unread bytes") {
   std::atomic<std::size_t> written = 0;
   Served served({.unread_bytes = 1 << 20, .to_take = 60s}, [&](const std::shared_ptr<Exchange>& exchange) {
     exchange->begin_stream("text/plain", "");
@@ -137,7 +137,7 @@ TEST_CASE("a stream that its client does not take ends at the limit of unread by
   CHECK(written < 20);  // the network takes some of it
 }
 
-TEST_CASE("a client that takes nothing of its answer for too long is let go") {
+TEST_CASE("a client that reads nothing of its answer for too long is disconnected") {
   Served served({.to_take = 200ms}, [](const std::shared_ptr<Exchange>& exchange) {
     exchange->send({.body = std::string(32 << 20, 'x')});
   });
@@ -148,7 +148,7 @@ TEST_CASE("a client that takes nothing of its answer for too long is let go") {
   CHECK(SteadyClock::now() - start >= 200ms);
 }
 
-TEST_CASE("a client that takes little, but takes it, gets all of its answer") {
+TEST_CASE("a client that reads slowly but steadily gets all of its answer") {
   Served served({.to_take = 500ms}, [](const std::shared_ptr<Exchange>& exchange) {
     exchange->send({.body = std::string(20 << 20, 'x') + "end"});
   });
@@ -257,7 +257,7 @@ TEST_CASE("a stream without signs of life may pause for longer than its client m
 }
 
 TEST_CASE(
-    "a stream that its client takes may be longer than what may be unread, and comes as it was written") {
+    "a stream that its client reads may be longer than the limit of unread bytes, and arrives as written") {
   std::atomic<int> asked = 0;
   std::shared_ptr<Exchange> stream;
   Served served({.unread_bytes = 4 << 20}, [&](const std::shared_ptr<Exchange>& exchange) {
@@ -283,7 +283,7 @@ TEST_CASE(
   CHECK(served.wait_for({200}));
 }
 
-TEST_CASE("a piece that is on its way does not grow with those that follow it") {
+TEST_CASE("a piece that is being sent does not grow with those that follow it") {
   std::shared_ptr<Exchange> stream;
   std::atomic<int> written = 0;
   Served served({}, [&](const std::shared_ptr<Exchange>& exchange) {
@@ -311,7 +311,7 @@ TEST_CASE("a piece that is on its way does not grow with those that follow it") 
   CHECK(served.wait_for({200}));
 }
 
-TEST_CASE("what a client sends ahead of its answer is bounded, and its leaving is seen") {
+TEST_CASE("data that a client sends ahead of its answer is bounded, and its leaving is noticed") {
   std::shared_ptr<Exchange> waits;
   Served served({.ahead_bytes = 1000}, [&](const std::shared_ptr<Exchange>& exchange) { waits = exchange; });
   {

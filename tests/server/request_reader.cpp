@@ -146,7 +146,7 @@ TEST_CASE("a target is a path, or a whole address whose host counts") {
   }
 }
 
-TEST_CASE("what is not HTTP is refused") {
+TEST_CASE("anything other than HTTP is refused") {
   for (const char* bytes : {"\x16\x03\x01\x02", "hello\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET /\r\n\r\n",
                             " GET / HTTP/1.1\r\n\r\n", "GET  / HTTP/1.1\r\n\r\n",
                             "GET / HTTP/1.1\r\nA B: c\r\n\r\n", "GET / HTTP/1.1\nHost: a\n\n"}) {
