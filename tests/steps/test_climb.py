@@ -345,11 +345,11 @@ class Climb(Scratch):
         self.assertIn("either a STEP", self.climb("2", "--abort", status=2))
         self.assertIn("There is no step '9'", self.climb(9, status=2))
         self.assertIn("last step", self.climb(6, status=2))
-        self.assertIn("'nowhere' is no commit", self.climb(2, "--base", "nowhere", status=2))
+        self.assertIn("'nowhere' is not a commit", self.climb(2, "--base", "nowhere", status=2))
         self.edit(2, "two", "<<<<<<< two")
         self.assertIn("markers", self.climb(2, status=1))
         shutil.rmtree(self.root / ".git")
-        self.assertIn("no git repository", self.climb(2, status=1))
+        self.assertIn("not a git repository", self.climb(2, status=1))
 
     def test_why_git_does_not_read_a_repository(self):
         git = self.folder / "bin/git"  # git's words about another user's repository
@@ -369,7 +369,7 @@ class RealStaircase(Scratch):
         self.commit(root)
         # Lines that no lesson is next to: git takes changes of neighbouring lines for a conflict. The stopping rule is
         # finished in step 08, so its new line gets as far as that and into the library.
-        edits = (("generate.h", b"one token after the other", b"token by token"),
+        edits = (("generate.h", b"one token after another", b"token by token"),
                  ("stopping.h", b"// ", b"// So: "))
         first = root / "steps" / STEPS[0].name
         for name, old, new in edits:
