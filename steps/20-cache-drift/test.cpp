@@ -130,8 +130,8 @@ TEST_CASE("a comparison with options that it would ignore is refused before anyt
     CHECK(run.status == 2);
     CHECK(run.out.empty());
     CHECK(run.err ==
-          "error: --drift compares two texts with a cache: it goes with neither --num-return-sequences nor "
-          "--no-use-cache\n");
+          "error: --drift compares two texts with a cache: it cannot be combined with "
+          "--num-return-sequences or --no-use-cache\n");
   }
   CHECK(!std::filesystem::exists(file));
 }

@@ -135,8 +135,8 @@ TEST_CASE("counts for which the file has no room are errors before anything is a
     writer.more_pairs = pairs;
     return error(writer);
   };
-  CHECK(says(with(std::uint64_t{1} << 60, 0), "model.gguf", "1152921504606846978 tensors", "no room"));
-  CHECK(says(with(0, std::uint64_t{1} << 60), "model.gguf", "pairs of metadata", "no room"));
+  CHECK(says(with(std::uint64_t{1} << 60, 0), "model.gguf", "1152921504606846978 tensors", "do not fit"));
+  CHECK(says(with(0, std::uint64_t{1} << 60), "model.gguf", "pairs of metadata", "do not fit"));
   CHECK(says(with(~std::uint64_t{2}, 0), "model.gguf"));
   CHECK(says(with(0, ~std::uint64_t{20}), "model.gguf"));
   CHECK(says(with(1, 0), "model.gguf"));
@@ -144,11 +144,11 @@ TEST_CASE("counts for which the file has no room are errors before anything is a
   const auto list = [](std::uint32_t type, std::uint64_t size) {
     return error(GgufWriter().pair("list", 9, raw(type) + raw(size) + std::string(100, '\0')));
   };
-  CHECK(says(list(8, std::uint64_t{1} << 61), "elements of \"list\"", "no room"));
-  CHECK(says(list(8, std::uint64_t{1} << 63), "elements of \"list\"", "no room"));
-  CHECK(
-      says(list(10, std::uint64_t{1} << 61), "elements of \"list\"", "no room"));  // times 8 would wrap to 0
-  CHECK(says(list(4, 26), "elements of \"list\"", "no room"));
+  CHECK(says(list(8, std::uint64_t{1} << 61), "elements of \"list\"", "do not fit"));
+  CHECK(says(list(8, std::uint64_t{1} << 63), "elements of \"list\"", "do not fit"));
+  CHECK(says(list(10, std::uint64_t{1} << 61), "elements of \"list\"",
+             "do not fit"));  // times 8 would wrap to 0
+  CHECK(says(list(4, 26), "elements of \"list\"", "do not fit"));
   CHECK(list(4, 25) == "");
 }
 

@@ -509,7 +509,7 @@ TEST_CASE(
   }
   const Result stranger = run_whole("--draft-model " + folder.path().string());
   CHECK(stranger.status == 1);
-  CHECK(stranger.err.find("its vocabulary is not that of") != std::string::npos);
+  CHECK(stranger.err.find("its vocabulary differs from that of") != std::string::npos);
 }
 
 TEST_CASE("words that belong to no option are named in their order") {

@@ -118,8 +118,8 @@ TEST_CASE("a line that is not a request is an error of one sentence that names t
   const auto with = [&](const std::string& rest, const std::string& part) {
     refused(R"({"prompt": "a", )" + rest + "}", part);
   };
-  with(R"("tokens": 5)", "the key \"tokens\", which is none of prompt, arrival, flag, count");
-  with(R"("Count": 5)", "the key \"Count\"");
+  with(R"("tokens": 5)", "unknown key \"tokens\"; known keys: prompt, arrival, flag, count");
+  with(R"("Count": 5)", "unknown key \"Count\"");
   for (const char* wrong : {"-1", "-1e-9", "86400.5", "1e308", "1760000000", "\"0\"", "[0]", "true"}) {
     with(std::string(R"("arrival": )") + wrong, "arrival is ");
   }

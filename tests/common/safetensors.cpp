@@ -99,12 +99,12 @@ TEST_CASE("an impossible header is an error") {
   const auto error = [](const std::string& file) { return error_message([&] { parse(file); }); };
   CHECK(says(error(""), "weights.st", "0 bytes"));
   CHECK(says(error("1234567"), "weights.st", "7 bytes"));
-  CHECK(says(error(with_length(1, "", "")), "weights.st", "1 bytes", "at most 0"));
-  CHECK(says(error(with_length(3, "{}", "")), "weights.st", "3 bytes", "at most 2"));
+  CHECK(says(error(with_length(1, "", "")), "weights.st", "1 bytes", "the limit of 0"));
+  CHECK(says(error(with_length(3, "{}", "")), "weights.st", "3 bytes", "the limit of 2"));
   CHECK(says(error(with_length(~std::uint64_t{0}, "{}", "")), "weights.st", "18446744073709551615"));
-  CHECK(says(error(with_length(std::uint64_t{1} << 63, "{}", "")), "weights.st", "at most 2"));
+  CHECK(says(error(with_length(std::uint64_t{1} << 63, "{}", "")), "weights.st", "the limit of 2"));
   const std::string large = "{}" + std::string(100'000'000, ' ');
-  CHECK(says(error(file_of(large)), "weights.st", "100000002 bytes", "at most 100000000"));
+  CHECK(says(error(file_of(large)), "weights.st", "100000002 bytes", "the limit of 100000000"));
   CHECK(error(file_of(large.substr(0, 100'000'000))) == "");
 }
 

@@ -442,7 +442,7 @@ TEST_CASE("an impossible list of merges is an error that names the file and the 
   CHECK(says(error("a b\nx y\n"), "some/merges.txt, line 2", "\"xy\" is not in the vocabulary"));
   CHECK(says(error("a b\na bc\n"), "some/merges.txt, line 2", "\"bc\" is not in the vocabulary"));
   CHECK(says(error("a b\nabc \u4E2D\n"), "some/merges.txt, line 2", "not in the vocabulary"));
-  CHECK(says(error("a b\nab c\na b\n"), "some/merges.txt, line 3", "\"a b\"", "second time"));
+  CHECK(says(error("a b\nab c\na b\n"), "some/merges.txt, line 3", "\"a b\"", "listed twice"));
   CHECK(says(error("a b\n\xFF\n"), "some/merges.txt, line 2"));
 }
 

@@ -222,7 +222,7 @@ TEST_CASE("images, audio and tool calls are refused by name") {
             hello(R"("tools": [], "tool_choice": "none", "functions": [], "response_format": {"type": "text"},
                          "modalities": ["text"], "echo": false, "parallel_tool_calls": true, "store": false,
                          "metadata": {}, "service_tier": "auto", "documents": [])")) == "");
-  CHECK(refusal(hello(R"("max_token": 5)")).starts_with("400 max_token: there is no key"));
+  CHECK(refusal(hello(R"("max_token": 5)")).starts_with("400 max_token: unknown key"));
 }
 
 TEST_CASE("the template's own refusals, faults and loops are sentences for the client") {
