@@ -100,8 +100,8 @@ struct DeviceRank {
   std::function<std::string(const std::string& text)> broadcast;
 };
 
-/// Tensors handed to an operation must live on the device, have the stated shapes and not overlap; an
-/// operation neither allocates what it returns nor checks what the model guarantees.
+/// Tensors passed to an operation must be on the device, have the stated shapes and not overlap; an operation
+/// neither allocates its results nor checks what the model guarantees.
 class Device {
  public:
   virtual ~Device() = default;

@@ -49,7 +49,7 @@ void reserve_standard_streams() noexcept;
 /// Sets a variable of the environment for this process. For the start of a program.
 void set_environment(const char* name, const std::string& value);
 
-/// Date and time of day at this place.
+/// Local date and time of day.
 std::tm local_time();
 
 /// Whether the stream is a terminal.

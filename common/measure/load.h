@@ -25,7 +25,8 @@ void add_options(OptionSink& sink, LoadOptions& options);
 struct FleetOptions {
   int places = 16;          ///< maximum batch size of each
   int replicas = 1;         ///< how many servers there are
-  bool least_busy = false;  ///< a request goes to the one with the fewest texts, or else to the next one
+  bool least_busy = false;  ///< a request goes to the one with the fewest texts; otherwise to the next in
+                            ///< turn
   int ranks = 1;            ///< that share each server's model, as in step 97
   float link_gbit = 10.0f;  ///< per second, that a rank receives
   float link_us = 50.0f;    ///< what a call to the other ranks takes besides

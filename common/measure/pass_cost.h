@@ -59,8 +59,8 @@ inline PassCost fit_shared(const FleetOptions& fleet, const ModelConfig& config,
   return shared(fit(measure), fleet, config);
 }
 
-/// An engine whose passes are added to `passes`, for the rows of `cache`. Each lasts until the next begins:
-/// whatever is done with the logits belongs to it. The last one is left out.
+/// An engine that adds its passes to `passes`, for the rows of `cache`. Each lasts until the next begins: the
+/// work done with the logits belongs to it. The last one is left out.
 class TimedEngine : public DelegatingEngine {
  public:
   TimedEngine(Engine& engine, const KvCache& cache, std::vector<MeasuredPass>& passes)

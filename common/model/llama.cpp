@@ -133,7 +133,7 @@ class Llama : public Network {
            .mlp_output = output(block + "mlp.down_proj", share.inner)});
     }
     if (share.has_last_block()) weights_.final_norm = norm("norm", n_embd);
-    // GGUF files have no settings for a scaled rotation, but its factors.
+    // GGUF files store the factors of a scaled rotation instead of its settings.
     if (weights.has("rope_freqs.weight")) {
       rotary_.divide_speeds(weights.values("rope_freqs.weight", rotary_.size() / 2));
     }

@@ -29,7 +29,7 @@ struct Share;
 /// What is split between ranks: each matrix, or the blocks.
 enum class Split { kMatrices, kBlocks };
 
-/// What weights can be kept in; not every device multiplies all of them.
+/// The types for weights; not every device multiplies all of them.
 std::span<const DType> weight_dtypes();
 
 /// The type with that name. Throws UsageError for another name.
@@ -190,7 +190,7 @@ class Model {
   ModelConfig config_;
   std::shared_ptr<Device> device_;
   DType dtype_ = DType::kFloat32;
-  Ranks* ranks_ = nullptr;  // of a model that is shared
+  Ranks* ranks_ = nullptr;  // of a split model
   Split split_ = Split::kMatrices;
   std::unique_ptr<Share> share_;
   std::unique_ptr<Network> network_;

@@ -113,7 +113,7 @@ Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPar
       cache_(cache),
       memory_(memory),
       watchers_(watchers) {
-  // All in one copy: a small one takes as long as a larger one.
+  // All in one copy: a small copy takes as long as a larger one.
   std::vector<std::int32_t> indices;
   for (const auto* list : {&packed.tokens, &packed.offsets, &packed.starts, &packed.wanted_rows}) {
     indices.insert(indices.end(), list->begin(), list->end());

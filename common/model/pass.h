@@ -81,11 +81,11 @@ class Pass {
   /// Without new tokens among them there is nothing to run. What `batch` returns is valid until then.
   void run_part(Slice sequences, const std::function<void(Pass& part)>& run) const;
 
-  /// Sums x over all ranks: each gets the sum. One rank alone keeps its x.
+  /// Sums x over all ranks: each gets the sum. A single rank keeps its x.
   void all_reduce(Tensor& x) const;
 
-  /// How a rank adds its part of a product to the residual stream, before all_reduce. Rank 0 adds it to x;
-  /// the others store it in the place of x, so that the sum has x once.
+  /// How a rank adds its part of a product to the residual stream before all_reduce. Rank 0 adds it to x; the
+  /// others overwrite x with it, so the sum contains x once.
   Epilogue add_once() const {
     return part_.share.whole || ranks().rank() == 0 ? Epilogue::kAdd : Epilogue::kStore;
   }
@@ -97,7 +97,7 @@ class Pass {
   /// Of the blocks that are here.
   std::int64_t first_block() const { return part_.share.blocks.first; }
 
-  /// For HeadRule: the turns of each token's position.
+  /// For HeadRule: the rotations of each token's position.
   const Tensor& turns() const { return turns_; }
 
   /// The residual stream, [n_tokens, n_embd].

@@ -123,7 +123,7 @@ Embeddings WeightReader::embeddings(const std::string& tokens, const std::string
                   return parts;
                 });
   };
-  // A file may have a copy of a matrix that is tied; one that differs is what the model was trained with.
+  // A file may have a copy of a tied matrix; if it differs, it is what the model was trained with.
   const CheckpointTensor* const stored = look_up(output);
   const bool tied =
       config.tie_word_embeddings &&

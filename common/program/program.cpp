@@ -104,7 +104,7 @@ struct Program::Impl {
   std::unique_ptr<Ranks> own_ranks;
   Ranks* ranks = &single_rank;
   Split split = Split::kMatrices;
-  bool complete = true;  // whether all could be done that was asked for
+  bool complete = true;  // whether everything that was requested could be done
 
   /// The prompts of --requests that can be continued.
   Prompts requested(const Tokenizer& tokenizer, const ModelConfig& config) {

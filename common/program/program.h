@@ -38,8 +38,8 @@ class Program : public OptionSink {
   using EncodePrompt = std::function<std::vector<int>(const std::string& text, const Tokenizer& tokenizer,
                                                       const std::filesystem::path& model)>;
 
-  /// Shares the model with the other ranks. Rank 0 reads standard input and writes; the others only compute.
-  /// The first error of a rank ends all of them.
+  /// Splits the model among the ranks. Rank 0 reads standard input and writes; the others only compute. The
+  /// first error on a rank ends all of them.
   void share_over(Ranks& ranks, Split split = Split::kMatrices);
 
   /// Sets how --prompt becomes tokens, instead of Tokenizer::encode_prompt.

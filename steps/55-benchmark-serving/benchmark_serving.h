@@ -32,7 +32,7 @@ inline void serve_in_static_batches(Scheduler& scheduler, std::vector<Request> r
   }
 }
 
-/// A way to serve, and what its runs were like.
+/// A way to serve, and the results of its runs.
 struct Way {
   std::string name;
   PrefillOptions prefill = {};

@@ -15,7 +15,7 @@
 namespace staircase {
 
 /// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it begins
-/// all of them, sees their tokens, and finishes all at the end with what the cache used.
+/// all of them, gets their tokens, and finishes all at the end with what the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
@@ -27,7 +27,7 @@ inline void generate_all(Model& model, const Prompts& prompts, const RowOptions&
   output.finish(generated, cache->use());
 }
 
-/// Adds --requests, whose lines become `requests`. What a line leaves open is as in `defaults`.
+/// Adds --requests, whose lines become `requests`. `defaults` has the values that a line leaves out.
 inline void add_requests_option(Program& program, std::vector<Request>& requests, const RowOptions& defaults,
                                 const RunOptions& run, const PrefillOptions& prefill) {
   program.add_requests_option([&](RequestLine& line) {
@@ -38,12 +38,12 @@ inline void add_requests_option(Program& program, std::vector<Request>& requests
   });
   program.refuse_if(
       [&] { return program.has("--requests") && (run.num_return_sequences > 1 || !run.use_cache); },
-      "--requests goes with neither --num-return-sequences nor --no-use-cache");
+      "--requests cannot be combined with --num-return-sequences or --no-use-cache");
   program.warn_if([&] { return prefill.chunk && !program.has("--requests"); },
                   "--prefill-chunk does nothing without --requests");
 }
 
-/// Continues the prompt of each request from its time on; `output` gets the texts in their order.
+/// Continues the prompt of each request once it has arrived; `output` gets the texts in their order.
 inline void serve_all(Model& model, const std::vector<Request>& requests, int max_batch_size,
                       const PrefillOptions& prefill, const TimelineOptions& drawn, Output& output) {
   if (!drawn.file.empty()) check_writable(drawn.file);

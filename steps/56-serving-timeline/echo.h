@@ -1,4 +1,4 @@
-// Shows the prompts themselves.
+// Prints the prompts themselves.
 #pragma once
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ inline void add_options(OptionSink& sink, EchoOptions& options) {
   sink.add("--echo", &options.echo, "print the prompt too, with its log-probabilities and perplexity");
 }
 
-/// Shows the prompts, if that is asked for, with the `count` likeliest tokens in the place of each token.
+/// Prints the prompts, if requested, with the `count` most likely tokens at the position of each token.
 inline void echo(Model& model, const Prompts& prompts, const EchoOptions& options, int count,
                  Output& output) {
   if (!options.echo) return;

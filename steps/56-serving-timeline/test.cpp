@@ -20,7 +20,7 @@ Request request(int number, double arrival, int prompt_length, int count) {
   return request;
 }
 
-/// What a trace saw of requests on a clock that advances by a second a pass.
+/// What a trace recorded of requests on a clock that advances by a second per pass.
 struct Watched {
   ToyEngine toy;
   Trace trace;

@@ -198,7 +198,7 @@ TEST_CASE("servers of two ranks have a higher knee over a fast link, and a lower
   CHECK(seconds(2, 1000.0f) > alone);
 }
 
-TEST_CASE("a load that no server can have is refused") {
+TEST_CASE("an impossible load is refused") {
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--common-tokens 256 --num-requests 5");
   CHECK(run.status == 2);
   CHECK(run.err.find("--common-tokens is 256, but it must be below 256") != std::string::npos);

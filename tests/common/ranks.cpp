@@ -402,7 +402,7 @@ TEST_CASE(
   CHECK(refusal(5) == "the model has 4 blocks; 5 ranks do not fit");
 }
 
-TEST_CASE("what cannot be shared is refused with its numbers") {
+TEST_CASE("a model that cannot be split is refused with its numbers") {
   const auto refusal = [](int size, const std::function<std::filesystem::path(int rank)>& folder,
                           DType second = DType::kFloat32) {
     return error_message([&] {
