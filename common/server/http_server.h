@@ -45,8 +45,8 @@ class HttpServer {
   bool is_local() const;
 
   /// Answers requests from now on. The first SIGTERM, SIGINT or SIGUSR1 closes the port and calls `on_stop`,
-  /// in the thread of the server; those that are connected get their answers. The second one ends the process
-  /// as if nobody listened to signals.
+  /// in the server thread; connected clients get their answers. The second one ends the process as if signals
+  /// were not handled.
   void start(std::function<void()> on_stop);
 
   /// Lets the server thread do all work that was posted to its exchanges. From any thread. Waking a thread

@@ -34,7 +34,7 @@ void check_cost(const PassCost& cost) {
   CHECK(cost.position == about(4e-7, 0.01));
 }
 
-TEST_CASE("the cost behind simulated passes is found again") {
+TEST_CASE("the cost of simulated passes is found again") {
   check_cost(fit(made_passes()));
 }
 

@@ -352,7 +352,7 @@ TEST_CASE("a token costs one sum of the embedding and two a block, but one a blo
   }
 }
 
-TEST_CASE("parts of a pass, one after the other, have the logits of the whole, with any cache") {
+TEST_CASE("parts of a pass, one after another, have the logits of the whole, with any cache") {
   const std::vector<int> one{5};
   const std::vector<std::span<const int>> batch{kText, kShorter, {}, kText, one};
   const auto logits_in_parts = [&](int parts) {

@@ -129,7 +129,7 @@ TEST_CASE("GPUs are linked once, by the id of rank 0, and their link ends before
 
 TEST_CASE("a sum over GPUs has the bits of an addition in the order of the ranks, for every size and count") {
   for (const int size : {2, 3, 4}) {
-    // Few; and so many that they are cut into slices, of which the last is shorter or empty.
+    // A few, and enough to be cut into slices, of which the last is shorter or empty.
     for (const std::size_t count : {1u, 700u, 65535u, 65536u, 65537u, 70001u}) {
       CAPTURE(size);
       CAPTURE(count);

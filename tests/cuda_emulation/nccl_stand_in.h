@@ -21,7 +21,7 @@ struct Call {
   const void* stream = nullptr;
 };
 
-/// The emulation of a GPU has one thread at a time: whoever holds it. It is free while a rank waits for
+/// The emulation of a GPU has one thread at a time: the one that holds it. It is free while a rank waits for
 /// others.
 std::mutex& turn();
 
