@@ -68,7 +68,7 @@ class WeightReader {
   /// embedding alone, and one without either neither.
   Embeddings embeddings(const std::string& tokens, const std::string& output, const ModelConfig& config);
 
-  /// A vector, or several one after the other.
+  /// A vector, or several in a row.
   Tensor vector(const std::string& name, std::int64_t size);
   Tensor vector(std::span<const Part> parts);
   Tensor vector(std::span<const float> values);
