@@ -24,7 +24,7 @@ struct HttpLimits {
   std::chrono::milliseconds between = std::chrono::seconds(75);  ///< between two requests of one connection
   std::chrono::milliseconds silence = std::chrono::seconds(10);  ///< of a stream, until the client gets a
                                                                  ///< sign of life
-  std::chrono::milliseconds tick = std::chrono::seconds(1);  ///< how often the times are checked
+  std::chrono::milliseconds tick = std::chrono::seconds(1);      ///< how often the times are checked
 };
 
 /// Names and values of a header.

@@ -119,8 +119,7 @@ TEST_CASE("--max-new-tokens 0 is a run without a text") {
 }
 
 TEST_CASE("options that do nothing together cause a warning, and the program goes on") {
-  const std::string greedy =
-      "warning: --temperature, --top-k and --top-p do nothing without --do-sample\n";
+  const std::string greedy = "warning: --temperature, --top-k and --top-p do nothing without --do-sample\n";
   const std::string cold = "warning: a temperature near 0 is greedy decoding\n";
   for (const std::string arguments : {"--temperature 0.7", "--top-k 5", "--top-p 0.5"}) {
     const ProgramRun warned = run(arguments);

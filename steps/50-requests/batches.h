@@ -37,7 +37,8 @@ inline void add_requests_option(Program& program, std::vector<RowOptions>& reque
       "--requests cannot be combined with --num-return-sequences or --no-use-cache");
 }
 
-/// Continues each prompt with its request's options, one after another; `output` gets the texts in their order.
+/// Continues each prompt with its request's options, one after another; `output` gets the texts in their
+/// order.
 inline void serve_all(Model& model, const Prompts& prompts, std::span<const RowOptions> requests,
                       Output& output) {
   output.expect(static_cast<int>(requests.size()));
