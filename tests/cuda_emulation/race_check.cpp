@@ -182,6 +182,10 @@ void __tsan_init() {}
 int __tsan_atomic32_fetch_add(volatile int* number, int value, int /*order*/) {
   return __atomic_fetch_add(number, value, __ATOMIC_SEQ_CST);
 }
+// The guard of a static variable of the host.
+char __tsan_atomic8_load(const volatile char* guard, int /*order*/) {
+  return __atomic_load_n(guard, __ATOMIC_SEQ_CST);
+}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 void __tsan_vptr_read(void**) {}
