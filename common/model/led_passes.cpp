@@ -30,7 +30,7 @@ std::string to_text(const Numbers& numbers) {
 
 Numbers to_numbers(const std::string& text) {
   Numbers numbers(text.size() / sizeof(std::int32_t));
-  std::memcpy(numbers.data(), text.data(), text.size());
+  if (!text.empty()) std::memcpy(numbers.data(), text.data(), text.size());
   return numbers;
 }
 

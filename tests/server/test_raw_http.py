@@ -113,7 +113,7 @@ class RawHttp(unittest.TestCase):
     def test_a_coded_body_is_refused_with_a_sentence(self):
         status, header, error = self.server.post(b"\x1f\x8b\x08\x00", Content_Encoding="gzip")
         self.assertEqual((status, header["Accept-Encoding"]), (415, "identity"))
-        self.assertIn('not with Content-Encoding: "gzip"', error["error"]["message"])
+        self.assertIn('must not be encoded, but it has Content-Encoding: "gzip"', error["error"]["message"])
         self.assertEqual(self.server.post({"prompt": "A", "max_tokens": 1}, Content_Encoding="identity")[0], 200)
 
     def test_a_body_may_begin_with_a_byte_order_mark(self):

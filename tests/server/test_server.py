@@ -390,7 +390,7 @@ class Errors(unittest.TestCase):
                 ('{"prompt": "A", "model": "gpt-4"}', 404, "there is no model", "model"),
                 (json.dumps({"prompt": "A", "stop": ["x"] * 20000}), 400, "stop is a list of 20000", "stop"),
                 (json.dumps({"prompt": "A", "stop": ["x"] * 200000}), 400, "the body has 200001 values", None),
-                ('{"prompt": "A", "max_token": 4}', 400, "max_tokens is one", "max_token"),
+                ('{"prompt": "A", "max_token": 4}', 400, "did you mean max_tokens?", "max_token"),
                 (json.dumps({"prompt": "A", "stop": ["x"] * 1000000}), 413, "at most 2097152 bytes", None)]:
             with self.subTest(str(body)[:60]):
                 self.check(self.server.post(body), status, words, key)
