@@ -33,7 +33,7 @@ def draw():
         picture.text(LEFT - 10, top + 14, f"⊕ {distance}", anchor="end", size=12)
         for lane in range(32):
             picture.box(LEFT + lane * LANE, top, LANE - 2, 18, "orange" if lane < distance else "grey", fill=0.32 if lane < distance else 0.08, round=1)
-    picture.text(LEFT, y + 168, "Coloured: the number of different sums that are left: 16, 8, 4, 2, 1. In the end, every lane has the whole sum.", size=12,
+    picture.text(LEFT, y + 168, "Coloured: the number of different sums that are left: 16, 8, 4, 2, 1. At the end, each lane has the sum.", size=12,
                  anchor="start")
     picture.line([(LEFT + LANE / 2, y + 176), (LEFT + LANE / 2, y + 190)], "ink", arrow=True)
     picture.box(LEFT, y + 192, 300, 28, "violet", "lane 0: + bias, GELU or residual, store", size=13)

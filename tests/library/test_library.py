@@ -26,9 +26,9 @@ LIBRARY = ["base", "parallel", "model", "text", "decoding"]
 
 # What only sources include: JSON, and the insides of models and tokenizers.
 PRIVATE = ["base/hash.h", "base/json_file.h", "base/json_options.h", "base/precompiled.h", "model/family.h",
-           "model/fingerprint.h", "model/gguf_config.h", "model/gguf_types.h", "model/llama.h", "model/pass.h",
-           "model/plain_weights.h", "model/rotary.h", "model/rotary_scaling.h", "model/settings.h", "model/share.h",
-           "model/weights.h", "parallel/mpi_ranks.h", "parallel/thread_ranks.h", "parallel/wait_limit.h",
+           "model/fingerprint.h", "model/gguf_config.h", "model/gguf_types.h", "model/led_passes.h", "model/llama.h",
+           "model/pass.h", "model/plain_weights.h", "model/rotary.h", "model/rotary_scaling.h", "model/settings.h",
+           "model/share.h", "model/weights.h", "parallel/mpi_ranks.h", "parallel/thread_ranks.h", "parallel/wait_limit.h",
            "text/added_token_reader.h", "text/added_tokens.h", "text/byte_alphabet.h", "text/chat_template.h",
            "text/gguf_tokenizer.h", "text/gguf_vocabulary.h", "text/jinja.h", "text/json_value.h", "text/merger.h",
            "text/nfc.h", "text/normalizer.h", "text/pattern.h", "text/pre_tokenizer.h", "text/pre_types.h",
