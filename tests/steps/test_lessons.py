@@ -19,18 +19,18 @@ from pages import recorded  # noqa: E402
 
 # What shows the lesson of a step, by its name without the number. Texts are greedy, or drawn with a seed, so they stay.
 SHOWS = {
-    "plain-loops": r"4096 logits differ by [1-9]\.\de-0[5-9] at most",
-    "plain-attention": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
-    "rotary-positions": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
-    "gated-mlp": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
-    "rms-norm": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
-    "grouped-queries": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
-    "qk-norm": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
-    "parallel-blocks": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
-    "scaled-rotation": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
-    "forward-pass": r"differ by [1-9]\.\de-0[5-9] at most[\s\S]* times as fast\n[\s\S]* %  MLP",
-    "tensor-parallel": r"differ by [1-9]\.\de-0[5-9] at most\nrank 0 of 2 keeps[\s\S]*differ by [1-9]\.\de-0[5-9] at most\nrank 0 of 4 keeps",
-    "pipeline-parallel": r"16384 logits differ by \d\.\de[-+]\d\d at most[\s\S]*rank 1 of 2: 3 blocks[\s\S]*rank 2 of 3: 2 blocks",
+    "plain-loops": r"4096 logits differ by at most [1-9]\.\de-0[5-9]",
+    "plain-attention": r"differ by at most [1-9]\.\de-0[5-9][\s\S]* times as fast\n[\s\S]* %  MLP",
+    "rotary-positions": r"differ by at most [1-9]\.\de-0[5-9][\s\S]* times as fast\n[\s\S]* %  MLP",
+    "gated-mlp": r"differ by at most [1-9]\.\de-0[5-9][\s\S]* times as fast\n[\s\S]* %  MLP",
+    "rms-norm": r"differ by at most [1-9]\.\de-0[5-9][\s\S]* times as fast\n[\s\S]* %  MLP",
+    "grouped-queries": r"differ by at most [1-9]\.\de-0[5-9][\s\S]* times as fast\n[\s\S]* %  MLP",
+    "qk-norm": r"differ by at most [1-9]\.\de-0[5-9][\s\S]* times as fast\n[\s\S]* %  MLP",
+    "parallel-blocks": r"differ by at most [1-9]\.\de-0[5-9][\s\S]* times as fast\n[\s\S]* %  MLP",
+    "scaled-rotation": r"differ by at most [1-9]\.\de-0[5-9][\s\S]* times as fast\n[\s\S]* %  MLP",
+    "forward-pass": r"differ by at most [1-9]\.\de-0[5-9][\s\S]* times as fast\n[\s\S]* %  MLP",
+    "tensor-parallel": r"differ by at most [1-9]\.\de-0[5-9]\nrank 0 of 2 keeps[\s\S]*differ by at most [1-9]\.\de-0[5-9]\nrank 0 of 4 keeps",
+    "pipeline-parallel": r"16384 logits differ by at most \d\.\de[-+]\d\d[\s\S]*rank 1 of 2: 3 blocks[\s\S]*rank 2 of 3: 2 blocks",
     "greedy-decoding": r"there was a man who had a daughter",
     "eos-handling": r"1\d new tokens[\s\S]*<\|endoftext\|>[\s\S]*100 new tokens",  # one text ends, the other goes on
     "context-window": r"540 new tokens",                                           # of 512 positions
