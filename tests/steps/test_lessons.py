@@ -91,7 +91,7 @@ SHOWS = {
     "int8-weights": r"weights 6\.\d MiB",
     "int4-weights": r"weights 4\.\d MiB",
     "quality": r"float32[\s\S]*int8[\s\S]*int4",
-    "capacity": r"requests/s on: the knee",
+    "capacity": r"the knee: from [\d.]+ requests/s on, the queue grows",
     "prompt-tokens": r'" gra"\n +79  "p"\n',
     "special-tokens": r'"<"\n[\s\S]* 4095  "<\|endoftext\|>"\n',
     "chat-template": r'"The"\n[\s\S]*weep\? I am not hungry\."',
