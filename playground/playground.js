@@ -114,10 +114,7 @@
   // A benchmark would only measure how long it takes to write its trace.
   const inside = make("input", { type: "checkbox", checked: Boolean(trace) && !/--(benchmark|drift)\b/.test(example) });
   const layer = make("input", { type: "number", min: 0 }), head = make("input", { type: "number", min: 0 });
-  const looks = make("p", { className: "looks", hidden: !inside.checked }, make("label", {}, "and the "
-                                                                                             "attention of "
-                                                                                             "one head: "
-                                                                                             "layer ", layer), make("label", {}, " head ", head),
+  const looks = make("p", { className: "looks", hidden: !inside.checked }, make("label", {}, "and the attention of one head: layer ", layer), make("label", {}, " head ", head),
     ", counted from 0 (", make("code", {}, "--trace-attention LAYER,HEAD"), ")");
   inside.onchange = () => { looks.hidden = !inside.checked; };
   const reads = talks

@@ -122,8 +122,7 @@ function drawRows({ passes, ended }, last, which, table) {
     else if (before === undefined) found.push(["↻", "begins again"]);
     else if (before !== row) found.push(["⇄", `comes from row ${before}`]);
     if (pass === ends && ended.has(text)) found.push(["■", "ends"]);
-    else if (pass === ends && pass < passes.length - 1) found.push(["□", "ends or has to wait"]); // only the end of the run
-                                                                                                  // will show it
+    else if (pass === ends && pass < passes.length - 1) found.push(["□", "ends or has to wait"]); // the end will show which
     else if (pass < passes.length - 1 && rowOf(pass + 1, text) === undefined) found.push(["‖", "has to wait"]);
     return found;
   }

@@ -192,8 +192,7 @@ function stepViews(place) {
       const { position, logits } = target.logits[i], behind = [...text, ...tokens.slice(0, i)];
       const share = (of) => {
         const shares = stages(of, behind, rules).at(-1)[1];
-        return rules.options["--do-sample"] === "true" ? shares[token] : Number(byProbability(shares)[0] === token); // otherwise the most likely
-                                                                                                                     // one has all
+        return rules.options["--do-sample"] === "true" ? shares[token] : Number(byProbability(shares)[0] === token); // else the best has all
       };
       const draft = proposed.filter((one) => one.position === position).at(-1);
       return { token, p: share(logits), q: draft ? share(draft.logits) : 1 };

@@ -1,4 +1,5 @@
-# Shared by the tools: where things are, and how to build without noise. It is sourced, never run. shellcheck shell=bash
+# Shared by the tools: where things are, and how to build without noise. It is sourced, never run.
+# shellcheck shell=bash
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 

@@ -161,6 +161,20 @@ TEST_CASE("the measured passes are those of the model") {
   CHECK(tokens == 2 * 6 * (10 + 4) - 1 - 2);
 }
 
+TEST_CASE("servers of two ranks have a higher knee over a fast link, and a lower one over a slow link") {
+  const auto requests = make_load({.requests = 300}, kAllAtOnce, 512);
+  const auto seconds = [&](int ranks, float us) {
+    FleetOptions fleet = servers(4);
+    fleet.ranks = ranks;
+    fleet.link_us = us;
+    const PassCost cost = shared({1e-3, 1e-4, 1e-4, 1e-7}, fleet, tales().config());
+    return latencies(simulate(servers(4), cost, requests)).seconds;
+  };
+  const double alone = seconds(1, 0.0f);
+  CHECK(seconds(2, 1.0f) < 0.65 * alone);
+  CHECK(seconds(2, 1000.0f) > alone);
+}
+
 TEST_CASE("the program prints how close its formula is, where the knee is, and how long requests wait") {
   const TemporaryFolder folder;
   const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM,
@@ -182,20 +196,6 @@ TEST_CASE("the program prints how close its formula is, where the knee is, and h
     CHECK(row["TTFT ms p95"] <= row["TTFT ms p99"]);
   }
   CHECK(rows[1]["TTFT ms p50"] > rows[0]["TTFT ms p50"]);
-}
-
-TEST_CASE("servers of two ranks have a higher knee over a fast link, and a lower one over a slow link") {
-  const auto requests = make_load({.requests = 300}, kAllAtOnce, 512);
-  const auto seconds = [&](int ranks, float us) {
-    FleetOptions fleet = servers(4);
-    fleet.ranks = ranks;
-    fleet.link_us = us;
-    const PassCost cost = shared({1e-3, 1e-4, 1e-4, 1e-7}, fleet, tales().config());
-    return latencies(simulate(servers(4), cost, requests)).seconds;
-  };
-  const double alone = seconds(1, 0.0f);
-  CHECK(seconds(2, 1.0f) < 0.65 * alone);
-  CHECK(seconds(2, 1000.0f) > alone);
 }
 
 TEST_CASE("an impossible load is refused") {
