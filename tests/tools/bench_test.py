@@ -349,7 +349,7 @@ class Errors(unittest.TestCase):
     def test_of_the_tool(self):
         tool = ROOT / "tools" / "bench"
         self.check(2, "invalid choice: '9m'", tool, "--shape", "9m")
-        self.check(2, "no list of numbers", tool, "--threads", "1,none")
+        self.check(2, "not a list of numbers", tool, "--threads", "1,none")
         self.check(2, "--batch is for measuring a model", tool, "--batch", "2", "--products")
         self.check(2, "--batch is for measuring a model", tool, "--batch", "2", "--scaling")
         self.check(2, "--scaling takes the shape", tool, "--scaling", "--model", "tales-1m")
