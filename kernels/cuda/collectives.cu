@@ -7,10 +7,8 @@
 //
 //   few numbers   each rank gets all parts: (ranks - 1) · 4n bytes, in one call. A token of a text is some
 //                 thousands of numbers, whose time is that of starting the call.
-//   many          each rank gets all parts of its own slice, and then the sums of the others' slices: 2
-//   (ranks -
-//                 1) / ranks · 4n bytes, in two calls. That is as much as a ring moves. With two ranks it is
-//                 no less than the first way.
+//   many          each rank gets all parts of its own slice, then the sums of the other slices, in two calls:
+//                 2 (ranks - 1) / ranks · 4n bytes, as in a ring. For two ranks that is no less than above.
 //
 // A run() that is kept as a graph has none of it: NCCL wants a call to be in a graph on all ranks or on none,
 // and each rank would decide by its own addresses.

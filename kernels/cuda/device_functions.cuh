@@ -25,7 +25,7 @@ namespace staircase::cuda {
 // So that nothing else changes, every thread of every kernel waits before it touches what a kernel writes.
 // Then a kernel ends after all that came before it. Weights, biases and norms are written by kernels too, but
 // before `load` returns (it waits for the GPU): load_parameters may read them at once. Nor may such memory be
-// read through `const __restrict__`: that promises that nobody writes it while the kernel runs, and the
+// read through `const __restrict__`: that promises that it is not written while the kernel runs, and the
 // kernel runs while it waits.
 
 /// The next kernel may begin once every block has called it.

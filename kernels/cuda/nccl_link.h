@@ -13,7 +13,7 @@ struct ncclComm;
 
 namespace staircase::cuda {
 
-/// Numbers are float32 in memory of the GPU. A call returns when its work is in the stream, behind what is
+/// Numbers are float32 in memory of the GPU. A call returns when its work is in the stream, after what is
 /// there already; all ranks make the same calls in the same order. Errors are std::runtime_error.
 class NcclLink {
  public:
