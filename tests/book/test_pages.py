@@ -121,7 +121,7 @@ class Diffs(unittest.TestCase):
         for name in ("generate.h", "main.cpp", "test.cpp"):
             text = (STEPS[16].folder / name).read_text(encoding="utf-8") if (STEPS[16].folder / name).is_file() else ""
             self.assertEqual([text_of(line) for line in differences.highlighted(name, text)], text.splitlines())
-        self.assertEqual(differences.highlighted("a.h", "/* one\n   two */\n"), ["<i>/* one</i>", "<i>   two */</i>"])
+        self.assertEqual(differences.highlighted("a.h", "/* one\n   two */\n"), ("<i>/* one</i>", "<i>   two */</i>"))
 
 
 if __name__ == "__main__":

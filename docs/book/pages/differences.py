@@ -2,7 +2,9 @@
 folded, a link for each line."""
 
 import re
+from functools import cache
 from html import escape
+from pathlib import PurePath
 
 from pygments.lexers import get_lexer_for_filename
 from pygments.lexers.special import TextLexer
@@ -17,15 +19,28 @@ ELEMENTS = [(Token.Comment.Preproc, "em"), (Token.Comment.PreprocFile, "u"), (To
             (Token.Literal.String, "u"), (Token.Name.Function, "var"), (Token.Name.Class, "var")]
 
 
+@cache
+def element_of(kind):
+    """What colours a token of that kind."""
+    return next((element for token, element in ELEMENTS if kind in token), None)
+
+
+@cache
+def lexer_for(file):
+    """Looking for one takes 10 ms, so each file name is looked up once."""
+    try:
+        return get_lexer_for_filename(file, stripnl=False, ensurenl=False)
+    except ClassNotFound:
+        return TextLexer(stripnl=False, ensurenl=False)
+
+
+@cache
 def highlighted(name, text):
     """The lines of a file, each with the few elements that book.css colours: much shorter than spans with classes, and there
-    are fifty thousand of them."""
+    are fifty thousand of them. Most files of a step are those of the step before, so a text is coloured once."""
     if name.endswith(".md"):
-        return [escape(line, quote=False) for line in text.splitlines()]
-    try:
-        lexer = get_lexer_for_filename(name, stripnl=False, ensurenl=False)
-    except ClassNotFound:
-        lexer = TextLexer(stripnl=False, ensurenl=False)
+        return tuple(escape(line, quote=False) for line in text.splitlines())
+    lexer = lexer_for(PurePath(name).name)
     pieces, before, waiting = [], None, ""
 
     def flush():
@@ -35,13 +50,13 @@ def highlighted(name, text):
             pieces.append(f"<{before}>{code}</{before}>" if before and part.strip() else code)
 
     for kind, value in lexer.get_tokens(text):
-        element = next((element for token, element in ELEMENTS if kind in token), None)
+        element = element_of(kind)
         if element != before and not value.isspace():
             flush()
             before, waiting = element, ""
         waiting += value
     flush()
-    return "".join(pieces).split("\n")[:len(text.splitlines())]
+    return tuple("".join(pieces).split("\n")[:len(text.splitlines())])
 
 
 def marked(line, ranges):
@@ -107,7 +122,7 @@ class FileDiff:
         self.added = sum(line[0] == "+" for line in self.lines)
         self.removed = sum(line[0] == "-" for line in self.lines)
         self.is_new, self.is_gone = not before, not after
-        self.before, self.after = (highlighted(name, text) if text else [] for text in (before, after))
+        self.before, self.after = (highlighted(name, text) if text else () for text in (before, after))
 
     @property
     def counts(self):

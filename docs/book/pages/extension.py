@@ -38,6 +38,7 @@ class Staircase:
         self.of_page = {f"steps/{step.name}/README": step for step in self.series}
         self.counts = {step: lines(step) for step in self.series}
         self.flights = map.flights(self.series)
+        self.sidebars = {}  # of source pages, by their depth
         self.repository = derived.repository()
 
     def size(self, step):
@@ -253,6 +254,20 @@ def surroundings(app, page, template, context, doctree):
         context["prev"] = {"link": "../../index.html", "title": "Home"}
 
 
+def share_sidebar(app, page, template, context, doctree):
+    """Sphinx makes the tree of the sidebar for each page, in a tenth of a second. Source pages of one depth share it."""
+    if not page.startswith("source/"):
+        return
+    make, depth, sidebars = context["toctree"], page.count("/"), app.staircase.sidebars
+
+    def made_once(**options):
+        if depth not in sidebars:
+            sidebars[depth] = make(**options)
+        return sidebars[depth]
+
+    context["toctree"] = made_once
+
+
 def fold_navigation(app, page, template, context, doctree):
     """The groups of the sidebar fold: the one with the current page is open, or the first where no group has it."""
     tree = context.get("furo_navigation_tree", "").replace('<a class="current ', '<a aria-current="page" class="current ')
@@ -352,6 +367,7 @@ def setup(app):
     app.connect("doctree-resolved", links.resolve)
     app.connect("html-collect-pages", more_pages)
     app.connect("html-page-context", surroundings, priority=400)
+    app.connect("html-page-context", share_sidebar, priority=400)
     app.connect("html-page-context", preview)
     app.connect("html-page-context", fold_navigation, priority=900)  # after Furo, which makes the tree
     app.connect("build-finished", finish)
