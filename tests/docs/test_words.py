@@ -37,7 +37,7 @@ CPP = re.compile(r'(?P<comment>//[^\n]*(?:\n[ \t]*//[^\n]*)*)|R"(?P<end>[^()\s\\
 
 def prose(text):
     """What is read as sentences: no code, no comments, no addresses of links."""
-    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->|^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
     text = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
     return re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)
 
@@ -186,7 +186,7 @@ class Words(unittest.TestCase):
             self.assertFalse(BANNED.search(text), text)
 
     def test_a_sentence_ends_where_the_next_begins(self):
-        self.assertEqual(list(sentences("# A\n\nOne. Two [x](y.md)? \"Three!\"\n\n- four\n- `five`. Six\n\n    code. Code\n")),
+        self.assertEqual(list(sentences("# A\n\nOne. Two [x](y.md)? \"Three!\"\n\n- four\n- `five`. Six\n\n    code. Code\n\n```cpp\nint a; // B. C\n```\n")),
                          ["# A", "One.", "Two x?", '"Three!"', "- four", "- `five`.", "Six"])
 
 

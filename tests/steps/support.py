@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
 
 sys.path.insert(0, str(ROOT / "tools"))
-from step_commands import series  # noqa: E402
+from step_commands import hunks, series  # noqa: E402
 
 STEPS = series.steps()
 PAIRS = [(step.parent, step) for step in STEPS if step.parent]

@@ -10,7 +10,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-from support import ROOT, STEPS, Scratch, call, series
+from support import ROOT, STEPS, Scratch, call, hunks, series
 
 FLOOR = ("common/model/gpt2.cpp", "kernels/cpu/linear.cpp", "models/tales-6m/model.safetensors", "models/tales-1m/vocab.json",
          "tests/step.h", "tests/doctest_main.cpp", "tests/reference/greedy.json", "meson.build", "LICENSE", ".gitignore")
@@ -52,7 +52,7 @@ class History(Scratch):
                 prose = [line for line in message.splitlines() if not line.startswith(("    ", "|"))]  # formulas stay whole
                 self.assertLessEqual(max(map(len, prose)), 80)
                 text = self.blob(f"{step.name}:README.md").decode()
-                idea = "".join(series.section(text, "The idea").split())
+                idea = "".join(series.section(hunks.without(text), "The idea").split())
                 self.assertEqual("".join(message.split()), "".join(step.heading().split()) + idea)
         for file in STEPS[0].library:
             self.assertNotIn(f"common/decoding/{file}", floor)

@@ -6,7 +6,7 @@ import json
 import re
 import unittest
 
-from support import BUILD, PAIRS, ROOT, STEPS, call, series
+from support import BUILD, PAIRS, ROOT, STEPS, call, hunks, series
 
 # The files that each lesson changes or adds. Every other file is the same, byte for byte, as in the step that it continues.
 LESSON = {
@@ -335,13 +335,45 @@ class Series(unittest.TestCase):
     def test_readmes_are_short_and_say_how_to_practise(self):
         for step in STEPS:
             with self.subTest(step.name):
-                lines = [line for line in step.readme().splitlines()
-                         if not line.startswith(("    ", "|", "#", "![")) and line not in (*step.relations(), *step.included())]
+                prose = re.sub(r"^```.*?^```$", "", step.readme(), flags=re.MULTILINE | re.DOTALL)
+                lines = [line for line in prose.splitlines()
+                         if not line.startswith(("    ", "|", "#", "![", "<!--")) and line not in (*step.relations(), *step.included())]
                 words = [word for word in re.sub(r"\]\([^)]*\)", "]", " ".join(lines)).split() if re.search(r"[^\W\d_]", word)]
                 self.assertLessEqual(len(words), WORDS)
                 self.assertEqual([line for line in lines if len(line) > COLUMNS and "](" not in line], [])
                 for command, section in (("practice", "How to check it"), ("check", "How to check it"), ("diff", "Afterwards")):
                     self.assertIn(f"tools/step {command} {step.number}", step.section(section))
+
+    def test_the_code_in_a_readme_is_code_of_the_step_with_lines_that_it_adds(self):
+        for step in STEPS:
+            shown, added = hunks.hunks(step.readme()), hunks.added(step)
+            with self.subTest(step.name):
+                self.assertEqual(len(shown), step.readme().count("```cpp"), "a comment and a sentence belong above each code:\n\n"
+                                 "<!-- from FILE -->\nA sentence:\n\n```cpp")
+                self.assertEqual(step.readme().count("<!-- from"), len(shown))
+                self.assertLessEqual(len(shown), 2, "the diff has the rest")
+            for hunk in shown:
+                with self.subTest(step.name, hunk=hunk.told):
+                    self.assertIn(hunk.file, step.lesson())
+                    try:
+                        numbers = hunk.numbers(step.lesson()[hunk.file].read_text(encoding="utf-8"))
+                    except ValueError as line:
+                        self.fail(f"{hunk.file} does not have this line where the README shows it: {line}")
+                    self.assertTrue(added.get(hunk.file, set()) & set(numbers), "the step adds none of these lines")
+                    self.assertLessEqual(len(hunk.lines), 15)
+                    self.assertTrue(hunk.told.endswith(":"), hunk.told)
+
+    def test_the_main_path_shows_the_code_that_is_its_idea(self):
+        bare = [step.name for step in STEPS if "02" <= step.number <= "18" and not hunks.hunks(step.readme())]
+        self.assertEqual(bare, [])
+
+    def test_code_that_a_step_does_not_have_is_found(self):
+        text = "int a() {\n  f();\n  g();\n\n  h();\n}\n"
+        for shown, numbers in (("f();\ng();", [2, 3]), ("  g();\n\n  h();", [3, 4, 5]), ("int a() {\n  // …\n  h();\n}", [1, None, 5, 6])):
+            self.assertEqual(hunks.Hunk("a.h", "", shown.splitlines()).numbers(text), numbers)
+        for shown, line in (("f();\nh();", "h();"), ("g();\nf();", "f();"), ("f();\n  g();", "  g();"), ("g();\n// …\nf();", "f();"), ("i();", "i();")):
+            with self.assertRaisesRegex(ValueError, "^" + re.escape(line) + "$"):
+                hunks.Hunk("a.h", "", shown.splitlines()).numbers(text)
 
     def test_every_number_in_the_help_shows_its_range(self):
         for step in STEPS:

@@ -278,6 +278,15 @@ class Practice(Scratch):
         self.practice(2, "some where", cwd=self.folder)
         self.assertIn(f"\n    tools/step check '{self.folder}/some where'\n", (self.folder / "some where/README.md").read_text())
 
+    def test_the_readme_does_not_show_the_solution(self):
+        shown = "<!-- from main.cpp -->\nThis is new:\n\n```cpp\nint three, two;\n```\n\n"
+        text = README.format(2, "Second", 2)
+        (self.root / "steps/02-b-c/README.md").write_text(text.replace("## The task", shown + "## The task"))
+        self.practice(2)
+        said = (self.root / "practice/02-b-c/README.md").read_text()
+        self.assertIn("in two lines. Second one.\n\n## The task\n", said)
+        self.assertNotIn("three", said)
+
     def test_the_path_through_the_steps(self):
         def said(*arguments):
             return self.step(*arguments, root=self.root)

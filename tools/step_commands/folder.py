@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from .hunks import without
 from .outline import Header, changed_names, normal, outline
 from .series import OWN, ROOT, Problem, find, full_disk, is_full
 
@@ -166,10 +167,10 @@ def left(step, path):
 
 
 def readme(step, folder):
-    """The step's README.md with the commands of the practice folder, and links that lead to the project."""
+    """The step's README.md with the commands of the practice folder, with links that lead to the project, and without code."""
     short = step.number if folder == PRACTICE / step.name else shlex.quote(str(folder))
     mine = f"practice/{step.name}" if folder == PRACTICE / step.name else shlex.quote(str(folder))
-    text = step.readme()
+    text = without(step.readme())
     # The reason for the folder has happened already, and the project's own step reveals nothing about the learner's.
     drop = rf"step practice {step.number}|test {step.number}" if f"    tools/step check {step.number}" in text \
         else rf"step practice {step.number}"

@@ -10,6 +10,7 @@ import textwrap
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+from .hunks import without
 from .series import CHAIN, MANIFEST, ROOT, Problem, git, section, steps
 
 # The common base of every commit; it comes with the first. The models make a clone complete: 31 MB, stored once.
@@ -165,7 +166,7 @@ def message(step, about):
         return textwrap.fill(" ".join(text.split()), 72, break_long_words=False, break_on_hyphens=False, **options)
 
     paragraphs = []
-    for paragraph in re.split(r"\n\s*\n", section(about, "The idea")):
+    for paragraph in re.split(r"\n\s*\n", section(without(about), "The idea")):
         if re.match(r"    |[|>] |\$\$|```", paragraph):
             paragraphs.append(paragraph)
         elif re.match(r"[-*] |1\. ", paragraph):

@@ -10,6 +10,7 @@ from pygments.lexers import get_lexer_for_filename
 from pygments.lexers.special import TextLexer
 from pygments.token import Token
 from pygments.util import ClassNotFound
+from step_commands import hunks
 from step_commands.diff import NO_REVERSE, REVERSE, differing_words
 from step_commands.series import OWN, by_file, compare, landings
 
@@ -194,6 +195,25 @@ def file_diffs(step):
              for name, _, hunks in by_file(compare(step.parent, step, True, "--unified=100000")) if hunks]
     order = {name: place for place, name in enumerate(reversed(OWN), 1)}
     return sorted(found, key=lambda one: order.get(one.name, 0))
+
+
+def hunk_part(step, hunk, added):
+    """A hunk of the text, with the colours of the diff; each line leads to its place there. `added` are the numbers of the lines
+    that the step adds to the file. Raises ValueError with a line that is not in it."""
+    text = step.lesson()[hunk.file].read_text(encoding="utf-8") if hunk.file in step.lesson() else ""
+    numbers, source, code = hunk.numbers(text), text.splitlines(), highlighted(hunk.file, text)
+    indent = len(source[numbers[0] - 1]) - len(hunk.lines[0])
+    pieces = []
+    for number in numbers:
+        if number is None:
+            pieces.append(f"<span><i>{hunks.LEFT_OUT}</i>\n</span>")
+            continue
+        tag = "ins" if number in added else "span"
+        line = re.sub(rf"^((?:<[^>]*>)*) {{{indent}}}", r"\1", code[number - 1])
+        pieces.append(f"<{tag}><a href=#{hunk.file}-{number} tabindex=-1>{number}</a>{line}\n</{tag}>")
+    name = escape(hunk.file)
+    return (f'<figure class="hunk"><figcaption><a href="#{name}-{numbers[0]}">{name}</a></figcaption>'
+            f'<div tabindex="0" role="region" aria-label="lines of {name}"><div class="code">{"".join(pieces)}</div></div></figure>')
 
 
 def page_part(step, pathto):

@@ -9,6 +9,7 @@ from docutils import nodes
 from docutils.parsers.rst import Directive
 from sphinx.builders.html import StandaloneHTMLBuilder
 from sphinx.util import logging
+from step_commands import hunks
 from step_commands.diff import lines, ranges
 from step_commands.series import OWN, ROOT, branches, steps
 
@@ -91,16 +92,17 @@ class OfStep(Directive):
 
 
 class StepDiff(OfStep):
-    """The step's diff to its parent."""
+    """The step's diff to its parent, folded where the text shows the hunks that matter."""
 
     def html(self, staircase, step):
-        compared = f"what changes from {step.parent.heading()}" if step.parent else "all of it is new"
-        return (f'<p class="diff-head">{staircase.size(step)} lines: {escape(compared)}. A line\'s number is its address. '
-                f'The tests and this text are folded.</p>'
+        compared = f"the whole difference from {step.parent.heading()}" if step.parent else "the whole program"
+        return (f'<details class="solution" id="solution"{"" if hunks.hunks(step.readme()) else " open"}>'
+                f'<summary>The solution: {escape(compared)} <span class="counts">{staircase.size(step)}</span></summary>'
+                '<p class="diff-head">A line\'s number is its address. The tests and this text are folded.</p>'
                 + differences.page_part(step, lambda page: f"../../{page}.html")
                 + f'<p class="elsewhere"><a href="folder.html">The whole folder</a>, or '
                   f'<a href="../../compare.html?from={step.parent.number if step.parent else "01"}&amp;to={step.number}">'
-                  f'compare with any other step</a>.</p>')
+                  f'compare with any other step</a>.</p></details>')
 
 
 class StepPlayground(OfStep):
@@ -135,6 +137,7 @@ def read(app, doctree):
     step = app.staircase.of_page.get(document)
     if step:
         show_size(doctree, step, app.staircase)
+        show_hunks(doctree, step)
     if document == "docs/steps":
         for table in doctree.findall(nodes.table):
             if "step" in table.astext()[:10]:
@@ -159,13 +162,25 @@ def place_playground(app, doctree):
 def show_size(doctree, step, staircase):
     """A line below the summary: how long the lesson is, and where its parts are."""
     added = sum(path.name not in OWN for path in step.files().values())
-    line = (f'<p class="step-line"><a href="#the-diff">{staircase.size(step)} lines: the diff</a>'
+    line = (f'<p class="step-line"><a href="#solution">{staircase.size(step)} lines: the diff</a>'
             f'<a href="folder.html" class="elsewhere">the whole folder, {added} files</a>'
             f'<a href="../../docs/steps.html" class="elsewhere">the staircase</a></p>')
     section = doctree.next_node(nodes.section)
     place = next((i + 1 for i, child in enumerate(section.children)
                   if isinstance(child, nodes.paragraph) and isinstance(child.children[0], nodes.emphasis)), 1)
     section.insert(place, raw(line))
+
+
+def show_hunks(doctree, step):
+    """The code in the text as a part of the diff."""
+    waiting, added = hunks.hunks(step.readme()), hunks.added(step)
+    for node in list(doctree.findall(nodes.literal_block)):
+        if waiting and node.get("language") == "cpp" and node.astext().rstrip() == waiting[0].text.rstrip():
+            hunk = waiting.pop(0)
+            try:
+                node.replace_self(raw(differences.hunk_part(step, hunk, added.get(hunk.file, ()))))
+            except ValueError as line:
+                logger.warning(f"{hunk.file} does not have this line where the text shows it: {line}", location=node)
 
 
 def show_outputs(doctree, page):
