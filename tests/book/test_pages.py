@@ -5,7 +5,7 @@ import re
 import unittest
 
 from support import ROOT
-from step_commands import series
+from step_commands import hunks, series
 
 from pages import map, playground, terminal
 
@@ -110,6 +110,24 @@ class Diffs(unittest.TestCase):
             names = re.findall(r" id=([^ >]+)", code)
             self.assertEqual(len(names), len(set(names)))
             self.assertEqual(names, re.findall(r"href=#([^ >]+)", code))
+
+    def test_a_hunk_in_the_text_has_the_lines_of_the_readme_and_leads_to_those_of_the_diff(self):
+        seen = 0
+        for step in STEPS[:20]:
+            ids = set(re.findall(r" id=([^ >]+)", "".join(one.html() for one in differences.file_diffs(step))))
+            added = hunks.added(step)
+            for hunk in hunks.hunks(step.readme()):
+                with self.subTest(step.name, hunk=hunk.told):
+                    code = differences.hunk_part(step, hunk, added[hunk.file]).partition("</figcaption>")[2]
+                    self.assertEqual(text_of(code).splitlines(), hunk.lines)
+                    links = re.findall(r"href=#([^ >]+)", code)
+                    self.assertLessEqual(set(links), ids)
+                    self.assertEqual(len(links), len([line for line in hunk.lines if line.strip() != hunks.LEFT_OUT]))
+                    green = [int(number) for number in re.findall(r"<ins><a [^>]*>(\d+)</a>", code)]
+                    self.assertEqual(green, [int(link.rpartition("-")[2]) for link in links
+                                             if int(link.rpartition("-")[2]) in added[hunk.file]])
+                    seen += 1
+        self.assertGreater(seen, 15)
 
     def test_changed_words_are_marked(self):
         removed, added = differences.pairs(["int a = 1;"], ["int a = 2;"])[0][2:]

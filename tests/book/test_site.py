@@ -159,6 +159,9 @@ class Browser(unittest.TestCase):
     def script(self, code, *arguments):
         return self.browser.execute_script(code, *arguments)
 
+    def unfold(self):
+        self.script("for (const part of document.querySelectorAll('details.solution')) part.open = true")
+
 
 PAGES = ("index.html", "steps/01-greedy-decoding/index.html", "steps/17-speculative-decoding/index.html",
          "steps/54-latencies/index.html", "steps/16-variable-batching/folder.html", "docs/architecture.html",
@@ -196,29 +199,31 @@ class Reading(Browser):
     def test_nothing_is_wider_than_a_narrow_screen(self):
         for page in PAGES:
             self.open(page, width=360)
+            self.unfold()
             wide = self.script("""
                 return [document.documentElement.scrollWidth, [...document.querySelectorAll("main, .main, article, article *")].filter((part) => {
                   const box = part.getBoundingClientRect();
-                  return box.width && box.right > innerWidth + 1 && !part.closest("pre, .diff, .map, .table-wrapper, summary");
+                  return box.width && box.right > innerWidth + 1 && !part.closest("pre, .diff, .hunk > div, .map, .table-wrapper, summary");
                 }).slice(0, 3).map((part) => part.outerHTML.slice(0, 200))]""")
             self.assertEqual(wide[1], [], page)
             self.assertLessEqual(wide[0], 360, page)
 
     def test_the_keyboard_alone_reaches_every_diff(self):
         self.open("steps/07-top-p/index.html")
-        regions = self.script("return [...document.querySelectorAll('details.file > summary')].length")
+        regions = self.script("return [...document.querySelectorAll('details:is(.file, .solution) > summary')].length")
         reached = set()
         for _ in range(200):
             self.browser.switch_to.active_element.send_keys(Keys.TAB)
             element = self.script("""
                 const part = document.activeElement;
-                return part.matches("details.file > summary, .diff") ? part.closest("details").id + (part.matches(".diff") ? " diff" : "") : "";""")
+                return part.matches("details:is(.file, .solution) > summary, .diff")
+                  ? part.closest("details").id + (part.matches(".diff") ? " diff" : "") : "";""")
             if element:
                 reached.add(element)
             if element and not element.endswith("diff") and not self.script("return document.activeElement.parentElement.open"):
                 self.browser.switch_to.active_element.send_keys(Keys.ENTER)
                 self.assertTrue(self.script("return document.activeElement.parentElement.open"))
-        names = {part.get_attribute("id") for part in self.find("details.file")}
+        names = {part.get_attribute("id") for part in self.find("details:is(.file, .solution)")}
         self.assertEqual(len(names), regions)
         self.assertEqual({name for name in reached if not name.endswith(" diff")}, names)
         with_diff = {part.get_attribute("id") + " diff" for part in self.find("details.file") if part.find_elements(By.CLASS_NAME, "diff")}
@@ -245,6 +250,7 @@ class Reading(Browser):
     def test_text_stands_out_from_its_background(self):
         for theme in ("light", "dark"):
             self.open("steps/17-speculative-decoding/index.html")
+            self.unfold()
             faint = self.script("""
                 document.body.dataset.theme = arguments[0];
                 const channel = (value) => (value /= 255) <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
@@ -269,6 +275,7 @@ class Reading(Browser):
 
     def test_side_by_side_has_the_lines_of_both_files(self):
         self.open("steps/15-kv-cache-fix/index.html")
+        self.unfold()
         unified = self.script("return [...document.querySelectorAll('.diff')].map((d) => [d.querySelectorAll('ins').length, d.querySelectorAll('del').length])")
         self.script("document.querySelector('[data-view=sides]').click()")
         sides = self.script("return [...document.querySelectorAll('.diff > .two')].map((d) => [d.querySelectorAll('ins').length, d.querySelectorAll('del').length])")
@@ -278,6 +285,7 @@ class Reading(Browser):
         self.assertEqual(uneven, 0)
         for width in (1300, 360):
             self.open("steps/15-kv-cache-fix/index.html", width=width)  # it remembers the choice
+            self.unfold()
             self.assertTrue(self.find(".diff > .two"))
             self.assertLessEqual(self.script("return document.documentElement.scrollWidth"), width)
         self.script("localStorage.clear()")
@@ -285,6 +293,16 @@ class Reading(Browser):
     def test_a_link_to_a_folded_line_opens_it(self):
         self.open("steps/06-top-k/index.html#sampling.h-10")
         self.assertTrue(self.script("return document.getElementById('sampling.h-10').getClientRects().length > 0"))
+
+    def test_the_diff_is_folded_until_a_hunk_of_the_text_leads_there(self):
+        shown = "return document.querySelector('details.solution ins').getClientRects().length > 0"
+        self.open("steps/06-top-k/index.html")
+        self.assertIn("const float smallest = kth_largest", self.find("#the-idea .hunk ins")[2].text)
+        self.assertFalse(self.script(shown))
+        self.script("document.querySelectorAll('.hunk ins > a')[2].click()")
+        WebDriverWait(self.browser, 5).until(lambda _: self.script("return document.querySelector('details.solution').open"))
+        self.assertIn("const float smallest", self.script("return document.querySelector(':target').textContent"))
+        self.assertTrue(self.script(shown))
 
     def test_any_two_steps_can_be_compared(self):
         self.open("compare.html?from=05&to=06")
@@ -353,6 +371,7 @@ class Reading(Browser):
         self.press("a/b", Keys.ARROW_LEFT)
         self.assertEqual(self.find(".sidebar-search")[0].get_attribute("value"), "a/b")
         self.assertEqual(self.path(), "steps/06-top-k/index.html")
+        self.unfold()
         self.script("document.querySelector('.diff').focus()")  # scrolls by the arrows
         self.press(Keys.ARROW_RIGHT)
         self.script("document.activeElement.blur()")
@@ -423,6 +442,8 @@ class WithoutScripts(Browser):
             nodes = self.browser.execute_cdp_cmd("DOM.querySelectorAll", {"nodeId": document, "selector": selector})["nodeIds"]
             return [self.browser.execute_cdp_cmd("DOM.getBoxModel", {"nodeId": node})["model"]["height"] for node in nodes]
 
+        self.assertGreater(min(heights("details.solution:not([open])")), 600)
+        self.assertGreater(min(heights("details.solution ins")), 10)
         folded = heights("details.file:not([open])")
         self.assertTrue(folded)
         self.assertGreater(min(folded), 60)  # a summary alone has 40
@@ -512,6 +533,11 @@ class Refusals(unittest.TestCase):
     def test_a_block_that_never_ends(self):
         line = self.append("steps/02-eos-handling/README.md", "\n```\nopen\n") - 1
         self.refused(f"steps/02-eos-handling/README.md:{line}: this block of code never ends")
+
+    def test_a_hunk_that_the_step_does_not_have(self):
+        line = self.append("steps/02-eos-handling/README.md",
+                           "\n<!-- from stopping.h -->\nThis:\n\n```cpp\nint none;\n```\n") - 2
+        self.refused(f"steps/02-eos-handling/README.md:{line}:", "stopping.h does not have this line", "int none;")
 
     def test_an_output_that_was_never_recorded(self):
         line = self.append("steps/02-eos-handling/README.md", "\n## More\n\n    tools/run 02 --prompt \"new\"\n")

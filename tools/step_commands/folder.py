@@ -167,7 +167,8 @@ def left(step, path):
 
 
 def readme(step, folder):
-    """The step's README.md with the commands of the practice folder, with links that lead to the project, and without code."""
+    """The step's README.md with the commands of the practice folder, links that lead to the project, and no code of the
+    step."""
     short = step.number if folder == PRACTICE / step.name else shlex.quote(str(folder))
     mine = f"practice/{step.name}" if folder == PRACTICE / step.name else shlex.quote(str(folder))
     text = without(step.readme())

@@ -29,8 +29,8 @@ class Hunk:
         return "\n".join(self.lines)
 
     def numbers(self, text):
-        """The number in the file's text, from 1, of each line; None for one that leaves others out. Raises ValueError with the
-        line that does not follow the others there."""
+        """The number in the file's text, from 1, of each line; None for one that leaves others out. Raises ValueError with
+        the line that does not follow the others there."""
         source, farthest = text.splitlines(), 0
         for indent in sorted({len(line) - len(line.lstrip()) for line in source}):
             lines = [" " * indent + line if line else "" for line in self.lines]

@@ -198,8 +198,8 @@ def file_diffs(step):
 
 
 def hunk_part(step, hunk, added):
-    """A hunk of the text, with the colours of the diff; each line leads to its place there. `added` are the numbers of the lines
-    that the step adds to the file. Raises ValueError with a line that is not in it."""
+    """A hunk of the text, with the colours of the diff; each line leads to its place there. `added` are the numbers of
+    the lines that the step adds to the file. Raises ValueError with a line that is not in it."""
     text = step.lesson()[hunk.file].read_text(encoding="utf-8") if hunk.file in step.lesson() else ""
     numbers, source, code = hunk.numbers(text), text.splitlines(), highlighted(hunk.file, text)
     indent = len(source[numbers[0] - 1]) - len(hunk.lines[0])
@@ -213,7 +213,8 @@ def hunk_part(step, hunk, added):
         pieces.append(f"<{tag}><a href=#{hunk.file}-{number} tabindex=-1>{number}</a>{line}\n</{tag}>")
     name = escape(hunk.file)
     return (f'<figure class="hunk"><figcaption><a href="#{name}-{numbers[0]}">{name}</a></figcaption>'
-            f'<div tabindex="0" role="region" aria-label="lines of {name}"><div class="code">{"".join(pieces)}</div></div></figure>')
+            f'<div tabindex="0" role="region" aria-label="lines of {name}"><div class="code">{"".join(pieces)}</div></div>'
+            '</figure>')
 
 
 def page_part(step, pathto):

@@ -92,12 +92,12 @@ class OfStep(Directive):
 
 
 class StepDiff(OfStep):
-    """The step's diff to its parent, folded where the text shows the hunks that matter."""
+    """The step's diff to its parent, folded, since the text shows the hunks that matter."""
 
     def html(self, staircase, step):
         compared = f"the whole difference from {step.parent.heading()}" if step.parent else "the whole program"
-        return (f'<details class="solution" id="solution"{"" if hunks.hunks(step.readme()) else " open"}>'
-                f'<summary>The solution: {escape(compared)} <span class="counts">{staircase.size(step)}</span></summary>'
+        return (f'<details class="solution" id="solution"><summary>The solution: {escape(compared)} '
+                f'<span class="counts">{staircase.size(step)}</span></summary>'
                 '<p class="diff-head">A line\'s number is its address. The tests and this text are folded.</p>'
                 + differences.page_part(step, lambda page: f"../../{page}.html")
                 + f'<p class="elsewhere"><a href="folder.html">The whole folder</a>, or '
