@@ -292,10 +292,10 @@ class Reading(Browser):
 
     def test_a_link_to_a_folded_line_opens_it(self):
         self.open("steps/06-top-k/index.html#sampling.h-10")
-        self.assertTrue(self.script("return document.getElementById('sampling.h-10').getClientRects().length > 0"))
+        self.assertTrue(self.script("return document.getElementById('sampling.h-10').checkVisibility()"))
 
     def test_the_diff_is_folded_until_a_hunk_of_the_text_leads_there(self):
-        shown = "return document.querySelector('details.solution ins').getClientRects().length > 0"
+        shown = "return document.querySelector('details.solution ins').checkVisibility()"
         self.open("steps/06-top-k/index.html")
         self.assertIn("const float smallest = kth_largest", self.find("#the-idea .hunk ins")[2].text)
         self.assertFalse(self.script(shown))
