@@ -65,7 +65,7 @@ def hunks(readme):
 
 
 def without(readme):
-    """The README without its hunks, for somebody who is to write the code."""
+    """The README without its hunks, for a learner who writes the code."""
     return PATTERN.sub("", readme)
 
 
