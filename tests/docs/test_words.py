@@ -186,8 +186,8 @@ class Words(unittest.TestCase):
             self.assertFalse(BANNED.search(text), text)
 
     def test_a_sentence_ends_where_the_next_begins(self):
-        self.assertEqual(list(sentences("# A\n\nOne. Two [x](y.md)? \"Three!\"\n\n- four\n- `five`. Six\n\n    code. Code\n\n"
-                                        "```cpp\nint a; // B. C\n```\n")),
+        self.assertEqual(list(sentences("# A\n\nOne. Two [x](y.md)? \"Three!\"\n\n- four\n- `five`. Six\n\n"
+                                        "    code. Code\n\n```cpp\nint a; // B. C\n```\n")),
                          ["# A", "One.", "Two x?", '"Three!"', "- four", "- `five`.", "Six"])
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from .series import by_file, compare
 
-PATTERN = re.compile(r"^<!-- from (\S+) -->\n((?:(?!```)[^\n]+\n)+)\n```cpp\n((?:(?!```)[^\n]*\n)+)```\n\n?", re.MULTILINE)
+PATTERN = re.compile(r"^<!-- from (\S+) -->\n((?:(?!```)[^\n]+\n)+)\n```cpp\n((?:(?!```)[^\n]*\n)+)```\n\n?",
+                     re.MULTILINE)
 LEFT_OUT = "// …"
 
 
@@ -29,8 +30,8 @@ class Hunk:
         return "\n".join(self.lines)
 
     def numbers(self, text):
-        """The number in the file's text, from 1, of each line; None for one that leaves others out. Raises ValueError with
-        the line that does not follow the others there."""
+        """The number in the file's text, from 1, of each line; None for one that leaves others out. Raises ValueError
+        with the line that does not follow the others there."""
         source, farthest = text.splitlines(), 0
         for indent in sorted({len(line) - len(line.lstrip()) for line in source}):
             lines = [" " * indent + line if line else "" for line in self.lines]
