@@ -134,6 +134,7 @@ async function readGguf(file) {
   const of = (key) => metadata[`${metadata["general.architecture"]}.${key}`];
   const heads = of("attention.head_count"), head = of("attention.key_length") ?? of("embedding_length") / heads;
   return {
+    heads: [of("block_count") ?? 0, heads ?? 0],
     hasTemplate: "tokenizer.chat_template" in metadata || "tokenizer.chat_template.default" in metadata,
     sizes: sizesOf(tensors, of("block_count") ?? 0, (of("attention.head_count_kv") ?? heads ?? 0) * (head || 0),
       of("context_length") ?? USUAL_CONTEXT),
@@ -155,13 +156,14 @@ async function readFolder(files, name) {
   const heads = config.num_attention_heads ?? config.n_head, head = config.head_dim ?? (config.hidden_size ?? config.n_embd) / heads;
   const settings = files.get("tokenizer_config.json");
   return {
+    heads: [config.num_hidden_layers ?? config.n_layer ?? 0, heads ?? 0],
     hasTemplate: Boolean(files.get("chat_template.jinja")) || Boolean(settings && (await readJson(settings, name)).chat_template),
     sizes: sizesOf(tensors, config.num_hidden_layers ?? config.n_layer ?? 0, (config.num_key_value_heads ?? heads ?? 0) * (head || 0),
       config.max_position_embeddings ?? config.n_positions ?? USUAL_CONTEXT),
   };
 }
 
-/// What a picker returned, as a model: {name, files: [[path, File]], bytes, hasTemplate, sizes}; nothing if
+/// What a picker returned, as a model: {name, files: [[path, File]], bytes, heads, hasTemplate, sizes}; nothing if
 /// nothing was chosen. The program finds it as disk/NAME. Throws a sentence for files that are not a model.
 async function readDiskModel(chosen, isFolder) {
   if (!chosen.length) return null;

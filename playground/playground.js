@@ -7,41 +7,25 @@
   if (!place) return;
   const { step, base, glue, models, line: example, trace, talks, dtypes } = place.dataset;
   const inputs = JSON.parse(place.dataset.files); // files of the repository that the page's commands name
+  const { options, presets, heads } = JSON.parse(place.dataset.offered);
 
   const make = makeElement;
 
-  /// The words of a command line, as a shell takes them apart; throws a sentence.
-  function words(line) {
-    const found = [];
-    let word = null, quote = "";
-    for (let i = 0; i < line.length; ++i) {
-      const c = line[i];
-      if (quote) {
-        if (c === quote) quote = "";
-        else if (c === "\\" && quote === '"' && '"\\$`'.includes(line[i + 1] || " ")) word += line[++i];
-        else word += c;
-      } else if (c === "'" || c === '"') {
-        quote = c;
-        word ??= "";
-      } else if (/\s/.test(c)) {
-        if (word !== null) found.push(word);
-        word = null;
-      } else {
-        word = (word ?? "") + (c === "\\" && i + 1 < line.length ? line[++i] : c);
-      }
-    }
-    if (quote) throw `in the command line a quotation mark ${quote} is open; close it`;
-    if (word !== null) found.push(word);
-    return found;
-  }
-
-  /// The command lines of a text: each that begins with tools/run is one, and any text before the first.
-  function split(text) {
-    const parts = text.replace(/\\\n/g, " ").trim().split(/(?:^|\n)\s*tools\/run\s+\S+/);
-    return parts.map((part) => part.trim()).filter((part, i) => part || i || parts.length === 1);
-  }
-
   const CLASSES = { 1: "bold", 2: "dim", 7: "reverse", 31: "red", 32: "green", 33: "yellow", 36: "cyan" };
+  // Where a token comes from, by its colour; book.css has a line for each.
+  const ORIGINS = {
+    "t-green": ["accepted", "drafted, and kept"],
+    "t-red": ["corrected", "the model's own, after it rejected a drafted one"],
+    "t-cyan": ["bonus", "the model's own, after all drafted ones were accepted"],
+  };
+
+  /// What the colours and lines mean.
+  const makeLegend = () => {
+    const list = make("ul", { className: "legend" }, ...Object.entries(ORIGINS).map(([className, [name, words]]) =>
+      make("li", {}, make("span", { className }, name), `: ${words}`)));
+    list.setAttribute("aria-label", "colours and lines of the tokens");
+    return list;
+  };
 
   /// Shows what a program writes to a terminal: colours, and lines that are written again.
   class Screen {
@@ -61,9 +45,21 @@
       for (const piece of [...pieces, open < 0 ? last : last.slice(0, open)]) {
         if (piece === "\r") this.toLineStart();
         else if (piece.startsWith("\x1b[")) this.style(piece);
-        else if (piece) this.element.append(this.classes ? make("span", { className: this.classes }, piece) : piece);
+        else if (piece) this.append(piece);
       }
       if (following) this.element.scrollTop = this.element.scrollHeight;
+    }
+
+    append(text) {
+      const { classes, element } = this, last = element.lastChild;
+      if (ORIGINS[classes] && last?.className === classes) return last.append(text); // named once for all of them
+      const piece = classes ? make("span", { className: classes }, text) : text;
+      if (ORIGINS[classes]) {
+        piece.setAttribute("role", "group");
+        piece.setAttribute("aria-label", ORIGINS[classes][0]);
+        if (!element.nextElementSibling?.matches(".legend")) element.after(makeLegend());
+      }
+      element.append(piece);
     }
 
     style(sequence) {
@@ -112,10 +108,34 @@
   line.setAttribute("autocapitalize", "off");
   const input = make("textarea", { rows: 3, spellcheck: false, id: "playground-input" });
   // A benchmark would only measure how long it takes to write its trace.
-  const inside = make("input", { type: "checkbox", checked: Boolean(trace) && !/--(benchmark|drift)\b/.test(example) });
-  const layer = make("input", { type: "number", min: 0 }), head = make("input", { type: "number", min: 0 });
-  const looks = make("p", { className: "looks", hidden: !inside.checked }, make("label", {}, "and the attention of one head: layer ", layer), make("label", {}, " head ", head),
+  const inside = make("input", { type: "checkbox", className: "watch", checked: Boolean(trace) && !/--(benchmark|drift)\b/.test(example) });
+  const layer = make("select"), head = make("select");
+  const looks = make("p", { className: "looks", hidden: !inside.checked },
+    make("label", {}, "and the attention of one head: layer ", layer), make("label", {}, " head ", head),
     ", counted from 0 (", make("code", {}, "--trace-attention LAYER,HEAD"), ")");
+  const menus = [layer, head];
+  for (const menu of menus) {
+    menu.onchange = () => { // both or none
+      for (const other of menus) other.value = menu.value === "" ? "" : other.value || "0";
+    };
+  }
+
+  /// The menus of layers and heads, for the model of the first command; of one that is not known here they have some.
+  function fillMenus(wanted = menus.map((menu) => menu.value)) {
+    let name;
+    try {
+      name = optionOf(commandLines(line.value)[0].words, "--model");
+    } catch {
+      return; // half typed
+    }
+    const known = disk && name === `disk/${disk.name}` ? disk.heads : heads[name ?? "tales-6m"] ?? heads[String(name).replace(/^.*models\//, "")];
+    const counts = known ?? [32, 32], item = (value) => make("option", { value }, value === "" ? "–" : String(value));
+    menus.forEach((menu, i) => {
+      if (menu.length !== counts[i] + 1) menu.replaceChildren(...["", ...Array(counts[i]).keys()].map(item));
+      menu.value = Number(wanted[i]) < counts[i] ? wanted[i] : "";
+    });
+    if (menus.some((menu) => menu.value === "")) for (const menu of menus) menu.value = "";
+  }
   inside.onchange = () => { looks.hidden = !inside.checked; };
   const reads = talks
     ? ["A question a line. The program reads them where its command line has no ", make("code", {}, "--prompt"), "; each run begins the conversation again. ", make("code", {}, "/help"), " is a line, too."]
@@ -127,6 +147,9 @@
     return sentence;
   });
 
+  const note = make("p", { className: "note" });
+  note.setAttribute("role", "status");
+
   let disk = null; // the reader's own model
   const told = make("p", { className: "told" });
   told.setAttribute("role", "status");
@@ -134,19 +157,16 @@
 
   /// The command lines without a model and a type, or with those of the reader's model.
   function rewrite(model) {
-    const option = (name) => new RegExp(`(^|\\s)${name}[=\\s]\\s*('[^']*'|"[^"]*"|\\\\.|[^\\s'"\\\\])+`, "g");
-    const lines = split(line.value).map((command) => {
-      let rest = command.replace(option("--model"), "");
-      if (dtypes) rest = rest.replace(option("--dtype"), "");
-      if (model) rest = rest.replace(option("--draft-model"), ""); // an embedded draft has another vocabulary
-      if (model?.hasTemplate) rest = rest.replace(option("--chat-template"), "");
-      const own = model ? ` --model ${quoted(`disk/${model.name}`)}${dtypes ? ` --dtype ${model.dtype}` : ""}` : "";
-      return (rest.trim() + own).trim();
-    });
-    line.value = lines.join(`\ntools/run ${step.slice(0, 2)} `);
+    let lines = line.value;
+    const set = (option, value) => { lines = withOption(lines, option, value); };
+    if (model) set("--draft-model", null); // an embedded draft has another vocabulary
+    if (model?.hasTemplate) set("--chat-template", null);
+    for (const option of ["--model", ...(dtypes ? ["--dtype"] : [])]) set(option, null);
+    if (model) set("--model", `disk/${model.name}`);
+    if (model && dtypes) set("--dtype", model.dtype);
+    line.value = lines;
+    changed();
   }
-
-  const quoted = (word) => (/^[\w./:+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
   /// Takes what a picker returned. A model that is refused leaves everything as it was.
   async function choose(picker, isFolder) {
@@ -156,6 +176,7 @@
     const turn = ++choices;
     wrongModel.textContent = "";
     try {
+      commandLines(line.value); // or there is nothing that the model could be added to
       const model = await readDiskModel(chosen, isFolder);
       if (turn !== choices) return; // another one was chosen meanwhile
       const fits = (dtype) => diskMemory(model, dtype).all <= MEMORY_LIMIT;
@@ -177,6 +198,7 @@
   forget.onclick = () => {
     disk = null;
     line.value = before;
+    changed();
     told.textContent = wrongModel.textContent = "";
     forget.hidden = true;
     line.focus();
@@ -206,23 +228,36 @@
     fromDisk,
     ...(trace ? [make("label", {}, inside, " Show what happens inside, which takes longer"), looks] : []),
     make("p", {}, start, " It runs on your machine: this page sends nothing to anyone."));
-  place.append(form, problem, runs);
+  place.append(form, problem, note, runs);
+  const settings = settingsOf(line, options, presets, () => submit(), (sentence) => {
+    problem.textContent = sentence && `This cannot be set: ${sentence}.`;
+  });
+  line.after(...settings.elements);
+  line.addEventListener("input", () => fillMenus());
+
+  /// After another text was put into the command line.
+  function changed() {
+    settings.show();
+    fillMenus();
+  }
 
   /// A command line short enough to identify a run; the middle of a long one is left out, since options are
   /// at both ends.
   const short = (words) => (words.length > 300 ? `${words.slice(0, 150)} … ${words.slice(-150)}` : words || "(no options)");
 
   /// A run with its output, and the buttons to stop and to remove it.
-  function launch(files, arguments_, title, own) {
+  function launch(files, arguments_, title, own, link) {
     const state = make("span", { className: "state" }, "starting");
     state.setAttribute("role", "status");
     // Two buttons: a press of Stop that comes too late must not take the output away.
     const stop = make("button", { type: "button", className: "stop" }, "Stop");
     const remove = make("button", { type: "button", className: "remove" }, "Remove");
+    const copy = make("button", { type: "button", className: "link" }, "Copy link");
+    copy.onclick = () => copyLink(link, copy);
     const text = make("pre", { tabIndex: 0 });
     text.setAttribute("role", "log");
     text.setAttribute("aria-label", `output of ${title}`);
-    const panel = make("section", { className: "run" }, make("header", {}, make("code", {}, title), state, stop, remove), text);
+    const panel = make("section", { className: "run" }, make("header", {}, make("code", {}, title), state, copy, stop, remove), text);
     panel.setAttribute("aria-label", title);
     runs.prepend(panel);
     const screen = new Screen(text);
@@ -244,6 +279,7 @@
     worker.onmessage = ({ data }) => {
       if (data.output !== undefined) screen.write(data.output);
       else if (data.event) views(data.event);
+      else if (data.note) note.textContent = data.note;
       else if (data.state) state.textContent = data.state;
       else if (data.error) end(`cannot run: ${data.error}`);
       else {
@@ -254,12 +290,75 @@
     worker.postMessage({ step, glue, models, arguments: arguments_, input: input.value, talks: Boolean(talks), files, inputs, disk: own });
   }
 
+  /// The address of this page with a run in it.
+  const addressOf = (link) => location.href.split("#")[0] + link;
+
+  /// Puts the address of a run where a reader can paste it from; a browser that forbids that shows it.
+  async function copyLink(link, button) {
+    problem.textContent = linkIsLong(link) && `This run cannot be shared: ${linkIsLong(link)}.`;
+    if (problem.textContent) return;
+    try {
+      await navigator.clipboard.writeText(addressOf(link));
+      button.textContent = "Copied";
+      setTimeout(() => { button.textContent = "Copy link"; }, 2000);
+    } catch {
+      const shown = make("input", { className: "address", readOnly: true, value: addressOf(link) });
+      shown.setAttribute("aria-label", "link to this run");
+      button.replaceWith(shown);
+      shown.select();
+    }
+  }
+
+  /// What a link has of the page's fields.
+  const fieldsNow = () => ({
+    line: line.value, input: input.value, inside: inside.checked && Boolean(trace), head: layer.value && `${layer.value},${head.value}`,
+  });
+
+  /// The address of the page gets the run, so that it survives a reload.
+  function keep(link) {
+    const isLong = linkIsLong(link);
+    note.textContent = isLong && `${isLong}: a reload of this page forgets this run.`;
+    try {
+      history.replaceState(history.state, "", isLong ? location.href.split("#")[0] : link);
+    } catch {
+      // a page in a frame may not do this
+    }
+  }
+
+  /// The run in the page's address, if there is one, fills the fields and starts.
+  function openLink() {
+    let run;
+    try {
+      run = runOfLink(location.hash, step);
+    } catch (sentence) {
+      if (typeof sentence !== "string") throw sentence;
+      problem.textContent = `The link to a run cannot be used: ${sentence}. The command line stays as it was.`;
+    }
+    if (!run) return;
+    line.value = run.line;
+    input.value = run.input;
+    inside.checked = run.inside;
+    looks.hidden = !run.inside;
+    changed();
+    fillMenus(run.head.split(","));
+    place.scrollIntoView();
+    submit();
+  }
+
+  /// The page of another step with the same run, where the sidebar links to it.
+  function pageOf(named, command) {
+    const found = [...document.querySelectorAll("a[href]")].find((one) => {
+      const other = one.getAttribute("href").match(/([0-9]{2}-[\w-]+)\/index\.html$/)?.[1];
+      return other && meansStep(named, other);
+    });
+    if (!found) return [];
+    const other = found.getAttribute("href").match(/([^/]+)\/index\.html$/)[1];
+    return [" Run it on ", make("a", { href: found.href + linkTo(other, { line: command }) }, `the page of ${other}`), "."];
+  }
+
   /// The files of the reader's model for a command that names it. Throws a sentence where it does not fit, or none is chosen.
   function filesOfModel(words) {
-    const value = (option) => {
-      const at = words.map((word) => word === option || word.startsWith(`${option}=`)).lastIndexOf(true);
-      return at < 0 ? undefined : words[at] === option ? words[at + 1] : words[at].slice(option.length + 1);
-    };
+    const value = (option) => optionOf(words.map((text) => ({ text })), option);
     const named = words.find((word) => /^(--[\w-]+=)?disk\//.test(word))?.replace(/^.*?disk\//, "");
     if (named === undefined) return [];
     const chosen = disk ? `${disk.name} is the model that you chose` : "no model from your disk is chosen";
@@ -273,13 +372,22 @@
     problem.textContent = whyNot();
     if (problem.textContent) return;
     try {
-      const commands = split(line.value).map((command) => [words(command), short(command)]);
-      const files = await unpack();
-      for (const [arguments_, title] of commands.reverse()) { // the newest run is on top
+      const commands = commandLines(line.value);
+      const other = commands.find((command) => command.step !== undefined && !meansStep(command.step, step));
+      if (other) {
+        problem.replaceChildren(`This cannot run here: the command line is for step ${other.step}, and this page runs ${step}.`,
+          ...pageOf(other.step, other.text));
+        return;
+      }
+      const fields = fieldsNow(), files = await unpack();
+      keep(linkTo(step, fields));
+      for (const { words, text } of commands.reverse()) { // the newest run is on top
+        const arguments_ = words.map((word) => word.text);
         const has = (option) => arguments_.some((word) => word === option || word.startsWith(`${option}=`));
-        if (inside.checked && (layer.value || head.value) && !has("--trace-attention")) arguments_.push("--trace-attention", `${layer.value},${head.value}`);
-        if ((inside.checked || has("--trace-attention")) && !has("--trace")) arguments_.push("--trace", "/trace");
-        launch(files, arguments_, title, filesOfModel(arguments_));
+        const own = filesOfModel(arguments_), watched = fields.inside && fields.head && !has("--trace-attention") ? ["--trace-attention", fields.head] : [];
+        arguments_.push(...watched);
+        if ((fields.inside || has("--trace-attention")) && !has("--trace")) arguments_.push("--trace", "/trace");
+        launch(files, arguments_, [short(text), ...watched].join(" "), own, linkTo(step, { ...fields, line: text }));
       }
     } catch (sentence) {
       if (typeof sentence !== "string") throw sentence;
@@ -297,6 +405,7 @@
     const button = make("button", { type: "button", className: "try" }, "Run it here");
     button.onclick = () => {
       line.value = command[2].replace(/\\\n\s*/g, "");
+      changed();
       if (shown.dataset.input !== undefined) input.value = shown.dataset.input;
       if (/--(benchmark|drift)\b/.test(line.value)) inside.checked = false;
       place.scrollIntoView();
@@ -305,4 +414,9 @@
     };
     shown.append(button);
   }
+
+  problem.textContent = whyNot();
+  fillMenus();
+  openLink();
+  addEventListener("hashchange", openLink); // a link pasted over this page's address
 })();

@@ -160,6 +160,13 @@ function stepViews(place) {
     return makeElement("div", {}, makeElement("p", {}, words), list);
   });
 
+  const headWords = () => {
+    const [layer, head] = (options["--trace-attention"] ?? "").split(",");
+    return `head ${head} of layer ${layer}`;
+  };
+  const matrix = new AttentionMatrix();
+  const addMatrix = view("The attention of one head as a matrix", "Pass", (known, which) => drawAttention(known, which, headWords(), quoted));
+
   const searches = () => Number(options["--num-beams"] ?? 1) > 1;
 
   /// Its newest step, if there is a new one, and why there is none.
@@ -238,6 +245,7 @@ function stepViews(place) {
       passes.at(-1).logits.push(event);
     },
     attention({ row, tokens, weights }) {
+      addMatrix(matrix.add({ row, tokens, weights }));
       for (const shares of weights) addLook({ row, tokens, shares });
     },
     token({ text: number, token, origin }) {

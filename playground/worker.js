@@ -30,11 +30,16 @@ async function load(name) {
 /// The same for files that stay the same; a browser that keeps nothing loads them again.
 async function loadOnce(name) {
   if (files[name]) return load(name);
-  const storage = await globalThis.caches?.open(kept).catch(() => null); // pages without TLS have none
-  const found = await storage?.match(name).catch(() => null);
+  const complain = ({ name: why }) => {
+    const words = { QuotaExceededError: "has no more storage for this page", SecurityError: "forbids this page to store anything" };
+    postMessage({ note: `This browser ${words[why] ?? "stores nothing for this page"}, so each run loads the models again.` });
+  };
+  const open = async () => caches.open(kept); // pages without TLS have no caches
+  const storage = await open().catch(complain);
+  const found = await storage?.match(name).catch(complain);
   if (found) return new Uint8Array(await found.arrayBuffer());
   const bytes = await load(name);
-  await storage?.put(name, new Response(bytes)).catch(() => {});
+  await storage?.put(name, new Response(bytes)).catch(complain);
   return bytes;
 }
 

@@ -73,8 +73,21 @@ class Drawing(unittest.TestCase):
 
 class Terminals(unittest.TestCase):
     def test_colours_become_spans(self):
-        self.assertEqual(terminal.html("\033[2mOnce\033[0m\033[32m <a>\033[0m &"),
-                         '<span class="t-dim">Once</span><span class="t-green"> &lt;a&gt;</span> &amp;')
+        self.assertEqual(terminal.html("\033[2mOnce\033[0m <a>\033[0m &"), '<span class="t-dim">Once</span> &lt;a&gt; &amp;')
+
+    def test_tokens_of_one_origin_are_named_once(self):
+        """For those who do not see the colours; a legend explains these."""
+        output = "\033[32m a\033[0m\033[32m <b>\033[0m\033[31m c\033[0m\033[32m d\033[0m\033[36m e\033[0m."
+        self.assertEqual(re.findall(r'<span class="t-(\w+)" role="group" aria-label="(\w+)">([^<]*)</span>', terminal.html(output)),
+                         [("green", "accepted", " a &lt;b&gt;"), ("red", "corrected", " c"), ("green", "accepted", " d"), ("cyan", "bonus", " e")])
+        self.assertEqual(re.findall(r'<span class="t-(\w+)">(\w+)</span>: (\w+)', terminal.legend(output)),
+                         [("green", "accepted", "drafted"), ("red", "corrected", "the"), ("cyan", "bonus", "the")])
+        self.assertEqual(terminal.legend("\033[2mOnce\033[0m upon"), "")
+
+    def test_legends_are_the_same_in_the_terminal_of_a_page(self):
+        script = (ROOT / "playground/playground.js").read_text(encoding="utf-8")
+        found = re.findall(r'^    "(t-\w+)": \["([^"]*)", "([^"]*)"\],$', script, re.MULTILINE)
+        self.assertEqual({name: words for name, *words in found}, {name: list(words) for name, words in terminal.ORIGINS.items()})
 
     def test_an_unknown_code_is_no_colour(self):
         self.assertEqual(terminal.html("\033[99ma\033[0mb"), "ab")

@@ -27,7 +27,7 @@ except ImportError:
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(os.environ.get("STAIRCASE_WASM", ROOT / "build-wasm/steps"))
-NATIVE = ROOT / "build/steps"
+NATIVE = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build")) / "steps"
 
 try:
     from selenium import webdriver
@@ -50,8 +50,9 @@ TALKS = sorted(path.stem for path in PROGRAMS.glob("*.wasm") if Step(ROOT / "ste
 
 class Site(SimpleHTTPRequestHandler):
     """The site; files in `broken` are missing, of those in `cut` half arrives, and those in `short` end early.
-    `methods` has those of all requests: the browser's log leaves out the requests of workers."""
-    broken, cut, short, methods = set(), set(), set(), set()
+    `lacking` is code in front of the worker's, which takes something from its browser. `methods` has those of all requests:
+    the browser's log leaves out the requests of workers."""
+    broken, cut, short, methods, lacking = set(), set(), set(), set(), ""
 
     def log_request(self, *_):
         self.methods.add(self.command)
@@ -59,6 +60,13 @@ class Site(SimpleHTTPRequestHandler):
     def do_GET(self):
         if any(self.path.endswith(name) for name in self.broken):
             self.send_error(404)
+        elif self.lacking and self.path.endswith("/worker.js"):
+            content = self.lacking.encode() + Path(self.translate_path(self.path)).read_bytes()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/javascript")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
         elif any(self.path.endswith(name) for name in self.cut | self.short):
             content = Path(self.translate_path(self.path)).read_bytes()
             known = len(content) if self.path.endswith(tuple(self.cut)) else len(content) // 2
@@ -101,7 +109,7 @@ class Browser(unittest.TestCase):
     ARGUMENTS, PREFERENCES = (), {}
 
     def setUp(self):
-        Site.broken, Site.cut, Site.short = set(), set(), set()
+        Site.broken, Site.cut, Site.short, Site.lacking = set(), set(), set(), ""
         options = webdriver.ChromeOptions()
         for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *self.ARGUMENTS):
             options.add_argument(argument)
@@ -115,7 +123,7 @@ class Browser(unittest.TestCase):
                                      {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500})
         self.browser.get(f"{address or ADDRESS}/steps/{step}/index.html")
         if not inside:  # most tests look at something else, and each event takes its time
-            self.browser.execute_script("for (const box of document.querySelectorAll('.playground input[type=checkbox]:checked')) box.click()")
+            self.browser.execute_script("for (const box of document.querySelectorAll('.playground .watch:checked')) box.click()")
 
     def find(self, selector):
         return self.browser.find_elements(By.CSS_SELECTOR, selector)
@@ -272,6 +280,8 @@ class Terminal(Browser):
             with self.subTest(code):
                 lacking = self.browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": code})
                 self.open()
+                self.assertIn(words, self.find(".problem")[0].text)  # before anybody tries
+                self.assertTrue(self.find("h1")[0].is_displayed())
                 self.type('--prompt "A"')
                 self.assertIn(words, self.find(".problem")[0].text)
                 self.assertEqual(self.find(".run"), [])
@@ -348,7 +358,7 @@ class Lessons(Browser):
                 runs = self.runs_of(lambda: self.browser.execute_script("arguments[0].click()", button))
                 self.assertEqual([run.accessible_name for run in self.find(".run")], commands)
                 self.ended_as("sanity-checks" in name, runs)
-                box = self.find(".playground input[type=checkbox]")
+                box = self.find(".playground .watch")
                 watched = box and box[0].is_selected() and "sanity-checks" not in name
                 self.assertEqual(bool(self.find(".inside:not([hidden])")), bool(watched))
 
@@ -446,7 +456,8 @@ class Views(Browser):
 
     CHOICE, DRAFT, PASS = ("What each token was chosen from", "What became of each draft",
                            "What each pass computed, and what the cache kept")
-    LOOK = "What each token looked at"
+    LOOK, MATRIX = "What each token looked at", "The attention of one head as a matrix"
+    SHAPE = [json.loads((ROOT / "models/tales-gqa-1m/config.json").read_text())[name] for name in ("num_hidden_layers", "num_attention_heads")]
 
     def looked(self):
         """That view's text, and each of its positions with the height of its bar."""
@@ -554,6 +565,42 @@ class Views(Browser):
             bar = self.browser.execute_script("return getComputedStyle(document.querySelector('.looked li')).backgroundImage")
             self.assertRegex(bar, r"linear-gradient\(to top, rgba?\(\d+, \d+, \d+.* 100%, rgba\(0, 0, 0, 0\) 0")
 
+    def test_the_attention_of_a_head_is_a_matrix_whose_cells_the_keys_select(self):
+        start = {**self.START, "options": {"--trace-attention": "5,2"}}
+        self.show(start, self.TEXT,
+                  {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 0, "tokens": [0, 1, 2]}]},
+                  {"event": "attention", "row": 0, "tokens": [0, 1, 2], "weights": [[1], [0.25, 0.75], [0.5, 0.4, 0.1]]},
+                  {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 3, "tokens": [4]}]},
+                  {"event": "attention", "row": 0, "tokens": [0, 1, 2, 4], "weights": [[0.1, 0.2, 0.3, 0.4]]}, width=360)
+        says = self.words(self.MATRIX)
+        self.assertIn("Pass 2 of 2: 4 tokens of row 0, by head 2 of layer 5.", says)
+        self.assertIn("On average 30.0 % goes to the first position, 35.0 % to the token before, and 25.0 % to the token itself.", says)
+        self.assertIn('" e" at position 3 looks at " a" at position 0 with a share of 10.0 %.', says)
+        canvas = self.find("canvas.matrix")[0]
+        for keys, cell in ((Keys.ARROW_RIGHT * 2, '" e" at position 3 looks at " c" at position 2 with a share of 30.0 %.'),
+                           (Keys.ARROW_UP * 2, '" b" at position 1 looks at " b" at position 1 with a share of 75.0 %.'),
+                           (Keys.ARROW_UP * 9, '" a" at position 0 looks at " a" at position 0 with a share of 100.0 %.')):
+            canvas.send_keys(keys)
+            self.assertIn(cell, self.words(self.MATRIX))
+        self.assertIn("4 tokens", canvas.accessible_name)
+        alphas = self.browser.execute_script("""
+            const [canvas] = arguments, margin = 84, cell = 16, pen = canvas.getContext("2d");
+            return [0, 1, 2, 3].map((i) => [0, 1, 2, 3].map((j) => pen.getImageData(margin + j * cell + 8, margin + i * cell + 8, 1, 1).data[3] / 255));""", canvas)
+        shares = [[1, 0, 0, 0], [.25, .75, 0, 0], [.5, .4, .1, 0], [.1, .2, .3, .4]]
+        for line, wanted in zip(alphas, shares, strict=True):
+            for alpha, share in zip(line, wanted, strict=True):
+                self.assertAlmostEqual(alpha, math.sqrt(share), delta=0.01)
+        self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 360)
+
+    def test_lines_of_tokens_that_moved_are_not_known(self):
+        start = {**self.START, "options": {"--trace-attention": "0,0"}}
+        self.show(start, self.TEXT, {"event": "pass", "model": "m", "rows": [{"row": 0, "start": 0, "tokens": [0, 1]}]},
+                  {"event": "attention", "row": 0, "tokens": [0, 1], "weights": [[1], [0.5, 0.5]]},
+                  {"event": "attention", "row": 0, "tokens": [1, 2], "weights": [[0.5, 0.5]]})  # a window slid
+        self.assertIn("A grey line is of tokens that no pass of this run has shown.", self.words(self.MATRIX))
+        self.find("canvas.matrix")[0].send_keys(Keys.ARROW_UP)
+        self.assertIn('What " b" at position 0 looks at, no pass of this run has shown.', self.words(self.MATRIX))
+
     def test_a_head_of_a_group_has_the_keys_of_its_group(self):
         for heads, shared, head, says in ((4, 2, 1, ", with the keys of head 0"), (4, 2, 2, ", with the keys of head 1"),
                                           (9, 3, 8, ", with the keys of head 2"), (4, 4, 2, "")):
@@ -575,7 +622,7 @@ class Views(Browser):
                   {"event": "logits", "row": 0, "position": 1, "logits": [2, 1, 0.5, -1, 1.5]},
                   {"event": "attention", "row": 0, "tokens": [0, 1] * 40, "weights": [[0.0125] * 80]},
                   {"event": "token", "text": 1, "token": 4, "origin": "model"}, width=360)
-        self.assertEqual(len(self.find(self.SHOWN)), 3)
+        self.assertEqual(len(self.find(self.SHOWN)), 4)
         self.assertTrue(self.browser.execute_script("const all = document.querySelector('.looked'); return all.scrollWidth <= all.clientWidth"))
         self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 360)
         self.assertEqual([box for box in self.find(f"{self.SHOWN} input, {self.SHOWN} [role=region]") if not box.accessible_name], [])
@@ -737,7 +784,7 @@ class Views(Browser):
         if not found:
             self.skipTest("no search is built")
         self.open(found[-1])
-        self.browser.execute_script("arguments[0].click()", self.find(".playground input[type=checkbox]")[0])
+        self.browser.execute_script("arguments[0].click()", self.find(".playground .watch")[0])
         self.type('--prompt "A fox" --num-beams 3 --max-new-tokens 12 --json')
         self.assertIn("done", self.ended())
         self.wait(lambda: "Shown as text 1" in self.words(self.BEAMS))
@@ -763,29 +810,36 @@ class Views(Browser):
         self.assertEqual([item.split('"')[1] for item, _ in items[:4]], ["Once", " upon", " a", " time"])
         self.assertAlmostEqual(sum(float(share.removesuffix("%")) for _, share in items), 100, delta=0.01)
 
-        box, fields = self.find(".playground input[type=checkbox]")[0], self.find(".playground .looks input")
-        self.assertFalse(fields[0].is_displayed())
+        self.assertIn("Pass 2 of 2: 5 tokens of row 0, by head 3 of layer 5.", self.words(self.MATRIX))
+
+        box, menus = self.find(".playground .watch")[0], self.find(".playground .looks select")
+        self.assertFalse(menus[0].is_displayed())
         self.browser.execute_script("arguments[0].click()", box)
-        self.assertEqual([field.accessible_name for field in fields], ["and the attention of one head: layer", "head"])
+        self.assertEqual([menu.accessible_name for menu in menus], ["and the attention of one head: layer", "head"])
         self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 360)
-        for field, number in zip(fields, "01", strict=True):
-            field.send_keys(number)
+        self.assertEqual([[option.text for option in menu.find_elements(By.TAG_NAME, "option")] for menu in menus],
+                         [["–", *"012345"], ["–", *"0123"]])
+        menus[1].send_keys("1")
+        self.assertEqual([menu.get_attribute("value") for menu in menus], ["0", "1"])  # a head is of a layer
         self.type('--prompt "Once upon a time" --max-new-tokens 2')
         self.assertIn("done", self.ended())
         self.wait(lambda: self.find(".looked"))
         self.assertIn("head 1 of layer 0", self.looked()[0])
-        fields[0].send_keys(Keys.BACKSPACE)
-        self.type('--prompt "A" --max-new-tokens 2')
-        self.assertIn("ended with status 2", self.ended())
-        self.assertIn("--trace-attention ,1: tales-6m needs a layer from 0 to 5 and a head from 0 to 3", self.output())
-        fields[1].send_keys(Keys.BACKSPACE)
+        menus[0].send_keys("–")
+        self.assertEqual([menu.get_attribute("value") for menu in menus], ["", ""])
         self.type('--prompt "A" --max-new-tokens 2')
         self.assertIn("done", self.ended())
         self.assertEqual(self.find(f'.run:first-child {self.SHOWN}[aria-label="{self.LOOK}"]'), [])
+        self.type('--prompt "A" --max-new-tokens 2 --trace-attention ,1')
+        self.assertIn("ended with status 2", self.ended())
+        self.assertIn("--trace-attention ,1: tales-6m needs a layer from 0 to 5 and a head from 0 to 3", self.output())
+        line = self.find("#playground-line")[0]
+        line.send_keys(" --model tales-gqa-1m")  # the menus are those of its model
+        self.assertEqual([len(menu.find_elements(By.TAG_NAME, "option")) for menu in menus], [1 + count for count in self.SHAPE])
 
     def test_a_step_shows_what_happens_inside(self):
         self.open_traced()
-        self.browser.execute_script("arguments[0].click()", self.find(".playground input[type=checkbox]")[0])
+        self.browser.execute_script("arguments[0].click()", self.find(".playground .watch")[0])
         self.type('--prompt "Once upon a time" --max-new-tokens 5')
         self.assertIn("done", self.ended())
         self.wait(lambda: "Token 5 of 5" in self.caption(self.CHOICE))
@@ -793,6 +847,245 @@ class Views(Browser):
         likeliest = max(shown, key=lambda row: float(row[1].removesuffix(" %")))
         self.assertIn(likeliest[0], self.caption(self.CHOICE))  # greedy
         self.assertIn(likeliest[0][1:-1], self.output())
+
+
+class Links(Browser):
+    """A run in the address of its page."""
+
+    def press(self, selector, index=0):
+        self.browser.execute_script("arguments[0].click()", self.find(selector)[index])
+
+    def copied(self):
+        self.browser.execute_script("navigator.clipboard.writeText = async (text) => { window.copied = text; }")
+        self.press(".run .link")
+        return self.wait(lambda: self.browser.execute_script("return window.copied"))
+
+    def visit(self, address):
+        self.browser.get("about:blank")  # or only the part after # changes, and the page stays
+        self.browser.get(address)
+
+    def test_a_run_survives_a_reload_and_can_be_shared(self):
+        step = next((step for step in STEPS if step.endswith("top-k")), STEPS[-1])
+        self.open(step)
+        line = '--prompt "The fox & the 100 % grapes: é, 狐" --max-new-tokens 8' + (" --do-sample --seed 5" if "top-k" in step else "")
+        self.browser.execute_script("arguments[0].value = 'one\\ntwo'", self.find("#playground-input")[0])
+        self.type(line)
+        self.assertIn("done", self.ended())
+        text, address = self.output().splitlines()[0], self.browser.current_url
+        link = self.copied()
+        self.assertEqual(link, address)
+        self.assertEqual(self.find(".run .link")[0].text, "Copied")
+        for again in (self.browser.refresh, lambda: self.visit(link)):
+            again()
+            self.assertIn("done", self.ended())
+            self.assertEqual(self.output().splitlines()[0], text)
+            self.assertEqual([self.find(field)[0].get_attribute("value") for field in ("#playground-line", "#playground-input")], [line, "one\ntwo"])
+            self.assertFalse(self.find(".playground .watch")[0].is_selected())
+        self.assertEqual([url for url in self.asked() if "grapes" in url.partition("#")[0]], [])  # no server gets to see it
+        self.browser.get(link.replace("seed+5", "seed+6"))  # over this page's address
+        self.wait(lambda: self.find(".problem")[0].text)
+        self.assertIn("is broken", self.find(".problem")[0].text)
+
+    def test_a_link_has_one_of_several_runs_and_the_head_that_is_watched(self):
+        traced = [step for step in STEPS if b"--trace" in (PROGRAMS / f"{step}.wasm").read_bytes()]
+        self.open(traced[0], inside=True)
+        self.find(".playground .looks select")[0].send_keys("2")
+        self.type(f'--prompt "A" --max-new-tokens 1\ntools/run {traced[0][:2]} --prompt "B" --max-new-tokens 1')
+        self.wait(lambda: len(self.find(".run")) == 2 and all(state.text.startswith("done") for state in self.find(".run .state")))
+        self.visit(self.copied())
+        self.assertIn("done", self.ended())
+        self.assertEqual([run.accessible_name for run in self.find(".run")], ['--prompt "A" --max-new-tokens 1 --trace-attention 2,0'])
+        self.assertTrue(self.find(".playground .watch")[0].is_selected())
+        self.assertEqual([menu.get_attribute("value") for menu in self.find(".playground .looks select")], ["2", "0"])
+        self.wait(lambda: self.find("canvas.matrix"))
+
+    def test_a_browser_that_forbids_to_copy_shows_the_link(self):
+        for code in ("navigator.clipboard.writeText = () => Promise.reject(new Error('no'))", "Object.defineProperty(navigator, 'clipboard', { value: undefined })"):
+            self.open()
+            self.browser.execute_script(code)
+            self.type('--prompt "A" --max-new-tokens 1')
+            self.assertIn("done", self.ended())
+            self.press(".run .link")
+            self.wait(lambda: self.find(".run .address"))
+            self.assertEqual(self.find(".run .address")[0].get_attribute("value"), self.browser.current_url)
+            self.assertEqual(self.find(".run .address")[0].accessible_name, "link to this run")
+
+    def test_a_link_that_cannot_be_used_says_why_and_the_page_can_be_read(self):
+        self.open()
+        example = self.find("#playground-line")[0].get_attribute("value")
+        self.type('--prompt "A fox" --max-new-tokens 1')
+        self.assertIn("done", self.ended())
+        link = self.browser.current_url
+        cases = {link[:-2]: "it is broken: a part of it is missing or has changed", link.replace("fox", "cat"): "it is broken",
+                 link.replace("fox", "%E0%A4%A"): "it is broken", link.replace("#run=1", "#run=7"): "it is of version 7, and this page reads version 1",
+                 link + "x" * 8000: "characters, and a link has at most 8,000",
+                 link.replace(f"steps/{STEPS[0]}", f"steps/{STEPS[1]}"): f"its run is of step {STEPS[0]}, and this page is that of {STEPS[1]}"}
+        self.browser.get_log("browser")
+        for address, words in cases.items():
+            with self.subTest(words):
+                self.visit(address)
+                self.assertRegex(self.find(".problem")[0].text, f"^The link to a run cannot be used: .*{words}.* The command line stays as it was.$")
+                self.assertEqual(self.find(".run"), [])
+                self.assertTrue(self.find("h1")[0].is_displayed())
+                if f"steps/{STEPS[0]}/" in address:
+                    self.assertEqual(self.find("#playground-line")[0].get_attribute("value"), example)
+                self.assertEqual([entry["message"] for entry in self.browser.get_log("browser") if entry["level"] == "SEVERE"], [])
+        self.type('--prompt "A" --max-new-tokens 1')
+        self.assertIn("done", self.ended())
+        self.assertEqual(self.find(".problem")[0].text, "")
+
+    def test_a_run_too_long_for_a_link_says_so(self):
+        self.open()
+        self.type('--prompt "A" --max-new-tokens 1')
+        self.assertIn("#run=1", self.browser.current_url)
+        self.type("--prompt '" + "fox " * 2500 + "' --max-new-tokens 1")
+        self.assertRegex(self.find(".note")[0].text, r"^The link to this run would have 10,\d+ characters, and more than 8,000 get lost on the way: a reload of this page forgets this run\.$")
+        self.assertNotIn("#", self.browser.current_url)
+        self.ended()
+        self.press(".run .link")
+        self.assertIn("This run cannot be shared: The link to this run would have 10,", self.find(".problem")[0].text)
+        self.type('--prompt "A" --max-new-tokens 1')
+        self.assertEqual(self.find(".note")[0].text, "")
+
+
+class Pasted(Browser):
+    """Command lines from a README or a terminal."""
+
+    def test_a_line_of_a_readme_runs_as_it_does_in_a_shell(self):
+        self.open()
+        step = STEPS[0]
+        line = f"""$ ./tools/run {int(step[:2])} --prompt 'The "old" king' \\\n    --max-new-tokens 4 --json 2>&1  # a remark"""
+        self.type(line)
+        self.assertIn("done", self.ended())
+        native = subprocess.run([NATIVE / step, "--prompt", 'The "old" king', "--max-new-tokens", "4", "--json"], capture_output=True, text=True, cwd=ROOT, check=True)
+        here = next(line for line in self.output().splitlines() if line.startswith("{"))
+        self.assertEqual(json.loads(here)["sequences"], json.loads(native.stdout)["sequences"])
+
+    def test_a_line_for_another_step_leads_to_its_page(self):
+        first, other = STEPS[0], STEPS[1]
+        self.open(first)
+        self.type(f'tools/run {other[:2]} --prompt "A fox" --max-new-tokens 2')
+        problem = self.find(".problem")[0]
+        self.assertIn(f"the command line is for step {other[:2]}, and this page runs {first}", problem.text)
+        self.assertEqual(self.find(".run"), [])
+        problem.find_element(By.TAG_NAME, "a").click()
+        self.wait(lambda: f"steps/{other}/" in self.browser.current_url)
+        self.assertIn("done", self.ended())
+        self.assertEqual(self.find(".run")[0].accessible_name, '--prompt "A fox" --max-new-tokens 2')
+        self.type("tools/run 00 --prompt A")
+        self.assertEqual(self.find(".problem")[0].text, f"This cannot run here: the command line is for step 00, and this page runs {other}.")
+
+    def test_what_the_page_or_the_program_does_not_know_is_named(self):
+        self.open()
+        number = STEPS[0][:2]
+        for rest, words in (('--prompt "A" | head -3', "has |, for a shell a pipe"), ("--prompt $PROMPT", "$PROMPT"), ("--prompt “A fox”", "has “"),
+                            ("—prompt A", "long dash in —prompt"), ("--prompt A > out", "has >")):
+            with self.subTest(rest):
+                self.type(f"tools/run {number} {rest}")
+                self.assertIn(words, self.find(".problem")[0].text)
+                self.assertEqual(self.find(".run"), [])
+                self.type("")  # which is a run
+                self.wait(lambda: self.find(".run"))
+                self.browser.execute_script("for (const run of document.querySelectorAll('.run .remove')) run.click()")
+        self.type(f"tools/run {number} --prompt A --top-z 3")
+        self.assertIn("ended with status 2", self.ended())
+        self.assertIn("--top-z", self.output())
+
+
+class Settings(Browser):
+    """Presets and sliders, which write into the command line."""
+
+    def line(self):
+        return self.find("#playground-line")[0].get_attribute("value")
+
+    def sliders(self):
+        return {row.find_element(By.TAG_NAME, "code").get_attribute("textContent"): row.find_element(By.TAG_NAME, "input") for row in self.find(".sliders label")}
+
+    def open_wide(self, step):
+        self.open(step)
+        self.browser.execute_script("document.querySelector('.sliders').open = true")
+
+    def test_sliders_begin_at_the_first_step_with_the_option(self):
+        begins = {"--temperature": "temperature", "--do-sample": "multinomial", "--top-k": "top-k", "--top-p": "top-p", "--presence-penalty": "presence-penalty",
+                  "--num-speculative-tokens": "speculative-decoding"}
+        for option, name in begins.items():
+            step = next((step for step in STEPS if step[3:] == name), None)
+            if not step:
+                continue
+            with self.subTest(option):
+                for page, there in ((step, True), (f"{int(step[:2]) - 1:02}", False)):
+                    page = next(one for one in STEPS if one.startswith(page))
+                    self.open(page)
+                    self.assertEqual(option in self.sliders(), there)
+
+    def test_a_slider_and_the_line_follow_each_other(self):
+        self.open_wide("06-top-k")
+        line = self.find("#playground-line")[0]
+        line.clear()
+        line.send_keys("--prompt 'it is' --top-k 3")
+        sliders = self.sliders()
+        self.assertEqual(sliders["--top-k"].get_attribute("aria-valuetext"), "3")
+        self.assertEqual(sliders["--temperature"].get_attribute("aria-valuetext"), "1")
+        sliders["--top-k"].send_keys(Keys.ARROW_RIGHT * 2)
+        sliders["--temperature"].send_keys(Keys.ARROW_LEFT)
+        sliders["--do-sample"].click()
+        self.assertEqual(self.line(), "--prompt 'it is' --top-k 5 --temperature 0.95 --do-sample")
+        sliders["--temperature"].send_keys(Keys.ARROW_RIGHT)
+        sliders["--top-k"].send_keys(Keys.END)
+        sliders["--do-sample"].click()
+        self.assertEqual(self.line(), "--prompt 'it is'")
+        self.assertEqual(sliders["--top-k"].get_attribute("aria-valuetext"), "off")
+        line.send_keys(" --prompt 'open")
+        sliders["--top-k"].send_keys(Keys.HOME)
+        self.assertIn("This cannot be set: in the command line a quotation mark ' is open", self.find(".problem")[0].text)
+        self.assertEqual(self.line(), "--prompt 'it is' --prompt 'open")
+        self.assertEqual([name for name, slider in sliders.items() if slider.accessible_name.split()[0] != name], [])
+
+    def test_a_preset_runs_with_its_options(self):
+        self.open("06-top-k")
+        self.assertEqual([button.text for button in self.find(".preset")], ["Keep 2", "Keep 40", "Keep all"])
+        for i, option in enumerate(("--top-k 2", "--top-k 40", "")):
+            self.browser.execute_script("arguments[0].click()", self.find(".preset")[i])
+            self.wait(lambda: len(self.find(".run")) == i + 1)  # noqa: B023
+            self.assertIn("done", self.ended())
+            self.assertIn(f"{option} " if option else "--do-sample", self.line())
+            self.assertEqual("--top-k" in self.line(), bool(option))
+            self.assertEqual(self.find(".run")[0].accessible_name, self.line())
+
+    def test_they_fit_a_narrow_screen(self):
+        for step in STEPS[::6]:
+            self.open(step, width=360)
+            self.browser.execute_script("document.querySelector('.sliders').open = true")
+            self.assertLessEqual(self.browser.execute_script("return document.documentElement.scrollWidth"), 360)
+            self.assertIn("--max-new-tokens", self.sliders())
+
+
+class Legend(Browser):
+    ORIGINS = {"t-green": ("accepted", "solid"), "t-red": ("corrected", "wavy"), "t-cyan": ("bonus", "double")}
+
+    def test_colours_of_drafts_have_names_and_lines_too(self):
+        if "17-speculative-decoding" not in STEPS:
+            self.skipTest("its step is not built")
+        self.open("17-speculative-decoding")
+        self.type('--prompt "Once upon a time" --max-new-tokens 60 --draft-model tales-1m')
+        self.assertIn("done", self.ended())
+        legend = self.find(".run .legend")
+        self.assertEqual([item.text.partition(":")[0] for item in legend[0].find_elements(By.TAG_NAME, "li")], ["accepted", "corrected", "bonus"])
+        self.assertTrue(legend[0].accessible_name)
+        tokens = self.find(".run pre [role=group]")
+        self.assertEqual({(token.get_attribute("class"), token.accessible_name) for token in tokens}, {(name, words) for name, (words, _) in self.ORIGINS.items()})
+        styles = self.browser.execute_script("return arguments[0].map((one) => [one.className, getComputedStyle(one).textDecorationStyle, getComputedStyle(one).textDecorationLine])", tokens)
+        self.assertEqual({tuple(style) for style in styles}, {(name, line, "underline") for name, (_, line) in self.ORIGINS.items()})
+        names = [token.get_attribute("class") for token in tokens]
+        self.assertNotIn(True, [before == after for before, after in zip(names, names[1:])])  # neighbours are named once
+        self.type('--prompt "Once upon a time" --max-new-tokens 3')
+        self.assertIn("done", self.ended())
+        self.assertEqual(self.find(".run:first-child .legend"), [])
+
+    def test_recorded_outputs_have_them(self):
+        self.open("17-speculative-decoding")
+        self.assertTrue(self.find("details.terminal .legend"))
+        self.assertEqual({token.get_attribute("aria-label") for token in self.find("details.terminal pre [role=group]")}, {"accepted", "corrected", "bonus"})
 
 
 class FromDisk(Browser):
@@ -1087,6 +1380,7 @@ class WithoutStorage(Browser):
         for _ in range(2):
             self.type('--prompt "A" --max-new-tokens 2')
             self.assertIn("done", self.ended())
+            self.assertEqual(self.find(".note")[0].text, "This browser stores nothing for this page, so each run loads the models again.")
 
 
 class StorageRefused(Browser):
@@ -1099,6 +1393,28 @@ class StorageRefused(Browser):
         for _ in range(2):
             self.type('--prompt "A" --max-new-tokens 2')
             self.assertIn("done", self.ended())
+            self.assertEqual(self.find(".note")[0].text, "This browser forbids this page to store anything, so each run loads the models again.")
+
+
+class StorageFull(Browser):
+    def test_it_runs(self):
+        """Also where a page may have no memory of several threads."""
+        refused = "new DOMException('no', 'SecurityError')"
+        code = "delete window.SharedArrayBuffer"
+        self.browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": code})
+        for lacking, words in (
+                ("Cache.prototype.put = async () => { throw new DOMException('', 'QuotaExceededError'); };", "has no more storage for"),
+                (f"caches.open = async () => {{ throw {refused}; }};", "forbids"),
+                (f"Object.defineProperty(self, 'caches', {{ get() {{ throw {refused}; }} }});", "forbids"),
+                ("Cache.prototype.match = async () => { throw new Error('broken'); };", "stores nothing for")):
+            with self.subTest(lacking):
+                Site.lacking = lacking
+                self.open()
+                self.assertEqual(self.browser.execute_script("return typeof SharedArrayBuffer"), "undefined")
+                self.type('--prompt "A" --max-new-tokens 2')
+                self.assertIn("done", self.ended())
+                self.assertRegex(self.find(".note")[0].text, f"^This browser {words} this page.*, so each run loads the models again\\.$")
+                self.assertTrue(self.find("h1")[0].is_displayed())
 
 
 class SingleFile(Browser):

@@ -13,7 +13,7 @@ from pathlib import Path
 from support import ROOT, Limited, run
 
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
-SCRIPTS = "\n".join((ROOT / "playground" / name).read_text(encoding="utf-8") for name in ("beams.js", "rows.js", "views.js"))
+SCRIPTS = "\n".join((ROOT / "playground" / name).read_text(encoding="utf-8") for name in ("beams.js", "rows.js", "attention.js", "views.js"))
 EVENTS = """
   const events = require("fs").readFileSync(process.argv[2], "utf8").split("\\n").slice(0, -1).map((line) => JSON.parse(line));
   const start = events[0], texts = new Map();"""

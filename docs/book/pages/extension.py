@@ -212,7 +212,7 @@ def show_outputs(doctree, page):
             node.parent.insert(place, raw(
                 f'<details class="terminal" data-command="{escape(command.text)}"{run_here(command)}{" open" if first else ""}><summary>'
                 f'<span>prints</span> <code>{escape(short)}</code></summary>{remark}'
-                f'<pre tabindex="0" aria-label="output">{terminal.html(output)}</pre></details>'))
+                f'<pre tabindex="0" aria-label="output">{terminal.html(output)}</pre>{terminal.legend(output)}</details>'))
             place += 1
 
 
@@ -260,7 +260,7 @@ def surroundings(app, page, template, context, doctree):
         context["edit"] = derived.edit_address(app.staircase.repository, f"{page}.md")
     if not step:
         return
-    context["playground"] = playground.has(app.config.playground, step)
+    context["playground"] = playground.PAGE_SCRIPTS if playground.has(app.config.playground, step) else ()
     flight = next((flight for flight in app.staircase.flights if step in flight), [])
     onward = flight[flight.index(step) + 1] if step in flight[:-1] else next(iter(step.children), None)
     for key, other in (("prev", step.parent), ("next", onward)):

@@ -13,7 +13,11 @@ from pathlib import Path
 
 from step_commands.series import ROOT
 
+from . import presets
+
 SCRIPTS = ROOT / "playground"
+# In the order in which a page loads them; the worker is loaded by a run.
+PAGE_SCRIPTS = ("beams.js", "rows.js", "attention.js", "views.js", "disk.js", "shell.js", "link.js", "settings.js", "playground.js")
 MODELS = ("tales-1m", "tales-6m")
 # A page loads these where a command names them.
 NAMED_MODELS = ("tales-gpt2-1m", "tales-neox-1m", "tales-olmo-1m", "tales-llama-1m", "tales-gqa-1m", "tales-qwen-1m")
@@ -36,9 +40,11 @@ def html(programs, step):
     flag = ' data-talks="yes"' if step.holds_conversations() else ' data-trace="yes"' if b"--trace" in program else ""
     if "dtype" in (step.folder / "main.cpp").read_text(encoding="utf-8"):
         flag += ' data-dtypes="yes"'
+    offered = {"options": sorted(presets.options(step)), "presets": presets.presets(step), "heads": heads(step)}
     lines = "\n".join(step.command()).removeprefix(f"tools/run {step.number} ") or '--prompt "Once upon a time"'
     return (f'<div class="playground"{flag} data-step="{step.name}" data-base="../../playground" data-models="{version()}" '
-            f'data-glue="{glue(programs, step)[0]}" data-files="{escape(json.dumps(named(step)))}" data-line="{escape(lines)}">'
+            f'data-glue="{glue(programs, step)[0]}" data-files="{escape(json.dumps(named(step)))}" '
+            f'data-offered="{escape(json.dumps(offered))}" data-line="{escape(lines)}">'
             '<noscript><p>Programs run in a page with JavaScript alone.</p></noscript></div>')
 
 
@@ -48,6 +54,19 @@ def named(step):
     models = [ROOT / word for word in words if "/" in word and (ROOT / word / "config.json").is_file()]
     of_models = [str(path.relative_to(ROOT)) for model in models for path in model.iterdir() if path.name != "reference.json"]
     return sorted(of_models + [word for word in words if "." in word and "/" in word and (ROOT / word).is_file()])
+
+
+def heads(step):
+    """{model: [layers, heads]} of the models that the page's commands can name."""
+    folders = [ROOT / "models" / name for name in (*MODELS, *NAMED_MODELS)] + [(ROOT / name).parent for name in named(step)]
+    found = {}
+    for folder in (folder for folder in folders if (folder / "config.json").is_file()):
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        name = folder.name if folder.parent.name == "models" else folder.relative_to(ROOT).as_posix()
+        counts = [config.get("n_layer", config.get("num_hidden_layers")), config.get("n_head", config.get("num_attention_heads"))]
+        if all(isinstance(count, int) for count in counts):
+            found[name] = counts
+    return found
 
 
 @functools.cache
@@ -81,7 +100,7 @@ def copy(programs, series, site):
                 shutil.copyfile(ROOT / name, folder / "files" / name)
     for model in (*MODELS, *NAMED_MODELS):
         shutil.copytree(ROOT / "models" / model, folder / "models" / model, ignore=shutil.ignore_patterns("*.md"))
-    for name in ("pictures.css", "beams.js", "rows.js", "views.js", "disk.js", "playground.js", "worker.js"):
+    for name in ("pictures.css", *PAGE_SCRIPTS, "worker.js"):
         shutil.copyfile(SCRIPTS / name, folder / name)
 
 

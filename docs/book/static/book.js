@@ -175,7 +175,12 @@ const book = (() => {
 
   // A line that is folded, or shown in two columns, is opened when a link leads to it.
   function openTarget() {
-    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    let target;
+    try {
+      target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    } catch {
+      // a link that was cut off
+    }
     if (!target || !target.closest("details")) return;
     for (let part = target.closest("details"); part; part = part.parentElement.closest("details")) part.open = true;
     const twin = target.closest("[hidden]") && document.querySelector(`.two [data-line="${CSS.escape(target.id)}"]`);
