@@ -30,7 +30,8 @@ function drawAttention({ row, tokens, lines }, which, words, quoted) {
   const count = tokens.length, cell = Math.max(2, Math.min(16, Math.floor(560 / count))), margin = cell < 11 ? 0 : 84;
   const canvas = makeElement("canvas", { className: "matrix", tabIndex: 0, width: margin + count * cell, height: margin + count * cell });
   const percent = (share) => `${(100 * share).toFixed(1)} %`;
-  const label = (i) => (quoted(tokens[i]).length > 11 ? `${quoted(tokens[i]).slice(0, 10)}…` : quoted(tokens[i]));
+  const shown = (i) => quoted(tokens[i]).replaceAll("\n", "↵");
+  const label = (i) => (shown(i).length > 11 ? `${shown(i).slice(0, 10)}…` : shown(i));
   const says = makeElement("p", { className: "cell" });
   says.setAttribute("role", "status");
   let chosen = [count - 1, 0];
@@ -65,7 +66,7 @@ function drawAttention({ row, tokens, lines }, which, words, quoted) {
     line = Math.max(0, Math.min(count - 1, line));
     column = Math.max(0, Math.min(line, column));
     chosen = [line, column];
-    const place = (i) => `${quoted(tokens[i])} at position ${i}`;
+    const place = (i) => `${shown(i)} at position ${i}`;
     says.textContent = lines[line] ? `${place(line)} looks at ${place(column)} with a share of ${percent(lines[line][column])}.`
       : `What ${place(line)} looks at, no pass of this run has shown.`;
     draw();

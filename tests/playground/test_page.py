@@ -1022,14 +1022,14 @@ class Settings(Browser):
         self.open_wide("06-top-k")
         line = self.find("#playground-line")[0]
         line.clear()
-        line.send_keys("--prompt 'it is' --top-k 3")
+        line.send_keys("--prompt 'it is' --top-k 7")  # the page's own command has 3
         sliders = self.sliders()
-        self.assertEqual(sliders["--top-k"].get_attribute("aria-valuetext"), "3")
+        self.assertEqual(sliders["--top-k"].get_attribute("aria-valuetext"), "7")
         self.assertEqual(sliders["--temperature"].get_attribute("aria-valuetext"), "1")
         sliders["--top-k"].send_keys(Keys.ARROW_RIGHT * 2)
         sliders["--temperature"].send_keys(Keys.ARROW_LEFT)
         sliders["--do-sample"].click()
-        self.assertEqual(self.line(), "--prompt 'it is' --top-k 5 --temperature 0.95 --do-sample")
+        self.assertEqual(self.line(), "--prompt 'it is' --top-k 9 --temperature 0.95 --do-sample")
         sliders["--temperature"].send_keys(Keys.ARROW_RIGHT)
         sliders["--top-k"].send_keys(Keys.END)
         sliders["--do-sample"].click()
