@@ -17,27 +17,27 @@ def measure(arguments):
     clock = time.process_time if arguments.cpu_time else time.perf_counter
     prompts = json.loads(Path(arguments.prompts).read_text(encoding="utf-8"))
     words = json.loads(Path(arguments.model, "vocabulary.json").read_text(encoding="utf-8"))
-    # The weights lie there in float32 and are converted on the way; what the processor cannot do is an error here.
+    # The stored weights are float32 and converted while loading; an unsupported type must be an error, not a fallback.
     if arguments.compute_type not in ctranslate2.get_supported_compute_types("cpu"):
         raise SystemExit(f"CTranslate2 does not compute in {arguments.compute_type} on this processor")
     generator = ctranslate2.Generator(arguments.model, device="cpu", compute_type=arguments.compute_type,
                                       inter_threads=1, intra_threads=arguments.threads)
 
     def generate(rows, count):
-        """New tokens of the first row, seconds until the first step is done, and from there to the last."""
+        """New tokens of the first row, seconds to the end of the first step, and seconds from there to the last."""
         times = {}
 
         def note(result):
-            times[result.step] = clock()  # of the last row
+            times[result.step] = clock()  # the last row's call counts
             return False
 
         start = clock()
-        # min_length: nothing ends the text early
+        # min_length keeps the text from ending early
         out = generator.generate_batch([[words[token] for token in tokens] for tokens in rows], beam_size=1,
                                        sampling_topk=1, min_length=count, max_length=count,
                                        include_prompt_in_result=False, max_batch_size=0, callback=note)
         if any(len(row.sequences_ids[0]) != count for row in out) or len(times) != count:
-            raise SystemExit(f"{len(times)} steps where {count} were asked for")
+            raise SystemExit(f"{len(times)} steps instead of {count}")
         steps = sorted(times.values())
         return out[0].sequences_ids[0], steps[0] - start, steps[-1] - steps[0]
 
@@ -65,7 +65,7 @@ def main():
     parser.add_argument("--prompts")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--new-tokens", type=int)
-    parser.add_argument("--cpu-time", action="store_true", help="the processor's time instead of the clock's")
+    parser.add_argument("--cpu-time", action="store_true", help="measure processor time instead of wall-clock time")
     parser.add_argument("--json")
     arguments = parser.parse_args()
     if arguments.convert:

@@ -1,7 +1,7 @@
 """One run of OpenVINO for tools/bench --peers, greedy; and the conversion of a model for it.
 
-It runs as its own GenAI library runs a text: a stateful model, which keeps keys and values inside, and whose output
-layer sees the last token alone.
+It runs a text as OpenVINO's own GenAI library does: a stateful model that keeps keys and values inside, and an output
+layer that computes only the last token.
 """
 
 import argparse
@@ -18,13 +18,13 @@ INT8 = "int8"
 
 
 def keep_last_token(model):
-    """Cuts the rows of all other tokens off in front of the last product, that of the output layer."""
+    """Drops the rows of all other tokens before the last product, the output layer."""
     logits = next(result for result in model.get_results() if "logits" in result.input_value(0).get_names())
     product = logits.input_value(0).get_node()
     while product.get_type_name() != "MatMul":
         product = product.input_value(0).get_node()
-    last, behind, forward, axis = (numpy.array([n], dtype=numpy.int64) for n in (-1, 2**62, 1, 1))
-    rows = opset13.slice(product.input_value(0), last, behind, forward, axis)
+    last, past_end, forward, axis = (numpy.array([n], dtype=numpy.int64) for n in (-1, 2**62, 1, 1))
+    rows = opset13.slice(product.input_value(0), last, past_end, forward, axis)
     product.input(0).replace_source_output(rows.output(0))
     model.validate_nodes_and_infer_types()
 
@@ -51,7 +51,7 @@ def compiled(arguments):
 
 
 class Texts:
-    """Rows of tokens that grow together."""
+    """Rows of tokens that are decoded together."""
 
     def __init__(self, model):
         self.request = model.create_infer_request()
@@ -62,7 +62,7 @@ class Texts:
         self.length = 0
 
     def next_tokens(self, tokens):
-        """The likeliest token behind each row of `tokens`, [rows, new tokens]."""
+        """The most likely token after each row of `tokens`, [rows, new tokens]."""
         rows, count = tokens.shape
         positions = numpy.arange(self.length, self.length + count, dtype=numpy.int64)
         self.length += count
@@ -80,7 +80,7 @@ def measure(arguments):
     texts = Texts(model)
 
     def generate(rows, count):
-        """New tokens of the first row, seconds until the first step is done, and from there to the last."""
+        """New tokens of the first row, seconds to the end of the first step, and seconds from there to the last."""
         texts.begin()
         start = clock()
         steps = [texts.next_tokens(numpy.array(rows, dtype=numpy.int64))]
@@ -113,7 +113,7 @@ def main():
     parser.add_argument("--prompts")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--new-tokens", type=int)
-    parser.add_argument("--cpu-time", action="store_true", help="the processor's time instead of the clock's")
+    parser.add_argument("--cpu-time", action="store_true", help="measure processor time instead of wall-clock time")
     parser.add_argument("--json")
     arguments = parser.parse_args()
     if arguments.convert:

@@ -9,7 +9,7 @@ import transformers
 
 
 class Clock:
-    """As a streamer, it sees the prompt first and then each token as it is known."""
+    """A streamer: generate() passes it the prompt first, then each token as it is chosen."""
 
     def __init__(self, now):
         self.now, self.times = now, []
@@ -29,7 +29,7 @@ def main():
     parser.add_argument("--prompts", required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--new-tokens", type=int, required=True)
-    parser.add_argument("--cpu-time", action="store_true", help="the processor's time instead of the clock's")
+    parser.add_argument("--cpu-time", action="store_true", help="measure processor time instead of wall-clock time")
     parser.add_argument("--json", required=True)
     arguments = parser.parse_args()
     now = time.process_time if arguments.cpu_time else time.perf_counter
@@ -39,16 +39,16 @@ def main():
     torch.set_num_threads(arguments.threads)
     transformers.logging.set_verbosity_error()
     model = transformers.AutoModelForCausalLM.from_pretrained(arguments.model, dtype=getattr(torch, arguments.dtype)).eval()
-    model.generation_config.eos_token_id = None  # nothing ends the text early
+    model.generation_config.eos_token_id = None  # so that no text ends early
     model.generation_config.pad_token_id = 0
     options = {}
     if arguments.compiled:
         compiler = transformers.CompileConfig(fullgraph=False, dynamic=False, mode="default")
-        compiler._compile_all_devices = True  # on a CPU, generate() compiles only where it is told to
+        compiler._compile_all_devices = True  # on a CPU, generate() compiles only with this set
         options = {"cache_implementation": "static", "compile_config": compiler}
 
     def generate(rows, count):
-        """New tokens of the first row, seconds until the first step is done, and from there to the last."""
+        """New tokens of the first row, seconds to the end of the first step, and seconds from there to the last."""
         clock, prompt = Clock(now), torch.tensor(rows)
         with torch.inference_mode():
             start = now()
@@ -58,14 +58,14 @@ def main():
         return out[0, len(rows[0]):].tolist(), clock.times[1] - start, clock.times[-1] - clock.times[1]
 
     def gaps(tokens, first):
-        """How far the best logit lay above the second, from the token behind tokens[:first] on."""
+        """The margin of the best logit over the second, from the token after tokens[:first] on."""
         with torch.inference_mode():
             best = model(torch.tensor([tokens])).logits[0, first - 1:].float().topk(2).values
         return (best[:, 0] - best[:, 1]).tolist()
 
     decode, prefill, count = prompts["decode"], prompts["prefill"], arguments.new_tokens
     batch = prompts["batch"]
-    # Compiled code is made for one size of the cache, so the run to warm up has it as well.
+    # Compiled code is specific to one cache size, so the warm-up run uses the same size.
     generate([decode], count if arguments.compiled else 8)
     tokens, _, seconds = generate([decode], count)
     prefill_runs = [generate([prefill], 1) for _ in range(4)][1:]  # the first warms up

@@ -1,9 +1,9 @@
 """tools/bench --peers: other engines on the same weights, prompts and threads, in turns with ours.
 
-Every engine is a fresh process in every round, and the rounds begin with another engine each time, so that neither
-what a process leaves in the caches nor a machine that slows down favours one of them.
+Every engine runs in a fresh process in every round, and each round begins with a different engine. So neither warm
+caches nor a machine that slows down favours one of them.
 
-Engines that are no Python packages come from outside: $PEERS_DIR/peers.json lists them, see read_peers_file.
+$PEERS_DIR/peers.json lists engines that are not Python packages; see read_peers_file.
 """
 
 import json
@@ -19,31 +19,31 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 DECODE_PROMPT, NEW_TOKENS, BATCH = 16, 128, 8
 
-# A choice between logits that lie closer than this is a near-tie, which rounding may decide either way.
+# Logits closer than this are a near-tie, which rounding may decide either way.
 NEAR_TIE = 1e-3
 
 OURS, REFERENCE = "Staircase, float32", "transformers, float32"
 
-# The types of weights, and what is compared with what: only weights of the same precision do the same work.
+# The types of weights and their precision: only engines of the same precision are compared.
 PRECISIONS = {"float32": "float32", "float16": "16 bits", "bfloat16": "16 bits", "int8": "8 bits", "int4": "4 bits"}
 
 
 class Failure(Exception):
-    """What went wrong, in one sentence for a person."""
+    """An error, in one sentence for a person."""
 
 
 @dataclass(frozen=True)
 class Environment:
     """A virtual environment with some engines' packages."""
-    folder: str   # below the build folder
-    variable: str  # names another folder
+    folder: str   # in the build folder
+    variable: str  # names a folder to use instead
     packages: tuple
-    modules: tuple  # which they bring
+    modules: tuple  # that they provide
 
 
 MAIN = Environment("venv", "PEERS_VENV", ("torch", "transformers", "ctranslate2", "safetensors"),
                    ("torch", "transformers", "ctranslate2", "safetensors"))
-# On its own: optimum takes an older transformers than the newest.
+# A separate environment: optimum needs an older transformers than the newest.
 OPENVINO = Environment("venv-openvino", "OPENVINO_VENV", ("torch", "openvino", "optimum-intel[openvino]"),
                        ("torch", "openvino", "optimum.intel"))
 
@@ -59,7 +59,7 @@ class Setting:
     rounds: int
     busy: float
     only: list
-    cpu_time: bool = False  # the processor's time instead of the clock's
+    cpu_time: bool = False  # processor time instead of wall-clock time
 
 
 @dataclass
@@ -76,14 +76,14 @@ class Engine:
 
 
 def run(*command, log, environment=None):
-    """True if it went well; all that it said is in `log`."""
+    """Whether it succeeded; its output is in `log`."""
     with open(log, "w", encoding="utf-8") as stream:
         return subprocess.run(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=stream,
                               stderr=subprocess.STDOUT, env=environment, check=False).returncode == 0
 
 
 def python_with_packages(build, environment):
-    """The Python of the environment that its variable names, or of one of our own with the newest releases."""
+    """The Python of the environment that the variable names, or of a new one with the latest releases."""
     given, packages = os.environ.get(environment.variable), ", ".join(environment.packages)
     venv = Path(given or build / environment.folder).absolute()
     python, log = venv / "bin" / "python", build / f"{environment.folder}.log"
@@ -92,24 +92,24 @@ def python_with_packages(build, environment):
     if python.exists() and run(*check, log=log):
         return python
     if given:
-        raise Failure(f"{environment.variable}={given}: this is no virtual environment with {packages}")
+        raise Failure(f"{environment.variable}={given}: this is not a virtual environment with {packages}")
     print(f"Installing {packages} into build-bench/{environment.folder}/ (some 2 GB, once) ...", file=sys.stderr)
     if not python.exists() and not run(sys.executable, "-m", "venv", venv, log=log):
         raise Failure(f"python3 -m venv failed (Debian and Ubuntu have it in the package python3-venv); see {log}")
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1"]
-    # PyTorch's own index has builds without CUDA, a tenth of the size; where it is out of reach, any build does.
+    # PyTorch's own index has builds without CUDA, a tenth of the size. If it is out of reach, any build will do.
     run(*pip, "torch", "--index-url", "https://download.pytorch.org/whl/cpu", log=log)
     if not run(*pip, *environment.packages, log=log):
         raise Failure(f"pip could not install {packages}: is there a network? ({environment.variable}=DIR names an "
-                      f"environment that has them; all that pip said is in {log})")
+                      f"environment that has them; pip's output is in {log})")
     return python
 
 
 def write_prompts(setting, config):
-    """Random tokens; the last of the vocabulary is the end of the text and stays out."""
+    """Random tokens, without the last of the vocabulary, which ends the text."""
     positions = config.get("n_positions") or config["max_position_embeddings"]
     if positions < DECODE_PROMPT + NEW_TOKENS:
-        raise Failure(f"{setting.model.name} has a context of {positions} positions, and the comparison needs "
+        raise Failure(f"{setting.model.name} has a context of {positions} positions, but the comparison needs "
                       f"{DECODE_PROMPT + NEW_TOKENS}")
     count = setting.prompt_tokens or min(512, positions)
     if count > positions:
@@ -120,14 +120,14 @@ def write_prompts(setting, config):
     prompts["batch"] = [[choice.randrange(config["vocab_size"] - 1) for _ in range(DECODE_PROMPT)] for _ in range(BATCH)]
     file = setting.build / "peers" / "prompts.json"
     file.write_text(json.dumps(prompts))
-    # The same for programs that read no JSON: a prompt a line, "decode", "prefill" and then the batch.
+    # The same for programs that cannot read JSON: one prompt per line, "decode", "prefill" and then the batch.
     lines = [prompts["decode"], prompts["prefill"], *prompts["batch"]]
     file.with_suffix(".txt").write_text("".join(" ".join(map(str, line)) + "\n" for line in lines))
     return file, count
 
 
 def converted_model(setting, name, command):
-    """The folder into which `command` converts the model for that engine, anew when the file has changed."""
+    """The folder with the model that `command` converts for that engine, again if the file has changed."""
     source = (setting.model / "model.safetensors").stat()
     folder = setting.build / "peers" / f"{setting.model.name}-{name}"
     stamp, stamped = folder / "made-from", f"{setting.model} {source.st_size} {source.st_mtime_ns}"
@@ -146,7 +146,7 @@ def spread(values, digits):
 
 
 def agreement(run_, reference):
-    """How many tokens equal the reference's before the first that differs, and whether that one was a near-tie."""
+    """How many tokens equal the reference's before the first difference, and whether that was a near-tie."""
     tokens, wanted = run_["token_ids"], reference["token_ids"]
     same = next((i for i, (a, b) in enumerate(zip(tokens, wanted)) if a != b), len(wanted))
     tie = same < len(wanted) and min(reference["gaps"][same], run_.get("gaps", reference["gaps"])[same]) < NEAR_TIE
@@ -159,15 +159,15 @@ def read_peers_file(setting, threads, left_out):
     """The engines of $PEERS_DIR/peers.json: a list of
 
         {"name": "llama.cpp, q8_0", "dtype": "int8",
-         "prepare": "convert {model} {converted}",               once for a model, where {converted} is missing
+         "prepare": "convert {model} {converted}",               once per model, if {converted} is missing
          "commands": ["bench {converted} {prompts} {new_tokens} {clock}"],
-         "threads": 2}                                           the only number it can run with, if there is one
+         "threads": 2}                                           optional: the only number that it supports
 
-    The dtype is the one of ours that it is compared with: "int8" for whatever keeps weights in 8 bits, and so on.
-    Commands run in $PEERS_DIR and print a line 'RESULT {...}' with any of decode_tok_s, batch8_tok_s, prefill_ms (a
-    list), tokens and prefill_token; of several commands each adds what those before it have not said. {prompts} is a
-    text file, write_prompts says how it looks; {threads} is the number of threads; {clock} is "wall", or "cpu" where the
-    processor's time counts. What cannot be prepared or has no such clock is noted in `left_out`.
+    `dtype` is our type to compare it with: "int8" for any engine that keeps weights in 8 bits, and so on. Commands run in
+    $PEERS_DIR and print a line 'RESULT {...}' with any of decode_tok_s, batch8_tok_s, prefill_ms (a list), tokens and
+    prefill_token. Later commands add only values that earlier ones did not print. {prompts} is a text file in the format of
+    write_prompts, {threads} the number of threads, and {clock} "wall", or "cpu" for processor time. `left_out` records
+    engines that cannot be prepared or lack such a clock.
     """
     folder = os.environ.get("PEERS_DIR")
     if not folder:
@@ -188,7 +188,7 @@ def read_peers_file(setting, threads, left_out):
             commands = [command.format(**words) for command in entry["commands"]]
             prepare = entry.get("prepare", "").format(**words)
             if setting.cpu_time and not all("{clock}" in command for command in entry["commands"]):
-                left_out[name] = f"{name}: it cannot count the processor's time, since its commands take no {{clock}}"
+                left_out[name] = f"{name}: it cannot measure processor time, since its commands take no {{clock}}"
                 continue
             if prepare and not converted.exists():
                 log = setting.build / "peers" / "prepare.log"
@@ -212,7 +212,7 @@ def wanted(setting, name):
 
 def ctranslate2_engines(setting, arguments):
     names = {f"CTranslate2, {dtype}": dtype for dtype in ("float32", "bfloat16", "int8")}
-    # It chooses between MKL and oneDNN by the maker of the processor; whichever is faster is the peer.
+    # CTranslate2 chooses between MKL and oneDNN by the processor's vendor; the faster one is the peer.
     names = {"CTranslate2 with oneDNN, float32": "float32", **names}
     names = {name: dtype for name, dtype in names.items() if wanted(setting, name)}
     if not names:
@@ -238,7 +238,7 @@ def openvino_engines(setting, arguments):
 
 
 def find_engines(setting, threads, prompts):
-    """The engines, those of them that only run for their text, and why others are left out."""
+    """The engines, the names of those that run only for their text, and why others are left out."""
     part = setting.build / "peers" / "result.json"
     arguments = ["--threads", threads, "--prompts", prompts, "--new-tokens", NEW_TOKENS, "--json", part]
     if setting.cpu_time:
@@ -264,12 +264,12 @@ def find_engines(setting, threads, prompts):
 
 
 def chosen(setting, engines, left_out):
-    """Those that --only asks for, and ours of the same types. The reference and what must say the same text come along
-    for the texts alone: the second list has their names."""
+    """The engines that --only selects, and ours of the same types. Our float32 and the reference also run, for their texts
+    only: the second list has their names."""
     for text in setting.only:
         if not any(text in name for name in (*(engine.name for engine in engines), *left_out)):
-            raise Failure(f"--only {text}: no engine has that in its name; the names are an engine's and a type's, like "
-                          f"'CTranslate2, int8', and types of ours are {', '.join(PRECISIONS)}")
+            raise Failure(f"--only {text}: no engine's name contains that; a name is an engine and a type, like "
+                          f"'CTranslate2, int8', and our types are {', '.join(PRECISIONS)}")
     dtypes = {engine.dtype for engine in engines if wanted(setting, engine.name)}
     measured = [engine.name for engine in engines
                 if wanted(setting, engine.name) or (engine.ours and engine.dtype in dtypes)]
@@ -278,7 +278,7 @@ def chosen(setting, engines, left_out):
 
 
 def result_line(text):
-    """What the last line 'RESULT {...}' says, in our words."""
+    """The values of the last line 'RESULT {...}', under our names."""
     lines = [line for line in text.splitlines() if line.startswith("RESULT ")]
     if not lines:
         raise ValueError("no line that begins with RESULT")
@@ -289,7 +289,7 @@ def result_line(text):
 
 
 def run_engine(engine, setting, threads):
-    """One run's figures; a Failure says why there are none."""
+    """One run's figures, or a Failure with the reason."""
     part, log = setting.build / "peers" / "result.json", setting.build / "peers" / "engine.log"
     environment = dict(os.environ, OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads),
                        TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", **engine.environment)
@@ -299,7 +299,7 @@ def run_engine(engine, setting, threads):
         went_well, said = run(*command, log=log, environment=environment), log.read_text(errors="replace")
         try:
             if not went_well:
-                raise ValueError((said.strip().splitlines() or ["without a word"])[-1])
+                raise ValueError((said.strip().splitlines() or ["no output"])[-1])
             figures = {**(json.loads(part.read_text()) if part.exists() else result_line(said)), **figures}
         except ValueError as error:
             log.rename(log.with_name("failed.log"))
@@ -311,7 +311,7 @@ def median(values):
     return statistics.median(values) if values else None
 
 
-# What is shown of each engine: the key, the heading, digits, and whether more is better.
+# The columns of an engine's row: the key, the heading, digits, and whether more is better.
 COLUMNS = (("prefill_ms", "prefill {} tokens, ms", 1, False), ("decode_tokens_per_s", "decode, tokens/s", 1, True),
            ("batch_tokens_per_s", f"batch {BATCH}, tokens/s", 0, True))
 
@@ -323,7 +323,7 @@ def lead(ours, theirs, more_is_better):
 
 def print_table(result, prompt_tokens):
     engines = result["engines"]
-    clock = ", the processor's time" if result["cpu_time"] else ""
+    clock = ", processor time" if result["cpu_time"] else ""
     print(f"\n{result['model']}, {result['threads']} threads, {result['rounds']} rounds{clock}: median (min–max); a ratio "
           "is how many times faster ours with weights of the same dtype is")
     for precision in dict.fromkeys(PRECISIONS.values()):

@@ -22,7 +22,8 @@ using nlohmann::json;
 
 namespace {
 
-/// How a safetensors file stores numbers of that type, if they can be read; GGUF has the same three.
+/// How a safetensors file stores numbers of that type, or nullptr if it cannot be read; GGUF has the same
+/// three.
 const GgufType* safetensors_type(std::string_view dtype) {
   const bool readable = dtype == "F32" || dtype == "F16" || dtype == "BF16";
   return readable ? find_gguf_type(dtype) : nullptr;
@@ -32,7 +33,7 @@ CheckpointTensor from_safetensors(const StoredTensor& tensor, const std::filesys
   return {tensor, file, safetensors_type(tensor.dtype)};
 }
 
-/// Which file holds which tensor: the index's weight_map.
+/// Maps each tensor's name to its file: the index's weight_map.
 std::map<std::string, std::string> read_index(const std::filesystem::path& file) {
   const json index = parse_json_object(read_file(file), file.string());
   const auto weight_map = index.find("weight_map");
@@ -43,25 +44,25 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& file)
   std::map<std::string, std::string> shards;
   for (const auto& [name, shard] : weight_map->items()) {
     if (!shard.is_string()) {
-      throw Error("{}: weight_map has {} for {}, not the name of a file", file.string(), shown(shard),
+      throw Error("{}: weight_map has {} for {}, which is not a file name", file.string(), shown(shard),
                   quote(name));
     }
     const std::string shard_name = shard.get<std::string>();
-    // An index comes from elsewhere: it may name files beside it, and no others.
+    // An index comes from elsewhere: it may name files of its own folder, and no others.
     if (shard_name.find_first_of("/\\:") != shard_name.npos || !shard_name.ends_with(".safetensors")) {
-      throw Error("{}: weight_map has {} for {}, not a .safetensors file of the same folder", file.string(),
-                  quote(shard_name), quote(name));
+      throw Error("{}: weight_map has {} for {}, which is not a .safetensors file of the same folder",
+                  file.string(), quote(shard_name), quote(name));
     }
     shards.emplace(name, shard_name);
   }
   return shards;
 }
 
-/// Calls work(begin, end) for shares of 0 .. count - 1 on all processors, if there are more than a few
-/// `numbers` in them.
+/// Calls work(begin, end) for shares of 0 .. count - 1 on all processors, if there are enough `numbers` to
+/// pay for threads.
 void in_shares(std::int64_t count, std::int64_t numbers,
                const std::function<void(std::int64_t, std::int64_t)>& work) {
-  constexpr std::int64_t kFew = 1 << 16;  // a thread takes as long to begin as some ten thousand numbers
+  constexpr std::int64_t kFew = 1 << 16;  // starting a thread takes as long as some ten thousand numbers
   const std::int64_t shares =
       std::clamp<std::int64_t>(numbers / kFew, 1, std::min<std::int64_t>(count, platform::processors()));
   std::vector<std::future<void>> others;
@@ -80,13 +81,13 @@ void store(std::span<const float> values, std::uint16_t* out) {
   std::ranges::transform(values, out, bfloat16_from_float32);
 }
 
-/// Reads numbers from the rows of a tensor, as the file has them.
+/// Reads numbers from the rows of a tensor, in the file's order.
 class StoredRows {
  public:
   StoredRows(const CheckpointTensor& tensor, std::int64_t numbers)
       : type_(*tensor.type), bytes_(tensor.bytes), blocks_(numbers / type_.block) {}
 
-  /// Of that row the numbers `first` ... as float32.
+  /// Reads the numbers of that row, from `first` on, as float32.
   void read(std::int64_t row, std::int64_t first, std::span<float> values) {
     const auto count = static_cast<std::int64_t>(values.size());
     const std::int64_t block = first / type_.block, begin = block * type_.block,
@@ -110,20 +111,20 @@ class StoredRows {
   std::vector<float> whole_blocks_;
 };
 
-/// How many numbers they are.
+/// The number of columns in all slices.
 std::int64_t width_of(std::span<const Slice> slices) {
   std::int64_t width = 0;
   for (const Slice& slice : slices) width += slice.count;
   return width;
 }
 
-/// Those rows and columns of a tensor in Hugging Face's order, [rows.count, width_of(columns)]. `Number` is
-/// float, or the bits of a bfloat16.
+/// Converts these rows and columns of a tensor to Hugging Face's order, [rows.count, width_of(columns)].
+/// `Number` is float, or the bits of a bfloat16.
 template <typename Number>
 void convert(const CheckpointTensor& tensor, const Slice& rows, std::span<const Slice> columns, Number* out) {
   const std::int64_t width = width_of(columns), all_columns = columns[0].whole;
   if (tensor.order.kind == RowOrder::Kind::kTransposed) {
-    // As many stored rows at a time as fill a cache line of the result.
+    // Enough stored rows at a time to fill a cache line of the result.
     constexpr std::int64_t kTogether = 64 / sizeof(Number);
     std::vector<std::int64_t> wanted;  // columns
     for (const Slice& slice : columns) {
@@ -173,7 +174,7 @@ void convert(const CheckpointTensor& tensor, const Slice& rows, std::span<const 
   }
 }
 
-/// Those columns of `count` rows side by side, as the file has them.
+/// Copies those columns of `count` rows side by side, in the file's order.
 void copy_columns(const std::byte* rows, std::int64_t count, std::span<const Slice> columns,
                   std::int64_t number, std::byte* out) {
   for (std::int64_t row = 0; row < count; ++row) {
@@ -196,7 +197,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& model) {
   std::error_code ignored;
   const std::filesystem::path single = model / "model.safetensors";
   const std::filesystem::path index = model / "model.safetensors.index.json";
-  // As in transformers, the single file wins.
+  // As in transformers, the single file takes precedence.
   if (!std::filesystem::exists(single, ignored)) {
     if (!std::filesystem::exists(index, ignored)) {
       throw Error("{} does not exist, nor does {}", single.string(), index.filename().string());
@@ -223,20 +224,19 @@ void Checkpoint::open_shards(const std::filesystem::path& folder) {
     if (!std::filesystem::exists(folder / name, ignored)) missing.push_back(name);
   }
   if (!missing.empty()) {
-    throw Error("{} names {} files, and {} of them {} missing: {}{}", file_.string(), names.size(),
+    throw Error("{} names {} files, but {} of them {} missing: {}{}", file_.string(), names.size(),
                 missing.size(), missing.size() == 1 ? "is" : "are", quote(missing[0]),
                 missing.size() == 1 ? "" : ", ...");
   }
 
   std::map<std::string, const Safetensors*> shards;
-  safetensors_.reserve(names.size());  // so that no pointer to one moves
+  safetensors_.reserve(names.size());  // so that pointers to its elements stay valid
   for (const std::string& name : names) shards[name] = &safetensors_.emplace_back(folder / name);
-  // A file may hold more than the index maps to it, as left-overs of another split.
+  // A file may hold tensors that the index does not map to it, left over from another split.
   for (const auto& [name, shard] : shard_of) {
     const StoredTensor* tensor = shards.at(shard)->find(name);
     if (!tensor) {
-      throw Error("{} says that {} is in {}, which has no such tensor", file_.string(), quote(name),
-                  quote(shard));
+      throw Error("{} maps {} to {}, which has no such tensor", file_.string(), quote(name), quote(shard));
     }
     tensors_.emplace(name, from_safetensors(*tensor, folder / shard));
   }
@@ -325,7 +325,7 @@ void Checkpoint::announce(const CheckpointTensor& tensor, const Slice& rows,
   const GgufType& type = *tensor.type;
   const bool transposed = tensor.order.kind == RowOrder::Kind::kTransposed;
   const std::int64_t row_bytes = (transposed ? rows : columns[0]).whole / type.block * type.bytes;
-  // Some numbers of a stored row, with the blocks in which they lie.
+  // Some numbers of a stored row, rounded to whole blocks.
   const auto announce_numbers = [&](std::int64_t row, const Slice& numbers) {
     const std::int64_t first = numbers.first / type.block,
                        end = (numbers.first + numbers.count + type.block - 1) / type.block;
@@ -356,7 +356,7 @@ std::shared_ptr<void> Checkpoint::memory(std::size_t bytes) {
     unused = &buffer;
   }
   if (unused == nullptr) unused = &buffers_.emplace_back();
-  *unused = {};  // first gives back what was too small
+  *unused = {};  // first releases the buffer that was too small
   *unused = {platform::allocate(bytes), bytes};
   return unused->memory;
 }

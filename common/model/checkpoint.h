@@ -1,5 +1,5 @@
-// The weights of a model by the names that Hugging Face gives them, wherever they are stored: in one
-// safetensors file, in shards that an index names, or in a GGUF file.
+// The weights of a model, by the names that Hugging Face gives them. They may be in one safetensors file, in
+// shards that an index names, or in a GGUF file.
 #pragma once
 
 #include <filesystem>
@@ -20,14 +20,14 @@ struct GgufType;
 class Safetensors;
 struct Slice;
 
-/// A tensor of a checkpoint. dtype and bytes are those of its file; the shape is that of Hugging Face's file.
+/// A tensor of a checkpoint. dtype and bytes are the file's; the shape is that of Hugging Face's file.
 struct CheckpointTensor : StoredTensor {
   std::filesystem::path file;
-  const GgufType* type = nullptr;  ///< how its numbers are stored; nullptr if they cannot be read
-  RowOrder order = {};             ///< and in which order
+  const GgufType* type = nullptr;  ///< the type of its numbers; nullptr if it cannot be read
+  RowOrder order = {};             ///< the order of its rows
 };
 
-/// A tensor's numbers on the host: in the mapped file, or in memory of their own.
+/// A tensor's numbers on the host: in the mapped file, or in separate memory.
 struct CheckpointArray {
   HostArray array;
   std::shared_ptr<void> memory = nullptr;
@@ -39,18 +39,18 @@ std::vector<float> to_floats(const HostArray& array);
 /// One open checkpoint. Movable, not copyable.
 class Checkpoint {
  public:
-  /// Opens the weights of `model`: a .gguf file, or a folder with model.safetensors, or else with
+  /// Opens the weights of `model`: a .gguf file, or a folder with model.safetensors, or a folder with
   /// model.safetensors.index.json and all its shards. Throws Error with one sentence that names the file and
   /// the fault.
   static Checkpoint open(const std::filesystem::path& model);
 
-  /// The weights in an open GGUF file.
+  /// The weights of an open GGUF file.
   explicit Checkpoint(GgufFile file);
   ~Checkpoint();
   Checkpoint(Checkpoint&&) noexcept;
   Checkpoint& operator=(Checkpoint&&) noexcept;
 
-  /// The file that lists the tensors, for errors about one that is missing.
+  /// The file that lists the tensors, for errors about missing ones.
   const std::filesystem::path& file() const { return file_; }
 
   /// All tensors by name.
@@ -62,27 +62,27 @@ class Checkpoint {
   /// Whether `read` can return this tensor.
   bool is_readable(const CheckpointTensor& tensor) const { return tensor.type != nullptr; }
 
-  /// The types that it can, for messages: "F32, F16 and BF16".
+  /// The types that `read` supports, for messages: "F32, F16 and BF16".
   std::string readable_types() const;
 
-  /// The tensor's numbers in Hugging Face's order, ready for a device that will store them as `dtype`: as the
-  /// file holds them where it has them so, else widened to float32, or from a quantized type to bfloat16 if
-  /// that is what the device stores. A vector is one row; all dimensions of a tensor but the last are its
-  /// rows. Throws Error for a type that cannot be read.
+  /// The tensor's numbers in Hugging Face's order, ready for a device that will store them as `dtype`.
+  /// Numbers that the file holds in this order are returned as stored. Others are widened to float32, or
+  /// converted from a quantized type to bfloat16 if the device stores that. A vector is one row; the rows of
+  /// any other tensor are all its dimensions but the last. Throws Error for a type that cannot be read.
   CheckpointArray read(const CheckpointTensor& tensor, DType dtype);
 
-  /// The same of some rows and, side by side, some columns. Of the file it looks at their numbers alone, and
-  /// at what shares a block with them.
+  /// The same for some rows and some columns, side by side. Reads only their numbers and the rest of their
+  /// blocks.
   CheckpointArray read(const CheckpointTensor& tensor, DType dtype, const Slice& rows,
                        std::span<const Slice> columns);
 
-  /// From now on the system reads nothing beside the parts of the files that `read` and `announce` name.
+  /// From now on, the system reads only the parts of the files that `read` and `announce` name.
   void read_parts_only();
 
-  /// Those bytes of a tensor are going to be read.
+  /// Announces that these bytes of a tensor will be read.
   void announce(std::span<const std::byte> part) const;
 
-  /// Releases the memory of the tensor's bytes, after its numbers were copied. They can be read again.
+  /// Releases the memory of the tensor's bytes, once its numbers are copied. They can be read again.
   void release(const CheckpointTensor& tensor) const;
 
  private:
@@ -103,7 +103,7 @@ class Checkpoint {
   bool parts_only_ = false;
   std::vector<Safetensors> safetensors_;
   std::vector<GgufFile> gguf_;
-  std::vector<Buffer> buffers_;  // what `read` returned before, for when it is free again
+  std::vector<Buffer> buffers_;  // earlier results of `read`, reused once they are free
   std::map<std::string, CheckpointTensor, std::less<>> tensors_;
 };
 

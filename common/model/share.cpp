@@ -8,9 +8,9 @@
 namespace staircase {
 namespace {
 
-/// The keys of the queries' heads first .. first + count - 1. Heads of queries that share a head of keys may
-/// go to different ranks, and each rank has a copy of it then. Where the groups of a rank differ in size,
-/// each of its heads of queries has a head of keys to itself.
+/// The keys of the query heads first .. first + count - 1. Query heads that share a head of keys may go to
+/// different ranks; then each of these ranks has a copy of it. If the groups of a rank differ in size, each
+/// of its query heads has a head of keys to itself.
 std::vector<Slice> keys_of(const ModelConfig& config, std::int64_t first, std::int64_t count) {
   const std::int64_t whole = config.key_width(), size = config.head_size,
                      group = config.n_head / config.n_kv_head;
@@ -50,7 +50,7 @@ Share::Share(const ModelConfig& config, int rank, int size) : Share(config) {
   const Slice heads = slice_of(config.n_head, rank, size);
   queries = {config.query_width(), heads.first * config.head_size, heads.count * config.head_size};
   keys = keys_of(config, heads.first, heads.count);
-  // Cut between groups, a weight in 8 or 4 bits is the same number as in one process.
+  // Cut between groups, so that weights in 8 or 4 bits are the same numbers as in one process.
   inner = slice_of(config.n_inner, rank, size, config.n_inner < kGroup * size ? 1 : kGroup);
   tokens = (config.vocab_size + size - 1) / size;
   const std::int64_t token = std::min<std::int64_t>(rank * tokens, config.vocab_size);

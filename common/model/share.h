@@ -1,5 +1,6 @@
-// Which part of a model's weights a rank has. Either a part of each matrix (Shoeybi et al. 2019, section 3):
-// some heads, some columns of each MLP, some tokens of the vocabulary. Or some blocks (Huang et al. 2019).
+// The part of a model's weights that a rank has. Either a part of each matrix (Shoeybi et al. 2019, section
+// 3): some heads, some columns of each MLP, some tokens of the vocabulary. Or some whole blocks (Huang et al.
+// 2019).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,7 @@
 
 namespace staircase {
 
-/// `count` neighbours of a dimension, from `first` on; it has `whole` in the file.
+/// `count` neighbours of a dimension, from `first` on. The whole dimension has `whole`.
 struct Slice {
   std::int64_t whole = 0, first = 0, count = 0;
 
@@ -19,33 +20,34 @@ struct Slice {
       : whole(whole), first(first), count(count) {}
 };
 
-/// The part of `rank` if `size` ranks share `whole` elements as evenly as they can. No part but the last ends
-/// inside a group of `group` elements.
+/// The part of `rank` if `size` ranks share `whole` elements as evenly as possible. Only the last part may
+/// end inside a group of `group` elements.
 Slice slice_of(std::int64_t whole, int rank, int size, std::int64_t group = 1);
 
 struct Share {
-  Slice queries;            ///< of the queries' features
-  std::vector<Slice> keys;  ///< of the keys' features, and of the values'
-  Slice inner;              ///< of the MLP's columns
-  Slice vocabulary;         ///< the tokens
-  std::int64_t tokens = 0;  ///< places for tokens; the most that a rank has
-  bool whole = true;        ///< no matrix is cut
-  bool first = true;        ///< the rank adds what a sum over all ranks has once: a bias, a position
+  Slice queries;            ///< features of the queries
+  std::vector<Slice> keys;  ///< features of the keys, and of the values
+  Slice inner;              ///< columns of the MLP
+  Slice vocabulary;         ///< tokens
+  std::int64_t tokens = 0;  ///< the most tokens that any rank has
+  bool whole = true;        ///< no matrix is split
+  bool first = true;        ///< adds the terms that a sum over all ranks needs once: a bias, a position
   Slice blocks;
 
-  /// Of a model that one rank has whole.
+  /// The whole model, for a single rank.
   explicit Share(const ModelConfig& config);
-  /// Throws Error for more ranks than heads or columns of the MLP.
+  /// A part of each matrix. Throws Error if there are more ranks than heads or columns of the MLP.
   Share(const ModelConfig& config, int rank, int size);
-  /// Whole blocks. Throws Error for more ranks than blocks.
+  /// Some whole blocks. Throws Error if there are more ranks than blocks.
   static Share of_blocks(const ModelConfig& config, int rank, int size);
 
-  /// Whether the token embedding belongs to it.
+  /// Whether this rank has the token embedding.
   bool has_first_block() const { return blocks.first == 0; }
-  /// Whether the last norm and the output layer belong to it.
+  /// Whether this rank has the last norm and the output layer.
   bool has_last_block() const { return blocks.first + blocks.count == blocks.whole; }
 
-  /// Rows of a rank's token embedding. One more than tokens, if it is cut: zeros, for all tokens of others.
+  /// Rows of this rank's token embedding. If it is split, it has one more row: zeros, for all tokens of other
+  /// ranks.
   std::int64_t rows() const { return whole ? tokens : tokens + 1; }
 
   /// The row of a token.
@@ -54,7 +56,7 @@ struct Share {
     return static_cast<std::int32_t>(row >= 0 && row < vocabulary.count ? row : tokens);
   }
 
-  /// What the rank computes: its own blocks, its own heads, and its own columns of the MLP.
+  /// The configuration of this rank's part: its own blocks, heads and columns of the MLP.
   ModelConfig part_of(ModelConfig config) const;
 };
 

@@ -1,10 +1,9 @@
-// Attention of a few queries (decoding): one block a query and head would leave most of the GPU idle, so the
-// keys of a query are split among several blocks (Dao et al. 2023, "Flash-Decoding"), and the last of them to
-// be done combines their sums. As the lengths are known on the GPU only, there are as many blocks as the
-// longest text wants; with fewer keys some of them have nothing to do. A block takes all heads that share a
-// head of keys, up to 8 of them, so that it reads each key and each value once. The limit is the bandwidth at
-// which they come: 8 · n_kv_head head_size bytes a position, or 4 in 16 bits, which are widened to float32
-// where they are loaded.
+// Attention of a few queries (decoding). One block per query and head would leave most of the GPU idle. So
+// several blocks split the keys of a query (Dao et al. 2023, "Flash-Decoding"), and the last block to finish
+// combines their sums. Only the GPU knows the lengths, so the host sizes the grid for a full cache; with
+// fewer keys, some blocks have nothing to do. A block takes up to 8 heads that share a head of keys, so it
+// reads each key and value once. The limit is memory bandwidth: 8 · n_kv_head head_size bytes per position,
+// or 4 · n_kv_head head_size in 16 bits. Such values are widened to float32 as they are loaded.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -15,12 +14,12 @@ constexpr int kSplitThreads = 128;
 constexpr int kSplitWarps = kSplitThreads / kWarp;
 constexpr int kChunk = kSplitThreads;  // keys whose scores are in shared memory at a time
 constexpr int kMaxSplits = kWarp;
-constexpr int kKeysOfSplit = 64;  // so many at least, where there are more blocks than one
+constexpr int kKeysOfSplit = 64;  // the fewest per block, if there are several blocks
 constexpr int kKeyLanes = 8;      // lanes that share a key: together they read 128 bytes of it at once
-constexpr int kKeysAtOnce = 4;    // keys of a thread that are on their way together
+constexpr int kKeysAtOnce = 4;    // keys that a thread loads at the same time
 
-/// How many heads of a group a block takes: all of them, or 8 where there are more. There is a kernel for 1,
-/// 2, 4 and 8; in the others some heads are computed twice, which costs no bandwidth.
+/// How many heads of a group a block takes: all of them, or 8 if there are more. There are kernels for 1, 2,
+/// 4 and 8 heads. For other numbers some heads are computed twice, which costs no bandwidth.
 constexpr int heads_at_once(int group) {
   return group > 4 ? 8 : group > 2 ? 4 : group;
 }
@@ -30,22 +29,21 @@ constexpr std::size_t split_shared_bytes(int heads, int head_size, int vector) {
   return sizeof(float) * static_cast<std::size_t>(heads * (head_size + kChunk) + groups * head_size);
 }
 
-/// What the blocks that share a token and a head tell each other.
+/// What the blocks exchange that share a token and a head.
 struct Splits {
-  float* sums;     ///< [n_tokens, n_head, gridDim.z, size], of values times weights, undivided
+  float* sums;     ///< [n_tokens, n_head, gridDim.z, size]: values times weights, not yet divided
   float2* states;  ///< [n_tokens, n_head, gridDim.z]: the largest score and the sum of the weights
-  unsigned* done;  ///< [n_tokens, gridDim.y]: how many of the blocks are done; 0 between two kernels
+  unsigned* done;  ///< [n_tokens, gridDim.y]: finished blocks; 0 between two kernels
 };
 
-/// The heads of a block, and the keys that it looks at: of those that a token sees, one of `splits` equal
-/// parts.
+/// The heads of a block, and its keys: one of `splits` equal parts of the keys that a token sees.
 struct Share {
   int token, sequence;
   int kv_head, first_head, n_heads;
-  int split, splits;  ///< nothing is left for a block whose split ≥ splits
-  int first, last;    ///< from `first` to one before `last`
+  int split, splits;  ///< a block with split ≥ splits has no keys
+  int first, last;    ///< keys first .. last - 1
 
-  /// Head `h` of the block; behind the last one, that again.
+  /// Head `h` of the block; past its last head, the last one again.
   __device__ int head(int h) const { return first_head + min(h, n_heads - 1); }
 };
 
@@ -63,13 +61,13 @@ __device__ __forceinline__ Share share_of_block(const Heads<Stored>& heads) {
           split, splits,   first,   min(seen, first + share)};
 }
 
-/// How the threads share the values of a chunk: neighbours take kVector columns each of one row, and the
-/// groups of such neighbours take turns with the rows.
+/// How the threads share the values of a chunk. Neighbours take kVector columns each of one row; these groups
+/// of neighbours take the rows in turn.
 template <int kVector>
 struct ValueGroups {
-  int count;   ///< of whole groups; the threads behind them have no part
+  int count;   ///< of whole groups; the threads left over are idle
   int own;     ///< the group of this thread
-  int column;  ///< the first one of this thread
+  int column;  ///< the first column of this thread
 
   __device__ explicit ValueGroups(int size) {
     const int columns = size / kVector, thread = static_cast<int>(threadIdx.x);
@@ -79,7 +77,8 @@ struct ValueGroups {
   }
 };
 
-/// The queries of the block's token and heads, times the scale: queries [kHeads, size] in shared memory.
+/// Stores the queries of the block's token and heads, times the scale, in shared memory: queries [kHeads,
+/// size].
 template <int kHeads, typename Stored>
 __device__ __forceinline__ void load_queries(const Heads<Stored>& heads, const Share& share, float* queries) {
   for (int h = 0; h < kHeads; ++h) {
@@ -98,9 +97,9 @@ __device__ __forceinline__ void multiply_keys(const float* queries, const Heads<
   constexpr int kGroups = kSplitThreads / kKeyLanes;
   const int thread = static_cast<int>(threadIdx.x), size = heads.size;
   for (int begin = 0; begin < count; begin += kKeysAtOnce * kGroups) {
-    const int own = begin + thread / kKeyLanes;  // and every kGroups-th behind it
+    const int own = begin + thread / kKeyLanes;  // and every kGroups-th after it
     const Stored* key[kKeysAtOnce];
-    // Behind the last key it is taken again: a branch would keep the loads from going out together.
+    // Past the last key, load it again: a branch would keep the loads from being issued together.
     for (int j = 0; j < kKeysAtOnce; ++j) {
       const int position = first + min(own + j * kGroups, count - 1);
       key[j] = heads.keys + heads.key(share.sequence, share.kv_head, position);
@@ -132,12 +131,12 @@ __device__ __forceinline__ void multiply_keys(const float* queries, const Heads<
   }
 }
 
-/// The online softmax of the heads that a warp has: its own number, and every kSplitWarps-th behind it.
+/// The online softmax of a warp's heads: the head of its own number, and every kSplitWarps-th after it.
 template <int kHeads>
 struct WarpSoftmax {
   OnlineSoftmax own[divide_up(kHeads, kSplitWarps)];
 
-  /// use(head, its softmax) for each of them.
+  /// Calls use(head, its softmax) for each head of the warp.
   template <typename Use>
   __device__ __forceinline__ void for_each(const Use& use) {
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -148,8 +147,8 @@ struct WarpSoftmax {
   }
 };
 
-/// The scores of a chunk, of which `count` count, become weights. The sums so far of head h shrink by
-/// shrink[h], in shared memory.
+/// Turns the first `count` scores of a chunk into weights. shrink[h], in shared memory, becomes the factor by
+/// which the earlier sums of head h shrink.
 template <int kHeads>
 __device__ __forceinline__ void exponentials(float* scores, int count, WarpSoftmax<kHeads>& softmax,
                                              float* shrink) {
@@ -190,7 +189,7 @@ __device__ __forceinline__ void add_values(const float* weights, const Heads<Sto
   }
 }
 
-/// What each group of threads has summed up goes to shared memory: group_sums [groups, size].
+/// Stores the sums of each group of threads in shared memory: group_sums [groups, size].
 template <int kVector>
 __device__ __forceinline__ void share_groups(const float (&result)[kVector],
                                              const ValueGroups<kVector>& groups, int size,
@@ -199,7 +198,7 @@ __device__ __forceinline__ void share_groups(const float (&result)[kVector],
   for (int v = 0; v < kVector; ++v) group_sums[groups.own * size + groups.column + v] = result[v];
 }
 
-/// put(i, feature i of the sums of all groups).
+/// Calls put(i, feature i of the sums of all groups).
 template <typename Put>
 __device__ __forceinline__ void add_groups(const float* group_sums, int groups, int size, const Put& put) {
   for (int i = static_cast<int>(threadIdx.x); i < size; i += kSplitThreads) {
@@ -209,9 +208,9 @@ __device__ __forceinline__ void add_groups(const float* group_sums, int groups, 
   }
 }
 
-/// True in the last of `count` blocks that come here, which then sees what all of them wrote (CUDA
-/// Programming Guide, section "Memory Fence Functions"). Every thread of the block must call it. `done`
-/// begins and ends with 0.
+/// True in the last of `count` blocks to arrive, which then sees the writes of all of them (CUDA Programming
+/// Guide, section "Memory Fence Functions"). Every thread of the block must call it. `done` begins and ends
+/// at 0.
 __device__ __forceinline__ bool is_last(unsigned count, unsigned* done) {
   __shared__ bool last;
   __syncthreads();
@@ -224,8 +223,8 @@ __device__ __forceinline__ bool is_last(unsigned count, unsigned* done) {
   return last;
 }
 
-/// put(i, feature i of the result): adds up the parts, each scaled down to the largest score of all. A lane
-/// has the state of one part, and every warp has all of them.
+/// Adds up the parts, each scaled down to the largest score of all, and calls put(i, feature i of the
+/// result). Each lane holds the state of one part, so every warp holds all of them.
 template <typename Put>
 __device__ __forceinline__ void combine(const float* sums, const float2* states, int splits, int size,
                                         const Put& put) {
@@ -263,7 +262,7 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> head
   float result[kHeads][kVector] = {};
   for (int first = share.first; first < share.last; first += kChunk) {
     const int count = min(kChunk, share.last - first);
-    __syncthreads();  // the queries are there, and nobody still reads the weights of the last chunk
+    __syncthreads();  // the queries are loaded; no thread reads the last chunk's weights any more
     multiply_keys<kHeads, kVector>(queries, heads, share, first, count, scores);
     __syncthreads();
     exponentials(scores, count, softmax, shrink);
@@ -274,7 +273,7 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> head
     if (threadIdx.x % kWarp == 0) states[head] = make_float2(all.largest, all.sum);
   });
 
-  // What the blocks of a head tell each other, and what becomes of it.
+  // Where the blocks of a head put their part, and where the result goes.
   const auto row = [&](int h) {
     return (static_cast<std::int64_t>(share.token) * heads.n_head + share.head(h)) * gridDim.z;
   };
@@ -286,7 +285,7 @@ __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> head
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     if (h >= share.n_heads) break;
-    __syncthreads();  // the states are there, and nobody still reads the sums of the last head
+    __syncthreads();  // the states are stored; no thread reads the last head's sums any more
     share_groups(result[h], groups, size, group_sums);
     __syncthreads();
     if (share.splits == 1) {

@@ -1,8 +1,8 @@
-// Attention of many queries (prefill), in float32: a block takes 32 neighbouring queries of a head and walks
-// over the keys in tiles of 32, which it brings to shared memory, so each key is read from memory once for 32
-// queries. Limited by arithmetic, and here by the bandwidth of shared memory.
+// Attention of many queries (prefill), in float32. A block takes 32 neighbouring queries of a head and walks
+// over the keys in tiles of 32. It loads each tile into shared memory, so 32 queries share one read of a key.
+// The limit is arithmetic, here the bandwidth of shared memory.
 //
-// Keys and values in 16 bits are widened to float32 where they are loaded.
+// Keys and values in 16 bits are widened to float32 as they are loaded.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -13,12 +13,12 @@ constexpr int kTileThreads = 128;
 constexpr int kTileQueries = 32, kTileKeys = 32;
 constexpr int kLargestTiledHead = 128;
 
-// A thread has 2 queries of the tile, the 8 threads that share them are neighbours in a warp, and each has 4
-// of the 32 keys, then every eighth group of 4 columns of the values.
+// A thread has 2 queries of the tile. The 8 threads that share them are neighbours in a warp. Each has 4 of
+// the 32 keys, and later every eighth group of 4 columns of the values.
 constexpr int kTeam = 8;
 constexpr int kThreadQueries = kTileQueries * kTeam / kTileThreads, kThreadKeys = kTileKeys / kTeam;
 
-/// Rows in shared memory begin 4 floats further apart than they are long, and so in different banks.
+/// Rows in shared memory begin 4 floats further apart than their length, and so in different banks.
 __host__ __device__ constexpr int tile_stride(int head_size) {
   return divide_up(head_size, 4) * 4 + 4;
 }
@@ -29,8 +29,8 @@ constexpr std::size_t tile_shared_bytes(int head_size) {
                                                   kTileQueries * kWeightStride);
 }
 
-/// Brings rows of `width` elements, of which row r begins at from(r), to shared memory, times `scale`; what
-/// lies beyond becomes 0.
+/// Loads rows of `width` elements into shared memory, times `scale`; row r begins at from(r). Everything past
+/// the end becomes 0.
 template <typename From>
 __device__ __forceinline__ void load_tile(const From& from, int rows, int width, float scale, float* tile) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -51,7 +51,7 @@ __device__ __forceinline__ float4 load4(const float* from) {
   return *reinterpret_cast<const float4*>(from);
 }
 
-/// The thread's place among those that share its queries, and the first of its queries in the tile.
+/// The thread's number among those that share its queries, and the first of its queries in the tile.
 __device__ __forceinline__ int team_member() {
   return static_cast<int>(threadIdx.x) % kTeam;
 }
@@ -84,7 +84,7 @@ __device__ __forceinline__ void multiply_keys(const float* queries, const float*
   }
 }
 
-/// A query sees no key behind its own position. `first_key` and `position` are those of the tile.
+/// A query sees no key after its own position. `first_key` and `position` are the tile's.
 __device__ __forceinline__ void hide_later_keys(int first_key, int position, ThreadScores& scores) {
 #pragma unroll
   for (int q = 0; q < kThreadQueries; ++q) {
@@ -95,8 +95,8 @@ __device__ __forceinline__ void hide_later_keys(int first_key, int position, Thr
   }
 }
 
-/// The scores become weights, in shared memory, [kTileQueries, kWeightStride]. The sums so far shrink by
-/// shrink[q].
+/// Turns the scores into weights, in shared memory [kTileQueries, kWeightStride]. shrink[q] becomes the
+/// factor by which the earlier sums shrink.
 __device__ __forceinline__ void exponentials(const ThreadScores& scores,
                                              OnlineSoftmax (&softmax)[kThreadQueries], float* weights,
                                              float (&shrink)[kThreadQueries]) {
@@ -105,7 +105,7 @@ __device__ __forceinline__ void exponentials(const ThreadScores& scores,
     float tile_largest = -INFINITY;
 #pragma unroll
     for (int k = 0; k < kThreadKeys; ++k) tile_largest = fmaxf(tile_largest, scores[q][k]);
-    // Every query sees key 0, so from the first tile on this is a number.
+    // Every query sees key 0, so this is finite from the first tile on.
     const float largest = fmaxf(softmax[q].largest, warp_max<kTeam>(tile_largest));
     shrink[q] = expf(softmax[q].largest - largest);
     softmax[q].largest = largest;
@@ -133,8 +133,7 @@ __device__ __forceinline__ void shrink_results(const float (&shrink)[kThreadQuer
   }
 }
 
-/// result[q] += the thread's columns of the values [kTileKeys, stride], each times the weight that q gives
-/// it.
+/// result[q] += the thread's columns of the values [kTileKeys, stride], each times its weight for q.
 template <int kPieces>
 __device__ __forceinline__ void add_values(const float* weights, const float* values, int size,
                                            float4 (&result)[kThreadQueries][kPieces]) {
@@ -159,7 +158,7 @@ __device__ __forceinline__ void add_values(const float* weights, const float* va
   }
 }
 
-/// Each result, divided by the sum of its weights, to memory.
+/// Writes each result, divided by the sum of its weights, to memory.
 template <int kPieces, typename Stored>
 __device__ __forceinline__ void store_results(const Heads<Stored>& heads, const QueryTile& tile, int head,
                                               const OnlineSoftmax (&softmax)[kThreadQueries],
@@ -204,7 +203,7 @@ __global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads)
   for (int first_key = 0; first_key < tile.seen(); first_key += kTileKeys) {
     const auto place = [&](int row) { return heads.key(tile.sequence, kv_head, first_key + row); };
     const int keys = min(kTileKeys, tile.seen() - first_key);
-    __syncthreads();  // nobody still reads the values of the last tile
+    __syncthreads();  // no thread reads the last tile's values any more
     load_tile([&](int row) { return heads.keys + place(row); }, keys, size, 1.0f, tile_rows);
     __syncthreads();
 
@@ -215,7 +214,7 @@ __global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads)
     exponentials(scores, softmax, weights, shrink);
     shrink_results(shrink, result);
 
-    __syncthreads();  // the weights are there, and nobody still reads the keys
+    __syncthreads();  // the weights are stored; no thread reads the keys any more
     load_tile([&](int row) { return heads.values + place(row); }, keys, size, 1.0f, tile_rows);
     __syncthreads();
     add_values(weights, tile_rows, size, result);

@@ -1,11 +1,11 @@
-// Attention of many queries (prefill) on tensor cores, for keys and values in 16 bits, as FlashAttention-2
-// does it (Dao 2023, section 3): a block takes 64 neighbouring queries of a head, each of its warps 16 of
-// them, and walks over the keys in tiles. While one tile is multiplied, the next one is on its way to shared
+// Attention of many queries (prefill) on tensor cores, for keys and values in 16 bits. It follows
+// FlashAttention-2 (Dao 2023, section 3). A block takes 64 neighbouring queries of a head, 16 for each of its
+// warps, and walks over the keys in tiles. While it multiplies one tile, the next is being copied to shared
 // memory.
 //
-// A warp keeps all that belongs to its queries in registers: the queries, the scores of a tile, which become
-// weights where they are, and the sums. The tensor cores take 16-bit operands, so queries and weights are
-// rounded to the type of the keys; scores, softmax and sums are in float32.
+// A warp keeps everything about its queries in registers: the queries, the sums, and the scores of a tile,
+// which become weights in place. Tensor cores take 16-bit operands, so queries and weights are rounded to the
+// type of the keys. Scores, softmax and sums are in float32.
 #pragma once
 
 #include "kernels/cuda/attention.cuh"
@@ -16,9 +16,8 @@ namespace staircase::cuda {
 constexpr int kTensorCoreThreads = 128;
 constexpr int kTensorCoreQueries = 16 * kTensorCoreThreads / kWarp;
 
-/// Rows of a tile begin 16 bytes further apart than they are long. The length is a multiple of 32 bytes, so
-/// the pieces of 16 bytes at one place of 8 neighbouring rows, which ldmatrix reads at once, lie in different
-/// banks.
+/// Rows of a tile begin 16 bytes further apart than their length, which is a multiple of 32 bytes. ldmatrix
+/// reads the same 16 bytes of 8 neighbouring rows at once, and so they lie in different banks.
 __host__ __device__ constexpr int tensor_core_stride(int head_size) {
   return head_size + 8;
 }
@@ -28,11 +27,11 @@ constexpr std::size_t tensor_core_shared_bytes(int tile_keys, int head_size) {
   return sizeof(std::uint16_t) * static_cast<std::size_t>(2 * 2 * tile_keys * tensor_core_stride(head_size));
 }
 
-// A lane has two rows of its warp's 16 queries, 8 apart: half 0 and half 1. Of four neighbouring elements
-// that it holds of a product, the first two belong to half 0.
+// A lane has two rows of its warp's 16 queries, 8 apart: half 0 and half 1. A lane holds four neighbouring
+// elements of a product; the first two belong to half 0.
 
-/// Where a lane's elements stand in a piece of a matrix, as tensor_cores.cuh has it, and which row of which
-/// of four matrices it names to ldmatrix.
+/// Where a lane's elements are in a piece of a matrix (see tensor_cores.cuh), and which row of which of four
+/// matrices it names to ldmatrix.
 struct LanePlace {
   int group, pair, matrix, matrix_row;
 };
@@ -42,7 +41,7 @@ __device__ __forceinline__ LanePlace lane_place() {
   return {lane / 4, lane % 4 * 2, lane / 8, lane % 8};
 }
 
-/// The first of the warp's queries in the tile, and the lane's two of them.
+/// The first query of the warp in the tile, and the two queries of the lane.
 __device__ __forceinline__ int first_query_of_warp() {
   return static_cast<int>(threadIdx.x) / kWarp * 16;
 }
@@ -50,7 +49,7 @@ __device__ __forceinline__ int query_of_lane(int half) {
   return first_query_of_warp() + lane_place().group + 8 * half;
 }
 
-/// Keys and values in shared memory, two tiles of each, which take turns: [2, 2, kTileKeys, stride].
+/// Two tiles of keys and two of values in shared memory, used in turn: [2, 2, kTileKeys, stride].
 template <int kTileKeys, typename Stored>
 struct KeyTiles {
   Stored* memory;
@@ -60,7 +59,7 @@ struct KeyTiles {
   __device__ Stored* values(int number) const { return keys(number) + kTileKeys * stride; }
 };
 
-/// Begins to copy keys and values of that number to shared memory.
+/// Starts to copy the keys and values of tile `number` to shared memory.
 template <int kTileKeys, typename Stored>
 __device__ __forceinline__ void begin_to_fetch(const Heads<Stored>& heads, const QueryTile& tile, int kv_head,
                                                int number, const KeyTiles<kTileKeys, Stored>& to) {
@@ -68,7 +67,7 @@ __device__ __forceinline__ void begin_to_fetch(const Heads<Stored>& heads, const
   const int pieces = heads.size / 8;
   for (int i = static_cast<int>(threadIdx.x); i < kTileKeys * pieces; i += kTensorCoreThreads) {
     const int row = i / pieces, feature = i % pieces * 8;
-    // Rows behind the last key repeat it: what lies there may be NaN, which no weight of 0 would hide.
+    // Rows past the last key repeat it: memory there may hold NaN, and NaN times a weight of 0 is NaN.
     const std::int64_t from = heads.key(tile.sequence, kv_head, first_key + min(row, count - 1)) + feature;
     cp_async_16(to.keys(number) + row * to.stride + feature, heads.keys + from);
     cp_async_16(to.values(number) + row * to.stride + feature, heads.values + from);
@@ -76,7 +75,7 @@ __device__ __forceinline__ void begin_to_fetch(const Heads<Stored>& heads, const
   cp_async_commit_group();
 }
 
-/// The warp's queries, in pieces of 16 features; what lies beyond becomes 0.
+/// The warp's queries, in pieces of 16 features; features past the end become 0.
 template <int kPieces, typename Stored>
 __device__ __forceinline__ void load_queries(const Heads<Stored>& heads, const QueryTile& tile, int head,
                                              unsigned (&queries)[kPieces][4]) {
@@ -105,7 +104,7 @@ __device__ __forceinline__ void multiply_keys(const unsigned (&queries)[kPieces]
     if (f * 16 >= size) break;
 #pragma unroll
     for (int k = 0; k < kScores / 2; ++k) {
-      unsigned b[4];  // of 16 keys, the first 8 features and the others
+      unsigned b[4];  // 16 keys: the first 8 features, then the others
       ldmatrix_x4<false>(
           b, keys + (k * 16 + lane.matrix / 2 * 8 + lane.matrix_row) * stride + f * 16 + lane.matrix % 2 * 8);
       mma_m16n8k16<Stored>(scores[2 * k], queries[f], b[0], b[1]);
@@ -114,10 +113,10 @@ __device__ __forceinline__ void multiply_keys(const unsigned (&queries)[kPieces]
   }
 }
 
-/// A query sees no key behind its own position. `first_key` and `position` are those of the tile.
+/// A query sees no key after its own position. `first_key` and `position` are the tile's.
 template <int kScores>
 __device__ __forceinline__ void hide_later_keys(int first_key, int position, float (&scores)[kScores][4]) {
-  if (first_key + kScores * 8 - 1 <= position + first_query_of_warp()) return;  // all see all of them
+  if (first_key + kScores * 8 - 1 <= position + first_query_of_warp()) return;  // every query sees every key
 #pragma unroll
   for (int k = 0; k < kScores; ++k) {
 #pragma unroll
@@ -128,8 +127,8 @@ __device__ __forceinline__ void hide_later_keys(int first_key, int position, flo
   }
 }
 
-/// The scores become weights where they are: powers of 2, so `scale` has a factor log2(e), and so have the
-/// largest scores. The sums so far shrink by shrink[half].
+/// Turns the scores into weights in place. They are powers of 2, so `scale` and the largest scores include a
+/// factor log2(e). shrink[half] becomes the factor by which the earlier sums shrink.
 template <int kScores>
 __device__ __forceinline__ void exponentials(float scale, float (&scores)[kScores][4],
                                              OnlineSoftmax (&softmax)[2], float (&shrink)[2]) {
@@ -141,7 +140,7 @@ __device__ __forceinline__ void exponentials(float scale, float (&scores)[kScore
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    // Every query sees key 0, so from the first tile on this is a number.
+    // Every query sees key 0, so this is finite from the first tile on.
     const float largest = fmaxf(softmax[half].largest, scale * warp_max<4>(tile_largest[half]));
     shrink[half] = ex2_approx_ftz(softmax[half].largest - largest);
     softmax[half].largest = largest;
@@ -157,7 +156,7 @@ __device__ __forceinline__ void exponentials(float scale, float (&scores)[kScore
   }
 }
 
-/// result *= shrink of the query that it belongs to.
+/// result *= the shrink of its query.
 template <int kPieces>
 __device__ __forceinline__ void shrink_results(const float (&shrink)[2], float (&result)[kPieces][4]) {
 #pragma unroll
@@ -182,7 +181,7 @@ __device__ __forceinline__ void add_values(const float (&weights)[kScores][4], c
 #pragma unroll
     for (int f = 0; f < kPieces / 2; ++f) {
       if (f * 16 >= size) break;
-      unsigned b[4];  // of 16 features, the first 8 keys and the others
+      unsigned b[4];  // 16 features: the first 8 keys, then the others
       ldmatrix_x4<true>(b, values + (k * 16 + lane.matrix % 2 * 8 + lane.matrix_row) * stride + f * 16 +
                                lane.matrix / 2 * 8);
       mma_m16n8k16<Stored>(result[2 * f], a, b[0], b[1]);
@@ -191,7 +190,7 @@ __device__ __forceinline__ void add_values(const float (&weights)[kScores][4], c
   }
 }
 
-/// Each result, divided by the sum of its weights, to memory.
+/// Writes each result, divided by the sum of its weights, to memory.
 template <int kPieces, typename Stored>
 __device__ __forceinline__ void store_results(const Heads<Stored>& heads, const QueryTile& tile, int head,
                                               const OnlineSoftmax (&softmax)[2],
@@ -228,14 +227,14 @@ __global__ __launch_bounds__(kTensorCoreThreads) void attend_tile_tensor_cores(H
 
   OnlineSoftmax softmax[2];
   float result[kMaxHead / 8][4] = {};
-  const float scale = heads.scale * 1.44269504f;  // log2(e): a GPU computes powers of 2
+  const float scale = heads.scale * 1.44269504f;  // log2(e), since GPUs compute powers of 2
   for (int number = 0; number * kTileKeys < tile.seen(); ++number) {
     cp_async_wait_group<0>();
-    __syncthreads();  // the tile is there for all, and nobody still reads the one before
+    __syncthreads();  // all warps see the tile; none reads the previous one any more
     if ((number + 1) * kTileKeys < tile.seen()) begin_to_fetch(heads, tile, kv_head, number + 1, tiles);
     const int first_key = number * kTileKeys, first_query = first_query_of_warp();
     const bool sees = first_query < tile.count && first_key <= tile.position + first_query + 15;
-    if (!sees) continue;  // none of the warp's queries does
+    if (!sees) continue;  // no query of the warp sees a key of this tile
 
     float scores[kTileKeys / 8][4] = {}, shrink[2];
     multiply_keys(queries, tiles.keys(number), size, scores);

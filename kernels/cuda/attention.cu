@@ -1,24 +1,23 @@
-// attention: out = softmax(q Kᵀ / sqrt(head_size)) V for each head, each query seeing its own position and
-// those before.
+// attention: out = softmax(q Kᵀ / sqrt(head_size)) V for each head; each query sees its own position and
+// earlier ones.
 //
 // queries and out [n_tokens, n_head head_size], keys and values [n_rows, n_kv_head, capacity, head_size], or
-// in blocks; head h has the keys of head h / (n_head / n_kv_head). For a sequence of n positions: 4 · n_head
-// head_size operations for each pair of a query and a key that it sees.
+// in blocks; head h has the keys of head h / (n_head / n_kv_head). 4 · n_head head_size operations for each
+// pair of a query and a key that it sees.
 //
-// There are three kernels, for many queries and for a few, and all use the online softmax (Milakov and
-// Gimelshein 2018, section 3; for attention Dao et al. 2022): scores come some at a time, and when a larger
-// one than before turns up, all that was summed so far is scaled down. So no row of scores is ever stored in
-// memory.
+// There are three kernels, two for many queries and one for a few. All use the online softmax (Milakov and
+// Gimelshein 2018, section 3; for attention Dao et al. 2022). It takes some scores at a time and, when it
+// meets a new largest score, scales down the sums so far. So no row of scores is ever stored in memory.
 //
 //   attend_tile.cuh               many queries, in float32
 //   attend_tile_tensor_cores.cuh  many queries, keys and values in 16 bits: some ten times the arithmetic
-//   attend_split.cuh              a few queries: the keys are shared out among blocks
+//   attend_split.cuh              a few queries: several blocks share the keys
 //
-// Where heads share keys, the limit of a few queries is further away: a block of attend_split takes all heads
-// of a group, so the bandwidth brings the keys once for all of them. Many queries have tiles of a head each:
-// a tile is full without the other heads, and with them it would read as many keys.
+// If heads share keys, a few queries need less bandwidth: a block of attend_split takes all heads of a group,
+// so it reads the keys once for all of them. With many queries, each head has tiles of its own. A tile is
+// full without the other heads; with them, it would read just as many keys.
 //
-// Each is a list of phases, and those that kernels/cpu/attention.cpp has as well go by its names:
+// Each kernel is a list of phases. Those that kernels/cpu/attention.cpp shares have the same names:
 // multiply_keys, exponentials, add_values.
 #include <algorithm>
 
@@ -30,10 +29,10 @@
 namespace staircase {
 namespace cuda {
 
-/// From this mean number of new tokens in a sequence on, tiles pay: a good part of their rows is in use.
+/// Tiles pay off from this mean number of new tokens per sequence: most of their rows are then in use.
 constexpr std::int64_t kManyQueries = 12;
 
-/// Calls use(the same number as a type): what heads_at_once can be.
+/// Calls use(the same number as a type), for every value of heads_at_once.
 template <typename Use>
 void with_heads_at_once(int heads, const Use& use) {
   if (heads == 1) use(std::integral_constant<int, 1>());
@@ -64,7 +63,7 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
                             out.data<void>()};
   const unsigned grid_heads = blocks(n_head);
 
-  // The lengths are known on the GPU only, so the choice is by what the host knows.
+  // Only the GPU knows the lengths, so the choice depends on what the host knows.
   if (n_tokens >= kManyQueries * batch.n_sequences() && size <= kLargestTiledHead) {
     if constexpr (sizeof(Stored) == 2) {
       if (has_tensor_cores_ && size % 16 == 0) {
@@ -90,12 +89,11 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
   const int vector = size % kVector == 0 ? kVector : 1;
   if (size / vector > kSplitThreads) {
     throw std::runtime_error(
-        "attention on the GPU takes heads of up to " + std::to_string(kVector * kSplitThreads) +
+        "attention on the GPU supports heads of up to " + std::to_string(kVector * kSplitThreads) +
         " features where their number is a multiple of " + std::to_string(kVector) + ", else of up to " +
         std::to_string(kSplitThreads) + ", not of " + std::to_string(size));
   }
-  // Enough blocks for every multiprocessor to have four, as long as each still has some 64 keys when the
-  // cache is full.
+  // Four blocks per multiprocessor, as long as each of them has some 64 keys when the cache is full.
   const int at_once = heads_at_once(heads.group());
   const std::int64_t head_blocks = n_kv_head * divide_up(heads.group(), at_once);
   const std::int64_t block_rows = std::max<std::int64_t>(1, n_tokens * head_blocks);
@@ -106,7 +104,7 @@ void CudaDevice::attend(const Batch& batch, const Tensor& queries, const KeysVal
   if (splits > 1) {
     const std::int64_t rows = n_tokens * n_head;
     parts.sums = scratch(rows * splits * (size + 2) + 1);
-    // After an even number of floats, so that pairs of them are aligned.
+    // At an even number of floats, so that pairs of them are aligned.
     parts.states =
         reinterpret_cast<float2*>(parts.sums + divide_up<std::int64_t>(rows * splits * size, 2) * 2);
     parts.done = zeros(block_rows);

@@ -1,4 +1,4 @@
-// What the kernels of attention share: what they read and write, and which queries a block has.
+// What the attention kernels share: their inputs and outputs, and the queries of a block.
 #pragma once
 
 #include "kernels/cuda/device_functions.cuh"
@@ -17,7 +17,7 @@ struct Heads {
   DType out_type;
   void* out;  ///< [n_tokens, n_head · size]
 
-  /// The heads of queries that share a head of keys.
+  /// Query heads per head of keys.
   __host__ __device__ int group() const { return n_head / n_kv_head; }
   __device__ std::int64_t query(int token, int head) const {
     return (static_cast<std::int64_t>(token) * n_head + head) * size;
@@ -30,8 +30,8 @@ struct Heads {
   }
 };
 
-/// The online softmax of one query (Milakov and Gimelshein 2018, section 3). A larger score than before makes
-/// all that was summed so far smaller: by exp(largest before - largest now).
+/// The online softmax of one query (Milakov and Gimelshein 2018, section 3). A new largest score shrinks the
+/// sums so far by exp(largest before - largest now).
 struct OnlineSoftmax {
   float largest = -INFINITY;  ///< score so far
   float sum = 0.0f;           ///< of the weights so far, each exp(score - largest)
@@ -43,12 +43,12 @@ struct QueryTile {
   int first_token, count;  ///< count is 0 in a block without work
   int position;            ///< of the first query
 
-  /// One behind the last key that the queries see.
+  /// The number of keys that the last query sees.
   __device__ int seen() const { return position + count; }
 };
 
-/// The tile of this block, of up to `most` queries: those of all sequences, one sequence behind the other.
-/// The last ones come first: they see the most keys and take longest.
+/// This block's tile of up to `most` queries, out of the tiles of all sequences. The last tiles come first:
+/// they see the most keys and take longest.
 __device__ __forceinline__ QueryTile query_tile(const Sequences& sequences, int most) {
   int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   for (int s = 0; s < sequences.count; ++s) {
@@ -63,7 +63,7 @@ __device__ __forceinline__ QueryTile query_tile(const Sequences& sequences, int 
   return {};
 }
 
-/// Blocks for tiles of up to `most` queries: as many as there can be, since only the GPU knows the lengths.
+/// Blocks for tiles of up to `most` queries: an upper bound, since only the GPU knows the lengths.
 inline unsigned query_tiles(const Batch& batch, std::int64_t most) {
   return blocks(batch.n_tokens() / most + batch.n_sequences());
 }

@@ -1,5 +1,5 @@
-// Elements of one type to elements of another: for weights on their way from a file, and for rows that a
-// product takes in another type than theirs. Each is read and written once, limited by bandwidth.
+// Converts elements to another type: weights on their way from a file, and rows for a product that takes
+// another type. Each element is read and written once; the limit is bandwidth.
 #pragma once
 
 #include "kernels/cuda/device_functions.cuh"

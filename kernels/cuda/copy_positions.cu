@@ -1,7 +1,7 @@
-// copy_positions: entries of a cache to another place, or towards its start.
+// copy_positions: copies cache entries to another tensor, or towards the start of the same one.
 //
-// from and to [n_rows, n_head, capacity, head_size]: the positions of a head lie side by side, so each head
-// is one piece of count · head_size elements, read and written once; limited by bandwidth.
+// from and to [n_rows, n_head, capacity, head_size]. The positions of a head are adjacent, so each head is
+// one piece of count · head_size elements, read and written once; the limit is bandwidth.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/device_functions.cuh"
 
@@ -10,8 +10,8 @@ namespace cuda {
 
 constexpr int kCopyThreads = 1024;
 
-/// One block a head, which goes from front to back. Between two places of one head each step reads before it
-/// writes, and what it writes no later step reads, since the entries move towards the start.
+/// One block per head, from front to back. Within one tensor entries only move towards the start. Each
+/// iteration reads before it writes, and no later iteration reads what it wrote.
 template <typename Unit>
 __global__ __launch_bounds__(kCopyThreads) void copy_heads(const Unit* from, std::int64_t from_stride,
                                                            std::int64_t count, Unit* to,
@@ -28,7 +28,7 @@ __global__ __launch_bounds__(kCopyThreads) void copy_heads(const Unit* from, std
   }
 }
 
-/// The strides and the places in units of that type.
+/// Copies in units of that type.
 template <typename Unit>
 void copy_positions(Stream stream, const Tensor& from, std::int64_t from_first, std::int64_t count,
                     Tensor& to, std::int64_t to_first) {

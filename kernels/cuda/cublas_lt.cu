@@ -1,6 +1,6 @@
-// How cuBLASLt is asked for a product: one describes the operation, the matrices and how their memory is
-// aligned, it names the algorithm that it expects to be the fastest, and then runs it. It remembers what it
-// named, so that asking costs little from the second time on.
+// How to call cuBLASLt. You describe the operation, the matrices and their alignment; it names the algorithm
+// that it expects to be fastest, and then runs it. It caches its choice, so only the first query is
+// expensive.
 #include "kernels/cuda/cublas_lt.h"
 
 #include <algorithm>
@@ -30,8 +30,7 @@ void set(cublasLtMatmulPreferenceOpaque_t& preference, cublasLtMatmulPreferenceA
   check(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof value), kDescribed);
 }
 
-/// cuBLAS counts its matrices by columns: to it, rows that lie one behind the other, `stride` elements apart,
-/// are columns.
+/// cuBLAS counts matrices by columns: our rows, `stride` elements apart, are its columns.
 cublasLtMatrixLayoutOpaque_t layout(DType dtype, std::int64_t rows, std::int64_t width, std::int64_t stride) {
   const cudaDataType_t type = dtype == DType::kFloat16    ? CUDA_R_16F
                               : dtype == DType::kBFloat16 ? CUDA_R_16BF
@@ -43,7 +42,7 @@ cublasLtMatrixLayoutOpaque_t layout(DType dtype, std::int64_t rows, std::int64_t
   return layout;
 }
 
-/// The largest power of two that divides the address, up to the 256 that cuBLASLt takes for granted.
+/// The largest power of two that divides the address, up to 256, which cuBLASLt assumes by default.
 std::uint32_t alignment(const void* memory) {
   return 1u << std::min(std::countr_zero(reinterpret_cast<std::uintptr_t>(memory)), 8);
 }
@@ -54,7 +53,7 @@ CublasLt::CublasLt(Device& device) {
   cublasLtHandle_t handle = nullptr;
   check(cublasLtCreate(&handle), "cuBLAS was started");
   handle_.reset(handle);
-  // 32 MB, what NVIDIA advises for its newest GPUs.
+  // 32 MB, as NVIDIA recommends for its newest GPUs.
   workspace_ = device.allocate(DType::kFloat32, {std::int64_t{8} << 20});
 }
 
@@ -64,7 +63,7 @@ bool CublasLt::multiply(const Tensor& x, const Weight& weight, const Tensor& bia
   const DType dtype = weight.packed.dtype();
   const std::int64_t rows = x.dim(0), in = weight.in_features, columns = weight.out_features;
 
-  // What cuBLAS sees are the transposes: outᵀ = W xᵀ, with W given as its transpose.
+  // cuBLAS sees the transposes: outᵀ = W xᵀ, with W given as its transpose.
   cublasLtMatmulDescOpaque_t operation;
   check(cublasLtMatmulDescInit(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), kDescribed);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);

@@ -1,5 +1,5 @@
-// Products of many rows, by cuBLASLt: the part of cuBLAS that adds a bias to a product before it stores it.
-// It has GELU as well, but does not say how exact, and so that is not left to it.
+// Products of many rows, by cuBLASLt: the part of cuBLAS that can add a bias to a product before it stores
+// it. It also offers GELU, but does not document its precision, so we compute GELU ourselves.
 #pragma once
 
 #include <cublasLt.h>
@@ -14,13 +14,13 @@ namespace staircase::cuda {
 
 class CublasLt {
  public:
-  /// Takes memory of `device` to work in. Throws std::runtime_error when cuBLASLt cannot be started.
+  /// Allocates its workspace on `device`. Throws std::runtime_error if cuBLASLt cannot be started.
   explicit CublasLt(Device& device);
 
-  /// out = x W + b + keep · out, in the order of the stream. x [rows, in_features] of the type of W, bias
-  /// [out_features] float32 or empty, out [rows, out_features] float32, with rows that begin out_width
-  /// elements apart; where `keep` is 0, out is not read. Returns false, and does nothing, where cuBLASLt
-  /// cannot add the bias; that never happens without one.
+  /// out = x W + b + keep · out, in the order of the stream. x [rows, in_features] has the type of W, bias
+  /// [out_features] is float32 or empty, and out [rows, out_features] is float32 with rows out_width elements
+  /// apart. If `keep` is 0, out is not read. If cuBLASLt cannot add the bias, returns false and does nothing;
+  /// this never happens without a bias.
   bool multiply(const Tensor& x, const Weight& weight, const Tensor& bias, float keep, float* out,
                 std::int64_t out_width, Stream stream) const;
 

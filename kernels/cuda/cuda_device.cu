@@ -20,12 +20,12 @@ std::string size_in_words(std::size_t bytes) {
   return text;
 }
 
-/// "12.4", from a number as CUDA counts its versions.
+/// "12.4", from CUDA's number for a version.
 std::string cuda_version(int number) {
   return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
 }
 
-/// What the kernels were compiled for, 750 for compute capability 7.5: nvcc says it.
+/// The architectures that the kernels were compiled for, from nvcc: 750 is compute capability 7.5.
 constexpr int kArchitectures[] = {__CUDA_ARCH_LIST__};
 
 /// "7.5, 8.0, 9.0"
@@ -38,16 +38,16 @@ std::string architectures() {
   return text;
 }
 
-/// Does nothing; a GPU that can run it can run the other kernels as well.
+/// Does nothing. A GPU that can run it can run the other kernels as well.
 __global__ void probe() {}
 
 struct Gpu {
   cudaDeviceProp properties{};
-  bool overlaps = false;  ///< a kernel may begin before the one before it has ended
+  bool overlaps = false;  ///< a kernel may begin before the previous one ends
   bool has_tensor_cores = false;
 };
 
-/// Selects the first GPU, or throws a sentence that says why there is none to use.
+/// Selects the first GPU. Throws a sentence that explains why no GPU can be used.
 Gpu select_gpu() {
   int driver = 0, count = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
@@ -55,9 +55,9 @@ Gpu select_gpu() {
   }
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaErrorInsufficientDriver) {
-    throw std::runtime_error("the NVIDIA driver knows CUDA up to version " + cuda_version(driver) +
-                             ", and this program was built with " + cuda_version(CUDART_VERSION) +
-                             ": it needs a newer driver, or a build with an older toolkit");
+    throw std::runtime_error("the NVIDIA driver supports CUDA up to version " + cuda_version(driver) +
+                             ", but this program was built with " + cuda_version(CUDART_VERSION) +
+                             ": install a newer driver, or build with an older toolkit");
   }
   if (status == cudaErrorNoDevice || (status == cudaSuccess && count == 0)) {
     const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -68,7 +68,7 @@ Gpu select_gpu() {
   check(status, "it was looked for");
   Gpu gpu;
   const cudaDeviceProp& properties = gpu.properties;
-  check(cudaGetDeviceProperties(&gpu.properties, 0), "it was asked for its properties");
+  check(cudaGetDeviceProperties(&gpu.properties, 0), "its properties were read");
   check(cudaSetDevice(0), "it was selected");
   cudaFuncAttributes attributes{};
   const cudaError_t usable = cudaFuncGetAttributes(&attributes, probe);
@@ -76,12 +76,12 @@ Gpu select_gpu() {
       usable == cudaErrorUnsupportedPtxVersion) {
     throw std::runtime_error("the GPU " + std::string(properties.name) + " has compute capability " +
                              std::to_string(properties.major) + "." + std::to_string(properties.minor) +
-                             ", and this program was built for " + architectures() +
-                             ": the build option gpu_arch chooses others");
+                             ", but this program was built for " + architectures() +
+                             ": choose another with the build option gpu_arch");
   }
   check(usable, "the program was loaded");
-  // What the kernels were compiled for decides whether they can wait for each other, and the driver whether
-  // a graph keeps it: from 12.3 on.
+  // Whether kernels can wait for each other depends on the architecture that they were compiled for. Whether
+  // a graph keeps that depends on the driver: 12.3 and later do.
   gpu.overlaps = attributes.ptxVersion >= 90 && driver >= 12030;
   gpu.has_tensor_cores = attributes.ptxVersion >= 80;
   return gpu;
@@ -112,14 +112,14 @@ Tensor CudaDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
   void* memory = nullptr;
   const cudaError_t status = cudaMalloc(&memory, std::max<std::size_t>(bytes, 1));
   if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // this error is told here and not again
+    cudaGetLastError();  // clears the error, which is reported here
     std::size_t free = 0, total = 0;
-    check(cudaMemGetInfo(&free, &total), "it was asked for its free memory");
-    throw std::runtime_error("the GPU has too little memory: " + size_in_words(bytes) + " were asked for, " +
+    check(cudaMemGetInfo(&free, &total), "its free memory was read");
+    throw std::runtime_error("the GPU has too little memory: " + size_in_words(bytes) + " were requested, " +
                              size_in_words(free) + " of " + size_in_words(total) + " are free");
   }
-  check(status, "memory was asked for");
-  // What cudaFree says does not matter: it fails when the GPU is lost, and then its memory is gone anyway.
+  check(status, "memory was allocated");
+  // The result of cudaFree does not matter: it fails when the GPU is lost, and the memory with it.
   return Tensor(dtype, std::move(shape), std::shared_ptr<void>(memory, [](void* m) { cudaFree(m); }));
 }
 
@@ -132,7 +132,7 @@ void CudaDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& de
 
 void CudaDevice::copy_to_host(const Tensor& source, std::span<std::byte> destination) {
   check_not_running();
-  if (link_) wait();  // the copy may wait for the results itself, without a look at the other ranks
+  if (link_) wait();  // the copy itself may wait for the results, without checking the other ranks
   check(cudaMemcpyAsync(destination.data(), source.data<void>(), destination.size_bytes(),
                         cudaMemcpyDeviceToHost, stream()),
         "results were copied from it");
@@ -147,9 +147,9 @@ void CudaDevice::wait() const {
 std::span<const float> CudaDevice::to_host(const Tensor& source, Tensor& memory) {
   if (memory.size() < source.size()) {
     memory = Tensor();
-    // Page-locked: the GPU writes to it itself, where other memory is filled by the host from a buffer.
+    // Page-locked: the GPU writes to it directly. The host fills other memory from a buffer.
     void* locked = nullptr;
-    check(cudaMallocHost(&locked, source.bytes()), "memory of the host was asked for");
+    check(cudaMallocHost(&locked, source.bytes()), "host memory was allocated");
     memory = Tensor(DType::kFloat32, source.shape(),
                     std::shared_ptr<void>(locked, [](void* m) { cudaFreeHost(m); }));
   }

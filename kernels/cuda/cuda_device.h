@@ -1,5 +1,5 @@
-// An NVIDIA GPU as a device. Each operation is in the file of its name; all of them run one behind the other
-// on one stream.
+// An NVIDIA GPU as a device. Each operation is in the file of its name. All of them run in order on one
+// stream.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,11 +18,11 @@
 
 namespace staircase {
 
-/// Weights are kept as [out_features, in_features], row-major (weights.cuh): the weights of one output lie
-/// side by side, so a warp reads them in order, and a token of the embedding is one row.
+/// Weights are kept as [out_features, in_features], row-major (weights.cuh). The weights of one output are
+/// adjacent, so a warp reads them in order. A token of the embedding is one row.
 class CudaDevice final : public Device {
  public:
-  /// Throws std::runtime_error when there is no GPU that this program can use.
+  /// Throws std::runtime_error if this program can use no GPU.
   CudaDevice();
 
   std::string description() const override { return description_; }
@@ -85,7 +85,8 @@ class CudaDevice final : public Device {
     kGatherRows
   };
 
-  /// The first line of every operation: true while run() only lists them, and then there is nothing to do.
+  /// The first line of every operation. It returns true while run() only lists operations; then return at
+  /// once.
   template <typename... Arguments>
   bool listed(Operation operation, const Arguments&... arguments) {
     if (!list_) return false;
@@ -94,19 +95,19 @@ class CudaDevice final : public Device {
     return true;
   }
 
-  /// Copies from and to the host call it.
+  /// Every copy from or to the host calls this.
   void check_not_running() const {
-    if (running_) throw std::logic_error("a copy from or to the host stands between operations of a run");
+    if (running_) throw std::logic_error("a run contains a copy from or to the host");
   }
 
-  /// Until all operations are done: whatever went wrong in them is known then at the latest.
+  /// Waits for all operations. Their errors are reported here at the latest.
   void wait() const;
 
   /// `attention`, with the C++ type that keys and values are stored in.
   template <typename Stored>
   void attend(const Batch& batch, const Tensor& queries, const KeysValues& keys_values, Tensor& out);
 
-  /// norm(x) [rows, in] in that type, in memory of the device; x itself where nothing is to be done.
+  /// norm(x) [rows, in] in that type, in device memory; x itself if there is nothing to do.
   Tensor as_operand(const Tensor& x, const Norm& norm, DType dtype);
 
   /// store(row, column, norm(x) W) for a few rows.
@@ -121,7 +122,7 @@ class CudaDevice final : public Device {
   bool many_rows(const Tensor& x, const Weight& weight, const Tensor& bias, float keep, float* out);
 
   float* scratch(std::int64_t floats) { return grown(scratch_, floats); }
-  /// Counters that begin with 0, and that every operation leaves so.
+  /// Counters that start at 0. Every operation must leave them at 0.
   unsigned* zeros(std::int64_t count);
 
   std::string description_;
@@ -130,14 +131,14 @@ class CudaDevice final : public Device {
   bool has_tensor_cores_ = false;  // with the instructions of tensor_cores.cuh
   bool overlaps_ = false;
   std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream> stream_;
-  std::optional<cuda::CublasLt> cublas_;  // there from the constructor on
+  std::optional<cuda::CublasLt> cublas_;  // set by the constructor
   std::unique_ptr<cuda::NcclLink> link_;  // to the GPUs of other ranks
   Tensor scratch_;
   Tensor zeros_;
   Tensor operand_;  // the rows that a product multiplies, normalized or in the type of the weights
   Tensor widened_;  // weights that were 8 or 4 bits, for cuBLAS
   bool running_ = false;
-  std::optional<cuda::OperationList> list_;  // what the work asks for, while run() lists it
+  std::optional<cuda::OperationList> list_;  // the operations of the work, while run() lists them
   std::map<cuda::OperationList, Recording> recordings_;
 };
 

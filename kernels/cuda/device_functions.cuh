@@ -1,5 +1,5 @@
-// What several kernels share on the device: vector loads, the 16-bit formats, sums over a warp or a block,
-// and where a token of a batch belongs.
+// Shared by several kernels: vector loads, the 16-bit formats, sums over a warp or a block, and the sequence
+// of a token.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,23 +10,23 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/device.h"
 
-/// The dynamic shared memory of a block, as many bytes as its launch asked for.
+/// The dynamic shared memory of a block; its launch sets the size.
 extern __shared__ float4 dynamic_shared_memory[];
 
 namespace staircase::cuda {
 
-// ── One kernel behind the other ──
+// ── Overlapping kernels ──
 //
-// The end of a kernel and the start of the next cost about a microsecond, in which memory rests. From compute
-// capability 9.0 on, a kernel may begin while the one before still runs, in the places that it leaves (CUDA
-// Programming Guide, section "Programmatic Dependent Launch"); there it can ask for its weights, as CUTLASS's
-// example 63 does. Where the GPU or its driver cannot do that, these functions do nothing.
+// Between the end of one kernel and the start of the next, memory idles for about a microsecond. From compute
+// capability 9.0 on, a kernel may begin while the previous one still runs, on the multiprocessors that it
+// leaves free (CUDA Programming Guide, section "Programmatic Dependent Launch"). There it can request its
+// weights, as CUTLASS's example 63 does. If the GPU or its driver lacks this, these functions do nothing.
 //
-// So that nothing else changes, every thread of every kernel waits before it touches what a kernel writes.
-// Then a kernel ends after all that came before it. Weights, biases and norms are written by kernels too, but
-// before `load` returns (it waits for the GPU): load_parameters may read them at once. Nor may such memory be
-// read through `const __restrict__`: that promises that it is not written while the kernel runs, and the
-// kernel runs while it waits.
+// To keep everything else as it was, every thread of every kernel waits before it touches memory that a
+// kernel writes. Then a kernel ends only after all earlier ones. Kernels write the weights, biases and norms
+// too, but `load` waits for them, so load_parameters may read them at once. Never point a `const
+// __restrict__` at memory that a kernel writes: it promises that nothing writes there while this kernel runs,
+// and this kernel is already running while it waits.
 
 /// The next kernel may begin once every block has called it.
 __device__ __forceinline__ void let_next_begin() {
@@ -35,14 +35,14 @@ __device__ __forceinline__ void let_next_begin() {
 #endif
 }
 
-/// Waits until the kernel before has ended, and what it wrote can be seen.
+/// Waits until the previous kernel has ended and its writes are visible.
 __device__ __forceinline__ void wait_for_previous() {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();
 #endif
 }
 
-/// The first line of a kernel that has nothing to do before.
+/// The first line of a kernel that has nothing to do before it waits.
 __device__ __forceinline__ void take_turn() {
   let_next_begin();
   wait_for_previous();
@@ -50,8 +50,7 @@ __device__ __forceinline__ void take_turn() {
 
 // ── Memory ──
 
-/// kCount neighbouring elements, loaded and stored at once: up to 16 bytes, the most that one instruction
-/// moves.
+/// kCount neighbouring elements, loaded and stored at once: up to 16 bytes, the most of one instruction.
 template <typename T, int kCount>
 struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Vector {
   T values[kCount];
@@ -63,21 +62,21 @@ __device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
   return *reinterpret_cast<const Vector<T, kCount>*>(from);
 }
 
-// The emulation's race check sees the reads of functions that are compiled with it.
+// The emulation's race check sees only reads in functions that are compiled with it.
 #if defined(__SANITIZE_THREAD__)
 #define STAIRCASE_UNWATCHED __attribute__((noinline, no_sanitize("thread")))
 #else
 #define STAIRCASE_UNWATCHED __forceinline__
 #endif
 
-/// The same for what no kernel has written since it was loaded, which need not wait for the kernel before.
+/// The same for memory that no kernel writes after loading: it need not wait for the previous kernel.
 template <int kCount, typename T>
 __device__ STAIRCASE_UNWATCHED Vector<T, kCount> load_parameters(const T* from) {
   return *reinterpret_cast<const Vector<T, kCount>*>(from);
 }
 
-/// Asks for `count` neighbouring elements to be brought to the L2 cache, and does not wait for them. A warp
-/// calls it together.
+/// Prefetches `count` neighbouring elements into the L2 cache, without waiting. All lanes of a warp call it
+/// together.
 template <typename T>
 __device__ __forceinline__ void prefetch([[maybe_unused]] const T* first, [[maybe_unused]] int count) {
 #ifdef __CUDA_ARCH__
@@ -101,7 +100,7 @@ __device__ __forceinline__ float widen(std::int8_t x) {
   return static_cast<float>(x);
 }
 
-/// Rounds to the nearest, of two equally near to the even one.
+/// Rounds to the nearest value, ties to even.
 template <typename Stored>
 __device__ __forceinline__ Stored narrow(float x) {
   if constexpr (std::is_same_v<Stored, __half>) {
@@ -113,8 +112,8 @@ __device__ __forceinline__ Stored narrow(float x) {
   }
 }
 
-/// memory[place] = value, rounded to nearest even where the type is narrower. A branch that all threads take
-/// alike, once a result: cheaper than a kernel of its own for every type.
+/// memory[place] = value, rounded to nearest even if the type is narrower. All threads take the same branch,
+/// once per result. That is cheaper than a separate kernel for every type.
 __device__ __forceinline__ void store_as(DType dtype, void* memory, std::int64_t place, float value) {
   if (dtype == DType::kFloat16) {
     static_cast<__half*>(memory)[place] = narrow<__half>(value);
@@ -140,7 +139,7 @@ void with_type(DType dtype, void* data, const Use& use) {
 // ── Sums ──
 
 // Lanes swap with partners at distance 16, 8, 4, 2, 1 (or from kLanes / 2 on, in groups of kLanes); then
-// every lane has the result of all.
+// every lane has the result.
 template <int kLanes = kWarp>
 __device__ __forceinline__ float warp_sum(float value) {
   for (int distance = kLanes / 2; distance > 0; distance /= 2) {
@@ -157,12 +156,12 @@ __device__ __forceinline__ float warp_max(float value) {
   return value;
 }
 
-/// The sum over all threads of a block, for each of them. Every thread of the block must call it.
+/// The sum over all threads of a block, returned to each of them. Every thread of the block must call it.
 template <int kThreads>
 __device__ float block_sum(float value) {
   __shared__ float warps[kThreads / kWarp];
   value = warp_sum(value);
-  __syncthreads();  // nobody still reads the sums of the last call
+  __syncthreads();  // no thread reads the last call's sums any more
   if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = value;
   __syncthreads();
   float sum = 0.0f;
@@ -195,8 +194,7 @@ struct Sequences {
         starts(batch.starts.data<std::int32_t>()),
         count(static_cast<int>(batch.n_sequences())) {}
 
-  /// The sequence that owns a token: the last one that begins at it or before, which skips those without
-  /// tokens.
+  /// The sequence of a token: the last one that begins at or before it, which skips sequences without tokens.
   __device__ int of_token(int token) const {
     int first = 0, last = count - 1;
     while (first < last) {
@@ -226,7 +224,7 @@ struct Blocks {
         most(table == nullptr ? 1 : static_cast<int>(keys_values.blocks.dim(1))),
         size(static_cast<int>(keys_values.keys.dim(2))) {}
 
-  /// How many keys, or values, of head_size elements lie before that of a row, a head and a position.
+  /// The index of the key or value of a row, a head and a position, in units of head_size elements.
   __device__ std::int64_t place(int row, int kv_head, int n_kv_head, int position) const {
     std::int64_t block = row;
     if (table != nullptr) {
@@ -236,7 +234,7 @@ struct Blocks {
     return (block * n_kv_head + kv_head) * size + position;
   }
 
-  /// Positions that a row has room for.
+  /// Positions that fit into a row.
   std::int64_t capacity() const { return std::int64_t{most} * size; }
 };
 

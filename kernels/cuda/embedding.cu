@@ -1,8 +1,8 @@
-// embedding: out[t] = token_table[tokens[t]] + position_table[position of t], or the first alone.
+// embedding: out[t] = token_table[tokens[t]] + position_table[position of t], or the first term alone.
 //
 // token_table [vocab_size, width], position_table [n_positions, width], out [n_tokens, width]. 12 · width
-// bytes for each token (10 with a table in 16 bits, 9 in 8), one addition for each element: limited by
-// bandwidth, and for a few tokens by the time that a launch takes.
+// bytes for each token (10 with a table in 16 bits, 9 in 8), one addition for each element. The limit is
+// bandwidth, or launch latency for a few tokens.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/weights.cuh"
 
@@ -11,7 +11,7 @@ namespace cuda {
 
 constexpr int kEmbeddingThreads = 256;
 
-/// One block a token. position_table may be null.
+/// One block per token. position_table may be null.
 template <typename Stored>
 __global__ __launch_bounds__(kEmbeddingThreads) void embed(Sequences sequences, const std::int32_t* tokens,
                                                            WeightRows<Stored> token_table,

@@ -1,5 +1,5 @@
 // gather_rows: out[i] = x[indices[i]]. x [rows, width], out [n, width]: every byte of out is read and written
-// once, limited by bandwidth.
+// once; the limit is bandwidth.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/device_functions.cuh"
 
@@ -8,7 +8,7 @@ namespace cuda {
 
 constexpr int kGatherThreads = 256;
 
-/// One block a row.
+/// One block per row.
 template <typename Element>
 __global__ __launch_bounds__(kGatherThreads) void gather(const Element* x, const std::int32_t* indices,
                                                          int width, Element* out) {

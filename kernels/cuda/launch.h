@@ -1,4 +1,4 @@
-// Calls of the CUDA runtime, with errors as exceptions; and the one way in which kernels are launched.
+// Calls of the CUDA runtime, with errors as exceptions, and the one way to launch kernels.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 
 namespace staircase::cuda {
 
-/// Threads that work in step; lane masks have one bit for each.
+/// Threads that run in lockstep; lane masks have one bit for each.
 constexpr int kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 
@@ -25,15 +25,15 @@ inline void check(cudaError_t status, const char* what) {
   throw std::runtime_error(std::string("the GPU failed while ") + what + ": " + cudaGetErrorString(status));
 }
 
-/// Where kernels go, one behind the other.
+/// Kernels run on it in order.
 struct Stream {
   cudaStream_t handle = nullptr;
-  bool overlaps = false;  ///< a kernel may begin before the one before it has ended, see wait_for_previous
+  bool overlaps = false;  ///< a kernel may begin before the previous one ends, see wait_for_previous
 
   operator cudaStream_t() const { return handle; }
 };
 
-/// Starts kernel(arguments...) on a grid of blocks; an empty grid is nothing to do. `what` completes the
+/// Starts kernel(arguments...) on a grid of blocks; does nothing for an empty grid. `what` completes the
 /// sentence of an error.
 template <typename... Parameters, typename... Arguments>
 void launch(const char* what, Stream stream, dim3 grid, int threads, std::size_t shared_bytes,

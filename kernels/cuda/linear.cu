@@ -1,27 +1,27 @@
 // linear and query_key_value: out = epilogue(norm(x) W + b).
 //
-// x [rows, in], W as [out, in], out [rows, out]. 2 · rows · in · out operations; the weights are read once, 4
-// · in · out bytes, or half of that when they are kept in 16 bits, about a quarter in 8 and a seventh in 4.
+// x [rows, in], W as [out, in], out [rows, out]. 2 · rows · in · out operations. The weights are read once: 4
+// · in · out bytes, or half of that in 16 bits, about a quarter in 8 and a seventh in 4.
 //
-// A few rows (decoding, or the verification of a handful of drafts) are limited by the bandwidth at which the
-// weights come from memory: a kernel of our own, in which each warp reads the weights of one output, or a
-// few, from front to back, 16 bytes a lane. Weights in 16 bits and less are widened in registers: all
-// arithmetic is in float32. What is done to a result on its way out (bias, GELU, residual, its place in the
-// cache) costs nothing there. Nor does the norm of up to four rows: every block computes it for itself, in
-// shared memory, while its weights are on their way to the L2 cache. A gated product has its columns in
-// turns, and a warp takes pairs of them: some columns of the gate and those that they gate.
+// A few rows (decoding, or verifying a handful of drafts) are limited by the bandwidth at which the weights
+// come from memory. Our own kernel computes them: each warp reads the weights of one output, or of a few,
+// from front to back, 16 bytes a lane. It widens weights of 16 bits and less in registers, so all arithmetic
+// is in float32. The epilogue (bias, GELU, residual, the position in the cache) costs nothing there. Nor does
+// the norm of up to four rows: every block computes it in shared memory while its weights are on their way to
+// the L2 cache. The columns of a gated product alternate, and a warp takes pairs of them: some columns of the
+// gate and the columns that they gate.
 //
-// The values of x are floats, whatever the weights are, and come from the L1 cache or shared memory. 16 bytes
-// of weights in 4 bits of one output would ask for 128 bytes of x. So a lane never takes more than eight
-// inputs at a time, but those of two outputs in 8 bits and of four in 4: beside 32 bytes of x it has the same
-// 16 of weights then as in 16 bits.
+// The values of x are floats, whatever the type of the weights, and come from the L1 cache or shared memory.
+// 16 bytes of 4-bit weights of one output would need 128 bytes of x. So a lane takes at most eight inputs at
+// a time, but of two outputs in 8 bits and of four in 4. Then it reads 16 bytes of weights per 32 bytes of x,
+// as it does in 16 bits.
 //
-// Many rows (prefill) are limited by arithmetic: cuBLAS multiplies, and adds the bias and the residual before
-// it stores its results. A small kernel, limited by bandwidth, does the rest: GELU, the gate, rounding to 16
-// bits, and bringing keys and values to their places. The tensor cores behind cuBLAS take two matrices of one
-// type, so with 16-bit weights x is rounded to their type first, unless it was stored so; the sums are in
-// float32. Weights in 8 and 4 bits are widened to 16 first. That writes and reads each once more, so between
-// nine rows and those that make arithmetic the limit, they may well be slower than weights in 16 bits.
+// Many rows (prefill) are limited by arithmetic. cuBLAS multiplies them, and adds the bias and the residual
+// before it stores its results. A small kernel, limited by bandwidth, does the rest: GELU, the gate, rounding
+// to 16 bits, and moving keys and values to the cache. The tensor cores that cuBLAS uses take two matrices of
+// one type. So with 16-bit weights, x is first rounded to their type, unless it was stored in it; the sums
+// are in float32. Weights in 8 and 4 bits are first widened to 16, which writes and reads each once more. So
+// they may be slower than 16-bit weights from nine rows up to the point where arithmetic is the limit.
 #include <algorithm>
 
 #include "kernels/cuda/convert.cuh"
@@ -36,17 +36,17 @@ constexpr int kLinearThreads = kNormThreads;
 constexpr int kFewRows = 8;
 constexpr std::int64_t kManyOutputs = 2048;
 
-// More rows than that, or longer ones, would take shared memory from other blocks.
+// More rows, or longer ones, would take shared memory from other blocks.
 constexpr std::int64_t kNormalizedRows = 4;
 constexpr std::int64_t kNormalizedFloats = 8192;
 
-/// Neighbouring inputs that a lane takes at a time, of weights whose elements have so many bytes.
+/// How many neighbouring inputs a lane takes at a time, by the size of a weight's element.
 constexpr int inputs_at_once(std::size_t element_bytes) {
   return element_bytes == sizeof(float) ? 4 : 8;
 }
 
-/// Weights widened at a time take as much memory at most: more than any matrix of a block of gpt2-xl, so only
-/// output layers come in pieces.
+/// The most memory for weights that are widened at a time. No matrix of a block of gpt2-xl exceeds it, so
+/// only output layers are split into pieces.
 constexpr std::int64_t kWidenedBytes = std::int64_t{32} << 20;
 
 /// gelu(x) = x/2 · (1 + tanh(u)) = x / (1 + exp(-2u)) with u = sqrt(2/π) (x + 0.044715 x³). For a large
@@ -56,7 +56,7 @@ __device__ __forceinline__ float gelu(float x) {
   return x / (1.0f + expf(-2.0f * u));
 }
 
-/// gelu(x) = x/2 · (1 + erf(x / sqrt 2)) = x/2 · erfc(-x / sqrt 2), which cancels nowhere.
+/// gelu(x) = x/2 · (1 + erf(x / sqrt 2)) = x/2 · erfc(-x / sqrt 2). This form never cancels.
 __device__ __forceinline__ float gelu_erf(float x) {
   return 0.5f * x * erfcf(-0.7071067812f * x);
 }
@@ -66,22 +66,21 @@ __device__ __forceinline__ float silu(float x) {
   return x / (1.0f + expf(-x));
 }
 
-// A store says where results go and what is done to them: its bias_of(column) is to be added to a product
-// first, and its of_row(row) takes the sums of one row. A bias may be loaded before the kernel before has
-// ended.
+// A store decides where results go and how they are finished. bias_of(column) is added to a product first;
+// of_row(row) takes the sums of one row. A bias may be loaded before the previous kernel has ended.
 
-/// bias[column], or 0 where there is none.
+/// bias[column], or 0 without a bias.
 __device__ __forceinline__ float bias_at(const float* bias, int column) {
   return bias == nullptr ? 0.0f : load_parameters<1>(bias + column).values[0];
 }
 
-/// Where `linear` puts its results.
+/// Stores the results of `linear`.
 struct StoreRow {
   const float* bias;  ///< [width], or null
   Epilogue epilogue;
   int width;
   DType stored;  ///< the type of `out`
-  void* out;     ///< [rows, width], of float32 where the epilogue adds to it
+  void* out;     ///< [rows, width]; float32 if the epilogue adds to it
 
   __device__ float bias_of(int column) const { return bias_at(bias, column); }
 
@@ -96,11 +95,11 @@ struct StoreRow {
   }
 };
 
-/// Where `linear` puts the results of a gated product. Pairs are counted from 0 on: pair p consists of column
-/// gate_column(p), which is of the gate, and the column that is kGateColumns further.
+/// Stores the results of a gated product. Pair p, counted from 0, consists of gate column gate_column(p) and
+/// the column kGateColumns further on.
 struct StoreGated {
   const float* bias;  ///< of all columns, or null
-  int width;          ///< pairs behind that many only fill up the last turn
+  int width;          ///< the number of pairs; further ones only pad the last group of columns
   DType stored;       ///< the type of `out`
   void* out;          ///< [rows, width]
 
@@ -111,7 +110,7 @@ struct StoreGated {
 
   __device__ float bias_of(int column) const { return bias_at(bias, column); }
 
-  /// Takes the results of one row: (pair, its gate, what it gates).
+  /// Takes the results of one row: (pair, its gate, the gated value).
   __device__ auto of_row(int row) const {
     return [this, first = static_cast<std::int64_t>(row) * width](int pair, float gate, float up) {
       store_as(stored, out, first + pair, silu(gate) * up);
@@ -122,7 +121,7 @@ struct StoreGated {
 template <typename Store>
 constexpr bool kTakesPairs = std::is_same_v<Store, StoreGated>;
 
-/// Where `query_key_value` puts its results: a row is a token, and its columns are [q | k | v].
+/// Stores the results of `query_key_value`: a row is a token, and its columns are [q | k | v].
 struct StoreQueryKeyValue {
   const float* bias;  ///< [3 width]
   Sequences sequences;
@@ -151,8 +150,8 @@ struct StoreQueryKeyValue {
   }
 };
 
-/// Waits for the kernel before; then norm(x) [rows, in] in the shared memory of the block. Every thread of
-/// the block must call it.
+/// Waits for the previous kernel, then computes norm(x) [rows, in] in the block's shared memory. Every thread
+/// of the block must call it.
 __device__ __forceinline__ const float* normalize_in_block(const float* x, const RowNorm& norm, int rows,
                                                            int in) {
   float* const normed = reinterpret_cast<float*>(dynamic_shared_memory);
@@ -166,10 +165,10 @@ __device__ __forceinline__ const float* normalize_in_block(const float* x, const
   return normed;
 }
 
-/// Up to kRows rows, normalized or as they are, times the weights of kOutputs outputs a warp; a lane takes
-/// kVector neighbouring inputs at a time. `in` must be a multiple of kVector, with a norm of 4 as well. Every
-/// result is summed in the same order, whatever the number of rows. Of a gated product a warp has kOutputs /
-/// 2 columns of the gate, and then those that they gate.
+/// Up to kRows rows, normalized or not, times the weights of kOutputs outputs per warp. A lane takes kVector
+/// neighbouring inputs at a time. `in` must be a multiple of kVector; with a norm, of 4 as well. Every result
+/// is summed in the same order, whatever the number of rows. For a gated product, a warp has kOutputs / 2
+/// columns of the gate, then the columns that they gate.
 template <int kRows, int kOutputs, int kVector, bool kNormalize, typename Stored, typename Store>
 __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float* x, RowNorm norm,
                                                                     WeightRows<Stored> weight, int rows,
@@ -180,7 +179,7 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int first = static_cast<int>((blockIdx.x * kLinearThreads + threadIdx.x) / kWarp) * kOutputs;
 
-  // Rows and outputs beyond the end repeat the last one: no branch where it would cost most.
+  // Rows and outputs past the end repeat the last one, to avoid a branch in the innermost loop.
   WeightRow<Stored> weights[kOutputs];
   for (int o = 0; o < kOutputs; ++o) {
     if constexpr (kTakesPairs<Store>) {
@@ -196,7 +195,7 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
     prefetch(weights[o].values, static_cast<int>(weight.elements));
     if constexpr (kScaled) prefetch(weights[o].scales, static_cast<int>(weight.groups));
   }
-  // A lane for each result: what is done to it on its way out happens to all of them at once.
+  // One lane per result, so all results of the warp are finished at once.
   const int row = lane / kOutputs, output = lane % kOutputs;
   constexpr int kPairs = kOutputs / 2;
   const int column = kTakesPairs<Store> ? first / 2 + output : first + output;
@@ -222,8 +221,8 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
   for (int r = 0; r < kRows; ++r) x_rows[r] = x + static_cast<std::int64_t>(min(r, rows - 1)) * in;
 
   float sums[kRows][kOutputs] = {};
-  // Unrolled, so that up to 64 bytes of weights are under way before the first result is needed; what many
-  // rows and outputs do with a vector takes long enough.
+  // Unrolled, so that up to 64 bytes of weights are in flight before the first result is needed. With many
+  // rows and outputs, the arithmetic on one vector takes long enough by itself.
   constexpr int kBytes = kOutputs * kElements * static_cast<int>(sizeof(Stored));
   [[maybe_unused]] constexpr int kUnrolled = kRows * kOutputs > 16 ? 1 : 64 / (kBytes < 16 ? 16 : kBytes);
 #pragma unroll(kUnrolled)
@@ -265,7 +264,7 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
 }
 
 /// to[o, i] = the weight of input i and output first + o, rounded. to [outputs, in]. A thread takes kVector
-/// neighbouring inputs; `in` must be a multiple of that.
+/// neighbouring inputs, and `in` must be a multiple of kVector.
 template <int kVector, typename Stored, typename To>
 __global__ __launch_bounds__(kLinearThreads) void widen_weights(WeightRows<Stored> weight, int first, int in,
                                                                 To* to) {
@@ -280,11 +279,11 @@ __global__ __launch_bounds__(kLinearThreads) void widen_weights(WeightRows<Store
   *reinterpret_cast<Vector<To, kVector>*>(to + static_cast<std::int64_t>(blockIdx.x) * in + i) = wide;
 }
 
-/// Results that a thread finishes: their products are under way together.
+/// Results per thread: their products are in flight together.
 constexpr int kFinishedAtOnce = 4;
 
-/// Finishes what cuBLAS multiplied: adds the bias to products [row, column] and gives them to the store, one
-/// by one or in pairs. products [rows, width] may be where `store` writes, unless it takes pairs.
+/// Finishes the products of cuBLAS, [row, column]: adds the bias and passes them to the store, one by one or
+/// in pairs. products [rows, width] may be the memory that `store` writes to, unless it takes pairs.
 template <typename Store>
 __global__ __launch_bounds__(kLinearThreads) void finish(const float* products, int width, Store store) {
   take_turn();
@@ -330,14 +329,14 @@ void launch_few_rows(const Tensor& x, const Norm& norm, const Weight& weight,
          static_cast<int>(weight.out_features), store);
 }
 
-/// Whether the norm of those rows can be part of their product.
+/// Whether the norm of these rows can be computed inside their product.
 bool normalizes(const Tensor& x, const Weight& weight) {
   return x.dim(0) <= kNormalizedRows && x.size() <= kNormalizedFloats &&
          weight.in_features % inputs_at_once(size_of(weight.packed.dtype())) == 0;
 }
 
-/// norm(x) W or x W for 1 to kFewRows rows. With more rows a warp takes more outputs, so that the values of
-/// x, which come from the cache again and again, are used more often.
+/// norm(x) W or x W for 1 to kFewRows rows. With more rows, a warp takes more outputs, so it uses each value
+/// of x more often: it reads x from the cache again and again.
 template <bool kNormalize, typename Store>
 void few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store, Stream stream) {
   with_rows(weight, [&]<typename Stored>(const WeightRows<Stored>& weights) {
@@ -444,7 +443,7 @@ bool CudaDevice::many_rows(const Tensor& x, const Weight& weight, const Tensor& 
   }
   const auto row_bytes = in * static_cast<std::int64_t>(size_of(x.dtype()));
   const std::int64_t at_once = std::clamp<std::int64_t>(cuda::kWidenedBytes / row_bytes, 1, width);
-  if (bias.size() > 0 && at_once < width) return false;  // so that no piece is declined behind others
+  if (bias.size() > 0 && at_once < width) return false;  // else cuBLASLt might refuse a later piece
   float* const memory = grown(widened_, cuda::divide_up<std::int64_t>(at_once * row_bytes, sizeof(float)));
   bool multiplied = true;
   for (std::int64_t first = 0; first < width; first += at_once) {
@@ -486,13 +485,13 @@ void CudaDevice::linear(const Tensor& x, const Norm& norm, const Weight& weight,
   }
   const Tensor operand = as_operand(x, norm, operand_dtype(rows, weight.packed.dtype()));
   const float keep = epilogue == Epilogue::kAdd ? 1.0f : 0.0f;
-  // To cuBLAS a bias has the type of the result, and ours are float32.
+  // cuBLAS requires a bias of the result's type; ours are float32.
   const bool in_place = out.dtype() == DType::kFloat32;
   const bool has_gelu = epilogue == Epilogue::kGelu || epilogue == Epilogue::kGeluErf;
   if (in_place && !has_gelu && many_rows(operand, weight, bias, keep, out.data<float>())) return;
   float* const products = in_place ? out.data<float>() : scratch(rows * width);
   many_rows(operand, weight, {}, keep, products);
-  if (epilogue == Epilogue::kAdd) store.epilogue = Epilogue::kStore;  // that much is done
+  if (epilogue == Epilogue::kAdd) store.epilogue = Epilogue::kStore;  // cuBLAS has added already
   cuda::launch_finish(products, rows, width, store, stream());
 }
 

@@ -1,10 +1,10 @@
-// load and load_weight: from the bytes of a file to tensors on the GPU.
+// load and load_weight: turn the bytes of a file into tensors on the GPU.
 //
-// The bytes cross the bus as they are stored, in pieces of up to 32 MiB, and are converted (and transposed,
-// for the layers that GPT-2 stores as [in, out]) or rounded to 8 or 4 bits on the GPU: each element is read
-// and written there once, at the bandwidth of its memory, which is some hundred times that of the bus, the
-// limit here. A matrix may come in parts, as gate and up do in turns of a few rows: a piece holds as many of
-// them as it has room for, so that they cost no kernel each.
+// The bytes cross the bus as they are stored, in pieces of up to 32 MiB. The GPU converts them, transposes
+// the layers that GPT-2 stores as [in, out], or rounds them to 8 or 4 bits. It reads and writes each element
+// once; its memory has some hundred times the bandwidth of the bus, which is the limit. A matrix may come in
+// parts, as gate and up do, a few rows of each in turn. A piece holds as many parts as fit, so that they need
+// no kernel each.
 #include <algorithm>
 #include <numeric>
 
@@ -21,11 +21,11 @@ constexpr std::int64_t kMostRows = 1 << 20;  // so that a grid of tiles stays wi
 
 constexpr int kTile = 32, kTileRows = kLoadThreads / kTile;
 
-/// to[column, row] = from[row, column] for from [rows, columns]; neighbouring rows of `to` lie `stride`
+/// to[column, row] = from[row, column] for from [rows, columns]; neighbouring rows of `to` are `stride`
 /// elements apart.
 ///
-/// A block turns a tile of 32 × 32 in shared memory, so that both its reads and its writes are rows of 32
-/// neighbouring elements. The tile's rows are one element longer: a column of it then lies in 32 different
+/// A block transposes a tile of 32 × 32 in shared memory, so both its reads and its writes are rows of 32
+/// neighbouring elements. The tile's rows are one element longer, so a column spreads over 32 different
 /// memory banks.
 template <typename From, typename To>
 __global__ __launch_bounds__(kLoadThreads) void transpose(const From* from, int rows, int columns,
@@ -48,9 +48,8 @@ __global__ __launch_bounds__(kLoadThreads) void transpose(const From* from, int 
   }
 }
 
-/// Rounds weights to 8 or 4 bits, a thread for each output and group: input i of output o is
-/// from[o · output_stride + i · input_stride]. What goes to their first group has that place among all groups
-/// of `to`.
+/// Rounds weights to 8 or 4 bits, one thread for each output and group. Input i of output o is from[o ·
+/// output_stride + i · input_stride]. `place` is the index of the first group among all groups of `to`.
 template <typename From, typename Stored>
 __global__ __launch_bounds__(kLoadThreads) void quantize(const From* from, int outputs, int inputs,
                                                          std::int64_t output_stride,
@@ -65,7 +64,7 @@ __global__ __launch_bounds__(kLoadThreads) void quantize(const From* from, int o
   from += output * output_stride + first * input_stride;
   place += output * to.groups + blockIdx.y;
 
-  float weights[kInputs], furthest = 0.0f;  // from zero, the first of several
+  float weights[kInputs], furthest = 0.0f;  // from zero; of a tie, the first
 #pragma unroll
   for (int i = 0; i < kInputs; ++i) {
     weights[i] = first + i < inputs ? widen(from[i * input_stride]) : 0.0f;
@@ -85,7 +84,7 @@ __global__ __launch_bounds__(kLoadThreads) void quantize(const From* from, int o
       int whole[kInElement];
 #pragma unroll
       for (int i = 0; i < kInElement; ++i) {
-        // Where all are 0, or so small that a step is no number of its own, they become 0.
+        // A group of zeros has the scale 0, as do values whose scale underflows: all become 0.
         const float nearest = scale == 0.0f ? 0.0f : rintf(weights[(e + v) * kInElement + i] / scale);
         whole[i] = static_cast<int>(fminf(fmaxf(nearest, Few::kLeast), Few::kMost));
       }
@@ -95,8 +94,7 @@ __global__ __launch_bounds__(kLoadThreads) void quantize(const From* from, int o
   }
 }
 
-/// Rows of the array that come to the GPU at a time. No group of inputs is divided, whatever their order:
-/// those of int4 are half of kGroup.
+/// Rows per piece. Pieces never split a group of inputs, in either order: int4 groups are half of kGroup.
 std::int64_t rows_at_once(const HostArray& array) {
   const auto row_bytes = array.columns * static_cast<std::int64_t>(size_of(array.dtype));
   const std::int64_t rows = std::min(kPieceBytes / std::max<std::int64_t>(1, row_bytes), kMostRows);
@@ -108,8 +106,8 @@ std::int64_t rows_of(std::span<const HostArray> parts) {
                          [](std::int64_t rows, const HostArray& part) { return rows + part.rows; });
 }
 
-/// Calls use(piece on the GPU, first row, rows) for the rows of all parts, some at a time; rows are counted
-/// from the first part on.
+/// Calls use(piece on the GPU, first row, rows) for the rows of all parts, a piece at a time; rows are
+/// counted from the first part on.
 template <typename Use>
 void in_pieces(std::span<const HostArray> parts, float* staging, Stream stream, const Use& use) {
   DType dtype = parts.front().dtype;
@@ -135,7 +133,7 @@ void in_pieces(std::span<const HostArray> parts, float* staging, Stream stream, 
     }
   }
   use_piece();
-  // Where the GPU reads the host's memory by itself, nothing else keeps the file there until it has.
+  // If the GPU reads host memory directly, the file must stay mapped until it is done.
   check(cudaStreamSynchronize(stream), "weights were copied to it");
 }
 
@@ -190,7 +188,7 @@ Tensor CudaDevice::load(const HostArray& array) {
 Weight CudaDevice::load_weight(std::span<const HostArray> parts, WeightOrder order, DType dtype) {
   if (dtype == DType::kBFloat16 && !has_bfloat16_) {
     throw std::runtime_error(
-        "this GPU multiplies no bfloat16, which takes compute capability 8.0 or newer; float16 is as small");
+        "this GPU cannot multiply bfloat16, which needs compute capability 8.0; float16 is as small");
   }
   const bool input_first = order == WeightOrder::kInputFirst;
   const std::int64_t rows = cuda::rows_of(parts), columns = parts.front().columns;

@@ -1,8 +1,8 @@
 // normalize: out[r] = (x[r] - mean) / sqrt(variance + epsilon) · weight + bias, or x[r] / sqrt(mean of x[r]²
 // + epsilon) · weight.
 //
-// x and out [rows, width]. About 8 operations and 8 bytes for each element, of an RMS norm 4 operations:
-// limited by bandwidth, and for a few rows by the latency of two sums over a warp, or one. The kernel is in
+// x and out [rows, width]. About 8 operations and 8 bytes for each element, 4 operations for an RMS norm. The
+// limit is bandwidth; for a few rows, it is the latency of two sums over a block, or of one. The kernel is in
 // normalize.cuh.
 #include "kernels/cuda/normalize.cuh"
 

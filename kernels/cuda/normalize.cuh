@@ -1,20 +1,19 @@
-// The norm of rows, a block for each: what `normalize` does, and products to the rows that they multiply; or
-// a warp for each, as split_heads does it to every head.
+// The norm of rows. `normalize` takes a block for each row, as do products that normalize their own rows;
+// split_heads takes a warp for every head.
 //
-// The row is read three times, or twice by an RMS norm, but from memory only once: it stays in the L1 cache.
-// The mean comes first and the variance from the differences to it: the sum of squares minus the squared mean
-// would cancel, and the residual stream of a GPT-2 has a few features that are hundreds of times larger than
-// the others.
+// The row is read three times, or twice by an RMS norm, but only once from memory: it stays in the L1 cache.
+// The mean comes first, then the variance from the differences to it. The sum of squares minus the squared
+// mean would cancel: a few features of GPT-2's residual stream are hundreds of times larger than the others.
 //
-// A few rows take as long as one thing waits for the other: the row, a sum, another sum, the parameters. So a
-// thread asks for several pieces at once, and for its first parameters before the row is there.
+// For a few rows, the time is latency: the row, a sum, another sum and the parameters wait for each other. So
+// a thread requests several pieces at once, and its first parameters before the row arrives.
 #pragma once
 
 #include "kernels/cuda/device_functions.cuh"
 
 namespace staircase::cuda {
 
-/// What a row is moved and stretched by, before weight and bias: (x - mean) · scale.
+/// The shift and the scale of a row, before weight and bias: (x - mean) · scale.
 struct RowScale {
   float mean, scale;
 };
@@ -25,7 +24,7 @@ struct NormParameters {
   Vector<float, kVector> weight, bias;
 };
 
-/// Norm, as kernels take it.
+/// Norm, in the form that kernels take.
 struct RowNorm {
   NormKind kind;
   const float *weight, *bias;  ///< [width], or null: 1 and 0
@@ -37,7 +36,7 @@ struct RowNorm {
     bias = norm.bias.data<float>();
   }
 
-  /// Those of the elements from i on. They need not wait for the kernel before.
+  /// The parameters of the elements from i on. They need not wait for the previous kernel.
   template <int kVector>
   __device__ __forceinline__ NormParameters<kVector> parameters(int i) const {
     NormParameters<kVector> result;
@@ -59,8 +58,8 @@ struct RowNorm {
   }
 };
 
-/// use(i, the kVector elements of the row from i on) for the pieces of one of `sharers` threads, who have the
-/// whole row together. `width` must be a multiple of kVector.
+/// Calls use(i, the kVector elements of the row from i on) for the pieces of one of `sharers` threads, which
+/// share the row. `width` must be a multiple of kVector.
 template <int kVector, typename Use>
 __device__ __forceinline__ void for_each_piece(const float* x, int width, int thread, int sharers,
                                                const Use& use) {
@@ -68,8 +67,8 @@ __device__ __forceinline__ void for_each_piece(const float* x, int width, int th
   for (int i = thread * kVector; i < width; i += sharers * kVector) use(i, load_vector<kVector>(x + i));
 }
 
-/// The mean and the scale of one row, of which a thread has a part as above; sum_of(value) is the sum over
-/// all sharers, each of whom must call it.
+/// The mean and the scale of one row, which threads share as above. sum_of(value) is the sum over all
+/// sharers; each of them must call it.
 template <int kVector, typename Sum>
 __device__ __forceinline__ RowScale scale_of_row(const float* x, const RowNorm& norm, int width, int thread,
                                                  int sharers, const Sum& sum_of) {
@@ -93,7 +92,7 @@ __device__ __forceinline__ RowScale scale_of_row(const float* x, const RowNorm& 
 
 constexpr int kNormThreads = 128;
 
-/// The norm of rows by a whole block. To be made before wait_for_previous.
+/// The norm of rows by a whole block. Construct it before wait_for_previous.
 template <int kVector>
 class BlockNorm {
  public:
@@ -105,7 +104,7 @@ class BlockNorm {
     }
   }
 
-  /// out = norm(x) for one row, rounded where To is narrower; it may go to shared memory, where other threads
+  /// out = norm(x) for one row, rounded if To is narrower. `out` may be shared memory; then other threads
   /// must wait for it. Every thread of the block must call it.
   template <typename To>
   __device__ __forceinline__ void normalize(const float* x, To* out) const {
@@ -134,7 +133,7 @@ class BlockNorm {
   NormParameters<kVector> held_[kHeld];
 };
 
-/// A block for each row.
+/// One block per row.
 template <int kVector, typename To>
 __global__ __launch_bounds__(kNormThreads) void normalize_rows(const float* x, RowNorm norm, int width,
                                                                To* out) {

@@ -1,5 +1,5 @@
-// What a piece of work asks of the GPU: which operations, on which tensors. Two lists that are equal stand
-// for the same launches, with the same arguments.
+// The operations of a piece of work and their tensors. Equal lists mean the same launches with the same
+// arguments.
 #pragma once
 
 #include <bit>
@@ -11,10 +11,10 @@
 
 namespace staircase::cuda {
 
-/// Where each tensor lies, its type and its shape; not what is in it. Numbers stand for everything.
+/// Records each tensor's address, type and shape, but not its values. Everything becomes numbers.
 class OperationList {
  public:
-  /// With room for a model of some dozen blocks: the GPU rests while a list is made.
+  /// Reserves memory for a model of some dozen blocks: the GPU idles while the list is built.
   OperationList() { numbers_.reserve(4096); }
 
   void add(const Tensor& tensor) {

@@ -1,13 +1,13 @@
-// run: many operations at once. Starting a kernel costs the host some microseconds, which for a small model
-// is more than the kernel itself takes. A graph holds all launches of a piece of work, arguments included,
-// and is started by one call.
+// run: many operations at once. Starting a kernel costs the host some microseconds, longer than a small
+// model's kernel runs. A graph holds all launches of a piece of work, with their arguments, and one call
+// starts it.
 //
-// A graph is only right for the very launches that it was made of, so run() first lets `work` list what it
-// asks for, without doing it. When the same list comes for the second time, its launches go into a graph, and
-// from then on the graph is launched instead. What may differ from time to time must lie in memory, as the
-// positions of a batch do. A cache that has moved or grown, another number of tokens, another model: all of
-// these make another list, so there is nothing to invalidate. Intermediate results that operations keep in
-// memory of this device belong to the list too.
+// A graph is valid only for exactly the launches that it was captured from. So run() first lets `work` list
+// its operations without doing them. When the same list comes a second time, its launches are captured in a
+// graph, and from then on the graph is launched instead. Values that change from run to run, such as the
+// positions of a batch, must be in memory. A cache that has moved or grown, another number of tokens, another
+// model: each of these makes another list, so nothing needs to be invalidated. The list includes this
+// device's memory for intermediate results.
 #include <utility>
 
 #include "kernels/cuda/cuda_device.h"
@@ -18,7 +18,7 @@ namespace {
 
 using cuda::check;
 
-/// Lists that are remembered. A cache that grows with every token makes one for each, which never comes
+/// The most lists to keep. A cache that grows with every token makes a list for each, which never comes
 /// again.
 constexpr std::size_t kMostRecordings = 64;
 
@@ -44,7 +44,7 @@ cudaGraphExec_t capture(cudaStream_t stream, const std::function<void()>& work) 
 }  // namespace
 
 void CudaDevice::run(const std::function<void()>& work) {
-  struct Running {  // puts things back whatever happens
+  struct Running {  // restores the state, also after an exception
     CudaDevice& device;
     explicit Running(CudaDevice& d) : device(d) { device.running_ = true; }
     ~Running() {
@@ -65,7 +65,7 @@ void CudaDevice::run(const std::function<void()>& work) {
   Recording& recording = recordings_[std::move(list)];
   ++recording.times;
   if (recording.times == 1) {
-    work();  // memory grows now and libraries load, which a graph cannot hold
+    work();  // memory grows and libraries load here, which a graph cannot capture
     return;
   }
   if (!recording.graph) recording.graph.reset(capture(stream(), work));

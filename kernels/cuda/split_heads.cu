@@ -1,13 +1,13 @@
-// split_heads: [q | k | v] of each token, already multiplied, to queries and to the cache. Queries and keys
-// are normalized on their way, and turned by the position of their token: the pairs (i, i + rotary / 2) of
-// the first `rotary` features become
+// split_heads: moves the products [q | k | v] of each token to the queries and to the cache. On the way it
+// normalizes queries and keys and rotates them by the position of their token. The pairs (i, i + rotary / 2)
+// of the first `rotary` features become
 //
 //   a' = a cos - b sin, b' = b cos + a sin.
 //
 // projected [n_tokens, (n_head + 2 n_kv_head) head_size], turns [n_tokens, rotary], queries [n_tokens, n_head
 // head_size], keys and values [n_rows, n_kv_head, capacity, head_size], or in blocks. About ten operations
-// for each element, which is read and written once: limited by bandwidth, and for a few tokens by the time
-// that a launch takes.
+// for each element, which is read and written once. The limit is bandwidth, or launch latency for a few
+// tokens.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/normalize.cuh"
 
@@ -17,7 +17,7 @@ namespace cuda {
 constexpr int kSplitHeadsThreads = 128;
 constexpr int kHeadsOfBlock = kSplitHeadsThreads / kWarp;
 
-/// Which heads a token has, what becomes of them and where they go.
+/// The heads of a token, how they are transformed and where they go.
 struct HeadPlaces {
   Sequences sequences;
   int n_head, n_kv_head, size;
@@ -30,8 +30,8 @@ struct HeadPlaces {
   void *keys, *values;  ///< [n_blocks, n_kv_head, block_size, size]
 };
 
-/// put(i, feature i of the head, normalized and turned). turns [rotary]: cosines, then sines. Every lane of
-/// the warp must call it.
+/// Calls put(i, feature i of the head, normalized and rotated). turns [rotary]: cosines, then sines. Every
+/// lane of the warp must call it.
 template <typename Put>
 __device__ __forceinline__ void turn_head(const float* x, int size, const RowNorm& norm, const float* turns,
                                           int rotary, const Put& put) {
@@ -49,7 +49,7 @@ __device__ __forceinline__ void turn_head(const float* x, int size, const RowNor
   for (int i = rotary + lane; i < size; i += kWarp) put(i, feature(i));
 }
 
-/// A warp for each head: block (token, kHeadsOfBlock heads).
+/// One warp per head: block (token, kHeadsOfBlock heads).
 __global__ __launch_bounds__(kSplitHeadsThreads) void split_heads(const float* projected, HeadPlaces to) {
   take_turn();
   const int token = static_cast<int>(blockIdx.x), heads = to.n_head + 2 * to.n_kv_head, size = to.size;

@@ -1,6 +1,6 @@
-// Instructions that CUDA C++ has no functions for: products on tensor cores, copies to shared memory that go
-// on while the threads do something else, and a quick power of 2. All need compute capability 8.0, and each
-// name is that of its instruction in the PTX ISA.
+// Instructions without a function in CUDA C++: products on tensor cores, asynchronous copies to shared
+// memory, and a fast power of 2. All need compute capability 8.0, and each has the name of its instruction in
+// the PTX ISA.
 //
 // A tensor core multiplies matrices that are spread over the registers of a warp. With group = lane / 4 and
 // pair = lane % 4 · 2, a lane holds two neighbours of
@@ -9,8 +9,8 @@
 //   b [16, 8]:  b0 is (pair, group) and (pair + 1, group), b1 the same 8 rows further down;
 //   d [16, 8]:  d[0] and d[1] are (group, pair) and its neighbour, d[2] and d[3] those 8 rows further down.
 //
-// So two neighbouring d, rounded to 16 bits, are an a: what comes out of one product goes into the next one
-// without a detour through memory.
+// So two neighbouring d, rounded to 16 bits, form an a: the result of one product feeds the next without a
+// detour through memory.
 #pragma once
 
 #include "kernels/cuda/device_functions.cuh"
@@ -44,14 +44,14 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[
 #endif
 }
 
-/// An address as instructions on shared memory take it.
+/// An address in the form that shared-memory instructions take.
 __device__ __forceinline__ unsigned shared_address(const void* memory) {
   return static_cast<unsigned>(__cvta_generic_to_shared(memory));
 }
 
-/// Four 8×8 matrices of 16-bit elements from shared memory, all lanes of the warp together: lane 8 m + r
-/// names row r of matrix m, 16 aligned bytes. A lane gets two neighbours of row `group` of each; transposed,
-/// of column `group`, which is what b takes from a matrix that lies in memory row by row.
+/// Loads four 8×8 matrices of 16-bit elements from shared memory, all lanes of the warp together. Lane 8 m +
+/// r names row r of matrix m, 16 aligned bytes. A lane gets two neighbours of row `group` of each matrix, or
+/// of column `group` if transposed. A row-major matrix becomes a b that way.
 template <bool kTransposed>
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&to)[4], const void* row) {
 #if __CUDA_ARCH__ >= 800
@@ -69,21 +69,21 @@ __device__ __forceinline__ void ldmatrix_x4(unsigned (&to)[4], const void* row) 
 #endif
 }
 
-/// Begins to copy 16 aligned bytes to shared memory.
+/// Starts to copy 16 aligned bytes to shared memory.
 __device__ __forceinline__ void cp_async_16(void* to, const void* from) {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 #endif
 }
 
-/// What the thread has begun to copy since the last call is a group.
+/// The copies that the thread has started since the last call form a group.
 __device__ __forceinline__ void cp_async_commit_group() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
 
-/// Waits for all of the thread's own groups but the kNewest last ones. Other threads see them behind the next
+/// Waits for all of the thread's groups but the newest kNewest. Other threads see their data after the next
 /// barrier.
 template <unsigned kNewest>
 __device__ __forceinline__ void cp_async_wait_group() {

@@ -1,4 +1,4 @@
-// In the place of all other files of this folder when the program is built without CUDA.
+// Replaces all other files of this folder in a build without CUDA.
 #include <stdexcept>
 
 #include "kernels/device.h"

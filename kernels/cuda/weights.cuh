@@ -1,20 +1,20 @@
-// How weights lie in a GPU's memory: a row for each output, so that a warp reads them in order.
+// The layout of weights in a GPU's memory: a row for each output, so that a warp reads them in order.
 //
-// In 8 and 4 bits, neighbouring inputs share a scale. A matrix then has all values first, [out, groups, bytes
-// of a group], and all scales behind them, [out, groups]. A row is filled up with zeros to whole groups: so
-// every row begins at a multiple of 16 bytes.
+// In 8 and 4 bits, neighbouring inputs share a scale. A matrix then holds all values first, [out, groups,
+// bytes of a group], and then all scales, [out, groups]. Zeros pad each row to whole groups, so every row
+// begins at a multiple of 16 bytes.
 #pragma once
 
 #include "kernels/cuda/device_functions.cuh"
 
 namespace staircase::cuda {
 
-/// Two neighbouring weights in 4 bits: the first one is the lower half, and both have 8 added.
+/// Two neighbouring 4-bit weights: the first is the lower half, and 8 is added to both.
 struct Int4Pair {
   std::uint8_t halves;
 };
 
-/// What there is to know of weights whose C++ type is `Stored`: for a float, that it is one weight.
+/// The properties of weights of the C++ type `Stored`. This one is for floats: one weight per element.
 template <typename Stored>
 struct Format {
   static constexpr bool kScaled = false;
@@ -31,9 +31,9 @@ struct Format<std::int8_t> {
   static constexpr int kLeast = -127, kMost = 127;
   using Scale = float;
 
-  /// Of a group whose weight furthest from zero is that.
+  /// The scale of a group, from its weight furthest from zero.
   static __device__ Scale scale(float furthest) { return fabsf(furthest) / 127.0f; }
-  /// kInElement whole numbers.
+  /// Packs kInElement whole numbers.
   static __device__ std::int8_t pack(const int* whole) { return static_cast<std::int8_t>(whole[0]); }
 };
 
@@ -68,18 +68,18 @@ struct WeightRow {
   static constexpr int kInElement = Format<Stored>::kInElement;
 
   const Stored* values;
-  const Scale* scales;  ///< one for each group, where there are any
+  const Scale* scales;  ///< one for each group, if Stored has scales
 
   /// kCount neighbouring weights, for weight_of; `first` is a multiple of kCount.
   template <int kCount>
   __device__ __forceinline__ auto load(int first) const {
     auto weights = load_vector<divide_up(kCount, kInElement)>(values + first / kInElement);
-    // One alone may be the upper half of its element.
+    // A single weight may be in the upper half of its element.
     if constexpr (kCount < kInElement) weights.values[0].halves >>= first % kInElement * 4;
     return weights;
   }
 
-  /// What the weight of that input, as those of its group, is to be multiplied by.
+  /// The scale of that input's group.
   __device__ __forceinline__ float scale(int input) const {
     if constexpr (Format<Stored>::kScaled) return widen(scales[input / Format<Stored>::kInputs]);
     return 1.0f;
@@ -113,7 +113,7 @@ struct WeightRows {
   }
 };
 
-/// Calls use(data) with the pointer to the C++ type of weights that are kept in `dtype`.
+/// Calls use(data) with the pointer to the C++ type of weights stored as `dtype`.
 template <typename Use>
 void with_weight_type(DType dtype, void* data, const Use& use) {
   if (dtype == DType::kInt8) {
@@ -132,7 +132,7 @@ void with_rows(const Weight& weight, const Use& use) {
                    [&]<typename Stored>(Stored*) { use(WeightRows<Stored>(weight)); });
 }
 
-/// Of Weight::packed.
+/// The shape of Weight::packed.
 inline std::vector<std::int64_t> packed_shape(DType dtype, std::int64_t in, std::int64_t out) {
   std::vector<std::int64_t> shape{out, in};
   with_weight_type(dtype, nullptr, [&]<typename Stored>(Stored*) {

@@ -39,16 +39,16 @@ TEST_CASE("a machine's missing part for using its GPU is reported") {
   CHECK(error_of_starting() == "this machine has no NVIDIA driver");
   settings.driver_version = 12040;
   CHECK(error_of_starting() ==
-        "the NVIDIA driver knows CUDA up to version 12.4, and this program was built with 13.0: it needs a "
-        "newer driver, or a build with an older toolkit");
+        "the NVIDIA driver supports CUDA up to version 12.4, but this program was built with 13.0: install a "
+        "newer driver, or build with an older toolkit");
   settings.driver_version = 13010;
   settings.devices = 0;
   CHECK(error_of_starting() == "the NVIDIA driver finds no GPU");
   settings.devices = 1;
   settings.capability = 61;
   CHECK(error_of_starting() ==
-        "the GPU emulated GPU has compute capability 6.1, and this program was built for 7.5, 8.0, 9.0: the "
-        "build option gpu_arch chooses others");
+        "the GPU emulated GPU has compute capability 6.1, but this program was built for 7.5, 8.0, 9.0: "
+        "choose another with the build option gpu_arch");
   settings.capability = 75;
   CHECK(make_cuda_device()->description() == "emulated GPU, 8.59 GB");
 }
@@ -62,7 +62,7 @@ TEST_CASE("a GPU without bfloat16 refuses weights in it and names those it has")
   };
   settings.capability = 75;
   CHECK(load(DType::kBFloat16) ==
-        "this GPU multiplies no bfloat16, which takes compute capability 8.0 or newer; float16 is as small");
+        "this GPU cannot multiply bfloat16, which needs compute capability 8.0; float16 is as small");
   CHECK(load(DType::kFloat16) == "no error");
   CHECK(load(DType::kInt8) == "no error");
   CHECK(load(DType::kInt4) == "no error");
@@ -99,7 +99,7 @@ TEST_CASE("out of memory names the sizes") {
   const Tensor first = device->allocate(DType::kFloat16, {1000, 250'000});  // and 34 MB are cuBLAS's
   CHECK(error_of([&] {
           device->allocate(DType::kFloat32, {1000, 500'000});
-        }) == "the GPU has too little memory: 2.00 GB were asked for, 966.4 MB of 1.50 GB are free");
+        }) == "the GPU has too little memory: 2.00 GB were requested, 966.4 MB of 1.50 GB are free");
 }
 
 /// Loads a weight and multiplies a few rows and many; what a program does to a GPU from start to end.

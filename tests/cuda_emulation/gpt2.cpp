@@ -287,7 +287,7 @@ TEST_CASE("a program on a GPU that fails ends with one sentence and status 1") {
   check_ends_with("--device cuda: the NVIDIA driver finds no GPU");
   settings = before;
   settings.memory = 36'000'000;
-  check_ends_with("the GPU has too little memory: 4.2 MB were asked for, 2.4 MB of 36.0 MB are free");
+  check_ends_with("the GPU has too little memory: 4.2 MB were requested, 2.4 MB of 36.0 MB are free");
   settings = before;
   settings.calls_until_lost = 2;
   check_ends_with("--device cuda: the GPU failed while cuBLAS was started");

@@ -193,7 +193,7 @@ class Peers(unittest.TestCase):
         engine, = self.engines(*entries)
         self.assertEqual(engine.name, "with")
         self.assertIn("# cpu", engine.commands[0][-1])
-        self.assertIn("cannot count the processor's time", self.left_out["without"])
+        self.assertIn("cannot measure processor time", self.left_out["without"])
 
     def test_only_keeps_ours_of_the_same_types_and_the_texts_of_the_reference(self):
         names = ["Staircase, float32", "Staircase, int8", "Staircase, int4", "transformers, float32", "other, q8_0"]
@@ -205,7 +205,7 @@ class Peers(unittest.TestCase):
         self.assertEqual([engine.name for engine in kept], [names[0], names[1], names[3], names[4]])
         self.assertEqual(texts, [names[0], names[3]])
         self.setting.only = ["q8_0", "nothing"]
-        with self.assertRaisesRegex(peers.Failure, "--only nothing: no engine has that in its name"):
+        with self.assertRaisesRegex(peers.Failure, "--only nothing: no engine's name contains that"):
             peers.chosen(self.setting, engines, {})
         peers.chosen(self.setting, engines, {"nothing": "nothing: it failed before"})
 

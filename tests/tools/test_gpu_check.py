@@ -217,7 +217,7 @@ class Shapes(StandIns):
 
     PROGRAM = """#!/bin/sh
 case "$*" in
-*1558m*) echo "error: the GPU has too little memory: 3.1 GB were asked for, 1.0 GB of 2.0 GB are free" >&2; exit 1 ;;
+*1558m*) echo "error: the GPU has too little memory: 3.1 GB were requested, 1.0 GB of 2.0 GB are free" >&2; exit 1 ;;
 *774m*) echo "error: the GPU failed while it computed: no reason" >&2; exit 1 ;;
 esac
 for file; do :; done
@@ -236,7 +236,7 @@ echo '{"device": "A GPU, 3 MiB", "ttft_ms": 1.5}' >"$file"
         report, saved, failed = self.measured(["1558m", "774m", "124m"])
         self.assertEqual(report["benchmarks"], {"124m, float16": {"Staircase": self.FIGURES}})
         self.assertEqual(report["left_out"], {
-            "1558m, float16": "the GPU has too little memory: 3.1 GB were asked for, 1.0 GB of 2.0 GB are free",
+            "1558m, float16": "the GPU has too little memory: 3.1 GB were requested, 1.0 GB of 2.0 GB are free",
             "774m, float16": "the GPU failed while it computed: no reason"})
         self.assertEqual((saved, failed), (3, ["the benchmark of 774m"]))
         self.assertIn("1558m, float16 is left out: the GPU has too little memory", self.said.getvalue())
@@ -268,7 +268,7 @@ echo '{"device": "A GPU, 3 MiB", "ttft_ms": 1.5}' >"$file"
                 report, saved, failed = self.measured(["124m"], dtype=dtype)
             self.assertEqual(report["benchmarks"], {f"124m, {dtype}": {"Staircase": self.FIGURES}})
             self.assertEqual((saved, failed), (1, []))
-            self.assertIn(f"PyTorch alone multiplies no weights in {dtype}", self.said.getvalue())
+            self.assertIn(f"PyTorch alone cannot multiply weights in {dtype}", self.said.getvalue())
 
 
 class Reports(StandIns):

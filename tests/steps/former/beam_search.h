@@ -1,4 +1,4 @@
-// What the checks of 41 to 45 call: their search has no cache yet, or shows none of its beams.
+// The function that the checks of 41 to 45 call: their search has no cache yet, or does not show its beams.
 #pragma once
 
 #include "common/decoding/beam_search.h"

@@ -1,4 +1,5 @@
-// What the checks of 31 and 32 call: no text has options of a row yet, and in 31 each prompt has one text.
+// The function that the checks of 31 and 32 call: no text has row options yet, and in 31 each prompt has one
+// text.
 #pragma once
 
 #include "common/decoding/generate.h"

@@ -1,4 +1,4 @@
-// What the checks of 05 to 08 call: nothing there depends on the tokens before.
+// The function that the checks of 05 to 08 call: no sampling rule there depends on earlier tokens.
 #pragma once
 
 #include "common/decoding/sampling.h"

@@ -1,4 +1,4 @@
-// What the checks of 51 and 52 call: their scheduler has no chunks yet.
+// The class that the checks of 51 and 52 use: their scheduler has no chunks yet.
 #pragma once
 
 #include "common/decoding/scheduler.h"
