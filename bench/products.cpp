@@ -18,8 +18,8 @@ using nlohmann::json;
 constexpr double kShortest = 0.01;
 constexpr int kRows[] = {512, 64, 16, 6, 4, 1};
 
-/// Up to this number of rows, reading the weights from memory takes longer than multiplying, so the copies
-/// that do not fit in the cache are more telling than the one that does.
+/// Up to this number of rows, reading the weights from memory takes longer than multiplying. So the copies
+/// that do not fit in the cache matter more than the one that does.
 constexpr int kFewRows = 16;
 
 struct Figures {

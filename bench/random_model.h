@@ -9,9 +9,10 @@
 
 namespace staircase::bench {
 
-/// The shape of a published model: a GPT-2 by its size, "124m", "355m", "774m" or "1558m" (Radford et al.
-/// 2019, table 2; the sizes as counted in the released files), or "smollm2-135m", "qwen3-0.6b",
-/// "llama-3.2-1b", "llama-3.1-8b", from their config.json. Throws UsageError that lists them.
+/// The shape of a published model. A GPT-2 has its size as name: "124m", "355m", "774m" or "1558m" (Radford
+/// et al. 2019, table 2; the sizes as counted in the released files). "smollm2-135m", "qwen3-0.6b",
+/// "llama-3.2-1b" and "llama-3.1-8b" have the shape in their config.json. Throws UsageError with all names
+/// for any other.
 ModelConfig published_shape(const std::string& name);
 
 /// Writes config.json and model.safetensors (float32) into `folder`, which is made if needed. The weights are

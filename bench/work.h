@@ -19,9 +19,9 @@ struct Product {
   std::int64_t in, out;
 };
 
-/// The four products of one block, d being n_embd, q and k the widths of queries and keys: queries, keys and
-/// values [d, q + 2 k], attention's output [q, d], and the MLP [d, n_inner], twice as wide with a gate, and
-/// [n_inner, d].
+/// The four products of one block. d is n_embd, q and k are the widths of queries and keys. The products are
+/// queries, keys and values [d, q + 2 k], attention's output [q, d], and the MLP's [d, n_inner] (twice as
+/// wide with a gate) and [n_inner, d].
 std::vector<Product> block_products(const ModelConfig& config);
 
 /// Operations of the four products of one block for one token, 2 per weight.
@@ -42,9 +42,9 @@ double prefill_operations(const ModelConfig& config, std::int64_t n);
 /// n + 1 keys and values, and the output layer.
 double decode_operations(const ModelConfig& config, double n);
 
-/// Bytes to read for one more token of each of `rows` sequences at a context of n: the weights once for all
-/// of them (except the rows of the position table for other positions; that table is always float32), and
-/// keys and values of n + 1 tokens per sequence, in `cache_dtype`.
+/// Bytes to read for one more token of each of `rows` sequences at a context of n. All of them share one read
+/// of the weights, except the rows of the position table, which is always float32. Each reads keys and values
+/// of n + 1 tokens, in `cache_dtype`.
 double decode_bytes(const ModelConfig& config, std::size_t weight_bytes, DType cache_dtype, double n,
                     int rows = 1);
 

@@ -73,9 +73,9 @@ struct Batch {
   std::int64_t n_sequences() const { return starts.dim(0); }
 };
 
-/// How queries and keys are prepared for attention. Each head of them is normalized; then, by the position of
-/// its token, the pairs (i, i + rotary / 2) of its first `rotary` features are rotated by an angle (Su et al.
-/// 2021, section 3.4, in the layout of Hugging Face): a' = a cos - b sin, b' = b cos + a sin.
+/// How queries and keys are prepared for attention. Each of their heads is normalized. Then the position of a
+/// token rotates the pairs (i, i + rotary / 2) of each head's first `rotary` features by an angle: a' = a cos
+/// - b sin, b' = b cos + a sin. This is section 3.4 of Su et al. 2021, in the layout of Hugging Face.
 struct HeadRule {
   Norm query_norm, key_norm;  ///< of head_size features, RMS or none
   Tensor turns;  ///< [n_tokens, rotary]: the cosines of a token's rotary / 2 angles, then the sines; or empty
@@ -83,8 +83,8 @@ struct HeadRule {
 
 /// Keys and values of one layer, in float32, float16 or bfloat16. Sequence s of a batch uses row s. Without a
 /// block table a row is one block: head h of its position p is keys[s, h, p]. With one, a row's positions are
-/// spread over blocks of block_size (Kwon et al. 2023, section 4.2), and that element is keys[blocks[s, p /
-/// block_size], h, p % block_size]; rows may share blocks that are not written. The positions of a head in a
+/// spread over blocks of block_size (Kwon et al. 2023, section 4.2). That element is then keys[blocks[s, p /
+/// block_size], h, p % block_size]. Rows may share blocks that are not written. The positions of a head in a
 /// block are contiguous, so attention reads memory in order.
 struct KeysValues {
   Tensor keys;  ///< [n_rows, n_kv_head, capacity, head_size] or [n_blocks, n_kv_head, block_size, head_size]
@@ -163,7 +163,7 @@ class Device {
   }
 
   /// Does the operations that `work` calls. A device that needs time to start each of them may record them,
-  /// and launch them together when a later `work` calls the same ones on the same tensors, whose contents may
+  /// and launch them together when a later `work` calls the same ones on the same tensors. Their contents may
   /// differ. So `work` must call only operations, without copies from or to the host, and may be called more
   /// than once to record them.
   virtual void run(const std::function<void()>& work) { work(); }
@@ -211,9 +211,10 @@ class Device {
   virtual void attention(const Batch& batch, const Tensor& queries, const KeysValues& keys_values,
                          Tensor& out) = 0;
 
-  /// to[r, h, to_first + p] = from[r, h, from_first + p] for p < count, in every row r and head h: keys or
-  /// values copied from one cache to another or, inside one, towards its start (then from_first >= to_first).
-  /// Both [n_rows, n_head, capacity, head_size], of the same dtype; their capacities may differ.
+  /// to[r, h, to_first + p] = from[r, h, from_first + p] for p < count, in every row r and head h. Copies
+  /// keys or values from one cache to another or, inside one, towards its start (then from_first >=
+  /// to_first). Both are [n_rows, n_head, capacity, head_size], of the same dtype; their capacities may
+  /// differ.
   void copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
                       std::int64_t to_first) {
     do_copy_positions(from, from_first, count, to, to_first);

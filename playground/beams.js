@@ -14,8 +14,9 @@ function highest(values, count) {
   return best;
 }
 
-/// The texts of a search as a tree. A node is {token, parent, length, sum, text} and, where it ended, {ended: why, score}; `text`
-/// has all tokens from the prompt's first on, `length` counts the new ones, and `sum` is that of their log-probabilities.
+/// The texts of a search as a tree. A node is {token, parent, length, sum, text} and, if it ended, {ended: why, score}.
+/// `text` has all tokens from the prompt's first on, `length` counts the new ones, and `sum` adds up their
+/// log-probabilities.
 class BeamSearch {
   levels = []; // the nodes by their length: those that grew, the best in front, and those that ended
   told = new Map(); // the texts that the program shows, with their nodes
@@ -179,9 +180,9 @@ function scrolling(content, name) {
   return box;
 }
 
-/// The visible part of a search when its texts have this many new tokens: {levels, kept, told}. The levels up
-/// to there, ordered so that no lines cross; `kept` has the nodes that lead to a growing or finished text,
-/// `told` those of the shown texts.
+/// The visible part of a search when its texts have this many new tokens: {levels, kept, told}. `levels` go up to this
+/// length, ordered so that no lines cross. `kept` has the nodes that lead to a growing or finished text, `told` those
+/// of the shown texts.
 function beamTree({ levels, told }, length) {
   const behind = (nodes) => new Set(nodes.flatMap((node) => {
     const path = [];

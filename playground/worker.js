@@ -1,7 +1,8 @@
-// Runs one step once: {step, glue, models, arguments, input, talks, files, inputs, disk} come in a message, {output}, {event},
-// {status, memory} or {error} go back. `models` is their version; a program that `talks` reads its input as from a terminal;
-// `files` has by name what need not be loaded; `inputs` are the files of the repository that a command may name; `disk` has the
-// files of the reader's own model; --trace /trace makes events. Ending this worker gives back all of its memory.
+// Runs one step once. A message brings {step, glue, models, arguments, input, talks, files, inputs, disk}; {output},
+// {event}, {status, memory} or {error} go back. `models` is the version of the models. A program that `talks` reads its
+// input as from a terminal. `files` holds, by name, files that need not be loaded. `inputs` are the files of the
+// repository that a command may name; `disk` holds the files of the reader's own model. --trace /trace sends events.
+// Ending this worker releases its memory.
 "use strict";
 
 const MODELS = ["tales-6m", "tales-1m"];

@@ -7,8 +7,8 @@
 
 namespace staircase {
 
-/// The probability that a chi-square variable with `degrees` degrees of freedom is above `statistic`: the
-/// regularised incomplete gamma function Q(degrees / 2, statistic / 2), by its series or its continued
+/// The probability that a chi-square variable with `degrees` degrees of freedom is above `statistic`. It is
+/// the regularised incomplete gamma function Q(degrees / 2, statistic / 2), by its series or its continued
 /// fraction, whichever converges fast (Press et al., Numerical Recipes, section 6.2).
 inline double chi_square_p(double statistic, int degrees) {
   const double a = degrees / 2.0, x = statistic / 2.0;

@@ -12,11 +12,14 @@ namespace {
 
 using nlohmann::json;
 
-/// {"case", "line"} begins a test case and {"end": failed checks, "green"} ends it. Between them
-/// {"failure": the expression, "values": what was compared, "file", "line", "logged"} is a failed check, and
-/// {"exception", "crash", "file", "line", "checked", "logged"} ends the case: the line is that of the last
-/// check, or of the case where none came before it ("checked" is false). --list-test-cases gives {"known":
-/// name}.
+/// Prints one JSON object per line:
+///
+///   {"case", "line"}                               begins a test case
+///   {"failure": the expression, "values": the compared values, "file", "line", "logged"}   a failed check
+///   {"exception", "crash", "file", "line", "checked", "logged"}   ends it; "line" is the last check's, or
+///                                                  the case's if there was none ("checked" is false)
+///   {"end": failed checks, "green"}                ends a test case
+///   {"known": name}                                a test case, with --list-test-cases
 class Lines : public doctest::IReporter {
  public:
   explicit Lines(const doctest::ContextOptions& options) : out_(*options.cout) {}

@@ -39,10 +39,10 @@ std::string difference_from_case(const nlohmann::json& one, std::span<const floa
 using Process = std::function<void(const std::vector<nlohmann::json>& steps, std::span<float> logits,
                                    std::span<const int> tokens)>;
 
-/// Runs every case of the reference that needs no other processors than `known` ("presence", "frequency",
-/// "repetition_penalty", "temperature", "top_k", "top_p"): `process(steps, logits, tokens)` gets one or more
-/// neighbouring processors at a time, always in the order of our chain. Empty when all agree and there were
-/// `count` of them.
+/// Runs every case of the reference that needs only the processors in `known` ("presence", "frequency",
+/// "repetition_penalty", "temperature", "top_k", "top_p"). `process(steps, logits, tokens)` gets one or more
+/// neighbouring processors at a time, always in the order of our chain. Returns an empty text if all agree
+/// and there were `count` of them.
 std::string difference_from_processors(const std::set<std::string>& known, int count, const Process& process);
 
 }  // namespace staircase

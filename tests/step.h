@@ -56,9 +56,9 @@ struct Unobserved {
 const nlohmann::json& reference(const std::string& name);
 
 /// Empty if `got` are the tokens `want` of the reference; otherwise the first that differs, as `token 14: got
-/// " king", want " old"`. Where the two best logits are within 1e-3 of each other (`gaps`, one per token),
-/// another correct program may choose the other token, and everything after it may differ: the comparison
-/// ends there.
+/// " king", want " old"`. The comparison ends where the two best logits are within 1e-3 of each other
+/// (`gaps`, one per token). There another correct program may choose the other token, and everything after it
+/// may differ.
 std::string first_difference(const std::vector<int>& got, const std::vector<int>& want,
                              const std::vector<double>& gaps);
 

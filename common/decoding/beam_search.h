@@ -86,7 +86,7 @@ struct Continuation {
   double sum;
 };
 
-/// The score of a text of `length` new tokens: each token makes the sum smaller, so without a penalty the
+/// The score of a text of `length` new tokens. Each token makes the sum smaller, so without a penalty the
 /// shortest text would win (Wu et al. 2016, section 7; in the simpler form of Hugging Face).
 inline double beam_score(double sum, int length, float length_penalty) {
   return sum / std::pow(length, length_penalty);

@@ -23,11 +23,11 @@ struct Waiting {
   double seconds = 0.0;                      ///< from the first arrival to the last token
 };
 
-/// Serves requests that arrive at several rates, and prints how long they waited. First, all of them are
-/// there from the start, or 20,000 if they are more: the number that then ends in a second is the highest
-/// rate that can be served, the knee. Above it the queue grows without bound. Writes capacity.csv, .json and
-/// .svg into the folder, if there is one. The plot has the rates below the knee, since above it the times
-/// depend on the number of requests. Returns the knee.
+/// Serves requests that arrive at several rates, and prints how long they waited. The first run starts with
+/// all requests waiting, at least 20,000. The number that then ends in a second is the highest rate that can
+/// be served, the knee. Above it the queue grows without bound. Writes capacity.csv, .json and .svg into the
+/// folder, if there is one. The plot has the rates below the knee, since above it the times depend on the
+/// number of requests. Returns the knee.
 double sweep(const SweepOptions& options, const LoadOptions& load, int most_positions,
              const std::function<Waiting(const std::vector<LoadedRequest>& requests)>& serve);
 

@@ -44,8 +44,8 @@ struct PassCost {
 PassCost fit(const std::vector<MeasuredPass>& passes);
 
 /// The cost of the passes that `measure` finds with seed 1. Prints how well it predicts those with seed 2,
-/// and warns if it is off by more than 10 %. Each pass is measured four times and its shortest time counts:
-/// other work of the machine can only add to it.
+/// and warns if it is off by more than 10 %. Each pass is measured four times, and its shortest time counts:
+/// other work on the machine can only add to it.
 PassCost fit(const std::function<std::vector<MeasuredPass>(unsigned seed)>& measure);
 
 /// The cost of passes that `fleet.ranks` ranks share by tensor parallelism (step 97). Each computes its part

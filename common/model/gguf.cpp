@@ -1,7 +1,7 @@
-// A GGUF file, all numbers little-endian: "GGUF", the version (4 bytes), how many tensors and pairs of
-// metadata follow (8 bytes each); the pairs: key, type and value; the tensors: name, dimensions with the
-// innermost first, type and offset; padding; the tensors' numbers, each at a multiple of the alignment. A
-// string is its length and its bytes.
+// A GGUF file; all numbers are little-endian. It starts with "GGUF", the version (4 bytes), and the numbers
+// of tensors and of metadata pairs (8 bytes each). Each pair has a key, a type and a value. Each tensor has a
+// name, dimensions with the innermost first, a type and an offset. After some padding come the tensors'
+// numbers, each tensor at a multiple of the alignment. A string is its length and its bytes.
 #include "common/model/gguf.h"
 
 #include <algorithm>

@@ -193,9 +193,8 @@ struct Q5_K {
 };
 
 /// Lower 4 bits (128 bytes), upper 2 bits (64 bytes), scales of 16 numbers (16 signed bytes), d (2 bytes):
-/// value = d scale (q - 32). In each half of the block, of 128 numbers in four groups of 32, two groups share
-/// 32 bytes of lower bits, the first and third with the lower halves, and all four share 32 bytes of upper
-/// bits.
+/// value = d scale (q - 32). Each half of the block has 128 numbers in four groups of 32. Two groups share 32
+/// bytes of lower bits; the first and third use the lower halves. All four share 32 bytes of upper bits.
 struct Q6_K {
   static constexpr int kBlock = 256, kBytes = 128 + 64 + 16 + 2;
   static void to_floats(Bytes block, float* values) {

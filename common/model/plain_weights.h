@@ -1,5 +1,5 @@
-// The weights of any family as plain vectors with one set of names, so two families can be compared side by
-// side; and the settings that some of their plain passes also need.
+// The weights of any family as plain vectors with one set of names, so you can compare two families side by
+// side. Also the settings that some of their plain passes need.
 #pragma once
 
 #include <map>

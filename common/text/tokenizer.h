@@ -1,5 +1,5 @@
-// From text to tokens and back, as the files of a model define it: byte-pair encoding (Sennrich et al. 2016,
-// section 3.2) of bytes (Radford et al. 2019, section 2.2) or of characters (SentencePiece).
+// From text to tokens and back, as the files of a model define it. Byte-pair encoding (Sennrich et al. 2016,
+// section 3.2) works on bytes (Radford et al. 2019, section 2.2) or on characters (SentencePiece).
 #pragma once
 
 #include <filesystem>

@@ -1,14 +1,14 @@
-// attention: out = softmax(q Kᵀ / sqrt(head_size)) V for each head, each query seeing its own position and
-// those before.
+// attention: out = softmax(q Kᵀ / sqrt(head_size)) V for each head; each query sees its own position and
+// earlier ones.
 //
 // queries and out [n_tokens, n_head · head_size], keys and values [n_rows, n_kv_head, capacity, head_size],
 // or in blocks. For a sequence of n positions: 4 · head_size operations for each pair of a query and a key
 // that it sees. All loops go over runs of adjacent positions: the blocks of a row, or the row as a whole. The
 // queries that share a key head, from several heads and several tokens, are the rows of tiles.
 //
-// Many queries (prefill): both products have the shape of `linear`, [queries, depth] times [depth, columns],
-// so the keys ([head_size, positions]) and the values ([positions, head_size]) of each head are packed into
-// panels once, and 6 queries at a time run along them; arithmetic is the limit. Each thread stores at most
+// Many queries (prefill): both products have the shape of `linear`, [queries, depth] times [depth, columns].
+// So the keys ([head_size, positions]) and the values ([positions, head_size]) of each head are packed into
+// panels once. Then 6 queries at a time run along them; arithmetic is the limit. Each thread stores at most
 // six rows of scores.
 //
 // A few queries (decoding, or drafts to verify): packing would cost more than it saves. Each score is a dot
@@ -331,8 +331,7 @@ HWY_INLINE void pack(const Runs<T>& runs, std::int64_t total, float* packed_keys
 constexpr int kTogether = kAvx512 ? 6 : 3;
 
 /// sums[q] is the result of the lanes `first` .. first + kCount - 1 of q · k in multiply_keys, for a vector
-/// of positions: each lane is the sum of every kLanes-th feature, and the lanes are added as in
-/// sums_of_lanes.
+/// of positions. Each lane is the sum of every kLanes-th feature. The lanes are added as in sums_of_lanes.
 template <int kCount>
 HWY_INLINE void add_lanes(const float* const* queries, const float* keys, std::int64_t first,
                           std::int64_t whole, hn::Vec<Floats>* sums) {

@@ -297,7 +297,7 @@ STAIRCASE_TARGET void round_row(const float* values, std::int64_t count, std::in
 }
 
 /// 2^x for x <= 0 in those lanes, and 0 in the others. With x = n + f, where n is an integer and |f| at most
-/// a half, 2^f is the sum of (f ln 2)^k / k!, whose first seven terms leave an error of 1e-7. VSCALEFPS makes
+/// a half, 2^f is the sum of (f ln 2)^k / k!. Its first seven terms leave an error of 1e-7. VSCALEFPS makes
 /// 2^-infinity 0, although f is NaN then.
 STAIRCASE_TARGET inline __m512 power_of_two(__mmask16 lanes, __m512 x) {
   const __m512 n = _mm512_maskz_roundscale_ps(lanes, x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
@@ -323,8 +323,8 @@ STAIRCASE_TARGET inline float combine_lanes(__m512 vector, const Combine& combin
   return lanes[0];
 }
 
-/// weights[i] = exp(scale (scores[i] - the largest)) for i < count, rounded, and 0 for the others up to the
-/// next multiple of 32 after `total`; returns 1 / the sum of the weights before they are rounded.
+/// weights[i] = exp(scale (scores[i] - the largest)) for i < count, rounded. The others are 0 up to the next
+/// multiple of 32 after `total`. Returns 1 / the sum of the weights before rounding.
 STAIRCASE_TARGET float softmax(const float* scores, float scale, std::int64_t count, std::int64_t total,
                                std::uint16_t* weights) {
   const auto first_of = [=](std::int64_t i) {

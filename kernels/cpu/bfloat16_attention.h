@@ -1,5 +1,5 @@
-// attention.cpp once more for keys and values in bfloat16 on processors that multiply in it (VDPBF16PS, see
-// bfloat16_tile.h): queries and the weights of the values are rounded to bfloat16 as well, and the sums are
+// attention.cpp again, for keys and values in bfloat16, on processors that multiply in it (VDPBF16PS, see
+// bfloat16_tile.h). Queries and the weights of the values are rounded to bfloat16 as well; the sums are
 // float32. Only if has_bfloat16_tile().
 //
 // Here, too, every way to compute a query's result gives the same bits. A score is the sum of 16 chains:

@@ -1,16 +1,15 @@
-// VDPBF16PS takes two neighbouring values of a row of x and two of a column of w, and adds both products to
+// VDPBF16PS takes two neighbouring values of a row of x and two of a column of w. It adds both products to
 // the sum of that row and column, for 16 columns at once. That is why panels of bfloat16 interleave two
 // neighbours of the depth (kPair in cpu_device.h).
 //
 // The same arithmetic determines the size of the tile as in tile-inl.h. As there, every element is one chain
 // in the order of the depth, whatever else is computed in the same pass.
 //
-// TDPBF16PS does as much for 16 rows of x, 16 columns of w and a depth of 32, which are held in registers of
-// 1 KB, which Intel calls tiles. It adds in another order than VDPBF16PS, in which a single row is then added
-// up as well.
+// TDPBF16PS does the same for 16 rows of x, 16 columns of w and a depth of 32. They are held in registers of
+// 1 KB, which Intel calls tiles. It adds in another order than VDPBF16PS, so then even a single row is added
+// in that order.
 //
-// Highway 1.0 knows neither of the instructions nor a target that has them, so this file calls them by their
-// names.
+// Highway 1.0 has neither the instructions nor a target with them, so this file calls them by their names.
 #include "kernels/cpu/bfloat16_tile.h"
 
 #if defined(__x86_64__)

@@ -28,7 +28,7 @@ bool has_bfloat16_matrices(std::int64_t depth);
 /// The most rows of x that are multiplied together.
 constexpr std::int64_t kMatrixRows = 32;
 
-/// A larger depth is cut into pieces of this size, which leave room in the first-level cache: for 12 KB of x
+/// A larger depth is split into pieces of this size. They fit into the first-level cache: 12 KB of x
 /// (kMatrixRows), 24 KB of a panel and 8 KB of the result.
 constexpr std::int64_t kMatrixDepth = 192;
 
@@ -42,7 +42,7 @@ class Matrices {
   Matrices& operator=(const Matrices&) = delete;
 
   /// result [rows, columns] = x [rows, depth] times w [depth, columns], added to the previous result if
-  /// `adds`, for up to kMatrixRows rows and for 32 or 64 columns; x and w are bfloat16, and w is part of a
+  /// `adds`, for up to kMatrixRows rows and for 32 or 64 columns. x and w are bfloat16, and w is part of a
   /// panel. Neighbouring rows of x are x_stride elements apart, those of the result kPanel. Only if
   /// has_bfloat16_matrices(depth).
   void multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, const std::uint16_t* w,

@@ -1,4 +1,4 @@
-// VPDPBUSD takes four neighbouring bytes of a row of x and four of a column of w, and adds the four products
+// VPDPBUSD takes four neighbouring bytes of a row of x and four of a column of w. It adds the four products
 // to the sum of that row and column, for 16 columns at once. That is why panels of bytes interleave four
 // neighbours of the depth (kQuad).
 //

@@ -1,12 +1,11 @@
 // Products of weights in 8 or 4 bits with rows of x in 8 bits: the format of both, and the tile for
 // processors that multiply bytes.
 //
-// Neighbours of the depth share a scale, both those of a weight's output and those of a row of x: in groups
-// of kGroup for weights in 8 bits and of kInt4Group for weights in 4. In 8 bits scale = the largest magnitude
-// / 127, and each number becomes the integer nearest to it / scale. 4 bits hold only the integers -8 to 7. To
-// use them all, scale = the number furthest from zero, with its sign, / -8: it becomes -8, whether it is
-// positive or negative.
-//
+// Neighbours of the depth share a scale, in a weight's output as in a row of x. A group has kGroup of them
+// for weights in 8 bits and kInt4Group for weights in 4. In 8 bits scale = the largest magnitude / 127, and
+// each number becomes the integer nearest to it / scale. 4 bits hold only the integers -8 to 7. To use them
+// all, scale = the number furthest from zero, with its sign, / -8: it becomes -8, whether it is positive or
+// negative.
 // A group of x times a group of w is then a sum of integers, which is exact in any order, times both scales.
 // The groups are added in the order of the depth, as one chain of multiply-adds. So all tiles, on any
 // processor with a fused multiply-add, give the same bits.

@@ -106,9 +106,9 @@ HWY_INLINE hn::Vec<Floats> gelu(hn::Vec<Floats> x) {
   return hn::Div(x, hn::Add(hn::Set(d, 1.0f), exponential));
 }
 
-/// gelu(x) = x Φ(x), Φ being the normal distribution. Below 0, Φ is exp(-x²/2) times a function that is
-/// smooth enough for a polynomial in 1 / (1 + 0.35 |x|), fitted for the least relative error: 3e-8 down to
-/// -14.5, where Φ is 0 in float32. Above 0 it is the remainder to 1.
+/// gelu(x) = x Φ(x), Φ being the normal distribution. Below 0, Φ is exp(-x²/2) times a function smooth enough
+/// for a polynomial in 1 / (1 + 0.35 |x|). It was fitted for the least relative error: 3e-8 down to -14.5,
+/// where Φ is 0 in float32. Above 0 it is the remainder to 1.
 HWY_INLINE hn::Vec<Floats> gelu_erf(hn::Vec<Floats> x) {
   const Floats d;
   const auto one = hn::Set(d, 1.0f);

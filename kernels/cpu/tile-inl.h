@@ -290,7 +290,7 @@ HWY_INLINE void multiply_panels_as_matrices(const std::uint16_t* x, std::int64_t
   }
 }
 
-/// Multiplies x [rows, depth] by the halves first .. last - 1 of the panels of w and passes on each finished
+/// Multiplies x [rows, depth] by the halves first .. last - 1 of the panels of w. Passes on each finished
 /// piece of a row: store(row, column, count, values), where `values` are the products for the columns column
 /// .. column + count - 1. Neighbouring panels are panel_stride elements apart.
 ///

@@ -76,8 +76,8 @@ inline void apply_frequency_penalty(std::span<float> logits, std::span<const int
 }
 
 /// Makes each token that occurs in the prompt or the output less likely, once: divides a positive logit by
-/// the penalty and multiplies a negative one (Keskar et al. 2019, section 4.1, who divide both; a negative
-/// logit would grow).
+/// the penalty and multiplies a negative one. Keskar et al. (2019, section 4.1) divide both, but a negative
+/// logit would then grow.
 inline void apply_repetition_penalty(std::span<float> logits, std::span<const int> tokens, float penalty) {
   std::vector<bool> seen(logits.size());
   for (const int token : tokens) {

@@ -30,7 +30,7 @@ inline double plain_ms(Model& target, std::span<const int> tokens, const Samplin
 }
 
 /// The expected speed-up if each token is accepted with probability alpha and a pass of the draft costs c
-/// passes of the target: (1 - α^(γ+1)) / ((1 - α)(γc + 1)) (Leviathan et al. 2023, theorem 3.8).
+/// passes of the target. It is (1 - α^(γ+1)) / ((1 - α)(γc + 1)) (Leviathan et al. 2023, theorem 3.8).
 inline double expected_speedup(double alpha, double gamma, double c) {
   const double tokens = alpha < 1.0 ? (1.0 - std::pow(alpha, gamma + 1.0)) / (1.0 - alpha) : gamma + 1.0;
   return tokens / (gamma * c + 1.0);

@@ -20,8 +20,8 @@ inline void add_options(OptionSink& sink, StopOptions& options) {
   sink.add("--stop", &options.sequences, "stop before this string; repeatable", at_least(1));
 }
 
-/// Looks for stop sequences in a text that arrives token by token, and withholds what could still become one:
-/// a sequence may begin in the middle of a token and end in the middle of another.
+/// Looks for stop sequences in a text that arrives token by token, and withholds text that may become one. A
+/// sequence may begin in the middle of a token and end in the middle of another.
 class StopFilter {
  public:
   StopFilter(StopOptions options, const Tokenizer& tokenizer)

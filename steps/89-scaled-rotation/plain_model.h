@@ -40,8 +40,8 @@ inline float silu(float x) {
   return x / (1.0f + std::exp(-x));
 }
 
-/// The speed of a pair for long texts, by how often it turns within the original training context: slowed by
-/// `factor` up to `low` turns, unchanged from `high` turns on (apply_scaling in Meta's code of Llama 3.1).
+/// The speed of a pair for long texts: slowed by `factor` up to `low` turns within the original training
+/// context, unchanged from `high` turns on (apply_scaling in Meta's code of Llama 3.1).
 inline double scaled(double speed, const RotaryScaling& scaling) {
   const double turns = scaling.context * speed / (2 * std::numbers::pi);
   const double kept = std::clamp((turns - scaling.low) / (scaling.high - scaling.low), 0.0, 1.0);

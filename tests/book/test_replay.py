@@ -1,8 +1,9 @@
 """Runs every recorded command again: what it prints must be what is recorded, times and speeds aside.
 
-Benchmarks are not run: all that they print are times and speeds. Greedy texts and all numbers are compared everywhere, and those
-with decimals may differ by one in their last digit. Texts that are drawn are compared where the processor has the instruction
-set with which they were recorded; with another one the last bits of a logit differ, and after some hundred draws so does a token.
+Benchmarks are not run, since they print only times and speeds. Greedy texts and all numbers are compared everywhere;
+numbers with decimals may differ by one in their last digit. Sampled texts are compared only if the processor has the
+instruction set of the recording. With another one, the last bits of a logit differ, and after some hundred draws so does
+a token.
 
 A dozen commands of long texts take most of the time. Those that show no lesson are sampled: a fifth runs, another one
 for each commit, or all of them with STAIRCASE_ALL_STEPS=1 (`tools/test --all`)."""

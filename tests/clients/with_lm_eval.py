@@ -1,5 +1,5 @@
-"""lm-eval's local-completions and local-chat-completions against the server, and its hf backend on the same folder: the same
-scores, and the same answers, of tasks that are made here, of sentences from the test of the tales."""
+"""lm-eval on the server, with local-completions and local-chat-completions, and on the same folder, with its hf backend.
+Both must give the same scores and answers. The tasks are made here, from sentences of the tales' test set."""
 
 import json
 import os

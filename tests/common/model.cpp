@@ -244,8 +244,8 @@ TEST_CASE("16 bits change the logits as much as rounding does" * doctest::skip(k
     operands += run["operands"]["mean_abs_diff"].get<double>();
     everything += run["everything"]["mean_abs_diff"].get<double>();
   }
-  // "operands" is the same mathematics. Sums in another order differ in their last bits, and some values come
-  // out on the other side of a rounding: that moves all logits of a text together, so texts vary by a third.
+  // "operands" is the same mathematics. Sums in another order differ in their last bits, and some values are
+  // then rounded the other way. That moves all logits of a text together, so texts vary by a third.
   MESSAGE("bfloat16 moves a logit by ", mean / operands, " of what it should, ", mean / everything,
           " of what Hugging Face's moves it");
   CHECK(mean > 0.8 * operands);

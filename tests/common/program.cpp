@@ -152,8 +152,8 @@ TEST_CASE("standard input is taken byte for byte") {
   REQUIRE(newline.size() == 1);
   CHECK(all.front() == newline[0]);
   CHECK(all.back() == newline[0]);
-  // This vocabulary has a token for each byte and merges of ASCII only: two bytes that are no character, and
-  // the four of the emoji, are a token each, so no byte can be lost unnoticed.
+  // This vocabulary has a token for each byte, and merges of ASCII only. So two bytes that are not a
+  // character, and the four of the emoji, are a token each, and no byte can be lost unnoticed.
   CHECK(all.size() >= 14);
   const Tokens zero = prompt_of(run_json("--prompt - --max-new-tokens 0", std::string(1, '\0')));
   CHECK(zero.size() == 1);

@@ -67,9 +67,8 @@ Texts tokens_of(const std::vector<Generation>& texts) {
   return tokens;
 }
 
-/// How far the best logit must be ahead, as a share of it, for another order of sums to find the same token:
-/// float32 rounds to 2^-24, and a sum of a few thousand numbers in 16 bits or fewer moves by some of its last
-/// bits.
+/// The relative lead that the best logit needs, for another order of sums to find the same token. float32
+/// rounds to 2^-24. A sum of a few thousand numbers in 16 bits or fewer moves by some of its last bits.
 double clear_lead(DType dtype) {
   if (dtype == DType::kFloat32) return 1e-4;
   return dtype == DType::kFloat16 ? 3e-3 : 2e-2;

@@ -1,24 +1,24 @@
-// CUDA's execution model on the CPU: the threads of a block are fibers, which stop only where CUDA lets them
-// wait for each other (__syncthreads, __syncwarp, shuffles and votes), and blocks run one after another.
-// Whatever a GPU would punish or silently get wrong becomes a Fault with a sentence:
+// CUDA's execution model on the CPU. The threads of a block are fibers, which stop only where CUDA lets them
+// wait for each other (__syncthreads, __syncwarp, shuffles and votes). Blocks run one after another. Errors
+// that a GPU punishes, or that silently give wrong results, become a Fault with a sentence:
 //
 //   - a barrier that some threads of the block never reach, or that they reach at different places;
 //   - a shuffle or vote whose mask lacks the calling lane, or names a lane that has left the kernel, does not
 //     exist or never arrives; a shuffle that reads from a lane outside the mask;
 //   - memory that an asynchronous copy fills, read before the copy was waited for: it holds NaN until then;
-//   - in a kernel that may begin before the one before it has ended, a thread that never waits for that;
+//   - in a kernel that may begin before the previous one ends, a thread that never waits for that;
 //   - with race_check.h, two accesses to one byte of shared memory that nothing orders; an access to global
 //     memory that another block wrote, without the fences and atomics that order the two, or to any before
 //     such a kernel has waited.
 //
-// Other faults show in the results or are for the sanitizers: global memory is one heap block for each
+// Other faults show in the results, or the sanitizers find them. Global memory is one heap block for each
 // cudaMalloc, and dynamic shared memory ends after the requested bytes, so AddressSanitizer sees an access
-// beyond; static shared arrays are arrays, whose bounds UndefinedBehaviorSanitizer checks, as it does the
-// alignment of vector loads. Memory that was never written holds NaN.
+// beyond. Static shared arrays are arrays: UndefinedBehaviorSanitizer checks their bounds, and the alignment
+// of vector loads. Memory that was never written holds NaN.
 //
-// Threads and blocks run in an order that a test chooses. Between two waiting points a thread runs alone: an
-// order of accesses that needs two threads to alternate there never happens, nor do asynchronous streams, nor
-// a write that others see late (race_check.h finds where one could).
+// A test chooses the order in which threads and blocks run. Between two waiting points a thread runs alone.
+// So an order of accesses in which two threads alternate there never happens. Nor do asynchronous streams,
+// nor a write that others see late (race_check.h finds where one could).
 #pragma once
 
 #include <algorithm>

@@ -42,8 +42,8 @@ class Fiber {
 
   /// Stops here, on `from`, and goes on where `to` stopped. The body of a fiber must never return.
   ///
-  /// ucontext knows how to begin on a new stack, but asks the kernel about signal masks at every switch; the
-  /// compiler's own setjmp and longjmp, which save no more than three registers, are a hundred times faster.
+  /// ucontext can begin on a new stack, but calls the kernel about signal masks at every switch. The
+  /// compiler's own setjmp and longjmp, which save only three registers, are a hundred times faster.
   [[gnu::noinline]] static void change(Fiber& from, Fiber& to) {
 #ifdef CUDA_EMULATION_ASAN
     __sanitizer_start_switch_fiber(&from.fake_stack_, to.bottom_, to.size_);

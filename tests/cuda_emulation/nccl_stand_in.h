@@ -1,6 +1,6 @@
-// Stands in for the library NCCL: ranks are threads of this process, and memory of a GPU is that of the host.
-// It records each call, moves the numbers as NCCL would, and refuses what NCCL would not forgive: ranks that
-// call different things, send what no one receives, or use an id that is not rank 0's.
+// Replaces the library NCCL: ranks are threads of this process, and the memory of a GPU is the host's. It
+// records each call and moves the numbers as NCCL would. It rejects calls that NCCL does not survive: ranks
+// that make different calls, send numbers that no rank receives, or use another id than rank 0's.
 #pragma once
 
 #include <condition_variable>

@@ -1,18 +1,18 @@
-// Finds races on shared memory: two accesses of different threads to one byte, at least one of them a write,
-// with neither a barrier of the block nor (inside a warp) a __syncwarp between them. Races on global memory
-// between blocks: an access to what another block of the kernel wrote, where fences and atomics do not order
-// the two (happens_before.h). And accesses to global memory by a thread that has not waited for the kernel
-// before, where that may still run.
+// Finds three kinds of errors. First, races on shared memory: two accesses of different threads to one byte.
+// At least one is a write, and neither a barrier of the block nor (inside a warp) a __syncwarp separates
+// them. Second, races on global memory between blocks: an access to memory that another block of the kernel
+// wrote, where fences and atomics do not order the two (happens_before.h). Third, accesses to global memory
+// by a thread that has not waited for the previous kernel, which may still run.
 //
-// How it sees accesses: a file compiled with -fsanitize=thread calls __tsan_read4(address) and its like
-// before every access to memory. race_check.cpp defines these functions, so the program is linked without
-// ThreadSanitizer's own. Kernels need no change, and every shared variable is watched, static or dynamic.
+// How it sees accesses: a file compiled with -fsanitize=thread calls __tsan_read4(address) and similar
+// functions before every access to memory. race_check.cpp defines these functions, so the program is linked
+// without ThreadSanitizer's own. Kernels need no change, and every shared variable is watched, static or
+// dynamic.
 //
-// Limits: it sees the accesses that happen in the order chosen, so branches not taken are not checked, and a
-// write over what another block reads is found only where it comes first; on shared memory atomics are not
-// watched, and of one block's threads on global memory nothing is; __syncwarp counts for the whole warp,
-// whatever its mask; and since AddressSanitizer instruments the same accesses, a program has one or the
-// other.
+// Limits: it sees only the accesses of the chosen order, so branches not taken are not checked. It finds a
+// write over memory that another block reads only if the write comes first. It does not watch atomics on
+// shared memory, nor races on global memory within a block. __syncwarp counts for the whole warp, whatever
+// its mask. AddressSanitizer instruments the same accesses, so a program has one or the other.
 #pragma once
 
 namespace cuda_emulation {

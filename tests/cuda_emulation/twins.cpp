@@ -1,8 +1,8 @@
 // The operations of models after GPT-2 on a GPU, compared with the CPU's answer to the same call.
 // tests/kernels checks the formulas for both; here shapes choose each kernel, and each way through it.
 //
-// The tolerance: both sum in float32, in another order, so they differ by a few eps of the terms' sizes; and
-// where one of them may round to 16 bits before it multiplies, by that as well.
+// The tolerance: both sum in float32, in another order, so they differ by a few eps of the terms' sizes.
+// Where one of them may round to 16 bits before it multiplies, they differ by that as well.
 #include "tests/kernels/kernel_test.h"
 
 namespace staircase {

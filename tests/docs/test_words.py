@@ -1,5 +1,5 @@
-"""The words of the pages, the headlines, the help texts and the code's comments: short sentences, without the habits that
-give a translation away; and that everything made from the steps is current."""
+"""The words of the pages, the headlines, the help texts and the code's comments: short sentences in plain English. Also that
+everything made from the steps is current."""
 
 import io
 import json
@@ -29,8 +29,9 @@ BANNED = re.compile(r"\b(behind|whoever|nobody|somebody|so many|it were|stands? 
 IN_CODE = re.compile(r"\b(whoever|nobody|somebody|so many|(?<!as if )it were|stands? (on|in(?! for))|side rooms?|what comes of"
                      r"|comes about|is told|or else|beforehand|hands out|asks for|one (behind|after) the other"
                      r"|behind(?! (a proxy|nginx|HAProxy|the numbers)))\b", re.IGNORECASE)
-UNREAD = ("kernels/cuda/", "common/parallel/", "common/model/share.", "common/model/checkpoint.", "steps/97-", "steps/98-",
-          "bench/peer", "tests/parallel/", "tests/steps/former/", "tests/docs/test_words.py")
+UNREAD = ("kernels/cuda/collectives.", "kernels/cuda/nccl_link.", "common/parallel/", "steps/97-", "steps/98-",
+          "tests/parallel/", "tests/docs/test_words.py")
+CODE = (".h", ".cpp", ".cu", ".cuh", ".js")
 CPP = re.compile(r'(?P<comment>//[^\n]*(?:\n[ \t]*//[^\n]*)*)|R"(?P<end>[^()\s\\]*)\(.*?\)(?P=end)"'
                  r'|(?P<string>"(?:\\.|[^"\\\n])*"(?:\s*"(?:\\.|[^"\\\n])*")*)|(?<!\w)\'(?:\\.|[^\\\'\n])+\'', re.DOTALL)
 
@@ -64,9 +65,32 @@ def help_of_options():
     return found
 
 
+def comments(name, text):
+    """The comments and docstrings of a file, line by line, without the marks of a comment."""
+    if name.endswith(CODE):
+        found = [(match.start(), match["comment"]) for match in CPP.finditer(text) if match["comment"]]
+    else:
+        found = [(match.start(), match[0]) for match in re.finditer(r"(?:^[ \t]*#(?!!)[^\n]*\n)+", text, re.MULTILINE)]
+    for start, comment in found:
+        lines = [re.sub(r"^[ \t]*(//[/!]?<?|#) ?", "", line) for line in comment.splitlines()]
+        if text[text.rfind("\n", 0, start) + 1:start].strip():  # of the code on its left
+            yield lines[:1]
+            lines = lines[1:]
+        yield lines
+    if name.endswith(".py") or re.match(r"#!.*python", text):
+        for match in re.finditer(r'^([ \t]*)"""(.*?)"""', text, re.MULTILINE | re.DOTALL):
+            yield [line.removeprefix(match[1]) for line in match[2].splitlines()]
+
+
+def sentences_of_comment(lines):
+    """Indented lines are an example or a table."""
+    for block in re.split(r"\n\s*\n|\n(?=- )", "\n".join("" if line.startswith("  ") else line for line in lines)):
+        yield from re.split(r"(?<=[\w)\]}`\"'%!])(?<!\bal)[.!?][\"')]*\s+", " ".join(block.split()))
+
+
 def said_in_code(name, text):
-    """The comments of a file, neighbouring lines joined, and what its strings say."""
-    if name.endswith((".h", ".cpp", ".js")):
+    """The comments of a file, neighbouring lines joined, and its strings."""
+    if name.endswith(CODE):
         for match in CPP.finditer(text):
             if match["comment"]:
                 yield " ".join(re.sub(r"^[ \t]*//[/!]?<?", "", match["comment"], flags=re.MULTILINE).split())
@@ -93,7 +117,7 @@ def code():
     names = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, check=True).stdout.decode().split("\0")
     for name in names:
         tool = name.startswith("tools/") and "." not in Path(name).name
-        if (tool or name.endswith((".h", ".cpp", ".js", ".py", ".sh", "meson.build"))) and not name.startswith(UNREAD):
+        if (tool or name.endswith((*CODE, ".py", ".sh", "meson.build"))) and not name.startswith(UNREAD):
             yield name, (ROOT / name).read_text(encoding="utf-8")
 
 
@@ -170,6 +194,25 @@ class Words(unittest.TestCase):
                 with self.subTest(name):
                     self.assertIsNone(found, found and f"{name}: '{found[0]}' in: {said}")
         self.assertGreater(seen, 10000)
+
+    def test_comments_have_short_sentences(self):
+        seen = 0
+        for name, text in code():
+            for lines in comments(name, text):
+                for sentence in sentences_of_comment(lines):
+                    seen += 1
+                    with self.subTest(name):
+                        self.assertLessEqual(len(words(sentence)), SENTENCE_WORDS, f"{name}: {sentence}")
+        self.assertGreater(seen, 10000)
+
+    def test_sentences_of_comments(self):
+        for name, text, expected in (
+                ("a.h", "int a;  ///< one. 2 two\n/// Three et al. 2020.\n///\n///   x  a table\n///\n/// Four\n/// five.\n",
+                 ["one", "2 two", "Three et al. 2020.", "Four five."]),
+                ("a.py", '#!/bin/python\n# A `b`. c\nd = """x y"""\ndef e():\n    """F\n    g.\n\n        h\n    """\n',
+                 ["A `b`", "c", "F g."])):
+            found = [sentence for lines in comments(name, text) for sentence in sentences_of_comment(lines) if sentence]
+            self.assertEqual(found, expected)
 
     def test_a_banned_word_in_code_is_found(self):
         for name, text in (("a.cpp", "int a;  // so\n        // many\n"), ("a.h", 'f("one behind "\n  "the other");\n'),

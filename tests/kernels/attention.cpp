@@ -1,10 +1,10 @@
 // attention against plain loops.
 //
-// The tolerance: the result is a mean of values below 1, whose weights err by the relative error of exp of a
-// score, some eps · |score|; 1e-6 for the ordinary scores here, and 1e-5 where queries and keys are large.
-// Where keys and values have 16 bits, a GPU rounds the weights of many queries to their type as well, and so
-// does a processor that multiplies in bfloat16; an error of each weight, relative to it, is at most as large
-// in their mean.
+// The tolerance: the result is a mean of values below 1. Its weights err by the relative error of exp of a
+// score, some eps · |score|. That is 1e-6 for the ordinary scores here, and 1e-5 where queries and keys are
+// large. If keys and values have 16 bits, a GPU rounds the weights of many queries to their type as well, as
+// does a processor that multiplies in bfloat16. Their mean errs by no more than the largest relative error of
+// a weight.
 #include "tests/kernels/kernel_test.h"
 
 namespace staircase {

@@ -1,5 +1,5 @@
-// Weights in 8 and 4 bits on a GPU, or on the emulated one: against plain loops in double precision on the
-// numbers as they were rounded, and against what the CPU keeps.
+// Weights in 8 and 4 bits on a GPU, or on the emulated one. They are compared with plain loops in double
+// precision on the rounded numbers, and with the numbers that the CPU stores.
 //
 // Up to eight rows compute in float32; more take x and the weights as they come back from few bits, both
 // rounded to 16. These roundings are known, so the reference makes them as well, and the tolerance is that of

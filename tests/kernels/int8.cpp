@@ -1,8 +1,8 @@
 // Weights in 8 and 4 bits, on the CPU: against plain loops in double precision on the numbers as they were
 // rounded.
 //
-// The tolerance is that of the products of float32 (linear.cpp): the sums of whole numbers are exact, and
-// what remains are the roundings of a chain that is shorter by the size of a group.
+// The tolerance is that of the products of float32 (linear.cpp). The sums of whole numbers are exact; only
+// the chain of groups rounds, which is shorter by the size of a group.
 #include "kernels/cpu/int8_tile.h"
 #include "tests/kernels/few_bits.h"
 #include "tests/kernels/kernel_test.h"

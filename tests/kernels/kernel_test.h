@@ -305,9 +305,9 @@ inline std::string to_string(const std::vector<Sequence>& sequences) {
   return text;
 }
 
-/// Checks that query_key_value brings each part of a product [tokens, 3 · width] to its place: queries that
-/// are off by at most `within`, keys and values in a cache of type `stored_as` by at most `stored`, and
-/// kCanary where no new token is.
+/// Checks that query_key_value moves each part of a product [tokens, 3 · width] to its place. Queries may be
+/// off by at most `within`, keys and values in a cache of type `stored_as` by at most `stored`. Positions
+/// without a new token must still hold kCanary.
 inline void check_query_key_value(Device& device, const std::vector<Sequence>& sequences, const Tensor& x,
                                   const Norm& norm, const Weight& weight, const Tensor& bias,
                                   const naive::Parts& want, std::size_t n_head, DType stored_as,

@@ -1,9 +1,9 @@
 // linear and query_key_value against plain loops.
 //
-// The tolerance: a sum of K products of numbers below 1 that is rounded after every step errs by about
-// eps/2 · |partial sum| each time, and the partial sums grow like sqrt(K). 1e-6 · sqrt(K), and as much for
-// the bias and the epilogue, leaves a factor of a few to the largest of some thousand such errors; an error
-// of one product or one bias would be thousands of times larger.
+// The tolerance: a sum of K products of numbers below 1 that is rounded after every step errs by about eps/2
+// · |partial sum| each time, and the partial sums grow like sqrt(K). 1e-6 · sqrt(K), and as much for the bias
+// and the epilogue, is a few times the largest of some thousand such errors. An error of one product or one
+// bias would be thousands of times larger.
 #include "tests/kernels/kernel_test.h"
 
 namespace staircase {

@@ -2,11 +2,11 @@
 // another in double precision.
 //
 // The tolerance: a uniform row has a deviation of its half width / sqrt(3), so normalized numbers are below
-// 1.8, and with a weight and a bias below 1 each at most 2.8: up to three times the errors that linear.cpp
-// and sixteen_bits.cpp explain. And some widths here are so large that the sum of K products, one after
-// another, counts: the deviation of a product is 0.5, that of the partial sum of k of them 0.5 sqrt(k), which
-// is rounded by up to 6e-8 of it; all errors together have a deviation of 2e-8 · K, and 1e-7 · K is five of
-// it.
+// 1.8. With a weight and a bias below 1 each, they are at most 2.8. So errors are up to three times those
+// that linear.cpp and sixteen_bits.cpp explain. Some widths here are so large that the sum of K products, one
+// after another, counts. A product has a deviation of 0.5 and the partial sum of k of them one of 0.5
+// sqrt(k), which is rounded by up to 6e-8 of it. All errors together have a deviation of 2e-8 · K, and 1e-7 ·
+// K is five times that.
 #include "tests/kernels/kernel_test.h"
 
 namespace staircase {

@@ -1,12 +1,12 @@
 // Weights, keys and values, and what products take and give, in 16 bits: against plain loops on the numbers
 // as they were rounded.
 //
-// All arithmetic is in float32, so the tolerances are those of the float32 tests, with two exceptions.
-// A product of many rows, or with bfloat16, may round its x to the type of the weights as well (tensor cores
-// and the CPU's bfloat16 instruction take two operands of one type): each of K products of numbers below 1
-// then errs by up to u, the rounding error of the type. The errors are independent and partly cancel: their
-// root mean square is below u/6, that of the sum below sqrt(K) · u/6, and u · sqrt(K) is six of it. And what
-// is stored in 16 bits is rounded once more.
+// All arithmetic is in float32, so the tolerances are those of the float32 tests, with two exceptions. First,
+// a product of many rows, or with bfloat16, may round its x to the type of the weights as well. Tensor cores
+// and the CPU's bfloat16 instruction take two operands of one type. Each of K products of numbers below 1
+// then errs by up to u, the rounding error of the type. The errors are independent and partly cancel. Their
+// root mean square is below u/6, that of the sum below sqrt(K) · u/6, and u · sqrt(K) is six times that.
+// Second, numbers stored in 16 bits are rounded once more.
 #include "tests/kernels/kernel_test.h"
 
 namespace staircase {

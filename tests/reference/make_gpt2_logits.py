@@ -2,9 +2,9 @@
 """Compares the engine with Hugging Face transformers at the real size of GPT-2: 124M parameters.
 
 The weights are random, from a seed, so nothing is downloaded; they are larger than those of a fresh model, so that
-every part has a say in the logits. For each layout of the file (with and without the prefix, float32, float16,
-bfloat16) and each length it prints the largest difference between the engine's logits and those that transformers
-computes in float32 from the same stored weights. Not part of the test suite: needs torch, transformers, safetensors
+every part influences the logits. For each layout of the file (with and without the prefix, float32, float16, bfloat16)
+and each length, it prints the largest difference from the logits of transformers. These are computed in float32 from the
+same stored weights. Not part of the test suite: needs torch, transformers, safetensors
 and numpy, 2 GB of memory and a minute or two.
 
     python tests/reference/make_gpt2_logits.py build/tests/print-logits [--folder DIR]

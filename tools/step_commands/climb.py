@@ -1,8 +1,8 @@
 """tools/step climb: carries an edit of one step through all steps that continue it.
 
-Each step passes on what it received, to every step that continues it: for a child the base is its parent as it was
-before the climb, theirs is the parent as it is now, and ours is the child. So a conflict that was resolved in a step
-does not recur after it, and earlier edits of a later step are merged into, never passed on.
+Each step passes the edits that it received on to every step that continues it. For a child, the base is its parent before
+the climb, theirs is the parent as it is now, and ours is the child. So a conflict that was resolved in a step does not
+recur after it. Earlier edits of a later step are kept in the merge, but never passed on.
 
 A file that has landed is in common/decoding as well, identical to that of the step that finished it: when the climb has
 reached that step, it writes that file again. The later steps find it there and have no copy that an edit could reach.

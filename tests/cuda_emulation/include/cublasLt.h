@@ -138,9 +138,9 @@ struct cublasLtMatmulHeuristicResult_t {
 
 namespace cuda_emulation {
 
-/// Whether D = alpha · op(A) op(B) + beta · C is one of the products in use: there the elements that are
-/// multiplied with each other are adjacent in both matrices, A and B have one type, and C, D and the bias are
-/// float32 (cuBLAS documentation, section "cublasLtMatmul", the table of types).
+/// Whether D = alpha · op(A) op(B) + beta · C is one of the products in use (cuBLAS documentation, section
+/// "cublasLtMatmul", the table of types). In these, the elements that are multiplied with each other are
+/// adjacent in both matrices, A and B have one type, and C, D and the bias are float32.
 inline cublasStatus_t status_of_product(const cublasLtMatmulDescOpaque_t& operation,
                                         const cublasLtMatrixLayoutOpaque_t& a,
                                         const cublasLtMatrixLayoutOpaque_t& b,

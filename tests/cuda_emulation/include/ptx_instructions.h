@@ -28,8 +28,9 @@ float element(std::uint64_t registers, unsigned i) {
 
 }  // namespace cuda_emulation
 
-/// mma.sync.aligned.m16n8k16.row.col: d += a b with a [16, 16] and b [16, 8] of T and d [16, 8] in float32,
-/// spread over the registers of a warp as the figures of section "Matrix Fragments for mma.m16n8k16" show.
+/// mma.sync.aligned.m16n8k16.row.col: d += a b with a [16, 16] and b [16, 8] of T and d [16, 8] in float32.
+/// The matrices are spread over the registers of a warp as in the figures of section "Matrix Fragments for
+/// mma.m16n8k16".
 template <typename T>
 void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1,
                   cuda_emulation::Place where = {__builtin_FILE(), __builtin_LINE()}) {

@@ -1,6 +1,6 @@
-// The registers of AMX as plain arrays, and its instructions as plain loops, so that the tests of the
-// products run them on any processor that multiplies bfloat16 by vectors (Intel 64 and IA-32 Architectures
-// Software Developer's Manual, volume 2, LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TDPBF16PS). Where a
+// The registers of AMX as plain arrays, and its instructions as plain loops. The tests of the products can
+// then run on any processor that multiplies bfloat16 by vectors. See the Intel 64 and IA-32 Architectures
+// Software Developer's Manual, volume 2: LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TDPBF16PS. Where a
 // processor would raise an exception, the program ends with a sentence.
 #pragma once
 
@@ -45,8 +45,8 @@ inline Tile& shaped(int number) {
   return tiles[number];
 }
 
-/// Of the 64 bytes the first is the palette, the second the start row; from byte 16 on there are the bytes of
-/// a row of each tile, in 16 bits, and from byte 48 on its rows.
+/// Of the 64 bytes the first is the palette and the second the start row. From byte 16 on there are the bytes
+/// of a row of each tile, in 16 bits; from byte 48 on, its rows.
 inline void load_shapes(const void* shapes) {
   const auto* const byte = static_cast<const std::uint8_t*>(shapes);
   require(byte[0] == 1 && byte[1] == 0, "LDTILECFG wants palette 1 and start row 0");
