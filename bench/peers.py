@@ -163,11 +163,11 @@ def read_peers_file(setting, threads, left_out):
          "commands": ["bench {converted} {prompts} {new_tokens} {clock}"],
          "threads": 2}                                           optional: the only number that it supports
 
-    `dtype` is our type to compare it with: "int8" for any engine that keeps weights in 8 bits, and so on. Commands run in
-    $PEERS_DIR and print a line 'RESULT {...}' with any of decode_tok_s, batch8_tok_s, prefill_ms (a list), tokens and
-    prefill_token. Later commands add only values that earlier ones did not print. {prompts} is a text file in the format of
-    write_prompts, {threads} the number of threads, and {clock} "wall", or "cpu" for processor time. `left_out` records
-    engines that cannot be prepared or lack such a clock.
+    `dtype` is our type to compare it with: "int8" for any engine that keeps weights in 8 bits, and so on. Commands run
+    in $PEERS_DIR and print a line 'RESULT {...}' with any of decode_tok_s, batch8_tok_s, prefill_ms (a list), tokens
+    and prefill_token. Later commands add only values that earlier ones did not print. {prompts} is a text file in the
+    format of write_prompts, {threads} the number of threads, and {clock} "wall", or "cpu" for processor time.
+    `left_out` records engines that cannot be prepared or lack such a clock.
     """
     folder = os.environ.get("PEERS_DIR")
     if not folder:
@@ -264,8 +264,8 @@ def find_engines(setting, threads, prompts):
 
 
 def chosen(setting, engines, left_out):
-    """The engines that --only selects, and ours of the same types. Our float32 and the reference also run, for their texts
-    only: the second list has their names."""
+    """The engines that --only selects, and ours of the same types. Our float32 and the reference also run, for their
+    texts only: the second list has their names."""
     for text in setting.only:
         if not any(text in name for name in (*(engine.name for engine in engines), *left_out)):
             raise Failure(f"--only {text}: no engine's name contains that; a name is an engine and a type, like "

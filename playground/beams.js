@@ -1,4 +1,5 @@
-// The beams of a search, from the events of docs/trace.md: whose continuation each of them is, which ones ended, and a picture.
+// The beams of a search, from the events of docs/trace.md: whose continuation each of them is, which ones ended, and a
+// picture.
 "use strict";
 
 /// The indices of the largest values, the largest first; of equal ones the lowest comes first.
@@ -199,7 +200,8 @@ function beamTree({ levels, told }, length) {
   return { levels: ordered, kept, told: behind([...told.values()]) };
 }
 
-/// A search when its texts have `length` new tokens: a picture of the last steps, and a table. `table` is that of the other views.
+/// A search when its texts have `length` new tokens: a picture of the last steps, and a table. `table` is that of the
+/// other views.
 function drawBeams(search, length, vocabulary, which, table) {
   const COLUMNS = 12, WIDTH = 88, HEIGHT = 42;
   const say = (words) => makeElement("p", {}, words);

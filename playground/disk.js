@@ -38,7 +38,8 @@ async function parseBeginning(file, what, parse) {
 const GGUF_SIZES = { 0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8 };
 const GGUF_WHOLE = new Set([0, 1, 30]); // F32, F16, BF16
 
-/// {metadata, tensors: [{name, shape, whole}]} of a GGUF file; `whole` is of one whose numbers are not in blocks. Lists are left out.
+/// {metadata, tensors: [{name, shape, whole}]} of a GGUF file; `whole` is of one whose numbers are not in blocks. Lists
+/// are left out.
 function parseGguf(view, name) {
   let at = 0;
   const take = (bytes) => {
@@ -203,7 +204,8 @@ function diskMemory({ bytes, sizes }, dtype, context) {
   const positions = Math.min(sizes.context, context || USUAL_CONTEXT);
   const weights = matrixBytes(type, sizes.matrices) + matrixBytes(type === "int4" ? "int8" : type, sizes.embeddings) + 4 * sizes.others;
   const cache = sizes.position * positions * (type === "float32" ? 4 : 2);
-  // A pass has some rows of the width of the model; the last one the logits. Unpacked numbers are gone before the cache comes.
+  // A pass has some rows of the width of the model; the last one the logits. Unpacked numbers are gone before the cache
+  // comes.
   const unpacked = sizes.unpacked * (type === "bfloat16" ? 2 : 4);
   return { type, positions, file: bytes, weights, cache, all: MEMORY_OF_PROGRAM + bytes + weights + Math.max(cache, unpacked) };
 }

@@ -1,8 +1,10 @@
-// Which text is in which row of the batch, from the events of docs/trace.md, and a picture of it: passes go to the right.
+// Which text is in which row of the batch, from the events of docs/trace.md, and a picture of it: passes go to the
+// right.
 "use strict";
 
-/// Follows the texts through the rows. A stay is what a row holds: {text, tokens}, where text is a number once that is known, and
-/// tokens are those of the cache; undefined ones came from elsewhere. A cell is what a row was fed in a pass: {row, start, tokens, stay}.
+/// Follows the texts through the rows. A stay is what a row holds: {text, tokens}, where text is a number once that is
+/// known, and tokens are those of the cache; undefined ones came from elsewhere. A cell is what a row was fed in a
+/// pass: {row, start, tokens, stay}.
 class BatchRows {
   passes = []; // {batch, cells}, by row
   stays = new Map(); // by row

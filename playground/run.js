@@ -1,5 +1,5 @@
-// node run.js PROGRAM.js [ARGUMENT...]: a step's WebAssembly with this machine's standard streams and its embedded models.
-// Its exit status is the program's.
+// node run.js PROGRAM.js [ARGUMENT...]: a step's WebAssembly with this machine's standard streams and its embedded
+// models. Its exit status is the program's.
 "use strict";
 const fs = require("fs");
 const path = require("path");
@@ -8,7 +8,8 @@ const tty = require("tty");
 const file = path.resolve(process.argv[2]);
 const models = path.resolve(__dirname, "../models");
 
-/// Collects bytes for the operating system's files, and writes them at the end of each line; in the order in which they came.
+/// Collects bytes for the operating system's files, and writes them at the end of each line; in the order in which they
+/// came.
 const waiting = { descriptor: 1, bytes: [] };
 
 function flush() {

@@ -19,7 +19,8 @@ function softmax(logits) {
 /// The token ids, most likely first; ties by the lowest.
 const byProbability = (probabilities) => [...probabilities.keys()].sort((a, b) => probabilities[b] - probabilities[a] || a - b);
 
-/// What common/decoding/row.h does with logits, in its order: [option, the value that changes nothing, what it makes of them].
+/// What common/decoding/row.h does with logits, in its order: [option, the value that changes nothing, what it makes of
+/// them].
 const STAGES = [
   ["--min-new-tokens", 0, (logits, value, text, { eos, prompted }) => { if (text.length - prompted < value) logits[eos] = -Infinity; }],
   ["--presence-penalty", 0, (logits, value, text) => { for (const token of new Set(text)) logits[token] -= value; }],

@@ -96,7 +96,8 @@ function makeTrace(FS) {
   FS.mkdev("/trace", device);
 }
 
-/// Makes standard input a terminal, at which `typed` is typed: the program gets a line when it reads one, and `show` its bytes.
+/// Makes standard input a terminal, at which `typed` is typed: the program gets a line when it reads one, and `show`
+/// its bytes.
 function makeKeyboard(FS, typed, show) {
   const stream = FS.streams[0];
   let at = 0;

@@ -4,7 +4,7 @@
     build.py site FOLDER [PROGRAMS]         the site, whole or not at all; its pages run the WebAssembly in PROGRAMS
     build.py single-file FILE PROGRAMS STEP one page of it, with all files that it loads inside
     build.py record BUILD                   the outputs, with the programs in BUILD
-    build.py derive                         everything made from the steps: their picture, docs/steps.md, README's branches
+    build.py derive                         files made from the steps: their picture, docs/steps.md, README's branches
     build.py record-benchmarks BUILD        the outputs, including those of the benchmarks
 """
 
@@ -95,8 +95,8 @@ def with_skip_link(page):
 
 
 def without_indentation(page):
-    """The page without the blanks and comments of the templates, a tenth of it, and without Pygments' elements around each
-    blank. The text itself, an article or a source file, stays."""
+    """The page without the blanks and comments of the templates, a tenth of it, and without Pygments' elements around
+    each blank. The text itself, an article or a source file, stays."""
     page = re.sub(r'<span class="w">(\s*)</span>', r"\1", page)
     found = re.search(r"<article.*</article>|<pre.*</pre>", page, re.DOTALL)
     if not found:

@@ -18,8 +18,8 @@ def number(value):
 
 
 class Picture:
-    """Shapes in the order in which they are drawn. A `kind` is one of COLOURS, and may be followed by further classes of
-    `style`, the picture's own CSS; `{id}` stands for the picture in it."""
+    """Shapes in the order in which they are drawn. A `kind` is one of COLOURS, and may be followed by further classes
+    of `style`, the picture's own CSS; `{id}` stands for the picture in it."""
 
     def __init__(self, name, width, height, title, description, style=""):
         self.name, self.width, self.height = name, width, height

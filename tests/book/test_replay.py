@@ -2,8 +2,8 @@
 
 Benchmarks are not run, since they print only times and speeds. Greedy texts and all numbers are compared everywhere;
 numbers with decimals may differ by one in their last digit. Sampled texts are compared only if the processor has the
-instruction set of the recording. With another one, the last bits of a logit differ, and after some hundred draws so does
-a token.
+instruction set of the recording. With another one, the last bits of a logit differ, and after some hundred draws so
+does a token.
 
 A dozen commands of long texts take most of the time. Those that show no lesson are sampled: a fifth runs, another one
 for each commit, or all of them with STAIRCASE_ALL_STEPS=1 (`tools/test --all`)."""

@@ -3,8 +3,8 @@
 
   tests/clients/next_turn.py [--model smollm2-135m-instruct] [--dtype float32] [--pairs 10] [--temperature 0]
 
-Each pair has a conversation of some 900 tokens, the server's own answer in it, and a question after it; and a conversation
-of as many tokens as that question adds. Texts are new each time, and the order within a pair is drawn.
+Each pair has a conversation of some 900 tokens, the server's own answer in it, and a question after it; and a
+conversation of as many tokens as that question adds. Texts are new each time, and the order within a pair is drawn.
 """
 
 import argparse

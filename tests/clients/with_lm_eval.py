@@ -1,5 +1,5 @@
-"""lm-eval on the server, with local-completions and local-chat-completions, and on the same folder, with its hf backend.
-Both must give the same scores and answers. The tasks are made here, from sentences of the tales' test set."""
+"""lm-eval on the server, with local-completions and local-chat-completions, and on the same folder, with its hf
+backend. Both must give the same scores and answers. The tasks are made here, from sentences of the tales' test set."""
 
 import json
 import os

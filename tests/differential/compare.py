@@ -4,10 +4,10 @@
     tools/test 01 11 46 64                           # builds the programs
     python tests/differential/compare.py --cases 50  # a minute or two; needs torch, transformers and safetensors
 
-Each case is a model from a seed, of one of the families that the engine runs. It may have odd widths and numbers of heads,
-heads that share keys, a part of a head that rotates, stretched positions, or parallel blocks. It may also have a
-feed-forward layer of any size, rows without a token (padding), a separate output layer, shards, and weights in any type.
-The programs print their results for a prompt with --json, and transformers computes the same in float64:
+Each case is a model from a seed, of one of the families that the engine runs. It may have odd widths and numbers of
+heads, heads that share keys, a part of a head that rotates, stretched positions, or parallel blocks. It may also have a
+feed-forward layer of any size, rows without a token (padding), a separate output layer, shards, and weights in any
+type. The programs print their results for a prompt with --json, and transformers computes the same in float64:
 
     greedy         texts that are not drawn, of steps 01, 11 and 46 (with and without a cache)
     distribution   what penalties, temperature, top-k and top-p leave of the probabilities, at each new token
@@ -17,10 +17,10 @@ The programs print their results for a prompt with --json, and transformers comp
     requests       texts of a file of requests in one batch, many of them drawn
     tokens         texts in all scripts, cut up with the vocabulary of GPT-2
 
-float32 rounds. A difference is explained, and only counted, if the choice depended on less than 1e-4 of a logit or of the
-deciding probability. The same holds below four times the difference between transformers' own float32 and its float64.
-Any other difference is printed with the seed of its case, which `--cases 1 --seed SEED` repeats, and the exit status is 1.
-Not part of the test suite.
+float32 rounds. A difference is explained, and only counted, if the choice depended on less than 1e-4 of a logit or of
+the deciding probability. The same holds below four times the difference between transformers' own float32 and its
+float64. Any other difference is printed with the seed of its case, which `--cases 1 --seed SEED` repeats, and the exit
+status is 1. Not part of the test suite.
 """
 
 import argparse
@@ -358,7 +358,8 @@ def perplexities(case, report):
 
 
 def stops(case, report):
-    """Which tokens come is for `greedy` to say; here, where the text ends, by a search for the words in the whole of it."""
+    """Which tokens come is for `greedy` to say; here, where the text ends, by a search for the words in the whole of
+    it."""
     printed = byte_of_sign()
     for _ in range(4):
         prompt, new = case.room()

@@ -1,5 +1,5 @@
-"""What docs/ has for clusters: Kubernetes knows every key of the manifest, whose command serves; the job of SLURM runs, and
-the programs know each option that the two give them."""
+"""What docs/ has for clusters: Kubernetes knows every key of the manifest, whose command serves; the job of SLURM runs,
+and the programs know each option that the two give them."""
 
 import json
 import os

@@ -130,7 +130,8 @@ class Numbers(unittest.TestCase):
             self.assertEqual(received, f"{formula / 1024:.1f}")
 
     def test_stages_receive_what_the_formula_of_scaling_says(self):
-        """Three stages, two texts: the stream of all tokens from the stage before, and on all but the last the logits."""
+        """Three stages, two texts: the stream of all tokens from the stage before, and on all but the last the
+        logits."""
         done = subprocess.run([BUILD / "steps/98-pipeline-parallel", "--device", "cpu", "--model", "tales-llama-1m",
                                "--prompt", "A fox", "--prompt", "The wolf", "--max-new-tokens", "1", "--compare-ranks", "3"],
                               capture_output=True, text=True, timeout=60)

@@ -1,5 +1,5 @@
-"""The words of the pages, the headlines, the help texts and the code's comments: short sentences in plain English. Also that
-everything made from the steps is current."""
+"""The words of the pages, the headlines, the help texts and the code's comments: short sentences in plain English. Also
+that everything made from the steps is current."""
 
 import io
 import json
@@ -21,7 +21,7 @@ from step_commands import series  # noqa: E402
 
 STEPS = series.steps()
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-README_WORDS, SENTENCE_WORDS = 900, 32
+README_WORDS, SENTENCE_WORDS, COLUMNS = 900, 32, 120
 BANNED = re.compile(r"\b(behind|whoever|nobody|somebody|so many|it were|stands? (on|in)|side rooms?|flights?|what comes of|comes about"
                     r"|is told|or else|beforehand|hands out|asks for|says|tells)\b|\bat most(?=[.;!?]|$)", re.IGNORECASE | re.MULTILINE)
 
@@ -204,6 +204,13 @@ class Words(unittest.TestCase):
                     with self.subTest(name):
                         self.assertLessEqual(len(words(sentence)), SENTENCE_WORDS, f"{name}: {sentence}")
         self.assertGreater(seen, 10000)
+
+    def test_lines_of_comments_fit_a_screen(self):
+        for name, text in code():
+            docstrings = re.findall(r'(?:\A(?:#!.*\n)?|:\n)([ \t]*"""(?:.|\n)*?""")', text)
+            for line in [*re.findall(r"^[ \t]*(?://|#).*", text, re.MULTILINE), *"\n".join(docstrings).splitlines()]:
+                with self.subTest(name):
+                    self.assertLessEqual(len(line), COLUMNS, line)
 
     def test_sentences_of_comments(self):
         for name, text, expected in (

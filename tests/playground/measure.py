@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""How soon, how fast and in how much memory steps run in pages, in headless Chromium: the figures of docs/playground.md.
+"""How soon, how fast and in how much memory steps run in pages, in headless Chromium: the figures of
+docs/playground.md.
 
-  tests/playground/measure.py [SITE]      of the site in build-book, which `tools/book --wasm` builds; on an idle machine
+  tests/playground/measure.py [SITE]      of the site in build-book, from `tools/book --wasm`; on an idle machine
 
 Where tools/download has brought SmolLM2 from PyPI, a page runs that from the disk as well.
 
@@ -55,7 +56,8 @@ def run(browser, line):
 
 
 def converse(browser, dtype):
-    """Runs SmolLM2 from the disk: what it wrote, the state, the seconds to the first text, and the renderers' peak in megabytes."""
+    """Runs SmolLM2 from the disk: what it wrote, the state, the seconds to the first text, and the renderers' peak in
+    megabytes."""
     peaks, running = [0], True
 
     def watch():

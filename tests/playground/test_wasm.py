@@ -1,10 +1,10 @@
-"""Runs steps as WebAssembly in Node.js: their tokens must be those of the native programs, and what recorded commands print
-must be what the native programs printed.
+"""Runs steps as WebAssembly in Node.js: their tokens must be those of the native programs, and what recorded commands
+print must be what the native programs printed.
 
   tests/playground/test_wasm.py [STEP ...]      by their whole names; tools/wasm --test builds them first
 
-Times and speeds aside, as where the native programs are tested with the same recordings. There texts that are drawn are left
-out: the last bits of a logit depend on the instruction set, and after some hundred draws so does a token."""
+Times and speeds aside, as where the native programs are tested with the same recordings. There texts that are drawn are
+left out: the last bits of a logit depend on the instruction set, and after some hundred draws so does a token."""
 
 import json
 import re

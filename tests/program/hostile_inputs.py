@@ -59,7 +59,7 @@ class Case:
     many: bool = False  # several errors are right: one a line of requests
 
 
-# ---------------------------------------------------------------------------------------------------------------- options
+# -------------------------------------------------------------------------------------------------------------- options
 
 
 def options_of(program):
@@ -121,7 +121,7 @@ def pair_cases(program, rng, count=60):
         yield Case("pairs", program.step, base(program, *chosen))
 
 
-# ------------------------------------------------------------------------------------------------------- prompts, requests
+# ---------------------------------------------------------------------------------------------------- prompts, requests
 
 
 def prompt_cases(program, rng):
@@ -165,7 +165,7 @@ def request_cases(program, rng):
                    files={"requests": rng.choice((b"\n", b"\r\n", b"\n\n")).join(some)})
 
 
-# ----------------------------------------------------------------------------------------------------------- broken models
+# -------------------------------------------------------------------------------------------------------- broken models
 
 
 def places(value, path=()):
@@ -294,7 +294,7 @@ def gguf_cases(program, rng, count=40):
                    files={"model.gguf": damaged_bytes(original, rng, rng.choice((256, 2048, 40_000)))})
 
 
-# ---------------------------------------------------------------------------------------------------------- closed streams
+# ------------------------------------------------------------------------------------------------------- closed streams
 
 
 def stream_cases(program, rng):
@@ -308,7 +308,7 @@ KINDS = {"options": option_cases, "pairs": pair_cases, "prompts": prompt_cases, 
          "models": model_cases, "gguf": gguf_cases, "streams": stream_cases}
 
 
-# --------------------------------------------------------------------------------------------------------------- a program
+# ------------------------------------------------------------------------------------------------------------ a program
 
 
 class Program:

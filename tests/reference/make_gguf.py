@@ -4,15 +4,16 @@
     python3 -m venv /tmp/venv && /tmp/venv/bin/pip install gguf numpy safetensors
     /tmp/venv/bin/python tests/reference/make_gguf.py [REFERENCE]
 
-gguf.gguf has two tensors for each type. One has random bytes, and scales that are finite numbers of all sizes. The other
-has extremes: every byte 0, 255, 127 and 128, with scales of 0, -0, the largest, the smallest and the least subnormal
-float16. There the fields of few bits are also set one by one while all others are 0. gguf.safetensors holds the float32 numbers of
-both.
+gguf.gguf has two tensors for each type. One has random bytes, and scales that are finite numbers of all sizes. The
+other has extremes: every byte 0, 255, 127 and 128, with scales of 0, -0, the largest, the smallest and the least
+subnormal float16. There the fields of few bits are also set one by one while all others are 0. gguf.safetensors holds
+the float32 numbers of both.
 
 REFERENCE holds families/NAME, small models as transformers saves them, and gguf/NAME-f32.gguf.gz, the same as
 llama.cpp's converter writes them. For each, gguf-families/NAME.gguf keeps the metadata (smollm2 with the lists of the
-tokenizer), the first block, the norms, and eight rows of the MLP and of the vocabulary's matrices. gguf-families.json holds
-config.json and a hash (FNV-1a, 64 bits) of the float32 numbers of these tensors in Hugging Face's order and names.
+tokenizer), the first block, the norms, and eight rows of the MLP and of the vocabulary's matrices. gguf-families.json
+holds config.json and a hash (FNV-1a, 64 bits) of the float32 numbers of these tensors in Hugging Face's order and
+names.
 """
 
 import gzip

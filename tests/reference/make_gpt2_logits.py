@@ -3,9 +3,9 @@
 
 The weights are random, from a seed, so nothing is downloaded; they are larger than those of a fresh model, so that
 every part influences the logits. For each layout of the file (with and without the prefix, float32, float16, bfloat16)
-and each length, it prints the largest difference from the logits of transformers. These are computed in float32 from the
-same stored weights. Not part of the test suite: needs torch, transformers, safetensors
-and numpy, 2 GB of memory and a minute or two.
+and each length, it prints the largest difference from the logits of transformers. These are computed in float32 from
+the same stored weights. Not part of the test suite: needs torch, transformers, safetensors and numpy, 2 GB of memory
+and a minute or two.
 
     python tests/reference/make_gpt2_logits.py build/tests/print-logits [--folder DIR]
 """

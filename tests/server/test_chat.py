@@ -1,5 +1,5 @@
-"""Chats as clients see them: the answer and its stream, rejected requests, templates that loop, and other origins. Also the
-cache that the next turn finds, and the answers of transformers for a real model."""
+"""Chats as clients see them: the answer and its stream, rejected requests, templates that loop, and other origins. Also
+the cache that the next turn finds, and the answers of transformers for a real model."""
 
 import concurrent.futures
 import json

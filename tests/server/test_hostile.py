@@ -245,8 +245,8 @@ def send(server, seed, number):
 
 
 def attack(server, count, seed, tell=lambda line: None):
-    """Sends `count` requests. Returns how often each status came, and the memory after half of them, when it has been used for all
-    kinds, and after all."""
+    """Sends `count` requests. Returns how often each status came, and the memory after half of them, when it has been
+    used for all kinds, and after all."""
     wanted = server.texts("Once upon a time", temperature=0)
     seen, memories = {}, []
     with concurrent.futures.ThreadPoolExecutor(CLIENTS) as clients:

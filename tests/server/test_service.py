@@ -1,4 +1,5 @@
-"""The unit of docs/ for systemd: it has no key that systemd does not know, and allows every call that the server makes."""
+"""The unit of docs/ for systemd: it has no key that systemd does not know, and allows every call that the server
+makes."""
 
 import json
 import os

@@ -40,8 +40,8 @@ class Scratch(unittest.TestCase):
         return done.stdout + done.stderr
 
     def staircase(self, steps):
-        """A small project with tools/step and these steps, {step: {file: text or bytes}}; a `step` with a slash is a folder
-        of the project. Committed."""
+        """A small project with tools/step and these steps, {step: {file: text or bytes}}; a `step` with a slash is a
+        folder of the project. Committed."""
         root = self.folder / "staircase"
         copy_tool(root)
         for step, files in steps.items():

@@ -1,4 +1,5 @@
-"""Every step continues texts by every family of models: greedy texts of transformers, from safetensors and from GGUF."""
+"""Every step continues texts by every family of models: greedy texts of transformers, from safetensors and from
+GGUF."""
 
 import functools
 import gzip

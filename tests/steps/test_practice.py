@@ -21,7 +21,8 @@ from support import BUILD, ROOT, STEPS, Scratch, call, series, snapshot
 from step_commands.compiling import reason, with_flags
 from step_commands.running import program_cases
 
-# Whose outline, the code of the step before, reads a key head for each query head: beyond the end, as the check reports.
+# Whose outline, the code of the step before, reads a key head for each query head: beyond the end, as the check
+# reports.
 READS_BEYOND = "85-grouped-queries"
 ALL = bool(os.environ.get("STAIRCASE_ALL_STEPS"))
 

@@ -1,5 +1,5 @@
-"""The steps as a tree: what each one may change and weigh, what has landed, how its README is made, and that a new option
-changes nothing while it is not used."""
+"""The steps as a tree: what each one may change and weigh, what has landed, how its README is made, and that a new
+option changes nothing while it is not used."""
 
 import functools
 import json
@@ -8,7 +8,8 @@ import unittest
 
 from support import BUILD, PAIRS, ROOT, STEPS, call, hunks, series
 
-# The files that each lesson changes or adds. Every other file is the same, byte for byte, as in the step that it continues.
+# The files that each lesson changes or adds. Every other file is the same, byte for byte, as in the step that it
+# continues.
 LESSON = {
     "01-greedy-decoding": "generate.h main.cpp stopping.h",
     "02-eos-handling": "generate.h stopping.h",
@@ -97,8 +98,8 @@ TITLES = {"02-eos-handling": "End of text"}  # where the title has not the words
 WORDS, COLUMNS = 600, 120  # the most of a README; commands, tables and the line of landed files aside
 LONG = re.compile(r"\b(this|the) (step|lesson) is (\w+ )?(long|longer|large|larger|big|bigger)\b|longer than most", re.IGNORECASE)
 
-# What a step adds to the command line: how to keep it off, and how to see that it does something. Those that continue a step
-# keep its options.
+# What a step adds to the command line: how to keep it off, and how to see that it does something. Those that continue a
+# step keep its options.
 OFF = {"02-eos-handling": ["--ignore-eos"]}
 ON = {
     "04-temperature": ["--temperature", "0.7"],  # of the greedy choice nothing changes

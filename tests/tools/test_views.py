@@ -222,7 +222,8 @@ class OfEvents(Limited):
         return json.loads(done.stdout)
 
     def last_stage(self, text, **options):
-        """Probabilities of four tokens with 1/2, 1/4, 1/8 and 1/8 of the model's; the text has a prompt of one token, and 3 ends it."""
+        """Probabilities of four tokens with 1/2, 1/4, 1/8 and 1/8 of the model's; the text has a prompt of one token,
+        and 3 ends it."""
         given = json.dumps({"--" + name.replace("_", "-"): value for name, value in options.items()})
         return self.made(f"return [...stages([4, 3, 2, 2].map((power) => power * Math.LN2), {text}, "
                          f"{{ options: {given}, eos: 3, prompted: 1 }}).at(-1)[1]];")

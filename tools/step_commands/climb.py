@@ -1,8 +1,8 @@
 """tools/step climb: carries an edit of one step through all steps that continue it.
 
-Each step passes the edits that it received on to every step that continues it. For a child, the base is its parent before
-the climb, theirs is the parent as it is now, and ours is the child. So a conflict that was resolved in a step does not
-recur after it. Earlier edits of a later step are kept in the merge, but never passed on.
+Each step passes the edits that it received on to every step that continues it. For a child, the base is its parent
+before the climb, theirs is the parent as it is now, and ours is the child. So a conflict that was resolved in a step
+does not recur after it. Earlier edits of a later step are kept in the merge, but never passed on.
 
 A file that has landed is in common/decoding as well, identical to that of the step that finished it: when the climb has
 reached that step, it writes that file again. The later steps find it there and have no copy that an edit could reach.
@@ -47,16 +47,16 @@ def add_commands(commands):
         "climb", help="carries an edit of a step through all that continue it",
         formatter_class=argparse.RawDescriptionHelpFormatter, epilog=EPILOG,
         description=textwrap.fill(
-            "Carries what changed in STEP since the revision REV, or since its last climb, into every step that continues it, "
-            "directly or through others, by three-way merge, and stops at a conflict. A finished file is carried into "
-            "common/decoding when its step is reached. README.md and test.cpp are each step's own and stay. Nothing is "
-            "committed, and without --test nothing is compiled.", 100))
+            "Merges the changes of STEP since the revision REV, or since its last climb, into every step that continues it, "
+            "directly or through others. Stops at a conflict. Writes a finished file to common/decoding when it reaches "
+            "the file's step. Leaves README.md and test.cpp alone, since each step has its own. Commits nothing, and "
+            "compiles nothing without --test.", 100))
     parser.add_argument("step", metavar="STEP", nargs="?", help="6, 06, 06-top-k or top-k")
     parser.add_argument("--base", metavar="REV", default="HEAD", help="the step before the edit (HEAD)")
     parser.add_argument("--continue", dest="go_on", action="store_true", help="after a conflict has been resolved")
     parser.add_argument("--abort", action="store_true", help="put every file back as it was before the climb")
-    parser.add_argument("--test", action="store_true", help="then run the checks of each step that the climb has changed, up "
-                        "to the first that breaks")
+    parser.add_argument("--test", action="store_true", help="then run the checks of each step that the climb has "
+                        "changed, up to the first failure")
     parser.set_defaults(run=climb)
 
 

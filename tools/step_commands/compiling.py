@@ -95,8 +95,8 @@ def project_commands(step, build, product):
 
 
 def without(words, folder, build):
-    """A command without its inputs, its outputs, its optimization, and the project's own copies of the step, of finished
-    lessons and of precompiled headers. Warnings stay warnings."""
+    """A command without its inputs, its outputs, its optimization, and the project's own copies of the step, of
+    finished lessons and of precompiled headers. Warnings stay warnings."""
     own = [folder.resolve(), (ROOT / "common/decoding").resolve()]
     kept, words = [], iter(words)
     for word in words:
@@ -256,7 +256,8 @@ ABSENT = [re.compile(pattern) for pattern in (
 
 
 def absent_names(found):
-    """{name that test.cpp or main.cpp needs and the learner's files lack: places}, and the Diagnostics of other kinds."""
+    """{name that test.cpp or main.cpp needs and the learner's files lack: places}, and the Diagnostics of other
+    kinds."""
     names, others = {}, []
     for one in found:
         match = next(filter(None, (pattern.search(one.message) for pattern in ABSENT)), None)

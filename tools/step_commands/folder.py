@@ -193,8 +193,8 @@ def readme(step, folder):
 
 
 def make(step, path, force=False):
-    """Makes the practice folder of a step, wholly or not at all; returns the report of `outlines` on its files. Files in
-    the way are kept in a folder `old`."""
+    """Makes the practice folder of a step, wholly or not at all; returns the report of `outlines` on its files. Files
+    in the way are kept in a folder `old`."""
     given, kinds = outlines(step)
     given.update({name: file.read_bytes() for name, file in step.files().items() if name in OWN})
     given["README.md"] = readme(step, path).encode()

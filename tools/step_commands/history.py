@@ -47,10 +47,10 @@ test('step',
 def add_commands(commands):
     parser = commands.add_parser(
         "history", help="a git repository with one commit a step",
-        description="Writes a git repository with one commit and one tag a step into DIR, which must be empty or absent. "
-                    "Each commit follows that of the step which its step continues: `main` is the documented history, and "
-                    "each line of steps after it is a branch with the name of its last step, as a detour is. The program "
-                    "is at the top, and each commit builds. The same input makes the same hashes.")
+        description="Writes a git repository into DIR, which must be empty or absent. Each step is one commit with one tag, "
+                    "and its parent is the commit of the step that it continues. `main` is the documented history. Each "
+                    "line of steps after it is a branch named after its last step, and so is each detour. The program is "
+                    "at the top, and each commit builds. The same input gives the same hashes.")
     parser.add_argument("folder", metavar="DIR", type=Path)
     parser.set_defaults(run=history)
 

@@ -170,10 +170,10 @@ def changed_names(before, after):
 
 
 def outline(solution, before, changed, parent="", others=(), checks=""):
-    """The text of the Header `solution` without what the lesson teaches. `before` are the headers of the previous step, the
-    one of the same name first. `changed` are the names that have another meaning than there. `others` are the other headers
-    of this step: names that they still have are unchanged. `checks` is the text of test.cpp: sentences that it requires word
-    for word are given."""
+    """The text of the Header `solution` without what the lesson teaches. `before` are the headers of the previous step,
+    the one of the same name first. `changed` are the names that have another meaning than there. `others` are the other
+    headers of this step: names that they still have are unchanged. `checks` is the text of test.cpp: sentences that it
+    requires word for word are given."""
     known = {}  # {(scope, signature): the function in the previous step}
     for header in before:
         for function in header.functions:

@@ -351,7 +351,8 @@ def compared(text):
 
 
 def program_cases(text):
-    """The names of the test cases in test.cpp that run the whole program: promises of the program, not of the lesson's core."""
+    """The names of the test cases in test.cpp that run the whole program: promises of the program, not of the lesson's
+    core."""
     marker, helpers, found = "STAIRCASE_STEP_PROGRAM", [], set()
     for block in re.split(r"\n(?=\S)", text):
         if not re.search("|".join([marker, *(rf"\b{name}\(" for name in helpers)]), block):

@@ -1,5 +1,5 @@
-"""What the commands share: the steps as a tree, their files and READMEs, the library of finished lessons, and git without
-a person's settings.
+"""What the commands share: the steps as a tree, their files and READMEs, the library of finished lessons, and git
+without a person's settings.
 
 A step continues its parent: the previous step, and after the documented history the step that its README names. A
 finished file has *landed* in common/decoding, where the steps after the one that finished it find it; landed.txt
@@ -51,8 +51,8 @@ def git(*arguments, cwd=ROOT, ok=(0,), settings=False, env={}, **options):
     return done.stdout
 
 
-# The branches: the name of each, what you can do after it, and the steps that begin it, without their numbers. Every other step
-# belongs to the branch of the step that it continues.
+# The branches: the name of each, what you can do after it, and the steps that begin it, without their numbers. Every
+# other step belongs to the branch of the step that it continues.
 BRANCHES = [
     ("The main path", "Generate text: greedy decoding, sampling, penalties, 16-bit weights, KV caches, batches, speculation.",
      {"greedy-decoding"}),
@@ -334,8 +334,8 @@ def landings(before, after):
 
 
 def compare(before, after, own=False, *flags):
-    """git's diff of two steps (`before` may be None), their lessons only unless `own`. A file that has landed on the way
-    is neither changed nor gone."""
+    """git's diff of two steps (`before` may be None), their lessons only unless `own`. A file that has landed on the
+    way is neither changed nor gone."""
     landed = {file.name for file in landings(before, after)}
     with tempfile.TemporaryDirectory() as folder:
         names = []
@@ -387,7 +387,8 @@ LONG = {"17-speculative-decoding", "18-benchmark-speculative", "19-benchmark-kv-
 
 
 def limits(added):
-    """[(what is limited, the most that is found, the most that may be, the steps where it is)] for {step: lines added}."""
+    """[(what is limited, the most that is found, the most that may be, the steps where it is)] for {step: lines
+    added}."""
     def highest(what, weights, most):
         top = max(weights.values(), default=0)
         return what, top, most, [step for step, weight in weights.items() if weight == top]

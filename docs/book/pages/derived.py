@@ -1,4 +1,5 @@
-"""What is made from the steps and written into the repository: their picture, the page of all steps, and two parts of the README."""
+"""What is made from the steps and written into the repository: their picture, the page of all steps, and two parts of
+the README."""
 
 import re
 
@@ -51,7 +52,8 @@ def clone(text):
 
 
 def public(remote):
-    """The address at which others find a remote, without a name or password; "" for one that only this machine reaches."""
+    """The address at which others find a remote, without a name or password; "" for one that only this machine
+    reaches."""
     ssh = re.fullmatch(r"(?:ssh://)?(?:[^@/]+@)([\w.-]+)[:/](.+)", remote)
     if ssh:
         return f"https://{ssh[1]}/{ssh[2]}"

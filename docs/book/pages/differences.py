@@ -37,8 +37,8 @@ def lexer_for(file):
 
 @cache
 def highlighted(name, text):
-    """The lines of a file, each with the few elements that book.css colours: much shorter than spans with classes, and there
-    are fifty thousand of them. Most files of a step are those of the step before, so a text is coloured once."""
+    """The lines of a file, each with the few elements that book.css colours: much shorter than spans with classes, and
+    there are fifty thousand of them. Most files of a step equal its parent's, so each text is coloured once."""
     if name.endswith(".md"):
         return tuple(escape(line, quote=False) for line in text.splitlines())
     lexer = lexer_for(PurePath(name).name)

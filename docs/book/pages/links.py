@@ -1,5 +1,5 @@
-"""Where the links of the Markdown files lead on the site: to a page, to the source of a file, or, with a warning that names
-file and line, to nothing."""
+"""Where the links of the Markdown files lead on the site: to a page, to the source of a file, or, with a warning that
+names file and line, to nothing."""
 
 import posixpath
 import re

@@ -1,4 +1,5 @@
-"""The staircase as a drawing: its branches, how long each lesson is, which files move to the library, and the detours."""
+"""The staircase as a drawing: its branches, how long each lesson is, which files move to the library, and the
+detours."""
 
 from html import escape
 

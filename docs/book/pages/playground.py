@@ -80,8 +80,8 @@ def version():
 
 
 def glue(programs, step):
-    """(name, text) of what emscripten puts between a program and the browser. Most steps have the same, but for the name of
-    the program, which the worker does not need; so the name is that of the text."""
+    """(name, text) of what emscripten puts between a program and the browser. Most steps have the same, but for the
+    name of the program, which the worker does not need; so the name is that of the text."""
     text = (Path(programs) / f"{step.name}.js").read_text(encoding="utf-8").replace(f"{step.name}.wasm", "program.wasm")
     return f"glue-{hashlib.sha256(text.encode()).hexdigest()[:8]}.js", text
 
@@ -105,7 +105,8 @@ def copy(programs, series, site):
 
 
 def single_file(programs, step, site):
-    """The page of a step with all that it loads inside, and no links to other pages: a browser needs no server for it."""
+    """The page of a step with all that it loads inside, and no links to other pages: a browser needs no server for
+    it."""
     folder, parts = site / "steps" / step.name, site / "playground"
     page = (folder / "index.html").read_text(encoding="utf-8")
     article = page[page.index("<article"):page.index("</article>")] + "</article>"

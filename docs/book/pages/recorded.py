@@ -1,5 +1,5 @@
-"""The commands in the book's pages and what they print: recorded in docs/book/recorded/, one file a command, and replayed by
-a test."""
+"""The commands in the book's pages and what they print: recorded in docs/book/recorded/, one file a command, and
+replayed by a test."""
 
 import os
 import platform

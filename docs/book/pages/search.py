@@ -1,5 +1,5 @@
-"""The index of the search: the whole text, one entry a section, as a script, since a page that was opened from a file may
-read nothing else."""
+"""The index of the search: the whole text, one entry a section, as a script, since a page that was opened from a file
+may read nothing else."""
 
 import json
 import re

@@ -1,5 +1,6 @@
 "use strict";
-// Light and dark, diffs side by side, the folded parts that a link leads to. Without this the pages can be read as well.
+// Light and dark, diffs side by side, the folded parts that a link leads to. Without this the pages can be read as
+// well.
 
 document.documentElement.classList.remove("no-js");
 
@@ -109,7 +110,8 @@ const book = (() => {
     list.scrollBy({ top: (link.top + link.bottom - box.top - box.bottom) / 2, behavior: "instant" });
   }
 
-  // "/" leads to the search, the arrows to the pages before and after. Where you type or scroll, keys keep their meaning.
+  // "/" leads to the search, the arrows to the pages before and after. Where you type or scroll, keys keep their
+  // meaning.
   function addKeys() {
     const search = document.querySelector(".search-form input, .sidebar-search");
     const pages = { ArrowLeft: document.querySelector("a.prev-page"), ArrowRight: document.querySelector("a.next-page") };
