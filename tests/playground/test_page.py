@@ -171,6 +171,12 @@ class Terminal(Browser):
                 self.open(step)
                 self.gives_the_tokens_of_the_native_program(step)
 
+    @unittest.skipUnless("17-speculative-decoding" in STEPS, "its step is not built")
+    def test_the_first_page_runs_the_step_of_its_picture(self):
+        self.browser.get(f"{ADDRESS}/index.html")
+        self.assertLess(self.find(".playground")[0].rect["y"], self.find("table")[0].rect["y"])
+        self.gives_the_tokens_of_the_native_program("17-speculative-decoding")
+
     @unittest.skipUnless("88-parallel-blocks" in STEPS, "its step is not built")
     def test_a_model_is_loaded_whose_folder_a_command_of_the_page_names(self):
         self.open("88-parallel-blocks")

@@ -138,6 +138,8 @@ def read(app, doctree):
     if step:
         show_size(doctree, step, app.staircase)
         show_hunks(doctree, step)
+    if first_run(app, document):
+        show_first_run(app, doctree, first_run(app, document))
     if document == "docs/steps":
         for table in doctree.findall(nodes.table):
             if "step" in table.astext()[:10]:
@@ -157,6 +159,20 @@ def place_playground(app, doctree):
     if app.env.docname in app.staircase.of_page and idea and terminal_here:
         terminal_here.parent.remove(terminal_here)
         idea.parent.insert(idea.parent.index(idea) + 1, terminal_here)
+
+
+def first_run(app, page):
+    """The step that the first page runs, below the picture of its idea; None if the book has no programs."""
+    step = next((step for step in app.staircase.series if step.name.endswith("-speculative-decoding")), None)
+    return step if page == "README" and step and playground.has(app.config.playground, step) else None
+
+
+def show_first_run(app, doctree, step):
+    picture = next(image for image in doctree.findall(nodes.image) if image["uri"].endswith("first_screen.svg"))
+    place = picture.parent.parent.index(picture.parent) + 1
+    picture.parent.parent.insert(place, raw(
+        f'<p>That is <a href="{app.staircase.address(step)}">step {step.number}</a>. Press <em>Run</em>, and it runs in this '
+        f'page, on your machine.</p>{playground.html(app.config.playground, step, "playground")}'))
 
 
 def show_size(doctree, step, staircase):
@@ -258,9 +274,10 @@ def surroundings(app, page, template, context, doctree):
     context["repository"] = app.staircase.repository
     if doctree:
         context["edit"] = derived.edit_address(app.staircase.repository, f"{page}.md")
+    runs = playground.has(app.config.playground, step) if step else first_run(app, page)
+    context["playground"] = playground.PAGE_SCRIPTS if runs else ()
     if not step:
         return
-    context["playground"] = playground.PAGE_SCRIPTS if playground.has(app.config.playground, step) else ()
     flight = next((flight for flight in app.staircase.flights if step in flight), [])
     onward = flight[flight.index(step) + 1] if step in flight[:-1] else next(iter(step.children), None)
     for key, other in (("prev", step.parent), ("next", onward)):
@@ -270,7 +287,8 @@ def surroundings(app, page, template, context, doctree):
 
 
 def share_sidebar(app, page, template, context, doctree):
-    """Sphinx makes the tree of the sidebar for each page, in a tenth of a second. Source pages of one depth share it."""
+    """Sphinx makes the tree of the sidebar for each page, in a tenth of a second. Source pages of one depth share
+    it."""
     if not page.startswith("source/"):
         return
     make, depth, sidebars = context["toctree"], page.count("/"), app.staircase.sidebars

@@ -34,7 +34,8 @@ def has(programs, step):
     return bool(programs) and (Path(programs) / f"{step.name}.wasm").is_file() and answers
 
 
-def html(programs, step):
+def html(programs, step, base="../../playground"):
+    """The terminal of a step, in a page from which `base` leads to the programs."""
     program = (Path(programs) / f"{step.name}.wasm").read_bytes()
     # A chat makes no events, though the library in it knows the option's name.
     flag = ' data-talks="yes"' if step.holds_conversations() else ' data-trace="yes"' if b"--trace" in program else ""
@@ -42,7 +43,7 @@ def html(programs, step):
         flag += ' data-dtypes="yes"'
     offered = {"options": sorted(presets.options(step)), "presets": presets.presets(step), "heads": heads(step)}
     lines = "\n".join(step.command()).removeprefix(f"tools/run {step.number} ") or '--prompt "Once upon a time"'
-    return (f'<div class="playground"{flag} data-step="{step.name}" data-base="../../playground" data-models="{version()}" '
+    return (f'<div class="playground"{flag} data-step="{step.name}" data-base="{base}" data-models="{version()}" '
             f'data-glue="{glue(programs, step)[0]}" data-files="{escape(json.dumps(named(step)))}" '
             f'data-offered="{escape(json.dumps(offered))}" data-line="{escape(lines)}">'
             '<noscript><p>Programs run in a page with JavaScript alone.</p></noscript></div>')
