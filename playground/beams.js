@@ -242,7 +242,7 @@ function drawBeams(search, length, vocabulary, which, table) {
   }));
   const width = Math.min(COLUMNS, length + 1) * WIDTH, height = Math.max(...levels.slice(first).map((level) => level.length)) * HEIGHT;
   const picture = makeShape("svg", { role: "img", width, height, viewBox: `0 0 ${width} ${height}` }, ...lines, ...boxes);
-  picture.setAttribute("aria-label", `${caption}The table below says the same.`);
+  picture.setAttribute("aria-label", `${caption}The table below shows the same.`);
 
   const plain = (text) => makeElement("td", {}, text);
   const row = (name, node, state) => [name, plain(words(node.text.slice(search.prompt.length).slice(-16))), plain(number(node.sum, 4)),

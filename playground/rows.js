@@ -157,5 +157,5 @@ function drawRows({ passes, ended }, last, which, table) {
     say(`${which}: ${tokens} ${tokens === 1 ? "token" : "tokens"} in ${now.cells.size} of ${now.batch} ${now.batch === 1 ? "row" : "rows"}.`),
     scrolling(drawn, "rows of the batch"),
     say("A cell has the number of the text and how many of its tokens the row was fed. ▸ begins, ⇄ comes from another row, ‖ has to wait, ↻ begins again, " +
-      `■ ends, □ ends or has to wait, which the end of the run tells. A dot is a row of the batch that is fed nothing: its text has ended, or waits.${unknown ? " What has a ? is not known, or not yet." : ""}`));
+      `■ ends, □ ends or has to wait, which the end of the run shows. A dot is a row of the batch that is fed nothing: its text has ended, or waits.${unknown ? " A ? marks something that is not known, or not yet." : ""}`));
 }

@@ -43,8 +43,8 @@ struct CacheShape {
   bool operator==(const CacheShape&) const = default;
 };
 
-/// What rank 0 says about each pass: its caches by their numbers, and for each sequence the new tokens, how
-/// many positions the cache holds before them, and the blocks of all.
+/// Sends each pass of rank 0 to the others: its caches, by their numbers, and the blocks of all sequences.
+/// For each sequence it sends the new tokens and the number of positions that the cache holds before them.
 class Leader {
  public:
   Leader(Model& model, Ranks& ranks) : model_(model), ranks_(ranks) {}
@@ -100,7 +100,7 @@ class Leader {
   std::map<const KvCache*, std::size_t> caches_;  // and their numbers
 };
 
-/// A cache whose rows are what rank 0 says.
+/// A cache whose rows rank 0 sets.
 class LedCache : public KvCache {
  public:
   LedCache(Model& model, const CacheShape& shape)
@@ -138,7 +138,7 @@ class LedCache : public KvCache {
   std::vector<int> lengths_;
 };
 
-/// Computes the passes of which rank 0 tells.
+/// Computes the passes that rank 0 sends.
 void follow(Model& model, Ranks& ranks) {
   std::map<int, std::unique_ptr<LedCache>> caches;
   while (true) {

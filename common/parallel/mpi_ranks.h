@@ -1,4 +1,4 @@
-// Ranks as processes, on one machine or several, that mpirun has started.
+// Ranks as processes that mpirun has started, on one machine or several.
 #pragma once
 
 #include <memory>
@@ -8,12 +8,13 @@
 
 namespace staircase {
 
-/// Which of `visible` GPUs, a list as of CUDA_VISIBLE_DEVICES, process `number` of a machine takes for
-/// itself. An empty list is all of the machine. A list of one was chosen for this process alone, and stays.
+/// The GPU that process `number` of a machine takes, out of `visible`, a list like CUDA_VISIBLE_DEVICES. An
+/// empty list means all GPUs of the machine. A list of one was chosen for this process alone, and is
+/// returned.
 std::string own_gpu(const std::string& visible, int number);
 
-/// This process among those that mpirun has started; the only one without mpirun, or in a program that was
-/// built without MPI. Among several, it sees one GPU from then on.
+/// This process among those that mpirun has started. Without mpirun, or in a program built without MPI, it is
+/// the only one. If there are several, each sees only one GPU from then on.
 std::unique_ptr<Ranks> started_ranks();
 
 }  // namespace staircase

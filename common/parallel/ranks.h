@@ -12,8 +12,8 @@
 
 namespace staircase {
 
-/// One rank's link to all of them. Every rank makes the same calls in the same order, and each call waits for
-/// all ranks; but for send and receive, which are between two.
+/// One rank's link to the others. Every rank makes the same calls in the same order, and each call waits for
+/// all ranks, except send and receive, which are between two.
 class Ranks {
  public:
   virtual ~Ranks() = default;
@@ -45,18 +45,18 @@ class Ranks {
   /// Returns once all ranks have called it. That takes no processor meanwhile, however late rank 0 is.
   virtual void meet();
 
-  /// From now on a rank ends all of them with one sentence if another one lets it wait that long, and twice
-  /// as long as it has worked itself since the last call; rank 0 may still be late for `meet`. It also leaves
-  /// it to rank 0 what a signal means that ends programs. Only where they are processes.
+  /// From now on, a rank limits its waits for the others. The limit is that time, plus twice the time that it
+  /// has worked itself since the last call. After it, the rank ends all ranks with one sentence. Rank 0 may
+  /// still be late for `meet`. Only rank 0 then handles signals that end programs. Only for processes.
   virtual void limit_waits(std::chrono::milliseconds /*limit*/) {}
 
-  /// What this rank has received from the others.
+  /// The bytes that this rank has received from the others.
   std::size_t received_bytes() const { return received_bytes_; }
 
-  /// Counts what its device has received directly from those of the others.
+  /// Counts bytes that its device has received directly from the others' devices.
   void count_received(std::size_t bytes) { received_bytes_ += bytes; }
 
-  /// Ends all ranks with that exit status, where they are processes; else it returns.
+  /// Ends all ranks with that exit status if they are processes; otherwise returns.
   virtual void abort([[maybe_unused]] int status) {}
 
  protected:
@@ -91,13 +91,13 @@ class SingleRank : public Ranks {
   std::size_t take(std::span<std::byte> /*bytes*/, int /*from*/) override { return 0; }
 };
 
-/// How many copies of this program mpirun has started, as it says in the environment; 1 without mpirun.
+/// The number of copies of this program that mpirun has started, from the environment; 1 without mpirun.
 int started_copies();
 
-/// The number of this one among them.
+/// The number of this copy among them.
 int started_rank();
 
-/// Its number among those of its machine.
+/// Its number among the copies on its machine.
 int started_number();
 
 }  // namespace staircase

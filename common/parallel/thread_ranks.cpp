@@ -14,7 +14,7 @@
 namespace staircase {
 namespace {
 
-/// Where the threads leave what they have, and wait for each other.
+/// Where the threads exchange bytes, and wait for each other.
 class MeetingPlace {
  public:
   explicit MeetingPlace(int size)
@@ -22,7 +22,7 @@ class MeetingPlace {
 
   void exchange(int rank, std::span<const std::byte> own, std::span<std::byte> all) {
     places_[static_cast<std::size_t>(rank)] = own;
-    wait();  // until all have left theirs
+    wait();  // until all have stored theirs
     for (std::byte* to = all.data(); const std::span<const std::byte> place : places_) {
       to = std::copy(place.begin(), place.end(), to);
     }
@@ -60,7 +60,7 @@ class MeetingPlace {
  private:
   using Box = std::deque<std::vector<std::byte>>;
 
-  /// What one rank has sent to another, which has not taken it yet.
+  /// The bytes that one rank has sent to another, which has not taken them yet.
   Box& box(int from, int to) {
     return boxes_[static_cast<std::size_t>(from) * places_.size() + static_cast<std::size_t>(to)];
   }

@@ -36,7 +36,8 @@ void WaitLimit::end() {
 void WaitLimit::watch() {
   std::unique_lock lock(mutex_);
   unsigned last = 0;
-  // Ticks are counted, not read from a clock: time in which this process was stopped itself is no wait.
+  // Counts ticks instead of reading a clock: time during which this process itself was stopped does not
+  // count.
   std::chrono::milliseconds waited(0);
   while (!wake_.wait_for(lock, kTick, [this] { return stopping_; })) {
     const unsigned current = current_;

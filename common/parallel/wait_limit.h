@@ -1,4 +1,4 @@
-// Notices that a call to other ranks does not return.
+// Detects a call to other ranks that does not return.
 #pragma once
 
 #include <atomic>
@@ -10,12 +10,12 @@
 
 namespace staircase {
 
-/// Ranks do equal work between two calls, so none waits much longer than it has worked. A rank that is killed
-/// on another machine, or stopped, would keep the others waiting for ever.
+/// Ranks do equal work between two calls, so none waits much longer than it has worked. But if a rank on
+/// another machine is killed or stopped, the others would wait for ever.
 class WaitLimit {
  public:
-  /// `give_up` is called once, in a thread of its own, when a wait takes longer than `limit` plus twice the
-  /// work before it.
+  /// Calls `give_up` once, in a separate thread, when a wait takes longer than `limit` plus twice the work
+  /// before it.
   WaitLimit(std::chrono::milliseconds limit, std::function<void()> give_up);
   ~WaitLimit();
   WaitLimit(const WaitLimit&) = delete;
@@ -34,13 +34,13 @@ class WaitLimit {
   const std::chrono::milliseconds limit_;
   const std::function<void()> give_up_;
   unsigned waits_ = 0;
-  std::atomic<unsigned> current_ = 0;  // the number of the wait that has begun; 0 if none has
+  std::atomic<unsigned> current_ = 0;  // the number of the current wait, or 0
   std::atomic<std::chrono::milliseconds> most_;
   Clock::time_point ended_ = Clock::now();
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;
-  std::thread thread_;  // the last: it uses the others
+  std::thread thread_;  // the last member, since it uses the others
 };
 
 }  // namespace staircase

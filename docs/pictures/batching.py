@@ -1,4 +1,4 @@
-"""The timeline of a static and of a continuous batch: four texts of 6, 2, 2 and 2 tokens in two places."""
+"""The timeline of a static and of a continuous batch: four texts of 6, 2, 2 and 2 tokens in two slots."""
 
 from svg import Picture, write
 
@@ -13,11 +13,11 @@ STYLE = "@media (prefers-reduced-motion: no-preference) {\n" + "\n".join(
     for i in range(8)) + "\n}"
 
 
-def timeline(picture, y, title, places, notes):
+def timeline(picture, y, title, slots, notes):
     picture.text(20, y, title, anchor="start", weight="600")
-    for number, row in enumerate(places):
+    for number, row in enumerate(slots):
         top = y + 14 + number * 48
-        picture.text(LEFT - 12, top + 27, f"place {number + 1}", anchor="end", size=13)
+        picture.text(LEFT - 12, top + 27, f"slot {number + 1}", anchor="end", size=13)
         for i, text in enumerate(row):
             x = LEFT + i * CELL
             if text == " ":
@@ -30,7 +30,7 @@ def timeline(picture, y, title, places, notes):
 
 def draw():
     picture = Picture("batching", 760, 342, "A static and a continuous batch over time",
-                      "Four texts want 6, 2, 2 and 2 tokens, and there are two places. The static batch takes 8 passes, since C and "
+                      "Four texts generate 6, 2, 2 and 2 tokens in two slots. The static batch takes 8 passes, since C and "
                       "D wait for A. The continuous batch takes 6: C joins when B leaves, and D when C leaves.",
                       STYLE.replace("{name}", "batching"))
     for i in range(8):
@@ -38,7 +38,7 @@ def draw():
     picture.text(LEFT - 12, 20, "pass", size=12, anchor="end", colour="grey")
     timeline(picture, 44, "static: the next batch begins when all of the last one have ended", STATIC,
              "8 passes for 12 tokens, 1.5 rows a pass; D has its first token after pass 7")
-    timeline(picture, 204, "continuous: a finished text leaves, a waiting one takes its place", CONTINUOUS,
+    timeline(picture, 204, "continuous: a finished text leaves, a waiting one takes its slot", CONTINUOUS,
              "6 passes for 12 tokens, 2 rows a pass; D has its first token after pass 5")
     return picture
 

@@ -36,7 +36,7 @@ class Example:
 
     def embedding(self):
         token, place = (self.model.weight(f"{name}.weight")[index][:4] for name, index in (("wte", self.tokens[1]), ("wpe", 1)))
-        return table(["", "0", "1", "2", "3"], ['" wolf", row 1682', *numbers(token)], ["place 1", *numbers(place)],
+        return table(["", "0", "1", "2", "3"], ['" wolf", row 1682', *numbers(token)], ["position 1", *numbers(place)],
                      ["sum", *numbers(self.stream[0][1][:4])])
 
     def head(self, index):

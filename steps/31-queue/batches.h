@@ -10,8 +10,8 @@
 
 namespace staircase {
 
-/// Continues all prompts, each num_return_sequences times; `output` gets the texts in their order: it begins
-/// all of them, gets their tokens, and finishes all at the end with what the cache used.
+/// Continues all prompts, each num_return_sequences times. `output` gets the texts in their order: it begins
+/// all of them, gets their tokens, and finishes all at the end, with the memory that the cache used.
 inline void generate_all(Model& model, const Prompts& prompts, const TextOptions& options,
                          const RunOptions& run, Output& output) {
   Prompts copies;

@@ -11,7 +11,7 @@ inline void all_reduce(const Pass& pass, Tensor& x) {
   Ranks& ranks = pass.ranks();
   if (ranks.size() == 1) return;
   std::vector<float> sums(x.size());
-  std::vector<float> parts(sums.size() * ranks.size());  // of rank 0, of rank 1 ...
+  std::vector<float> parts(sums.size() * ranks.size());  // those of rank 0, of rank 1 ...
   pass.device().copy_to_host(x, sums);
   ranks.all_gather(sums, parts);
   std::copy_n(parts.begin(), sums.size(), sums.begin());
@@ -25,7 +25,7 @@ inline void all_reduce(const Pass& pass, Tensor& x) {
 /// each MLP and its own tokens of the vocabulary.
 inline void forward(const LlamaWeights& weights, Pass& pass) {
   Device& device = pass.device();
-  // The sum has the residual stream once: rank 0 adds its part to x, and the others replace x by theirs.
+  // The sum must have the residual stream once: rank 0 adds its part to x, the others replace x by theirs.
   const Epilogue add_once = pass.ranks().rank() == 0 ? Epilogue::kAdd : Epilogue::kStore;
   Tensor x = pass.residual(), projected = pass.projected(), queries = pass.queries();
   Tensor attended = pass.attended();

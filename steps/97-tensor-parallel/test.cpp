@@ -39,7 +39,7 @@ std::vector<Result> on_ranks(int size, const std::function<Result(Ranks&)>& comp
   return all;
 }
 
-TEST_CASE("on two ranks the residual stream after each stage is what transformers has there") {
+TEST_CASE("on two ranks the residual stream after each stage equals that of transformers") {
   const std::vector<std::string> stages{"embeddings", "block.0", "block.1", "ln_f"};
   for (const std::string& family : kRelatives) {
     CAPTURE(family);
@@ -154,14 +154,14 @@ TEST_CASE("a token costs two sums a block, one of the embedding, and its logits"
       model.next_logits(std::vector<int>{10}, cache);
       return ranks.received_bytes() - before;
     });
-    // 128 numbers nine times, and a share of 4096 logits with the one of the row of zeros.
+    // 128 numbers nine times, and a share of 4096 logits, including the one for the row of zeros.
     const std::size_t numbers = 128 * (2 * 4 + 1) + static_cast<std::size_t>((4096 + size - 1) / size) + 1;
     for (const std::size_t received : bytes)
       CHECK(received == 4 * numbers * static_cast<std::size_t>(size - 1));
   }
 }
 
-TEST_CASE("the same seed draws the same text on every rank, which never talk about it") {
+TEST_CASE("the same seed draws the same text on every rank, without any messages about it") {
   TextOptions options;
   options.stopping.max_new_tokens = 30;
   options.sampling.do_sample = true;
@@ -184,7 +184,7 @@ TEST_CASE("--own-pass changes no text, and shared logits are compared with those
   CHECK(own.err.find("rank 0 of 3 keeps ") != std::string::npos);
 }
 
-TEST_CASE("what cannot be shared is refused in one sentence") {
+TEST_CASE("models that cannot be shared are rejected in one sentence") {
   const auto refusal = [](const std::string& options) {
     const ProgramRun run = run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' " + options);
     CHECK(run.status == 1);

@@ -41,8 +41,8 @@ inline void share_logits(const Pass& pass) {
   }
 }
 
-/// Cuts the sequences of a pass into at most that many micro-batches, and takes one after the other through
-/// this rank's blocks. `send` waits for no one: while the next rank has the first, this one has the second.
+/// Cuts the sequences of a pass into at most that many micro-batches, and takes them through this rank's
+/// blocks in turn. `send` does not wait: while the next rank has the first, this one has the second.
 inline void forward(const Network& network, const Pass& pass, int micro_batches) {
   const std::int64_t sequences = pass.batch().n_sequences();
   const int count = static_cast<int>(std::min<std::int64_t>(micro_batches, sequences));

@@ -20,7 +20,7 @@ namespace {
 
 using Floats = std::vector<float>;
 
-/// Of four blocks each, and of all three kinds.
+/// Models of four blocks, one of each kind.
 const std::vector<std::string> kTales{"tales-gpt2-1m", "tales-neox-1m", "tales-qwen-1m"};
 const std::vector<std::vector<int>> kTexts{
     {321, 11, 5, 900, 17, 2, 40}, {8, 1500}, {4000, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 12}, {77}, {9, 8, 7, 6, 5}};
@@ -49,7 +49,7 @@ std::vector<Result> on_ranks(int size, const std::function<Result(Ranks&)>& comp
   return all;
 }
 
-/// Of a batch in one pass, and then of a token more of each text.
+/// The logits of a batch in one pass, and then of one more token of each text.
 Floats logits_of(Model& model) {
   StaticKvCache cache(model, static_cast<int>(kTexts.size()));
   Floats all = copied(model.next_logits(batch_of(kTexts), cache));
@@ -116,8 +116,7 @@ TEST_CASE("three ranks of a block each have the logits that transformers compute
   }
 }
 
-TEST_CASE(
-    "the first rank is done with all micro-batches before the next one has begun, and waits for no one") {
+TEST_CASE("the first rank finishes all micro-batches before the next rank begins, without waiting") {
   std::promise<void> done;
   std::future<void> first_is_done = done.get_future();
   run_as_threads(2, [&](Ranks& ranks) {
@@ -128,13 +127,13 @@ TEST_CASE(
       });
     } else {
       REQUIRE_MESSAGE(first_is_done.wait_for(std::chrono::seconds(10)) == std::future_status::ready,
-                      "rank 0 waits although it has micro-batches left");
+                      "rank 0 waits, although it has micro-batches left");
     }
     model.next_logits(batch_of(kTexts));
   });
 }
 
-TEST_CASE("a rank has its own blocks alone, in its weights and in its cache") {
+TEST_CASE("a rank has only its own blocks, in its weights and in its cache") {
   const std::string folder = find_model("tales-gpt2-1m");
   const Model alone = Model::load(folder, make_cpu_device(1));
   const std::size_t embedding = std::size_t{4} * 4096 * 128, positions = std::size_t{4} * 512 * 128;
@@ -174,7 +173,7 @@ TEST_CASE("a rank receives the residual stream of each token once, and the logit
   }
 }
 
-TEST_CASE("a sequence may rest while others go on, and so may a whole micro-batch") {
+TEST_CASE("a sequence may pause while others go on, and so may a whole micro-batch") {
   const std::vector<std::vector<int>> texts{{}, {}, {5, 6, 7}, {8}};
   Model alone = Model::load(find_model("tales-qwen-1m"), make_cpu_device(1));
   const Floats want = copied(alone.next_logits(batch_of(texts)));
@@ -212,7 +211,7 @@ TEST_CASE("every rank draws the texts of one process, whose rows leave and join"
   }
 }
 
-TEST_CASE("ranks with other numbers of micro-batches are found out") {
+TEST_CASE("ranks with different numbers of micro-batches are rejected") {
   CHECK(error_message([] {
           run_as_threads(2, [](Ranks& ranks) {
             Model model = with_own_pass(find_model("tales-qwen-1m"), ranks, 1 + ranks.rank());
@@ -233,7 +232,7 @@ TEST_CASE("--compare-ranks prints what each rank has and receives, and changes n
   CHECK(compared.err.find("a pass of 2 sequences takes ") != std::string::npos);
 }
 
-TEST_CASE("more ranks than blocks, and no micro-batch, are refused with the numbers") {
+TEST_CASE("more ranks than blocks, and zero micro-batches, are rejected with the numbers") {
   const ProgramRun ranks = run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --compare-ranks 7");
   CHECK(ranks.status == 1);
   CHECK(ranks.err.find("error: the model has 6 blocks; 7 ranks do not fit\n") != std::string::npos);

@@ -23,7 +23,7 @@ def call(*command, **options):
 
 
 def tokens(done):
-    """Of the one text that it printed. mpirun hands out a terminal, where a text would have colours."""
+    """The tokens of the one printed text. mpirun provides a terminal, so a text would have colours."""
     return json.loads(done.stdout)["sequences"][0]["token_ids"]
 
 

@@ -1,4 +1,4 @@
-"""A model whose blocks are on several processes: the texts of one process, and one voice."""
+"""A model whose blocks are on several processes: the texts of one process, printed once."""
 
 import json
 import shutil

@@ -2,8 +2,8 @@
 make.
 
 A sample of one step and of a fifth of the mistakes, another one for each commit, is tried, or all of them with
-STAIRCASE_ALL_STEPS=1 (`tools/test --all`). Two steps are tried at a time then, each with one compiler. Commands that name no
-temporary folder let a compiler cache answer when nothing has changed since."""
+STAIRCASE_ALL_STEPS=1 (`tools/test --all`). Two steps are tried at a time then, each with one compiler. Commands that
+name no temporary folder let a compiler cache answer when nothing has changed since."""
 
 import os
 import random

@@ -233,7 +233,7 @@ class Peers(unittest.TestCase):
     def test_an_environment_without_the_packages_is_refused(self):
         os.environ["OPENVINO_VENV"] = "no-such-folder"
         self.addCleanup(os.environ.pop, "OPENVINO_VENV")
-        with self.assertRaisesRegex(peers.Failure, "OPENVINO_VENV=no-such-folder: this is no .* with torch, openvino"):
+        with self.assertRaisesRegex(peers.Failure, "OPENVINO_VENV=no-such-folder: this is not a .* with torch, openvino"):
             peers.openvino_engines(self.setting, [])
         self.setting.only = ["CTranslate2"]
         self.assertEqual(peers.openvino_engines(self.setting, []), [])

@@ -50,7 +50,7 @@ class Commands(Limited):
             self.assertIn("'--frobnicate'", done.stderr)
 
     def test_a_page_of_its_own_wants_one_step_that_a_page_can_run(self):
-        for arguments, words in {(): "--single-file wants a step", ("00",): "There is no step '00'", ("x",): "There is no step 'x'",
+        for arguments, words in {(): "--single-file needs a step", ("00",): "There is no step '00'", ("x",): "There is no step 'x'",
                                  ("66",): "66-http-server continues no prompt", ("69",): "69-capacity continues no prompt",
                                  ("01", "02"): "one option"}.items():
             with self.subTest(arguments):

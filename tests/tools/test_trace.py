@@ -81,7 +81,7 @@ class Pages(Limited):
                 for value in values:
                     with self.subTest(f"{event['event']}.{field} = {value}"):
                         self.trace.write_text(lines([*EVENTS[:number - 1], {**event, field: value}, *EVENTS[number:]]))
-                        self.refused(f"no trace: '{field}' of line {number} must be an? (whole number|number|text|list|object)")
+                        self.refused(f"not a trace: '{field}' of line {number} must be an? (whole number|number|text|list|object)")
         self.trace.write_text(lines([{**START, "n_head": 4, "n_kv_head": "2"}]))
         self.refused("'n_kv_head' of line 1 must be a whole number$")
         self.trace.write_text(lines([{**START, "prompts": [[1], 2]}]))
@@ -92,16 +92,16 @@ class Pages(Limited):
     def test_what_is_no_trace_is_refused(self):
         self.refused("cannot be read: No such file", self.folder / "nothing")
         self.refused("cannot be read: Is a directory", self.folder)
-        for content, sentence in [("", "it has no line"), ("hello\n", "line 1 is no event"), ("[1]\n", "line 1 is no event"),
-                                  ("[" * 100_000 + "\n", "line 1 is no event"), ('{"event": []}\n', "line 1 cannot be '..'"),
+        for content, sentence in [("", "it has no line"), ("hello\n", "line 1 is not an event"), ("[1]\n", "line 1 is not an event"),
+                                  ("[" * 100_000 + "\n", "line 1 is not an event"), ('{"event": []}\n', "line 1 cannot be '..'"),
                                   (lines([{"event": "start"}]), "line 1 has no 'eos_token_id'"),
                                   (lines(EVENTS[1:]), "line 1 cannot be 'text'"), (lines([START, START]), "line 2 cannot be 'start'"),
-                                  (lines([START]) + "\n", "line 2 is no event"), (lines([START, {"event": "x"}]), "line 2 cannot be 'x'")]:
+                                  (lines([START]) + "\n", "line 2 is not an event"), (lines([START, {"event": "x"}]), "line 2 cannot be 'x'")]:
             with self.subTest(content[:40]):
                 self.trace.write_text(content)
                 self.refused(sentence)
         self.trace.write_bytes(b"\xff\xfe")
-        self.refused("cannot be read: it is no text")
+        self.refused("cannot be read: it is not text")
         self.trace.write_text(lines(EVENTS))
         self.refused("cannot be written: No such file", self.trace, self.folder / "none" / "page.html")
         self.refused("is the trace itself", self.trace, self.folder / "." / "run.jsonl")

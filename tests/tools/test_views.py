@@ -313,7 +313,7 @@ class Refused(Limited):
                     trace.write_text("".join(json.dumps(event) + "\n" for event in (self.START, self.TEXT, *events)))
                     done = run("tools/trace", trace)
                     self.assertEqual((done.returncode, done.stdout), (1, ""))
-                    self.assertIn(f"is no trace: {sentence}", done.stderr)
+                    self.assertIn(f"is not a trace: {sentence}", done.stderr)
             trace.write_text("".join(json.dumps(event) + "\n" for event in (self.START, self.TEXT, self.PASS, self.COPY, self.COPY)))
             self.assertEqual(run("tools/trace", trace).returncode, 0)
 
