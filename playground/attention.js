@@ -5,8 +5,8 @@
 class AttentionMatrix {
   rows = new Map();
 
-  /// What is known after an event: {row, tokens, lines}. lines[i] has the shares of token i, one for each position up to its own, or is
-  /// undefined where no pass has shown them, as for tokens that moved when a window slid.
+  /// What is known after an event: {row, tokens, lines}. lines[i] has the shares of token i, one for each position up
+  /// to its own. It is undefined if no pass has shown them, as for tokens that moved when a window slid.
   add({ row, tokens, weights }) {
     const before = this.rows.get(row) ?? { tokens: [], lines: [] }, first = tokens.length - weights.length;
     let same = 0; // a token sees only those before it: where they are the same, so are its shares
@@ -17,7 +17,8 @@ class AttentionMatrix {
   }
 }
 
-/// The mean shares that go to the first position, to the token itself and to the one before it; of tokens that have three to choose from.
+/// The mean shares that go to the first position, to the token itself and to the one before it; of tokens that have
+/// three to choose from.
 function attentionHabits(lines) {
   const counted = lines.filter((shares) => shares?.length > 2);
   const mean = (of) => counted.reduce((sum, shares) => sum + of(shares), 0) / counted.length;
@@ -25,7 +26,8 @@ function attentionHabits(lines) {
   return { first: mean((shares) => shares[0]), itself: mean((shares) => shares.at(-1)), before: mean((shares) => shares.at(-2)) };
 }
 
-/// The matrix as a picture whose cells a pointer or the arrow keys select. `quoted` shows a token, `words` name the head.
+/// The matrix as a picture whose cells a pointer or the arrow keys select. `quoted` shows a token, `words` name the
+/// head.
 function drawAttention({ row, tokens, lines }, which, words, quoted) {
   const count = tokens.length, cell = Math.max(2, Math.min(16, Math.floor(560 / count))), margin = cell < 11 ? 0 : 84;
   const canvas = makeElement("canvas", { className: "matrix", tabIndex: 0, width: margin + count * cell, height: margin + count * cell });

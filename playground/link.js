@@ -1,5 +1,5 @@
-// A run in the address of its page: #run=1&step=…&line=…&input=…&inside=yes&head=0,1&sum=… Browsers keep the part after # to themselves, so
-// a server never gets to see a prompt.
+// A run in the address of its page: #run=1&step=…&line=…&input=…&inside=yes&head=0,1&sum=… Browsers keep the part after
+// # to themselves, so a server never gets to see a prompt.
 "use strict";
 
 const LINK_VERSION = "1";
@@ -12,7 +12,8 @@ function linkSum(text) {
   return sum.toString(36);
 }
 
-/// {line, input, inside, head} of a step as the part of an address after its #, that included. `head` is "LAYER,HEAD" or "".
+/// {line, input, inside, head} of a step as the part of an address after its #, that included. `head` is "LAYER,HEAD"
+/// or "".
 function linkTo(step, { line, input, inside, head }) {
   const fields = new URLSearchParams({ run: LINK_VERSION, step, line, ...(input && { input }), ...(inside && { inside: "yes" }), ...(head && { head }) });
   return `#${fields}&sum=${linkSum(String(fields))}`;

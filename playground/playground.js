@@ -356,7 +356,8 @@
     return [" Run it on ", make("a", { href: found.href + linkTo(other, { line: command }) }, `the page of ${other}`), "."];
   }
 
-  /// The files of the reader's model for a command that names it. Throws a sentence where it does not fit, or none is chosen.
+  /// The files of the reader's model for a command that names it. Throws a sentence where it does not fit, or none is
+  /// chosen.
   function filesOfModel(words) {
     const value = (option) => optionOf(words.map((text) => ({ text })), option);
     const named = words.find((word) => /^(--[\w-]+=)?disk\//.test(word))?.replace(/^.*?disk\//, "");

@@ -1,7 +1,8 @@
 // Presets and sliders: both write options into the command lines, which stay the one truth about the next run.
 "use strict";
 
-// [option, least, most, step, usual]: at the usual value the option is left out; null has none, and then the right end leaves it out.
+// [option, least, most, step, usual]: at the usual value the option is left out; null has none, and then the right end
+// leaves it out.
 const SLIDERS = [
   ["--max-new-tokens", 1, 300, 1, 100],
   ["--seed", 0, 30, 1, 0],
@@ -21,8 +22,8 @@ const SLIDERS = [
   ["--kv-blocks", 1, 64, 1, null],
 ];
 
-/// A row of presets and a fold of sliders for the text of `line`. `options` are the step's, `presets` [[name, {option: value}]]. A preset
-/// keeps the first command and calls `run`; `refuse` shows a sentence.
+/// A row of presets and a fold of sliders for the text of `line`. `options` are the step's, `presets` [[name, {option:
+/// value}]]. A preset keeps the first command and calls `run`; `refuse` shows a sentence.
 function settingsOf(line, options, presets, run, refuse) {
   const make = makeElement;
   const attempt = (change) => {

@@ -4,8 +4,8 @@
 const SHELL_SIGNS = { "|": "a pipe", "<": "a file as input", ">": "a file as output", ";": "a second command", "&": "a command in the background",
   "(": "a group of commands", ")": "a group of commands", "`": "the output of a command" };
 
-/// The words of a text: [{text, from, to, bare, first}]. A `bare` word has no quotation marks, a `first` one begins a line. Throws a
-/// sentence that names what a shell would do and a page cannot.
+/// The words of a text: [{text, from, to, bare, first}]. A `bare` word has no quotation marks, a `first` one begins a
+/// line. Throws a sentence that names what a shell would do and a page cannot.
 function shellWords(line) {
   const found = [];
   let word = null, first = true, at = 0;
@@ -67,8 +67,8 @@ function shellWords(line) {
   return found;
 }
 
-/// The commands of a text: [{step, words, text, from, to}]. Each begins with tools/run and `step`; the first one may do without. `words` are those
-/// after it, {text, from, to}, and `text` is the same as it was typed.
+/// The commands of a text: [{step, words, text, from, to}]. Each begins with tools/run and `step`; the first one may do
+/// without. `words` are those after it, {text, from, to}, and `text` is the same as it was typed.
 function commandLines(text) {
   const commands = [];
   for (const word of shellWords(text)) {
@@ -93,7 +93,8 @@ function meansStep(word, step) {
 
 const shellQuoted = (word) => (/^[\w./:+-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
-/// The value of an option in the words of a command, the last one if there are several: a text, true for a flag, or undefined.
+/// The value of an option in the words of a command, the last one if there are several: a text, true for a flag, or
+/// undefined.
 function optionOf(words, option) {
   const at = words.findLastIndex(({ text }) => text === option || text.startsWith(`${option}=`));
   if (at < 0) return undefined;
@@ -101,7 +102,8 @@ function optionOf(words, option) {
   return text === option ? words[at + 1]?.text ?? true : text.slice(option.length + 1);
 }
 
-/// The text with an option set in each of its commands: to a value, true for a flag, or null for none. Other words stay as they are.
+/// The text with an option set in each of its commands: to a value, true for a flag, or null for none. Other words stay
+/// as they are.
 function withOption(text, option, value) {
   for (const { words, to } of commandLines(text).reverse()) {
     const isFlag = value === true || value === false, wanted = value === true ? option : value === null || value === false ? "" : `${option} ${shellQuoted(value)}`;

@@ -50,8 +50,8 @@ TALKS = sorted(path.stem for path in PROGRAMS.glob("*.wasm") if Step(ROOT / "ste
 
 class Site(SimpleHTTPRequestHandler):
     """The site; files in `broken` are missing, of those in `cut` half arrives, and those in `short` end early.
-    `lacking` is code in front of the worker's, which takes something from its browser. `methods` has those of all requests:
-    the browser's log leaves out the requests of workers."""
+    `lacking` is code in front of the worker's, which takes something from its browser. `methods` has those of all
+    requests: the browser's log leaves out the requests of workers."""
     broken, cut, short, methods, lacking = set(), set(), set(), set(), ""
 
     def log_request(self, *_):
