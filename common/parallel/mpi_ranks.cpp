@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <limits>
 #include <optional>
@@ -15,6 +14,7 @@
 
 #include "common/base/error.h"
 #include "common/base/message.h"
+#include "common/parallel/neighbours.h"
 #include "common/parallel/wait_limit.h"
 #endif
 
@@ -33,27 +33,39 @@ int number_of(int (*ask)(MPI_Comm, int*)) {
   return number;
 }
 
-/// mpirun passes it on. At SIGTERM it ends its processes within two seconds.
-#ifdef SIGUSR1
-constexpr int kPassedOn = SIGUSR1;
-#else
-constexpr int kPassedOn = SIGTERM;
-#endif
-
-volatile std::sig_atomic_t has_signal = 0;
+/// The ranks that share this machine with this one, which is left out.
+std::vector<Neighbours::Process> others_of_machine(int rank) {
+  MPI_Comm machine = MPI_COMM_NULL;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine);
+  int size = 0;
+  MPI_Comm_size(machine, &size);
+  const Neighbours::Process own{rank, Neighbours::own_id()};
+  std::vector<Neighbours::Process> all(static_cast<std::size_t>(size));
+  MPI_Allgather(&own, sizeof own, MPI_BYTE, all.data(), sizeof own, MPI_BYTE, machine);
+  MPI_Comm_free(&machine);
+  std::erase_if(all, [&](const Neighbours::Process& one) { return one.rank == rank; });
+  return all;
+}
 
 /// A failure of MPI itself ends all processes, with its own message.
 class MpiRanks : public Ranks {
  public:
-  MpiRanks() : Ranks(number_of(MPI_Comm_rank), number_of(MPI_Comm_size)) {}
+  MpiRanks() : Ranks(number_of(MPI_Comm_rank), number_of(MPI_Comm_size)) {
+    neighbours_.emplace(rank(), others_of_machine(rank()));
+    MPI_Barrier(MPI_COMM_WORLD);
+  }
   MpiRanks(const MpiRanks&) = delete;
   MpiRanks& operator=(const MpiRanks&) = delete;
   ~MpiRanks() override {
     for (Message& message : sent_) MPI_Wait(&message.request, MPI_STATUS_IGNORE);
+    neighbours_.reset();  // from here on they may end
     MPI_Finalize();
   }
 
-  void abort(int status) override { MPI_Abort(MPI_COMM_WORLD, status); }
+  void abort(int status) override {
+    neighbours_->tell();
+    MPI_Abort(MPI_COMM_WORLD, status);
+  }
 
   void meet() override {
     if (limit_ && rank() == 0) limit_->begin(true);
@@ -74,13 +86,12 @@ class MpiRanks : public Ranks {
   }
 
   void limit_waits(std::chrono::milliseconds limit) override {
-    for (const int signal : {SIGINT, SIGTERM, kPassedOn}) {
-      if (rank() > 0) std::signal(signal, [](int) { has_signal = 1; });
-    }
+    if (rank() > 0) neighbours_->follow_rank_0();
     // One rank says it: rank 0, or rank 1 if no other ends it with a signal meanwhile.
     if (rank() > 0) limit += std::chrono::milliseconds(size() == 2 ? 300 : 1300);
     limit_.emplace(limit, [this, limit] {
-      quiet() = rank() > 1 || has_signal != 0;
+      quiet() = rank() > 1 || Neighbours::has_signal() || Neighbours::is_told();
+      neighbours_->tell();
       say_error(fmt::format(
           "{}another rank has not answered for {:.1f} seconds: it has ended, is stopped or cannot be reached",
           rank() > 0 ? fmt::format("rank {}: ", rank()) : "", static_cast<double>(limit.count()) / 1000));
@@ -137,6 +148,7 @@ class MpiRanks : public Ranks {
   }
 
   std::vector<Message> sent_;
+  std::optional<Neighbours> neighbours_;
   std::optional<WaitLimit> limit_;
 };
 

@@ -11,7 +11,8 @@ import unittest
 from pathlib import Path
 
 BUILD, SOURCE = Path(os.environ["STAIRCASE_BUILD"]), Path(__file__).resolve().parents[2]
-PROGRAM, WITHOUT = BUILD / "steps/97-tensor-parallel", BUILD / "steps/01-greedy-decoding"
+PROGRAM, STAGES, WITHOUT = (BUILD / "steps" / name for name in ("97-tensor-parallel", "98-pipeline-parallel",
+                                                                "01-greedy-decoding"))
 # Where the tests run there may be fewer processors than ranks, and no other user than root.
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                    OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none")
@@ -137,20 +138,56 @@ class Mpirun(unittest.TestCase):
         self.assertEqual(len(errors(done)), 1, done.stderr)
         self.assertTrue(errors(done)[0].startswith("error: rank 1: "), done.stderr)
 
-    def test_a_rank_that_is_killed_ends_the_others_soon(self):
-        process = subprocess.Popen(["mpirun", "-np", "3", PROGRAM, *TEXT[:-1], "480", "--no-use-cache", "--ignore-eos"],
-                                   env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    def end(self, ranks, hit, *options, program=PROGRAM):
+        """hit(mpirun, processes of the ranks) once a text has begun. All must end soon; status and standard error."""
+        texts = (*TEXT[:-1], "480", "--ignore-eos")
+        process = subprocess.Popen(["mpirun", *options, "-np", str(ranks), program, *texts], env=ENVIRONMENT,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             process.stdout.read(1)  # the first token: all have their models
-            children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-            os.kill(int(children[1]), signal.SIGKILL)
-            killed = time.monotonic()
-            process.communicate(timeout=30)
-            self.assertLess(time.monotonic() - killed, 5)
-            self.assertNotEqual(process.returncode, 0)
+            children = list(map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()))
+            hit(process.pid, children)
+            begun = time.monotonic()
+            _, err = process.communicate(timeout=30)
+            self.assertLess(time.monotonic() - begun, 5)
             self.assertFalse([child for child in children if Path(f"/proc/{child}/exe").exists()])
+            return process.returncode, err
         finally:
             process.kill()
+
+    def test_a_rank_that_is_killed_ends_the_others_soon_and_is_named_once(self):
+        for program in (PROGRAM, STAGES):
+            for ranks, lost in ((2, 0), (2, 1), (3, 0), (3, 1), (4, 3)):
+                with self.subTest(program=program.name, ranks=ranks, lost=lost):
+                    status, err = self.end(ranks, lambda _, processes: os.kill(processes[lost], signal.SIGKILL),
+                                           program=program)
+                    self.assertEqual(status, 128 + signal.SIGKILL)
+                    self.assertEqual([line for line in err.splitlines() if line.startswith("error:")],
+                                     [f"error: rank {lost} has ended before the others, so all end: it has failed or "
+                                      "was killed, perhaps because memory ran out"], err)
+
+    def test_a_quiet_mpirun_leaves_the_sentence_alone(self):
+        status, err = self.end(3, lambda _, processes: os.kill(processes[2], signal.SIGKILL), "--quiet")
+        self.assertEqual(status, 128 + signal.SIGKILL)
+        said, error = err.splitlines()
+        self.assertTrue(said.startswith("by formula: "), err)
+        self.assertTrue(error.startswith("error: rank 2 has ended"), err)
+
+    def test_two_ranks_that_are_killed_are_one_sentence(self):
+        def hit(_, processes):
+            for lost in (0, 2):
+                os.kill(processes[lost], signal.SIGKILL)
+        status, err = self.end(4, hit)
+        self.assertNotEqual(status, 0)
+        self.assertEqual(err.count("error: rank 0 has ended before the others"), 1, err)
+        self.assertEqual(err.count("error: "), 1, err)
+
+    def test_a_person_who_ends_mpirun_gets_no_sentence(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(number):
+                status, err = self.end(3, lambda mpirun, _: os.kill(mpirun, number))
+                self.assertNotEqual(status, 0)
+                self.assertNotIn("error:", err)
 
     def test_a_program_that_shares_nothing_refuses_to_run_as_copies(self):
         done = self.on(2, "--prompt", "A fox", program=WITHOUT)

@@ -143,8 +143,8 @@ class Ends(unittest.TestCase):
             self.assertEqual(server.alive(), [])
 
     def test_a_rank_that_is_killed_ends_all(self):
-        for rank, busy in ((0, True), (1, True), (1, False)):
-            with self.subTest(rank=rank, busy=busy), SharedServer(ends_well=False) as server:
+        for rank, of, busy in ((0, 2, True), (1, 2, True), (1, 2, False), (2, 3, True), (0, 3, False)):
+            with self.subTest(rank=rank, of=of, busy=busy), SharedServer(ranks=of, ends_well=False) as server:
                 if busy:
                     stream = server.stream(**LONG)
                     self.addCleanup(stream.leave)
@@ -153,9 +153,10 @@ class Ends(unittest.TestCase):
                 killed = time.monotonic()
                 server.process.wait(20)
                 self.assertLess(time.monotonic() - killed, 5)
-                self.assertNotEqual(server.process.returncode, 0)
+                self.assertEqual(server.process.returncode, 128 + signal.SIGKILL)
                 self.assertEqual(server.alive(), [])
-                self.assertIn(f"mpirun noticed that process rank {rank} ", server.said())
+                self.assertEqual(server.sentences(), [f"error: rank {rank} has ended before the others, so all end: it "
+                                                      "has failed or was killed, perhaps because memory ran out"])
 
     def test_a_rank_that_is_stopped_ends_all_with_one_sentence(self):
         for rank, of in ((1, 3), (0, 2)):

@@ -1,0 +1,57 @@
+// The other ranks of this machine, and whether their processes still run.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace staircase {
+
+/// When a rank ends too early, mpirun sends SIGTERM to the others, and SIGKILL a second later. In between,
+/// the first rank that is left says which one is lost, and all end with status 1. Only where there are
+/// signals.
+class Neighbours {
+ public:
+  struct Process {
+    int rank = 0;
+    std::int64_t id = 0;
+  };
+
+  /// Of this process.
+  static std::int64_t own_id();
+
+  /// Watches `others`, apart from those that this process cannot see. All of them run until each has made
+  /// its own.
+  Neighbours(int rank, std::vector<Process> others);
+  ~Neighbours();
+  Neighbours(const Neighbours&) = delete;
+  Neighbours& operator=(const Neighbours&) = delete;
+
+  /// From now on this rank goes on until rank 0 ends, whatever signal arrives that ends programs.
+  void follow_rank_0();
+
+  /// Whether this process has got a signal that ends programs.
+  static bool has_signal();
+
+  /// Whether another rank has told its neighbours.
+  static bool is_told();
+
+  /// This rank ends, and has said why: the others need not.
+  void tell() const;
+
+ private:
+  void watch();
+
+  const int rank_;
+  std::vector<Process> others_;
+  std::atomic<bool> follows_ = false;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stopping_ = false;
+  std::thread thread_;  // the last: it uses the others
+};
+
+}  // namespace staircase
