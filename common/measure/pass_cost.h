@@ -50,7 +50,7 @@ PassCost fit(const std::function<std::vector<MeasuredPass>(unsigned seed)>& meas
 
 /// The cost of passes that `fleet.ranks` ranks share by tensor parallelism (step 97). Each computes its part
 /// of `alone`, and waits for the calls and bytes of its link: two sums per block and one of the embedding,
-/// and the logits of the others' tokens.
+/// and the logits of the others' tokens. (Large sums of three ranks or more cost less: `Ranks::all_reduce`.)
 PassCost shared(const PassCost& alone, const FleetOptions& fleet, const ModelConfig& config);
 
 /// `shared` of what `fit` finds for one rank.

@@ -9,6 +9,10 @@
 namespace staircase {
 namespace {
 
+/// From here on a sum is made in slices. A link of 10 Gbit/s takes about as long for so many numbers, 64 KiB,
+/// as for starting another call: 50 µs.
+constexpr std::size_t kSlicedFrom = 1 << 14;
+
 /// The number in the first of these variables that is set.
 int number_in_environment(std::initializer_list<const char*> names, int otherwise) {
   for (const char* name : names) {
@@ -29,12 +33,36 @@ void Ranks::all_gather(std::span<const float> own, std::span<float> all) {
 }
 
 void Ranks::all_reduce(std::span<float> numbers) {
+  if (size_ > 2 && numbers.size() >= kSlicedFrom) return reduce_slices(numbers);
   gathered_.resize(numbers.size() * static_cast<std::size_t>(size_));
   all_gather(numbers, gathered_);
   std::copy_n(gathered_.begin(), numbers.size(), numbers.begin());
   for (std::size_t first = numbers.size(); first < gathered_.size(); first += numbers.size()) {
     for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] += gathered_[first + i];
   }
+}
+
+void Ranks::reduce_slices(std::span<float> numbers) {
+  const std::size_t count =
+      (numbers.size() + static_cast<std::size_t>(size_) - 1) / static_cast<std::size_t>(size_);
+  // The last ones may be shorter.
+  const auto slice = [&](int rank) {
+    const std::size_t first = std::min(static_cast<std::size_t>(rank) * count, numbers.size());
+    return numbers.subspan(first, std::min(count, numbers.size() - first));
+  };
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_) send(slice(rank), rank);
+  }
+  const std::span<float> own = slice(rank_);
+  std::vector<float> sums(count), part(own.size());
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_) receive(part, rank);
+    const std::span<const float> added = rank == rank_ ? own : std::span<float>(part);
+    for (std::size_t i = 0; i < added.size(); ++i) sums[i] = rank == 0 ? added[i] : sums[i] + added[i];
+  }
+  gathered_.resize(count * static_cast<std::size_t>(size_));
+  all_gather(sums, gathered_);
+  std::copy_n(gathered_.begin(), numbers.size(), numbers.begin());
 }
 
 std::string Ranks::broadcast(const std::string& text) {

@@ -26,7 +26,8 @@ class Ranks {
   void all_gather(std::span<const float> own, std::span<float> all);
 
   /// Each number becomes its sum over all ranks, added in the order of the ranks: every rank gets the same
-  /// bits, in every run.
+  /// bits, in every run. For a few numbers, or two ranks, each rank receives all numbers of the others. Else
+  /// it adds up one slice for all of them: it receives 2 / size() of that, in twice as many calls.
   void all_reduce(std::span<float> numbers);
 
   /// The text of rank 0.
@@ -41,6 +42,9 @@ class Ranks {
 
   /// Waits for the numbers that rank `from`, another one, has sent. Throws Error if they are more or fewer.
   void receive(std::span<float> numbers, int from);
+
+  /// Throws Error unless it is another rank, as both do.
+  void check_other(int rank) const;
 
   /// Returns once all ranks have called it. That takes no processor meanwhile, however late rank 0 is.
   virtual void meet();
@@ -72,8 +76,8 @@ class Ranks {
   /// Takes the next bytes from rank `from`, into `bytes` if they fit exactly. Returns their number.
   virtual std::size_t take(std::span<std::byte> bytes, int from) = 0;
 
-  void check_other(int rank) const;
   void gather(std::span<const std::byte> own, std::span<std::byte> all);
+  void reduce_slices(std::span<float> numbers);
 
   int rank_, size_;
   std::size_t received_bytes_ = 0;

@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -90,6 +92,40 @@ TEST_CASE("a sum is added in the order of the ranks, on each of them") {
     return number;
   });
   for (const Floats& sum : sums) CHECK(sum == Floats{1.0f});
+}
+
+TEST_CASE("many numbers are added in slices, in the order of the ranks, and a rank receives 2 / N of all") {
+  // From 16,384 numbers on; the last slice may be shorter.
+  for (const int size : {2, 3, 4, 7}) {
+    for (const std::size_t count : {16383u, 16384u, 16385u, 50001u}) {
+      CAPTURE(size);
+      CAPTURE(count);
+      const auto part_of = [&](int rank) {
+        Floats part(count);
+        for (std::size_t i = 0; i < count; ++i) {  // of sizes that make the order matter
+          const auto number = static_cast<int>((i * 7 + static_cast<std::size_t>(rank) * 11) % 40);
+          part[i] = std::ldexp(1.0f + 0.01f * static_cast<float>(i % 64), number - 20);
+        }
+        return part;
+      };
+      Floats want = part_of(0);
+      for (int rank = 1; rank < size; ++rank) {
+        const Floats part = part_of(rank);
+        for (std::size_t i = 0; i < count; ++i) want[i] += part[i];
+      }
+      const auto n = static_cast<std::size_t>(size), slice = (count + n - 1) / n;
+      run_as_threads(size, [&](Ranks& ranks) {
+        Floats numbers = part_of(ranks.rank());
+        ranks.all_reduce(numbers);
+        CHECK(numbers == want);
+        // Of its own slice the parts of the others, and of theirs the sums, which come as equal slices.
+        const std::size_t first = static_cast<std::size_t>(ranks.rank()) * slice,
+                          own = std::min(slice, count - std::min(first, count));
+        const bool whole = size == 2 || count < 16384;
+        CHECK(ranks.received_bytes() == 4 * (n - 1) * (whole ? count : own + slice));
+      });
+    }
+  }
 }
 
 TEST_CASE("a rank counts the bytes that it receives") {
@@ -349,6 +385,23 @@ TEST_CASE("a token costs one sum of the embedding and two a block, but one a blo
         CHECK(ranks.received_bytes() - before == 4 * numbers * (size - 1));
       });
     }
+  }
+}
+
+TEST_CASE("a prompt costs two sums a block for each token, and from three ranks on 2 / N of that") {
+  const std::vector<int> prompt(192, 10);
+  for (const std::size_t size : {2, 3, 4}) {
+    CAPTURE(size);
+    run_as_threads(static_cast<int>(size), [&](Ranks& ranks) {
+      Model model = Model::load(find_model("tales-llama-1m"), make_cpu_device(1), DType::kFloat32, ranks);
+      const std::size_t before = ranks.received_bytes();
+      model.next_logits(prompt);
+      // Four blocks of 128 numbers a token; only the last token leaves the last of them.
+      const std::size_t sums = 128 * (2 * 4 - 1) * prompt.size(),
+                        rest = 128 * 2 + (4096 + size - 1) / size + 1;
+      CHECK(ranks.received_bytes() - before ==
+            4 * (size - 1) * ((size == 2 ? sums : sums * 2 / size) + rest));
+    });
   }
 }
 
