@@ -238,9 +238,12 @@ class Device {
   virtual bool can_join() const { return false; }
 
   /// Links this device to those of all other ranks, for the calls below. Every rank makes the same calls in
-  /// the same order, outside of run(). A device that is linked stays so. Throws std::runtime_error where the
-  /// link fails.
+  /// the same order, but for send and receive, and outside of run(). A device that is linked stays so. Throws
+  /// std::runtime_error where the link fails.
   virtual void join(const DeviceRank& /*own*/) { throw_alone(); }
+
+  /// Whether `join` has linked it.
+  virtual bool is_linked() const { return false; }
 
   /// Each number of x, which is float32, becomes its sum over all ranks, added in the order of the ranks:
   /// every rank gets the same bits, in every run. Returns how many bytes came from other ranks.
@@ -252,6 +255,14 @@ class Device {
   virtual std::size_t all_gather(const Tensor& /*own*/, std::int64_t /*count*/, Tensor& /*all*/) {
     throw_alone();
   }
+
+  /// Sends x, which is float32, to another rank, and returns at once. Operations that follow may wait until
+  /// it has gone there.
+  virtual void send(const Tensor& /*x*/, int /*to*/) { throw_alone(); }
+
+  /// x, which is float32, becomes what rank `from`, another one, sends: as many numbers. Returns how many
+  /// bytes came.
+  virtual std::size_t receive(Tensor& /*x*/, int /*from*/) { throw_alone(); }
 
  protected:
   /// Memory for intermediate results of an operation, kept from call to call. Growing it loses its contents.

@@ -30,14 +30,16 @@ void check_finite(std::span<const float> logits, const KvCache& cache, DType dty
               reason);
 }
 
-/// From here on the pass may ask the device for what the ranks exchange.
-void join_devices(Device& device, Ranks& ranks) {
+/// From here on the pass leaves it to the devices what ranks exchange, if all of them can do that. Else the
+/// host does it, but only for whole blocks: the numbers of a matrix depend on the kind of the device.
+void join_devices(Device& device, Ranks& ranks, Split split) {
   const bool joins = device.can_join();
-  if (const auto other = ranks.first_other(joins ? 1 : 0)) {
+  const auto other = ranks.first_other(joins ? 1 : 0);
+  if (other && split == Split::kMatrices) {
     throw Error("rank {} computes on another kind of device than rank 0; --device cpu is the same for all",
                 *other);
   }
-  if (!joins) return;
+  if (other || !joins) return;
   device.join({ranks.rank(), ranks.size(), [&](const std::string& text) { return ranks.broadcast(text); }});
 }
 
@@ -101,7 +103,7 @@ Model Model::load(const std::filesystem::path& path, std::shared_ptr<Device> dev
       throw Error("{}: the model of rank {} is not that of rank 0; all ranks need the same files and --dtype",
                   settings.file(), *other);
     }
-    if (split == Split::kMatrices) join_devices(*model.device_, *ranks);
+    join_devices(*model.device_, *ranks, split);
   }
   const int rank = ranks != nullptr ? ranks->rank() : 0, size = ranks != nullptr ? ranks->size() : 1;
   model.share_ = std::make_unique<Share>(split == Split::kBlocks ? Share::of_blocks(model.config_, rank, size)

@@ -212,7 +212,7 @@ void Pass::finish(const Tensor& x, const Norm& norm, const Weight& output_layer)
 
 void Pass::all_reduce(Tensor& x) const {
   if (part_.share.whole) return;
-  if (device_.can_join()) {
+  if (device_.is_linked()) {
     ranks().count_received(device_.all_reduce(x));
     return;
   }
@@ -222,9 +222,28 @@ void Pass::all_reduce(Tensor& x) const {
   device_.copy_from_host(numbers, x);
 }
 
+void Pass::send(const Tensor& x, int to) const {
+  ranks().check_other(to);
+  if (device_.is_linked()) return device_.send(x, to);
+  std::vector<float> numbers(static_cast<std::size_t>(x.size()));
+  device_.copy_to_host(x, numbers);
+  ranks().send(numbers, to);
+}
+
+void Pass::receive(Tensor& x, int from) const {
+  ranks().check_other(from);
+  if (device_.is_linked()) {
+    ranks().count_received(device_.receive(x, from));
+    return;
+  }
+  std::vector<float> numbers(static_cast<std::size_t>(x.size()));
+  ranks().receive(numbers, from);
+  device_.copy_from_host(numbers, x);
+}
+
 void Pass::gather_logits(const Tensor& own) const {
   Tensor logits = logits_;
-  if (device_.can_join()) {
+  if (device_.is_linked()) {
     ranks().count_received(device_.all_gather(own, part_.share.tokens, logits));
     return;
   }

@@ -84,6 +84,13 @@ class Pass {
   /// Sums x over all ranks: each gets the sum. A single rank keeps its x.
   void all_reduce(Tensor& x) const;
 
+  /// Sends x to rank `to`, another one. It does not wait for that rank, and x may change at once.
+  void send(const Tensor& x, int to) const;
+
+  /// x = what rank `from`, another one, has sent. Throws Error if that is more or fewer numbers; devices that
+  /// exchange them without the host cannot tell.
+  void receive(Tensor& x, int from) const;
+
   /// How a rank adds its part of a product to the residual stream before all_reduce. Rank 0 adds it to x; the
   /// others overwrite x with it, so the sum contains x once.
   Epilogue add_once() const {

@@ -1,5 +1,5 @@
-// all_reduce and all_gather: what GPUs of several ranks tell each other, by NCCL. Nothing goes through the
-// host.
+// all_reduce, all_gather, send and receive: what GPUs of several ranks tell each other, by NCCL. Nothing goes
+// through the host.
 //
 // NCCL has a sum of its own, which adds in an order that depends on the machine, and may differ with the
 // size. Here each rank adds up the parts itself, in the order of the ranks, so that the bits are those of any
@@ -9,6 +9,11 @@
 //                 thousands of numbers, whose time is that of starting the call.
 //   many          each rank gets all parts of its own slice, then the sums of the other slices, in two calls:
 //                 2 (ranks - 1) / ranks · 4n bytes, as in a ring. For two ranks that is no less than above.
+//
+// A tensor that goes to one rank alone is one call on either side. It is sent from where it is, in the stream
+// of the kernels: the kernels that follow it may overwrite it, so they wait until the other GPU has it. In a
+// pipeline of equal stages that GPU is ready by then. A sender that is faster would need a copy and a stream
+// of its own.
 //
 // A run() that is kept as a graph has none of it: NCCL wants a call to be in a graph on all ranks or on none,
 // and each rank would decide by its own addresses.
@@ -109,6 +114,19 @@ std::size_t CudaDevice::all_gather(const Tensor& own, std::int64_t count, Tensor
                cuda::place_side_by_side, parts, static_cast<int>(own.dim(0)), static_cast<int>(own.dim(1)),
                static_cast<int>(count), static_cast<int>(all.dim(1)), all.data<float>());
   return static_cast<std::size_t>((ranks - 1) * numbers) * sizeof(float);
+}
+
+void CudaDevice::send(const Tensor& x, int to) {
+  if (!link_) return Device::send(x, to);
+  check_not_running();
+  link_->send(x.data<float>(), x.size(), to, stream());
+}
+
+std::size_t CudaDevice::receive(Tensor& x, int from) {
+  if (!link_) return Device::receive(x, from);
+  check_not_running();
+  link_->receive(x.data<float>(), x.size(), from, stream());
+  return x.bytes();
 }
 
 }  // namespace staircase

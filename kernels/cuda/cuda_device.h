@@ -53,8 +53,11 @@ class CudaDevice final : public Device {
 
   bool can_join() const override;
   void join(const DeviceRank& own) override;
+  bool is_linked() const override { return link_ != nullptr; }
   std::size_t all_reduce(Tensor& x) override;
   std::size_t all_gather(const Tensor& own, std::int64_t count, Tensor& all) override;
+  void send(const Tensor& x, int to) override;
+  std::size_t receive(Tensor& x, int from) override;
 
  private:
   void do_copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,

@@ -134,6 +134,16 @@ void NcclLink::exchange(const std::function<Parcel(int rank)>& parcel, cudaStrea
   check(nccl().group_end(), what, communicator_);
 }
 
+void NcclLink::send(const float* numbers, std::int64_t count, int to, cudaStream_t stream) const {
+  check(nccl().send(numbers, count_of(count), ncclFloat32, to, communicator_, stream),
+        "numbers were sent to another rank", communicator_);
+}
+
+void NcclLink::receive(float* numbers, std::int64_t count, int from, cudaStream_t stream) const {
+  check(nccl().receive(numbers, count_of(count), ncclFloat32, from, communicator_, stream),
+        "numbers of another rank were received", communicator_);
+}
+
 void NcclLink::wait(cudaStream_t stream) const {
   while (cudaStreamQuery(stream) == cudaErrorNotReady) {
     ncclResult_t state = ncclSuccess;
@@ -158,6 +168,10 @@ NcclLink::~NcclLink() = default;
 void NcclLink::all_gather(const float*, std::int64_t, float*, cudaStream_t) const {}
 
 void NcclLink::exchange(const std::function<Parcel(int)>&, cudaStream_t) const {}
+
+void NcclLink::send(const float*, std::int64_t, int, cudaStream_t) const {}
+
+void NcclLink::receive(float*, std::int64_t, int, cudaStream_t) const {}
 
 void NcclLink::wait(cudaStream_t) const {}
 

@@ -14,7 +14,8 @@ struct ncclComm;
 namespace staircase::cuda {
 
 /// Numbers are float32 in memory of the GPU. A call returns when its work is in the stream, after what is
-/// there already; all ranks make the same calls in the same order. Errors are std::runtime_error.
+/// there already; all ranks make the same calls in the same order, but for send and receive. Errors are
+/// std::runtime_error.
 class NcclLink {
  public:
   /// Whether this program was built with NCCL. The library itself is only loaded for a link: a program that
@@ -43,6 +44,10 @@ class NcclLink {
 
   /// One parcel to and from each other rank, all at the same time.
   void exchange(const std::function<Parcel(int rank)>& parcel, cudaStream_t stream) const;
+
+  /// `count` numbers to or from one other rank, which makes the opposite call.
+  void send(const float* numbers, std::int64_t count, int to, cudaStream_t stream) const;
+  void receive(float* numbers, std::int64_t count, int from, cudaStream_t stream) const;
 
   /// Until the stream is empty, unless a rank is lost meanwhile, for which it would wait without an end.
   void wait(cudaStream_t stream) const;

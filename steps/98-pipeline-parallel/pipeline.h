@@ -12,33 +12,20 @@ namespace staircase {
 /// Takes the tokens of the pass through this rank's blocks. The residual stream comes from the rank before,
 /// and goes on to the next one. `network` embeds tokens on the first rank, and has logits on the last one.
 inline void run_stage(const Network& network, Pass& pass) {
-  Ranks& ranks = pass.ranks();
+  const Ranks& ranks = pass.ranks();
   Tensor x = pass.residual();  // [n_tokens, n_embd]
-  std::vector<float> numbers(x.size());
-  if (ranks.rank() > 0) {
-    ranks.receive(numbers, ranks.rank() - 1);
-    pass.device().copy_from_host(numbers, x);
-  }
+  if (ranks.rank() > 0) pass.receive(x, ranks.rank() - 1);
   network.run(pass);
-  if (ranks.rank() + 1 < ranks.size()) {
-    pass.device().copy_to_host(x, numbers);
-    ranks.send(numbers, ranks.rank() + 1);
-  }
+  if (ranks.rank() + 1 < ranks.size()) pass.send(x, ranks.rank() + 1);
 }
 
 /// Gives all ranks the logits of the last one.
 inline void share_logits(const Pass& pass) {
-  Ranks& ranks = pass.ranks();
+  const Ranks& ranks = pass.ranks();
   const int last = ranks.size() - 1;
   Tensor logits = pass.logits();
-  std::vector<float> numbers(logits.size());
-  if (ranks.rank() == last) {
-    pass.device().copy_to_host(logits, numbers);
-    for (int rank = 0; rank < last; ++rank) ranks.send(numbers, rank);
-  } else {
-    ranks.receive(numbers, last);
-    pass.device().copy_from_host(numbers, logits);
-  }
+  if (ranks.rank() < last) return pass.receive(logits, last);
+  for (int rank = 0; rank < last; ++rank) pass.send(logits, rank);
 }
 
 /// Cuts the sequences of a pass into at most that many micro-batches, and takes them through this rank's

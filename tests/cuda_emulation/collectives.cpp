@@ -9,6 +9,7 @@
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/model.h"
 #include "common/model/model_folder.h"
+#include "steps/98-pipeline-parallel/pipeline.h"
 #include "tests/compare.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"
 #include "tests/cuda_emulation/nccl_stand_in.h"
@@ -240,6 +241,80 @@ TEST_CASE("on emulated GPUs a shared model has the logits of one, and a pass exc
   }
 }
 
+TEST_CASE("a tensor goes to one rank by a call on each side, in the stream of their kernels") {
+  on_gpus(3, [](Device& device, TurningRanks& ranks) {
+    Tensor x = uploaded(device, {5, 100}, part_of(ranks.rank(), 500));
+    if (ranks.rank() == 1) device.send(x, 2);
+    if (ranks.rank() == 2) CHECK(device.receive(x, 1) == 500 * sizeof(float));
+    CHECK(downloaded(device, x) == part_of(ranks.rank() == 2 ? 1 : ranks.rank(), 500));
+  });
+  for (const int rank : {1, 2}) {
+    CAPTURE(rank);
+    const auto calls = calls_of(rank);
+    REQUIRE(calls.size() == 3);  // between the first and the last of the link
+    CHECK(calls[1].name == (rank == 1 ? "ncclSend" : "ncclRecv"));
+    CHECK(calls[1].peer == 3 - rank);
+    CHECK(calls[1].count == 500);
+    CHECK(calls[1].type == kFloat32);
+    CHECK_FALSE(calls[1].grouped);
+    CHECK(calls[1].stream != nullptr);
+  }
+  CHECK(calls_of(0).size() == 3);
+}
+
+TEST_CASE("a pipeline of emulated GPUs has the logits of one, and its numbers do not pass through the host") {
+  const std::vector<std::vector<int>> texts{{321, 11, 5}, {8, 1500, 900, 17}, {77}};
+  const std::vector<std::span<const int>> batch(texts.begin(), texts.end());
+  Model whole = Model::load(find_model("tales-qwen-1m"), make_cpu_device(1));
+  const std::span<const float> logits = whole.next_logits(batch);
+  const Floats want(logits.begin(), logits.end());
+  const std::size_t hidden = std::size_t{4} * 128 * 8, last = std::size_t{4} * 4096 * 3;
+  for (const int size : {2, 3}) {
+    for (const int micro_batches : {1, 2, 3}) {
+      CAPTURE(size);
+      CAPTURE(micro_batches);
+      std::vector<Floats> got(static_cast<std::size_t>(size));
+      nccl_stand_in::begin();
+      const auto errors = on_ranks(size, [&](TurningRanks& ranks) {
+        Model model = Model::load(find_model("tales-qwen-1m"), make_cuda_device(), DType::kFloat32, ranks,
+                                  Split::kBlocks);
+        model.run_with([&](Pass& pass) { forward(model.network(), pass, micro_batches); });
+        const int before = ranks.exchanges;
+        const std::size_t bytes = ranks.received_bytes();
+        const std::span<const float> own = model.next_logits(batch);
+        got[static_cast<std::size_t>(ranks.rank())] = {own.begin(), own.end()};
+        CHECK(ranks.exchanges == before);
+        CHECK(ranks.received_bytes() - bytes ==
+              (ranks.rank() > 0 ? hidden : 0) + (ranks.rank() + 1 < size ? last : 0));
+      });
+      for (const std::string& error : errors) CHECK(error == "");
+      for (const Floats& own : got) {
+        CHECK(own == got[0]);
+        CHECK(difference("logits", own, want, own.size(), 1e-4) == "");
+      }
+      // Each micro-batch comes once, and the logits of all of them once.
+      const auto calls = calls_of(size - 1);
+      const auto count_of = [&](const std::string& name) {
+        return std::ranges::count(calls, name, &nccl_stand_in::Call::name);
+      };
+      CHECK(count_of("ncclRecv") == micro_batches);
+      CHECK(count_of("ncclSend") == size - 1);
+    }
+  }
+}
+
+TEST_CASE("whole blocks may be on a CPU and on a GPU, which are not linked then") {
+  nccl_stand_in::begin();
+  const auto errors = on_ranks(2, [](TurningRanks& ranks) {
+    const Model model =
+        Model::load(find_model("tales-qwen-1m"), ranks.rank() == 0 ? make_cuda_device() : make_cpu_device(1),
+                    DType::kFloat32, ranks, Split::kBlocks);
+    CHECK_FALSE(model.device().is_linked());
+  });
+  for (const std::string& error : errors) CHECK(error == "");
+  CHECK(calls_of(0).empty());
+}
+
 TEST_CASE("an error of NCCL is one sentence, and the link of a rank that fails is aborted") {
   const auto errors_of = [](const std::string& name, int result, const std::string& last_error) {
     nccl_stand_in::begin();
@@ -256,6 +331,21 @@ TEST_CASE("an error of NCCL is one sentence, and the link of a rank that fails i
   CHECK(errors_of("ncclAllGather", 2, "")[1] ==
         "NCCL failed while numbers of all ranks were gathered: unhandled system error");
   CHECK(calls_of(1).back().name == "ncclCommAbort");
+  const auto error_between_two = [](const std::string& name, int rank) {
+    nccl_stand_in::begin();
+    nccl_stand_in::fail(name, rank, 2, "");
+    return on_ranks(2, [&](TurningRanks& ranks) {
+      const std::unique_ptr<Device> device = make_cuda_device();
+      device->join(as_device_rank(ranks));
+      Tensor x = device->allocate(DType::kFloat32, {3});
+      if (ranks.rank() == 0) device->send(x, 1);
+      if (ranks.rank() == 1) device->receive(x, 0);
+    })[static_cast<std::size_t>(rank)];
+  };
+  CHECK(error_between_two("ncclSend", 0) ==
+        "NCCL failed while numbers were sent to another rank: unhandled system error");
+  CHECK(error_between_two("ncclRecv", 1) ==
+        "NCCL failed while numbers of another rank were received: unhandled system error");
 }
 
 TEST_CASE("a rank that is lost while GPUs compute ends the wait of the others") {
@@ -299,6 +389,9 @@ TEST_CASE("a GPU that is not linked, and a CPU, refuse what needs others") {
     Tensor x = device->allocate(DType::kFloat32, {3});
     CHECK_THROWS_WITH(device->all_reduce(x), "this device is not linked to others");
     CHECK_THROWS_WITH(device->all_gather(x, 3, x), "this device is not linked to others");
+    CHECK_THROWS_WITH(device->send(x, 1), "this device is not linked to others");
+    CHECK_THROWS_WITH(device->receive(x, 1), "this device is not linked to others");
+    CHECK_FALSE(device->is_linked());
   }
 }
 

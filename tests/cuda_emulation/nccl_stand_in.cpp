@@ -39,6 +39,8 @@ ncclResult_t asynchronous = ncclSuccess;
 int ids = 0;
 /// What each rank has put there for the others.
 std::map<int, std::vector<Transfer>> offered;
+/// What one rank sends to another by a call of its own, until that one has it.
+std::map<std::pair<int, int>, Transfer> sent;
 
 // Of the thread that is a rank.
 thread_local bool in_group = false;
@@ -95,8 +97,37 @@ ncclResult_t transfer(ncclComm_t communicator, const std::vector<Transfer>& own)
   });
 }
 
-ncclResult_t add_to_group(ncclComm_t communicator, const Transfer& one) {
-  if (!in_group) return ncclInvalidUsage;  // with more than two ranks it might wait without an end
+/// Waits, without the turn, until is_done(). False if that does not happen within seconds.
+template <typename IsDone>
+bool wait_until(const IsDone& is_done) {
+  std::unique_lock lock(turn_of_all, std::adopt_lock);
+  changed.wait_for(lock, std::chrono::seconds(10), [&] { return is_done() || one_has_left; });
+  lock.release();  // the caller had the turn, and keeps it
+  return is_done();
+}
+
+/// A send or a receive that is not in a group. The stream waits for the other side, so the emulation does.
+ncclResult_t move_alone(ncclComm_t communicator, const Transfer& one) {
+  const std::pair way =
+      one.sends ? std::pair(communicator->rank, one.peer) : std::pair(one.peer, communicator->rank);
+  const auto is_sent = [&] { return sent.contains(way); };
+  if (one.sends) {
+    sent[way] = one;
+    changed.notify_all();
+    return wait_until([&] { return !is_sent(); }) ? ncclSuccess : ncclRemoteError;
+  }
+  if (!wait_until(is_sent)) return ncclRemoteError;
+  if (sent[way].count != one.count) return ncclInvalidUsage;
+  std::memcpy(one.to, sent[way].from, one.count * sizeof(float));
+  sent.erase(way);
+  changed.notify_all();
+  return ncclSuccess;
+}
+
+ncclResult_t take(ncclComm_t communicator, const Transfer& one) {
+  if (one.peer < 0 || one.peer >= communicator->size || one.peer == communicator->rank)
+    return ncclInvalidArgument;
+  if (!in_group) return move_alone(communicator, one);
   group_of = communicator;
   group.push_back(one);
   return ncclSuccess;
@@ -139,6 +170,7 @@ std::vector<Call> calls_of(int rank) {
 
 void begin() {
   calls.clear();
+  sent.clear();
   failure.reset();
   last_error.clear();
   asynchronous = ncclSuccess;
@@ -227,7 +259,7 @@ ncclResult_t ncclSend(const void* from, std::size_t count, ncclDataType_t type, 
   if (const ncclResult_t result = record("ncclSend", communicator->rank, count, type, peer, stream);
       result != ncclSuccess)
     return result;
-  return add_to_group(communicator, {true, peer, count, from, nullptr});
+  return take(communicator, {true, peer, count, from, nullptr});
 }
 
 ncclResult_t ncclRecv(void* to, std::size_t count, ncclDataType_t type, int peer, ncclComm_t communicator,
@@ -235,7 +267,7 @@ ncclResult_t ncclRecv(void* to, std::size_t count, ncclDataType_t type, int peer
   if (const ncclResult_t result = record("ncclRecv", communicator->rank, count, type, peer, stream);
       result != ncclSuccess)
     return result;
-  return add_to_group(communicator, {false, peer, count, nullptr, to});
+  return take(communicator, {false, peer, count, nullptr, to});
 }
 
 ncclResult_t ncclAllGather(const void* from, void* to, std::size_t count, ncclDataType_t type,
