@@ -1,13 +1,21 @@
 // The part of a model's weights that a rank has: what it reads, and what it makes of it.
 #include <doctest/doctest.h>
 
+#ifdef __linux__
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "common/decoding/quantize_int4.h"
 #include "common/model/model_folder.h"
@@ -227,6 +235,124 @@ TEST_CASE("a rank takes no number of a matrix but its own from the file") {
     }
   }
 }
+
+#ifdef __linux__
+
+const std::size_t kPage = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+
+/// Which pages of a file are in memory.
+std::vector<bool> pages_in_memory(const std::filesystem::path& file) {
+  const std::size_t size = std::filesystem::file_size(file), pages = (size + kPage - 1) / kPage;
+  std::vector<unsigned char> state(pages);
+  const int opened = open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  REQUIRE(opened >= 0);
+  void* const mapping = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, opened, 0);
+  close(opened);
+  REQUIRE(mapping != MAP_FAILED);
+  REQUIRE(mincore(mapping, size, state.data()) == 0);
+  munmap(mapping, size);
+  std::vector<bool> there;
+  for (const unsigned char one : state) there.push_back((one & 1) != 0);
+  return there;
+}
+
+/// Writes it to the disk and drops it from memory, but for the first bytes: what a system reads ahead when
+/// the header is read depends on the disk, and may be megabytes. False if the file is nowhere but in memory.
+bool forget(const std::filesystem::path& file, std::size_t but_first) {
+  const int opened = open(file.c_str(), O_RDWR | O_CLOEXEC);
+  REQUIRE(opened >= 0);
+  bool left = true;
+  for (int tries = 0; left && tries < 100; ++tries) {  // pages on their way stay a moment longer
+    fsync(opened);
+    posix_fadvise(opened, 0, 0, POSIX_FADV_DONTNEED);
+    const std::vector<bool> pages = pages_in_memory(file);
+    left = std::ranges::count(pages, true) > 0;
+    if (left) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  posix_fadvise(opened, 0, 0, POSIX_FADV_RANDOM);  // reads nothing ahead
+  std::string first(but_first, ' ');
+  REQUIRE(pread(opened, first.data(), but_first, 0) == std::ssize(first));
+  close(opened);
+  return !left;
+}
+
+std::size_t header_size(const std::filesystem::path& file) {
+  std::uint64_t length = 0;
+  std::ifstream(file, std::ios::binary).read(reinterpret_cast<char*>(&length), sizeof length);
+  return sizeof length + length;
+}
+
+/// The pages that a rank needs: of the header, of its own part of each matrix, of all other tensors, and of
+/// the 64 bytes at both ends of each tensor, by which ranks compare their files.
+std::vector<bool> needed_pages(const std::filesystem::path& file, int rank, int size) {
+  const std::size_t data = header_size(file);
+  std::string text(data, ' ');
+  std::ifstream(file, std::ios::binary).read(text.data(), std::ssize(text));
+  const nlohmann::json header = nlohmann::json::parse(text.substr(sizeof(std::uint64_t)));
+  std::vector<bool> needed((std::filesystem::file_size(file) + kPage - 1) / kPage);
+  const auto need = [&](std::size_t first, std::size_t count) {
+    if (count == 0) return;
+    for (std::size_t page = first / kPage; page <= (first + count - 1) / kPage; ++page) needed[page] = true;
+  };
+  need(0, data);
+  for (const auto& [name, tensor] : header.items()) {
+    if (name == "__metadata__") continue;
+    const std::size_t first = data + static_cast<std::size_t>(tensor["data_offsets"][0]),
+                      end = data + static_cast<std::size_t>(tensor["data_offsets"][1]);
+    const std::size_t ends = std::min<std::size_t>(end - first, 64);
+    need(first, ends);
+    need(end - ends, ends);
+    const Cut cut = tensor["shape"].size() == 2 ? cut_of(name, rank) : Cut{Cut::Of::kNothing};
+    if (cut.of == Cut::Of::kNothing) {
+      need(first, end - first);
+      continue;
+    }
+    const std::size_t rows = tensor["shape"][0], columns = tensor["shape"][1],
+                      number = tensor["dtype"] == "F32" ? 4 : 2;
+    const bool by_row = cut.of == Cut::Of::kRows;
+    const std::vector<bool> own = own_of(cut, by_row ? rows : columns, rank, size);
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (std::size_t column = 0; column < columns; ++column) {
+        if (own[by_row ? row : column]) need(first + (row * columns + column) * number, number);
+      }
+    }
+  }
+  return needed;
+}
+
+TEST_CASE("a rank reads the pages of its own numbers from the disk, and no others") {
+  for (const std::string name : {"tales-gpt2-1m", "tales-neox-1m", "tales-llama-1m"}) {
+    for (const int size : {2, 4}) {
+      for (int rank = 0; rank < size; ++rank) {
+        CAPTURE(name);
+        CAPTURE(size);
+        CAPTURE(rank);
+        const TemporaryFolder copy;
+        std::filesystem::copy(find_model(name), copy.path());
+        const std::filesystem::path file = copy.path() / "model.safetensors";
+        if (!forget(file, header_size(file))) {
+          MESSAGE("what a rank reads is not compared: the folder of temporary files is in memory");
+          return;
+        }
+        LoneRank ranks(rank, size);
+        Model::load(copy.path(), make_cpu_device(1), DType::kFloat32, ranks);
+        const std::vector<bool> got = pages_in_memory(file), want = needed_pages(file, rank, size);
+        std::size_t missing = 0, beyond = 0;
+        for (std::size_t page = 0; page < want.size(); ++page) {
+          missing += want[page] && !got[page] ? 1 : 0;
+          beyond += got[page] && !want[page] ? 1 : 0;
+        }
+        CHECK(missing == 0);
+        CHECK(beyond == 0);
+        // Half or a quarter, and the rows of which a page has a part for each rank.
+        if (kPage == 4096)
+          CHECK(3 * std::ranges::count(got, true) < (size == 2 ? 2.2 : 1.8) * std::ssize(got));
+      }
+    }
+  }
+}
+
+#endif
 
 TEST_CASE("files of llama.cpp's quantizer have the same logits on ranks, wherever a cut meets their blocks") {
   const std::filesystem::path folder = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "tests/reference";
