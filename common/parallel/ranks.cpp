@@ -9,8 +9,8 @@
 namespace staircase {
 namespace {
 
-/// From here on a sum is made in slices. A link of 10 Gbit/s takes about as long for so many numbers, 64 KiB,
-/// as for starting another call: 50 µs.
+/// From here on a sum is made in slices. These are 64 KiB, and a link of 10 Gbit/s takes about as long for
+/// them as for starting another call: 50 µs.
 constexpr std::size_t kSlicedFrom = 1 << 14;
 
 /// The number in the first of these variables that is set.

@@ -256,8 +256,8 @@ std::vector<bool> pages_in_memory(const std::filesystem::path& file) {
   return there;
 }
 
-/// Writes it to the disk and drops it from memory, but for the first bytes: what a system reads ahead when
-/// the header is read depends on the disk, and may be megabytes. False if the file is nowhere but in memory.
+/// Writes it to the disk and drops it from memory, but for the first bytes, the header. What a system reads
+/// ahead of a header depends on the disk, and may be megabytes. False if the file is nowhere but in memory.
 bool forget(const std::filesystem::path& file, std::size_t but_first) {
   const int opened = open(file.c_str(), O_RDWR | O_CLOEXEC);
   REQUIRE(opened >= 0);
@@ -282,8 +282,8 @@ std::size_t header_size(const std::filesystem::path& file) {
   return sizeof length + length;
 }
 
-/// The pages that a rank needs: of the header, of its own part of each matrix, of all other tensors, and of
-/// the 64 bytes at both ends of each tensor, by which ranks compare their files.
+/// The pages that a rank needs: of the header, of its own part of each matrix, and of all other tensors.
+/// Ranks compare their files by the 64 bytes at both ends of each tensor, so those are among them.
 std::vector<bool> needed_pages(const std::filesystem::path& file, int rank, int size) {
   const std::size_t data = header_size(file);
   std::string text(data, ' ');
