@@ -15,8 +15,8 @@
 // pipeline of equal stages that GPU is ready by then. A sender that is faster would need a copy and a stream
 // of its own.
 //
-// A run() that is kept as a graph has none of it: NCCL wants a call to be in a graph on all ranks or on none,
-// and each rank would decide by its own addresses.
+// A run() that is kept as a graph has none of these calls. NCCL allows a call in a graph only if all ranks
+// have it in one, and each rank decides by its own addresses.
 #include <algorithm>
 
 #include "kernels/cuda/cuda_device.h"
@@ -31,7 +31,8 @@ constexpr int kCollectiveThreads = 256;
 /// is by data sheets, and was not measured.
 constexpr std::int64_t kSlicedFrom = 1 << 16;
 
-/// x = the sum of all parts in their order, one after the other in `parts`. x itself is the part of `rank`.
+/// x = the sum of all parts in their order, which lie side by side in `parts`. x itself is the part of
+/// `rank`.
 __global__ __launch_bounds__(kCollectiveThreads) void add_parts(const float* parts, int rank, int ranks,
                                                                 std::int64_t stride, std::int64_t count,
                                                                 float* x) {
