@@ -22,6 +22,9 @@ import todays_example  # noqa: E402
 from example import Example  # noqa: E402
 from tales import softmax  # noqa: E402
 
+# Printed books, and a thesis without a lasting address.
+OFFLINE = ["Queueing Systems, Volume 1: Theory", "The HARPY Speech Recognition System"]
+
 
 def anchors(page):
     """The names of a page's headings, as the hosts of such pages make them."""
@@ -61,6 +64,32 @@ class Pages(unittest.TestCase):
                     self.assertTrue(file.exists(), "there is no such file")
                     if anchor:
                         self.assertIn(anchor, anchors(file))
+
+    def test_every_source_has_a_link(self):
+        unlinked, count = [], 0
+        for page in PAGES:
+            text = page.read_text(encoding="utf-8")
+            for part in re.findall(r"(?ms)^## (?:Sources|Further reading)\n(.*?)(?=^## |\Z)", text):
+                for entry in re.findall(r"(?ms)^- .*?(?=^- |^\s*$|\Z)", part):
+                    count += 1
+                    titles = re.sub(r"\[[^]]*\]\(https?://[^)]*\)", "", entry)
+                    if "](http" not in entry or re.search(r"(?<!\w)\*[^*]+\*(?!\w)", titles):
+                        unlinked.append((page.parent.name, " ".join(entry.split())))
+        self.assertGreater(count, 190)
+        found = sorted({title for _, entry in unlinked for title in OFFLINE if title in entry})
+        self.assertEqual([entry for entry in unlinked if not any(title in entry[1] for title in OFFLINE)], [])
+        self.assertEqual(found, sorted(OFFLINE))
+
+    def test_a_paper_in_the_text_is_linked_there_or_among_the_sources(self):
+        unlinked, count = [], 0
+        for page in PAGES:
+            text = " ".join(page.read_text(encoding="utf-8").split())
+            for author in re.findall(r"\w+ et al\.", text):
+                count += 1
+                if not re.search(re.escape(author) + r" \d{4}(, \[\*[^]]+)?\]\(http", text):
+                    unlinked.append((page.parent.name, author))
+        self.assertEqual(unlinked, [])
+        self.assertGreater(count, 100)
 
     def test_commands_print_what_the_page_says(self):
         """The shown text is part of the output; how it is cut into lines does not matter."""
