@@ -22,7 +22,7 @@ def draw():
                     picture.line([(x + 22, y + CELL / 2), (x + CELL - 22, y + CELL / 2)], "grey", opacity=0.5)
                     continue
                 weight = heads[head][4][i][j]
-                picture.box(x + 2, y + 2, CELL - 4, CELL - 4, "blue", f"{100 * weight:.0f} %", 0.05 + 0.75 * weight,
+                picture.box(x + 2, y + 2, CELL - 4, CELL - 4, "blue", f"{100 * weight:.0f} %", 0.05 + 0.68 * weight,
                             weight="600" if weight > 0.4 else "")
         picture.text(left + 2 * CELL, 60 + 4 * CELL + 24, ('" into" finds what happens', '" into" finds the subject')[number], size=13)
     picture.text(380, 356, "A row looks at the columns; its weights sum to 100 %. What comes later is not seen.", size=12, colour="grey")

@@ -11,6 +11,9 @@ from xml.sax.saxutils import escape
 
 FOLDER = Path(__file__).resolve().parent
 COLOURS = {"blue": "#3b82f6", "orange": "#ee8a1d", "green": "#1f9d61", "red": "#e5484d", "violet": "#8e5cf0", "grey": "#8b949e"}
+# No colour is readable as text on white and on black alike, so letters have one for each.
+LETTERS = {"blue": ("#1f5fd0", "#7fb2ff"), "orange": ("#a04a06", "#f3a44d"), "green": ("#14713f", "#4fce8d"),
+           "red": ("#b3261e", "#ff938b"), "violet": ("#6d3bd1", "#b79bff"), "grey": ("#57606a", "#9aa4af")}
 
 
 def number(value):
@@ -24,7 +27,7 @@ class Picture:
     def __init__(self, name, width, height, title, description, style=""):
         self.name, self.width, self.height = name, width, height
         self.title, self.description, self.style = title, description, style
-        self.shapes = []
+        self.shapes, self.letters = [], set()
 
     def add(self, shape):
         self.shapes.append(shape)
@@ -41,9 +44,9 @@ class Picture:
             return
         details = [f'text-anchor="{anchor}"' if anchor != "start" else "", f'font-size="{size}"' if size != 14 else "",
                    f'font-weight="{weight}"' if weight else "", 'font-family="ui-monospace, monospace"' if mono else "",
-                   f'style="fill: {COLOURS[colour]}"' if colour else "",
                    f'transform="rotate({turn} {number(x)} {number(y)})"' if turn is not None else ""]
-        self.add(f'<text{named(kind)} x="{number(x)}" y="{number(y)}"{"".join(" " + d for d in details if d)}>'
+        self.letters |= {colour} - {""}
+        self.add(f'<text{named(" ".join(filter(None, (kind, colour))))} x="{number(x)}" y="{number(y)}"{"".join(" " + d for d in details if d)}>'
                  f'{escape(text)}</text>')
 
     def line(self, points, kind="grey", width=1.5, arrow=False, dashes="", opacity=1):
@@ -65,6 +68,10 @@ class Picture:
     def svg(self):
         style = [f"#{self.name} {{ color: #1f2328; font: 14px system-ui, sans-serif; }}", f"#{self.name} text {{ fill: currentColor; }}",
                  f"@media (prefers-color-scheme: dark) {{ #{self.name} {{ color: #e6edf3; }} }}"]
+        for colour in sorted(self.letters):
+            light, dark = LETTERS[colour]
+            style += [f"#{self.name} .{colour} {{ fill: {light}; }}",
+                      f"@media (prefers-color-scheme: dark) {{ #{self.name} .{colour} {{ fill: {dark}; }} }}"]
         style += [line for line in self.style.replace("{id}", f"#{self.name}").splitlines() if line.strip()]
         return "\n".join([
             f'<svg xmlns="http://www.w3.org/2000/svg" id="{self.name}" viewBox="0 0 {self.width} {self.height}" '

@@ -51,6 +51,20 @@ def commands(page):
     return found
 
 
+def channels(colour):
+    return [int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)]
+
+
+def contrast(*colours):
+    """WCAG's, of two colours."""
+    def luminance(colour):
+        return sum(share * (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4)
+                   for share, value in zip((0.2126, 0.7152, 0.0722), colour))
+
+    darker, lighter = sorted(map(luminance, colours))
+    return (lighter + 0.05) / (darker + 0.05)
+
+
 class Pages(unittest.TestCase):
     def test_links_lead_to_a_file_and_to_a_heading_of_it(self):
         for page in PAGES:
@@ -198,6 +212,36 @@ class Pictures(unittest.TestCase):
                 self.assertIn("<desc", text)
                 self.assertNotRegex(text.replace("http://www.w3.org/2000/svg", ""), r"https?:|url\(|@import|href")
                 self.assertEqual("animation:" in text, "prefers-reduced-motion" in text)
+
+    def test_letters_stand_out_from_their_background(self):
+        """At least 4.5 to 1, as WCAG has it, on a white page and a dark one, and on the boxes around them."""
+        seen = set()
+        for path in PICTURES.glob("*.svg"):
+            shapes = list(ElementTree.parse(path).getroot().iter())
+            style = next(shape.text for shape in shapes if shape.tag.endswith("}style"))
+            light = re.sub(r"@media \(prefers-color-scheme: dark\) \{(?:[^{}]*\{[^{}]*\})*\s*\}", "", style)
+            for page, rules in (("#ffffff", light), ("#131416", style)):
+                fills = dict(re.findall(r"\.([\w-]+) \{ (?:[^}]*; )?fill: (#\w+); \}", rules))
+                ink = re.findall(r"(?m)^(?:.*dark\) \{ )?(?:#\w+|\.staircase) \{ (?:[^}]*; )?(?:color|fill): (#\w+)", rules)[-1]
+                boxes = []
+                for shape in shapes:
+                    if shape.tag.endswith("}rect") and shape.get("fill", "none") != "none":
+                        boxes.append([float(shape.get(name, 0)) for name in ("x", "y", "width", "height")] + [shape])
+                    if not shape.tag.endswith("}text") or not (shape.text or "").strip():
+                        continue
+                    x, y = float(shape.get("x")), float(shape.get("y")) - 4
+                    ground = channels(page)
+                    shown_with = set(shape.get("class", "").split())
+                    for left, top, width, height, box in boxes:
+                        inside = left <= x <= left + width and top <= y <= top + height
+                        if inside and set(box.get("class", "").split()) <= shown_with:
+                            share = float(box.get("fill-opacity", 1))
+                            ground = [a + (b - a) * share for a, b in zip(ground, channels(box.get("fill")))]
+                    fill = next((fills[name] for name in shape.get("class", "").split() if name in fills), ink)
+                    seen.add(fill)
+                    with self.subTest(f"{path.name}: {shape.text}"):
+                        self.assertGreaterEqual(contrast(channels(fill), ground), 4.5, f"{fill} on {page}")
+        self.assertGreater(len(seen), 12)
 
     def test_texts_stay_inside_their_picture(self):
         """By a generous width of a letter, since each reader has another font."""
