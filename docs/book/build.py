@@ -62,7 +62,8 @@ def built(place, programs):
         for path in new.glob("_static/styles/*.css"):  # Debian's theme imports a file of the system, which a site has not
             path.write_text(re.sub(r"@import[^;]*;", "", path.read_text(encoding="utf-8")), encoding="utf-8")
         for path in new.rglob("*.html"):
-            path.write_text(with_skip_link(without_indentation(path.read_text(encoding="utf-8"))), encoding="utf-8")
+            page = with_skip_link(without_indentation(path.read_text(encoding="utf-8")))
+            path.write_text(accessible(page), encoding="utf-8")
         yield new
 
 
@@ -92,6 +93,20 @@ def with_skip_link(page):
     page = page.replace('<article role="main">', '<article role="main" id="furo-main-content" tabindex="-1">')
     link = '<a class="skip-to-content" href="#furo-main-content">Skip to content</a>'
     return re.sub(r"<body[^>]*>", rf"\g<0>\n{link}", page, count=1)
+
+
+# Furo's landmarks have no names, and Docutils' tables have headers without words; a screen reader reads both out.
+NAMED = [('<aside class="sidebar-drawer"', ' aria-label="All pages and search"'),
+         ('<aside class="toc-drawer', ' aria-label="Contents"'),
+         ('<div class="content-icon-container"', ' role="region" aria-label="Display"'),
+         ('<label class="overlay ', ' aria-hidden="true"')]  # only a pointer closes a drawer by them
+
+
+def accessible(page):
+    """The page with what its readers need who do not see it."""
+    for tag, more in NAMED:
+        page = page.replace(tag, tag.replace(" class", more + " class", 1))
+    return re.sub(r'<th class="head"([^>]*)>(?:<p>\s*</p>)?</th>', r"<td\1></td>", page)
 
 
 def without_indentation(page):

@@ -196,6 +196,43 @@ class Reading(Browser):
         self.open("search.html?q=qzxv")
         self.assertIn("qzxv", self.find("#search-count")[0].text)
 
+    def results(self, query):
+        """The titles that a search finds, in their order; the reader types the words."""
+        if not self.browser.current_url.endswith("search.html"):
+            self.open("search.html")
+        box = self.find(".search-form input")[0]
+        box.clear()
+        box.send_keys(query)
+        return [link.text for link in self.find("#search-results a")]
+
+    def test_a_search_finds_other_forms_of_a_word(self):
+        for one, other in (("sampled", "sampling"), ("caches", "caching"), ("preempted", "preemption"),
+                           ("quantizing", "quantized")):
+            forms = self.results(one), self.results(other)
+            self.assertGreater(len(forms[0]), 3, one)
+            self.assertEqual(set(forms[0]) ^ set(forms[1]) if len(forms[0]) < 60 else set(), set(), (one, other))
+        self.results("speculated")
+        self.assertTrue(any("speculati" in mark.text.lower() for mark in self.find("#search-results mark")))
+
+    def test_a_search_forgives_one_slip(self):
+        for slip, word in (("nuclues", "nucleus"), ("preemtion", "preemption"), ("tempereture", "temperature"),
+                           ("perpplexity", "perplexity")):
+            expected = self.results(word)
+            found = self.results(slip)
+            self.assertTrue(expected, word)
+            self.assertEqual(found[:5], expected[:5], slip)
+            self.assertIn(f"Nothing here has “{slip}”, so this looks for ", self.find("#search-count")[0].text)
+            self.assertIn(word, self.find("#search-count")[0].text)
+            self.assertTrue(self.find("#search-results mark"))
+
+    def test_a_search_shows_what_explains_before_code(self):
+        code = re.compile(r"– [\w/]+\.(h|cpp|txt|md)$")
+        for query in ("softmax", "top_k", "keep_top_p", "logits"):
+            kinds = [bool(code.search(title)) for title in self.results(query)]
+            self.assertIn(False, kinds, query)
+            self.assertEqual(kinds, sorted(kinds), query)
+        self.assertIn(True, kinds + [bool(code.search(title)) for title in self.results("keep_top_p")])
+
     def test_nothing_is_wider_than_a_narrow_screen(self):
         for page in PAGES:
             self.open(page, width=360)
@@ -410,6 +447,130 @@ class Reading(Browser):
         self.open("docs/steps.html")
         link = self.script("return [...document.querySelectorAll('.map a')].find((a) => a.textContent.includes('46 Beam tree')).getAttribute('href')")
         self.assertEqual(link, "../steps/46-beam-tree/index.html")
+
+    def ticks(self):
+        """What the reader's finished steps are in the sidebar, the map and the tables of this page."""
+        return self.script("""return [...document.querySelectorAll(".tick")].map((tick) => {
+            const place = tick.closest(".sidebar-tree, .map, .steps-list, table");
+            return (place.classList[0]) + " " + tick.closest("a").textContent.match(/\\d\\d/)[0]; })""")
+
+    def test_finished_steps_have_ticks_in_the_sidebar_and_the_map(self):
+        self.open("steps/06-top-k/index.html")
+        self.script("localStorage.clear()")
+        self.open("steps/06-top-k/index.html")
+        self.assertEqual(self.ticks(), [])
+        button = self.find("button.done")[0]
+        self.assertEqual(button.text, "mark as done")
+        button.send_keys(Keys.ENTER)
+        self.assertEqual((button.text, self.ticks()), ("✓ done", ["sidebar-tree 06"]))
+        self.open("steps/07-top-p/index.html")
+        self.assertEqual((self.find("button.done")[0].text, self.ticks()), ("mark as done", ["sidebar-tree 06"]))
+        self.find("button.done")[0].click()
+        self.open("docs/steps.html")
+        places = ("sidebar-tree", "map", "steps-list", "docutils")
+        self.assertEqual(sorted(self.ticks()), sorted(f"{place} {step}" for place in places for step in ("06", "07")))
+        self.open("steps/06-top-k/index.html")
+        self.find("button.done")[0].click()
+        self.assertEqual((self.find("button.done")[0].text, self.ticks()), ("mark as done", ["sidebar-tree 07"]))
+        self.script("localStorage.clear()")
+        self.open("steps/06-top-k/folder.html")
+        self.assertEqual(self.find("button.done"), [])
+
+    def test_pages_work_where_storage_is_forbidden(self):
+        forbid = ('Object.defineProperty(window, "localStorage", '
+                  '{ get() { throw new DOMException("no", "SecurityError"); } });')
+        handle = self.browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": forbid})
+        try:
+            self.browser.get_log("browser")
+            self.open("steps/06-top-k/index.html")
+            button = self.find("button.done")[0]
+            button.click()
+            self.assertEqual(self.ticks(), ["sidebar-tree 06"])
+            self.assertEqual(button.text, "✓ done (this browser forgets it)")
+            button.click()
+            self.assertEqual(self.ticks(), [])
+            self.script("document.querySelector('[data-view=sides]').click()")
+            self.assertTrue(self.find(".diff > .two"))
+            self.assertEqual(self.script("return document.body.dataset.theme"), "auto")
+            self.assertEqual([entry["message"] for entry in self.browser.get_log("browser")], [])
+        finally:
+            self.browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", handle)
+
+    def test_the_map_fits_the_page_and_is_a_list_on_a_telephone(self):
+        def sizes(selector):
+            return self.script("""const box = document.querySelector(arguments[0]).getBoundingClientRect();
+                const text = document.querySelector(".map text.size").getBoundingClientRect();
+                return [box.width, box.left, box.right, text.height]""", selector)
+
+        for width in (1280, 1000):
+            self.open("docs/steps.html", width=width)
+            drawn, left, right, letters = sizes(".map svg")
+            self.assertGreater(drawn, 500, width)
+            self.assertGreaterEqual(left, 0, width)
+            self.assertLessEqual(right, width)
+            self.assertGreater(letters, 7, width)
+            self.assertLessEqual(self.script("return document.documentElement.scrollWidth"), width)
+            hidden = self.script("const map = document.querySelector('.map'); return map.scrollWidth - map.clientWidth")
+            self.assertLessEqual(hidden, 0)
+            self.assertEqual(sizes(".steps-list")[0], 0)
+        for width in (800, 390):
+            self.open("docs/steps.html", width=width)
+            self.assertEqual(sizes(".map")[0], 0)
+        listed = self.script("""return [...document.querySelectorAll(".steps-list a")]
+            .map((link) => link.getAttribute("href"))""")
+        steps = (ROOT / "steps").glob("[0-9][0-9]-*")
+        self.assertEqual(sorted(listed), sorted(f"../steps/{path.name}/index.html" for path in steps))
+        self.assertTrue(self.find(".steps-list a")[0].is_displayed())
+
+    def test_the_map_is_whole_on_paper(self):
+        self.open("docs/steps.html", width=390)
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        drawn, wide, high = self.script("""const box = document.querySelector(".map svg").getBoundingClientRect();
+            return [box.right, document.documentElement.clientWidth, box.height]""")
+        self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+        self.assertGreater(high, 300)
+        self.assertLess(high, 930)  # a page of A4, without its margins
+        self.assertLessEqual(drawn, wide)
+
+    def test_tables_break_no_word_on_a_telephone(self):
+        for page in ("docs/steps.html", "docs/glossary.html", "docs/benchmarks/cpu.html", "docs/server.html",
+                     "docs/scaling.html", "index.html"):
+            self.open(page, width=390)
+            broken = self.script("""
+                const broken = [];
+                for (const cell of document.querySelectorAll("article table :is(td, th)")) {
+                  const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+                  while (walker.nextNode()) {
+                    for (const word of walker.currentNode.data.matchAll(/[A-Za-z]{2,}/g)) {
+                      const range = document.createRange();
+                      range.setStart(walker.currentNode, word.index);
+                      range.setEnd(walker.currentNode, word.index + word[0].length);
+                      const lines = new Set([...range.getClientRects()].map((box) => Math.round(box.top)));
+                      if (lines.size > 1) broken.push(word[0]);
+                    }
+                  }
+                }
+                return broken.slice(0, 5);""")
+            self.assertEqual(broken, [], page)
+            self.assertLessEqual(self.script("return document.documentElement.scrollWidth"), 390, page)
+
+    def test_pages_of_source_lead_to_those_before_and_after(self):
+        for page in ("source/common/decoding/sampling.h.html", "steps/06-top-k/folder.html"):
+            self.open(page)
+            self.press(Keys.ARROW_RIGHT)
+            following = self.path()
+            self.assertNotEqual(following, page)
+            self.press(Keys.ARROW_LEFT)
+            self.assertEqual(self.path(), page)
+        self.assertEqual(following, "steps/07-top-p/folder.html")
+        pages = sorted(path.relative_to(SITE).as_posix() for path in (SITE / "source").rglob("*.html"))
+        seen, page = [], pages[0]
+        while page:
+            seen.append(page)
+            text = (SITE / page).read_text(encoding="utf-8")
+            links = re.findall(r'class="next-page" rel="next" href="([^"]+)"', text)
+            page = os.path.relpath((SITE / page).parent / links[0], SITE) if links else None
+        self.assertEqual(sorted(seen), pages)
 
     def test_previous_and_next_follow_the_parents(self):
         for page, before, after in (("16-variable-batching", "15-", "17-"), ("30-leaving-rows", "16-", "31-"),

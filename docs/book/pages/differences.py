@@ -230,13 +230,13 @@ def page_part(step, pathto):
         state = "new" if one.is_new else "gone" if one.is_gone else ""
         if one.is_rewritten and one.name == "test.cpp":
             body = ("<p>Little of it stayed, so here it is as a whole:</p>" if step.parent else "") + (
-                '<div class="diff" tabindex="0" role="region" aria-label="test.cpp"><div class="code">'
+                '<div class="diff" tabindex="0" role="group" aria-label="test.cpp"><div class="code">'
                 + one.block("span", "", list(enumerate(one.after, 1))) + "</div></div>")
         elif one.is_rewritten:
             body = "<p>This page shows it" + (f', and <a href="../{step.parent.name}/index.html">{escape(step.parent.heading())}</a> '
                                               "the text before it" if step.parent else "") + ": little of it stayed.</p>"
         else:
-            body = (f'<div class="diff" tabindex="0" role="region" aria-label="what changes in {escape(one.name)}">'
+            body = (f'<div class="diff" tabindex="0" role="group" aria-label="what changes in {escape(one.name)}">'
                     f'<div class="code">{one.html()}</div></div>')
         pieces.append(
             f'<details class="file{" own" if folded else ""}"{"" if folded else " open"} id="{escape(one.name)}"><summary>'

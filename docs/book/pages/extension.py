@@ -49,6 +49,11 @@ class Staircase:
     def address(self, step):
         return f"steps/{step.name}/index.html"
 
+    def onward(self, step):
+        """The page after a step's; it follows the parents, not the numbers."""
+        flight = next((flight for flight in self.flights if step in flight), [])
+        return flight[flight.index(step) + 1] if step in flight[:-1] else next(iter(step.children), None)
+
 
 def start(app):
     app.staircase = Staircase()
@@ -142,14 +147,14 @@ def read(app, doctree):
         show_first_run(app, doctree, first_run(app, document))
     if document == "docs/steps":
         for table in doctree.findall(nodes.table):
-            if "step" in table.astext()[:10]:
+            if table.astext().strip().startswith("step"):
                 table["classes"].append("steps")
     for image in list(doctree.findall(nodes.image)):
         if image["uri"].endswith("pictures/staircase.svg"):
             depth = "../" * document.count("/")
             drawing = map.svg(app.staircase.series, lambda one: depth + app.staircase.address(one))
-            image.parent.replace(image, raw('<div class="map" tabindex="0" role="region" aria-label="the staircase">'
-                                            f'{drawing}</div>'))
+            listed = map.outline(app.staircase.series, lambda one: depth + app.staircase.address(one))
+            image.parent.replace(image, raw(f'<div class="map">{drawing}</div><div class="steps-list">{listed}</div>'))
 
 
 def place_playground(app, doctree):
@@ -228,7 +233,8 @@ def show_outputs(doctree, page):
             node.parent.insert(place, raw(
                 f'<details class="terminal" data-command="{escape(command.text)}"{run_here(command)}{" open" if first else ""}><summary>'
                 f'<span>prints</span> <code>{escape(short)}</code></summary>{remark}'
-                f'<pre tabindex="0" aria-label="output">{terminal.html(output)}</pre>{terminal.legend(output)}</details>'))
+                f'<pre tabindex="0" role="group" aria-label="output">{terminal.html(output)}</pre>'
+                f'{terminal.legend(output)}</details>'))
             place += 1
 
 
@@ -269,7 +275,6 @@ def preview(app, page, template, context, doctree):
 
 
 def surroundings(app, page, template, context, doctree):
-    """Previous and next follow the parents, not the numbers."""
     step = app.staircase.of_page.get(page)
     context["repository"] = app.staircase.repository
     if doctree:
@@ -278,9 +283,7 @@ def surroundings(app, page, template, context, doctree):
     context["playground"] = playground.PAGE_SCRIPTS if runs else ()
     if not step:
         return
-    flight = next((flight for flight in app.staircase.flights if step in flight), [])
-    onward = flight[flight.index(step) + 1] if step in flight[:-1] else next(iter(step.children), None)
-    for key, other in (("prev", step.parent), ("next", onward)):
+    for key, other in (("prev", step.parent), ("next", app.staircase.onward(step))):
         context[key] = {"link": f"../{other.name}/index.html", "title": escape(other.heading())} if other else None
     if not step.parent:
         context["prev"] = {"link": "../../index.html", "title": "Home"}
@@ -316,7 +319,7 @@ def fold_navigation(app, page, template, context, doctree):
 
 def code(name, text):
     body = "\n".join(differences.highlighted(name, text))
-    return f'<pre class="code source" tabindex="0" role="region" aria-label="{escape(name)}">{body}\n</pre>'
+    return f'<pre class="code source" tabindex="0" role="group" aria-label="{escape(name)}">{body}\n</pre>'
 
 
 def more_pages(app):
@@ -332,16 +335,22 @@ def more_pages(app):
                          for landed in step.stands_on())
         if stands:
             body += f"<h2>It uses</h2><ul>{stands}</ul>"
+        before, after = ((f"../{one.name}/folder.html", one.heading()) if one else None
+                         for one in (step.parent, app.staircase.onward(step)))
         yield f"steps/{step.name}/folder", {"title": f"{step.heading()}: the whole folder", "text": body,
-                                            "back": ("index.html", step.heading())}, "plain.html"
+                                            "back": ("index.html", step.heading()), "before": before,
+                                            "after": after}, "plain.html"
     owners = {f"common/decoding/{landed.name}": landed.owner for landed in app.staircase.series[0].library.values()}
-    for path in sorted(app.env.book_sources | set(owners)):
+    paths = sorted(app.env.book_sources | set(owners))
+    for path, *near in zip(paths, [None, *paths], [*paths[1:], None]):
         text = (ROOT / path).read_text(encoding="utf-8", errors="replace")
         depth = "../" * (path.count("/") + 1)
         back = (depth + "index.html", "Staircase")
         if path in owners:
             back = (depth + app.staircase.address(owners[path]), owners[path].heading() + ", which finished this file")
-        yield f"source/{path}", {"title": path, "text": code(path, text), "back": back}, "plain.html"
+        before, after = ((f"{depth}source/{one}.html", one) if one else None for one in near)
+        yield f"source/{path}", {"title": path, "text": code(path, text), "back": back, "before": before,
+                                 "after": after}, "plain.html"
     yield "compare", {"title": "Compare two steps", "steps": app.staircase.series}, "compare.html"
     yield "search", {"title": "Search"}, "search.html"
 
@@ -360,7 +369,7 @@ def finish(app, exception):
             if one.name not in OWN:
                 added = " ".join(line[3].strip() for line in one.lines if line[0] == "+")
                 if added:
-                    entries.append([app.staircase.address(step) + f"#{one.name}", step.heading(), one.name, added])
+                    entries.append([app.staircase.address(step) + f"#{one.name}", step.heading(), one.name, added, 1])
     folder = app.builder.outdir
     if app.config.playground:
         playground.copy(app.config.playground, app.staircase.series, folder)

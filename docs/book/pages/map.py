@@ -150,3 +150,16 @@ def svg(series, link=None):
             f'height="{total}" {role} aria-label="The staircase: {len(series)} steps in {len(all_flights)} branches">\n'
             "<desc>A bar for each step, as long as its lesson, on the bar of the step that it continues.</desc>\n<style>\n"
             + "\n".join(style) + "\n" + scheme + "\n</style>\n" + key + "\n" + "\n".join(drawing.parts) + "\n</svg>\n")
+
+
+def outline(series, link):
+    """The same as lists, for a screen that is too narrow for the drawing."""
+    found = []
+    for flight in flights(series):
+        entries = []
+        for step in flight:
+            entries.append((step, ""))
+            entries += [(child, " (detour)") for child in step.children if child.detour]
+        items = (f'<li><a href="{escape(link(step))}">{escape(step.heading())}</a>{kind}</li>' for step, kind in entries)
+        found.append(f'<p>{escape(title(flight))}</p><ul>{"".join(items)}</ul>')
+    return "".join(found)

@@ -34,5 +34,6 @@ def sections(doctree):
 
 
 def script(entries):
-    """search-index.js; an entry is [address, title of the page, title of the section, text]."""
+    """search-index.js; an entry is [address, title of the page, title of the section, text], with a 1 if the text
+    is code."""
     return "const searchIndex = " + json.dumps(entries, ensure_ascii=False, separators=(",", ":")) + ";\n"

@@ -1,6 +1,6 @@
 "use strict";
-// Light and dark, diffs side by side, the folded parts that a link leads to. Without this the pages can be read as
-// well.
+// Light and dark, diffs side by side, the folded parts that a link leads to, ticks at finished steps. Without this the
+// pages can be read as well.
 
 document.documentElement.classList.remove("no-js");
 
@@ -131,6 +131,58 @@ const book = (() => {
     });
   }
 
+  // The number of the step that an address shows; "" for other pages.
+  const stepOf = (address) => (/(?:^|\/)(\d\d)-[^/]+\/(?:index\.html)?(?:[?#]|$)/.exec(address) || ["", ""])[1];
+
+  // A reader marks a step as done, and its links in the sidebar, the map and the tables have a tick from then on.
+  function addTicks() {
+    const done = new Set((remembered("done") || "").match(/\d\d/g));
+    const own = stepOf(location.pathname);
+    const links = [...document.querySelectorAll(".sidebar-tree a, .map a, table.steps td:first-child a, .steps-list a")]
+      .map((link) => [link, link.getAttribute("href") === "#" ? own : stepOf(link.getAttribute("href"))]);
+    const tick = (svg) => {
+      const mark = svg ? document.createElementNS("http://www.w3.org/2000/svg", "tspan") : make("span");
+      mark.setAttribute("class", "tick");
+      mark.textContent = svg ? "✓ " : " ✓";
+      return mark;
+    };
+    const show = () => {
+      for (const [link, number] of links) {
+        const before = link.querySelector(".tick");
+        if (before) before.remove();
+        if (!done.has(number)) continue;
+        const name = link.querySelector("text"); // in the map
+        if (name) name.prepend(tick(true));
+        else link.append(tick(false));
+      }
+    };
+    const line = document.querySelector(".step-line");
+    if (own && line && document.querySelector(".neighbours")) {
+      const button = make("button", "done");
+      button.type = "button";
+      const label = () => { button.textContent = done.has(own) ? "✓ done" : "mark as done"; };
+      button.addEventListener("click", () => {
+        if (!done.delete(own)) done.add(own);
+        const kept = [...done].sort().join(" ");
+        label();
+        if (remembered("done", kept) !== kept) button.textContent += " (this browser forgets it)";
+        show();
+      });
+      label();
+      line.append(button);
+    }
+    show();
+  }
+
+  // What scrolls sideways can be reached with the keyboard.
+  function reachScrolling() {
+    for (const part of document.querySelectorAll("article pre, .table-wrapper, .shown")) {
+      if (part.hasAttribute("aria-label")) continue; // the template made it reachable
+      if (part.scrollWidth > part.clientWidth || part.scrollHeight > part.clientHeight + 1) part.tabIndex = 0;
+      else part.removeAttribute("tabindex");
+    }
+  }
+
   // Of a session, the commands without "$ " and without what they print.
   function commandsOf(block) {
     const lines = block.querySelector("pre").textContent.trimEnd().split("\n");
@@ -193,8 +245,12 @@ const book = (() => {
   function start() {
     addTheme();
     followContents();
+    addTicks();
     showCurrent();
     addKeys();
+    reachScrolling();
+    addEventListener("resize", reachScrolling);
+    addEventListener("toggle", reachScrolling, true); // it does not bubble
     if (navigator.clipboard) addCopyButtons(); // a browser may allow it to some addresses only
     const first = document.querySelector("details.file, #comparison");
     if (first) {

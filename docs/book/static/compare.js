@@ -66,7 +66,7 @@
     }
     const diff = book.make("div", "diff", code);
     diff.tabIndex = 0;
-    diff.setAttribute("role", "region");
+    diff.setAttribute("role", "group");
     diff.setAttribute("aria-label", `what changes in ${name}`);
     const summary = book.make("summary", "", book.make("code", "", name), ` ${note}`,
       book.make("span", "counts", `+${added}${removed ? ` −${removed}` : ""}`));

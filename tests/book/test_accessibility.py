@@ -1,0 +1,100 @@
+"""What axe-core finds on the site: nothing, on pages of all kinds, in light and dark, wide and narrow."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import zipfile
+from pathlib import Path
+
+import test_site  # finds the Python that has Sphinx and Selenium
+from support import BUILD, run_build
+
+PACKAGE = Path(__file__).resolve().parent / "axe.txt"
+# All kinds of pages; the widest, the longest, and those with tables, pictures, outputs and a terminal.
+PAGES = ("index.html", "docs/index.html", "docs/steps.html", "docs/glossary.html", "docs/how-gpt2-works.html",
+         "docs/server.html", "docs/scaling.html", "docs/benchmarks/cpu.html", "docs/playground.html", "steps/01-greedy-decoding/index.html",
+         "steps/06-top-k/index.html", "steps/15-kv-cache-fix/index.html", "steps/40-beam-search/index.html",
+         "steps/99-chat-server/index.html", "steps/06-top-k/folder.html", "source/common/decoding/sampling.h.html",
+         "source/CITATION.cff.html", "compare.html?from=05&to=07", "search.html?q=nucleus", "search.html?q=nuclues")
+PLAYGROUND = ("06-top-k", "40-beam-search")  # their pages have a terminal
+
+
+def axe():
+    """The script of axe-core, from PyPI and by its hash; kept in the build folder."""
+    script = BUILD / "axe-core" / f"{PACKAGE.read_text(encoding='utf-8').rpartition(':')[2].strip()[:16]}.js"
+    if script.is_file():
+        return script.read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as folder:
+        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "20",
+               "download", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--dest", folder, "-r", str(PACKAGE)]
+        done = subprocess.run(pip, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+        if "HASHES" in done.stderr:
+            raise AssertionError(done.stderr)
+        if done.returncode:
+            raise unittest.SkipTest("axe-core is on PyPI, which pip cannot reach here: "
+                                    + (done.stderr.strip().splitlines() or ["it printed no reason"])[-1])
+        with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
+            text = wheel.read("axe_playwright_python/axe.min.js").decode()
+    if script.parent.parent.is_dir():
+        script.parent.mkdir(exist_ok=True)
+        script.write_text(text, encoding="utf-8")
+    return text
+
+
+def setUpModule():
+    if not test_site.furo:
+        raise unittest.SkipTest("Sphinx, Furo or MyST is not installed; tools/setup --book installs them")
+    if not test_site.HAVE_BROWSER:
+        raise unittest.SkipTest("a part of the browser is not installed; tools/setup --browser installs it")
+    Accessibility.AXE = axe()
+    folder = tempfile.TemporaryDirectory()
+    unittest.addModuleCleanup(folder.cleanup)
+    programs = Path(folder.name) / "programs"
+    programs.mkdir()
+    for name in PLAYGROUND:  # a terminal is drawn before its program is there
+        for end in (".wasm", ".js"):
+            (programs / f"{name}{end}").write_text("")
+    test_site.SITE = Path(folder.name).resolve() / "site"
+    done = run_build("site", test_site.SITE, programs)
+    if done.returncode:
+        raise AssertionError(done.stdout + done.stderr)
+
+
+class Accessibility(test_site.Browser):
+    def found(self):
+        """[rule, how many elements, one of them] of this page."""
+        if not self.script("return typeof axe === 'object'"):
+            self.script(self.AXE)
+        return self.browser.execute_async_script("""
+            const done = arguments[arguments.length - 1];
+            axe.run(document, { resultTypes: ["violations"] }).then(({ violations }) => done(violations.map(({ id, nodes }) =>
+              `${id} (${nodes.length}): ${nodes[0].html.slice(0, 160)} ${nodes[0].failureSummary.slice(0, 240)}`)),
+              (error) => done([String(error)]));""")
+
+    def test_axe_finds_nothing(self):
+        self.browser.set_script_timeout(120)
+        chosen = [page for page in PAGES if os.environ.get("PAGE", "") in page]
+        for page in chosen:
+            began = time.monotonic()
+            for width in (1280, 390):
+                self.open(page, width=width)
+                for theme in ("light", "dark"):
+                    self.script("document.body.dataset.theme = arguments[0]", theme)
+                    with self.subTest(f"{page}, {theme}, {width} pixels"):
+                        self.assertEqual(self.found(), [])
+            print(f"{page}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+
+    def test_axe_finds_what_is_wrong(self):
+        self.open("docs/playground.html")
+        self.script("""document.querySelector("article").insertAdjacentHTML("beforeend",
+            '<img src="x.png"><p style="color: #bbb">pale</p>');""")
+        found = " ".join(self.found())
+        self.assertIn("image-alt", found)
+        self.assertIn("color-contrast", found)
+
+
+if __name__ == "__main__":
+    unittest.main()
