@@ -120,6 +120,25 @@ class Files(unittest.TestCase):
         headline = re.search(r"(?m)^\*(.+)\*$", (ROOT / "steps/06-top-k/README.md").read_text(encoding="utf-8"))[1]
         self.assertEqual((meta["description"], meta["og:title"]), (headline, "06 Top-k - Staircase"))
 
+    def test_the_colours_of_code_stand_out_on_every_kind_of_line(self):
+        style = (SITE / "_static/book.css").read_text(encoding="utf-8")
+        dark = style.index('body[data-theme="dark"]')
+
+        def luminance(colour):
+            values = (int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5))
+            return sum(share * (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4)
+                       for share, value in zip((0.2126, 0.7152, 0.0722), values))
+
+        for rules in (style[:dark], style[dark:style.index("}", dark)], style[style.index("}", dark):]):
+            colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", rules))
+            inks = [name for name in colours if name.startswith("code-") or name in ("quiet", "color-code-foreground")]
+            grounds = [name for name in colours if name.startswith("line-") or name == "color-code-background"]
+            self.assertEqual((len(inks), len(grounds)), (7, 5))
+            for ink in inks:
+                for ground in grounds:
+                    lights = sorted(luminance(colours[name]) + 0.05 for name in (ink, ground))
+                    self.assertGreaterEqual(lights[1] / lights[0], 4.5, (ink, ground, colours[ink], colours[ground]))
+
     def test_nothing_is_loaded_from_elsewhere(self):
         for page, found in self.pages().items():
             for address in found.loads:
