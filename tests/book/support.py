@@ -16,7 +16,7 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "docs/book")]
 def run_build(*arguments, root=ROOT, python=sys.executable, **options):
     """docs/book/build.py as tools/book calls it; its output as text."""
     return subprocess.run([python, root / "docs/book/build.py", *map(str, arguments)], capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, timeout=300, **options)
+                          stdin=subprocess.DEVNULL, timeout=600, **options)
 
 
 def small_repository(folder):

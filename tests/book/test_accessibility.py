@@ -1,16 +1,21 @@
-"""What axe-core finds on the site: nothing, on pages of all kinds, in light and dark, wide and narrow."""
+"""What axe-core finds on the site: nothing, on pages of all kinds, in light and dark, wide and narrow.
+
+Each commit tries a third of the pages, another commit others; STAIRCASE_ALL_STEPS=1 (`tools/test --all`) all of them."""
 
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import test_site  # finds the Python that has Sphinx and Selenium
-from support import BUILD, run_build
+from support import BUILD, ROOT, run_build
 
 PACKAGE = Path(__file__).resolve().parent / "axe.txt"
 # All kinds of pages; the widest, the longest, and those with tables, pictures, outputs and a terminal.
@@ -44,6 +49,19 @@ def axe():
     return text
 
 
+def pages():
+    """Those that this commit tries; all of them where there is no git."""
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode or os.environ.get("STAIRCASE_ALL_STEPS"):
+        return PAGES
+    return PAGES[int(done.stdout[:8], 16) % 3::3]
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
 def setUpModule():
     if not test_site.furo:
         raise unittest.SkipTest("Sphinx, Furo or MyST is not installed; tools/setup --book installs them")
@@ -64,6 +82,19 @@ def setUpModule():
 
 
 class Accessibility(test_site.Browser):
+    """From a server, since a page that was opened from a file has no terminal."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=test_site.SITE))
+        cls.addClassCleanup(cls.server.server_close)
+        cls.addClassCleanup(cls.server.shutdown)
+        threading.Thread(target=cls.server.serve_forever, daemon=True).start()
+
+    def address(self):
+        return f"http://127.0.0.1:{self.server.server_port}"
+
     def found(self):
         """[rule, how many elements, one of them] of this page."""
         if not self.script("return typeof axe === 'object'"):
@@ -76,8 +107,7 @@ class Accessibility(test_site.Browser):
 
     def test_axe_finds_nothing(self):
         self.browser.set_script_timeout(120)
-        chosen = [page for page in PAGES if os.environ.get("PAGE", "") in page]
-        for page in chosen:
+        for page in pages():
             began = time.monotonic()
             for width in (1280, 390):
                 self.open(page, width=width)
@@ -86,6 +116,11 @@ class Accessibility(test_site.Browser):
                     with self.subTest(f"{page}, {theme}, {width} pixels"):
                         self.assertEqual(self.found(), [])
             print(f"{page}: {time.monotonic() - began:.0f} s", file=sys.stderr)
+
+    def test_axe_finds_nothing_at_a_terminal(self):
+        self.open(f"steps/{PLAYGROUND[0]}/index.html")
+        self.assertTrue(self.find(".playground textarea"))
+        self.assertEqual(self.found(), [])
 
     def test_axe_finds_what_is_wrong(self):
         self.open("docs/playground.html")
