@@ -545,7 +545,7 @@ class Reading(Browser):
         self.assertTrue(self.find(".steps-list a")[0].is_displayed())
 
     def test_the_map_is_whole_on_paper(self):
-        self.open("docs/steps.html", width=390)
+        self.open("docs/steps.html", width=718)  # 19 cm
         self.browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
         drawn, wide, high = self.script("""const box = document.querySelector(".map svg").getBoundingClientRect();
             return [box.right, document.documentElement.clientWidth, box.height]""")
