@@ -213,7 +213,7 @@ def hunk_part(step, hunk, added):
         pieces.append(f"<{tag}><a href=#{hunk.file}-{number} tabindex=-1>{number}</a>{line}\n</{tag}>")
     name = escape(hunk.file)
     return (f'<figure class="hunk"><figcaption><a href="#{name}-{numbers[0]}">{name}</a></figcaption>'
-            f'<div tabindex="0" role="region" aria-label="lines of {name}"><div class="code">'
+            f'<div tabindex="0" role="group" aria-label="lines of {name}"><div class="code">'
             + "".join(pieces) + "</div></div></figure>")
 
 
