@@ -5,6 +5,8 @@ usage: bench_test.py BENCH_PROGRAM
 """
 
 import contextlib
+import importlib.machinery
+import importlib.util
 import io
 import json
 import math
@@ -329,6 +331,55 @@ class Changes(unittest.TestCase):
             texts = Path(folder, "texts.json")
             texts.write_text(json.dumps({"texts": [[321, 1682, 897, 434, 259, 883, 13]]}))
             self.assertAlmostEqual(self.measure(texts)[0]["nats_per_token"], math.log(45.2153), places=4)
+
+
+class ShapedTokenizer(unittest.TestCase):
+    """The tokenizer of a random model: every step refuses one that knows tokens beyond the model's vocabulary."""
+
+    @classmethod
+    def setUpClass(cls):
+        loader = importlib.machinery.SourceFileLoader("bench_tool", str(ROOT / "tools" / "bench"))
+        cls.tool = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_tool", loader))
+        loader.exec_module(cls.tool)
+
+    def files(self, size):
+        """(vocab.json, the merges) beside a model with so many tokens."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            (folder / "config.json").write_text(json.dumps({"vocab_size": size}))
+            (folder / "merges.txt").write_text("left over from a larger vocabulary")
+            self.tool.add_tokenizer(folder)
+            lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
+            return json.loads((folder / "vocab.json").read_text(encoding="utf-8")), [line.split(" ") for line in lines[1:]]
+
+    def test_a_smaller_vocabulary_has_the_first_tokens_and_the_end_of_the_text(self):
+        whole, all_merges = self.files(50257)
+        self.assertEqual((len(whole), len(all_merges)), (50257, 50000))
+        for size in (300, 49152, 50256):
+            with self.subTest(size):
+                tokens, merges = self.files(size)
+                self.assertEqual(sorted(tokens.values()), list(range(size)))
+                self.assertEqual(tokens.pop("<|endoftext|>"), size - 1)
+                self.assertLessEqual(tokens.items(), whole.items())
+                self.assertEqual(sum(len(token) == 1 for token in tokens), 256)
+                # A merge for each token of two or more characters, in the order of all.
+                self.assertEqual(merges, all_merges[:size - 257])
+                self.assertEqual({left + right for left, right in merges}, {token for token in tokens if len(token) > 1})
+
+    def test_a_larger_vocabulary_leaves_it_whole(self):
+        self.assertEqual(self.files(151936), self.files(50257))
+
+    def test_a_step_runs_the_folder(self):
+        step = Path(PROGRAM).parents[1] / "steps" / "01-greedy-decoding"
+        if not step.exists():
+            self.skipTest("step 01 is not built")
+        with tempfile.TemporaryDirectory() as name:
+            folder, tales = Path(name), ROOT / "models" / "tales-1m"  # of 4096 tokens
+            for file in ("config.json", "model.safetensors"):
+                (folder / file).symlink_to(tales / file)
+            self.tool.add_tokenizer(folder)
+            done = run(step, "--model", folder, "--prompt", "A fox", "--max-new-tokens", 2, "--json")
+        self.assertEqual(done.returncode, 0, done.stderr)
 
 
 class Errors(unittest.TestCase):
