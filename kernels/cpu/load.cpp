@@ -19,30 +19,31 @@ HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
 
-using Narrow = hn::CappedTag<float, 4>;  // the widest vector whose 16-bit half exists on every target
-
 /// Widens `count` values from `source`, which need not be aligned.
 template <typename Stored>
 HWY_ATTR void widen_bytes(const std::byte* source, std::int64_t count, float* out) {
-  const Narrow d;
-  const hn::Rebind<Stored, Narrow> stored;
-  constexpr std::int64_t kStep = hn::MaxLanes(Narrow());
-  HWY_ALIGN Stored buffer[kStep] = {};
-  HWY_ALIGN float wide[kStep];
-  for (std::int64_t i = 0; i < count; i += kStep) {
-    const std::int64_t n = std::min(kStep, count - i);
-    std::memcpy(buffer, source + i * static_cast<std::int64_t>(sizeof(Stored)),
-                static_cast<std::size_t>(n) * sizeof(Stored));
-    auto value = hn::PromoteTo(d, hn::Load(stored, buffer));
+  const Floats d;
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(Stored));
+  HWY_ALIGN Stored buffer[kLanes] = {};
+  const auto widened = [&](std::size_t bytes) HWY_ATTR {
+    std::memcpy(buffer, source, bytes);
+    const auto value = load_wide(buffer);
     if constexpr (std::is_same_v<Stored, hwy::float16_t>) {
       // Without an instruction for it, Highway takes infinity and NaN for numbers from 65536 on: the fraction
       // is right, but the exponent is not.
       const auto beyond = hn::Ge(hn::Abs(value), hn::Set(d, 65536.0f));
-      value = hn::IfThenElse(beyond, hn::Or(value, hn::Inf(d)), value);
+      return hn::IfThenElse(beyond, hn::Or(value, hn::Inf(d)), value);
+    } else {
+      return value;
     }
-    hn::Store(value, d, wide);
-    std::copy_n(wide, n, out + i);
+  };
+  for (; count >= kLanes; count -= kLanes, source += kLanes * kBytes, out += kLanes) {
+    hn::StoreU(widened(sizeof buffer), d, out);
   }
+  if (count == 0) return;
+  HWY_ALIGN float wide[kLanes];
+  hn::Store(widened(static_cast<std::size_t>(count * kBytes)), d, wide);
+  std::copy_n(wide, count, out);
 }
 
 /// `count` elements of the array from element `first` on, as float32.
@@ -58,66 +59,136 @@ HWY_ATTR void to_float32(const HostArray& array, std::int64_t first, std::int64_
   }
 }
 
-/// Rows first .. first + count - 1 of all parts, one part after another, as float32.
-HWY_ATTR void rows_to_float32(std::span<const HostArray> parts, std::int64_t first, std::int64_t count,
-                              float* out) {
+/// Calls read(part, its row, number) for the rows first .. first + count - 1 of all parts, one part after
+/// another.
+template <typename Read>
+HWY_ATTR void each_row(std::span<const HostArray> parts, std::int64_t first, std::int64_t count,
+                       const Read& read) {
+  std::int64_t number = 0;
   for (const HostArray& part : parts) {
-    const std::int64_t rows = std::clamp<std::int64_t>(part.rows - first, 0, count);
-    if (rows > 0) to_float32(part, first * part.columns, rows * part.columns, out);
-    out += rows * part.columns;
-    count -= rows;
+    for (; first < part.rows && number < count; ++first, ++number) read(part, first, number);
     first = std::max<std::int64_t>(first - part.rows, 0);
   }
 }
 
-/// Stores `count` columns of row k of a panel.
-template <typename W>
-HWY_ATTR void pack_row(const float* values, std::int64_t count, std::int64_t k, W* panel) {
-  if constexpr (kInterleavedRows<W> == 1) {
-    narrow(values, count, panel + k * kPanel);
-  } else {
-    for (std::int64_t c = 0; c < count; ++c) {
-      panel[place_in_panel<kPair>(k, c)].bits = bfloat16_from_float32(values[c]);
-    }
-  }
-}
-
-/// Fills the panels first .. last - 1 of `depth` rows.
-template <typename W>
-HWY_ATTR void pack_panels(std::span<const HostArray> parts, WeightOrder order, std::int64_t in,
-                          std::int64_t out, std::int64_t depth, std::int64_t first, std::int64_t last,
-                          W* packed) {
-  if (last * kPanel > out || depth > in) {
-    const std::int64_t unfilled = depth > in ? first : last - 1;
-    std::memset(packed + unfilled * depth * kPanel, 0,
-                sizeof(W) * static_cast<std::size_t>((last - unfilled) * depth * kPanel));
-  }
-  const std::int64_t first_column = first * kPanel, last_column = std::min(last * kPanel, out);
-  if (order == WeightOrder::kInputFirst) {
-    // One row of the file at a time: it is contiguous there.
-    std::vector<float> row(static_cast<std::size_t>(last_column - first_column));
-    for (std::int64_t k = 0; k < in; ++k) {
-      to_float32(parts[0], k * out + first_column, last_column - first_column, row.data());
-      for (std::int64_t column = first_column; column < last_column; column += kPanel) {
-        pack_row(row.data() + (column - first_column), std::min(kPanel, last_column - column), k,
-                 packed + column * depth);
+/// rows [kPanel, words], which are `stride` words apart, as [words, kPanel]. A word is a float32, or a pair
+/// in bfloat16, whose bits a float carries.
+HWY_ATTR void transpose(const float* rows, std::int64_t stride, std::int64_t words, float* out) {
+  std::int64_t k = 0;
+#if HWY_TARGET != HWY_SCALAR
+  // A square of 4 × 4 at a time, and all squares of a row's cache line before its next line.
+  constexpr std::int64_t kSide = 4, kLine = 16;
+  const hn::FixedTag<float, kSide> d;
+  const hn::Repartition<double, decltype(d)> pairs;
+  for (; k + kLine <= words; k += kLine) {
+    for (std::int64_t c = 0; c < kPanel; c += kSide) {
+      for (std::int64_t square = k; square < k + kLine; square += kSide) {
+        const float* const from = rows + c * stride + square;
+        const auto row_0 = hn::LoadU(d, from), row_1 = hn::LoadU(d, from + stride),
+                   row_2 = hn::LoadU(d, from + 2 * stride), row_3 = hn::LoadU(d, from + 3 * stride);
+        const auto low_01 = hn::BitCast(pairs, hn::InterleaveLower(d, row_0, row_1)),
+                   low_23 = hn::BitCast(pairs, hn::InterleaveLower(d, row_2, row_3)),
+                   high_01 = hn::BitCast(pairs, hn::InterleaveUpper(d, row_0, row_1)),
+                   high_23 = hn::BitCast(pairs, hn::InterleaveUpper(d, row_2, row_3));
+        float* const to = out + square * kPanel + c;
+        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, low_01, low_23)), d, to);
+        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, low_01, low_23)), d, to + kPanel);
+        hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pairs, high_01, high_23)), d, to + 2 * kPanel);
+        hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pairs, high_01, high_23)), d, to + 3 * kPanel);
       }
     }
-    return;
   }
-  std::vector<float> rows(static_cast<std::size_t>(kPanel * in));
-  float panel_row[kPanel];
-  for (std::int64_t column = first_column; column < last_column; column += kPanel) {
-    const std::int64_t columns = std::min(kPanel, last_column - column);
-    rows_to_float32(parts, column, columns, rows.data());
-    for (std::int64_t k = 0; k < in; ++k) {
-      for (std::int64_t c = 0; c < columns; ++c) panel_row[c] = rows[static_cast<std::size_t>(c * in + k)];
-      pack_row(panel_row, columns, k, packed + column * depth);
+#endif
+  for (; k < words; ++k) {
+    for (std::int64_t c = 0; c < kPanel; ++c) out[k * kPanel + c] = rows[c * stride + k];
+  }
+}
+
+/// The words of row `row` of an array for a panel of bfloat16. `wide` and `narrowed` have room for a row.
+HWY_ATTR void to_pairs(const HostArray& array, std::int64_t row, float* wide, hwy::bfloat16_t* narrowed,
+                       float* words) {
+  constexpr auto kBytes = static_cast<std::int64_t>(sizeof(hwy::bfloat16_t));
+  const std::int64_t first = row * array.columns;
+  const void* source = static_cast<const std::byte*>(array.data) + first * kBytes;
+  if (array.dtype != DType::kBFloat16) {
+    to_float32(array, first, array.columns, wide);
+    narrow(wide, array.columns, narrowed);
+    source = narrowed;
+  }
+  std::memcpy(words, source, static_cast<std::size_t>(array.columns * kBytes));
+}
+
+/// Fills the panels first .. last - 1 from [in, out].
+template <typename W>
+HWY_ATTR void pack_input_first(const HostArray& array, std::int64_t first, std::int64_t last, W* packed) {
+  constexpr std::int64_t kRows = kInterleavedRows<W>;
+  const std::int64_t in = array.rows, out = array.columns, depth = divide_up(in, kRows) * kRows;
+  const std::int64_t first_column = first * kPanel, width = std::min(last * kPanel, out) - first_column;
+  if (last * kPanel > out) {
+    std::memset(packed + (last - 1) * depth * kPanel, 0,
+                sizeof(W) * static_cast<std::size_t>(depth * kPanel));
+  }
+  // The rows of the file, one or an interleaved pair at a time: each is contiguous there.
+  std::vector<float> rows(static_cast<std::size_t>(kRows * width));
+  std::vector<W> pair(rows.size());
+  for (std::int64_t k = 0; k < in; k += kRows) {
+    const std::int64_t count = std::min(kRows, in - k);
+    for (std::int64_t row = 0; row < count; ++row) {
+      to_float32(array, (k + row) * out + first_column, width, rows.data() + row * width);
+    }
+    std::fill(rows.begin() + count * width, rows.end(), 0.0f);
+    if constexpr (kRows > 1) narrow(rows.data(), kRows * width, pair.data());
+    for (std::int64_t column = 0; column < width; column += kPanel) {
+      const std::int64_t columns = std::min(kPanel, width - column);
+      W* const panel = packed + (first_column + column) * depth + k * kPanel;
+      if constexpr (kRows == 1) {
+        narrow(rows.data() + column, columns, panel);
+      } else {
+        for (std::int64_t c = 0; c < columns; ++c) {
+          for (std::int64_t row = 0; row < kRows; ++row)
+            panel[c * kRows + row] = pair[row * width + column + c];
+        }
+      }
     }
   }
 }
 
-/// pack_panels for 8 or 4 bits, a group of the depth at a time.
+/// Fills the panels first .. last - 1 from parts that are [out, in] together.
+template <typename W>
+HWY_ATTR void pack_output_first(std::span<const HostArray> parts, std::int64_t in, std::int64_t out,
+                                std::int64_t first, std::int64_t last, W* packed) {
+  constexpr std::int64_t kRows = kInterleavedRows<W>;
+  const std::int64_t words = divide_up(in, kRows);
+  std::vector<float> rows(static_cast<std::size_t>(kPanel * words)), transposed, wide;
+  std::vector<hwy::bfloat16_t> narrowed;
+  if constexpr (kRows > 1) {
+    wide.resize(static_cast<std::size_t>(in));
+    narrowed.resize(static_cast<std::size_t>(in));
+  }
+  if constexpr (std::is_same_v<W, hwy::float16_t>) transposed.resize(rows.size());
+  for (std::int64_t column = first * kPanel; column < std::min(last * kPanel, out); column += kPanel) {
+    const std::int64_t columns = std::min(kPanel, out - column);
+    each_row(parts, column, columns,
+             [&](const HostArray& part, std::int64_t row, std::int64_t number) HWY_ATTR {
+               float* const to = rows.data() + number * words;
+               if constexpr (kRows > 1) {
+                 to_pairs(part, row, wide.data(), narrowed.data(), to);
+               } else {
+                 to_float32(part, row * in, in, to);
+               }
+             });
+    std::fill(rows.begin() + columns * words, rows.end(), 0.0f);
+    W* const panel = packed + column * words * kRows;
+    if constexpr (std::is_same_v<W, hwy::float16_t>) {
+      transpose(rows.data(), words, words, transposed.data());
+      narrow(transposed.data(), words * kPanel, panel);
+    } else {
+      transpose(rows.data(), words, words, reinterpret_cast<float*>(panel));
+    }
+  }
+}
+
+/// The same in 8 or 4 bits, a group of the depth at a time.
 template <typename Panel>
 HWY_ATTR void pack_int8_panels(std::span<const HostArray> parts, WeightOrder order, std::int64_t in,
                                std::int64_t out, std::int64_t first, std::int64_t last, Panel* packed) {
@@ -150,15 +221,13 @@ HWY_ATTR void pack_int8_panels(std::span<const HostArray> parts, WeightOrder ord
   std::vector<float> rows(static_cast<std::size_t>(kPanel * in));
   for (std::int64_t panel = first; panel < last; ++panel) {
     const std::int64_t columns = std::min(kPanel, out - panel * kPanel);
-    rows_to_float32(parts, panel * kPanel, columns, rows.data());
+    each_row(parts, panel * kPanel, columns,
+             [&](const HostArray& part, std::int64_t row, std::int64_t number)
+                 HWY_ATTR { to_float32(part, row * in, in, rows.data() + number * in); });
     std::fill(rows.begin() + columns * in, rows.end(), 0.0f);
     for (std::int64_t g = 0; g < groups; ++g) {
       const std::int64_t count = std::min(kInputs, in - g * kInputs);
-      for (std::int64_t c = 0; c < kPanel; ++c) {
-        for (std::int64_t k = 0; k < count; ++k) {
-          values[k * kPanel + c] = rows[static_cast<std::size_t>(c * in + g * kInputs + k)];
-        }
-      }
+      transpose(rows.data() + g * kInputs, in, count, values);
       pack(count, packed[panel * groups + g]);
     }
   }
@@ -173,8 +242,11 @@ HWY_ATTR void pack_weight(std::span<const HostArray> parts, WeightOrder order, c
     return;
   }
   with_elements(weight.packed.dtype(), weight.packed.data<void>(), [&](auto* packed) HWY_ATTR {
-    pack_panels(parts, order, weight.in_features, weight.out_features, weight.packed.dim(1), first, last,
-                packed);
+    if (order == WeightOrder::kInputFirst) {
+      pack_input_first(parts[0], first, last, packed);
+    } else {
+      pack_output_first(parts, weight.in_features, weight.out_features, first, last, packed);
+    }
   });
 }
 

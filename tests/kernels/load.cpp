@@ -166,6 +166,41 @@ TEST_CASE("load_weight takes matrices of every odd shape from any address") {
   }
 }
 
+TEST_CASE("load_weight rounds to 16 bits in both orders, in matrices of every odd shape") {
+  for (const DType stored : kFormats) {
+    for (const std::size_t in : {1u, 2u, 15u, 33u, 64u, 131u}) {
+      for (const std::size_t out : {1u, 17u, 64u, 130u}) {
+        const Values rows = rounded(random_values(in * out, static_cast<std::uint32_t>(in + out)), stored);
+        Values columns(in * out);
+        for (std::size_t i = 0; i < in * out; ++i) columns[i % in * out + i / in] = rows[i];
+        const auto bytes = [&](const Values& values) {
+          Bytes all(values.size() * size_of(stored));
+          for (std::size_t i = 0; i < values.size(); ++i) {
+            const std::uint16_t half = stored == DType::kFloat32 ? 0 : half_from_float32(values[i], stored);
+            const void* const from = stored == DType::kFloat32 ? static_cast<const void*>(&values[i]) : &half;
+            std::memcpy(all.data() + i * size_of(stored), from, size_of(stored));
+          }
+          return all;
+        };
+        const Bytes by_row = bytes(rows), by_column = bytes(columns);
+        const auto inputs = static_cast<std::int64_t>(in), outputs = static_cast<std::int64_t>(out);
+        for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+          on_every_device([&](Device& device) {
+            INFO(to_string(stored), " to ", to_string(dtype), ", ", in, " inputs, ", out, " outputs");
+            const Values want = rounded(rows, dtype);
+            CHECK(same_bits(rows_of(device, device.load_weight({by_row.data(), stored, outputs, inputs},
+                                                               WeightOrder::kOutputFirst, dtype)),
+                            want));
+            CHECK(same_bits(rows_of(device, device.load_weight({by_column.data(), stored, inputs, outputs},
+                                                               WeightOrder::kInputFirst, dtype)),
+                            want));
+          });
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("load_weight puts the parts of a weight side by side, to the bit, in every type") {
   // As of one matrix: 45 outputs in parts of 1, 16, 0 and 28, stored in three formats.
   const std::int64_t in = 70;
