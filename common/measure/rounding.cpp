@@ -15,7 +15,7 @@ double relative_error(std::span<const float> values, std::span<const float> roun
 }
 
 Table rounding_errors(const Model& model, const Rounding& round) {
-  Table table({"error in %, a scale for", "32 inputs", "64", "128", "an output", "the matrix"});
+  Table table({"error in %, scale per", "32 inputs", "64", "128", "output", "matrix"});
   model.for_each_matrix([&](const WeightMatrix& matrix) {
     const auto& [name, inputs, weights] = matrix;
     std::vector<Table::Cell> row{name};
