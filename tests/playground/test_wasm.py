@@ -61,6 +61,26 @@ class InNode(unittest.TestCase):
                                    for folder in (native.parent, self.folder / "steps"))
                     self.assertEqual(tokens(here.stdout), tokens(there.stdout))
 
+    def test_a_tokenizer_that_composes_characters_is_read(self):
+        """Unicode's normal form C, with which Qwen's tokenizers begin: an e and its accent become one character."""
+        model = self.folder / "model"
+        shutil.copytree(ROOT / "models/tales-1m", model)
+        (model / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Qwen2Tokenizer"}))
+        composed, apart = "The caf\u00e9", "The cafe\u0301"
+        for name in self.built:
+            native = ROOT / "build/steps" / name
+            options = subprocess.run([native, "--help"], capture_output=True, text=True, check=True).stdout
+            if "--json" not in options:
+                continue
+            with self.subTest(name):
+                prompts = []
+                for program, prompt in ((native, apart), (self.folder / "steps" / name, apart),
+                                        (self.folder / "steps" / name, composed)):
+                    done = subprocess.run([program, "--model", model, "--prompt", prompt, "--max-new-tokens", "1", "--json"],
+                                          capture_output=True, text=True, check=True)
+                    prompts.append(json.loads(done.stdout)["sequences"][0]["prompt_token_ids"])
+                self.assertEqual(prompts[1:], prompts[:1] * 2)
+
     def test_programs_print_what_is_recorded(self):
         machine = recorded.Machine(self.folder)
         self.addCleanup(machine.close)

@@ -343,7 +343,7 @@ class ShapedTokenizer(unittest.TestCase):
         loader.exec_module(cls.tool)
 
     def files(self, size):
-        """(vocab.json, the merges) beside a model with so many tokens."""
+        """(vocab.json, the merges) beside a model of that vocabulary."""
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             (folder / "config.json").write_text(json.dumps({"vocab_size": size}))
