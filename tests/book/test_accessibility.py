@@ -1,6 +1,7 @@
 """What axe-core finds on the site: nothing, on pages of all kinds, in light and dark, wide and narrow.
 
-Each commit tries a third of the pages, another commit others; STAIRCASE_ALL_STEPS=1 (`tools/test --all`) all of them."""
+Each commit tries a third of the pages, another commit others. STAIRCASE_ALL_STEPS=1 (`tools/test --all`) tries all of
+them."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
 "use strict";
-// Looks for all words in every section; searchIndex has [address, page, section, text] for each, and a 1 for code. A word
-// also finds its other forms, and the words one slip away where nothing has it.
+// Looks for all words in every section; searchIndex has [address, page, section, text] for each, and a 1 for code.
+// A word also finds its other forms, and the words one slip away where nothing has it.
 
 (() => {
   const input = document.querySelector(".search-form input");
@@ -36,7 +36,8 @@
   const escaped = (word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
   const whole = (words) => `(?<![a-z])(?:${words.map(escaped).join("|")})(?![a-z])`;
 
-  // {pattern, exact, instead}: what to look for, the words that count most, and whether they replace one that is nowhere.
+  // {pattern, exact, instead}: what to look for, the words that count most, and whether they replace one that is
+  // nowhere.
   const patternOf = (word) => {
     const lookFor = (exact) => {
       const forms = vocabulary().filter(([, other]) => exact.some((one) => other === stem(one))).map(([form]) => form);
