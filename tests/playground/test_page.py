@@ -755,7 +755,7 @@ class Views(Browser):
     def test_a_row_whose_text_is_not_known_has_a_question_mark(self):
         self.show(*self.batch()[:4], *self.passed({0: (0, 0), 1: (4, 1)}, batch=3))
         self.assertEqual(self.table(self.ROWS), [["row", "1"], ["0", "? +1"], ["1", "? +1"]])
-        self.assertIn("What has a ? is not known", self.words(self.ROWS))
+        self.assertIn("A ? marks something that is not known", self.words(self.ROWS))
 
     def test_one_row_is_no_batch(self):
         self.show(self.START, self.TEXT, *self.passed({0: (0, 0, 1)}), *self.passed({0: (2, 1)}))
@@ -888,7 +888,7 @@ class Links(Browser):
             self.assertEqual([self.find(field)[0].get_attribute("value") for field in ("#playground-line", "#playground-input")], [line, "one\ntwo"])
             self.assertFalse(self.find(".playground .watch")[0].is_selected())
         self.assertEqual([url for url in self.asked() if "grapes" in url.partition("#")[0]], [])  # no server gets to see it
-        self.browser.get(link.replace("seed+5", "seed+6"))  # over this page's address
+        self.browser.get(link.replace("tokens+8", "tokens+9"))  # over this page's address
         self.wait(lambda: self.find(".problem")[0].text)
         self.assertIn("is broken", self.find(".problem")[0].text)
 
@@ -916,6 +916,7 @@ class Links(Browser):
             self.assertEqual(self.find(".run .address")[0].get_attribute("value"), self.browser.current_url)
             self.assertEqual(self.find(".run .address")[0].accessible_name, "link to this run")
 
+    @unittest.skipUnless(len(STEPS) > 1, "no other step is built")
     def test_a_link_that_cannot_be_used_says_why_and_the_page_can_be_read(self):
         self.open()
         example = self.find("#playground-line")[0].get_attribute("value")
@@ -967,6 +968,7 @@ class Pasted(Browser):
         here = next(line for line in self.output().splitlines() if line.startswith("{"))
         self.assertEqual(json.loads(here)["sequences"], json.loads(native.stdout)["sequences"])
 
+    @unittest.skipUnless(len(STEPS) > 1, "no other step is built")
     def test_a_line_for_another_step_leads_to_its_page(self):
         first, other = STEPS[0], STEPS[1]
         self.open(first)
@@ -1020,10 +1022,13 @@ class Settings(Browser):
                 continue
             with self.subTest(option):
                 for page, there in ((step, True), (f"{int(step[:2]) - 1:02}", False)):
-                    page = next(one for one in STEPS if one.startswith(page))
+                    page = next((one for one in STEPS if one.startswith(page)), None)
+                    if not page:
+                        continue
                     self.open(page)
                     self.assertEqual(option in self.sliders(), there)
 
+    @unittest.skipUnless("06-top-k" in STEPS, "its step is not built")
     def test_a_slider_and_the_line_follow_each_other(self):
         self.open_wide("06-top-k")
         line = self.find("#playground-line")[0]
@@ -1047,6 +1052,7 @@ class Settings(Browser):
         self.assertEqual(self.line(), "--prompt 'it is' --prompt 'open")
         self.assertEqual([name for name, slider in sliders.items() if slider.accessible_name.split()[0] != name], [])
 
+    @unittest.skipUnless("06-top-k" in STEPS, "its step is not built")
     def test_a_preset_runs_with_its_options(self):
         self.open("06-top-k")
         self.assertEqual([button.text for button in self.find(".preset")], ["Keep 2", "Keep 40", "Keep all"])
