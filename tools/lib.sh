@@ -73,7 +73,10 @@ configure() {
     quietly "$dir/setup.log" meson setup "${cuda[@]}" "$@" "$dir" "$root"
     return
   fi
-  if (($#)); then quietly "$dir/setup.log" meson configure "$@" "$dir" || return; fi
+  # A directory that is older than an option does not know it yet.
+  if (($#)) && ! meson configure "$@" "$dir" >/dev/null 2>&1; then
+    quietly "$dir/setup.log" meson setup --reconfigure "$@" "$dir" "$root" || return
+  fi
   # Packages have been installed since: what was missing may be there now.
   if [[ $root/build/packages.log -nt $dir/build.ninja ]]; then
     quietly "$dir/setup.log" meson setup --reconfigure "$dir" "$root"
