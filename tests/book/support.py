@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
 
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "docs/book")]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests"), str(ROOT / "docs/book")]
 
 
 def run_build(*arguments, root=ROOT, python=sys.executable, **options):

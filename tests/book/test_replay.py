@@ -8,13 +8,12 @@ does a token.
 A dozen commands of long texts take most of the time. Those that show no lesson are sampled: a fifth runs, another one
 for each commit, or all of them with STAIRCASE_ALL_STEPS=1 (`tools/test --all`)."""
 
-import os
-import random
 import re
 import unittest
 
 from support import BUILD
 
+from chosen import chosen
 from pages import recorded
 from step_commands import series
 
@@ -23,15 +22,9 @@ LONG = re.compile(r"--max-new-tokens ([4-9]\d\d|\d{4,})\b")
 
 def left_to_others():
     """Whether a command is of the sample of another commit."""
-    if os.environ.get("STAIRCASE_ALL_STEPS"):
-        return lambda command: False
-    try:
-        commit = series.git("rev-parse", "HEAD").decode()
-    except series.Problem:  # without git
-        commit = ""
     lessons = {line for step in series.steps() for line in step.command()}
     return lambda command: bool(LONG.search(command.text) and command.text not in lessons and
-                                random.Random(commit + command.text).randrange(5))
+                                not chosen(command.text, 5))
 
 
 class Replay(unittest.TestCase):

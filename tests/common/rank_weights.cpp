@@ -12,7 +12,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -188,32 +187,63 @@ std::vector<bool> own_of(const Cut& cut, std::size_t whole, int rank, int size) 
   return own;
 }
 
-/// Makes a NaN of each number of the stored matrices that is not of that rank, and counts them.
-std::size_t poison(const std::filesystem::path& file, int rank, int size) {
-  std::ifstream in(file, std::ios::binary);
-  std::string bytes(std::istreambuf_iterator<char>(in), {});
-  std::uint64_t length = 0;
-  std::memcpy(&length, bytes.data(), sizeof length);
-  const nlohmann::json header = nlohmann::json::parse(bytes.substr(sizeof length, length));
-  std::size_t poisoned = 0;
-  for (const auto& [name, tensor] : header.items()) {
-    if (name == "__metadata__" || tensor["shape"].size() != 2) continue;
-    const Cut cut = cut_of(name, rank);
-    if (cut.of == Cut::Of::kNothing) continue;
-    const std::size_t rows = tensor["shape"][0], columns = tensor["shape"][1],
-                      offset = tensor["data_offsets"][0], number = tensor["dtype"] == "F32" ? 4 : 2;
-    const bool by_row = cut.of == Cut::Of::kRows;
-    const std::vector<bool> own = own_of(cut, by_row ? rows : columns, rank, size);
-    char* to = bytes.data() + sizeof length + length + offset;
-    for (std::size_t row = 0; row < rows; ++row) {
-      for (std::size_t column = 0; column < columns; ++column, to += number) {
-        if (own[by_row ? row : column]) continue;
-        std::memset(to, 0xff, number);  // a NaN in each of the types
-        ++poisoned;
-      }
+/// The bytes of a safetensors file in front of the tensors, and what they say: {name: description}.
+struct Header {
+  explicit Header(const std::filesystem::path& file) {
+    std::ifstream input(file, std::ios::binary);
+    std::uint64_t length = 0;
+    input.read(reinterpret_cast<char*>(&length), sizeof length);
+    std::string text(length, ' ');
+    input.read(text.data(), std::ssize(text));
+    size = sizeof length + length;
+    tensors = nlohmann::json::parse(text);
+    tensors.erase("__metadata__");
+  }
+
+  std::size_t size = 0;
+  nlohmann::json tensors;
+};
+
+/// How a stored tensor is cut for that rank.
+Cut cut_of(const std::string& name, const nlohmann::json& tensor, int rank) {
+  return tensor["shape"].size() == 2 ? cut_of(name, rank) : Cut{Cut::Of::kNothing};
+}
+
+/// Calls work(place, bytes, whether it is of that rank) for each number of a matrix that is cut. The place is
+/// counted in bytes from the matrix's first number.
+template <typename Work>
+void each_number(const nlohmann::json& tensor, const Cut& cut, int rank, int size, const Work& work) {
+  const std::size_t rows = tensor["shape"][0], columns = tensor["shape"][1],
+                    bytes = tensor["dtype"] == "F32" ? 4 : 2;
+  const bool by_row = cut.of == Cut::Of::kRows;
+  const std::vector<bool> own = own_of(cut, by_row ? rows : columns, rank, size);
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t column = 0; column < columns; ++column) {
+      work((row * columns + column) * bytes, bytes, own[by_row ? row : column]);
     }
   }
-  std::ofstream(file, std::ios::binary).write(bytes.data(), std::ssize(bytes));
+}
+
+/// Makes a NaN of each number of the stored matrices that is not of that rank, and counts them.
+std::size_t poison(const std::filesystem::path& file, int rank, int size) {
+  const Header header(file);
+  std::fstream changed(file, std::ios::binary | std::ios::in | std::ios::out);
+  std::size_t poisoned = 0;
+  for (const auto& [name, tensor] : header.tensors.items()) {
+    const Cut cut = cut_of(name, tensor, rank);
+    if (cut.of == Cut::Of::kNothing) continue;
+    const std::size_t first = tensor["data_offsets"][0], end = tensor["data_offsets"][1];
+    std::string data(end - first, ' ');
+    changed.seekg(static_cast<std::streamoff>(header.size + first));
+    changed.read(data.data(), std::ssize(data));
+    each_number(tensor, cut, rank, size, [&](std::size_t place, std::size_t bytes, bool is_own) {
+      if (is_own) return;
+      std::memset(data.data() + place, 0xff, bytes);  // a NaN in each of the types
+      ++poisoned;
+    });
+    changed.seekp(static_cast<std::streamoff>(header.size + first));
+    changed.write(data.data(), std::ssize(data));
+  }
   return poisoned;
 }
 
@@ -276,46 +306,30 @@ bool forget(const std::filesystem::path& file, std::size_t but_first) {
   return !left;
 }
 
-std::size_t header_size(const std::filesystem::path& file) {
-  std::uint64_t length = 0;
-  std::ifstream(file, std::ios::binary).read(reinterpret_cast<char*>(&length), sizeof length);
-  return sizeof length + length;
-}
-
 /// The pages that a rank needs: of the header, of its own part of each matrix, and of all other tensors.
 /// Ranks compare their files by the 64 bytes at both ends of each tensor, so those are among them.
 std::vector<bool> needed_pages(const std::filesystem::path& file, int rank, int size) {
-  const std::size_t data = header_size(file);
-  std::string text(data, ' ');
-  std::ifstream(file, std::ios::binary).read(text.data(), std::ssize(text));
-  const nlohmann::json header = nlohmann::json::parse(text.substr(sizeof(std::uint64_t)));
+  const Header header(file);
   std::vector<bool> needed((std::filesystem::file_size(file) + kPage - 1) / kPage);
   const auto need = [&](std::size_t first, std::size_t count) {
     if (count == 0) return;
     for (std::size_t page = first / kPage; page <= (first + count - 1) / kPage; ++page) needed[page] = true;
   };
-  need(0, data);
-  for (const auto& [name, tensor] : header.items()) {
-    if (name == "__metadata__") continue;
-    const std::size_t first = data + static_cast<std::size_t>(tensor["data_offsets"][0]),
-                      end = data + static_cast<std::size_t>(tensor["data_offsets"][1]);
+  need(0, header.size);
+  for (const auto& [name, tensor] : header.tensors.items()) {
+    const std::size_t first = header.size + static_cast<std::size_t>(tensor["data_offsets"][0]),
+                      end = header.size + static_cast<std::size_t>(tensor["data_offsets"][1]);
     const std::size_t ends = std::min<std::size_t>(end - first, 64);
     need(first, ends);
     need(end - ends, ends);
-    const Cut cut = tensor["shape"].size() == 2 ? cut_of(name, rank) : Cut{Cut::Of::kNothing};
+    const Cut cut = cut_of(name, tensor, rank);
     if (cut.of == Cut::Of::kNothing) {
       need(first, end - first);
       continue;
     }
-    const std::size_t rows = tensor["shape"][0], columns = tensor["shape"][1],
-                      number = tensor["dtype"] == "F32" ? 4 : 2;
-    const bool by_row = cut.of == Cut::Of::kRows;
-    const std::vector<bool> own = own_of(cut, by_row ? rows : columns, rank, size);
-    for (std::size_t row = 0; row < rows; ++row) {
-      for (std::size_t column = 0; column < columns; ++column) {
-        if (own[by_row ? row : column]) need(first + (row * columns + column) * number, number);
-      }
-    }
+    each_number(tensor, cut, rank, size, [&](std::size_t place, std::size_t bytes, bool is_own) {
+      if (is_own) need(first + place, bytes);
+    });
   }
   return needed;
 }
@@ -330,7 +344,7 @@ TEST_CASE("a rank reads the pages of its own numbers from the disk, and no other
         const TemporaryFolder copy;
         std::filesystem::copy(find_model(name), copy.path());
         const std::filesystem::path file = copy.path() / "model.safetensors";
-        if (!forget(file, header_size(file))) {
+        if (!forget(file, Header(file).size)) {
           MESSAGE("what a rank reads is not compared: the folder of temporary files is in memory");
           return;
         }

@@ -7,12 +7,14 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
+sys.path.append(str(ROOT / "tests"))
 PROGRAM = BUILD / "steps/68-graceful-shutdown"
 CHATS = BUILD / "steps/99-chat-server"      # answers conversations as well
 ALONE = BUILD / "steps/65-prefix-eviction"  # continues the same requests without HTTP

@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
 
-sys.path.insert(0, str(ROOT / "tools"))
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 from step_commands import hunks, series  # noqa: E402
 
 STEPS = series.steps()

@@ -17,22 +17,15 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from support import BUILD, ROOT, STEPS, Scratch, call, series, snapshot
+from support import BUILD, ROOT, STEPS, Scratch, call, snapshot
+
+from chosen import ALL, chosen, commit
 from step_commands.compiling import reason, with_flags
 from step_commands.running import program_cases
 
 # Whose outline, the code of the step before, reads a key head for each query head: beyond the end, as the check
 # reports.
 READS_BEYOND = "85-grouped-queries"
-ALL = bool(os.environ.get("STAIRCASE_ALL_STEPS"))
-
-
-def commit():
-    """What names this state of the project; without git, nothing does."""
-    try:
-        return series.git("rev-parse", "HEAD").decode().strip()
-    except series.Problem:
-        return ""
 
 
 class Played(Scratch):
@@ -119,7 +112,7 @@ class Mistakes(Played):
 
     def setUp(self):
         super().setUp()
-        if not ALL and random.Random(commit() + self.id()).randrange(5):
+        if not chosen(self.id(), 5):
             self.skipTest("the sample of another commit has it")
         self.mine = self.folder / "a folder"
         self.step("practice", 2, self.mine)

@@ -27,8 +27,7 @@ def is_run(path):
         if reached(folder) and f"'{path.relative_to(folder)}'" in code(folder):
             return True
     build, python = code(path.parent) if reached(path.parent) else "", re.fullmatch(r"test_(\w+)\.py", path.name)
-    if python and ("files('sampled.py')" in build
-                   or "'test_' + name + '.py'" in build and f"'{python.group(1)}'" in build):
+    if python and "'test_' + name + '.py'" in build and f"'{python.group(1)}'" in build:
         return True
     return re.search(rf'[/"]{re.escape(path.name)}"', BY_SCRIPTS) is not None
 
