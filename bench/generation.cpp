@@ -83,19 +83,23 @@ json measure_generation(const GenerationOptions& options) {
     logits = model.next_logits({&token, 1}, cache);
   }
 
-  json prefill_ms = json::array();
-  for (int i = 0; i <= kPrefills; ++i) {
-    cache.truncate(0, 0);
-    const double time = seconds_of([&] { tokens = {argmax(model.next_logits(prefill, cache))}; });
-    if (i > 0) prefill_ms.push_back(1e3 * time);
+  json result = {
+      {"decode_tokens_per_s", (options.new_tokens - 1) / seconds}, {"token_ids", timed}, {"gaps", gaps}};
+  if (!prefill.empty()) {
+    json prefill_ms = json::array();
+    for (int i = 0; i <= kPrefills; ++i) {
+      cache.truncate(0, 0);
+      const double time = seconds_of([&] { tokens = {argmax(model.next_logits(prefill, cache))}; });
+      if (i > 0) prefill_ms.push_back(1e3 * time);
+    }
+    result["prefill_ms"] = prefill_ms;
+    result["prefill_token"] = tokens[0];
   }
-  decode_batch(model, batch, 4);
-  return {{"prefill_ms", prefill_ms},
-          {"prefill_token", tokens[0]},
-          {"decode_tokens_per_s", (options.new_tokens - 1) / seconds},
-          {"batch_tokens_per_s", decode_batch(model, batch, options.new_tokens)},
-          {"token_ids", timed},
-          {"gaps", gaps}};
+  if (!batch.empty()) {
+    decode_batch(model, batch, 4);
+    result["batch_tokens_per_s"] = decode_batch(model, batch, options.new_tokens);
+  }
+  return result;
 }
 
 }  // namespace staircase::bench

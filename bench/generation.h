@@ -1,5 +1,6 @@
 // One run, as tools/bench --peers takes it of every engine. It measures the time until the first token after
-// a long prompt, and the speed of greedy decoding after a short one and after a batch of them.
+// the prompt "prefill", and the speed of greedy decoding after the prompt "decode" and after a batch of
+// prompts.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +12,9 @@ namespace staircase::bench {
 
 struct GenerationOptions {
   std::filesystem::path model;
-  std::filesystem::path prompts;  ///< JSON: {"prefill": [ids], "decode": [ids], "batch": [[ids], ..]}
+  /// JSON: {"prefill": [ids], "decode": [ids], "batch": [[ids], ..]}; an empty prefill or batch is not
+  /// measured.
+  std::filesystem::path prompts;
   DType dtype = DType::kFloat32;
   int threads = 1;
   int new_tokens = 128;

@@ -92,16 +92,17 @@ def measure(arguments):
     count, batch = arguments.new_tokens, prompts["batch"]
     generate([prompts["decode"]], 8)
     tokens, _, seconds = generate([prompts["decode"]], count)
-    prefill_runs = [generate([prompts["prefill"]], 1) for _ in range(4)][1:]  # the first warms up
-    generate(batch, 4)
     result = {
         "version": f"OpenVINO {openvino.get_version().split('-')[0]}",
-        "prefill_ms": [1e3 * run[1] for run in prefill_runs],
-        "prefill_token": prefill_runs[0][0][0],
         "decode_tokens_per_s": (count - 1) / seconds,
-        "batch_tokens_per_s": len(batch) * (count - 1) / generate(batch, count)[2],
         "token_ids": tokens,
     }
+    if prompts["prefill"]:
+        prefill_runs = [generate([prompts["prefill"]], 1) for _ in range(4)][1:]  # the first warms up
+        result |= {"prefill_ms": [1e3 * run[1] for run in prefill_runs], "prefill_token": prefill_runs[0][0][0]}
+    if batch:
+        generate(batch, 4)
+        result["batch_tokens_per_s"] = len(batch) * (count - 1) / generate(batch, count)[2]
     Path(arguments.json).write_text(json.dumps(result), encoding="utf-8")
 
 

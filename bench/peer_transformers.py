@@ -68,18 +68,19 @@ def main():
     # Compiled code is specific to one cache size, so the warm-up run uses the same size.
     generate([decode], count if arguments.compiled else 8)
     tokens, _, seconds = generate([decode], count)
-    prefill_runs = [generate([prefill], 1) for _ in range(4)][1:]  # the first warms up
-    generate(batch, count if arguments.compiled else 4)
     result = {
         "version": f"transformers {transformers.__version__}, PyTorch {torch.__version__}",
-        "prefill_ms": [1e3 * run[1] for run in prefill_runs],
-        "prefill_token": prefill_runs[0][0][0],
-        "prefill_gap": gaps(prefill, len(prefill))[0],
         "decode_tokens_per_s": (count - 1) / seconds,
-        "batch_tokens_per_s": len(batch) * (count - 1) / generate(batch, count)[2],
         "token_ids": tokens,
         "gaps": gaps(decode + tokens[:-1], len(decode)),
     }
+    if prefill:
+        prefill_runs = [generate([prefill], 1) for _ in range(4)][1:]  # the first warms up
+        result |= {"prefill_ms": [1e3 * run[1] for run in prefill_runs], "prefill_token": prefill_runs[0][0][0],
+                   "prefill_gap": gaps(prefill, len(prefill))[0]}
+    if batch:
+        generate(batch, count if arguments.compiled else 4)
+        result["batch_tokens_per_s"] = len(batch) * (count - 1) / generate(batch, count)[2]
     with open(arguments.json, "w", encoding="utf-8") as file:
         json.dump(result, file)
 

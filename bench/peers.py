@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-DECODE_PROMPT, NEW_TOKENS, BATCH = 16, 128, 8
+NEW_TOKENS, BATCH = 128, 8
 
 # Logits closer than this are a near-tie, which rounding may decide either way.
 NEAR_TIE = 1e-3
@@ -60,6 +60,8 @@ class Setting:
     busy: float
     only: list
     cpu_time: bool = False  # processor time instead of wall-clock time
+    context: int = 16  # tokens before decoding, in each sequence
+    decode_only: bool = False
 
 
 @dataclass
@@ -108,20 +110,25 @@ def python_with_packages(build, environment):
 def write_prompts(setting, config):
     """Random tokens, without the last of the vocabulary, which ends the text."""
     positions = config.get("n_positions") or config["max_position_embeddings"]
-    if positions < DECODE_PROMPT + NEW_TOKENS:
-        raise Failure(f"{setting.model.name} has a context of {positions} positions, but the comparison needs "
-                      f"{DECODE_PROMPT + NEW_TOKENS}")
+    if positions < setting.context + NEW_TOKENS:
+        raise Failure(f"--context {setting.context}: with {NEW_TOKENS} new tokens that is more than the {positions} positions "
+                      f"of {setting.model.name}")
     count = setting.prompt_tokens or min(512, positions)
     if count > positions:
         raise Failure(f"--prompt-tokens {count}: the context of {setting.model.name} is {positions} positions")
     choice = random.Random(1)
-    prompts = {name: [choice.randrange(config["vocab_size"] - 1) for _ in range(length)]
-               for name, length in (("prefill", count), ("decode", DECODE_PROMPT))}
-    prompts["batch"] = [[choice.randrange(config["vocab_size"] - 1) for _ in range(DECODE_PROMPT)] for _ in range(BATCH)]
+
+    def tokens(length):
+        return [choice.randrange(config["vocab_size"] - 1) for _ in range(length)]
+
+    prompts = {"prefill": tokens(count), "decode": tokens(setting.context),
+               "batch": [tokens(setting.context) for _ in range(BATCH)]}
+    if setting.decode_only:  # what has no prompt is not measured
+        prompts["prefill"], prompts["batch"] = [], []
     file = setting.build / "peers" / "prompts.json"
     file.write_text(json.dumps(prompts))
     # The same for programs that cannot read JSON: one prompt per line, "decode", "prefill" and then the batch.
-    lines = [prompts["decode"], prompts["prefill"], *prompts["batch"]]
+    lines = [line for line in (prompts["decode"], prompts["prefill"], *prompts["batch"]) if line]
     file.with_suffix(".txt").write_text("".join(" ".join(map(str, line)) + "\n" for line in lines))
     return file, count
 
@@ -150,7 +157,8 @@ def agreement(run_, reference):
     tokens, wanted = run_["token_ids"], reference["token_ids"]
     same = next((i for i, (a, b) in enumerate(zip(tokens, wanted)) if a != b), len(wanted))
     tie = same < len(wanted) and min(reference["gaps"][same], run_.get("gaps", reference["gaps"])[same]) < NEAR_TIE
-    prefill = (run_.get("prefill_token") == reference["prefill_token"] or reference["prefill_gap"] < NEAR_TIE)
+    prefill = ("prefill_token" not in reference or run_.get("prefill_token") == reference["prefill_token"]
+               or reference["prefill_gap"] < NEAR_TIE)
     return {"same_tokens": same, "of": len(wanted), "near_tie": tie,
             "agrees": prefill and (same == len(wanted) or tie)}
 
@@ -166,7 +174,8 @@ def read_peers_file(setting, threads, left_out):
     `dtype` is our type to compare it with: "int8" for any engine that keeps weights in 8 bits, and so on. Commands run
     in $PEERS_DIR and print a line 'RESULT {...}' with any of decode_tok_s, batch8_tok_s, prefill_ms (a list), tokens
     and prefill_token. Later commands add only values that earlier ones did not print. {prompts} is a text file in the
-    format of write_prompts, {threads} the number of threads, and {clock} "wall", or "cpu" for processor time.
+    format of write_prompts (with --decode-only a single line), {threads} the number of threads, and {clock} "wall", or
+    "cpu" for processor time.
     `left_out` records engines that cannot be prepared or lack such a clock.
     """
     folder = os.environ.get("PEERS_DIR")
@@ -323,19 +332,21 @@ def lead(ours, theirs, more_is_better):
 
 def print_table(result, prompt_tokens):
     engines = result["engines"]
+    columns = [column for column in COLUMNS if any(e[column[0]] for e in engines.values())]
     clock = ", processor time" if result["cpu_time"] else ""
-    print(f"\n{result['model']}, {result['threads']} threads, {result['rounds']} rounds{clock}: median (min–max); a ratio "
-          "is how many times faster ours with weights of the same dtype is")
+    print(f"\n{result['model']}, {result['threads']} threads, decoding after {result['decode_prompt_tokens']} tokens, "
+          f"{result['rounds']} rounds{clock}: median (min–max); a ratio is how many times faster ours with weights of the "
+          "same dtype is")
     for precision in dict.fromkeys(PRECISIONS.values()):
         group = {name: e for name, e in engines.items() if e["precision"] == precision}
         if not group:
             continue
         print(f"\n{precision}:\n")
-        print("| engine | " + " | ".join(f"{heading.format(prompt_tokens)} | ratio" for _, heading, _, _ in COLUMNS)
-              + " | greedy tokens as in transformers |\n|---" + 7 * "|---" + "|")
+        print("| engine | " + " | ".join(f"{heading.format(prompt_tokens)} | ratio" for _, heading, _, _ in columns)
+              + " | greedy tokens as in transformers |\n|---" + (2 * len(columns) + 1) * "|---" + "|")
         for name, e in group.items():
             cells = []
-            for key, _, digits, more_is_better in COLUMNS:
+            for key, _, digits, more_is_better in columns:
                 ours = median(engines.get(f"Staircase, {e['dtype']}", {}).get(key))
                 cells.append(spread(e[key], digits) if e[key] else "–")
                 cells.append(f"{lead(ours, median(e[key]), more_is_better):.2f}" if ours and e[key] and not e["ours"] else "–")
@@ -345,7 +356,7 @@ def print_table(result, prompt_tokens):
             print(f"| {name} | " + " | ".join(cells) + f" | {words} |")
     print()
     for precision, leads in result["leads"].items():
-        for key, heading, _, _ in COLUMNS:
+        for key, heading, _, _ in columns:
             if key in leads:
                 found = leads[key]
                 print(f"{precision}, {heading.format(prompt_tokens).split(',')[0]}: {found['ours']} is "
@@ -390,7 +401,7 @@ def compare_with_threads(setting, threads, prompts, prompt_tokens):
         print("\r\033[K", end="", file=sys.stderr)
 
     result = {"model": setting.model.name, "threads": threads, "rounds": setting.rounds, "prompt_tokens": prompt_tokens,
-              "cpu_time": setting.cpu_time, "decode_prompt_tokens": DECODE_PROMPT, "new_tokens": NEW_TOKENS, "batch": BATCH,
+              "cpu_time": setting.cpu_time, "decode_prompt_tokens": setting.context, "new_tokens": NEW_TOKENS, "batch": BATCH,
               "engines": {}, "left_out": left_out}
     for engine in engines:
         of_engine = runs[engine.name]

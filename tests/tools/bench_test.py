@@ -5,6 +5,7 @@ usage: bench_test.py BENCH_PROGRAM
 """
 
 import contextlib
+import dataclasses
 import importlib.machinery
 import importlib.util
 import io
@@ -131,6 +132,15 @@ class Generation(unittest.TestCase):
                 texts.append(result["token_ids"])
             self.assertEqual(*texts)
 
+    def test_what_has_no_prompt_is_not_measured(self):
+        with tempfile.TemporaryDirectory() as folder:
+            prompts, file = Path(folder, "prompts.json"), Path(folder, "out.json")
+            prompts.write_text(json.dumps({"prefill": [], "decode": [4, 5], "batch": []}))
+            done = run(PROGRAM, "generation", "--model", ROOT / "models" / "tales-1m", "--prompts", prompts,
+                       "--new-tokens", 3, "--json", file)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(set(json.loads(file.read_text())), {"decode_tokens_per_s", "token_ids", "gaps"})
+
 
 class Peers(unittest.TestCase):
     """The code around the engines, with engines that only report what they would have measured."""
@@ -151,6 +161,29 @@ class Peers(unittest.TestCase):
         (self.folder / "peers.json").write_text(json.dumps(entries))
         self.left_out = {}
         return peers.read_peers_file(self.setting, threads, self.left_out)
+
+    def prompts(self, **changes):
+        """What all engines read, as JSON and as lines of token ids."""
+        setting = dataclasses.replace(self.setting, **changes)
+        file, _ = peers.write_prompts(setting, {"vocab_size": 50, "max_position_embeddings": 1000})
+        lines = [[int(token) for token in line.split()] for line in file.with_suffix(".txt").read_text().splitlines()]
+        return json.loads(file.read_text()), lines
+
+    def test_every_decoding_has_the_chosen_context(self):
+        for context in (16, 17, 1000 - peers.NEW_TOKENS):
+            prompts, lines = self.prompts(context=context)
+            self.assertEqual(lines, [prompts["decode"], prompts["prefill"], *prompts["batch"]])
+            self.assertEqual([len(line) for line in lines], [context, 512] + peers.BATCH * [context])
+            self.assertLess(max(map(max, lines)), 49)  # the last token ends the text
+
+    def test_decoding_only_has_no_other_prompt(self):
+        prompts, lines = self.prompts(context=20, decode_only=True)
+        self.assertEqual((prompts["prefill"], prompts["batch"], lines), ([], [], [prompts["decode"]]))
+        self.assertEqual(prompts["decode"], self.prompts(context=20)[0]["decode"])
+
+    def test_a_context_without_room_for_the_new_tokens_is_refused(self):
+        with self.assertRaisesRegex(peers.Failure, "^--context 873: with 128 new tokens .* the 1000 positions of a-model$"):
+            self.prompts(context=873)
 
     def test_an_engine_from_outside_says_its_figures_in_a_line(self):
         engine, = self.engines({
@@ -231,6 +264,21 @@ class Peers(unittest.TestCase):
         self.assertTrue(result["engines"]["Staircase, float32"]["agreement"]["agrees"])
         self.assertEqual(result["leads"], {"8 bits": {key: {"ours": "Staircase, int8", "peer": "other, q8_0", "lead": 2.0}
                                                      for key, _, _, _ in peers.COLUMNS}})
+
+    def test_a_table_of_decoding_has_no_other_column(self):
+        part = {"decode_tokens_per_s": 16, "token_ids": [1, 2], "gaps": [1.0, 1.0]}
+        report = ["bash", "-c", f"echo '{json.dumps(part)}' > {self.folder}/peers/result.json"]
+        engines = [peers.Engine("Staircase, float32", "float32", [report], {}, True),
+                   peers.Engine("transformers, float32", "float32", [report], {})]
+        self.setting.context, self.setting.decode_only = 100, True
+        with mock.patch.object(peers, "find_engines", lambda *_: (engines, [], {})), \
+                contextlib.redirect_stdout(io.StringIO()) as shown:
+            result = peers.compare_with_threads(self.setting, 2, "prompts", 512)
+        self.assertIn("2 threads, decoding after 100 tokens, 1 rounds", shown.getvalue())
+        self.assertIn("| engine | decode, tokens/s | ratio | greedy tokens as in transformers |\n|---|---|---|---|\n"
+                      "| Staircase, float32 | 16.0 (16.0–16.0) | – | 2 of 2 |", shown.getvalue())
+        self.assertTrue(result["engines"]["Staircase, float32"]["agreement"]["agrees"])
+        self.assertEqual(result["decode_prompt_tokens"], 100)
 
     def test_an_environment_without_the_packages_is_refused(self):
         os.environ["OPENVINO_VENV"] = "no-such-folder"
@@ -409,6 +457,9 @@ class Errors(unittest.TestCase):
         self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--peers")
         self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--batch", "2")
         self.check(2, "--cpu-time is the time of one thread", tool, "--peers", "--threads", "2", "--cpu-time")
+        self.check(2, "'0' is no number from 1 on", tool, "--peers", "--context", "0")
+        self.check(2, "--context goes with --peers", tool, "--context", "16")
+        self.check(2, "--decode-only goes with --peers", tool, "--decode-only")
         self.check(2, "there is no folder", tool, "--json", "/nonexistent/out.json")
         self.assertIn("--peers", run(tool, "--help").stdout)
 
