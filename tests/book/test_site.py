@@ -442,6 +442,74 @@ class Reading(Browser):
         self.press("/")
         self.assertEqual(self.path().rstrip("?"), "search.html")
 
+    def tab_stops(self, presses, until=None):
+        """Where the focus is after each press of Tab."""
+        found = []
+        while len(found) < presses and until not in found:
+            self.press(Keys.TAB)
+            found.append(self.focus())
+        return found
+
+    def focus(self):
+        """The class of a drawer's button, the drawer's id, or "" for what is elsewhere."""
+        return self.script("""
+            const part = document.activeElement;
+            return part.matches("button[aria-controls]") ? part.className : part.closest("aside") ? part.closest("aside").id : "";""")
+
+    def test_the_keyboard_opens_and_closes_the_drawers_of_a_narrow_page(self):
+        drawers = (("nav-overlay-icon", "navigation-drawer", 390), ("toc-overlay-icon toc-header-icon", "toc-drawer", 390),
+                   ("toc-overlay-icon toc-content-icon", "toc-drawer", 1200))
+        for name, drawer, width in drawers:
+            for key in (Keys.ENTER, Keys.SPACE):
+                with self.subTest(f"{name}, {ord(key):x}"):
+                    self.open("steps/06-top-k/index.html", width=width)
+                    before = self.tab_stops(150, until=name)
+                    self.assertEqual(before[-1], name)
+                    self.assertNotIn(drawer, before)
+                    button, part = self.find(f"button.{name.replace(' ', '.')}")[0], self.find(f"#{drawer}")[0]
+
+                    def state():
+                        inside = self.script("""const box = arguments[0].getBoundingClientRect();
+                            return box.left >= 0 && box.right <= innerWidth""", part)
+                        return button.get_attribute("aria-expanded"), inside, self.focus()
+
+                    def becomes(*expected):
+                        WebDriverWait(self.browser, 5).until(lambda _: state() == expected, f"{state()}, not {expected}")
+
+                    becomes("false", False, name)
+                    self.press(key)
+                    becomes("true", True, drawer)
+                    self.assertEqual(self.tab_stops(2), [drawer, drawer])
+                    self.press(Keys.ESCAPE)
+                    becomes("false", False, name)
+                    self.assertNotIn(drawer, self.tab_stops(6))
+                    self.script("arguments[0].focus()", button)
+                    self.press(key)
+                    becomes("true", True, drawer)
+                    self.press(Keys.SHIFT, Keys.TAB)  # it lies over the rest of the page
+                    WebDriverWait(self.browser, 5).until(lambda _: state()[:2] == ("false", False), f"{state()}")
+                    self.assertNotEqual(self.focus(), drawer)
+                    self.assertEqual(button.get_attribute("aria-controls"), drawer)
+                    self.assertTrue(button.accessible_name.startswith("Toggle "))
+
+    def test_a_section_chosen_in_the_drawer_is_shown(self):
+        self.open("steps/06-top-k/index.html", width=390)
+        self.script("document.querySelector('button.toc-header-icon').focus()")
+        self.press(Keys.ENTER, Keys.TAB, Keys.ENTER)
+        self.assertTrue(self.path().partition("#")[2])
+        WebDriverWait(self.browser, 5).until(lambda _: self.script(
+            "return document.getElementById('toc-drawer').getBoundingClientRect().left >= innerWidth"))
+        self.press(Keys.TAB)
+        self.assertTrue(self.script("return document.activeElement.closest('article') !== null"))
+
+    def test_the_lists_of_a_wide_page_are_no_drawers(self):
+        self.open("steps/06-top-k/index.html", width=390)
+        self.script("document.querySelector('button.nav-overlay-icon').click()")
+        self.browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        self.browser.set_window_size(1400, 900)
+        WebDriverWait(self.browser, 5).until(lambda _: not self.script(
+            "return document.querySelector('#toc-drawer').inert || document.querySelector('#navigation-drawer').inert"))
+
     def copied(self, button):
         self.script("arguments[0].scrollIntoView({ block: 'center', behavior: 'instant' })", button)
         button.click()

@@ -174,6 +174,46 @@ const book = (() => {
     show();
   }
 
+  // Furo's labels open the menu and the contents of a narrow page. Buttons do so by keyboard too; what is closed has no
+  // tab stops.
+  function addDrawers() {
+    for (const [name, drawer] of [["__navigation", ".sidebar-drawer"], ["__toc", ".toc-drawer"]]) {
+      const box = document.getElementById(name), part = document.querySelector(drawer);
+      if (!box || !part) continue; // a page of source
+      part.id ||= `${name.slice(2)}-drawer`;
+      let opener;
+      const buttons = [...document.querySelectorAll(`label[for="${name}"]:not(.overlay)`)].map((label) => {
+        const button = make("button", label.className, ...label.childNodes);
+        button.type = "button";
+        button.setAttribute("aria-controls", part.id);
+        button.addEventListener("click", () => {
+          opener = button;
+          box.click();
+        });
+        label.replaceWith(button);
+        return button;
+      });
+      const update = () => {
+        for (const button of buttons) button.setAttribute("aria-expanded", String(box.checked));
+        part.inert = !box.checked && getComputedStyle(part).position === "fixed"; // where it is no drawer, it is shown
+      };
+      const close = () => {
+        box.checked = false;
+        update();
+      };
+      box.addEventListener("change", () => {
+        update();
+        const next = box.checked ? [...part.querySelectorAll("a[href]")].find((link) => link.getClientRects().length) : opener;
+        if (next) next.focus({ preventScroll: true });
+      });
+      addEventListener("keydown", (event) => { if (event.key === "Escape" && box.checked) box.click(); });
+      part.addEventListener("focusout", ({ relatedTarget }) => { if (relatedTarget && !part.contains(relatedTarget)) close(); });
+      part.addEventListener("click", (event) => { if (event.target.closest("a[href^='#']")) close(); });
+      addEventListener("resize", update);
+      update();
+    }
+  }
+
   // What scrolls sideways can be reached with the keyboard.
   function reachScrolling() {
     for (const part of document.querySelectorAll("article pre, .table-wrapper, .shown")) {
@@ -248,6 +288,7 @@ const book = (() => {
     addTicks();
     showCurrent();
     addKeys();
+    addDrawers();
     reachScrolling();
     addEventListener("resize", reachScrolling);
     addEventListener("toggle", reachScrolling, true); // it does not bubble
