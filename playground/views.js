@@ -81,12 +81,15 @@ function stepViews(place) {
       makeElement("thead", {}, makeElement("tr", {}, ...columns.map((name) => heading(name, "col")))), makeElement("tbody", {}, ...body));
   }
 
+  // The terminal of the first page has no heading of its own.
+  const heading = place.closest("section:has(> h2)") ? "h3" : "h2";
+
   /// A view of one item of many, which a slider selects; it follows the newest one until a reader moves it.
   function view(title, what, draw) {
     const things = [];
     const slider = makeElement("input", { type: "range", min: 1, max: 1 });
     const shown = makeElement("div", { className: "shown", tabIndex: 0 });
-    const section = makeElement("section", { className: "inside", hidden: true }, makeElement("h3", {}, title), makeElement("label", {}, what, slider), shown);
+    const section = makeElement("section", { className: "inside", hidden: true }, makeElement(heading, {}, title), makeElement("label", {}, what, slider), shown);
     section.setAttribute("aria-label", title);
     shown.setAttribute("role", "region");
     shown.setAttribute("aria-label", `${title}: table`);

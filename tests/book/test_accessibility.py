@@ -3,23 +3,21 @@
 Each commit tries a third of the pages, another commit others. STAIRCASE_ALL_STEPS=1 (`tools/test --all`) tries all of
 them."""
 
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
-import zipfile
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import axe
 import test_site  # finds the Python that has Sphinx and Selenium
-from support import BUILD, run_build
+from support import run_build
 
 from chosen import chosen
 
-PACKAGE = Path(__file__).resolve().parent / "axe.txt"
 # All kinds of pages; the widest, the longest, and those with tables, pictures, outputs and a terminal.
 PAGES = ("index.html", "docs/index.html", "docs/steps.html", "docs/glossary.html", "docs/how-gpt2-works.html",
          "docs/server.html", "docs/scaling.html", "docs/benchmarks/cpu.html", "docs/playground.html", "steps/01-greedy-decoding/index.html",
@@ -27,28 +25,6 @@ PAGES = ("index.html", "docs/index.html", "docs/steps.html", "docs/glossary.html
          "steps/99-chat-server/index.html", "steps/06-top-k/folder.html", "source/common/decoding/sampling.h.html",
          "source/CITATION.cff.html", "compare.html?from=05&to=07", "search.html?q=nucleus", "search.html?q=nuclues")
 PLAYGROUND = ("06-top-k", "40-beam-search")  # their pages have a terminal
-
-
-def axe():
-    """The script of axe-core, from PyPI and by its hash; kept in the build folder."""
-    script = BUILD / "axe-core" / f"{PACKAGE.read_text(encoding='utf-8').rpartition(':')[2].strip()[:16]}.js"
-    if script.is_file():
-        return script.read_text(encoding="utf-8")
-    with tempfile.TemporaryDirectory() as folder:
-        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "20",
-               "download", "--no-deps", "--require-hashes", "--only-binary", ":all:", "--dest", folder, "-r", str(PACKAGE)]
-        done = subprocess.run(pip, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
-        if "HASHES" in done.stderr:
-            raise AssertionError(done.stderr)
-        if done.returncode:
-            raise unittest.SkipTest("axe-core is on PyPI, which pip cannot reach here: "
-                                    + (done.stderr.strip().splitlines() or ["it printed no reason"])[-1])
-        with zipfile.ZipFile(next(Path(folder).glob("*.whl"))) as wheel:
-            text = wheel.read("axe_playwright_python/axe.min.js").decode()
-    if script.parent.parent.is_dir():
-        script.parent.mkdir(exist_ok=True)
-        script.write_text(text, encoding="utf-8")
-    return text
 
 
 def pages():
@@ -66,7 +42,7 @@ def setUpModule():
         raise unittest.SkipTest("Sphinx, Furo or MyST is not installed; tools/setup --book installs them")
     if not test_site.HAVE_BROWSER:
         raise unittest.SkipTest("a part of the browser is not installed; tools/setup --browser installs it")
-    Accessibility.AXE = axe()
+    axe.script()
     folder = tempfile.TemporaryDirectory()
     unittest.addModuleCleanup(folder.cleanup)
     programs = Path(folder.name) / "programs"
@@ -95,17 +71,9 @@ class Accessibility(test_site.Browser):
         return f"http://127.0.0.1:{self.server.server_port}"
 
     def found(self):
-        """[rule, how many elements, one of them] of this page."""
-        if not self.script("return typeof axe === 'object'"):
-            self.script(self.AXE)
-        return self.browser.execute_async_script("""
-            const done = arguments[arguments.length - 1];
-            axe.run(document, { resultTypes: ["violations"] }).then(({ violations }) => done(violations.map(({ id, nodes }) =>
-              `${id} (${nodes.length}): ${nodes[0].html.slice(0, 160)} ${nodes[0].failureSummary.slice(0, 240)}`)),
-              (error) => done([String(error)]));""")
+        return axe.found(self.browser)
 
     def test_axe_finds_nothing(self):
-        self.browser.set_script_timeout(120)
         for page in pages():
             began = time.monotonic()
             for width in (1280, 390):

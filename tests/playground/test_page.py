@@ -40,7 +40,8 @@ except ImportError:
 HAVE_BROWSER = webdriver and shutil.which("chromium") and shutil.which("chromedriver")
 PATIENCE = 60
 
-sys.path[:0] = [str(ROOT / "docs/book"), str(ROOT / "tools")]
+sys.path[:0] = [str(ROOT / "docs/book"), str(ROOT / "tools"), str(ROOT / "tests/book")]
+import axe  # noqa: E402
 from renderers import memory  # noqa: E402
 from step_commands.series import Step  # noqa: E402
 
@@ -176,6 +177,26 @@ class Terminal(Browser):
         self.browser.get(f"{ADDRESS}/index.html")
         self.assertLess(self.find(".playground")[0].rect["y"], self.find("table")[0].rect["y"])
         self.gives_the_tokens_of_the_native_program("17-speculative-decoding")
+
+    def test_axe_finds_nothing_after_a_run(self):
+        pages = (("17-speculative-decoding", "index.html", '--draft-model tales-1m --prompt "The old king" --max-new-tokens 20'),
+                 ("06-top-k", "", '--prompt "The fox" --max-new-tokens 3 --do-sample --top-k 5 --trace-attention 0,1'),
+                 ("16-variable-batching", "", '--prompt "The fox" --prompt "A" --max-new-tokens 3'),
+                 ("40-beam-search", "", '--prompt "The fox" --num-beams 2 --max-new-tokens 3'))
+        for step, page, line in pages:
+            if step not in STEPS:
+                continue
+            for width in (1200, 390):
+                self.open(step, width, inside=True)
+                if page:
+                    self.browser.get(f"{ADDRESS}/{page}")
+                self.type(line)
+                self.assertIn("done", self.ended())
+                self.wait(lambda: self.find(".inside:not([hidden]) .shown > *"))
+                for theme in ("light", "dark"):
+                    self.browser.execute_script("document.body.dataset.theme = arguments[0]", theme)
+                    with self.subTest(f"{page or step}, {theme}, {width} pixels"):
+                        self.assertEqual(axe.found(self.browser), [])
 
     @unittest.skipUnless("88-parallel-blocks" in STEPS, "its step is not built")
     def test_a_model_is_loaded_whose_folder_a_command_of_the_page_names(self):
