@@ -88,7 +88,7 @@ TEST_CASE("A rank that loses another ends with status 1") {
   CHECK(rank.status() == 1);
 }
 
-TEST_CASE("A rank that is told goes on for two seconds, or until mpirun ends it") {
+TEST_CASE("A rank that hears why all end goes on for two seconds, or until mpirun ends it") {
   Child teller(sleeps);
   Child rank([&] {
     const Neighbours neighbours(1, {teller.as_rank(0)});
