@@ -28,9 +28,8 @@ constexpr std::chrono::milliseconds kTick(50);
 /// What a neighbour tells may arrive a little later than the sight of its end.
 constexpr int kBeforeSaying = 3;
 
-/// For ranks that do not say it themselves, in case mpirun does not end them. A busy machine may take a
-/// second for that, and mpirun's status is that of the first rank that ends.
-constexpr int kBeforeLeaving = 80;
+/// For ranks that do not say it themselves, in case mpirun does not end them.
+constexpr int kBeforeLeaving = 20;
 
 bool runs(const Neighbours::Process& process) {
   return kill(static_cast<pid_t>(process.id), 0) == 0 || errno != ESRCH;
@@ -77,15 +76,13 @@ void Neighbours::follow_rank_0() {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, [](int) { has_ended = 1; });
 }
 
-void Neighbours::tell() {
-  leaves_ = true;
+void Neighbours::tell() const {
   for (const Process& other : others_) kill(static_cast<pid_t>(other.id), kTold);
 }
 
 void Neighbours::watch() {
   std::unique_lock lock(mutex_);
   for (int ticks = 0; !wake_.wait_for(lock, kTick, [this] { return stopping_; });) {
-    if (leaves_) continue;
     const auto lost = std::ranges::find_if_not(others_, runs);
     if (lost == others_.end() && !has_signal() && !is_told()) continue;
     ++ticks;
@@ -124,7 +121,7 @@ void Neighbours::follow_rank_0() {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, [](int) { has_ended = 1; });
 }
 
-void Neighbours::tell() {}
+void Neighbours::tell() const {}
 void Neighbours::watch() {}
 
 #endif
