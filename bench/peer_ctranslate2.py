@@ -7,6 +7,8 @@ from pathlib import Path
 
 import ctranslate2
 
+from peer_runs import measured
+
 
 def convert(source, target):
     converter = ctranslate2.converters.TransformersConverter(source)
@@ -41,20 +43,7 @@ def measure(arguments):
         steps = sorted(times.values())
         return out[0].sequences_ids[0], steps[0] - start, steps[-1] - steps[0]
 
-    count, batch = arguments.new_tokens, prompts["batch"]
-    generate([prompts["decode"]], 8)
-    tokens, _, seconds = generate([prompts["decode"]], count)
-    result = {
-        "version": f"CTranslate2 {ctranslate2.__version__}",
-        "decode_tokens_per_s": (count - 1) / seconds,
-        "token_ids": tokens,
-    }
-    if prompts["prefill"]:
-        prefill_runs = [generate([prompts["prefill"]], 1) for _ in range(4)][1:]  # the first warms up
-        result |= {"prefill_ms": [1e3 * run[1] for run in prefill_runs], "prefill_token": prefill_runs[0][0][0]}
-    if batch:
-        generate(batch, 4)
-        result["batch_tokens_per_s"] = len(batch) * (count - 1) / generate(batch, count)[2]
+    result = {"version": f"CTranslate2 {ctranslate2.__version__}", **measured(generate, prompts, arguments.new_tokens)}
     Path(arguments.json).write_text(json.dumps(result), encoding="utf-8")
 
 

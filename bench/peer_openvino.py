@@ -13,6 +13,8 @@ import numpy
 import openvino
 from openvino import opset13
 
+from peer_runs import measured
+
 FILE = "openvino_model.xml"
 INT8 = "int8"
 
@@ -89,20 +91,7 @@ def measure(arguments):
             steps.append(texts.next_tokens(steps[-1][:, None]))
         return [int(step[0]) for step in steps], first - start, clock() - first
 
-    count, batch = arguments.new_tokens, prompts["batch"]
-    generate([prompts["decode"]], 8)
-    tokens, _, seconds = generate([prompts["decode"]], count)
-    result = {
-        "version": f"OpenVINO {openvino.get_version().split('-')[0]}",
-        "decode_tokens_per_s": (count - 1) / seconds,
-        "token_ids": tokens,
-    }
-    if prompts["prefill"]:
-        prefill_runs = [generate([prompts["prefill"]], 1) for _ in range(4)][1:]  # the first warms up
-        result |= {"prefill_ms": [1e3 * run[1] for run in prefill_runs], "prefill_token": prefill_runs[0][0][0]}
-    if batch:
-        generate(batch, 4)
-        result["batch_tokens_per_s"] = len(batch) * (count - 1) / generate(batch, count)[2]
+    result = {"version": f"OpenVINO {openvino.get_version().split('-')[0]}", **measured(generate, prompts, arguments.new_tokens)}
     Path(arguments.json).write_text(json.dumps(result), encoding="utf-8")
 
 

@@ -7,6 +7,8 @@ import time
 import torch
 import transformers
 
+from peer_runs import measured
+
 
 class Clock:
     """A streamer: generate() passes it the prompt first, then each token as it is chosen."""
@@ -63,24 +65,13 @@ def main():
             best = model(torch.tensor([tokens])).logits[0, first - 1:].float().topk(2).values
         return (best[:, 0] - best[:, 1]).tolist()
 
-    decode, prefill, count = prompts["decode"], prompts["prefill"], arguments.new_tokens
-    batch = prompts["batch"]
-    # Compiled code is specific to one cache size, so the warm-up run uses the same size.
-    generate([decode], count if arguments.compiled else 8)
-    tokens, _, seconds = generate([decode], count)
-    result = {
-        "version": f"transformers {transformers.__version__}, PyTorch {torch.__version__}",
-        "decode_tokens_per_s": (count - 1) / seconds,
-        "token_ids": tokens,
-        "gaps": gaps(decode + tokens[:-1], len(decode)),
-    }
+    # Compiled code is specific to one cache size, so a warm-up uses the same size.
+    result = {"version": f"transformers {transformers.__version__}, PyTorch {torch.__version__}",
+              **measured(generate, prompts, arguments.new_tokens, whole_warm_up=arguments.compiled)}
+    decode, prefill = prompts["decode"], prompts["prefill"]
+    result["gaps"] = gaps(decode + result["token_ids"][:-1], len(decode))
     if prefill:
-        prefill_runs = [generate([prefill], 1) for _ in range(4)][1:]  # the first warms up
-        result |= {"prefill_ms": [1e3 * run[1] for run in prefill_runs], "prefill_token": prefill_runs[0][0][0],
-                   "prefill_gap": gaps(prefill, len(prefill))[0]}
-    if batch:
-        generate(batch, count if arguments.compiled else 4)
-        result["batch_tokens_per_s"] = len(batch) * (count - 1) / generate(batch, count)[2]
+        result["prefill_gap"] = gaps(prefill, len(prefill))[0]
     with open(arguments.json, "w", encoding="utf-8") as file:
         json.dump(result, file)
 

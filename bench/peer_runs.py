@@ -1,0 +1,21 @@
+"""The runs that tools/bench --peers takes of an engine in Python."""
+
+
+def measured(generate, prompts, count, whole_warm_up=False):
+    """Speeds, and the tokens that show whether the engines agree.
+
+    generate(rows, count) returns the new tokens of the first row, the seconds to the end of the first step, and the
+    seconds from there to the last. A prompt that is empty is not measured. Each measure has a short warm-up before it,
+    or with `whole_warm_up` one as long as itself.
+    """
+    decode, prefill, batch = (prompts[name] for name in ("decode", "prefill", "batch"))
+    generate([decode], count if whole_warm_up else 8)
+    tokens, _, seconds = generate([decode], count)
+    result = {"decode_tokens_per_s": (count - 1) / seconds, "token_ids": tokens}
+    if prefill:
+        runs = [generate([prefill], 1) for _ in range(4)][1:]  # the first warms up
+        result |= {"prefill_ms": [1e3 * run[1] for run in runs], "prefill_token": runs[0][0][0]}
+    if batch:
+        generate(batch, count if whole_warm_up else 4)
+        result["batch_tokens_per_s"] = len(batch) * (count - 1) / generate(batch, count)[2]
+    return result
