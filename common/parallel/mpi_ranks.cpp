@@ -67,6 +67,8 @@ class MpiRanks : public Ranks {
     MPI_Abort(MPI_COMM_WORLD, status);
   }
 
+  bool is_aborting() const override { return Neighbours::is_told(); }
+
   void meet() override {
     if (limit_ && rank() == 0) limit_->begin(true);
     MPI_Request request{};

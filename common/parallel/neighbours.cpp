@@ -1,10 +1,14 @@
 #include "common/parallel/neighbours.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "common/base/message.h"
@@ -28,11 +32,19 @@ constexpr std::chrono::milliseconds kTick(50);
 /// What a neighbour tells may arrive a little later than the sight of its end.
 constexpr int kBeforeSaying = 3;
 
-/// For ranks that do not say it themselves, in case mpirun does not end them.
-constexpr int kBeforeLeaving = 20;
+/// For ranks that do not say it themselves, in case mpirun does not end them. A busy machine may take a
+/// second for that, and mpirun's status is that of the first rank that ends.
+constexpr int kBeforeLeaving = 80;
 
+/// A process that has ended is still there until its parent, mpirun, notices it. Linux tells the two apart:
+/// after the name of the program, in parentheses, /proc/ID/stat has Z for it (proc(5)).
 bool runs(const Neighbours::Process& process) {
-  return kill(static_cast<pid_t>(process.id), 0) == 0 || errno != ESRCH;
+  if (kill(static_cast<pid_t>(process.id), 0) != 0 && errno == ESRCH) return false;
+  std::ifstream file(fmt::format("/proc/{}/stat", process.id));
+  std::string line;
+  std::getline(file, line);
+  const std::size_t name_end = line.rfind(')');
+  return name_end == std::string::npos || line.substr(name_end, 3) != ") Z";
 }
 
 #endif
@@ -76,13 +88,19 @@ void Neighbours::follow_rank_0() {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, [](int) { has_ended = 1; });
 }
 
-void Neighbours::tell() const {
+void Neighbours::tell() {
+  leaves_ = true;
   for (const Process& other : others_) kill(static_cast<pid_t>(other.id), kTold);
 }
 
 void Neighbours::watch() {
   std::unique_lock lock(mutex_);
+  auto running = std::ranges::count_if(others_, runs);
   for (int ticks = 0; !wake_.wait_for(lock, kTick, [this] { return stopping_; });) {
+    if (leaves_) continue;
+    // One that has just ended may have told why, and the signal takes a moment to arrive.
+    const auto left = std::ranges::count_if(others_, runs);
+    if (std::exchange(running, left) != left) ticks = 0;
     const auto lost = std::ranges::find_if_not(others_, runs);
     if (lost == others_.end() && !has_signal() && !is_told()) continue;
     ++ticks;
@@ -121,7 +139,7 @@ void Neighbours::follow_rank_0() {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, [](int) { has_ended = 1; });
 }
 
-void Neighbours::tell() const {}
+void Neighbours::tell() {}
 void Neighbours::watch() {}
 
 #endif

@@ -39,15 +39,15 @@ class Neighbours {
   /// Whether another rank has told its neighbours.
   static bool is_told();
 
-  /// This rank ends, and has said why: the others need not.
-  void tell() const;
+  /// This rank ends, and says why: the others need not, and their end is no news to it.
+  void tell();
 
  private:
   void watch();
 
   const int rank_;
   std::vector<Process> others_;
-  std::atomic<bool> follows_ = false;
+  std::atomic<bool> follows_ = false, leaves_ = false;
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;

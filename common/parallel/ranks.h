@@ -63,6 +63,9 @@ class Ranks {
   /// Ends all ranks with that exit status if they are processes; otherwise returns.
   virtual void abort([[maybe_unused]] int status) {}
 
+  /// Whether another rank ends all, and says why.
+  virtual bool is_aborting() const { return false; }
+
  protected:
   Ranks(int rank, int size) : rank_(rank), size_(size) {}
 

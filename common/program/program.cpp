@@ -191,7 +191,7 @@ struct Program::Impl {
   int fail(const std::string& message, int status) const {
     if (ranks->rank() > 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1300));
-      quiet() = false;
+      quiet() = ranks->is_aborting();
     }
     say_error(ranks->rank() > 0 ? fmt::format("rank {}: {}", ranks->rank(), message) : message);
     ranks->abort(status);

@@ -1,0 +1,106 @@
+#include "common/parallel/neighbours.h"
+
+#include <doctest/doctest.h>
+
+#include <csignal>
+
+#ifdef SIGURG
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <thread>
+#include <vector>
+
+namespace staircase {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// A process that returns what `run` does, and says nothing. It ends with the test.
+class Child {
+ public:
+  explicit Child(const std::function<int()>& run) : id_(fork()) {
+    if (id_ != 0) return;
+    if (std::freopen("/dev/null", "w", stderr) == nullptr) std::_Exit(99);
+    std::_Exit(run());
+  }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
+  ~Child() {
+    signal(SIGKILL);
+    if (!ended_) waitpid(id_, nullptr, 0);
+  }
+
+  Neighbours::Process as_rank(int rank) const { return {rank, id_}; }
+
+  void signal(int number) const {
+    if (!ended_) kill(id_, number);
+  }
+
+  bool runs() {
+    ended_ = ended_ || waitpid(id_, &status_, WNOHANG) == id_;
+    return !ended_;
+  }
+
+  int status() {
+    if (!ended_) waitpid(id_, &status_, 0);
+    ended_ = true;
+    return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_);
+  }
+
+ private:
+  const pid_t id_;
+  int status_ = 0;
+  bool ended_ = false;
+};
+
+int sleeps() {
+  for (;;) std::this_thread::sleep_for(milliseconds(1000));
+}
+
+TEST_CASE("A rank that has said why all end leaves with its own status, though others end before it") {
+  Child other(sleeps);
+  Child rank([&] {
+    Neighbours neighbours(0, {other.as_rank(1)});
+    neighbours.tell();
+    std::this_thread::sleep_for(milliseconds(800));
+    return 7;
+  });
+  std::this_thread::sleep_for(milliseconds(200));
+  other.signal(SIGKILL);
+  other.status();
+  CHECK(rank.status() == 7);
+}
+
+TEST_CASE("A rank that loses another ends with status 1") {
+  Child other(sleeps);
+  Child rank([&] {
+    const Neighbours neighbours(0, {other.as_rank(1)});
+    return sleeps();
+  });
+  std::this_thread::sleep_for(milliseconds(200));
+  REQUIRE(rank.runs());
+  other.signal(SIGKILL);
+  CHECK(rank.status() == 1);  // before anything has waited for the other's end
+}
+
+TEST_CASE("A rank that hears why all end goes on for two seconds, or until mpirun ends it") {
+  Child teller(sleeps);
+  Child rank([&] {
+    const Neighbours neighbours(1, {teller.as_rank(0)});
+    return sleeps();
+  });
+  std::this_thread::sleep_for(milliseconds(200));
+  rank.signal(SIGURG);
+  std::this_thread::sleep_for(milliseconds(2000));
+  CHECK(rank.runs());
+  rank.signal(SIGTERM);
+  CHECK(rank.status() == 1);
+}
+
+}  // namespace
+}  // namespace staircase
+#endif
