@@ -109,6 +109,9 @@ constexpr std::int64_t kDepth = 32;  // of both
 /// As kBytesAhead, in elements: one row reads faster than a multiply_tile, and 2 KB suit it best.
 constexpr std::int64_t kAheadOfTiles = 1024;
 
+/// A row also asks for what lies 24 KB ahead, into the next cache: one thread reads a sixth faster with it.
+constexpr std::int64_t kFarAheadOfRow = 12288;
+
 /// A compiler barrier for the instructions on tiles: the compiler does not see what they read and write.
 inline void settle_memory() {
   asm volatile("" ::: "memory");
@@ -146,25 +149,15 @@ constexpr std::int64_t kSumBytes = kPanel * 4;          // from one row of the r
 /// Up to 16 rows and 32 or 64 columns, or up to 32 rows and 32 columns.
 template <int kRows, int kColumns>
 STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_stride,
-                                         const std::uint16_t* w, std::int64_t depth, bool adds,
-                                         float* result) {
+                                         const std::uint16_t* w, std::int64_t depth, float* result) {
   constexpr bool kFourSums = kRows > kTile || kColumns > 2 * kTile;
   constexpr std::int64_t kNextColumns = kTile * kPair;
   const std::int64_t x_bytes = x_stride * 2;
   float* const more = result + (kRows > kTile ? kTile * kPanel : 2 * kTile);
-  if (adds) {
-    _tile_loadd(0, result, kSumBytes);
-    _tile_loadd(1, result + kTile, kSumBytes);
-    if constexpr (kFourSums) {
-      _tile_loadd(2, more, kSumBytes);
-      _tile_loadd(3, more + kTile, kSumBytes);
-    }
-  } else {
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-  }
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
   for (std::int64_t k = 0; k < depth; k += kDepth) {
     const std::uint16_t* const columns = w + k * kPanel;
     if constexpr (kRows == kTile) {
@@ -201,13 +194,10 @@ STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_
 /// to the sum.
 template <int kColumns>
 STAIRCASE_TARGET void multiply_row(const std::uint16_t* x, const std::uint16_t* w, std::int64_t depth,
-                                   bool adds, float* result) {
+                                   float* result) {
   constexpr int kVectors = kColumns / 16;
   __m512 sum[kVectors];
-#pragma GCC unroll 4
-  for (int v = 0; v < kVectors; ++v) {
-    sum[v] = adds ? _mm512_loadu_ps(result + v * 16) : _mm512_setzero_ps();
-  }
+  for (__m512& s : sum) s = _mm512_setzero_ps();
   for (std::int64_t first = 0; first < depth; first += kDepth) {
     __m512 even[kVectors], odd[kVectors];
     for (__m512& s : even) s = _mm512_setzero_ps();
@@ -218,6 +208,7 @@ STAIRCASE_TARGET void multiply_row(const std::uint16_t* x, const std::uint16_t* 
       for (int v = 0; v < kVectors; ++v) {
         const std::uint16_t* const pairs = w + k * kPanel + v * 16 * kPair;
         _mm_prefetch(pairs + kAheadOfTiles, _MM_HINT_T0);
+        _mm_prefetch(pairs + kFarAheadOfRow, _MM_HINT_T1);
         const auto columns = (__m512bh)_mm512_loadu_si512(pairs);
         even[v] = _mm512_dpbf16_ps(even[v], (__m512bh)even_x, columns);
         odd[v] = _mm512_dpbf16_ps(odd[v], (__m512bh)odd_x, columns);
@@ -243,10 +234,10 @@ Matrices::~Matrices() {
 
 STAIRCASE_AMX_TARGET void Matrices::multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
                                              const std::uint16_t* w, std::int64_t columns, std::int64_t depth,
-                                             bool adds, float* result) {
+                                             float* result) {
   const bool is_whole = columns == kPanel;
   if (rows == 1) {
-    (is_whole ? multiply_row<64> : multiply_row<32>)(x, w, depth, adds, result);
+    (is_whole ? multiply_row<64> : multiply_row<32>)(x, w, depth, result);
     return;
   }
   if (rows != shaped_rows_) {
@@ -255,10 +246,10 @@ STAIRCASE_AMX_TARGET void Matrices::multiply(const std::uint16_t* x, std::int64_
   }
   settle_memory();
   if (rows > kTile) {
-    multiply_tiles<32, 32>(x, x_stride, w, depth, adds, result);
-    if (is_whole) multiply_tiles<32, 32>(x, x_stride, w + 2 * kTile * kPair, depth, adds, result + 2 * kTile);
+    multiply_tiles<32, 32>(x, x_stride, w, depth, result);
+    if (is_whole) multiply_tiles<32, 32>(x, x_stride, w + 2 * kTile * kPair, depth, result + 2 * kTile);
   } else {
-    (is_whole ? multiply_tiles<16, 64> : multiply_tiles<16, 32>)(x, x_stride, w, depth, adds, result);
+    (is_whole ? multiply_tiles<16, 64> : multiply_tiles<16, 32>)(x, x_stride, w, depth, result);
   }
   settle_memory();
 }

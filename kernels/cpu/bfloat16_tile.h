@@ -28,10 +28,6 @@ bool has_bfloat16_matrices(std::int64_t depth);
 /// The most rows of x that are multiplied together.
 constexpr std::int64_t kMatrixRows = 32;
 
-/// A larger depth is split into pieces of this size. They fit into the first-level cache: 12 KB of x
-/// (kMatrixRows), 24 KB of a panel and 8 KB of the result.
-constexpr std::int64_t kMatrixDepth = 192;
-
 /// Products by matrices, by one thread. Its registers are configured for the number of rows only when that
 /// changes, since this takes as long as many products, and are released with this object.
 class Matrices {
@@ -41,12 +37,11 @@ class Matrices {
   Matrices(const Matrices&) = delete;
   Matrices& operator=(const Matrices&) = delete;
 
-  /// result [rows, columns] = x [rows, depth] times w [depth, columns], added to the previous result if
-  /// `adds`, for up to kMatrixRows rows and for 32 or 64 columns. x and w are bfloat16, and w is part of a
-  /// panel. Neighbouring rows of x are x_stride elements apart, those of the result kPanel. Only if
-  /// has_bfloat16_matrices(depth).
+  /// result [rows, columns] = x [rows, depth] times w [depth, columns], for up to kMatrixRows rows and for
+  /// 32 or 64 columns. x and w are bfloat16, and w is part of a panel. Neighbouring rows of x are x_stride
+  /// elements apart, those of the result kPanel. Only if has_bfloat16_matrices(depth).
   void multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, const std::uint16_t* w,
-                std::int64_t columns, std::int64_t depth, bool adds, float* result);
+                std::int64_t columns, std::int64_t depth, float* result);
 
  private:
   // 0: the registers are not configured. Unused without such registers.

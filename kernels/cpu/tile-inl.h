@@ -260,30 +260,21 @@ HWY_INLINE const float* widen_panel(const Half* w, std::int64_t depth) {
   return memory.get();
 }
 
-/// multiply_panels, see below, by the matrices of bfloat16_tile.h. With many rows, a piece of a panel stays
-/// in the first-level cache for all of them.
+/// multiply_panels, see below, by the matrices of bfloat16_tile.h.
 template <typename Store>
 HWY_INLINE void multiply_panels_as_matrices(const std::uint16_t* x, std::int64_t rows, std::int64_t x_stride,
                                             const std::uint16_t* w, std::int64_t panel_stride,
                                             std::int64_t depth, std::int64_t first, std::int64_t last,
                                             const Store& store) {
-  constexpr std::int64_t kTogether = 8 * kMatrixRows;
-  HWY_ALIGN float result[kTogether * kPanel];
-  const std::int64_t step = rows <= kMatrixRows ? depth : kMatrixDepth;
+  HWY_ALIGN float result[kMatrixRows * kPanel];
   Matrices matrices;
   for (std::int64_t from = first * kHalfPanel, end = last * kHalfPanel, to = 0; from < end; from = to) {
     to = std::min((from / kPanel + 1) * kPanel, end);
     const std::uint16_t* const columns = w + from / kPanel * panel_stride + from % kPanel * kPair;
-    for (std::int64_t begin = 0; begin < rows; begin += kTogether) {
-      const std::int64_t together = std::min(kTogether, rows - begin);
-      for (std::int64_t k = 0; k < depth; k += step) {
-        for (std::int64_t row = 0; row < together; row += kMatrixRows) {
-          matrices.multiply(x + (begin + row) * x_stride + k, x_stride, std::min(kMatrixRows, together - row),
-                            columns + k * kPanel, to - from, std::min(step, depth - k), k > 0,
-                            result + row * kPanel);
-        }
-      }
-      for (std::int64_t row = 0; row < together; ++row) {
+    for (std::int64_t begin = 0; begin < rows; begin += kMatrixRows) {
+      const std::int64_t count = std::min(kMatrixRows, rows - begin);
+      matrices.multiply(x + begin * x_stride, x_stride, count, columns, to - from, depth, result);
+      for (std::int64_t row = 0; row < count; ++row) {
         store(begin + row, from, to - from, result + row * kPanel);
       }
     }
