@@ -60,17 +60,19 @@ python_with() {
 }
 
 # configure [--small] DIR [-Doption=value...]: installs what is missing (tools/setup) and prepares the build directory.
-# Without a GPU to run them, the kernels for one would only be minutes of compiling.
+# Without a GPU to run them, the kernels for one would only be minutes of compiling. Those for other processors than this
+# one would be half a minute; continuous integration compiles them.
 configure() {
-  local setup=() dir cuda=()
+  local setup=() dir unless=()
   if [[ $1 == --small ]]; then setup=(--small); shift; fi
   dir=$root/$1
   shift
   "$root/tools/setup" "${setup[@]}" || return
   mkdir -p "$dir"
   if [[ ! -f $dir/build.ninja ]]; then
-    if ! have_gpu; then cuda=(-Dcuda=disabled); fi
-    quietly "$dir/setup.log" meson setup "${cuda[@]}" "$@" "$dir" "$root"
+    if ! have_gpu; then unless+=(-Dcuda=disabled); fi
+    if [[ -z ${CI-} ]]; then unless+=(-Dsimd_targets=native); fi
+    quietly "$dir/setup.log" meson setup "${unless[@]}" "$@" "$dir" "$root"
     return
   fi
   # A directory that is older than an option does not know it yet.
