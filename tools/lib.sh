@@ -60,8 +60,8 @@ python_with() {
 }
 
 # configure [--small] DIR [-Doption=value...]: installs what is missing (tools/setup) and prepares the build directory.
-# Without a GPU to run them, the kernels for one would only be minutes of compiling. Those for other processors than this
-# one would be half a minute; continuous integration compiles them.
+# Without a GPU to run them, the kernels for one would only be minutes of compiling. Those for other processors would be
+# half a minute; continuous integration compiles them.
 configure() {
   local setup=() dir unless=()
   if [[ $1 == --small ]]; then setup=(--small); shift; fi
