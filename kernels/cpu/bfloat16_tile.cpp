@@ -275,7 +275,7 @@ bool has_bfloat16_matrices(std::int64_t) {
 Matrices::~Matrices() = default;
 
 void Matrices::multiply(const std::uint16_t*, std::int64_t, std::int64_t, const std::uint16_t*, std::int64_t,
-                        std::int64_t, bool, float*) {}
+                        std::int64_t, float*) {}
 
 }  // namespace staircase
 
