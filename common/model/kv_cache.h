@@ -54,6 +54,9 @@ class KvCache {
   /// positions again.
   virtual void copy_row(int /*from*/, int to) { truncate(to, 0); }
 
+  /// The blocks that a row holds, in the order of its positions. A cache without blocks has none.
+  virtual std::vector<int> row_blocks(int /*row*/) const { return {}; }
+
   /// Whether a later pass finds what this one writes.
   virtual bool keeps() const { return true; }
 

@@ -79,6 +79,14 @@ bool may_be_overwritten(const std::string& file) {
   return is_trace || std::filesystem::file_size(file, unknown) == 0;
 }
 
+/// The blocks of the batch's rows after a pass; nothing for a cache without blocks.
+std::vector<std::vector<int>> blocks_of(const ForwardPass& pass) {
+  if (pass.cache.layer(0).blocks.size() == 0) return {};
+  std::vector<std::vector<int>> rows;
+  for (int row = 0; row < std::ssize(pass.sequences); ++row) rows.push_back(pass.cache.row_blocks(row));
+  return rows;
+}
+
 /// The attention of one row, as a line.
 std::string attention_line(std::size_t row, const AttentionWeights& attention, std::size_t first) {
   std::string weights;
@@ -120,14 +128,22 @@ void TraceFile::start(const OptionTexts& options, const ModelConfig& config, con
 
 std::function<void(const ForwardPass&)> TraceFile::watcher(const std::string& model) {
   std::map<std::size_t, std::vector<int>> seen;  // the tokens of each row in the pass before
-  return [this, model, seen](const ForwardPass& pass) mutable {
-    caches_[model] = pass.cache.layer(0).keys;
+  std::vector<std::vector<int>> blocks;          // of each row, as the newest event shows them
+  return [this, model, seen, blocks](const ForwardPass& pass) mutable {
+    const Tensor& keys = caches_[model] = pass.cache.layer(0).keys;
     Json rows = Json::array();
     for (std::size_t r = 0; r < pass.sequences.size(); ++r) {
       if (pass.sequences[r].empty()) continue;
       rows.push_back({{"row", r}, {"start", pass.starts[r]}, {"tokens", pass.sequences[r]}});
     }
     write(Json{{"event", "pass"}, {"model", model}, {"batch", pass.sequences.size()}, {"rows", rows}}.dump());
+    std::vector<std::vector<int>> now = blocks_of(pass);
+    if (!now.empty() && now != blocks) {
+      write(Json{
+          {"event", "blocks"}, {"model", model}, {"pool", keys.dim(0)}, {"size", keys.dim(2)}, {"rows", now}}
+                .dump());
+      blocks = std::move(now);
+    }
     const auto count = static_cast<std::size_t>(pass.count);
     const std::size_t vocab_size = pass.logits.size() / (count * pass.sequences.size());
     for (std::size_t r = 0; r < pass.sequences.size(); ++r) {

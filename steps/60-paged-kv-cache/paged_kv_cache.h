@@ -29,6 +29,7 @@ class PagedKvCache : public KvCache {
   }
 
   int length(int row) const override { return rows_[row].length; }
+  std::vector<int> row_blocks(int row) const override { return rows_[row].blocks; }
 
   void append(int row, int count) override {
     Row& own = rows_[row];

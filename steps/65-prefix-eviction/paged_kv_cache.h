@@ -33,6 +33,7 @@ class PagedKvCache : public KvCache {
   }
 
   int length(int row) const override { return rows_[row].length; }
+  std::vector<int> row_blocks(int row) const override { return rows_[row].blocks; }
 
   int rows() const { return static_cast<int>(rows_.size()); }
   int blocks(int row) const { return static_cast<int>(rows_[row].blocks.size()); }

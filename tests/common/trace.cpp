@@ -10,6 +10,7 @@
 #include "beam_search.h"
 #include "common/base/quoted.h"
 #include "dynamic_kv_cache.h"
+#include "paged_kv_cache.h"
 #include "static_kv_cache.h"
 #include "tests/error_message.h"
 #include "tests/run_program.h"
@@ -181,6 +182,43 @@ TEST_CASE("what a cache copies between its rows and inside one is in the trace")
   CHECK(of_kind(read_events(file), "copy") ==
         std::vector<json>{copied("target", 0, 0, 3, 3), copied("target", 3, 0, 3, 1),
                           copied("target", 3, 2, 1, 3), copied("draft", 0, 0, 3, 1)});
+}
+
+TEST_CASE("the blocks of each row are in the trace, whenever they have changed") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "trace";
+  TraceFile trace(file);
+  Model model = Model::load(kSource / "models/tales-1m", make_test_device(1));
+  model.watch(trace.watcher("a model"));
+  StaticKvCache without(model, 1);
+  PagedKvCache cache(model, 2, 5);
+  const Tokens text(kBlockSize + 1, 5), one{6}, none;
+  const auto pass = [&](const Tokens& first, const Tokens& second) {
+    const std::vector<std::span<const int>> batch{first, second};
+    model.next_logits(batch, cache);
+  };
+  model.next_logits(text, without);
+  REQUIRE(cache.reserve(0, kBlockSize + 1));
+  REQUIRE(cache.reserve(1, 1));
+  pass(text, one);
+  cache.remember(0, text);
+  pass(one, none);
+  cache.truncate(1, 0);  // its row keeps its place in the batch, without a block
+  pass(one, none);
+  cache.share(1, text);
+  REQUIRE(cache.reserve(1, kBlockSize + 1));
+  pass(one, one);
+  const auto event = [](const std::vector<Tokens>& rows) {
+    return json{{"event", "blocks"}, {"model", "a model"}, {"pool", 5}, {"size", 16}, {"rows", rows}};
+  };
+  const std::vector<json> events = read_events(file), blocks = of_kind(events, "blocks");
+  CHECK(blocks == std::vector<json>{event({{0, 1}, {2}}), event({{0, 1}, {}}), event({{0, 1}, {0, 2}})});
+  std::vector<std::string> kinds;
+  for (const json& line : events) {
+    if (line["event"] != "logits") kinds.push_back(line["event"]);
+  }
+  CHECK(kinds ==
+        std::vector<std::string>{"pass", "pass", "blocks", "pass", "pass", "blocks", "pass", "blocks"});
 }
 
 /// What each row holds after each pass of the first search, from the trace: with a cache the fed tokens after
