@@ -119,6 +119,8 @@ function stepViews(place) {
   const held = new Map(); // positions in the cache, by model and row
   let search = null; // of the newest prompt, while --num-beams has one
   let batch = null, rowsShown = 0; // the rows of the target model, and how many passes of them are shown
+  const pool = new BlockPasses(); // the blocks of a paged cache
+  let blocksShown = 0; // how many of its passes are shown
   let passes = [], round = null; // since the last token, and the draft that is being judged
 
   const addChoice = view("What each token was chosen from", "Token", ({ number, token, text, logits }, which) => {
@@ -141,6 +143,7 @@ function stepViews(place) {
 
   const addGrown = view("How the beams of a search grew", "Step", ({ search, length }, which) => drawBeams(search, length, vocabulary, which, table));
   const addRows = view("Which text is in which row of the batch", "Pass", (pass, which) => drawRows(batch, pass, which, table));
+  const addBlocks = view("Which blocks of the pool each row has", "Pass", (pass, which) => drawBlocks(pool, pass, batch, which, table));
 
   const addPass = view("What each pass computed, and what the cache kept", "Pass", ({ model, rows }, which) =>
     table(`${which}, through ${model}. The bar is the context of ${positions} positions: kept, and new.`,
@@ -188,6 +191,12 @@ function stepViews(place) {
     rowsShown = batch.passes.length;
   }
 
+  /// The passes of a paged cache; the newest has its event already.
+  function showBlocks() {
+    addBlocks(...[...pool.passes.keys()].slice(blocksShown));
+    blocksShown = pool.passes.length;
+  }
+
   /// The logits that a token was chosen from, which extends `length` tokens: those of the last pass at its place.
   function logitsBehind(length, row) {
     const found = (passes.at(-1)?.logits ?? []).filter((one) => row === undefined || one.row === row), fitting = found.filter(({ position }) => position + 1 === length);
@@ -228,6 +237,8 @@ function stepViews(place) {
         showSearch();
         batch?.pass({ batch: size, rows });
         showRows();
+        pool.pass();
+        showBlocks();
       }
       if (passes.at(-1)?.chosen) passes = [];
       round = null;
@@ -238,6 +249,11 @@ function stepViews(place) {
       }
       passes.push({ rows, logits: [] });
       addPass({ model, rows });
+    },
+    blocks(event) {
+      if (!batch || !batch.passes.length || event.model !== (options["--model"] ?? event.model)) return;
+      pool.blocks(event);
+      showBlocks();
     },
     copy(event) {
       if (event.model !== (options["--model"] ?? event.model)) return;
@@ -266,6 +282,7 @@ function stepViews(place) {
       text.push(token);
       showSearch();
       showRows();
+      showBlocks();
     },
     end({ text: number, finish_reason: why, score }) {
       search?.finish();
@@ -273,6 +290,7 @@ function stepViews(place) {
       batch?.end(number);
       showSearch();
       showRows();
+      showBlocks();
     },
   };
   return (event) => on[event.event]?.(event);

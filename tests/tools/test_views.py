@@ -13,7 +13,7 @@ from pathlib import Path
 from support import ROOT, Limited, run
 
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
-SCRIPTS = "\n".join((ROOT / "playground" / name).read_text(encoding="utf-8") for name in ("beams.js", "rows.js", "attention.js", "views.js"))
+SCRIPTS = "\n".join((ROOT / "playground" / name).read_text(encoding="utf-8") for name in ("beams.js", "rows.js", "blocks.js", "attention.js", "views.js"))
 EVENTS = """
   const events = require("fs").readFileSync(process.argv[2], "utf8").split("\\n").slice(0, -1).map((line) => JSON.parse(line));
   const start = events[0], texts = new Map();"""
@@ -202,6 +202,39 @@ class OfPrograms(Limited):
                             end = row["start"] + len(row["tokens"])
                             self.assertEqual(whole[text - 1][row["start"]:end], row["tokens"])
 
+    def test_each_row_has_the_blocks_that_its_positions_need_and_none_twice(self):
+        script = EVENTS + """
+          const batch = new BatchRows(start.n_positions), pool = new BlockPasses();
+          for (const event of events) {
+            if (event.event === "text") batch.begin(event.text, start.prompts[event.prompt]);
+            if (event.event === "pass") { batch.pass(event); pool.pass(); }
+            if (event.event === "blocks") pool.blocks(event);
+            if (event.event === "token") batch.token(event.text, event.token);
+            if (event.event === "end") batch.end(event.text);
+          }
+          console.log(JSON.stringify([pool.passes, pool.passes.map((_, pass) => pool.lost(pass, batch)),
+            pool.passes.map((_, pass) => Math.max(...[...pool.users(pass).values()].map((rows) => rows.length)))]));"""
+        limited = ["--requests", str(ROOT / "bench/four-requests.jsonl"), "--max-batch-size", "2", "--kv-blocks", "5"]
+        alike = ["--requests", str(ROOT / "bench/same-beginning.jsonl"), "--max-batch-size", "8"]
+        ways = {"paged-kv-cache": limited[:-2], "block-pool": limited[:-2], "waiting-for-blocks": limited, "preemption": limited,
+                "prefix-caching": alike, "prefix-eviction": alike}
+        for step in self.steps(*ways):
+            name = step.name[3:]
+            with self.subTest(step.name):
+                _, events, (passes, lost, most) = self.traced(step, script, *ways[name])
+                fed = [event["rows"] for event in events if event["event"] == "pass"]
+                self.assertEqual(len(passes), len(fed))
+                shown = [event["rows"] for event in events if event["event"] == "blocks"]
+                self.assertTrue(all(one != other for one, other in zip(shown, shown[1:], strict=False)))
+                for after, rows in zip(passes, fed, strict=True):
+                    for row in rows:
+                        own = after["rows"][row["row"]]
+                        self.assertEqual(len(set(own)), len(own))
+                        self.assertGreaterEqual(len(own) * after["size"], row["start"] + len(row["tokens"]))
+                why = {one["why"] for of_pass in lost for one in of_pass}
+                self.assertEqual("preempted" in why, name == "preemption")
+                self.assertEqual(max(most) > 1, name.startswith("prefix"))
+
     def test_where_rows_look_alike_nobody_guesses(self):
         for step in self.steps("shared-prefill"):
             for count, expected in (("2", [None, None]), ("1", [1, 2])):  # of two texts a prompt, one has no row in the first pass
@@ -282,6 +315,63 @@ class OfEvents(Limited):
       return batch.passes.map(({ cells }) => [...cells.values()].map(({ stay }) => stay.text));""")
         self.assertEqual(texts, [[1, 2], [2]])
 
+    # Three passes of two rows: texts 1 and 2 share block 0, text 2 loses its blocks to text 1 and comes back as row 1.
+    BLOCKS = """const batch = new BatchRows(8), pool = new BlockPasses();
+      batch.begin(1, [5, 6]); batch.begin(2, [5, 7]);
+      const pass = (rows, blocks) => {
+        batch.pass({ batch: 2, rows }); pool.pass();
+        if (blocks) pool.blocks({ pool: 4, size: 1, rows: blocks });
+      };
+      pass([{ row: 0, start: 0, tokens: [5, 6] }, { row: 1, start: 1, tokens: [7] }], [[0, 2], [0, 1]]);
+      batch.token(1, 3); batch.token(2, 3);
+      pass([{ row: 0, start: 2, tokens: [3] }], [[0, 2, 1]]);
+      batch.token(1, 4);
+      pass([{ row: 0, start: 3, tokens: [4] }]);
+      batch.token(1, 5); batch.end(1);
+      pass([{ row: 0, start: 0, tokens: [5, 7, 3] }], [[0, 3, 1]]);
+      batch.token(2, 5);"""
+
+    def test_blocks_are_those_of_the_newest_event_and_have_users(self):
+        rows, before, users = self.made(self.BLOCKS + """
+      return [pool.passes.map(({ rows }) => rows), pool.passes.map(({ before }) => before), [...pool.users(0)]];""")
+        self.assertEqual(rows, [[[0, 2], [0, 1]], [[0, 2, 1]], [[0, 2, 1]], [[0, 3, 1]]])
+        self.assertEqual(before, [[], *rows[:3]])
+        self.assertEqual(users, [[0, [0, 1]], [2, [0]], [1, [1]]])
+
+    def test_a_text_that_loses_its_blocks_is_preempted_or_has_ended(self):
+        lost = self.made(self.BLOCKS + "return pool.passes.map((_, pass) => pool.lost(pass, batch));")
+        self.assertEqual(lost, [[], [{"text": 2, "blocks": [0, 1], "why": "preempted"}], [], [{"text": 1, "blocks": [0, 2, 1], "why": "ended"}]])
+        lost = self.made(self.BLOCKS + "batch.passes.pop(); return pool.lost(1, batch);")
+        self.assertEqual(lost, [{"text": 2, "blocks": [0, 1], "why": "gone"}])
+
+    def test_a_row_that_is_not_fed_has_the_text_of_its_blocks(self):
+        texts = self.made("""const stay = (text) => ({ stay: { text } }), pool = new BlockPasses();
+      const batch = { passes: [new Map([[0, stay(1)], [1, stay(2)]]), new Map([[0, stay(1)]])].map((cells) => ({ cells })) };
+      pool.pass(); pool.blocks({ pool: 4, size: 1, rows: [[0], [2]] });
+      pool.pass(); pool.blocks({ pool: 4, size: 1, rows: [[0, 1], [2]] });
+      return [0, 1].map((row) => pool.textOf(1, row, batch));""")
+        self.assertEqual(texts, [1, 2])
+
+    # As much of a page as the pictures need: an element prints its words.
+    PAGE = """class Part {
+        style = { setProperty() {} };
+        parts = [];
+        append(...parts) { this.parts.push(...parts); }
+        setAttribute() {}
+        toString() { return this.parts.join(""); }
+      }
+      globalThis.document = { createElement: () => new Part() };
+      const table = (caption, columns, rows) => makeElement("table", {}, caption, JSON.stringify(rows.map((row) => row.map(String))));"""
+
+    def test_a_picture_of_blocks_names_texts_shares_and_losses_in_words(self):
+        first, second = self.made(self.PAGE + self.BLOCKS + """
+      return [0, 1].map((pass) => drawBlocks(pool, pass, batch, `Pass ${pass + 1}`, table).parts.map(String));""")
+        self.assertEqual(first[0], "Pass 1: 3 of 4 blocks are in use, and 1 is free. A block has 1 positions.")
+        self.assertEqual(first[1], "0 1+2 ×21 22 13 ·")
+        self.assertIn('[["0","1","0 ×2, 2","2"],["1","2","0 ×2, 1","2"]]', first[-1])
+        self.assertEqual(second[1], "0 11 12 13 ·")
+        self.assertEqual(second[3], "Text 2 is preempted and has to wait: it releases its blocks 0, 1.")
+
 
 class Refused(Limited):
     """Lines that are invalid in their place."""
@@ -305,6 +395,8 @@ class Refused(Limited):
                     ([{"event": "end", "text": 1, "finish_reason": "eos", "score": "good"}], "'score' of line 3 must be a number"),
                     ([{**self.PASS, "batch": 1}], "line 3: row 1 is not one of 1"),
                     ([{**self.PASS, "rows": 3}], "'rows' of line 3 must be a list"),
+                    ([self.PASS, {"event": "blocks", "model": "m", "pool": 2, "size": 16, "rows": [[0], [2]]}],
+                     "line 4: the pool has 2 blocks, numbered from 0, and a row has another"),
                     ([{**self.TEXT, "prompt": 1}], "line 3: there is no prompt 1, but 1, counted from 0"),
                     ([{"event": "end", "text": 2, "finish_reason": "eos"}], "line 3: text 2 has not begun"),
                     ([{"event": "token", "text": 2, "token": 0, "origin": "model"}], "line 3: text 2 has not begun"),

@@ -17,7 +17,7 @@ from . import presets
 
 SCRIPTS = ROOT / "playground"
 # In the order in which a page loads them; the worker is loaded by a run.
-PAGE_SCRIPTS = ("beams.js", "rows.js", "attention.js", "views.js", "disk.js", "shell.js", "link.js", "settings.js", "playground.js")
+PAGE_SCRIPTS = ("beams.js", "rows.js", "blocks.js", "attention.js", "views.js", "disk.js", "shell.js", "link.js", "settings.js", "playground.js")
 MODELS = ("tales-1m", "tales-6m")
 # A page loads these where a command names them.
 NAMED_MODELS = ("tales-gpt2-1m", "tales-neox-1m", "tales-olmo-1m", "tales-llama-1m", "tales-gqa-1m", "tales-qwen-1m")
