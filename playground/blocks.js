@@ -76,7 +76,7 @@ function drawBlocks(known, pass, batch, which, table) {
   return makeElement("div", {},
     say(`${which}: ${users.size} of ${pool} blocks are in use, and ${free} ${free === 1 ? "is" : "are"} free. A block has ${size} positions.`),
     grid,
-    say("A block shows its number, then the text that holds it. ▸ is newly allocated, ◂ newly released, and a dot free. ×2 is a block that two rows share."),
+    say("A block shows its number, then the text that holds it. ▸ is newly allocated, ◂ newly released, and a dot free. ×2 is a block that two rows share. A prefix cache may still find the contents of a free block."),
     ...known.lost(pass, batch).map(({ text, blocks, why }) => say(`Text ${text} ${WHY[why]}: it releases its blocks ${blocks.join(", ")}.`)),
     scrolling(table("The block table: each row's blocks, in the order of its positions.", ["row", "text", "blocks", "positions"], own), "block table"));
 }
