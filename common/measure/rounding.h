@@ -10,8 +10,8 @@
 
 namespace staircase {
 
-/// The root of the mean square of the differences as a share of that of the values: √(Σ (r − v)² / Σ v²). 0
-/// if nothing differs. Both have the same length.
+/// The root mean square of the differences, relative to that of the values: √(Σ (r − v)² / Σ v²). 0 if
+/// nothing differs. Both have the same length.
 double relative_error(std::span<const float> values, std::span<const float> rounded);
 
 /// The weights [outputs, inputs] after rounding, if `size` neighbouring inputs of an output share a scale;
