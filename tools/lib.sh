@@ -124,7 +124,7 @@ step_name() {
   case ${#found[@]} in
     1) echo "${found[0]}"; return ;;
     0) say "There is no step '$1'; these are the steps:"; list_steps >&2 ;;
-    *) say "'$1' fits several steps; name one of them:"; printf '  %s\n' "${found[@]}" >&2 ;;
+    *) say "'$1' matches several steps; name one of them:"; printf '  %s\n' "${found[@]}" >&2 ;;
   esac
   return 2
 }

@@ -19,7 +19,7 @@ def draw():
             picture.box(144 + i * 52, y, 46, 36, kind, str(block), size=13)
             owners[block] = (kind, min(SIZE, length - i * SIZE))
     picture.text(330, 61, "position 37: entry 37 / 16 = 2 is block 5,", anchor="start", size=13)
-    picture.text(330, 81, "and there place 37 % 16 = 5", anchor="start", size=13)
+    picture.text(330, 81, "at offset 37 % 16 = 5", anchor="start", size=13)
     picture.text(20, 204, "the pool", anchor="start", weight="600")
     for block in range(BLOCKS):
         x = 60 + block * CELL

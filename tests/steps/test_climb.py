@@ -357,7 +357,7 @@ class Climb(Scratch):
         git.write_text("#!/bin/sh\nprintf 'fatal: detected dubious ownership\\nTo add an exception\\n' >&2\nexit 128\n")
         git.chmod(0o755)
         said = self.step("climb", "2", status=1, root=self.root, env={**os.environ, "PATH": f"{git.parent}:{os.environ['PATH']}"})
-        self.assertIn("git says: fatal: detected dubious ownership\n", said)
+        self.assertIn("git's message: fatal: detected dubious ownership\n", said)
 
 
 class RealStaircase(Scratch):

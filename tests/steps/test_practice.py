@@ -189,7 +189,7 @@ class Mistakes(Played):
         self.assertIn("RED: 1 of 1 checks with 'after the END' red; begin with: --ignore-eos continues", only)
         status, said = self.check(self.mine, "--only", "no such case")
         self.assertEqual(status, 2)
-        self.assertIn("no test case has 'no such case' in its name; these are they: a text is finished", said)
+        self.assertIn("no test case has 'no such case' in its name; the test cases are: a text is finished", said)
         self.plant("stopping.h", "count + 1 == options.max_new_tokens", "count == options.max_new_tokens")
         self.assertIn("GREEN", self.check(self.mine)[1])
 

@@ -457,7 +457,7 @@ class Errors(unittest.TestCase):
         self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--peers")
         self.check(2, "--pair goes with --shape", tool, "--pair", "--shape", "124m", "--batch", "2")
         self.check(2, "--cpu-time is the time of one thread", tool, "--peers", "--threads", "2", "--cpu-time")
-        self.check(2, "'0' is no number from 1 on", tool, "--peers", "--context", "0")
+        self.check(2, "'0' is not a whole number of 1 or more", tool, "--peers", "--context", "0")
         self.check(2, "--context goes with --peers", tool, "--context", "16")
         self.check(2, "--decode-only goes with --peers", tool, "--decode-only")
         self.check(2, "there is no folder", tool, "--json", "/nonexistent/out.json")

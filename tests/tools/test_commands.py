@@ -39,7 +39,7 @@ class Commands(Limited):
     def test_a_part_of_a_name_that_several_steps_have(self):
         done = run("tools/run", "top")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertEqual(done.stderr.splitlines()[0], "'top' fits several steps; name one of them:")
+        self.assertEqual(done.stderr.splitlines()[0], "'top' matches several steps; name one of them:")
         self.assertEqual([line.strip() for line in done.stderr.splitlines()[1:]],
                          sorted(path.name for path in (ROOT / "steps").glob("*-*top*")))
 
@@ -51,7 +51,7 @@ class Commands(Limited):
 
     def test_a_page_of_its_own_wants_one_step_that_a_page_can_run(self):
         for arguments, words in {(): "--single-file needs a step", ("00",): "There is no step '00'", ("x",): "There is no step 'x'",
-                                 ("66",): "66-http-server continues no prompt", ("69",): "69-capacity continues no prompt",
+                                 ("66",): "66-http-server does neither", ("69",): "69-capacity does neither",
                                  ("01", "02"): "one option"}.items():
             with self.subTest(arguments):
                 done = run("tools/book", "--single-file", *arguments)

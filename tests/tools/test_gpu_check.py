@@ -196,7 +196,7 @@ class Packing(StandIns):
 
     def test_a_folder_that_is_no_repository_cannot_be_packed(self):
         shutil.rmtree(self.root / ".git")
-        with self.assertRaisesRegex(check.Failure, "is no repository"):
+        with self.assertRaisesRegex(check.Failure, "is not a git repository"):
             check.pack(self.folder / "packed.tar.xz", "sm_90")
 
     def test_the_libraries_of_a_program_but_not_of_the_system_or_of_cuda(self):
@@ -243,7 +243,7 @@ echo '{"device": "A GPU, 3 MiB", "ttft_ms": 1.5}' >"$file"
 
     def test_figures_of_another_gpu_are_refused(self):
         report, _, failed = self.measured(["124m"], {"name": "B GPU"})
-        self.assertIn("nvidia-smi speaks of B GPU, but CUDA's first GPU is A GPU, 3 MiB", report["left_out"]["124m, float16"])
+        self.assertIn("nvidia-smi reports B GPU, but CUDA's first GPU is A GPU, 3 MiB", report["left_out"]["124m, float16"])
         self.assertEqual((report["benchmarks"], failed), ({}, ["the benchmark of 124m"]))
 
     def test_a_peer_that_fails_has_its_reason(self):

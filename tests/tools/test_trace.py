@@ -87,9 +87,9 @@ class Pages(Limited):
         self.trace.write_text(lines([{**START, "n_head": 4, "n_kv_head": "2"}]))
         self.refused("'n_kv_head' of line 1 must be a whole number$")
         self.trace.write_text(lines([{**START, "prompts": [[1], 2]}]))
-        self.refused("'prompts' of line 1 must be a list, each of it a list, each of it a whole number$")
+        self.refused("'prompts' of line 1 must be a list, each item a list, each item a whole number$")
         self.trace.write_text(lines([START, {"event": "pass", "model": "m", "rows": [{}]}]))
-        self.refused("'rows' of line 2 must be a list, each of it an object with row, start, tokens$")
+        self.refused("'rows' of line 2 must be a list, each item an object with row, start, tokens$")
 
     def test_what_is_no_trace_is_refused(self):
         self.refused("cannot be read: No such file", self.folder / "nothing")

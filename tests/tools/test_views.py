@@ -396,8 +396,8 @@ class Refused(Limited):
                     ([{**self.PASS, "batch": 1}], "line 3: row 1 is not one of 1"),
                     ([{**self.PASS, "rows": 3}], "'rows' of line 3 must be a list"),
                     ([self.PASS, {"event": "blocks", "model": "m", "pool": 2, "size": 16, "rows": [[0], [2]]}],
-                     "line 4: the pool has 2 blocks, numbered from 0, and a row has another"),
-                    ([{**self.TEXT, "prompt": 1}], "line 3: there is no prompt 1, but 1, counted from 0"),
+                     "line 4: a row has a block outside the pool's 2, numbered from 0"),
+                    ([{**self.TEXT, "prompt": 1}], "line 3: there is no prompt 1; the trace has 1, counted from 0"),
                     ([{"event": "end", "text": 2, "finish_reason": "eos"}], "line 3: text 2 has not begun"),
                     ([{"event": "token", "text": 2, "token": 0, "origin": "model"}], "line 3: text 2 has not begun"),
                     ([self.PASS, {"event": "logits", "row": 2, "position": 0, "logits": [1, 2]}], "line 4: row 2 was not fed in the pass before")]:

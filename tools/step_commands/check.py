@@ -77,7 +77,7 @@ def run(folder, options):
     runner = Runner(folder, options.limit * (10 if options.sanitize else 1), options.sanitize)
     cases, green_before, names = runner.run(options.only, lambda case: print(*describe(case), sep="\n", flush=True))
     if options.only and not cases:
-        raise Problem(f"no test case has '{options.only}' in its name; these are they: {'; '.join(names)}.", 2)
+        raise Problem(f"no test case has '{options.only}' in its name; the test cases are: {'; '.join(names)}.", 2)
     reds = [case for case in cases if not case.green]
     whole = program_cases((path / "test.cpp").read_text(encoding="utf-8", errors="replace"))
     if reds:

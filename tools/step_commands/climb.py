@@ -33,9 +33,9 @@ LINK, PROGRAM, PLAIN = "120000", "100755", "100644"  # git's modes
 
 
 EPILOG = """the words for a file:
-  follows       the step had it as its parent did before the edit, and has it now as its parent has it
+  follows       the step's file equalled its parent's before the edit, and equals it again
   merged        the step had changed the file itself: both changes are in it now
-  already so    the step has what the edit makes of it
+  already so    the step's file already has the result of the edit
   left out      the step has no such file
   CONFLICT      both changed the same lines; the file shows them between <<<<<<< and >>>>>>>, with what was there before
                 after |||||||. Write what is right for this step, delete the markers, then --continue.
@@ -141,7 +141,7 @@ class State:
             reason = str(problem).splitlines()[0].removeprefix("git rev-parse failed: ")
             raise Problem(f"{ROOT} is not a git repository that git can read, so the step before the edit is unknown; "
                           "where there is none, `git init`, add and commit the unedited staircase first. "
-                          f"git says: {reason}") from None
+                          f"git's message: {reason}") from None
         self.under_way, self.carried = folder / "under-way.json", folder / "carried.json"
 
     @staticmethod

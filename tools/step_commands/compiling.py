@@ -79,7 +79,7 @@ def library(script, *arguments):
     """Runs functions of tools/lib.sh, which builds without noise."""
     done = subprocess.run(["bash", "-c", f'set -eo pipefail; source "$0"; {script}', ROOT / "tools/lib.sh", *arguments])
     if done.returncode:
-        raise Problem("the project itself does not build; the lines above say why.")
+        raise Problem("the project itself does not build; the lines above show why.")
 
 
 def project_commands(step, build, product):

@@ -33,7 +33,7 @@ def add_commands(commands):
     parser.add_argument("to", metavar="TO", nargs="?", help="everything from STEP to TO")
     parser.add_argument("--stat", action="store_true", help="only how many lines of each file")
     parser.add_argument("--all", action="store_true", help="README.md and test.cpp too")
-    parser.add_argument("--no-pager", action="store_true", help="write to the terminal at once")
+    parser.add_argument("--no-pager", action="store_true", help="print directly, without a pager")
     add_colour(parser)
     parser.set_defaults(run=show_diff)
 

@@ -1,4 +1,4 @@
-"""tools/step history: the staircase as a git repository with one commit a step.
+"""tools/step history: the staircase as a git repository with one commit per step.
 
 The commits follow the parents: `main` is the documented history, and each line of steps after it ends in a branch.
 Each commit has the files of common/decoding that had landed before its step."""
@@ -46,7 +46,7 @@ test('step',
 
 def add_commands(commands):
     parser = commands.add_parser(
-        "history", help="a git repository with one commit a step",
+        "history", help="a git repository with one commit per step",
         description="Writes a git repository into DIR, which must be empty or absent. Each step is one commit with one tag, "
                     "and its parent is the commit of the step that it continues. `main` is the documented history. Each "
                     "line of steps after it is a branch named after its last step, and so is each detour. The program is "

@@ -88,7 +88,7 @@ def show_next(_):
     path = PRACTICE / step.name
     if not is_practice(path):
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise Problem(f"{path} is in the way and no practice folder; move it, then call tools/step next again.", 2)
+            raise Problem(f"{path} is in the way and is not a practice folder; move it, then run tools/step next again.", 2)
         introduce(step, path, make(step, path))
         return 0
     waits = left(step, path)
