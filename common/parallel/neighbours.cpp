@@ -29,7 +29,16 @@ constexpr int kTold = SIGURG;
 
 constexpr std::chrono::milliseconds kTick(50);
 
-/// What a neighbour tells may arrive a little later than the sight of its end.
+/// A signal interrupts one thread, when that thread next runs. By default it is the main one, which may have
+/// to wait for a processor for longer than its neighbours live.
+void let_this_thread_be_told(bool wanted) {
+  sigset_t told;
+  sigemptyset(&told);
+  sigaddset(&told, kTold);
+  pthread_sigmask(wanted ? SIG_UNBLOCK : SIG_BLOCK, &told, nullptr);
+}
+
+/// Several ranks may end at once: what is left of them is clear a little later.
 constexpr int kBeforeSaying = 3;
 
 /// For ranks that do not say it themselves, in case mpirun does not end them. A busy machine may take a
@@ -69,6 +78,7 @@ Neighbours::Neighbours(int rank, std::vector<Process> others) : rank_(rank), oth
   std::erase_if(others_, [](const Process& other) { return !runs(other); });
   std::signal(SIGTERM, [](int) { has_ended = 1; });
   std::signal(kTold, [](int) { has_been_told = 1; });
+  let_this_thread_be_told(false);  // nor those that it starts
   thread_ = std::thread([this] { watch(); });
 }
 
@@ -94,34 +104,38 @@ void Neighbours::tell() {
 }
 
 void Neighbours::watch() {
+  let_this_thread_be_told(true);
   std::unique_lock lock(mutex_);
-  auto running = std::ranges::count_if(others_, runs);
+  std::vector<int> known;
   for (int ticks = 0; !wake_.wait_for(lock, kTick, [this] { return stopping_; });) {
     if (leaves_) continue;
-    // One that has just ended may have told why, and the signal takes a moment to arrive.
-    const auto left = std::ranges::count_if(others_, runs);
-    if (std::exchange(running, left) != left) ticks = 0;
-    const auto lost = std::ranges::find_if_not(others_, runs);
-    if (lost == others_.end() && !has_signal() && !is_told()) continue;
+    // One that has ended and told why did that first: this thread has its signal by now.
+    std::vector<int> lost;
+    for (const Process& other : others_) {
+      if (!runs(other)) lost.push_back(other.rank);
+    }
+    if (known != lost) ticks = 0;
+    known = lost;
+    if (lost.empty() && !has_signal() && !is_told()) continue;
     ++ticks;
     if (is_told()) {
       // mpirun takes its status from the rank that told.
       if (has_signal() || ticks > kBeforeLeaving) std::_Exit(1);
-    } else if (lost == others_.end()) {
+    } else if (lost.empty()) {
       if (follows_ || ticks < kBeforeSaying) continue;
       std::signal(SIGTERM, SIG_DFL);  // nothing is lost: a person ends the program
       std::raise(SIGTERM);
     } else if (ticks > kBeforeLeaving) {
       std::_Exit(1);
-    } else if (ticks >= kBeforeSaying && std::ranges::none_of(others_, [this](const Process& other) {
-                 return other.rank < rank_ && runs(other);
+    } else if (ticks >= kBeforeSaying && std::ranges::all_of(others_, [&](const Process& other) {
+                 return other.rank > rank_ || std::ranges::count(lost, other.rank) > 0;
                })) {
       tell();
       quiet() = false;
       say_error(
           fmt::format("rank {} has ended before the others, so all end: it has failed or was killed, "
                       "perhaps because memory ran out",
-                      lost->rank));
+                      lost.front()));
       std::_Exit(1);
     }
   }
