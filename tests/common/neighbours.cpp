@@ -101,6 +101,24 @@ TEST_CASE("A rank that hears why all end goes on for two seconds, or until mpiru
   CHECK(rank.status() == 1);
 }
 
+TEST_CASE("A rank hears why all end even while its main thread has no processor") {
+  Child teller(sleeps);
+  Child rank([&] {
+    const Neighbours neighbours(1, {teller.as_rank(0)});
+    if (vfork() == 0) {  // the parent's thread waits for the child, and no signal interrupts that
+      sleep(2);
+      _exit(0);
+    }
+    return sleeps();
+  });
+  std::this_thread::sleep_for(milliseconds(200));
+  rank.signal(SIGURG);
+  teller.signal(SIGKILL);
+  teller.status();
+  std::this_thread::sleep_for(milliseconds(1000));
+  CHECK(rank.runs());
+}
+
 }  // namespace
 }  // namespace staircase
 #endif
