@@ -34,9 +34,9 @@ struct PackedTokens {
   std::vector<std::int32_t> tokens, offsets{0}, starts, wanted_rows;
   /// The position of each sequence's first new token, by which rotary models rotate queries and keys. A start
   /// is its index in the cache; the two differ in a row that has slid. Attention depends only on the
-  /// difference of two rotations, so positions count on, and older keys stay valid. A table of positions ends
-  /// with the context: a model with one uses the index as the position, and its older keys belong to other
-  /// indices.
+  /// difference of two rotations, so positions keep counting, and older keys stay valid. A table of positions
+  /// ends with the context: a model with one uses the index as the position, and its older keys belong to
+  /// other indices.
   std::vector<std::int32_t> positions;
   std::int64_t longest = 0;  // new tokens of the longest sequence
   bool wants_all = true;     // the wanted rows are all of them, in their order

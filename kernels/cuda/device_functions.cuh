@@ -217,7 +217,7 @@ struct Sequences {
 struct Blocks {
   const std::int32_t* table;  ///< [n_rows, most], or null: each row is one block
   int most;                   ///< blocks of a row
-  int size;                   ///< positions of a block
+  int size;                   ///< positions per block
 
   explicit Blocks(const KeysValues& keys_values)
       : table(keys_values.blocks.size() == 0 ? nullptr : keys_values.blocks.data<std::int32_t>()),

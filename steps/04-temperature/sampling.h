@@ -28,8 +28,8 @@ inline void add_options(OptionSink& sink, SamplingOptions& options) {
 /// The logit of a token that cannot be chosen.
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-/// Divides the logits by the temperature (Ackley et al. 1985): below 1 the likely tokens become likelier,
-/// above 1 the unlikely ones.
+/// Divides the logits by the temperature (Ackley et al. 1985): below 1, the likely tokens become likelier;
+/// above 1, the unlikely ones do.
 inline void apply_temperature(std::span<float> logits, float temperature) {
   if (temperature < kGreedyTemperature) {
     const int best = argmax(logits);

@@ -36,8 +36,8 @@ inline void add_options(OptionSink& sink, SamplingOptions& options) {
 /// The logit of a token that cannot be chosen.
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-/// Divides the logits by the temperature (Ackley et al. 1985): below 1 the likely tokens become likelier,
-/// above 1 the unlikely ones.
+/// Divides the logits by the temperature (Ackley et al. 1985): below 1, the likely tokens become likelier;
+/// above 1, the unlikely ones do.
 inline void apply_temperature(std::span<float> logits, float temperature) {
   if (temperature < kGreedyTemperature) {
     const int best = argmax(logits);
@@ -51,7 +51,7 @@ inline void apply_temperature(std::span<float> logits, float temperature) {
   for (float& logit : logits) logit = (logit - shift) / temperature;
 }
 
-/// Keeps the k largest logits (Fan et al. 2018, section 5.4) and all that equal the smallest of them.
+/// Keeps the k largest logits (Fan et al. 2018, section 5.4) and any others equal to the smallest of these.
 inline void keep_top_k(std::span<float> logits, int k) {
   if (k < 1 || k >= std::ssize(logits)) return;
   const float smallest = kth_largest(logits, k);

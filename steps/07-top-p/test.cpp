@@ -9,7 +9,7 @@
 
 using namespace staircase;
 
-/// The ids that top-p leaves of these logits.
+/// The ids that top-p keeps, in ascending order.
 std::vector<int> kept(std::vector<float> logits, float p) {
   keep_top_p(logits, p);
   std::vector<int> ids = ranking(logits);
@@ -55,7 +55,7 @@ TEST_CASE("a tiny p keeps the most likely token, p = 1 keeps all") {
   }
 }
 
-TEST_CASE("a nonsensical p crashes nothing: 0 and below leave no token to draw, NaN leaves all") {
+TEST_CASE("an invalid p does not crash: 0 and below keep no token, NaN keeps all") {
   CHECK(kept(raw_logits("normal"), std::nanf("")).size() == 4096);
   for (const float p : {0.0f, -1.0f, -HUGE_VALF}) {
     std::vector<float> logits = raw_logits("normal");
@@ -137,7 +137,7 @@ TEST_CASE("top-p equals a full sort") {
   }
 }
 
-TEST_CASE("top-p after top-k uses only the tokens that top-k has left") {
+TEST_CASE("top-p after top-k considers only the tokens that top-k keeps") {
   std::vector<float> logits = logits_of({0.4f, 0.3f, 0.2f, 0.1f});
   process(logits, {.top_k = 2, .top_p = 0.5f});  // 4/7 and 3/7: the first is enough
   CHECK(ranking(logits) == std::vector{0});

@@ -51,8 +51,8 @@ inline void add_options(OptionSink& sink, SamplingOptions& options) {
 /// The logit of a token that cannot be chosen.
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 
-/// Divides the logits by the temperature (Ackley et al. 1985): below 1 the likely tokens become likelier,
-/// above 1 the unlikely ones.
+/// Divides the logits by the temperature (Ackley et al. 1985): below 1, the likely tokens become likelier;
+/// above 1, the unlikely ones do.
 inline void apply_temperature(std::span<float> logits, float temperature) {
   if (temperature < kGreedyTemperature) {
     const int best = argmax(logits);
@@ -66,7 +66,7 @@ inline void apply_temperature(std::span<float> logits, float temperature) {
   for (float& logit : logits) logit = (logit - shift) / temperature;
 }
 
-/// Keeps the k largest logits (Fan et al. 2018, section 5.4) and all that equal the smallest of them.
+/// Keeps the k largest logits (Fan et al. 2018, section 5.4) and any others equal to the smallest of these.
 inline void keep_top_k(std::span<float> logits, int k) {
   if (k < 1 || k >= std::ssize(logits)) return;
   const float smallest = kth_largest(logits, k);
@@ -86,7 +86,7 @@ inline void keep_top_p(std::span<float> logits, float p) {
   const auto less_likely = [](const Candidate& a, const Candidate& b) {
     return a.probability != b.probability ? a.probability < b.probability : a.token_id > b.token_id;
   };
-  // A heap returns the most likely first, and sorts no further than p.
+  // A heap returns the most likely tokens first; the loop stops at p, and the rest stays unsorted.
   std::ranges::make_heap(rest, less_likely);
   for (double sum = 0.0; sum < p && !rest.empty(); rest.pop_back()) {
     std::ranges::pop_heap(rest, less_likely);

@@ -11,7 +11,7 @@ class SinkCache : public StaticKvCache {
   SinkCache(Model& model, int sinks)
       : StaticKvCache(model), device_(model.device()), layers_(model.config().n_layer), sinks_(sinks) {}
 
-  /// Removes `count` positions after the sinks and moves the others up to them. Positions count on.
+  /// Removes `count` positions after the sinks and moves the others up to them. `slid` counts them.
   void slide(int row, int count) override {
     const int moved = length(row) - sinks_ - count;
     for (int l = 0; l < layers_; ++l) {

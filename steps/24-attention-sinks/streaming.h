@@ -21,9 +21,9 @@ struct StreamingOptions {
 
 inline void add_options(OptionSink& sink, StreamingOptions& options) {
   sink.add("--streaming", Path{&options.file},
-           "score the prompt with three caches and plot it to this SVG file");
+           "score the prompt with three caches and plot the losses to this SVG file");
   sink.add("--window", &options.window, "positions that a cache keeps", at_least(2));
-  sink.add("--sinks", &options.sinks, "how many of them hold the first tokens of the text", at_least(1));
+  sink.add("--sinks", &options.sinks, "first tokens of the text that stay in the window", at_least(1));
   sink.refuse_if([&options] { return options.sinks >= options.window; },
                  "--sinks must be less than --window: the newest tokens need some positions");
 }
@@ -46,13 +46,13 @@ inline double mean(std::span<const double> values) {
 }
 
 /// Scores the end of the text, as much as the context holds, with all positions, with a window, and with a
-/// window and sinks. Prints the perplexity of what lies beyond the window, and plots the loss along the text.
+/// window and sinks. Prints the perplexity of the tokens beyond the window, and plots the losses.
 inline void compare_windows(Model& model, std::span<const int> tokens, const StreamingOptions& options) {
   check_writable(options.file);
   const int context = model.config().n_positions, window = options.window, sinks = options.sinks;
   tokens = tokens.last(std::min(tokens.size(), static_cast<std::size_t>(context)));
   if (std::ssize(tokens) < window + 2)
-    throw Error("a text of {} tokens does not fill a window of {}", tokens.size(), window);
+    throw Error("a text of {} tokens is too short for a window of {}", tokens.size(), window);
   const struct {
     std::string name;
     int window, sinks;

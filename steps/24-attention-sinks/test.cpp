@@ -12,7 +12,7 @@
 namespace staircase {
 namespace {
 
-/// Which position's entries are at each index of the first head of a layer, where `mark` wrote them.
+/// The position that `mark` wrote into the entry at each index of a layer's first head.
 std::vector<float> places(KvCache& cache, int layer) {
   const KeysValues entries = cache.layer(layer);
   std::vector<float> found;
@@ -42,7 +42,7 @@ std::vector<int> some_text(int count) {
   return tokens;
 }
 
-TEST_CASE("sinks stay in place, the oldest of the others leave, and positions count on") {
+TEST_CASE("sinks stay in place, the oldest of the others leave, and `slid` counts them") {
   Model model = Model::load(find_model("tales-1m"), make_cpu_device(1));
   SinkCache cache(model, 2);
   cache.append(0, 10);
@@ -106,10 +106,10 @@ TEST_CASE("the program scores a text with three caches and plots the losses") {
   }
 }
 
-TEST_CASE("a text that fits into the window and sinks without a window are refused") {
+TEST_CASE("a text that fits into the window is refused, and so are sinks that fill it") {
   const ProgramRun brief = run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --streaming /tmp/x.svg");
   CHECK(brief.status == 1);
-  CHECK(brief.err.find("a text of 2 tokens does not fill a window of 256") != std::string::npos);
+  CHECK(brief.err.find("a text of 2 tokens is too short for a window of 256") != std::string::npos);
   const ProgramRun full = run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --sinks 8 --window 8");
   CHECK(full.status == 2);
   CHECK(full.err.find("--sinks must be less than --window") != std::string::npos);

@@ -1,4 +1,4 @@
-// Many prompts in a batch of a bounded size: each continued one or more times, or as requested.
+// Many prompts in a batch of bounded size, from the command line or from a file of requests.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Keys and values in blocks, which a table maps (Kwon et al. 2023, section 4).
+// Keys and values in blocks; a table maps positions to blocks (Kwon et al. 2023, section 4).
 #pragma once
 
 #include <utility>
@@ -8,7 +8,7 @@
 
 namespace staircase {
 
-constexpr int kBlockSize = 16;  ///< positions of a block
+constexpr int kBlockSize = 16;  ///< positions per block
 /// Blocks needed for this many positions.
 constexpr int blocks_for(int positions) {
   return (positions + kBlockSize - 1) / kBlockSize;
@@ -42,7 +42,7 @@ class PagedKvCache : public KvCache {
 
   void truncate(int row, int length) override { rows_[row].length = length; }
 
-  /// Swaps two rows. No key moves, only the numbers of blocks.
+  /// Swaps two rows. No key or value moves, only block numbers.
   void swap_rows(int a, int b) {
     std::swap(rows_[a], rows_[b]);
     rows_[a].changed = rows_[b].changed = true;
@@ -61,7 +61,7 @@ class PagedKvCache : public KvCache {
   };
 
   Device& device_;
-  Tensor table_;                    // [n_rows, blocks of a context] int32, of all layers
+  Tensor table_;                    // [n_rows, blocks per context] int32, shared by all layers
   std::vector<KeysValues> layers_;  // [n_blocks, n_head, kBlockSize, head_size] each
   std::vector<Row> rows_;
 };

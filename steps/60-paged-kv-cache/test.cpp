@@ -111,7 +111,7 @@ int positions(const PagedKvCache& cache, int n_rows) {
 
 }  // namespace
 
-TEST_CASE("logits on a paged cache are those on a static one, to the bit, in every dtype") {
+TEST_CASE("logits with a paged cache equal those with a static one, bit for bit, in every dtype") {
   const std::vector<int> tokens = prompt(70);
   for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
     Model model = tales_in(dtype);
@@ -153,7 +153,7 @@ TEST_CASE("the cache takes the memory of its blocks and of the table, and no mor
   CHECK(cache.use().allocated == cache.use().bytes);
 }
 
-TEST_CASE("every text is the same as alone, for every batch size, chunk and order of arrival") {
+TEST_CASE("every text equals the one decoded alone, for every batch size and prefill chunk") {
   for (const unsigned seed : {1u, 2u}) {
     const Load load = mixed_load(seed);
     const std::vector<Generation> want = load.alone();
@@ -174,7 +174,7 @@ TEST_CASE("every text is the same as alone, for every batch size, chunk and orde
   }
 }
 
-TEST_CASE("rows in random places have their own keys and values, whatever their lengths are") {
+TEST_CASE("rows of random lengths keep their own keys and values through random swaps") {
   constexpr int kRows = 4;
   std::mt19937 generator(7);
   PagedKvCache cache(tales(), kRows, kRows * blocks_for(tales().config().n_positions));

@@ -1,4 +1,4 @@
-// Takes texts through a model with a paged cache.
+// Runs a batch of texts through a model with a paged cache.
 #pragma once
 
 #include "common/decoding/model_engine.h"
@@ -6,7 +6,7 @@
 
 namespace staircase {
 
-/// No text may be longer than the context: none slides.
+/// Rows do not slide, so no text may outgrow its row; its newest token needs no position.
 class PagedEngine : public ModelEngine {
  public:
   PagedEngine(Model& model, PagedKvCache& cache) : ModelEngine(model, cache), cache_(cache) {}

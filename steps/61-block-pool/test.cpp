@@ -180,7 +180,7 @@ TEST_CASE("the cache takes the memory of its blocks and of the table, and no mor
   CHECK(cache.use().allocated == cache.use().bytes);
 }
 
-TEST_CASE("every text is the same as alone, for every batch size, chunk and order of arrival") {
+TEST_CASE("every text equals the one decoded alone, for every batch size and prefill chunk") {
   REQUIRE(rows_take_blocks());
   for (const unsigned seed : {1u, 2u}) {
     const Load load = mixed_load(seed);

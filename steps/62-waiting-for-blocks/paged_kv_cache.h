@@ -10,7 +10,7 @@
 
 namespace staircase {
 
-constexpr int kBlockSize = 16;  ///< positions of a block
+constexpr int kBlockSize = 16;  ///< positions per block
 /// Blocks needed for this many positions.
 constexpr int blocks_for(int positions) {
   return (positions + kBlockSize - 1) / kBlockSize;
@@ -68,7 +68,7 @@ class PagedKvCache : public KvCache {
     for (; blocks(row) > blocks_for(length); own.blocks.pop_back()) pool_.release(own.blocks.back());
   }
 
-  /// Swaps two rows. No key moves, only the numbers of blocks.
+  /// Swaps two rows. No key or value moves, only block numbers.
   void swap_rows(int a, int b) {
     std::swap(rows_[a], rows_[b]);
     rows_[a].changed = rows_[b].changed = true;
@@ -90,7 +90,7 @@ class PagedKvCache : public KvCache {
   };
 
   Device& device_;
-  Tensor table_;                    // [n_rows, blocks of a context] int32, of all layers
+  Tensor table_;                    // [n_rows, blocks per context] int32, shared by all layers
   std::vector<KeysValues> layers_;  // [n_blocks, n_head, kBlockSize, head_size] each
   std::vector<Row> rows_;
   BlockPool pool_;

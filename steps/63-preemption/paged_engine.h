@@ -19,7 +19,7 @@ inline void add_options(OptionSink& sink, PagedOptions& options) {
 }
 
 /// First come, first served: a text waits until there are blocks for it, and until earlier texts have theirs.
-/// No text may be longer than the context: none slides.
+/// Rows do not slide, so no text may outgrow its row; its newest token needs no position.
 class PagedEngine : public ModelEngine {
  public:
   PagedEngine(Model& model, PagedKvCache& cache)

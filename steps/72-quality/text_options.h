@@ -1,4 +1,4 @@
-// How a text continues, and how long.
+// How a text continues, and for how long.
 #pragma once
 
 #include "sampling.h"

@@ -19,7 +19,7 @@ enum class Overflow {
 
 struct OverflowOptions {
   Overflow on_overflow = Overflow::kSlide;
-  std::optional<int> refill = {};  ///< tokens to refill the cache with; all that fit
+  std::optional<int> refill = {};  ///< tokens to refill the cache with; default: all that fit
 };
 
 inline void add_options(OptionSink& sink, OverflowOptions& options) {
@@ -52,8 +52,8 @@ inline std::span<const int> make_room(std::span<const int> fresh, std::span<cons
   return window.last(std::min<std::size_t>(options.refill.value_or(window.size()), window.size()));
 }
 
-/// The tokens of a text that go through the model next: those that its row of the cache lacks. For a text
-/// that is longer than the context, that is only the newest, or the whole window if the row is empty.
+/// The tokens to feed next: those that the text's row of the cache lacks. Beyond the context, `make_room`
+/// chooses, given the newest token, or the whole window if the row is empty.
 inline std::span<const int> tokens_to_feed(std::span<const int> text, int context, KvCache& cache, int row,
                                            const OverflowOptions& options) {
   if (std::ssize(text) > context) {

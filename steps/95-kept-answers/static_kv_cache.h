@@ -31,7 +31,7 @@ class StaticKvCache : public KvCache {
   void truncate(int /*row*/, int length) override { length_ = length; }
 
   /// Removes the first `count` positions of a row and moves the others to the start. Their keys and values
-  /// stay unchanged, made for the position that each token once had.
+  /// stay as computed for each token's earlier position.
   void slide(int row, int count) override {
     set_slid(row, slid(row) + count);
     length_ -= count;

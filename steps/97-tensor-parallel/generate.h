@@ -35,7 +35,7 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
 }
 
 /// Continues `tokens` with one chosen token after another; `on_token` gets each one as it is chosen. The
-/// cache is empty. If it keeps nothing, the whole text goes through the model for each token.
+/// cache must be empty at first. If it keeps nothing, the whole text goes through the model for each token.
 inline Generation generate(Model& model, std::vector<int> tokens, const TextOptions& options, KvCache& cache,
                            std::mt19937& generator, const OnToken& on_token) {
   const auto context = static_cast<std::size_t>(model.config().n_positions);

@@ -401,7 +401,7 @@ exit "$status"'''
         said = [line for line in done.stderr.splitlines() if line and not line.startswith(("Building in ", "Compiling "))]
         self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
         self.assertEqual(len(said), 1, said)
-        self.assertRegex(said[0], r"^tools/step: the disk of \S+ is full; make room .*\. Your files are as they were\.$")
+        self.assertRegex(said[0], r"^tools/step: the disk that holds \S+ is full; free some .*\. Your files are unchanged\.$")
         self.assertEqual([path for path in after.rglob(".*")], [], "half-written")
         return snapshot(after)
 

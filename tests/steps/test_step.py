@@ -222,7 +222,7 @@ class Practice(Scratch):
         self.practice(2, folder, "--update")
         self.assertIn("return 1;", (folder / "kept.h").read_text())
         self.assertEqual((folder / "new.h").read_text(), "mine")
-        self.assertIn("nothing was missing or old", self.practice(2, folder, "--update"))
+        self.assertIn("everything is up to date", self.practice(2, folder, "--update"))
 
     def test_a_folder_of_an_older_staircase_says_so_and_can_be_updated(self):
         folder = self.folder / "mine"

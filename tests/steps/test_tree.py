@@ -99,7 +99,8 @@ class Tree(SmallTree):
             if step[0].isdigit():
                 said = files["README.md"].split("\n\n")[2]
                 self.assertEqual(self.ask(f"'\\n'.join(steps['{step[:2]}'].relations())"), "" if said == "## The idea" else said)
-        early, both = ("It includes [early.h](../../common/decoding/early.h) of 01", ", [finished.h](../../common/decoding/finished.h) of 02")
+        early, both = ("This step includes [early.h](../../common/decoding/early.h) from 01",
+                       ", [finished.h](../../common/decoding/finished.h) from 02")
         for step, text in (("01", None), ("02", early + "."), ("03", early + both + "."), ("20", early + both + ".")):
             block = f"<details>\n<summary>Files of earlier steps</summary>\n\n{text}\n\n</details>" if text else ""
             self.assertEqual(self.ask(f"'\\n'.join(steps['{step}'].included())"), block)
@@ -187,17 +188,17 @@ class Tree(SmallTree):
         manifest = "common/decoding/landed.txt"
         for name, old, new, words in (
             ("steps/21-other/README.md", "[02-two](../02-two)", "[09-nine](../09-nine)", "21-other continues 09-nine, but there is no such step"),
-            ("steps/21-other/README.md", "(../02-two)", "(../01-one)", "says that it continues 02-two, but its link leads to 01-one"),
-            ("steps/21-other/README.md", "Continues", "Follows", "does not name the step that it continues; below its summary belongs a line like"),
+            ("steps/21-other/README.md", "(../02-two)", "(../01-one)", "names 02-two as its parent, but its link leads to 01-one"),
+            ("steps/21-other/README.md", "Continues", "Follows", "does not name the step that it continues; add a line like"),
             ("steps/20-branch/README.md", "[02-two](../02-two)", "[23-beyond](../23-beyond)",
-             "The parents go in a circle: 20-branch, which continues 23-beyond, which continues 20-branch."),
+             "The parents form a cycle: 20-branch, which continues 23-beyond, which continues 20-branch."),
             ("steps/21-other/README.md", "[02-two](../02-two)", "[21-other](../21-other)",
-             "The parents go in a circle: 21-other, which continues 21-other."),
+             "The parents form a cycle: 21-other, which continues 21-other."),
             ("steps/23-beyond/README.md", "[20-branch](../20-branch)", "[22-room](../22-room)", "22-room, which is a detour"),
-            (manifest, "early.h 01-one", "early.h", "'early.h' is not the name of a file and of the step that finished it"),
-            (manifest, "01-one", "07-seven", "early.h is of 07-seven, but there is no such step"),
-            (manifest, "early.h", "late.h", "late.h is of 01-one, but there is no common/decoding/late.h"),
-            (manifest, "01-one", "03-three", "early.h is of 03-three, but there is no steps/03-three/early.h"),
+            (manifest, "early.h 01-one", "early.h", "'early.h' must be a file and the step that finished it"),
+            (manifest, "01-one", "07-seven", "early.h belongs to 07-seven, but there is no such step"),
+            (manifest, "early.h", "late.h", "late.h belongs to 01-one, but there is no common/decoding/late.h"),
+            (manifest, "01-one", "03-three", "early.h belongs to 03-three, but there is no steps/03-three/early.h"),
             (manifest, "# file, step", "early.h 01-one", "early.h is listed twice"),
         ):
             with self.subTest(words):
@@ -214,7 +215,7 @@ class Tree(SmallTree):
         self.path("common/decoding/03.h").write_text('#include "21.h"\n')
         self.path("common/decoding/21.h").write_text("int x;\n")
         self.replace("common/decoding/landed.txt", "# file, step", "03.h 03-three\n21.h 21-other")
-        self.assertIn("03.h is of 03-three and needs 21.h of 21-other, but no step comes after both", self.show("list", status=1))
+        self.assertIn("03.h of 03-three includes 21.h of 21-other, but no step descends from both", self.show("list", status=1))
 
     def test_nothing_continues_the_documented_benchmarks(self):
         for number, name in (("18", "18-speed"), ("19", "19-cache")):

@@ -181,7 +181,7 @@ class Commands(Limited):
                                   env=self.environment, timeout=60).stdout
         lines = [line for line in together.splitlines() if line]
         self.assertEqual(lines[:3], ["One day a Fox met a Crow.", "by formula: 1 MiB", "9 tokens"])
-        self.assertRegex(lines[3], r"^Step \S+ wrote this\. It took \d+ s, of which \d+ s to install and compile\.$")
+        self.assertRegex(lines[3], r"^Step \S+ wrote this\. It took \d+ s, including \d+ s to install and compile\.$")
         self.assertEqual(run(demo, env=self.environment).stdout, "One day a Fox met a Crow.\n\n")
         verbose = subprocess.run([demo, "--verbose"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                  text=True, env=self.environment, timeout=60).stdout

@@ -59,7 +59,7 @@ class Refusals(Limited):
         self.assertIn("'7b'", done.stderr)
         done = run("tools/gpu-check", "--arch", "sm_90")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("--arch goes with --pack", done.stderr)
+        self.assertIn("--arch needs --pack", done.stderr)
 
 
 class StandIns(Limited):

@@ -24,7 +24,7 @@ def add_commands(commands):
                                              "changes, and does not run again.")
     add_options(parser)
     parser.set_defaults(run=check)
-    parser = commands.add_parser("watch", help="checks at every save, until Ctrl-C",
+    parser = commands.add_parser("watch", help="checks after every save, until Ctrl-C",
                                  description="Calls `tools/step check` now, and again whenever a file of the folder is saved.")
     add_options(parser)
     parser.set_defaults(run=watch)

@@ -11,21 +11,21 @@ from .series import ROOT, Problem, compare, find, steps
 def add_commands(commands):
     parser = commands.add_parser(
         "practice", help="a folder in which you write a step yourself",
-        description="Makes DIR (practice/NN-name) with the README.md and test.cpp of STEP and an outline of its code: all "
-                    "declarations are there, a function that STEP changes is as it was in the step that it continues, and a "
-                    "new one throws. `tools/step check` is red there until the step is written.")
+        description="Makes DIR (default: practice/NN-name) with the README.md and test.cpp of STEP and an outline of its "
+                    "code. The outline has every declaration. A function that STEP changes keeps its previous body; a new one "
+                    "throws. `tools/step check` is red there until you have written the step.")
     parser.add_argument("step", metavar="STEP", help="6, 06, 06-top-k or top-k")
     parser.add_argument("folder", metavar="DIR", nargs="?", type=Path)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--force", action="store_true", help="start again; the files in DIR are kept in DIR/old")
+    what.add_argument("--force", action="store_true", help="start again; your versions of the step's files move to DIR/old")
     what.add_argument("--update", action="store_true",
-                      help="bring README.md and test.cpp of DIR up to date and add what is missing; your code stays")
-    what.add_argument("--solution", action="store_true", help="make nothing; show what the step changes")
+                      help="bring README.md and test.cpp of DIR up to date and add missing files; your code is unchanged")
+    what.add_argument("--solution", action="store_true", help="only show what the step changes; make no folder")
     parser.set_defaults(run=practice, color="auto")
 
     parser = commands.add_parser("next", help="the practice folder of the step that comes next",
-                                 description="Makes the practice folder of the first step after the one you practised last "
-                                             "that was not green yet, or prints where it is.")
+                                 description="Makes the practice folder of the next step that was never green. If the one you "
+                                             "practised last is not green yet, prints what is left there.")
     parser.set_defaults(run=show_next)
 
 
@@ -37,19 +37,19 @@ def practice(options):
     path = (options.folder or PRACTICE / step.name).absolute()
     source = (ROOT / "steps").resolve()
     if source in (path.resolve(), *path.resolve().parents):
-        raise Problem(f"{path} belongs to the project's own steps; name a folder outside of steps/.", 2)
+        raise Problem(f"{path} belongs to the project's own steps; name a folder outside steps/.", 2)
     if path.exists() and not path.is_dir():
         raise Problem(f"{path} is a file; name a folder.", 2)
     if options.update:
         written = update(called(str(path)))
-        print(f"{shown(path)}: {', '.join(written) + ' written' if written else 'nothing was missing or old'}; "
-              "your code is as it was.")
+        print(f"{shown(path)}: {', '.join(written) + ' written' if written else 'everything is up to date'}; "
+              "your code is unchanged.")
         return 0
     if path.is_dir() and any(path.iterdir()) and not options.force:
         if is_practice(path):
             raise Problem(f"{path} is not empty: you have begun there. tools/step check {Folder(path).short()} shows what is "
-                          "left; --force starts again and keeps what you have in a folder old, and --update brings only "
-                          "README.md and test.cpp up to date.", 2)
+                          "left; --force starts again and moves your files to old/; --update refreshes README.md and "
+                          "test.cpp and adds missing files.", 2)
         raise Problem(f"{path} is not empty; name another folder, or start again with --force.", 2)
     introduce(step, path, make(step, path, options.force))
 
@@ -57,12 +57,12 @@ def practice(options):
 def introduce(step, path, kinds):
     check = step.number if path == PRACTICE / step.name else Folder(path).short()
     prompt = " --prompt 'Once upon a time'" if step.continues_prompts() else ""
-    print(f"{shown(path)} is yours: it has the checks of {step.name} and its code, where what the lesson adds is left out.",
+    print(f"{shown(path)} is yours: it has the checks of {step.name}, and its code without the parts that you write.",
           "  files       " + " · ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names),
           f"  read        {shown(path)}/README.md",
           f"  write       {left(step, path) or 'see README.md'}",
           f"  check       tools/step check {check}       red now, green when the step is written",
-          f"  or          tools/step watch {check}       checks at each save",
+          f"  or          tools/step watch {check}       checks after each save",
           f"  run         {shown(path)}/build/program{prompt}       after a check",
           f"  give up     tools/step practice {step.number} --solution", sep="\n")
 

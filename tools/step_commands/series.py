@@ -33,7 +33,7 @@ def is_full(error):
 
 
 def full_disk(path):
-    return f"the disk of {path} is full; make room and try again. Your files are as they were."
+    return f"the disk that holds {path} is full; free some space and try again. Your files are unchanged."
 
 
 def git(*arguments, cwd=ROOT, ok=(0,), settings=False, env={}, **options):
@@ -152,10 +152,10 @@ class Step:
 
     def included(self):
         """The lines that its README ends with: the files of earlier steps that its code includes, folded."""
-        files = [f"[{landed.name}](../../common/decoding/{landed.name}) of {landed.owner.number}" for landed in self.stands_on()]
+        files = [f"[{landed.name}](../../common/decoding/{landed.name}) from {landed.owner.number}" for landed in self.stands_on()]
         if not files:
             return []
-        text = textwrap.wrap(f"It includes {', '.join(files)}.", 120, break_long_words=False, break_on_hyphens=False)
+        text = textwrap.wrap(f"This step includes {', '.join(files)}.", 120, break_long_words=False, break_on_hyphens=False)
         return ["<details>", "<summary>Files of earlier steps</summary>", "", *text, "", "</details>"]
 
     def readme(self):
@@ -215,7 +215,7 @@ def steps():
             line.append(above)
             above = above.parent
         if above is step:
-            raise Problem("The parents go in a circle: " + ", which continues ".join(s.name for s in [*line, step]) + ".")
+            raise Problem("The parents form a cycle: " + ", which continues ".join(s.name for s in [*line, step]) + ".")
     for step in series:
         if step.parent and step.parent.detour:
             raise Problem(f"{step.name} continues {step.parent.name}, which is a detour; nothing continues a detour.")
@@ -236,11 +236,11 @@ def link(step, before, series):
     if before and int(step.number) > CHAIN:
         said = CONTINUES.search(step.introduction())
         if not said:
-            raise Problem(f"The README.md of {step.name} does not name the step that it continues; below its summary "
-                          f"belongs a line like `Continues [{before.name}](../{before.name}).`.")
+            raise Problem(f"The README.md of {step.name} does not name the step that it continues; add a line like "
+                          f"`Continues [{before.name}](../{before.name}).` below its summary.")
         name, target, room = said.groups()
         if name != target:
-            raise Problem(f"The README.md of {step.name} says that it continues {name}, but its link leads to {target}.")
+            raise Problem(f"The README.md of {step.name} names {name} as its parent, but its link leads to {target}.")
         step.parent = next((other for other in series if other.name == name), None)
         if not step.parent:
             raise Problem(f"{step.name} continues {name}, but there is no such step.")
@@ -277,16 +277,16 @@ def landed_files(series):
         if not words:
             continue
         if len(words) != 2:
-            raise Problem(f"{MANIFEST}: '{line}' is not the name of a file and of the step that finished it.")
+            raise Problem(f"{MANIFEST}: '{line}' must be a file and the step that finished it, as in 'sampling.h 11-repetition-penalty'.")
         name, owner = words[0], next((step for step in series if step.name == words[1]), None)
         if name in library:
-            raise Problem(f"{MANIFEST}: {name} is listed twice, but a file has one owner.")
+            raise Problem(f"{MANIFEST}: {name} is listed twice; keep the step that finished it.")
         if not owner:
-            raise Problem(f"{MANIFEST}: {name} is of {words[1]}, but there is no such step.")
+            raise Problem(f"{MANIFEST}: {name} belongs to {words[1]}, but there is no such step.")
         library[name] = Landed(name, owner)
         for path in (library[name].path, owner.folder / name):
             if not path.is_file():
-                raise Problem(f"{MANIFEST}: {name} is of {owner.name}, but there is no {path.relative_to(ROOT).as_posix()}.")
+                raise Problem(f"{MANIFEST}: {name} belongs to {owner.name}, but there is no {path.relative_to(ROOT).as_posix()}.")
     for landed in library.values():
         needed, waiting = {landed.name: landed}, [landed]
         while waiting:
@@ -297,8 +297,8 @@ def landed_files(series):
             if landed.at in other.owner.ancestors():
                 landed.at = other.owner
             elif other.owner is not landed.at and other.owner not in landed.at.ancestors():
-                raise Problem(f"{MANIFEST}: {landed.name} is of {landed.owner.name} and needs {other.name} of "
-                              f"{other.owner.name}, but no step comes after both {landed.at.name} and {other.owner.name}.")
+                raise Problem(f"{MANIFEST}: {landed.name} of {landed.owner.name} includes {other.name} of "
+                              f"{other.owner.name}, but no step descends from both {landed.at.name} and {other.owner.name}.")
     return library
 
 
