@@ -129,9 +129,12 @@ step_name() {
   return 2
 }
 
-# chosen NAME N: whether this commit tries it, one name in N.
-chosen() {
+# turn NAME N: a number from 0 to N - 1, a different one for each commit: of N parts, CI tries the one whose turn it is.
+turn() {
   local commit
   commit=$(git -C "$root" rev-parse HEAD 2>/dev/null) || commit=none
-  ((0x$(md5sum <<<"$commit $1" | head -c 4) % $2 == 0))
+  echo $((0x$(md5sum <<<"$commit $1" | head -c 4) % $2))
 }
+
+# chosen NAME N: whether this commit tries it, one name in N.
+chosen() { (($(turn "$1" "$2") == 0)); }
