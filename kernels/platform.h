@@ -18,6 +18,19 @@ int processors();
 /// std::bad_alloc.
 std::shared_ptr<void> allocate(std::size_t bytes);
 
+/// Memory for many pieces of a long life, such as the weights of a model. They lie one after another, so
+/// small ones share huge pages: with 4 KiB pages, looking up the addresses of a matrix of 1 MB can take
+/// longer than multiplying it. A block of them is freed with the last of its pieces. Not thread-safe.
+class Arena {
+ public:
+  /// At least `bytes` of memory from the start of a cache line on. Throws std::bad_alloc.
+  std::shared_ptr<void> allocate(std::size_t bytes);
+
+ private:
+  std::weak_ptr<void> block_;
+  std::size_t used_ = 0;  // bytes of the block
+};
+
 /// Requests the registers of AMX: Linux grants them to a process only then, since they slow down every switch
 /// between threads. Returns false if they are unavailable.
 bool request_matrix_registers();

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/thread_team.h"
 #include "kernels/device.h"
+#include "kernels/platform.h"
 
 namespace staircase {
 
@@ -34,10 +35,11 @@ constexpr std::int64_t kHalfPanel = 32;
 /// early costs time as well: an EPYC is best at 8 KB, a Xeon at 3 KB, where 8 KB slow one token of float16
 /// down by a quarter.
 #if defined(__x86_64__)
-inline const std::int64_t kBytesAhead = __builtin_cpu_is("intel") ? 3072 : 8192;
+inline const bool kIsXeon = __builtin_cpu_is("intel");
 #else
-inline const std::int64_t kBytesAhead = 8192;
+constexpr bool kIsXeon = false;
 #endif
+inline const std::int64_t kBytesAhead = kIsXeon ? 3072 : 8192;
 
 /// Tiles of rows that go down a panel together: the first one brings the weights into the first-level cache,
 /// where the second one finds them, so memory would idle meanwhile. Therefore both also prefetch what is
@@ -47,6 +49,9 @@ inline const std::int64_t kBytesAhead = 8192;
 /// of the next panel at each step, so after four tiles all of it is in flight.
 enum class TileTurn { kAlone, kFirst, kSecond, kNext };
 constexpr std::int64_t kBytesFarAhead = 16384;
+
+/// A single row on a Xeon likewise prefetches what is this far ahead, into the second-level cache.
+constexpr std::int64_t kBytesFarAheadOfRow = 24576;
 
 /// Up to this many elements of a row or a few are finished before another thread is woken.
 constexpr std::int64_t kFewElements = 8192;
@@ -147,6 +152,7 @@ class CpuDevice final : public Device {
   Tensor as_operand(const Tensor& x, const Norm& norm, const Weight& weight);
 
   ThreadTeam team_;
+  platform::Arena weight_memory_;
   Tensor scratch_;
   Tensor normed_;  // the rows that `linear` multiplies, once their norm is applied
 };

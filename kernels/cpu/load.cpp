@@ -286,7 +286,8 @@ Weight CpuDevice::load_weight(std::span<const HostArray> parts, WeightOrder orde
       shape = {panels, groups_of<Panel>(weight.in_features), sizeof(Panel)};
     });
   }
-  weight.packed = allocate(dtype, std::move(shape));
+  const std::size_t bytes = bytes_of(dtype, shape);
+  weight.packed = Tensor(dtype, std::move(shape), weight_memory_.allocate(bytes));
   parallel_ranges(team_, panels, [&](std::int64_t first, std::int64_t last) {
     HWY_DYNAMIC_DISPATCH(pack_weight)(parts, order, weight, first, last);
   });
