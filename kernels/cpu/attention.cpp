@@ -446,6 +446,12 @@ HWY_ATTR void store_result(const float* result, std::int64_t head_size, std::int
                 [&](auto* to) HWY_ATTR { narrow(result, head_size, to + place); });
 }
 
+/// The most queries of a tile on packed keys and values of that type.
+HWY_ATTR std::int64_t packed_queries(DType dtype) {
+  return dtype == DType::kBFloat16 && multiplies_halves<hwy::bfloat16_t>() ? bfloat16::packed_queries()
+                                                                           : kTileRows;
+}
+
 HWY_ATTR void pack_head(const HeadOfCache& head, std::int64_t total, void* packed_keys, void* packed_values) {
   with_runs(head, [&]<typename T>(const Runs<T>& runs) HWY_ATTR {
     if (multiplies_halves<T>()) {
@@ -468,6 +474,7 @@ namespace {
 HWY_EXPORT(attend_in_place);
 HWY_EXPORT(attend_packed);
 HWY_EXPORT(store_result);
+HWY_EXPORT(packed_queries);
 HWY_EXPORT(pack_head);
 
 static_assert(kTileQueries == HWY_NAMESPACE::kTileRows);
@@ -508,12 +515,13 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
                        {keys_values, static_cast<std::int32_t>(s), h}});
     }
   }
-  // A packed tile may have more queries than one in place: in a browser it does.
-  constexpr std::int64_t kQueriesAtOnce = std::max(kMostQueries, kTileQueries);
-  const std::int64_t score_floats = std::max(kQueriesAtOnce * divide_up(longest, kHalfPanel) * kHalfPanel,
+  // A packed tile may have more queries than one in place: in a browser or by matrices it does.
+  const std::int64_t packed_queries = HWY_DYNAMIC_DISPATCH(packed_queries)(keys_values.keys.dtype());
+  const std::int64_t queries_at_once = std::max(kMostQueries, packed_queries);
+  const std::int64_t score_floats = std::max(queries_at_once * divide_up(longest, kHalfPanel) * kHalfPanel,
                                              bfloat16::scratch_floats(head_size, longest));
   // The queries of a tile and its results, stored contiguously.
-  const std::int64_t tile_floats = kQueriesAtOnce * head_size;
+  const std::int64_t tile_floats = queries_at_once * head_size;
   const std::int64_t thread_floats = score_floats + divide_up(2 * tile_floats, kPanel) * kPanel;
   float* const memory = scratch(team_.size() * thread_floats + packed_floats);
 
@@ -529,7 +537,8 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     head.packed_keys = packed;
     head.packed_values = packed += padded_total * padded_head;
     packed += padded_total * padded_head;
-    for (std::int64_t first = 0; first < head.queries; first += kTileQueries) tiles.push_back({&head, first});
+    for (std::int64_t first = 0; first < head.queries; first += packed_queries)
+      tiles.push_back({&head, first});
   }
 
   // Queries that read keys and values together: those of whole tokens if a group fits.
@@ -577,13 +586,13 @@ void CpuDevice::attention(const Batch& batch, const Tensor& queries, const KeysV
     // The queries of a head are short pieces far apart: those of the next tile are prefetched.
     if (const std::int64_t next = i + team_.size(); next < std::ssize(tiles)) {
       const auto& [next_head, next_first] = tiles[static_cast<std::size_t>(next)];
-      for (std::int64_t q = next_first; q < std::min(next_first + kTileQueries, next_head->queries); ++q) {
+      for (std::int64_t q = next_first; q < std::min(next_first + packed_queries, next_head->queries); ++q) {
         const float* const query = queries.data<float>() + place_of(*next_head, q);
         for (std::int64_t j = 0; j < head_size; j += HWY_NAMESPACE::kElementsOfLine<float>)
           hwy::Prefetch(query + j);
       }
     }
-    with_tile(thread, head, first, kTileQueries, [&](const QueryTile& tile, float* scores, float* to) {
+    with_tile(thread, head, first, packed_queries, [&](const QueryTile& tile, float* scores, float* to) {
       HWY_DYNAMIC_DISPATCH(attend_packed)
       (tile, head.cache, head.packed_keys, head.packed_values, head.total, scores, to);
     });

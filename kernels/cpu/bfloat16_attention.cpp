@@ -366,11 +366,13 @@ STAIRCASE_TARGET void store_features(const float* sums, std::int64_t head_size, 
 struct Memory {
   Memory(float* scratch, std::int64_t head_size, std::int64_t total)
       : width(round_up(head_size, kFeatures)),
-        stride(round_up(total, kFeatures)),
+        stride(round_up(total, kPanel)),
         scores(scratch),
-        sums(scores + kMostQueries * stride),
-        queries(reinterpret_cast<std::uint16_t*>(sums + kMostQueries * width)),
-        weights(queries + kMostQueries * width) {}
+        sums(scores + most_rows() * stride),
+        queries(reinterpret_cast<std::uint16_t*>(sums + most_rows() * width)),
+        weights(queries + most_rows() * width) {}
+
+  static std::int64_t most_rows() { return std::max(kMostQueries, packed_queries()); }
 
   std::int64_t width, stride;
   float* scores;           // [rows, stride]
@@ -421,11 +423,97 @@ void each_sixteen(std::int64_t total, const Work& work, std::int64_t together = 
   }
 }
 
+// ── By matrices ──
+
+/// Values are interleaved in pieces of this many positions, which fit into the first-level cache.
+constexpr std::int64_t kPiece = 128;
+
+/// Zeros for the positions from `count` on up to a multiple of 32, in each panel of values.
+void pad_values(std::int64_t count, std::int64_t width, std::int64_t panel_size, std::uint16_t* panels) {
+  for (std::int64_t i = 0; i < width; i += kPanel, panels += panel_size) {
+    std::fill(panels + round_up(count, kPair) * kPanel, panels + round_up(count, kFeatures) * kPanel, 0);
+  }
+}
+
+/// Prefetches 16 positions from that address on.
+void prefetch_sixteen(const std::uint16_t* ahead, std::int64_t head_size) {
+  for (std::int64_t i = 0; i < kPositions * head_size; i += kFeatures) _mm_prefetch(ahead + i, _MM_HINT_T1);
+}
+
+/// The scores of a few queries. A tile has 16 keys as they are in the cache, so nothing is packed but the
+/// queries: the product is the transposed one.
+template <typename Ahead>
+void multiply_keys_by_matrices(Matrices& matrices, const QueryTile& tile, const Runs<std::uint16_t>& runs,
+                               const Memory& memory, const Ahead& ahead_of) {
+  const std::int64_t rows = tile.rows, width = memory.width, head_size = runs.head_size;
+  // The sums are not in use yet: [width / 2, rows, 2] queries and [16, width] keys, if they need padding.
+  auto* const pairs = reinterpret_cast<std::uint16_t*>(memory.sums);
+  std::uint16_t* const padded = pairs + rows * width;
+  for (std::int64_t i = 0; i < width; ++i) {
+    for (std::int64_t q = 0; q < rows; ++q) {
+      pairs[(i / kPair * rows + q) * kPair + i % kPair] = memory.queries[q * width + i];
+    }
+  }
+  each_sixteen(tile.seen(), [&](std::int64_t first, std::int64_t count) {
+    const std::uint16_t* keys = runs.key(first);
+    std::int64_t stride = head_size;
+    prefetch_sixteen(ahead_of(first), head_size);
+    if (count < kPositions || width > head_size) {
+      std::fill_n(padded, kPositions * width, 0);
+      for (std::int64_t p = 0; p < count; ++p)
+        std::copy_n(keys + p * head_size, head_size, padded + p * width);
+      keys = padded;
+      stride = width;
+    }
+    alignas(64) float products[kPositions * kMostQueries];
+    matrices.multiply_narrow(keys, stride, pairs, rows, width, products);
+    for (std::int64_t q = 0; q < rows; ++q) {
+      float* const scores = memory.scores + q * memory.stride + first;
+      for (std::int64_t p = 0; p < kPositions; ++p) scores[p] = products[p * rows + q];
+    }
+  });
+}
+
+/// sums = the weighted values of a few queries.
+template <typename Ahead>
+void add_values_by_matrices(Matrices& matrices, const QueryTile& tile, const Runs<std::uint16_t>& runs,
+                            const Memory& memory, std::uint16_t* piece, const Ahead& ahead_of) {
+  constexpr std::int64_t kPanelSize = kPiece * kPanel;
+  const std::int64_t total = tile.seen(), width = memory.width;
+  for (std::int64_t first = 0; first < total; first += kPiece) {
+    const std::int64_t count = std::min(kPiece, total - first);
+    each_sixteen(count, [&](std::int64_t p, std::int64_t some) {
+      prefetch_sixteen(ahead_of(total + first + p), runs.head_size);
+      pack_values(runs.value(first + p), some, runs.head_size, kPanelSize, piece + p * kPanel);
+    });
+    pad_values(count, width, kPanelSize, piece);
+    for (std::int64_t i = 0; i < width; i += kPanel) {
+      const auto multiply = first == 0 ? &Matrices::multiply : &Matrices::multiply_add;
+      (matrices.*multiply)(memory.weights + first, memory.stride, tile.rows, piece + i * kPiece,
+                           std::min(kPanel, width - i), round_up(count, kFeatures), memory.sums + i, width);
+    }
+  }
+}
+
+void multiply_packed_by_matrices(Matrices& matrices, const QueryTile& tile, const Memory& memory,
+                                 const std::uint16_t* packed_keys) {
+  const std::int64_t seen = tile.seen(), width = memory.width;
+  for (std::int64_t p = 0; p < seen; p += kPanel) {
+    matrices.multiply(memory.queries, width, tile.rows, packed_keys + p * width,
+                      std::min(kPanel, round_up(seen - p, kHalfPanel)), width, memory.scores + p,
+                      memory.stride);
+  }
+}
+
 }  // namespace
 
+std::int64_t packed_queries() {
+  return has_bfloat16_matrices(kFeatures) ? kMatrixRows : kTileQueries;
+}
+
 std::int64_t scratch_floats(std::int64_t head_size, std::int64_t total) {
-  const std::int64_t floats = round_up(head_size, kFeatures) + round_up(total, kFeatures);
-  return kMostQueries * (floats + floats / 2);
+  const std::int64_t width = round_up(head_size, kFeatures), floats = width + round_up(total, kPanel);
+  return Memory::most_rows() * (floats + floats / 2) + kPiece * round_up(width, kPanel) / 2;
 }
 
 void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, const Runs<std::uint16_t>& next,
@@ -443,22 +531,30 @@ void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, con
     return next.key(std::min(p - 2 * total, next.length - 1));
   };
   round_queries(tile, runs.head_size, memory);
-  each_sixteen(total, [&](std::int64_t first, std::int64_t count) {
-    kMultiplyKeys[of_rows](memory.queries, runs.key(first), count, runs.head_size, ahead_of(first),
-                           memory.stride, memory.scores + first);
-  });
   float inverse_sums[kMostQueries] = {};
-  weigh(tile, runs.head_size, memory, inverse_sums);
-  std::fill_n(memory.sums, tile.rows * memory.width, 0.0f);
-  // If the positions of a row are adjacent, the sums stay in registers for more of them.
-  const std::int64_t together = runs.length >= total ? 4 * kPositions : kPositions;
-  each_sixteen(
-      total,
-      [&](std::int64_t first, std::int64_t count) {
-        kAddValues[of_rows](memory.weights + first, memory.stride, runs.value(first), count, runs.head_size,
-                            ahead_of(total + first), memory.sums);
-      },
-      together);
+  if (has_bfloat16_matrices(kFeatures)) {
+    Matrices matrices;
+    multiply_keys_by_matrices(matrices, tile, runs, memory, ahead_of);
+    weigh(tile, runs.head_size, memory, inverse_sums);
+    std::uint16_t* const piece = memory.weights + Memory::most_rows() * memory.stride;
+    add_values_by_matrices(matrices, tile, runs, memory, piece, ahead_of);
+  } else {
+    each_sixteen(total, [&](std::int64_t first, std::int64_t count) {
+      kMultiplyKeys[of_rows](memory.queries, runs.key(first), count, runs.head_size, ahead_of(first),
+                             memory.stride, memory.scores + first);
+    });
+    weigh(tile, runs.head_size, memory, inverse_sums);
+    std::fill_n(memory.sums, tile.rows * memory.width, 0.0f);
+    // If the positions of a row are adjacent, the sums stay in registers for more of them.
+    const std::int64_t together = runs.length >= total ? 4 * kPositions : kPositions;
+    each_sixteen(
+        total,
+        [&](std::int64_t first, std::int64_t count) {
+          kAddValues[of_rows](memory.weights + first, memory.stride, runs.value(first), count, runs.head_size,
+                              ahead_of(total + first), memory.sums);
+        },
+        together);
+  }
   for (std::int64_t q = 0; q < tile.rows; ++q) {
     store_features(memory.sums + q * memory.width, runs.head_size, inverse_sums[q], out + q * runs.head_size);
   }
@@ -467,19 +563,35 @@ void attend_in_place(const QueryTile& tile, const Runs<std::uint16_t>& runs, con
 void pack(const Runs<std::uint16_t>& runs, std::int64_t total, std::uint16_t* packed_keys,
           std::uint16_t* packed_values) {
   const std::int64_t width = round_up(runs.head_size, kFeatures),
-                     panel_size = round_up(total, kPair) * kPanel;
+                     panel_size = round_up(total, kFeatures) * kPanel;
   each_sixteen(total, [&](std::int64_t first, std::int64_t count) {
     pack_keys(runs.key(first), count, runs.head_size,
               packed_keys + first / kPanel * width * kPanel + first % kPanel * kPair);
     pack_values(runs.value(first), count, runs.head_size, panel_size, packed_values + first * kPanel);
   });
+  pad_values(total, width, panel_size, packed_values);
 }
 
 void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uint16_t* packed_keys,
                    const std::uint16_t* packed_values, std::int64_t total, float* scratch, float* out) {
   const Memory memory(scratch, head_size, total);
-  const std::int64_t seen = tile.seen();
+  const std::int64_t seen = tile.seen(), panel_depth = round_up(total, kFeatures);
   round_queries(tile, head_size, memory);
+  if (has_bfloat16_matrices(kFeatures)) {
+    Matrices matrices;
+    float inverse_sums[kMatrixRows] = {};
+    multiply_packed_by_matrices(matrices, tile, memory, packed_keys);
+    weigh(tile, head_size, memory, inverse_sums);
+    for (std::int64_t i = 0; i < memory.width; i += kPanel) {
+      matrices.multiply(memory.weights, memory.stride, tile.rows, packed_values + i * panel_depth,
+                        std::min(kPanel, memory.width - i), round_up(seen, kFeatures), memory.sums + i,
+                        memory.width);
+    }
+    for (std::int64_t q = 0; q < tile.rows; ++q) {
+      store_features(memory.sums + q * memory.width, head_size, inverse_sums[q], out + q * head_size);
+    }
+    return;
+  }
   kMultiplyPackedKeys[static_cast<std::size_t>(tile.rows - 1)](memory.queries, packed_keys, seen,
                                                                memory.width, memory.stride, memory.scores);
   float inverse_sums[kMostQueries] = {};
@@ -487,7 +599,7 @@ void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uin
   for (std::int64_t first = 0; first < head_size; first += kPanel) {
     alignas(64) float sums[kTileQueries * kPanel] = {};
     bfloat16_tile(static_cast<int>(tile.rows), kPanel)(memory.weights, memory.stride,
-                                                       packed_values + first * round_up(total, kPair),
+                                                       packed_values + first * panel_depth,
                                                        round_up(seen, kPair), sums, nullptr);
     for (std::int64_t q = 0; q < tile.rows; ++q) {
       store_features(sums + q * kPanel, std::min(kPanel, head_size - first), inverse_sums[q],
@@ -502,6 +614,9 @@ void attend_packed(const QueryTile& tile, std::int64_t head_size, const std::uin
 
 namespace staircase::bfloat16 {
 
+std::int64_t packed_queries() {
+  return kTileQueries;
+}
 std::int64_t scratch_floats(std::int64_t, std::int64_t) {
   return 0;
 }

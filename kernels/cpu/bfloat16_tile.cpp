@@ -143,21 +143,40 @@ STAIRCASE_AMX_TARGET void release_tiles() {
   _tile_release();
 }
 
+/// The tiles for 16 rows of x and up to 16 columns: tile 0 is the sum, 4 comes from x and 6 from w.
+STAIRCASE_AMX_TARGET void shape_narrow_tiles(std::int64_t columns) {
+  TileShapes shapes;
+  for (const int t : {0, 4, 6}) {
+    shapes.row_bytes[t] = static_cast<std::uint16_t>(t == 4 ? 64 : columns * 4);
+    shapes.rows[t] = kTile;
+  }
+  load_tile_shapes(&shapes);
+}
+
 constexpr std::int64_t kRowBytes = kPanel * kPair * 2;  // from one pair of rows of a panel to the next
-constexpr std::int64_t kSumBytes = kPanel * 4;          // from one row of the result to the next
 
 /// Up to 16 rows and 32 or 64 columns, or up to 32 rows and 32 columns.
 template <int kRows, int kColumns>
 STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_stride,
-                                         const std::uint16_t* w, std::int64_t depth, float* result) {
+                                         const std::uint16_t* w, std::int64_t depth, float* result,
+                                         std::int64_t result_stride, bool adds) {
   constexpr bool kFourSums = kRows > kTile || kColumns > 2 * kTile;
   constexpr std::int64_t kNextColumns = kTile * kPair;
-  const std::int64_t x_bytes = x_stride * 2;
-  float* const more = result + (kRows > kTile ? kTile * kPanel : 2 * kTile);
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
+  const std::int64_t x_bytes = x_stride * 2, sum_bytes = result_stride * 4;
+  float* const more = result + (kRows > kTile ? kTile * result_stride : 2 * kTile);
+  if (adds) {
+    _tile_loadd(0, result, sum_bytes);
+    _tile_loadd(1, result + kTile, sum_bytes);
+    if constexpr (kFourSums) {
+      _tile_loadd(2, more, sum_bytes);
+      _tile_loadd(3, more + kTile, sum_bytes);
+    }
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
   for (std::int64_t k = 0; k < depth; k += kDepth) {
     const std::uint16_t* const columns = w + k * kPanel;
     if constexpr (kRows == kTile) {
@@ -181,11 +200,11 @@ STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_
       _tile_dpbf16ps(3, 4, 7);
     }
   }
-  _tile_stored(0, result, kSumBytes);
-  _tile_stored(1, result + kTile, kSumBytes);
+  _tile_stored(0, result, sum_bytes);
+  _tile_stored(1, result + kTile, sum_bytes);
   if constexpr (kFourSums) {
-    _tile_stored(2, more, kSumBytes);
-    _tile_stored(3, more + kTile, kSumBytes);
+    _tile_stored(2, more, sum_bytes);
+    _tile_stored(3, more + kTile, sum_bytes);
   }
 }
 
@@ -194,10 +213,10 @@ STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_
 /// to the sum.
 template <int kColumns>
 STAIRCASE_TARGET void multiply_row(const std::uint16_t* x, const std::uint16_t* w, std::int64_t depth,
-                                   float* result) {
+                                   float* result, bool adds) {
   constexpr int kVectors = kColumns / 16;
   __m512 sum[kVectors];
-  for (__m512& s : sum) s = _mm512_setzero_ps();
+  for (int v = 0; v < kVectors; ++v) sum[v] = adds ? _mm512_loadu_ps(result + v * 16) : _mm512_setzero_ps();
   for (std::int64_t first = 0; first < depth; first += kDepth) {
     __m512 even[kVectors], odd[kVectors];
     for (__m512& s : even) s = _mm512_setzero_ps();
@@ -229,28 +248,61 @@ bool has_bfloat16_matrices(std::int64_t depth) {
 }
 
 Matrices::~Matrices() {
-  if (shaped_rows_ > 0) release_tiles();
+  if (shape_ != 0) release_tiles();
 }
 
-STAIRCASE_AMX_TARGET void Matrices::multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
-                                             const std::uint16_t* w, std::int64_t columns, std::int64_t depth,
-                                             float* result) {
+void Matrices::multiply_any(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
+                            const std::uint16_t* w, std::int64_t columns, std::int64_t depth, float* result,
+                            std::int64_t result_stride, bool adds) {
   const bool is_whole = columns == kPanel;
   if (rows == 1) {
-    (is_whole ? multiply_row<64> : multiply_row<32>)(x, w, depth, result);
+    (is_whole ? multiply_row<64> : multiply_row<32>)(x, w, depth, result, adds);
     return;
   }
-  if (rows != shaped_rows_) {
+  if (rows != shape_) {
     shape_tiles(rows);
-    shaped_rows_ = rows;
+    shape_ = rows;
   }
   settle_memory();
   if (rows > kTile) {
-    multiply_tiles<32, 32>(x, x_stride, w, depth, result);
-    if (is_whole) multiply_tiles<32, 32>(x, x_stride, w + 2 * kTile * kPair, depth, result + 2 * kTile);
+    constexpr std::int64_t kHalf = 2 * kTile;
+    multiply_tiles<32, 32>(x, x_stride, w, depth, result, result_stride, adds);
+    if (is_whole)
+      multiply_tiles<32, 32>(x, x_stride, w + kHalf * kPair, depth, result + kHalf, result_stride, adds);
   } else {
-    (is_whole ? multiply_tiles<16, 64> : multiply_tiles<16, 32>)(x, x_stride, w, depth, result);
+    (is_whole ? multiply_tiles<16, 64> : multiply_tiles<16, 32>)(x, x_stride, w, depth, result, result_stride,
+                                                                 adds);
   }
+  settle_memory();
+}
+
+void Matrices::multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
+                        const std::uint16_t* w, std::int64_t columns, std::int64_t depth, float* result,
+                        std::int64_t result_stride) {
+  multiply_any(x, x_stride, rows, w, columns, depth, result, result_stride, false);
+}
+
+void Matrices::multiply_add(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
+                            const std::uint16_t* w, std::int64_t columns, std::int64_t depth, float* result,
+                            std::int64_t result_stride) {
+  multiply_any(x, x_stride, rows, w, columns, depth, result, result_stride, true);
+}
+
+STAIRCASE_AMX_TARGET void Matrices::multiply_narrow(const std::uint16_t* x, std::int64_t x_stride,
+                                                    const std::uint16_t* w, std::int64_t columns,
+                                                    std::int64_t depth, float* result) {
+  if (shape_ != -columns) {
+    shape_narrow_tiles(columns);
+    shape_ = -columns;
+  }
+  settle_memory();
+  _tile_zero(0);
+  for (std::int64_t k = 0; k < depth; k += kDepth) {
+    _tile_loadd(4, x + k, x_stride * 2);
+    _tile_loadd(6, w + k * columns, columns * 4);
+    _tile_dpbf16ps(0, 4, 6);
+  }
+  _tile_stored(0, result, columns * 4);
   settle_memory();
 }
 
@@ -275,7 +327,11 @@ bool has_bfloat16_matrices(std::int64_t) {
 Matrices::~Matrices() = default;
 
 void Matrices::multiply(const std::uint16_t*, std::int64_t, std::int64_t, const std::uint16_t*, std::int64_t,
-                        std::int64_t, float*) {}
+                        std::int64_t, float*, std::int64_t) {}
+void Matrices::multiply_add(const std::uint16_t*, std::int64_t, std::int64_t, const std::uint16_t*,
+                            std::int64_t, std::int64_t, float*, std::int64_t) {}
+void Matrices::multiply_narrow(const std::uint16_t*, std::int64_t, const std::uint16_t*, std::int64_t,
+                               std::int64_t, float*) {}
 
 }  // namespace staircase
 

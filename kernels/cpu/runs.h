@@ -31,8 +31,8 @@ struct Runs {
   const T *first_keys, *first_values;  // of block 0
 };
 
-/// Up to kTileQueries neighbours among the queries of a sequence that share a head of keys and values. These
-/// are numbered token by token, and within each token head by head: query i belongs to token i / group.
+/// A few neighbours among the queries of a sequence that share a head of keys and values. These are numbered
+/// token by token, and within each token head by head: query i belongs to token i / group.
 struct QueryTile {
   const float* queries;  ///< [rows, head_size]
   std::int64_t rows;

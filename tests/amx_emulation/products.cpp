@@ -107,5 +107,28 @@ TEST_CASE("rows of a whole depth are multiplied by matrices, nothing else is, an
   CHECK(rows_multiplied(300, 224) == 300 * 7 * 4);
 }
 
+TEST_CASE("attention in bfloat16 multiplies queries, keys and weights by matrices") {
+  if (!emulates()) return;
+  const std::unique_ptr<Device> device = make_cpu_device(1);
+  constexpr std::int64_t kHead = 64, kCapacity = 48;
+  const Values numbers = rounded(random_values(kCapacity * kHead, 1), DType::kBFloat16);
+  const auto rows_multiplied = [&](int start, int count) {
+    const Tensor cache = upload_as(DType::kBFloat16, *device, {1, 1, kCapacity, kHead}, numbers);
+    const Tensor queries =
+        upload(*device, {count, kHead}, {numbers.begin(), numbers.begin() + count * kHead});
+    Tensor out = result_tensor(*device, {count, kHead});
+    const long before = emulated::rows_multiplied;
+    device->attention(make_batch(*device, {{start, count}}), queries, {cache, cache}, out);
+    for (const emulated::Tile& tile : emulated::tiles) CHECK(tile.rows == 0);
+    return emulated::rows_multiplied - before;
+  };
+  // One query: 16 keys in each of two tiles, twice 32 features; its weights are multiplied by vectors.
+  CHECK(rows_multiplied(31, 1) == 2 * 2 * 16);
+  // Two queries: as many keys, and the weights of 32 positions times four tiles of values.
+  CHECK(rows_multiplied(30, 2) == 2 * 2 * 16 + 4 * 2);
+  // 40 queries, 32 of which see 32 keys, and 8 see 40: a depth of 64, then one of 32 or 64 positions.
+  CHECK(rows_multiplied(0, 40) == 32 * (2 * 2 + 4 * 1) + 8 * (4 * 2 + 4 * 2));
+}
+
 }  // namespace
 }  // namespace staircase
