@@ -7,6 +7,11 @@
 // a weight.
 #include "tests/kernels/kernel_test.h"
 
+#ifdef __linux__
+#include <sys/mman.h>
+#include <unistd.h>
+#endif
+
 namespace staircase {
 namespace {
 
@@ -335,6 +340,44 @@ TEST_CASE("a later token never changes an earlier one") {
     });
   }
 }
+
+#ifdef __linux__
+/// The same numbers at the end of a page, and the program may not read the next one.
+Tensor at_end_of_page(const Tensor& tensor) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t bytes = tensor.bytes(), whole = (bytes + page - 1) / page * page;
+  void* const memory =
+      mmap(nullptr, whole + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(memory != MAP_FAILED);
+  std::byte* const end = static_cast<std::byte*>(memory) + whole;
+  REQUIRE(mprotect(end, page, PROT_NONE) == 0);
+  std::memcpy(end - bytes, tensor.data<void>(), bytes);
+  return {tensor.dtype(), tensor.shape(), {end - bytes, [=](void*) { munmap(memory, whole + page); }}};
+}
+
+TEST_CASE("on the CPU attention reads nothing after the end of its keys and values") {
+  for (const DType dtype : kTypes) {
+    for (const std::int64_t head_size : {8, 15, 64, 80, 128}) {
+      for (const int count : {1, 3, 20}) {
+        for (const int total : {20, 33}) {
+          const Shape shape{1, 2, total, head_size}, of_queries{count, 2 * head_size};
+          on_every_cpu([&](Device& device) {
+            const Tensor queries = upload(device, of_queries, random_values(element_count(of_queries), 1));
+            const auto attend = [&](const Tensor& keys, const Tensor& values) {
+              Tensor out = result_tensor(device, of_queries);
+              device.attention(make_batch(device, {{total - count, count}}), queries, {keys, values}, out);
+              return download(device, out);
+            };
+            const Tensor keys = upload_as(dtype, device, shape, random_values(element_count(shape), 2)),
+                         values = upload_as(dtype, device, shape, random_values(element_count(shape), 3));
+            CHECK(same_bits(attend(keys, values), attend(at_end_of_page(keys), at_end_of_page(values))));
+          });
+        }
+      }
+    }
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace staircase
