@@ -35,11 +35,11 @@ constexpr std::int64_t kHalfPanel = 32;
 /// early costs time as well: an EPYC is best at 8 KB, a Xeon at 3 KB, where 8 KB slow one token of float16
 /// down by a quarter.
 #if defined(__x86_64__)
-inline const bool kIsXeon = __builtin_cpu_is("intel");
+inline const bool kIsIntel = __builtin_cpu_is("intel");
 #else
-constexpr bool kIsXeon = false;
+constexpr bool kIsIntel = false;
 #endif
-inline const std::int64_t kBytesAhead = kIsXeon ? 3072 : 8192;
+inline const std::int64_t kBytesAhead = kIsIntel ? 3072 : 8192;
 
 /// Tiles of rows that go down a panel together: the first one brings the weights into the first-level cache,
 /// where the second one finds them, so memory would idle meanwhile. Therefore both also prefetch what is

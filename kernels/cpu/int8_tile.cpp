@@ -124,7 +124,7 @@ bool has_int8_tile() {
 
 template <typename Panel>
 Int8Tile<Panel> int8_tile(int rows, int columns, TileTurn turn) {
-  if (rows == 1 && turn == TileTurn::kAlone && !kIsXeon) {
+  if (rows == 1 && turn == TileTurn::kAlone && !kIsIntel) {
     return columns == 64 ? multiply_tile<Panel, 1, 64, TileTurn::kAlone, true>
                          : multiply_tile<Panel, 1, 32, TileTurn::kAlone, true>;
   }
