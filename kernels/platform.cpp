@@ -40,12 +40,13 @@ constexpr std::size_t kHugePage = SIZE_MAX;
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 #endif
 
-/// Pieces share a block where that gives them huge pages. AddressSanitizer only finds an access outside of a
-/// piece if it has memory of its own.
+/// Pieces of that size share a block where that gives them huge pages: few 4 KiB pages are looked up quickly.
+/// AddressSanitizer only finds an access outside of a piece if it has memory of its own.
+constexpr std::size_t kLeastShared = std::size_t{128} << 10;
 #if defined(MADV_HUGEPAGE) && !defined(__EMSCRIPTEN__) && !defined(__SANITIZE_ADDRESS__)
-constexpr std::size_t kBlock = std::size_t{32} << 20;
+constexpr std::size_t kMostShared = std::size_t{32} << 20;
 #else
-constexpr std::size_t kBlock = 0;
+constexpr std::size_t kMostShared = 0;
 #endif
 
 }  // namespace
@@ -79,10 +80,12 @@ std::shared_ptr<void> allocate(std::size_t bytes) {
 
 std::shared_ptr<void> Arena::allocate(std::size_t bytes) {
   bytes = (bytes + kCacheLine - 1) / kCacheLine * kCacheLine;
-  if (bytes > kBlock) return platform::allocate(bytes);
+  if (bytes < kLeastShared || bytes > kMostShared) return platform::allocate(bytes);
   std::shared_ptr<void> block = block_.lock();
-  if (block == nullptr || bytes > kBlock - used_) {
-    block = platform::allocate(kBlock);
+  if (block == nullptr || bytes > size_ - used_) {
+    // Twice the last one, so a small model takes little memory.
+    size_ = std::min(kMostShared, std::max({kHugePage, 2 * size_, 2 * bytes}));
+    block = platform::allocate(size_);
     block_ = block;
     used_ = 0;
   }

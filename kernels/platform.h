@@ -28,7 +28,7 @@ class Arena {
 
  private:
   std::weak_ptr<void> block_;
-  std::size_t used_ = 0;  // bytes of the block
+  std::size_t size_ = 0, used_ = 0;  // bytes of the block
 };
 
 /// Requests the registers of AMX: Linux grants them to a process only then, since they slow down every switch

@@ -29,8 +29,8 @@ TEST_CASE("pieces of an arena begin at cache lines, and none overlaps another") 
   std::vector<Piece> pieces;
   constexpr std::size_t kMega = std::size_t{1} << 20;
   for (const std::size_t bytes :
-       {std::size_t{1}, std::size_t{63}, std::size_t{64}, std::size_t{65}, 20 * kMega, kMega, 12 * kMega,
-        std::size_t{0}, 40 * kMega, 3 * kMega, std::size_t{1}}) {
+       {std::size_t{1}, std::size_t{200'063}, 2 * kMega, kMega + 65, 20 * kMega, kMega, 12 * kMega,
+        std::size_t{0}, 40 * kMega, 3 * kMega, std::size_t{200'000}}) {
     const auto mark = static_cast<unsigned char>(pieces.size() + 1);
     pieces.push_back({arena.allocate(bytes), bytes, mark});
     CHECK(reinterpret_cast<std::uintptr_t>(pieces.back().memory.get()) % 64 == 0);
@@ -39,8 +39,8 @@ TEST_CASE("pieces of an arena begin at cache lines, and none overlaps another") 
   for (const Piece& piece : pieces) CHECK(piece.is_whole());
   // Those of a block live on when others of it are gone, and so does the arena.
   for (const std::size_t gone : {0, 1, 2, 4, 6}) pieces[gone] = {std::make_shared<char>(), 0, 0};
-  pieces.push_back({arena.allocate(7), 7, 99});
-  std::memset(pieces.back().memory.get(), 99, 7);
+  pieces.push_back({arena.allocate(200'007), 200'007, 99});
+  std::memset(pieces.back().memory.get(), 99, 200'007);
   for (const Piece& piece : pieces) CHECK(piece.is_whole());
 }
 
@@ -49,11 +49,11 @@ TEST_CASE(
   std::shared_ptr<void> piece;
   {
     platform::Arena arena;
-    piece = arena.allocate(1000);
+    piece = arena.allocate(200'000);
   }
-  std::memset(piece.get(), 1, 1000);
+  std::memset(piece.get(), 1, 200'000);
   platform::Arena arena;
-  for (int i = 0; i < 100; ++i) std::memset(arena.allocate(1000).get(), i, 1000);
+  for (int i = 0; i < 100; ++i) std::memset(arena.allocate(200'000).get(), i, 200'000);
 }
 
 }  // namespace
