@@ -7,7 +7,7 @@
 // a weight.
 #include "tests/kernels/kernel_test.h"
 
-#ifdef __linux__
+#if defined(__linux__) && !defined(STAIRCASE_CUDA_EMULATION)
 #include <sys/mman.h>
 #include <unistd.h>
 #endif
@@ -341,7 +341,7 @@ TEST_CASE("a later token never changes an earlier one") {
   }
 }
 
-#ifdef __linux__
+#if defined(__linux__) && !defined(STAIRCASE_CUDA_EMULATION)
 /// The same numbers at the end of a page, and the program may not read the next one.
 Tensor at_end_of_page(const Tensor& tensor) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
