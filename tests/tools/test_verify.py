@@ -182,7 +182,7 @@ class Verify(Limited):
             dtype, shape, data = tensors["h.1.ln_2.weight"]
             tensors["h.1.ln_2.weight"] = (dtype, shape, bytes(len(data)))
         self.rewrite(change)
-        self.assert_fails("numbers", "h.1.ln_2.weight", "mean 0")
+        self.assert_fails("numbers", "h.1.ln_2.weight", "mean of 0")
 
     def test_other_weights_of_the_same_shape(self):
         def change(tensors):

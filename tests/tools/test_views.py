@@ -215,7 +215,13 @@ class OfPrograms(Limited):
           console.log(JSON.stringify([pool.passes, pool.passes.map((_, pass) => pool.lost(pass, batch)),
             pool.passes.map((_, pass) => Math.max(...[...pool.users(pass).values()].map((rows) => rows.length)))]));"""
         limited = ["--requests", str(ROOT / "bench/four-requests.jsonl"), "--max-batch-size", "2", "--kv-blocks", "5"]
-        alike = ["--requests", str(ROOT / "bench/same-beginning.jsonl"), "--max-batch-size", "8"]
+        # Their arrivals would let a fast machine finish one before the next is there. Of two that begin together, the
+        # shorter one ends first, and the next one shares the blocks of the other.
+        requests = [json.loads(line) for line in (ROOT / "bench/same-beginning.jsonl").read_text(encoding="utf-8").splitlines()]
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl", delete=False) as file:
+            self.addCleanup(os.unlink, file.name)
+            file.writelines(json.dumps({**request, "arrival": 0, "max_new_tokens": 10 + 5 * i}) + "\n" for i, request in enumerate(requests))
+        alike = ["--requests", file.name, "--max-batch-size", "2"]
         ways = {"paged-kv-cache": limited[:-2], "block-pool": limited[:-2], "waiting-for-blocks": limited, "preemption": limited,
                 "prefix-caching": alike, "prefix-eviction": alike}
         for step in self.steps(*ways):
