@@ -488,9 +488,9 @@ void add_values_by_matrices(Matrices& matrices, const QueryTile& tile, const Run
     });
     pad_values(count, width, kPanelSize, piece);
     for (std::int64_t i = 0; i < width; i += kPanel) {
-      const auto multiply = first == 0 ? &Matrices::multiply : &Matrices::multiply_add;
-      (matrices.*multiply)(memory.weights + first, memory.stride, tile.rows, piece + i * kPiece,
-                           std::min(kPanel, width - i), round_up(count, kFeatures), memory.sums + i, width);
+      matrices.multiply(memory.weights + first, memory.stride, tile.rows, piece + i * kPiece,
+                        std::min(kPanel, width - i), round_up(count, kFeatures), memory.sums + i, width,
+                        first > 0);
     }
   }
 }

@@ -251,9 +251,9 @@ Matrices::~Matrices() {
   if (shape_ != 0) release_tiles();
 }
 
-void Matrices::multiply_any(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
-                            const std::uint16_t* w, std::int64_t columns, std::int64_t depth, float* result,
-                            std::int64_t result_stride, bool adds) {
+void Matrices::multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
+                        const std::uint16_t* w, std::int64_t columns, std::int64_t depth, float* result,
+                        std::int64_t result_stride, bool adds) {
   const bool is_whole = columns == kPanel;
   if (rows == 1) {
     (is_whole ? multiply_row<64> : multiply_row<32>)(x, w, depth, result, adds);
@@ -274,18 +274,6 @@ void Matrices::multiply_any(const std::uint16_t* x, std::int64_t x_stride, std::
                                                                  adds);
   }
   settle_memory();
-}
-
-void Matrices::multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
-                        const std::uint16_t* w, std::int64_t columns, std::int64_t depth, float* result,
-                        std::int64_t result_stride) {
-  multiply_any(x, x_stride, rows, w, columns, depth, result, result_stride, false);
-}
-
-void Matrices::multiply_add(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows,
-                            const std::uint16_t* w, std::int64_t columns, std::int64_t depth, float* result,
-                            std::int64_t result_stride) {
-  multiply_any(x, x_stride, rows, w, columns, depth, result, result_stride, true);
 }
 
 STAIRCASE_AMX_TARGET void Matrices::multiply_narrow(const std::uint16_t* x, std::int64_t x_stride,
@@ -327,9 +315,7 @@ bool has_bfloat16_matrices(std::int64_t) {
 Matrices::~Matrices() = default;
 
 void Matrices::multiply(const std::uint16_t*, std::int64_t, std::int64_t, const std::uint16_t*, std::int64_t,
-                        std::int64_t, float*, std::int64_t) {}
-void Matrices::multiply_add(const std::uint16_t*, std::int64_t, std::int64_t, const std::uint16_t*,
-                            std::int64_t, std::int64_t, float*, std::int64_t) {}
+                        std::int64_t, float*, std::int64_t, bool) {}
 void Matrices::multiply_narrow(const std::uint16_t*, std::int64_t, const std::uint16_t*, std::int64_t,
                                std::int64_t, float*) {}
 

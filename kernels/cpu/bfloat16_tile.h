@@ -39,13 +39,11 @@ class Matrices {
 
   /// result [rows, columns] = x [rows, depth] times w [depth, columns], for up to kMatrixRows rows and for
   /// 32 or 64 columns. x and w are bfloat16, and w is part of a panel. Neighbouring rows of x are x_stride
-  /// elements apart, those of the result result_stride. Only if has_bfloat16_matrices(depth).
+  /// elements apart, those of the result result_stride. Only if has_bfloat16_matrices(depth). If it `adds` to
+  /// the result, a product in several pieces of the depth gets the same bits as in one.
   void multiply(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, const std::uint16_t* w,
-                std::int64_t columns, std::int64_t depth, float* result, std::int64_t result_stride = kPanel);
-
-  /// The same, added to the result. A product in several pieces of the depth gets the same bits as in one.
-  void multiply_add(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, const std::uint16_t* w,
-                    std::int64_t columns, std::int64_t depth, float* result, std::int64_t result_stride);
+                std::int64_t columns, std::int64_t depth, float* result, std::int64_t result_stride = kPanel,
+                bool adds = false);
 
   /// result [16, columns] = x [16, depth] times w [depth / 2, columns, 2], for up to 16 columns: the same
   /// bits as the transposed product of w as rows and x as columns.
@@ -53,10 +51,6 @@ class Matrices {
                        std::int64_t columns, std::int64_t depth, float* result);
 
  private:
-  void multiply_any(const std::uint16_t* x, std::int64_t x_stride, std::int64_t rows, const std::uint16_t* w,
-                    std::int64_t columns, std::int64_t depth, float* result, std::int64_t result_stride,
-                    bool adds);
-
   // Rows, or -columns of multiply_narrow. 0: the registers are not configured. Unused without such registers.
   [[maybe_unused]] std::int64_t shape_ = 0;
 };

@@ -66,7 +66,7 @@ constexpr std::int64_t few_rows(std::int64_t width) {
 }
 
 /// From this number of new tokens on, packing the keys and values of a sequence pays off, and a free thread
-/// takes this many queries of a head. With fewer, it takes a head.
+/// takes kTileQueries of a head, or more by matrices (bfloat16_attention.h). With fewer, it takes a head.
 constexpr std::int64_t kManyQueries = 16;
 constexpr std::int64_t kTileQueries = 6;
 

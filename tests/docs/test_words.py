@@ -211,6 +211,15 @@ class Words(unittest.TestCase):
                 with self.subTest(name):
                     self.assertLessEqual(len(line), COLUMNS, line)
 
+    def test_each_line_of_a_block_has_one_command(self):
+        seen = 0
+        for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("steps/*/README.md")]:
+            for line in re.findall(r"^    (?:tools/|\.ci/).*", page.read_text(encoding="utf-8"), re.MULTILINE):
+                with self.subTest(page.name):
+                    self.assertLessEqual(len(re.findall(r"\s#\s", line)), 1, line)
+                seen += 1
+        self.assertGreater(seen, 300)
+
     def test_sentences_of_comments(self):
         for name, text, expected in (
                 ("a.h", "int a;  ///< one. 2 two\n/// Three et al. 2020.\n///\n///   x  a table\n///\n/// Four\n/// five.\n",
