@@ -24,6 +24,7 @@
 #include "kernels/cpu/bfloat16_target.h"
 #include "kernels/cpu/cpu_device.h"
 #include "kernels/cpu/tile_registers.h"
+#include "kernels/cpu/tile_shapes.h"
 
 namespace staircase {
 namespace {
@@ -103,45 +104,13 @@ BFloat16Tile bfloat16_tile(int rows, int columns, TileTurn turn) {
 
 namespace {
 
-constexpr std::int64_t kTile = 16;   // rows of a tile of x, columns of one of w
-constexpr std::int64_t kDepth = 32;  // of both
+constexpr std::int64_t kDepth = 32;  // of the tiles of x and w
 
 /// As kBytesAhead, in elements: one row reads faster than a multiply_tile, and 2 KB suit it best.
 constexpr std::int64_t kAheadOfTiles = 1024;
 
 /// kBytesFarAheadOfRow in elements. With it, one thread reads a fifth faster.
 constexpr std::int64_t kFarAheadOfRow = kBytesFarAheadOfRow / 2;
-
-/// A compiler barrier for the instructions on tiles: the compiler does not see what they read and write.
-inline void settle_memory() {
-  asm volatile("" ::: "memory");
-}
-
-/// The operand of LDTILECFG: how many rows of how many bytes each tile has.
-struct alignas(64) TileShapes {
-  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};
-  std::uint8_t rows[16] = {};
-};
-
-// Tiles 0 to 3 are sums, 4 and 5 come from x, 6 and 7 from w.
-
-/// The tiles for that many rows of x.
-STAIRCASE_AMX_TARGET void shape_tiles(std::int64_t x_rows) {
-  const std::int64_t low = std::min(x_rows, kTile), high = x_rows > kTile ? x_rows - kTile : x_rows;
-  TileShapes shapes;
-  const std::int64_t rows[] = {low, low, high, high, low, high, kTile, kTile};
-  for (int t = 0; t < 8; ++t) {
-    shapes.row_bytes[t] = 64;
-    shapes.rows[t] = static_cast<std::uint8_t>(rows[t]);
-  }
-  load_tile_shapes(&shapes);
-}
-
-/// A separate function, since GCC compiles no destructor for other instructions.
-STAIRCASE_AMX_TARGET void release_tiles() {
-  _tile_release();
-}
 
 /// The tiles for 16 rows of x and up to 16 columns: tile 0 is the sum, 4 comes from x and 6 from w.
 STAIRCASE_AMX_TARGET void shape_narrow_tiles(std::int64_t columns) {

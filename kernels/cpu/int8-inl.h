@@ -224,11 +224,38 @@ HWY_INLINE Int8Tile<Panel> int8_tile_of(int rows, int columns) {
   return kInt8TileOfRows<Panel, 16>[row];
 }
 
+/// multiply_int8_panels, see below, by the matrices of int8_tile.h.
+template <typename Store>
+HWY_INLINE void multiply_int8_panels_as_matrices(const Int8Panel::Row* x, std::int64_t rows,
+                                                 std::int64_t groups, const Int8Panel* w, std::int64_t first,
+                                                 std::int64_t last, const Store& store) {
+  HWY_ALIGN float result[kInt8MatrixRows * kPanel];
+  Int8Matrices matrices;
+  for (std::int64_t from = first * kHalfPanel, end = last * kHalfPanel, to = 0; from < end; from = to) {
+    to = std::min((from / kPanel + 1) * kPanel, end);
+    const Int8Panel* const panel = w + from / kPanel * groups;
+    for (std::int64_t begin = 0; begin < rows; begin += kInt8MatrixRows) {
+      const std::int64_t count = std::min(kInt8MatrixRows, rows - begin);
+      std::fill_n(result, count * kPanel, 0.0f);
+      matrices.multiply(x + begin * groups, groups, count, panel, from % kPanel, to - from, groups, result);
+      for (std::int64_t row = 0; row < count; ++row) {
+        store(begin + row, from, to - from, result + row * kPanel);
+      }
+    }
+  }
+}
+
 /// multiply_panels of tile-inl.h for rows in 8 bits and weights in 8 or 4: x [rows, groups].
 template <typename Panel, typename Store>
 HWY_INLINE void multiply_int8_panels(const typename Panel::Row* x, std::int64_t rows, std::int64_t groups,
                                      const Panel* w, std::int64_t first, std::int64_t last,
                                      const Store& store) {
+  if constexpr (kAvx512 && std::is_same_v<Panel, Int8Panel>) {
+    if (rows >= kLeastInt8MatrixRows && has_int8_matrices()) {
+      multiply_int8_panels_as_matrices(x, rows, groups, w, first, last, store);
+      return;
+    }
+  }
   constexpr std::int64_t kFew = 10 * kTileRows - 1;  // these go down a panel together
   HWY_ALIGN float result[kFew * kPanel];
   const bool vnni = kAvx512 && has_int8_tile(), few = rows <= kFew;

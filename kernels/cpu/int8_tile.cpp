@@ -2,7 +2,11 @@
 // to the sum of that row and column, for 16 columns at once. That is why panels of bytes interleave four
 // neighbours of the depth (kQuad).
 //
-// Highway 1.0 lacks the instruction, so this file calls it by its name.
+// TDPBSUD does the same for 16 rows of x, 16 columns of w and a depth of 64: a group in 8 bits is one
+// instruction. The sums of a group are integers, so they are exact in any order, and both instructions give
+// the same bits.
+//
+// Highway 1.0 lacks the instructions, so this file calls them by their names.
 #include "kernels/cpu/int8_tile.h"
 
 #if defined(__x86_64__)
@@ -14,6 +18,7 @@
 #include <utility>
 
 #include "kernels/cpu/bfloat16_target.h"
+#include "kernels/cpu/tile_shapes.h"
 
 namespace staircase {
 namespace {
@@ -137,6 +142,92 @@ Int8Tile<Panel> int8_tile(int rows, int columns, TileTurn turn) {
   return of_turn.template operator()<TileTurn::kAlone>();
 }
 
+// ── Matrices ──
+
+namespace {
+
+constexpr std::int64_t kHalf = 2 * kTile;  // the columns that are multiplied together
+
+/// sums [kInt8MatrixRows, kHalf] = x [rows, kGroup] times the stored weights of a group.
+STAIRCASE_AMX_TARGET void multiply_group(const Int8Panel::Row* x, std::int64_t x_stride, std::int64_t rows,
+                                         const std::uint8_t* w, std::int32_t* sums) {
+  constexpr std::int64_t kSumBytes = kHalf * 4, kQuadBytes = kPanel * kQuad;
+  const std::int64_t x_bytes = x_stride * std::int64_t{sizeof(Int8Panel::Row)};
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_loadd(4, x->values, x_bytes);
+  _tile_loadd(6, w, kQuadBytes);
+  _tile_dpbsud(0, 4, 6);
+  _tile_loadd(7, w + kTile * kQuad, kQuadBytes);
+  _tile_dpbsud(1, 4, 7);
+  if (rows > kTile) {
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_loadd(5, x[kTile * x_stride].values, x_bytes);
+    _tile_dpbsud(2, 5, 6);
+    _tile_dpbsud(3, 5, 7);
+    _tile_stored(2, sums + kTile * kHalf, kSumBytes);
+    _tile_stored(3, sums + kTile * kHalf + kTile, kSumBytes);
+  }
+  _tile_stored(0, sums, kSumBytes);
+  _tile_stored(1, sums + kTile, kSumBytes);
+}
+
+/// Adds those sums times both scales to the result.
+STAIRCASE_VNNI_TARGET void add_group(const std::int32_t* sums, const Int8Panel::Row* x, std::int64_t x_stride,
+                                     std::int64_t rows, const float* scales, float* result) {
+  const __m512 low = load_scales(scales), high = load_scales(scales + kTile);
+  for (std::int64_t r = 0; r < rows; ++r, x += x_stride, sums += kHalf, result += kPanel) {
+    const __m512i added = _mm512_set1_epi32(std::int32_t{Int8Panel::kAdded} * x->sum);
+    const __m512 scale = _mm512_set1_ps(x->scale);
+    const auto add = [&](std::int64_t column, __m512 of_columns) STAIRCASE_VNNI_TARGET {
+      const __m512i sum = _mm512_sub_epi32(_mm512_loadu_si512(sums + column), added);
+      const __m512 wide = __builtin_convertvector((__v16si)sum, __v16sf);
+      float* const total = result + column;
+      _mm512_storeu_ps(total,
+                       _mm512_fmadd_ps(wide, _mm512_mul_ps(scale, of_columns), _mm512_loadu_ps(total)));
+    };
+    add(0, low);
+    add(kTile, high);
+  }
+}
+
+}  // namespace
+
+bool has_int8_matrices() {
+  static const bool has = has_int8_tile() && has_tile_registers();
+  return has;
+}
+
+Int8Matrices::~Int8Matrices() {
+  if (rows_ != 0) release_tiles();
+}
+
+void Int8Matrices::multiply(const Int8Panel::Row* x, std::int64_t x_stride, std::int64_t rows,
+                            const Int8Panel* w, std::int64_t column, std::int64_t columns,
+                            std::int64_t groups, float* result) {
+  static_assert(kGroup == 64, "a group is as deep as a tile");
+  if (rows != rows_) {
+    shape_tiles(rows);
+    rows_ = rows;
+  }
+  // While one half of a group is added to the result, the processor multiplies the next one.
+  alignas(64) std::int32_t sums[2][kInt8MatrixRows * kHalf];
+  const std::int64_t halves = columns / kHalf, steps = groups * halves;
+  for (std::int64_t step = 0; step <= steps; ++step) {
+    if (step < steps) {
+      const std::int64_t g = step / halves, first = column + step % halves * kHalf;
+      settle_memory();
+      multiply_group(x + g, x_stride, rows, w[g].values[0][first], sums[step % 2]);
+      settle_memory();
+    }
+    if (step > 0) {
+      const std::int64_t g = (step - 1) / halves, first = (step - 1) % halves * kHalf;
+      add_group(sums[(step - 1) % 2], x + g, x_stride, rows, w[g].scales + column + first, result + first);
+    }
+  }
+}
+
 }  // namespace staircase
 
 #else  // another architecture
@@ -151,6 +242,15 @@ template <typename Panel>
 Int8Tile<Panel> int8_tile(int, int, TileTurn) {
   return nullptr;
 }
+
+bool has_int8_matrices() {
+  return false;
+}
+
+Int8Matrices::~Int8Matrices() = default;
+
+void Int8Matrices::multiply(const Int8Panel::Row*, std::int64_t, std::int64_t, const Int8Panel*, std::int64_t,
+                            std::int64_t, std::int64_t, float*) {}
 
 }  // namespace staircase
 

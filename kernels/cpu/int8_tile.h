@@ -1,5 +1,5 @@
-// Products of weights in 8 or 4 bits with rows of x in 8 bits: the format of both, and the tile for
-// processors that multiply bytes.
+// Products of weights in 8 or 4 bits with rows of x in 8 bits: the format of both, and the tiles for
+// processors that multiply bytes, by vectors (AVX-512 VNNI) or by matrices (AMX).
 //
 // Neighbours of the depth share a scale, in a weight's output as in a row of x. A group has kGroup of them
 // for weights in 8 bits and kInt4Group for weights in 4. In 8 bits scale = the largest magnitude / 127, and
@@ -101,5 +101,31 @@ constexpr int kInt8TileRows = 5;
 /// has_int8_tile().
 template <typename Panel>
 Int8Tile<Panel> int8_tile(int rows, int columns, TileTurn turn);
+
+/// Whether this processor multiplies matrices of bytes, and the system allows it.
+bool has_int8_matrices();
+
+/// The most rows of x that are multiplied together, and the number from which on matrices are faster than
+/// vectors, for weights in 8 bits. In 4 bits they are no faster: their groups are half as deep, and their
+/// bytes would have to be unpacked first.
+constexpr std::int64_t kInt8MatrixRows = 32, kLeastInt8MatrixRows = 48;
+
+/// Products by matrices, by one thread. As with Matrices in bfloat16_tile.h, its registers are configured
+/// only when the number of rows changes, and are released with this object.
+class Int8Matrices {
+ public:
+  Int8Matrices() = default;
+  ~Int8Matrices();
+  Int8Matrices(const Int8Matrices&) = delete;
+  Int8Matrices& operator=(const Int8Matrices&) = delete;
+
+  /// As Int8Tile, with the same bits, for up to kInt8MatrixRows rows and for 32 or 64 columns. Only if
+  /// has_int8_matrices().
+  void multiply(const Int8Panel::Row* x, std::int64_t x_stride, std::int64_t rows, const Int8Panel* w,
+                std::int64_t column, std::int64_t columns, std::int64_t groups, float* result);
+
+ private:
+  [[maybe_unused]] std::int64_t rows_ = 0;  // 0: the registers are not configured
+};
 
 }  // namespace staircase

@@ -10,15 +10,17 @@
 #include "kernels/cpu/bfloat16_target.h"
 #include "kernels/platform.h"
 
-#define STAIRCASE_AMX_TARGET __attribute__((target("avx512bw,amx-tile,amx-bf16" STAIRCASE_EVEX512)))
+#define STAIRCASE_AMX_TARGET __attribute__((target("avx512bw,amx-tile,amx-bf16,amx-int8" STAIRCASE_EVEX512)))
 
 namespace staircase {
 
-/// Whether this processor has the registers and multiplies bfloat16 in them, and the system allows it.
+/// Whether this processor has the registers and multiplies bfloat16 and bytes in them, and the system allows
+/// it.
 inline bool has_tile_registers() {
   unsigned a = 0, b = 0, c = 0, d = 0;
-  constexpr unsigned kBFloat16 = 1u << 22, kTiles = 1u << 24;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kBFloat16) != 0 && (d & kTiles) != 0 &&
+  constexpr unsigned kBFloat16 = 1u << 22, kTiles = 1u << 24, kInt8 = 1u << 25,
+                     kAll = kBFloat16 | kTiles | kInt8;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAll) == kAll &&
          __builtin_cpu_supports("avx512bw") && platform::request_matrix_registers();
 }
 

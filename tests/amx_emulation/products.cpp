@@ -1,8 +1,12 @@
 // Products by matrices (AMX) on any processor that has VDPBF16PS: the kernels' own code, on registers that
-// tests/amx_emulation/include emulates. The tests of attention and of 16-bit products run here once more;
-// these cover what is special about matrices: whole depths of 32, and tiles of 16 and 32 rows.
+// tests/amx_emulation/include emulates. The tests of attention and of products in 16 and fewer bits run here
+// once more; these cover what is special about matrices: whole depths of 32, and tiles of 16 and 32 rows.
 #include <doctest/doctest.h>
 
+#include <numeric>
+#include <random>
+
+#include "kernels/cpu/int8_tile.h"
 #include "kernels/cpu/tile_registers.h"
 #include "tests/kernels/kernel_test.h"
 
@@ -14,6 +18,7 @@ constexpr std::size_t kDepths[] = {32, 64, 224};
 struct Product {
   std::size_t rows, in, out;
   Epilogue epilogue = Epilogue::kStore;
+  DType dtype = DType::kBFloat16;
   Values x = rounded(random_values(rows * in, 1), DType::kBFloat16), w = random_values(in * out, 2),
          before = random_values(rows * out, 3);
 
@@ -22,14 +27,14 @@ struct Product {
     const auto part = [&](const Values& values, std::size_t width) {
       return Values(values.data() + first * width, values.data() + (first + count) * width);
     };
-    return {count, in, out, epilogue, part(x, in), w, part(before, out)};
+    return {count, in, out, epilogue, dtype, part(x, in), w, part(before, out)};
   }
 
   Values run(Device& device) const {
     Tensor result = epilogue == Epilogue::kAdd ? upload(device, shape_of(rows, out), before)
                                                : result_tensor(device, shape_of(rows, out));
-    device.linear(upload(device, shape_of(rows, in), x), {},
-                  upload_weight(device, w, in, out, DType::kBFloat16), {}, epilogue, result);
+    device.linear(upload(device, shape_of(rows, in), x), {}, upload_weight(device, w, in, out, dtype), {},
+                  epilogue, result);
     return download(device, result);
   }
 
@@ -94,9 +99,9 @@ TEST_CASE("rows of a whole depth are multiplied by matrices, nothing else is, an
   if (!emulates()) return;
   const std::unique_ptr<Device> device = make_cpu_device(1);
   // Each row once for each depth of 32 and each 16 columns.
-  const auto rows_multiplied = [&](std::size_t rows, std::size_t in) {
+  const auto rows_multiplied = [&](std::size_t rows, std::size_t in, DType dtype = DType::kBFloat16) {
     const long before = emulated::rows_multiplied;
-    Product{rows, in, 64}.run(*device);
+    Product{rows, in, 64, Epilogue::kStore, dtype}.run(*device);
     for (const emulated::Tile& tile : emulated::tiles) CHECK(tile.rows == 0);
     return emulated::rows_multiplied - before;
   };
@@ -105,6 +110,50 @@ TEST_CASE("rows of a whole depth are multiplied by matrices, nothing else is, an
   CHECK(rows_multiplied(2, 64) == 2 * 2 * 4);
   CHECK(rows_multiplied(45, 224) == 45 * 7 * 4);
   CHECK(rows_multiplied(300, 224) == 300 * 7 * 4);
+  // With weights of few bits, each row once for each group and each 16 columns.
+  CHECK(rows_multiplied(47, 224, DType::kInt8) == 0);
+  CHECK(rows_multiplied(48, 224, DType::kInt8) == 48 * 4 * 4);
+  CHECK(rows_multiplied(300, 224, DType::kInt8) == 300 * 4 * 4);
+  CHECK(rows_multiplied(300, 224, DType::kInt4) == 0);
+}
+
+TEST_CASE("matrices of bytes give the bits of vectors, for a panel and for either half") {
+  if (!has_int8_matrices()) return;
+  constexpr std::int64_t kGroups = 3;
+  std::mt19937 random(1);
+  const auto scale = [&] { return static_cast<float>(random() % 1000 + 1) / 1000; };
+  std::vector<Int8Panel> w(kGroups);
+  for (Int8Panel& group : w) {
+    for (auto& quad : group.values) {
+      for (auto& column : quad) {
+        for (std::uint8_t& value : column) value = static_cast<std::uint8_t>(random());
+      }
+    }
+    for (float& value : group.scales) value = scale();
+  }
+  std::vector<Int8Panel::Row> x(kInt8MatrixRows * kGroups);
+  for (Int8Panel::Row& group : x) {
+    for (std::int8_t& value : group.values) value = static_cast<std::int8_t>(random());
+    group.sum = std::accumulate(std::begin(group.values), std::end(group.values), 0);
+    group.scale = scale();
+  }
+  for (const std::int64_t column : {0, 32}) {
+    for (std::int64_t columns = 32; column + columns <= kPanel; columns += 32) {
+      Int8Matrices matrices;
+      for (std::int64_t rows = 1; rows <= kInt8MatrixRows; ++rows) {
+        std::vector<float> got(kInt8MatrixRows * kPanel, 1.0f), wanted = got;
+        matrices.multiply(x.data(), kGroups, rows, w.data(), column, columns, kGroups, got.data());
+        for (std::int64_t row = 0; row < rows; ++row) {
+          int8_tile<Int8Panel>(1, static_cast<int>(columns), TileTurn::kAlone)(
+              x.data() + row * kGroups, kGroups, w.data(), column, kGroups, wanted.data() + row * kPanel,
+              nullptr);
+        }
+        CAPTURE(rows);
+        CAPTURE(column);
+        CHECK(got == wanted);
+      }
+    }
+  }
 }
 
 TEST_CASE("attention in bfloat16 multiplies queries, keys and weights by matrices") {

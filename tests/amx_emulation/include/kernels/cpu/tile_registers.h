@@ -1,7 +1,7 @@
 // The registers of AMX as plain arrays, and its instructions as plain loops. The tests of the products can
 // then run on any processor that multiplies bfloat16 by vectors. See the Intel 64 and IA-32 Architectures
-// Software Developer's Manual, volume 2: LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TDPBF16PS. Where a
-// processor would raise an exception, the program ends with a sentence.
+// Software Developer's Manual, volume 2: LDTILECFG, TILELOADD, TILESTORED, TILEZERO, TDPBF16PS, TDPBSUD.
+// Where a processor would raise an exception, the program ends with a sentence.
 #pragma once
 
 #include <immintrin.h>
@@ -31,7 +31,7 @@ struct Tile {
 
 inline thread_local Tile tiles[kRegisters];
 
-/// Rows that TDPBF16PS has multiplied since the program began.
+/// Rows that products have multiplied since the program began.
 inline std::atomic<long> rows_multiplied = 0;
 
 inline void require(bool good, const char* sentence) {
@@ -95,16 +95,22 @@ inline float element(const Tile& tile, int row, int index) {
   return flushed(std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16));
 }
 
-/// sum += a b, with pairs of the depth side by side in a row of b. Even and odd products are added up apart,
-/// and then both to the sum.
-inline void multiply_add(int sum_number, int a_number, int b_number) {
-  Tile& sum = shaped(sum_number);
-  const Tile &a = shaped(a_number), &b = shaped(b_number);
+/// Ends the program unless sum += a b is possible, and counts its rows.
+inline void begin_product(int sum_number, int a_number, int b_number) {
+  const Tile &sum = shaped(sum_number), &a = shaped(a_number), &b = shaped(b_number);
   require(sum_number != a_number && sum_number != b_number && a_number != b_number,
-          "TDPBF16PS wants three tiles");
+          "a product wants three tiles");
   require(sum.rows == a.rows && sum.bytes == b.bytes && a.bytes == b.rows * 4,
-          "TDPBF16PS wants tiles whose shapes fit");
+          "a product wants tiles whose shapes fit");
   rows_multiplied += a.rows;
+}
+
+/// sum += a b in bfloat16, with pairs of the depth side by side in a row of b. Even and odd products are
+/// added up apart, and then both to the sum.
+inline void multiply_bfloat16(int sum_number, int a_number, int b_number) {
+  begin_product(sum_number, a_number, b_number);
+  Tile& sum = tiles[sum_number];
+  const Tile &a = tiles[a_number], &b = tiles[b_number];
   for (int m = 0; m < a.rows; ++m) {
     for (int n = 0; n < sum.bytes / 4; ++n) {
       float even = 0, odd = 0, total;
@@ -114,6 +120,23 @@ inline void multiply_add(int sum_number, int a_number, int b_number) {
       }
       std::memcpy(&total, sum.data[m] + n * 4, sizeof total);
       total = flushed(flushed(total) + flushed(even + odd));
+      std::memcpy(sum.data[m] + n * 4, &total, sizeof total);
+    }
+  }
+}
+
+/// sum += a b with signed bytes in a and unsigned ones in b, four of the depth side by side in a row of b.
+inline void multiply_bytes(int sum_number, int a_number, int b_number) {
+  begin_product(sum_number, a_number, b_number);
+  Tile& sum = tiles[sum_number];
+  const Tile &a = tiles[a_number], &b = tiles[b_number];
+  for (int m = 0; m < a.rows; ++m) {
+    for (int n = 0; n < sum.bytes / 4; ++n) {
+      std::int32_t total;
+      std::memcpy(&total, sum.data[m] + n * 4, sizeof total);
+      for (int k = 0; k < a.bytes; ++k) {
+        total += static_cast<std::int8_t>(a.data[m][k]) * b.data[k / 4][n * 4 + k % 4];
+      }
       std::memcpy(sum.data[m] + n * 4, &total, sizeof total);
     }
   }
@@ -135,9 +158,11 @@ inline void load_tile_shapes(const void* shapes) {
 #undef _tile_loadd
 #undef _tile_stored
 #undef _tile_dpbf16ps
+#undef _tile_dpbsud
 #undef _tile_release
 #define _tile_zero staircase::emulated::zero
 #define _tile_loadd staircase::emulated::load
 #define _tile_stored staircase::emulated::store
-#define _tile_dpbf16ps staircase::emulated::multiply_add
+#define _tile_dpbf16ps staircase::emulated::multiply_bfloat16
+#define _tile_dpbsud staircase::emulated::multiply_bytes
 #define _tile_release staircase::emulated::release

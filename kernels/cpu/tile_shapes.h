@@ -1,0 +1,45 @@
+// The shapes of AMX's registers ("tiles", 1 KB each) for a product: tiles 0 to 3 are sums, 4 and 5 come from
+// the rows of x, 6 and 7 from the columns of w. Only on x86-64.
+#pragma once
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cpu/tile_registers.h"
+
+namespace staircase {
+
+constexpr std::int64_t kTile = 16;  // rows of a tile of x, columns of one of w
+
+/// The operand of LDTILECFG: how many rows of how many bytes each tile has.
+struct alignas(64) TileShapes {
+  std::uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  std::uint16_t row_bytes[16] = {};
+  std::uint8_t rows[16] = {};
+};
+
+/// The tiles for that many rows of x, and 64 bytes of the depth.
+STAIRCASE_AMX_TARGET inline void shape_tiles(std::int64_t x_rows) {
+  const std::int64_t low = std::min(x_rows, kTile), high = x_rows > kTile ? x_rows - kTile : x_rows;
+  TileShapes shapes;
+  const std::int64_t rows[] = {low, low, high, high, low, high, kTile, kTile};
+  for (int t = 0; t < 8; ++t) {
+    shapes.row_bytes[t] = 64;
+    shapes.rows[t] = static_cast<std::uint8_t>(rows[t]);
+  }
+  load_tile_shapes(&shapes);
+}
+
+/// A separate function, since GCC compiles no destructor for other instructions.
+STAIRCASE_AMX_TARGET inline void release_tiles() {
+  _tile_release();
+}
+
+/// A compiler barrier for the instructions on tiles: the compiler does not see what they read and write.
+inline void settle_memory() {
+  asm volatile("" ::: "memory");
+}
+
+}  // namespace staircase
