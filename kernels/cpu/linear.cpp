@@ -165,12 +165,14 @@ HWY_NOINLINE void finish_gated(const float* products, std::int64_t count, const 
     const auto value = hn::Load(d, products + i);
     return bias == nullptr ? value : hn::Add(value, hn::LoadU(d, bias + i));
   };
-  HWY_ALIGN float turn[kGateColumns];
+  HWY_ALIGN float last[kGateColumns];
   for (; count > 0; count -= kGateColumns) {
+    float* const turn = count < kGateColumns ? last : out;
     for (std::int64_t i = 0; i < kGateColumns; i += kLanes) {
-      hn::Store(hn::Mul(silu(load(i)), load(kGateColumns + i)), d, turn + i);
+      hn::StoreU(hn::Mul(silu(load(i)), load(kGateColumns + i)), d, turn + i);
     }
-    out = std::copy_n(turn, std::min(kGateColumns, count), out);
+    if (turn == last) std::copy_n(last, count, out);
+    out += kGateColumns;
     products += 2 * kGateColumns;
     if (bias != nullptr) bias += 2 * kGateColumns;
   }
