@@ -22,7 +22,7 @@ from step_commands import series  # noqa: E402
 STEPS = series.steps()
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 README_WORDS, SENTENCE_WORDS, COLUMNS = 900, 32, 120
-BANNED = re.compile(r"\b(behind|whoever|nobody|somebody|so many|it were|stands? (on|in)|side rooms?|flights?|what comes of|comes about"
+BANNED = re.compile(r"\b(behind|whoever|nobody|somebody|so many|it were|stands? (on|in)|side rooms?|(?<!in )flight|flights|what comes of|comes about"
                     r"|is told|or else|beforehand|hands out|asks for|says|tells)\b|\bat most(?=[.;!?]|$)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -238,9 +238,9 @@ class Words(unittest.TestCase):
             self.assertFalse(any(IN_CODE.search(said) for said in said_in_code(name, text)), text)
 
     def test_a_banned_word_is_found(self):
-        for text in ("go on behind the end", "how many, at most", "It is told.", "nobody waits", "Side rooms measure", "it says so"):
+        for text in ("go on behind the end", "how many, at most", "It is told.", "nobody waits", "Side rooms measure", "one flight", "it says so"):
             self.assertTrue(BANNED.search(text), text)
-        for text in ("at most 120 lines", "asks", "a standing order", "tell me"):
+        for text in ("at most 120 lines", "asks", "a standing order", "tell me", "two requests in flight"):
             self.assertFalse(BANNED.search(text), text)
 
     def test_a_sentence_ends_where_the_next_begins(self):
