@@ -1,5 +1,5 @@
 // Products of weights in 8 or 4 bits with rows of x in 8 bits: the format of both, and the tiles for
-// processors that multiply bytes, by vectors (AVX-512 VNNI) or by matrices (AMX).
+// processors that multiply bytes. They multiply vectors (AVX-512 VNNI) or matrices (AMX).
 //
 // Neighbours of the depth share a scale, in a weight's output as in a row of x. A group has kGroup of them
 // for weights in 8 bits and kInt4Group for weights in 4. In 8 bits scale = the largest magnitude / 127, and

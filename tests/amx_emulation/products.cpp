@@ -1,6 +1,6 @@
 // Products by matrices (AMX) on any processor that has VDPBF16PS: the kernels' own code, on registers that
 // tests/amx_emulation/include emulates. The tests of attention and of products in 16 and fewer bits run here
-// once more; these cover what is special about matrices: whole depths of 32, and tiles of 16 and 32 rows.
+// once more. These here cover what is special about matrices: whole depths, and tiles of 16 and 32 rows.
 #include <doctest/doctest.h>
 
 #include <numeric>
