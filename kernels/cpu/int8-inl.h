@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/cpu/int8_tile.h"
 #include "kernels/cpu/tile-inl.h"

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "kernels/cpu/bfloat16_target.h"
+#include "kernels/cpu/tile_registers.h"
 #include "kernels/cpu/tile_shapes.h"
 
 namespace staircase {
@@ -146,12 +147,13 @@ Int8Tile<Panel> int8_tile(int rows, int columns, TileTurn turn) {
 
 namespace {
 
-constexpr std::int64_t kHalf = 2 * kTile;  // the columns that are multiplied together
+static_assert(kGroup == 64, "a group is as deep as a tile");
+static_assert(kHalfPanel == 2 * kTile, "tiles 0 and 1 are the sums of half a panel");
 
-/// sums [kInt8MatrixRows, kHalf] = x [rows, kGroup] times the stored weights of a group.
+/// sums [kInt8MatrixRows, kHalfPanel] = x [rows, kGroup] times the stored weights of a group.
 STAIRCASE_AMX_TARGET void multiply_group(const Int8Panel::Row* x, std::int64_t x_stride, std::int64_t rows,
                                          const std::uint8_t* w, std::int32_t* sums) {
-  constexpr std::int64_t kSumBytes = kHalf * 4, kQuadBytes = kPanel * kQuad;
+  constexpr std::int64_t kSumBytes = kHalfPanel * 4, kQuadBytes = kPanel * kQuad;
   const std::int64_t x_bytes = x_stride * std::int64_t{sizeof(Int8Panel::Row)};
   _tile_zero(0);
   _tile_zero(1);
@@ -166,8 +168,8 @@ STAIRCASE_AMX_TARGET void multiply_group(const Int8Panel::Row* x, std::int64_t x
     _tile_loadd(5, x[kTile * x_stride].values, x_bytes);
     _tile_dpbsud(2, 5, 6);
     _tile_dpbsud(3, 5, 7);
-    _tile_stored(2, sums + kTile * kHalf, kSumBytes);
-    _tile_stored(3, sums + kTile * kHalf + kTile, kSumBytes);
+    _tile_stored(2, sums + kTile * kHalfPanel, kSumBytes);
+    _tile_stored(3, sums + kTile * kHalfPanel + kTile, kSumBytes);
   }
   _tile_stored(0, sums, kSumBytes);
   _tile_stored(1, sums + kTile, kSumBytes);
@@ -177,7 +179,7 @@ STAIRCASE_AMX_TARGET void multiply_group(const Int8Panel::Row* x, std::int64_t x
 STAIRCASE_VNNI_TARGET void add_group(const std::int32_t* sums, const Int8Panel::Row* x, std::int64_t x_stride,
                                      std::int64_t rows, const float* scales, float* result) {
   const __m512 low = load_scales(scales), high = load_scales(scales + kTile);
-  for (std::int64_t r = 0; r < rows; ++r, x += x_stride, sums += kHalf, result += kPanel) {
+  for (std::int64_t r = 0; r < rows; ++r, x += x_stride, sums += kHalfPanel, result += kPanel) {
     const __m512i added = _mm512_set1_epi32(std::int32_t{Int8Panel::kAdded} * x->sum);
     const __m512 scale = _mm512_set1_ps(x->scale);
     const auto add = [&](std::int64_t column, __m512 of_columns) STAIRCASE_VNNI_TARGET {
@@ -206,23 +208,23 @@ Int8Matrices::~Int8Matrices() {
 void Int8Matrices::multiply(const Int8Panel::Row* x, std::int64_t x_stride, std::int64_t rows,
                             const Int8Panel* w, std::int64_t column, std::int64_t columns,
                             std::int64_t groups, float* result) {
-  static_assert(kGroup == 64, "a group is as deep as a tile");
   if (rows != rows_) {
     shape_tiles(rows);
     rows_ = rows;
   }
-  // While one half of a group is added to the result, the processor multiplies the next one.
-  alignas(64) std::int32_t sums[2][kInt8MatrixRows * kHalf];
-  const std::int64_t halves = columns / kHalf, steps = groups * halves;
+  // Half a group is multiplied before the one before it is added to the result: the processor does both at
+  // once.
+  alignas(64) std::int32_t sums[2][kInt8MatrixRows * kHalfPanel];
+  const std::int64_t halves = columns / kHalfPanel, steps = groups * halves;
   for (std::int64_t step = 0; step <= steps; ++step) {
     if (step < steps) {
-      const std::int64_t g = step / halves, first = column + step % halves * kHalf;
+      const std::int64_t g = step / halves, first = column + step % halves * kHalfPanel;
       settle_memory();
       multiply_group(x + g, x_stride, rows, w[g].values[0][first], sums[step % 2]);
       settle_memory();
     }
     if (step > 0) {
-      const std::int64_t g = (step - 1) / halves, first = (step - 1) % halves * kHalf;
+      const std::int64_t g = (step - 1) / halves, first = (step - 1) % halves * kHalfPanel;
       add_group(sums[(step - 1) % 2], x + g, x_stride, rows, w[g].scales + column + first, result + first);
     }
   }

@@ -105,10 +105,12 @@ Int8Tile<Panel> int8_tile(int rows, int columns, TileTurn turn);
 /// Whether this processor multiplies matrices of bytes, and the system allows it.
 bool has_int8_matrices();
 
-/// The most rows of x that are multiplied together, and the number from which on matrices are faster than
-/// vectors, for weights in 8 bits. In 4 bits they are no faster: their groups are half as deep, and their
-/// bytes would have to be unpacked first.
-constexpr std::int64_t kInt8MatrixRows = 32, kLeastInt8MatrixRows = 48;
+/// The most rows of x that are multiplied together.
+constexpr std::int64_t kInt8MatrixRows = 32;
+
+/// With weights in 8 bits, matrices are faster than vectors from this many rows of a thread's piece on. In 4
+/// bits they are no faster: groups are half as deep, and bytes would have to be unpacked first.
+constexpr std::int64_t kLeastInt8MatrixRows = 48;
 
 /// Products by matrices, by one thread. As with Matrices in bfloat16_tile.h, its registers are configured
 /// only when the number of rows changes, and are released with this object.

@@ -167,11 +167,15 @@ HWY_NOINLINE void finish_gated(const float* products, std::int64_t count, const 
   };
   HWY_ALIGN float last[kGateColumns];
   for (; count > 0; count -= kGateColumns) {
+    // The last turn must not write beyond the row.
     float* const turn = count < kGateColumns ? last : out;
     for (std::int64_t i = 0; i < kGateColumns; i += kLanes) {
       hn::StoreU(hn::Mul(silu(load(i)), load(kGateColumns + i)), d, turn + i);
     }
-    if (turn == last) std::copy_n(last, count, out);
+    if (turn == last) {
+      std::copy_n(last, count, out);
+      return;
+    }
     out += kGateColumns;
     products += 2 * kGateColumns;
     if (bias != nullptr) bias += 2 * kGateColumns;

@@ -15,7 +15,7 @@
 namespace staircase {
 
 /// Whether this processor has the registers and multiplies bfloat16 and bytes in them, and the system allows
-/// it.
+/// it. No processor has had the registers without both.
 inline bool has_tile_registers() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   constexpr unsigned kBFloat16 = 1u << 22, kTiles = 1u << 24, kInt8 = 1u << 25,

@@ -1,5 +1,5 @@
-// The shapes of AMX's registers ("tiles", 1 KB each) for a product. Tiles 0 to 3 are sums, 4 and 5 come from
-// the rows of x, and 6 and 7 from the columns of w. Only on x86-64.
+// What all products in AMX's registers ("tiles", 1 KB each) share: shapes, release and a barrier. Tiles 0 to
+// 3 are sums, 4 and 5 come from the rows of x, and 6 and 7 from the columns of w. Only on x86-64.
 #pragma once
 
 #include <immintrin.h>

@@ -95,30 +95,35 @@ TEST_CASE("a row that matrices multiply gets the same bits alone, among a few an
   }
 }
 
+/// What one product with 64 columns multiplies; it leaves no tile in use.
+long rows_multiplied(DType dtype, std::size_t rows, std::size_t in) {
+  const long before = emulated::rows_multiplied;
+  Product{rows, in, 64, Epilogue::kStore, dtype}.run(*make_cpu_device(1));
+  for (const emulated::Tile& tile : emulated::tiles) CHECK(tile.rows == 0);
+  return emulated::rows_multiplied - before;
+}
+
 TEST_CASE("rows of a whole depth are multiplied by matrices, nothing else is, and no tile stays in use") {
   if (!emulates()) return;
-  const std::unique_ptr<Device> device = make_cpu_device(1);
   // Each row once for each depth of 32 and each 16 columns.
-  const auto rows_multiplied = [&](std::size_t rows, std::size_t in, DType dtype = DType::kBFloat16) {
-    const long before = emulated::rows_multiplied;
-    Product{rows, in, 64, Epilogue::kStore, dtype}.run(*device);
-    for (const emulated::Tile& tile : emulated::tiles) CHECK(tile.rows == 0);
-    return emulated::rows_multiplied - before;
-  };
-  CHECK(rows_multiplied(1, 64) == 0);  // by vectors
-  CHECK(rows_multiplied(2, 33) == 0);
-  CHECK(rows_multiplied(2, 64) == 2 * 2 * 4);
-  CHECK(rows_multiplied(45, 224) == 45 * 7 * 4);
-  CHECK(rows_multiplied(300, 224) == 300 * 7 * 4);
-  // With weights of few bits, each row once for each group and each 16 columns.
-  CHECK(rows_multiplied(47, 224, DType::kInt8) == 0);
-  CHECK(rows_multiplied(48, 224, DType::kInt8) == 48 * 4 * 4);
-  CHECK(rows_multiplied(300, 224, DType::kInt8) == 300 * 4 * 4);
-  CHECK(rows_multiplied(300, 224, DType::kInt4) == 0);
+  CHECK(rows_multiplied(DType::kBFloat16, 1, 64) == 0);  // by vectors
+  CHECK(rows_multiplied(DType::kBFloat16, 2, 33) == 0);
+  CHECK(rows_multiplied(DType::kBFloat16, 2, 64) == 2 * 2 * 4);
+  CHECK(rows_multiplied(DType::kBFloat16, 45, 224) == 45 * 7 * 4);
+  CHECK(rows_multiplied(DType::kBFloat16, 300, 224) == 300 * 7 * 4);
+}
+
+TEST_CASE("48 and more rows are multiplied by matrices with weights in 8 bits, and none with weights in 4") {
+  if (!emulates()) return;
+  // Each row once for each group and each 16 columns.
+  CHECK(rows_multiplied(DType::kInt8, 47, 224) == 0);
+  CHECK(rows_multiplied(DType::kInt8, 48, 224) == 48 * 4 * 4);
+  CHECK(rows_multiplied(DType::kInt8, 300, 224) == 300 * 4 * 4);
+  CHECK(rows_multiplied(DType::kInt4, 300, 224) == 0);
 }
 
 TEST_CASE("matrices of bytes give the bits of vectors, for a panel and for either half") {
-  if (!has_int8_matrices()) return;
+  if (!emulates()) return;
   constexpr std::int64_t kGroups = 3;
   std::mt19937 random(1);
   const auto scale = [&] { return static_cast<float>(random() % 1000 + 1) / 1000; };
@@ -150,6 +155,7 @@ TEST_CASE("matrices of bytes give the bits of vectors, for a panel and for eithe
         }
         CAPTURE(rows);
         CAPTURE(column);
+        CAPTURE(columns);
         CHECK(got == wanted);
       }
     }
