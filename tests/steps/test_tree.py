@@ -100,7 +100,7 @@ class Tree(SmallTree):
                 said = files["README.md"].split("\n\n")[2]
                 self.assertEqual(self.ask(f"'\\n'.join(steps['{step[:2]}'].relations())"), "" if said == "## The idea" else said)
         early, both = ("This step includes [early.h](../../common/decoding/early.h) from 01",
-                       ", [finished.h](../../common/decoding/finished.h) from 02")
+                       ", [finished.h](../../common/decoding/finished.h) from\n02")  # wrapped
         for step, text in (("01", None), ("02", early + "."), ("03", early + both + "."), ("20", early + both + ".")):
             block = f"<details>\n<summary>Files of earlier steps</summary>\n\n{text}\n\n</details>" if text else ""
             self.assertEqual(self.ask(f"'\\n'.join(steps['{step}'].included())"), block)
