@@ -109,7 +109,7 @@ bool has_int8_matrices();
 constexpr std::int64_t kInt8MatrixRows = 32;
 
 /// With weights in 8 bits, matrices are faster than vectors from this many rows of a thread's piece on. In 4
-/// bits they are no faster: groups are half as deep, and bytes would have to be unpacked first.
+/// bits they gain less: groups are half as deep, and bytes would have to be unpacked first.
 constexpr std::int64_t kLeastInt8MatrixRows = 48;
 
 /// Products by matrices, by one thread. As with Matrices in bfloat16_tile.h, its registers are configured
