@@ -21,7 +21,7 @@ from support import BUILD, ROOT, STEPS, Scratch, call, snapshot
 
 from chosen import ALL, chosen, commit
 from step_commands.compiling import reason, with_flags
-from step_commands.running import program_cases
+from step_commands.running import case_name, program_cases
 
 # Whose outline, the code of the step before, reads a key head for each query head: beyond the end, as the check
 # reports.
@@ -77,8 +77,8 @@ class EveryStep(Played):
             with self.subTest(step.name):
                 text = (step.folder / "test.cpp").read_text()
                 found = program_cases(text)
-                names = ["".join(re.findall(r'"((?:[^"\\]|\\.)*)"', name)).replace('\\"', '"')
-                         for name in re.findall(r'^TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)[)*]', text, re.MULTILINE)]
+                names = list(map(case_name, re.findall(r'^TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)[)*]', text,
+                                                      re.MULTILINE)))
                 self.assertLessEqual(found, set(names))
                 self.assertEqual(bool(found), "STAIRCASE_STEP_PROGRAM" in text)
                 self.assertTrue(set(names) - found, "the core's success cannot be reported")

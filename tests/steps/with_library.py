@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from step_commands.running import program_cases  # noqa: E402
+from step_commands.running import case_name, program_cases  # noqa: E402
 
 
 def written_in(path, finished, seen):
@@ -31,11 +31,26 @@ def written_in(path, finished, seen):
             yield line
 
 
+def skipped(text, cases):
+    """The text with the named test cases skipped."""
+    left = set(cases)
+
+    def decorated(case):
+        name = case_name(case.group(1))
+        if name not in cases:
+            return case.group(0)
+        left.discard(name)
+        return f"TEST_CASE({case.group(1)} * doctest::skip())"
+
+    text = re.sub(r'TEST_CASE\((\s*"(?:\\.|[^"\\])*"(?:\s*"(?:\\.|[^"\\])*")*)\)', decorated, text)
+    if left:
+        sys.exit(f"error: cannot skip the test case '{left.pop()}': write it as TEST_CASE(\"name\")")
+    return text
+
+
 def main(test, out, dependencies, *finished):
     test, seen = Path(test).resolve(), set()
-    text = "\n".join(written_in(test, finished, seen))
-    for name in program_cases(test.read_text(encoding="utf-8")):
-        text = re.sub(r'TEST_CASE\((\s*"{}")\)'.format(re.escape(name)), r"TEST_CASE(\1 * doctest::skip())", text)
+    text = skipped("\n".join(written_in(test, finished, seen)), program_cases(test.read_text(encoding="utf-8")))
     Path(out).write_text(text + "\n", encoding="utf-8")
     Path(dependencies).write_text(f"{out}: {' '.join(str(test.parent / name) for name in sorted(seen))}\n", encoding="utf-8")
 

@@ -350,6 +350,12 @@ def compared(text):
     return shortened(text, 400)
 
 
+def case_name(literals):
+    """The name of a test case from its C++ literals: a long name is several of them, one a line."""
+    name = "".join(re.findall(r'"((?:\\.|[^"\\])*)"', literals))
+    return name.replace('\\"', '"').replace("\\\\", "\\")
+
+
 def program_cases(text):
     """The names of the test cases in test.cpp that run the whole program: promises of the program, not of the lesson's
     core."""
@@ -360,8 +366,7 @@ def program_cases(text):
         case = re.match(r'TEST_CASE\(\s*((?:"(?:\\.|[^"\\])*"\s*)+)[)*]', block)
         helper = re.match(r"[^\n=]*?(\w+)\(", block) if not case else None
         if case:
-            name = "".join(re.findall(r'"((?:\\.|[^"\\])*)"', case.group(1)))
-            found.add(name.replace('\\"', '"').replace("\\\\", "\\"))
+            found.add(case_name(case.group(1)))
         elif helper:
             helpers.append(helper.group(1))
     return found
