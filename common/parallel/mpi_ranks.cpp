@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <limits>
@@ -88,17 +89,20 @@ class MpiRanks : public Ranks {
   }
 
   void limit_waits(std::chrono::milliseconds limit) override {
-    if (rank() > 0) neighbours_->follow_rank_0();
     // One rank says it: rank 0, or rank 1 if no other ends it with a signal meanwhile.
     if (rank() > 0) limit += std::chrono::milliseconds(size() == 2 ? 300 : 1300);
-    limit_.emplace(limit, [this, limit] {
+    const auto give_up = [this, limit] {
+      if (gives_up_.exchange(true)) return;  // two threads may notice it
       quiet() = rank() > 1 || Neighbours::has_signal() || Neighbours::is_told();
       neighbours_->tell();
       say_error(fmt::format(
           "{}another rank has not answered for {:.1f} seconds: it has ended, is stopped or cannot be reached",
           rank() > 0 ? fmt::format("rank {}: ", rank()) : "", static_cast<double>(limit.count()) / 1000));
       std::_Exit(1);  // the thread that may call MPI is the one that waits
-    });
+    };
+    // `meet` has no limit: it waits for rank 0, also between two requests.
+    if (rank() > 0) neighbours_->follow_rank_0(limit, give_up);
+    limit_.emplace(limit, give_up);
   }
 
  private:
@@ -151,6 +155,7 @@ class MpiRanks : public Ranks {
 
   std::vector<Message> sent_;
   std::optional<Neighbours> neighbours_;
+  std::atomic<bool> gives_up_ = false;
   std::optional<WaitLimit> limit_;
 };
 

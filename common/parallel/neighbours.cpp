@@ -45,15 +45,16 @@ constexpr int kBeforeSaying = 3;
 /// second for that, and mpirun's status is that of the first rank that ends.
 constexpr int kBeforeLeaving = 80;
 
-/// A process that has ended is still there until its parent, mpirun, notices it. Linux tells the two apart:
-/// after the name of the program, in parentheses, /proc/ID/stat has Z for it (proc(5)).
-bool runs(const Neighbours::Process& process) {
-  if (kill(static_cast<pid_t>(process.id), 0) != 0 && errno == ESRCH) return false;
+/// R if it runs, S if it waits, T if it is stopped ...: Linux has it in /proc/ID/stat, after the name of the
+/// program in parentheses (proc(5)). Z if it has ended, which can still be read until its parent, mpirun,
+/// notices it. '?' where that file does not exist.
+char state(const Neighbours::Process& process) {
+  if (kill(static_cast<pid_t>(process.id), 0) != 0 && errno == ESRCH) return 'Z';
   std::ifstream file(fmt::format("/proc/{}/stat", process.id));
   std::string line;
   std::getline(file, line);
   const std::size_t name_end = line.rfind(')');
-  return name_end == std::string::npos || line.substr(name_end, 3) != ") Z";
+  return name_end == line.npos || name_end + 2 >= line.size() ? '?' : line[name_end + 2];
 }
 
 #endif
@@ -75,7 +76,7 @@ std::int64_t Neighbours::own_id() {
 }
 
 Neighbours::Neighbours(int rank, std::vector<Process> others) : rank_(rank), others_(std::move(others)) {
-  std::erase_if(others_, [](const Process& other) { return !runs(other); });
+  std::erase_if(others_, [](const Process& other) { return state(other) == 'Z'; });
   std::signal(SIGTERM, [](int) { has_ended = 1; });
   std::signal(kTold, [](int) { has_been_told = 1; });
   let_this_thread_be_told(false);  // nor those that it starts
@@ -92,7 +93,9 @@ Neighbours::~Neighbours() {
   if (!follows_) std::signal(SIGTERM, SIG_DFL);
 }
 
-void Neighbours::follow_rank_0() {
+void Neighbours::follow_rank_0(std::chrono::milliseconds limit, std::function<void()> give_up) {
+  limit_ = limit;
+  give_up_ = std::move(give_up);
   follows_ = true;
   // mpirun passes SIGUSR1 on.
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, [](int) { has_ended = 1; });
@@ -107,13 +110,19 @@ void Neighbours::watch() {
   let_this_thread_be_told(true);
   std::unique_lock lock(mutex_);
   std::vector<int> known;
+  std::chrono::milliseconds stopped(0);  // rank 0, in ticks: while this process is stopped it counts none
   for (int ticks = 0; !wake_.wait_for(lock, kTick, [this] { return stopping_; });) {
     if (leaves_) continue;
     // One that has ended and told why did that first: this thread has its signal by now.
     std::vector<int> lost;
+    bool waits = false;  // rank 0, for someone to continue it
     for (const Process& other : others_) {
-      if (!runs(other)) lost.push_back(other.rank);
+      const char now = state(other);
+      if (now == 'Z') lost.push_back(other.rank);
+      waits = waits || (other.rank == 0 && now == 'T');
     }
+    stopped = waits && follows_ ? stopped + kTick : kTick * 0;
+    if (stopped > limit_) give_up_();
     if (known != lost) ticks = 0;
     known = lost;
     if (lost.empty() && !has_signal() && !is_told()) continue;
@@ -149,7 +158,7 @@ std::int64_t Neighbours::own_id() {
 
 Neighbours::Neighbours(int rank, std::vector<Process> /*others*/) : rank_(rank) {}
 Neighbours::~Neighbours() = default;
-void Neighbours::follow_rank_0() {
+void Neighbours::follow_rank_0(std::chrono::milliseconds /*limit*/, std::function<void()> /*give_up*/) {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, [](int) { has_ended = 1; });
 }
 

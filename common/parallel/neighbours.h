@@ -2,8 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -30,8 +32,9 @@ class Neighbours {
   Neighbours(const Neighbours&) = delete;
   Neighbours& operator=(const Neighbours&) = delete;
 
-  /// From now on this rank goes on until rank 0 ends, whatever signal arrives that ends programs.
-  void follow_rank_0();
+  /// From now on this rank goes on until rank 0 ends, whatever signal arrives that ends programs. If rank 0
+  /// is stopped (SIGSTOP) for longer than `limit`, a separate thread calls `give_up`.
+  void follow_rank_0(std::chrono::milliseconds limit, std::function<void()> give_up);
 
   /// Whether this process has got a signal that ends programs.
   static bool has_signal();
@@ -47,7 +50,9 @@ class Neighbours {
 
   const int rank_;
   std::vector<Process> others_;
-  std::atomic<bool> follows_ = false, leaves_ = false;
+  std::chrono::milliseconds limit_{0};
+  std::function<void()> give_up_;
+  std::atomic<bool> follows_ = false, leaves_ = false;  // follows_ after the two before it are set
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;

@@ -51,7 +51,8 @@ class Ranks {
 
   /// From now on, a rank limits its waits for the others. The limit is that time, plus twice the time that it
   /// has worked itself since the last call. After it, the rank ends all ranks with one sentence. Rank 0 may
-  /// still be late for `meet`. Only rank 0 then handles signals that end programs. Only for processes.
+  /// still be late for `meet`, unless it is stopped on the same machine. Only rank 0 then handles signals
+  /// that end programs. Only for processes.
   virtual void limit_waits(std::chrono::milliseconds /*limit*/) {}
 
   /// The bytes that this rank has received from the others.

@@ -119,6 +119,31 @@ TEST_CASE("A rank hears why all end even while its main thread has no processor"
   CHECK(rank.runs());
 }
 
+TEST_CASE("A rank gives up on a rank 0 that stays stopped, and on no other") {
+  Child leader(sleeps), other(sleeps);
+  const auto follow = [&](int rank) {
+    Neighbours neighbours(rank, {leader.as_rank(0), other.as_rank(3)});
+    neighbours.follow_rank_0(milliseconds(500), [] { std::_Exit(5); });
+    return sleeps();
+  };
+  Child follower([&] { return follow(1); }), stopped([&] { return follow(2); });
+  other.signal(SIGSTOP);
+  for (int i = 0; i < 4; ++i) {  // never for long
+    leader.signal(SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(200));
+    leader.signal(SIGCONT);
+    std::this_thread::sleep_for(milliseconds(200));
+  }
+  REQUIRE(follower.runs());
+  stopped.signal(SIGSTOP);
+  leader.signal(SIGSTOP);
+  CHECK(follower.status() == 5);
+  stopped.signal(SIGCONT);  // it has waited for one tick
+  std::this_thread::sleep_for(milliseconds(150));
+  CHECK(stopped.runs());
+  CHECK(stopped.status() == 5);
+}
+
 }  // namespace
 }  // namespace staircase
 #endif
