@@ -151,6 +151,11 @@ STAIRCASE_AMX_TARGET void multiply_tiles(const std::uint16_t* x, std::int64_t x_
       for (std::int64_t i = 0; i < kDepth * kPanel; i += 32) {
         _mm_prefetch(columns + kAheadOfTiles + i, _MM_HINT_T0);
       }
+    } else {  // a panel that is in the L2 cache: the next step of these columns
+      for (std::int64_t i = kDepth; i < 2 * kDepth; i += kPair) {
+        _mm_prefetch(columns + i * kPanel, _MM_HINT_T0);
+        _mm_prefetch(columns + i * kPanel + kNextColumns, _MM_HINT_T0);
+      }
     }
     _tile_loadd(4, x + k, x_bytes);
     _tile_loadd(6, columns, kRowBytes);
