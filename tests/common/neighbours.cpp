@@ -123,16 +123,16 @@ TEST_CASE("A rank gives up on a rank 0 that stays stopped, and on no other") {
   Child leader(sleeps), other(sleeps);
   const auto follow = [&](int rank) {
     Neighbours neighbours(rank, {leader.as_rank(0), other.as_rank(3)});
-    neighbours.follow_rank_0(milliseconds(500), [] { std::_Exit(5); });
+    neighbours.follow_rank_0(milliseconds(1500), [] { std::_Exit(5); });
     return sleeps();
   };
   Child follower([&] { return follow(1); }), stopped([&] { return follow(2); });
   other.signal(SIGSTOP);
   for (int i = 0; i < 4; ++i) {  // never for long
     leader.signal(SIGSTOP);
-    std::this_thread::sleep_for(milliseconds(200));
+    std::this_thread::sleep_for(milliseconds(500));
     leader.signal(SIGCONT);
-    std::this_thread::sleep_for(milliseconds(200));
+    std::this_thread::sleep_for(milliseconds(100));
   }
   REQUIRE(follower.runs());
   stopped.signal(SIGSTOP);
