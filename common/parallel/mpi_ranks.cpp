@@ -89,8 +89,8 @@ class MpiRanks : public Ranks {
   }
 
   void limit_waits(std::chrono::milliseconds limit) override {
-    // One rank says it: rank 0, or rank 1 if no other ends it with a signal meanwhile.
-    if (rank() > 0) limit += std::chrono::milliseconds(size() == 2 ? 300 : 1300);
+    // One rank says it: rank 0, or rank 1 if no other ends it with a signal meanwhile. The rest are later.
+    if (rank() > 0) limit += std::chrono::milliseconds(size() == 2 ? 300 : rank() == 1 ? 1300 : 1800);
     const auto give_up = [this, limit] {
       if (gives_up_.exchange(true)) return;  // two threads may notice it
       quiet() = rank() > 1 || Neighbours::has_signal() || Neighbours::is_told();
@@ -100,7 +100,7 @@ class MpiRanks : public Ranks {
           rank() > 0 ? fmt::format("rank {}: ", rank()) : "", static_cast<double>(limit.count()) / 1000));
       std::_Exit(1);  // the thread that may call MPI is the one that waits
     };
-    // `meet` has no limit: it waits for rank 0, also between two requests.
+    // These ranks wait in `meet` without a limit: rank 0 may have no request for hours.
     if (rank() > 0) neighbours_->follow_rank_0(limit, give_up);
     limit_.emplace(limit, give_up);
   }

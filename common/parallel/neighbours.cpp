@@ -110,19 +110,19 @@ void Neighbours::watch() {
   let_this_thread_be_told(true);
   std::unique_lock lock(mutex_);
   std::vector<int> known;
-  std::chrono::milliseconds stopped(0);  // rank 0, in ticks: while this process is stopped it counts none
+  std::chrono::milliseconds stopped_for(0);  // rank 0, in ticks: none while this process is stopped itself
   for (int ticks = 0; !wake_.wait_for(lock, kTick, [this] { return stopping_; });) {
     if (leaves_) continue;
     // One that has ended and told why did that first: this thread has its signal by now.
     std::vector<int> lost;
-    bool waits = false;  // rank 0, for someone to continue it
+    bool leader_stopped = false;
     for (const Process& other : others_) {
       const char now = state(other);
       if (now == 'Z') lost.push_back(other.rank);
-      waits = waits || (other.rank == 0 && now == 'T');
+      leader_stopped = leader_stopped || (other.rank == 0 && now == 'T');
     }
-    stopped = waits && follows_ ? stopped + kTick : kTick * 0;
-    if (stopped > limit_) give_up_();
+    stopped_for = leader_stopped && follows_ ? stopped_for + kTick : kTick * 0;
+    if (stopped_for > limit_) give_up_();
     if (known != lost) ticks = 0;
     known = lost;
     if (lost.empty() && !has_signal() && !is_told()) continue;

@@ -21,7 +21,7 @@ from support import BUILD, ROOT, STEPS, Scratch, call, snapshot
 
 from chosen import ALL, chosen, commit
 from step_commands.compiling import reason, with_flags
-from step_commands.running import case_name, program_cases
+from step_commands.running import program_cases
 
 # Whose outline, the code of the step before, reads a key head for each query head: beyond the end, as the check
 # reports.
@@ -77,8 +77,8 @@ class EveryStep(Played):
             with self.subTest(step.name):
                 text = (step.folder / "test.cpp").read_text()
                 found = program_cases(text)
-                names = list(map(case_name, re.findall(r'^TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)[)*]', text,
-                                                      re.MULTILINE)))
+                names = ["".join(re.findall(r'"((?:[^"\\]|\\.)*)"', name)).replace('\\"', '"')
+                         for name in re.findall(r'^TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)[)*]', text, re.MULTILINE)]
                 self.assertLessEqual(found, set(names))
                 self.assertEqual(bool(found), "STAIRCASE_STEP_PROGRAM" in text)
                 self.assertTrue(set(names) - found, "the core's success cannot be reported")
@@ -94,8 +94,12 @@ TEST_CASE("the program") {\n  CHECK(rows(1) == 1);\n}
 TEST_CASE("the slow program" * doctest::skip(kSanitized)) {\n  CHECK(rows(2) == 1);\n}
 
 TEST_CASE("more of the core") {\n  CHECK(true);\n}
+
+TEST_CASE(
+    "a name on "
+    "two \\"lines\\"") {\n  CHECK(rows(3) == 1);\n}
 '''
-        self.assertEqual(program_cases(text), {"the program", "the slow program"})
+        self.assertEqual(program_cases(text), {"the program", "the slow program", 'a name on two "lines"'})
 
     def test_our_flags_stand_behind_the_compiler_although_a_cache_stands_before_it(self):
         for before in (["c++"], ["ccache", "c++"], ["/usr/bin/ccache", "clang++"]):
