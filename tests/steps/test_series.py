@@ -8,6 +8,8 @@ import unittest
 
 from support import BUILD, PAIRS, ROOT, STEPS, call, hunks, series
 
+from step_commands.check import lacking_option
+
 # The files that each lesson changes or adds. Every other file is the same, byte for byte, as in the step that it
 # continues.
 LESSON = {
@@ -385,6 +387,11 @@ class Series(unittest.TestCase):
                 numbers = re.findall(r"^ +(--[\w-]+) (?:N|X|N,N|N\|auto)( \([^\n)]+\))?(?=[ =\n])", done.stdout, re.MULTILINE)
                 self.assertIn("--threads" if step.name in OTHERS else "--max-new-tokens", [name for name, _ in numbers])
                 self.assertEqual([name for name, possible in numbers if not possible], [])
+
+    def test_the_solution_of_each_step_offers_every_option_that_its_check_requires(self):
+        for step in STEPS:
+            with self.subTest(step.name):
+                self.assertIsNone(lacking_option(step, BUILD / "steps" / step.name))
 
     def test_what_is_new_changes_nothing_while_it_is_off(self):
         for before, after in PAIRS:

@@ -99,7 +99,7 @@ def run(folder, options):
     if options.only:
         print(f"{len(cases)} of {len(names)} checks green, those with '{options.only}' in their names.")
         return 0
-    lacking = lacking_option(step, path)
+    lacking = lacking_option(step, path / "build/program")
     if lacking:
         return red("the checks pass, but the program has no option {} yet; {} adds it.".format(*lacking))
     folder.remember(green=folder.said.get("green", date.today().isoformat()))
@@ -107,10 +107,14 @@ def run(folder, options):
     return 0
 
 
-def lacking_option(step, path):
-    """(option, file) of the solution that the program does not offer."""
-    shown = subprocess.run([path / "build/program", "--help"], capture_output=True, text=True).stdout
+def lacking_option(step, program):
+    """(option, file) of the lesson that this program does not offer. A file that the lesson leaves as it was may declare
+    more than a program adds: a chat has no --num-return-sequences."""
+    before = step.parent.lesson() if step.parent else {}
+    shown = subprocess.run([program, "--help"], capture_output=True, text=True).stdout
     for name, file in step.lesson().items():
+        if name in before and file.read_bytes() == before[name].read_bytes():
+            continue
         for option in re.findall(r'add(?:_option|_flag)?\(\s*"(--[a-z0-9-]+)"', file.read_text(encoding="utf-8")):
             if not re.search(rf"{option}(?![\w-])", shown):
                 return option, name
