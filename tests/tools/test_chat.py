@@ -185,6 +185,12 @@ class Arguments(Limited):
         self.assertEqual(words[:-len(given)][:4], ["--do-sample", "--top-p", "0.9", "--seed"])
         self.assertEqual(len(words), 5 + len(given))
 
+    def test_its_help_names_the_defaults_that_it_uses(self):
+        used, _ = self.chat()
+        shown, _ = self.chat("--help")
+        self.assertIn("In place of the program's defaults below, tools/chat uses "
+                      f"{' '.join(used[:used.index('--seed')])} and a random --seed.", shown)
+
     def test_a_download_that_fails_is_said_and_nothing_runs(self):
         self.program("tools/download", 'echo "No route to any host" >&2; exit 1')
         words, done = self.chat()
