@@ -8,7 +8,7 @@
 namespace staircase {
 namespace {
 
-constexpr double kPartOfHead = 0.25;  // share that rotates, unless the settings name another
+constexpr RotaryKeys kRotation{"rotary_emb_base", "rope_theta", "rotary_pct", "partial_rotary_factor", 0.25};
 
 ModelConfig configure(const Settings& settings) {
   settings.require("hidden_act", {"gelu", "gelu_new", "gelu_pytorch_tanh"});
@@ -28,7 +28,7 @@ ModelConfig configure(const Settings& settings) {
                 config.n_embd, config.n_head);
   }
   config.head_size = config.n_embd / config.n_head;
-  const Rotary rotary(settings, config.head_size, kPartOfHead);
+  const Rotary rotary(settings, config.head_size, kRotation);
   config.rotary_size = rotary.size();
   config.rope_theta = rotary.theta();
   const std::size_t n = config.n_embd, biases = 3 * n + n + config.n_inner + n, norms = 2 * 2 * n;
@@ -39,7 +39,7 @@ ModelConfig configure(const Settings& settings) {
 class GptNeox : public Network {
  public:
   GptNeox(const Settings& settings, const ModelConfig& config, WeightReader& weights)
-      : rotary_(settings, config.head_size, kPartOfHead),
+      : rotary_(settings, config.head_size, kRotation),
         parallel_(settings.boolean_or("use_parallel_residual", true)),
         gelu_(settings.text_or("hidden_act", "gelu") == "gelu" ? Epilogue::kGeluErf : Epilogue::kGelu) {
     const std::int64_t n_embd = config.n_embd;

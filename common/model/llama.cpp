@@ -61,6 +61,11 @@ ModelConfig configure(const Settings& settings, int head_size) {
                 config.n_embd, config.n_head);
   }
   const Rotary rotary(settings, config.head_size);
+  if (rotary.size() != config.head_size) {
+    throw Error(
+        "{}: {} of the {} features of a head would turn, and only all of them are supported in this family",
+        settings.file(), rotary.size(), config.head_size);
+  }
   config.rotary_size = rotary.size();
   config.rope_theta = rotary.theta();
   config.mlp_matrices = 3;

@@ -1,5 +1,6 @@
 #include "common/model/rotary.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <numbers>
@@ -19,8 +20,18 @@ double stretched(double speed, const RotaryScaling& scaling) {
   return (1.0 - smooth) * speed / scaling.factor + smooth * speed;
 }
 
+/// The dictionary that counts: rope_scaling, or rope_parameters if that is missing or empty (transformers,
+/// convert_rope_params_to_dict).
 Settings rope_settings(const Settings& settings) {
-  return settings.object(settings.find("rope_parameters") ? "rope_parameters" : "rope_scaling");
+  const nlohmann::json* scaling = settings.find("rope_scaling");
+  const char* const name = scaling && !scaling->empty() ? "rope_scaling" : "rope_parameters";
+  const Settings rope = settings.object(name);
+  const nlohmann::json* values = settings.find(name);
+  if (values && std::ranges::any_of(*values, [](const auto& value) { return value.is_object(); })) {
+    throw Error("{}: {} has several rotations, and only one rotation for all layers is supported",
+                settings.file(), name);
+  }
+  return rope;
 }
 
 }  // namespace
@@ -33,11 +44,18 @@ RotaryScaling rotary_scaling(const Settings& settings) {
     throw Error("{}: the rotary positions are of type {}, and only default and llama3 are supported",
                 settings.file(), kind);
   }
-  if (kind == "default") return {};
-  const RotaryScaling scaling{.factor = rope.positive_or("factor", 8.0),
-                              .low = rope.positive_or("low_freq_factor", 1.0),
-                              .high = rope.positive_or("high_freq_factor", 4.0),
-                              .context = rope.positive_or("original_max_position_embeddings", 8192.0)};
+  if (kind == "default") {
+    rope.require("factor", {1.0});
+    return {};
+  }
+  const std::string original = "original_max_position_embeddings";
+  const Settings& place = settings.find(original) ? settings : rope;
+  const double context =
+      place.find(original) ? place.positive(original) : settings.positive("max_position_embeddings");
+  const RotaryScaling scaling{.factor = rope.positive("factor"),
+                              .low = rope.positive("low_freq_factor"),
+                              .high = rope.positive("high_freq_factor"),
+                              .context = context};
   if (scaling.high <= scaling.low) {
     throw Error("{}: high_freq_factor is {}, not more than low_freq_factor, which is {}", rope.file(),
                 scaling.high, scaling.low);
@@ -45,15 +63,25 @@ RotaryScaling rotary_scaling(const Settings& settings) {
   return scaling;
 }
 
-Rotary::Rotary(const Settings& settings, int head_size, double partial) {
+Rotary::Rotary(const Settings& settings, int head_size, const RotaryKeys& keys) {
   const Settings rope = rope_settings(settings);
   const RotaryScaling scaling = rotary_scaling(settings);
-  theta_ = rope.positive_or(
-      "rope_theta", settings.positive_or("rope_theta", settings.positive_or("rotary_emb_base", 10000.0)));
-  partial = rope.positive_or(
-      "partial_rotary_factor",
-      settings.positive_or("partial_rotary_factor", settings.positive_or("rotary_pct", partial)));
-  const int size = static_cast<int>(head_size * partial);
+  const auto value = [&](const char* name, const char* own, const char* other, double fallback) {
+    const double number = rope.positive_or(name, settings.positive_or(own, fallback));
+    if (!rope.find(name) && !settings.find(own) && settings.object("rope_parameters").find(name)) {
+      throw Error(
+          "{}: {} is in rope_parameters only, which rope_scaling replaces; it belongs into rope_scaling",
+          settings.file(), name);
+    }
+    if (settings.positive_or(other, number) != number) {
+      throw Error("{}: {} is {}, but this family reads {}, which is {}", settings.file(), other,
+                  settings.positive(other), own, number);
+    }
+    return number;
+  };
+  theta_ = value("rope_theta", keys.theta, keys.other_theta, 10000.0);
+  const double share = value("partial_rotary_factor", keys.share, keys.other_share, keys.usual_share);
+  const int size = static_cast<int>(head_size * share);
   if (size < 2 || size % 2 != 0 || size > head_size) {
     throw Error("{}: {} of the {} features of a head would turn, not an even number from 2 to {}",
                 settings.file(), size, head_size, head_size);

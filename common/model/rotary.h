@@ -14,6 +14,14 @@ namespace staircase {
 /// unsupported type and for impossible values.
 RotaryScaling rotary_scaling(const Settings& settings);
 
+/// Where a family states the rotation outside the dictionaries rope_scaling and rope_parameters. The other
+/// names are those of another family, which transformers does not read in this one.
+struct RotaryKeys {
+  const char *theta = "rope_theta", *other_theta = "rotary_emb_base";
+  const char *share = "partial_rotary_factor", *other_share = "rotary_pct";
+  double usual_share = 1.0;  ///< of a head that rotates, unless the settings name another
+};
+
 /// How fast each pair of features rotates, in radians per position. Pair i of n rotates by theta^(-i / n):
 /// with theta = 10,000 and 32 pairs, the first turns once in 6 positions, the last once in 47,000.
 class Rotary {
@@ -22,9 +30,9 @@ class Rotary {
   Rotary() = default;
 
   /// For heads of `head_size` features, from config.json in the spelling of published folders (rope_theta,
-  /// rope_scaling) or of transformers 5 (rope_parameters). `partial` is the share of a head that rotates
-  /// unless the settings name another. Throws Error for an unsupported type and for impossible values.
-  Rotary(const Settings& settings, int head_size, double partial = 1.0);
+  /// rope_scaling) or of transformers 5 (rope_parameters). Throws Error for an unsupported type, for
+  /// impossible values, and for settings that contradict each other.
+  Rotary(const Settings& settings, int head_size, const RotaryKeys& keys = {});
 
   /// Features of a head that rotate.
   int size() const { return 2 * static_cast<int>(speeds_.size()); }

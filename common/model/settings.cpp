@@ -51,8 +51,12 @@ bool Settings::boolean_or(const std::string& name, bool fallback) const {
 }
 
 double Settings::positive_or(const std::string& name, double fallback) const {
+  return find(name) ? positive(name) : fallback;
+}
+
+double Settings::positive(const std::string& name) const {
   const json* value = find(name);
-  if (!value) return fallback;
+  if (!value) throw Error("{} has no {}{}", file_, path_, name);
   const double number = value->is_number() ? value->get<double>() : 0.0;
   const auto single = static_cast<float>(number);  // the type that most of them count as
   if (!(single > 0.0f) || !std::isfinite(single)) {

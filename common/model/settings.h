@@ -29,6 +29,7 @@ class Settings {
   bool boolean_or(const std::string& name, bool fallback) const;
 
   /// A finite number above 0.
+  double positive(const std::string& name) const;
   double positive_or(const std::string& name, double fallback) const;
 
   std::string text_or(const std::string& name, const std::string& fallback) const;

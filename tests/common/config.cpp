@@ -252,6 +252,10 @@ json valid_of(const std::string& family) {
                 {"intermediate_size", 80}, {"rope_theta", 5000.0},   {"eos_token_id", 7}};
   if (family != "olmo" && family != "gpt_neox") settings["num_key_value_heads"] = 2;
   settings["hidden_act"] = family == "gpt_neox" ? "gelu" : "silu";
+  if (family == "gpt_neox") {
+    settings.erase("rope_theta");
+    settings["rotary_emb_base"] = 5000.0;
+  }
   if (family == "qwen3") settings["head_dim"] = 16;
   return settings;
 }
@@ -299,6 +303,8 @@ TEST_CASE("settings of other families that would compute something else are refu
     CHECK(says(error_of(family, "mlp_bias", true), "mlp_bias is true"));
     CHECK(says(error_of(family, "pretraining_tp", 2), "pretraining_tp is 2"));
     CHECK(says(error_of(family, "quantization_config", json{{"bits", 4}}), "quantization_config"));
+    CHECK(says(error_of(family, "partial_rotary_factor", 0.5), "of the", "features", "only all"));
+    CHECK(error_of(family, "partial_rotary_factor", 1.0) == "");
     for (const char* place : {"rope_scaling", "rope_parameters"}) {
       for (const char* key : {"type", "rope_type"}) {
         const json scaling{{key, "yarn"}, {"factor", 2.0}, {"rope_theta", 1e4}};

@@ -4,14 +4,33 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <string>
+#include <vector>
+
+#include "tests/error_message.h"
 
 namespace staircase {
 namespace {
 
 using nlohmann::json;
 
-Rotary rotary(const json& settings, int head_size, double partial = 1.0) {
-  return Rotary(Settings("config.json", settings), head_size, partial);
+const RotaryKeys kNeox{"rotary_emb_base", "rope_theta", "rotary_pct", "partial_rotary_factor", 0.25};
+
+Rotary rotary(const json& settings, int head_size, const RotaryKeys& keys = {}) {
+  return Rotary(Settings("config.json", settings), head_size, keys);
+}
+
+std::string error_of(const json& settings, const RotaryKeys& keys = {}) {
+  return error_message([&] { rotary(settings, 16, keys); });
+}
+
+/// Llama 3's scaling of a toy.
+json llama3() {
+  return {{"rope_type", "llama3"},
+          {"factor", 8.0},
+          {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0},
+          {"original_max_position_embeddings", 64}};
 }
 
 /// A head turned by `position`, in double precision.
@@ -66,13 +85,93 @@ TEST_CASE("both spellings of the settings mean the same") {
   scaling["rope_theta"] = 500000.0;
   CHECK(rotary(old, 16).speeds() == rotary({{"rope_parameters", scaling}}, 16).speeds());
   CHECK(
-      rotary({{"rotary_pct", 0.25}, {"rotary_emb_base", 5000}}, 32).speeds() ==
+      rotary({{"rotary_pct", 0.25}, {"rotary_emb_base", 5000}}, 32, kNeox).speeds() ==
       rotary({{"rope_parameters", {{"partial_rotary_factor", 0.25}, {"rope_theta", 5000.0}}}}, 32).speeds());
 }
 
 TEST_CASE("a theta that only rope_parameters names counts") {
   CHECK(rotary({{"rope_parameters", {{"rope_theta", 1000.0}}}}, 8).speeds()[1] ==
         doctest::Approx(std::pow(1000.0, -0.25)));
+}
+
+TEST_CASE("rope_scaling replaces rope_parameters unless it is empty, as in transformers") {
+  // From transformers 5.24, LlamaRotaryEmbedding of heads of 16 features: what a folder saved by it computes
+  // after its user has added rope_scaling.
+  const std::vector<double> scaled{1.0,           0.079403013,   0.0047007538,  0.00091158313,
+                                   0.00017677668, 3.4281024e-05, 6.6478697e-06, 1.2891732e-06};
+  json with_theta = llama3();
+  with_theta["rope_theta"] = 500000.0;
+  const json plain{{"rope_type", "default"}, {"rope_theta", 500000.0}}, none = json::object();
+  for (const json& settings :
+       {json{{"rope_parameters", plain}, {"rope_scaling", with_theta}},
+        json{{"rope_parameters", with_theta}, {"rope_scaling", none}},
+        json{{"rope_parameters", none}, {"rope_scaling", with_theta}},
+        json{{"rope_scaling", llama3()}, {"rope_theta", 500000.0}}, json{{"rope_parameters", with_theta}}}) {
+    CAPTURE(settings.dump());
+    const Rotary rotary = staircase::rotary(settings, 16);
+    for (std::size_t i = 0; i < scaled.size(); ++i) {
+      CHECK(rotary.speeds()[i] == doctest::Approx(scaled[i]).epsilon(1e-6));
+    }
+  }
+  CHECK(rotary({{"rope_parameters", with_theta}, {"rope_scaling", plain}}, 16).speeds() ==
+        rotary({{"rope_theta", 500000.0}}, 16).speeds());
+}
+
+TEST_CASE("a rotation that is not built is refused wherever it is written") {
+  for (const char* type : {"yarn", "linear", "dynamic", "longrope", "proportional", "su", "invented"}) {
+    for (const char* key : {"type", "rope_type"}) {
+      const json scaling{{key, type}, {"factor", 4.0}}, plain{{"rope_type", "default"}, {"rope_theta", 1e6}};
+      CAPTURE(type);
+      CHECK(says(error_of({{"rope_parameters", plain}, {"rope_scaling", scaling}}), type,
+                 "default and llama3"));
+      CHECK(says(error_of({{"rope_parameters", scaling}}), type));
+      CHECK(says(error_of({{"rope_parameters", scaling}, {"rope_scaling", json::object()}}), type));
+    }
+  }
+  CHECK(says(error_of({{"rope_scaling", {{"rope_type", "yarn"}, {"type", "default"}}}}), "yarn"));
+  CHECK(says(error_of({{"rope_scaling", {{"factor", 4.0}}}}), "rope_scaling.factor is 4", "1.0"));
+  CHECK(says(error_of({{"rope_scaling", "yarn"}}), "rope_scaling is \"yarn\"", "object"));
+  for (const char* place : {"rope_scaling", "rope_parameters"}) {
+    const json nested{{"full_attention", {{"rope_theta", 1e6}}},
+                      {"sliding_attention", {{"rope_theta", 1e4}}}};
+    CHECK(says(error_of({{place, nested}}), place, "one rotation for all layers"));
+  }
+}
+
+TEST_CASE("a theta or a share that nothing would read is refused") {
+  const json theta{{"rope_theta", 5e5}}, share{{"partial_rotary_factor", 0.5}};
+  CHECK(says(error_of({{"rope_parameters", theta}, {"rope_scaling", llama3()}}), "rope_theta",
+             "rope_scaling replaces"));
+  CHECK(says(error_of({{"rope_parameters", share}, {"rope_scaling", llama3()}}), "partial_rotary_factor"));
+  CHECK(error_of({{"rope_parameters", theta}, {"rope_scaling", llama3()}, {"rope_theta", 5e5}}) == "");
+  // GPT-NeoX has names of its own, and transformers reads no others there.
+  CHECK(says(error_of({{"rotary_emb_base", 1e4}, {"rope_theta", 5e3}}, kNeox), "rope_theta is 5000",
+             "rotary_emb_base, which is 10000"));
+  CHECK(says(error_of({{"rope_theta", 5e3}}, kNeox), "rope_theta is 5000"));
+  CHECK(says(error_of({{"partial_rotary_factor", 0.5}}, kNeox), "partial_rotary_factor is 0.5",
+             "rotary_pct, which is 0.25"));
+  CHECK(says(error_of({{"rotary_emb_base", 5e3}}), "rotary_emb_base is 5000", "rope_theta, which is 10000"));
+  CHECK(says(error_of({{"rotary_pct", 0.25}}), "rotary_pct is 0.25"));
+  CHECK(error_of({{"rope_theta", 5e3}, {"rotary_emb_base", 5e3}, {"rotary_pct", 1}}) == "");
+}
+
+TEST_CASE(
+    "Llama 3's original context may be at the top or be the whole context, and its factors must be there") {
+  const auto context = [](const json& more, bool own) {
+    json settings{{"rope_scaling", llama3()}};
+    if (!own) settings["rope_scaling"].erase("original_max_position_embeddings");
+    settings.update(more);
+    return rotary_scaling(Settings("config.json", settings)).context;
+  };
+  CHECK(context({{"max_position_embeddings", 256}}, true) == 64);
+  CHECK(context({{"max_position_embeddings", 256}}, false) == 256);
+  CHECK(context({{"max_position_embeddings", 256}, {"original_max_position_embeddings", 32}}, false) == 32);
+  CHECK(context({{"max_position_embeddings", 256}, {"original_max_position_embeddings", 32}}, true) == 32);
+  for (const char* name : {"factor", "low_freq_factor", "high_freq_factor"}) {
+    json settings{{"rope_scaling", llama3()}};
+    settings["rope_scaling"].erase(name);
+    CHECK(says(error_of(settings), "config.json has no rope_scaling.", name));
+  }
 }
 
 TEST_CASE("Llama 3 keeps fast pairs, slows slow ones by the factor, and changes smoothly between") {
@@ -102,7 +201,7 @@ TEST_CASE("Llama 3 keeps fast pairs, slows slow ones by the factor, and changes 
 }
 
 TEST_CASE("the product of a query and a key depends only on the difference of their positions") {
-  const Rotary rotary = staircase::rotary({{"rope_theta", 10000.0}}, 8, 0.5);
+  const Rotary rotary = staircase::rotary({{"rope_theta", 10000.0}, {"partial_rotary_factor", 0.5}}, 8);
   REQUIRE(rotary.size() == 4);
   const std::vector<double> query{0.3, -1.2, 0.7, 0.1, 2.0, -0.4, 0.9, 1.1},
       key{1.0, 0.2, -0.6, 0.8, -0.3, 0.5, 1.4, -0.9};
