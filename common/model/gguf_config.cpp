@@ -240,7 +240,13 @@ class Reader {
 constexpr std::string_view kEndMarks[] = {"<|endoftext|>", "<|end_of_text|>", "<|eot_id|>",
                                           "<|eom_id|>",    "<|im_end|>",      "<|end|>",
                                           "<end_of_turn>", "<EOT>",           "</s>"};
-constexpr std::int64_t kControl = 3;  // a token's type
+
+/// Whether a token with the text of an end mark is one, even if a file types it as normal. Only "</s>" is
+/// also a normal token, in vocabularies of code.
+bool ends_text(std::string_view mark, std::int64_t type) {
+  constexpr std::int64_t kControl = 3, kUserDefined = 4;
+  return mark != "</s>" || type == kControl || type == kUserDefined;
+}
 
 }  // namespace
 
@@ -259,10 +265,12 @@ std::vector<int> gguf_end_tokens(const GgufFile& file) {
     if (const auto token = file.integer(fmt::format("tokenizer.ggml.{}_token_id", key))) add(*token);
   }
   const auto tokens = file.texts("tokenizer.ggml.tokens");
-  const auto types = file.integers("tokenizer.ggml.token_type");
-  if (!tokens || !types) return ends;
-  for (std::size_t i = 0; i < std::min(tokens->size(), types->size()); ++i) {
-    if ((*types)[i] == kControl && std::ranges::find(kEndMarks, (*tokens)[i]) != std::end(kEndMarks)) add(i);
+  if (!tokens) return ends;
+  auto types = file.integers("tokenizer.ggml.token_type").value_or(std::vector<std::int64_t>());
+  types.resize(tokens->size(), 1);  // normal
+  for (std::size_t i = 0; i < tokens->size(); ++i) {
+    const std::string_view text = (*tokens)[i];
+    if (std::ranges::find(kEndMarks, text) != std::end(kEndMarks) && ends_text(text, types[i])) add(i);
   }
   return ends;
 }

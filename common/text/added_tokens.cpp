@@ -71,6 +71,11 @@ std::size_t spaces_at_end(std::string_view text) {
 
 }  // namespace
 
+bool looks_like_marker(std::string_view content) {
+  return content.size() > 2 && ((content.front() == '<' && content.back() == '>') ||
+                                (content.front() == '[' && content.back() == ']'));
+}
+
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)), token_at_{kNone} {
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     int node = 0;

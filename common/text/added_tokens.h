@@ -12,6 +12,10 @@
 
 namespace staircase {
 
+/// Whether an added token is a marker by its form: "<|im_end|>", "<think>", "[INST]". Some files do not flag
+/// theirs as special.
+bool looks_like_marker(std::string_view content);
+
 class AddedTokens {
  public:
   struct Found {

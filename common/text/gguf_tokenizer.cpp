@@ -46,6 +46,9 @@ TokenizerDescription describe_gguf_tokenizer(const GgufFile& file) {
     vocabulary.token_type.push_back(static_cast<int>(type));
   }
   vocabulary.bos_token_id = token(file, "bos");
+  for (const char* which : {"eos", "eot", "eom"}) {
+    if (const std::optional<int> id = token(file, which)) vocabulary.end_ids.push_back(*id);
+  }
   vocabulary.add_bos_token = file.boolean("tokenizer.ggml.add_bos_token");
   vocabulary.add_eos_token = file.boolean("tokenizer.ggml.add_eos_token");
   vocabulary.add_space_prefix = file.boolean("tokenizer.ggml.add_space_prefix");

@@ -8,6 +8,7 @@
 #include "common/base/error.h"
 #include "common/base/json_file.h"
 #include "common/base/message.h"
+#include "common/text/added_tokens.h"
 #include "common/text/normalizer.h"
 #include "common/text/pre_types.h"
 #include "common/text/vocabulary_reader.h"
@@ -36,6 +37,7 @@ class Describer {
     } else {
       refuse("model", quote(vocabulary_.model), "only \"gpt2\" and \"llama\" are supported");
     }
+    find_markers();
     read_borders();
     return std::move(description_);
   }
@@ -45,11 +47,19 @@ class Describer {
     throw Error("{}: tokenizer.ggml.{} is {}, and {}", file_, key, value, wanted);
   }
 
+  /// Without a meaning: they round the number of tokens up.
+  bool is_filler(std::size_t token) const {
+    return vocabulary_.tokens[token] == fmt::format("[PAD{}]", token);
+  }
+
   int type_of(std::size_t token) const {
-    // Some files mark filler tokens as found in texts.
-    const bool filler = vocabulary_.tokens[token] == fmt::format("[PAD{}]", token);
-    if (filler) return kUnused;
+    if (is_filler(token)) return kUnused;  // some files type them as found in texts
     return vocabulary_.token_type.empty() ? kNormal : vocabulary_.token_type[token];
+  }
+
+  /// Whether a text begins or ends with it.
+  bool is_border(int id) const {
+    return vocabulary_.bos_token_id == id || std::ranges::count(vocabulary_.end_ids, id) > 0;
   }
 
   void read_tokens() {
@@ -68,7 +78,8 @@ class Describer {
       } else if (type == kUnused || text.empty()) {
         continue;  // no text becomes it, and it is the empty text
       } else {
-        description_.added.push_back({.id = id, .content = text, .special = type != kUserDefined});
+        description_.added.push_back(
+            {.id = id, .content = text, .special = type != kUserDefined || is_border(id)});
       }
     }
   }
@@ -137,6 +148,26 @@ class Describer {
       if (left == normal_.end() || right == normal_.end()) continue;
       description_.merges.push_back({left->second, right->second, token, rank});
     }
+  }
+
+  /// Some files type markers as normal or unused, or type nothing. A token with the form of a marker is one
+  /// if no merge makes it, or if a text begins or ends with it.
+  void find_markers() {
+    const std::size_t size = vocabulary_.tokens.size();
+    std::vector<bool> merged(size), found(size);
+    for (const auto& merge : description_.merges) merged[static_cast<std::size_t>(merge.token)] = true;
+    for (std::size_t token = 0; token < size; ++token) {
+      const std::string& text = vocabulary_.tokens[token];
+      const int type = type_of(token), id = static_cast<int>(token);
+      const bool added = type == kUnknown || type == kControl || type == kUserDefined;
+      if (added || is_filler(token) || text.starts_with("<0x") || !looks_like_marker(text)) continue;
+      if (merged[token] && !is_border(id)) continue;
+      found[token] = true;
+      description_.pieces[token].clear();
+      description_.added.push_back({.id = id, .content = text, .special = true});
+    }
+    std::erase_if(description_.merges,
+                  [&](const auto& merge) { return found[static_cast<std::size_t>(merge.token)]; });
   }
 
   int check_id(int id, const char* key) const {

@@ -19,6 +19,7 @@ struct GgufVocabulary {
   std::vector<int> token_type = {};      ///< one per token, or none
   std::vector<std::string> merges = {};  ///< of "gpt2" only
   std::optional<int> bos_token_id = {};
+  std::vector<int> end_ids = {};  ///< eos_token_id, eot_token_id and eom_token_id, as far as they are named
   std::optional<bool> add_bos_token = {}, add_eos_token = {}, add_space_prefix = {};
 };
 

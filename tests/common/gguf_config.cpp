@@ -201,15 +201,29 @@ TEST_CASE("sizes that are missing, lists or impossible are named with their valu
   CHECK(says(error_of(GgufWriter().text("general.architecture", "llama2")), "\"llama2\"", "llama, qwen2"));
 }
 
-TEST_CASE("the tokens that end a text are those of the metadata and the markers among the control tokens") {
+TEST_CASE("the tokens that end a text are those of the metadata and the end markers in the vocabulary") {
   GgufWriter writer = llama();
   writer.texts("tokenizer.ggml.tokens", {"<|endoftext|>", "a", "<|im_end|>", "</s>", "<|eot_id|>"})
       .numbers<std::int32_t>("tokenizer.ggml.token_type", 5, {3, 1, 3, 1, 4})
       .number("tokenizer.ggml.eos_token_id", 2)
       .number("tokenizer.ggml.eom_token_id", 0xFFFF'FFFF)
       .number("tokenizer.ggml.bos_token_id", 1);
-  CHECK(settings_of(writer)["eos_token_id"] == json{2, 0});
+  CHECK(settings_of(writer)["eos_token_id"] == json{2, 0, 4});
   CHECK(settings_of(writer)["bos_token_id"] == 1);
+  for (const char* mark : {"<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|im_end|>",
+                           "<|end|>", "<end_of_turn>", "<EOT>", "</s>"}) {
+    CAPTURE(mark);
+    const auto ends = [&](int type) {
+      GgufWriter one = llama();
+      one.texts("tokenizer.ggml.tokens", {"a", mark}).number("tokenizer.ggml.eos_token_id", 0);
+      if (type > 0) one.numbers<std::int32_t>("tokenizer.ggml.token_type", 5, {1, type});
+      return settings_of(one)["eos_token_id"];
+    };
+    for (const int type : {3, 4}) CHECK(ends(type) == json{0, 1});
+    // Types may be wrong or missing. But "</s>" may be a normal token, in a vocabulary of code.
+    const json otherwise = mark == std::string("</s>") ? json(0) : json{0, 1};
+    for (const int type : {0, 1, 2, 5, 6}) CHECK(ends(type) == otherwise);
+  }
   GgufWriter alone = llama();
   CHECK(settings_of(alone.number("tokenizer.ggml.eos_token_id", 3))["eos_token_id"] == 3);
 }

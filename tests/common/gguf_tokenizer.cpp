@@ -86,6 +86,22 @@ TEST_CASE("control tokens are special, user-defined ones are not, and fillers an
   CHECK(described.merges[0].token == 2);
 }
 
+TEST_CASE("the tokens that the metadata names as the end are markers, even if merges make them") {
+  const auto added = [](const std::string& key) {
+    GgufWriter writer;
+    writer.text("general.architecture", "llama")
+        .text("tokenizer.ggml.model", "llama")
+        .texts("tokenizer.ggml.tokens", {"<unk>", "<s>", "<", "s>"})
+        .numbers<float>("tokenizer.ggml.scores", 6, {0, 0, 0, 0})
+        .number("tokenizer.ggml.bos_token_id", 0)
+        .number(key, 1);
+    return description_of(writer).added.size();
+  };
+  for (const char* key : {"eos", "eot", "eom"})
+    CHECK(added(fmt::format("tokenizer.ggml.{}_token_id", key)) == 2);
+  CHECK(added("tokenizer.ggml.padding_token_id") == 1);
+}
+
 TEST_CASE("one name determines how a text is split: pattern, merges, normal form and begin") {
   const auto with_begin = [](const std::string& pre) {
     GgufWriter writer = byte_level(pre);

@@ -78,6 +78,63 @@ TEST_CASE("a user-defined token is found in any text, and a filler marked as one
   CHECK(tokenizer.bytes(260) == "");
 }
 
+TEST_CASE(
+    "a marker is one token where a template writes it, even if a file types it as normal or not at all") {
+  GgufVocabulary pieces = sentence_pieces({{"a", -1},
+                                           {"b", -1},
+                                           {"<|im_end|>", 0},
+                                           {"ab", -1},
+                                           {"</", -2},
+                                           {"<", -9},
+                                           {"/", -9},
+                                           {"s", -9},
+                                           {">", -9},
+                                           {"s>", -3},
+                                           {"[a]", -4},
+                                           {"[", -9},
+                                           {"]", -9},
+                                           {"[a", -5}});
+  pieces.add_space_prefix = false;
+  GgufVocabulary bytes{.architecture = "llama",
+                       .model = "gpt2",
+                       .pre = "gpt-2",
+                       .tokens = {"a", "<|im_end|>", "b", "ab", "[", "]", "[[", "[[]"},
+                       .merges = {"a b", "[ [", "[[ ]"}};
+  for (const int type : {0, 1, 3, 4, 5}) {
+    CAPTURE(type);
+    if (type > 0) bytes.token_type = {1, type, 1, 1, 1, 1, 1, 1};
+    pieces.token_type[261] = type;
+    GgufVocabulary untyped = pieces;
+    if (type == 0) untyped.token_type.clear();
+    CHECK(made_of(bytes).encode_with_special_tokens("a<|im_end|>ab") == Ids{0, 1, 3});
+    CHECK(made_of(bytes).bytes(1) == "<|im_end|>");
+    CHECK(made_of(untyped).encode_with_special_tokens("a<|im_end|>ab\n") == Ids{259, 261, 262, 13});
+    CHECK(made_of(untyped).bytes(261) == "<|im_end|>");
+    CHECK(made_of(untyped).bytes(13) == "\n");
+  }
+  // What merges make is a text's token, but not if a text begins or ends with it.
+  CHECK(made_of(bytes).encode("[[]") == Ids{7});
+  bytes.end_ids = {7};
+  CHECK(made_of(bytes).encode("[[]") == Ids{6, 5});
+  CHECK(made_of(bytes).encode_with_special_tokens("[[]") == Ids{7});
+  bytes.end_ids = {3};  // and what has not the form of a marker stays a text
+  CHECK(made_of(bytes).encode("ab[[]") == Ids{3, 7});
+  CHECK(made_of(pieces).encode("[a]") == Ids{269});
+  pieces.token_type.clear();  // "</s>" is named below
+  CHECK(made_of(pieces).encode("</s>") == Ids{2});
+  pieces.end_ids = {2};
+  CHECK(made_of(pieces).encode("</s>") == Ids{263, 268});
+  CHECK(made_of(pieces).encode_with_special_tokens("</s>") == Ids{2});
+  // A token for user-defined texts is found in any text, but not if it ends one.
+  bytes.end_ids = {1};
+  bytes.token_type[1] = 4;
+  CHECK(made_of(bytes).encode("a<|im_end|>") == Ids{0});
+  bytes.end_ids.clear();
+  CHECK(made_of(bytes).encode("a<|im_end|>") == Ids{0, 1});
+  bytes.bos_token_id = 1;
+  CHECK(made_of(bytes).encode("a<|im_end|>") == Ids{0});
+}
+
 TEST_CASE("a text begins with a begin-of-text token by default in SentencePiece's and Llama 3's files only") {
   GgufVocabulary vocabulary = sentence_pieces({{"a", 0}});
   CHECK(made_of(vocabulary).encode_prompt("").size() == 1);
