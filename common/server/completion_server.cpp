@@ -118,11 +118,17 @@ void declare_metrics(Metrics& metrics) {
                             {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5});
 }
 
-/// Whether the model has a usable template.
-bool can_answer(const ServedModel& model, ChatPrompts& prompts) try {
-  apply_template(R"({"messages": [{"role": "user", "content": "Hello"}]})", model, prompts);
-  return true;
-} catch (const std::exception&) {
+/// Whether the model has a usable template. Some refuse a conversation without a system message, others one
+/// with it.
+bool can_answer(const ServedModel& model, ChatPrompts& prompts) {
+  const std::string question = R"({"role": "user", "content": "Hello"})";
+  for (const char* before : {"", R"({"role": "system", "content": "Be brief."}, )"}) {
+    try {
+      apply_template(fmt::format(R"({{"messages": [{}{}]}})", before, question), model, prompts);
+      return true;
+    } catch (const std::exception&) {  // perhaps with the next one
+    }
+  }
   return false;
 }
 
@@ -310,6 +316,9 @@ struct CompletionServer {
     for (const char* body :
          {"CompletionRequest", "ChatRequest", "TokenizeRequest", "DetokenizeRequest", "TemplateRequest"})
       schemas[body]["properties"]["model"]["enum"] = {model.name, nullptr};
+    for (const char* body : {"CompletionRequest", "ChatRequest"})
+      schemas[body]["properties"]["max_tokens"]["maximum"] = model.n_positions;
+    schemas["ChatRequest"]["properties"]["max_completion_tokens"]["maximum"] = model.n_positions;
     for (const Route& route : routes()) {
       if (route.chats && prompts == nullptr) description["paths"].erase(route.path);
     }

@@ -136,6 +136,7 @@ class Chats(unittest.TestCase):
                              set(description["paths"]))
         request = description["components"]["schemas"]["ChatRequest"]
         self.assertEqual(request["properties"]["model"]["enum"], ["talker", None])
+        self.assertEqual([request["properties"][key]["maximum"] for key in ("max_tokens", "max_completion_tokens")], [512, 512])
         chat(self.server, "A", max_tokens=1)
         count = 'staircase_requests_total{path="/v1/chat/completions",status="200"}'
         self.assertGreater(self.server.metrics()[count], 0)

@@ -13,7 +13,7 @@ except ImportError:
     if sys.executable != "/usr/bin/python3" and Path("/usr/bin/python3").exists() and __name__ == "__main__":
         os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
 
-from support import PATIENCE, SANITIZED, ChatServer, Server
+from support import PATIENCE, SANITIZED, TEMPLATE, ChatServer, Server
 
 try:
     from selenium import webdriver
@@ -34,6 +34,9 @@ class Pages(unittest.TestCase):
             status, header, page = server.ask("GET", "/")
         self.assertEqual((status, header["Content-Type"]), (200, "text/html; charset=utf-8"))
         self.assertIn("v1/chat/completions", page)
+        demand = "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}"
+        with ChatServer(template=demand + TEMPLATE) as server:
+            self.assertEqual(server.ask("GET", "/")[2], page, "a template may demand a system message")
         self.assertNotIn("//", page.split("<script>")[0].replace("<!DOCTYPE", ""), "the page loads nothing from elsewhere")
 
 

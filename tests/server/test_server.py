@@ -58,6 +58,7 @@ class Endpoints(unittest.TestCase):
             self.assertRegex(page, rf'id="{field}" type="number" min="0" max="\d+" step="any"')
         status, _, description = self.server.ask("GET", "/openapi.json")
         self.assertEqual(status, 200)
+        self.assertEqual(description["components"]["schemas"]["CompletionRequest"]["properties"]["max_tokens"]["maximum"], 512)
         self.assertEqual(sorted(description["paths"]),
                          ["/", "/health", "/metrics", "/openapi.json", "/v1/completions", "/v1/models", "/v1/models/{model}"])
 
