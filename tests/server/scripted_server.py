@@ -25,8 +25,8 @@ def html(status):
 class Request:
     """One that has come; go() lets its answer continue at the next WAIT."""
 
-    def __init__(self, body, reply):
-        self.body, self.reply, self.steps = body, reply, threading.Semaphore(0)
+    def __init__(self, body, authorization, reply):
+        self.body, self.authorization, self.reply, self.steps = body, authorization, reply, threading.Semaphore(0)
 
     def go(self):
         self.steps.release()
@@ -63,8 +63,8 @@ class Handler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
             return
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        unexpected = self.server.replies.empty()
-        request = Request(body, [refusal(500, "This request is not in the script.")] if unexpected else self.server.replies.get())
+        reply = [refusal(500, "This request is not in the script.")] if self.server.replies.empty() else self.server.replies.get()
+        request = Request(body, self.headers["Authorization"], reply)
         self.server.requests.append(request)
         try:
             self.answer(request)
@@ -72,7 +72,7 @@ class Handler(BaseHTTPRequestHandler):
             pass
 
     def answer(self, request):
-        """Sends the parts of the reply: a text is a token, a dictionary is merged into an event, a tuple is a whole answer."""
+        """Sends the parts of the reply: a text is a token, a dictionary an event, and a tuple a whole answer."""
         streams = False
         for part in request.reply:
             if part is WAIT:

@@ -35,10 +35,12 @@ def setUpModule():
         return
     global browser
     options = webdriver.ChromeOptions()
-    for option in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--window-size=390,844"):
+    for option in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
         options.add_argument(option)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     browser = webdriver.Chrome(options=options)
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}  # Chromium's windows are wider
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
     unittest.addModuleCleanup(browser.quit)
 
 
@@ -82,12 +84,18 @@ class Page(unittest.TestCase):
               .filter(one => one.textContent === arguments[0] && one.checkVisibility());
             all[Math.floor(arguments[1] * all.length)]?.click()""", name, which)
 
-    def shown(self):
+    def require_no_wider_than_window(self):
+        wide = browser.execute_script("""
+            return [...document.querySelectorAll("html, footer, #text, #candidates")]
+              .filter(one => one.scrollWidth > one.clientWidth + 1).map(one => one.outerHTML.slice(0, 80))""")
+        self.assertEqual(wide, [])
+
+    def shown(self, besides=".replaced"):
         """(role, text) of each message that counts."""
         return [tuple(message) for message in browser.execute_script("""
             return [...document.querySelectorAll("article")]
-              .filter(one => one.checkVisibility() && !one.classList.contains("replaced"))
-              .map(one => [one.className.trim(), one.querySelector("div").textContent])""")]
+              .filter(one => one.checkVisibility() && !one.matches(arguments[0]))
+              .map(one => [one.classList[0], one.querySelector("div").textContent])""", besides)]
 
 
 class Chat(Page):
@@ -167,14 +175,20 @@ class Chat(Page):
         self.assertIn("512 tokens", browser.find_element(By.CSS_SELECTOR, ".error").text)
         self.assertEqual(browser.title, "Staircase")
 
+    def test_a_new_conversation_ends_the_answer_at_the_server(self):
+        self.fill(max_tokens="")
+        self.get("question").send_keys("Tell me all.", Keys.ENTER)
+        self.wait(lambda: len(browser.find_elements(By.CSS_SELECTOR, ".assistant span")) > 2)
+        self.press("New conversation")
+        self.wait(lambda: self.server.load() == (0, 0))
+
     def test_an_answer_that_is_cut_off_says_after_how_many_tokens(self):
         self.ask("Who are you?")
         self.assertEqual(browser.find_element(By.CSS_SELECTOR, ".note").text, "The answer was cut off after 12 tokens.")
 
     def test_nothing_is_wider_than_a_phone(self):
         self.ask("w" * 200)
-        self.assertLessEqual(browser.execute_script("return document.documentElement.scrollWidth"),
-                             browser.execute_script("return document.documentElement.clientWidth"))
+        self.require_no_wider_than_window()
 
 
 class Stories(Page):
@@ -240,11 +254,14 @@ class Stories(Page):
         self.go()
         self.comes("1")
         self.press("New conversation")
-        self.begin_to_ask("Two?", "2", STOP)
+        self.begin_to_ask("Two?", "2", WAIT, "!", STOP)
         self.go(0)
         self.go()
+        self.comes("2")
+        self.assertTrue(self.get("stop").is_enabled())
+        self.go()
         self.idle()
-        self.assertEqual(self.shown(), [("user", "Two?"), ("assistant", "2")])
+        self.assertEqual(self.shown(), [("user", "Two?"), ("assistant", "2!")])
 
     def test_a_new_conversation_before_the_first_token(self):
         self.ask("One?", "1", STOP)
@@ -358,11 +375,12 @@ class Stories(Page):
         self.assertEqual((self.shown(), self.box()), ([*before[:2], ("user", "2?!"), ("assistant", "two")], "A draft"))
 
     def test_what_is_typed_ahead_is_kept(self):
-        self.begin_to_ask("One?", refusal(503, "It is ending."))
+        self.begin_to_ask("One?", refusal(503, "w" * 200))
         self.get("question").send_keys("Two?")
         self.go()
         self.idle()
         self.assertEqual(self.box(), "One?")
+        self.require_no_wider_than_window()
         self.ask("", "1", STOP)
         self.assertEqual(self.box(), "Two?")
 
@@ -448,9 +466,10 @@ class Stories(Page):
             self.get("question").clear()
             self.open_options()
             self.fill(**{name: str(keys.get(name, ""))})
-        self.fill(**{key: str(value) for key, value in keys.items()})
+        self.fill(key="a key", **{key: str(value) for key, value in keys.items()})
         self.ask("One?", "1", STOP)
         self.assertEqual(self.server.requests[-1].body | keys, self.server.requests[-1].body)
+        self.assertEqual(self.server.requests[-1].authorization, "Bearer a key")
 
     def test_a_template_demands_a_system_message(self):
         self.ask("One?", refusal(400, "messages: begin with a system message"))
@@ -518,29 +537,41 @@ class Stories(Page):
         self.idle()
 
     def test_whatever_is_pressed_the_model_reads_what_is_shown(self):
-        """A random walk: each request is checked when it comes."""
+        """A random walk. A request ends with one turn that has an answer, or with the turns that were there before."""
         dice = random.Random(7)
         replies = [("1", STOP), ("1", WAIT, "2", STOP), ("1", LENGTH), (STOP,), ("1", CUT), ("1",), (html(502),),
                    (refusal(400, "No."),), ("1", WAIT, CUT)]
+        before = []
         for move in range(80):
             running, count = self.get("stop").is_enabled(), len(self.server.requests)
             name = dice.choice(["go", "go", "go", "Stop", "New conversation", "Edit", "Again", "Enter"] if running else
                                ["Enter", "Enter", "Again", "Edit", "Edit", "Cancel", "New conversation"])
+            if not running:
+                before = self.shown(besides="none")
             if self.server.replies.empty():
                 self.server.replies.put((WAIT, *dice.choice(replies)))
             if name == "go":
-                before = self.shown()
+                now = self.shown()
                 self.go()
-                self.wait(lambda: not self.get("stop").is_enabled() or self.shown() != before)
+                self.wait(lambda: not self.get("stop").is_enabled() or self.shown() != now)
             elif name == "Enter":
                 self.say(f"{move}?")
             else:
                 self.press(name, dice.random())
             if name == "Stop":
                 self.idle()
+            if name == "New conversation":
+                self.assertEqual((self.shown(), self.get("stop").is_enabled()), ([], False))
             elif not running and self.get("stop").is_enabled():
                 self.wait(lambda: len(self.server.requests) > count)
                 self.check_request()
+            elif running and not self.get("stop").is_enabled():
+                *others, last = self.shown(besides="none") or [None]
+                if self.failure():
+                    self.assertEqual([*others, last] if last else [], before)
+                else:
+                    self.assertEqual((others, last[0]), (self.server.requests[-1].messages(), "assistant"))
+                    self.assertTrue(last[1])
         self.assertGreater(len(self.server.requests), 15)
         if self.get("stop").is_enabled():
             self.press("New conversation")
@@ -606,8 +637,9 @@ class Texts(Page):
 
     def test_the_prompt_is_sent_as_it_is_and_each_option_too(self):
         keys = {"max_tokens": 7, "temperature": 0.25, "top_p": 0.5, "min_p": 0.125, "seed": -3}
-        self.fill(prompt="  if x:", **{key: str(value) for key, value in keys.items()})
+        self.fill(prompt="  if x:", key="a key", **{key: str(value) for key, value in keys.items()})
         self.continue_text(" y", STOP)
+        self.assertEqual(self.server.requests[-1].authorization, "Bearer a key")
         self.assertEqual(self.server.requests[-1].body | keys | {"prompt": "  if x:"}, self.server.requests[-1].body)
         for name, bad in (("max_tokens", str(CONTEXT + 1)), ("temperature", "-"), ("seed", "1.5"), ("key", "ключ")):
             self.fill(**{name: bad})
@@ -615,6 +647,13 @@ class Texts(Page):
             self.assertFalse(self.get("stop").is_enabled(), name)
             self.fill(**{name: ""})
         self.assertEqual(len(self.server.requests), 1)
+
+    def test_nothing_is_wider_than_a_phone(self):
+        self.fill(prompt="w" * 200)
+        self.continue_text("w" * 200, STOP)
+        self.require_no_wider_than_window()
+        self.continue_text(refusal(503, "w" * 200))
+        self.require_no_wider_than_window()
 
     def test_the_candidates_of_a_token_stay_while_a_reader_looks_at_them(self):
         self.begin(" one", WAIT, " two", WAIT, " three", STOP)
