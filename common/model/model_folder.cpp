@@ -1,5 +1,6 @@
 #include "common/model/model_folder.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <vector>
 
@@ -13,14 +14,21 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Relative to PREFIX/bin/program and PROJECT/build/steps/program first: both may have been moved or copied.
 std::vector<fs::path> model_collections() {
   std::vector<fs::path> places;
-  if (const char* folder = std::getenv("STAIRCASE_MODELS")) places.emplace_back(folder);
+  const auto add = [&](const fs::path& place) {
+    if (std::find(places.begin(), places.end(), place) == places.end()) places.push_back(place);
+  };
+  if (const char* folder = std::getenv("STAIRCASE_MODELS")) add(folder);
   const fs::path program = platform::program();
-  if (!program.empty())
-    places.push_back(program.parent_path().parent_path() / "share" / "staircase" / "models");
-  places.emplace_back(STAIRCASE_SOURCE_MODELS);
-  places.emplace_back(STAIRCASE_INSTALLED_MODELS);
+  if (!program.empty()) {
+    const fs::path above = program.parent_path().parent_path();
+    add(above / "share" / "staircase" / "models");
+    add(above.parent_path() / "models");
+  }
+  add(STAIRCASE_SOURCE_MODELS);
+  add(STAIRCASE_INSTALLED_MODELS);
   return places;
 }
 

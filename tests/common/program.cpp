@@ -236,6 +236,23 @@ TEST_CASE("a broken model folder ends in one sentence") {
   check_refused(option, 1, "config.json");
 }
 
+TEST_CASE("a program finds the models of the project or prefix that it was moved with") {
+  const TemporaryFolder folder;
+  for (const std::string place : {"models/tale", "installed/share/staircase/models/other-tale"}) {
+    std::filesystem::create_directories(folder.path() / place);
+    std::filesystem::copy(STAIRCASE_SOURCE_TREE "/models/tales-1m", folder.path() / place);
+  }
+  for (const std::string place : {"build/steps/first", "installed/bin/first"}) {
+    const std::filesystem::path program = folder.path() / place;
+    std::filesystem::create_directories(program.parent_path());
+    std::filesystem::copy_file(STAIRCASE_FIRST_STEP, program);
+    const std::string model = place[0] == 'b' ? "tale" : "other-tale";
+    const ProgramRun run = run_program(program.string(), "--prompt Once --max-new-tokens 1 --model " + model);
+    CHECK_MESSAGE(run.status == 0, run.err);
+    CHECK(run_program(STAIRCASE_FIRST_STEP, "--prompt Once --model " + model).status == 1);
+  }
+}
+
 TEST_CASE("the end of text of a model may have another name, or there is none") {
   const TemporaryFolder folder;
   TinyModel(1, 4096).write(folder.path());
