@@ -1,7 +1,11 @@
 # Shared by the tools: where things are, and how to build without noise. It is sourced, never run.
 # shellcheck shell=bash
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# With CDPATH, cd may go elsewhere and prints where. In POSIX mode, bash lacks process substitution.
+unset CDPATH
+set +o posix
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -59,40 +63,160 @@ python_with() {
   echo python3
 }
 
-# configure [--small] DIR [-Doption=value...]: installs what is missing (tools/setup) and prepares the build directory.
-# Without a GPU to run them, the kernels for one would only be minutes of compiling. Those for other processors would be
-# half a minute; continuous integration compiles them.
+# writable DIR: makes the folder; a sentence if nothing can be written there.
+writable() {
+  local reason
+  if reason=$({ mkdir -p "$1" && : >>"$1/lock"; } 2>&1); then return; fi
+  say "Nothing can be written to $1 (${reason##*: }): if sudo made it, 'sudo rm -rf $1' removes it; otherwise work in a copy of the project that is yours."
+  return 1
+}
+
+# lock [-n]: locks file descriptor 9, or fails with -n if another process has it.
+lock() {
+  if command -v flock >/dev/null; then flock "$@" 9; return; fi
+  python3 -c 'import fcntl, sys; fcntl.flock(9, fcntl.LOCK_EX | (fcntl.LOCK_NB if sys.argv[1:] else 0))' "$@" 2>/dev/null
+}
+
+# alone FILE COMMAND...: no other process holds that lock meanwhile, nor does what the command leaves running.
+alone() {
+  writable "${1%/*}" || return
+  (
+    lock -n || { say "Another command is at work in ${1%/*}; waiting for it ..."; lock || true; }
+    "${@:2}" 9>&-
+  ) 9>>"$1"
+}
+
+# configure [--small] DIR [MESON OPTION...]: installs what is missing (tools/setup) and prepares the build folder.
 configure() {
-  local setup=() dir unless=()
-  if [[ $1 == --small ]]; then setup=(--small); shift; fi
-  dir=$root/$1
-  shift
+  local setup=(--once)
+  if [[ $1 == --small ]]; then setup+=(--small); shift; fi
   "$root/tools/setup" "${setup[@]}" || return
-  mkdir -p "$dir"
+  prepare "$@"
+}
+
+# prepare DIR [MESON OPTION...]: the same, with what is installed. A folder that is ready only gets the options -D.
+prepare() { alone "$root/$1/lock" prepare_alone "$@"; }
+
+prepare_alone() {
+  local dir=$root/$1 options=() option again=false
+  renew "$1"
   if [[ ! -f $dir/build.ninja ]]; then
-    if ! have_gpu; then unless+=(-Dcuda=disabled); fi
-    if [[ -z ${CI-} ]]; then unless+=(-Dsimd_targets=native); fi
-    quietly "$dir/setup.log" meson setup "${unless[@]}" "$@" "$dir" "$root"
+    # Without a GPU to run them, the kernels for one would only be minutes of compiling. Those for other processors would
+    # be half a minute; continuous integration compiles them.
+    if ! have_gpu; then options+=(-Dcuda=disabled); fi
+    if [[ -z ${CI-} ]]; then options+=(-Dsimd_targets=native); fi
+    if [[ -f $dir/kept ]]; then
+      while IFS= read -r option; do
+        case $option in
+          CXX=*) option=${option#CXX=}; if command -v "${option%% *}" >/dev/null; then export CXX="${CXX:-$option}"; fi ;;
+          *) options+=("$option") ;;
+        esac
+      done <"$dir/kept"
+    fi
+    set_up "$dir" "${options[@]}" "${@:2}" || return
+    rm -f "$dir/kept"
     return
   fi
-  # A directory that is older than an option does not know it yet.
-  if (($#)) && ! meson configure "$@" "$dir" >/dev/null 2>&1; then
-    quietly "$dir/setup.log" meson setup --reconfigure "$@" "$dir" "$root" || return
+  for option in "${@:2}"; do [[ $option != -D* ]] || options+=("$option"); done
+  # A folder that is older than an option does not know it yet.
+  if ((${#options[@]})) && ! meson configure "${options[@]}" "$dir" >/dev/null 2>&1; then again=true; fi
+  # Packages, a GPU or its compiler have been installed since: what was missing may be there now.
+  if [[ $root/build/packages.log -nt $dir/build.ninja ]]; then again=true; fi
+  if [[ -f $dir/stamp && $(gpu) != none && $(stamped "$dir" gpu) != "$(gpu)" ]]; then
+    again=true
+    if [[ $(stamped "$dir" gpu) == none ]]; then options=(-Dcuda=auto "${options[@]}"); fi
   fi
-  # Packages have been installed since: what was missing may be there now.
-  if [[ $root/build/packages.log -nt $dir/build.ninja ]]; then
-    quietly "$dir/setup.log" meson setup --reconfigure "$dir" "$root"
+  if $again; then set_up "$dir" --reconfigure "${options[@]}"; fi
+}
+
+# set_up DIR MESON OPTION...: Meson itself. One that is interrupted leaves a folder that it takes for ready; "unfinished"
+# is there until it has ended.
+set_up() {
+  : >"$1/unfinished"
+  quietly "$1/setup.log" meson setup "${@:2}" "$1" "$root" || return
+  stamp "$1" >"$1/stamp"
+  rm "$1/unfinished"
+  if have_gpu; then sed -n 's/^ *CUDA *: no: \(.*\)/This machine has a GPU, but programs will not use it: \1/p' "$1/setup.log" >&2; fi
+}
+
+# The rules of a build folder hold for one place and one compiler, whose precompiled headers no other one reads.
+stamp() {
+  local compiler
+  # shellcheck disable=SC2016  # $ARGS is the rule's
+  compiler=$(sed -n '/^rule cpp_COMPILER$/{n;s/^ *command = \(.*\) \$ARGS.*/\1/p;}' "$1/build.ninja" 2>/dev/null)
+  printf '%s\n' "folder $1" "compiler $compiler" "version $(version "$compiler")" "CXX ${CXX-}" "gpu $(gpu)"
+}
+
+# stamped DIR KEY: what the folder's stamp says about it.
+stamped() { sed -n "s/^$2 //p" "$1/stamp" 2>/dev/null || true; }
+
+# version COMPILER: several words if a cache comes first. Some distributions rebuild a compiler under the same version.
+version() {
+  local words
+  [[ $1 ]] || return 0
+  read -ra words <<<"$1"
+  echo "$("${words[@]}" --version 2>&1 | head -n 1)" "$(wc -c 2>/dev/null <"$("${words[@]}" -print-prog-name=cc1plus 2>/dev/null)")"
+}
+
+# The compiler of this machine's GPU.
+gpu() {
+  if ! have_gpu; then echo none; else PATH=$PATH:/usr/local/cuda/bin command -v nvcc || echo 'no nvcc'; fi
+}
+
+# renew DIR: if its rules no longer hold, they and what was compiled are removed. The options are kept for the next setup.
+renew() {
+  local dir=$root/$1 reason='' option
+  [[ -d $dir/meson-private ]] || return 0
+  if [[ ! -f $dir/build.ninja || -f $dir/unfinished ]]; then
+    reason='its setup was interrupted'
+  elif [[ ! -f $dir/stamp ]]; then # a person has set it up
+    if grep -qF "\"build\": \"$dir\"" "$dir/meson-info/meson-info.json" 2>/dev/null; then stamp "$dir" >"$dir/stamp"; return; fi
+    reason='it was set up elsewhere, or not to the end'
+  elif [[ $(stamped "$dir" folder) != "$dir" ]]; then
+    reason="it was set up as $(stamped "$dir" folder)"
+  elif [[ $(stamped "$dir" version) != "$(version "$(stamped "$dir" compiler)")" ]]; then
+    reason='the compiler has changed'
+  elif [[ ${CXX-} && $(stamped "$dir" CXX) != "$CXX" ]]; then
+    reason="CXX is now $CXX"
+  else
+    return 0
   fi
+  say "Setting up ${dir##*/}/ again: $reason."
+  if [[ -f $dir/meson-private/cmd_line.txt ]]; then
+    {
+      stamped "$dir" CXX | sed -n 's/^./CXX=&/p'
+      sed -n '/^\[options\]/,/^$/s/^\([^ =]*\) = /-D\1=/p' "$dir/meson-private/cmd_line.txt" | while IFS= read -r option; do
+        [[ $option == -Dcuda=disabled && $(stamped "$dir" gpu) == none ]] || printf '%s\n' "$option"
+      done
+    } >"$dir/kept"
+  fi
+  # Logs, models and the inputs that fuzzers have found stay.
+  (cd "$dir" && rm -rf meson-* build.ninja .ninja_* compile_commands.json bench common kernels steps tests practice prepared stamp unfinished)
 }
 
 # compile DIR [TARGET...]: builds the targets, or everything.
-compile() {
-  local dir=$root/$1
+compile() { alone "$root/$1/lock" compile_alone "$@"; }
+
+compile_alone() {
+  local dir=$root/$1 limit
   shift
+  limit=$(fitting_jobs /)
   if [[ $(ninja -C "$dir" -n "$@" 2>&1) != *'no work to do'* ]]; then
     say "Compiling into ${dir##*/}/ (its log is ${dir##*/}/build.log) ..."
-    NINJA_STATUS='%p %f/%t ' quietly "$dir/build.log" ninja -C "$dir" "$@"
+    NINJA_STATUS='%p %f/%t ' quietly "$dir/build.log" ninja ${limit:+"$limit"} -C "$dir" "$@"
   fi
+}
+
+# fitting_jobs ROOT: -jN for ninja if the memory is too small for as many compilers as it starts, two more than
+# processors. A large file takes 700 MB. MemAvailable is the machine's; a container may have less. Below ROOT are proc and sys.
+fitting_jobs() {
+  local kilobytes limit file
+  kilobytes=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' "$1proc/meminfo" 2>/dev/null) || return 0
+  for file in memory.max memory/memory.limit_in_bytes; do
+    limit=$(cat "$1sys/fs/cgroup/$file" 2>/dev/null) || continue
+    if [[ $limit =~ ^[0-9]+$ ]] && ((limit / 1024 < kilobytes)); then kilobytes=$((limit / 1024)); fi
+  done
+  if ((kilobytes / 700000 < $(nproc) + 2)); then echo "-j$((kilobytes < 1400000 ? 1 : kilobytes / 700000))"; fi
 }
 
 # steps: the names of all steps, lowest first.

@@ -68,7 +68,7 @@ class Commands(Limited):
         (self.folder / name).write_text(f"#!/bin/sh\n{script}\n")
         (self.folder / name).chmod(0o755)
 
-    BASICS = ("bash", "env", "dirname", "sed", "sort", "head", "xargs", "echo", "cut")
+    BASICS = ("bash", "env", "dirname", "readlink", "sed", "sort", "head", "xargs", "echo", "cut")
 
     def test_setup_without_a_known_package_manager(self):
         done = run("tools/setup", env=self.commands(*self.BASICS))
@@ -109,6 +109,64 @@ class Commands(Limited):
                 packages = set(installed.read_text().split())
                 self.assertLessEqual({"g++", "meson", "libutf8proc-dev"}, packages)
                 self.assertEqual(packages & extras, extras - left_out)
+
+    def debian(self, *absent):
+        """A machine with apt-get, which fails and counts its calls, and all that the build needs but these; the project."""
+        environment = self.commands(*self.BASICS, "grep", "mkdir", "tail", "tee", "cat", "rm", "flock", "tr")
+        for name in ("g++", "c++", "ninja", "git", "gnuplot"):
+            self.fake(name, "exit 0")
+        self.fake("meson", "echo 1.4.0")
+        self.fake("python3", "exit 0")
+        self.fake("pkg-config", f'for name; do case " {" ".join(absent)} " in *" $name "*) exit 1 ;; esac; done')
+        self.fake("dpkg-query", 'for name; do case $name in *-dev) [ $name = libedit-dev ] || echo "ii $name" ;; esac; done')
+        self.fake("apt-get", f'echo "$*" >>"{self.folder}/calls"; echo "E: no network" >&2; exit 100')
+        self.fake("sudo", 'while [ "$1" = -n ] || [ "$1" = env ]; do shift; done; exec "$@"')
+        return self.copied("tools/setup", "tools/lib.sh") / "tools/setup", environment
+
+    def apt_calls(self):
+        calls = self.folder / "calls"
+        found = calls.read_text().splitlines() if calls.exists() else []
+        calls.unlink(missing_ok=True)
+        return len(found)
+
+    def test_an_optional_package_is_tried_once(self):
+        setup, environment = self.debian("libedit")
+        sentence = "Continuing without libedit, which could not be installed (build/packages.log); tools/setup tries again."
+        done = run(setup, "--once", "--small", env=environment)
+        self.assertEqual((done.returncode, done.stderr.splitlines()[-1]), (0, sentence))
+        self.assertGreater(self.apt_calls(), 0)
+        again = run(setup, "--once", "--small", env=environment)
+        self.assertEqual((again.returncode, again.stderr, self.apt_calls()), (0, sentence + "\n", 0))
+        self.assertEqual(run(setup, "--small", env=environment).stderr.splitlines()[-1], sentence)  # a person asks for it
+        self.assertGreater(self.apt_calls(), 0)
+
+    @unittest.skipIf(os.geteuid() == 0 and not shutil.which("setpriv"), "root needs no sudo")
+    def test_a_person_without_sudo(self):
+        as_person = [shutil.which("setpriv"), "--reuid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+        for absent, status, last in (("libedit", 0, "Continuing without libedit, which could not"), ("fmt", 1, "The build needs these packages.")):
+            with self.subTest(absent):
+                for path in self.folder.iterdir():
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+                setup, environment = self.debian(absent)
+                (self.folder / "sudo").unlink()
+                for path in (self.folder, self.folder / "tools"):
+                    path.chmod(0o777)
+                done = subprocess.run([*as_person, setup, "--once", "--small"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                      env=environment, timeout=50)
+                lines = done.stderr.splitlines()
+                self.assertEqual((done.returncode, len(lines), self.apt_calls()), (status, 2, 0), done.stderr)
+                self.assertIn("there is no sudo; as root: apt-get install", lines[0])
+                self.assertIn(last, lines[1])
+
+    def test_a_pkg_config_that_looks_elsewhere_is_named(self):
+        setup, environment = self.debian("fmt", "libhwy")
+        self.fake("dpkg-query", 'for name; do echo "ii $name"; done')
+        done = run(setup, "--once", "--small", env=environment)
+        self.assertEqual((done.returncode, self.apt_calls()), (1, 0))
+        self.assertEqual(done.stderr, f"{self.folder}/pkg-config does not find fmt libhwy, which are installed: it looks elsewhere, as "
+                         "conda's does. 'conda deactivate', or 'export PKG_CONFIG=/usr/bin/pkg-config'.\n")
+        self.fake("another", "exit 0")
+        self.assertEqual(run(setup, "--once", "--small", env={**environment, "PKG_CONFIG": str(self.folder / "another")}).returncode, 0)
 
     def test_packages_that_come_later_are_found(self):
         """A program that needs Boost has no rule in a build folder that was prepared without."""
