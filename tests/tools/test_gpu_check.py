@@ -199,6 +199,14 @@ class Packing(StandIns):
         with self.assertRaisesRegex(check.Failure, "is not a git repository"):
             check.pack(self.folder / "packed.tar.xz", "sm_90")
 
+    def test_a_folder_inside_another_repository_is_not_of_its_commit(self):
+        inner = self.root / "build-inner"  # ignored
+        inner.mkdir()
+        self.at(inner)
+        with self.assertRaisesRegex(check.Failure, "inside another one"):
+            check.pack(self.folder / "packed.tar.xz", "sm_90")
+        self.assertRegex(check.commit(), "^unknown, sources ")
+
     def test_the_libraries_of_a_program_but_not_of_the_system_or_of_cuda(self):
         self.program("ldd", """#!/bin/sh
 echo '	libcublasLt.so.13 => /usr/local/cuda/lib64/libcublasLt.so.13 (0x1)

@@ -30,6 +30,8 @@ def with_part(text, name, part):
 def repository():
     """The public address of this clone's origin; "" where none is known."""
     try:
+        if git("rev-parse", "--show-prefix").strip():
+            return ""  # the sources lie in another repository
         return public(git("remote", "get-url", "origin").decode().strip())
     except Problem:  # no git, no repository, or no origin
         return ""
