@@ -14,10 +14,13 @@
 
 namespace staircase {
 
-/// A model of random weights; its last token is the end of text.
-inline Model random_model(std::uint32_t seed, int vocab_size, int n_positions = 37) {
+/// A model of random weights; its last token is the end of text, or each of its last `ends`.
+inline Model random_model(std::uint32_t seed, int vocab_size, int n_positions = 37, int ends = 1) {
   const TemporaryFolder folder;
   TinyModel(seed, vocab_size, n_positions).write(folder.path());
+  std::string others;
+  for (int i = 1; i <= ends; ++i) others += (i > 1 ? ", " : "") + std::to_string(vocab_size - i);
+  folder.write("generation_config.json", "{\"eos_token_id\": [" + others + "]}");
   return Model::load(folder.path(), make_cpu_device(1));
 }
 
@@ -65,7 +68,10 @@ inline std::vector<double> plain_logprobs(Model& model, std::vector<int> tokens,
 /// The search as Hugging Face writes it: arrays of fixed sizes, and -1e9 for what is not there.
 inline std::vector<Scored> plain_beam_search(Model& model, const std::vector<int>& prompt,
                                              const PlainSearch& search) {
+  const EndTokens& ends_of_text = model.config().end_tokens;
   const auto n = static_cast<std::size_t>(search.num_beams);
+  const std::size_t kept =
+      std::max<std::size_t>(2, 1 + std::distance(ends_of_text.begin(), ends_of_text.end())) * n;
   std::vector<Scored> running(n, {{}, -1e9}), ended(n, {{}, -1e9});
   running[0].score = 0.0;
   for (int length = 1; length <= search.max_new_tokens; ++length) {
@@ -78,11 +84,10 @@ inline std::vector<Scored> plain_beam_search(Model& model, const std::vector<int
       }
     }
     std::stable_sort(all.begin(), all.end());
-    all.resize(2 * n);
+    all.resize(std::min(kept, all.size()));
     running.clear();
     for (std::size_t i = 0; i < all.size(); ++i) {
-      const bool ends =
-          all[i].tokens.back() == model.config().eos_token_id || length == search.max_new_tokens;
+      const bool ends = ends_of_text.contains(all[i].tokens.back()) || length == search.max_new_tokens;
       if (!ends && running.size() < n) running.push_back(all[i]);
       if (ends && i < n)
         ended.push_back({all[i].tokens, all[i].score / std::pow(length, search.length_penalty)});
@@ -105,7 +110,7 @@ inline std::vector<Scored> all_texts(Model& model, const std::vector<int>& promp
   std::vector<Scored> all;
   const std::function<void(std::vector<int>, double)> grow = [&](std::vector<int> text, double sum) {
     const int length = static_cast<int>(text.size());
-    if (length == depth || (length > 0 && text.back() == model.config().eos_token_id)) {
+    if (length == depth || (length > 0 && model.config().end_tokens.contains(text.back()))) {
       all.push_back({text, sum / std::pow(length, length_penalty)});
       return;
     }

@@ -45,13 +45,14 @@ struct Continuation {
 };
 
 /// The num_beams best texts that the search finds after the prompt, best first. This is exactly Hugging
-/// Face's search. Among the 2 num_beams best continuations, those that end are set aside if they are in the
-/// first num_beams. The first num_beams of the others go on.
+/// Face's search. Among the num_beams · (1 + end tokens) best continuations, those that end are set aside if
+/// they are in the first num_beams. The first num_beams of the others go on.
 inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, const std::vector<int>& prompt,
                                      const RowOptions& options, const BeamOptions& search) {
   const ModelConfig& config = model.config();
   const std::int64_t vocab_size = config.vocab_size, n = search.num_beams;  // products overflow an int
   const EndTokens& ends = config.end_tokens;
+  const std::int64_t looked_at = std::max<std::int64_t>(2, 1 + std::distance(ends.begin(), ends.end())) * n;
   NoCache no_cache;
   std::vector<Beam> growing{{prompt, StopFilter(options.stop, tokenizer)}}, ended;
   for (int length = 1; length <= options.stopping.max_new_tokens && !growing.empty(); ++length) {
@@ -66,14 +67,14 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
       std::vector<float> scores = logprobs[b];
       forbid_early_end(scores, length - 1, ends, options.length);
       process(scores, growing[b].tokens, options.sampling);
-      for (const int token : highest(scores, 2 * n)) {  // no other can be among the overall best
+      for (const int token : highest(scores, looked_at)) {  // no other can be among the overall best
         if (scores[token] != kMasked) all.push_back({b, token, growing[b].sum + scores[token]});
       }
     }
     // Ties keep their order: first those of the first beam, and among these the lowest id.
     std::ranges::stable_sort(all, std::greater<>(), &Continuation::sum);
     std::vector<Beam> next;
-    for (int rank = 0; rank < std::min<std::int64_t>(2 * n, std::ssize(all)); ++rank) {
+    for (int rank = 0; rank < std::min<std::int64_t>(looked_at, std::ssize(all)); ++rank) {
       Beam beam = growing[all[rank].beam];
       Token token{all[rank].token};
       if (options.logprobs.count)

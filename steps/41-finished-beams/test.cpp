@@ -32,7 +32,7 @@ TEST_CASE("a search with one beam is the greedy choice") {
 TEST_CASE("for every number of beams the search gives what the plain search gives") {
   int ended = 0;
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
-    Model model = random_model(seed, 11);
+    Model model = random_model(seed, 11, 37, 1 + static_cast<int>(seed) % 4);  // up to four end tokens
     const float repetition_penalty = seed % 2 == 0 ? 1.4f : 1.0f;
     for (const int num_beams : {1, 2, 3, 5}) {
       for (const int length : {1, 2, 12}) {
@@ -104,6 +104,20 @@ TEST_CASE("the search finds what Hugging Face's finds, with the same scores") {
     ++compared;
   }
   CHECK(compared == 3);
+}
+
+TEST_CASE("with four end tokens the search has enough beams, as Hugging Face's") {
+  // A Llama of random weights; the end tokens are four of its likeliest continuations. From
+  // transformers 5.24.
+  const auto llama = std::filesystem::path(STAIRCASE_SOURCE_TREE) / "tests/reference/families/llama-3";
+  const TemporaryFolder folder;
+  std::filesystem::copy_file(llama / "model.safetensors", folder.path() / "model.safetensors");
+  std::filesystem::copy_file(llama / "config.json", folder.path() / "config.json");
+  folder.write("generation_config.json", R"({"eos_token_id": [3979, 1641, 3116, 3046]})");
+  Model model = Model::load(folder.path(), make_cpu_device(1));
+  CHECK(difference_from_texts(beam_search(model, tales_tokenizer(), {1223, 88, 1479, 1699, 679},
+                                          {{.stopping = {.max_new_tokens = 8}}}, {.num_beams = 2}),
+                              {{{3046}, -5.127034}, {{4050, 3979}, -5.213090}}) == "");
 }
 
 TEST_CASE("a search sees the last tokens that the context holds, and goes on after its end") {
