@@ -1,0 +1,70 @@
+"""tools/plant: a list of bugs becomes code that chooses one of them when it runs, and a list that is out of date says so."""
+
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+from support import Limited, load
+
+plant = load("plant")
+CODE = """#include <cstdio>
+int main() {
+  int sum = 0;
+  for (int i = 0; i < 4; ++i) sum += i;
+  std::printf("%d", sum);
+}
+"""
+LIST = """# Comments and empty lines are passed over.
+tests: test-a -tc=*one | tests/b.py Two
+
+a.cpp
+- i < 4
++ i <= 4
+- sum += i;
+-   std::printf
++ sum += PLANTED ? 1 : i; std::printf
+
+tests: test-c
+- int sum = 0;
++ int sum = PLANTED;
+"""
+
+
+class Plant(Limited):
+    def test_a_list_names_tests_files_and_bugs(self):
+        bugs = plant.bugs_of("list", LIST)
+        self.assertEqual([(bug.file, bug.right, bug.wrong) for bug in bugs],
+                         [("a.cpp", "i < 4", "i <= 4"),
+                          ("a.cpp", "sum += i;\n  std::printf", "sum += PLANTED ? 1 : i; std::printf"),
+                          ("a.cpp", "int sum = 0;", "int sum = PLANTED;")])
+        self.assertEqual([bug.tests for bug in bugs], [("test-a -tc=*one", "tests/b.py Two")] * 2 + [("test-c",)])
+        for wrong in ("a.cpp\n+ x", "a.cpp\n- x\nb.cpp", "- x\n+ y"):
+            with self.subTest(wrong), self.assertRaisesRegex(SystemExit, "list:[0-9]+: a bug is"):
+                plant.bugs_of("list", wrong)
+
+    def test_all_bugs_are_compiled_together_and_one_is_chosen(self):
+        bugs = plant.bugs_of("list", LIST)
+        self.assertEqual(len({bug.id for bug in bugs}), 3)
+        text, stale = plant.planted(CODE, bugs)
+        self.assertEqual(stale, {})
+        with tempfile.TemporaryDirectory() as folder:
+            source, program = Path(folder) / "a.cpp", Path(folder) / "a"
+            source.write_text(text.replace(f'#include "{plant.TREE}/planted.h"', plant.HEADER.replace("#pragma once", "")))
+            subprocess.run(["g++", "-std=c++20", "-o", program, source], check=True)
+            outputs = [subprocess.run([program], env=variables, capture_output=True, check=True).stdout
+                       for variables in ({}, *({"STAIRCASE_PLANT": str(bug.id)} for bug in bugs))]
+        self.assertEqual(outputs, [b"6", b"10", b"4", b"7"])
+
+    def test_a_bug_whose_text_is_gone_or_ambiguous_or_taken_is_reported(self):
+        bugs = [plant.Bug("list", ("test-a",), "a.cpp", right, "x") for right in ("j < 4", "sum", "i < 4", "i < 4; ++i")]
+        text, stale = plant.planted(CODE, bugs)
+        self.assertEqual(list(stale), [bugs[0], bugs[1], bugs[2]])
+        self.assertRegex(stale[bugs[0]], "does not have")
+        self.assertRegex(stale[bugs[1]], "3 times")
+        self.assertRegex(stale[bugs[2]], "another bug")
+        self.assertIn("? (x) : (i < 4; ++i))", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
