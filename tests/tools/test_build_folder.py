@@ -197,6 +197,72 @@ class Recovery(Project):
         self.assertRegex(err, rf"^Nothing can be written to {self.root}/build \([^\n]*exists\): [^\n]*\n$")
 
 
+class Toolkit(Limited):
+    """kernels/cuda/meson.build with an nvcc that finds its toolkit as the real one does: beside the name it is called by."""
+
+    NVCC = ('#!/bin/sh\ncase "$*" in *compute_0*) echo "no such architecture" >&2; exit 1 ;; esac\n'
+            '[ ! -e "$(dirname "$0")/nvcc.profile" ] || echo "#$ TOP=$(dirname "$0")/.." >&2\n')
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name).resolve()
+        self.toolkit, self.project, self.bin = (self.folder / name for name in ("cuda", "project", "person's bin"))
+        for folder in (self.toolkit / "bin", self.toolkit / "include", self.toolkit / "lib64", self.project, self.bin):
+            folder.mkdir(parents=True)
+        self.program(self.toolkit / "bin/nvcc", self.NVCC)
+        (self.toolkit / "bin/nvcc.profile").touch()
+        for name in ("cublas", "cublasLt"):
+            subprocess.run(["c++", "-shared", "-x", "c++", "/dev/null", "-o", self.toolkit / f"lib64/lib{name}.so"], check=True)
+        subprocess.run(["ar", "rcs", self.toolkit / "lib64/libcudart_static.a"], check=True)
+        shutil.copytree(ROOT / "kernels/cuda", self.project / "cuda")
+        shutil.copy(ROOT / "meson_options.txt", self.project)
+        (self.project / "meson.build").write_text(
+            "project('cuda', 'cpp', meson_version: '>=1.0')\ncpp = meson.get_compiler('cpp')\nthreads = dependency('threads')\n"
+            "root = include_directories('.')\nsubdir('cuda')\n")
+
+    def program(self, path, text):
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def set_up(self, path, *options):
+        """(status, the line of the summary about CUDA or the error)"""
+        shutil.rmtree(self.folder / "build", ignore_errors=True)
+        done = subprocess.run(["meson", "setup", *options, self.folder / "build", self.project], capture_output=True, text=True,
+                              env={**os.environ, "PATH": f"{path}:{os.environ['PATH']}"})
+        found = re.search(r"^ *CUDA +: (.*)$|ERROR: (.*)$", done.stdout, re.MULTILINE)
+        return done.returncode, (found[1] or found[2]).strip() if found else done.stdout + done.stderr
+
+    def test_a_link_or_a_wrapper_leads_to_the_toolkit(self):
+        real = self.toolkit / "bin/nvcc"
+        self.assertEqual(self.set_up(self.toolkit / "bin"), (0, f"{real}, for all-major"))
+        (self.bin / "nvcc").symlink_to(real)
+        self.assertEqual(self.set_up(self.bin), (0, f"{real}, for all-major"))
+        (self.bin / "nvcc").unlink()
+        self.program(self.bin / "nvcc", f'#!/bin/sh\nexec "{real}" "$@"\n')
+        for options in ((), ("-Dcuda=enabled",)):
+            self.assertEqual(self.set_up(self.bin, *options), (0, f"{self.bin}/nvcc, for all-major"))
+        (self.toolkit / "targets/x86_64-linux").mkdir(parents=True)  # conda's folders
+        for name in ("include", "lib64"):
+            (self.toolkit / name).rename(self.toolkit / "targets/x86_64-linux" / name.removesuffix("64"))
+        self.assertEqual(self.set_up(self.bin), (0, f"{self.bin}/nvcc, for all-major"))
+
+    def test_a_list_of_architectures_may_have_blanks(self):
+        self.assertEqual(self.set_up(self.toolkit / "bin", "-Dgpu_arch=sm_80, sm_90 ")[0], 0)
+        self.assertIn("-gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=sm_90",
+                      (self.folder / "build/build.ninja").read_text())
+
+    def test_why_cuda_is_left_off(self):
+        self.assertEqual(self.set_up(self.toolkit / "bin", "-Dgpu_arch=sm_0,sm_90"),
+                         (0, "no: nvcc cannot compile for sm_0,sm_90 with this compiler"))
+        self.assertEqual(self.set_up(self.toolkit / "bin", "-Dcuda=disabled"), (0, "no: it is disabled"))
+        (self.toolkit / "bin/nvcc.profile").unlink()
+        self.program(self.bin / "nvcc", self.NVCC)  # its toolkit is unknown
+        status, line = self.set_up(self.bin)
+        self.assertEqual(status, 0, line)
+        self.assertTrue(line.startswith("no: cuBLAS is missing from") or shutil.which("nvcc"), line)
+
+
 class Memory(Project):
     def jobs(self, available, limit=None, old_limit=None):
         root = self.folder / "machine"

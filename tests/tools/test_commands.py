@@ -47,7 +47,8 @@ class Commands(Limited):
 
     def test_a_book_in_a_folder_that_takes_no_files(self):
         (self.folder / "file").write_text("")  # unlike permissions, it stops root as well
-        done = run("docs/book/build.py", "site", self.folder / "file/site")
+        done = subprocess.run([sys.executable, ROOT / "docs/book/build.py", "site", self.folder / "file/site"], capture_output=True,
+                              text=True)
         if "is missing" in done.stderr:
             self.skipTest(done.stderr)
         self.assertEqual((done.returncode, done.stdout), (1, ""))
