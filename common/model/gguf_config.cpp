@@ -34,8 +34,10 @@ constexpr std::string_view kChanging[] = {"attention.causal",
                                           "residual_scale",
                                           "rope.dimension_sections",
                                           "rope.scale_linear",
+                                          "rope.scaling.attn_factor",
                                           "rope.scaling.factor",
-                                          "rope.scaling.type"};
+                                          "rope.scaling.type",
+                                          "rope.scaling.yarn_attn_factor"};
 constexpr std::string_view kHarmless[] = {"expert_used_count", "rope.scaling.finetuned", "tensor_data_layout",
                                           "vocab_size"};
 
@@ -150,7 +152,8 @@ class Reader {
     const json window = optional_size("attention.sliding_window");
     if (window.is_null() || window == 0) return;
     set("sliding_window", window);
-    if (type_ == "qwen2" || type_ == "qwen3") set("use_sliding_window", true);
+    set("use_sliding_window", true);
+    set("max_window_layers", 0);
   }
 
   void read_tokens() {
@@ -226,6 +229,7 @@ class Reader {
   /// Whether a setting with that value has no effect.
   static bool is_off(const GgufValue& value, std::string_view setting) {
     if (setting == "attention.causal") return value == GgufValue(true);
+    if (setting.ends_with("attn_factor")) return value == GgufValue(1.0);
     return value == GgufValue(std::uint64_t{0}) || value == GgufValue(std::int64_t{0}) ||
            value == GgufValue(0.0);
   }

@@ -10,27 +10,40 @@
 #include <fmt/format.h>
 
 #include "common/base/error.h"
+#include "common/base/json_file.h"
 #include "common/model/family.h"
 #include "common/model/llama.h"
 
 namespace staircase {
 namespace {
 
+constexpr int kUsualWindow = 4096;  // in transformers, of Mistral and Qwen
+
 /// No step builds attention to only the newest positions. Up to the length of the window, it equals attention
 /// to all.
 void apply_window(const Settings& settings, ModelConfig& config) {
-  bool slides = settings.boolean_or("use_sliding_window", settings.text_or("model_type", "") == "mistral");
-  if (const nlohmann::json* types = settings.find("layer_types")) {
+  // As in transformers: in Mistral all layers have the window. Qwen has a switch, and the layers are those
+  // from max_window_layers on or those in a list.
+  const bool mistral = settings.text_or("model_type", "") == "mistral";
+  bool slides = mistral || (settings.boolean_or("use_sliding_window", false) &&
+                            settings.integer_or("max_window_layers", 28, 0, kLargestSize) < config.n_layer);
+  if (const nlohmann::json* types = settings.find("layer_types"); types && !mistral) {
     slides = false;
-    for (const nlohmann::json& type : *types) slides = slides || type != "full_attention";
+    for (const nlohmann::json& type : *types) {
+      if (type != "full_attention" && type != "sliding_attention") {
+        throw Error(
+            "{}: a layer's type in layer_types is {}, not \"full_attention\" or \"sliding_attention\"",
+            settings.file(), shown(type));
+      }
+      slides = slides || type == "sliding_attention";
+    }
   }
-  if (!slides || !settings.find("sliding_window")) return;
-  const int window = settings.integer("sliding_window", 1, kLargestSize);
+  if (!slides || settings.is_null("sliding_window")) return;
+  const int window = settings.integer_or("sliding_window", kUsualWindow, 1, kLargestSize);
   if (window >= config.n_positions) return;
   config.remarks.push_back(
-      fmt::format("sliding_window is {}, so a text may have that many positions, not "
-                  "{}",
-                  window, config.n_positions));
+      fmt::format("sliding_window is {}{}, so a text may have that many positions, not {}", window,
+                  settings.find("sliding_window") ? "" : ", as nothing else is stated", config.n_positions));
   config.n_positions = window;
 }
 

@@ -348,11 +348,47 @@ TEST_CASE("a window counts where it is in use, and texts stay within it") {
   CHECK(positions("mistral", {{"sliding_window", nullptr}}) == 64);
   CHECK(positions("qwen2", {{"sliding_window", 20}}) == 64);
   CHECK(positions("qwen2", {{"sliding_window", 20}, {"use_sliding_window", false}}) == 64);
-  CHECK(positions("qwen2", {{"sliding_window", 20}, {"use_sliding_window", true}}) == 20);
+  const json from_first{{"sliding_window", 20}, {"use_sliding_window", true}, {"max_window_layers", 0}};
+  for (const std::string qwen : {"qwen2", "qwen3"}) CHECK(positions(qwen, from_first) == 20);
   const json full{"full_attention", "full_attention"}, mixed{"full_attention", "sliding_attention"};
   CHECK(positions("qwen3", {{"sliding_window", 20}, {"use_sliding_window", true}, {"layer_types", full}}) ==
         64);
   CHECK(positions("qwen3", {{"sliding_window", 20}, {"layer_types", mixed}}) == 20);
+  CHECK(positions("mistral", {{"sliding_window", 20}, {"layer_types", full}}) == 20);
+  CHECK(says(error_of("qwen3", "layer_types", json{"full_attention", "chunked_attention"}), "layer_types",
+             "\"chunked_attention\"", "\"sliding_attention\""));
+}
+
+TEST_CASE("a window that is meant and not written is transformers' of 4,096") {
+  const auto config = [](const std::string& family, const json& more) {
+    json settings = valid_of(family);
+    settings["max_position_embeddings"] = 8192;
+    settings.update(more);
+    return read(settings.dump());
+  };
+  for (const json& more : {json::object(), json{{"use_sliding_window", false}},
+                           json{{"layer_types", {"full_attention", "full_attention"}}}}) {
+    CAPTURE(more.dump());
+    const ModelConfig mistral = config("mistral", more);
+    CHECK(mistral.n_positions == 4096);
+    REQUIRE(mistral.remarks.size() == 1);
+    CHECK(says(mistral.remarks[0], "sliding_window is 4096", "not 8192"));
+  }
+  CHECK(config("mistral", {{"sliding_window", nullptr}}).n_positions == 8192);
+  CHECK(config("mistral", {{"max_position_embeddings", 4096}}).remarks.empty());
+  for (const std::string qwen : {"qwen2", "qwen3"}) {
+    const auto positions = [&](const json& more) { return config(qwen, more).n_positions; };
+    CHECK(positions(json::object()) == 8192);
+    CHECK(positions({{"use_sliding_window", true}, {"max_window_layers", 1}}) == 4096);
+    CHECK(positions({{"use_sliding_window", true}, {"max_window_layers", 1}, {"sliding_window", nullptr}}) ==
+          8192);
+    // The layers before max_window_layers, 28 if it is missing, see everything; here there are two.
+    CHECK(positions({{"use_sliding_window", true}, {"max_window_layers", 2}}) == 8192);
+    CHECK(positions({{"use_sliding_window", true}}) == 8192);
+    CHECK(positions({{"use_sliding_window", true}, {"num_hidden_layers", 29}}) == 4096);
+  }
+  for (const std::string other : {"llama", "olmo"})
+    CHECK(config(other, {{"sliding_window", 20}}).n_positions == 8192);
 }
 
 TEST_CASE("all end tokens count, those of config.json and those of generation_config.json") {

@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "common/model/config.h"
 #include "tests/error_message.h"
 #include "tests/gguf_writer.h"
+#include "tests/temporary_folder.h"
 
 using namespace staircase;
 using nlohmann::json;
@@ -140,6 +142,16 @@ TEST_CASE("settings that compute something else reach the reader of the configur
         "default");
   CHECK(settings_of(llama().number("llama.attention.sliding_window", 128))["sliding_window"] == 128);
   CHECK(!settings_of(llama().number("llama.attention.sliding_window", 0)).contains("sliding_window"));
+  const TemporaryFolder folder;
+  const ModelConfig windowed =
+      read_config(folder.write("m.gguf", llama().number("llama.attention.sliding_window", 128).bytes()));
+  CHECK(windowed.n_positions == 128);
+  REQUIRE(windowed.remarks.size() == 1);
+  CHECK(says(windowed.remarks[0], "sliding_window is 128", "not 256"));
+  for (const char* factor : {"llama.rope.scaling.attn_factor", "llama.rope.scaling.yarn_attn_factor"}) {
+    CHECK(says(error_of(llama().real(factor, 1.5f)), factor, "is 1.5"));
+    CHECK(error_of(llama().real(factor, 1.0f)) == "");
+  }
   CHECK(settings_of(llama().floats("blk.0.attn_q.bias", {4}, {1, 2, 3, 4}))["attention_bias"] == true);
   CHECK(settings_of(llama().floats("blk.0.ffn_up.bias", {4}, {1, 2, 3, 4}))["mlp_bias"] == true);
   CHECK(settings_of(llama().number("llama.rope.dimension_count",
