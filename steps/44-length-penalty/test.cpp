@@ -54,7 +54,7 @@ TEST_CASE("the search finds what Hugging Face's finds with each penalty, with th
 TEST_CASE("every way to weigh the length gives what the plain search gives") {
   int ended = 0, decided = 0;
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
-    Model model = random_model(seed, 11, 37, 1 + static_cast<int>(seed) % 4);
+    Model model = random_model(seed, 11, 37, static_cast<int>(seed));
     for (const int num_beams : {1, 2, 3, 5}) {
       std::set<std::vector<int>> best;
       for (const float length_penalty : {-0.2f, 0.0f, 0.6f, 1.0f, 3.0f}) {

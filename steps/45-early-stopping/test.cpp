@@ -47,7 +47,7 @@ TEST_CASE("the search still stops where Hugging Face's does, with each penalty")
 TEST_CASE("every way to stop and to weigh the length gives what the plain search gives") {
   int ended = 0;
   for (std::uint32_t seed = 1; seed <= 6; ++seed) {
-    Model model = random_model(seed, 11, 37, 1 + static_cast<int>(seed) % 4);
+    Model model = random_model(seed, 11, 37, static_cast<int>(seed));
     for (const int num_beams : {1, 2, 3, 5}) {
       for (const float length_penalty : {-0.2f, 0.0f, 0.6f, 1.0f, 3.0f}) {
         for (const auto& way : kEarlyStopping) {
