@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "common/base/error.h"
@@ -17,15 +18,21 @@ namespace {
 
 constexpr const Family* kFamilies[] = {&kGpt2, &kGptNeox, &kOlmo, &kLlama, &kMistral, &kQwen2, &kQwen3};
 
+/// The object in a file of the model's folder; nothing if there is no such file. A file that is there must be
+/// readable, and a link must lead somewhere.
+std::optional<nlohmann::json> object_in(const std::filesystem::path& file) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(file, ignored))) return {};
+  return parse_json_object(read_text_file(file), file.string());
+}
+
 /// The id of <|endoftext|> in vocab.json, or -1. A vocabulary may be padded, so its last token proves
 /// nothing.
 int end_of_text(const std::filesystem::path& model, int vocab_size) {
-  const std::filesystem::path file = model / "vocab.json";
-  std::error_code ignored;
-  if (!std::filesystem::exists(file, ignored)) return -1;
-  const nlohmann::json vocabulary = parse_json_object(read_text_file(file), file.string());
-  const auto found = vocabulary.find("<|endoftext|>");
-  const bool is_id = found != vocabulary.end() && found->is_number_unsigned() &&
+  const auto vocabulary = object_in(model / "vocab.json");
+  if (!vocabulary) return -1;
+  const auto found = vocabulary->find("<|endoftext|>");
+  const bool is_id = found != vocabulary->end() && found->is_number_unsigned() &&
                      found->get<std::uint64_t>() < static_cast<std::uint64_t>(vocab_size);
   return is_id ? found->get<int>() : -1;
 }
@@ -34,10 +41,8 @@ int end_of_text(const std::filesystem::path& model, int vocab_size) {
 void read_end_tokens(const Settings& settings, const std::filesystem::path& model, ModelConfig& config) {
   config.end_tokens = EndTokens(settings.tokens("eos_token_id", config.vocab_size));
   const std::filesystem::path generation = model / "generation_config.json";
-  std::error_code ignored;
-  if (std::filesystem::exists(generation, ignored)) {
-    const Settings more(generation.string(),
-                        parse_json_object(read_text_file(generation), generation.string()));
+  if (auto values = object_in(generation)) {
+    const Settings more(generation.string(), std::move(*values));
     for (const int token : more.tokens("eos_token_id", config.vocab_size)) {
       config.end_tokens.add(token);
     }
@@ -85,6 +90,10 @@ Settings read_settings(const std::filesystem::path& model) {
 }
 
 ModelConfig read_config(const Settings& settings, const std::filesystem::path& model) {
+  // Only old folders of GPT-2 have no model_type.
+  if (!settings.find("model_type") && !settings.find("n_embd")) {
+    throw Error("{} has no model_type, and only {} are supported", settings.file(), family_names());
+  }
   const std::string name = settings.text_or("model_type", "gpt2");
   const Family* const family = find_family(name);
   if (family == nullptr) {
@@ -96,6 +105,7 @@ ModelConfig read_config(const Settings& settings, const std::filesystem::path& m
         "{}: the model has a quantization_config, and only weights that are not quantized can be read",
         settings.file());
   }
+  settings.require("is_causal", {true});
   ModelConfig config = family->configure(settings);
   config.family = name;
   config.remarks.insert(config.remarks.begin(), settings.remarks.begin(), settings.remarks.end());

@@ -133,6 +133,11 @@ TEST_CASE("settings that would compute something else are rejected by name") {
              "true or false"));
 }
 
+TEST_CASE("attention that sees what comes later is refused in every family") {
+  CHECK(says(error_with("is_causal", false), "config.json", "is_causal is false", "true"));
+  CHECK(error_with("is_causal", true) == "");
+}
+
 TEST_CASE("sizes are integers of a possible size") {
   for (const char* name : {"vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner"}) {
     CAPTURE(name);
@@ -287,6 +292,13 @@ TEST_CASE("each family states its sizes in its own words") {
   }
 }
 
+TEST_CASE("a folder without model_type is an old one of GPT-2, and any other needs it") {
+  json settings = valid_of("llama");
+  settings.erase("model_type");
+  CHECK(
+      says(error_message([&] { read(settings.dump()); }), "config.json has no model_type", "gpt2", "qwen3"));
+}
+
 TEST_CASE("heads whose size is not a quotient of the width have the size in the file") {
   json settings = valid_of("mistral");
   settings["head_dim"] = 20;
@@ -302,6 +314,7 @@ TEST_CASE("settings of other families that would compute something else are refu
     CHECK(says(error_of(family, "attention_bias", true), "attention_bias is true", "false"));
     CHECK(says(error_of(family, "mlp_bias", true), "mlp_bias is true"));
     CHECK(says(error_of(family, "pretraining_tp", 2), "pretraining_tp is 2"));
+    CHECK(says(error_of(family, "is_causal", false), "is_causal is false"));
     CHECK(says(error_of(family, "quantization_config", json{{"bits", 4}}), "quantization_config"));
     CHECK(says(error_of(family, "partial_rotary_factor", 0.5), "of the", "features", "only all"));
     CHECK(error_of(family, "partial_rotary_factor", 1.0) == "");
@@ -404,4 +417,24 @@ TEST_CASE("all end tokens count, those of config.json and those of generation_co
   folder.write("generation_config.json", R"({"eos_token_id": [100]})");
   CHECK(says(error_message([&] { read_config(folder.path()); }), "generation_config.json",
              "eos_token_id is 100", "from 0 to 99"));
+}
+
+TEST_CASE("a generation_config.json or a vocab.json that is there and cannot be read is an error") {
+  for (const std::string name : {"generation_config.json", "vocab.json"}) {
+    CAPTURE(name);
+    const TemporaryFolder folder;
+    json settings = valid_of("llama");
+    settings.erase("eos_token_id");  // only then vocab.json counts
+    folder.write("config.json", settings.dump());
+    const auto error = [&] { return error_message([&] { read_config(folder.path()); }); };
+    CHECK(error() == "");
+    std::filesystem::create_symlink(folder.path() / "nowhere", folder.path() / name);
+    CHECK(says(error(), name, "does not exist"));
+    std::filesystem::remove(folder.path() / name);
+    std::filesystem::create_symlink(folder.path() / name, folder.path() / name);
+    CHECK(says(error(), name, "cannot be read"));
+    std::filesystem::remove(folder.path() / name);
+    std::filesystem::create_directory(folder.path() / name);
+    CHECK(says(error(), name, "is a folder"));
+  }
 }
