@@ -438,3 +438,35 @@ TEST_CASE("a generation_config.json or a vocab.json that is there and cannot be 
     CHECK(says(error(), name, "is a folder"));
   }
 }
+
+TEST_CASE("what generation_config.json sets besides end tokens is said once, with its values") {
+  const TemporaryFolder folder;
+  folder.write("config.json", valid_of("qwen2").dump());
+  const auto remarks = [&](const std::string& generation) {
+    folder.write("generation_config.json", generation);
+    return read_config(folder.path()).remarks;
+  };
+  // As in a published chat model of the Qwen2.5 series, and two settings more.
+  const auto chat =
+      remarks(R"({"bos_token_id": 3, "pad_token_id": 3, "do_sample": true, "eos_token_id": [7, 9],
+      "repetition_penalty": 1.1, "temperature": 0.7, "top_p": 0.8, "top_k": 20, "transformers_version": "4.37.0",
+      "suppress_tokens": [5, 6], "min_p": 0.05})");
+  REQUIRE(chat.size() == 1);
+  CHECK(says(chat[0],
+             "generation_config.json sets do_sample true, temperature 0.7, top_k 20, top_p 0.8, min_p 0.05, "
+             "repetition_penalty 1.1, suppress_tokens, which nothing reads here; options and requests"));
+  CHECK(remarks(R"({"eos_token_id": 7, "use_cache": true, "max_length": 4096, "output_scores": true})")
+            .empty());
+  CHECK(
+      remarks(R"({"do_sample": false, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0,
+      "suppress_tokens": [], "no_repeat_ngram_size": 0, "num_beams": 1, "min_length": 0, "temperature_": 2,
+      "guidance_scale": null})")
+          .empty());
+  for (const char* name : {"no_repeat_ngram_size", "min_new_tokens", "max_new_tokens", "num_beams",
+                           "typical_p", "forced_eos_token_id", "penalty_alpha"}) {
+    CHECK(says(remarks(json{{name, 3}}.dump()).at(0), name, " 3, which nothing"));
+  }
+  for (const char* name : {"bad_words_ids", "begin_suppress_tokens", "sequence_bias", "stop_strings"}) {
+    CHECK(says(remarks(json{{name, {1, 2}}}.dump()).at(0), name, ", which nothing"));
+  }
+}

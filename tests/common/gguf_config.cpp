@@ -171,6 +171,9 @@ TEST_CASE("an unknown setting is remarked upon") {
   const GgufConfig config = config_of(llama().number("llama.new_setting", 1).number("llama.vocab_size", 5));
   REQUIRE(config.remarks.size() == 1);
   CHECK(says(config.remarks[0], "model.gguf", "llama.new_setting", "no effect"));
+  const GgufConfig sampled = config_of(llama().real("general.sampling.temp", 0.5f));
+  REQUIRE(sampled.remarks.size() == 1);
+  CHECK(says(sampled.remarks[0], "general.sampling.temp is 0.5", "options and requests"));
 }
 
 TEST_CASE("the rotated part of a head is a share that yields the part again") {
