@@ -19,7 +19,8 @@ std::shared_ptr<Device> make_device(DeviceKind kind, int threads) {
 }
 
 Tokenizer load_tokenizer(const std::filesystem::path& folder, const ModelConfig& config) {
-  Tokenizer tokenizer = Tokenizer::load(folder);
+  const std::vector<int> ends(config.end_tokens.begin(), config.end_tokens.end());
+  Tokenizer tokenizer = Tokenizer::load(folder, ends);
   if (tokenizer.vocab_size() > config.vocab_size) {
     throw Error("{}: the tokenizer knows {} tokens, but the model only {}: {} has the id {}", folder.string(),
                 tokenizer.vocab_size(), config.vocab_size,

@@ -1,6 +1,7 @@
 #include "common/text/added_tokens.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "common/text/pre_tokenizer.h"
@@ -76,6 +77,12 @@ bool looks_like_marker(std::string_view content) {
                                 (content.front() == '[' && content.back() == ']'));
 }
 
+bool is_marker(const AddedToken& token) {
+  constexpr std::string_view kInAnswers[] = {"<think>", "</think>", "<tool_call>", "</tool_call>"};
+  const bool in_answers = std::ranges::find(kInAnswers, token.content) != std::end(kInAnswers);
+  return token.special || (looks_like_marker(token.content) && !in_answers);
+}
+
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)), token_at_{kNone} {
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     int node = 0;
@@ -98,7 +105,7 @@ int AddedTokens::longest_at(std::string_view text, std::size_t at, const std::ve
     if (child == children_.end()) break;
     node = child->second;
     const int token = token_at_[static_cast<std::size_t>(node)];
-    if (token != kNone && (all_own || !tokens_[static_cast<std::size_t>(token)].special)) longest = token;
+    if (token != kNone && (all_own || !is_marker(tokens_[static_cast<std::size_t>(token)]))) longest = token;
   }
   return longest;
 }

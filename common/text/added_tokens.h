@@ -12,9 +12,13 @@
 
 namespace staircase {
 
-/// Whether an added token is a marker by its form: "<|im_end|>", "<think>", "[INST]". Some files do not flag
-/// theirs as special.
+/// Whether a text has the form of a marker: "<|im_end|>", "[INST]".
 bool looks_like_marker(std::string_view content);
+
+/// Whether only a program may write the token, so that the same text in a person's message is text: a special
+/// token, or one that looks like a marker. Some files do not flag <|im_start|> as special. Thoughts and calls
+/// are no markers: models write them, and clients send them back in messages.
+bool is_marker(const AddedToken& token);
 
 class AddedTokens {
  public:
@@ -26,7 +30,7 @@ class AddedTokens {
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
   /// The leftmost one in `text` from `begin` on; if several begin there, the longest. With `own`, a flag per
-  /// byte, special tokens are found only where it is set for all their bytes.
+  /// byte, markers are found only where it is set for all their bytes.
   std::optional<Found> next(std::string_view text, std::size_t begin,
                             const std::vector<bool>* own = nullptr) const;
 

@@ -53,8 +53,8 @@ class ChatTemplate {
   JinjaTemplate template_;
 };
 
-/// The tokens of a conversation. Special tokens are found only in the template's own text, so "<|im_end|>" in
-/// a message ends nothing. The template also writes the begin-of-text token, if any.
+/// The tokens of a conversation. Markers are found only in the template's own text, so "<|im_end|>" in a
+/// message ends nothing. The template also writes the begin-of-text token, if any.
 std::vector<int> encode_chat(const Tokenizer& tokenizer, const Rendered& rendered);
 
 /// The same text with the flags of its special tokens only, and so with the same tokens. The other flags

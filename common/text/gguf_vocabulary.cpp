@@ -164,7 +164,8 @@ class Describer {
       if (merged[token] && !is_border(id)) continue;
       found[token] = true;
       description_.pieces[token].clear();
-      description_.added.push_back({.id = id, .content = text, .special = true});
+      AddedToken& marker = description_.added.emplace_back(AddedToken{.id = id, .content = text});
+      marker.special = is_marker(marker);
     }
     std::erase_if(description_.merges,
                   [&](const auto& merge) { return found[static_cast<std::size_t>(merge.token)]; });

@@ -36,8 +36,8 @@ struct RenderInput {
 
 struct Rendered {
   std::string text;
-  /// For each byte whether the template wrote it. Only these bytes may be read as special tokens: the others
-  /// come from users.
+  /// For each byte whether the template wrote it. Only these bytes may be read as markers: the others come
+  /// from users.
   std::vector<bool> own;
 };
 

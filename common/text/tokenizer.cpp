@@ -45,11 +45,11 @@ std::vector<AddedToken> normalized(std::vector<AddedToken> tokens, const Normali
   return tokens;
 }
 
-/// All special tokens, and the others that are found before the text is normalized.
-std::vector<AddedToken> special_and_others(const std::vector<AddedToken>& all) {
-  std::vector<AddedToken> selected = all;
-  std::erase_if(selected, [](const AddedToken& token) { return !token.special && token.normalized; });
-  return selected;
+/// `all` for a text that a program and a person wrote together. Markers are found before the text is
+/// normalized, while each byte still has its origin.
+std::vector<AddedToken> for_origins(std::vector<AddedToken> all) {
+  for (AddedToken& token : all) token.normalized = token.normalized && !is_marker(token);
+  return all;
 }
 
 /// The tokens to look for in a text: all added tokens, or all that are not special.
@@ -59,10 +59,6 @@ struct Search {
   Search(const std::vector<AddedToken>& all, bool special, const Normalizer& normalizer)
       : in_text(select(all, special, false)),
         in_normalized(normalized(select(all, special, true), normalizer)) {}
-
-  /// Special tokens are found before the text is normalized, while each byte still has its origin.
-  Search(const std::vector<AddedToken>& all, const Normalizer& normalizer)
-      : in_text(special_and_others(all)), in_normalized(normalized(select(all, false, true), normalizer)) {}
 };
 
 /// Calls `on_part(text, whether it begins the text)` and `on_token(id)` for the parts that `tokens` splits
@@ -105,7 +101,7 @@ struct Tokenizer::Vocabulary {
         pre_tokenizer(description.cuts),
         text_search(description.added, false, normalizer),
         special_search(description.added, true, normalizer),
-        own_search(description.added, normalizer),
+        own_search(for_origins(description.added), true, normalizer),
         spelling(spelling_of(description)),
         table(description.merges) {}
 
@@ -171,8 +167,10 @@ std::vector<int> Tokenizer::Vocabulary::encode(std::string_view text, const Sear
   return Encoding(*this, search).encode(text, own);
 }
 
-Tokenizer Tokenizer::load(const std::filesystem::path& folder) {
-  return Tokenizer(describe_tokenizer(folder), folder.string());
+Tokenizer Tokenizer::load(const std::filesystem::path& folder, std::span<const int> ends) {
+  TokenizerDescription description = describe_tokenizer(folder);
+  for (AddedToken& token : description.added) token.special |= std::ranges::count(ends, token.id) > 0;
+  return Tokenizer(description, folder.string());
 }
 
 Tokenizer::Tokenizer(const TokenizerDescription& description, const std::string& file) try
@@ -193,7 +191,7 @@ Tokenizer::Tokenizer(const TokenizerDescription& description, const std::string&
   for (const AddedToken& token : description.added) {
     const auto id = static_cast<std::size_t>(token.id);
     if (id >= bytes.size()) bytes.resize(id + 1);
-    if (token.special) vocabulary_->special.push_back(token.id);
+    if (is_marker(token)) vocabulary_->special.push_back(token.id);
     const bool changes = token.normalized && in_bytes;
     bytes[id] = changes ? vocabulary_->normalizer.normalize(token.content) : token.content;
   }

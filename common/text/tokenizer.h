@@ -18,7 +18,8 @@ class Tokenizer {
   /// Reads the folder's tokenizer.json, otherwise vocab.json and merges.txt; then the additions of
   /// tokenizer_config.json and added_tokens.json. Throws Error with one sentence for a missing or broken
   /// file, and for unsupported settings.
-  static Tokenizer load(const std::filesystem::path& folder);
+  /// Those of its added tokens that are among `ends`, which end a text, are special.
+  static Tokenizer load(const std::filesystem::path& folder, std::span<const int> ends = {});
 
   /// `file` is for error messages.
   Tokenizer(const TokenizerDescription& description, const std::string& file);
@@ -47,7 +48,8 @@ class Tokenizer {
   /// `tokens` with the begin-of-text token in front, if the tokenizer requires one and it is missing.
   std::vector<int> with_begin(std::vector<int> tokens) const;
 
-  /// The ids of the special tokens, the markers such as <|im_end|> that are never read in a person's text.
+  /// The ids of the special tokens, the markers such as <|im_end|> that are never read in a person's message;
+  /// with those that a file only flags wrongly (is_marker), which are still read in a prompt.
   std::vector<int> special_tokens() const;
 
   /// The bytes of one token; empty for an id that only the model has. An id outside the vocabulary throws

@@ -16,7 +16,7 @@ constexpr std::string_view kSpaceMark = "\u2581";
 struct AddedToken {
   int id = 0;
   std::string content;       ///< its plain text, in no alphabet
-  bool special = false;      ///< a marker such as <|im_end|>: in a person's text it is plain text
+  bool special = false;      ///< such as <|im_end|>: in a person's text it is plain text
   bool normalized = false;   ///< found in the normalized text
   bool single_word = false;  ///< only if no letter, digit or underscore is next to it
   bool lstrip = false;       ///< absorbs the white space before it

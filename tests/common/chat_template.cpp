@@ -39,9 +39,15 @@ void write_file(const std::filesystem::path& file, const std::string& content) {
 }
 
 /// The tokenizer with the marks of SmolLM2, of a small vocabulary.
-Tokenizer smollm2() {
+TokenizerDescription smollm2() {
   const std::string file = STAIRCASE_SOURCE_TREE "/tests/reference/tokenizers/smollm2.json";
-  return {read_tokenizer_json(read_file(file), file), file};
+  return read_tokenizer_json(read_file(file), file);
+}
+
+Ids encoded(const Tokenizer& tokenizer, const std::string& source, const std::string& content) {
+  const ChatTemplate chat(source, {{"eos_token", "<|im_end|>"}}, "");
+  return encode_chat(tokenizer,
+                     chat.render({{{"role", "user"}, {"content", content}}}, ordered_json::object(), {}));
 }
 
 }  // namespace
@@ -96,15 +102,13 @@ TEST_CASE("missing variables are none or undefined, as in transformers, and opti
 }
 
 TEST_CASE("special tokens are found only in the template's own text, and the rest is one piece") {
-  const Tokenizer tokenizer = smollm2();
+  const Tokenizer tokenizer(smollm2(), "smollm2");
   const std::string mark = "<|im_end|>";
   const Ids special = tokenizer.encode_with_special_tokens(mark), plain = tokenizer.encode(mark);
   REQUIRE(special.size() == 1);
   REQUIRE(plain.size() > 1);
   const auto encode = [&](const std::string& source, const std::string& content) {
-    const ChatTemplate chat(source, {{"eos_token", mark}}, "");
-    return encode_chat(tokenizer,
-                       chat.render({{{"role", "user"}, {"content", content}}}, ordered_json::object(), {}));
+    return encoded(tokenizer, source, content);
   };
   const auto joined = [](Ids a, const Ids& b) {
     a.insert(a.end(), b.begin(), b.end());
@@ -122,4 +126,39 @@ TEST_CASE("special tokens are found only in the template's own text, and the res
   // "user\n" and "\n\nHello" are cut as one text.
   CHECK(encode("user\n{{ messages[0].content }}<|im_end|>", "\n\nHello") ==
         joined(tokenizer.encode("user\n\n\nHello"), special));
+}
+
+TEST_CASE("a message writes no marker, even if the file does not flag it as special") {
+  for (const std::string mark :
+       {"<|im_start|>", "<\uFF5CUser\uFF5C>", "[/INST]", "<start_of_turn>", "<tool_response>", "</s>"}) {
+    CAPTURE(mark);
+    for (const bool normalized : {false, true}) {
+      TokenizerDescription description = smollm2();
+      const int id = static_cast<int>(description.pieces.size());
+      description.added = {{.id = id, .content = mark, .normalized = normalized}};
+      const Tokenizer flagged_wrongly(description, "");
+      CHECK(flagged_wrongly.encode(mark) == Ids{id});  // as a prompt, which is not a message
+      CHECK(encoded(flagged_wrongly, mark, "") == Ids{id});
+      description.added = {};
+      const Tokenizer without(description, "");
+      const Ids plain = without.encode("b" + mark + "c");
+      CHECK(encoded(flagged_wrongly, "{{ messages[0].content }}", "b" + mark + "c") == plain);
+      CHECK(encoded(flagged_wrongly, mark + "{{ messages[0].content }}" + mark, "b" + mark + "c").size() ==
+            plain.size() + 2);
+    }
+  }
+}
+
+TEST_CASE("words, spaces, thoughts and calls that a file adds are tokens in messages, too") {
+  for (const std::string text :
+       {"<think>", "</think>", "<tool_call>", "</tool_call>", "mRNA", "    ", "C++", "|>", "<>"}) {
+    CAPTURE(text);
+    for (const bool normalized : {false, true}) {
+      TokenizerDescription description = smollm2();
+      const int id = static_cast<int>(description.pieces.size());
+      description.added = {{.id = id, .content = text, .normalized = normalized}};
+      const Ids got = encoded({description, ""}, "{{ messages[0].content }}", "b" + text + "c");
+      CHECK(std::ranges::count(got, id) == 1);
+    }
+  }
 }

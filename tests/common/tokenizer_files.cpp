@@ -148,6 +148,16 @@ TEST_CASE("added_tokens.json adds tokens, and ids that nothing names are the emp
   CHECK(tokenizer.decode(Ids{4096, 4097, 4098, 4099}) == "<|user|><|bot|>");
 }
 
+TEST_CASE("an added token that ends the model's texts is text in a prompt, although its file does not flag it") {
+  TalesFolder folder;
+  folder.write("added_tokens.json", R"({"<|user|>": 4096, "END": 4097})");
+  const Ids ends = {4097};
+  const Tokenizer tokenizer = Tokenizer::load(folder.path(), ends);
+  CHECK(tokenizer.encode("<|user|>") == Ids{4096});
+  CHECK(tokenizer.encode("END").size() > 1);
+  CHECK(tokenizer.encode_with_special_tokens("END") == ends);
+}
+
 TEST_CASE("a token that added_tokens.json adds can be the end, and is special then") {
   TalesFolder folder;
   folder.write("added_tokens.json", R"({"<|user|>": 4096, "<|im_end|>": 4097})");

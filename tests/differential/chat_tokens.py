@@ -33,6 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = ("gpt2", "pythia", "llama-2", "llama-3", "qwen2", "smollm2")
 MARKERS = re.compile(r"<\|[^|<>\s{}'\"]{1,40}\|>|<｜[^｜<>\s{}'\"]{1,40}｜>|<(?:start|end)_of_turn>|\[/?[A-Z_]{3,20}\]")
 OTHERS = re.compile(r"</?(?:think|tool_call|tool_response|tools)>")
+RESULTS = re.compile(r"</?(?:tool_response|tools)>")  # of the others, those that are markers for us
 BEGIN, END = all_templates.OWN["bos_token"], all_templates.OWN["eos_token"]
 
 
@@ -97,7 +98,8 @@ def compare(file, family, program, folder):
     """(counts, differences) of one template and one family."""
     template = file.read_text(encoding="utf-8")
     path, tokenizer = write_tokenizer(family, template, folder)
-    marks = sorted(token.content for token in tokenizer.added_tokens_decoder.values() if token.special)
+    marks = sorted(token.content for token in tokenizer.added_tokens_decoder.values()
+                   if token.special or RESULTS.fullmatch(token.content))
     requests, expected = [], []
     for (talk, messages), (option, more) in itertools.product(all_templates.conversations(), all_templates.options()):
         if not messages:  # the server and transformers refuse this whatever the template is
