@@ -185,6 +185,19 @@ class Outline(unittest.TestCase):
         new = Header("struct Row {\n  void cut(int row, int length) { of_[row] = length; }\n  int of_[2];\n};\n")
         self.assertIn("    // void cut(int length) {\n    //   length_ = length;\n    // }\n", outline(new, [old], set(), "04-before"))
 
+    def test_a_function_that_became_a_member_shows_what_it_was(self):
+        old = Header("inline int answer(Model& model) {\n  if (model) {\n    return 1;\n  }\n  return 2;\n}\n")
+        new = Header("class Talk {\n  int answer() {\n    return 3;\n  }\n};\n")
+        self.assertIn("""    // In 04-before it was:
+    // inline int answer(Model& model) {
+    //   if (model) {
+    //     return 1;
+    //   }
+    //   return 2;
+    // }
+  }
+""", outline(new, [old], set(), "04-before"))
+
     def test_a_function_that_the_step_still_has_elsewhere_has_become_no_other(self):
         old = Header("inline void add(Sink& sink, Old& options) {\n  sink.add(options);\n}\n")
         new = Header("inline void add(Sink& sink, New& options) {\n  sink.add(options, 1);\n}\n")

@@ -185,8 +185,9 @@ def outline(solution, before, changed, parent="", others=(), checks=""):
         old = known.get((function.scope, function.signature))
         kept = keep(solution, function, old, changed, sources)
         if kept is None:
-            former = [old] if old else [was for key, was in known.items() if key not in own and
-                                        (was[1].scope, was[1].name) == (function.scope, function.name)]
+            gone = [was for key, was in known.items() if key not in own and was[1].name == function.name]
+            # Of the same class, or what has become a member of one.
+            former = [old] if old else [was for was in gone if was[1].scope == function.scope] or gone
             kept, throws = turn(solution, function, former, parent), True
         kept = with_sentences(kept, sentences(solution.text[function.body:function.end], checks))
         text += [solution.text[position:function.head], kept]
@@ -230,13 +231,15 @@ def turn(solution, function, former, parent):
     if base and function.signature.endswith("override"):
         lines.append(f"{indent}  // {base.group(1)}, or a class above it, documents what it has to do.")
     for header, was in former:
+        first = header.text.rfind("\n", 0, was.start) + 1
+        outer = re.match(r" *", header.text[first:]).group()
         body = header.text[was.body + 1:was.end - 1].strip("\n").rstrip().splitlines()
         if len(body) == 1:
-            body = [f"{indent}  {body[0].strip()}"]
+            body = [f"{outer}  {body[0].strip()}"]
         if was.signature != function.signature:
-            body = [*(header.text[was.start:was.body].rstrip() + " {").splitlines(), *body, indent + "}"]
+            body = [*(header.text[was.start:was.body].rstrip() + " {").splitlines(), *body, outer + "}"]
         lines += [f"{indent}  // In {parent} it was:",
-                  *(f"{indent}  // {line.removeprefix(indent)}".rstrip() for line in body)]
+                  *(f"{indent}  // {line.removeprefix(outer)}".rstrip() for line in body)]
     return solution.text[function.head:function.body] + "\n".join(["{", *lines, indent + "}"])
 
 
