@@ -5,6 +5,7 @@ A sample of one step and of a fifth of the mistakes, another one for each commit
 STAIRCASE_ALL_STEPS=1 (`tools/test --all`). Two steps are tried at a time then, each with one compiler. Commands that
 name no temporary folder let a compiler cache answer when nothing has changed since."""
 
+import fcntl
 import os
 import random
 import re
@@ -311,7 +312,7 @@ TEST_CASE("a crash") {
             self.assertEqual(status, 0, said)
             self.assertRegex(said, r"(?m)^warning, stopping\.h:\d+: unused variable 'unused'")
         self.assertIn("(nothing has changed since the last check)", said)
-        self.assertIn("compare     finish_reason (steps/02-eos-handling/stopping.h:", said)
+        self.assertIn("compare     the project writes this in other words: finish_reason (steps/02-eos-handling/stopping.h:", said)
         self.assertIn("next        tools/step next       03-context-window: ", said)
         self.assertRegex((self.mine / "build.ninja").read_text(), r"(?m)^green = \d{4}-\d\d-\d\d$")
 
@@ -329,7 +330,7 @@ TEST_CASE("the program") {
 }
 ''')
         said = self.red()
-        self.assertIn("RED: CORE GREEN, 1 promise of the program left.\n1 of 2 checks red; begin with: the program\n", said)
+        self.assertIn("RED: CORE GREEN, 1 check of the whole program left.\n1 of 2 checks red; begin with: the program\n", said)
         self.assertIn("got: [1, 2, 3]   want: [1, 2, 4]\n", said)
         self.assertNotIn("got.empty()", said)  # the third failure
         self.plant("test.cpp", "CHECK(good())", "CHECK(!good())")
@@ -341,6 +342,16 @@ TEST_CASE("the program") {
     def test_what_a_learner_prints_is_shown(self):
         self.plant("generate.h", "    on_token({next});", '    std::fputs("printed\\n", stderr);\n    on_token({next});')
         self.assertIn("printed\n", self.check(self.mine, "--only", "in the prompt ends nothing")[1])
+
+    def test_a_second_check_waits_for_the_first(self):
+        with open(self.mine / "build/lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as another check does
+            process = subprocess.Popen([ROOT / "tools/step", "check", self.mine, "--build", BUILD, "--only", "finished by"],
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            self.assertEqual(process.stderr.readline(), "Another check of this folder is running; this one waits for it ...\n")
+            self.assertEqual(sorted(path.name for path in (self.mine / "build").iterdir()), ["library", "lock"])
+        said, _ = process.communicate(timeout=300)
+        self.assertEqual((process.returncode, "1 of 8 checks green" in said), (0, True), said)
 
     def test_a_folder_that_was_moved_goes_on(self):
         self.assertEqual(self.check(self.mine)[0], 0)

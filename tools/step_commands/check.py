@@ -9,7 +9,7 @@ import time
 from datetime import date
 from pathlib import Path
 
-from .compiling import compile_folder, library, told, warnings
+from .compiling import compile_folder, library, locked, told, warnings
 from .folder import called, copy_library, green_steps, is_practice, left, outlines
 from .outline import Header, normal
 from .practice import coming
@@ -59,13 +59,18 @@ def check(options):
     if folder.is_older():
         print(f"The checks of {step.name} have changed since this folder was made: tools/step practice {step.number} "
               f"{shlex.quote(str(path))} --update brings them up to date and leaves your code unchanged.", file=sys.stderr)
+    with locked(path / "build", waiting="Another check of this folder is running; this one waits for it ..."):
+        return compile_and_run(folder, options)
+
+
+def compile_and_run(folder, options):
     build = (options.build or ROOT / "build").absolute()
     if not (build / "build.ninja").is_file():
         library("configure build >&2")
-    copy_library(path, step)
+    copy_library(folder.path, folder.step)
     found = compile_folder(folder, build, options.sanitize, options.jobs)
     if any(one.is_error for one in found):
-        lines, whose = told(found, step)
+        lines, whose = told(found, folder.step)
         return red(whose + ".", *lines)
     for line in warnings(found):
         print(line)
@@ -86,10 +91,10 @@ def run(folder, options):
         tried = len(cases) + green_before
         words = [f"{len(reds)} of {tried} checks{among} red; begin with: {(core or reds)[0].name}"]
         if not core and set(names) - whole and not options.only:
-            words.insert(0, f"CORE GREEN, {len(reds)} promise{'s' if len(reds) > 1 else ''} of the program left.")
+            words.insert(0, f"CORE GREEN, {len(reds)} check{'s' if len(reds) > 1 else ''} of the whole program left.")
         elif not options.only and whole:
-            words.append(f"{len(core)} of the core's {len(set(names) - whole)} and {len(reds) - len(core)} of the program's "
-                         f"{len(whole & set(names))}.")
+            words.append(f"{len(core)} of the {len(set(names) - whole)} checks of single functions (the core) are red, and "
+                         f"{len(reds) - len(core)} of the {len(whole & set(names))} that run the whole program.")
         waits = left(step, path)
         if waits:
             words.append(f"Your turn in {waits}.")
@@ -108,15 +113,17 @@ def run(folder, options):
 
 
 def lacking_option(step, program):
-    """(option, file) of the lesson that this program does not offer. A file that the lesson leaves as it was may declare
-    more than a program adds: a chat has no --num-return-sequences."""
+    """(option, file) that the lesson adds and this program does not offer. Those of earlier lessons do not count: a chat
+    has no --num-return-sequences, which its generate.h declares."""
+    def declared(path):
+        return re.findall(r'add(?:_option|_flag)?\(\s*"(--[a-z0-9-]+)"', path.read_text(encoding="utf-8"))
+
     before = step.parent.lesson() if step.parent else {}
     shown = subprocess.run([program, "--help"], capture_output=True, text=True).stdout
     for name, file in step.lesson().items():
-        if name in before and file.read_bytes() == before[name].read_bytes():
-            continue
-        for option in re.findall(r'add(?:_option|_flag)?\(\s*"(--[a-z0-9-]+)"', file.read_text(encoding="utf-8")):
-            if not re.search(rf"{option}(?![\w-])", shown):
+        older = declared(before[name]) if name in before else []
+        for option in declared(file):
+            if option not in older and not re.search(rf"{option}(?![\w-])", shown):
                 return option, name
     return None
 
@@ -127,7 +134,7 @@ def praise(folder, count, green_before):
     print(f"GREEN: {step.name} is done, all {count} checks{before}.")
     other = worth_reading(folder)
     if other:
-        print(f"  compare     {other}")
+        print(f"  compare     the project writes this in other words: {other}")
     print(f"  solution    tools/step practice {step.number} --solution")
     later = coming(step, folder.series, green_steps() | {step.name})
     if later:

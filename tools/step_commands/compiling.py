@@ -61,11 +61,16 @@ def compile_folder(folder, build, sanitize=False, jobs=None):
 
 
 @contextlib.contextmanager
-def locked(path):
-    """One at a time builds what all practice folders share."""
+def locked(path, waiting=""):
+    """One process at a time works in that folder; the others print `waiting` and wait."""
     path.mkdir(parents=True, exist_ok=True)
     with open(path / "lock", "w", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if waiting:
+                print(waiting, file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
