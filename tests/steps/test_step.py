@@ -1,5 +1,6 @@
 """tools/step list, diff, practice and check: their output, files and refusals. test_practice.py tries every step."""
 
+import errno
 import os
 import pty
 import re
@@ -7,7 +8,9 @@ import shutil
 import subprocess
 import unittest
 
-from support import STEPS, Scratch, snapshot
+from support import STEPS, Scratch, series, snapshot
+
+from step_commands.folder import LIBRARY, copy_library
 
 README = "# 0{} {}\n\n*Summary of {}.*\n\n## The idea\n\nA sentence,\nin two lines. Second one.\n\n## The task\n\nWork.\n"
 STEPS_BEFORE_AFTER = {
@@ -200,6 +203,10 @@ class Practice(Scratch):
         before = snapshot(self.folder)
         self.assertIn("not empty", self.practice(2, folder, status=2))
         self.assertIn("steps/", self.practice(2, self.root / "steps/03-d", "--force", status=2))
+        (self.folder / "link").symlink_to(self.root / "steps")
+        for own in (self.root / "steps", self.folder / "link", self.folder / "link/new"):
+            self.assertIn("belongs to the project's own steps", self.practice(2, own, "--force", status=2))
+        (self.folder / "link").unlink()
         self.assertIn("is a file", self.practice(2, folder / "main.cpp", "--force", status=2))
         self.assertEqual(snapshot(self.folder), before)
         self.practice(2, folder, "--force")
@@ -306,6 +313,35 @@ class Practice(Scratch):
         said("practice", 3)
         is_green("03-d")
         self.assertIn("Every step is green", said("next"))
+
+    def test_after_the_last_step_come_those_that_were_left_out(self):
+        self.practice(3)
+        build = self.root / "practice/03-d/build.ninja"
+        build.write_text(build.read_text() + "green = 2026-01-01\n")
+        self.assertIn("01-a is yours", self.step("next", root=self.root))
+
+    def test_without_a_name_the_folder_that_was_used_last_is_meant(self):
+        self.practice(1)
+        self.practice(2)
+        for last in ("01-a", "02-b-c", "01-a"):
+            times = [path.stat().st_mtime for path in self.root.glob("practice/*/*")]
+            os.utime(self.root / f"practice/{last}/kept.h", (max(times) + 10, max(times) + 10))
+            self.assertIn(f"{last} is not green yet", self.step("next", root=self.root))
+
+    def test_the_library_of_a_folder_is_what_its_step_may_see(self):
+        step = next(step for step in STEPS if step.visible())
+        library = self.folder / LIBRARY
+        library.mkdir(parents=True)
+        name = next(iter(step.visible()))
+        for own in (name, "of_a_later_step.h"):
+            (library / own).write_text("an older version")
+        copy_library(self.folder, step)
+        self.assertEqual({path.name: path.read_bytes() for path in library.iterdir()},
+                         {name: landed.path.read_bytes() for name, landed in step.visible().items()})
+
+    def test_a_full_disk_and_a_full_share_of_it_are_told_apart_from_other_refusals(self):
+        self.assertEqual([series.is_full(OSError(number, "")) for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES)],
+                         [True, True, False])
 
 
 if __name__ == "__main__":
