@@ -157,6 +157,19 @@ TEST_CASE("a sampled text is the same with and without the cache") {
   }
 }
 
+TEST_CASE("a token that has left the window still counts for a penalty") {
+  std::vector<int> prompt(static_cast<std::size_t>(tales().config().n_positions), 100);
+  const auto next = [&](const SamplingOptions& sampling) {
+    TextOptions options = exactly(1);
+    options.sampling = sampling;
+    return continued(tales(), prompt, options, false).tokens.back();
+  };
+  const int best = next({});
+  prompt.insert(prompt.begin(), best);  // outside the window: the logits stay the same
+  REQUIRE(next({}) == best);
+  CHECK(next({.repetition_penalty = 1e30f}) != best);
+}
+
 TEST_CASE("at the end of the context the cache is full, and without it the window slides on") {
   const std::string context = std::to_string(tales().config().n_positions);
   const std::vector<int> prompt(tales().config().n_positions - 2, 321);

@@ -192,6 +192,19 @@ TEST_CASE("as long as the context lasts, neither rule changes anything") {
   CHECK(continued(prompt, exactly(5, kRecompute)) == want);
 }
 
+TEST_CASE("a token that has left the window still counts for a penalty") {
+  std::vector<int> prompt(static_cast<std::size_t>(tales().config().n_positions), 100);
+  const auto next = [&](const SamplingOptions& sampling) {
+    TextOptions options = exactly(1);
+    options.sampling = sampling;
+    return continued(prompt, options).back();
+  };
+  const int best = next({});
+  prompt.insert(prompt.begin(), best);  // outside the window: the logits stay the same
+  REQUIRE(next({}) == best);
+  CHECK(next({.repetition_penalty = 1e30f}) != best);
+}
+
 TEST_CASE("sliding feeds one token a pass for ever, recomputing the window that --refill allows") {
   const std::vector<int> prompt = nearly_full(2);
   CHECK(passes(prompt, exactly(6, kSlide)) == Counts{510, 1, 1, 1, 1, 1});
@@ -296,4 +309,6 @@ TEST_CASE("impossible options are refused before any token") {
     CHECK(run.out.empty());
     CHECK(run.err.find(message) != std::string::npos);
   }
+  const std::string whole = "--max-new-tokens 1 --on-overflow recompute --refill 512";
+  CHECK(run_program(STAIRCASE_STEP_PROGRAM, whole).status == 0);
 }

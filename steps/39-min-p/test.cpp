@@ -75,6 +75,14 @@ TEST_CASE("few tokens are kept where the model is sure, and many where it is not
   CHECK(kept(unsure) == std::vector{true, true, true, true});
 }
 
+TEST_CASE("adding a number to all logits changes nothing") {
+  for (const float shift : {-100.0f, -4.0f, 100.0f}) {
+    std::vector<float> logits{3.0f + shift, 1.0f + shift, shift};
+    keep_min_p(logits, 0.1f);  // ln 0.1 = -2.3: the second token stays
+    CHECK(kept(logits) == std::vector{true, true, false});
+  }
+}
+
 TEST_CASE("0 keeps all, 1 keeps the most likely token and its ties") {
   std::vector<float> logits{1.0f, 3.0f, 3.0f, -1e30f};
   keep_min_p(logits, 0.0f);
