@@ -1,10 +1,12 @@
 #include <doctest/doctest.h>
 
+#include "common/base/file.h"
 #include "plain_model.h"
 #include "tests/error_message.h"
 #include "tests/reference_logits.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
+#include "tests/temporary_folder.h"
 
 namespace staircase {
 namespace {
@@ -45,6 +47,15 @@ TEST_CASE("only the difference of two positions counts") {
   CHECK(std::abs(score(7, 4) - score(8, 4)) > 0.1);
 }
 
+TEST_CASE("far from the start the angles are as exact as at the start") {
+  const Vector x = rotate({1, 1, 1, 0, 0, 0}, 100'000, 6, 6, 10000);
+  for (int i = 0; i < 3; ++i) {
+    const double angle = 100'000 * std::pow(10000, -2.0 * i / 6);
+    CHECK(std::abs(x[i] - std::cos(angle)) < 1e-6);
+    CHECK(std::abs(x[i + 3] - std::sin(angle)) < 1e-6);
+  }
+}
+
 TEST_CASE("a rotation changes no length") {
   const Vector x = rotate({1, 2, 3, 4}, 77, 4, 4, 10000);
   CHECK(std::inner_product(x.begin(), x.end(), x.begin(), 0.0) == doctest::Approx(30));
@@ -66,6 +77,21 @@ TEST_CASE("the logits after a text are those that transformers computes") {
 
 TEST_CASE("the logits after a text are the engine's") {
   Model model = Model::load(find_model("tales-neox-1m"), make_cpu_device(2));
+  PlainModel plain(model);
+  CHECK(difference_from_engine(model, texts(), [&](const auto& text) { return plain.logits(text); }) < 1e-4);
+}
+
+TEST_CASE("the same holds where only a part of each head is rotated") {
+  const TemporaryFolder folder;
+  const std::string whole = reference_folder("neox-sequential");
+  std::string config = read_text_file(whole + "/config.json");
+  const std::string share = "\"partial_rotary_factor\": ";
+  config.replace(config.find(share), share.size() + 3, share + "0.5");
+  folder.write("config.json", config);
+  for (const char* const name : {"/model.safetensors", "/tokenizer.json"})
+    std::filesystem::copy(whole + name, folder.path());
+  Model model = Model::load(folder.path(), make_cpu_device(2));
+  REQUIRE(model.config().rotary_size == model.config().head_size / 2);
   PlainModel plain(model);
   CHECK(difference_from_engine(model, texts(), [&](const auto& text) { return plain.logits(text); }) < 1e-4);
 }

@@ -1,10 +1,12 @@
 #include <doctest/doctest.h>
 
+#include "common/base/file.h"
 #include "plain_model.h"
 #include "tests/error_message.h"
 #include "tests/reference_logits.h"
 #include "tests/run_program.h"
 #include "tests/step.h"
+#include "tests/temporary_folder.h"
 
 namespace staircase {
 namespace {
@@ -25,6 +27,7 @@ TEST_CASE("SiLU is x times the logistic function") {
     CHECK(silu(x) ==
           doctest::Approx(x * (0.5 + 0.5 * std::tanh(x / 2.0))));  // the same function, another form
   CHECK(silu(-200.0f) == 0.0f);
+  CHECK(silu(200.0f) == 200.0f);  // exp(200) is more than a float holds
 }
 
 TEST_CASE("a norm has mean 0 and variance 1") {
@@ -49,6 +52,18 @@ TEST_CASE("another family is refused by its name") {
   const Model model = reference_model("neox-sequential");
   CHECK(error_message([&] { PlainModel{model}; }) ==
         "this step runs olmo, but the model's family is gpt_neox, which comes with 82-rotary-positions");
+}
+
+TEST_CASE("a model whose heads share keys is refused") {
+  const TemporaryFolder folder;
+  std::string config = read_text_file(reference_folder("smollm2") + "/config.json");
+  config.replace(config.find("\"llama\""), 7, "\"olmo\"");
+  folder.write("config.json", config);
+  for (const char* const name : {"/model.safetensors", "/tokenizer.json"})
+    std::filesystem::copy(reference_folder("smollm2") + name, folder.path());
+  const Model model = Model::load(folder.path(), make_cpu_device(2));
+  CHECK(error_message([&] { PlainModel{model}; }) ==
+        "9 query heads share 3 key heads: here each has its own");
 }
 
 TEST_CASE(
