@@ -82,6 +82,27 @@ TEST_CASE("an answer ends with the context, and a conversation without room for 
   CHECK(talk.tokens == answer_of(talk.messages, 12));
 }
 
+TEST_CASE("a prompt that is one token shorter than the context gets one token, and a longer one is refused") {
+  const int context = tales().config().n_positions;
+  Messages messages{{"user", "the"}};
+  const auto length = [&] { return std::ssize(encode_chat(tokenizer(), tale().render(messages))); };
+  while (length() < context - 1) messages[0].content += " the";
+  REQUIRE(length() == context - 1);
+  Talk talk;
+  int count = 0;
+  const auto ask = [&] {
+    answer(tales(), tokenizer(), tale(), talk.options, talk.generator, messages,
+           [&](const Token&) { ++count; });
+  };
+  ask();
+  CHECK(count == 1);
+  messages[0].content += " the";
+  REQUIRE(length() == context);
+  CHECK(error_message(ask) == fmt::format("the conversation has {0} tokens, and the model sees at most {0}; "
+                                          "leave room for an answer",
+                                          context));
+}
+
 TEST_CASE("a template that writes nothing is refused") {
   const ChatTemplate nothing("", {}, "nothing");
   std::mt19937 generator(0);

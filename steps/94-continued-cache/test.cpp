@@ -113,19 +113,49 @@ TEST_CASE("a conversation that goes another way keeps the common part") {
   CHECK(talk.tokens == answer_of(talk.messages, 12));
 }
 
-TEST_CASE("an interrupted answer does not change the next one") {
+TEST_CASE("a conversation that returns to an earlier way computes again what the cache has lost") {
   Talk talk;
-  Messages messages{{"user", "Why do you weep?"}};
-  int count = 0;
-  CHECK_THROWS_AS(talk.conversation.answer(messages,
-                                           [&](const Token&) {
-                                             if (++count == 5) throw std::runtime_error("enough");
+  talk.ask("Why do you weep?");
+  const Messages before = talk.messages;
+  int cached = 0;
+  for (const std::string question : {"Where do you live?", "Who is your friend?", "Where do you live?"}) {
+    talk.messages = before;  // as if the last question had not been asked
+    cached = talk.ask(question).cached_tokens;
+    CHECK(talk.tokens == answer_of(talk.messages, 12));
+  }
+  talk.messages.push_back({"user", "Who is your friend?"});
+  const Answer next = talk.conversation.answer(talk.messages, [](const Token&) {});
+  CHECK(next.cached_tokens > cached + std::ssize(talk.tokens));  // the last way is all in the cache
+}
+
+TEST_CASE("an interrupted answer changes no later one, and its tokens stay in the cache") {
+  Talk talk;
+  Ids tokens;
+  const Messages interrupted{{"user", "Where do you live?"}};
+  CHECK_THROWS_AS(talk.conversation.answer(interrupted,
+                                           [&](const Token& token) {
+                                             tokens.push_back(token.id);
+                                             if (tokens.size() == 5) throw std::runtime_error("enough");
                                            }),
                   std::runtime_error);
-  CHECK(count == 5);
-  talk.messages = {{"user", "Why do you weep?"}, {"assistant", "I am"}};
-  talk.ask("Where do you live?");
+  CHECK(tokens.size() == 5);
+  const auto length = std::ssize(encode_chat(tokenizer(), tale().render(interrupted)));
+  talk.messages = {interrupted[0], {"assistant", tokenizer().decode(tokens)}};
+  CHECK(talk.ask("Who is your friend?").cached_tokens == length + 4);  // the fifth was only chosen
   CHECK(talk.tokens == answer_of(talk.messages, 12));
+}
+
+TEST_CASE("after an interrupted answer the conversation before it is answered as before") {
+  Talk talk;
+  talk.ask("Why do you weep?");
+  const Ids answer = talk.tokens;
+  const auto interrupt = [](const Token&) { throw std::runtime_error("enough"); };
+  CHECK_THROWS_AS(
+      talk.conversation.answer({{"user", "Where do you live, and who is your friend?"}}, interrupt),
+      std::runtime_error);
+  talk.messages.clear();
+  talk.ask("Why do you weep?");
+  CHECK(talk.tokens == answer);
 }
 
 TEST_CASE("an answer ends with the context, and a conversation without room for one is refused") {
@@ -144,6 +174,34 @@ TEST_CASE("an answer ends with the context, and a conversation without room for 
   talk.options.stopping = {.max_new_tokens = 12};
   talk.ask("Why do you weep?");
   CHECK(talk.tokens == answer_of(talk.messages, 12));
+}
+
+TEST_CASE("a prompt that is one token shorter than the context gets one token, and a longer one is refused") {
+  const int context = tales().config().n_positions;
+  Messages messages{{"user", "the"}};
+  const auto length = [&] { return std::ssize(encode_chat(tokenizer(), tale().render(messages))); };
+  while (length() < context - 1) messages[0].content += " the";
+  REQUIRE(length() == context - 1);
+  Talk talk;
+  int count = 0;
+  const auto ask = [&] { talk.conversation.answer(messages, [&](const Token&) { ++count; }); };
+  ask();
+  CHECK(count == 1);
+  messages[0].content += " the";
+  REQUIRE(length() == context);
+  CHECK(error_message(ask) == fmt::format("the conversation has {0} tokens, and the model sees at most {0}; "
+                                          "leave room for an answer",
+                                          context));
+}
+
+TEST_CASE("the random numbers go on from answer to answer") {
+  Talk talk;
+  talk.options.sampling.do_sample = true;
+  talk.ask("Why do you weep?");
+  const Ids first = talk.tokens;
+  talk.messages.clear();
+  talk.ask("Why do you weep?");
+  CHECK(talk.tokens != first);
 }
 
 TEST_CASE("a template that writes nothing is refused") {

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <map>
+
 #include "common/base/file.h"
 #include "conversation.h"
 #include "known_tokens.h"
@@ -103,7 +105,7 @@ TEST_CASE("of several known texts the longest one counts") {
 }
 
 TEST_CASE("a person who types the text of a conversation gets none of its markers") {
-  const ChatTemplate plain("{% for m in messages %}{{ m.content }}{% endfor %}", {}, "plain");
+  const ChatTemplate plain("{% for m in messages %}{{ m.content }}{% endfor %}<|endoftext|>C", {}, "plain");
   const ChatTemplate marked("{{ messages[0].content }}<|endoftext|>{{ messages[1].content }}<|endoftext|>",
                             {}, "marked");
   KnownTokens known;
@@ -112,8 +114,8 @@ TEST_CASE("a person who types the text of a conversation gets none of its marker
   CHECK(std::ranges::count(tokens, 4095) == 2);
   known.remember(tokenizer(), prompt, tokens, {});
   const Rendered typed = plain.render(Messages{{"user", "A<|endoftext|>B<|endoftext|>"}});
-  REQUIRE(typed.text == prompt.text);
-  CHECK(std::ranges::count(known.encode(tokenizer(), typed), 4095) == 0);
+  REQUIRE(typed.text.starts_with(prompt.text));
+  CHECK(std::ranges::count(known.encode(tokenizer(), typed), 4095) == 1);  // the template's own
 }
 
 TEST_CASE("the text after a known one without a special token is encoded together with it") {
@@ -147,8 +149,8 @@ TEST_CASE("the oldest text is dropped when there are too many") {
 }
 
 TEST_CASE("with sampled answers the next question computes nothing again") {
-  int other_tokens = 0;
-  for (unsigned seed = 1; seed <= 8; ++seed) {
+  std::map<FinishReason, int> other_tokens;
+  for (unsigned seed = 1; seed <= 16; ++seed) {
     const TextOptions options{.stopping = {.max_new_tokens = 60}, .sampling = sampled(1.3f, seed)};
     Conversation conversation(tales(), tokenizer(), tale(), options);
     Messages messages{{"user", "Why do you weep?"}};
@@ -158,7 +160,7 @@ TEST_CASE("with sampled answers the next question computes nothing again") {
     if (first.finish_reason == FinishReason::kEos) tokens.pop_back();
     const std::string text = tokenizer().decode(tokens);
     if (text.find("\uFFFD") != std::string::npos) continue;  // half a character: its text is another
-    other_tokens += tokenizer().encode(text) != tokens;
+    other_tokens[first.finish_reason] += tokenizer().encode(text) != tokens;
     messages.push_back({"assistant", text});
     messages.push_back({"user", "Where do you live?"});
     const Answer second = conversation.answer(messages, [](const Token&) {});
@@ -166,7 +168,9 @@ TEST_CASE("with sampled answers the next question computes nothing again") {
     const int missing = first.finish_reason == FinishReason::kEos ? 0 : 1;
     CHECK(second.cached_tokens == first.prompt_tokens + std::ssize(tokens) - missing);
   }
-  CHECK(other_tokens > 0);  // otherwise encode_chat() would have done
+  // Otherwise encode_chat() would have done.
+  CHECK(other_tokens[FinishReason::kLength] > 0);
+  CHECK(other_tokens[FinishReason::kEos] > 0);
 }
 
 TEST_CASE("the answer to a conversation with kept tokens is that of a model that sees these tokens") {
@@ -187,6 +191,25 @@ TEST_CASE("the answer to a conversation with kept tokens is that of a model that
     messages.push_back({"assistant", tokenizer().decode(tokens)});
     messages.push_back({"user", "And then?"});
   }
+}
+
+TEST_CASE("a prompt that is one token shorter than the context gets one token, and a longer one is refused") {
+  const int context = tales().config().n_positions;
+  Messages messages{{"user", "the"}};
+  const auto length = [&] { return std::ssize(encode_chat(tokenizer(), tale().render(messages))); };
+  while (length() < context - 1) messages[0].content += " the";
+  REQUIRE(length() == context - 1);
+  const TextOptions options;
+  Conversation conversation(tales(), tokenizer(), tale(), options);
+  int count = 0;
+  const auto ask = [&] { conversation.answer(messages, [&](const Token&) { ++count; }); };
+  ask();
+  CHECK(count == 1);
+  messages[0].content += " the";
+  REQUIRE(length() == context);
+  CHECK(error_message(ask) == fmt::format("the conversation has {0} tokens, and the model sees at most {0}; "
+                                          "leave room for an answer",
+                                          context));
 }
 
 TEST_CASE("a template that writes nothing is refused") {

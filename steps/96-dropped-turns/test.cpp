@@ -108,6 +108,17 @@ TEST_CASE("a conversation that fits is seen whole") {
   CHECK(answer.prompt_tokens == prompt_tokens(turns(1, 5)));
 }
 
+TEST_CASE("a conversation that fills the context together with its answer is seen whole") {
+  Messages messages = turns(1, 15);
+  const auto dropped = [&](int length) {
+    while (prompt_tokens(messages) < length) messages.back().content += " the";
+    REQUIRE(prompt_tokens(messages) == length);
+    return Talk().ask(messages).dropped_messages;
+  };
+  CHECK(dropped(512 - 8) == 0);
+  CHECK(dropped(512 - 7) > 0);
+}
+
 TEST_CASE("the oldest turns of a longer one are dropped, until half of the context is free") {
   Talk talk;
   const Messages all = turns(1, 60);
@@ -135,6 +146,14 @@ TEST_CASE("after that the next questions find the cache again") {
   CHECK(second.prompt_tokens < 512);
 }
 
+TEST_CASE("each answer reports only the messages that were dropped for it") {
+  Talk talk;
+  const Answer first = talk.ask(turns(1, 60)), second = talk.ask(turns(1, 120));
+  REQUIRE(second.dropped_messages > 0);
+  const int dropped = first.dropped_messages + second.dropped_messages;
+  CHECK(second.prompt_tokens == prompt_tokens(turns(1 + dropped / 2, 120)));
+}
+
 TEST_CASE("a long allowed answer takes no more than a quarter of the context from the conversation") {
   Talk talk;
   talk.options.stopping = {.max_new_tokens = 100'000, .ignore_eos = true};
@@ -154,6 +173,24 @@ TEST_CASE("one question that is too long is refused, and the next one is answere
   CHECK(message.find("the conversation has ") == 0);
   CHECK(message.find("at most 512") != std::string::npos);
   CHECK(talk.ask(turns(1, 3)).prompt_tokens == prompt_tokens(turns(1, 3)));
+}
+
+TEST_CASE("a prompt that is one token shorter than the context gets one token, and a longer one is refused") {
+  const int context = tales().config().n_positions;
+  Messages messages{{"user", "the"}};
+  const auto length = [&] { return std::ssize(encode_chat(tokenizer(), tale().render(messages))); };
+  while (length() < context - 1) messages[0].content += " the";
+  REQUIRE(length() == context - 1);
+  Talk talk;
+  int count = 0;
+  const auto ask = [&] { talk.conversation.answer(messages, [&](const Token&) { ++count; }); };
+  ask();
+  CHECK(count == 1);
+  messages[0].content += " the";
+  REQUIRE(length() == context);
+  CHECK(error_message(ask) == fmt::format("the conversation has {0} tokens, and the model sees at most {0}; "
+                                          "leave room for an answer",
+                                          context));
 }
 
 TEST_CASE("a template that writes nothing is refused") {

@@ -201,6 +201,11 @@ TEST_CASE("a model without a template reports that, and one with a broken templa
   const Folder picky("{{ raise_exception('Roles must alternate.') }}");
   Chat refuses(picky.path(), marks(), {});
   CHECK(says(error_message([&] { refuses.render(hello()); }), "Roles must alternate."));
+  const auto named = [&](const std::string& file) {
+    return error_message([&] { Chat(folder.path(), marks(), {.chat_template = file}); });
+  };
+  CHECK(
+      says(named("/nonexistent.jinja"), "/nonexistent.jinja"));  // a file that a person names must be usable
 }
 
 TEST_CASE("a conversation that goes on finds its prompt and its answer in the cache") {
