@@ -56,6 +56,19 @@ TEST_CASE("a batch may have more logits than an int can number") {
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row].tokens == std::vector<int>{0, row + 1});
 }
 
+TEST_CASE("a token that has left the window still counts for a penalty") {
+  std::vector<int> prompt(static_cast<std::size_t>(tales().config().n_positions), 100);
+  const auto next = [&](const SamplingOptions& sampling) {
+    TextOptions options = exactly(1);
+    options.sampling = sampling;
+    return continued({prompt}, options)[0].back();
+  };
+  const int best = next({});
+  prompt.insert(prompt.begin(), best);  // outside the window: the logits stay the same
+  REQUIRE(next({}) == best);
+  CHECK(next({.repetition_penalty = 1e30f}) != best);
+}
+
 TEST_CASE("each row of a full cache makes room for itself") {
   const auto& run = reference("sliding.json");
   std::vector<int> text = run["prompt_ids"], rest = run["ids"];

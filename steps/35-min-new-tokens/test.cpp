@@ -54,6 +54,12 @@ TEST_CASE("a model without an end-of-text token loses no other token") {
   CHECK(logits == std::vector<float>{1.0f, kMasked});
 }
 
+TEST_CASE("a model with several end-of-text tokens loses all of them") {
+  std::vector<float> logits{1.0f, 2.0f, 3.0f, 4.0f};
+  forbid_early_end(logits, 2, {3, 0}, {.min_new_tokens = 3});
+  CHECK(logits == std::vector<float>{kMasked, 2.0f, 3.0f, kMasked});
+}
+
 TEST_CASE("only the logit of the end-of-text token is masked, and only before the minimum length") {
   for (int count = 0; count < 6; ++count) {
     std::vector<float> logits{0.5f, -2.0f, 7.0f, 3.0f};
