@@ -43,7 +43,8 @@ TEST_CASE("scores are divided by the root of a head's features") {
   CHECK(attended[0] == doctest::Approx((1 + 4 * std::exp(2.0)) / (1 + std::exp(2.0))));
 }
 
-TEST_CASE("no score is too large") {
+TEST_CASE("no score is too large, and none too small") {
+  CHECK(attend({1000}, {{-200}, {-100}}, {{1}, {2}}, 1) == Vector{2});
   CHECK(attend({1000}, {{100}, {200}}, {{1}, {2}}, 1) == Vector{2});
 }
 
