@@ -156,7 +156,7 @@ inline std::vector<Beam> beam_search(Model& model, const Tokenizer& tokenizer, c
       logprobs.push_back(log_softmax(logits.subspan(growing[b].row * vocab_size, vocab_size)));
       std::vector<float> scores = logprobs[b];
       forbid_early_end(scores, length - 1, ends, options.length);
-      process(scores, growing[b].tokens, options.sampling);
+      process(scores, growing[b].tokens, options.sampling, prompt.size());
       for (const int token : highest(scores, looked_at)) {  // no other can be among the overall best
         if (scores[token] != kMasked) all.push_back({b, token, growing[b].sum + scores[token]});
       }

@@ -131,10 +131,13 @@ inline void keep_top_p(std::span<float> logits, float p) {
   for (const Candidate& candidate : rest) logits[candidate.token_id] = kMasked;
 }
 
-/// Turns the raw logits of a model into the form that the options require; `tokens` are those so far.
-inline void process(std::span<float> logits, std::span<const int> tokens, const SamplingOptions& options) {
-  if (options.presence_penalty != 0.0f) apply_presence_penalty(logits, tokens, options.presence_penalty);
-  if (options.frequency_penalty != 0.0f) apply_frequency_penalty(logits, tokens, options.frequency_penalty);
+/// Turns the raw logits of a model into the form that the options require; `tokens` are those so far. The
+/// presence and frequency penalties skip the first `uncounted` of them.
+inline void process(std::span<float> logits, std::span<const int> tokens, const SamplingOptions& options,
+                    std::size_t uncounted = 0) {
+  const std::span<const int> counted = tokens.subspan(uncounted);
+  if (options.presence_penalty != 0.0f) apply_presence_penalty(logits, counted, options.presence_penalty);
+  if (options.frequency_penalty != 0.0f) apply_frequency_penalty(logits, counted, options.frequency_penalty);
   if (options.repetition_penalty != 1.0f)
     apply_repetition_penalty(logits, tokens, options.repetition_penalty);
   if (options.temperature != 1.0f) apply_temperature(logits, options.temperature);

@@ -72,6 +72,13 @@ TEST_CASE("the repetition penalty comes before the temperature") {
   CHECK(logits == std::vector{0.0f, -144.0f});
 }
 
+TEST_CASE("the first two penalties can skip a prompt, which the repetition penalty counts") {
+  std::vector<float> logits{4.0f, 4.0f, 4.0f};
+  process(logits, std::vector{0, 1, 1, 2},
+          {.presence_penalty = 1.0f, .frequency_penalty = 0.5f, .repetition_penalty = 2.0f}, 2);
+  CHECK(logits == std::vector{2.0f, 1.25f, 1.25f});
+}
+
 /// Processors of the reference, in the order of the chain.
 void process_steps(const std::vector<nlohmann::json>& steps, std::span<float> logits,
                    std::span<const int> tokens) {

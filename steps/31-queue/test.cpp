@@ -154,6 +154,27 @@ TEST_CASE("a sampled text depends neither on its neighbours nor on how many grow
   }
 }
 
+TEST_CASE(
+    "presence and frequency penalties count sampled tokens only, the repetition penalty the prompt as well") {
+  Prompts prompts{std::vector<int>(static_cast<std::size_t>(tales().config().n_positions), 100)};
+  const auto sampled = [&](const SamplingOptions& sampling, int count = 1) {
+    const TextOptions options{.stopping = {.max_new_tokens = count, .ignore_eos = true},
+                              .sampling = sampling};
+    return behind(prompts[0].size(), generated(tales(), prompts, options, 1)[0].tokens);
+  };
+  const std::vector<int> best = sampled({});
+  prompts[0].insert(prompts[0].begin(), best[0]);  // outside the window: the logits stay the same
+  REQUIRE(sampled({}) == best);
+  CHECK(sampled({.repetition_penalty = 1e30f}) != best);
+  for (const SamplingOptions& once :
+       {SamplingOptions{.presence_penalty = 1e30f}, SamplingOptions{.frequency_penalty = 1e30f}}) {
+    CHECK(sampled(once) == best);
+    std::vector<int> tokens = sampled(once, 6);
+    std::ranges::sort(tokens);
+    CHECK(std::ranges::adjacent_find(tokens) == tokens.end());
+  }
+}
+
 TEST_CASE("a queue takes as many passes as it must, and feeds each token once") {
   std::vector<std::size_t> prompt_lengths, new_tokens;
   Prompts prompts;

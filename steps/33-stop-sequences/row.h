@@ -36,7 +36,7 @@ struct Row {
 inline Token take_token(Row& row, std::span<const float> raw, const EndTokens& ends) {
   const SamplingOptions& sampling = row.options.sampling;
   std::vector<float> logits = copy_of(raw);
-  process(logits, row.tokens, sampling);
+  process(logits, row.tokens, sampling, row.tokens.size() - row.new_tokens);
   Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
   row.tokens.push_back(token.id);
   row.finished = finish_reason(token.id, ++row.new_tokens, ends, row.options.stopping);

@@ -53,7 +53,7 @@ inline Token take_token(Row& row, std::span<const float> raw, const EndTokens& e
   const SamplingOptions& sampling = row.options.sampling;
   std::vector<float> logits = copy_of(raw);
   forbid_early_end(logits, row.new_tokens, ends, row.options.length);
-  process(logits, row.tokens, sampling);
+  process(logits, row.tokens, sampling, row.tokens.size() - row.new_tokens);
   Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
   row.tokens.push_back(token.id);
   row.finished = end_of_text(token, row.filter, ++row.new_tokens, ends, row.options);

@@ -59,7 +59,7 @@ inline Token take_token(Row& row, std::span<const float> raw, const EndTokens& e
   std::vector<float> logits = copy_of(raw);
   if (row.options.before) row.options.before(logits);
   forbid_early_end(logits, row.new_tokens, ends, row.options.length);
-  process(logits, row.tokens, sampling);
+  process(logits, row.tokens, sampling, row.tokens.size() - row.new_tokens);
   if (row.options.after) row.options.after(logits);
   Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
   if (const auto count =

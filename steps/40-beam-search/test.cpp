@@ -175,6 +175,20 @@ TEST_CASE("a search sees the last tokens that the context holds, and goes on aft
   }
 }
 
+TEST_CASE("a search's presence and frequency penalties skip the prompt, its repetition penalty does not") {
+  const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
+  const std::vector<int> prompt = tokenizer.encode("The dog saw the cat, and the cat saw the");
+  const auto next = [&](const SamplingOptions& sampling) {
+    RowOptions options = up_to(1);
+    options.sampling = sampling;
+    return tokenizer.decode(
+        behind(prompt.size(), beam_search(tales(), tokenizer, prompt, options, {})[0].tokens));
+  };
+  CHECK(next({.presence_penalty = 100.0f}) == " cat");
+  CHECK(next({.frequency_penalty = 100.0f}) == " cat");
+  CHECK(next({.repetition_penalty = 100.0f}) != " cat");
+}
+
 TEST_CASE("beams end at stop sequences, and not before the minimum number of tokens") {
   const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
   RowOptions options = up_to(30);

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <map>
+
 #include "common/base/file.h"
 #include "conversation.h"
 #include "tests/error_message.h"
@@ -59,6 +61,23 @@ TEST_CASE("every answer equals that of the whole conversation") {
   for (const std::string question : {"Why do you weep?", "Where do you live?", "Who is your friend?"}) {
     talk.ask(question);
     CHECK(talk.tokens == answer_of(talk.messages, 12));
+  }
+}
+
+TEST_CASE("the penalties of an answer count its own tokens, not those of the turns before") {
+  Talk talk;
+  talk.options.sampling = {.presence_penalty = 1.0f, .frequency_penalty = 0.5f};
+  for (const std::string question : {"Why do you weep?", "Why do you weep?", "Why?"}) {
+    talk.ask(question);
+    Ids text = encode_chat(tokenizer(), tale().render({talk.messages.begin(), talk.messages.end() - 1}));
+    std::map<int, int> counts;
+    for (const int token : talk.tokens) {
+      std::vector<float> logits = copy_of(tales().next_logits(text));
+      for (const auto& [sampled, count] : counts) logits[sampled] -= 1.0f + 0.5f * static_cast<float>(count);
+      REQUIRE(token == argmax(logits));
+      text.push_back(token);
+      ++counts[token];
+    }
   }
 }
 

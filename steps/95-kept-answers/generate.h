@@ -37,11 +37,12 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
 /// cache must be empty at first. If it keeps nothing, the whole text goes through the model for each token.
 inline Generation generate(Model& model, std::vector<int> tokens, const TextOptions& options, KvCache& cache,
                            std::mt19937& generator, const OnToken& on_token) {
+  const std::size_t prompt_tokens = tokens.size();
   for (int count = 1; count <= options.stopping.max_new_tokens; ++count) {
     const std::span<const int> fed =
         tokens_to_feed(tokens, model.config().n_positions, cache, 0, options.overflow);
     std::vector<float> logits = copy_of(model.next_logits(fed, cache));  // [vocab_size]
-    process(logits, tokens, options.sampling);
+    process(logits, tokens, options.sampling, prompt_tokens);
     const int next = choose(logits, options.sampling, generator);
     tokens.push_back(next);
     on_token({next, likeliest(logits, options.sampling.show_candidates)});

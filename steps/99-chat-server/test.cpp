@@ -295,6 +295,34 @@ TEST_CASE("each client gets the texts that it requested") {
   for (int i = 0; i < 4; ++i) CHECK(text(two, i) == alone(i < 2 ? 7 : 8, 4));
 }
 
+TEST_CASE("presence and frequency penalties skip the prompt, and count what was sampled") {
+  Served served(1, 10);
+  std::vector<int> prompt{1, 1};
+  while (ToyEngine::next(prompt) != prompt[1]) prompt[prompt[1] == 28 ? 0 : 1]++;
+  const auto body = [&](const char* penalty) {
+    return fmt::format(R"({{"prompt": [{}, {}], "max_tokens": 9, "temperature": 0, "ignore_eos": true{}}})",
+                       prompt[0], prompt[1], penalty);
+  };
+  const Served::Sent plain = served.send(body(""));
+  std::vector<Served::Sent> sent;
+  for (const char* penalty : {R"(, "presence_penalty": 2)", R"(, "frequency_penalty": 2)"}) {
+    sent.push_back(served.send(body(penalty)));
+  }
+  served.service.drain();
+  served.run();
+  std::vector<int> want = prompt;
+  while (want.size() < 11) {
+    const int next = ToyEngine::next(want);
+    const bool sampled = std::find(want.begin() + 2, want.end(), next) != want.end();
+    int other = 0;  // the first token that has not been sampled
+    while (std::find(want.begin() + 2, want.end(), other) != want.end()) ++other;
+    want.push_back(sampled ? other : next);
+  }
+  const std::string expected = tokenizer().decode(std::vector(want.begin() + 2, want.end()));
+  for (const Served::Sent& one : sent) CHECK(text(one) == expected);
+  CHECK(text(plain).starts_with(tokenizer().decode(std::vector{prompt[1]})));
+}
+
 TEST_CASE("requests arrive from other threads while the model's thread serves") {
   Served served(3, 1000);
   auto model = std::async(std::launch::async, [&] { served.run(); });

@@ -210,14 +210,14 @@ def as_options(values):
     return [word for name, value in values.items() for word in ("--" + name.replace("_", "-"), value)]
 
 
-def processed(logits, tokens, prompt, end, options, nudge=0.0):
-    """The logits after `tokens`, as transformers' processors leave them; it lacks OpenAI's two penalties. The nudge
-    moves top-p's border."""
+def processed(logits, tokens, prompt, end, options, nudge=0.0, uncounted=0):
+    """The logits after `tokens`, as transformers' processors leave them; it lacks OpenAI's two penalties, which skip
+    the first `uncounted` tokens. The nudge moves top-p's border."""
     ids, scores = torch.tensor([tokens]), logits[None].clone()
     steps = transformers.LogitsProcessorList()
     if options.get("min_new_tokens"):
         steps.append(transformers.MinNewTokensLengthLogitsProcessor(prompt, options["min_new_tokens"], [end]))
-    for token, times in collections.Counter(tokens).items():
+    for token, times in collections.Counter(tokens[uncounted:]).items():
         scores[0, token] -= options.get("presence_penalty", 0) + times * options.get("frequency_penalty", 0)
     if "repetition_penalty" in options:
         steps.append(transformers.RepetitionPenaltyLogitsProcessor(options["repetition_penalty"]))
@@ -230,15 +230,16 @@ def processed(logits, tokens, prompt, end, options, nudge=0.0):
     return steps(ids, scores)[0]
 
 
-def same_text(case, sequence, options, most, ends=True, seed=None):
+def same_text(case, sequence, options, most, ends=True, seed=None, counts_prompt=False):
     """Whether each token of a text is what transformers chooses after those before it: the most likely one, or with
-    a seed the one that the same random number falls on."""
+    a seed the one that the same random number falls on. Before step 31, OpenAI's penalties count the prompt."""
     prompt, new = sequence["prompt_token_ids"], sequence["token_ids"]
     end, explained = case.config.eos_token_id, False
     numbers = None if seed is None else numpy.random.RandomState(seed)
     logits, slack = case.logits(prompt + new)
+    uncounted = 0 if counts_prompt else len(prompt)
     for i, token in enumerate(new):
-        scores = processed(logits[len(prompt) + i - 1], prompt + new[:i], len(prompt), end, options)
+        scores = processed(logits[len(prompt) + i - 1], prompt + new[:i], len(prompt), end, options, 0.0, uncounted)
         if numbers is None:
             wanted, near = int(scores.argmax()), float(scores.max() - scores[token]) < slack
         else:
@@ -247,7 +248,8 @@ def same_text(case, sequence, options, most, ends=True, seed=None):
             wanted = min(int((sums <= number).sum()), len(sums) - 1)
             near = all(abs(float(sums[at]) - number) < slack for at in (min(wanted, token), max(wanted, token) - 1))
             for nudge in (-slack, slack):
-                scores = processed(logits[len(prompt) + i - 1], prompt + new[:i], len(prompt), end, options, nudge)
+                scores = processed(logits[len(prompt) + i - 1], prompt + new[:i], len(prompt), end, options, nudge,
+                                   uncounted)
                 near = near or int((scores.softmax(0).cumsum(0) <= number).sum()) == token
         if token != wanted:
             if not near:
@@ -267,7 +269,8 @@ def greedy(case, report):
         common = ["--prompt", prompt, "--max-new-tokens", new]
         report.add("greedy", same_text(case, case.run("01", *common)[0], {}, new, ends=False), case.about)
         options = {name: value for name, value in case.sampling().items() if name.endswith("penalty")}
-        report.add("greedy", same_text(case, case.run("11", *common, *as_options(options))[0], options, new), case.about)
+        sequence = case.run("11", *common, *as_options(options))[0]
+        report.add("greedy", same_text(case, sequence, options, new, counts_prompt=True), case.about)
         options["min_new_tokens"] = case.choose.randint(0, new)
         for cache in ("--use-cache", "--no-use-cache"):
             sequence = case.run("46", *common, cache, *as_options(options))[0]

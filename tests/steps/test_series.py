@@ -86,7 +86,7 @@ LESSON = {
     "90-prompt-tokens": "main.cpp prompt_tokens.h",
     "91-special-tokens": "main.cpp special_tokens.h",
     "92-chat-template": "chat_prompt.h main.cpp",
-    "93-conversation": "conversation.h main.cpp",
+    "93-conversation": "conversation.h generate.h main.cpp",
     "94-continued-cache": "conversation.h main.cpp",
     "95-kept-answers": "conversation.h known_tokens.h",
     "96-dropped-turns": "conversation.h dropped_turns.h",
