@@ -127,6 +127,8 @@ ON = {
     "39-min-p": ["--min-p", "0.3"],
     "38-perplexity": ["--echo"],  # of 37-echo, but there no prompt has a perplexity
 }
+# Whose options a step gives another meaning: from here on, these penalties do not count the prompt.
+NEW_MEANING = {"31-queue": ("09-presence-penalty", "10-frequency-penalty")}
 SAME_TEXT = {"04-temperature", "12-fp16-bf16", "13-kv-cache-dynamic", "15-kv-cache-fix", "17-speculative-decoding", "31-queue",
              "35-min-new-tokens", "70-int8-weights", "80-plain-loops", "90-prompt-tokens",
              "91-special-tokens"}
@@ -398,7 +400,8 @@ class Series(unittest.TestCase):
             if after.name in OTHERS:
                 continue
             line = [after, *after.ancestors()][::-1]
-            used = [option for step in line[:-1] for option in OFF.get(step.name, []) + ON.get(step.name, [])
+            used = [option for step in line[:-1] if step.name not in NEW_MEANING.get(after.name, ())
+                    for option in OFF.get(step.name, []) + ON.get(step.name, [])
                     if option != "--plain-loops" or after.name not in OTHER_FAMILY]
             for prompt in PROMPTS:
                 with self.subTest(f"{before.name} and {after.name}", prompt=prompt, options=" ".join(used)):
