@@ -39,16 +39,7 @@ std::vector<utf8proc_int32_t> decomposed(std::string_view text) {
   return characters;
 }
 
-}  // namespace
-
-bool has_nfc() {
-  return true;
-}
-
-std::string to_nfc(std::string_view text) {
-  const bool ascii =
-      std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-  if (ascii) return std::string(text);
+std::string composed(std::string_view text) {
   std::vector<utf8proc_int32_t> characters = decomposed(text);
   const auto count =
       utf8proc_normalize_utf32(characters.data(), static_cast<utf8proc_ssize_t>(characters.size()),
@@ -61,6 +52,28 @@ std::string to_nfc(std::string_view text) {
     composed.append(reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(length));
   }
   return composed;
+}
+
+}  // namespace
+
+bool has_nfc() {
+  return true;
+}
+
+std::string to_nfc(std::string_view text) {
+  const bool ascii =
+      std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+  if (ascii) return std::string(text);
+  // Composes with nothing, but up to version 2.9 utf8proc drops it after a Hangul syllable.
+  constexpr std::string_view kBeforeFinals = "\u11A7";
+  std::string all;
+  for (;;) {
+    const std::size_t at = text.find(kBeforeFinals);
+    all += composed(text.substr(0, at));
+    if (at == text.npos) return all;
+    all += kBeforeFinals;
+    text.remove_prefix(at + kBeforeFinals.size());
+  }
 }
 
 #else

@@ -379,5 +379,9 @@ TEST_CASE("normal form C has the marks of every letter in their order, and one c
   CHECK(to_nfc("a" + acute + grave) == "\u00E1" + grave);  // of marks in one place none passes another
   CHECK(to_nfc("a" + grave + acute) == "\u00E0" + acute);
   CHECK(to_nfc("\u1100\u1161\u11A8") == "\uAC01");
+  // U+11A7 is no final consonant, and composes with nothing.
+  CHECK(to_nfc("\u1100\u1161\u11A7") == "\uAC00\u11A7");
+  CHECK(to_nfc("\uAC00\u11A7\u11A7\u11A8" + acute) == "\uAC00\u11A7\u11A7\u11A8" + acute);
+  CHECK(to_nfc("\u11A7" + acute + dot_below + "e" + acute) == "\u11A7" + dot_below + acute + "\u00E9");
   CHECK(to_nfc("\u0958") == "\u0915\u093C");  // one of the characters that are not put together again
 }
