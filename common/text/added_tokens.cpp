@@ -37,7 +37,8 @@ bool is_space(std::string_view character) {
 }
 
 bool is_of_word(std::string_view character) {
-  static const CharacterClass of_words("\\w");
+  // As the regex crate of Rust has it, which tokenizers uses here and not in patterns.
+  static const CharacterClass of_words(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200C}\x{200D}])");
   return of_words.has(character);
 }
 

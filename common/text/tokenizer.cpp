@@ -180,14 +180,14 @@ Tokenizer::Tokenizer(const TokenizerDescription& description, const std::string&
   std::unordered_set<std::size_t> added;
   for (const AddedToken& token : description.added) added.insert(static_cast<std::size_t>(token.id));
   bytes.resize(description.pieces.size());
+  const bool in_bytes = description.alphabet == TokenizerDescription::Alphabet::kBytes;
   for (std::size_t token = 0; token < bytes.size(); ++token) {
     const std::string& piece = description.pieces[token];
     const auto spelled = vocabulary_->spelling->bytes(piece);
     bytes[token] = spelled.value_or(piece);
     const bool whole = description.ignore_merges && spelled && !piece.empty() && !added.contains(token);
-    if (whole) vocabulary_->whole.emplace(*spelled, static_cast<int>(token));
+    if (whole) vocabulary_->whole.emplace(in_bytes ? *spelled : piece, static_cast<int>(token));
   }
-  const bool in_bytes = description.alphabet == TokenizerDescription::Alphabet::kBytes;
   for (const AddedToken& token : description.added) {
     const auto id = static_cast<std::size_t>(token.id);
     if (id >= bytes.size()) bytes.resize(id + 1);

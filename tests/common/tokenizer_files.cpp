@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -148,7 +149,8 @@ TEST_CASE("added_tokens.json adds tokens, and ids that nothing names are the emp
   CHECK(tokenizer.decode(Ids{4096, 4097, 4098, 4099}) == "<|user|><|bot|>");
 }
 
-TEST_CASE("an added token that ends the model's texts is text in a prompt, although its file does not flag it") {
+TEST_CASE(
+    "an added token that ends the model's texts is text in a prompt, although its file does not flag it") {
   TalesFolder folder;
   folder.write("added_tokens.json", R"({"<|user|>": 4096, "END": 4097})");
   const Ids ends = {4097};
@@ -384,4 +386,37 @@ TEST_CASE("normal form C has the marks of every letter in their order, and one c
   CHECK(to_nfc("\uAC00\u11A7\u11A7\u11A8" + acute) == "\uAC00\u11A7\u11A7\u11A8" + acute);
   CHECK(to_nfc("\u11A7" + acute + dot_below + "e" + acute) == "\u11A7" + dot_below + acute + "\u00E9");
   CHECK(to_nfc("\u0958") == "\u0915\u093C");  // one of the characters that are not put together again
+}
+
+TEST_CASE("a single word has no character of words next to it, as Rust's regular expressions define them") {
+  TokenizerDescription description = read_tokenizer_json(slurp(kTokenizers / "flags.json"), "flags");
+  const auto found = std::ranges::find(description.added, "word", &AddedToken::content);
+  REQUIRE(found != description.added.end());
+  REQUIRE(found->single_word);
+  const Tokenizer tokenizer(description, "flags");
+  const auto is_found = [&](const std::string& text) {
+    return std::ranges::count(tokenizer.encode(text), found->id) == 1;
+  };
+  for (const std::string other :
+       {"\u00BD", "\u00B2", "\u2460", " ", "-", "\u20AC"}) {  // a half, superscript 2, 1 in a circle
+    CAPTURE(other);
+    CHECK(is_found(other + "word"));
+    CHECK(is_found("word" + other));
+  }
+  for (const std::string of_word : {"\u2163", "\u24B6", "\u24E9", "\u200C", "\u200D", "_", "\u00E9", "\u0301",
+                                    "\u0663", "\u3007", "\u00AA", "\u203F"}) {
+    CAPTURE(of_word);
+    CHECK_FALSE(is_found(of_word + "word"));
+    CHECK_FALSE(is_found("word" + of_word));
+  }
+}
+
+TEST_CASE("a word of SentencePiece's vocabulary is one token whatever the merges are, if the file says so") {
+  json file = shape("metaspace-first");
+  file["model"]["ignore_merges"] = true;
+  file["model"]["vocab"]["\u2581zebra"] = 589;
+  CHECK(made_of(file).encode("zebra") == Ids{589});
+  CHECK(made_of(file).encode_with_special_tokens("<s> zebra") == Ids{1, 589});
+  CHECK(made_of(file).encode("zebra zebra") ==
+        Ids{370, 341, 320, 317, 333, 316, 370, 341, 320, 317, 333, 316});
 }
