@@ -1,19 +1,33 @@
 // Whether two passes of a model, in which the same tokens come together with others, agree.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string>
 
 #include "tests/test_device.h"
 
 namespace staircase {
 
-/// To the bit on the CPU. A GPU has other kernels for other numbers of rows, which add in another order.
-inline bool same_logits(std::span<const float> got, std::span<const float> want) {
-  const float tolerance = tests_are_for_gpu() ? 1e-3f : 0.0f;
-  return std::ranges::equal(got, want, [&](float a, float b) { return std::abs(a - b) <= tolerance; });
+/// Empty, or the first logit that is not within `tolerance` of the wanted one.
+inline std::string logit_difference(std::span<const float> got, std::span<const float> want,
+                                    float tolerance = 0.0f) {
+  if (got.size() != want.size()) return fmt::format("got {} logits, want {}", got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    if (!(std::abs(got[i] - want[i]) <= tolerance))
+      return fmt::format("logit {} of {}: got {}, want {}", i, got.size(), got[i], want[i]);
+  }
+  return "";
+}
+
+/// The same: to the bit on the CPU. A GPU has other kernels for other numbers of rows, which add in another
+/// order.
+inline std::string other_logits(std::span<const float> got, std::span<const float> want) {
+  return logit_difference(got, want, tests_are_for_gpu() ? 1e-3f : 0.0f);
 }
 
 /// The same for what programs print: on a GPU the numbers with a point, log-probabilities, may differ a

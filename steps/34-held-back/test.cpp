@@ -132,6 +132,9 @@ TEST_CASE("a sequence is searched in the shown text, where invalid bytes are U+F
   }
   StopFilter filter({{replacement}}, tokenizer());
   CHECK(filter.push(half) + filter.rest() == "");  // nor is it shown at the end of a text
+  StopFilter other({{"no"}}, tokenizer());
+  CHECK(other.push(half) == "");
+  CHECK(other.rest() == replacement);
 }
 
 TEST_CASE("the shown and the withheld text are as the README draws them") {

@@ -117,8 +117,8 @@ TEST_CASE("logits with a paged cache equal those with a static one, bit for bit,
     Model model = tales_in(dtype);
     for (const std::size_t part : {1u, 7u, 16u, 70u}) {
       CAPTURE(part);
-      CHECK((logits_in_parts(model, PagedKvCache(model, 1, 32), tokens, part) ==
-             logits_in_parts(model, StaticKvCache(model, 1), tokens, part)));
+      CHECK(logit_difference(logits_in_parts(model, PagedKvCache(model, 1, 32), tokens, part),
+                             logits_in_parts(model, StaticKvCache(model, 1), tokens, part)) == "");
     }
   }
 }
@@ -139,7 +139,7 @@ TEST_CASE("swapped rows keep their keys, and none is copied") {
     const std::span<const float> alone = tales().next_logits(next, own);
     want.insert(want.end(), alone.begin(), alone.end());
   }
-  CHECK(same_logits(got, want));
+  CHECK(other_logits(got, want) == "");
   CHECK(cache.length(1) == 21);
   CHECK(cache.length(2) == 34);
   CHECK(cache.use().copied == 0);
@@ -197,7 +197,7 @@ TEST_CASE("rows of random lengths keep their own keys and values through random 
       REQUIRE(cache.length(r) == std::ssize(texts[r]));
       StaticKvCache own(tales(), 1);
       const std::span<const float> want = tales().next_logits(texts[r], own);
-      CHECK(same_logits(std::span(got).subspan(r * want.size(), want.size()), want));
+      CHECK(other_logits(std::span(got).subspan(r * want.size(), want.size()), want) == "");
     }
   }
 }
@@ -214,9 +214,8 @@ TEST_CASE("a text fits if its newest token is just past the last position, and a
   CHECK(fits.json()["sequences"][0]["token_ids"].size() == 511);
   const ProgramRun longer = run(512);
   CHECK(longer.status == 1);
-  CHECK(
-      longer.err.starts_with("error: --requests -, line 1: a prompt of 2 tokens and 512 new ones do "
-                             "not fit into 512 positions\n"));
+  CHECK(longer.err.substr(0, longer.err.find('\n')) ==
+        "error: --requests -, line 1: a prompt of 2 tokens and 512 new ones do not fit into 512 positions");
   CHECK(longer.json()["sequences"].size() == 1);  // the other one runs
 }
 

@@ -129,9 +129,9 @@ TEST_CASE("rows take their blocks from all over the pool, and their logits are t
     const std::vector<float> got(logits.begin(), logits.end());
     StaticKvCache one(tales(), 1), other(tales(), 1);
     const std::span<const float> want = tales().next_logits(std::span(first).first(2 * i + 20), one);
-    CHECK(same_logits(std::span(got).first(want.size()), want));
+    CHECK(other_logits(std::span(got).first(want.size()), want) == "");
     const std::span<const float> next = tales().next_logits(std::span(second).first(i + 10), other);
-    CHECK(same_logits(std::span(got).last(next.size()), next));
+    CHECK(other_logits(std::span(got).last(next.size()), next) == "");
   }
   CHECK(cache.most_blocks() == 5);
 }

@@ -386,8 +386,8 @@ TEST_CASE("a text that becomes shorter keeps whole blocks, and changes nothing i
     std::vector<int> changed(text.begin(), text.begin() + cache.length(1));
     changed.insert(changed.end(), other.begin(), other.end());
     REQUIRE(cache.reserve(1, static_cast<int>(changed.size())));
-    CHECK(same_logits(feed(1, other), alone(changed)));
-    CHECK(same_logits(feed(0, std::span(text).last(10)), alone(text)));
+    CHECK(other_logits(feed(1, other), alone(changed)) == "");
+    CHECK(other_logits(feed(0, std::span(text).last(10)), alone(text)) == "");
     for (const int row : {0, 1}) cache.truncate(row, 0);
     REQUIRE(cache.reserve(1, 12 * kBlockSize));  // all blocks are there again
   }

@@ -617,7 +617,7 @@ TEST_CASE("a sequence without tokens rests while the others of its batch go on")
   CHECK(cache.length(2) == 0);
   tales().next_logits(first, alone);
   const std::span<const float> want = tales().next_logits(second, alone);
-  CHECK(same_logits(got, want));
+  CHECK(other_logits(got, want) == "");
   const std::vector<std::span<const int>> nobody{none, none};
   CHECK(error_message([&] { tales().next_logits(nobody, cache); }) ==
         "the model needs at least one token to predict the next one");
@@ -654,7 +654,7 @@ TEST_CASE("a cache that can neither copy nor slide leaves a row empty, and the m
   CHECK(cache.length(2) == 0);
   const std::vector<std::span<const int>> again{none, first, second};
   const Values want = copy(tales().next_logits(second, alone));
-  CHECK(same_logits(tales().next_logits(again, cache).last(4096), want));
+  CHECK(other_logits(tales().next_logits(again, cache).last(4096), want) == "");
 }
 
 TEST_CASE("a refused batch leaves the cache unchanged") {
