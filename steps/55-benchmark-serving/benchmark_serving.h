@@ -5,6 +5,7 @@
 #include "common/base/message.h"
 #include "common/decoding/model_engine.h"
 #include "common/measure/measurement.h"
+#include "common/program/output.h"
 #include "generate.h"
 #include "latencies.h"
 
