@@ -162,16 +162,16 @@ class MpiRanks : public Ranks {
 }  // namespace
 #endif
 
-std::string own_gpu(const std::string& visible, int number) {
-  if (visible.empty()) return std::to_string(number);
-  if (visible.find(',') == visible.npos) return visible;
+std::string own_gpu(const std::optional<std::string>& visible, int number) {
+  if (!visible) return std::to_string(number);
+  if (visible->find(',') == visible->npos) return *visible;
   std::size_t start = 0;
   for (; number > 0; --number) {
-    const std::size_t comma = visible.find(',', start);
-    if (comma == visible.npos) return "-1";  // none: CUDA's list ends at a number that is no GPU
+    const std::size_t comma = visible->find(',', start);
+    if (comma == visible->npos) return "-1";  // none: CUDA's list ends at a number that is no GPU
     start = comma + 1;
   }
-  return visible.substr(start, visible.find(',', start) - start);
+  return visible->substr(start, visible->find(',', start) - start);
 }
 
 std::unique_ptr<Ranks> started_ranks() {
@@ -179,7 +179,9 @@ std::unique_ptr<Ranks> started_ranks() {
   if (started_copies() > 1) {
     constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
     const char* const visible = std::getenv(kVisible);
-    platform::set_environment(kVisible, own_gpu(visible == nullptr ? "" : visible, started_number()));
+    platform::set_environment(
+        kVisible,
+        own_gpu(visible == nullptr ? std::nullopt : std::optional<std::string>(visible), started_number()));
     int provided = 0;
     MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED,
                     &provided);  // one thread calls MPI, others compute

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -75,7 +76,8 @@ std::int64_t Neighbours::own_id() {
   return getpid();
 }
 
-Neighbours::Neighbours(int rank, std::vector<Process> others) : rank_(rank), others_(std::move(others)) {
+Neighbours::Neighbours(int rank, std::vector<Process> others, std::chrono::milliseconds longest_stop)
+    : rank_(rank), longest_stop_(longest_stop), others_(std::move(others)) {
   std::erase_if(others_, [](const Process& other) { return state(other) == 'Z'; });
   std::signal(SIGTERM, [](int) { has_ended = 1; });
   std::signal(kTold, [](int) { has_been_told = 1; });
@@ -110,16 +112,27 @@ void Neighbours::watch() {
   let_this_thread_be_told(true);
   std::unique_lock lock(mutex_);
   std::vector<int> known;
-  std::chrono::milliseconds stopped_for(0);  // rank 0, in ticks: none while this process is stopped itself
+  // In ticks: none while this process is stopped itself. Of rank 0, and of each other rank.
+  std::chrono::milliseconds stopped_for(0);
+  std::map<int, std::chrono::milliseconds> stops;
   for (int ticks = 0; !wake_.wait_for(lock, kTick, [this] { return stopping_; });) {
     if (leaves_) continue;
     // One that has ended and told why did that first: this thread has its signal by now.
     std::vector<int> lost;
-    bool leader_stopped = false;
+    bool leader_stopped = false, is_first = true;
     for (const Process& other : others_) {
       const char now = state(other);
       if (now == 'Z') lost.push_back(other.rank);
       leader_stopped = leader_stopped || (other.rank == 0 && now == 'T');
+      stops[other.rank] = now == 'T' ? stops[other.rank] + kTick : kTick * 0;
+      if (now != 'T' && now != 'Z' && other.rank < rank_) is_first = false;
+    }
+    const auto stopped = std::ranges::max_element(stops, {}, [](const auto& stop) { return stop.second; });
+    if (is_first && stopped != stops.end() && stopped->second > longest_stop_) {
+      tell();
+      quiet() = false;
+      say_error(fmt::format("rank {} is stopped, and the others wait for it, so all end", stopped->first));
+      std::_Exit(1);
     }
     stopped_for = leader_stopped && follows_ ? stopped_for + kTick : kTick * 0;
     if (stopped_for > limit_) give_up_();
@@ -156,7 +169,8 @@ std::int64_t Neighbours::own_id() {
   return 0;
 }
 
-Neighbours::Neighbours(int rank, std::vector<Process> /*others*/) : rank_(rank) {}
+Neighbours::Neighbours(int rank, std::vector<Process> /*others*/, std::chrono::milliseconds longest_stop)
+    : rank_(rank), longest_stop_(longest_stop) {}
 Neighbours::~Neighbours() = default;
 void Neighbours::follow_rank_0(std::chrono::milliseconds /*limit*/, std::function<void()> /*give_up*/) {
   for (const int signal : {SIGINT, SIGTERM}) std::signal(signal, [](int) { has_ended = 1; });

@@ -26,8 +26,10 @@ class Neighbours {
   static std::int64_t own_id();
 
   /// Watches `others`, apart from those that this process cannot see. All of them run until each has made
-  /// its own.
-  Neighbours(int rank, std::vector<Process> others);
+  /// its own. If one is stopped (SIGSTOP) for longer than `longest_stop`, the first rank that runs says which
+  /// one, and all end.
+  Neighbours(int rank, std::vector<Process> others,
+             std::chrono::milliseconds longest_stop = std::chrono::seconds(5));
   ~Neighbours();
   Neighbours(const Neighbours&) = delete;
   Neighbours& operator=(const Neighbours&) = delete;
@@ -49,6 +51,7 @@ class Neighbours {
   void watch();
 
   const int rank_;
+  const std::chrono::milliseconds longest_stop_;
   std::vector<Process> others_;
   std::chrono::milliseconds limit_{0};
   std::function<void()> give_up_;

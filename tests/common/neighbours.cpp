@@ -122,7 +122,7 @@ TEST_CASE("A rank hears why all end even while its main thread has no processor"
 TEST_CASE("A rank gives up on a rank 0 that stays stopped, and on no other") {
   Child leader(sleeps), other(sleeps);
   const auto follow = [&](int rank) {
-    Neighbours neighbours(rank, {leader.as_rank(0), other.as_rank(3)});
+    Neighbours neighbours(rank, {leader.as_rank(0), other.as_rank(3)}, milliseconds(60'000));
     neighbours.follow_rank_0(milliseconds(1500), [] { std::_Exit(5); });
     return sleeps();
   };
@@ -142,6 +142,45 @@ TEST_CASE("A rank gives up on a rank 0 that stays stopped, and on no other") {
   std::this_thread::sleep_for(milliseconds(150));
   CHECK(stopped.runs());
   CHECK(stopped.status() == 5);
+}
+
+TEST_CASE("A rank that stays stopped ends the others, of which the first one that runs says so") {
+  Child stopped(sleeps);
+  std::vector<Neighbours::Process> started{stopped.as_rank(0)};
+  const auto watch = [&](int rank) {
+    return [started, rank] {
+      const Neighbours neighbours(rank, started, milliseconds(1000));
+      return sleeps();
+    };
+  };
+  Child first(watch(1));
+  started.push_back(first.as_rank(1));
+  Child second(watch(2));
+  for (int i = 0; i < 3; ++i) {  // never for long
+    stopped.signal(SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(400));
+    stopped.signal(SIGCONT);
+    std::this_thread::sleep_for(milliseconds(200));
+  }
+  REQUIRE(first.runs());
+  stopped.signal(SIGSTOP);
+  CHECK(first.status() == 1);
+  // Rank 1 did not know of rank 2, which now loses it and is the first itself.
+  CHECK(second.status() == 1);
+}
+
+TEST_CASE("A rank that is stopped itself ends nothing when it goes on") {
+  Child other(sleeps);
+  Child rank([&] {
+    const Neighbours neighbours(0, {other.as_rank(1)}, milliseconds(500));
+    return sleeps();
+  });
+  std::this_thread::sleep_for(milliseconds(100));
+  for (const Child* child : {&rank, &other}) child->signal(SIGSTOP);
+  std::this_thread::sleep_for(milliseconds(1200));
+  for (const Child* child : {&other, &rank}) child->signal(SIGCONT);
+  std::this_thread::sleep_for(milliseconds(800));
+  CHECK(rank.runs());
 }
 
 }  // namespace
