@@ -264,6 +264,11 @@ class Device {
   /// bytes came.
   virtual std::size_t receive(Tensor& /*x*/, int /*from*/) { throw_alone(); }
 
+  /// Call when a pass has failed on one rank. Its operations may wait for the others for ever, and so would a
+  /// linked device that releases memory or its link. From now on it keeps both until the process ends.
+  /// Devices that are not linked ignore it.
+  virtual void abandon() {}
+
  protected:
   /// Memory for intermediate results of an operation, kept from call to call. Growing it loses its contents.
   float* grown(Tensor& memory, std::int64_t floats) {
@@ -298,8 +303,9 @@ bool softmax_in_place(std::span<float> x);
 std::unique_ptr<Device> make_cpu_device(int threads);
 
 /// The first NVIDIA GPU. Throws std::runtime_error with the reason if none is usable: this program was built
-/// without CUDA, there is no driver or no GPU, or it is too old.
-std::unique_ptr<Device> make_cuda_device();
+/// without CUDA, there is no driver or no GPU, or it is too old. Where the GPU can, a kernel begins before
+/// the previous one has ended, unless `may_overlap` is false. That changes no bit of a result.
+std::unique_ptr<Device> make_cuda_device(bool may_overlap = true);
 
 /// The number of processors that this process may use.
 int available_processors();

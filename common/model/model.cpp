@@ -153,6 +153,16 @@ std::span<const float> Model::forward(std::span<const std::span<const int>> sequ
                                       KvCache& cache) {
   const PackedTokens packed(sequences, count, cache, config_,
                             fitted_vocabulary_.value_or(config_.vocab_size));
+  try {
+    return compute(sequences, count, packed, cache);
+  } catch (...) {
+    device_->abandon();
+    throw;
+  }
+}
+
+std::span<const float> Model::compute(std::span<const std::span<const int>> sequences, int count,
+                                      const PackedTokens& packed, KvCache& cache) {
   // The cache changes only now that every sequence is known to be valid.
   int row = 0;
   for (const std::span<const int> sequence : sequences) {

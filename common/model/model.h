@@ -23,6 +23,7 @@ namespace staircase {
 
 class Network;
 class Pass;
+struct PackedTokens;
 struct PassMemory;
 struct Share;
 
@@ -181,6 +182,8 @@ class Model {
 
   /// Logits after each of the last `count` tokens of every sequence, on the host.
   std::span<const float> forward(std::span<const std::span<const int>> sequences, int count, KvCache& cache);
+  std::span<const float> compute(std::span<const std::span<const int>> sequences, int count,
+                                 const PackedTokens& packed, KvCache& cache);
   /// `logits`, [rows, config().vocab_size], for the vocabulary size of fit_vocabulary.
   std::span<const float> fitted(std::span<const float> logits);
   /// The weights on the host.

@@ -93,6 +93,7 @@ struct Program::Impl {
   bool json = false;
   std::string trace_file;
   std::vector<std::string> trace_attention;
+  std::shared_ptr<Device> used_device;  // lives until an error is reported: its end may wait for other ranks
   std::optional<TraceFile> trace;
   std::function<void(RequestLine&)> take_request;
   std::function<std::string(const ModelConfig&, DType)> estimate;
@@ -167,8 +168,9 @@ struct Program::Impl {
     return config;
   }
 
-  Model load(const std::filesystem::path& folder, const ModelConfig& config) const {
-    Model loaded = Model::load(folder, make_device(device, threads), dtype, *ranks, split);
+  Model load(const std::filesystem::path& folder, const ModelConfig& config) {
+    used_device = make_device(device, threads);
+    Model loaded = Model::load(folder, used_device, dtype, *ranks, split);
     loaded.limit_context(config.n_positions);
     return loaded;
   }

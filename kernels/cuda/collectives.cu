@@ -73,6 +73,12 @@ void CudaDevice::join(const DeviceRank& own) {
   if (!link_) link_ = std::make_unique<cuda::NcclLink>(own);
 }
 
+void CudaDevice::abandon() {
+  if (!link_) return;
+  *abandoned_ = true;
+  link_->abandon();
+}
+
 std::size_t CudaDevice::all_reduce(Tensor& x) {
   if (!link_) return Device::all_reduce(x);
   check_not_running();

@@ -11,6 +11,9 @@ namespace {
 
 using cuda::check;
 
+/// 1 MiB: the tokens, positions and block tables of many passes.
+constexpr std::int64_t kStagedNumbers = 1 << 18;
+
 /// "1.50 GB", "23.4 MB"
 std::string size_in_words(std::size_t bytes) {
   const double size = static_cast<double>(bytes);
@@ -89,14 +92,14 @@ Gpu select_gpu() {
 
 }  // namespace
 
-std::unique_ptr<Device> make_cuda_device() {
-  return std::make_unique<CudaDevice>();
+std::unique_ptr<Device> make_cuda_device(bool may_overlap) {
+  return std::make_unique<CudaDevice>(may_overlap);
 }
 
-CudaDevice::CudaDevice() {
+CudaDevice::CudaDevice(bool may_overlap) {
   const Gpu gpu = select_gpu();
   const cudaDeviceProp& properties = gpu.properties;
-  overlaps_ = gpu.overlaps;
+  overlaps_ = gpu.overlaps && may_overlap;
   has_tensor_cores_ = gpu.has_tensor_cores;
   description_ = std::string(properties.name) + ", " + size_in_words(properties.totalGlobalMem);
   multiprocessors_ = properties.multiProcessorCount;
@@ -105,6 +108,13 @@ CudaDevice::CudaDevice() {
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "it was started");
   stream_.reset(stream);
   cublas_.emplace(*this);
+  staging_ = page_locked(DType::kInt32, {kStagedNumbers});
+}
+
+Tensor CudaDevice::page_locked(DType dtype, std::vector<std::int64_t> shape) const {
+  void* memory = nullptr;
+  check(cudaMallocHost(&memory, bytes_of(dtype, shape)), "host memory was allocated");
+  return Tensor(dtype, std::move(shape), std::shared_ptr<void>(memory, deleter(cudaFreeHost)));
 }
 
 Tensor CudaDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
@@ -120,14 +130,26 @@ Tensor CudaDevice::allocate(DType dtype, std::vector<std::int64_t> shape) {
   }
   check(status, "memory was allocated");
   // The result of cudaFree does not matter: it fails when the GPU is lost, and the memory with it.
-  return Tensor(dtype, std::move(shape), std::shared_ptr<void>(memory, [](void* m) { cudaFree(m); }));
+  return Tensor(dtype, std::move(shape), std::shared_ptr<void>(memory, deleter(cudaFree)));
 }
 
+// CUDA may read the source of an asynchronous copy at any time until the copy is done. Whether it reads
+// memory that is not page-locked before it returns depends on the platform: a GPU that shares the host's page
+// tables need not (CUDA Runtime API, "API synchronization behavior"). The caller may free or change its
+// source at once, so the copy reads from memory that only this device writes.
 void CudaDevice::copy_from_host(std::span<const std::int32_t> source, Tensor& destination) {
   check_not_running();
-  check(cudaMemcpyAsync(destination.data<void>(), source.data(), source.size_bytes(), cudaMemcpyHostToDevice,
-                        stream()),
-        "data was copied to it");
+  std::span<const std::byte> rest = std::as_bytes(source);
+  for (std::byte* to = destination.data<std::byte>(); !rest.empty();) {
+    if (staged_ == staging_.bytes()) wait();
+    const std::size_t bytes = std::min(rest.size(), staging_.bytes() - staged_);
+    std::byte* const from = staging_.data<std::byte>() + staged_;
+    std::ranges::copy(rest.first(bytes), from);
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream()), "data was copied to it");
+    staged_ += bytes;
+    to += bytes;
+    rest = rest.subspan(bytes);
+  }
 }
 
 void CudaDevice::copy_to_host(const Tensor& source, std::span<std::byte> destination) {
@@ -139,19 +161,16 @@ void CudaDevice::copy_to_host(const Tensor& source, std::span<std::byte> destina
   wait();
 }
 
-void CudaDevice::wait() const {
+void CudaDevice::wait() {
   if (link_) link_->wait(stream());
   check(cudaStreamSynchronize(stream()), "it computed");
+  staged_ = 0;
 }
 
 std::span<const float> CudaDevice::to_host(const Tensor& source, Tensor& memory) {
   if (memory.size() < source.size()) {
     memory = Tensor();
-    // Page-locked: the GPU writes to it directly. The host fills other memory from a buffer.
-    void* locked = nullptr;
-    check(cudaMallocHost(&locked, source.bytes()), "host memory was allocated");
-    memory = Tensor(DType::kFloat32, source.shape(),
-                    std::shared_ptr<void>(locked, [](void* m) { cudaFreeHost(m); }));
+    memory = page_locked(DType::kFloat32, source.shape());
   }
   const std::span<float> values(memory.data<float>(), static_cast<std::size_t>(source.size()));
   copy_to_host(source, std::as_writable_bytes(values));

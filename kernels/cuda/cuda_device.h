@@ -23,7 +23,7 @@ namespace staircase {
 class CudaDevice final : public Device {
  public:
   /// Throws std::runtime_error if this program can use no GPU.
-  CudaDevice();
+  explicit CudaDevice(bool may_overlap);
 
   std::string description() const override { return description_; }
 
@@ -58,6 +58,7 @@ class CudaDevice final : public Device {
   std::size_t all_gather(const Tensor& own, std::int64_t count, Tensor& all) override;
   void send(const Tensor& x, int to) override;
   std::size_t receive(Tensor& x, int from) override;
+  void abandon() override;
 
  private:
   void do_copy_positions(const Tensor& from, std::int64_t from_first, std::int64_t count, Tensor& to,
@@ -69,11 +70,7 @@ class CudaDevice final : public Device {
   struct DestroyGraph {
     void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
   };
-  /// Work that run() has seen.
-  struct Recording {
-    int times = 0;
-    std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, DestroyGraph> graph;  // from the second time on
-  };
+  using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, DestroyGraph>;
 
   cuda::Stream stream() const { return {stream_.get(), overlaps_}; }
 
@@ -104,7 +101,7 @@ class CudaDevice final : public Device {
   }
 
   /// Waits for all operations. Their errors are reported here at the latest.
-  void wait() const;
+  void wait();
 
   /// `attention`, with the C++ type that keys and values are stored in.
   template <typename Stored>
@@ -128,7 +125,19 @@ class CudaDevice final : public Device {
   /// Counters that start at 0. Every operation must leave them at 0.
   unsigned* zeros(std::int64_t count);
 
+  /// Memory of the host that the GPU reads and writes directly.
+  Tensor page_locked(DType dtype, std::vector<std::int64_t> shape) const;
+
+  /// Ends the life of memory, unless that would wait for kernels that wait for another rank.
+  template <typename Free>
+  auto deleter(Free free) const {
+    return [abandoned = abandoned_, free](void* memory) {
+      if (!*abandoned) free(memory);
+    };
+  }
+
   std::string description_;
+  std::shared_ptr<bool> abandoned_ = std::make_shared<bool>(false);  // tensors may outlive the device
   int multiprocessors_ = 0;
   bool has_bfloat16_ = true;
   bool has_tensor_cores_ = false;  // with the instructions of tensor_cores.cuh
@@ -136,13 +145,16 @@ class CudaDevice final : public Device {
   std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream> stream_;
   std::optional<cuda::CublasLt> cublas_;  // set by the constructor
   std::unique_ptr<cuda::NcclLink> link_;  // to the GPUs of other ranks
+  Tensor staging_;          // page-locked memory of the host, from which copies to the GPU are made
+  std::size_t staged_ = 0;  // bytes of it that the GPU may not have read yet
   Tensor scratch_;
   Tensor zeros_;
   Tensor operand_;  // the rows that a product multiplies, normalized or in the type of the weights
   Tensor widened_;  // weights that were 8 or 4 bits, for cuBLAS
   bool running_ = false;
   std::optional<cuda::OperationList> list_;  // the operations of the work, while run() lists them
-  std::map<cuda::OperationList, Recording> recordings_;
+  std::map<cuda::OperationList, Graph>
+      recordings_;  // of work that run() has done; a graph from the second time on
 };
 
 }  // namespace staircase

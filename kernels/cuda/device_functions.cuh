@@ -62,17 +62,18 @@ __device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
   return *reinterpret_cast<const Vector<T, kCount>*>(from);
 }
 
-// The emulation's race check sees only reads in functions that are compiled with it.
-#if defined(__SANITIZE_THREAD__)
-#define STAIRCASE_UNWATCHED __attribute__((noinline, no_sanitize("thread")))
-#else
-#define STAIRCASE_UNWATCHED __forceinline__
-#endif
-
-/// The same for memory that no kernel writes after loading: it need not wait for the previous kernel.
-template <int kCount, typename T>
-__device__ STAIRCASE_UNWATCHED Vector<T, kCount> load_parameters(const T* from) {
-  return *reinterpret_cast<const Vector<T, kCount>*>(from);
+/// The same for memory that no kernel writes after loading: it need not wait for the previous kernel, and the
+/// read-only cache may hold it (CUDA C++ Programming Guide, section "Read-Only Data Cache Load Function").
+template <int kCount>
+__device__ __forceinline__ Vector<float, kCount> load_parameters(const float* from) {
+  constexpr int kAtOnce = kCount % 4 == 0 ? 4 : kCount % 2 == 0 ? 2 : 1;
+  using Bits = std::conditional_t<kAtOnce == 4, float4, std::conditional_t<kAtOnce == 2, float2, float>>;
+  Vector<float, kCount> result;
+#pragma unroll
+  for (int i = 0; i < kCount; i += kAtOnce) {
+    *reinterpret_cast<Bits*>(result.values + i) = __ldg(reinterpret_cast<const Bits*>(from + i));
+  }
+  return result;
 }
 
 /// Prefetches `count` neighbouring elements into the L2 cache, without waiting. All lanes of a warp call it

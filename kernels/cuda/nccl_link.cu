@@ -1,6 +1,7 @@
 // Where this program calls NCCL, and nowhere else.
 #include "kernels/cuda/nccl_link.h"
 
+#include <cstdio>
 #include <exception>
 #include <stdexcept>
 #include <string>
@@ -22,7 +23,6 @@ struct Nccl {
   decltype(&ncclGetUniqueId) get_unique_id;
   decltype(&ncclCommInitRank) init_rank;
   decltype(&ncclCommDestroy) destroy;
-  decltype(&ncclCommAbort) abort;
   decltype(&ncclCommGetAsyncError) get_async_error;
   decltype(&ncclGetErrorString) error_string;
   decltype(&ncclGetLastError) last_error;
@@ -55,7 +55,6 @@ Nccl load_nccl() {
   find(nccl.get_unique_id, "ncclGetUniqueId");
   find(nccl.init_rank, "ncclCommInitRank");
   find(nccl.destroy, "ncclCommDestroy");
-  find(nccl.abort, "ncclCommAbort");
   find(nccl.get_async_error, "ncclCommGetAsyncError");
   find(nccl.error_string, "ncclGetErrorString");
   find(nccl.last_error, "ncclGetLastError");
@@ -101,13 +100,10 @@ NcclLink::NcclLink(const DeviceRank& own)
   check(nccl().init_rank(&communicator_, size_, id, rank_), "GPUs were linked");
 }
 
+// To end a link waits for all ranks, and so does ncclCommAbort (NCCL, "Error handling and communicator
+// abort"). After an error they may not come, so the link stays until the process ends.
 NcclLink::~NcclLink() {
-  // To end in order, a link waits for all ranks; and after an error they may not come.
-  if (std::uncaught_exceptions() > exceptions_) {
-    nccl().abort(communicator_);
-  } else {
-    nccl().destroy(communicator_);
-  }
+  if (communicator_ != nullptr && std::uncaught_exceptions() == exceptions_) nccl().destroy(communicator_);
 }
 
 void NcclLink::all_gather(const float* own, std::int64_t count, float* all, cudaStream_t stream) const {
@@ -145,10 +141,19 @@ void NcclLink::receive(float* numbers, std::int64_t count, int from, cudaStream_
 }
 
 void NcclLink::wait(cudaStream_t stream) const {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
   while (cudaStreamQuery(stream) == cudaErrorNotReady) {
+    cudaGetLastError();  // that it is not ready counts as an error, which NCCL would report as one of its own
     ncclResult_t state = ncclSuccess;
     check(nccl().get_async_error(communicator_, &state), "it was asked for errors", communicator_);
     check(state, "GPUs of several ranks computed", communicator_);
+    if (Clock::now() - begin > longest_wait) {
+      char seconds[32];
+      std::snprintf(seconds, sizeof seconds, "%.1f", std::chrono::duration<double>(longest_wait).count());
+      throw std::runtime_error(std::string("another rank has not answered for ") + seconds +
+                               " seconds: it has ended, is stopped or cannot be reached");
+    }
     std::this_thread::yield();
   }
 }

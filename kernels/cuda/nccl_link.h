@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 
@@ -49,8 +50,15 @@ class NcclLink {
   void send(const float* numbers, std::int64_t count, int to, cudaStream_t stream) const;
   void receive(float* numbers, std::int64_t count, int from, cudaStream_t stream) const;
 
-  /// Until the stream is empty, unless a rank is lost meanwhile, for which it would wait without an end.
+  /// Until the stream is empty. Throws if a rank is lost meanwhile, or after longest_wait: the kernels of
+  /// this one may wait for a rank that is stopped, of which NCCL notices nothing.
   void wait(cudaStream_t stream) const;
+
+  /// Far longer than a pass takes a GPU. Tests have less time.
+  static inline std::chrono::milliseconds longest_wait{60'000};
+
+  /// The link stays as it is until the process ends.
+  void abandon() { communicator_ = nullptr; }
 
  private:
   int rank_, size_;

@@ -22,7 +22,14 @@ using cuda::check;
 /// again.
 constexpr std::size_t kMostRecordings = 64;
 
-/// The launches of `work` as a graph.
+/// Whether a call failed for memory alone. The error counts as reported then.
+bool lacks_memory(cudaError_t status) {
+  if (status != cudaErrorMemoryAllocation) return false;
+  cudaGetLastError();
+  return true;
+}
+
+/// The launches of `work` as a graph, or null if there is no memory for one.
 cudaGraphExec_t capture(cudaStream_t stream, const std::function<void()>& work) {
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "a graph was begun");
   cudaGraph_t graph = nullptr;
@@ -37,7 +44,7 @@ cudaGraphExec_t capture(cudaStream_t stream, const std::function<void()>& work) 
   cudaGraphExec_t executable = nullptr;
   const cudaError_t status = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
-  check(status, "a graph was made");
+  if (!lacks_memory(status)) check(status, "a graph was made");
   return executable;
 }
 
@@ -62,14 +69,18 @@ void CudaDevice::run(const std::function<void()>& work) {
   cuda::OperationList list = *std::exchange(list_, std::nullopt);
 
   if (recordings_.size() >= kMostRecordings && !recordings_.contains(list)) recordings_.clear();
-  Recording& recording = recordings_[std::move(list)];
-  ++recording.times;
-  if (recording.times == 1) {
+  const auto recording = recordings_.find(list);
+  if (recording == recordings_.end()) {
     work();  // memory grows and libraries load here, which a graph cannot capture
+    recordings_.emplace(std::move(list), nullptr);
     return;
   }
-  if (!recording.graph) recording.graph.reset(capture(stream(), work));
-  check(cudaGraphLaunch(recording.graph.get(), stream()), "a graph was started");
+  Graph& graph = recording->second;
+  if (!graph) graph.reset(capture(stream(), work));
+  const cudaError_t status = graph ? cudaGraphLaunch(graph.get(), stream()) : cudaErrorMemoryAllocation;
+  if (!lacks_memory(status)) return check(status, "a graph was started");
+  recordings_.clear();  // graphs need memory of the GPU, and the work can do without
+  work();
 }
 
 }  // namespace staircase

@@ -5,7 +5,7 @@
 
 namespace staircase {
 
-std::unique_ptr<Device> make_cuda_device() {
+std::unique_ptr<Device> make_cuda_device(bool /*may_overlap*/) {
   throw std::runtime_error("this program was built without CUDA");
 }
 

@@ -23,10 +23,12 @@ constexpr bool kNoGpu = false;
 constexpr std::size_t kLongest = 70, kLongestOf16Bits = 40;
 // What no reference holds is as true of a model with a tenth of the work.
 constexpr const char* kWithoutReference = "models/tales-1m";
+constexpr int kOverlappingPasses = 4;
 #else
 const bool kNoGpu = !tests_are_for_gpu();
 constexpr std::size_t kLongest = 512, kLongestOf16Bits = 512;
 constexpr const char* kWithoutReference = "models/tales-6m";
+constexpr int kOverlappingPasses = 5000;
 #endif
 
 /// How far a logit may be from the one in float32 on the CPU.
@@ -199,6 +201,29 @@ TEST_CASE("on a GPU decoding with a cache gives the same as without" * doctest::
   check_cache(DType::kFloat32, kTolerance);
   check_cache(DType::kInt8, kBFloat16Tolerance);
   check_cache(DType::kInt4, kBFloat16Tolerance);
+}
+
+// The race check sees accesses that nothing orders; on a GPU the bits tell whether a kernel really read too
+// early.
+TEST_CASE("on a GPU kernels that overlap compute the bits of kernels that wait for each other" *
+          doctest::skip(kNoGpu)) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt8}) {
+    CAPTURE(to_string(dtype));
+    Model overlapping = Model::load(kSource / kWithoutReference, make_cuda_device(true), dtype),
+          waiting = Model::load(kSource / kWithoutReference, make_cuda_device(false), dtype);
+    int different = 0;
+    for (int text = 0, passes = 0; passes < kOverlappingPasses; ++text) {
+      StaticKvCache cache(overlapping), cache2(waiting);
+      std::vector<int> tokens;
+      for (int i = 0; i < 1 + 7 * text % 40; ++i) tokens.push_back((37 * i + text) % 4096);
+      for (int i = 0; i < 60 && passes < kOverlappingPasses; ++i, ++passes) {
+        const std::vector<float> got = copy(overlapping.next_logits(tokens, cache));
+        different += got != copy(waiting.next_logits(tokens, cache2));
+        tokens = {argmax(got)};
+      }
+    }
+    CHECK(different == 0);
+  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "common/decoding/static_kv_cache.h"
 #include "common/model/model.h"
 #include "common/model/model_folder.h"
+#include "kernels/cuda/nccl_link.h"
 #include "steps/98-pipeline-parallel/pipeline.h"
 #include "tests/compare.h"
 #include "tests/cuda_emulation/include/cuda_runtime.h"
@@ -18,6 +19,11 @@ namespace staircase {
 namespace {
 
 using Floats = std::vector<float>;
+
+[[maybe_unused]] const bool finishes_streams = [] {
+  nccl_stand_in::set_finish([](void* stream) { cuda_emulation::finish(static_cast<cudaStream_t>(stream)); });
+  return true;
+}();
 
 /// What the host exchanges, which on GPUs must not be what a pass computes.
 class TurningRanks : public Ranks {
@@ -315,7 +321,17 @@ TEST_CASE("whole blocks may be on a CPU and on a GPU, which are not linked then"
   CHECK(calls_of(0).empty());
 }
 
-TEST_CASE("an error of NCCL is one sentence, and the link of a rank that fails is aborted") {
+/// Does work on a linked device as a pass of a model does.
+void do_pass(Device& device, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (...) {
+    device.abandon();
+    throw;
+  }
+}
+
+TEST_CASE("an error of NCCL is one sentence, and a rank that fails waits for no other") {
   const auto errors_of = [](const std::string& name, int result, const std::string& last_error) {
     nccl_stand_in::begin();
     nccl_stand_in::fail(name, 1, result, last_error);
@@ -323,14 +339,15 @@ TEST_CASE("an error of NCCL is one sentence, and the link of a rank that fails i
       const std::unique_ptr<Device> device = make_cuda_device();
       device->join(as_device_rank(ranks));
       Tensor x = device->allocate(DType::kFloat32, {3});
-      device->all_reduce(x);
+      do_pass(*device, [&] { device->all_reduce(x); });
     });
   };
   CHECK(errors_of("ncclCommInitRank", 5, "Duplicate GPU detected : rank 1 and rank 0\nfile.cc:12")[1] ==
         "NCCL failed while GPUs were linked: invalid usage (Duplicate GPU detected : rank 1 and rank 0)");
   CHECK(errors_of("ncclAllGather", 2, "")[1] ==
         "NCCL failed while numbers of all ranks were gathered: unhandled system error");
-  CHECK(calls_of(1).back().name == "ncclCommAbort");
+  CHECK(calls_of(1).back().name == "ncclAllGather");
+  CHECK(nccl_stand_in::endless_waits() == 0);
   const auto error_between_two = [](const std::string& name, int rank) {
     nccl_stand_in::begin();
     nccl_stand_in::fail(name, rank, 2, "");
@@ -338,37 +355,93 @@ TEST_CASE("an error of NCCL is one sentence, and the link of a rank that fails i
       const std::unique_ptr<Device> device = make_cuda_device();
       device->join(as_device_rank(ranks));
       Tensor x = device->allocate(DType::kFloat32, {3});
-      if (ranks.rank() == 0) device->send(x, 1);
-      if (ranks.rank() == 1) device->receive(x, 0);
+      do_pass(*device, [&] {
+        if (ranks.rank() == 0) device->send(x, 1);
+        if (ranks.rank() == 1) device->receive(x, 0);
+      });
     })[static_cast<std::size_t>(rank)];
   };
   CHECK(error_between_two("ncclSend", 0) ==
         "NCCL failed while numbers were sent to another rank: unhandled system error");
   CHECK(error_between_two("ncclRecv", 1) ==
         "NCCL failed while numbers of another rank were received: unhandled system error");
+  CHECK(nccl_stand_in::endless_waits() == 0);
 }
 
-TEST_CASE("a rank that is lost while GPUs compute ends the wait of the others") {
+/// What each of two ranks throws in a second pass of that many tokens, before which they call `harm`. All
+/// that they own ends then.
+std::vector<std::string> errors_of_second_pass(std::size_t tokens,
+                                               const std::function<void(TurningRanks&)>& harm) {
   nccl_stand_in::begin();
   const cuda_emulation::Settings before = cuda_emulation::settings;
-  const auto errors = on_ranks(2, [](TurningRanks& ranks) {
-    const std::unique_ptr<Device> device = make_cuda_device();
-    device->join(as_device_rank(ranks));
-    Tensor x = uploaded(*device, {3}, {1, 2, 3});
-    device->all_reduce(x);
-    CHECK(downloaded(*device, x) == Floats{2, 4, 6});
+  const int waits = cuda_emulation::endless_waits;
+  const auto errors = on_ranks(2, [&](TurningRanks& ranks) {
+    Model model = Model::load(find_model("tales-llama-1m"), make_cuda_device(), DType::kFloat32, ranks);
+    StaticKvCache cache(model);
+    model.next_logits(std::vector<int>{321, 11, 5}, cache);
     ranks.broadcast("both have come so far");
-    cuda_emulation::settings.unfinished = 1 << 30;
-    nccl_stand_in::lose_rank(6);
-    downloaded(*device, x);
+    harm(ranks);
+    model.next_logits(std::vector<int>(tokens, 7), cache);
   });
   cuda_emulation::settings = before;
+  CHECK(cuda_emulation::endless_waits == waits);
+  CHECK(nccl_stand_in::endless_waits() == 0);
+  for (int rank = 0; rank < 2; ++rank) {
+    for (const auto& call : calls_of(rank))
+      CHECK((call.name != "ncclCommAbort" && call.name != "ncclCommDestroy"));
+  }
+  return errors;
+}
+
+TEST_CASE("a rank that is lost while GPUs compute ends the wait of the others, and their memory stays") {
+  const auto errors = errors_of_second_pass(3, [](TurningRanks&) {
+    cuda_emulation::settings.unfinished = -1;  // its kernels wait for the lost rank
+    nccl_stand_in::lose_rank(6);
+  });
   for (const std::string& error : errors) {
     CHECK(error ==
           "NCCL failed while GPUs of several ranks computed: remote process exited or there was a "
           "network error");
   }
-  for (int rank = 0; rank < 2; ++rank) CHECK(calls_of(rank).back().name == "ncclCommAbort");
+}
+
+TEST_CASE("a rank that is stopped while GPUs compute ends the wait of the others after a while") {
+  const auto usual = cuda::NcclLink::longest_wait;
+  cuda::NcclLink::longest_wait = std::chrono::milliseconds(200);
+  const auto errors =
+      errors_of_second_pass(3, [](TurningRanks&) { cuda_emulation::settings.unfinished = -1; });
+  cuda::NcclLink::longest_wait = usual;
+  for (const std::string& error : errors) {
+    CHECK(error ==
+          "another rank has not answered for 0.2 seconds: it has ended, is stopped or cannot be reached");
+  }
+}
+
+TEST_CASE("a rank without memory for a pass ends with that, although the other one waits for it") {
+  const auto errors = errors_of_second_pass(40, [](TurningRanks& ranks) {  // more memory than the first
+    if (ranks.rank() == 0) return;
+    cuda_emulation::settings.memory = 0;
+    cuda_emulation::settings.unfinished = -1;
+  });
+  CHECK(errors[1].starts_with("the GPU has too little memory"));
+}
+
+TEST_CASE("a rank that fails between two passes waits for no other") {
+  const auto errors = errors_of_second_pass(3, [](TurningRanks& ranks) {
+    if (ranks.rank() == 1) throw Error("so it goes");
+  });
+  CHECK(errors[1] == "so it goes");
+}
+
+TEST_CASE("after a wait for other ranks no error is left behind, which NCCL would report as its own") {
+  on_gpus(2, [](Device& device, TurningRanks& ranks) {
+    Tensor x = uploaded(device, {3}, {1, 2, 3});
+    device.all_reduce(x);
+    ranks.broadcast("both have come so far");
+    cuda_emulation::settings.unfinished = 3;
+    CHECK(downloaded(device, x) == Floats{2, 4, 6});
+    CHECK(cudaGetLastError() == cudaSuccess);
+  });
 }
 
 TEST_CASE("ranks on a CPU and on a GPU are refused") {

@@ -92,14 +92,37 @@ TEST_CASE("a GPU without bfloat16 multiplies many rows with weights of few bits 
   }
 }
 
+TEST_CASE("what is copied to the GPU may change or end at once, however much it is") {
+  const auto device = make_cuda_device();
+  // Few numbers, more than the device stages at once, and so many copies that staging begins anew.
+  for (const auto& [count, copies] : {std::pair(3, 2), std::pair(600'001, 1), std::pair(70'001, 9)}) {
+    std::vector<Tensor> tensors;
+    for (int copy = 0; copy < copies; ++copy) {
+      std::vector<std::int32_t> source(static_cast<std::size_t>(count));
+      for (std::int32_t& number : source) number = static_cast<std::int32_t>(&number - source.data()) + copy;
+      tensors.push_back(device->allocate(DType::kInt32, {count}));
+      device->copy_from_host(source, tensors.back());
+      std::ranges::fill(source, -1);
+    }
+    for (int copy = 0; copy < copies; ++copy) {
+      std::vector<std::int32_t> got(static_cast<std::size_t>(count));
+      device->copy_to_host(tensors[static_cast<std::size_t>(copy)], std::as_writable_bytes(std::span(got)));
+      int wrong = 0;
+      for (int i = 0; i < count; ++i) wrong += got[static_cast<std::size_t>(i)] != i + copy;
+      CHECK(wrong == 0);
+    }
+  }
+}
+
 TEST_CASE("out of memory names the sizes") {
   const Restore restore;
   const auto device = make_cuda_device();
   settings.memory = 1'500'000'000;
-  const Tensor first = device->allocate(DType::kFloat16, {1000, 250'000});  // and 34 MB are cuBLAS's
+  const Tensor first =
+      device->allocate(DType::kFloat16, {1000, 250'000});  // and 35 MB are cuBLAS's and for copies
   CHECK(error_of([&] {
           device->allocate(DType::kFloat32, {1000, 500'000});
-        }) == "the GPU has too little memory: 2.00 GB were requested, 966.4 MB of 1.50 GB are free");
+        }) == "the GPU has too little memory: 2.00 GB were requested, 965.4 MB of 1.50 GB are free");
 }
 
 /// Loads a weight and multiplies a few rows and many; what a program does to a GPU from start to end.

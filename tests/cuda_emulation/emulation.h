@@ -9,7 +9,7 @@
 //   - in a kernel that may begin before the previous one ends, a thread that never waits for that;
 //   - with race_check.h, two accesses to one byte of shared memory that nothing orders; an access to global
 //     memory that another block wrote, without the fences and atomics that order the two, or to any before
-//     such a kernel has waited.
+//     such a kernel has waited; a read through the read-only cache (__ldg) of what may still be written.
 //
 // Other faults show in the results, or the sanitizers find them. Global memory is one heap block for each
 // cudaMalloc, and dynamic shared memory ends after the requested bytes, so AddressSanitizer sees an access
@@ -17,8 +17,8 @@
 // of vector loads. Memory that was never written holds NaN.
 //
 // A test chooses the order in which threads and blocks run. Between two waiting points a thread runs alone.
-// So an order of accesses in which two threads alternate there never happens. Nor do asynchronous streams,
-// nor a write that others see late (race_check.h finds where one could).
+// So an order of accesses in which two threads alternate there never happens, nor a write that others see
+// late (race_check.h finds where one could).
 #pragma once
 
 #include <algorithm>
@@ -90,7 +90,8 @@ struct Settings {
   /// How many more calls of the runtime and of cuBLAS succeed before the GPU is lost; none fails by itself
   /// when negative.
   int calls_until_lost = -1;
-  int unfinished = 0;  ///< how often a stream says from now on that it is not empty yet
+  int unfinished = 0;  ///< how often a stream reports from now on that it is not empty yet; negative: always
+  bool has_memory_for_graphs = true;
 };
 inline Settings settings;
 
@@ -157,6 +158,10 @@ inline std::string describe(Place where) {
 inline void (*on_fence)() = nullptr;
 inline void (*on_atomic)(const void* flag) = nullptr;
 inline void (*on_copy)(void* to, std::size_t bytes) = nullptr;
+inline void (*on_constant_read)(const void* from, std::size_t bytes) = nullptr;
+
+/// How often the host has waited for a stream until it was empty.
+inline std::uint64_t waits = 0;
 
 /// Runs blocks, one at a time.
 class Processor {
@@ -511,6 +516,13 @@ __attribute__((no_sanitize("thread"))) inline unsigned atomicInc(unsigned* addre
   const unsigned before = *address;
   *address = before >= last ? 0 : before + 1;
   return before;
+}
+
+/// For memory that no kernel writes while this one runs.
+template <typename T>
+__attribute__((no_sanitize("thread"))) T __ldg(const T* from) {
+  if (cuda_emulation::on_constant_read != nullptr) cuda_emulation::on_constant_read(from, sizeof(T));
+  return *from;
 }
 
 /// All threads see all earlier writes, with or without it; race checking needs it.

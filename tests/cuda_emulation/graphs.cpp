@@ -325,7 +325,7 @@ TEST_CASE("work of ever other shapes makes no graph and fills no memory") {
       for (std::int64_t capacity = 1; capacity < 200; ++capacity) {
         KeysValues cache = layer.cache(capacity);
         layer.step(cache, true);
-        CHECK(cuda_emulation::allocations.size() < 30);
+        CHECK(cuda_emulation::allocations.size() < 40);
       }
     });
     CHECK(graphs < 5);  // allocations may reuse the addresses of others
@@ -354,6 +354,57 @@ TEST_CASE("work that fails leaves the device unchanged") {
     }
     CHECK(cuda_emulation::captures == 0);
     CHECK(same_bits(layer.step(cache, true), want));
+  });
+}
+
+/// Puts the settings back when a test ends.
+struct Restore {
+  cuda_emulation::Settings before = cuda_emulation::settings;
+  ~Restore() { cuda_emulation::settings = before; }
+};
+
+TEST_CASE("work that found no memory is done as usual once there is some") {
+  on_new_devices([](Device& device) {
+    Layer layer{device}, other{device};
+    KeysValues cache = layer.cache(8), plain = layer.cache(8);
+    {
+      const Restore restore;
+      cuda_emulation::settings.memory = 0;
+      for (int i = 0; i < 3; ++i) {
+        CHECK_THROWS_WITH_AS(layer.step(cache, true), doctest::Contains("the GPU has too little memory"),
+                             std::runtime_error);
+      }
+    }
+    const int graphs = graphs_during([&] {
+      for (int i = 0; i < 3; ++i) CHECK(same_bits(layer.step(cache, true), other.step(plain, false)));
+    });
+    CHECK(graphs == 2);
+  });
+}
+
+TEST_CASE("work whose graph finds no memory is done without one") {
+  on_new_devices([](Device& device) {
+    Layer layer{device};
+    KeysValues cache = layer.cache(8), plain = layer.cache(8);
+    const Values want = layer.step(plain, false);
+    const auto graphs_of_steps = [&](int steps) {
+      return graphs_during([&] {
+        for (int i = 0; i < steps; ++i) CHECK(same_bits(layer.step(cache, true), want));
+      });
+    };
+    {
+      const Restore restore;
+      cuda_emulation::settings.has_memory_for_graphs = false;  // to make one
+      CHECK(graphs_of_steps(4) == 0);
+    }
+    CHECK(graphs_of_steps(3) >= 1);
+    {
+      const Restore restore;
+      cuda_emulation::settings.has_memory_for_graphs = false;  // to launch one
+      CHECK(graphs_of_steps(4) == 0);
+    }
+    CHECK(graphs_of_steps(3) >= 1);
+    CHECK(cudaGetLastError() == cudaSuccess);
   });
 }
 

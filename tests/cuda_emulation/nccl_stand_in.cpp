@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -42,6 +43,9 @@ std::map<int, std::vector<Transfer>> offered;
 /// What one rank sends to another by a call of its own, until that one has it.
 std::map<std::pair<int, int>, Transfer> sent;
 
+void (*finish_stream)(void*) = [](void*) {};
+int waits_without_end = 0;
+
 // Of the thread that is a rank.
 thread_local bool in_group = false;
 thread_local std::vector<Transfer> group;
@@ -55,8 +59,11 @@ struct ncclComm {
 
 namespace {
 
+std::deque<ncclComm> communicators;
+
 ncclResult_t record(const char* name, int rank, std::size_t count = 0, int type = -1, int peer = -1,
-                    const void* stream = nullptr) {
+                    cudaStream_t stream = nullptr) {
+  if (stream != nullptr) finish_stream(stream);
   calls.push_back({name, rank, count, type, peer, in_group, stream});
   if (!failure || failure->name != name || failure->rank != rank) return ncclSuccess;
   return std::exchange(failure, {})->result;
@@ -175,6 +182,8 @@ void begin() {
   last_error.clear();
   asynchronous = ncclSuccess;
   one_has_left = false;
+  communicators.clear();
+  waits_without_end = 0;
 }
 
 void fail(const std::string& name, int rank, int result, const std::string& error) {
@@ -184,6 +193,14 @@ void fail(const std::string& name, int rank, int result, const std::string& erro
 
 void lose_rank(int result) {
   asynchronous = static_cast<ncclResult_t>(result);
+}
+
+void set_finish(void (*finish)(void* stream)) {
+  finish_stream = finish;
+}
+
+int endless_waits() {
+  return waits_without_end;
 }
 
 }  // namespace nccl_stand_in
@@ -205,20 +222,19 @@ ncclResult_t ncclCommInitRank(ncclComm_t* communicator, int ranks, ncclUniqueId 
   std::memcpy(&number, id.internal + 100, sizeof number);
   if (number != ids) return ncclInvalidArgument;
   if (!nccl_stand_in::meet(ranks)) return ncclRemoteError;
-  *communicator = new ncclComm{rank, ranks, number};
+  *communicator = &communicators.emplace_back(ncclComm{rank, ranks, number});
   return ncclSuccess;
 }
 
+// Both return when every rank has called them.
 ncclResult_t ncclCommDestroy(ncclComm_t communicator) {
-  const ncclResult_t result = record("ncclCommDestroy", communicator->rank);
-  delete communicator;
-  return result;
+  if (!nccl_stand_in::meet(communicator->size)) ++waits_without_end;
+  return record("ncclCommDestroy", communicator->rank);
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
-  const ncclResult_t result = record("ncclCommAbort", communicator->rank);
-  delete communicator;
-  return result;
+  if (!nccl_stand_in::meet(communicator->size)) ++waits_without_end;
+  return record("ncclCommAbort", communicator->rank);
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* error) {

@@ -43,4 +43,10 @@ void fail(const std::string& name, int rank, int result, const std::string& last
 /// What ncclCommGetAsyncError reports from now on.
 void lose_rank(int result);
 
+/// Numbers move after the work that is in the stream: `finish` does that work.
+void set_finish(void (*finish)(void* stream));
+
+/// How often a rank has waited in ncclCommDestroy or ncclCommAbort for one that did not come, since begin().
+int endless_waits();
+
 }  // namespace nccl_stand_in

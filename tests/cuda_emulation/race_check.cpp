@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "tests/cuda_emulation/happens_before.h"
@@ -66,6 +67,16 @@ std::uint64_t global_kernel = 0;
 /// Between these are all written bytes. Most reads are elsewhere (weights, the stack), and need no look-up.
 std::uintptr_t first_written = UINTPTR_MAX, last_written = 0;
 
+/// The pieces that kernels have written since the host last waited for them.
+std::unordered_set<std::uintptr_t> unfinished_writes;
+std::uint64_t last_wait = 0;
+
+void forget_finished_writes() {
+  if (last_wait == waits) return;
+  unfinished_writes.clear();
+  last_wait = waits;
+}
+
 void forget_other_kernels() {
   if (global_kernel == processor.epochs().kernels) return;
   last_writes.clear();
@@ -91,6 +102,9 @@ void on_access_to_global(std::uintptr_t first, std::size_t bytes, bool write) {
   if (write) {
     first_written = std::min(first_written, first);
     last_written = std::max(last_written, end - 1);
+    forget_finished_writes();
+    for (std::uintptr_t piece = first / kPiece; piece * kPiece < end; ++piece)
+      unfinished_writes.insert(piece);
   } else if (end <= first_written || first > last_written) {
     return;
   }
@@ -163,6 +177,16 @@ void note_copy(void* to, std::size_t bytes) {
   on_access(to, bytes, true);
 }
 
+void note_constant_read(const void* from, std::size_t bytes) {
+  forget_finished_writes();
+  const auto first = reinterpret_cast<std::uintptr_t>(from);
+  for (std::uintptr_t piece = first / kPiece; piece * kPiece < first + bytes; ++piece) {
+    if (unfinished_writes.contains(piece)) {
+      processor.fail("reads by __ldg what a kernel has written since the host last waited");
+    }
+  }
+}
+
 }  // namespace
 
 void check_races(bool on) {
@@ -170,6 +194,7 @@ void check_races(bool on) {
   on_fence = on ? note_fence : nullptr;
   on_atomic = on ? note_atomic : nullptr;
   on_copy = on ? note_copy : nullptr;
+  on_constant_read = on ? note_constant_read : nullptr;
   shadow_block = global_kernel = 0;  // drops its records at the next access
 }
 

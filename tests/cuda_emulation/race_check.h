@@ -2,7 +2,8 @@
 // At least one is a write, and neither a barrier of the block nor (inside a warp) a __syncwarp separates
 // them. Second, races on global memory between blocks: an access to memory that another block of the kernel
 // wrote, where fences and atomics do not order the two (happens_before.h). Third, accesses to global memory
-// by a thread that has not waited for the previous kernel, which may still run.
+// by a thread that has not waited for the previous kernel, which may still run. A read by __ldg need not
+// wait; it is an error where a kernel has written since the host last waited for the stream.
 //
 // How it sees accesses: a file compiled with -fsanitize=thread calls __tsan_read4(address) and similar
 // functions before every access to memory. race_check.cpp defines these functions, so the program is linked

@@ -141,6 +141,37 @@ TEST_CASE("if kernels overlap, global memory is out of bounds before a thread ha
   CHECK(cudaFree(memory) == cudaSuccess);
 }
 
+__global__ void write_one(int* out) {
+  cudaGridDependencySynchronize();
+  out[threadIdx.x] = 1;
+}
+
+__global__ void read_constants(int* memory) {
+  const int constant = __ldg(memory + threadIdx.x);
+  cudaGridDependencySynchronize();
+  memory[256 + threadIdx.x] = constant;
+}
+
+TEST_CASE(
+    "a read through the read-only cache needs no wait, unless a kernel wrote there since the host waited") {
+  void* memory = nullptr;
+  REQUIRE(cudaMalloc(&memory, 2048) == cudaSuccess);
+  int* const numbers = static_cast<int*>(memory);
+  in_every_order([&] {
+    cuda_emulation::check_races(true);
+    CHECK(overlapping_fault_of(write_one, 64, numbers) == "");
+    CHECK(overlapping_fault_of(write_one, 64, numbers + 64) == "");
+    CHECK(contains(overlapping_fault_of(read_constants, 64, numbers),
+                   "reads by __ldg what a kernel has written"));
+    CHECK(contains(overlapping_fault_of(read_constants, 4, numbers + 124), "reads by __ldg"));
+    CHECK(overlapping_fault_of(read_constants, 64, numbers + 128) == "");
+    CHECK(cudaStreamSynchronize(nullptr) == cudaSuccess);
+    CHECK(overlapping_fault_of(read_constants, 64, numbers) == "");
+    cuda_emulation::check_races(false);
+  });
+  CHECK(cudaFree(memory) == cudaSuccess);
+}
+
 __global__ void same_place(int* out) {
   __shared__ int shared[2];
   shared[threadIdx.x / 64] = 1;

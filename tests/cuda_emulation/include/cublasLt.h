@@ -223,6 +223,6 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t oper
                              number(b_layout.stride), number(a_layout.columns), number(b_layout.columns),
                              number(a_layout.rows), store);
   };
-  cuda_emulation::do_or_capture(stream, multiply);
+  cuda_emulation::enqueue(stream, multiply);
   return CUBLAS_STATUS_SUCCESS;
 }

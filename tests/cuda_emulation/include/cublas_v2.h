@@ -135,7 +135,7 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t handle, cublasOperation_t a_op
   if (handle->stream->capturing != nullptr && !handle->has_workspace) return CUBLAS_STATUS_EXECUTION_FAILED;
   if (cuda_emulation::gpu_is_lost()) return CUBLAS_STATUS_EXECUTION_FAILED;
   const float factor = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
-  cuda_emulation::do_or_capture(handle->stream, [=] {
+  cuda_emulation::enqueue(handle->stream, [=] {
     cuda_emulation::cublas_operations += 2.0 * m * n * k;
     const auto store = [&](std::ptrdiff_t row, std::ptrdiff_t column, float sum) {
       const std::ptrdiff_t place = column * c_stride + row;

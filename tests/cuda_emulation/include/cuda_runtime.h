@@ -1,5 +1,8 @@
 // Stands in for the CUDA runtime where kernels/cuda is compiled for the CPU: the part of it in use there.
-// Every call has done its work when it returns; streams and events are only names.
+//
+// A stream does its work as late as CUDA allows: when the host waits for it. Until then a copy has not read
+// its source, so a source that the host frees or overwrites too early shows in the results. Work without a
+// stream is done at once.
 #pragma once
 
 #include <array>
@@ -86,11 +89,12 @@ inline const char* cudaGetErrorString(cudaError_t error) {
   }
 }
 
-inline cudaError_t cudaGetLastError() {
-  return cudaSuccess;
-}
-
 namespace cuda_emulation {
+
+inline cudaError_t last_error = cudaSuccess;
+
+/// How often the host began to wait for a stream that never ends, which would hang the program.
+inline int endless_waits = 0;
 
 /// Counts a call of the runtime. A lost GPU stays lost.
 inline bool gpu_is_lost() {
@@ -104,6 +108,11 @@ inline cudaError_t status_of_call() {
 }
 
 }  // namespace cuda_emulation
+
+/// Returns the last error, and forgets it.
+inline cudaError_t cudaGetLastError() {
+  return std::exchange(cuda_emulation::last_error, cudaSuccess);
+}
 
 // ── Devices ──
 
@@ -140,10 +149,6 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   return cudaSuccess;
 }
 
-inline cudaError_t cudaDeviceSynchronize() {
-  return cuda_emulation::status_of_call();
-}
-
 // ── Graphs ──
 
 /// Launches in their order, each with its own copies of the arguments.
@@ -157,7 +162,8 @@ struct CudaEmulationExecutableGraph {
 };
 
 struct CudaEmulationStream {
-  cudaGraph_t capturing = nullptr;  ///< where launches go instead of being done
+  cudaGraph_t capturing = nullptr;          ///< where launches go instead of being done
+  std::vector<std::function<void()>> work;  ///< that nothing has waited for yet
 };
 using cudaStream_t = CudaEmulationStream*;
 
@@ -169,12 +175,35 @@ inline int captures = 0;         ///< that have begun and not ended
 inline bool broken = false;      ///< such a capture, by a call that it forbids
 inline int graphs_launched = 0;  ///< since the program began
 
-/// Does `launch`, or puts it into the graph that the stream captures.
-inline void do_or_capture(cudaStream_t stream, std::function<void()> launch) {
-  if (stream != nullptr && stream->capturing != nullptr) {
-    stream->capturing->launches.push_back(std::move(launch));
+inline std::vector<cudaStream_t> streams;  ///< all that exist
+
+/// Puts `work` into the stream, or into the graph that the stream captures.
+inline void enqueue(cudaStream_t stream, std::function<void()> work) {
+  if (stream == nullptr) {
+    work();
+  } else if (stream->capturing != nullptr) {
+    stream->capturing->launches.push_back(std::move(work));
   } else {
-    launch();
+    stream->work.push_back(std::move(work));
+  }
+}
+
+/// Does the work of the stream. A kernel's Fault drops the rest.
+inline void finish(cudaStream_t stream) {
+  if (stream != nullptr) {
+    for (const auto& work : std::exchange(stream->work, {})) work();
+  }
+  ++waits;
+}
+
+/// Does the work of all streams. A Fault is reported by whoever waits for the stream itself.
+inline void finish_all() {
+  for (const cudaStream_t stream : streams) {
+    try {
+      finish(stream);
+    } catch (const Fault& fault) {
+      stream->work.push_back([fault] { throw fault; });
+    }
   }
 }
 
@@ -212,14 +241,19 @@ inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph)
 
 inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
   if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  if (!cuda_emulation::settings.has_memory_for_graphs)
+    return cuda_emulation::last_error = cudaErrorMemoryAllocation;
   *executable = new CudaEmulationExecutableGraph{*graph};
   return cudaSuccess;
 }
 
-inline cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t) {
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
+  // The first launch of a graph may need more.
+  if (!cuda_emulation::settings.has_memory_for_graphs)
+    return cuda_emulation::last_error = cudaErrorMemoryAllocation;
   ++cuda_emulation::graphs_launched;
-  for (const auto& launch : executable->graph.launches) launch();
+  for (const auto& launch : executable->graph.launches) cuda_emulation::enqueue(stream, launch);
   return cudaSuccess;
 }
 
@@ -241,6 +275,13 @@ inline std::size_t free_memory() {
   return settings.memory - std::min(used, settings.memory);
 }
 
+/// Whether the streams never become empty. Counts such a wait.
+inline bool never_ends() {
+  if (settings.unfinished >= 0) return false;
+  ++endless_waits;
+  return true;
+}
+
 }  // namespace cuda_emulation
 
 inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
@@ -257,8 +298,11 @@ inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   return cudaSuccess;
 }
 
+/// Waits for all streams.
 inline cudaError_t cudaFree(void* memory) {
   if (memory == nullptr) return cudaSuccess;
+  if (cuda_emulation::never_ends()) return cudaErrorInvalidValue;
+  cuda_emulation::finish_all();
   if (cuda_emulation::allocations.erase(memory) == 0) return cudaErrorInvalidValue;
   std::free(memory);
   return cuda_emulation::status_outside_of_graphs();
@@ -293,36 +337,51 @@ constexpr unsigned cudaStreamNonBlocking = 1;
 inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   if (cuda_emulation::gpu_is_lost()) return cudaErrorECCUncorrectable;
   *stream = new CudaEmulationStream;
+  cuda_emulation::streams.push_back(*stream);
   return cudaSuccess;
 }
+/// Its work is still done.
 inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  cuda_emulation::finish_all();
+  std::erase(cuda_emulation::streams, stream);
   delete stream;
   return cuda_emulation::status_of_call();
 }
-/// Each time it is asked, `unfinished` goes down by one.
-inline cudaError_t cudaStreamQuery(cudaStream_t) {
-  if (cuda_emulation::settings.unfinished == 0) return cuda_emulation::status_outside_of_graphs();
-  --cuda_emulation::settings.unfinished;
-  return cudaErrorNotReady;
+/// Each time it is asked, a positive `unfinished` goes down by one.
+inline cudaError_t cudaStreamQuery(cudaStream_t stream) {
+  if (cuda_emulation::settings.unfinished != 0) {
+    if (cuda_emulation::settings.unfinished > 0) --cuda_emulation::settings.unfinished;
+    return cuda_emulation::last_error = cudaErrorNotReady;
+  }
+  const cudaError_t status = cuda_emulation::status_outside_of_graphs();
+  if (status == cudaSuccess) cuda_emulation::finish(stream);
+  return status;
 }
-inline cudaError_t cudaStreamSynchronize(cudaStream_t) {
-  return cuda_emulation::status_outside_of_graphs();
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  const cudaError_t status = cuda_emulation::status_outside_of_graphs();
+  if (status == cudaSuccess && !cuda_emulation::never_ends()) cuda_emulation::finish(stream);
+  return status;
+}
+inline cudaError_t cudaDeviceSynchronize() {
+  const cudaError_t status = cuda_emulation::status_of_call();
+  if (status == cudaSuccess && !cuda_emulation::never_ends()) cuda_emulation::finish_all();
+  return status;
 }
 
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
-                                   cudaStream_t) {
+                                   cudaStream_t stream) {
   if (const cudaError_t status = cuda_emulation::status_outside_of_graphs(); status != cudaSuccess)
     return status;
-  if (bytes > 0) std::memcpy(to, from, bytes);
+  if (bytes > 0) cuda_emulation::enqueue(stream, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
 inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
   return cudaMemcpyAsync(to, from, bytes, kind, nullptr);
 }
-inline cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t) {
+inline cudaError_t cudaMemsetAsync(void* memory, int value, std::size_t bytes, cudaStream_t stream) {
   if (const cudaError_t status = cuda_emulation::status_outside_of_graphs(); status != cudaSuccess)
     return status;
-  if (bytes > 0) std::memset(memory, value, bytes);
+  if (bytes > 0) cuda_emulation::enqueue(stream, [=] { std::memset(memory, value, bytes); });
   return cudaSuccess;
 }
 
@@ -334,12 +393,12 @@ inline cudaError_t cudaEventDestroy(cudaEvent_t event) {
   delete event;
   return cudaSuccess;
 }
-inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
-  *event = std::chrono::steady_clock::now();
+inline cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
+  cuda_emulation::enqueue(stream, [event] { *event = std::chrono::steady_clock::now(); });
   return cudaSuccess;
 }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t) {
-  return cudaSuccess;
+  return cudaDeviceSynchronize();
 }
 inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, cudaEvent_t to) {
   *milliseconds = std::chrono::duration<float, std::milli>(*to - *from).count();
@@ -416,10 +475,10 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (overlaps) ++cuda_emulation::overlapping_launches;
   // A kernel gets its own copies of the arguments; each thread may change its own.
   const std::tuple<Parameters...> values(std::forward<Arguments>(arguments)...);
-  cuda_emulation::do_or_capture(
-      config->stream, [kernel, values, grid, block, overlaps, shared_bytes = config->dynamicSmemBytes] {
-        cuda_emulation::processor.run_grid(grid, block, shared_bytes, overlaps,
-                                           [&] { std::apply(kernel, values); });
-      });
+  cuda_emulation::enqueue(config->stream,
+                          [kernel, values, grid, block, overlaps, shared_bytes = config->dynamicSmemBytes] {
+                            cuda_emulation::processor.run_grid(grid, block, shared_bytes, overlaps,
+                                                               [&] { std::apply(kernel, values); });
+                          });
   return cudaSuccess;
 }
