@@ -27,8 +27,10 @@ class Request:
 
     def __init__(self, body, authorization, reply):
         self.body, self.authorization, self.reply, self.steps = body, authorization, reply, threading.Semaphore(0)
+        self.waits = reply.count(WAIT)
 
     def go(self):
+        self.waits -= 1
         self.steps.release()
 
     def messages(self):
@@ -95,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"0\r\n\r\n")
 
     def chunk(self, part):
-        text, finish = (part, None) if isinstance(part, str) else ("", part["finish_reason"])
+        text, finish = (part, None) if isinstance(part, str) else (part.get("text", ""), part["finish_reason"])
         if self.path == "/v1/completions":
             logprobs = {"tokens": [text], "top_logprobs": [{text: -0.5, "other": -1.5}]} if text else None
             return {"choices": [{"text": text, "logprobs": logprobs, "finish_reason": finish}]}
