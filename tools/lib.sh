@@ -101,8 +101,8 @@ prepare_alone() {
   local dir=$root/$1 options=() option again=false
   renew "$1"
   if [[ ! -f $dir/build.ninja ]]; then
-    # Without a GPU to run them, the kernels for one would only be minutes of compiling. Those for other processors would
-    # be half a minute; continuous integration compiles them.
+    # Without a GPU to run them, the kernels for one would only be minutes of compiling. Those for other processors
+    # would be half a minute; continuous integration compiles them.
     if ! have_gpu; then options+=(-Dcuda=disabled); fi
     if [[ -z ${CI-} ]]; then options+=(-Dsimd_targets=native); fi
     if [[ -f $dir/kept ]]; then
@@ -129,8 +129,8 @@ prepare_alone() {
   if $again; then set_up "$dir" --reconfigure "${options[@]}"; fi
 }
 
-# set_up DIR MESON OPTION...: Meson itself. One that is interrupted leaves a folder that it takes for ready; "unfinished"
-# is there until it has ended.
+# set_up DIR MESON OPTION...: Meson itself. One that is interrupted leaves a folder that it takes for ready; so a file
+# "unfinished" is there until it has ended.
 set_up() {
   : >"$1/unfinished"
   quietly "$1/setup.log" meson setup "${@:2}" "$1" "$root" || return
@@ -163,7 +163,7 @@ gpu() {
   if ! have_gpu; then echo none; else PATH=$PATH:/usr/local/cuda/bin command -v nvcc || echo 'no nvcc'; fi
 }
 
-# renew DIR: if its rules no longer hold, they and what was compiled are removed. The options are kept for the next setup.
+# renew DIR: if its rules no longer hold, they and what was compiled are removed. The next setup gets its options.
 renew() {
   local dir=$root/$1 reason='' option
   [[ -d $dir/meson-private ]] || return 0
@@ -208,7 +208,8 @@ compile_alone() {
 }
 
 # fitting_jobs ROOT: -jN for ninja if the memory is too small for as many compilers as it starts, two more than
-# processors. A large file takes 700 MB. MemAvailable is the machine's; a container may have less. Below ROOT are proc and sys.
+# processors. A large file takes 700 MB. MemAvailable is the machine's; a container may have less. Below ROOT are proc
+# and sys.
 fitting_jobs() {
   local kilobytes limit file
   kilobytes=$(sed -n 's/^MemAvailable: *\([0-9]*\) kB$/\1/p' "$1proc/meminfo" 2>/dev/null) || return 0

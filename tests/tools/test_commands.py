@@ -133,7 +133,7 @@ class Commands(Limited):
                 self.assertEqual(packages & extras, extras - left_out)
 
     def debian(self, *absent):
-        """A machine with apt-get, which fails and counts its calls, and all that the build needs but these; the project."""
+        """tools/setup, and a machine with all that the build needs but these; its apt-get fails and counts its calls."""
         environment = self.commands(*self.BASICS, "grep", "mkdir", "tail", "tee", "cat", "rm", "flock", "tr")
         for name in ("g++", "c++", "ninja", "git", "gnuplot"):
             self.fake(name, "exit 0")
@@ -159,7 +159,7 @@ class Commands(Limited):
         self.assertGreater(self.apt_calls(), 0)
         again = run(setup, "--once", "--small", env=environment)
         self.assertEqual((again.returncode, again.stderr, self.apt_calls()), (0, sentence + "\n", 0))
-        self.assertEqual(run(setup, "--small", env=environment).stderr.splitlines()[-1], sentence)  # a person asks for it
+        self.assertEqual(run(setup, "--small", env=environment).stderr.splitlines()[-1], sentence)  # called by a person
         self.assertGreater(self.apt_calls(), 0)
 
     @unittest.skipIf(os.geteuid() == 0 and not shutil.which("setpriv"), "root needs no sudo")
