@@ -198,7 +198,7 @@ class Recovery(Project):
 
 
 class Toolkit(Limited):
-    """kernels/cuda/meson.build with an nvcc that finds its toolkit as the real one does: beside the name of its call."""
+    """kernels/cuda/meson.build with an nvcc that finds its toolkit as the real one does: where it is called."""
 
     NVCC = ('#!/bin/sh\ncase "$*" in *compute_0*) echo "no such architecture" >&2; exit 1 ;; esac\n'
             '[ ! -e "$(dirname "$0")/nvcc.profile" ] || echo "#$ TOP=$(dirname "$0")/.." >&2\n')

@@ -133,7 +133,7 @@ class Commands(Limited):
                 self.assertEqual(packages & extras, extras - left_out)
 
     def debian(self, *absent):
-        """tools/setup, and a machine with all that the build needs but these; its apt-get fails and counts its calls."""
+        """tools/setup, and a machine with all that the build needs but these; its apt-get fails and counts calls."""
         environment = self.commands(*self.BASICS, "grep", "mkdir", "tail", "tee", "cat", "rm", "flock", "tr")
         for name in ("g++", "c++", "ninja", "git", "gnuplot"):
             self.fake(name, "exit 0")
