@@ -470,6 +470,8 @@ TEST_CASE("an index finds a block by its tokens and the block before it, and no 
   CHECK(!index.find(0, a));
   CHECK(index.insert(0, a, 0) != first);  // what came after the old one is not found after this one
   CHECK(!index.find(index.id(0), a));
+  CHECK(index.insert(0, b, 2) != first);  // nor after another text in the same block
+  CHECK(!index.find(index.id(2), a));
 }
 
 TEST_CASE("a pool too small for a text, or of no block, is refused") {
