@@ -104,6 +104,57 @@ TEST_CASE("numbers are computed and written as in Python") {
   check_as_jinja2("numbers");
 }
 
+TEST_CASE("letters change their case as in Python, alone and at the end of a word") {
+  check_as_jinja2("case");
+}
+
+TEST_CASE("a text has lines wherever Python ends one") {
+  check_as_jinja2("lines");
+}
+
+TEST_CASE("a zero keeps its sign, a remainder has that of its divisor, and no integer is rounded") {
+  check_as_jinja2("zeros and remainders");
+}
+
+TEST_CASE("what Python refuses is refused") {
+  check_as_jinja2("what Python refuses");
+}
+
+TEST_CASE("an undefined argument is none that is missing") {
+  check_as_jinja2("what is given");
+}
+
+TEST_CASE("what would be written otherwise than in Python is refused in a sentence") {
+  for (const char* const source : {"{{ range(3) }}",
+                                   "{{ 'a'.isdigit is defined }}",
+                                   "{{ (1).real }}",
+                                   "{{ user.__class__ }}",
+                                   "{{ '1_000' | int }}",
+                                   "{{ '\u0663' | float }}",
+                                   "{{ 1e22 | int }}",
+                                   "{{ '1e400' | float }}",
+                                   "{{ 99999999999999999 / 3 }}",
+                                   "{{ 'ʰa'.title() }}",
+                                   "{{ 'ª' is lower }}",
+                                   "{{ 'a' is sameas 'a' }}",
+                                   "{{ '\\101' }}",
+                                   "{{ '\\ud800' }}",
+                                   "{{ '\\N{DIGIT ONE}' }}",
+                                   "{{ ['<' | safe] }}",
+                                   "{{ ('<' | safe).upper() }}",
+                                   "{{ ('<' | safe) * 2 }}",
+                                   "{{ {'a': 1}.keys() == {'a': 1}.keys() }}",
+                                   "{% macro f() %}{% endmacro %}{{ f.name }}",
+                                   "{% for x in [1] %}{{ loop.cycle }}{% endfor %}"}) {
+    CAPTURE(source);
+    CHECK(says(refusal(source), "the template's line 1 "));
+  }
+  const ordered_json large = {{"n", 18446744073709551615u}};
+  CHECK(error_message([&] {
+          JinjaTemplate("{{ n }}").render({large, {}, {}});
+        }) == "a conversation that has the integer 18446744073709551615, which is too large");
+}
+
 TEST_CASE("JSON is written as by transformers: no HTML escapes, other characters unchanged") {
   check_as_jinja2("json");
 }

@@ -8,7 +8,9 @@
 The templates are those in the source of llama-cpp-python (vendor/llama.cpp/models/templates), about 70, and those in
 tests/fuzz/corpus/jinja. Each renders conversations of all shapes: with and without a system message, several turns,
 empty contents, contents in parts, tools, calls and their results, thoughts, and markers within a message. Both must
-make the same text, or both must refuse. Any difference is printed, and the exit status is 1. Not part of the test
+make the same text, or both must refuse. Then some thousand templates of one expression each combine every filter,
+test, method and operator with values at the edges of Python's types; here a refusal of ours is no difference. Any
+difference is printed, and the exit status is 1. Not part of the test
 suite. If PyPI cannot be reached, it reports that and ends with status 0.
 """
 
@@ -17,6 +19,7 @@ import collections
 import datetime
 import itertools
 import json
+import random
 import subprocess
 import sys
 import tarfile
@@ -170,17 +173,84 @@ def own_templates():
     return [file for file in sorted((ROOT / "tests/fuzz/corpus/jinja").iterdir()) if b"\0" not in file.read_bytes()]
 
 
+VALUES = {
+    "text": r"""'' 'abc' "it's" 'straße' 'ŉ' 'İ' 'ǆx' 'ΑΣ' 'aΣb' 'ﬁx' 'a\u2028b' 'a\r\nb\rc\x85d\n' '\u200bx\xa0' '12' '-3.7' '1_0'
+        '0x1f' '1e3' 'inf' '٣' '<b>&' '{}' 'a,b,,c' 'ª' 'ʰa' 'e\u0301' '😀b' '100%'""".split(),
+    "number": "0 1 -1 7 9223372036854775807 0.0 -0.0 0.5 -2.5 1e16 1e15 1e-5 1e300 3.0 true false".split(),
+    "other": ["none", "nope", "[]", "[3, 1, 2]", "['b', 'A', 'a']", "[1, 'a']", "[[1], [2]]", "[1.0, true, 0]", "(1, 2)",
+              "('a', 'ß')", "[{'a': 2}, {'a': 1}]", "range(4)", "[nope]", "{}", "{'b': 1, 'A': 2}", "{1: 'x'}", "d.items()",
+              "d.keys()", "[1, 2]|map('string')", "('<'|safe)", "[-0.0]"]}
+ARGUMENTS = ["", "()", "(1)", "('a')", "(true)", "('a', 'b')", "('a', 1)", "(none)", "(['a', 'b'])", "(('a', 'b'))", "('')",
+             "('a', 'b', 1)", "('upper')", "('odd')", "(attribute='a')", "(nope)", "(0.5)", "('> ')", "(reverse=true)"]
+
+
+def expressions(made, most):
+    """Templates of one expression: at most `most` of each filter, test, method, operator and way to read a value."""
+    values = [value for kind in VALUES.values() for value in kind]
+    forms = [f"{{{{ x|{name}{{}} }}}}" for name in made.filters if name != "random"]
+    forms += [f"{{{{ x|{name}{{}}|list }}}}" for name in ("map", "select", "reject", "selectattr", "unique", "items")]
+    forms += [f"{{{{ x is {name}{{}} }}}}" for name in made.tests if name.isidentifier()]
+    names = sorted({name for kind in (str, list, tuple, dict, int, float) for name in dir(kind) if name[0] != "_"})
+    forms += [f"{{{{ x.{name}{{}} }}}}" for name in names]
+    pairs = [[(a, form.replace("{}", b)) for a in values for b in ARGUMENTS] for form in forms]
+    for operator in "+ - * / // % ~ == != < > <= >= in and or".split() + ["not in"]:
+        pairs.append([(a, f"{{{{ x {operator} {b} }}}}") for a in values for b in values])
+    for form in ("{{ x }}", "{{ [x] }}", "{{ {'k': x}|tojson }}", "{{ 'y' if x else 'n' }}", "{{ -x }}", "{{ x() }}",
+                 "{% for y in x %}{{ y }},{% endfor %}", "{% set a, b = x %}{{ a }}{{ b }}", "{{ range(x)|list }}",
+                 "{% macro f(a=1) %}{{ a }}{% endmacro %}{{ f(x) }}", "{{ dict(a=x) }}", "{{ [3, 1][x] }}", "{{ d[x] }}"):
+        pairs.append([(value, form) for value in values])
+    for index in ("0", "-1", "'a'", "1.0", "none", "nope", "1:", "::-1", "'1':", "::0", "-2:", "3:1:-1"):
+        pairs.append([(value, f"{{{{ x[{index}] }}}}") for value in values])
+    choose = random.Random(1)
+    for some in pairs:
+        for value, rest in choose.sample(some, min(len(some), most)):
+            yield f"{{% set x = {value} %}}{rest}"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--build", type=Path, default=ROOT / "build")
     parser.add_argument("--program", type=Path, help="instead of BUILD/tests/render-templates")
     parser.add_argument("--templates", type=Path, help="a folder with *.jinja, instead of PyPI's; needs jinja2")
+    parser.add_argument("--expressions", type=int, default=30, help="templates of each filter, test, method ...")
     parser.add_argument("--show", type=int, default=5, help="differences to print")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         where = given.templates or fetched(Path(folder))
         files = sorted(where.glob("*.jinja")) + own_templates()
-        return compare(files, given.program or given.build / "tests/render-templates", given.show)
+        program = given.program or given.build / "tests/render-templates"
+        different = compare_expressions(program, given.expressions, given.show)
+        return compare(files, program, given.show) or different
+
+
+def rendered(program, requests):
+    """What our program makes of them."""
+    lines = "\n".join(json.dumps(request) for request in requests)
+    done = subprocess.run([program], input=lines, stdout=subprocess.PIPE, check=True, text=True, encoding="utf-8")
+    return map(json.loads, done.stdout.split("\n")[:-1])
+
+
+def compare_expressions(program, most, show):
+    made, data = environment(), {"d": {"b": 1, "A": [True, None], "items": "own"}}
+    sources = list(dict.fromkeys(expressions(made, most)))
+    counts = collections.Counter()
+    requests = [{"source": source, "data": data, "own": {}, "now": NOW} for source in sources]
+    for source, ours in zip(sources, rendered(program, requests), strict=True):
+        try:
+            theirs = {"text": made.from_string(source).render(**data)}
+        except Exception as error:
+            theirs = {"error": str(error)}
+        result = "different"
+        if "error" in ours:
+            result = "refused by both" if "error" in theirs else "refused by ours"
+        elif ours == theirs:
+            result = "the same text"
+        counts[result] += 1
+        if result == "different" and counts[result] <= show:
+            print(f"{source}:\n  jinja2 {theirs}\n  ours   {ours}")
+    print(f"{len(sources)} expressions:",
+          ", ".join(f"{counts[result]} {result}" for result in ("the same text", "refused by both", "refused by ours", "different")))
+    return counts["different"] > 0
 
 
 def compare(files, program, show):
@@ -199,11 +269,8 @@ def compare(files, program, show):
                 expected.append({"text": template.render(**data, **OWN)})
             except Exception as error:
                 expected.append({"error": str(template if isinstance(template, Exception) else error)})
-    lines = "\n".join(json.dumps(request) for request in requests)
-    done = subprocess.run([program], input=lines, stdout=subprocess.PIPE, check=True, text=True, encoding="utf-8")
     counts, per_file = collections.Counter(), collections.Counter()
-    for request, theirs, line in zip(requests, expected, done.stdout.split("\n")[:-1], strict=True):
-        ours = json.loads(line)
+    for request, theirs, ours in zip(requests, expected, rendered(program, requests), strict=True):
         result = "different"
         if "text" in theirs and theirs.get("text") == ours.get("text"):
             result = "the same text"

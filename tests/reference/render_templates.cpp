@@ -1,7 +1,7 @@
 // Renders templates for tests/differential/templates.py and chat_tokens.py. Each line of the input is an
-// object with `template` (a file), `data`, `own` and `now` (seconds since 1970); each line of the output one
-// with `text` or `error`. With `tokenizer`, a tokenizer.json, the messages are prepared as those of a chat,
-// and the output has the `ids` of the text, too.
+// object with `template` (a file) or `source`, `data`, `own` and `now` (seconds since 1970); each line of the
+// output one with `text` or `error`. With `tokenizer`, a tokenizer.json, the messages are prepared as those
+// of a chat, and the output has the `ids` of the text, too.
 #include <cstdio>
 #include <ctime>
 #include <iostream>
@@ -23,9 +23,10 @@ int main() {
     nlohmann::json reply;
     try {
       const std::time_t now = request["now"].get<std::time_t>();
-      const auto path = request["template"].get<std::string>();
+      const auto path = request.value("template", "");
       const auto own = request["own"].get<std::map<std::string, std::string>>();
-      const std::string source = read_file(path);
+      const std::string source =
+          request.contains("source") ? request["source"].get<std::string>() : read_file(path);
       if (!request.contains("tokenizer")) {
         reply["text"] = JinjaTemplate(source).render({request["data"], own, *std::gmtime(&now)}).text;
       } else {

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 
@@ -113,16 +114,28 @@ Text replaced(const Text& text, const Text& from, const Text& to, std::int64_t m
   return all;
 }
 
-std::vector<Text> lines_of(const Text& text, Budget& budget) {
-  std::vector<Text> lines = split_at(text, "\n", -1, budget);
-  for (Text& line : lines) {
-    if (line.bytes.ends_with('\r')) line = line.part(0, line.size() - 1);
+/// As Python's str.splitlines(), which knows more ends of lines than "\n".
+std::vector<Text> lines_of(const Text& text, bool keep_ends, Budget& budget) {
+  static const std::set<char32_t> ends = {'\n', '\r', '\v', '\f', 0x1C, 0x1D, 0x1E, 0x85, 0x2028, 0x2029};
+  budget.spend_bytes(text.size());
+  std::vector<Text> lines;
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::string_view rest = std::string_view(text.bytes).substr(at), character = first_character(rest);
+    const std::size_t end = at;
+    at += rest.starts_with("\r\n") ? 2 : character.size();
+    if (!ends.contains(code_point(character)) && at < text.size()) continue;
+    budget.spend_bytes(sizeof(Text));
+    lines.push_back(text.part(begin, keep_ends || !ends.contains(code_point(character)) ? at : end));
+    begin = at;
   }
   return lines;
 }
 
 Text indented(const Text& text, const Text& indent, bool first, bool blank, Budget& budget) {
-  std::vector<Text> lines = lines_of(text, budget);
+  Text ended = text;
+  append(ended, Text::of_template("\n"), budget);  // so that an empty text has a line
+  std::vector<Text> lines = lines_of(ended, false, budget);
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (i == 0 ? !first : !blank && lines[i].size() == 0) continue;
     Text line = indent;
@@ -162,21 +175,20 @@ Value formatted(const Text& text, const Arguments& arguments, Budget& budget) {
   return all;
 }
 
-Text capitalized(const Text& text) {
-  const std::string_view first = first_character(text.bytes);
-  return Text::mixed(to_upper(first) + to_lower(std::string_view(text.bytes).substr(first.size())), {&text});
-}
-
-/// Each word with a capital first letter, like Jinja's filter.
+/// Each word with a capital first letter, like Jinja's filter: a word ends at white space and -([{<.
 Text titled(const Text& text) {
   std::string title;
-  bool begins = true;
   for (std::string_view rest = text.bytes; !rest.empty();) {
-    const std::string_view character = first_character(rest);
-    title += begins ? to_upper(character) : to_lower(character);
-    begins =
-        spaces_in_front(character) > 0 || std::string_view("-([{<").find(character) != std::string_view::npos;
-    rest.remove_prefix(character.size());
+    const std::string_view first = first_character(rest);
+    std::size_t end = first.size();
+    const auto is_between = [](std::string_view character) {
+      return spaces_in_front(character) > 0 ||
+             std::string_view("-([{<").find(character) != std::string_view::npos;
+    };
+    while (!is_between(first) && end < rest.size() && !is_between(first_character(rest.substr(end))))
+      end += first_character(rest.substr(end)).size();
+    title += to_upper(first) + to_lower(rest.substr(first.size(), end - first.size()));
+    rest.remove_prefix(end);
   }
   return Text::mixed(title, {&text});
 }
@@ -216,7 +228,7 @@ std::int64_t count_of(const Value& value, const char* what) {
 }
 
 bool has_at_end(const Text& text, const Value& ends, bool at_front) {
-  if (ends.sequence()) {
+  if (ends.sequence() && ends.sequence()->kind == Kind::kTuple) {
     const Values& all = ends.sequence()->items;
     return std::any_of(all.begin(), all.end(),
                        [&](const Value& end) { return has_at_end(text, end, at_front); });
@@ -309,6 +321,7 @@ Values unique(const Values& values, const Value& path, bool case_sensitive, Budg
   Values kept, keys;
   for (const Value& value : values) {
     Value key = sort_key(value, path, case_sensitive, budget);
+    require_hashable(key);
     if (std::any_of(keys.begin(), keys.end(), [&](const Value& seen) { return equal(seen, key, budget); }))
       continue;
     kept.push_back(value);
@@ -354,7 +367,7 @@ Value selected(const Values& values, const std::string& filter, Values arguments
     path = arguments.front();
     arguments.erase(arguments.begin());
   }
-  std::string test;
+  std::optional<std::string> test;
   if (!arguments.empty()) {
     test = text_of(arguments.front(), filter.c_str()).bytes;
     arguments.erase(arguments.begin());
@@ -362,13 +375,19 @@ Value selected(const Values& values, const std::string& filter, Values arguments
   Values kept;
   for (const Value& value : values) {
     const Value tested = at_path(value, path, budget);
-    if ((test.empty() ? is_true(tested) : apply_test(test, tested, arguments, budget)) == wanted)
+    if ((test ? apply_test(*test, tested, arguments, budget) : is_true(tested)) == wanted)
       kept.push_back(value);
   }
   return make_list(std::move(kept), budget, Kind::kIterator);
 }
 
 // Numbers.
+
+void require_defined(const Value& value, const std::string& use) {
+  if (const auto* undefined = value.as<Undefined>()) {
+    throw Fault(fmt::format("{} of {}, which is undefined", use, shown(undefined->what)));
+  }
+}
 
 Value integers(const std::string& sign, std::int64_t a, std::int64_t b) {
   std::int64_t result = 0;
@@ -381,7 +400,11 @@ Value integers(const std::string& sign, std::int64_t a, std::int64_t b) {
     too_large = __builtin_mul_overflow(a, b, &result);
   } else {
     if (b == 0) throw Fault("divides by zero");
-    if (sign == "/") return static_cast<double>(a) / static_cast<double>(b);
+    if (sign == "/") {
+      constexpr std::int64_t kExact = std::int64_t{1} << 53;
+      if (a < -kExact || a > kExact || b < -kExact || b > kExact) throw Fault("divides too large an integer");
+      return static_cast<double>(a) / static_cast<double>(b);
+    }
     if (a == INT64_MIN && b == -1) throw Fault("makes an integer that is too large");
     const bool down = a % b != 0 && (a < 0) != (b < 0);  // Python rounds down, C++ to zero
     result = sign == "//" ? a / b - down : a % b + (down ? b : 0);
@@ -396,31 +419,49 @@ Value absolute(const Value& value) {
   return *value.integer() < 0 ? integers("-", 0, *value.integer()) : Value(*value.integer());
 }
 
+/// The text of a number, without white space and a "+". Python also reads digits of other scripts and
+/// "1_000".
+std::string digits_of(const Text& text) {
+  const Value bare = stripped(text, {}, kBoth);
+  std::string digits = bare.text()->bytes;
+  const auto other = [](char c) { return c == '_' || static_cast<unsigned char>(c) >= 0x80; };
+  if (std::any_of(digits.begin(), digits.end(), other))
+    throw Fault(fmt::format("reads a number from {}, which is not possible here", shown(digits)));
+  if (digits.starts_with('+') && !digits.starts_with("+-")) digits.erase(0, 1);
+  return digits;
+}
+
 Value to_integer(const Value& value, const Value& otherwise) {
+  require_defined(value, "makes an integer");
   if (value.integer()) return *value.integer();
-  double number = 0;
+  double number = NAN;
   if (const Text* text = value.text()) {
-    const Value bare = stripped(*text, {}, kBoth);
-    std::string_view digits = bare.text()->bytes;
-    if (digits.starts_with('+')) digits.remove_prefix(1);
+    const std::string digits = digits_of(*text);
     std::int64_t whole = 0;
     const char* const end = digits.data() + digits.size();
-    if (const auto [at, fault] = std::from_chars(digits.data(), end, whole);
-        fault == std::errc() && at == end)
-      return whole;
+    if (const auto [at, fault] = std::from_chars(digits.data(), end, whole); at == end && !digits.empty()) {
+      if (fault == std::errc()) return whole;
+      throw Fault(fmt::format("makes an integer of {}, which is too large", shown(digits)));
+    }
     number = decimal(digits).value_or(NAN);
   } else {
     number = value.real().value_or(NAN);
   }
-  if (std::isfinite(number) && std::abs(number) < 9e18) return static_cast<std::int64_t>(number);
+  if (std::isfinite(number) && std::abs(number) >= 0x1p63)
+    throw Fault(fmt::format("makes an integer of {}, which is too large", number));
+  if (std::isfinite(number)) return static_cast<std::int64_t>(number);
   return otherwise.is_undefined() ? Value(std::int64_t{0}) : otherwise;
 }
 
 Value to_float(const Value& value, const Value& otherwise) {
+  require_defined(value, "makes a number");
   if (value.real()) return *value.real();
   if (const Text* text = value.text()) {
-    const Value bare = stripped(*text, {}, kBoth);
-    if (const auto number = decimal(bare.text()->bytes)) return *number;
+    const std::string digits = digits_of(*text);
+    if (const auto number = decimal(digits)) return *number;
+    if (!digits.empty() && digits.find_first_not_of("0123456789.eE+-") == std::string::npos &&
+        digits.find_first_of("0123456789") != std::string::npos)
+      throw Fault(fmt::format("makes a number of {}, which is not possible here", shown(digits)));
   }
   return otherwise.is_undefined() ? Value(0.0) : otherwise;
 }
@@ -490,7 +531,7 @@ const Parameters kTextMethods = {
     {"replace", {"old", "new", "?count"}},
     {"rstrip", {"?chars"}},
     {"split", {"?sep", "?maxsplit"}},
-    {"splitlines", {}},
+    {"splitlines", {"?keepends"}},
     {"startswith", {"prefix"}},
     {"strip", {"?chars"}},
     {"title", {}},
@@ -503,18 +544,17 @@ const Parameters kDictMethods = {
 /// The method `name` of Python's str.
 Value call_text_method(const std::string& name, const Text& text, const Values& given, Budget& budget) {
   budget.spend_bytes(text.size());
-  if (name == "capitalize") return capitalized(text);
+  if (name == "capitalize") return Text::mixed(to_capitalized(text.bytes), {&text});
   if (name == "lower") return Text::mixed(to_lower(text.bytes), {&text});
   if (name == "upper") return Text::mixed(to_upper(text.bytes), {&text});
-  if (name == "title") return titled(text);
+  if (name == "title") return Text::mixed(to_title(text.bytes), {&text});
   if (name == "lstrip") return stripped(text, given[0], kLeft);
   if (name == "rstrip") return stripped(text, given[0], kRight);
   if (name == "strip") return stripped(text, given[0], kBoth);
   if (name == "startswith" || name == "endswith") return has_at_end(text, given[0], name == "startswith");
   if (name == "splitlines") {
-    std::vector<Text> lines = lines_of(text, budget);
-    if (lines.back().size() == 0) lines.pop_back();
-    return list_of(std::move(lines), budget);
+    const bool keep_ends = !given[0].is_undefined() && integer_of(given[0], "splitlines") != 0;
+    return list_of(lines_of(text, keep_ends, budget), budget);
   }
   if (name == "split") {
     const std::int64_t most = count_of(given[1], "split");
@@ -546,15 +586,17 @@ Value call_dict_method(const std::string& name, const Value& self, const Values&
     for (const auto& item : dict.items) values.push_back(item.second);
     return make_list(std::move(values), budget, Kind::kView);
   }
+  require_hashable(given[0]);
   const Value* found = dict.find(given[0], budget);
-  return found ? *found : given[1].is_undefined() ? Value(None()) : given[1];
+  return found ? *found : given[1];
 }
 
 /// A filter that turns any value into a text.
 Value call_text_filter(const std::string& name, const Text& text, const Values& given, Budget& budget) {
   budget.spend_bytes(text.size());
   if (name == "string") return text;
-  if (name == "escape") return escaped(text, budget);
+  if (name == "title") return titled(text);
+  if (name == "escape") return text.is_html ? text : escaped(text, budget);
   if (name == "trim") return stripped(text, given[0], kBoth);
   if (name == "replace") {
     return replaced(text, to_text(given[0], budget), to_text(given[1], budget), count_of(given[2], "replace"),
@@ -582,9 +624,11 @@ Value call_list_filter(const std::string& name, const Value& input, const Values
     return make_list(std::move(all), budget, Kind::kIterator);
   }
   if (name == "sort") {
-    return make_list(sorted(std::move(all), given[2], is_true(given[1]), is_true(given[0]), budget), budget);
+    const bool reverse = !given[0].is_undefined() && integer_of(given[0], "sort") != 0;
+    return make_list(sorted(std::move(all), given[2], is_true(given[1]), reverse, budget), budget);
   }
   if (name == "sum") {
+    if (given[1].text()) throw Fault("uses sum with a text; join makes one of many");
     Value total = given[1].is_undefined() ? Value(std::int64_t{0}) : given[1];
     for (const Value& value : all) total = binary("+", total, at_path(value, given[0], budget), budget);
     return total;
@@ -604,21 +648,23 @@ Value call_filter(const std::string& name, const Value& input, const Values& giv
   if (name == "tojson") return json_of(input, given, budget);
   if (name == "default") {
     const bool absent = input.is_undefined() || (is_true(given[1]) && !is_true(input));
-    return !absent ? input : given[0].is_undefined() ? Value(Text()) : given[0];
+    return absent ? given[0] : input;
   }
   if (name == "items") {
     if (input.is_undefined()) return make_list({}, budget, Kind::kIterator);
     return pairs_of(dict_of(input, "items"), Kind::kIterator, budget);
   }
   if (name == "dictsort") {
-    const bool by_value = given[1].text() && given[1].text()->bytes == "value";
+    const std::string by = given[1].is_undefined() ? "key" : text_of(given[1], "dictsort").bytes;
+    if (by != "key" && by != "value") throw Fault(fmt::format("uses dictsort by {}", shown(by)));
     const Value pairs = pairs_of(dict_of(input, "dictsort"), Kind::kList, budget);
-    return make_list(sorted(pairs.sequence()->items, Value(std::int64_t{by_value}), is_true(given[0]),
+    return make_list(sorted(pairs.sequence()->items, Value(std::int64_t{by == "value"}), is_true(given[0]),
                             is_true(given[2]), budget),
                      budget);
   }
   if (name == "indent") {
-    const std::int64_t width = given[0].integer().value_or(4);
+    const bool has_width = !given[0].is_undefined() && !given[0].text();
+    const std::int64_t width = has_width ? integer_of(given[0], "indent") : 4;
     const Text indent = given[0].text() ? *given[0].text() : repeated(Text::of_template(" "), width, budget);
     return indented(text_of(input, "indent"), indent, is_true(given[1]), is_true(given[2]), budget);
   }
@@ -633,6 +679,43 @@ Value call_filter(const std::string& name, const Value& input, const Values& giv
   return call_text_filter(name, to_text(input, budget), given, budget);
 }
 
+/// The arguments of a filter or method. An undefined one must not pass for one that is missing.
+Values bound(const Parameters& all, const std::string& name, Arguments given) {
+  static const std::set<std::string> take_undefined = {"default", "get", "join", "replace"};
+  const std::vector<std::string>& parameters = all.at(name);
+  if (!take_undefined.contains(name)) {
+    const auto require = [&](const Value& value) {
+      require_defined(value, "gives " + shown(name) + " the value");
+    };
+    for (const Value& value : given.values) require(value);
+    for (const auto& argument : given.named) require(argument.second);
+  }
+  const bool none_named = given.named.empty() || given.named.front().first == "boolean";
+  if (name == "default" && given.values.empty() && none_named)
+    given.named.emplace_back("default_value", Text());
+  if (name == "get" && given.values.size() == 1) given.values.emplace_back(None());
+  return bind(parameters, std::move(given), name);
+}
+
+/// Members of Python's types that are not known here. They are not undefined, so no template may think so.
+bool is_unknown_member(const Value& self, const std::string& name) {
+  static const std::set<std::string> of_texts = {
+      "casefold",  "center",       "encode",       "expandtabs", "find",    "format_map",   "index",
+      "isalnum",   "isalpha",      "isascii",      "isdecimal",  "isdigit", "isidentifier", "islower",
+      "isnumeric", "isprintable",  "isspace",      "istitle",    "isupper", "ljust",        "maketrans",
+      "partition", "removeprefix", "removesuffix", "rfind",      "rindex",  "rjust",        "rpartition",
+      "rsplit",    "swapcase",     "translate",    "zfill"};
+  static const std::set<std::string> of_lists = {"copy",    "count", "index", "isdisjoint",
+                                                 "mapping", "start", "step",  "stop"};
+  static const std::set<std::string> of_numbers = {
+      "as_integer_ratio", "bit_count", "bit_length", "conjugate", "denominator",
+      "from_bytes",       "fromhex",   "hex",        "imag",      "is_integer",
+      "numerator",        "real",      "to_bytes"};
+  return self.function() || (self.text() && of_texts.contains(name)) ||
+         (self.sequence() && of_lists.contains(name)) || (self.is_number() && of_numbers.contains(name)) ||
+         (self.dict() && name == "fromkeys");
+}
+
 /// Forbidden by the sandbox of transformers: a template may not change lists and dicts.
 bool changes(const Value& self, const std::string& name) {
   static const std::set<std::string> of_lists = {"append", "clear",  "extend",  "insert",
@@ -643,21 +726,23 @@ bool changes(const Value& self, const std::string& name) {
 
 /// The method `name` of a text, list or dict, if it has one.
 Value method(const Value& self, const std::string& name, Budget& budget) {
+  if (self.text()) require_plain(*self.text(), "reads " + shown(name) + " of");
   const auto of = [&](auto call) -> Value { return std::make_shared<const Function>(Function{name, call}); };
   if (self.text() && name == "format") {
     return of([self, &budget](const Arguments& given) { return formatted(*self.text(), given, budget); });
   }
   if (self.text() && kTextMethods.contains(name)) {
     return of([self, name, &budget](Arguments given) {
-      return call_text_method(name, *self.text(), bind(kTextMethods.at(name), std::move(given), name),
-                              budget);
+      return call_text_method(name, *self.text(), bound(kTextMethods, name, std::move(given)), budget);
     });
   }
   if (self.dict() && kDictMethods.contains(name)) {
     return of([self, name, &budget](Arguments given) {
-      return call_dict_method(name, self, bind(kDictMethods.at(name), std::move(given), name), budget);
+      return call_dict_method(name, self, bound(kDictMethods, name, std::move(given)), budget);
     });
   }
+  if (is_unknown_member(self, name) || name.starts_with("__"))
+    throw Fault(fmt::format("reads {} of {}, which is not known here", shown(name), self.kind()));
   if (!changes(self, name)) return {};
   return of([self, name](const Arguments&) -> Value {
     throw Fault(fmt::format("calls {}, but a template may not change {}", shown(name), self.kind()));
@@ -674,17 +759,11 @@ Value loop_attribute(const Loop& loop, const std::string& name) {
   if (name == "first") return index == 0;
   if (name == "last") return index == size - 1;
   if (name == "length") return size;
-  if (name == "depth" || name == "depth0")
+  if (name == "depth" || name == "depth0" || name == "cycle" || name == "changed")
     throw Fault(fmt::format("uses loop.{}, which is not known here", name));
   if (name == "previtem" && index > 0) return loop.items[loop.index - 1];
   if (name == "nextitem" && index + 1 < size) return loop.items[loop.index + 1];
   return Undefined{"loop." + name};
-}
-
-void require_defined(const Value& value, const std::string& use) {
-  if (const auto* undefined = value.as<Undefined>()) {
-    throw Fault(fmt::format("{} of {}, which is undefined", use, shown(undefined->what)));
-  }
 }
 
 }  // namespace
@@ -709,7 +788,7 @@ Value item(const Value& value, const Value& key, Budget& budget) {
     return value.dict() ? method(value, key.text()->bytes, budget)
                         : attribute(value, key.text()->bytes, budget);
   const Sequence* sequence = value.sequence();
-  const bool has_items = value.text() || (sequence && sequence->kind <= Kind::kTuple);
+  const bool has_items = value.text() || (sequence && sequence->kind <= Kind::kRange);
   if (!has_items || !key.integer()) return Undefined{"an item"};
   const auto size = static_cast<std::int64_t>(length(value));
   const std::int64_t index = *key.integer() < 0 ? *key.integer() + size : *key.integer();
@@ -724,7 +803,8 @@ Value item(const Value& value, const Value& key, Budget& budget) {
 Value slice(const Value& value, const Value& begin, const Value& end, const Value& step, Budget& budget) {
   require_defined(value, "takes a slice");
   const Sequence* sequence = value.sequence();
-  if (!value.text() && !(sequence && sequence->kind <= Kind::kTuple)) return Undefined{"a slice"};
+  if (!value.text() && !(sequence && sequence->kind <= Kind::kRange))
+    throw Fault(fmt::format("takes a slice of {}", value.kind()));
   const auto size = static_cast<std::int64_t>(length(value));
   const auto part = [](const Value& given, std::int64_t otherwise) {
     return given.is_none() ? otherwise : integer_of(given, "a slice");
@@ -763,7 +843,13 @@ Value reals(const std::string& sign, double a, double b) {
   if (sign == "*") return a * b;
   if (b == 0) throw Fault("divides by zero");
   if (sign == "/") return a / b;
-  return sign == "//" ? std::floor(a / b) : a - b * std::floor(a / b);
+  // As in Python, the remainder has the sign of b, a zero too, and the quotient is the floor of the exact
+  // one.
+  double rest = std::fmod(a, b);
+  if (rest != 0 && (rest < 0) != (b < 0)) rest += b;
+  if (sign == "%") return rest == 0 ? std::copysign(0.0, b) : rest;
+  const double quotient = std::round((a - rest) / b);
+  return quotient == 0 ? std::copysign(0.0, a / b) : quotient;
 }
 
 Value concatenated(const Text& a, const Text& b, Budget& budget) {
@@ -774,6 +860,11 @@ Value concatenated(const Text& a, const Text& b, Budget& budget) {
 }
 
 }  // namespace
+
+Value with_sign(const std::string& sign, const Value& value, Budget& budget) {
+  if (const double* real = value.as<double>()) return sign == "-" ? -*real : *real;  // 0 - 0.0 is not -0.0
+  return binary(sign, Value(std::int64_t{0}), value, budget);
+}
 
 Value binary(const std::string& sign, const Value& a, const Value& b, Budget& budget) {
   if (sign == "~") return concatenated(to_text(a, budget), to_text(b, budget), budget);
@@ -794,6 +885,7 @@ Value binary(const std::string& sign, const Value& a, const Value& b, Budget& bu
     return make_list(std::move(items), budget, left->kind);
   }
   if (sign == "*" && a.integer() && (b.text() || right)) return binary(sign, b, a, budget);
+  if (sign == "*" && a.text()) require_plain(*a.text(), "repeats");
   if (sign == "*" && a.text() && b.integer()) return repeated(*a.text(), *b.integer(), budget);
   if (sign == "*" && left && left->kind <= Kind::kTuple && b.integer()) {
     Values items;
@@ -823,15 +915,23 @@ Value apply_filter(const std::string& name, const Value& input, Arguments argume
   if (known == "select" || known == "reject" || known == "selectattr" || known == "rejectattr") {
     return selected(all(), known, std::move(arguments.values), budget);
   }
+  static const std::set<std::string> of_html = {"default", "escape", "length", "safe", "string", "tojson"};
+  if (input.text() && !of_html.contains(known)) require_plain(*input.text(), "uses " + shown(name) + " with");
   const auto found = kFilters.find(known);
   if (found == kFilters.end())
     throw Fault(fmt::format("uses the filter {}, which is not known here", shown(name)));
-  return call_filter(known, input, bind(found->second, std::move(arguments), name), budget);
+  return call_filter(known, input, bound(kFilters, known, std::move(arguments)), budget);
 }
 
 bool apply_test(const std::string& name, const Value& in, const std::vector<Value>& arguments,
                 Budget& budget) {
   budget.spend_steps();
+  static const std::set<std::string> of_two = {"divisibleby", "in",          "eq", "equalto",  "==", "sameas",
+                                               "ne",          "!=",          "lt", "lessthan", "<",  "gt",
+                                               ">",           "greaterthan", "le", "<=",       "ge", ">="};
+  if (!of_two.contains(name) && !arguments.empty())
+    throw Fault(
+        fmt::format("uses the test {} with {} arguments instead of none", shown(name), arguments.size()));
   const auto other = [&]() -> const Value& {
     if (arguments.size() != 1)
       throw Fault(
@@ -849,24 +949,27 @@ bool apply_test(const std::string& name, const Value& in, const std::vector<Valu
   if (name == "mapping") return in.dict() != nullptr;
   if (name == "iterable") return in.is_undefined() || in.text() || in.dict() || sequence;
   if (name == "sequence")
-    return in.is_undefined() || in.text() || in.dict() || (sequence && sequence->kind <= Kind::kTuple);
+    return in.is_undefined() || in.text() || in.dict() || (sequence && sequence->kind <= Kind::kRange);
   if (name == "number") return in.is_number();
   if (name == "boolean") return in.as<bool>() != nullptr;
   if (name == "integer") return in.as<std::int64_t>() != nullptr;
   if (name == "float") return in.as<double>() != nullptr;
-  if (name == "callable") return in.function() != nullptr;
+  if (name == "callable") return in.function() || in.is_undefined();
   if (name == "true") return in.as<bool>() && *in.as<bool>();
   if (name == "false") return in.as<bool>() && !*in.as<bool>();
   if (name == "odd") return remainder(Value(std::int64_t{2})) == 1;
   if (name == "even") return remainder(Value(std::int64_t{2})) == 0;
   if (name == "divisibleby") return remainder(Value(integer_of(other(), "divisibleby"))) == 0;
   if (name == "lower" || name == "upper") {
-    const std::string text = to_text(in, budget).bytes, low = to_lower(text), high = to_upper(text);
-    return low != high && text == (name == "lower" ? low : high);
+    return has_only_case(to_text(in, budget).bytes, name == "lower");
   }
   if (name == "in") return contains(other(), in, budget);
   if (name == "eq" || name == "equalto" || name == "==") return equal(in, other(), budget);
-  if (name == "sameas") return std::string_view(in.kind()) == other().kind() && equal(in, other(), budget);
+  if (name == "sameas") {
+    if (std::string_view(in.kind()) != other().kind()) return false;
+    if (!in.as<bool>() && !in.is_none()) throw Fault(fmt::format("uses sameas with {}", in.kind()));
+    return equal(in, other(), budget);
+  }
   if (name == "ne" || name == "!=") return !equal(in, other(), budget);
   if (name == "lt" || name == "lessthan" || name == "<") return less(in, other(), budget);
   if (name == "gt" || name == "greaterthan" || name == ">") return less(other(), in, budget);

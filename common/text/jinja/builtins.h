@@ -28,6 +28,9 @@ Value item(const Value& value, const Value& key, Budget& budget);
 /// value[begin:end:step]
 Value slice(const Value& value, const Value& begin, const Value& end, const Value& step, Budget& budget);
 
+/// -a or +a
+Value with_sign(const std::string& sign, const Value& value, Budget& budget);
+
 /// a + b and the like; `sign` is one of + - * / // % ~
 Value binary(const std::string& sign, const Value& a, const Value& b, Budget& budget);
 

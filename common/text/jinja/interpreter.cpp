@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "common/base/error.h"
@@ -99,8 +100,11 @@ class Interpreter {
 
   Value range(Arguments arguments) {
     std::vector<std::int64_t> numbers;
-    for (const Value& value : bind({"start", "?stop", "?step"}, std::move(arguments), "range")) {
-      if (value.is_undefined()) continue;
+    if (!arguments.named.empty()) throw Fault("gives range an argument by name");
+    const std::size_t given = arguments.values.size();
+    std::vector<Value> values = bind({"start", "?stop", "?step"}, std::move(arguments), "range");
+    values.resize(given);
+    for (const Value& value : values) {
       if (!value.integer())
         throw Fault(fmt::format("calls range with {} instead of an integer", value.kind()));
       numbers.push_back(*value.integer());
@@ -115,7 +119,7 @@ class Interpreter {
       items.emplace_back(i);
       if (__builtin_add_overflow(i, step, &i)) break;
     }
-    return make_list(std::move(items), budget_);
+    return make_list(std::move(items), budget_, Sequence::Kind::kRange);
   }
 
   Dict dict(Arguments arguments) {
@@ -269,10 +273,17 @@ class Interpreter {
     const auto call = [this, &node, parameters, home, first_default](Arguments arguments) -> Value {
       const std::shared_ptr<Scope> outer = home.lock();
       if (!outer) throw Fault(fmt::format("calls the macro {}, whose block is over", quoted(node.name, 40)));
+      const std::size_t in_order = arguments.values.size();
+      std::set<std::string> named;
+      for (const auto& argument : arguments.named) named.insert(argument.first);
       std::vector<Value> values = bind(parameters, std::move(arguments), node.name);
       const Inner inner(*this, outer);
+      // There are never more arguments than parameters, and never a caller.
+      scope_->variables = {{"varargs", make_list({}, budget_, Sequence::Kind::kTuple)},
+                           {"kwargs", make_dict({}, budget_)},
+                           {"caller", Undefined{"caller"}}};
       for (std::size_t i = 0; i < values.size(); ++i) {
-        const bool absent = i >= first_default && values[i].is_undefined();
+        const bool absent = i >= std::max(first_default, in_order) && !named.contains(node.names[i]);
         scope_->variables[node.names[i]] = absent ? evaluate(node.children[i - first_default]) : values[i];
       }
       return text_of(node.body);
@@ -330,7 +341,7 @@ class Interpreter {
       case Node::Kind::kBinary:
         return binary(node.name, operands[0], operands[1], budget_);
       case Node::Kind::kSigned:
-        return binary(node.name, Value(std::int64_t{0}), operands[0], budget_);
+        return with_sign(node.name, operands[0], budget_);
       case Node::Kind::kList:
         return make_list(std::move(operands), budget_);
       case Node::Kind::kTuple:

@@ -164,6 +164,10 @@ class Lexer {
         kind = Kind::kFloat;
       }
     }
+    const std::string_view digits = std::string_view(source_).substr(at_, end - at_);
+    if (kind == Kind::kInteger && digits[0] == '0' && digits.find_first_not_of('0') != digits.npos) {
+      fail(fmt::format("has the integer {}, which begins with a 0", quoted(std::string(digits), 40)));
+    }
     push_to(kind, end);
   }
 
@@ -188,8 +192,15 @@ class Lexer {
         if (number.size() < digits || number.find_first_not_of("0123456789abcdefABCDEF") != number.npos) {
           fail(fmt::format("has a string with a broken \\{}", c));
         }
-        text += utf8(static_cast<char32_t>(std::stoul(number, nullptr, 16)));
+        const auto code = static_cast<char32_t>(std::stoul(number, nullptr, 16));
+        if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) {
+          fail(fmt::format("has a string with \\{}{}, which is not a character", c, number));
+        }
+        text += utf8(code);
         i += digits;
+      } else if (is_digit(c) || c == 'N' || static_cast<unsigned char>(c) >= 0x80) {
+        fail(fmt::format("has a string with \\{}, which is not known here",
+                         first_character(std::string_view(source_).substr(i))));
       } else if (c != '\n') {  // one at the end of a line continues it
         text.append({'\\', c});
       }

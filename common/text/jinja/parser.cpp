@@ -74,6 +74,13 @@ class Parser {
     return next().text;
   }
 
+  /// The name of a variable to set.
+  std::string expect_target() {
+    if (is_word_of({"true", "True", "false", "False", "none", "None"}))
+      fail(fmt::format("sets {}, which is a constant", shown(now())));
+    return expect_name();
+  }
+
   static std::string shown(const Token& token) {
     switch (token.kind) {
       case Kind::kText:
@@ -212,6 +219,7 @@ class Parser {
 
   Node for_statement() {
     Node made = node(NodeKind::kFor);
+    if (is_word("loop")) fail("sets \"loop\", which the loop itself sets");
     made.names = targets();
     expect_word("in");
     made.children.push_back(tuple_or(&Parser::or_expression));
@@ -250,7 +258,7 @@ class Parser {
     expect_sign("(");
     while (!take_sign(")")) {
       if (!made.names.empty()) expect_sign(",");
-      made.names.push_back(expect_name());
+      made.names.push_back(expect_target());
       if (take_sign("=")) {
         made.children.push_back(expression());
       } else if (!made.children.empty()) {
@@ -266,8 +274,8 @@ class Parser {
   /// "a", "a, b" or "(a, b)".
   std::vector<std::string> targets() {
     const bool in_parentheses = take_sign("(");
-    std::vector<std::string> names = {expect_name()};
-    while (take_sign(",")) names.push_back(expect_name());
+    std::vector<std::string> names = {expect_target()};
+    while (take_sign(",")) names.push_back(expect_target());
     if (in_parentheses) expect_sign(")");
     return names;
   }
@@ -518,6 +526,7 @@ class Parser {
     const Kind kind = now().kind;
     if (take_sign("(")) {
       made = arguments(std::move(made));
+      if (!made.names.empty()) fail("gives a test an argument by name");
     } else if (kind == Kind::kString || kind == Kind::kInteger || kind == Kind::kFloat || is_sign("[") ||
                is_sign("{") ||
                (kind == Kind::kName && !is_word_of({"else", "or", "and", "if", "is", "in", "not"}))) {

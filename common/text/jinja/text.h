@@ -4,11 +4,17 @@
 
 #include <cstddef>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace staircase::jinja {
+
+/// A template's mistake: "uses 'x', which is undefined". The interpreter adds the line.
+struct Fault : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
 
 struct Text {
   static constexpr char kTemplate = 't', kData = 'd';
@@ -51,7 +57,15 @@ std::string utf8(char32_t code_point);
 /// none that a double holds. Some standard libraries lack std::from_chars for it.
 std::optional<double> decimal(std::string_view digits);
 
+/// As Python's str.upper(), lower(), capitalize() and title(). Without utf8proc, they throw Fault for letters
+/// beyond ASCII.
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);
+std::string to_capitalized(std::string_view text);
+std::string to_title(std::string_view text);
+
+/// As Python's str.islower() or isupper(): whether all letters that have a case have this one, and one has.
+/// Throws Fault for modifier letters, whose case is not known here.
+bool has_only_case(std::string_view text, bool small);
 
 }  // namespace staircase::jinja

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -77,6 +78,17 @@ Value make_dict(Dict dict, Budget& budget) {
   return Value(std::make_shared<const Dict>(std::move(dict)));
 }
 
+void require_plain(const Text& text, const std::string& use) {
+  if (text.is_html) throw Fault(use + " a text that |safe or |escape made, which is not known here");
+}
+
+void require_hashable(const Value& key) {
+  const Sequence* sequence = key.sequence();
+  if (key.dict() || (sequence && sequence->kind != Sequence::Kind::kTuple))
+    throw Fault(fmt::format("uses {} as a key", key.kind()));
+  if (sequence) std::for_each(sequence->items.begin(), sequence->items.end(), require_hashable);
+}
+
 const Value* Dict::find(const Value& key, Budget& budget) const {
   for (const auto& [name, value] : items) {
     if (equal(name, key, budget)) return &value;
@@ -85,6 +97,7 @@ const Value* Dict::find(const Value& key, Budget& budget) const {
 }
 
 void Dict::set(Value key, Value value, Budget& budget) {
+  require_hashable(key);
   for (auto& item : items) {
     if (equal(item.first, key, budget)) {
       item.second = std::move(value);
@@ -102,7 +115,8 @@ Value from_json(const nlohmann::ordered_json& json, int depth) {
   if (json.is_number_float()) return Value(json.get<double>());
   if (json.is_number()) {
     const bool fits = !json.is_number_unsigned() || json.get<std::uint64_t>() <= INT64_MAX;
-    return fits ? Value(json.get<std::int64_t>()) : Value(json.get<double>());
+    if (!fits) throw Fault(fmt::format("has the integer {}, which is too large", json.dump()));
+    return Value(json.get<std::int64_t>());
   }
   int below = 0;
   if (json.is_array()) {
@@ -130,15 +144,34 @@ bool is_true(const Value& value) {
   return !sequence || sequence->kind == Sequence::Kind::kIterator || !sequence->items.empty();
 }
 
+namespace {
+
+/// Of two numbers; an integer is never rounded to compare it with a fraction.
+std::partial_ordering ordered(const Value& a, const Value& b) {
+  if (a.integer() && b.integer()) return *a.integer() <=> *b.integer();
+  if (a.integer()) return 0 <=> ordered(b, a);
+  if (!b.integer() || std::abs(*a.real()) >= 0x1p63) return *a.real() <=> *b.real();
+  if (std::isnan(*a.real())) return std::partial_ordering::unordered;
+  const double whole = std::floor(*a.real());
+  const auto order = static_cast<std::int64_t>(whole) <=> *b.integer();
+  return order != 0 ? order : *a.real() <=> whole;
+}
+
+void require_comparable(const Sequence& sequence) {
+  if (sequence.kind > Sequence::Kind::kRange) throw Fault("compares what a filter or a dict made");
+}
+
+}  // namespace
+
 bool equal(const Value& a, const Value& b, Budget& budget) {
   budget.spend_steps();
-  if (a.integer() && b.integer()) return *a.integer() == *b.integer();
-  if (a.is_number() && b.is_number()) return *a.real() == *b.real();
+  if (a.is_number() && b.is_number()) return ordered(a, b) == 0;
   if (const Text* left = a.text(), *right = b.text(); left && right) {
     if (left->size() == right->size()) budget.spend_steps(left->size() / 64);
     return left->bytes == right->bytes;
   }
   if (const Sequence* left = a.sequence(), *right = b.sequence(); left && right) {
+    require_comparable(*left);
     return left->kind == right->kind &&
            std::equal(left->items.begin(), left->items.end(), right->items.begin(), right->items.end(),
                       [&](const Value& x, const Value& y) { return equal(x, y, budget); });
@@ -156,13 +189,13 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
 
 bool less(const Value& a, const Value& b, Budget& budget) {
   budget.spend_steps();
-  if (a.integer() && b.integer()) return *a.integer() < *b.integer();
-  if (a.is_number() && b.is_number()) return *a.real() < *b.real();
+  if (a.is_number() && b.is_number()) return ordered(a, b) < 0;
   if (a.text() && b.text()) {
     budget.spend_steps(std::min(a.text()->size(), b.text()->size()) / 64);
     return a.text()->bytes < b.text()->bytes;
   }
-  if (a.sequence() && b.sequence() && a.sequence()->kind == b.sequence()->kind) {
+  if (a.sequence() && b.sequence() && a.sequence()->kind == b.sequence()->kind &&
+      a.sequence()->kind <= Sequence::Kind::kTuple) {
     const auto &left = a.sequence()->items, &right = b.sequence()->items;
     for (std::size_t i = 0; i < std::min(left.size(), right.size()); ++i) {
       if (!equal(left[i], right[i], budget)) return less(left[i], right[i], budget);
@@ -179,6 +212,8 @@ bool contains(const Value& container, const Value& value, Budget& budget) {
     budget.spend_product(text->size(), part->size());
     return text->bytes.find(part->bytes) != std::string::npos;
   }
+  const bool is_view = container.sequence() && container.sequence()->kind == Sequence::Kind::kView;
+  if (container.dict() || is_view) require_hashable(value);
   if (const Dict* dict = container.dict()) return dict->find(value, budget) != nullptr;
   const std::vector<Value> all = elements(container, budget);
   return std::any_of(all.begin(), all.end(), [&](const Value& item) { return equal(item, value, budget); });
@@ -197,6 +232,7 @@ std::vector<Value> elements(const Value& value, Budget& budget) {
     return all;
   }
   const Text* text = value.text();
+  if (text) require_plain(*text, "iterates over");
   if (!text) throw Fault(fmt::format("iterates over {} as if it were a list", value.kind()));
   budget.spend_bytes(text->size() * (sizeof(Value) + sizeof(Text)));
   const std::vector<std::size_t> starts = text->characters();
@@ -300,7 +336,10 @@ std::string python_quoted(std::string_view text) {
 /// As Python's repr(): texts in quotation marks.
 void write_python(Writer& out, const Value& value) {
   out.budget().spend_steps();
-  if (value.text()) return out.write(python_quoted(value.text()->bytes));
+  if (value.text()) {
+    require_plain(*value.text(), "writes a list with");
+    return out.write(python_quoted(value.text()->bytes));
+  }
   if (const Sequence* sequence = value.sequence()) {
     using Kind = Sequence::Kind;
     if (sequence->kind != Kind::kList && sequence->kind != Kind::kTuple) {

@@ -8,7 +8,6 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <variant>
@@ -17,11 +16,6 @@
 #include "common/text/jinja/text.h"
 
 namespace staircase::jinja {
-
-/// A template's mistake: "uses 'x', which is undefined". The interpreter adds the line.
-struct Fault : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 /// How deep lists and dicts may nest, so that walks over them end.
 constexpr int kMostValueNesting = 200;
@@ -96,9 +90,9 @@ class Value {
 };
 
 struct Sequence {
-  /// A view, such as dict.items(), has a length but no items; an iterator, such as a filter makes, has
-  /// neither.
-  enum class Kind { kList, kTuple, kView, kIterator };
+  /// A range has all of a list, but is none and has another text. A view, such as dict.items(), has a length
+  /// but no items; an iterator, such as a filter makes, has neither.
+  enum class Kind { kList, kTuple, kRange, kView, kIterator };
 
   std::vector<Value> items;
   Kind kind = Kind::kList;
@@ -106,7 +100,7 @@ struct Sequence {
 };
 
 /// The name of an iterator in messages.
-constexpr const char* kMade = "what a filter made; |list makes a list of it";
+constexpr const char* kMade = "a range or what a filter made; |list makes a list of it";
 
 struct Dict {
   std::vector<std::pair<Value, Value>> items;  // in the order of writing
@@ -135,6 +129,12 @@ struct Function {
   std::string name;
   std::function<Value(Arguments)> call;
 };
+
+/// Throws Fault for a text whose next operations would escape others.
+void require_plain(const Text& text, const std::string& use);
+
+/// Throws Fault for a value that is no key in Python, such as a list.
+void require_hashable(const Value& key);
 
 Value make_list(std::vector<Value> items, Budget& budget, Sequence::Kind kind = Sequence::Kind::kList);
 Value make_dict(Dict dict, Budget& budget);
