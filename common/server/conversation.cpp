@@ -132,7 +132,8 @@ Conversation::Conversation(std::string_view body) : json_(std::make_unique<Json>
         throw refused("chat_template_kwargs",
                       fmt::format("chat_template_kwargs has the key {}, which belongs to the body", name));
       }
-      if (name == "tools" || name == "documents" || name == "functions") {
+      const bool is_tools = name == "tools" || name == "documents" || name == "functions";
+      if (is_tools && !value.is_null() && value != ordered_json::array()) {
         throw HttpError(400, fmt::format("chat_template_kwargs.{} is not implemented: leave it out", name),
                         "chat_template_kwargs", "unsupported_parameter");
       }

@@ -254,12 +254,14 @@ TEST_CASE("a thousand messages are read, and many more are refused before they a
 }
 
 TEST_CASE("chat_template_kwargs is an object without keys that belong to the body") {
-  for (const char* wrong :
-       {"5", "[]", R"({"messages": []})", R"({"add_generation_prompt": true})", R"({"tools": []})"}) {
+  for (const char* wrong : {"5", "[]", R"({"messages": []})", R"({"add_generation_prompt": true})",
+                            R"({"tools": [{}]})", R"({"documents": {}})", R"({"functions": ""})"}) {
     CAPTURE(wrong);
     CHECK(refusal(hello(fmt::format("\"chat_template_kwargs\": {}", wrong)))
               .starts_with("400 chat_template_kwargs: "));
   }
+  for (const char* none : {R"({"tools": []})", R"({"documents": [], "functions": null})"})
+    CHECK(refusal(hello(fmt::format("\"chat_template_kwargs\": {}", none))) == "");
   CHECK(refusal(hello(R"("add_generation_prompt": 1)")).starts_with("400 add_generation_prompt: "));
 }
 
