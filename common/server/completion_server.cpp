@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "common/base/file.h"
+#include "common/base/quoted.h"
 #include "common/program/standard_output.h"
 #include "common/server/chat_request.h"
 #include "common/server/embedded.h"
@@ -457,6 +458,40 @@ struct CompletionServer {
 
 }  // namespace
 
+std::string origin_of(const std::string& option) {
+  if (option == "*" || option == "null") return option;
+  const auto is_one_of = [](std::string_view signs, bool letters) {
+    return [=](char c) {
+      const bool plain = (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9');
+      return (letters && plain) || signs.find(c) != signs.npos;
+    };
+  };
+  std::string origin = option;
+  for (char& c : origin)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  if (origin.ends_with('/') && !origin.ends_with("//")) origin.pop_back();
+  const std::size_t colons = origin.find("://");
+  const std::string scheme = origin.substr(0, colons);
+  std::string host = colons == origin.npos ? "" : origin.substr(colons + 3);
+  const std::size_t end = host.starts_with('[') ? host.find(']') : host.find(':');
+  const std::size_t colon = end == host.npos ? end : host.find(':', end);
+  const std::string port = colon == host.npos ? "" : host.substr(colon + 1);
+  if (colon != host.npos) host.resize(colon);
+  const bool is_address = host.starts_with('[') && host.ends_with(']') && host.size() > 2;
+  const std::string_view inside = is_address ? std::string_view(host).substr(1, host.size() - 2) : host;
+  if (scheme.empty() || !std::ranges::all_of(scheme, is_one_of("+.-", true)) || inside.empty() ||
+      !std::ranges::all_of(inside, is_one_of(is_address ? ":." : ".-_", true)) ||
+      !std::ranges::all_of(port, is_one_of("0123456789", false)) || (colon != host.npos && port.empty()) ||
+      port.size() > 5) {
+    throw UsageError(
+        "--cors-origin is {}, but it must be one origin as browsers send it, such as https://example.org or "
+        "http://localhost:3000; repeat the option for several",
+        quoted(option, 80));
+  }
+  const bool is_default = (scheme == "http" && port == "80") || (scheme == "https" && port == "443");
+  return scheme + "://" + host + (port.empty() || is_default ? "" : ":" + port);
+}
+
 void add_options(OptionSink& sink, ServerOptions& options) {
   sink.add("--host", Path{&options.host, "ADDRESS"},
            "address to listen on; 0.0.0.0 is all of this machine's");
@@ -465,6 +500,9 @@ void add_options(OptionSink& sink, ServerOptions& options) {
            "a host name of this server, besides localhost and addresses; repeatable");
   sink.add("--cors-origin", &options.cors_origins,
            "origin whose pages may call the server, such as https://example.org; * allows all; repeatable");
+  sink.rule([&options] {
+    for (std::string& origin : options.cors_origins) origin = origin_of(origin);
+  });
   sink.add("--api-key-file", Path{&options.api_key_file, "FILE"},
            "file of API keys, one per line; /v1/ and every POST require one");
   sink.add("--max-batch-size", &options.max_batch_size, "maximum number of sequences in the batch",

@@ -30,6 +30,10 @@ void add_options(OptionSink& sink, ServerOptions& options);
 /// The options of the texts of a request. Throws HttpError for an invalid value.
 RowOptions row_options(CompletionRequest& request);
 
+/// The origin that --cors-origin names, as a browser sends it: without capitals, a slash at the end or the
+/// scheme's own port. Throws UsageError for anything else but * and null.
+std::string origin_of(const std::string& option);
+
 /// What happened to a request.
 enum class Admission {
   kTaken,  ///< its reply gets the texts

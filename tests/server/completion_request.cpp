@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "common/decoding/row.h"
@@ -51,6 +52,50 @@ std::string with(const std::string& more) {
 }
 
 }  // namespace
+
+TEST_CASE("--cors-origin is compared as browsers send it, and what they never send is refused") {
+  for (const auto& [given, origin] :
+       std::map<std::string, std::string>{{"*", "*"},
+                                          {"null", "null"},
+                                          {"https://example.org", "https://example.org"},
+                                          {"https://Example.ORG/", "https://example.org"},
+                                          {"HTTPS://a.b:443", "https://a.b"},
+                                          {"http://a.b:80/", "http://a.b"},
+                                          {"http://a.b:443", "http://a.b:443"},
+                                          {"http://localhost:3000", "http://localhost:3000"},
+                                          {"http://[::1]:80", "http://[::1]"},
+                                          {"http://[::1]:8080/", "http://[::1]:8080"},
+                                          {"chrome-extension://abc", "chrome-extension://abc"}}) {
+    CAPTURE(given);
+    CHECK(origin_of(given) == origin);
+  }
+  for (const char* wrong : {"",
+                            "example.org",
+                            "localhost:3000",
+                            "//a.b",
+                            "https://",
+                            "https:///",
+                            "https://a.b,https://c.d",
+                            "https://a.b https://c.d",
+                            " https://a.b",
+                            "https://a.b/path",
+                            "https://a.b//",
+                            "https://a.b?x",
+                            "https://u@a.b",
+                            "https://a.b:",
+                            "https://a.b:x",
+                            "https://a.b:123456",
+                            "https://ä.b",
+                            "https://*.a.b",
+                            "http://[::1",
+                            "http://[]",
+                            "http://::1",
+                            "NULL",
+                            "**"}) {
+    CAPTURE(wrong);
+    CHECK_THROWS_AS(origin_of(wrong), UsageError);
+  }
+}
 
 TEST_CASE("a prompt is a text, a list of texts, token ids or a list of those") {
   const std::vector<int> fox = tokenizer().encode("The fox"), crow = tokenizer().encode("The crow");
