@@ -132,6 +132,7 @@ SUBJECTS = {
         ("{{ 'aXbXc'.replace('X', '-') }} {{ 'aXbXc'.replace('X', '-', 1) }} {{ 'ab'.replace('', '.') }} "
          "{{ 'a1' | replace(1, 2) }}"),
         "{{ word.startswith('na') }} {{ word.endswith(('x', 've')) }}",
+        "{{ 'a\\r\\nb\\r\\n' | indent(2) }}|{{ 'a\\r\\nb'.splitlines() }}",
         "{{ lines | indent }}\n{{ lines | indent(2, true) }}\n{{ lines | indent(width='> ', blank=true) }}",
         "{{ '{} {}'.format(n, word) }} {{ '{x}{{}}'.format(x=1) }}",
         "{{ numbers | join(', ') }} {{ ', '.join(['a', 'b']) }} {{ messages | join('|', attribute='role') }}",
@@ -140,6 +141,8 @@ SUBJECTS = {
         "{{ '\\t\\x41\\u00e9\\'\\\\ \\q' }}",
         "{{ word | reverse }} {{ word | first }} {{ word | last }} {{ word | list }}",
         "{{ ('<' | safe) + '<&' }} {{ '<' | safe ~ '<' }} {{ '<' | e }}",
+        "{{ ('<' | e) + '&' }} {{ '&' + ('<' | e) }} {{ '<' | e | e }} {{ ('<' | e) ~ '<' }}",
+        "{{ '<&' | safe | e }} {{ ('<' | safe) + ('&' | e) + '>' }}",
         "{{ 'a' + 1 }}",
         "{{ ' a ' | trim }}{{ n | trim }}{{ 'xa' | trim('x') }}",
     ],

@@ -194,6 +194,7 @@ Text titled(const Text& text) {
 }
 
 Text escaped(const Text& text, Budget& budget) {
+  if (text.is_html) return text;
   Text all;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text.bytes[i];
@@ -874,8 +875,7 @@ Value binary(const std::string& sign, const Value& a, const Value& b, Budget& bu
   if (sign == "+" && a.text() && b.text()) {
     const bool html = a.text()->is_html || b.text()->is_html;
     if (!html) return concatenated(*a.text(), *b.text(), budget);
-    const auto safe = [&](const Text& text) { return text.is_html ? text : escaped(text, budget); };
-    Text all = *concatenated(safe(*a.text()), safe(*b.text()), budget).text();
+    Text all = *concatenated(escaped(*a.text(), budget), escaped(*b.text(), budget), budget).text();
     all.is_html = true;
     return all;
   }

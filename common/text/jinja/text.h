@@ -21,7 +21,7 @@ struct Text {
 
   std::string bytes;
   std::string origins;   ///< kTemplate or kData for each byte
-  bool is_html = false;  ///< made by the filter `safe`: `+` escapes the text that is added
+  bool is_html = false;  ///< made by the filters `safe` and `escape`: `+` escapes the text that is added
 
   static Text of_template(std::string bytes);
   static Text of_data(std::string bytes);
