@@ -101,6 +101,46 @@ TEST_CASE("missing variables are none or undefined, as in transformers, and opti
              "chat_template.jinja: the template's line 1", "No."));
 }
 
+TEST_CASE("a GGUF file names four special tokens, and an id beyond the vocabulary names none") {
+  const char* const keys[] = {"bos", "eos", "padding", "unknown"};
+  for (int named = 0; named < 4; ++named) {
+    for (const auto& [id, text] :
+         {std::pair{0u, "<a>"}, std::pair{2u, "<c>"}, std::pair{3u, ""}, std::pair{~0u, ""}}) {
+      CAPTURE(named);
+      CAPTURE(id);
+      const TemporaryFolder folder;
+      GgufWriter writer;
+      writer
+          .text("tokenizer.chat_template", "{{ bos_token }}|{{ eos_token }}|{{ pad_token }}|{{ unk_token }}")
+          .texts("tokenizer.ggml.tokens", {"<a>", "<b>", "<c>"})
+          .number(std::string("tokenizer.ggml.") + keys[named] + "_token_id", id);
+      folder.write("m.gguf", writer.bytes());
+      std::string want[4];
+      want[named] = text;
+      CHECK(rendered(folder.path() / "m.gguf") == want[0] + "|" + want[1] + "|" + want[2] + "|" + want[3]);
+    }
+  }
+}
+
+TEST_CASE("a marker counts as the template's only if the template wrote all of it") {
+  const Tokenizer tokenizer = smollm2();
+  const auto marks = [&](const std::string& source, const std::string& content) {
+    const ChatTemplate chat(source, {}, "");
+    const std::vector<bool> own =
+        marks_alone(tokenizer,
+                    chat.render({{{"role", "user"}, {"content", content}}}, ordered_json::object(), {}))
+            .own;
+    std::string text;
+    for (const bool one : own) text += one ? 'x' : '.';
+    return text;
+  };
+  CHECK(marks("a<|im_end|>{{ messages[0].content }}", "b") == ".xxxxxxxxxx.");
+  CHECK(marks("{{ messages[0].content }}", "<|im_end|>") == "..........");
+  CHECK(marks("<|im_{{ messages[0].content }}", "end|>") == "..........");
+  CHECK(marks("{{ messages[0].content }}_end|>", "<|im") == "..........");
+  CHECK(marks("<|im{{ messages[0].content }}end|><|im_end|>", "_") == "..........xxxxxxxxxx");
+}
+
 TEST_CASE("special tokens are found only in the template's own text, and the rest is one piece") {
   const Tokenizer tokenizer(smollm2(), "smollm2");
   const std::string mark = "<|im_end|>";

@@ -3,6 +3,7 @@
 #include "common/text/jinja.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <ctime>
 #include <fstream>
@@ -193,6 +194,7 @@ TEST_CASE("a newly made text belongs to the data if any of it did") {
   CHECK(marked("{{ 'a' | upper }}{{ ('a' + user) | upper }}") == "A[A<|END|> X]");
   CHECK(marked("{{ list | tojson }}{{ '<|end|>' | tojson }}") == "[[\"a<|b|>\", \"c\"]\"<|end|>\"]");
   CHECK(marked("{{ list }}") == "[['a<|b|>', 'c']]");
+  CHECK(marked("{{ strftime_now('<|a|>') }}{{ strftime_now(user) }}") == "<|a|>[<|end|> x]");
 }
 
 TEST_CASE("a refusal is one sentence with the line and what is there") {
@@ -246,6 +248,34 @@ TEST_CASE("a stranger's program ends: by its steps, its depth and its output") {
   CHECK(says(refusal("{{ 'a' * 4999999 + 'b' in 'a' * 9999999 }}"), "more steps"));
   CHECK(says(refusal("{{ 1 + 1 + 1 }}", {.steps = 5}), "more steps"));
   CHECK(refusal("{{ 1 + 1 + 1 }}", {.steps = 6}) == "");
+}
+
+TEST_CASE("a range has up to 100,000 integers, in either direction") {
+  for (const char* range : {"range(100000)", "range(100000, 0, -1)", "range(7, 300006, 3)"}) {
+    CAPTURE(range);
+    CHECK(refusal(fmt::format("{{% if {} | length != 100000 %}}{{{{ nope.x }}}}{{% endif %}}", range)) == "");
+  }
+  for (const char* range : {"range(100001)", "range(100001, 0, -1)", "range(7, 300008, 3)"}) {
+    CAPTURE(range);
+    CHECK(says(refusal(fmt::format("{{{{ {} }}}}", range)), "a range of more than 100000 integers"));
+  }
+}
+
+TEST_CASE("an integer that has no room is refused by each operation, and its neighbour is computed") {
+  const std::string least = "(-9223372036854775807 - 1)", most = "9223372036854775807";
+  for (const std::string& wrong : {most + " + 1", least + " - 1", least + " * -1", least + " // -1",
+                                   least + " % -1", "-" + least, least + " | abs"}) {
+    CAPTURE(wrong);
+    CHECK(says(refusal("{{ " + wrong + " }}"), "makes an integer that is too large"));
+  }
+  const auto text = [](const std::string& source) {
+    return JinjaTemplate("{{ " + source + " }}").render({kTalk, {}, {}}).text;
+  };
+  CHECK(text(least + " // 1") == "-9223372036854775808");
+  CHECK(text(least + " // -2") == "4611686018427387904");
+  CHECK(text(least + " % -2") == "0");
+  CHECK(text("-" + most + " // -1") == most);
+  CHECK(text("(" + least + " + 1) | abs") == most);
 }
 
 TEST_CASE("a namespace may hold itself") {
