@@ -148,6 +148,28 @@ TEST_CASE("a text begins with a begin-of-text token by default in SentencePiece'
   CHECK_FALSE(pre_tokenizer_of("gemma"));
 }
 
+TEST_CASE("a user-defined token is text as well, and a control token is special") {
+  GgufVocabulary vocabulary = sentence_pieces({{"<tool>", 0}, {"<turn>", 0}});
+  vocabulary.add_space_prefix = false;
+  vocabulary.token_type[259] = 4;
+  vocabulary.token_type[260] = 3;
+  const Tokenizer tokenizer = made_of(vocabulary);
+  CHECK(tokenizer.special_tokens() == Ids{0, 1, 2, 260});
+  CHECK(tokenizer.encode("<turn>").size() == 6);
+  CHECK(tokenizer.encode_with_special_tokens("<tool><turn>") == Ids{259, 260});
+}
+
+TEST_CASE("texts are composed where the pre-tokenizer or the architecture was trained so") {
+  const auto composes = [](const std::string& architecture, const std::string& pre) {
+    GgufVocabulary vocabulary{.architecture = architecture, .model = "gpt2", .pre = pre, .tokens = {"a"}};
+    return !describe(vocabulary, "m.gguf").normalizations.empty();
+  };
+  for (const char* architecture : {"gptneox", "olmo"}) CHECK(composes(architecture, "gpt-2"));
+  for (const char* architecture : {"gpt2", "llama", "qwen2", "qwen3"})
+    CHECK_FALSE(composes(architecture, "gpt-2"));
+  for (const char* pre : {"qwen2", "olmo"}) CHECK(composes("llama", pre));
+}
+
 TEST_CASE("a broken tokenizer of a GGUF file is one sentence with the file, the key and the value") {
   const GgufVocabulary good = sentence_pieces({{"a", 0}});
   REQUIRE(error_of(good) == "");

@@ -79,3 +79,15 @@ TEST_CASE("the pieces cover any bytes from end to end") {
     REQUIRE(all == text);
   }
 }
+
+TEST_CASE("a pattern that needs more memory than the compiled code has is run without it") {
+  // Each repetition of the group leaves a place to return to.
+  const PreTokenizer pre_tokenizer({{R"((?:a|b|ab)+c)"}});
+  std::string text;
+  for (int i = 0; i < 50'000; ++i) text += "ab";
+  text += "cab";
+  const auto pieces = pre_tokenizer.split(text);
+  REQUIRE(pieces.size() == 2);
+  CHECK(pieces[0].size() == 100'001);
+  CHECK(pieces[1] == "ab");
+}

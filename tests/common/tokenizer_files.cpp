@@ -169,6 +169,31 @@ TEST_CASE("a token that added_tokens.json adds can be the end, and is special th
   CHECK(folder.load().encode_with_special_tokens("<|im_end|>") == Ids{4097});
 }
 
+TEST_CASE(
+    "each key that names tokens makes them special, as texts or objects; a dictionary of them is passed "
+    "over") {
+  for (const char* key : {"bos_token", "eos_token", "additional_special_tokens", "extra_special_tokens"}) {
+    const bool is_list = std::string(key).ends_with("tokens");
+    for (const json& token : {json("<|user|>"), json{{"content", "<|user|>"}}}) {
+      CAPTURE(key);
+      TalesFolder folder;
+      folder.write("added_tokens.json", R"({"<|user|>": 4096, "<|bot|>": 4097})");
+      folder.write("tokenizer_config.json",
+                   json{{key, is_list ? json{"<|endoftext|>", token} : token}}.dump());
+      const Tokenizer tokenizer = folder.load();
+      CHECK(tokenizer.encode("<|user|>").size() > 1);
+      CHECK(tokenizer.encode_with_special_tokens("<|user|>") == Ids{4096});
+      CHECK(tokenizer.encode("<|bot|>") == Ids{4097});
+    }
+  }
+  for (const char* key : {"additional_special_tokens", "extra_special_tokens"}) {
+    TalesFolder folder;
+    folder.write("added_tokens.json", R"({"<|user|>": 4096})");
+    CHECK(folder.error_with("tokenizer_config.json", {{key, {{"image_token", "<|user|>"}}}}) == "");
+    CHECK(folder.load().encode("<|user|>") == Ids{4096});
+  }
+}
+
 TEST_CASE("spaces and punctuation stay unchanged if a file requests their clean-up") {
   TalesFolder folder;
   folder.write("tokenizer_config.json", R"({"clean_up_tokenization_spaces": true})");
@@ -321,9 +346,11 @@ TEST_CASE("a broken tokenizer.json is an error with the file and the place") {
   CHECK(
       says(error_with("gpt2", "/added_tokens/0/special", "yes"), file, "added_tokens[0].special is \"yes\""));
   CHECK(says(error_with("gpt2", "/added_tokens", 3), file, "added_tokens is 3, not a list"));
-  json file_without = shape("llama-2");
-  file_without["model"]["vocab"].erase("<0x41>");
-  CHECK(says(error_of(file_without), "<0x41>", "all 256"));
+  for (const char* byte : {"<0x00>", "<0x41>", "<0xFF>"}) {
+    json file_without = shape("llama-2");
+    file_without["model"]["vocab"].erase(byte);
+    CHECK(says(error_of(file_without), byte, "all 256"));
+  }
 }
 
 TEST_CASE("a fault in a folder's other files is an error with file, key and value") {
