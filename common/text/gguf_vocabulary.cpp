@@ -78,6 +78,8 @@ class Describer {
       } else if (type == kUnused || text.empty()) {
         continue;  // no text becomes it, and it is the empty text
       } else {
+        // Merges of bytes may make a token that is also found before them.
+        if (type == kUserDefined && vocabulary_.model == "gpt2") normal_.emplace(text, id);
         description_.added.push_back(
             {.id = id, .content = text, .special = type != kUserDefined || is_border(id)});
       }
@@ -130,6 +132,10 @@ class Describer {
     if (std::any_of(scores.begin(), scores.end(), [](float score) { return std::isnan(score); })) {
       refuse("scores", "nan for a token", "a score must be a number");
     }
+    std::size_t longest = 0;
+    for (const auto& [text, token] : normal_) longest = std::max(longest, text.size());
+    lengths_.resize(longest + 1);
+    for (const auto& [text, token] : normal_) lengths_[text.size()] = true;
     std::vector<int> by_score(scores.size());
     std::iota(by_score.begin(), by_score.end(), 0);
     std::stable_sort(by_score.begin(), by_score.end(), [&](int a, int b) {
@@ -144,6 +150,7 @@ class Describer {
     const auto itself = normal_.find(whole);
     if (itself == normal_.end() || itself->second != token) return;
     for (std::size_t length = 1; length < whole.size(); ++length) {
+      if (!lengths_[length] || !lengths_[whole.size() - length]) continue;  // a text of 400 kB has few parts
       const auto left = normal_.find(whole.substr(0, length)), right = normal_.find(whole.substr(length));
       if (left == normal_.end() || right == normal_.end()) continue;
       description_.merges.push_back({left->second, right->second, token, rank});
@@ -188,6 +195,7 @@ class Describer {
   const std::string& file_;
   TokenizerDescription description_;
   WrittenTokens normal_;
+  std::vector<bool> lengths_;  // by bytes: whether a normal token of SentencePiece has as many
   bool adds_begin_ = false;
 };
 

@@ -77,14 +77,15 @@ void MergeReader::add(const std::string& left, const std::string& right, const P
     if (found != tokens_.end()) return found->second;
     throw Error("{}: the token {} is not in the vocabulary", place(), quote(written));
   };
-  const TokenizerDescription::Merge merge{token(left), token(right), token(left + right),
-                                          static_cast<int>(merges_.size())};
+  const TokenizerDescription::Merge merge{token(left), token(right), token(left + right), rank_++};
   const std::uint64_t pair =
       std::uint64_t{static_cast<std::uint32_t>(merge.left)} << 32 | static_cast<std::uint32_t>(merge.right);
-  if (!seen_.insert(pair).second) {
-    throw Error("{}: the merge {} is listed twice", place(), quote(left + " " + right));
+  const auto [known, is_new] = place_of_.emplace(pair, merges_.size());
+  if (is_new) {
+    merges_.push_back(merge);
+  } else {
+    merges_[known->second] = merge;
   }
-  merges_.push_back(merge);
 }
 
 TokenizerDescription read_vocab_and_merges(std::string_view vocab_json, std::string_view merges_txt,

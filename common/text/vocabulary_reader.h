@@ -6,7 +6,6 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "common/text/tokenizer_description.h"
@@ -18,7 +17,8 @@ constexpr int kMostTokens = 1 << 20;
 
 using WrittenTokens = std::unordered_map<std::string, int>;  // as written in the files
 
-/// Adds merges one by one, the first learnt first.
+/// Adds merges one by one, the first learnt first. If one is listed twice, the later place counts, as in
+/// tokenizers.
 class MergeReader {
  public:
   MergeReader(const WrittenTokens& tokens, std::vector<TokenizerDescription::Merge>& merges)
@@ -32,7 +32,8 @@ class MergeReader {
  private:
   const WrittenTokens& tokens_;
   std::vector<TokenizerDescription::Merge>& merges_;
-  std::unordered_set<std::uint64_t> seen_;
+  std::unordered_map<std::uint64_t, std::size_t> place_of_;  // of a pair in merges_
+  int rank_ = 0;
 };
 
 /// vocab.json and merges.txt, as GPT-2 has them. The paths are for error messages.

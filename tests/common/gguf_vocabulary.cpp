@@ -68,6 +68,26 @@ TEST_CASE("only normal tokens are merged to") {
   }
 }
 
+TEST_CASE("a token of 400 kB is read without trying all its parts") {
+  // Nothing here measures: with quadratic work this test would not come to an end.
+  GgufVocabulary vocabulary = sentence_pieces({{"a", -1}, {std::string(400'000, 'a'), -2}, {"aa", -3}});
+  vocabulary.add_space_prefix = false;
+  CHECK(made_of(vocabulary).encode("aaa") == Ids{261, 259});
+}
+
+TEST_CASE("merges of bytes may make a user-defined token") {
+  const GgufVocabulary vocabulary{.architecture = "llama",
+                                  .model = "gpt2",
+                                  .pre = "gpt-2",
+                                  .tokens = {"a", "b", "ab", "abb"},
+                                  .token_type = {1, 1, 4, 1},
+                                  .merges = {"a b", "ab b"}};
+  const TokenizerDescription described = describe(vocabulary, "m.gguf");
+  CHECK(described.merges.size() == 2);
+  CHECK(described.merges[0].token == 2);
+  CHECK(made_of(vocabulary).encode("bab") == Ids{1, 2});
+}
+
 TEST_CASE("a user-defined token is found in any text, and a filler marked as one is not") {
   GgufVocabulary vocabulary = sentence_pieces({{"<tool>", 0}, {"[PAD260]", 0}});
   vocabulary.add_space_prefix = false;

@@ -442,8 +442,20 @@ TEST_CASE("an impossible list of merges is an error that names the file and the 
   CHECK(says(error("a b\nx y\n"), "some/merges.txt, line 2", "\"xy\" is not in the vocabulary"));
   CHECK(says(error("a b\na bc\n"), "some/merges.txt, line 2", "\"bc\" is not in the vocabulary"));
   CHECK(says(error("a b\nabc \u4E2D\n"), "some/merges.txt, line 2", "not in the vocabulary"));
-  CHECK(says(error("a b\nab c\na b\n"), "some/merges.txt, line 3", "\"a b\"", "listed twice"));
   CHECK(says(error("a b\n\xFF\n"), "some/merges.txt, line 2"));
+}
+
+TEST_CASE("of a merge that is listed twice, the later place counts, as in tokenizers") {
+  SmallVocabulary small;
+  small.merge("a", "b");
+  small.merge("b", "c");
+  const auto tokens = [&](const std::string& merges) {
+    return made_of(small.vocab.dump(), merges).encode("abc");
+  };
+  const int a = small.vocab["a"], c = small.vocab["c"], ab = small.vocab["ab"], bc = small.vocab["bc"];
+  CHECK(tokens("a b\nb c\n") == std::vector<int>{ab, c});
+  CHECK(tokens("a b\nb c\na b\n") == std::vector<int>{a, bc});
+  CHECK(tokens("a b\na b\nb c\nb c\n") == std::vector<int>{ab, c});
 }
 
 TEST_CASE("the lines of merges.txt may end as on Windows, and the last need not end") {

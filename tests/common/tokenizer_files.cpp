@@ -336,7 +336,7 @@ TEST_CASE("a broken tokenizer.json is an error with the file and the place") {
       says(error_with("qwen2", "/model/merges/3", json::array({"a"})), file, "model.merges[3] is an array"));
   CHECK(says(error_with("qwen2", "/model/merges/3", json::array({"a", 3})), file,
              "model.merges[3] is an array"));
-  CHECK(says(error_with("qwen2", "/model/merges/3", shape("qwen2")["model"]["merges"][2]), "listed twice"));
+  CHECK(error_with("qwen2", "/model/merges/3", shape("qwen2")["model"]["merges"][2]) == "");
   CHECK(says(error_with("gpt2", "/model/unk_token", "nothing"), file, "model.unk_token",
              "not in the vocabulary"));
   CHECK(says(error_with("gpt2", "/added_tokens/0/id", 1 << 20), file, "added_tokens[0].id"));
