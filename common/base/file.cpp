@@ -37,6 +37,18 @@ std::string bytes_of(const std::filesystem::path& file) {
 
 }  // namespace
 
+bool is_there(const std::filesystem::path& file) {
+  std::error_code ignored;
+  return std::filesystem::status(file, ignored).type() != std::filesystem::file_type::not_found;
+}
+
+void refuse_pointer(std::string_view content, const std::string& file) {
+  if (content.starts_with("version https://git-lfs.github.com/spec/")) {
+    throw Error("{} is only a pointer of git-lfs to the file; \"git lfs pull\" fetches the file itself",
+                file);
+  }
+}
+
 void require_file(const std::filesystem::path& file) {
   if (!std::filesystem::is_regular_file(status_of(file))) {
     throw Error("{} is not a regular file", typed(file.string()));
@@ -54,7 +66,9 @@ std::string read_text_file(const std::filesystem::path& file) {
 
 std::string read_file(const std::filesystem::path& file) {
   require_file(file);
-  return bytes_of(file);
+  std::string content = bytes_of(file);
+  refuse_pointer(content, typed(file.string()));
+  return content;
 }
 
 std::string read_file_or_pipe(const std::filesystem::path& file) {

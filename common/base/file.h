@@ -7,6 +7,13 @@
 
 namespace staircase {
 
+/// Whether anything is there: also a file that cannot be read, or a loop of links, which reading reports.
+bool is_there(const std::filesystem::path& file);
+
+/// Throws Error if `content` is what git leaves in the place of a large file until git-lfs fetches it. `file`
+/// is for the message.
+void refuse_pointer(std::string_view content, const std::string& file);
+
 /// Throws Error unless `file` is a regular file (and not missing or, say, a folder).
 void require_file(const std::filesystem::path& file);
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/base/error.h"
+#include "common/base/file.h"
 #include "common/base/json_file.h"
 #include "common/model/gguf_types.h"
 
@@ -181,6 +182,7 @@ class Parser {
   };
 
   void check_magic_and_version() {
+    refuse_pointer({reinterpret_cast<const char*>(bytes_.data()), bytes_.size()}, file_);
     const auto magic = reader_.take(4, "its first four bytes");
     if (std::memcmp(magic.data(), "GGUF", 4) != 0) {
       throw Error("{} does not begin with the letters GGUF: it is another kind of file", file_);
@@ -385,7 +387,10 @@ GgufContents parse_gguf(std::span<const std::byte> whole_file, const std::string
 }
 
 bool is_gguf(const std::filesystem::path& file) {
-  return file.extension() == ".gguf";
+  std::string ending = file.extension().string();
+  for (char& letter : ending)
+    letter = letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter + 32) : letter;
+  return ending == ".gguf";
 }
 
 GgufFile::GgufFile(GgufContents contents, std::filesystem::path file)

@@ -1,5 +1,7 @@
 #include "common/model/model_folder.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <vector>
@@ -33,17 +35,25 @@ std::vector<fs::path> model_collections() {
 }
 
 /// The model in a folder: the folder itself, or the only GGUF file in it if there is no config.json. The
-/// first of several parts represents all.
-fs::path model_in(const fs::path& folder) {
+/// first of several parts represents all, and a projector of images is no model.
+fs::path model_in(const fs::path& folder, const std::string& option) {
   std::error_code ignored;
   if (fs::exists(folder / "config.json", ignored)) return folder;
-  std::vector<fs::path> models;
+  std::vector<std::string> models;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
     const bool is_later_part = name.find("-of-") != name.npos && name.find("-00001-of-") == name.npos;
-    if (is_gguf(entry.path()) && !is_later_part) models.push_back(entry.path());
+    const bool is_projector = name.find("mmproj") != name.npos;
+    if (is_gguf(entry.path()) && !is_later_part && !is_projector) models.push_back(name);
   }
-  return models.size() == 1 ? models[0] : folder;
+  if (models.size() <= 1) return models.empty() ? folder : folder / models[0];
+  std::ranges::sort(models);
+  constexpr std::size_t kMostNamed = 8;
+  const std::size_t named = std::min(models.size(), kMostNamed);
+  throw Error("{} {}: the folder has {} models, so name one of them: {}{}", option, typed(folder.string()),
+              models.size(),
+              fmt::join(models.begin(), models.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+              named < models.size() ? ", ..." : "");
 }
 
 }  // namespace
@@ -51,14 +61,14 @@ fs::path model_in(const fs::path& folder) {
 fs::path find_model(const std::string& name, const std::string& option) {
   if (name.empty()) throw UsageError("{}: the name is empty", option);
   std::error_code ignored;
-  if (fs::is_directory(name, ignored)) return model_in(name);
+  if (fs::is_directory(name, ignored)) return model_in(name, option);
   if (fs::exists(name, ignored)) {
     if (is_gguf(name)) return name;
     throw Error("{} {}: this is a file, but a model is a folder or a .gguf file", option, typed(name));
   }
   std::string looked = "as a folder";
   for (const fs::path& place : model_collections()) {
-    if (fs::is_directory(place / name, ignored)) return model_in(place / name);
+    if (fs::is_directory(place / name, ignored)) return model_in(place / name, option);
     if (fs::is_directory(place, ignored)) looked += ", in " + place.string();
   }
   throw Error("{} {}: no such model (looked {}); tools/download --list names some to download", option,

@@ -84,7 +84,7 @@ std::optional<ChatTemplate> load_gguf(const std::filesystem::path& path) {
 SpecialTokens special_tokens_in(const std::filesystem::path& model) {
   if (is_gguf(model)) return special_tokens_of(GgufFile(model));
   const auto path = model / "tokenizer_config.json";
-  if (!std::filesystem::exists(path)) return {};
+  if (!is_there(path)) return {};
   const nlohmann::json config = parse_json_object(read_text_file(path), path.string());
   return special_tokens_of(JsonValue(config, path.string()));
 }
@@ -117,12 +117,12 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::filesystem::path& mode
   SpecialTokens special;
   std::optional<std::string> source;
   std::string from = config_path.string();
-  if (std::filesystem::exists(config_path)) {
+  if (is_there(config_path)) {
     const nlohmann::json config = parse_json_object(read_text_file(config_path), from);
     special = special_tokens_of(JsonValue(config, from));
-    if (!std::filesystem::exists(file)) source = template_of(JsonValue(config, from));
+    if (!is_there(file)) source = template_of(JsonValue(config, from));
   }
-  if (std::filesystem::exists(file)) {
+  if (is_there(file)) {
     source = read_text_file(file);
     from = file.string();
   }

@@ -19,7 +19,7 @@ namespace {
 using Content = std::optional<std::string>;
 
 Content read_if_there(const std::filesystem::path& file) {
-  return std::filesystem::exists(file) ? Content(read_text_file(file)) : std::nullopt;
+  return is_there(file) ? Content(read_text_file(file)) : std::nullopt;
 }
 
 /// vocab.json and merges.txt do not define how a text is split: a class of transformers does.
@@ -49,8 +49,8 @@ TokenizerDescription describe_tokenizer(const std::filesystem::path& folder) {
   TokenizerDescription description;
   if (const Content json = read_if_there(json_path)) {
     description = read_tokenizer_json(*json, json_path.string());
-  } else if (!std::filesystem::exists(vocab_path)) {
-    const bool sentence_piece = std::filesystem::exists(folder / "tokenizer.model");
+  } else if (!is_there(vocab_path)) {
+    const bool sentence_piece = is_there(folder / "tokenizer.model");
     throw Error("{} has no tokenizer that can be read: neither tokenizer.json nor vocab.json is there{}",
                 folder.string(), sentence_piece ? ", and tokenizer.model is not read" : "");
   } else {

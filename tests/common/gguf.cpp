@@ -110,6 +110,12 @@ TEST_CASE("numbers of every type are read, and a negative one is not a count") {
   CHECK(says(error_message([&] { file.integer("i32"); }), "-1", "from 0 on"));
 }
 
+TEST_CASE("the pointer that git leaves without git-lfs is named as one") {
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 9\n";
+  CHECK(says(error_message([&] { parse_gguf(std::as_bytes(std::span(pointer)), "model.gguf"); }),
+             "model.gguf is only a pointer of git-lfs", "git lfs pull"));
+}
+
 TEST_CASE("another kind of file, another version and the other byte order are named") {
   const auto with = [](const std::string& magic, std::uint32_t version) {
     GgufWriter writer = small_file();

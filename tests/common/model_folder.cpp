@@ -29,9 +29,18 @@ TEST_CASE("a folder with one GGUF model and no config.json is that file") {
   const auto model = folder.write("small.gguf", "GGUF");
   folder.write("README.md", "");
   CHECK(find_model(name) == model);
-  folder.write("other.gguf", "GGUF");
-  CHECK(find_model(name) == folder.path());  // which one?
-  std::filesystem::remove(folder.path() / "other.gguf");
+  folder.write("mmproj-small-f16.gguf", "GGUF");  // the projector of its images
+  CHECK(find_model(name) == model);
+  folder.write("Another.GGUF", "GGUF");
+  CHECK(says(error_message([&] { find_model(name, "--draft-model"); }), "--draft-model",
+             "has 2 models, so name one of them: Another.GGUF, small.gguf"));
+  for (int i = 1; i <= 7; ++i) folder.write(fmt::format("b{}.gguf", i), "GGUF");
+  CHECK(says(error_message([&] { find_model(name); }), "has 9 models", "b6.gguf, b7.gguf, ..."));
+  std::filesystem::remove(model);
+  CHECK(says(error_message([&] { find_model(name); }), "has 8 models", "b6.gguf, b7.gguf"));
+  CHECK(!says(error_message([&] { find_model(name); }), "..."));
+  for (int i = 1; i <= 7; ++i) std::filesystem::remove(folder.path() / fmt::format("b{}.gguf", i));
+  CHECK(find_model(name) == folder.path() / "Another.GGUF");
   folder.write("config.json", "{}");
   CHECK(find_model(name) == folder.path());
 }

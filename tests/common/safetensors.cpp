@@ -99,6 +99,8 @@ TEST_CASE("an impossible header is an error") {
   const auto error = [](const std::string& file) { return error_message([&] { parse(file); }); };
   CHECK(says(error(""), "weights.st", "0 bytes"));
   CHECK(says(error("1234567"), "weights.st", "7 bytes"));
+  CHECK(says(error("version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 269060552\n"),
+             "weights.st", "only a pointer of git-lfs", "git lfs pull"));
   CHECK(says(error(with_length(1, "", "")), "weights.st", "1 bytes", "the limit of 0"));
   CHECK(says(error(with_length(3, "{}", "")), "weights.st", "3 bytes", "the limit of 2"));
   CHECK(says(error(with_length(~std::uint64_t{0}, "{}", "")), "weights.st", "18446744073709551615"));

@@ -477,6 +477,21 @@ TEST_CASE("a folder without the files of a tokenizer is an error with the path")
   CHECK(says(error(), folder.path().string(), "neither tokenizer.json nor vocab.json"));
   folder.write("vocab.json", SmallVocabulary().vocab.dump());
   CHECK(says(error(), folder.path().string(), "merges.txt does not exist"));
+  std::filesystem::create_symlink("merges.txt", folder.path() / "merges.txt");
+  CHECK(says(error(), folder.path().string(), "merges.txt cannot be read: Too many levels"));
+  std::filesystem::remove(folder.path() / "merges.txt");
+  folder.write("merges.txt", "#version: 0.2\n");
+  for (const std::string name : {"tokenizer.json", "tokenizer_config.json", "vocab.json"}) {
+    std::filesystem::rename(folder.path() / "vocab.json", folder.path() / "kept");
+    std::filesystem::create_symlink(name, folder.path() / name);
+    CHECK(says(error(), name + " cannot be read: Too many levels"));
+    std::filesystem::remove(folder.path() / name);
+    folder.write(name, "version https://git-lfs.github.com/spec/v1\noid sha256:4665\nsize 2\n");
+    CHECK(says(error(), name, "is only a pointer of git-lfs", "git lfs pull"));
+    std::filesystem::remove(folder.path() / name);
+    std::filesystem::rename(folder.path() / "kept", folder.path() / "vocab.json");
+  }
+  std::filesystem::remove(folder.path() / "merges.txt");
   std::filesystem::create_directory(folder.path() / "merges.txt");
   CHECK(says(error(), "merges.txt is a folder"));
   std::filesystem::remove(folder.path() / "merges.txt");
