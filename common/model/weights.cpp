@@ -123,14 +123,17 @@ Embeddings WeightReader::embeddings(const std::string& tokens, const std::string
                   return parts;
                 });
   };
+  // A file may have a tied matrix under either name.
+  const bool output_alone = config.tie_word_embeddings && look_up(tokens) == nullptr && look_up(output);
+  const std::string& input = output_alone ? output : tokens;
   // A file may have a copy of a tied matrix; if it differs, it is what the model was trained with.
   const CheckpointTensor* const stored = look_up(output);
   const bool tied =
       config.tie_word_embeddings &&
       (stored == nullptr ||
-       same(*stored, *find({tokens, config.vocab_size}, config.n_embd).tensor, share_.vocabulary));
+       same(*stored, *find({input, config.vocab_size}, config.n_embd).tensor, share_.vocabulary));
   Embeddings embeddings;
-  if (share_.has_first_block() || (tied && share_.has_last_block())) embeddings.tokens = embedding(tokens);
+  if (share_.has_first_block() || (tied && share_.has_last_block())) embeddings.tokens = embedding(input);
   if (!tied && share_.has_last_block()) embeddings.output = embedding(output);
   return embeddings;
 }

@@ -48,7 +48,7 @@ std::vector<NamedModel> load_drafts(const std::vector<NamedFolder>& folders, con
   for (const auto& [name, folder] : folders) {
     NamedModel& draft = drafts.emplace_back(NamedModel{name, target.load_beside(folder)});
     const ModelConfig &ours = target.config(), &theirs = draft.model.config();
-    if (ours.end_tokens != theirs.end_tokens || !load_tokenizer(folder, theirs).same_tokens(tokenizer)) {
+    if (!load_tokenizer(folder, theirs).same_tokens(tokenizer)) {
       throw Error(
           "--draft-model {}: its vocabulary differs from that of {}, so it cannot propose tokens "
           "for it",

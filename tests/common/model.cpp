@@ -853,6 +853,21 @@ TEST_CASE("a separate output layer replaces the token embedding") {
   }
 }
 
+TEST_CASE("a tied matrix may have the name of the output layer alone") {
+  TinyModel tiny;
+  const Tokens tokens = some_tokens(20, tiny.vocab_size);
+  const Values tied = copy(load_tiny(tiny).next_logits(tokens));
+  auto stored = tiny.tensors.extract("wte.weight");
+  stored.key() = "lm_head.weight";
+  tiny.tensors.insert(std::move(stored));
+  CHECK(copy(load_tiny(tiny).next_logits(tokens)) == tied);
+  const TemporaryFolder folder;
+  tiny.write(folder.path());
+  set_config(folder.path(), "tie_word_embeddings", false);
+  CHECK(
+      says(error_message([&] { Model::load(folder.path(), make_test_device(2)); }), "no tensor wte.weight"));
+}
+
 TEST_CASE("an output layer that config.json requires must be there") {
   const TemporaryFolder folder;
   TinyModel().write(folder.path());
