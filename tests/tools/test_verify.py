@@ -502,6 +502,26 @@ class VerifyGguf(Limited):
         self.assertIn("11 tensors of the right shape, F32/Q4_1", lines["tensors"])
         self.assertIn("1 layers, width 32, 2 heads, 8 positions, 5 tokens", lines["config"])
 
+    def test_a_folder_with_a_gguf_file_alone_is_that_file(self):
+        self.verify()
+        status, lines = self.verify(self.file.parent)
+        self.assertEqual(status, 0, lines)
+        self.assertIn("11 tensors of the right shape", lines["tensors"])
+        (self.file.parent / "mmproj-small.gguf").write_bytes(b"not a language model")
+        (self.file.parent / "README.md").write_text("about it")
+        self.assertEqual(self.verify(self.file.parent)[0], 0)
+        self.file.rename(self.file.with_name("SMALL.GGUF"))
+        self.assertEqual(self.verify(self.file.parent)[0], 0)
+        (self.file.parent / "other.gguf").write_bytes(b"GGUF")
+        self.assert_fails("files", "has 2 models, so name one of them: SMALL.GGUF, other.gguf", file=self.file.parent)
+
+    def test_a_folder_with_the_parts_of_a_gguf_file_is_its_model(self):
+        parts = self.file.parent / "parts"
+        parts.mkdir()
+        for number in (1, 2):
+            (parts / f"small-0000{number}-of-00002.gguf").write_bytes(b"GGUF")
+        self.assertEqual(VERIFY.model_in(parts).name, "small-00001-of-00002.gguf")
+
     def test_a_file_that_is_cut_off_anywhere(self):
         whole = self.content(self.metadata, self.tensors)
         for length in [*range(0, 900, 37), len(whole) - 1000, len(whole) - 1]:
