@@ -5,8 +5,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <new>
+#include <random>
 #include <system_error>
 #include <thread>
+#include <utility>
+
+#include "kernels/replace_file.h"
 
 #ifdef _WIN32
 #ifndef NOMINMAX
@@ -154,6 +158,10 @@ std::tm local_time() {
   return here;
 }
 
+static int sync(int descriptor) {
+  return _commit(descriptor);
+}
+
 bool is_terminal(std::FILE* stream) {
   return _isatty(_fileno(stream)) != 0;
 }
@@ -240,6 +248,10 @@ std::tm local_time() {
   return here;
 }
 
+static int sync(int descriptor) {
+  return fsync(descriptor);
+}
+
 bool is_terminal(std::FILE* stream) {
   return isatty(fileno(stream)) != 0;
 }
@@ -253,5 +265,30 @@ std::size_t read_standard_input(std::span<char> buffer) {
 }
 
 #endif
+
+void replace_file(const std::filesystem::path& file, std::string_view bytes) {
+  const auto check = [](bool good) {
+    if (!good) throw std::system_error(errno, std::generic_category());
+  };
+  const std::filesystem::path target = std::filesystem::weakly_canonical(file);
+  std::filesystem::path part = target;
+  part += "." + std::to_string(std::random_device()()) + ".part";
+  std::FILE* out = std::fopen(part.string().c_str(), "wbx");
+  check(out != nullptr);
+  try {
+    check(std::fwrite(bytes.data(), 1, bytes.size(), out) == bytes.size());
+    check(std::fflush(out) == 0 && sync(fileno(out)) == 0);
+    check(std::fclose(std::exchange(out, nullptr)) == 0);
+    std::error_code is_new;
+    const auto status = std::filesystem::status(target, is_new);
+    if (std::filesystem::exists(status)) std::filesystem::permissions(part, status.permissions());
+    std::filesystem::rename(part, target);
+  } catch (...) {
+    if (out != nullptr) std::fclose(out);
+    std::error_code ignored;
+    std::filesystem::remove(part, ignored);
+    throw;
+  }
+}
 
 }  // namespace staircase::platform

@@ -1,12 +1,14 @@
 #include "common/program/chat.h"
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <optional>
+#include <thread>
 
 #include "common/base/error.h"
+#include "common/base/file.h"
 #include "common/base/message.h"
 #include "common/base/quoted.h"
 #include "common/program/inputs.h"
@@ -21,7 +23,6 @@ volatile std::sig_atomic_t interrupted = 0;
 
 /// From now on Ctrl-C is a request, not the end.
 void catch_interrupts() {
-  interrupted = 0;
   std::signal(SIGINT, [](int) { interrupted = 1; });
 }
 
@@ -38,14 +39,9 @@ std::string shown(const std::string& text) {
   return safe;
 }
 
-bool has_colours() {
-  const char* const none = std::getenv("NO_COLOR");
-  return platform::is_terminal(stderr) && (none == nullptr || *none == '\0');
-}
-
 ChatOutput output_to(bool terminal, bool notes_use) {
   ChatOutput output;
-  const bool colours = has_colours();
+  const bool colours = has_colours(stderr);
   output.print = [terminal](const std::string& text) { print(terminal ? shown(text) : text); };
   output.note = [colours](const std::string& line) {
     if (!colours) return say(line);
@@ -59,17 +55,28 @@ ChatOutput output_to(bool terminal, bool notes_use) {
 }
 
 void talk(ChatSession& session) {
+  catch_interrupts();
   LineEditor editor;
   say("/help lists the commands; Ctrl-D leaves.");
   for (bool goes_on = true; goes_on;) {
-    const std::optional<std::string> line = editor.read("> ");
-    if (!line) {
+    // What reads standard output may print on the same terminal: its last line comes before the prompt.
+    if (!platform::is_terminal(stdout)) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    const std::optional<Entry> entry = editor.read("> ");
+    if (!entry) {
       print("\n");
       return;
     }
-    catch_interrupts();
-    goes_on = session.take(*line);
+    interrupted = 0;
+    goes_on = session.take(entry->text, entry->pasted);
   }
+}
+
+/// Standard input as a person's editor shows it: without a byte order mark, and each line ends in \n alone.
+std::string read_question() {
+  const std::string input = read_input("--prompt", "-");
+  std::string text(without_byte_order_mark(input));
+  for (std::size_t at = 0; (at = text.find("\r\n", at)) != text.npos; ++at) text.erase(at, 1);
+  return text;
 }
 
 }  // namespace
@@ -92,7 +99,7 @@ void hold_conversation(const ChatOptions& options, LiveOptions& settings, const 
   if (at_terminal) return talk(session);
   if (questions.empty()) questions.push_back("-");
   for (const std::string& question : questions) {
-    std::string text = question == "-" ? read_input("--prompt", question) : question;
+    std::string text = question == "-" ? read_question() : question;
     while (text.ends_with('\n')) text.pop_back();
     if (text.empty()) throw Error("the question is empty; it needs a text");
     session.ask(text);

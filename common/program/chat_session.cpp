@@ -3,10 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "common/base/error.h"
@@ -14,6 +15,8 @@
 #include "common/base/quoted.h"
 #include "common/decoding/text_stream.h"
 #include "common/program/command_line.h"
+#include "common/program/terminal.h"
+#include "kernels/replace_file.h"
 
 namespace staircase {
 namespace {
@@ -38,9 +41,27 @@ std::string trimmed(const std::string& text) {
   return text.substr(begin, end + 1 - begin);
 }
 
+/// Without blank lines around it: the first line keeps its place to the left of the others.
+std::string indented(const std::string& text) {
+  const std::size_t begin = text.find_first_not_of(" \t\r\n"), end = text.find_last_not_of(" \t\r\n");
+  const std::size_t line = text.find_last_of("\r\n", begin) + 1;  // npos + 1 is 0
+  return text.substr(line, end + 1 - line);
+}
+
+/// A file as a person names it: ~ is the home folder.
+std::filesystem::path file_named(const std::string& name) {
+  if (!name.starts_with('~')) return name;
+  const char* const home = std::getenv("HOME");
+  if (home == nullptr || (name.size() > 1 && name[1] != '/')) {
+    throw Error("{}: only your own ~/ has a meaning here, and ./~ begins the name of a file", typed(name));
+  }
+  return home + name.substr(1);
+}
+
 /// The messages in a file. Throws Error if it is not a conversation.
-std::vector<Message> read_conversation(const std::string& file) {
-  const ordered_json saved = ordered_json::parse(read_text_file(file), nullptr, false);
+std::vector<Message> read_conversation(const std::filesystem::path& path) {
+  const std::string file = path.string();
+  const ordered_json saved = ordered_json::parse(read_text_file(path), nullptr, false);
   const auto refuse = [&file]() {
     throw Error(R"({} is no conversation: it needs a list of {{"role": ..., "content": ...}})", typed(file));
   };
@@ -69,12 +90,16 @@ ChatSession::ChatSession(const std::string& system, LiveOptions& settings, const
   set_system(system);
 }
 
-bool ChatSession::take(const std::string& line) {
+bool ChatSession::take(const std::string& line, bool pasted) {
   const std::string text = trimmed(line);
   if (text.empty()) return true;
   try {
-    if (!text.starts_with('/') || text.starts_with("//")) {
-      ask(text.starts_with("//") ? text.substr(1) : text);
+    if (pasted || !text.starts_with('/')) {
+      ask(pasted || text.find('\n') != text.npos ? indented(line) : text);
+      return true;
+    }
+    if (text.starts_with("//")) {
+      ask(text.substr(1));
       return true;
     }
     const std::size_t space = std::min(text.find_first_of(" \t"), text.size());
@@ -90,9 +115,14 @@ void ChatSession::ask(const std::string& question) {
   messages_.push_back({"user", question});
   TextStream stream(tokenizer_, ends_);
   std::string text;
+  bool shows_candidates = false;  // tables between its tokens would break the answer up
   const auto show = [&](const std::string& part) {
     text += part;
-    if (!part.empty()) output_.print(part);
+    if (!part.empty() && !shows_candidates) output_.print(part);
+  };
+  const auto end = [&](FinishReason reason) {
+    show(stream.finish(reason));
+    output_.print(shows_candidates ? text + "\n" : "\n");
   };
   const Clock::time_point start = Clock::now();
   std::optional<Clock::time_point> first;
@@ -102,10 +132,13 @@ void ChatSession::ask(const std::string& question) {
       if (!first) first = token.time;
       ++tokens;
       output_.check();
+      if (!token.candidates.empty()) {
+        shows_candidates = true;
+        output_.note(candidate_lines(tokenizer_, token));
+      }
       show(stream.push(token));
     });
-    show(stream.finish(answer.finish_reason));
-    output_.print("\n");
+    end(answer.finish_reason);
     if (answer.finish_reason == FinishReason::kLength)
       output_.note(
           fmt::format("The answer was cut off after {} tokens; max-new-tokens allows more.", tokens));
@@ -115,8 +148,11 @@ void ChatSession::ask(const std::string& question) {
     }
     if (output_.notes_use) note_use(answer, start, first.value_or(Clock::now()), tokens);
   } catch (const AnswerInterrupted&) {
-    show(stream.finish(FinishReason::kEos));
-    output_.print("\n");
+    end(FinishReason::kEos);
+    if (text.empty()) {
+      messages_ = before;
+      return;
+    }
   } catch (...) {
     if (!text.empty()) output_.print("\n");
     messages_ = before;
@@ -137,7 +173,15 @@ void ChatSession::note_use(const Answer& answer, Clock::time_point start, Clock:
 }
 
 bool ChatSession::obey(const std::string& command, const std::string& argument) {
-  if (command == "exit" || command == "quit" || command == "bye") return false;
+  if (command == "exit" || command == "quit" || command == "bye") {
+    if (argument.empty()) return false;
+    throw Error("/{} stands alone, but {} comes after it.", command, typed(argument));
+  }
+  for (const char* const alone : {"help", "?", "reset", "undo"}) {
+    if (command == alone && !argument.empty()) {
+      throw Error("/{} stands alone, but {} comes after it.", command, typed(argument));
+    }
+  }
   if (command == "help" || command == "?") {
     output_.note(kHelp);
   } else if (command == "system") {
@@ -174,22 +218,24 @@ void ChatSession::undo() {
   messages_.erase(std::prev(last.base()), messages_.end());
 }
 
-void ChatSession::save(const std::string& file) const {
-  if (file.empty()) throw Error("/save needs the name of a file.");
+void ChatSession::save(const std::string& name) const {
+  if (name.empty()) throw Error("/save needs the name of a file.");
+  const std::filesystem::path file = file_named(name);
   if (std::filesystem::exists(file)) read_conversation(file);  // no other file is overwritten
   ordered_json saved = ordered_json::array();
   for (const Message& message : messages_)
     saved.push_back({{"role", message.role}, {"content", message.content}});
-  std::ofstream out(file, std::ios::binary);
-  out << saved.dump(2, ' ', false, ordered_json::error_handler_t::replace) << '\n';
-  out.close();
-  if (!out) throw Error("{} cannot be written", typed(file));
-  output_.note(fmt::format("{} messages are in {}.", messages_.size(), typed(file)));
+  try {
+    platform::replace_file(file, saved.dump(2, ' ', false, ordered_json::error_handler_t::replace) + '\n');
+  } catch (const std::system_error& fault) {
+    throw Error("{} cannot be written: {}", typed(file.string()), fault.code().message());
+  }
+  output_.note(fmt::format("{} messages are in {}.", messages_.size(), typed(file.string())));
 }
 
-void ChatSession::load(const std::string& file) {
-  if (file.empty()) throw Error("/load needs the name of a file.");
-  messages_ = read_conversation(file);
+void ChatSession::load(const std::string& name) {
+  if (name.empty()) throw Error("/load needs the name of a file.");
+  messages_ = read_conversation(file_named(name));
   output_.note(fmt::format("The conversation has {} messages.", messages_.size()));
 }
 

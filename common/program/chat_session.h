@@ -43,11 +43,13 @@ class ChatSession {
   ChatSession(const std::string& system, LiveOptions& settings, const Tokenizer& tokenizer, EndTokens ends,
               AnswerMessages answer, ChatOutput output);
 
-  /// Takes a question, or a command: /help lists them. "//" begins a question with a slash. A mistake prints
-  /// one line and changes nothing. Returns false for /exit.
-  bool take(const std::string& line);
+  /// Takes a question, or a command: /help lists them. "//" begins a question with a slash. Pasted text is a
+  /// question, whatever it begins with. A mistake prints one line and changes nothing. Returns false for
+  /// /exit.
+  bool take(const std::string& line, bool pasted = false);
 
-  /// Answers a question. If that is impossible, throws Error and leaves the conversation unchanged.
+  /// Answers a question. If that is impossible, throws Error and leaves the conversation unchanged; so does
+  /// an interrupt before the answer's first character.
   void ask(const std::string& question);
 
   const std::vector<Message>& messages() const { return messages_; }
@@ -57,8 +59,8 @@ class ChatSession {
   void set_system(const std::string& text);
   void reset();
   void undo();
-  void save(const std::string& file) const;
-  void load(const std::string& file);
+  void save(const std::string& name) const;
+  void load(const std::string& name);
   void set(const std::string& argument);
   void note_use(const Answer& answer, Clock::time_point start, Clock::time_point first, int tokens) const;
 

@@ -1,27 +1,114 @@
 #include "common/program/line_editor.h"
 
-#include <array>
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <string_view>
+#include <vector>
+
+#include "common/program/standard_output.h"
+#include "common/text/utf8.h"
+#include "kernels/platform.h"
 
 #if STAIRCASE_LIBEDIT
 #include <histedit.h>
 #include <langinfo.h>
+#include <sys/select.h>
+#include <termios.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <clocale>
+#include <csignal>
 #endif
 
 namespace staircase {
+namespace {
+
+struct Line {
+  std::string text;
+  bool pasted = false;     // begins with pasted text
+  bool continues = false;  // ends with a typed backslash
+  bool discarded = false;  // Ctrl-C ended it
+};
+
+/// Where the person types, whatever standard output is.
+std::FILE* screen() {
+  for (std::FILE* const stream : {stdout, stderr}) {
+    if (platform::is_terminal(stream)) return stream;
+  }
+#ifdef _WIN32
+  return stderr;
+#else
+  std::FILE* const terminal = std::fopen("/dev/tty", "w");
+  return terminal != nullptr ? terminal : stderr;
+#endif
+}
+
+/// A line that the terminal itself edits.
+std::optional<Line> plain_line(std::FILE* screen, const std::string& prompt) {
+  std::fputs(prompt.c_str(), screen);
+  std::fflush(screen);
+  Line line;
+  if (!std::getline(std::cin, line.text)) return {};
+  line.continues = line.text.ends_with('\\');
+  return line;
+}
+
+}  // namespace
 
 #if STAIRCASE_LIBEDIT
 
 namespace {
 
+constexpr std::string_view kBlank = " \t\r\n";
+
 // In this mode a terminal puts markers around pasted text, so its line breaks end no line.
-constexpr const char *kPasteOn = "\x1b[?2004h", *kPasteOff = "\x1b[?2004l";
-constexpr std::string_view kPasteEnd = "\x1b[201~";
+constexpr std::string_view kPasteOn = "\x1b[?2004h", kPasteOff = "\x1b[?2004l", kPasteEnd = "\x1b[201~";
+
+// What the handlers of signals need.
+int terminal = -1;  // its descriptor for output
+termios found;      // the settings of the shell
+volatile std::sig_atomic_t is_changed = 0;
+
+void write_to_terminal(std::string_view text) {
+  if (write(terminal, text.data(), text.size()) < 0) return;  // it is gone, and with it the person
+}
+
+/// The signal stops or ends the program. Meanwhile the terminal is as the shell left it.
+void hand_back(int signal) {
+  const int fault = errno;
+  termios own;
+  const bool is_in_front = tcgetpgrp(STDIN_FILENO) == getpgrp() && tcgetattr(STDIN_FILENO, &own) == 0;
+  if (is_in_front) {
+    write_to_terminal(kPasteOff);
+    tcsetattr(STDIN_FILENO, TCSANOW, &found);
+  }
+  struct sigaction usual = {}, mine = {};
+  usual.sa_handler = SIG_DFL;
+  sigaction(signal, &usual, &mine);
+  sigset_t only;
+  sigemptyset(&only);
+  sigaddset(&only, signal);
+  raise(signal);
+  pthread_sigmask(SIG_UNBLOCK, &only, nullptr);  // here it stops or ends
+  sigaction(signal, &mine, nullptr);
+  if (is_in_front) {
+    tcsetattr(STDIN_FILENO, TCSANOW, &own);
+    write_to_terminal(kPasteOn);
+  }
+  is_changed = 1;
+  errno = fault;
+}
+
+constexpr int kHandedBack[] = {SIGTSTP, SIGQUIT, SIGTERM, SIGHUP, SIGPIPE};
+
+void handle(int signal, void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;  // a signal must not cut an answer that is being printed
+  sigaction(signal, &action, nullptr);
+}
 
 /// Lets the library read characters of several bytes even if no locale is set.
 void read_utf8() {
@@ -29,99 +116,193 @@ void read_utf8() {
   if (std::string_view(nl_langinfo(CODESET)) != "UTF-8") std::setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-void write_to_terminal(const char* text) {
-  std::fputs(text, stdout);
-  std::fflush(stdout);
-}
-
-/// Bound to the marker at the beginning of a paste: takes everything up to the marker at its end.
-unsigned char paste(EditLine* editor, int /*key*/) {
-  std::string text;
-  char byte = 0;
-  while (!text.ends_with(kPasteEnd)) {
-    if (read(STDIN_FILENO, &byte, 1) != 1) return CC_EOF;
-    text += byte;
-  }
-  text.resize(text.size() - kPasteEnd.size());
-  std::string lines;  // every line break as \n
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool ends_line = text[i] == '\r';
-    if (ends_line && i + 1 < text.size() && text[i + 1] == '\n') ++i;
-    lines += ends_line ? '\n' : text[i];
-  }
-  return el_insertstr(editor, lines.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
-}
-
-/// Bound to Ctrl-C.
-unsigned char discard(EditLine* editor, int /*key*/) {
-  const LineInfo* const line = el_line(editor);
-  el_cursor(editor, static_cast<int>(line->lastchar - line->cursor));
-  el_deletestr(editor, static_cast<int>(line->lastchar - line->buffer));
-  return CC_REFRESH;
+std::string_view first_word(std::string_view text) {
+  text.remove_prefix(std::min(text.find_first_not_of(kBlank), text.size()));
+  return text.substr(0, text.find_first_of(kBlank));
 }
 
 }  // namespace
 
 struct LineEditor::Impl {
-  EditLine* editor;
-  History* history = history_init();
+  std::FILE* screen = staircase::screen();
+  bool edits = obeys_escapes() && platform::is_terminal(screen);
+  EditLine* editor = nullptr;
+  History* history = nullptr;
   std::string prompt = {};
+  std::string bytes = {};                // of a character whose end is missing
+  std::vector<std::string> pastes = {};  // into this line
+  bool discarded = false;
+  bool is_first = true;  // of the lines that a \ joins
 
   Impl() {
+    if (!edits) return;
     read_utf8();
-    editor = el_init("staircase", stdin, stdout, stderr);
+    terminal = fileno(screen);
+    tcgetattr(STDIN_FILENO, &found);
+    history = history_init();
+    editor = el_init("staircase", stdin, screen, stderr);
     HistEvent event;
     ::history(history, &event, H_SETSIZE, 500);
     el_set(editor, EL_HIST, ::history, history);
     el_set(editor, EL_CLIENTDATA, this);
     el_set(
-        editor, EL_PROMPT, +[](EditLine* its_editor) {
-          Impl* impl = nullptr;
-          el_get(its_editor, EL_CLIENTDATA, &impl);
-          return impl->prompt.data();
-        });
+        editor, EL_PROMPT, +[](EditLine* its_editor) { return of(its_editor).prompt.data(); });
+    el_set(editor, EL_GETCFN, read_character);
     el_set(editor, EL_EDITOR, "emacs");
     el_set(editor, EL_ADDFN, "paste", "Takes a text with its line breaks", paste);
     el_set(editor, EL_ADDFN, "discard", "Discards what is typed", discard);
     el_set(editor, EL_BIND, "\\e[200~", "paste", nullptr);
     el_set(editor, EL_BIND, "^C", "discard", nullptr);
     el_set(editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
-    // Ctrl-C is a key here, and a pasted CR LF differs from two line breaks.
-    el_set(editor, EL_SETTY, "-d", "-isig", "-icrnl", "-inlcr", nullptr);
+    // Ctrl-C is a key at the prompt, and a pasted CR LF differs from two line breaks. During an answer what
+    // is typed waits unseen: it may be a paste with its markers.
+    el_set(editor, EL_SETTY, "-d", "intr=", "-icrnl", "-inlcr", nullptr);
+    el_set(editor, EL_SETTY, "-x", "-icanon", "-echo", "-icrnl", "-inlcr", nullptr);
+    for (const int signal : kHandedBack) handle(signal, hand_back);
+    handle(SIGWINCH, [](int) { is_changed = 1; });
+    write_to_terminal(kPasteOn);
   }
 
   ~Impl() {
+    if (!edits) return;
     history_end(history);
     el_end(editor);
+    write_to_terminal(kPasteOff);
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &found);
+    for (const int signal : kHandedBack) handle(signal, SIG_DFL);
+    handle(SIGWINCH, SIG_DFL);
   }
 
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
-  std::optional<std::string> read_line(const std::string& its_prompt) {
+  static Impl& of(EditLine* editor) {
+    Impl* impl = nullptr;
+    el_get(editor, EL_CLIENTDATA, &impl);
+    return *impl;
+  }
+
+  /// Draws the line again from the cursor's row down: a terminal with another width may have moved what is
+  /// above, and after a stop it is not even ours.
+  void draw_again() const {
+    is_changed = 0;
+    write_to_terminal("\r\x1b[J");
+    el_resize(editor);
+    el_set(editor, EL_REFRESH);
+  }
+
+  /// Reads a character: 1, 0 at the end of the input, -1 after a fault. What is not UTF-8 becomes U+FFFD.
+  static int read_character(EditLine* editor, wchar_t* character) {
+    std::string& bytes = of(editor).bytes;
+    std::string whole;
+    while (true) {
+      if (!bytes.empty()) {
+        std::string all = bytes;
+        whole = take_complete_utf8(all);
+        if (!whole.empty()) {
+          std::size_t length = 1;
+          while (length < whole.size() && (whole[length] & 0xc0) == 0x80) ++length;
+          bytes = whole.substr(length) + all;
+          whole.resize(length);
+          break;
+        }
+      }
+      fd_set input;
+      FD_ZERO(&input);
+      FD_SET(STDIN_FILENO, &input);
+      const bool is_ready = select(STDIN_FILENO + 1, &input, nullptr, nullptr, nullptr) == 1;
+      if (!is_ready && errno != EINTR) return -1;
+      if (is_changed != 0) of(editor).draw_again();
+      if (!is_ready) continue;
+      char byte = 0;
+      if (const ssize_t count = ::read(STDIN_FILENO, &byte, 1); count != 1) return static_cast<int>(count);
+      bytes += byte;
+    }
+    std::mbstate_t state{};
+    if (std::mbrtowc(character, whole.data(), whole.size(), &state) > whole.size()) *character = L'?';
+    return 1;
+  }
+
+  /// Bound to the marker at the beginning of a paste: takes everything up to the marker at its end.
+  static unsigned char paste(EditLine* editor, int /*key*/) {
+    std::string text;
+    char byte = 0;
+    while (!text.ends_with(kPasteEnd)) {
+      if (::read(STDIN_FILENO, &byte, 1) != 1) return CC_EOF;
+      text += byte;
+    }
+    text.resize(text.size() - kPasteEnd.size());
+    std::string lines;  // every line break as \n
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      const bool ends_line = text[i] == '\r';
+      if (ends_line && i + 1 < text.size() && text[i + 1] == '\n') ++i;
+      if (text[i] == '\0') {
+        lines += "\uFFFD";
+      } else {
+        lines += ends_line ? '\n' : text[i];
+      }
+    }
+    lines = to_valid_utf8(lines);
+    of(editor).pastes.push_back(lines);
+    return el_insertstr(editor, lines.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+  }
+
+  /// Bound to Ctrl-C. It takes back the lines that this one continues, too.
+  static unsigned char discard(EditLine* editor, int /*key*/) {
+    const LineInfo* const line = el_line(editor);
+    el_cursor(editor, static_cast<int>(line->lastchar - line->cursor));
+    el_deletestr(editor, static_cast<int>(line->lastchar - line->buffer));
+    of(editor).pastes.clear();
+    if (of(editor).is_first) return CC_REFRESH;
+    of(editor).discarded = true;
+    write_to_terminal("\r\n");
+    el_insertstr(editor, "\n");
+    return CC_NEWLINE;
+  }
+
+  /// How a person would type this line; for the history, where pasted text is no longer known.
+  static std::string as_typed(const Line& line) {
+    std::string text = line.text;
+    const std::size_t begin = text.find_first_not_of(kBlank);
+    if (line.pasted && text[begin] == '/') text.insert(begin, 1, '/');
+    if (text.ends_with('\\') && !line.continues) text += ' ';
+    return text;
+  }
+
+  std::optional<Line> read_line(const std::string& its_prompt, bool its_first) {
+    if (!edits) return plain_line(screen, its_prompt);
     prompt = its_prompt;
-    write_to_terminal(kPasteOn);
+    is_first = its_first;
+    discarded = false;
+    pastes.clear();
+    el_resize(editor);
+    is_changed = 0;
     el_set(editor, EL_PREP_TERM, 1);  // before the prompt: text typed from then on must not be changed
     int count = 0;
-    const char* const line = el_gets(editor, &count);
-    write_to_terminal(kPasteOff);
-    if (line == nullptr || count <= 0) return {};
+    const char* const text = el_gets(editor, &count);
+    if (text == nullptr || count <= 0) return {};
+    Line line{.text = std::string(text, static_cast<std::size_t>(count)), .discarded = discarded};
+    if (line.text.ends_with('\n')) line.text.pop_back();
+    line.continues = line.text.ends_with('\\');
+    for (const std::string& pasted : pastes) {
+      const std::string_view word = first_word(pasted);
+      line.pasted = line.pasted || (!word.empty() && first_word(line.text) == word);
+      line.continues = line.continues && !(pasted.ends_with('\\') && line.text.ends_with(pasted));
+    }
     HistEvent event;
-    std::string text(line, static_cast<std::size_t>(count));
-    if (text.find_first_not_of(" \n") != std::string::npos) ::history(history, &event, H_ENTER, line);
-    if (text.ends_with('\n')) text.pop_back();
-    return text;
+    if (line.text.find_first_not_of(kBlank) != line.text.npos)
+      ::history(history, &event, H_ENTER, as_typed(line).c_str());
+    return line;
   }
 };
 
 #else  // without the library, the terminal itself edits the line
 
 struct LineEditor::Impl {
-  static std::optional<std::string> read_line(const std::string& prompt) {
-    std::cout << prompt << std::flush;
-    std::string line;
-    if (!std::getline(std::cin, line)) return {};
-    return line;
+  std::FILE* screen = staircase::screen();
+
+  std::optional<Line> read_line(const std::string& prompt, bool /*is_first*/) const {
+    return plain_line(screen, prompt);
   }
 };
 
@@ -130,15 +311,17 @@ struct LineEditor::Impl {
 LineEditor::LineEditor() : impl_(std::make_unique<Impl>()) {}
 LineEditor::~LineEditor() = default;
 
-std::optional<std::string> LineEditor::read(const std::string& prompt) {
-  std::optional<std::string> text = impl_->read_line(prompt);
-  while (text && text->ends_with('\\')) {
-    text->back() = '\n';
-    const std::optional<std::string> more = impl_->read_line(". ");
-    if (!more) break;
-    *text += *more;
+std::optional<Entry> LineEditor::read(const std::string& prompt) {
+  std::optional<Line> line = impl_->read_line(prompt, true);
+  if (!line) return {};
+  Entry entry{line->text, line->pasted};
+  while (line && line->continues) {
+    entry.text.back() = '\n';
+    line = impl_->read_line(". ", false);
+    if (line && line->discarded) return Entry{};
+    if (line) entry.text += line->text;
   }
-  return text;
+  return entry;
 }
 
 }  // namespace staircase

@@ -1,7 +1,6 @@
 #include "common/program/terminal.h"
 
 #include <cmath>
-#include <cstdlib>
 
 #include "common/base/message.h"
 #include "common/base/quoted.h"
@@ -18,12 +17,6 @@ std::string bar(float probability) {
   std::string line;
   for (int i = 0; i < eighths / 8; ++i) line += "█";
   return line + kEighths[eighths % 8];
-}
-
-/// Whether standard output shows colours: https://no-color.org.
-bool has_colours() {
-  const char* const refused = std::getenv("NO_COLOR");
-  return platform::is_terminal(stdout) && (refused == nullptr || *refused == '\0');
 }
 
 /// The colour of a token from there, so a person sees how the draft model does.
@@ -43,6 +36,17 @@ std::string colour_of(Origin origin) {
 
 }  // namespace
 
+std::string candidate_lines(const Tokenizer& tokenizer, const Token& token) {
+  std::string lines;
+  for (const Candidate& candidate : token.candidates) {
+    const bool chosen = candidate.token_id == token.id;
+    const std::string text = quoted(tokenizer.decode(std::span(&candidate.token_id, 1)));
+    lines += fmt::format("{} {:<16} {:5.1f} % {}\n", chosen ? ">" : " ", text, 100.0f * candidate.probability,
+                         bar(candidate.probability));
+  }
+  return lines;
+}
+
 void Terminal::begin(std::size_t count) {
   together_ = count;
   first_ = static_cast<int>(transcript_.sequences.size() - count) + 1;
@@ -61,7 +65,7 @@ void Terminal::print_head(const Sequence& sequence) {
   // requested.
   const std::string prompt =
       tokenizer_.decode(transcript_.prompts[static_cast<std::size_t>(sequence.prompt)]);
-  if (has_colours()) {
+  if (has_colours(stdout)) {
     print("\033[2m" + prompt + "\033[0m");
   } else if (platform::is_terminal(stdout) || transcript_.echoes.contains(sequence.prompt)) {
     print(prompt);
@@ -81,7 +85,7 @@ void Terminal::show(int prompt, const Echo& echo) const {
 void Terminal::add_text(const Sequence& sequence, const std::string& text, Origin origin) {
   if (!streams(sequence)) return;
   print_head(sequence);
-  const std::string colour = has_colours() ? colour_of(origin) : "";
+  const std::string colour = has_colours(stdout) ? colour_of(origin) : "";
   print(colour.empty() ? text : colour + text + "\033[0m");
 }
 
@@ -99,13 +103,7 @@ std::string Terminal::quoted_token(int id) const {
 }
 
 void Terminal::show_candidates(const Sequence& sequence, const Token& token) const {
-  std::string lines = together_ == 1 ? "" : fmt::format("[{}]\n", sequence.number);
-  for (const Candidate& candidate : token.candidates) {
-    const bool chosen = candidate.token_id == token.id;
-    lines += fmt::format("{} {:<16} {:5.1f} % {}\n", chosen ? ">" : " ", quoted_token(candidate.token_id),
-                         100.0f * candidate.probability, bar(candidate.probability));
-  }
-  say(lines);
+  say((together_ == 1 ? "" : fmt::format("[{}]\n", sequence.number)) + candidate_lines(tokenizer_, token));
 }
 
 void Terminal::show_logprobs(const std::string& whose, const Token& token) const {

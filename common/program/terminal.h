@@ -9,6 +9,9 @@
 
 namespace staircase {
 
+/// A line for each candidate of the token, with its probability as a bar; > marks the chosen one.
+std::string candidate_lines(const Tokenizer& tokenizer, const Token& token);
+
 /// Shows a transcript as it grows. Throws Error if standard output accepts no more text.
 class Terminal {
  public:

@@ -1,0 +1,414 @@
+"""Stories of a person at a terminal, told by its screen: what they type, what the program does, what they see."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import re
+import resource
+import select
+import signal
+import struct
+import subprocess
+import tempfile
+import termios
+import time
+import unittest
+from pathlib import Path
+
+from support import ROOT, Limited
+
+try:
+    import pyte
+except ImportError:
+    pyte = None
+
+BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
+PROGRAM = BUILD / "steps/96-dropped-turns"
+NINJA = BUILD / "build.ninja"
+HAS_EDITOR = NINJA.is_file() and "-DSTAIRCASE_LIBEDIT=1" in NINJA.read_text()
+LONG = ["--max-new-tokens", "100000", "--ignore-eos"]
+
+
+class Terminal:
+    """A program in a terminal that has a screen. `shell` puts the program into a pipe or a file."""
+
+    def __init__(self, *options, shell="{}", columns=80, limit=None, **environment):
+        self.main, side = pty.openpty()
+        self.screen = pyte.HistoryScreen(columns, 24, history=1000)
+        self.stream = pyte.ByteStream(self.screen)
+        self.sent = b""
+        self.resize(columns)
+        words = [PROGRAM, "--chat-template", ROOT / "models/tales-chat.jinja", *options]
+        command = shell.format(" ".join(f"'{word}'" for word in words))
+
+        def start():
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            if limit:
+                signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+        usual = {**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", "PS1": "$ ", **environment}
+        self.process = subprocess.Popen(["bash", "-c", command] if shell != "-m" else ["bash", "--norc", "--noprofile", "-i"],
+                                        stdin=side, stdout=side, stderr=side, env=usual, start_new_session=True,
+                                        preexec_fn=start)
+        self.before = termios.tcgetattr(side)
+        os.close(side)
+        self.words = " ".join(f"'{word}'" for word in words)
+
+    def resize(self, columns):
+        fcntl.ioctl(self.main, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.screen.resize(24, columns)
+
+    def type(self, text):
+        data = text if isinstance(text, bytes) else text.encode()
+        os.write(self.main, data)
+
+    def paste(self, text):
+        """As a terminal does: with markers, if the program has switched them on."""
+        self.look(0.05)
+        data = text if isinstance(text, bytes) else text.encode()
+        on = self.sent.rfind(b"\x1b[?2004h") > self.sent.rfind(b"\x1b[?2004l")
+        self.type(b"\x1b[200~" + data + b"\x1b[201~" if on else data)
+
+    def look(self, seconds):
+        """Reads for that long; False once the program has ended."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            if not select.select([self.main], [], [], left)[0]:
+                return True
+            try:
+                data = os.read(self.main, 65536)
+            except OSError:
+                return False
+            if not data:
+                return False
+            self.sent += data
+            self.stream.feed(data)
+        return True
+
+    @property
+    def text(self):
+        """The screen without blanks at the ends of rows."""
+        above = ["".join(row[x].data for x in range(self.screen.columns)).rstrip() for row in self.screen.history.top]
+        return "\n".join([*above, *(row.rstrip() for row in self.screen.display)]).rstrip()
+
+    def until(self, pattern, seconds=20):
+        """Waits until the screen matches."""
+        end = time.monotonic() + seconds
+        while not re.search(pattern, self.text):
+            if time.monotonic() > end or not self.look(0.02):
+                self.look(0.1)
+                if re.search(pattern, self.text):
+                    return
+                raise AssertionError(f"{pattern!r} does not appear:\n{self.text}\n{self.sent[-600:]!r}")
+
+    def ask(self, text):
+        """Types a question and waits for the prompt after its answer."""
+        prompts = len(re.findall(r"(?m)^> ?", self.text))
+        self.type(text + "\r")
+        self.until_prompt(prompts + 1)
+
+    def until_prompt(self, count):
+        self.until(r"(?ms)(?:^> ?.*?){%d}" % count)
+
+    def end(self):
+        while self.look(1):
+            pass
+        return self.process.wait()
+
+    def close(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        os.close(self.main)
+        self.process.wait()
+
+
+@unittest.skipUnless(pyte, "pyte is not installed; tools/setup --screen installs it")
+@unittest.skipUnless(PROGRAM.is_file(), "the program is not built")
+@unittest.skipUnless(HAS_EDITOR, "the program is built without libedit")
+class Stories(Limited):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def open(self, *options, **more):
+        if not any(str(option) == "--max-new-tokens" for option in options):
+            options = ("--max-new-tokens", "3", *options)
+        terminal = Terminal(*options, **more)
+        self.addCleanup(terminal.close)
+        terminal.until(r"(?m)^> ?$")
+        return terminal
+
+    def messages(self, terminal):
+        file = self.folder / "talk.json"
+        terminal.type(f"/save {file}\r")
+        terminal.until("messages are in")
+        return [(message["role"], message["content"]) for message in json.loads(file.read_text())]
+
+    def questions(self, terminal):
+        return [content for role, content in self.messages(terminal) if role == "user"]
+
+    # One stream asked, another used
+
+    def test_the_answer_goes_to_a_pipe_and_prompt_and_line_stay_on_the_screen(self):
+        log = self.folder / "log"
+        terminal = self.open(shell=f"{{}} | tee {log}")
+        terminal.type("Who are yoo\x7fu?")
+        terminal.until("> Who are you\\?$")
+        terminal.type("\r")
+        terminal.until_prompt(2)
+        terminal.type("\x04")
+        self.assertEqual(terminal.end(), 0)
+        self.assertTrue(log.read_text().strip())
+        self.assertNotIn("\x1b", log.read_text())
+        self.assertNotIn("Who are", log.read_text())
+
+    def test_a_file_gets_the_answer_alone(self):
+        log = self.folder / "log"
+        terminal = self.open(shell=f"{{}} >{log}")
+        terminal.ask("Who are you?")
+        terminal.type("/exit\r")
+        self.assertEqual(terminal.end(), 0)
+        self.assertNotIn("\x1b", log.read_text())
+        self.assertGreater(len(log.read_text().split()), 1)
+
+    def test_the_prompt_stays_on_the_screen_if_both_outputs_are_files(self):
+        log, notes = self.folder / "log", self.folder / "notes"
+        terminal = self.open(shell=f"{{}} >{log} 2>{notes}")
+        terminal.ask("Who are you?")
+        self.assertNotIn("\x1b", log.read_text() + notes.read_text())
+
+    def test_ctrl_c_discards_a_line_while_a_pipe_takes_the_answers(self):
+        terminal = self.open(shell=f"{{}} | tee {self.folder / 'log'}")
+        terminal.type("wrong\x03Who?\r")
+        terminal.until_prompt(2)
+        self.assertEqual(self.questions(terminal), ["Who?"])
+
+    def test_a_dumb_terminal_is_sent_no_escape_sequence(self):
+        terminal = self.open(TERM="dumb")
+        terminal.ask("Who are you?")
+        terminal.type("/set\r")
+        terminal.until("temperature 1")
+        terminal.type("\x04")
+        self.assertEqual(terminal.end(), 0)
+        self.assertNotIn(b"\x1b", terminal.sent)
+
+    def test_no_color_means_no_colours(self):
+        terminal = self.open(NO_COLOR="1")
+        terminal.type("/set\r")
+        terminal.until("temperature 1")
+        self.assertIsNone(re.search(rb"\x1b\[[0-9;]+m", terminal.sent))
+
+    def test_ctrl_z_stops_the_program_at_the_prompt_and_the_line_is_there_again(self):
+        terminal = Terminal(shell="-m")
+        self.addCleanup(terminal.close)
+        terminal.until(r"\$ $|\$$")
+        terminal.type(terminal.words + " --max-new-tokens 3\r")
+        terminal.until(r"(?m)^> ?$")
+        terminal.type("half a que")
+        terminal.until("half a que$")
+        terminal.type("\x1a")
+        terminal.until("Stopped")
+        terminal.until(r"(?s)Stopped.*\$ ?$")
+        terminal.type("echo $((40 + 2))\r")
+        terminal.until(r"(?m)^42$")
+        terminal.type("fg\r")
+        terminal.until(r"(?m)^> half a que$")
+        terminal.type("stion\r")
+        terminal.until(r"(?ms)half a question$.*^> ?$")
+        self.assertEqual(self.questions(terminal), ["half a question"])
+
+    def test_ctrl_z_stops_an_answer_which_goes_on_later(self):
+        terminal = Terminal(shell="-m")
+        self.addCleanup(terminal.close)
+        terminal.until(r"\$ ?$")
+        terminal.type(terminal.words + " " + " ".join(LONG) + "\r")
+        terminal.until(r"(?m)^> ?$")
+        terminal.type("Who?\r")
+        terminal.until(r"> Who\?\n.*\w \w")
+        terminal.type("\x1a")
+        terminal.until(r"(?s)Stopped.*\$ ?$")
+        terminal.type("stty -a\r")
+        terminal.until("icanon")
+        terminal.type("fg\r")
+        terminal.look(0.2)
+        terminal.type("\x03")
+        terminal.until(r"(?m)^> ?$(?!.*fg)")
+
+    def test_a_signal_that_ends_the_program_leaves_the_terminal_as_it_was(self):
+        for number in (signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP):
+            with self.subTest(number):
+                terminal = self.open(shell="exec {}")
+                if number == signal.SIGQUIT:
+                    terminal.type("\x1c")
+                else:
+                    os.kill(terminal.process.pid, number)
+                terminal.look(0.3)
+                self.assertEqual(terminal.process.wait(5), -number)
+                self.assertTrue(terminal.sent.endswith(b"\x1b[?2004l") or b"\x1b[?2004l" in terminal.sent[-40:])
+
+    def test_a_wider_terminal_keeps_the_line_above(self):
+        terminal = self.open(columns=40)
+        terminal.type("/undo\r")
+        terminal.until("There is no question to forget.")
+        terminal.type("a line of more than forty columns, which takes two rows")
+        terminal.until("two rows$")
+        terminal.screen.resize(24, 80)
+        # A terminal that breaks lines anew shows two rows as one, and the cursor is in it.
+        rows = terminal.text.split("\n")
+        terminal.screen.reset()
+        terminal.stream.feed("\r\n".join([*rows[:-2], rows[-2] + rows[-1]]).encode())
+        fcntl.ioctl(terminal.main, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        terminal.look(0.3)
+        self.assertIn("There is no question to forget.", terminal.text)
+        self.assertEqual(terminal.text.count("which takes two rows"), 1)
+
+    # Typed and pasted
+
+    def asked(self, pasted, keys="\r", **more):
+        terminal = self.open(**more)
+        terminal.paste(pasted)
+        terminal.look(0.1)
+        terminal.type(keys)
+        terminal.until_prompt(2)
+        return self.questions(terminal)
+
+    def test_a_pasted_path_is_a_question(self):
+        self.assertEqual(self.asked("/usr/bin/env python3"), ["/usr/bin/env python3"])
+
+    def test_a_pasted_command_is_a_question(self):
+        self.assertEqual(self.asked("/exit now"), ["/exit now"])
+
+    def test_a_pasted_comment_keeps_its_slashes(self):
+        self.assertEqual(self.asked("// why?\nint x;"), ["// why?\nint x;"])
+
+    def test_a_pasted_block_comment_is_a_question(self):
+        self.assertEqual(self.asked("/* why? */ int x;"), ["/* why? */ int x;"])
+
+    def test_pasted_lines_keep_their_indentation(self):
+        self.assertEqual(self.asked("    if x:\n        y\n"), ["    if x:\n        y"])
+
+    def test_a_paste_that_ends_in_a_backslash_ends_the_question(self):
+        self.assertEqual(self.asked("C:\\temp\\"), ["C:\\temp\\"])
+
+    def test_a_typed_backslash_after_a_paste_continues_the_line(self):
+        self.assertEqual(self.asked("one", keys="\\\rtwo\r"), ["one\ntwo"])
+
+    def test_a_pasted_nul_takes_nothing_with_it(self):
+        self.assertEqual(self.asked("one\0two"), ["one\ufffdtwo"])
+
+    def test_a_pasted_byte_of_latin_1_takes_nothing_with_it(self):
+        self.assertEqual(self.asked(b"caf\xe9 au lait"), ["caf\ufffd au lait"])
+
+    def test_a_typed_byte_of_latin_1_takes_nothing_with_it(self):
+        terminal = self.open()
+        terminal.type(b"caf\xe9\r")
+        terminal.until_prompt(2)
+        self.assertEqual(self.questions(terminal), ["caf\ufffd"])
+
+    def test_a_command_with_a_pasted_file_is_a_command(self):
+        terminal = self.open()
+        terminal.ask("Who?")
+        terminal.type("/save ")
+        terminal.paste(str(self.folder / "a.json"))
+        terminal.type("\r")
+        terminal.until("messages are in")
+
+    def test_a_pasted_question_comes_back_from_the_history_as_a_question(self):
+        terminal = self.open()
+        terminal.paste("/usr/bin/env")
+        terminal.type("\r")
+        terminal.until_prompt(2)
+        terminal.type("\x1b[A\r")
+        terminal.until_prompt(3)
+        self.assertEqual(self.questions(terminal), ["/usr/bin/env"] * 2)
+
+    def test_lines_pasted_during_an_answer_wait_as_one_question(self):
+        terminal = self.open(*LONG)
+        terminal.type("Who?\r")
+        terminal.until(r"> Who\?\n.*\w \w")
+        terminal.paste("one\r two\rthree")
+        terminal.look(0.2)
+        self.assertNotIn("three", terminal.text)
+        terminal.type("/")  # the terminal has read all of it; now Ctrl-C would flush it, so the answer ends by itself
+        terminal.until("three/", 40)
+        terminal.type("\r")
+        terminal.until(r"(?s)three/\n.*\w \w")
+        terminal.type("\x03")
+        terminal.until(r"(?ms)three/\n.*^> ?$")
+        self.assertEqual(self.questions(terminal)[1], "one\n two\nthree/")
+
+    def test_ctrl_c_takes_back_all_lines_of_a_question(self):
+        terminal = self.open()
+        terminal.type("one\\\r")
+        terminal.until(r"(?m)^\. ?$")
+        terminal.type("two\x03")
+        terminal.until_prompt(2)
+        terminal.type("Who?\r")
+        terminal.until_prompt(3)
+        self.assertEqual(self.questions(terminal), ["Who?"])
+
+    def test_a_paste_of_3000_lines_is_one_question(self):
+        terminal = self.open()
+        text = "\n".join(f"{i} {'x' * 20}" for i in range(3000))
+        os.set_blocking(terminal.main, False)
+        rest = b"\x1b[200~" + text.encode() + b"\x1b[201~\r"
+        while rest:
+            with contextlib.suppress(BlockingIOError):
+                rest = rest[os.write(terminal.main, rest[:1024]):]
+            terminal.look(0.001)
+        terminal.until("the model sees at most")
+
+    # Settings and files
+
+    def test_a_command_that_takes_nothing_refuses_an_argument(self):
+        terminal = self.open()
+        terminal.ask("Who?")
+        for command in ("undo", "reset", "help", "exit"):
+            terminal.type(f"/{command} 3\r")
+            terminal.until(f"/{command} stands alone, but 3 comes after it")
+        self.assertEqual(self.questions(terminal), ["Who?"])
+
+    def test_candidates_are_shown(self):
+        terminal = self.open("--show-candidates", "2")
+        terminal.ask("Who?")
+        self.assertEqual(len(re.findall(r"(?m)^[> ] \".*% ", terminal.text)), 6)
+        terminal.type("/set show-candidates 0\r")
+        terminal.ask("Who?")
+        self.assertEqual(len(re.findall(r"(?m)^[> ] \".*% ", terminal.text)), 6)
+
+    def test_a_full_disk_leaves_the_earlier_file(self):
+        terminal = self.open(limit=100)
+        file = self.folder / "talk.json"
+        earlier = '[{"role": "user", "content": "Who?"}]'
+        file.write_text(earlier)
+        terminal.ask("Why do you weep? " * 5)
+        terminal.type(f"/save {file}\r")
+        terminal.until("cannot be written: File too large")
+        self.assertEqual(file.read_text(), earlier)
+        self.assertEqual(os.listdir(self.folder), ["talk.json"])
+
+    def test_a_tilde_is_the_home_folder(self):
+        terminal = self.open(HOME=str(self.folder))
+        terminal.ask("Who?")
+        terminal.type("/save ~/mine.json\r")
+        terminal.until("2 messages are in")
+        self.assertTrue((self.folder / "mine.json").is_file())
+        terminal.type("/reset\r/load ~/mine.json\r")
+        terminal.until("The conversation has 2 messages")
+        terminal.type("/save ~else/mine.json\r")
+        terminal.until("only your own ~/")
+
+    def test_a_file_of_another_system_is_the_same_question(self):
+        texts = []
+        for form in (b"Why do\nyou weep?\n", b"\xef\xbb\xbfWhy do\r\nyou weep?\r\n"):
+            done = subprocess.run([PROGRAM, "--chat-template", ROOT / "models/tales-chat.jinja", "--show-use",
+                                   "--max-new-tokens", "9"], input=form, capture_output=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            texts.append((done.stdout, re.search(rb"\d+ prompt tokens", done.stderr)[0]))
+        self.assertEqual(*texts)
+
+
+if __name__ == "__main__":
+    unittest.main()
