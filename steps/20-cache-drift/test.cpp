@@ -55,6 +55,19 @@ TEST_CASE("sliding drifts away from the exact window, and recomputing does not")
   CHECK(*std::ranges::max_element(exact) < 1e-9);
 }
 
+TEST_CASE("the drift is the divergence of the slid cache from the exact window") {
+  const std::vector<int> text = nearly_full(-1);
+  const std::span<const int> all = text, window = all.last(text.size() - 1);
+  StaticKvCache cache(tales());
+  tales().next_logits(all.first(window.size()), cache);
+  cache.slide(0, 1);
+  const std::vector<float> slid = softmax(tales().next_logits(all.last(1), cache));
+  const std::vector<float> exact = softmax(tales().next_logits(window));
+  const double want = kl_divergence(exact, slid);
+  REQUIRE(want > 0.0);
+  CHECK(drift(tales(), text, {})[0] / want == doctest::Approx(1.0));
+}
+
 TEST_CASE("a text that the context holds does not drift") {
   CHECK(drift(tales(), nearly_full(0), {}).empty());
   CHECK(drift(tales(), nearly_full(3), {}).empty());

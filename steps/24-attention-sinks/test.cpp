@@ -106,6 +106,18 @@ TEST_CASE("the program scores a text with three caches and plots the losses") {
   }
 }
 
+TEST_CASE("a text needs two tokens more than the window") {
+  const TemporaryFolder folder;
+  const auto message = [&](std::size_t length) {
+    return error_message([&] {
+      compare_windows(tales(), std::vector<int>(length, 100),
+                      {.file = (folder.path() / "x.svg").string(), .window = 4, .sinks = 1});
+    });
+  };
+  CHECK(message(5) == "a text of 5 tokens is too short for a window of 4");
+  CHECK(message(6).find("too short") == std::string::npos);
+}
+
 TEST_CASE("a text that fits into the window is refused, and so are sinks that fill it") {
   const ProgramRun brief = run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --streaming /tmp/x.svg");
   CHECK(brief.status == 1);
