@@ -1,9 +1,9 @@
 """Plays the learner: the messages of a practice folder from the outline to green, and about the mistakes that people
 make.
 
-A sample of one step and of a fifth of the mistakes, another one for each commit, is tried, or all of them with
-STAIRCASE_ALL_STEPS=1 (`tools/test --all`). Two steps are tried at a time then, each with one compiler. Commands that
-name no temporary folder let a compiler cache answer when nothing has changed since."""
+A sample is tried, another one for each commit: one step with the mistakes that it invites, and a fifth of the mistakes
+in step 02. With STAIRCASE_ALL_STEPS=1 (`tools/test --all`) all are tried: two steps at a time then, each with one
+compiler. Commands that name no temporary folder let a compiler cache answer when nothing has changed since."""
 
 import fcntl
 import os
@@ -21,12 +21,15 @@ from pathlib import Path
 from support import BUILD, ROOT, STEPS, Scratch, call, snapshot
 
 from chosen import ALL, chosen, commit
+from mistakes import MISTAKES, planted
 from step_commands.compiling import reason, with_flags
 from step_commands.running import program_cases
 
 # Whose outline, the code of the step before, reads a key head for each query head: beyond the end, as the check
 # reports.
 READS_BEYOND = "85-grouped-queries"
+
+TRIED = STEPS if ALL else [random.Random(commit()).choice(STEPS)]
 
 
 class Played(Scratch):
@@ -50,11 +53,41 @@ class EveryStep(Played):
         shutil.rmtree(folder)
         return step, said, seconds
 
+    def survivors(self, step):
+        """(step, what `check` says while none of its mistakes is switched on, the mistakes that are green)"""
+        folder = self.folder / f"mistakes-{step.number}"
+        self.step("practice", step.number, folder)
+        for name, path in step.lesson().items():
+            shutil.copyfile(path, folder / name)
+        for name, text in planted(step.lesson(), MISTAKES[step.name]).items():
+            (folder / name).write_text(text)
+        said = self.check(folder)
+        green = [what for number, (what, *_) in enumerate(MISTAKES[step.name], 1) if self.is_green(folder, number)]
+        shutil.rmtree(folder)
+        return step, said, green
+
+    def is_green(self, folder, mistake):
+        process = subprocess.Popen(["build/test", "--abort-after=1"], cwd=folder, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+                                   env={**os.environ, "STAIRCASE_MISTAKE": str(mistake)})
+        try:
+            return process.wait(timeout=300) == 0
+        except subprocess.TimeoutExpired:  # it waits for ever, or never ends: `check` says so
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return False
+
+    def test_mistakes_that_a_step_invites_make_its_check_red(self):
+        with ThreadPoolExecutor(2) as pool:
+            for step, (status, said), green in pool.map(self.survivors, TRIED):
+                with self.subTest(step.name):
+                    self.assertEqual(status, 0, said)
+                    self.assertEqual(green, [], "the check is green although")
+
     def test_from_the_outline_to_green(self):
-        tried = STEPS if ALL else [random.Random(commit()).choice(STEPS)]
         print(f"\n{'':30} seconds of the last check")
         with ThreadPoolExecutor(2) as pool:
-            for step, said, seconds in pool.map(self.play, tried):
+            for step, said, seconds in pool.map(self.play, TRIED):
                 print(f"{step.name:30} {seconds:6.1f}")
                 with self.subTest(step.name):
                     (_, _, made), (_, status, outline), *written = said

@@ -8,6 +8,7 @@ import unittest
 
 from support import BUILD, PAIRS, ROOT, STEPS, call, hunks, series
 
+from mistakes import MISTAKES, planted
 from step_commands.check import lacking_option
 
 # The files that each lesson changes or adds. Every other file is the same, byte for byte, as in the step that it
@@ -302,6 +303,12 @@ class Series(unittest.TestCase):
                 self.assertIn("TEST_CASE(", text)
                 self.assertNotIn(text, tests, f"the same as {tests.get(text)}")
                 tests[text] = step.name
+
+    def test_each_step_has_three_mistakes_or_more_that_its_task_invites(self):
+        for step in STEPS:
+            with self.subTest(step.name):
+                self.assertGreaterEqual(len(MISTAKES.get(step.name, [])), 3)
+                planted(step.lesson(), MISTAKES[step.name])  # each is in the code
 
     def test_readmes(self):
         for step in STEPS:

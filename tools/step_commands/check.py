@@ -113,8 +113,8 @@ def run(folder, options):
 
 
 def lacking_option(step, program):
-    """(option, file) that the lesson adds and this program does not offer. Those of earlier lessons do not count: a chat
-    has no --num-return-sequences, which its generate.h declares."""
+    """(option, file) that the lesson adds and this program does not offer. Those of earlier lessons do not count: a
+    chat has no --num-return-sequences, which its generate.h declares."""
     def declared(path):
         return re.findall(r'add(?:_option|_flag)?\(\s*"(--[a-z0-9-]+)"', path.read_text(encoding="utf-8"))
 
