@@ -1,8 +1,9 @@
-"""Mistakes that a step's README invites: misreadings, off-by-ones, forgotten resets. Each makes the step's own check red
-(test_practice.py).
+"""Mistakes that a step's README invites: misreadings, off-by-ones, forgotten resets. Each makes the step's own check
+red (test_practice.py).
 
 A mistake names a file of the step, a place in the body of one of its functions, and what a learner may write there. All
-mistakes of a step are compiled together; STAIRCASE_MISTAKE, the number of one of them, chooses it when the program starts."""
+mistakes of a step are compiled together. STAIRCASE_MISTAKE, the number of one of them, chooses it when the program
+starts."""
 
 from step_commands.outline import Header
 
@@ -16,8 +17,8 @@ inline const int planted_mistake = std::getenv("STAIRCASE_MISTAKE") ? std::atoi(
 
 
 def planted(files, mistakes):
-    """{name: text} of the `files` that have a mistake. There a function has a copy of its body for each of its mistakes,
-    which have the numbers of the list, from 1 on."""
+    """{name: text} of the `files` that have a mistake. There a function has a copy of its body for each of its
+    mistakes, which have the numbers of the list, from 1 on."""
     changed = {}
     for name in dict.fromkeys(file for _, file, _, _ in mistakes):
         text = files[name].read_text(encoding="utf-8")
