@@ -33,8 +33,8 @@ HttpError refused(const std::string& key, const std::string& message) {
   return {400, message, key};
 }
 
-/// The texts of a content, which is one text or a list of parts.
-std::string text_of(const ordered_json& content, const std::string& key) {
+/// A content, which is one text or a list of parts, with only the keys that a template may read.
+ordered_json content_of(const ordered_json& content, const std::string& key) {
   if (content.is_string()) return content;
   static constexpr const char* kRight = "a text or a list of text parts";
   if (!content.is_array() || content.empty()) {
@@ -44,7 +44,7 @@ std::string text_of(const ordered_json& content, const std::string& key) {
                                                         : shown(json(content)),
                                    kRight));
   }
-  std::string text;
+  ordered_json parts = ordered_json::array();
   for (std::size_t i = 0; i < content.size(); ++i) {
     const ordered_json& part = content[i];
     const std::string place = fmt::format("{}[{}]", key, i);
@@ -62,10 +62,9 @@ std::string text_of(const ordered_json& content, const std::string& key) {
     if (!part.contains("text") || !part["text"].is_string()) {
       throw refused(place + ".text", fmt::format("{}.text must be a text", place));
     }
-    if (i > 0) text += '\n';
-    text += part["text"];
+    parts.push_back({{"type", "text"}, {"text", part["text"]}});
   }
-  return text;
+  return parts;
 }
 
 /// A message for the template, with only the keys that it may read.
@@ -95,7 +94,7 @@ ordered_json message_of(const ordered_json& message, const std::string& key) {
   if (content == message.end()) throw refused(key + ".content", fmt::format("{} has no content", key));
   // It is the newer name of the same role, which templates do not know.
   ordered_json result{{"role", *role == "developer" ? "system" : *role},
-                      {"content", text_of(*content, key + ".content")}};
+                      {"content", content_of(*content, key + ".content")}};
   for (const char* name : {"name", "reasoning_content", "reasoning", "thinking"}) {
     if (const auto value = text(name)) result[name] = *value;
   }
@@ -157,7 +156,10 @@ Conversation::~Conversation() = default;
 std::size_t Conversation::bytes() const {
   std::size_t sum = 0;
   for (const ordered_json& message : json_->messages) {
-    sum += message["content"].get_ref<const std::string&>().size();
+    const ordered_json& content = message["content"];
+    if (content.is_string()) sum += content.get_ref<const std::string&>().size();
+    if (!content.is_array()) continue;
+    for (const ordered_json& part : content) sum += part["text"].get_ref<const std::string&>().size() + 1;
   }
   return sum;
 }

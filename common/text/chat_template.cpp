@@ -143,7 +143,32 @@ ChatTemplate ChatTemplate::load(const std::filesystem::path& model, const std::s
 }
 
 ChatTemplate::ChatTemplate(const std::string& source, SpecialTokens special_tokens, const std::string& file)
-    : file_(file), special_tokens_(std::move(special_tokens)), template_(parsed(source, file)) {}
+    : file_(file),
+      special_tokens_(std::move(special_tokens)),
+      template_(parsed(source, file)),
+      reads_parts_(tries_parts()) {}
+
+/// A template that reads parts writes one part as it writes the text alone.
+bool ChatTemplate::tries_parts() const {
+  const ordered_json text = "Hello", part = {{"type", "text"}, {"text", text}},
+                     system = {{"role", "system"}, {"content", "Be kind."}};
+  const auto written = [&](const ordered_json& content, bool with_system) {
+    ordered_json messages = ordered_json::array();
+    if (with_system) messages.push_back(system);
+    messages.push_back({{"role", "user"}, {"content", content}});
+    return render(messages, ordered_json::object(), {},
+                  {.steps = 1'000'000, .bytes = 16 << 20, .output = 1 << 20})
+        .text;
+  };
+  for (const bool with_system : {false, true}) {  // some templates demand a system message, others reject one
+    try {
+      const std::string alone = written(text, with_system);
+      return alone.find("Hello") != alone.npos && written(ordered_json::array({part}), with_system) == alone;
+    } catch (const Error&) {
+    }
+  }
+  return false;
+}
 
 Rendered ChatTemplate::render(const ordered_json& messages, const ordered_json& options, const std::tm& now,
                               const RenderLimits& limits) const {

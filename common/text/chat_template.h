@@ -45,12 +45,19 @@ class ChatTemplate {
   /// writes one.
   Rendered render(const std::vector<Message>& messages) const;
 
+  /// Whether the template reads a content that is a list of parts itself: [{"type": "text", "text": ...}].
+  /// Others write the list as it is, so they need its texts joined.
+  bool reads_parts() const { return reads_parts_; }
+
   const std::map<std::string, std::string>& special_tokens() const { return special_tokens_; }
 
  private:
+  bool tries_parts() const;
+
   std::string file_;
   std::map<std::string, std::string> special_tokens_;
   JinjaTemplate template_;
+  bool reads_parts_;
 };
 
 /// The tokens of a conversation. Markers are found only in the template's own text, so "<|im_end|>" in a

@@ -99,6 +99,22 @@ TEST_CASE("a content is a text or text parts, a developer is the system, and oth
   CHECK(prompt(R"([{"role": "developer", "content": [{"type": "text", "text": "a"},
                                                      {"type": "text", "text": "b"}]}])",
                R"(, "add_generation_prompt": false)") == "<|im_start|>system\na\nb<|im_end|>\n");
+  // Templates that read parts get them, as from transformers.
+  const std::string parts =
+      "{% for message in messages %}{% if message.content is string %}{{ message.content }}{% else %}"
+      "{% for part in message.content %}{{ part.text }}{% endfor %}{% endif %}{% endfor %}";
+  const std::string two = R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "First. "},
+                             {"type": "text", "text": "Second.", "cache_control": 1}]}, {"role": "user", "content": " Third."}]})";
+  CHECK(request(two, parts).rendered().text == "First. Second. Third.");
+  CHECK(request(two, "{{ messages[0].content }}").rendered().text == "First. \nSecond.");
+  CHECK(request(two, "{{ messages[0].content | length }}").rendered().text == "15");
+  const std::string strict =  // demands a system message
+      "{% if messages[0].role != 'system' %}{{ raise_exception('no system message') }}{% endif %}" + parts;
+  CHECK(request(R"({"messages": [{"role": "system", "content": "S"},
+                   {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]})",
+                strict)
+            .rendered()
+            .text == "Sab");
   const char* const source =
       "{{ messages[0].name }}{{ messages[0].reasoning_content }}{{ messages[0].extra is defined }}{{ mood }}";
   CHECK(request(R"({"messages": [{"role": "assistant", "content": "", "name": "Ada", "reasoning": "why",
