@@ -81,6 +81,7 @@ void LiveOptions::set(const std::string& name, const std::string& value) {
     put_back();
     throw;
   }
+  if (const auto changed = changed_.find("--" + name); changed != changed_.end()) changed->second();
 }
 
 std::vector<std::string> LiveOptions::values() const {

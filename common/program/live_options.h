@@ -1,7 +1,10 @@
 // Options that a person changes while the program runs: /set temperature 0.5.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/options.h"
@@ -21,6 +24,9 @@ class LiveOptions : public OptionSink {
   /// break a rule.
   void set(const std::string& name, const std::string& value);
 
+  /// Calls `changed` each time set() has set that option, also to the value that it had.
+  void on_set(const std::string& name, std::function<void()> changed) { changed_[name] = std::move(changed); }
+
   /// All options with their values: "top-k 40". One that is off has none.
   std::vector<std::string> values() const;
 
@@ -33,6 +39,7 @@ class LiveOptions : public OptionSink {
 
   OptionSink& command_line_;
   std::vector<Setting> settings_;
+  std::map<std::string, std::function<void()>> changed_;
 };
 
 }  // namespace staircase

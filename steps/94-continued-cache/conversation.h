@@ -44,6 +44,9 @@ class Conversation {
     return {generation.finish_reason, length, cached};
   }
 
+  /// Begins the random numbers of the options' seed again.
+  void reseed() { generator_.seed(options_.sampling.seed); }
+
  private:
   /// Cuts the cache back to the tokens that its text and `prompt` both begin with, and returns how many these
   /// are. The last token of the prompt always goes through the model: its logits are needed.

@@ -47,6 +47,9 @@ class Conversation {
     return {generation.finish_reason, length, cached};
   }
 
+  /// Begins the random numbers of the options' seed again.
+  void reseed() { generator_.seed(options_.sampling.seed); }
+
  private:
   void remember(const Rendered& rendered, const std::vector<int>& prompt, const Generation& generation) {
     std::span<const int> answer = std::span(generation.tokens).subspan(prompt.size());

@@ -49,6 +49,9 @@ class Conversation {
     return {generation.finish_reason, length, cached, dropped};
   }
 
+  /// Begins the random numbers of the options' seed again.
+  void reseed() { generator_.seed(options_.sampling.seed); }
+
  private:
   struct Prompt {
     Rendered rendered;

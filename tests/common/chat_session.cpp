@@ -112,6 +112,22 @@ TEST_CASE("an interrupted answer stays as far as it got") {
   CHECK(talk.printed == "I am\n");
 }
 
+TEST_CASE("an answer stopped before its first token leaves no empty turn") {
+  Talk talk;
+  talk.session.take("Who are you?");
+  talk.tokens_until_interrupt = 0;
+  CHECK(talk.session.take("Where?"));
+  CHECK(talk.session.messages() == kTwo);
+}
+
+TEST_CASE("pasted text is a question, and keeps its slashes and its indentation") {
+  for (const std::string text : {"/exit", "//etc", "/* a */", "  if x:\n    y"}) {
+    Talk talk;
+    CHECK(talk.session.take("\n" + text + "\n", true));
+    CHECK(talk.seen.back().content == text);
+  }
+}
+
 TEST_CASE("a question that cannot be answered leaves the conversation as it was") {
   Talk talk;
   talk.session.take("Who are you?");
@@ -193,6 +209,17 @@ TEST_CASE("/set shows the options and changes one, by the name of the command li
   CHECK(talk.do_sample);
   talk.session.take("/set do-sample false");
   CHECK_FALSE(talk.do_sample);
+}
+
+TEST_CASE("/set reaches what depends on an option, also if its value stays the same") {
+  Talk talk;
+  int calls = 0;
+  talk.settings.on_set("--top-k", [&] { ++calls; });
+  talk.session.take("/set top-k 7");
+  talk.session.take("/set top-k 7");
+  talk.session.take("/set top-k 70");
+  talk.session.take("/set temperature 0.5");
+  CHECK(calls == 2);
 }
 
 TEST_CASE("a wrong /set names what would be right, and changes nothing") {

@@ -370,6 +370,22 @@ class Stories(Limited):
             terminal.until(f"/{command} stands alone, but 3 comes after it")
         self.assertEqual(self.questions(terminal), ["Who?"])
 
+    def test_a_seed_begins_its_random_numbers_again(self):
+        terminal = self.open("--do-sample", "--temperature", "1.5", "--max-new-tokens", "12")
+        prompts = 1
+        for command in ("set seed 7", "undo", "set seed 7", "undo", "set seed 8"):
+            terminal.type(f"/{command}\r")
+            prompts += 1
+            terminal.until_prompt(prompts)
+            if command.startswith("set"):
+                terminal.type("Who are you?\r")
+                prompts += 1
+                terminal.until_prompt(prompts)
+        answers = [re.split(r"\n>|The answer", part)[0] for part in terminal.text.split("> Who are you?\n")[1:]]
+        self.assertEqual(len(answers), 3)
+        self.assertEqual(answers[0], answers[1])
+        self.assertNotEqual(answers[1], answers[2])
+
     def test_candidates_are_shown(self):
         terminal = self.open("--show-candidates", "2")
         terminal.ask("Who?")
