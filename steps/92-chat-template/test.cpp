@@ -115,7 +115,8 @@ TEST_CASE("a missing or broken template is refused, and so is a question that it
 
 TEST_CASE("--system and --chat-template warn if they do nothing") {
   const std::string warning = "warning: --system and --chat-template do nothing without --chat\n";
-  CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 --system 'Be brief.'").err.find(warning) !=
-        std::string::npos);
+  for (const std::string& option : {std::string("--system 'Be brief.'"), "--chat-template " + kTale})
+    CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1 " + option).err.find(warning) !=
+          std::string::npos);
   CHECK(run_program(STAIRCASE_STEP_PROGRAM, "--max-new-tokens 1").err.find("warning") == std::string::npos);
 }

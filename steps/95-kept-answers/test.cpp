@@ -104,6 +104,20 @@ TEST_CASE("of several known texts the longest one counts") {
   CHECK(Ids(tokens.begin(), tokens.begin() + std::ssize(begin)) == begin);
 }
 
+TEST_CASE(
+    "of known texts that are equal the newest counts, and a longer one is never the worse for its age") {
+  const Answered one;
+  const Ids begin = one.prompt_tokens, usual = tokenizer().encode("A crow");
+  const auto encoded = [&](const std::vector<Ids>& answers) {
+    KnownTokens known;
+    for (const Ids& answer : answers) known.remember(tokenizer(), one.prompt, begin, answer);
+    const Ids tokens = known.encode(tokenizer(), tale().render(one.next));
+    return Ids(tokens.begin(), tokens.begin() + std::ssize(begin) + std::ssize(answers.back()));
+  };
+  CHECK(encoded({usual, one.answer}) == joined(begin, one.answer));
+  CHECK(encoded({one.answer, usual}) == joined(begin, usual));
+}
+
 TEST_CASE("a person who types the text of a conversation gets none of its markers") {
   const ChatTemplate plain("{% for m in messages %}{{ m.content }}{% endfor %}<|endoftext|>C", {}, "plain");
   const ChatTemplate marked("{{ messages[0].content }}<|endoftext|>{{ messages[1].content }}<|endoftext|>",

@@ -99,6 +99,11 @@ TEST_CASE("dropped turns stay dropped while the conversation goes on, and only t
   dropped.drop_oldest(messages);
   dropped.drop_oldest(messages);
   CHECK(dropped.rest(turns(1, 1)) == turns(1, 1));  // the newest questions were taken back
+  messages = turns(1, 3);
+  dropped.drop_oldest(messages);
+  Messages answered = turns(1, 1);
+  answered.push_back(turn(1)[1]);
+  CHECK(dropped.rest(answered) == answered);  // nothing would be left of it
 }
 
 TEST_CASE("a conversation that fits is seen whole") {

@@ -323,6 +323,48 @@ TEST_CASE("presence and frequency penalties skip the prompt, and count what was 
   CHECK(text(plain).starts_with(tokenizer().decode(std::vector{prompt[1]})));
 }
 
+TEST_CASE(
+    "each text of a request is drawn with its own seed, which is one more than that of the text before") {
+  const std::string rest = R"("max_tokens": 12, "temperature": 1, "ignore_eos": true)";
+  std::vector<std::string> alone;
+  for (int seed = 40; seed < 44; ++seed) {
+    Served served(1, 10);
+    const auto sent = served.send(fmt::format(R"({{"prompt": [[1]], "seed": {}, {}}})", seed, rest));
+    served.service.drain();
+    served.run();
+    alone.push_back(text(sent));
+  }
+  for (int i = 1; i < 4; ++i) CHECK(alone[i] != alone[i - 1]);
+  for (const char* which : {R"("prompt": [[1]], "n": 4)", R"("prompt": [[1], [1]], "n": 2)",
+                            R"("prompt": [[1], [1], [1], [1]])"}) {
+    CAPTURE(which);
+    Served served(3, 10);
+    const auto sent = served.send(fmt::format(R"({{{}, "seed": 40, {}}})", which, rest));
+    served.service.drain();
+    served.run();
+    for (int i = 0; i < 4; ++i) CHECK(text(sent, i) == alone[i]);
+  }
+}
+
+TEST_CASE("a request finds a place until batch and queue are full, and any does while there is no other") {
+  const auto admission = [](int first, int second) {
+    Served served(2, 3);
+    const auto send = [&](int n) {
+      return served.send(
+          fmt::format(R"({{"prompt": [[1]], "n": {}, "max_tokens": 2, "temperature": 0}})", n));
+    };
+    if (first > 0) CHECK(send(first).admission == Admission::kTaken);
+    return send(second).admission;
+  };
+  CHECK(admission(0, 1) == Admission::kTaken);
+  CHECK(admission(0, 6) == Admission::kTaken);
+  CHECK(admission(1, 4) == Admission::kTaken);
+  CHECK(admission(1, 5) == Admission::kFull);
+  CHECK(admission(4, 1) == Admission::kTaken);
+  CHECK(admission(5, 1) == Admission::kFull);
+  CHECK(admission(6, 1) == Admission::kFull);
+}
+
 TEST_CASE("requests arrive from other threads while the model's thread serves") {
   Served served(3, 1000);
   auto model = std::async(std::launch::async, [&] { served.run(); });

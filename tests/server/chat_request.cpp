@@ -187,7 +187,11 @@ TEST_CASE("logprobs is true or false, and top_logprobs needs it") {
   CHECK_FALSE(request(hello(R"("logprobs": false)")).logprobs);
   CHECK_FALSE(request(hello(R"("top_logprobs": 0)")).logprobs);
   CHECK(request(hello(R"("logprobs": true)")).logprobs == 0);
-  CHECK(refusal(hello(R"("top_logprobs": 2)")) == "400 top_logprobs: top_logprobs needs logprobs to be true");
+  for (const int count : {1, 2, 20})
+    CHECK(refusal(hello(fmt::format(R"("top_logprobs": {})", count))) ==
+          "400 top_logprobs: top_logprobs needs logprobs to be true");
+  for (const int count : {0, 1, 20})
+    CHECK(request(hello(fmt::format(R"("logprobs": true, "top_logprobs": {})", count))).logprobs == count);
   CHECK(refusal(hello(R"("logprobs": 2)")).starts_with("400 logprobs: "));
   CHECK(refusal(hello(R"("logprobs": true, "top_logprobs": 21)")).starts_with("400 top_logprobs: "));
 }
@@ -288,6 +292,24 @@ TEST_CASE("tokens of a text, of a conversation, and back") {
   CHECK(tokens(R"({"prompt": "a<|im_end|>"})") ==
         json{{"count", mark.size()}, {"max_model_len", 64}, {"tokens", mark}, {"token_strs", nullptr}});
   CHECK(tokens(R"({"prompt": ""})")["tokens"] == json::array());
+  // Only a prompt gets the begin-of-text token by itself: the template of a conversation writes it.
+  const std::string file = STAIRCASE_SOURCE_TREE "/tests/reference/tokenizers/llama-2.json";
+  const Tokenizer begins(read_tokenizer_json(read_file(file), file), file);
+  const ServedModel other("other", begins, {.vocab_size = begins.vocab_size(), .n_positions = 64});
+  struct OfOther : TestPrompts {
+    const Tokenizer& own;
+    explicit OfOther(const Tokenizer& tokenizer) : TestPrompts("{{ messages[0].content }}"), own(tokenizer) {}
+    std::vector<int> encode(const Rendered& prompt) override { return encode_chat(own, prompt); }
+  } of_other(begins);
+  const auto count_of_begin = [&](const std::string& body) {
+    const json ids = json::parse(tokenize(body, other, of_other))["tokens"];
+    return std::ranges::count(ids, json(1));
+  };
+  CHECK(count_of_begin(R"({"prompt": "Hi"})") == 1);
+  CHECK(count_of_begin(R"({"prompt": "Hi", "add_special_tokens": true})") == 1);
+  CHECK(count_of_begin(R"({"prompt": "Hi", "add_special_tokens": false})") == 0);
+  CHECK(count_of_begin("{" + kHello + "}") == 0);
+  CHECK(count_of_begin(hello(R"("add_special_tokens": true)")) == 1);
   const json chat = tokens(hello(R"("return_token_strs": true)"));
   CHECK(chat["tokens"] == json(request("{" + kHello + "}").prompts().front()));
   CHECK(chat["token_strs"][0] == "<|im_start|>");
@@ -313,6 +335,71 @@ TEST_CASE("tokens of a text, of a conversation, and back") {
   }
   CHECK(refusal_of([&] { apply_template("{}", model(), prompts); }) ==
         "400 messages: the body has no messages");
+}
+
+namespace {
+
+struct Known : KnownPrompts {
+  ChatTemplate chatml{kChatMl, {}, "t.jinja"};
+  Known() : KnownPrompts(tokenizer()) {}
+  Rendered render(const Conversation& conversation) override { return conversation.rendered_by(chatml); }
+};
+
+/// A text of which nothing is the template's.
+Rendered plain(const std::string& text) {
+  return {text, std::vector<bool>(text.size())};
+}
+
+/// Each letter a token.
+std::vector<int> letters(const std::string& text) {
+  std::vector<int> ids;
+  for (const char letter : text) ids.push_back(tokenizer().encode({&letter, 1}).front());
+  return ids;
+}
+
+}  // namespace
+
+TEST_CASE("the newest 256 answers are kept") {
+  Known prompts;
+  const std::string mark = "<|im_end|>";
+  const auto is_kept = [&](int number) {
+    Rendered next = plain(fmt::format("Hello{}", number) + mark);
+    std::fill(next.own.end() - std::ssize(mark), next.own.end(), true);
+    return prompts.encode(next) != encode_chat(tokenizer(), next);
+  };
+  for (int number = 0; number < 258; ++number) {
+    const std::string text = fmt::format("Hello{}", number);
+    REQUIRE_FALSE(is_kept(number));
+    prompts.answered(plain(""), {}, letters(text));
+    CHECK(is_kept(number));
+    CHECK(is_kept(std::max(0, number - 255)));
+    if (number > 255) CHECK_FALSE(is_kept(number - 256));
+  }
+}
+
+TEST_CASE(
+    "the longest known text counts, and of equal ones the newest; what follows must begin with a marker") {
+  Known prompts;
+  const std::string mark = "<|im_end|>";
+  const int end = tokenizer().encode_with_special_tokens(mark).front();
+  const auto encoded = [&](const std::string& text) {
+    Rendered next = plain(text + mark);
+    std::fill(next.own.end() - std::ssize(mark), next.own.end(), true);
+    return prompts.encode(next);
+  };
+  const auto then_end = [&](std::vector<int> ids) {
+    ids.push_back(end);
+    return ids;
+  };
+  prompts.answered(plain("He"), letters("He"), letters("llo"));
+  CHECK(encoded("Hello") == then_end(letters("Hello")));
+  prompts.answered(plain(""), {}, letters("Hel"));  // shorter, and newer
+  CHECK(encoded("Hello") == then_end(letters("Hello")));
+  CHECK(prompts.encode(plain("Hello")) == tokenizer().encode("Hello"));
+  CHECK(prompts.encode(plain("HelloHello")) == tokenizer().encode("HelloHello"));
+  const std::vector<int> usual = tokenizer().encode("Hello");
+  prompts.answered(plain(""), {}, usual);
+  CHECK(encoded("Hello") == then_end(usual));
 }
 
 TEST_CASE("the next turn keeps the tokens of an answer, and a client cannot write its markers") {

@@ -169,6 +169,31 @@ TEST_CASE("a stream begins with the role, ends with the reason alone, and counts
   CHECK(answer.client->has_ended);
 }
 
+TEST_CASE("the cached tokens of each prompt count once, for the first of its texts") {
+  const auto told = [](int text, int n) {
+    auto client = std::make_shared<Client>();
+    Metrics counted;
+    counted.declare_gauge("staircase_texts", "");
+    counted.declare_counter("staircase_generated_tokens_total", "");
+    counted.declare_histogram("staircase_time_to_first_token_seconds", "", {});
+    counted.declare_histogram("staircase_time_per_output_token_seconds", "", {});
+    const auto request = std::make_shared<CompletionRequest>(
+        json{{"prompt", {{5, 6}, {7, 8, 9}}}, {"n", n}, {"max_tokens", 1}}.dump(), model());
+    const auto reply = std::make_shared<CompletionReply>("id", request, model(), client, counted);
+    reply->add_cached(text, 2);
+    for (int i = 0; i < 2 * n; ++i) reply->end_text(i, FinishReason::kLength);
+    const json& use = client->answer["usage"];
+    return use.contains("prompt_tokens_details") ? use["prompt_tokens_details"]["cached_tokens"] : json();
+  };
+  for (const int n : {1, 2, 3}) {
+    for (int text = 0; text < 2 * n; ++text) {
+      CAPTURE(n);
+      CAPTURE(text);
+      CHECK(told(text, n) == (text == 0 || text == n ? json(2) : json()));
+    }
+  }
+}
+
 TEST_CASE("an empty answer still has its role") {
   Answer answer(R"(, "stream": true)");
   answer.add({mark("<|im_end|>")}).end();

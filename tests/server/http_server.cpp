@@ -15,6 +15,7 @@
 #include <list>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace staircase;
@@ -321,6 +322,31 @@ TEST_CASE("data that a client sends ahead of its answer is bounded, and its leav
   }
   CHECK(served.wait_for({HttpServer::kClientLeft}));
   CHECK(served.left == 1);
+}
+
+TEST_CASE("nothing that another thread posts is lost while the server takes what came before") {
+  constexpr int kCount = 200'000;
+  std::shared_ptr<Exchange> kept;
+  std::atomic<bool> has_come = false, in_order = true;
+  std::atomic<int> done = 0;
+  Served served({}, [&](const std::shared_ptr<Exchange>& exchange) {
+    kept = exchange;
+    has_come = true;
+  });
+  Client client(served.port);
+  client.send(kGet);
+  while (!has_come) std::this_thread::sleep_for(1ms);
+  for (int i = 0; i < kCount; ++i) {
+    kept->post([&, i] {
+      if (done++ != i) in_order = false;
+    });
+    if (i % 10 == 9) served.http.flush();
+  }
+  kept->post([&] { std::exchange(kept, nullptr)->send({.body = "all"}); });
+  served.http.flush();
+  CHECK(client.read("all").ends_with("all"));
+  CHECK(done == kCount);
+  CHECK(in_order);
 }
 
 TEST_CASE("a request that has arrived when the server is stopped gets its answer") {
