@@ -1,0 +1,11 @@
+// The kernels' tests on a processor with AMX as on one without: there, products and attention in bfloat16 and
+// bytes are computed by vectors, which no other test runs on such a machine.
+#include <doctest/doctest.h>
+
+#include "kernels/cpu/bfloat16_tile.h"
+#include "kernels/cpu/int8_tile.h"
+
+TEST_CASE("the registers of AMX are hidden") {
+  CHECK_FALSE(staircase::has_bfloat16_matrices(32));
+  CHECK_FALSE(staircase::has_int8_matrices());
+}
