@@ -36,6 +36,9 @@ struct Talk {
   Answer answer = {};
   bool fails = false;
   int tokens_until_interrupt = -1;
+  std::function<Clock::time_point(int number)> time = [](int) {
+    return Clock::now();
+  };  // of an answer's tokens
   std::string printed;
   std::vector<std::string> notes;
   Messages seen;
@@ -46,8 +49,10 @@ struct Talk {
                 [this](const Messages& messages, const OnToken& on_token) {
                   seen = messages;
                   if (fails) throw Error("no room");
-                  for (const int token : tokenizer().encode(reply)) on_token({token});
-                  on_token({kEnd});
+                  int number = 0;
+                  for (const int token : tokenizer().encode(reply))
+                    on_token({.id = token, .time = time(number++)});
+                  on_token({.id = kEnd, .time = time(number)});
                   return answer;
                 },
                 {.print = [this](const std::string& text) { printed += text; },
@@ -242,13 +247,20 @@ TEST_CASE("/help lists every command, and an unknown one is named") {
   for (const std::string name : {"system", "reset", "undo", "save", "load", "set", "exit"})
     CHECK(help.find("/" + name) != std::string::npos);
   CHECK(talk.note("/dance now") == "There is no command /dance; /help lists the commands.");
-  CHECK_FALSE(talk.session.take("/exit"));
+  CHECK(talk.note("/?") == help);
+  for (const char* leave : {"/exit", "/quit", "/bye"}) CHECK_FALSE(talk.session.take(leave));
 }
 
 TEST_CASE("a truncated answer and dropped messages are reported") {
   Talk talk;
   talk.answer = {.finish_reason = FinishReason::kLength};
   CHECK(talk.note("Who?").find("The answer was cut off after ") == 0);
+  for (const FinishReason reason : {FinishReason::kEos, FinishReason::kStop}) {
+    talk.notes.clear();
+    talk.answer = {.finish_reason = reason};
+    talk.session.take("Who?");
+    CHECK(talk.notes.empty());
+  }
   talk.answer = {.dropped_messages = 4};
   CHECK(talk.note("Who?") == "The oldest 4 messages no longer fit, and the model did not see them.");
 }
@@ -260,6 +272,28 @@ TEST_CASE("tokens and times are a line on request") {
   CHECK(note.find("40 prompt tokens, 30 of them from the cache; first token after ") == 0);
   CHECK(note.find(fmt::format("; {} new tokens, ", tokenizer().encode(talk.reply).size() + 1)) !=
         std::string::npos);
+}
+
+TEST_CASE("the time to the first token is the first one's, and the speed is of the tokens after it") {
+  // The first number of `note` after `words`.
+  const auto number_after = [](const std::string& note, const std::string& words) {
+    REQUIRE(note.find(words) != std::string::npos);
+    return std::stod(note.substr(note.find(words) + words.size()));
+  };
+  Talk talk("", true);
+  talk.time = [](int number) { return Clock::now() + std::chrono::seconds(100 * (number + 1)); };
+  const double first = number_after(talk.note("Who?"), "first token after ");
+  CHECK(first >= 100'000.0);
+  CHECK(first < 150'000.0);
+  talk.time = [](int) { return Clock::now() - std::chrono::seconds(2); };
+  for (int i = 0; i < 40; ++i) talk.reply += " crow";
+  const std::string note = talk.note("Who?");
+  const int tokens = static_cast<int>(tokenizer().encode(talk.reply).size()) + 1;
+  REQUIRE(tokens > 40);
+  CHECK(number_after(note, "; " + std::to_string(tokens) + " new tokens, ") <= (tokens - 1) / 2.0);
+  CHECK(number_after(note, " new tokens, ") > (tokens - 1) / 20.0);
+  talk.reply = "";
+  CHECK(talk.note("Who?").ends_with("; 1 new tokens, 0.0 tokens/s"));
 }
 
 TEST_CASE("a character in several tokens appears whole, and half of one as a mark") {

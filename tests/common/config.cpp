@@ -299,6 +299,14 @@ TEST_CASE("a folder without model_type is an old one of GPT-2, and any other nee
       says(error_message([&] { read(settings.dump()); }), "config.json has no model_type", "gpt2", "qwen3"));
 }
 
+TEST_CASE("the two matrices of a gated MLP count as one, which may have 2^31 - 1 values") {
+  json gated = valid_of("llama");
+  gated.update({{"hidden_size", 1 << 14}, {"num_attention_heads", 16}, {"intermediate_size", 1 << 16}});
+  CHECK(says(error_message([&] { read(gated.dump()); }), "config.json", "n_inner"));
+  gated["intermediate_size"] = (1 << 16) - 1;
+  CHECK(error_message([&] { read(gated.dump()); }) == "");
+}
+
 TEST_CASE("heads whose size is not a quotient of the width have the size in the file") {
   json settings = valid_of("mistral");
   settings["head_dim"] = 20;
@@ -367,6 +375,8 @@ TEST_CASE("a window counts where it is in use, and texts stay within it") {
   CHECK(positions("qwen3", {{"sliding_window", 20}, {"use_sliding_window", true}, {"layer_types", full}}) ==
         64);
   CHECK(positions("qwen3", {{"sliding_window", 20}, {"layer_types", mixed}}) == 20);
+  const json first{"sliding_attention", "full_attention"};
+  CHECK(positions("qwen3", {{"sliding_window", 20}, {"layer_types", first}}) == 20);
   CHECK(positions("mistral", {{"sliding_window", 20}, {"layer_types", full}}) == 20);
   CHECK(says(error_of("qwen3", "layer_types", json{"full_attention", "chunked_attention"}), "layer_types",
              "\"chunked_attention\"", "\"sliding_attention\""));

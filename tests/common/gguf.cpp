@@ -97,6 +97,8 @@ TEST_CASE("numbers of every type are read, and a negative one is not a count") {
       .pair("i32", 5, raw<std::int32_t>(-1))
       .pair("u64", 10, raw<std::uint64_t>(1))
       .pair("i64", 11, raw<std::int64_t>(7))
+      .pair("zero", 5, raw<std::int32_t>(0))
+      .pair("least", 11, raw<std::int64_t>(-1))
       .pair("f64", 12, raw<double>(0.1));
   const std::string bytes = writer.bytes();
   const GgufFile file = opened(bytes);
@@ -105,7 +107,9 @@ TEST_CASE("numbers of every type are read, and a negative one is not a count") {
   CHECK(file.integer("i16") == 300);
   CHECK(file.integer("u64") == 1);
   CHECK(file.integer("i64") == 7);
+  CHECK(file.integer("zero") == 0);
   CHECK(file.number("f64") == 0.1);
+  CHECK(says(error_message([&] { file.integer("least"); }), "-1", "from 0 on"));
   CHECK(says(error_message([&] { file.integer("i8"); }), "-3", "from 0 on"));
   CHECK(says(error_message([&] { file.integer("i32"); }), "-1", "from 0 on"));
 }
@@ -330,6 +334,8 @@ TEST_CASE("parts that are missing, duplicate or of another model are named") {
       says(open("model-00003-of-00003.gguf"), "one of 3 parts", "\"model-00002-of-00003.gguf\" is missing"));
   folder.write("model-00002-of-00003.gguf", part(2, 3).bytes());
   CHECK(says(open("model-00001-of-00003.gguf"), "model-00002-of-00003.gguf", "part 3 of 3", "part 2 of 3"));
+  folder.write("model-00002-of-00003.gguf", part(1, 4).floats("a", {1}, {1}).bytes());
+  CHECK(says(open("model-00001-of-00003.gguf"), "model-00002-of-00003.gguf", "part 2 of 4", "part 2 of 3"));
   folder.write("model-00002-of-00003.gguf", part(1, 3).floats("b", {1}, {2}).bytes());
   CHECK(says(open("model-00001-of-00003.gguf"), "\"b\"", "another part"));
   write_parts(folder, 5);

@@ -239,6 +239,11 @@ TEST_CASE("the tokens that end a text are those of the metadata and the end mark
     const json otherwise = mark == std::string("</s>") ? json(0) : json{0, 1};
     for (const int type : {0, 1, 2, 5, 6}) CHECK(ends(type) == otherwise);
   }
+  for (const char* key : {"eos", "eot", "eom"}) {
+    GgufWriter named = llama();
+    CHECK(settings_of(named.number(std::string("tokenizer.ggml.") + key + "_token_id", 3))["eos_token_id"] ==
+          3);
+  }
   GgufWriter alone = llama();
   CHECK(settings_of(alone.number("tokenizer.ggml.eos_token_id", 3))["eos_token_id"] == 3);
 }

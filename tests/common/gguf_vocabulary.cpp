@@ -58,6 +58,14 @@ TEST_CASE("pieces of a text merge in the order of their scores, and of equal one
   CHECK(made_of(vocabulary).decode_whole(Ids{265, 2, 265}) == "a</s> a");
 }
 
+TEST_CASE("of two tokens with one text the first is merged to, and a marker without text is none") {
+  GgufVocabulary vocabulary = sentence_pieces({{"a", -9}, {"b", -9}, {"ab", -2}, {"ab", -1}, {"", 0}});
+  vocabulary.add_space_prefix = false;
+  vocabulary.token_type[263] = 3;
+  CHECK(made_of(vocabulary).encode("ab") == Ids{261});
+  CHECK(made_of(vocabulary).special_tokens() == Ids{0, 1, 2});
+}
+
 TEST_CASE("only normal tokens are merged to") {
   GgufVocabulary vocabulary = sentence_pieces({{"a", -9}, {"b", -9}, {"ab", -2}});
   vocabulary.add_space_prefix = false;
@@ -165,6 +173,25 @@ TEST_CASE("a text begins with a begin-of-text token by default in SentencePiece'
   for (const char* name : {"gpt-2", "smollm", "qwen2", "olmo", "default"})
     CHECK_FALSE(pre_tokenizer_of(name)->adds_begin);
   for (const char* name : {"qwen2", "olmo"}) CHECK(pre_tokenizer_of(name)->nfc);
+  // Names of one pattern.
+  for (const auto& names :
+       std::vector<std::vector<const char*>>{{"gpt-2", "phi-2", "jais"},
+                                             {"olmo", "mpt"},
+                                             {"smollm", "starcoder", "refact", "command-r"},
+                                             {"qwen2", "deepseek-r1-qwen"},
+                                             {"llama-bpe", "llama3", "llama-v3"}}) {
+    for (const char* name : names) {
+      CAPTURE(name);
+      const auto one = pre_tokenizer_of(name), first = pre_tokenizer_of(names[0]);
+      REQUIRE(one);
+      REQUIRE(one->cuts.size() == first->cuts.size());
+      for (std::size_t i = 0; i < one->cuts.size(); ++i)
+        CHECK(one->cuts[i].pattern == first->cuts[i].pattern);
+      CHECK(one->nfc == first->nfc);
+      CHECK(one->ignore_merges == first->ignore_merges);
+      CHECK(one->adds_begin == first->adds_begin);
+    }
+  }
   CHECK_FALSE(pre_tokenizer_of("gemma"));
 }
 

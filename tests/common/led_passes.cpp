@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -103,6 +104,67 @@ TEST_CASE("each rank finds its own keys: with several caches, and without one") 
   float most = 0.0f;
   for (std::size_t i = 0; i < alone.size(); ++i) most = std::max(most, std::abs(shared[i] - alone[i]));
   CHECK(most < 1e-4f);
+}
+
+TEST_CASE("a text fills the last block of its context, in every row") {
+  static constexpr int kContext = 48;
+  const auto work = [](Model& model) {
+    PagedKvCache cache(model, 2, 6);
+    std::vector<std::vector<int>> texts{std::vector<int>(40, 11), std::vector<int>(41, 900)};
+    for (int r = 0; r < 2; ++r) CHECK(cache.reserve(r, kContext));
+    std::vector<std::span<const int>> fed{texts[0], texts[1]};
+    for (int pass = 0; pass < 9; ++pass) {
+      const std::span<const float> logits = model.next_logits(fed, cache);
+      for (std::size_t r = 0; r < 2; ++r) {
+        if (fed[r].empty()) continue;
+        const auto own = logits.subspan(r * 4096, 4096);
+        texts[r].push_back(static_cast<int>(std::ranges::max_element(own) - own.begin()));
+        fed[r] = std::span(texts[r]).last(texts[r].size() > kContext ? 0 : 1);
+      }
+    }
+    CHECK(cache.length(0) == kContext);
+    CHECK(cache.length(1) == kContext);
+    return texts;
+  };
+  using Chosen = std::vector<std::vector<int>>;
+  const std::vector<int> contexts(3, kContext);
+  CHECK(led<Chosen>(3, work, contexts) == led<Chosen>(1, work, contexts));
+}
+
+TEST_CASE("a cache that takes another's place may have other sizes") {
+  const auto work = [](Model& model) {
+    std::vector<int> chosen;
+    std::optional<PagedKvCache> cache;
+    for (const auto& [rows, blocks] : {std::pair{1, 3}, std::pair{3, 40}, std::pair{2, 4}}) {
+      cache.emplace(model, rows, blocks);
+      for (int r = 0; r < rows; ++r) CHECK(cache->reserve(r, 16));
+      std::vector<int> text{321, 11, 5 + rows};
+      const std::vector<std::span<const int>> fed(static_cast<std::size_t>(rows), text);
+      const std::span<const float> logits = model.next_logits(fed, *cache);
+      for (std::size_t r = 0; r < fed.size(); ++r) {
+        const auto own = logits.subspan(r * 4096, 4096);
+        chosen.push_back(static_cast<int>(std::ranges::max_element(own) - own.begin()));
+      }
+    }
+    return chosen;
+  };
+  CHECK(led<std::vector<int>>(3, work) == led<std::vector<int>>(1, work));
+}
+
+TEST_CASE("when the work is done, each rank has its model to itself again") {
+  std::vector<std::vector<float>> all(3);
+  run_as_threads(3, [&](Ranks& ranks) {
+    Model model = Model::load(folder(), make_cpu_device(1), DType::kFloat32, ranks);
+    lead_passes(model, ranks, [&] { model.next_logits(std::vector<int>{321, 11}); });
+    const std::span<const float> logits = model.next_logits(std::vector<int>{5, 900, 17});
+    all[static_cast<std::size_t>(ranks.rank())].assign(logits.begin(), logits.end());
+  });
+  Model alone = Model::load(folder(), make_cpu_device(1), DType::kFloat32);
+  const std::span<const float> want = alone.next_logits(std::vector<int>{5, 900, 17});
+  for (const auto& logits : all) {
+    REQUIRE(logits.size() == want.size());
+    for (std::size_t i = 0; i < want.size(); ++i) REQUIRE(std::abs(logits[i] - want[i]) < 1e-4f);
+  }
 }
 
 TEST_CASE("ranks with different contexts are refused") {

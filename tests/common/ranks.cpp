@@ -10,15 +10,19 @@
 #include <fstream>
 #include <functional>
 #include <mutex>
+#include <set>
 
 #include "common/base/error.h"
 #include "common/decoding/paged_kv_cache.h"
 #include "common/decoding/static_kv_cache.h"
+#include "common/model/checkpoint.h"
 #include "common/model/family.h"
+#include "common/model/fingerprint.h"
 #include "common/model/model_folder.h"
 #include "common/model/share.h"
 #include "common/parallel/thread_ranks.h"
 #include "tests/error_message.h"
+#include "tests/gguf_writer.h"
 #include "tests/reference_logits.h"
 #include "tests/step.h"
 #include "tests/temporary_folder.h"
@@ -488,20 +492,57 @@ TEST_CASE("a model that cannot be split is refused with its numbers") {
   CHECK(refusal(
             3, [](int) { return find_model("tales-llama-1m"); }, DType::kInt8)
             .ends_with(other));
-  // The same weights with another end of a text, and with other names for the tokens.
-  for (const std::string file : {"config.json", "vocab.json"}) {
-    const TemporaryFolder copy;
-    std::filesystem::copy(find_model("tales-llama-1m"), copy.path());
-    std::ofstream(copy.path() / file, std::ios::app) << " ";
-    CHECK(refusal(2, [&](int rank) {
-            return rank == 0 ? find_model("tales-llama-1m") : copy.path();
-          }).ends_with(other));
-  }
   const std::filesystem::path quantized =
       std::filesystem::path(STAIRCASE_SOURCE_TREE) / "tests/reference/quantized";
   CHECK(refusal(2, [&](int rank) {
           return quantized / (rank == 0 ? "q4_k_m.gguf" : "q5_k_m.gguf");
         }).ends_with(other));
+}
+
+TEST_CASE("the fingerprint of a model is of each file that decides what a text becomes, and of its type") {
+  const TemporaryFolder folder;
+  std::filesystem::copy(find_model("tales-llama-1m"), folder.path());
+  const auto of_folder = [&](DType dtype = DType::kFloat32) {
+    return fingerprint(folder.path(), Checkpoint::open(folder.path()), dtype);
+  };
+  std::vector<std::uint64_t> seen{of_folder(), of_folder(DType::kInt8)};
+  CHECK(of_folder() == seen[0]);
+  for (const char* name :
+       {"config.json", "generation_config.json", "tokenizer.json", "vocab.json", "merges.txt",
+        "tokenizer_config.json", "added_tokens.json", "special_tokens_map.json", "chat_template.jinja"}) {
+    CAPTURE(name);
+    std::ofstream(folder.path() / name, std::ios::app) << " ";  // some of them are new
+    seen.push_back(of_folder());
+    std::ofstream(folder.path() / name, std::ios::app) << "\n";
+    seen.push_back(of_folder());
+    CHECK(std::set(seen.begin(), seen.end()).size() == seen.size());
+  }
+  folder.write("README.md", "A model.");
+  CHECK(of_folder() == seen.back());
+  // The same bytes under another name.
+  std::filesystem::remove(folder.path() / "special_tokens_map.json");
+  const std::uint64_t first = of_folder();
+  std::filesystem::rename(folder.path() / "added_tokens.json", folder.path() / "special_tokens_map.json");
+  CHECK(of_folder() != first);
+}
+
+TEST_CASE("the fingerprint of a GGUF file is of all its metadata") {
+  const TemporaryFolder folder;
+  const auto of_file = [&](const std::string& name, const std::vector<std::string>& tokens, bool adds) {
+    GgufWriter writer;
+    writer.text("general.architecture", "llama")
+        .text("general.name", name)
+        .texts("tokenizer.ggml.tokens", tokens)
+        .truth("tokenizer.ggml.add_bos_token", adds);
+    writer.floats("token_embd.weight", {1, 2}, {1, 2});
+    folder.write("m.gguf", writer.bytes());
+    return fingerprint(folder.path() / "m.gguf", Checkpoint::open(folder.path() / "m.gguf"), DType::kFloat32);
+  };
+  const std::uint64_t first = of_file("a", {"x", "y"}, true);
+  CHECK(of_file("a", {"x", "y"}, true) == first);
+  CHECK(of_file("b", {"x", "y"}, true) != first);
+  CHECK(of_file("a", {"x", "z"}, true) != first);
+  CHECK(of_file("a", {"x", "y"}, false) != first);
 }
 
 }  // namespace

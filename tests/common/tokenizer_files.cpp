@@ -140,6 +140,137 @@ TEST_CASE("a special token in a prompt is text, and a person's </s> ends nothing
   CHECK(tokenizer.encode_with_special_tokens("Hi</s>").back() == 2);
 }
 
+TEST_CASE("between two special tokens there is nothing, whatever is put in front of texts") {
+  for (const char* name : {"metaspace-always", "llama-2", "gpt2"}) {
+    json file = shape(name);
+    if (name == std::string("gpt2")) file["pre_tokenizer"]["add_prefix_space"] = true;
+    const Tokenizer tokenizer = made_of(file);
+    REQUIRE(!tokenizer.special_tokens().empty());
+    for (const int token : tokenizer.special_tokens()) {
+      const std::string text(tokenizer.bytes(token));
+      CAPTURE(text);
+      CHECK(tokenizer.encode_with_special_tokens(text + text) == Ids{token, token});
+    }
+  }
+}
+
+TEST_CASE(
+    "a special token of letters that a person types is text, also where whole words are tokens without "
+    "merges") {
+  json file = shape("llama-3");
+  REQUIRE(file["model"]["ignore_merges"] == true);
+  const int id = made_of(file).vocab_size();
+  file["model"]["vocab"]["USER"] = id;
+  CHECK(made_of(file).encode("USER") == Ids{id});
+  file["added_tokens"].push_back({{"id", id}, {"content", "USER"}, {"special", true}});
+  const Tokenizer tokenizer = made_of(file);
+  CHECK(tokenizer.encode("USER").size() > 1);
+  CHECK(tokenizer.encode_with_special_tokens("USER") == Ids{id});
+}
+
+TEST_CASE("two vocabularies are the same if one has empty tokens more, and not if it has others") {
+  TalesFolder folder;
+  const Tokenizer tales = folder.load();
+  Tokenizer longer = folder.load();
+  longer.extend(4100);
+  CHECK(tales.same_tokens(longer));
+  CHECK(longer.same_tokens(tales));
+  folder.write("added_tokens.json", R"({"<|user|>": 4096})");
+  const Tokenizer other = folder.load();
+  CHECK_FALSE(tales.same_tokens(other));
+  CHECK_FALSE(other.same_tokens(tales));
+  CHECK_FALSE(longer.same_tokens(other));
+}
+
+TEST_CASE(
+    "an added token is found as by Hugging Face's tokenizers: as a word, at the front, in a normal form") {
+  const auto add = [](json& file, const std::string& content, const json& more) {
+    json token{{"id", made_of(file).vocab_size()}, {"content", content}};
+    token.update(more);
+    file["added_tokens"].push_back(token);
+  };
+  // A word within another is text, and no shorter token is found in it.
+  json words = shape("gpt2");
+  add(words, "QZW", {{"normalized", false}, {"single_word", true}});
+  add(words, "ZW", {{"normalized", false}});
+  CHECK(made_of(words).encode("xQZWx") == Ids{88, 49, 58, 55, 88});
+  CHECK(made_of(words).encode("xZWx") == Ids{88, 461, 88});
+  CHECK(made_of(words).encode(" QZW ZW") == Ids{221, 460, 221, 461});
+  CHECK(made_of(words).encode("QZWZW") == Ids{49, 58, 55, 461});
+  // Only the first text gets a space, also if the token is found after normalization.
+  json first = shape("metaspace-always");
+  first["pre_tokenizer"]["prepend_scheme"] = "first";
+  add(first, "<x>", {{"normalized", true}});
+  CHECK(made_of(first).encode("a<x>a") == Ids{381, 589, 318});
+  CHECK(made_of(first).encode("<x>a") == Ids{589, 318});
+  // By default a special token is found before normalization, which would put a mark in front of it.
+  json special = shape("llama-2");
+  add(special, "<x>", {{"special", true}});
+  CHECK(made_of(special).encode_with_special_tokens("a<x>") == Ids{381, 589});
+  // One that is not special is found in a chat as well, whoever wrote it.
+  for (const bool own : {false, true})
+    CHECK(made_of(words).encode_with_special_tokens("xZWx", std::vector<bool>(4, own)) == Ids{88, 461, 88});
+}
+
+TEST_CASE("what a file leaves out has Hugging Face's default, and more than is read is refused") {
+  json file = shape("gpt2");
+  const json last{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  const auto digits = [&](const json& part) {
+    const json parts = json::array({part, last});
+    file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", parts}};
+    return read_tokenizer_json(file.dump(), "f").cuts.front().pattern;
+  };
+  CHECK(digits({{"type", "Digits"}}) == R"(\p{N}+)");
+  CHECK(digits({{"type", "Digits"}, {"individual_digits", false}}) == R"(\p{N}+)");
+  CHECK(digits({{"type", "Digits"}, {"individual_digits", true}}) == R"(\p{N})");
+  json merges = shape("llama-3");
+  merges["model"]["merges"].push_back(json::array({"a", "b", "c"}));
+  CHECK(says(error_of(merges), "not two tokens"));
+  json stop = shape("metaspace-always");
+  stop["decoder"]["decoders"][3]["stop"] = 1;
+  CHECK(says(error_of(stop), "stop is 1", "only 0"));
+  json begin = shape("gpt2");
+  begin["post_processor"] = json::parse(R"({"type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<x>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "special_tokens": {"<x>": {"id": "<x>", "ids": [1], "tokens": ["a"]}}})");
+  CHECK(made_of(begin).encode_prompt("").front() == 1);
+  begin["post_processor"]["special_tokens"]["<x>"]["ids"] = {1, 2};
+  CHECK(says(error_of(begin), "ids", "not a list of one id"));
+  for (const auto& [scheme, drops] :
+       {std::pair{"never", false}, std::pair{"first", true}, std::pair{"always", true}}) {
+    json decoded = shape("metaspace-always");
+    decoded["decoder"] = json::parse(R"({"type": "Sequence", "decoders": [{"type": "ByteFallback"},
+      {"type": "Metaspace", "replacement": "\u2581"}]})");
+    decoded["decoder"]["decoders"][1]["prepend_scheme"] = scheme;
+    CHECK(read_tokenizer_json(decoded.dump(), "f").drops_first_space == drops);
+  }
+}
+
+TEST_CASE("ByteLevel splits by GPT-2's pattern unless the file says no, and is the last part") {
+  const std::string text = "It's 12 cats";
+  json file = shape("gpt2");
+  const Ids split = made_of(file).encode(text);
+  file["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  CHECK(made_of(file).encode(text) == split);
+  CHECK(read_tokenizer_json(file.dump(), "f").cuts.size() == 1);
+  json parts = json::array({file["pre_tokenizer"], {{"type", "Digits"}}});
+  file["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", parts}};
+  CHECK(says(error_of(file), "pretokenizers[0].type is \"ByteLevel\"", "nothing is supported after it"));
+  std::swap(parts[0], parts[1]);
+  file["pre_tokenizer"]["pretokenizers"] = parts;
+  CHECK(error_of(file) == "");
+}
+
+TEST_CASE(
+    "a class that vocab.json and merges.txt have alone may be any of the GPT-2 kind, with or without Fast") {
+  for (const std::string name : {"GPT2Tokenizer", "PreTrainedTokenizer", "TokenizersBackend"}) {
+    for (const std::string& spelled : {name, name + "Fast"}) {
+      TalesFolder folder;
+      CHECK(folder.error_with("tokenizer_config.json", {{"tokenizer_class", spelled}}) == "");
+    }
+  }
+}
+
 TEST_CASE("added_tokens.json adds tokens, and ids that nothing names are the empty text") {
   TalesFolder folder;
   folder.write("added_tokens.json", R"({"<|user|>": 4096, "<|bot|>": 4099})");

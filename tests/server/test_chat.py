@@ -238,6 +238,16 @@ class Origins(unittest.TestCase):
                 self.assertEqual((status, header["Access-Control-Allow-Origin"]), (200, "https://a.example"))
 
 
+    def test_pages_of_any_origin_may_ask_where_each_is_allowed(self):
+        for options in (("--cors-origin", "*"), ("--cors-origin", "https://b.example", "--cors-origin", "*")):
+            with self.subTest(options), ChatServer(*options) as server:
+                for origin in ("https://a.example", "http://localhost:5173", "null"):
+                    status, header, _ = server.ask("OPTIONS", "/v1/chat/completions", Origin=origin,
+                                                   Access_Control_Request_Method="POST")
+                    self.assertEqual((status, header["Access-Control-Allow-Origin"]), (200, origin))
+                self.assertIsNone(server.ask("GET", "/health")[1]["Access-Control-Allow-Origin"])
+
+
 @unittest.skipUnless(SMOLLM2.is_dir(), "the model is not here: tools/download smollm2-135m-instruct brings it")
 class RealModel(unittest.TestCase):
     def test_prompts_tokens_and_greedy_answers_are_those_of_transformers(self):
