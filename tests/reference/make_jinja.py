@@ -125,6 +125,8 @@ SUBJECTS = {
         "{% macro f(a) %}{{ a is defined }}{% endmacro %}{{ f(zzz) }}",
     ],
     "texts": [
+        "{{ ['\x1f\x7f\xa0\xad'] }} {{ ['\u0605\u061c\u1680\u180e'] }} {{ ['\u2000\u200f\u2028\u202f\u205f\u206f\u3000'] }}",
+        "{{ ['\uf8ff\ufeff\ufffb'] }} {{ ['\x20\x7e\xa1\xac\xae\u0606\u2010\u2030\u3001\uf900'] }}",
         ("{{ 'a</think>b</think>c'.split(tag) }} {{ 'a,b,c'.split(',', 1) }} {{ ' a  b '.split() }} "
          "{{ ' a  b c '.split(none, 1) }}"),
         "[{{ '\\u2003 x\\n'.strip() }}] {{ 'xxaxbx'.strip('x') }} {{ 'abcb'.rstrip('bc') }} {{ 'aab'.lstrip('a') }}",
@@ -147,6 +149,19 @@ SUBJECTS = {
         "{{ ' a ' | trim }}{{ n | trim }}{{ 'xa' | trim('x') }}",
     ],
     "lists and dicts": [
+        "{{ [1] < [1] }} {{ [1] < [1, 0] }} {{ [1, 0] < [1] }} {{ [1] <= [1] }} {{ (1, 2) < (1, 3) }}",
+        "{{ (1,) }} {{ () }} {{ (1, 2) }} {{ [(1,)] }}",
+        "{{ 'abc'[::0] }}",
+        "{{ [1, 2][::0] }}",
+        "{{ numbers | select('lessthan', 2) | list }} {{ numbers | select('lt', 2) | list }}",
+        "{{ numbers | select('greaterthan', 2) | list }} {{ numbers | select('gt', 2) | list }}",
+        "{{ numbers | select('equalto', 2) | list }} {{ numbers | select('eq', 2) | list }}",
+        "{{ numbers | select('le', 2) | list }} {{ numbers | select('ge', 2) | list }} {{ numbers | reject('ne', 2) | list }}",
+        "{{ 1 is sameas 1 }} {{ n is sameas n }} {{ 1 is eq 1.0 }} {{ nothing is sameas nothing }} {{ nothing is sameas false }}",
+        "{{ 1 is sameas 1.0 }} {{ 1 is sameas true }} {{ 0 is sameas false }}",
+        "{{ 'abc'.replace('', '-', 2) }} {{ 'abc'.replace('', '-', 0) }} {{ 'abc'.replace('', '-') }} {{ 'aaa'.replace('a', 'b', 2) }}",
+        "{{ 'a-b(c[d{e<f g' | title }}",
+        "{{ numbers | count }} {{ numbers | length }} {{ nope | d('x') }} {{ nope | default('x') }}",
         "{{ d }} {{ numbers }} {{ d['items'] }} {{ d.b }} {{ d.get('x') }} {{ d.get('x', 4) }} {{ d.nope }}|",
         "{{ d.keys() | list }} {{ d.values() | list }} {{ d.items() | list }} {{ d | items | list }}",
         "{{ d | dictsort }} {{ {'b': 2, 'a': 3} | dictsort(by='value') }}",
