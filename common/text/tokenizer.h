@@ -48,8 +48,8 @@ class Tokenizer {
   /// `tokens` with the begin-of-text token in front, if the tokenizer requires one and it is missing.
   std::vector<int> with_begin(std::vector<int> tokens) const;
 
-  /// The ids of the special tokens, the markers such as <|im_end|> that are never read in a person's message;
-  /// with those that a file only flags wrongly (is_marker), which are still read in a prompt.
+  /// The ids of the special tokens: markers such as <|im_end|> that are never read in a person's message.
+  /// They include those that a file flags wrongly (is_marker), which are still read in a prompt.
   std::vector<int> special_tokens() const;
 
   /// The bytes of one token; empty for an id that only the model has. An id outside the vocabulary throws

@@ -62,8 +62,8 @@ __device__ __forceinline__ Vector<T, kCount> load_vector(const T* from) {
   return *reinterpret_cast<const Vector<T, kCount>*>(from);
 }
 
-/// The same for memory that no kernel writes after loading: it need not wait for the previous kernel, and the
-/// read-only cache may hold it (CUDA C++ Programming Guide, section "Read-Only Data Cache Load Function").
+/// The same for memory that no kernel writes after loading. It need not wait for the previous kernel, and the
+/// read-only cache may hold it (CUDA C++ Programming Guide, "Read-Only Data Cache Load Function").
 template <int kCount>
 __device__ __forceinline__ Vector<float, kCount> load_parameters(const float* from) {
   constexpr int kAtOnce = kCount % 4 == 0 ? 4 : kCount % 2 == 0 ? 2 : 1;

@@ -433,7 +433,7 @@ TEST_CASE("a rank that fails between two passes waits for no other") {
   CHECK(errors[1] == "so it goes");
 }
 
-TEST_CASE("after a wait for other ranks no error is left behind, which NCCL would report as its own") {
+TEST_CASE("after a wait for other ranks no error remains, which NCCL would report as its own") {
   on_gpus(2, [](Device& device, TurningRanks& ranks) {
     Tensor x = uploaded(device, {3}, {1, 2, 3});
     device.all_reduce(x);

@@ -94,7 +94,7 @@ TEST_CASE("a GPU without bfloat16 multiplies many rows with weights of few bits 
 
 TEST_CASE("what is copied to the GPU may change or end at once, however much it is") {
   const auto device = make_cuda_device();
-  // Few numbers, more than the device stages at once, and so many copies that staging begins anew.
+  // Few numbers, more than the device stages at once, and enough copies to fill its staging memory twice.
   for (const auto& [count, copies] : {std::pair(3, 2), std::pair(600'001, 1), std::pair(70'001, 9)}) {
     std::vector<Tensor> tensors;
     for (int copy = 0; copy < copies; ++copy) {

@@ -1,4 +1,4 @@
-"""tools/plant: a list of bugs becomes code that chooses one of them when it runs, and a list that is out of date says so."""
+"""tools/plant: a list of bugs becomes code that chooses one of them when it runs, and an outdated list is reported."""
 
 import subprocess
 import tempfile

@@ -196,7 +196,7 @@ inline void finish(cudaStream_t stream) {
   ++waits;
 }
 
-/// Does the work of all streams. A Fault is reported by whoever waits for the stream itself.
+/// Does the work of all streams. A Fault is thrown again when the host waits for that stream.
 inline void finish_all() {
   for (const cudaStream_t stream : streams) {
     try {
