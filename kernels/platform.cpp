@@ -272,7 +272,9 @@ void replace_file(const std::filesystem::path& file, std::string_view bytes) {
   };
   const std::filesystem::path target = std::filesystem::weakly_canonical(file);
   std::filesystem::path part = target;
-  part += "." + std::to_string(std::random_device()()) + ".part";
+  for (const std::string& piece :
+       {std::string("."), std::to_string(std::random_device()()), std::string(".part")})
+    part += piece;
   std::FILE* out = std::fopen(part.string().c_str(), "wbx");
   check(out != nullptr);
   try {

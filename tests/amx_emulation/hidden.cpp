@@ -1,4 +1,4 @@
-// The kernels' tests on a processor with AMX as on one without: there, products and attention in bfloat16 and
+// The kernels' tests on a processor with AMX as on one without. There, products and attention in bfloat16 and
 // bytes are computed by vectors, which no other test runs on such a machine.
 #include <doctest/doctest.h>
 

@@ -207,7 +207,7 @@ TEST_CASE(
   json special = shape("llama-2");
   add(special, "<x>", {{"special", true}});
   CHECK(made_of(special).encode_with_special_tokens("a<x>") == Ids{381, 589});
-  // One that is not special is found in a chat as well, whoever wrote it.
+  // One that is not special is found in any text of a chat.
   for (const bool own : {false, true})
     CHECK(made_of(words).encode_with_special_tokens("xZWx", std::vector<bool>(4, own)) == Ids{88, 461, 88});
 }
