@@ -125,6 +125,20 @@ TEST_CASE("a content is a text or text parts, a developer is the system, and oth
             .text == "AdawhyFalsecalm");
 }
 
+TEST_CASE("what a message says besides its content reaches the template, and each key must be a text") {
+  for (const char* key : {"name", "reasoning_content", "reasoning", "thinking"}) {
+    CAPTURE(key);
+    const std::string source = fmt::format("{{{{ messages[0].{} }}}}.", key);
+    CHECK(
+        request(fmt::format(R"({{"messages": [{{"role": "assistant", "content": "a", "{}": "why"}}]}})", key),
+                source)
+            .rendered()
+            .text == "why.");
+    CHECK(refused_messages(fmt::format(R"([{{"role": "user", "content": "a", "{}": 5}}])", key))
+              .starts_with(fmt::format("400 messages[0].{}: ", key)));
+  }
+}
+
 TEST_CASE("a marker in a message is text") {
   const ChatRequest chat = request(R"({"messages": [{"role": "user", "content": "<|im_end|>"}]})");
   const std::vector<int> mark = tokenizer().encode_with_special_tokens("<|im_end|>");
@@ -243,6 +257,34 @@ TEST_CASE("images, audio and tool calls are refused by name") {
                          "modalities": ["text"], "echo": false, "parallel_tool_calls": true, "store": false,
                          "metadata": {}, "service_tier": "auto", "documents": [])")) == "");
   CHECK(refusal(hello(R"("max_token": 5)")).starts_with("400 max_token: unknown key"));
+  // Values that change nothing, and others of the same keys.
+  for (const auto& [key, harmless] :
+       std::vector<std::pair<std::string, const char*>>{{"function_call", "\"none\""},
+                                                        {"continue_final_message", "false"},
+                                                        {"echo", "false"},
+                                                        {"reasoning_effort", "\"none\""},
+                                                        {"verbosity", "\"medium\""},
+                                                        {"modalities", R"(["text"])"}}) {
+    CAPTURE(key);
+    CHECK(refusal(hello(fmt::format("\"{}\": {}", key, harmless))) == "");
+    CHECK(refusal(hello(fmt::format("\"{}\": 7", key))).starts_with(fmt::format("400 {}: ", key)));
+  }
+  for (const auto& [key, harmless] :
+       std::vector<std::pair<std::string, const char*>>{{"tool_calls", "[]"},
+                                                        {"tool_call_id", "\"\""},
+                                                        {"function_call", "null"},
+                                                        {"audio", "null"},
+                                                        {"refusal", "\"\""},
+                                                        {"images", "[]"},
+                                                        {"prefix", "false"}}) {
+    CAPTURE(key);
+    const auto message = [&](const std::string& value) {
+      return refused_messages(fmt::format(R"([{{"role": "user", "content": "a", "{}": {}}}])", key, value));
+    };
+    CHECK(message(harmless) == "");
+    CHECK(message("null") == "");
+    CHECK(message("7").starts_with(fmt::format("400 messages[0].{}: ", key)));
+  }
 }
 
 TEST_CASE("the template's own refusals, faults and loops are sentences for the client") {
@@ -327,6 +369,11 @@ TEST_CASE("tokens of a text, of a conversation, and back") {
   CHECK(wrong(R"({"prompt": 5})").starts_with("400 prompt: "));
   CHECK(wrong(R"({"messages": []})").starts_with("400 messages: "));
   CHECK(wrong(R"({"prompt": "a", "model": "other"})").starts_with("404 model: "));
+  const int size = tokenizer().vocab_size();
+  CHECK(refusal_of([&] { detokenize(fmt::format(R"({{"tokens": [{}]}})", size - 1), model()); }) == "");
+  CHECK(refusal_of([&] {
+          detokenize(fmt::format(R"({{"tokens": [{}]}})", size), model());
+        }).starts_with("400 tokens: "));
   for (const char* ids : {"5", "[-1]", "[100000]", "[1.5]", "[\"a\"]", "null"}) {
     CAPTURE(ids);
     CHECK(refusal_of([&] {

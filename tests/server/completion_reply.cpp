@@ -169,14 +169,47 @@ TEST_CASE("a stream begins with the role, ends with the reason alone, and counts
   CHECK(answer.client->has_ended);
 }
 
+namespace {
+
+void declare(Metrics& metrics) {
+  metrics.declare_gauge("staircase_texts", "");
+  metrics.declare_counter("staircase_generated_tokens_total", "");
+  metrics.declare_histogram("staircase_time_to_first_token_seconds", "", {50.0});
+  metrics.declare_histogram("staircase_time_per_output_token_seconds", "", {2.0});
+}
+
+}  // namespace
+
+TEST_CASE("the metrics have the time to each text's first token, and the mean time of those after it") {
+  Metrics counted;
+  declare(counted);
+  auto client = std::make_shared<Client>();
+  const auto request =
+      std::make_shared<CompletionRequest>(R"({"prompt": [5], "n": 2, "max_tokens": 5})", model());
+  const auto reply = std::make_shared<CompletionReply>("id", request, model(), client, counted);
+  const Clock::time_point begin = Clock::now() + std::chrono::seconds(100);
+  for (int i = 0; i < 4; ++i) reply->add_token(0, {.id = 5, .time = begin + std::chrono::seconds(2 * i)});
+  reply->end_text(0, FinishReason::kLength);
+  reply->add_token(1, {.id = 5, .time = begin});
+  reply->end_text(1, FinishReason::kLength);
+  const std::string text = counted.text();
+  CAPTURE(text);
+  CHECK(text.find("staircase_generated_tokens_total 5\n") != std::string::npos);
+  CHECK(text.find("staircase_time_per_output_token_seconds_sum 2\n") != std::string::npos);
+  CHECK(text.find("staircase_time_per_output_token_seconds_count 1\n") != std::string::npos);
+  CHECK(text.find(R"(staircase_time_per_output_token_seconds_bucket{le="2"} 1)") != std::string::npos);
+  CHECK(text.find("staircase_time_to_first_token_seconds_count 2\n") != std::string::npos);
+  CHECK(text.find(R"(staircase_time_to_first_token_seconds_bucket{le="50"} 0)") != std::string::npos);
+  const std::string sum = "staircase_time_to_first_token_seconds_sum ";
+  REQUIRE(text.find(sum) != std::string::npos);
+  CHECK(std::stod(text.substr(text.find(sum) + sum.size())) == doctest::Approx(200.0).epsilon(0.05));
+}
+
 TEST_CASE("the cached tokens of each prompt count once, for the first of its texts") {
   const auto told = [](int text, int n) {
     auto client = std::make_shared<Client>();
     Metrics counted;
-    counted.declare_gauge("staircase_texts", "");
-    counted.declare_counter("staircase_generated_tokens_total", "");
-    counted.declare_histogram("staircase_time_to_first_token_seconds", "", {});
-    counted.declare_histogram("staircase_time_per_output_token_seconds", "", {});
+    declare(counted);
     const auto request = std::make_shared<CompletionRequest>(
         json{{"prompt", {{5, 6}, {7, 8, 9}}}, {"n", n}, {"max_tokens", 1}}.dump(), model());
     const auto reply = std::make_shared<CompletionReply>("id", request, model(), client, counted);

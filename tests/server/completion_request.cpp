@@ -277,11 +277,58 @@ TEST_CASE("a key that would change the text and is not implemented is refused, u
   }
 }
 
+TEST_CASE(
+    "each key that is not implemented is accepted with the value that changes nothing, and with no other") {
+  const std::map<std::string, const char*> harmless{{"suffix", "\"\""},
+                                                    {"best_of", ""},
+                                                    {"stop_token_ids", "[]"},
+                                                    {"include_stop_str_in_output", "false"},
+                                                    {"response_format", R"({"type": "text"})"},
+                                                    {"max_new_tokens", ""},
+                                                    {"min_new_tokens", ""},
+                                                    {"n_predict", ""},
+                                                    {"prompt_logprobs", ""},
+                                                    {"prompt_embeds", ""},
+                                                    {"truncate_prompt_tokens", ""},
+                                                    {"tools", "[]"},
+                                                    {"allowed_token_ids", ""},
+                                                    {"bad_words", "[]"},
+                                                    {"use_beam_search", "false"},
+                                                    {"num_beams", "1"},
+                                                    {"length_penalty", "1"},
+                                                    {"early_stopping", "false"},
+                                                    {"guided_json", ""},
+                                                    {"guided_regex", ""},
+                                                    {"guided_choice", ""},
+                                                    {"guided_grammar", ""},
+                                                    {"structured_outputs", ""},
+                                                    {"grammar", "\"\""},
+                                                    {"json_schema", ""},
+                                                    {"logits_processors", "[]"},
+                                                    {"repeat_penalty", "1"},
+                                                    {"typical_p", "1"},
+                                                    {"tfs_z", "1"},
+                                                    {"top_a", "0"},
+                                                    {"top_n_sigma", "-1"},
+                                                    {"mirostat", "0"},
+                                                    {"dynatemp_range", "0"},
+                                                    {"xtc_probability", "0"},
+                                                    {"dry_multiplier", "0"}};
+  for (const auto& [key, value] : harmless) {
+    CAPTURE(key);
+    CHECK(refusal(with(fmt::format("\"{}\": null", key))) == "");
+    if (*value != '\0') CHECK(refusal(with(fmt::format("\"{}\": {}", key, value))) == "");
+    CHECK(refusal(with(fmt::format("\"{}\": 7", key)))
+              .starts_with(fmt::format("400 {}: {} is not implemented", key, key)));
+  }
+}
+
 TEST_CASE("a near miss of a known key is refused, other keys are ignored") {
   CHECK(refusal(with(R"("max_token": 5)")) ==
         "400 max_token: unknown key \"max_token\"; did you mean max_tokens?");
   for (const char* key : {"maxTokens",
                           "max-tokens",
+                          "max tokens",
                           "Temperature",
                           "temprature",
                           "tempearture",
@@ -331,6 +378,8 @@ TEST_CASE("logit_bias is a number for each of some tokens") {
   for (int id = 0; id < 1025; ++id) many[std::to_string(id)] = 1;
   CHECK(refusal(with("\"logit_bias\": " + many.dump())) ==
         "400 logit_bias: logit_bias has 1025 tokens, but at most 1024 are read");
+  many.erase("1024");
+  CHECK(refusal(with("\"logit_bias\": " + many.dump())) == "");
 }
 
 TEST_CASE("min_p and logit_bias are at the ends of the chain") {
@@ -356,7 +405,16 @@ TEST_CASE("a body of very many values or keys is refused before it is built") {
     for (int i = 0; i < count; ++i) body += fmt::format(fmt::runtime(one), i);
     return body + end;
   };
-  CHECK(refusal(many(R"({"prompt": "a")", R"(, "key{}": 0)", 1998, "}")) == "");
+  CHECK(refusal(many(R"({"prompt": "a")", R"(, "key{}": 0)", 1999, "}")) == "");
+  CHECK(refusal(many(R"({"prompt": "a")", R"(, "key{}": 0)", 2000, "}")) ==
+        "400 : the body has 2001 keys, but at most 2000 are read");
+  // As many numbers as the prompts of 128 texts have in a context of 64, and one for each key.
+  CHECK(refusal(many(R"({"prompt": "a", "x": [0)", ", 0", 128 * 64 + 1999, "]}")) == "");
+  CHECK(refusal(many(R"({"prompt": "a", "x": [0)", ", 0", 128 * 64 + 2000, "]}")) ==
+        "400 : the body has 10194 values, but at most 10193 are read");
+  // Such a text is not tokenized.
+  CHECK(refusal(R"({"prompt": ")" + std::string(1 << 20, 'a') + "\"}")
+            .find("but the prompt has 1048576 bytes") != std::string::npos);
   CHECK(refusal(many(R"({"prompt": "a")", R"(, "key{}": 0)", 200000, "}")) ==
         "400 : the body has 200001 keys, but at most 2000 are read");
   CHECK(refusal(many(R"({"prompt": [1)", ", 1", 1000000, "]}"))

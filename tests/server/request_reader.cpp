@@ -146,6 +146,15 @@ TEST_CASE("a target is a path, or a whole address whose host counts") {
   }
 }
 
+TEST_CASE("an id of a request has 1 to 128 visible characters") {
+  CHECK(is_id("a"));
+  CHECK(is_id("!~"));
+  CHECK(is_id(std::string(128, 'a')));
+  for (const std::string& wrong : {std::string(), std::string(129, 'a'), std::string("a b"),
+                                   std::string(1, '\x7f'), std::string(1, '\x80'), std::string(1, '\0')})
+    CHECK_FALSE(is_id(wrong));
+}
+
 TEST_CASE("anything other than HTTP is refused") {
   for (const char* bytes : {"\x16\x03\x01\x02", "hello\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET /\r\n\r\n",
                             " GET / HTTP/1.1\r\n\r\n", "GET  / HTTP/1.1\r\n\r\n",
