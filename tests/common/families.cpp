@@ -142,6 +142,19 @@ TEST_CASE("logits are those of transformers in every family") {
   }
 }
 
+TEST_CASE("the blocks of GPT-NeoX are parallel unless the file says no, as in transformers") {
+  const TemporaryFolder folder;
+  std::filesystem::copy(kFamilies / "pythia", folder.path());
+  nlohmann::json settings = nlohmann::json::parse(std::ifstream(folder.path() / "config.json"));
+  REQUIRE(settings.erase("use_parallel_residual") == 1);
+  folder.write("config.json", settings.dump());
+  Model named = Model::load(kFamilies / "pythia", make_test_device(1), DType::kFloat32),
+        unnamed = Model::load(folder.path(), make_test_device(1), DType::kFloat32);
+  const Tokens text{5, 11, 2};
+  const std::span<const float> want = named.next_logits(text), logits = unnamed.next_logits(text);
+  CHECK(std::vector(logits.begin(), logits.end()) == std::vector(want.begin(), want.end()));
+}
+
 TEST_CASE("the hidden state after each block has the length of transformers' in every family") {
   for (const std::string& name : kNames) {
     Reference reference(name);

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <variant>
 #include <vector>
 
 #include "common/base/error.h"
@@ -149,6 +150,25 @@ TEST_CASE("a cache that takes another's place may have other sizes") {
     return chosen;
   };
   CHECK(led<std::vector<int>>(3, work) == led<std::vector<int>>(1, work));
+}
+
+TEST_CASE("a cache that takes another's place may be of another kind") {
+  using Chosen = std::vector<int>;
+  const auto work = [](Model& model) {
+    Chosen chosen;
+    const auto add = [&](KvCache& cache) {
+      const std::span<const float> logits = model.next_logits(std::vector<int>{321, 11, 5}, cache);
+      chosen.push_back(static_cast<int>(std::ranges::max_element(logits) - logits.begin()));
+    };
+    std::variant<std::monostate, StaticKvCache, PagedKvCache> cache;
+    add(cache.emplace<StaticKvCache>(model));
+    PagedKvCache& paged = cache.emplace<PagedKvCache>(model, 2, 4);
+    CHECK(paged.reserve(0, 16));
+    add(paged);
+    add(cache.emplace<StaticKvCache>(model));
+    return chosen;
+  };
+  CHECK(led<Chosen>(3, work) == led<Chosen>(1, work));
 }
 
 TEST_CASE("when the work is done, each rank has its model to itself again") {

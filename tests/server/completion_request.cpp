@@ -412,6 +412,8 @@ TEST_CASE("a body of very many values or keys is refused before it is built") {
   CHECK(refusal(many(R"({"prompt": "a", "x": [0)", ", 0", 128 * 64 + 1999, "]}")) == "");
   CHECK(refusal(many(R"({"prompt": "a", "x": [0)", ", 0", 128 * 64 + 2000, "]}")) ==
         "400 : the body has 10194 values, but at most 10193 are read");
+  CHECK(refusal(R"({"prompt": [4095]})") == "");
+  CHECK(refusal(R"({"prompt": [4096]})").starts_with("400 prompt: a token id of prompt is 4096"));
   // Such a text is not tokenized.
   CHECK(refusal(R"({"prompt": ")" + std::string(1 << 20, 'a') + "\"}")
             .find("but the prompt has 1048576 bytes") != std::string::npos);
