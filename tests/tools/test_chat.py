@@ -129,6 +129,20 @@ class AtATerminal(Limited):
         messages = self.saved(terminal)
         self.assertEqual([message["content"] for message in messages[::2]], ["Who are you?", "Who are you?"])
 
+    @unittest.skipUnless(HAS_EDITOR, "without libedit the terminal edits lines itself")
+    def test_an_arrow_brings_back_what_was_typed_and_no_blank_line(self):
+        terminal = self.talk("--max-new-tokens", "1")
+        terminal.type("Who are you?\r")
+        terminal.wait_for("cut off")
+        for blank in ("\r", "  \r"):
+            terminal.wait_for("> ")
+            terminal.type(blank)
+        terminal.wait_for("> ")
+        terminal.type("\x1b[A\r")
+        terminal.wait_for("cut off")
+        terminal.wait_for("> ")
+        self.assertEqual([message["content"] for message in self.saved(terminal)[::2]], ["Who are you?"] * 2)
+
     def test_a_backslash_at_the_end_continues_a_line(self):
         terminal = self.talk("--max-new-tokens", "1")
         terminal.type("one\\\r")
