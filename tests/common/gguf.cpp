@@ -98,6 +98,8 @@ TEST_CASE("numbers of every type are read, and a negative one is not a count") {
       .pair("u64", 10, raw<std::uint64_t>(1))
       .pair("i64", 11, raw<std::int64_t>(7))
       .pair("zero", 5, raw<std::int32_t>(0))
+      .pair("false", 7, raw<std::uint8_t>(0))
+      .pair("true", 7, raw<std::uint8_t>(2))
       .pair("least", 11, raw<std::int64_t>(-1))
       .pair("f64", 12, raw<double>(0.1));
   const std::string bytes = writer.bytes();
@@ -108,6 +110,8 @@ TEST_CASE("numbers of every type are read, and a negative one is not a count") {
   CHECK(file.integer("u64") == 1);
   CHECK(file.integer("i64") == 7);
   CHECK(file.integer("zero") == 0);
+  CHECK(file.boolean("false") == false);
+  CHECK(file.boolean("true") == true);  // any other byte
   CHECK(file.number("f64") == 0.1);
   CHECK(says(error_message([&] { file.integer("least"); }), "-1", "from 0 on"));
   CHECK(says(error_message([&] { file.integer("i8"); }), "-3", "from 0 on"));
@@ -327,7 +331,7 @@ TEST_CASE("parts that are missing, duplicate or of another model are named") {
   folder.write("other.gguf", part(1, 3).bytes());
   CHECK(says(open("other.gguf"), "other.gguf", "one of 3 parts", "-of-00003.gguf"));
   folder.write("-of-00003.gguf", part(1, 3).bytes());
-  CHECK(says(open("-of-00003.gguf"), "one of 3 parts"));
+  CHECK(says(open("-of-00003.gguf"), "one of 3 parts", "its name does not end in -NNNNN"));
   write_parts(folder);
   std::filesystem::remove(folder.path() / "model-00002-of-00003.gguf");
   CHECK(

@@ -167,6 +167,41 @@ TEST_CASE("settings that compute something else reach the reader of the configur
       "value_length is 8", "key_length 16"));
 }
 
+TEST_CASE(
+    "a window is in use in each family that has the key, and 0 is none; heads are no wider than the model") {
+  for (const char* family : {"llama", "qwen2", "qwen3"}) {
+    CAPTURE(family);
+    const auto of_window = [&](std::uint32_t window) {
+      GgufWriter writer;
+      const std::string prefix = std::string(family) + ".";
+      writer.text("general.architecture", family)
+          .number(prefix + "block_count", 3)
+          .number(prefix + "context_length", 256)
+          .number(prefix + "embedding_length", 64)
+          .number(prefix + "feed_forward_length", 176)
+          .number(prefix + "attention.head_count", 4)
+          .number(prefix + "attention.sliding_window", window)
+          .real(prefix + "attention.layer_norm_rms_epsilon", 1e-5f)
+          .floats("token_embd.weight", {1, 5}, {1, 2, 3, 4, 5});
+      return settings_of(writer);
+    };
+    CHECK(of_window(20)["sliding_window"] == 20);
+    CHECK(of_window(20).value("use_sliding_window", false) == (std::string(family) != "llama"));
+    CHECK_FALSE(of_window(0).contains("sliding_window"));
+    CHECK_FALSE(of_window(0).contains("use_sliding_window"));
+  }
+  GgufWriter narrow;
+  narrow.text("general.architecture", "llama")
+      .number("llama.block_count", 3)
+      .number("llama.context_length", 256)
+      .number("llama.embedding_length", 3)
+      .number("llama.feed_forward_length", 176)
+      .number("llama.attention.head_count", 4)
+      .real("llama.attention.layer_norm_rms_epsilon", 1e-5f)
+      .floats("token_embd.weight", {1, 5}, {1, 2, 3, 4, 5});
+  CHECK(says(error_of(narrow), "embedding_length is 3", "less than the 4 heads"));
+}
+
 TEST_CASE("an unknown setting is remarked upon") {
   const GgufConfig config = config_of(llama().number("llama.new_setting", 1).number("llama.vocab_size", 5));
   REQUIRE(config.remarks.size() == 1);

@@ -160,6 +160,22 @@ TEST_CASE("a tokenizer that is missing, of another kind or incomplete is an erro
   CHECK(says(error_of(large), "bos_token_id is 2147483647", "8 tokens"));
 }
 
+TEST_CASE("the type of a token is 1 to 6, and the largest number as an id is none") {
+  for (const std::int32_t type : {1, 2, 3, 4, 5, 6})
+    CHECK(error_of(with_types({1, 1, 1, 1, 1, 1, 1, type})) == "");
+  for (const std::int32_t type : {-1, 0, 7})
+    CHECK(says(error_of(with_types({1, 1, 1, 1, 1, 1, 1, type})), "model.gguf",
+               fmt::format("holds {}, not 1 to 6", type)));
+  const auto begin_of = [](std::uint32_t id) {
+    GgufWriter writer = byte_level();
+    writer.number("tokenizer.ggml.bos_token_id", id).truth("tokenizer.ggml.add_bos_token", true);
+    return error_of(writer);
+  };
+  CHECK(begin_of(7) == "");
+  CHECK(says(begin_of(8), "bos_token_id is 8", "8 tokens"));
+  CHECK(says(begin_of(0xFFFF'FFFF), "add_bos_token", "no bos_token_id"));
+}
+
 TEST_CASE("the template of a conversation is the one without a name, or the default one") {
   const auto template_of = [](const GgufWriter& writer) {
     const std::string bytes = writer.bytes();
