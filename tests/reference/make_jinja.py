@@ -112,6 +112,14 @@ SUBJECTS = {
         "{% set ns = namespace() %}{% set ns.a = [ns.a] %}{{ ns.a }}",
     ],
     "macros": [
+        "{% macro f(a, b) %}{{ a }}{{ b }}{% endmacro %}{{ f(1, a=2) }}",
+        "{{ 'a' | default('b', default_value='c') }}",
+        "{{ (1] }}",
+        "{{ [1) }}",
+        "{{ {'a': (1} }}",
+        "{{ '\\x4' }}",
+        "{{ '\\u004' }}",
+        "{{ '\\x4a\\u004a' }}",
         ("{% macro f(a, b=2, c='x') %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ f(1) }} {{ f(1, c='y') }} "
          "{{ f(b=3, a=4) }}"),
         "{% macro f(a, b=a) %}{{ a }}{{ b }}{% endmacro %}{{ f(1) }}",
