@@ -123,7 +123,7 @@ TEST_CASE("a GGUF file names four special tokens, and an id beyond the vocabular
 }
 
 TEST_CASE("a marker counts as the template's only if the template wrote all of it") {
-  const Tokenizer tokenizer = smollm2();
+  const Tokenizer tokenizer(smollm2(), "tokenizer.json");
   const auto marks = [&](const std::string& source, const std::string& content) {
     const ChatTemplate chat(source, {}, "");
     const std::vector<bool> own =
