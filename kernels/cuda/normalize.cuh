@@ -39,7 +39,7 @@ struct RowNorm {
   /// The parameters of the elements from i on. They need not wait for the previous kernel.
   template <int kVector>
   __device__ __forceinline__ NormParameters<kVector> parameters(int i) const {
-    NormParameters<kVector> result;
+    NormParameters<kVector> result{};
     if (weight != nullptr) result.weight = load_parameters<kVector>(weight + i);
     if (bias != nullptr) result.bias = load_parameters<kVector>(bias + i);
     return result;

@@ -196,14 +196,14 @@ TEST_CASE("a text begins with a begin-of-text token by default in SentencePiece'
 }
 
 TEST_CASE("a user-defined token is text as well, and a control token is special") {
-  GgufVocabulary vocabulary = sentence_pieces({{"<tool>", 0}, {"<turn>", 0}});
+  GgufVocabulary vocabulary = sentence_pieces({{"=tool=", 0}, {"<turn>", 0}});
   vocabulary.add_space_prefix = false;
   vocabulary.token_type[259] = 4;
   vocabulary.token_type[260] = 3;
   const Tokenizer tokenizer = made_of(vocabulary);
   CHECK(tokenizer.special_tokens() == Ids{0, 1, 2, 260});
   CHECK(tokenizer.encode("<turn>").size() == 6);
-  CHECK(tokenizer.encode_with_special_tokens("<tool><turn>") == Ids{259, 260});
+  CHECK(tokenizer.encode_with_special_tokens("=tool=<turn>") == Ids{259, 260});
 }
 
 TEST_CASE("texts are composed where the pre-tokenizer or the architecture was trained so") {
