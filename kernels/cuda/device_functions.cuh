@@ -69,7 +69,6 @@ __device__ __forceinline__ Vector<float, kCount> load_parameters(const float* fr
   constexpr int kAtOnce = kCount % 4 == 0 ? 4 : kCount % 2 == 0 ? 2 : 1;
   using Bits = std::conditional_t<kAtOnce == 4, float4, std::conditional_t<kAtOnce == 2, float2, float>>;
   Vector<float, kCount> result;
-#pragma unroll
   for (int i = 0; i < kCount; i += kAtOnce) {
     *reinterpret_cast<Bits*>(result.values + i) = __ldg(reinterpret_cast<const Bits*>(from + i));
   }
