@@ -519,19 +519,20 @@ TEST_CASE(
   const Result twice = run_whole("--draft-model tales-1m --draft-model tales-1m");
   CHECK(twice.status == 2);
   CHECK(twice.err.find("--draft-model tales-1m is given twice") != std::string::npos);
-  const TemporaryFolder other_ends;
-  for (const std::string file : {"config.json", "model.safetensors", "vocab.json", "merges.txt"}) {
-    std::filesystem::copy_file(STAIRCASE_SOURCE_TREE "/models/tales-1m/" + file, other_ends.path() / file);
+  const TemporaryFolder other_ends, other_tokens;
+  for (const TemporaryFolder* folder : {&other_ends, &other_tokens}) {
+    for (const std::string file : {"config.json", "model.safetensors", "vocab.json", "merges.txt"}) {
+      std::filesystem::copy_file(STAIRCASE_SOURCE_TREE "/models/tales-1m/" + file, folder->path() / file);
+    }
   }
   other_ends.write("generation_config.json", R"({"eos_token_id": [7, 4095]})");
   CHECK(run_whole("--prompt Once --max-new-tokens 1 --draft-model " + other_ends.path().string()).status ==
         0);
-  const TemporaryFolder folder;
-  TinyModel().write(folder.path());
-  for (const std::string file : {"vocab.json", "merges.txt"}) {
-    std::filesystem::copy_file(STAIRCASE_SOURCE_TREE "/models/tales-1m/" + file, folder.path() / file);
-  }
-  const Result stranger = run_whole("--draft-model " + folder.path().string());
+  std::ifstream vocabulary(STAIRCASE_SOURCE_TREE "/models/tales-1m/vocab.json");
+  json ids = json::parse(vocabulary);
+  std::swap(ids.at("a"), ids.at("b"));
+  other_tokens.write("vocab.json", ids.dump());
+  const Result stranger = run_whole("--draft-model " + other_tokens.path().string());
   CHECK(stranger.status == 1);
   CHECK(stranger.err.find("its vocabulary differs from that of") != std::string::npos);
 }
