@@ -10,8 +10,6 @@
 #include <thread>
 #include <utility>
 
-#include "kernels/replace_file.h"
-
 #ifdef _WIN32
 #ifndef NOMINMAX
 #define NOMINMAX

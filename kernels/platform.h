@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace staircase::platform {
 
@@ -50,6 +51,10 @@ void read_parts_only(std::span<const std::byte> mapping) noexcept;
 
 /// The system may read that part of a mapping now, and nothing is waited for.
 void will_need(std::span<const std::byte> part) noexcept;
+
+/// Writes a file that is complete or, after a failure, what it was before: the bytes go into a file beside
+/// it, to the disk, and then under its name. A link stays a link. Throws std::system_error.
+void replace_file(const std::filesystem::path& file, std::string_view bytes);
 
 /// Where the running program lies; empty if that is unknown.
 std::filesystem::path program();

@@ -16,7 +16,7 @@
 #include "common/decoding/text_stream.h"
 #include "common/program/command_line.h"
 #include "common/program/terminal.h"
-#include "kernels/replace_file.h"
+#include "kernels/platform.h"
 
 namespace staircase {
 namespace {

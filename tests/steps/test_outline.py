@@ -187,7 +187,7 @@ class Outline(unittest.TestCase):
 
     def test_a_function_that_became_a_member_shows_what_it_was(self):
         old = Header("inline int answer(Model& model) {\n  if (model) {\n    return 1;\n  }\n  return 2;\n}\n")
-        new = Header("class Talk {\n  int answer() {\n    return 3;\n  }\n};\n")
+        new = Header("class Talk {\n  int answer() {\n    ++asked_;\n    return 3;\n  }\n};\n")
         self.assertIn("""    // In 04-before it was:
     // inline int answer(Model& model) {
     //   if (model) {
