@@ -23,8 +23,8 @@ const byProbability = (probabilities) => [...probabilities.keys()].sort((a, b) =
 /// them].
 const STAGES = [
   ["--min-new-tokens", 0, (logits, value, text, { eos, prompted }) => { if (text.length - prompted < value) logits[eos] = -Infinity; }],
-  ["--presence-penalty", 0, (logits, value, text) => { for (const token of new Set(text)) logits[token] -= value; }],
-  ["--frequency-penalty", 0, (logits, value, text) => { for (const token of text) logits[token] -= value; }],
+  ["--presence-penalty", 0, (logits, value, text, { uncounted = 0 }) => { for (const token of new Set(text.slice(uncounted))) logits[token] -= value; }],
+  ["--frequency-penalty", 0, (logits, value, text, { uncounted = 0 }) => { for (const token of text.slice(uncounted)) logits[token] -= value; }],
   ["--repetition-penalty", 1, (logits, value, text) => {
     for (const token of new Set(text)) logits[token] = logits[token] < 0 ? logits[token] * value : logits[token] / value;
   }],
@@ -47,9 +47,12 @@ const STAGES = [
 ];
 
 /// By what the tokens of a text are chosen, from the events `start` and `text`; `prompted` tokens of it are the prompt.
-const textRules = (start, text) => ({
-  options: { ...start.options, ...text.options }, eos: start.eos_token_id, prompted: start.prompts[text.prompt].length,
-});
+/// Programs with rows or beams leave the prompt `uncounted` in two penalties (step 31).
+const textRules = (start, text) => {
+  const options = { ...start.options, ...text.options }, prompted = start.prompts[text.prompt].length;
+  const skips = "--max-batch-size" in options || "--num-beams" in options;
+  return { options, eos: start.eos_token_id, prompted, uncounted: skips ? prompted : 0 };
+};
 
 /// [[name, probabilities]] after the text, from the model's own to those that a token is chosen from.
 function stages(logits, text, rules) {

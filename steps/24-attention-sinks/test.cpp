@@ -88,24 +88,6 @@ TEST_CASE("a window changes nothing before it is full, and something afterwards"
   CHECK(with > 1e-3);
 }
 
-TEST_CASE("the program scores a text with three caches and plots the losses") {
-  const TemporaryFolder folder;
-  const std::string file = (folder.path() / "sinks.svg").string();
-  std::string prompt;
-  for (int i = 0; i < 60; ++i) prompt += " the wolf and the fox";
-  const ProgramRun run =
-      run_program(STAIRCASE_STEP_PROGRAM,
-                  "--model tales-llama-1m --prompt - --window 64 --sinks 4 --streaming " + file, prompt);
-  for (const char* line : {"all positions", "the newest 64", "the first 4, the newest 60"})
-    CHECK(run.err.find(line) != std::string::npos);
-  if (std::system("command -v gnuplot >/dev/null") == 0) {
-    CHECK(run.status == 0);
-    std::ifstream svg(file);
-    CHECK(std::string(std::istreambuf_iterator<char>(svg), {}).find("What a window costs") !=
-          std::string::npos);
-  }
-}
-
 TEST_CASE("a text needs two tokens more than the window") {
   const TemporaryFolder folder;
   const auto message = [&](std::size_t length) {
@@ -125,6 +107,24 @@ TEST_CASE("a text that fits into the window is refused, and so are sinks that fi
   const ProgramRun full = run_program(STAIRCASE_STEP_PROGRAM, "--prompt 'A fox' --sinks 8 --window 8");
   CHECK(full.status == 2);
   CHECK(full.err.find("--sinks must be less than --window") != std::string::npos);
+}
+
+TEST_CASE("the program scores a text with three caches and plots the losses") {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "sinks.svg").string();
+  std::string prompt;
+  for (int i = 0; i < 60; ++i) prompt += " the wolf and the fox";
+  const ProgramRun run =
+      run_program(STAIRCASE_STEP_PROGRAM,
+                  "--model tales-llama-1m --prompt - --window 64 --sinks 4 --streaming " + file, prompt);
+  for (const char* line : {"all positions", "the newest 64", "the first 4, the newest 60"})
+    CHECK(run.err.find(line) != std::string::npos);
+  if (std::system("command -v gnuplot >/dev/null") == 0) {
+    CHECK(run.status == 0);
+    std::ifstream svg(file);
+    CHECK(std::string(std::istreambuf_iterator<char>(svg), {}).find("What a window costs") !=
+          std::string::npos);
+  }
 }
 
 }  // namespace

@@ -323,7 +323,8 @@ class Reports(StandIns):
                 mock.patch.object(check, "measure_all", return_value=[]), contextlib.redirect_stdout(io.StringIO()), \
                 mock.patch.object(sys, "argv", ["gpu-check"]):
             check.main()
-        self.assertEqual(found, [[], ["tests"], ["memcheck", "tests"]])
+        self.assertEqual(found, [[], ["tests"], ["memcheck", "tests"], ["memcheck", "racecheck", "tests"],
+                                 ["initcheck", "memcheck", "racecheck", "tests"]])
 
 
 class Page(Limited):
