@@ -218,7 +218,7 @@ TEST_CASE("with all options together, each text of a queue is the same as alone"
     RowOptions options{
         {.stopping = {.max_new_tokens = 24},
          .sampling = {.do_sample = do_sample, .seed = 20, .frequency_penalty = 0.2f, .top_k = 30}}};
-    options.stop = {{"he w", " and t", "q"}};
+    options.stop = {{"he w", " and", "q"}};
     options.length.min_new_tokens = 16;
     options.logprobs.count = 2;
     const int copies = do_sample ? 3 : 2;

@@ -128,8 +128,8 @@ ON = {
     "39-min-p": ["--min-p", "0.3"],
     "38-perplexity": ["--echo"],  # of 37-echo, but there no prompt has a perplexity
 }
-# A chat counts only sampled tokens for two penalties, as batches do: one call of its loop differs from the landed loop's
-# ancestors. These steps include their own file, never the library's.
+# A chat counts only sampled tokens for two penalties, as batches do: one call of its loop is unlike that of the steps
+# before it. These steps include their own file, never the library's.
 OWN_LOOPS = {("93-conversation", "generate.h"), ("94-continued-cache", "generate.h"), ("95-kept-answers", "generate.h"),
              ("96-dropped-turns", "generate.h")}
 # Whose options a step gives another meaning: from here on, these penalties do not count the prompt.
