@@ -33,7 +33,7 @@ struct Pass {
 };
 
 /// The sum of a thread's shares; the largest of any thread.
-double most_of(int threads, std::int64_t count, const std::function<double(Range)>& work) {
+double most_of(int threads, std::int64_t count, const std::function<double(IndexRange)>& work) {
   double most = 0.0;
   for (int i = 0; i < threads; ++i) most = std::max(most, work(share_of(count, threads, i)));
   return most;
@@ -42,7 +42,7 @@ double most_of(int threads, std::int64_t count, const std::function<double(Range
 Operation product(std::string name, double times, std::int64_t rows, std::int64_t in, std::int64_t out) {
   const auto most = [=](int threads) {
     const ProductShares shares(rows, out);
-    return most_of(threads, shares.count(), [&](Range units) {
+    return most_of(threads, shares.count(), [&](IndexRange units) {
       double work = 0.0;
       shares.for_each_piece(units, [&](const ProductPiece& piece) {
         const std::int64_t columns =
@@ -59,7 +59,7 @@ Operation product(std::string name, double times, std::int64_t rows, std::int64_
 Operation norm(double times, std::int64_t rows, std::int64_t width) {
   const auto most = [=](int threads) {
     const std::int64_t few = few_rows(width);
-    return most_of(threads, divide_up(rows, few), [&](Range units) {
+    return most_of(threads, divide_up(rows, few), [&](IndexRange units) {
       return 8.0 * static_cast<double>(
                        (std::min(units.last * few, rows) - std::min(units.first * few, rows)) * width);
     });

@@ -142,7 +142,7 @@ class CpuDevice final : public Device {
   void each_few_rows(const Tensor& x, const Body& body) {
     const std::int64_t rows = x.dim(0), few = few_rows(x.dim(1));
     parallel_ranges(team_, divide_up(rows, few), [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t i = first; i < last; ++i) body(Range{i * few, std::min((i + 1) * few, rows)});
+      for (std::int64_t i = first; i < last; ++i) body(IndexRange{i * few, std::min((i + 1) * few, rows)});
     });
   }
 

@@ -319,7 +319,7 @@ Tensor CpuDevice::as_operand(const Tensor& x, const Norm& norm, const Weight& we
     operand =
         Tensor(dtype, {rows, width}, std::shared_ptr<void>(memory, [](void*) {}));  // the device owns it
   }
-  each_few_rows(x, [&](Range few) {
+  each_few_rows(x, [&](IndexRange few) {
     for (std::int64_t r = few.first; has_norm && r < few.last; ++r) {
       normalize_row(x.data<float>() + r * x.dim(1), norm, x.dim(1), normed.data<float>() + r * x.dim(1));
     }

@@ -74,7 +74,7 @@ void normalize_row(const float* x, const Norm& norm, std::int64_t width, float* 
 
 void CpuDevice::normalize(const Tensor& x, const Norm& norm, Tensor& out) {
   const std::int64_t width = x.dim(1);
-  each_few_rows(x, [&](Range rows) {
+  each_few_rows(x, [&](IndexRange rows) {
     for (std::int64_t r = rows.first; r < rows.last; ++r) {
       normalize_row(x.data<float>() + r * width, norm, width, out.data<float>() + r * width);
     }

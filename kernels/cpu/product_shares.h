@@ -16,7 +16,7 @@ namespace staircase {
 
 /// The rows of that many halves of panels: a rectangle of a product.
 struct ProductPiece {
-  Range rows, halves;
+  IndexRange rows, halves;
 };
 
 class ProductShares {
@@ -35,7 +35,7 @@ class ProductShares {
   /// Calls body(piece) for the pieces that make up those units: whole panels are one piece, with at most one
   /// before it and one after it.
   template <typename Body>
-  void for_each_piece(Range units, const Body& body) const {
+  void for_each_piece(IndexRange units, const Body& body) const {
     if (by_columns()) {
       body(ProductPiece{{0, rows_}, units});
       return;

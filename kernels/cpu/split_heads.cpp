@@ -38,7 +38,7 @@ HWY_INLINE void turn(const float* HWY_RESTRICT x, const float* HWY_RESTRICT turn
 
 /// The tokens of `range`.
 HWY_ATTR void split_tokens(const Tensor& projected, const HeadRule& rule,
-                           const std::vector<TokenPlaces>& places, std::int64_t n_head, Range range,
+                           const std::vector<TokenPlaces>& places, std::int64_t n_head, IndexRange range,
                            const KeysValues& keys_values) {
   const std::int64_t head_size = keys_values.keys.dim(3), n_kv_head = keys_values.keys.dim(1),
                      head_stride = keys_values.keys.dim(2) * head_size;
@@ -85,7 +85,7 @@ void CpuDevice::split_heads(const Batch& batch, const Tensor& projected, const H
                             Tensor& queries, KeysValues& keys_values) {
   const std::vector<TokenPlaces> places = places_of(batch, queries, keys_values);
   const std::int64_t n_head = queries.dim(1) / keys_values.keys.dim(3);
-  each_few_rows(projected, [&](Range rows) {
+  each_few_rows(projected, [&](IndexRange rows) {
     HWY_DYNAMIC_DISPATCH(split_tokens)(projected, rule, places, n_head, rows, keys_values);
   });
 }

@@ -55,12 +55,12 @@ class ThreadTeam {
 };
 
 /// The numbers first .. last - 1.
-struct Range {
+struct IndexRange {
   std::int64_t first, last;
 };
 
 /// One of `parts` shares of 0 .. count - 1, whose sizes differ by at most one.
-constexpr Range share_of(std::int64_t count, std::int64_t parts, std::int64_t index) {
+constexpr IndexRange share_of(std::int64_t count, std::int64_t parts, std::int64_t index) {
   return {count * index / parts, count * (index + 1) / parts};
 }
 
@@ -75,7 +75,7 @@ void parallel_ranges(ThreadTeam& team, std::int64_t count, const Body& body) {
   }
   team.run([&](int index) {
     if (index >= parts) return;
-    const Range share = share_of(count, parts, index);
+    const IndexRange share = share_of(count, parts, index);
     body(share.first, share.last);
   });
 }

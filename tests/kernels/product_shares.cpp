@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::int64_t kColumns[] = {1, 31, 32, 33, 63, 64, 65, 96, 100, 257, 768, 800, 2304};
 
-std::vector<ProductPiece> pieces_of(const ProductShares& shares, Range units) {
+std::vector<ProductPiece> pieces_of(const ProductShares& shares, IndexRange units) {
   std::vector<ProductPiece> pieces;
   shares.for_each_piece(units, [&](const ProductPiece& piece) { pieces.push_back(piece); });
   return pieces;
@@ -19,7 +19,7 @@ TEST_CASE("shares cover all numbers in their order, and their sizes differ by at
     for (std::int64_t parts = 1; parts <= 64; ++parts) {
       std::int64_t seen = 0;
       for (std::int64_t i = 0; i < parts; ++i) {
-        const Range share = share_of(count, parts, i);
+        const IndexRange share = share_of(count, parts, i);
         REQUIRE(share.first == seen);
         REQUIRE(share.last - share.first >= count / parts);
         REQUIRE(share.last - share.first <= divide_up(count, parts));
