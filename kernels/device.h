@@ -78,7 +78,8 @@ struct Batch {
 /// - b sin, b' = b cos + a sin. This is section 3.4 of Su et al. 2021, in the layout of Hugging Face.
 struct HeadRule {
   Norm query_norm, key_norm;  ///< of head_size features, RMS or none
-  Tensor turns;  ///< [n_tokens, rotary]: the cosines of a token's rotary / 2 angles, then the sines; or empty
+  Tensor rotations;  ///< [n_tokens, rotary]: the cosines of a token's rotary / 2 angles, then the sines; or
+                     ///< empty
 };
 
 /// Keys and values of one layer, in float32, float16 or bfloat16. Sequence s of a batch uses row s. Without a

@@ -51,7 +51,7 @@ std::string first_difference(const std::vector<int>& got, const std::vector<int>
   return "";
 }
 
-std::vector<int> behind(std::size_t prompt_length, const std::vector<int>& tokens) {
+std::vector<int> tokens_after(std::size_t prompt_length, const std::vector<int>& tokens) {
   return {tokens.begin() + static_cast<std::ptrdiff_t>(prompt_length), tokens.end()};
 }
 

@@ -49,7 +49,7 @@ inline KvCache& no_cache() {
 
 /// Ends the observation of tales() with the scope, also if what is observed throws.
 struct Unobserved {
-  ~Unobserved() { tales().observe(nullptr); }
+  ~Unobserved() { tales().on_stage(nullptr); }
 };
 
 /// tests/reference/`name`, made with Hugging Face transformers; read once.
@@ -63,7 +63,7 @@ std::string first_difference(const std::vector<int>& got, const std::vector<int>
                              const std::vector<double>& gaps);
 
 /// The tokens of `tokens` after a prompt of `prompt_length`.
-std::vector<int> behind(std::size_t prompt_length, const std::vector<int>& tokens);
+std::vector<int> tokens_after(std::size_t prompt_length, const std::vector<int>& tokens);
 
 /// Empty if `continued(prompt, 64)`, the new tokens, equals every greedy run of the reference; otherwise the
 /// first difference.

@@ -18,7 +18,7 @@ class ToyEngine : public Engine {
   std::vector<int> tokens = {}, rows = {};  ///< of each pass
   bool rows_may_wait = false;
 
-  explicit ToyEngine(int places) : cache_(places) {}
+  explicit ToyEngine(int slots) : cache_(slots) {}
 
   /// What follows a text.
   static int next(const std::vector<int>& text) {
@@ -41,7 +41,7 @@ class ToyEngine : public Engine {
     return ends;
   }
 
-  std::span<const int> missing(const Row& row, int r) override {
+  std::span<const int> prepare(const Row& row, int r) override {
     return std::span(row.tokens).subspan(cache_.at(r).size());
   }
 

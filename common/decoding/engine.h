@@ -8,7 +8,7 @@
 
 namespace staircase {
 
-/// Takes a batch of texts through a model. The text in place r of the batch has row r of the cache, which is
+/// Takes a batch of texts through a model. The text in slot r of the batch has row r of the cache, which is
 /// empty when the text joins.
 class Engine {
  public:
@@ -18,17 +18,18 @@ class Engine {
   virtual const EndTokens& ends() const = 0;
 
   /// Begins a pass: makes room in the cache for the next token of each of these texts: all that have joined
-  /// so far, in their places. Called before `missing`.
+  /// so far, in their slots. Called before `prepare`.
   virtual void begin_pass(std::span<const Row> /*rows*/) {}
 
-  /// The tokens at the end of the text in place r that the cache lacks; none if the text has to wait.
-  virtual std::span<const int> missing(const Row& row, int r) = 0;
+  /// Reserves room in the cache for the text in slot r. Returns the tokens at its end that the cache lacks;
+  /// none if the text has to wait.
+  virtual std::span<const int> prepare(const Row& row, int r) = 0;
 
   /// Feeds sequence r to row r, for all rows at once; an empty sequence leaves its row unchanged. Returns the
   /// logits after each, [sequences.size(), vocab_size].
   virtual std::span<const float> forward(std::span<const std::span<const int>> sequences) = 0;
 
-  /// Moves a row of the cache to the place of a text that has left.
+  /// Moves a row of the cache to the slot of a text that has left.
   virtual void move_row(int from, int to) = 0;
 
   /// Clears a row of the cache.
@@ -42,7 +43,7 @@ class DelegatingEngine : public Engine {
 
   const EndTokens& ends() const override { return engine_.ends(); }
   void begin_pass(std::span<const Row> rows) override { engine_.begin_pass(rows); }
-  std::span<const int> missing(const Row& row, int r) override { return engine_.missing(row, r); }
+  std::span<const int> prepare(const Row& row, int r) override { return engine_.prepare(row, r); }
   std::span<const float> forward(std::span<const std::span<const int>> sequences) override {
     return engine_.forward(sequences);
   }

@@ -42,11 +42,11 @@ class WatchedEngine : public DelegatingEngine {
  public:
   WatchedEngine(Engine& engine, Trace& trace) : DelegatingEngine(engine), trace_(trace) {}
 
-  std::span<const int> missing(const Row& row, int r) override {
+  std::span<const int> prepare(const Row& row, int r) override {
     std::optional<double>& joined = trace_.texts[row.number].joined;
     joined = joined.value_or(trace_.timer.now());
     trace_.rows += 1;
-    return DelegatingEngine::missing(row, r);
+    return DelegatingEngine::prepare(row, r);
   }
 
   std::span<const float> forward(std::span<const std::span<const int>> sequences) override {

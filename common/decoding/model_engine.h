@@ -38,7 +38,7 @@ class StaticEngine : public ModelEngine {
  public:
   StaticEngine(Model& model, StaticKvCache& cache) : ModelEngine(model, cache), cache_(cache) {}
 
-  std::span<const int> missing(const Row& row, int r) override {
+  std::span<const int> prepare(const Row& row, int r) override {
     const std::span<const int> text = row.tokens;
     if (row.new_tokens > 0) return tokens_to_feed(text, cache_.capacity(), cache_, r, row.options.overflow);
     // Part of a prompt, or of its end that fits into the context, may be there already.

@@ -38,7 +38,7 @@ class PagedEngine : public ModelEngine {
     }
   }
 
-  std::span<const int> missing(const Row& row, int r) override {
+  std::span<const int> prepare(const Row& row, int r) override {
     const std::span<const int> text = row.tokens;
     return has_room(r, text) ? text.subspan(cache_.length(r)) : text.first(0);
   }
@@ -66,7 +66,7 @@ class PagedEngine : public ModelEngine {
  private:
   bool grows(int r) const { return cache_.blocks(r) > 0; }
 
-  /// Whether the text in place r has blocks, perhaps from now on.
+  /// Whether the text in slot r has blocks, perhaps from now on.
   bool has_room(int r, std::span<const int> text) {
     if (arrivals_[r] == 0) arrivals_[r] = ++last_arrival_;
     const bool joins = !grows(r);

@@ -33,18 +33,18 @@ class Scheduler {
  public:
   using OnFinished = std::function<void(int number, Generation text)>;
 
-  /// At most `places` texts grow at a time. `on_token` gets each token as it is chosen, `on_finished` each
+  /// At most `slots` texts grow at a time. `on_token` gets each token as it is chosen, `on_finished` each
   /// text as it ends. They may call submit, but neither cancel nor pass.
-  Scheduler(Engine& engine, const Tokenizer& tokenizer, int places, const PrefillOptions& prefill,
+  Scheduler(Engine& engine, const Tokenizer& tokenizer, int slots, const PrefillOptions& prefill,
             OnRowToken on_token, OnFinished on_finished)
       : engine_(engine),
         tokenizer_(tokenizer),
-        places_(places),
+        slots_(slots),
         chunk_(prefill.chunk.value_or(std::numeric_limits<int>::max())),
         on_token_(std::move(on_token)),
         on_finished_(std::move(on_finished)) {}
 
-  /// A prompt waits for a free place: first come, first served. The number is the caller's name for the text,
+  /// A prompt waits for a free slot: first come, first served. The number is the caller's name for the text,
   /// and no other waiting or growing text may have it.
   void submit(int number, std::vector<int> prompt, const RowOptions& options) {
     if (options.stopping.max_new_tokens == 0) return on_finished_(number, {std::move(prompt)});
@@ -57,7 +57,7 @@ class Scheduler {
     std::erase_if(waiting_, [&](const Row& row) { return row.number == number; });
     for (Row& row : rows_)
       if (row.number == number) row.finished = FinishReason::kLength;
-    free_places();
+    free_slots();
   }
 
   /// Whether no text waits or grows.
@@ -72,7 +72,7 @@ class Scheduler {
     std::vector<Feed> feeds;
     for (int r = 0; r < std::ssize(rows_); ++r) feeds.push_back(feed(r, budget));
     // Rows that move to other memory take their tokens along, so the fed tokens keep their addresses.
-    for (; budget > 0 && !waiting_.empty() && std::ssize(rows_) < places_; waiting_.pop_front()) {
+    for (; budget > 0 && !waiting_.empty() && std::ssize(rows_) < slots_; waiting_.pop_front()) {
       rows_.push_back(std::move(waiting_.front()));
       feeds.push_back(feed(static_cast<int>(rows_.size()) - 1, budget));
     }
@@ -87,21 +87,21 @@ class Scheduler {
       on_token_(row.number, take_token(row, logits.subspan(r * vocab_size, vocab_size), engine_.ends()));
       if (row.finished) on_finished_(row.number, {std::move(row.tokens), *row.finished});
     }
-    free_places();
+    free_slots();
   }
 
  private:
   /// What row r feeds in a pass that has `budget` tokens left for prompts.
   Feed feed(int r, int& budget) {
-    const std::span<const int> missing = engine_.missing(rows_[r], r);
+    const std::span<const int> missing = engine_.prepare(rows_[r], r);
     if (rows_[r].new_tokens > 0) return {missing, !missing.empty()};
     const int count = std::min(static_cast<int>(missing.size()), budget);
     budget -= count;
     return {missing.first(count), count > 0 && count == std::ssize(missing)};
   }
 
-  /// Finished rows leave, here and in the cache, each from the last place.
-  void free_places() {
+  /// Finished rows leave, here and in the cache, each from the last slot.
+  void free_slots() {
     remove_finished(
         rows_, [&](int from, int to) { engine_.move_row(from, to); },
         [&](Row&) { engine_.clear_row(static_cast<int>(rows_.size()) - 1); });
@@ -109,7 +109,7 @@ class Scheduler {
 
   Engine& engine_;
   const Tokenizer& tokenizer_;
-  int places_, chunk_;
+  int slots_, chunk_;
   OnRowToken on_token_;
   OnFinished on_finished_;
   std::deque<Row> waiting_;

@@ -19,7 +19,7 @@ void add_options(OptionSink& sink, LoadOptions& options) {
 }
 
 void add_options(OptionSink& sink, FleetOptions& options) {
-  sink.add("--max-batch-size", &options.places, "maximum batch size of a server", between(1, 64));
+  sink.add("--max-batch-size", &options.slots, "maximum batch size of a server", between(1, 64));
   sink.add("--replicas", &options.replicas, "number of servers", between(1, 64));
   sink.add("--least-busy", &options.least_busy, "send each request to the server with the fewest sequences");
   sink.add("--ranks", &options.ranks, "ranks of each server that share its model (tensor parallelism)",

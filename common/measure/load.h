@@ -23,7 +23,7 @@ void add_options(OptionSink& sink, LoadOptions& options);
 
 /// The servers that a load is for.
 struct FleetOptions {
-  int places = 16;          ///< maximum batch size of each
+  int slots = 16;           ///< maximum batch size of each
   int replicas = 1;         ///< how many servers there are
   bool least_busy = false;  ///< a request goes to the one with the fewest texts; otherwise to the next in
                             ///< turn

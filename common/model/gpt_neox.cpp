@@ -72,7 +72,7 @@ class GptNeox : public Network {
 
   void run(Pass& pass) const override {
     Device& device = pass.device();
-    const HeadRule rule{{}, {}, pass.turns()};
+    const HeadRule rule{{}, {}, pass.rotations()};
     Tensor x = pass.residual(), projected = pass.projected(), queries = pass.queries();
     Tensor attended = pass.attended();
     if (pass.begins()) {

@@ -189,9 +189,9 @@ void lead_passes(Model& model, Ranks& ranks, const std::function<void()>& work) 
   ranks.limit_waits(kLongestWait);
   if (ranks.rank() > 0) return follow(model, ranks);
   Leader leader(model, ranks);
-  model.announce([&leader](const ForwardPass& pass) { leader.tell(pass); });
+  model.before_pass([&leader](const ForwardPass& pass) { leader.tell(pass); });
   work();
-  model.announce({});
+  model.before_pass({});
   leader.end();
 }
 

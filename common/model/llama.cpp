@@ -169,8 +169,8 @@ class Llama : public Network {
     for (int l = 0; const LlamaWeights::Block& block : weights_.blocks) {
       KeysValues keys_values = pass.keys_values(l);
       pass.linear(x, block.input_norm, block.attention_input, Epilogue::kStore, projected);
-      device.split_heads(pass.batch(), projected, {block.query_norm, block.key_norm, pass.turns()}, queries,
-                         keys_values);
+      device.split_heads(pass.batch(), projected, {block.query_norm, block.key_norm, pass.rotations()},
+                         queries, keys_values);
       pass.attend(l, queries, keys_values, x, attended);
       pass.linear(attended, {}, block.attention_output, pass.add_once(), x);
       pass.all_reduce(x);

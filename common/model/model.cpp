@@ -169,11 +169,11 @@ std::span<const float> Model::compute(std::span<const std::span<const int>> sequ
     if (cache.length(row) == 0) cache.begin_row(row);
     cache.append(row++, static_cast<int>(sequence.size()));
   }
-  if (announcer_) announcer_({sequences, packed.starts, count, {}, cache, {}});
+  if (before_pass_) before_pass_({sequences, packed.starts, count, {}, cache, {}});
   if (attention_) attention_->begin(sequences, packed.starts);
   SingleRank alone;
   Pass pass(*device_, dtype_, config_, {ranks_ ? *ranks_ : alone, *share_}, network_->rotary(), packed, cache,
-            *memory_, {observer_, attention_ ? &*attention_ : nullptr});
+            *memory_, {on_stage_, attention_ ? &*attention_ : nullptr});
   if (ranks_ != nullptr && split_ == Split::kBlocks && !run_) {
     throw Error(
         "each rank has some blocks of the model, and no pass was set that takes tokens through all ranks");
@@ -185,16 +185,16 @@ std::span<const float> Model::compute(std::span<const std::span<const int>> sequ
       network_->run(pass);
     }
   };
-  if (observer_ || attention_ || ranks_ || split_ == Split::kBlocks) {
+  if (on_stage_ || attention_ || ranks_ || split_ == Split::kBlocks) {
     run();  // what they do in between is no operation of a device alone
   } else {
     device_->run(run);
   }
   const std::span<const float> logits = device_->to_host(pass.logits(), memory_->host_logits);
   check_finite(logits, cache, dtype_);
-  if (watcher_) {
+  if (after_pass_) {
     const auto attention = attention_ ? attention_->weights() : std::span<const AttentionWeights>();
-    watcher_({sequences, packed.starts, count, logits, cache, attention});
+    after_pass_({sequences, packed.starts, count, logits, cache, attention});
   }
   return fitted(logits);
 }
@@ -211,8 +211,8 @@ std::span<const float> Model::fitted(std::span<const float> logits) {
   return fitted_logits_;
 }
 
-void Model::watch(std::function<void(const ForwardPass&)> watcher, std::optional<AttentionHead> head) {
-  watcher_ = std::move(watcher);
+void Model::after_pass(std::function<void(const ForwardPass&)> after, std::optional<AttentionHead> head) {
+  after_pass_ = std::move(after);
   attention_.reset();
   if (head) attention_.emplace(*head);
 }

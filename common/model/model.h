@@ -38,7 +38,7 @@ DType weight_dtype(std::string_view name);
 
 /// Receives intermediate results as they are computed: a name ("embeddings", "block.0" …, "ln_f": the last
 /// norm) and the values, [rows, n_embd]. For tests and for the curious; each call copies them to the host.
-using Observer = std::function<void(std::string_view name, std::span<const float> values)>;
+using OnStage = std::function<void(std::string_view name, std::span<const float> values)>;
 
 /// A forward pass of a model.
 struct ForwardPass {
@@ -163,15 +163,15 @@ class Model {
   /// The weights, for code that knows the family.
   const Network& network() const { return *network_; }
 
-  void observe(Observer observer) { observer_ = std::move(observer); }
+  void on_stage(OnStage on_stage) { on_stage_ = std::move(on_stage); }
 
-  /// Calls the watcher for each forward pass from now on, which costs no copy. With a head, which the model
+  /// Calls `after` for each forward pass from now on, which costs no copy. With a head, which the model
   /// must have, it also gets what that head attends to; then the keys of its layer are copied to the host in
   /// each pass.
-  void watch(std::function<void(const ForwardPass& pass)> watcher, std::optional<AttentionHead> head = {});
+  void after_pass(std::function<void(const ForwardPass& pass)> after, std::optional<AttentionHead> head = {});
 
   /// Shows each forward pass from now on before it is computed, so without logits. The cache has room for it.
-  void announce(std::function<void(const ForwardPass& pass)> announcer) { announcer_ = std::move(announcer); }
+  void before_pass(std::function<void(const ForwardPass& pass)> before) { before_pass_ = std::move(before); }
 
  private:
   Model();
@@ -202,8 +202,8 @@ class Model {
   std::optional<int> fitted_vocabulary_;
   std::vector<float> fitted_logits_;
   std::function<void(Pass&)> run_;
-  Observer observer_;
-  std::function<void(const ForwardPass&)> watcher_, announcer_;
+  OnStage on_stage_;
+  std::function<void(const ForwardPass&)> after_pass_, before_pass_;
   std::optional<AttentionProbe> attention_;
 };
 

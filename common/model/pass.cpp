@@ -34,15 +34,15 @@ void check_input(std::span<const int> tokens, int start, int count, const ModelC
 /// The rotations of all new tokens, [n_tokens, rotary.size()].
 std::vector<float> turns_of(const PackedTokens& packed, const Rotary& rotary) {
   const auto width = static_cast<std::size_t>(rotary.size());
-  std::vector<float> turns(packed.tokens.size() * width);
+  std::vector<float> rotations(packed.tokens.size() * width);
   for (std::size_t s = 0; s < packed.starts.size(); ++s) {
     const std::int32_t first = packed.offsets[s];
     for (std::int32_t t = first; t < packed.offsets[s + 1]; ++t) {
       rotary.turn(packed.positions[s] + t - first,
-                  std::span(turns).subspan(static_cast<std::size_t>(t) * width, width));
+                  std::span(rotations).subspan(static_cast<std::size_t>(t) * width, width));
     }
   }
-  return turns;
+  return rotations;
 }
 
 /// Without the rows before `first`.
@@ -57,8 +57,8 @@ KeysValues rows_of(KeysValues all, std::int64_t first) {
 
 std::size_t PassMemory::bytes() const {
   std::size_t sum = 0;
-  for (const Tensor* tensor : {&indices, &turns, &x, &projected, &queries, &keys, &values, &attended, &hidden,
-                               &wanted_x, &wanted_attended, &normed, &logits, &own_logits}) {
+  for (const Tensor* tensor : {&indices, &rotations, &x, &projected, &queries, &keys, &values, &attended,
+                               &hidden, &wanted_x, &wanted_attended, &normed, &logits, &own_logits}) {
     sum += tensor->bytes();
   }
   return sum;
@@ -131,8 +131,8 @@ Pass::Pass(Device& device, DType dtype, const ModelConfig& config, const PassPar
   batch_ = {next(packed.tokens), next(packed.offsets), next(packed.starts)};
   wanted_rows_ = next(packed.wanted_rows);
   if (rotary.size() > 0) {
-    turns_ = matrix(memory_.turns, batch_.n_tokens(), rotary.size());
-    device_.copy_from_host(turns_of(packed, rotary), turns_);
+    rotations_ = matrix(memory_.rotations, batch_.n_tokens(), rotary.size());
+    device_.copy_from_host(turns_of(packed, rotary), rotations_);
   }
   logits_ = matrix(memory_.logits, wanted_rows_.size(), config_.vocab_size);
 }
@@ -265,10 +265,10 @@ void Pass::gather_logits(const Tensor& own) const {
 }
 
 void Pass::show(std::string_view name, const Tensor& values) const {
-  if (!watchers_.observer) return;
+  if (!watchers_.on_stage) return;
   std::vector<float> host(static_cast<std::size_t>(values.size()));
   device_.copy_to_host(values, host);
-  watchers_.observer(name, host);
+  watchers_.on_stage(name, host);
 }
 
 Tensor Pass::matrix(Tensor& memory, std::int64_t rows, std::int64_t columns, DType dtype) const {

@@ -21,7 +21,7 @@ namespace staircase {
 /// Memory for intermediate results, kept from call to call; it grows to the largest batch so far.
 struct PassMemory {
   Tensor indices;  // tokens, offsets, starts and wanted rows, one after another
-  Tensor turns, x, projected, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed,
+  Tensor rotations, x, projected, queries, keys, values, attended, hidden, wanted_x, wanted_attended, normed,
       logits, own_logits;
   Tensor host_logits;  // if the host cannot read the device's memory
 
@@ -58,7 +58,7 @@ struct PackedTokens {
 
 /// The watchers of a pass; either may be missing.
 struct PassWatchers {
-  const Observer& observer;
+  const OnStage& on_stage;
   AttentionProbe* probe;
 };
 
@@ -105,7 +105,7 @@ class Pass {
   std::int64_t first_block() const { return part_.share.blocks.first; }
 
   /// For HeadRule: the rotations of each token's position.
-  const Tensor& turns() const { return turns_; }
+  const Tensor& rotations() const { return rotations_; }
 
   /// The residual stream, [n_tokens, n_embd].
   Tensor residual() const;
@@ -155,7 +155,7 @@ class Pass {
   PassMemory& memory_;
   PassWatchers watchers_;
   Batch batch_;
-  Tensor wanted_rows_, turns_, logits_;
+  Tensor wanted_rows_, rotations_, logits_;
 };
 
 }  // namespace staircase

@@ -228,9 +228,9 @@ struct Program::Impl {
     for (const NamedModel& draft : drafts) weight_bytes += draft.model.weight_bytes();
     if (command_line.has("--trace")) trace.emplace(trace_file);
     if (trace) {
-      loaded.watch(trace->watcher(model), head);
+      loaded.after_pass(trace->watcher(model), head);
       loaded.device().watch_copies(trace->copy_watcher());
-      for (NamedModel& draft : drafts) draft.model.watch(trace->watcher(draft.name));
+      for (NamedModel& draft : drafts) draft.model.after_pass(trace->watcher(draft.name));
     }
     take_drafts(std::move(drafts));
 

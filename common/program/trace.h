@@ -27,8 +27,8 @@ class TraceFile {
   void start(const OptionTexts& options, const ModelConfig& config, const Tokenizer& tokenizer,
              const Prompts& prompts, std::vector<OptionTexts> own_options = {});
 
-  /// Writes each forward pass of the model of that name; for Model::watch. For a watched head it writes only
-  /// what the previous pass has not shown.
+  /// Writes each forward pass of the model of that name; for Model::after_pass. For a watched head it writes
+  /// only what the previous pass has not shown.
   std::function<void(const ForwardPass&)> watcher(const std::string& model);
 
   /// Writes the copies between the rows of a cache, or inside one, once a watched pass has shown that cache;

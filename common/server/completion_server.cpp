@@ -516,11 +516,12 @@ RowOptions row_options(CompletionRequest& request) {
   MinPOptions tail;
   add_options(request, tail, options.sampling);
   if (!request.logit_bias.empty()) {
-    options.before = [biases = request.logit_bias](std::span<float> logits) {
+    options.edit_raw_logits = [biases = request.logit_bias](std::span<float> logits) {
       for (const auto& [id, bias] : biases) logits[static_cast<std::size_t>(id)] += bias;
     };
   }
-  if (tail.min_p) options.after = [p = *tail.min_p](std::span<float> logits) { keep_min_p(logits, p); };
+  if (tail.min_p)
+    options.edit_final_logits = [p = *tail.min_p](std::span<float> logits) { keep_min_p(logits, p); };
   return options;
 }
 

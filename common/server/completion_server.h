@@ -77,12 +77,12 @@ struct ProgramMetric {
 };
 
 /// How many texts have blocks of a paged cache at present, how full these are, and how much of the texts that
-/// joined the cache held already. Rows after the first `places` keep ended texts.
+/// joined the cache held already. Rows after the first `slots` keep ended texts.
 template <typename Engine, typename Cache>
-std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cache, int places) {
-  const auto growing = [&cache, places] {
+std::vector<ProgramMetric> cache_metrics(const Engine& engine, const Cache& cache, int slots) {
+  const auto growing = [&cache, slots] {
     int count = 0;
-    for (int row = 0; row < places; ++row) count += cache.blocks(row) > 0;
+    for (int row = 0; row < slots; ++row) count += cache.blocks(row) > 0;
     return 1.0 * count;
   };
   return {{"texts_growing", "Unfinished texts that have a slot and blocks.", growing},

@@ -16,12 +16,12 @@ namespace staircase {
 /// teaches the same for one conversation.
 class EndedTexts : public PagedEngine {
  public:
-  static constexpr int kMost = 256;
+  static constexpr int kMaxKept = 256;
 
-  /// The first `places` rows of the cache are those of the batch; each other row can keep a text.
-  EndedTexts(Model& model, PagedKvCache& cache, int places, bool prefix_caching)
-      : PagedEngine(model, cache, prefix_caching), cache_(cache), fed_(places) {
-    for (int row = places; prefix_caching && row < cache.rows(); ++row) empty_.push_back(row);
+  /// The first `slots` rows of the cache are those of the batch; each other row can keep a text.
+  EndedTexts(Model& model, PagedKvCache& cache, int slots, bool prefix_caching)
+      : PagedEngine(model, cache, prefix_caching), cache_(cache), fed_(slots) {
+    for (int row = slots; prefix_caching && row < cache.rows(); ++row) empty_.push_back(row);
   }
 
   /// An ended text loses its row before a growing one loses its blocks.
@@ -33,15 +33,15 @@ class EndedTexts : public PagedEngine {
     PagedEngine::begin_pass(rows);
   }
 
-  std::span<const int> missing(const Row& row, int r) override {
+  std::span<const int> prepare(const Row& row, int r) override {
     const bool joins = cache_.blocks(r) == 0;
     const double joined_before = joined();
-    std::span<const int> rest = PagedEngine::missing(row, r);
-    while (rest.empty() && forget_oldest()) rest = PagedEngine::missing(row, r);
+    std::span<const int> rest = PagedEngine::prepare(row, r);
+    while (rest.empty() && forget_oldest()) rest = PagedEngine::prepare(row, r);
     if (!joins || rest.empty()) return rest;
     const int shared = cache_.length(r);
     if (continue_ended(row.tokens, r)) {
-      rest = PagedEngine::missing(row, r);
+      rest = PagedEngine::prepare(row, r);
       if (joined() > joined_before) more_found_ += cache_.length(r) - shared;
     }
     fed_[r].assign(row.tokens.begin(), row.tokens.end() - std::ssize(rest));

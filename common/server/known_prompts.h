@@ -34,7 +34,7 @@ class KnownPrompts : public ChatPrompts {
     for (const int token : answer) known.rendered.text += tokenizer_.bytes(token);
     known.rendered.own.resize(known.rendered.text.size());  // not written by a template
     known.tokens.insert(known.tokens.end(), answer.begin(), answer.end());
-    if (all_.size() == kMost) all_.pop_front();
+    if (all_.size() == kMaxKept) all_.pop_front();
     all_.push_back(std::move(known));
   }
 
@@ -44,7 +44,7 @@ class KnownPrompts : public ChatPrompts {
     std::vector<int> tokens;
   };
 
-  static constexpr std::size_t kMost = 256;
+  static constexpr std::size_t kMaxKept = 256;
 
   static bool begins_with(const Rendered& whole, const Rendered& part) {
     return whole.text.starts_with(part.text) &&

@@ -28,7 +28,7 @@
 namespace staircase {
 namespace {
 
-template <int kRows, int kColumns, TileTurn kTurn>
+template <int kRows, int kColumns, TileRole kRole>
 STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int64_t x_stride,
                                     const std::uint16_t* __restrict w, std::int64_t depth,
                                     float* __restrict result, const char* next) {
@@ -36,7 +36,7 @@ STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int6
   constexpr std::int64_t kOfColumns = kPanel / kColumns, kBytes = sizeof(std::uint16_t);
   const std::int64_t ahead = kBytesAhead * kOfColumns / kBytes;
   constexpr std::int64_t kFarAhead = kBytesFarAhead * kOfColumns / kBytes;
-  constexpr bool kAsksNear = kTurn != TileTurn::kSecond && kTurn != TileTurn::kNext;
+  constexpr bool kAsksNear = kRole != TileRole::kSecond && kRole != TileRole::kNext;
   __m512 sum[kRows][kVectors];
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
@@ -44,14 +44,14 @@ STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int6
     for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_loadu_ps(result + r * kPanel + v * 16);
   }
   for (std::int64_t k = 0; k < depth; k += kPair) {
-    if (kTurn == TileTurn::kNext) _mm_prefetch(next + k / kPair * 64, _MM_HINT_T1);
+    if (kRole == TileRole::kNext) _mm_prefetch(next + k / kPair * 64, _MM_HINT_T1);
     __m512i columns[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const std::uint16_t* const pairs = w + k * kPanel + v * 16 * kPair;
       const bool first_half = v < kVectors / 2;
       if (kAsksNear) _mm_prefetch(pairs + ahead, _MM_HINT_T0);
-      if (kTurn == (first_half ? TileTurn::kFirst : TileTurn::kSecond)) {
+      if (kRole == (first_half ? TileRole::kFirst : TileRole::kSecond)) {
         _mm_prefetch(pairs + kFarAhead, _MM_HINT_T1);
       }
       columns[v] = _mm512_loadu_si512(pairs);
@@ -75,12 +75,12 @@ STAIRCASE_TARGET void multiply_tile(const std::uint16_t* __restrict x, std::int6
 }
 
 /// The tile of r rows is element r - 1.
-template <int kColumns, TileTurn kTurn, int... kLess>
+template <int kColumns, TileRole kRole, int... kLess>
 constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
-  return std::array<BFloat16Tile, sizeof...(kLess)>{multiply_tile<kLess + 1, kColumns, kTurn>...};
+  return std::array<BFloat16Tile, sizeof...(kLess)>{multiply_tile<kLess + 1, kColumns, kRole>...};
 }
-template <int kColumns, TileTurn kTurn>
-constexpr auto kTileOfRows = tiles_of_rows<kColumns, kTurn>(std::make_integer_sequence<int, 6>());
+template <int kColumns, TileRole kRole>
+constexpr auto kTileOfRows = tiles_of_rows<kColumns, kRole>(std::make_integer_sequence<int, 6>());
 
 }  // namespace
 
@@ -88,15 +88,15 @@ bool has_bfloat16_tile() {
   return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512bf16");
 }
 
-BFloat16Tile bfloat16_tile(int rows, int columns, TileTurn turn) {
-  const auto of_turn = [&]<TileTurn kTurn>() {
+BFloat16Tile bfloat16_tile(int rows, int columns, TileRole role) {
+  const auto of_role = [&]<TileRole kRole>() {
     const auto row = static_cast<std::size_t>(rows - 1);
-    return columns == 64 ? kTileOfRows<64, kTurn>[row] : kTileOfRows<32, kTurn>[row];
+    return columns == 64 ? kTileOfRows<64, kRole>[row] : kTileOfRows<32, kRole>[row];
   };
-  if (turn == TileTurn::kFirst) return of_turn.operator()<TileTurn::kFirst>();
-  if (turn == TileTurn::kSecond) return of_turn.operator()<TileTurn::kSecond>();
-  if (turn == TileTurn::kNext) return of_turn.operator()<TileTurn::kNext>();
-  return of_turn.operator()<TileTurn::kAlone>();
+  if (role == TileRole::kFirst) return of_role.operator()<TileRole::kFirst>();
+  if (role == TileRole::kSecond) return of_role.operator()<TileRole::kSecond>();
+  if (role == TileRole::kNext) return of_role.operator()<TileRole::kNext>();
+  return of_role.operator()<TileRole::kAlone>();
 }
 
 // ── Matrices ──
@@ -277,7 +277,7 @@ bool has_bfloat16_tile() {
   return false;
 }
 
-BFloat16Tile bfloat16_tile(int, int, TileTurn) {
+BFloat16Tile bfloat16_tile(int, int, TileRole) {
   return nullptr;
 }
 

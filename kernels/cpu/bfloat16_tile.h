@@ -11,7 +11,7 @@ namespace staircase {
 
 /// Adds x [rows, depth] times w [depth, columns] to result [rows, columns]; x and w are bfloat16, the depth
 /// is even, and w is part of a panel. Neighbouring rows of x are x_stride elements apart, those of the result
-/// kPanel. `next` is what TileTurn::kNext prefetches.
+/// kPanel. `next` is what TileRole::kNext prefetches.
 using BFloat16Tile = void (*)(const std::uint16_t* x, std::int64_t x_stride, const std::uint16_t* w,
                               std::int64_t depth, float* result, const char* next);
 
@@ -19,7 +19,7 @@ using BFloat16Tile = void (*)(const std::uint16_t* x, std::int64_t x_stride, con
 bool has_bfloat16_tile();
 
 /// The tile of that size: 1 to 6 rows and 32 or 64 columns. Only if has_bfloat16_tile().
-BFloat16Tile bfloat16_tile(int rows, int columns, TileTurn turn = TileTurn::kAlone);
+BFloat16Tile bfloat16_tile(int rows, int columns, TileRole role = TileRole::kAlone);
 
 /// Whether this processor multiplies matrices, the system allows it, and the depth is a multiple of their
 /// width. Does not depend on the number of rows: a row gets the same bits alone as among others.

@@ -47,7 +47,7 @@ inline const std::int64_t kBytesAhead = kIsIntel ? 3072 : 8192;
 ///
 /// If a panel serves tile after tile, memory would idle from the second tile on. Then kNext prefetches a line
 /// of the next panel at each step, so after four tiles all of it is in flight.
-enum class TileTurn { kAlone, kFirst, kSecond, kNext };
+enum class TileRole { kAlone, kFirst, kSecond, kNext };
 constexpr std::int64_t kBytesFarAhead = 16384;
 
 /// A single row on a Xeon likewise prefetches what is this far ahead, into the second-level cache.

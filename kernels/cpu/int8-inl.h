@@ -281,15 +281,15 @@ HWY_INLINE void multiply_int8_panels(const typename Panel::Row* x, std::int64_t 
           const int columns = static_cast<int>(std::min<std::int64_t>(shape.columns, to - column));
           for (std::int64_t row = begin; row < last_row; row += shape.rows) {
             const int count = static_cast<int>(std::min<std::int64_t>(shape.rows, last_row - row));
-            TileTurn turn = TileTurn::kAlone;
-            if (!few && row > 0 && next < end_of_next) turn = TileTurn::kNext;
+            TileRole role = TileRole::kAlone;
+            if (!few && row > 0 && next < end_of_next) role = TileRole::kNext;
             // In 4 bits the multiply-adds are the limit, and prefetching another line costs time.
-            if (few && row == shape.rows && Panel::kInByte == 1) turn = TileTurn::kSecond;
+            if (few && row == shape.rows && Panel::kInByte == 1) role = TileRole::kSecond;
             const Int8Tile<Panel> tile =
-                vnni ? int8_tile<Panel>(count, columns, turn) : int8_tile_of<Panel>(count, columns);
+                vnni ? int8_tile<Panel>(count, columns, role) : int8_tile_of<Panel>(count, columns);
             tile(x + row * groups + g, groups, panel + g, column % kPanel, std::min(step, groups - g),
                  result + (row - begin) * kPanel + (column - from), next);
-            if (turn == TileTurn::kNext)
+            if (role == TileRole::kNext)
               next += groups * Panel::kInputs / kQuad / Panel::kInByte * kLineBytes;
           }
         }

@@ -51,14 +51,14 @@ STAIRCASE_VNNI_TARGET inline __m512 load_scales(const std::uint16_t* scales) {
 
 /// kPastCaches: as a single row uses each line once, it need not evict others from the larger caches. A
 /// Xeon fetches only a few such lines at a time: it decodes two to four times as fast without.
-template <typename Panel, int kRows, int kColumns, TileTurn kTurn, bool kPastCaches = false>
+template <typename Panel, int kRows, int kColumns, TileRole kRole, bool kPastCaches = false>
 STAIRCASE_VNNI_TARGET void multiply_tile(const typename Panel::Row* __restrict x, std::int64_t x_stride,
                                          const Panel* __restrict w, std::int64_t column, std::int64_t groups,
                                          float* __restrict result, const char* next) {
   constexpr std::int64_t kInputs = Panel::kInputs, kInByte = Panel::kInByte;
   constexpr int kVectors = kColumns / 16;
   // In 8 bits the second tile has time to prefetch all lines.
-  constexpr bool kSecond = kTurn == TileTurn::kSecond;
+  constexpr bool kSecond = kRole == TileRole::kSecond;
   const std::int64_t ahead = (kSecond ? kBytesFarAhead : kBytesAhead) / kColumns * kPanel;
   constexpr auto kHint = kSecond ? _MM_HINT_T1 : kPastCaches ? _MM_HINT_NTA : _MM_HINT_T0;
   constexpr bool kAlsoFar = kRows == 1 && !kPastCaches;
@@ -73,12 +73,12 @@ STAIRCASE_VNNI_TARGET void multiply_tile(const typename Panel::Row* __restrict x
     }
     for (std::int64_t k = 0; k < kInputs / kQuad; k += kInByte) {
       const std::uint8_t* const quads = w[g].values[k / kInByte][column];
-      if (kTurn == TileTurn::kNext)
+      if (kRole == TileRole::kNext)
         _mm_prefetch(next + (g * kInputs / kQuad + k) / kInByte * 64, _MM_HINT_T1);
       __m512i bytes[kVectors];
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) {
-        if (kTurn != TileTurn::kNext) _mm_prefetch(quads + v * 64 + ahead, kHint);
+        if (kRole != TileRole::kNext) _mm_prefetch(quads + v * 64 + ahead, kHint);
         if (kAlsoFar) _mm_prefetch(quads + v * 64 + kBytesFarAheadOfRow, _MM_HINT_T1);
         bytes[v] = _mm512_loadu_si512(quads + v * 64);
       }
@@ -100,7 +100,7 @@ STAIRCASE_VNNI_TARGET void multiply_tile(const typename Panel::Row* __restrict x
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       const auto* const scales = w[g].scales + column + v * 16;
-      if (kTurn != TileTurn::kNext) _mm_prefetch(reinterpret_cast<const char*>(scales) + ahead, kHint);
+      if (kRole != TileRole::kNext) _mm_prefetch(reinterpret_cast<const char*>(scales) + ahead, kHint);
       const __m512 scale = load_scales(scales);
 #pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) {
@@ -114,13 +114,13 @@ STAIRCASE_VNNI_TARGET void multiply_tile(const typename Panel::Row* __restrict x
 }
 
 /// The tile of r rows is element r - 1.
-template <typename Panel, int kColumns, TileTurn kTurn, int... kLess>
+template <typename Panel, int kColumns, TileRole kRole, int... kLess>
 constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
-  return std::array<Int8Tile<Panel>, sizeof...(kLess)>{multiply_tile<Panel, kLess + 1, kColumns, kTurn>...};
+  return std::array<Int8Tile<Panel>, sizeof...(kLess)>{multiply_tile<Panel, kLess + 1, kColumns, kRole>...};
 }
-template <typename Panel, int kColumns, TileTurn kTurn>
+template <typename Panel, int kColumns, TileRole kRole>
 constexpr auto kTileOfRows =
-    tiles_of_rows<Panel, kColumns, kTurn>(std::make_integer_sequence<int, kInt8TileRows>());
+    tiles_of_rows<Panel, kColumns, kRole>(std::make_integer_sequence<int, kInt8TileRows>());
 
 }  // namespace
 
@@ -129,18 +129,18 @@ bool has_int8_tile() {
 }
 
 template <typename Panel>
-Int8Tile<Panel> int8_tile(int rows, int columns, TileTurn turn) {
-  if (rows == 1 && turn == TileTurn::kAlone && !kIsIntel) {
-    return columns == 64 ? multiply_tile<Panel, 1, 64, TileTurn::kAlone, true>
-                         : multiply_tile<Panel, 1, 32, TileTurn::kAlone, true>;
+Int8Tile<Panel> int8_tile(int rows, int columns, TileRole role) {
+  if (rows == 1 && role == TileRole::kAlone && !kIsIntel) {
+    return columns == 64 ? multiply_tile<Panel, 1, 64, TileRole::kAlone, true>
+                         : multiply_tile<Panel, 1, 32, TileRole::kAlone, true>;
   }
-  const auto of_turn = [&]<TileTurn kTurn>() {
+  const auto of_role = [&]<TileRole kRole>() {
     const auto row = static_cast<std::size_t>(rows - 1);
-    return columns == 64 ? kTileOfRows<Panel, 64, kTurn>[row] : kTileOfRows<Panel, 32, kTurn>[row];
+    return columns == 64 ? kTileOfRows<Panel, 64, kRole>[row] : kTileOfRows<Panel, 32, kRole>[row];
   };
-  if (turn == TileTurn::kSecond) return of_turn.template operator()<TileTurn::kSecond>();
-  if (turn == TileTurn::kNext) return of_turn.template operator()<TileTurn::kNext>();
-  return of_turn.template operator()<TileTurn::kAlone>();
+  if (role == TileRole::kSecond) return of_role.template operator()<TileRole::kSecond>();
+  if (role == TileRole::kNext) return of_role.template operator()<TileRole::kNext>();
+  return of_role.template operator()<TileRole::kAlone>();
 }
 
 // ── Matrices ──
@@ -241,7 +241,7 @@ bool has_int8_tile() {
 }
 
 template <typename Panel>
-Int8Tile<Panel> int8_tile(int, int, TileTurn) {
+Int8Tile<Panel> int8_tile(int, int, TileRole) {
   return nullptr;
 }
 
@@ -260,7 +260,7 @@ void Int8Matrices::multiply(const Int8Panel::Row*, std::int64_t, std::int64_t, c
 
 namespace staircase {
 
-template Int8Tile<Int8Panel> int8_tile(int, int, TileTurn);
-template Int8Tile<Int4Panel> int8_tile(int, int, TileTurn);
+template Int8Tile<Int8Panel> int8_tile(int, int, TileRole);
+template Int8Tile<Int4Panel> int8_tile(int, int, TileRole);
 
 }  // namespace staircase

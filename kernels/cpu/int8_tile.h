@@ -86,7 +86,7 @@ float weight_of(const Panel* panel, std::int64_t in, std::int64_t out) {
 
 /// Adds x [rows, groups] times w [groups, columns] to result [rows, columns]; the columns of w begin with
 /// `column` of its panel. Neighbouring rows of x are x_stride groups apart, those of the result kPanel
-/// elements. `next` is what TileTurn::kNext prefetches.
+/// elements. `next` is what TileRole::kNext prefetches.
 template <typename Panel>
 using Int8Tile = void (*)(const typename Panel::Row* x, std::int64_t x_stride, const Panel* w,
                           std::int64_t column, std::int64_t groups, float* result, const char* next);
@@ -97,10 +97,10 @@ bool has_int8_tile();
 /// With six rows (four vectors of sums each), a prefill is no faster, and eight rows take longer.
 constexpr int kInt8TileRows = 5;
 
-/// The tile of that size: 1 to kInt8TileRows rows and 32 or 64 columns, and any turn but kFirst. Only if
+/// The tile of that size: 1 to kInt8TileRows rows and 32 or 64 columns, and any role but kFirst. Only if
 /// has_int8_tile().
 template <typename Panel>
-Int8Tile<Panel> int8_tile(int rows, int columns, TileTurn turn);
+Int8Tile<Panel> int8_tile(int rows, int columns, TileRole role);
 
 /// Whether this processor multiplies matrices of bytes, and the system allows it.
 bool has_int8_matrices();

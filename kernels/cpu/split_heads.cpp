@@ -15,23 +15,24 @@ HWY_BEFORE_NAMESPACE();
 namespace staircase {
 namespace HWY_NAMESPACE {
 
-/// out = x [head_size], its first `rotary` features rotated: turns are rotary / 2 cosines and as many sines.
-HWY_INLINE void turn(const float* HWY_RESTRICT x, const float* HWY_RESTRICT turns, std::int64_t rotary,
-                     std::int64_t head_size, float* HWY_RESTRICT out) {
+/// out = x [head_size], its first `rotary` features rotated: rotations are rotary / 2 cosines and as many
+/// sines.
+HWY_INLINE void rotate(const float* HWY_RESTRICT x, const float* HWY_RESTRICT rotations, std::int64_t rotary,
+                       std::int64_t head_size, float* HWY_RESTRICT out) {
   const Floats d;
   const std::int64_t half = rotary / 2;
-  const float* const sines = turns + half;
+  const float* const sines = rotations + half;
   std::int64_t i = 0;
   for (; i + kLanes <= half; i += kLanes) {
     const auto a = hn::LoadU(d, x + i), b = hn::LoadU(d, x + half + i);
-    const auto cosine = hn::LoadU(d, turns + i), sine = hn::LoadU(d, sines + i);
+    const auto cosine = hn::LoadU(d, rotations + i), sine = hn::LoadU(d, sines + i);
     hn::StoreU(hn::MulSub(a, cosine, hn::Mul(b, sine)), d, out + i);
     hn::StoreU(hn::MulAdd(b, cosine, hn::Mul(a, sine)), d, out + half + i);
   }
   for (; i < half; ++i) {
     const float a = x[i], b = x[half + i];
-    out[i] = a * turns[i] - b * sines[i];
-    out[half + i] = b * turns[i] + a * sines[i];
+    out[i] = a * rotations[i] - b * sines[i];
+    out[half + i] = b * rotations[i] + a * sines[i];
   }
   std::copy(x + rotary, x + head_size, out + rotary);
 }
@@ -42,7 +43,7 @@ HWY_ATTR void split_tokens(const Tensor& projected, const HeadRule& rule,
                            const KeysValues& keys_values) {
   const std::int64_t head_size = keys_values.keys.dim(3), n_kv_head = keys_values.keys.dim(1),
                      head_stride = keys_values.keys.dim(2) * head_size;
-  const std::int64_t rotary = rule.turns.size() == 0 ? 0 : rule.turns.dim(1);
+  const std::int64_t rotary = rule.rotations.size() == 0 ? 0 : rule.rotations.dim(1);
   std::vector<float> memory(static_cast<std::size_t>(2 * head_size));
   float* const normed = memory.data();
   float* const turned = normed + head_size;
@@ -55,7 +56,7 @@ HWY_ATTR void split_tokens(const Tensor& projected, const HeadRule& rule,
         normalize_row(x, norm, head_size, normed);
         from = normed;
       }
-      turn(from, rule.turns.data<float>() + t * rotary, rotary, head_size, out);
+      rotate(from, rule.rotations.data<float>() + t * rotary, rotary, head_size, out);
       x += head_size;
     };
     for (std::int64_t h = 0; h < n_head; ++h) prepare(rule.query_norm, place.query + h * head_size);

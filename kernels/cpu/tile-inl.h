@@ -145,8 +145,8 @@ constexpr std::int64_t kLineBytes = 64;
 
 /// One tile: [kRows, depth] times [depth, kColumns] of a panel, added to result [kRows, kColumns].
 /// Neighbouring rows of x are x_stride elements apart, those of the result kPanel. `next` is what
-/// TileTurn::kNext prefetches.
-template <typename W, int kRows, int kColumns, TileTurn kTurn>
+/// TileRole::kNext prefetches.
+template <typename W, int kRows, int kColumns, TileRole kRole>
 HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stride, const W* HWY_RESTRICT w,
                                 std::int64_t depth, float* HWY_RESTRICT result, const char* next) {
   constexpr int kVectors = kColumns / kLanes;
@@ -159,13 +159,13 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
   }
   // One or two rows of float32 leave the processor enough time to prefetch by itself.
   constexpr bool kLookAhead =
-      kTurn == TileTurn::kFirst || (kTurn == TileTurn::kAlone && (sizeof(W) < sizeof(float) || kRows > 2));
+      kRole == TileRole::kFirst || (kRole == TileRole::kAlone && (sizeof(W) < sizeof(float) || kRows > 2));
   constexpr std::int64_t kOfColumns = kPanel / kColumns, kBytes = sizeof(W);
   const std::int64_t ahead = kBytesAhead * kOfColumns / kBytes;
   constexpr std::int64_t kFarAhead = kBytesFarAhead * kOfColumns / kBytes;
   constexpr std::int64_t kElementsOfLine = kLineBytes / kBytes, kElements = kColumns * kInterleavedRows<W>;
-  constexpr std::int64_t kHalf = kTurn == TileTurn::kSecond ? kElements / 2 : 0;
-  constexpr bool kTogether = kTurn == TileTurn::kFirst || kTurn == TileTurn::kSecond;
+  constexpr std::int64_t kHalf = kRole == TileRole::kSecond ? kElements / 2 : 0;
+  constexpr bool kTogether = kRole == TileRole::kFirst || kRole == TileRole::kSecond;
   for (std::int64_t k = 0; k < depth; k += kInterleavedRows<W>) {
     const W* const rows = w + k * kPanel;
 #pragma GCC unroll 4
@@ -174,7 +174,7 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
 #pragma GCC unroll 2
     for (std::int64_t i = 0; kTogether && i < kElements / 2; i += kElementsOfLine)
       __builtin_prefetch(rows + kFarAhead + kHalf + i, 0, 2);
-    if (kTurn == TileTurn::kNext) __builtin_prefetch(next + k / kInterleavedRows<W> * kLineBytes, 0, 2);
+    if (kRole == TileRole::kNext) __builtin_prefetch(next + k / kInterleavedRows<W> * kLineBytes, 0, 2);
 #pragma GCC unroll 2
     for (std::int64_t row = 0; row < kInterleavedRows<W>; ++row) {
       hn::Vec<Floats> column[kVectors];
@@ -198,43 +198,43 @@ HWY_NOINLINE void multiply_tile(const float* HWY_RESTRICT x, std::int64_t x_stri
 template <typename X, typename W>
 using TileFunction = void (*)(const X*, std::int64_t, const W*, std::int64_t, float*, const char*);
 
-template <typename W, int kColumns, TileTurn kTurn, int... kLess>
+template <typename W, int kColumns, TileRole kRole, int... kLess>
 constexpr auto tiles_of_rows(std::integer_sequence<int, kLess...>) {
   return std::array<TileFunction<float, W>, sizeof...(kLess)>{
-      multiply_tile<W, kLess + 1, kColumns, kTurn>...};
+      multiply_tile<W, kLess + 1, kColumns, kRole>...};
 }
 
 /// The tile of r rows is element r - 1.
-template <typename W, int kColumns, TileTurn kTurn>
+template <typename W, int kColumns, TileRole kRole>
 constexpr auto kTileOfRows =
-    tiles_of_rows<W, kColumns, kTurn>(std::make_integer_sequence<int, most_rows(kColumns)>());
+    tiles_of_rows<W, kColumns, kRole>(std::make_integer_sequence<int, most_rows(kColumns)>());
 
-template <typename W, TileTurn kTurn>
+template <typename W, TileRole kRole>
 HWY_INLINE TileFunction<float, W> tile_for(int rows, int columns) {
   const auto row = static_cast<std::size_t>(rows - 1);
-  if (columns == 64) return kTileOfRows<W, 64, kTurn>[row];
-  if (columns == 32) return kTileOfRows<W, 32, kTurn>[row];
-  return kTileOfRows<W, 16, kTurn>[row];
+  if (columns == 64) return kTileOfRows<W, 64, kRole>[row];
+  if (columns == 32) return kTileOfRows<W, 32, kRole>[row];
+  return kTileOfRows<W, 16, kRole>[row];
 }
 
 /// The tile for that many rows and columns; with x in bfloat16, the one of bfloat16_tile.h.
 template <typename X, typename W>
-HWY_INLINE TileFunction<X, W> tile_of(int rows, int columns, TileTurn turn) {
+HWY_INLINE TileFunction<X, W> tile_of(int rows, int columns, TileRole role) {
   if constexpr (std::is_same_v<X, std::uint16_t>) {
-    return bfloat16_tile(rows, columns, turn);
+    return bfloat16_tile(rows, columns, role);
   } else {
     if constexpr (kLanes > 4) {  // otherwise the multiply-adds are the limit
-      if (turn == TileTurn::kFirst) return tile_for<W, TileTurn::kFirst>(rows, columns);
-      if (turn == TileTurn::kSecond) return tile_for<W, TileTurn::kSecond>(rows, columns);
-      if (turn == TileTurn::kNext) return tile_for<W, TileTurn::kNext>(rows, columns);
+      if (role == TileRole::kFirst) return tile_for<W, TileRole::kFirst>(rows, columns);
+      if (role == TileRole::kSecond) return tile_for<W, TileRole::kSecond>(rows, columns);
+      if (role == TileRole::kNext) return tile_for<W, TileRole::kNext>(rows, columns);
     }
-    return tile_for<W, TileTurn::kAlone>(rows, columns);
+    return tile_for<W, TileRole::kAlone>(rows, columns);
   }
 }
 
 /// The role of a tile of rows, if several go down the panel together.
-constexpr TileTurn turn_of(std::int64_t tile) {
-  return tile == 0 ? TileTurn::kFirst : tile == 1 ? TileTurn::kSecond : TileTurn::kAlone;
+constexpr TileRole role_of(std::int64_t tile) {
+  return tile == 0 ? TileRole::kFirst : tile == 1 ? TileRole::kSecond : TileRole::kAlone;
 }
 
 /// A panel as float32, in this thread's memory, each row contiguous.
@@ -321,13 +321,13 @@ HWY_INLINE void multiply_panels(const X* x, std::int64_t rows, std::int64_t x_st
           const int columns = static_cast<int>(std::min<std::int64_t>(shape.columns, to - column));
           for (std::int64_t row = begin; row < end; row += shape.rows) {
             const int count = static_cast<int>(std::min<std::int64_t>(shape.rows, end - row));
-            TileTurn turn = TileTurn::kAlone;
-            if (rows > shape.rows && few) turn = turn_of((row - begin) / shape.rows);
-            if (!few && row > 0 && next < end_of_next) turn = TileTurn::kNext;
-            tile_of<X, T>(count, columns, turn)(
+            TileRole role = TileRole::kAlone;
+            if (rows > shape.rows && few) role = role_of((row - begin) / shape.rows);
+            if (!few && row > 0 && next < end_of_next) role = TileRole::kNext;
+            tile_of<X, T>(count, columns, role)(
                 x + row * x_stride + k, x_stride, panel + k * kPanel + column % kPanel * kInterleavedRows<T>,
                 std::min(step, depth - k), result + (row - begin) * kPanel + (column - from), next);
-            if (turn == TileTurn::kNext) next += depth / kInterleavedRows<T> * kLineBytes;
+            if (role == TileRole::kNext) next += depth / kInterleavedRows<T> * kLineBytes;
           }
         }
       }

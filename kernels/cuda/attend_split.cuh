@@ -246,7 +246,7 @@ __device__ __forceinline__ void combine(const float* sums, const float2* states,
 /// Block (token, up to kHeads heads of a group, split). head size / kVector ≤ kSplitThreads.
 template <int kHeads, int kVector, typename Stored>
 __global__ __launch_bounds__(kSplitThreads) void attend_split(Heads<Stored> heads, Splits parts) {
-  take_turn();
+  begin_after_previous();
   const int size = heads.size;
   const Share share = share_of_block<kHeads>(heads);
   if (share.split >= share.splits) return;

@@ -185,7 +185,7 @@ __device__ __forceinline__ void store_results(const Heads<Stored>& heads, const 
 /// Block (tile, head). kMaxHead ≥ head size, a multiple of 32.
 template <int kMaxHead, typename Stored>
 __global__ __launch_bounds__(kTileThreads) void attend_tile(Heads<Stored> heads) {
-  take_turn();
+  begin_after_previous();
   static_assert(kTileQueries == kTileKeys, "load_tile serves both");
   const QueryTile tile = query_tile(heads.sequences, kTileQueries);
   if (tile.count == 0) return;

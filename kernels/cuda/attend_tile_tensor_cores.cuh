@@ -215,7 +215,7 @@ __device__ __forceinline__ void store_results(const Heads<Stored>& heads, const 
 /// Block (tile, head). The head size must be a multiple of 16, at most kMaxHead.
 template <int kMaxHead, int kTileKeys, typename Stored>
 __global__ __launch_bounds__(kTensorCoreThreads) void attend_tile_tensor_cores(Heads<Stored> heads) {
-  take_turn();
+  begin_after_previous();
   const QueryTile tile = query_tile(heads.sequences, kTensorCoreQueries);
   if (tile.count == 0) return;
   const int head = static_cast<int>(blockIdx.y), kv_head = head / heads.group(), size = heads.size;

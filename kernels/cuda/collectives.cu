@@ -36,7 +36,7 @@ constexpr std::int64_t kSlicedFrom = 1 << 16;
 __global__ __launch_bounds__(kCollectiveThreads) void add_parts(const float* parts, int rank, int ranks,
                                                                 std::int64_t stride, std::int64_t count,
                                                                 float* x) {
-  take_turn();
+  begin_after_previous();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kCollectiveThreads + threadIdx.x;
   if (i >= count) return;
   const float own = x[i];
@@ -49,7 +49,7 @@ __global__ __launch_bounds__(kCollectiveThreads) void add_parts(const float* par
 __global__ __launch_bounds__(kCollectiveThreads) void place_side_by_side(const float* parts, int rows,
                                                                          int width, int count, int columns,
                                                                          float* all) {
-  take_turn();
+  begin_after_previous();
   const int row = static_cast<int>(blockIdx.x);
   const int column = static_cast<int>(blockIdx.y) * kCollectiveThreads + static_cast<int>(threadIdx.x);
   if (column >= columns) return;

@@ -11,7 +11,7 @@ constexpr int kConvertThreads = 256;
 /// to[i] = from[i], rounded where `To` is narrower.
 template <typename From, typename To>
 __global__ __launch_bounds__(kConvertThreads) void convert(const From* from, std::int64_t count, To* to) {
-  take_turn();
+  begin_after_previous();
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kConvertThreads + threadIdx.x;
   if (i < count) to[i] = narrow<To>(widen(from[i]));
 }

@@ -16,7 +16,7 @@ template <typename Unit>
 __global__ __launch_bounds__(kCopyThreads) void copy_heads(const Unit* from, std::int64_t from_stride,
                                                            std::int64_t count, Unit* to,
                                                            std::int64_t to_stride) {
-  take_turn();
+  begin_after_previous();
   from += blockIdx.x * from_stride;
   to += blockIdx.x * to_stride;
   for (std::int64_t first = 0; first < count; first += kCopyThreads) {

@@ -43,7 +43,7 @@ __device__ __forceinline__ void wait_for_previous() {
 }
 
 /// The first line of a kernel that has nothing to do before it waits.
-__device__ __forceinline__ void take_turn() {
+__device__ __forceinline__ void begin_after_previous() {
   let_next_begin();
   wait_for_previous();
 }

@@ -17,7 +17,7 @@ __global__ __launch_bounds__(kEmbeddingThreads) void embed(Sequences sequences, 
                                                            WeightRows<Stored> token_table,
                                                            const float* position_table, int width,
                                                            float* out) {
-  take_turn();
+  begin_after_previous();
   const int t = static_cast<int>(blockIdx.x);
   const WeightRow<Stored> token_row = token_table[tokens[t]];
   float* const out_row = out + static_cast<std::int64_t>(t) * width;

@@ -12,7 +12,7 @@ constexpr int kGatherThreads = 256;
 template <typename Element>
 __global__ __launch_bounds__(kGatherThreads) void gather(const Element* x, const std::int32_t* indices,
                                                          int width, Element* out) {
-  take_turn();
+  begin_after_previous();
   const Element* const from = x + static_cast<std::int64_t>(indices[blockIdx.x]) * width;
   Element* const to = out + static_cast<std::int64_t>(blockIdx.x) * width;
   for (int i = static_cast<int>(threadIdx.x); i < width; i += kGatherThreads) to[i] = from[i];

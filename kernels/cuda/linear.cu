@@ -268,7 +268,7 @@ __global__ __launch_bounds__(kLinearThreads) void multiply_few_rows(const float*
 template <int kVector, typename Stored, typename To>
 __global__ __launch_bounds__(kLinearThreads) void widen_weights(WeightRows<Stored> weight, int first, int in,
                                                                 To* to) {
-  take_turn();
+  begin_after_previous();
   const int i = static_cast<int>(blockIdx.y * kLinearThreads + threadIdx.x) * kVector;
   if (i >= in) return;
   const WeightRow<Stored> row = weight[first + static_cast<int>(blockIdx.x)];
@@ -286,7 +286,7 @@ constexpr int kFinishedAtOnce = 4;
 /// in pairs. products [rows, width] may be the memory that `store` writes to, unless it takes pairs.
 template <typename Store>
 __global__ __launch_bounds__(kLinearThreads) void finish(const float* products, int width, Store store) {
-  take_turn();
+  begin_after_previous();
   const int row = static_cast<int>(blockIdx.x);
   const int first = static_cast<int>(blockIdx.y * kFinishedAtOnce * kLinearThreads + threadIdx.x);
   const int results = kTakesPairs<Store> ? store.width : width;

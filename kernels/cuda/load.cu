@@ -30,7 +30,7 @@ constexpr int kTile = 32, kTileRows = kLoadThreads / kTile;
 template <typename From, typename To>
 __global__ __launch_bounds__(kLoadThreads) void transpose(const From* from, int rows, int columns,
                                                           std::int64_t stride, To* to) {
-  take_turn();
+  begin_after_previous();
   __shared__ float tile[kTile][kTile + 1];
   const int x = static_cast<int>(threadIdx.x) % kTile, y = static_cast<int>(threadIdx.x) / kTile;
   const int first_column = static_cast<int>(blockIdx.x) * kTile,
@@ -55,7 +55,7 @@ __global__ __launch_bounds__(kLoadThreads) void quantize(const From* from, int o
                                                          std::int64_t output_stride,
                                                          std::int64_t input_stride, std::int64_t place,
                                                          WeightRows<Stored> to) {
-  take_turn();
+  begin_after_previous();
   using Few = Format<Stored>;
   constexpr int kInputs = Few::kInputs, kInElement = Few::kInElement;
   const int output = static_cast<int>(blockIdx.x * kLoadThreads + threadIdx.x);

@@ -37,7 +37,7 @@ class OperationList {
   void add(const HeadRule& rule) {
     add(rule.query_norm);
     add(rule.key_norm);
-    add(rule.turns);
+    add(rule.rotations);
   }
   void add(const Batch& batch) {
     add(batch.tokens);

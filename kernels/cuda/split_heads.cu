@@ -4,10 +4,10 @@
 //
 //   a' = a cos - b sin, b' = b cos + a sin.
 //
-// projected [n_tokens, (n_head + 2 n_kv_head) head_size], turns [n_tokens, rotary], queries [n_tokens, n_head
-// head_size], keys and values [n_rows, n_kv_head, capacity, head_size], or in blocks. About ten operations
-// for each element, which is read and written once. The limit is bandwidth, or launch latency for a few
-// tokens.
+// projected [n_tokens, (n_head + 2 n_kv_head) head_size], rotations [n_tokens, rotary], queries [n_tokens,
+// n_head head_size], keys and values [n_rows, n_kv_head, capacity, head_size], or in blocks. About ten
+// operations for each element, which is read and written once. The limit is bandwidth, or launch latency for
+// a few tokens.
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/normalize.cuh"
 
@@ -22,7 +22,7 @@ struct HeadPlaces {
   Sequences sequences;
   int n_head, n_kv_head, size;
   RowNorm query_norm, key_norm;
-  const float* turns;  ///< [n_tokens, rotary]
+  const float* rotations;  ///< [n_tokens, rotary]
   int rotary;
   Blocks blocks;
   float* queries;       ///< [n_tokens, n_head · size]
@@ -30,11 +30,11 @@ struct HeadPlaces {
   void *keys, *values;  ///< [n_blocks, n_kv_head, block_size, size]
 };
 
-/// Calls put(i, feature i of the head, normalized and rotated). turns [rotary]: cosines, then sines. Every
-/// lane of the warp must call it.
+/// Calls put(i, feature i of the head, normalized and rotated). rotations [rotary]: cosines, then sines.
+/// Every lane of the warp must call it.
 template <typename Put>
-__device__ __forceinline__ void turn_head(const float* x, int size, const RowNorm& norm, const float* turns,
-                                          int rotary, const Put& put) {
+__device__ __forceinline__ void rotate_head(const float* x, int size, const RowNorm& norm,
+                                            const float* rotations, int rotary, const Put& put) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, half = rotary / 2;
   const RowScale scale =
       scale_of_row<1>(x, norm, size, lane, kWarp, [](float value) { return warp_sum(value); });
@@ -42,7 +42,7 @@ __device__ __forceinline__ void turn_head(const float* x, int size, const RowNor
     return norm.apply(scale, load_vector<1>(x + i), norm.parameters<1>(i)).values[0];
   };
   for (int i = lane; i < half; i += kWarp) {
-    const float a = feature(i), b = feature(i + half), cosine = turns[i], sine = turns[half + i];
+    const float a = feature(i), b = feature(i + half), cosine = rotations[i], sine = rotations[half + i];
     put(i, a * cosine - b * sine);
     put(i + half, b * cosine + a * sine);
   }
@@ -51,23 +51,23 @@ __device__ __forceinline__ void turn_head(const float* x, int size, const RowNor
 
 /// One warp per head: block (token, kHeadsOfBlock heads).
 __global__ __launch_bounds__(kSplitHeadsThreads) void split_heads(const float* projected, HeadPlaces to) {
-  take_turn();
+  begin_after_previous();
   const int token = static_cast<int>(blockIdx.x), heads = to.n_head + 2 * to.n_kv_head, size = to.size;
   const int head = static_cast<int>(blockIdx.y * kSplitHeadsThreads + threadIdx.x) / kWarp;
   if (head >= heads) return;
   const float* const x = projected + (static_cast<std::int64_t>(token) * heads + head) * size;
-  const float* const turns = to.turns + static_cast<std::int64_t>(token) * to.rotary;
+  const float* const rotations = to.rotations + static_cast<std::int64_t>(token) * to.rotary;
   if (head < to.n_head) {
     float* const query = to.queries + (static_cast<std::int64_t>(token) * to.n_head + head) * size;
-    turn_head(x, size, to.query_norm, turns, to.rotary, [&](int i, float value) { query[i] = value; });
+    rotate_head(x, size, to.query_norm, rotations, to.rotary, [&](int i, float value) { query[i] = value; });
     return;
   }
   const int sequence = to.sequences.of_token(token), position = to.sequences.position(sequence, token);
   const int kv_head = (head - to.n_head) % to.n_kv_head;
   const std::int64_t place = to.blocks.place(sequence, kv_head, to.n_kv_head, position) * size;
   if (head < to.n_head + to.n_kv_head) {
-    turn_head(x, size, to.key_norm, turns, to.rotary,
-              [&](int i, float value) { store_as(to.stored, to.keys, place + i, value); });
+    rotate_head(x, size, to.key_norm, rotations, to.rotary,
+                [&](int i, float value) { store_as(to.stored, to.keys, place + i, value); });
   } else {
     for (int i = static_cast<int>(threadIdx.x) % kWarp; i < size; i += kWarp) {
       store_as(to.stored, to.values, place + i, x[i]);
@@ -82,14 +82,19 @@ void CudaDevice::split_heads(const Batch& batch, const Tensor& projected, const 
   if (listed(Operation::kSplitHeads, batch, projected, rule, queries, keys_values)) return;
   const std::int64_t n_kv_head = keys_values.keys.dim(1), size = keys_values.keys.dim(3),
                      n_head = queries.dim(1) / size;
-  const cuda::HeadPlaces places{
-      cuda::Sequences(batch),         static_cast<int>(n_head),
-      static_cast<int>(n_kv_head),    static_cast<int>(size),
-      cuda::RowNorm(rule.query_norm), cuda::RowNorm(rule.key_norm),
-      rule.turns.data<float>(),       rule.turns.size() == 0 ? 0 : static_cast<int>(rule.turns.dim(1)),
-      cuda::Blocks(keys_values),      queries.data<float>(),
-      keys_values.keys.dtype(),       keys_values.keys.data<void>(),
-      keys_values.values.data<void>()};
+  const cuda::HeadPlaces places{cuda::Sequences(batch),
+                                static_cast<int>(n_head),
+                                static_cast<int>(n_kv_head),
+                                static_cast<int>(size),
+                                cuda::RowNorm(rule.query_norm),
+                                cuda::RowNorm(rule.key_norm),
+                                rule.rotations.data<float>(),
+                                rule.rotations.size() == 0 ? 0 : static_cast<int>(rule.rotations.dim(1)),
+                                cuda::Blocks(keys_values),
+                                queries.data<float>(),
+                                keys_values.keys.dtype(),
+                                keys_values.keys.data<void>(),
+                                keys_values.values.data<void>()};
   const std::int64_t heads = n_head + 2 * n_kv_head;
   cuda::launch("split_heads was started", stream(),
                dim3(cuda::blocks(batch.n_tokens()),

@@ -12,7 +12,7 @@ TEST_CASE("greedy decoding chooses the tokens that Hugging Face's generate choos
     const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
     const StoppingOptions stopping{.max_new_tokens = static_cast<int>(want.size())};
     const Generation generation = generate(tales(), prompt, stopping, [](const Token&) {});
-    CHECK(first_difference(behind(prompt.size(), generation.tokens), want, run["gaps"]) == "");
+    CHECK(first_difference(tokens_after(prompt.size(), generation.tokens), want, run["gaps"]) == "");
   }
 }
 
@@ -21,7 +21,7 @@ TEST_CASE("every token is reported at the moment it is chosen") {
   const Generation generation = generate(tales(), {100}, {.max_new_tokens = 5},
                                          [&](const Token& token) { reported.push_back(token.id); });
   CHECK(reported.size() == 5);
-  CHECK(reported == behind(1, generation.tokens));
+  CHECK(reported == tokens_after(1, generation.tokens));
   CHECK(generation.finish_reason == FinishReason::kLength);
 }
 

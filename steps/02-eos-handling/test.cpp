@@ -27,7 +27,7 @@ TEST_CASE("a text ends where Hugging Face's generate ends it") {
     CAPTURE(run["name"]);
     const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
     const Generation generation = generate(tales(), prompt, {.max_new_tokens = 64}, [](const Token&) {});
-    CHECK(first_difference(behind(prompt.size(), generation.tokens), want, run["gaps"]) == "");
+    CHECK(first_difference(tokens_after(prompt.size(), generation.tokens), want, run["gaps"]) == "");
     CHECK(generation.finish_reason == (run["finish"] == "eos" ? FinishReason::kEos : FinishReason::kLength));
   }
 }
@@ -46,7 +46,7 @@ TEST_CASE("the end-of-text token is the last one, and is reported like the other
   const Generation generation = generate(tales(), prompt, {.max_new_tokens = 64},
                                          [&](const Token& token) { reported.push_back(token.id); });
   CHECK(generation.tokens.back() == tales().config().eos_token_id);
-  CHECK(reported == behind(prompt.size(), generation.tokens));
+  CHECK(reported == tokens_after(prompt.size(), generation.tokens));
 }
 
 TEST_CASE("--ignore-eos continues after the end of the text") {

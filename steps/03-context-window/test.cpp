@@ -11,7 +11,7 @@ using namespace staircase;
 std::vector<std::size_t> passes(const std::vector<int>& prompt, int count) {
   std::vector<std::size_t> counts;
   const Unobserved at_the_end;
-  tales().observe([&](std::string_view name, std::span<const float> values) {
+  tales().on_stage([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
   generate(tales(), prompt, {.max_new_tokens = count, .ignore_eos = true}, [](const Token&) {});
@@ -59,7 +59,7 @@ TEST_CASE("the window begins to slide where Hugging Face's does") {
   tokens.insert(tokens.end(), ids.begin(), ids.begin() + before);
   const Generation generation =
       generate(tales(), tokens, {.max_new_tokens = 8, .ignore_eos = true}, [](const Token&) {});
-  CHECK(behind(tokens.size(), generation.tokens) ==
+  CHECK(tokens_after(tokens.size(), generation.tokens) ==
         std::vector(ids.begin() + before, ids.begin() + before + 8));
 }
 
@@ -76,13 +76,13 @@ TEST_CASE("600 tokens slide through a context of 512 as Hugging Face's model doe
   REQUIRE(text.size() + ids.size() > static_cast<std::size_t>(tales().config().n_positions));
   const StoppingOptions stopping{.max_new_tokens = static_cast<int>(ids.size()), .ignore_eos = true};
   const Generation generation = generate(tales(), text, stopping, [](const Token&) {});
-  CHECK(first_difference(behind(text.size(), generation.tokens), ids, gaps) == "");
+  CHECK(first_difference(tokens_after(text.size(), generation.tokens), ids, gaps) == "");
 }
 
 TEST_CASE("a text that fits equals the previous step's") {
   for (const auto& run : reference("greedy.json")["cases"]) {
     const std::vector<int> prompt = run["prompt_ids"], want = run["ids"];
     const Generation generation = generate(tales(), prompt, {.max_new_tokens = 64}, [](const Token&) {});
-    CHECK(first_difference(behind(prompt.size(), generation.tokens), want, run["gaps"]) == "");
+    CHECK(first_difference(tokens_after(prompt.size(), generation.tokens), want, run["gaps"]) == "");
   }
 }

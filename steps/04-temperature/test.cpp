@@ -115,7 +115,8 @@ TEST_CASE("whatever the temperature, the text stays the greedy one") {
     CHECK(difference_from_greedy([&](const std::vector<int>& prompt, int count) {
             const TextOptions options{.stopping = {.max_new_tokens = count},
                                       .sampling = {.temperature = temperature}};
-            return behind(prompt.size(), generate(tales(), prompt, options, [](const Token&) {}).tokens);
+            return tokens_after(prompt.size(),
+                                generate(tales(), prompt, options, [](const Token&) {}).tokens);
           }) == "");
   }
 }

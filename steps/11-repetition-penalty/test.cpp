@@ -104,8 +104,8 @@ TEST_CASE("without its options the step chooses what Hugging Face's greedy decod
   CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
           std::mt19937 generator(0);
           const TextOptions options{.stopping = {.max_new_tokens = count}};
-          return behind(prompt.size(),
-                        generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
+          return tokens_after(prompt.size(),
+                              generate(tales(), prompt, options, generator, [](const Token&) {}).tokens);
         }) == "");
 }
 

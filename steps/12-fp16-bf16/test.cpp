@@ -127,7 +127,7 @@ TEST_CASE("greedy decoding with bfloat16 agrees until the first token that is ne
     std::mt19937 generator;
     const TextOptions options{.stopping = {.max_new_tokens = 64}};
     const std::vector<int> got =
-        behind(prompt.size(), generate(brain, prompt, options, generator, [](const Token&) {}).tokens);
+        tokens_after(prompt.size(), generate(brain, prompt, options, generator, [](const Token&) {}).tokens);
     const auto parting = std::mismatch(got.begin(), got.end(), want.begin(), want.end()).first - got.begin();
     // Each of two logits may move by 0.1, see the test above.
     if (parting < std::ssize(want)) CHECK(run["gaps"][static_cast<std::size_t>(parting)].get<double>() < 0.2);

@@ -34,7 +34,7 @@ TextOptions exactly(int count) {
 std::vector<std::size_t> passes(const std::vector<int>& prompt, int count, bool use_cache) {
   std::vector<std::size_t> counts;
   const Unobserved at_the_end;
-  tales().observe([&](std::string_view name, std::span<const float> values) {
+  tales().on_stage([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
   continued(tales(), prompt, exactly(count), use_cache);
@@ -75,8 +75,8 @@ TEST_CASE("going back and on again changes nothing") {
 
 TEST_CASE("with a cache greedy decoding is Hugging Face's") {
   CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
-          return behind(prompt.size(),
-                        continued(tales(), prompt, {.stopping = {.max_new_tokens = count}}).tokens);
+          return tokens_after(prompt.size(),
+                              continued(tales(), prompt, {.stopping = {.max_new_tokens = count}}).tokens);
         }) == "");
 }
 

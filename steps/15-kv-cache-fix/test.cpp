@@ -26,7 +26,7 @@ std::vector<int> continued(
     const std::vector<int>& prompt, const TextOptions& options, KvCache& cache,
     const OnToken& on_token = [](const Token&) {}) {
   std::mt19937 generator(options.sampling.seed);
-  return behind(prompt.size(), generate(tales(), prompt, options, cache, generator, on_token).tokens);
+  return tokens_after(prompt.size(), generate(tales(), prompt, options, cache, generator, on_token).tokens);
 }
 
 std::vector<int> continued(const std::vector<int>& prompt, const TextOptions& options) {
@@ -55,7 +55,7 @@ std::vector<int> random_tokens(std::size_t count, unsigned seed) {
 Counts passes(const std::vector<int>& prompt, const TextOptions& options) {
   Counts counts;
   const Unobserved at_the_end;
-  tales().observe([&](std::string_view name, std::span<const float> values) {
+  tales().on_stage([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
   continued(prompt, options);

@@ -21,7 +21,8 @@ TextOptions exactly(int count, const OverflowOptions& overflow = {}) {
 Prompts continued(const Prompts& prompts, const TextOptions& options, KvCache& cache) {
   const auto texts = generate(tales(), prompts, options, cache, [](int, const Token&) {});
   Prompts result;
-  for (std::size_t i = 0; i < texts.size(); ++i) result.push_back(behind(prompts[i].size(), texts[i].tokens));
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    result.push_back(tokens_after(prompts[i].size(), texts[i].tokens));
   return result;
 }
 
@@ -41,7 +42,7 @@ Prompts reference_prompts() {
 std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& options) {
   std::vector<std::size_t> counts;
   const Unobserved at_the_end;
-  tales().observe([&](std::string_view name, std::span<const float> values) {
+  tales().on_stage([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
   continued(prompts, options);
@@ -222,7 +223,7 @@ TEST_CASE("a text ends where it would end alone, while the others go on") {
       CAPTURE(cases[row]["name"]);
       const bool by_eos = cases[row]["finish"] == "eos";
       CHECK(texts[row].finish_reason == (by_eos ? FinishReason::kEos : FinishReason::kLength));
-      CHECK(reported[row] == behind(cases[row]["prompt_ids"].size(), texts[row].tokens));
+      CHECK(reported[row] == tokens_after(cases[row]["prompt_ids"].size(), texts[row].tokens));
       CHECK(reported[row].size() == cases[row]["ids"].size());
     }
   }

@@ -52,7 +52,7 @@ Run speculated(Model& target, Model& proposer, const std::vector<int>& prompt, c
     }
   };
   run.generation = speculate(target, proposer, prompt, options, gamma, run.counts, on_token);
-  run.tokens = behind(prompt.size(), run.generation.tokens);
+  run.tokens = tokens_after(prompt.size(), run.generation.tokens);
   return run;
 }
 

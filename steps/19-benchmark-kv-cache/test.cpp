@@ -38,7 +38,7 @@ TEST_CASE("all three ways decode as Hugging Face's model does") {
     CHECK(difference_from_greedy([&](const std::vector<int>& prompt, int count) {
             CacheWay way{cache, count};
             tokens_per_second(tales(), way, prompt, count);
-            std::vector<int> tokens = behind(prompt.size(), way.tokens);
+            std::vector<int> tokens = tokens_after(prompt.size(), way.tokens);
             // The benchmark continues after the end of the text.
             const auto end = std::ranges::find(tokens, tales().config().eos_token_id);
             if (end != tokens.end()) tokens.erase(end + 1, tokens.end());
@@ -54,7 +54,7 @@ TEST_CASE("every way warms up over the shortest length, and a speed-up compares 
   const TemporaryFolder folder;
   int pass = 0;
   const Unobserved at_the_end;
-  tales().observe([&](std::string_view name, std::span<const float>) {
+  tales().on_stage([&](std::string_view name, std::span<const float>) {
     if (name != "embeddings") return;
     const int turn = pass / 3 - 1, way = pass % 3;
     ++pass;
@@ -78,7 +78,7 @@ TEST_CASE("the turn that warms up has the shortest length") {
   std::vector<int>
       passes;  // of each run; one token goes through the first pass, and through all with a cache
   const Unobserved at_the_end;
-  tales().observe([&](std::string_view name, std::span<const float> values) {
+  tales().on_stage([&](std::string_view name, std::span<const float> values) {
     if (name != "embeddings") return;
     if (static_cast<int>(values.size()) == tales().config().n_embd) passes.push_back(0);
     ++passes.back();

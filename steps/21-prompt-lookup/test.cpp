@@ -116,7 +116,7 @@ std::vector<int> proposed(std::vector<int> text, int longest, int count) {
     CHECK(q[i][text[length + i]] == 1.0f);
     CHECK(std::ranges::count(q[i], 0.0f) == 8);
   }
-  return behind(length, text);
+  return tokens_after(length, text);
 }
 
 /// The p-value of the three tokens after `prompt` that `text(generator)` yields, if `chances(text)` are the
@@ -137,7 +137,7 @@ double p_value_of_texts(int draws, const std::vector<int>& prompt, const Text& t
   }
   std::mt19937 generator(1);
   for (int i = 0; i < draws; ++i) {
-    const std::vector<int> tokens = behind(prompt.size(), text(generator));
+    const std::vector<int> tokens = tokens_after(prompt.size(), text(generator));
     ++counts[(tokens[0] * kV + tokens[1]) * kV + tokens[2]];
   }
   return p_value(counts, expected);
@@ -259,7 +259,7 @@ TEST_CASE(
     CAPTURE(longest);
     CHECK(difference_from_greedy([&, gamma = gamma, longest = longest](const auto& prompt, int count) {
             const TextOptions options{.stopping = {.max_new_tokens = count}};
-            return behind(prompt.size(), looked_up(prompt, options, gamma, longest).generation.tokens);
+            return tokens_after(prompt.size(), looked_up(prompt, options, gamma, longest).generation.tokens);
           }) == "");
   }
 }
@@ -328,7 +328,7 @@ TEST_CASE("the end of text ends it as without the look-up") {
   const TextOptions options{.stopping = {.max_new_tokens = 64}};
   for (const int gamma : {1, 4, 16}) {
     const Run got = looked_up(prompt, options, gamma);
-    CHECK(behind(prompt.size(), got.generation.tokens) == ending["ids"].get<std::vector<int>>());
+    CHECK(tokens_after(prompt.size(), got.generation.tokens) == ending["ids"].get<std::vector<int>>());
     CHECK(got.generation.finish_reason == FinishReason::kEos);
   }
 }
@@ -341,7 +341,7 @@ TEST_CASE("an end of text that is proposed and accepted ends the text there") {
   known.insert(known.end(), 5, ids[0]);
   Prophet prophet(known, tales().config().vocab_size);
   const Run got = speculated(tales(), prophet, prompt, {.stopping = {.max_new_tokens = 64}}, 7);
-  CHECK(behind(prompt.size(), got.generation.tokens) == ids);
+  CHECK(tokens_after(prompt.size(), got.generation.tokens) == ids);
   CHECK(got.generation.finish_reason == FinishReason::kEos);
 }
 
@@ -399,7 +399,7 @@ TEST_CASE("a draft model proposes as before: each round accepts what Hugging Fac
     CAPTURE(run["name"]);
     const std::vector<int> prompt = run["prompt_ids"], want = run["accepted"];
     const Run got = speculated(tales(), drafter, prompt, {.stopping = {.max_new_tokens = 64}}, 4);
-    CHECK(behind(prompt.size(), got.generation.tokens) == run["ids"].get<std::vector<int>>());
+    CHECK(tokens_after(prompt.size(), got.generation.tokens) == run["ids"].get<std::vector<int>>());
     // If the text ends within a round, the reference drafts on, and this step does not.
     REQUIRE(got.accepted.size() >= want.size() - 1);
     for (std::size_t round = 0; round + 1 < want.size(); ++round) CHECK(got.accepted[round] == want[round]);
@@ -442,7 +442,7 @@ TEST_CASE("a draft model keeps the common prefix of a text and the last one") {
   Model model = tiny(2);
   DraftModel drafter(model);
   std::vector<std::size_t> fed;  // tokens in each pass
-  model.observe([&](std::string_view name, std::span<const float> values) {
+  model.on_stage([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") fed.push_back(values.size() / model.config().n_embd);
   });
   std::mt19937 generator;

@@ -49,9 +49,9 @@ struct Run {
 
 Run speculated(Drafter& drafter, const std::vector<int>& prompt, const TextOptions& options, int gamma) {
   Run run;
-  run.tokens =
-      behind(prompt.size(),
-             speculate(tales(), drafter, prompt, options, gamma, run.counts, [](const Token&) {}).tokens);
+  run.tokens = tokens_after(
+      prompt.size(),
+      speculate(tales(), drafter, prompt, options, gamma, run.counts, [](const Token&) {}).tokens);
   return run;
 }
 
@@ -73,7 +73,7 @@ Model tiny(std::function<void(int)> on_pass) {
   const TemporaryFolder folder;
   TinyModel(1, 5, 37).write(folder.path());
   Model model = Model::load(folder.path(), make_cpu_device(1));
-  model.observe(
+  model.on_stage(
       [on_pass, width = model.config().n_embd](std::string_view name, std::span<const float> values) {
         if (name == "embeddings") on_pass(static_cast<int>(values.size()) / width);
       });

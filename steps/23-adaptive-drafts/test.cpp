@@ -53,9 +53,9 @@ struct Run {
 Run speculated(Drafter& drafter, const std::vector<int>& prompt, const TextOptions& options,
                std::optional<int> gamma) {
   Run run;
-  run.tokens =
-      behind(prompt.size(),
-             speculate(tales(), drafter, prompt, options, gamma, run.counts, [](const Token&) {}).tokens);
+  run.tokens = tokens_after(
+      prompt.size(),
+      speculate(tales(), drafter, prompt, options, gamma, run.counts, [](const Token&) {}).tokens);
   return run;
 }
 

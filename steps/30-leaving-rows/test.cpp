@@ -22,7 +22,7 @@ std::vector<Generation> generated(Model& model, const Prompts& prompts, const Te
       generate(model, prompts, options, cache, [&](int number, const Token& token) {
         told[number].push_back(token.id);
         // A row that never leaves is an immediate error.
-        REQUIRE(behind(prompts[number].size(), told[number]).size() <=
+        REQUIRE(tokens_after(prompts[number].size(), told[number]).size() <=
                 static_cast<std::size_t>(options.stopping.max_new_tokens));
       });
   REQUIRE(texts.size() == prompts.size());
@@ -39,7 +39,7 @@ std::vector<Generation> generated(Model& model, const Prompts& prompts, const Te
 std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& options) {
   const Unobserved at_the_end;
   std::vector<std::size_t> counts;
-  tales().observe([&](std::string_view name, std::span<const float> values) {
+  tales().on_stage([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
   generated(tales(), prompts, options);
@@ -136,8 +136,8 @@ TEST_CASE("the texts are what Hugging Face's model makes of each prompt alone, i
       for (std::size_t row = 0; row < order.size(); ++row) {
         const auto& want = cases[order[row]];
         CAPTURE(want["name"]);
-        CHECK(first_difference(behind(prompts[row].size(), got[row].tokens), want["ids"], want["gaps"]) ==
-              "");
+        CHECK(first_difference(tokens_after(prompts[row].size(), got[row].tokens), want["ids"],
+                               want["gaps"]) == "");
         CHECK((got[row].finish_reason == FinishReason::kEos) == (want["finish"] == "eos"));
       }
     }

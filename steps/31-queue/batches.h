@@ -18,11 +18,11 @@ inline void generate_all(Model& model, const Prompts& prompts, const TextOptions
   for (const std::vector<int>& prompt : prompts)
     copies.insert(copies.end(), run.num_return_sequences, prompt);
   const int texts = static_cast<int>(copies.size());
-  const int places = std::min(texts, run.max_batch_size);
+  const int slots = std::min(texts, run.max_batch_size);
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
-  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
+  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, slots);
   const std::vector<Generation> generated =
-      generate(model, copies, options, places, *cache, output.begin_texts(texts, run.num_return_sequences));
+      generate(model, copies, options, slots, *cache, output.begin_texts(texts, run.num_return_sequences));
   output.finish(generated, cache->use());
 }
 

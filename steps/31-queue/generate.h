@@ -35,11 +35,11 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
   });
 }
 
-/// Continues all prompts, as many at a time as the batch has places; when a text ends, the next one takes its
+/// Continues all prompts, as many at a time as the batch has slots; when a text ends, the next one takes its
 /// place. `on_token` gets each token as it is chosen. Each text has its own random numbers, so no text
 /// depends on the others. The cache has a row for each place.
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
-                                        int places, KvCache& cache, const OnRowToken& on_token) {
+                                        int slots, KvCache& cache, const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may overflow an int
   const EndTokens& ends = model.config().end_tokens;
   std::vector<Generation> texts;
@@ -49,7 +49,7 @@ inline std::vector<Generation> generate(Model& model, const Prompts& prompts, co
   const auto move_row = [&](int from, int to) { cache.copy_row(from, to); };
   int waiting = 0;  // the first text without a place
   while (waiting < std::ssize(texts) || !rows.empty()) {
-    for (; waiting < std::ssize(texts) && std::ssize(rows) < places; ++waiting) {
+    for (; waiting < std::ssize(texts) && std::ssize(rows) < slots; ++waiting) {
       cache.truncate(static_cast<int>(rows.size()), 0);
       const unsigned seed = options.sampling.seed + static_cast<unsigned>(waiting);
       rows.push_back({waiting, prompts[waiting], options, std::mt19937(seed)});

@@ -13,17 +13,17 @@ using namespace staircase;
 
 namespace {
 
-/// All texts, of which `places` grow at a time. Each token must have been reported.
-std::vector<Generation> generated(Model& model, const Prompts& prompts, const TextOptions& options,
-                                  int places, bool use_cache = true) {
+/// All texts, of which `slots` grow at a time. Each token must have been reported.
+std::vector<Generation> generated(Model& model, const Prompts& prompts, const TextOptions& options, int slots,
+                                  bool use_cache = true) {
   std::optional<StaticKvCache> cache;
-  if (use_cache) cache.emplace(model, places);
+  if (use_cache) cache.emplace(model, slots);
   Prompts told = prompts;
   std::vector<Generation> texts = generate(
-      model, prompts, options, places, cache ? *cache : no_cache(), [&](int number, const Token& token) {
+      model, prompts, options, slots, cache ? *cache : no_cache(), [&](int number, const Token& token) {
         told[number].push_back(token.id);
         // A loop that never ends is an immediate error.
-        REQUIRE(behind(prompts[number].size(), told[number]).size() <=
+        REQUIRE(tokens_after(prompts[number].size(), told[number]).size() <=
                 static_cast<std::size_t>(options.stopping.max_new_tokens));
       });
   REQUIRE(texts.size() == prompts.size());
@@ -32,24 +32,24 @@ std::vector<Generation> generated(Model& model, const Prompts& prompts, const Te
 }
 
 /// What goes through tales-6m in each pass, in tokens.
-std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& options, int places) {
+std::vector<std::size_t> passes(const Prompts& prompts, const TextOptions& options, int slots) {
   const Unobserved at_the_end;
   std::vector<std::size_t> counts;
-  tales().observe([&](std::string_view name, std::span<const float> values) {
+  tales().on_stage([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
-  generated(tales(), prompts, options, places);
+  generated(tales(), prompts, options, slots);
   return counts;
 }
 
-/// The same by counting: a waiting text takes a free place, feeds its prompt and then a token per pass, and
+/// The same by counting: a waiting text takes a free slot, feeds its prompt and then a token per pass, and
 /// leaves at its full length.
 std::vector<std::size_t> expected_passes(const std::vector<std::size_t>& prompt_lengths,
-                                         const std::vector<std::size_t>& new_tokens, std::size_t places) {
+                                         const std::vector<std::size_t>& new_tokens, std::size_t slots) {
   std::vector<std::size_t> counts, growing;  // how many tokens each of them still needs
   for (std::size_t waiting = 0; waiting < prompt_lengths.size() || !growing.empty();) {
     std::size_t fed = growing.size();
-    for (; waiting < prompt_lengths.size() && growing.size() < places; ++waiting) {
+    for (; waiting < prompt_lengths.size() && growing.size() < slots; ++waiting) {
       fed += prompt_lengths[waiting];
       growing.push_back(new_tokens[waiting]);
     }
@@ -75,23 +75,23 @@ TEST_CASE("a batch may have more logits than an int can number") {
 
 TEST_CASE(
     "the texts are what Hugging Face's model makes of each prompt alone, in any order and with few "
-    "places") {
+    "slots") {
   const auto& cases = reference("batch.json")["cases"];
   std::vector<std::size_t> order(cases.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   for (int round = 0; round < 3; ++round) {
     Prompts prompts;
     for (const std::size_t i : order) prompts.push_back(cases[i]["prompt_ids"]);
-    for (const int places : {1, 2, 3, 5, 8}) {
+    for (const int slots : {1, 2, 3, 5, 8}) {
       for (const bool use_cache : {true, false}) {
-        if (!use_cache && places != 2 + round) continue;  // slow, and only the numbers differ
-        const auto got = generated(tales(), prompts, {.stopping = {.max_new_tokens = 40}}, places, use_cache);
+        if (!use_cache && slots != 2 + round) continue;  // slow, and only the numbers differ
+        const auto got = generated(tales(), prompts, {.stopping = {.max_new_tokens = 40}}, slots, use_cache);
         for (std::size_t row = 0; row < order.size(); ++row) {
           const auto& want = cases[order[row]];
           CAPTURE(want["name"]);
-          CAPTURE(places);
-          CHECK(first_difference(behind(prompts[row].size(), got[row].tokens), want["ids"], want["gaps"]) ==
-                "");
+          CAPTURE(slots);
+          CHECK(first_difference(tokens_after(prompts[row].size(), got[row].tokens), want["ids"],
+                                 want["gaps"]) == "");
           CHECK((got[row].finish_reason == FinishReason::kEos) == (want["finish"] == "eos"));
         }
       }
@@ -101,7 +101,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a queue gives the same texts for every number of places and every order of the prompts") {
+TEST_CASE("a queue gives the same texts for every number of slots and every order of the prompts") {
   // Five tokens, one of them the end of text: many texts end early, and others outgrow the context of 13.
   const TemporaryFolder folder;
   TinyModel(1, 5, 13).write(folder.path());
@@ -123,8 +123,8 @@ TEST_CASE("a queue gives the same texts for every number of places and every ord
           ended += alone.back().finish_reason == FinishReason::kEos;
           outgrown += alone.back().tokens.size() > 13;
         }
-        for (int places = 1; places <= 6; ++places) {
-          const auto together = generated(model, prompts, options, places);
+        for (int slots = 1; slots <= 6; ++slots) {
+          const auto together = generated(model, prompts, options, slots);
           for (std::size_t i = 0; i < prompts.size(); ++i) {
             CHECK(together[i].tokens == alone[i].tokens);
             CHECK(together[i].finish_reason == alone[i].finish_reason);
@@ -144,8 +144,8 @@ TEST_CASE("a sampled text depends neither on its neighbours nor on how many grow
           .do_sample = true, .seed = 7, .frequency_penalty = 0.3f, .temperature = 0.9f, .top_k = 40}};
   Prompts prompts;
   for (const auto& run : reference("batch.json")["cases"]) prompts.push_back(run["prompt_ids"]);
-  for (const int places : {2, 5}) {
-    const auto together = generated(tales(), prompts, options, places);
+  for (const int slots : {2, 5}) {
+    const auto together = generated(tales(), prompts, options, slots);
     for (std::size_t row = 0; row < prompts.size(); ++row) {
       TextOptions alone = options;
       alone.sampling.seed += static_cast<unsigned>(row);
@@ -160,7 +160,7 @@ TEST_CASE(
   const auto sampled = [&](const SamplingOptions& sampling, int count = 1) {
     const TextOptions options{.stopping = {.max_new_tokens = count, .ignore_eos = true},
                               .sampling = sampling};
-    return behind(prompts[0].size(), generated(tales(), prompts, options, 1)[0].tokens);
+    return tokens_after(prompts[0].size(), generated(tales(), prompts, options, 1)[0].tokens);
   };
   const std::vector<int> best = sampled({});
   prompts[0].insert(prompts[0].begin(), best[0]);  // outside the window: the logits stay the same
@@ -189,24 +189,24 @@ TEST_CASE("a queue takes as many passes as it must, and feeds each token once") 
     std::ranges::reverse(new_tokens);
   }
   const TextOptions options{.stopping = {.max_new_tokens = 40}};
-  for (const int places : {1, 2, 3, 4, 10, 16}) {
-    CAPTURE(places);
-    const auto counts = passes(prompts, options, places);
-    CHECK(counts == expected_passes(prompt_lengths, new_tokens, places));
+  for (const int slots : {1, 2, 3, 4, 10, 16}) {
+    CAPTURE(slots);
+    const auto counts = passes(prompts, options, slots);
+    CHECK(counts == expected_passes(prompt_lengths, new_tokens, slots));
     CHECK(sum(counts) == sum(prompt_lengths) + sum(new_tokens) - prompts.size());
-    CHECK(counts.size() * places >= sum(new_tokens));
-    if (places == 1) CHECK(counts.size() == sum(new_tokens));
-    if (places >= 10) CHECK(counts.size() == 40);
+    CHECK(counts.size() * slots >= sum(new_tokens));
+    if (slots == 1) CHECK(counts.size() == sum(new_tokens));
+    if (slots >= 10) CHECK(counts.size() == 40);
   }
   // The table of the README.
-  for (const auto& [places, want] :
+  for (const auto& [slots, want] :
        std::vector<std::pair<int, std::size_t>>{{1, 174}, {2, 94}, {3, 80}, {4, 54}, {5, 40}}) {
-    CHECK(passes({prompts.end() - 5, prompts.end()}, options, places).size() == want);
-    CHECK(passes({prompts.begin(), prompts.begin() + 5}, options, places).size() == want);
+    CHECK(passes({prompts.end() - 5, prompts.end()}, options, slots).size() == want);
+    CHECK(passes({prompts.begin(), prompts.begin() + 5}, options, slots).size() == want);
   }
-  // Its picture: texts of 2, 6, 3, 4 and 1 tokens in three places.
+  // Its picture: texts of 2, 6, 3, 4 and 1 tokens in three slots.
   CHECK(expected_passes({1, 1, 1, 1, 1}, {2, 6, 3, 4, 1}, 3) == std::vector<std::size_t>{3, 3, 3, 3, 2, 2});
-  // By hand: three texts of four tokens after one, two places. The third text waits for both to end.
+  // By hand: three texts of four tokens after one, two slots. The third text waits for both to end.
   CHECK(passes({{321}, {321}, {321}}, {.stopping = {.max_new_tokens = 4, .ignore_eos = true}}, 2) ==
         std::vector<std::size_t>{2, 2, 2, 2, 1, 1, 1, 1});
 }

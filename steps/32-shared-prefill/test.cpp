@@ -13,19 +13,19 @@ using namespace staircase;
 
 namespace {
 
-/// All texts, `copies` of each prompt, of which `places` grow at a time. Each token must have been reported.
+/// All texts, `copies` of each prompt, of which `slots` grow at a time. Each token must have been reported.
 std::vector<Generation> generated(Model& model, const Prompts& prompts, int copies,
-                                  const TextOptions& options, int places, bool use_cache = true) {
+                                  const TextOptions& options, int slots, bool use_cache = true) {
   std::optional<StaticKvCache> cache;
-  if (use_cache) cache.emplace(model, places);
+  if (use_cache) cache.emplace(model, slots);
   Prompts told;
   for (const std::vector<int>& prompt : prompts) told.insert(told.end(), copies, prompt);
   std::vector<Generation> texts =
-      generate(model, prompts, copies, options, places, cache ? *cache : no_cache(),
+      generate(model, prompts, copies, options, slots, cache ? *cache : no_cache(),
                [&](int number, const Token& token) {
                  told[number].push_back(token.id);
                  // A loop that never ends is an immediate error.
-                 REQUIRE(behind(prompts[number / copies].size(), told[number]).size() <=
+                 REQUIRE(tokens_after(prompts[number / copies].size(), told[number]).size() <=
                          static_cast<std::size_t>(options.stopping.max_new_tokens));
                });
   REQUIRE(texts.size() == told.size());
@@ -34,14 +34,14 @@ std::vector<Generation> generated(Model& model, const Prompts& prompts, int copi
 }
 
 /// What goes through tales-6m in each pass, in tokens.
-std::vector<std::size_t> passes(const Prompts& prompts, int copies, const TextOptions& options, int places,
+std::vector<std::size_t> passes(const Prompts& prompts, int copies, const TextOptions& options, int slots,
                                 bool use_cache = true) {
   const Unobserved at_the_end;
   std::vector<std::size_t> counts;
-  tales().observe([&](std::string_view name, std::span<const float> values) {
+  tales().on_stage([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
-  generated(tales(), prompts, copies, options, places, use_cache);
+  generated(tales(), prompts, copies, options, slots, use_cache);
   return counts;
 }
 
@@ -63,18 +63,18 @@ TEST_CASE("each text of a prompt is what Hugging Face's model makes of it, howev
   for (const auto& one : cases) prompts.push_back(one["prompt_ids"]);
   const TextOptions options{.stopping = {.max_new_tokens = 40}};
   struct Sizes {
-    int copies, places;
+    int copies, slots;
   };
   for (const Sizes sizes : {Sizes{1, 2}, {1, 5}, {2, 2}, {2, 5}, {3, 16}}) {
-    const int copies = sizes.copies, places = sizes.places;
+    const int copies = sizes.copies, slots = sizes.slots;
     for (const bool use_cache : {true, false}) {
-      if (!use_cache && places != 5) continue;  // slow, and only the numbers differ
-      const auto got = generated(tales(), prompts, copies, options, places, use_cache);
+      if (!use_cache && slots != 5) continue;  // slow, and only the numbers differ
+      const auto got = generated(tales(), prompts, copies, options, slots, use_cache);
       for (int i = 0; i < std::ssize(got); ++i) {
         const auto& want = cases[i / copies];
         CAPTURE(want["name"]);
         CAPTURE(copies);
-        CHECK(first_difference(behind(prompts[i / copies].size(), got[i].tokens), want["ids"],
+        CHECK(first_difference(tokens_after(prompts[i / copies].size(), got[i].tokens), want["ids"],
                                want["gaps"]) == "");
         CHECK((got[i].finish_reason == FinishReason::kEos) == (want["finish"] == "eos"));
       }
@@ -100,7 +100,7 @@ TEST_CASE("all texts of a prompt share its prefill, and are those that it begins
   }
 }
 
-TEST_CASE("a queue gives the same texts for every number of places and every order of the prompts") {
+TEST_CASE("a queue gives the same texts for every number of slots and every order of the prompts") {
   // Five tokens, one of them the end of text: many texts end early, and others outgrow the context of 13.
   const TemporaryFolder folder;
   TinyModel(1, 5, 13).write(folder.path());
@@ -123,8 +123,8 @@ TEST_CASE("a queue gives the same texts for every number of places and every ord
           ended_at_once += alone.back().tokens.size() == prompts[i / copies].size() + 1;
           outgrown += alone.back().tokens.size() > 13;
         }
-        for (const int places : {copies, copies + 1, 2 * copies, 2 * copies + 1, 4 * copies}) {
-          const auto together = generated(model, prompts, copies, options, places);
+        for (const int slots : {copies, copies + 1, 2 * copies, 2 * copies + 1, 4 * copies}) {
+          const auto together = generated(model, prompts, copies, options, slots);
           for (std::size_t i = 0; i < together.size(); ++i) {
             CHECK(together[i].tokens == alone[i].tokens);
             CHECK(together[i].finish_reason == alone[i].finish_reason);
@@ -138,11 +138,11 @@ TEST_CASE("a queue gives the same texts for every number of places and every ord
   CHECK(outgrown > 100);
 }
 
-TEST_CASE("the copies of a prompt wait until there are places for all of them") {
+TEST_CASE("the copies of a prompt wait until there are slots for all of them") {
   const TextOptions options{.stopping = {.max_new_tokens = 3, .ignore_eos = true},
                             .sampling = {.do_sample = true}};
   const Prompts prompts{{321, 1682}, {321, 1682, 11, 5}};
-  // Two prompts, three copies: with five places the second prompt waits, with six it does not.
+  // Two prompts, three copies: with five slots the second prompt waits, with six it does not.
   CHECK(passes(prompts, 3, options, 3) == std::vector<std::size_t>{2, 3, 3, 4, 3, 3});
   CHECK(passes(prompts, 3, options, 5) == std::vector<std::size_t>{2, 3, 3, 4, 3, 3});
   CHECK(passes(prompts, 3, options, 6) == std::vector<std::size_t>{6, 6, 6});
@@ -217,7 +217,7 @@ TEST_CASE("a drawn text of the program does not depend on how many grow at a tim
   }
 }
 
-TEST_CASE("more copies than places are refused") {
+TEST_CASE("more copies than slots are refused") {
   for (const auto& [wrong, message] : std::vector<std::pair<std::string, std::string>>{
            {"--do-sample --num-return-sequences 5 --max-batch-size 4",
             "--max-batch-size is 4, but it must be 5 or more, the value of --num-return-sequences\n"},

@@ -15,11 +15,11 @@ namespace staircase {
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
-  const int places = std::min(texts, run.max_batch_size);
+  const int slots = std::min(texts, run.max_batch_size);
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
-  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
+  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, slots);
   const std::vector<Generation> generated = generate(model, output.tokenizer(), prompts, copies, options,
-                                                     places, *cache, output.begin_texts(texts, copies));
+                                                     slots, *cache, output.begin_texts(texts, copies));
   output.finish(generated, cache->use());
 }
 

@@ -48,7 +48,7 @@ inline Token take_token(Row& row, std::span<const float> raw, const EndTokens& e
   return token;
 }
 
-/// Finished rows leave, so the others do not pay for them: rows from the end take their places, and none
+/// Finished rows leave, so the others do not pay for them: rows from the end take their slots, and none
 /// moves twice. `move_row` does the same in the cache; `on_leave` gets those that leave, each as the last
 /// row.
 inline void remove_finished(std::vector<Row>& rows, const std::function<void(int from, int to)>& move_row,

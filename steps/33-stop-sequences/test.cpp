@@ -23,12 +23,12 @@ struct Shown {
 };
 
 std::vector<Shown> continued(const Prompts& prompts, const RowOptions& options, int copies = 1,
-                             int places = 0) {
+                             int slots = 0) {
   std::vector<Shown> results(prompts.size() * copies);
-  if (places == 0) places = static_cast<int>(results.size());
-  StaticKvCache cache(tales(), places);
+  if (slots == 0) slots = static_cast<int>(results.size());
+  StaticKvCache cache(tales(), slots);
   const int eos = tales().config().eos_token_id;
-  const auto texts = generate(tales(), tales_tokenizer(), prompts, copies, options, places, cache,
+  const auto texts = generate(tales(), tales_tokenizer(), prompts, copies, options, slots, cache,
                               [&](int number, const Token& token) {
                                 const bool is_text = token.id != eos || options.stopping.ignore_eos;
                                 if (is_text) CHECK(token.text.has_value() == !options.stop.sequences.empty());
@@ -142,7 +142,8 @@ TEST_CASE("a character that is spread over tokens is found by its bytes") {
 }
 
 TEST_CASE("the shown text is as the README draws it") {
-  const std::vector<int> tokens = behind(kPrompt.size(), continued({kPrompt}, kPlain)[0].generation.tokens);
+  const std::vector<int> tokens =
+      tokens_after(kPrompt.size(), continued({kPrompt}, kPlain)[0].generation.tokens);
   const std::vector<std::string> pieces{",",     " who", " had", " been", " watching", " the",
                                         " wolf", ",",    " had", " been", " very"};
   CHECK(tokenizer().encode("wolf") == std::vector<int>{2228, 412});
@@ -243,8 +244,8 @@ TEST_CASE("drawn copies in a queue stop exactly where each of them would stop al
     for (const std::string& stop : options.stop.sequences) CHECK(alone.back().text.find(stop) == text.npos);
   }
   CHECK(stopped > 4);
-  for (const int places : {3, 4, 9}) {
-    const std::vector<Shown> together = continued(prompts, options, 3, places);
+  for (const int slots : {3, 4, 9}) {
+    const std::vector<Shown> together = continued(prompts, options, 3, slots);
     for (std::size_t i = 0; i < together.size(); ++i) {
       CHECK(together[i].text == alone[i].text);
       CHECK(together[i].generation.tokens == alone[i].generation.tokens);

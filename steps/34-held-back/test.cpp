@@ -22,11 +22,11 @@ struct Shown {
 };
 
 std::vector<Shown> continued(const Prompts& prompts, const RowOptions& options, int copies = 1,
-                             int places = 0) {
+                             int slots = 0) {
   std::vector<Shown> results(prompts.size() * copies);
-  if (places == 0) places = static_cast<int>(results.size());
-  StaticKvCache cache(tales(), places);
-  const auto texts = generate(tales(), tales_tokenizer(), prompts, copies, options, places, cache,
+  if (slots == 0) slots = static_cast<int>(results.size());
+  StaticKvCache cache(tales(), slots);
+  const auto texts = generate(tales(), tales_tokenizer(), prompts, copies, options, slots, cache,
                               [&](int number, const Token& token) {
                                 CHECK(token.text.has_value() == !options.stop.sequences.empty());
                                 results[number].text +=
@@ -152,7 +152,8 @@ TEST_CASE("the shown and the withheld text are as the README draws them") {
                                 {" had", " h", "ad"},
                                 {" been", "", "ad been"},
                                 {" very", "", ""}};
-  const std::vector<int> tokens = behind(kPrompt.size(), continued({kPrompt}, kPlain)[0].generation.tokens);
+  const std::vector<int> tokens =
+      tokens_after(kPrompt.size(), continued({kPrompt}, kPlain)[0].generation.tokens);
   StopFilter filter({{"ad been ve"}}, tokenizer());
   for (std::size_t i = 0; i < lines.size(); ++i) {
     CHECK(!filter.found());
@@ -231,8 +232,8 @@ TEST_CASE("drawn copies in a queue stop exactly where each of them would stop al
     for (const std::string& stop : options.stop.sequences) CHECK(alone.back().text.find(stop) == text.npos);
   }
   CHECK(stopped > 4);
-  for (const int places : {3, 4, 9}) {
-    const std::vector<Shown> together = continued(prompts, options, 3, places);
+  for (const int slots : {3, 4, 9}) {
+    const std::vector<Shown> together = continued(prompts, options, 3, slots);
     for (std::size_t i = 0; i < together.size(); ++i) {
       CHECK(together[i].text == alone[i].text);
       CHECK(together[i].generation.tokens == alone[i].generation.tokens);

@@ -37,12 +37,12 @@ inline void refuse_equal_texts(OptionSink& sink, const RunOptions& run, const Te
   });
 }
 
-/// Continues all prompts, each `copies` times, with as many texts at a time as the batch has places, at least
-/// `copies`. When texts end, the next ones take their places. `on_token` gets each token as it is chosen.
+/// Continues all prompts, each `copies` times, with as many texts at a time as the batch has slots, at least
+/// `copies`. When texts end, the next ones take their slots. `on_token` gets each token as it is chosen.
 /// Text i belongs to prompt i / copies and has its own random numbers, so no text depends on the others. The
 /// cache has a row for each place.
 inline std::vector<Generation> generate(Model& model, const Tokenizer& tokenizer, const Prompts& prompts,
-                                        int copies, const RowOptions& options, int places, KvCache& cache,
+                                        int copies, const RowOptions& options, int slots, KvCache& cache,
                                         const OnRowToken& on_token) {
   const std::size_t vocab_size = model.config().vocab_size;  // its product with a row may overflow an int
   const EndTokens& ends = model.config().end_tokens;
@@ -58,8 +58,8 @@ inline std::vector<Generation> generate(Model& model, const Tokenizer& tokenizer
   const auto move_row = [&](int from, int to) { cache.copy_row(from, to); };
   int waiting = 0;  // the first text without a place
   while (waiting < std::ssize(texts) || !rows.empty()) {
-    int taken = static_cast<int>(rows.size());  // places; the copies of a prompt join after its prefill
-    for (; waiting < std::ssize(texts) && taken <= places - copies; waiting += copies, taken += copies) {
+    int taken = static_cast<int>(rows.size());  // slots; the copies of a prompt join after its prefill
+    for (; waiting < std::ssize(texts) && taken <= slots - copies; waiting += copies, taken += copies) {
       cache.truncate(static_cast<int>(rows.size()), 0);
       rows.push_back(new_row(waiting));
     }

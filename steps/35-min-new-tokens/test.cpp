@@ -19,14 +19,14 @@ struct Continued {
 };
 
 std::vector<Continued> continued(Model& model, const Prompts& prompts, const RowOptions& options,
-                                 int copies = 1, int places = 0) {
+                                 int copies = 1, int slots = 0) {
   std::vector<Continued> results(prompts.size() * copies);
-  if (places == 0) places = static_cast<int>(results.size());
-  StaticKvCache cache(model, places);
-  const auto texts = generate(model, tales_tokenizer(), prompts, copies, options, places, cache,
+  if (slots == 0) slots = static_cast<int>(results.size());
+  StaticKvCache cache(model, slots);
+  const auto texts = generate(model, tales_tokenizer(), prompts, copies, options, slots, cache,
                               [&](int number, const Token& token) { results[number].told.push_back(token); });
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    results[i].ids = behind(prompts[i / copies].size(), texts[i].tokens);
+    results[i].ids = tokens_after(prompts[i / copies].size(), texts[i].tokens);
     results[i].finish_reason = texts[i].finish_reason;
   }
   return results;
@@ -134,8 +134,8 @@ TEST_CASE("each text of a queue counts its own tokens") {
   for (const int least : {0, 1, 4, 9, 10}) {
     RowOptions options{{.stopping = {.max_new_tokens = 10}, .sampling = {.do_sample = true, .seed = 3}}};
     options.length.min_new_tokens = least;
-    for (const int places : {3, 4, 12}) {
-      const auto together = continued(model, prompts, options, 3, places);
+    for (const int slots : {3, 4, 12}) {
+      const auto together = continued(model, prompts, options, 3, slots);
       for (unsigned i = 0; i < together.size(); ++i) {
         RowOptions own = options;
         own.sampling.seed += i;

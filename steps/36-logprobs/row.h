@@ -20,7 +20,7 @@ struct RowOptions : TextOptions {
   MinLengthOptions length = {};
   LogprobOptions logprobs = {};
   /// What a program adds at the beginning and the end of the chain of options.
-  std::function<void(std::span<float> logits)> before = {}, after = {};
+  std::function<void(std::span<float> logits)> edit_raw_logits = {}, edit_final_logits = {};
 };
 
 inline void add_options(OptionSink& sink, RowOptions& options) {
@@ -57,10 +57,10 @@ inline std::optional<FinishReason> end_of_text(Token& token, StopFilter& filter,
 inline Token take_token(Row& row, std::span<const float> raw, const EndTokens& ends) {
   const SamplingOptions& sampling = row.options.sampling;
   std::vector<float> logits = copy_of(raw);
-  if (row.options.before) row.options.before(logits);
+  if (row.options.edit_raw_logits) row.options.edit_raw_logits(logits);
   forbid_early_end(logits, row.new_tokens, ends, row.options.length);
   process(logits, row.tokens, sampling, row.tokens.size() - row.new_tokens);
-  if (row.options.after) row.options.after(logits);
+  if (row.options.edit_final_logits) row.options.edit_final_logits(logits);
   Token token{choose(logits, sampling, row.generator), likeliest(logits, sampling.show_candidates)};
   if (const auto count =
           row.options.logprobs.count)  // of the model's own logits, before any option changes them
@@ -70,7 +70,7 @@ inline Token take_token(Row& row, std::span<const float> raw, const EndTokens& e
   return token;
 }
 
-/// Finished rows leave, so the others do not pay for them: rows from the end take their places, and none
+/// Finished rows leave, so the others do not pay for them: rows from the end take their slots, and none
 /// moves twice. `move_row` does the same in the cache; `on_leave` gets those that leave, each as the last
 /// row.
 inline void remove_finished(std::vector<Row>& rows, const std::function<void(int from, int to)>& move_row,

@@ -24,11 +24,11 @@ struct Continued {
 };
 
 std::vector<Continued> continued(const Prompts& prompts, const RowOptions& options, int copies = 1,
-                                 int places = 0) {
+                                 int slots = 0) {
   std::vector<Continued> results(prompts.size() * copies);
-  if (places == 0) places = static_cast<int>(results.size());
-  StaticKvCache cache(tales(), places);
-  const auto texts = generate(tales(), tales_tokenizer(), prompts, copies, options, places, cache,
+  if (slots == 0) slots = static_cast<int>(results.size());
+  StaticKvCache cache(tales(), slots);
+  const auto texts = generate(tales(), tales_tokenizer(), prompts, copies, options, slots, cache,
                               [&](int number, const Token& token) {
                                 results[number].told.push_back(token);
                                 results[number].shown +=
@@ -168,8 +168,8 @@ TEST_CASE("the log-probabilities are the model's, whatever the options do to its
   options.stop = {{"zzz"}};
   options.length.min_new_tokens = 20;
   options.logprobs.count = 3;
-  for (const int places : {2, 6}) {
-    const auto texts = continued(kPrompts, options, 2, places);
+  for (const int slots : {2, 6}) {
+    const auto texts = continued(kPrompts, options, 2, slots);
     for (std::size_t i = 0; i < texts.size(); ++i) {
       REQUIRE(texts[i].told.size() >= 20);
       check_as_if_read(kPrompts[i / 2], texts[i].told, 3);
@@ -183,15 +183,15 @@ TEST_CASE("a program may change the logits before and after the options without 
   options.logprobs.count = 3;
   options.sampling.top_k = 2;
   std::vector<std::ptrdiff_t> kept;
-  options.before = [](std::span<float> logits) { logits[7] += 1000.0f; };
-  options.after = [&](std::span<float> logits) {
+  options.edit_raw_logits = [](std::span<float> logits) { logits[7] += 1000.0f; };
+  options.edit_final_logits = [&](std::span<float> logits) {
     kept.push_back(std::ranges::count_if(logits, [](float score) { return score != kMasked; }));
     logits[7] = kMasked;
   };
   const auto changed = continued({kPrompts[0]}, options);
   check_as_if_read(kPrompts[0], changed[0].told, 3);
   CHECK(kept == std::vector<std::ptrdiff_t>(6, 2));  // the token that came first, and the best of the others
-  options.before = options.after = nullptr;
+  options.edit_raw_logits = options.edit_final_logits = nullptr;
   CHECK(changed[0].generation.tokens == continued({kPrompts[0]}, options)[0].generation.tokens);
 }
 
@@ -232,8 +232,8 @@ TEST_CASE("with all options together, each text of a queue is the same as alone"
     }
     CHECK(stopped > 2);
     CHECK(stopped < std::ssize(alone));
-    for (const int places : {copies, 5, 4 * copies}) {
-      const std::vector<Continued> together = continued(prompts, options, copies, places);
+    for (const int slots : {copies, 5, 4 * copies}) {
+      const std::vector<Continued> together = continued(prompts, options, copies, slots);
       for (std::size_t i = 0; i < together.size(); ++i) {
         CHECK(together[i].generation.tokens == alone[i].generation.tokens);
         CHECK(together[i].generation.finish_reason == alone[i].generation.finish_reason);

@@ -36,7 +36,7 @@ TEST_CASE("a text is read in one pass, and each token is scored after those befo
   const std::vector<int> text = reference("batch.json")["cases"][1]["prompt_ids"];
   std::vector<std::size_t> passes;
   const Unobserved at_the_end;
-  tales().observe([&](std::string_view name, std::span<const float> values) {
+  tales().on_stage([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") passes.push_back(values.size() / tales().config().n_embd);
   });
   const std::vector<Token> tokens = score(tales(), text, 3);

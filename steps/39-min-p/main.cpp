@@ -19,7 +19,8 @@ int main(int argc, char** argv) {
   program.add_prompts_option();
   program.warn_of_long_prompts();
   return program.run(argc, argv, [&](Model& model, const Prompts& prompts, Output& output) {
-    if (tail.min_p) options.after = [&](std::span<float> logits) { keep_min_p(logits, *tail.min_p); };
+    if (tail.min_p)
+      options.edit_final_logits = [&](std::span<float> logits) { keep_min_p(logits, *tail.min_p); };
     generate_all(model, prompts, options, run, output);
   });
 }

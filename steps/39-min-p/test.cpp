@@ -30,7 +30,7 @@ std::vector<bool> kept(std::span<const float> logits) {
 /// What is reported about the tokens of a text.
 std::vector<Token> told(float min_p, const SamplingOptions& sampling, int count = 30) {
   RowOptions options{{.stopping = {.max_new_tokens = count, .ignore_eos = true}, .sampling = sampling}};
-  options.after = [&](std::span<float> logits) { keep_min_p(logits, min_p); };
+  options.edit_final_logits = [&](std::span<float> logits) { keep_min_p(logits, min_p); };
   std::vector<Token> tokens;
   StaticKvCache cache(tales(), 1);
   generate(tales(), tales_tokenizer(), {tokens_before("model")}, 1, options, 1, cache,

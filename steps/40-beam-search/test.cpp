@@ -55,8 +55,8 @@ std::string difference_from_sums(const std::vector<Beam>& beams, const std::vect
 
 TEST_CASE("a search with one beam is the greedy choice") {
   CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
-          return behind(prompt.size(),
-                        beam_search(tales(), tales_tokenizer(), prompt, up_to(count), {})[0].tokens);
+          return tokens_after(prompt.size(),
+                              beam_search(tales(), tales_tokenizer(), prompt, up_to(count), {})[0].tokens);
         }) == "");
 }
 
@@ -64,8 +64,8 @@ TEST_CASE("three beams find a more likely text than the greedy choice") {
   const Tokenizer tokenizer = Tokenizer::load(find_model("tales-6m"));
   const Beam greedy = beam_search(tales(), tales_tokenizer(), kPrompt, up_to(4), {})[0];
   const Beam best = beam_search(tales(), tales_tokenizer(), kPrompt, up_to(4), {.num_beams = 3})[0];
-  CHECK(tokenizer.decode(behind(2, greedy.tokens)) == ", who had been");
-  CHECK(tokenizer.decode(behind(2, best.tokens)) == " said, \"I");
+  CHECK(tokenizer.decode(tokens_after(2, greedy.tokens)) == ", who had been");
+  CHECK(tokenizer.decode(tokens_after(2, best.tokens)) == " said, \"I");
   CHECK(greedy.sum == doctest::Approx(-6.1117).epsilon(1e-4));
   CHECK(best.sum == doctest::Approx(-5.3937).epsilon(1e-4));
 }
@@ -88,7 +88,7 @@ TEST_CASE("for every number of beams, the search finds what the plain search fin
               "");
         for (const Beam& beam : got) {
           const int count = static_cast<int>(beam.chosen.size());
-          CHECK(behind(2, beam.tokens).size() == beam.chosen.size());
+          CHECK(tokens_after(2, beam.tokens).size() == beam.chosen.size());
           CHECK(beam.finished == (beam.tokens.back() == 10 ? FinishReason::kEos : FinishReason::kLength));
           if (beam.finished == FinishReason::kLength) CHECK(count == length);
           ended += beam.finished == FinishReason::kEos;
@@ -109,7 +109,7 @@ TEST_CASE("with as many beams as there are texts the search misses none") {
     const auto best = [&](int num_beams) {
       return beam_search(model, tales_tokenizer(), {1, 2}, up_to(3), {num_beams})[0];
     };
-    CHECK(behind(2, best(21).tokens) == all[0].tokens);
+    CHECK(tokens_after(2, best(21).tokens) == all[0].tokens);
     CHECK(best(21).sum == doctest::Approx(all[0].score).epsilon(1e-4));
     for (const int fewer : {1, 2}) CHECK(best(fewer).sum <= all[0].score + 1e-4);
     CHECK(difference_from_sums(beam_search(model, tales_tokenizer(), {1, 2}, up_to(3), {100}), all) == "");
@@ -144,12 +144,12 @@ TEST_CASE("a finished beam no longer goes through the model, and a search with o
     CAPTURE(seed);
     Model model = random_model(seed, 11);
     std::vector<int> rows;  // of each pass: the first has the prompt, and each row grows by a token
-    model.observe([&](std::string_view name, std::span<const float> values) {
+    model.on_stage([&](std::string_view name, std::span<const float> values) {
       if (name == "embeddings")
         rows.push_back(static_cast<int>(values.size() / model.config().n_embd / (2 + rows.size())));
     });
     beam_search(model, tales_tokenizer(), {3, 1}, up_to(30), {4});
-    model.observe(nullptr);
+    model.on_stage(nullptr);
     for (int length = 0; length < std::ssize(rows); ++length) {
       const std::vector<Scored> beams = plain_search(model, {3, 1}, 4, length);
       CHECK(rows[length] == std::ranges::count_if(beams, [](const Scored& beam) {
@@ -182,7 +182,7 @@ TEST_CASE("a search's presence and frequency penalties skip the prompt, its repe
     RowOptions options = up_to(1);
     options.sampling = sampling;
     return tokenizer.decode(
-        behind(prompt.size(), beam_search(tales(), tokenizer, prompt, options, {})[0].tokens));
+        tokens_after(prompt.size(), beam_search(tales(), tokenizer, prompt, options, {})[0].tokens));
   };
   CHECK(next({.presence_penalty = 100.0f}) == " cat");
   CHECK(next({.frequency_penalty = 100.0f}) == " cat");

@@ -24,8 +24,8 @@ TEST_CASE("a search may have more beams than half of what an int holds") {
 TEST_CASE("a search with one beam is the greedy choice") {
   CHECK(difference_from_greedy([](const std::vector<int>& prompt, int count) {
           const RowOptions options{{.stopping = {.max_new_tokens = count}}};
-          return behind(prompt.size(),
-                        beam_search(tales(), tales_tokenizer(), prompt, options, {})[0].tokens);
+          return tokens_after(prompt.size(),
+                              beam_search(tales(), tales_tokenizer(), prompt, options, {})[0].tokens);
         }) == "");
 }
 
@@ -48,7 +48,7 @@ TEST_CASE("for every number of beams the search gives what the plain search give
         CHECK(difference_from_texts(got, plain_beam_search(model, prompt, plain)) == "");
         for (const Beam& beam : got) {
           ended += beam.finished == FinishReason::kEos;
-          CHECK(behind(2, beam.tokens).size() == beam.chosen.size());
+          CHECK(tokens_after(2, beam.tokens).size() == beam.chosen.size());
           CHECK(beam.score == doctest::Approx(beam.sum / beam.chosen.size()));
         }
       }
@@ -66,7 +66,7 @@ TEST_CASE("with as many beams as there are texts the search misses none") {
       return beam_search(model, tales_tokenizer(), {1, 2}, {{.stopping = {.max_new_tokens = 3}}},
                          {num_beams})[0];
     };
-    CHECK(behind(2, best(25).tokens) == all[0].tokens);
+    CHECK(tokens_after(2, best(25).tokens) == all[0].tokens);
     CHECK(best(25).score == doctest::Approx(all[0].score).epsilon(1e-4));
     for (const int fewer : {1, 2}) CHECK(best(fewer).score <= all[0].score + 1e-4);
   }

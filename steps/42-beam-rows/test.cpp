@@ -21,7 +21,7 @@ std::vector<Beam> found(Model& model, const std::vector<int>& prompt, const RowO
 std::vector<std::size_t> passes(const std::function<void()>& run) {
   std::vector<std::size_t> counts;
   const Unobserved at_the_end;
-  tales().observe([&](std::string_view name, std::span<const float> values) {
+  tales().on_stage([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") counts.push_back(values.size() / tales().config().n_embd);
   });
   run();

@@ -54,7 +54,7 @@ TEST_CASE("each prompt is continued by the requested number of texts of its sear
       for (int i = 0; i < wanted; ++i) {
         const auto& text = told[p * wanted + i];
         CHECK(text["prompt_token_ids"] == prompts[p]);
-        CHECK(text["token_ids"] == behind(prompts[p].size(), found[i].tokens));
+        CHECK(text["token_ids"] == tokens_after(prompts[p].size(), found[i].tokens));
         CHECK(text["score"].get<double>() == doctest::Approx(found[i].score).epsilon(1e-4));
       }
     }

@@ -86,7 +86,7 @@ TEST_CASE("with as many beams as there are texts the search misses none, whateve
       const auto best = [&](int num_beams) {
         return found(model, {1, 2}, {{.stopping = {.max_new_tokens = 3}}}, {num_beams, length_penalty})[0];
       };
-      CHECK(behind(2, best(25).tokens) == all[0].tokens);
+      CHECK(tokens_after(2, best(25).tokens) == all[0].tokens);
       CHECK(best(25).score == doctest::Approx(all[0].score).epsilon(1e-4));
       for (const int fewer : {1, 2}) CHECK(best(fewer).score <= all[0].score + 1e-4);
     }

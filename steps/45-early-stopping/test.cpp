@@ -97,7 +97,7 @@ TEST_CASE(
     Model model = random_model(seed, 11);
     std::vector<int> asked;  // how many tokens go through the model
     std::vector<double> best;
-    model.observe([&](std::string_view name, std::span<const float> values) {
+    model.on_stage([&](std::string_view name, std::span<const float> values) {
       if (name == "embeddings") asked.back() += static_cast<int>(values.size()) / model.config().n_embd;
     });
     for (const EarlyStopping when : {EarlyStopping::kTrue, EarlyStopping::kFalse, EarlyStopping::kNever}) {
@@ -124,7 +124,7 @@ TEST_CASE("with as many beams as there are texts the search misses none") {
         return found(model, {1, 2}, {{.stopping = {.max_new_tokens = 3}}},
                      {num_beams, length_penalty, EarlyStopping::kNever})[0];
       };
-      CHECK(behind(2, best(25).tokens) == all[0].tokens);
+      CHECK(tokens_after(2, best(25).tokens) == all[0].tokens);
       CHECK(best(25).score == doctest::Approx(all[0].score).epsilon(1e-4));
       for (const int fewer : {1, 2}) CHECK(best(fewer).score <= all[0].score + 1e-4);
     }

@@ -140,7 +140,7 @@ TEST_CASE(
     to = drawn.find('\n', from);
     if (drawn[from] == '"') trunk += drawn.substr(from + 1, drawn.rfind('"', to) - from - 1);
   }
-  CHECK('"' + trunk + '"' == quoted(tokenizer().decode(behind(2, found[0].tokens))));
+  CHECK('"' + trunk + '"' == quoted(tokenizer().decode(tokens_after(2, found[0].tokens))));
 }
 
 TEST_CASE("the program draws the tree of each prompt, and nothing else changes") {

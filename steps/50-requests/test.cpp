@@ -16,7 +16,7 @@ const Tokenizer& tokenizer() {
   return tokenizer;
 }
 
-RowOptions so_long(int count) {
+RowOptions max_tokens(int count) {
   RowOptions options;
   options.stopping = {.max_new_tokens = count, .ignore_eos = true};
   return options;
@@ -88,7 +88,7 @@ TEST_CASE("a wrong line becomes no request") {
 }
 
 TEST_CASE("each text equals its prompt's text alone, with the options and the seed of its request") {
-  std::vector<RowOptions> requests(6, so_long(9));
+  std::vector<RowOptions> requests(6, max_tokens(9));
   requests[1].sampling = {.do_sample = true, .seed = 5, .temperature = 1.2f};
   requests[2].sampling = {.do_sample = true, .seed = 5, .temperature = 1.2f};
   requests[3].stop = {{"he"}};
@@ -107,7 +107,7 @@ TEST_CASE("each text equals its prompt's text alone, with the options and the se
     const Generation want = generate(tales(), tales_tokenizer(), {prompts[i]}, 1, requests[i], 1, cache,
                                      [](int, const Token&) {})[0];
     CHECK(sequences[i]["prompt_token_ids"] == prompts[i]);
-    CHECK(sequences[i]["token_ids"] == behind(prompts[i].size(), want.tokens));
+    CHECK(sequences[i]["token_ids"] == tokens_after(prompts[i].size(), want.tokens));
     CHECK((sequences[i]["finish_reason"] == "stop") == (want.finish_reason == FinishReason::kStop));
   }
   CHECK(sequences[1]["token_ids"] == sequences[2]["token_ids"]);
@@ -115,13 +115,13 @@ TEST_CASE("each text equals its prompt's text alone, with the options and the se
 
 TEST_CASE(
     "four texts of 6, 2, 2 and 2 tokens take 12 passes, and each is printed before the next one begins") {
-  const std::vector<RowOptions> requests{so_long(6), so_long(2), so_long(2), so_long(2)};
+  const std::vector<RowOptions> requests{max_tokens(6), max_tokens(2), max_tokens(2), max_tokens(2)};
   const Prompts prompts(4, tokenizer().encode("The wolf"));
   std::vector<int> rows;
   std::vector<std::size_t> printed;  // bytes, as each pass ends
   const Unobserved unobserved;
   const Captured out(stdout);
-  tales().observe([&](std::string_view name, std::span<const float> values) {
+  tales().on_stage([&](std::string_view name, std::span<const float> values) {
     if (name != "ln_f") return;
     rows.push_back(static_cast<int>(values.size()) / tales().config().n_embd);
     printed.push_back(out.text().size());
@@ -141,8 +141,8 @@ TEST_CASE(
 TEST_CASE("the cache is that of one text, and its copies are counted once") {
   const std::vector<int> ids = reference("sliding.json")["ids"];
   const std::vector<int> full(ids.begin(), ids.begin() + 511);
-  const nlohmann::json one = served({full}, {so_long(4)});
-  const nlohmann::json two = served({full, full}, {so_long(4), so_long(4)});
+  const nlohmann::json one = served({full}, {max_tokens(4)});
+  const nlohmann::json two = served({full, full}, {max_tokens(4), max_tokens(4)});
   const auto number = [](const nlohmann::json& run, const char* name) {
     return run.at("stats").at(name).get<std::size_t>();
   };

@@ -27,9 +27,9 @@ inline void echo(Model& model, const Prompts& prompts, const EchoOptions& option
   if (!options.echo) return;
   for (int i = 0; i < std::ssize(prompts); ++i) {
     const std::vector<Token> tokens = score(model, prompts[i], count);
-    const std::optional<double> surprise = perplexity(tokens);
-    output.echo(i, tokens, surprise);
-    if (surprise) say(fmt::format("perplexity of prompt {}: {:.4f}", i + 1, *surprise));
+    const std::optional<double> value = perplexity(tokens);
+    output.echo(i, tokens, value);
+    if (value) say(fmt::format("perplexity of prompt {}: {:.4f}", i + 1, *value));
   }
 }
 

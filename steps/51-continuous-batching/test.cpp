@@ -24,13 +24,13 @@ struct Passes {
   std::vector<int> rows, tokens;
 
   Passes() {
-    tales().observe([this](std::string_view name, std::span<const float> values) {
+    tales().on_stage([this](std::string_view name, std::span<const float> values) {
       const int count = static_cast<int>(values.size()) / tales().config().n_embd;
       if (name == "embeddings") tokens.push_back(count);
       if (name == "ln_f") rows.push_back(count);
     });
   }
-  ~Passes() { tales().observe(nullptr); }
+  ~Passes() { tales().on_stage(nullptr); }
 };
 
 /// A prompt of this many tokens, from a text that the model wrote.
@@ -43,7 +43,7 @@ std::vector<int> prompt(int length, int first = 0) {
   return {tokens.begin() + first, tokens.begin() + first + length};
 }
 
-RowOptions so_long(int count) {
+RowOptions max_tokens(int count) {
   RowOptions options;
   options.stopping = {.max_new_tokens = count, .ignore_eos = true};
   return options;
@@ -59,7 +59,7 @@ std::vector<Asked> mixed_load() {
   std::vector<Asked> load;
   std::mt19937 generator(3);
   for (int i = 0; i < 10; ++i) {
-    RowOptions options = so_long(1 + static_cast<int>(generator() % 25));
+    RowOptions options = max_tokens(1 + static_cast<int>(generator() % 25));
     options.stopping.ignore_eos = i % 4 == 0;
     if (i % 2 == 1) {
       options.sampling = {.do_sample = true, .frequency_penalty = 0.4f, .temperature = 1.1f};
@@ -127,10 +127,10 @@ struct Served {
   std::map<int, Text> texts = {};
   Scheduler scheduler;
 
-  explicit Served(int places)
-      : cache(tales(), places),
+  explicit Served(int slots)
+      : cache(tales(), slots),
         scheduler(
-            engine, tales_tokenizer(), places,
+            engine, tales_tokenizer(), slots,
             [this](int number, const Token& token) { texts[number].take(token); },
             [this](int number, Generation text) {
               texts[number].generation = std::move(text);
@@ -167,7 +167,7 @@ TEST_CASE("a batch may have more logits than an int can number") {
   Scheduler scheduler(
       engine, tales_tokenizer(), kHugeRows, [](int, const Token&) {},
       [&](int number, Generation text) { texts[number] = std::move(text.tokens); });
-  for (int row = 0; row < kHugeRows; ++row) scheduler.submit(row, huge_prompts()[row], so_long(1));
+  for (int row = 0; row < kHugeRows; ++row) scheduler.submit(row, huge_prompts()[row], max_tokens(1));
   scheduler.pass();
   for (int row = 0; row < kHugeRows; ++row) CHECK(texts[row] == std::vector<int>{0, row + 1});
 }
@@ -176,10 +176,10 @@ TEST_CASE("a text joins when a place is free, first come, first served, and leav
   Served served(2);
   Scheduler& scheduler = served.scheduler;
   CHECK(scheduler.idle());
-  scheduler.submit(7, prompt(3), so_long(3));
-  scheduler.submit(4, prompt(4), so_long(1));
-  scheduler.submit(9, prompt(5), so_long(1));
-  scheduler.submit(2, prompt(6), so_long(2));
+  scheduler.submit(7, prompt(3), max_tokens(3));
+  scheduler.submit(4, prompt(4), max_tokens(1));
+  scheduler.submit(9, prompt(5), max_tokens(1));
+  scheduler.submit(2, prompt(6), max_tokens(2));
   Passes passes;
   std::vector<std::set<int>> finished;
   while (!scheduler.idle()) {
@@ -201,7 +201,7 @@ TEST_CASE("a text joins when a place is free, first come, first served, and leav
 TEST_CASE("a text that requests no token is finished immediately, without a pass") {
   Served served(1);
   Passes passes;
-  served.scheduler.submit(5, prompt(3), so_long(0));
+  served.scheduler.submit(5, prompt(3), max_tokens(0));
   CHECK(served.scheduler.idle());
   CHECK(served.texts[5].times_finished == 1);
   CHECK(served.texts[5].generation.tokens == prompt(3));
@@ -214,12 +214,12 @@ TEST_CASE("every text is the same as alone, in whatever company it grows") {
   const std::vector<Asked> load = mixed_load();
   std::vector<Text> want;
   for (const Asked& asked : load) want.push_back(alone(asked));
-  for (const int places : {1, 2, 5, 12}) {
-    Served served(places);
+  for (const int slots : {1, 2, 5, 12}) {
+    Served served(slots);
     for (int i = 0; i < std::ssize(load); ++i) served.scheduler.submit(i, load[i].prompt, load[i].options);
     served.run();
     for (int i = 0; i < std::ssize(load); ++i) {
-      CAPTURE(places);
+      CAPTURE(slots);
       CAPTURE(i);
       check_same(served.texts[i], want[i]);
     }
@@ -250,7 +250,7 @@ TEST_CASE("when a text is submitted, and in which order, changes no text") {
 
 TEST_CASE("texts that outgrow the context are the same as alone, under both rules") {
   for (const Overflow rule : {Overflow::kSlide, Overflow::kRecompute}) {
-    RowOptions options = so_long(20);
+    RowOptions options = max_tokens(20);
     options.overflow = {.on_overflow = rule, .refill = 100};
     Served served(3);
     std::vector<Text> want;
@@ -270,7 +270,7 @@ TEST_CASE("nothing more is reported of a cancelled text, its place is free, and 
     Served served(3);
     std::vector<Text> want;
     for (int i = 0; i < 5; ++i) {
-      const Asked asked{prompt(4 + i, 20 * i), so_long(6 + i)};
+      const Asked asked{prompt(4 + i, 20 * i), max_tokens(6 + i)};
       want.push_back(alone(asked));
       served.scheduler.submit(i, asked.prompt, asked.options);
     }
@@ -297,8 +297,8 @@ TEST_CASE(
     "with texts that come and go, texts are right, rows are few, and no place is empty while one waits") {
   std::mt19937 generator(5);
   for (int round = 0; round < 6; ++round) {
-    const int places = 1 + static_cast<int>(generator() % 4);
-    Served served(places);
+    const int slots = 1 + static_cast<int>(generator() % 4);
+    Served served(slots);
     Passes passes;
     std::map<int, Asked> asked;
     std::set<int> cancelled;
@@ -313,7 +313,7 @@ TEST_CASE(
       if (generator() % 2 == 0) {
         const int number = static_cast<int>(asked.size());
         asked[number] = {prompt(1 + static_cast<int>(generator() % 9), moment),
-                         so_long(static_cast<int>(generator() % 7))};
+                         max_tokens(static_cast<int>(generator() % 7))};
         served.scheduler.submit(number, asked[number].prompt, asked[number].options);
       }
       if (generator() % 8 == 0 && !asked.empty()) {
@@ -326,10 +326,10 @@ TEST_CASE(
       const std::size_t before = passes.rows.size();
       served.scheduler.pass();
       REQUIRE(passes.rows.size() == before + (waiting > 0));
-      if (waiting > 0) CHECK(passes.rows.back() == std::min(places, waiting));
+      if (waiting > 0) CHECK(passes.rows.back() == std::min(slots, waiting));
     }
     served.run();
-    tales().observe(nullptr);
+    tales().on_stage(nullptr);
     for (const auto& one : asked) {
       const auto& [number, what] = one;
       CAPTURE(one.first);

@@ -17,11 +17,11 @@ namespace staircase {
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
-  const int places = std::min(texts, run.max_batch_size);
+  const int slots = std::min(texts, run.max_batch_size);
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
-  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
+  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, slots);
   const std::vector<Generation> generated = generate(model, output.tokenizer(), prompts, copies, options,
-                                                     places, *cache, output.begin_texts(texts, copies));
+                                                     slots, *cache, output.begin_texts(texts, copies));
   output.finish(generated, cache->use());
 }
 
@@ -43,10 +43,10 @@ inline void add_requests_option(Program& program, std::vector<Request>& requests
 inline void serve_all(Model& model, const std::vector<Request>& requests, int max_batch_size,
                       Output& output) {
   std::vector<Generation> texts(requests.size());
-  const int count = static_cast<int>(requests.size()), places = std::min(count, max_batch_size);
-  StaticKvCache cache(model, places);
+  const int count = static_cast<int>(requests.size()), slots = std::min(count, max_batch_size);
+  StaticKvCache cache(model, slots);
   StaticEngine engine(model, cache);
-  Scheduler scheduler(engine, output.tokenizer(), places, output.begin_texts(count),
+  Scheduler scheduler(engine, output.tokenizer(), slots, output.begin_texts(count),
                       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, requests, real_time());
   output.finish(texts, cache.use());

@@ -16,17 +16,17 @@ class Scheduler {
  public:
   using OnFinished = std::function<void(int number, Generation text)>;
 
-  /// At most `places` texts grow at a time. `on_token` gets each token as it is chosen, `on_finished` each
+  /// At most `slots` texts grow at a time. `on_token` gets each token as it is chosen, `on_finished` each
   /// text as it ends. They may call submit, but neither cancel nor pass.
-  Scheduler(Engine& engine, const Tokenizer& tokenizer, int places, OnRowToken on_token,
+  Scheduler(Engine& engine, const Tokenizer& tokenizer, int slots, OnRowToken on_token,
             OnFinished on_finished)
       : engine_(engine),
         tokenizer_(tokenizer),
-        places_(places),
+        slots_(slots),
         on_token_(std::move(on_token)),
         on_finished_(std::move(on_finished)) {}
 
-  /// A prompt waits for a free place: first come, first served. The number is the caller's name for the text,
+  /// A prompt waits for a free slot: first come, first served. The number is the caller's name for the text,
   /// and no other waiting or growing text may have it.
   void submit(int number, std::vector<int> prompt, const RowOptions& options) {
     if (options.stopping.max_new_tokens == 0) return on_finished_(number, {std::move(prompt)});
@@ -39,21 +39,21 @@ class Scheduler {
     std::erase_if(waiting_, [&](const Row& row) { return row.number == number; });
     for (Row& row : rows_)
       if (row.number == number) row.finished = FinishReason::kLength;
-    free_places();
+    free_slots();
   }
 
   /// Whether no text waits or grows.
   bool idle() const { return waiting_.empty() && rows_.empty(); }
 
-  /// Waiting texts take the free places; then all rows go through the model once, for one token each.
+  /// Waiting texts take the free slots; then all rows go through the model once, for one token each.
   void pass() {
     engine_.begin_pass(rows_);
-    for (; !waiting_.empty() && std::ssize(rows_) < places_; waiting_.pop_front()) {
+    for (; !waiting_.empty() && std::ssize(rows_) < slots_; waiting_.pop_front()) {
       rows_.push_back(std::move(waiting_.front()));
     }
     if (rows_.empty()) return;
     std::vector<std::span<const int>> fed;
-    for (int r = 0; r < std::ssize(rows_); ++r) fed.push_back(engine_.missing(rows_[r], r));
+    for (int r = 0; r < std::ssize(rows_); ++r) fed.push_back(engine_.prepare(rows_[r], r));
     const std::span<const float> logits = engine_.forward(fed);  // [rows_.size(), vocab_size]
     const std::size_t vocab_size = logits.size() / rows_.size();
     for (std::size_t r = 0; r < rows_.size(); ++r) {
@@ -61,12 +61,12 @@ class Scheduler {
       on_token_(row.number, take_token(row, logits.subspan(r * vocab_size, vocab_size), engine_.ends()));
       if (row.finished) on_finished_(row.number, {std::move(row.tokens), *row.finished});
     }
-    free_places();
+    free_slots();
   }
 
  private:
-  /// Finished rows leave, here and in the cache, each from the last place.
-  void free_places() {
+  /// Finished rows leave, here and in the cache, each from the last slot.
+  void free_slots() {
     remove_finished(
         rows_, [&](int from, int to) { engine_.move_row(from, to); },
         [&](Row&) { engine_.clear_row(static_cast<int>(rows_.size()) - 1); });
@@ -74,7 +74,7 @@ class Scheduler {
 
   Engine& engine_;
   const Tokenizer& tokenizer_;
-  int places_;
+  int slots_;
   OnRowToken on_token_;
   OnFinished on_finished_;
   std::deque<Row> waiting_;

@@ -17,7 +17,7 @@ namespace {
 
 using Times = std::vector<double>;
 
-RowOptions so_long(int count, bool ignore_eos = true) {
+RowOptions max_tokens(int count, bool ignore_eos = true) {
   RowOptions options;
   options.stopping = {.max_new_tokens = count, .ignore_eos = ignore_eos};
   return options;
@@ -33,7 +33,7 @@ struct Load {
   void add(double arrival, int prompt_length, int count) {
     std::vector<int> prompt(prompt_length);
     std::iota(prompt.begin(), prompt.end(), static_cast<int>(requests.size()));
-    add(arrival, prompt, so_long(count));
+    add(arrival, prompt, max_tokens(count));
   }
 };
 
@@ -42,9 +42,9 @@ struct Served {
   std::vector<Generation> texts;
   std::vector<Times> times;  ///< of the tokens of each
 
-  Served(const Load& load, int places, ToyEngine& toy) : texts(load.requests.size()), times(texts.size()) {
+  Served(const Load& load, int slots, ToyEngine& toy) : texts(load.requests.size()), times(texts.size()) {
     Scheduler scheduler(
-        toy, tales_tokenizer(), places, [&](int number, const Token&) { times[number].push_back(toy.now); },
+        toy, tales_tokenizer(), slots, [&](int number, const Token&) { times[number].push_back(toy.now); },
         [&](int number, Generation text) { texts[number] = std::move(text); });
     serve(scheduler, load.requests, toy.timer());
     CHECK(scheduler.idle());
@@ -120,11 +120,11 @@ TEST_CASE("texts are the same as alone, rows are few, and no place is empty whil
     for (int i = 0; i < 14; ++i) {
       std::vector<int> prompt(1 + generator() % 30);
       for (int& token : prompt) token = static_cast<int>(generator() % ToyEngine::kVocabSize);
-      load.add(generator() % 40 / 2.0, prompt, so_long(static_cast<int>(generator() % 20), i % 2 == 0));
+      load.add(generator() % 40 / 2.0, prompt, max_tokens(static_cast<int>(generator() % 20), i % 2 == 0));
     }
-    const int places = 1 + static_cast<int>(generator() % 5);
-    ToyEngine toy(places);
-    const Served got(load, places, toy);
+    const int slots = 1 + static_cast<int>(generator() % 5);
+    ToyEngine toy(slots);
+    const Served got(load, slots, toy);
     for (std::size_t i = 0; i < load.requests.size(); ++i) {
       const Request& request = load.requests[i];
       const Generation want = ToyEngine::alone(request.prompt, request.options);
@@ -135,17 +135,17 @@ TEST_CASE("texts are the same as alone, rows are few, and no place is empty whil
       REQUIRE(times.size() == want.tokens.size() - request.prompt.size());
       if (times.empty()) continue;
       work += static_cast<int>(want.tokens.size()) - 1;
-      // Once it grows, there is a token per second; until then, all places were taken.
+      // Once it grows, there is a token per second; until then, all slots were taken.
       CHECK(times.back() - times.front() == static_cast<double>(times.size()) - 1.0);
       CHECK(times.front() > request.arrival);
       for (double second = times.front() - 1.0; second - 1.0 >= request.arrival; second -= 1.0) {
         const auto grows = [&](const Times& other) {
           return !other.empty() && other.front() <= second && other.back() >= second;
         };
-        CHECK(std::ranges::count_if(got.times, grows) == places);
+        CHECK(std::ranges::count_if(got.times, grows) == slots);
       }
     }
-    CHECK(std::ranges::max(toy.rows) <= places);
+    CHECK(std::ranges::max(toy.rows) <= slots);
     CHECK(std::accumulate(toy.tokens.begin(), toy.tokens.end(), 0) == work);
   }
   CHECK(ended_early > 50);
@@ -154,16 +154,16 @@ TEST_CASE("texts are the same as alone, rows are few, and no place is empty whil
 TEST_CASE("whichever text leaves, from whichever place, the cache moves along with the others") {
   std::mt19937 generator(8);
   for (int round = 0; round < 200; ++round) {
-    const int places = 1 + static_cast<int>(generator() % 5);
-    ToyEngine toy(places);
+    const int slots = 1 + static_cast<int>(generator() % 5);
+    ToyEngine toy(slots);
     std::map<int, Generation> texts;
     std::map<int, Request> asked;
     std::vector<bool> cancelled(60);
     Scheduler scheduler(
-        toy, tales_tokenizer(), places, [&](int number, const Token&) { CHECK(!cancelled[number]); },
+        toy, tales_tokenizer(), slots, [&](int number, const Token&) { CHECK(!cancelled[number]); },
         [&](int number, Generation text) { texts[number] = std::move(text); });
     for (int number = 0; number < 60; ++number) {
-      asked[number] = {number, 0.0, {number % 29, 3}, so_long(1 + static_cast<int>(generator() % 9))};
+      asked[number] = {number, 0.0, {number % 29, 3}, max_tokens(1 + static_cast<int>(generator() % 9))};
       scheduler.submit(number, asked[number].prompt, asked[number].options);
       if (generator() % 3 == 0) {
         const int other = static_cast<int>(generator() % asked.size());
@@ -189,10 +189,10 @@ TEST_CASE("a callback may submit the next request") {
       toy, tales_tokenizer(), 1, [](int, const Token&) {},
       [&](int number, const Generation&) {
         finished.push_back(number);
-        if (number < 4) itself->submit(number + 1, {1, 2}, so_long(2));
+        if (number < 4) itself->submit(number + 1, {1, 2}, max_tokens(2));
       });
   itself = &scheduler;
-  scheduler.submit(0, {1, 2}, so_long(2));
+  scheduler.submit(0, {1, 2}, max_tokens(2));
   while (!scheduler.idle()) scheduler.pass();
   CHECK(finished == std::vector<int>{0, 1, 2, 3, 4});
 }
@@ -203,20 +203,20 @@ TEST_CASE("an engine with a model gives the texts of the previous step, and leav
   Load load;
   std::mt19937 generator(3);
   for (int i = 0; i < 9; ++i) {
-    RowOptions options = so_long(1 + static_cast<int>(generator() % 25), i % 3 == 0);
+    RowOptions options = max_tokens(1 + static_cast<int>(generator() % 25), i % 3 == 0);
     options.sampling = {.do_sample = i % 2 == 1, .seed = static_cast<unsigned>(i), .temperature = 1.1f};
     const int first = static_cast<int>(generator() % 300), length = 1 + static_cast<int>(generator() % 40);
     load.add(generator() % 24 / 2.0, {all.begin() + first, all.begin() + first + length}, options);
   }
-  RowOptions options = so_long(12);  // beyond the context
+  RowOptions options = max_tokens(12);  // beyond the context
   options.overflow.on_overflow = Overflow::kRecompute;
   load.add(2.0, {all.begin(), all.begin() + 506}, options);
-  for (const int places : {1, 3, 10}) {
-    StaticKvCache cache(tales(), places);
+  for (const int slots : {1, 3, 10}) {
+    StaticKvCache cache(tales(), slots);
     SlowEngine slow(tales(), cache);
     std::vector<Generation> texts(load.requests.size());
     Scheduler scheduler(
-        slow, tales_tokenizer(), places, [](int, const Token&) {},
+        slow, tales_tokenizer(), slots, [](int, const Token&) {},
         [&](int number, Generation text) { texts[number] = std::move(text); });
     serve(scheduler, load.requests, slow.timer());
     for (const Request& request : load.requests) {
@@ -227,7 +227,7 @@ TEST_CASE("an engine with a model gives the texts of the previous step, and leav
       CHECK(texts[request.number].tokens == want.tokens);
       CHECK(texts[request.number].finish_reason == want.finish_reason);
     }
-    for (int r = 0; r < places; ++r) CHECK(cache.length(r) == 0);
+    for (int r = 0; r < slots; ++r) CHECK(cache.length(r) == 0);
   }
 }
 

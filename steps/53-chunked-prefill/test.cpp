@@ -22,7 +22,7 @@ const Tokenizer& tokenizer() {
   return tokenizer;
 }
 
-RowOptions so_long(int count, bool ignore_eos = true) {
+RowOptions max_tokens(int count, bool ignore_eos = true) {
   RowOptions options;
   options.stopping = {.max_new_tokens = count, .ignore_eos = ignore_eos};
   return options;
@@ -38,7 +38,7 @@ struct Load {
   void add(double arrival, int prompt_length, int count) {
     std::vector<int> prompt(prompt_length);
     std::iota(prompt.begin(), prompt.end(), static_cast<int>(requests.size()));
-    add(arrival, prompt, so_long(count));
+    add(arrival, prompt, max_tokens(count));
   }
 };
 
@@ -50,9 +50,9 @@ struct WatchedEngine : DelegatingEngine {
   WatchedEngine(ToyEngine& toy, std::map<int, double>& joined)
       : DelegatingEngine(toy), toy(toy), joined(joined) {}
 
-  std::span<const int> missing(const Row& row, int r) override {
+  std::span<const int> prepare(const Row& row, int r) override {
     joined.emplace(row.number, toy.now);
-    return toy.missing(row, r);
+    return toy.prepare(row, r);
   }
 };
 
@@ -77,11 +77,11 @@ struct Served {
   std::vector<Times> times;           ///< of the tokens of each
   std::map<int, double> joined = {};  ///< when the first of the prompt went through the model
 
-  Served(const Load& load, int places, std::optional<int> chunk, ToyEngine& toy)
+  Served(const Load& load, int slots, std::optional<int> chunk, ToyEngine& toy)
       : texts(load.requests.size()), times(texts.size()) {
     WatchedEngine engine(toy, joined);
     Scheduler scheduler(
-        engine, tales_tokenizer(), places, {chunk},
+        engine, tales_tokenizer(), slots, {chunk},
         [&](int number, const Token&) { times[number].push_back(toy.now); },
         [&](int number, Generation text) { texts[number] = std::move(text); });
     serve(scheduler, load.requests, toy.timer());
@@ -108,18 +108,18 @@ struct Text {
 
 /// The continuations of the requests, in chunks, and by the loop of a single text, whose prompt goes through
 /// the model as a whole.
-void check_same(const Load& load, const std::vector<Text>& want, int places, std::optional<int> chunk) {
-  StaticKvCache cache(tales(), places);
+void check_same(const Load& load, const std::vector<Text>& want, int slots, std::optional<int> chunk) {
+  StaticKvCache cache(tales(), slots);
   std::vector<Text> got(load.requests.size());
   SlowEngine engine(tales(), cache);
   Scheduler scheduler(
-      engine, tales_tokenizer(), places, {chunk},
+      engine, tales_tokenizer(), slots, {chunk},
       [&](int number, const Token& token) { got[number].take(token); },
       [&](int number, Generation text) { got[number].generation = std::move(text); });
   serve(scheduler, load.requests, engine.timer());
   for (std::size_t i = 0; i < want.size(); ++i) {
     CAPTURE(i);
-    CAPTURE(places);
+    CAPTURE(slots);
     CAPTURE(chunk.value_or(-1));
     CHECK(got[i].generation.tokens == want[i].generation.tokens);
     CHECK(got[i].generation.finish_reason == want[i].generation.finish_reason);
@@ -144,9 +144,9 @@ TEST_CASE("a row without room feeds nothing and gets no token, and the others go
   // The cache has no room for the text with number 1 until the fourth pass, nor in the sixth.
   struct FullEngine : ToyEngine {
     using ToyEngine::ToyEngine;
-    std::span<const int> missing(const Row& row, int r) override {
+    std::span<const int> prepare(const Row& row, int r) override {
       if (row.number == 1 && (now < 3.0 || now == 5.0)) return {};
-      return ToyEngine::missing(row, r);
+      return ToyEngine::prepare(row, r);
     }
   };
   for (const std::optional<int> chunk : {std::optional<int>(), {4}}) {
@@ -179,7 +179,7 @@ TEST_CASE("every text is the same as alone, in whatever chunks its prompt arrive
   Load load;
   std::mt19937 generator(3);
   for (int i = 0; i < 10; ++i) {
-    RowOptions options = so_long(1 + static_cast<int>(generator() % 25), i % 4 == 0);
+    RowOptions options = max_tokens(1 + static_cast<int>(generator() % 25), i % 4 == 0);
     if (i % 2 == 1) {
       options.sampling = {.do_sample = true, .frequency_penalty = 0.4f, .temperature = 1.1f};
       if (i % 3 == 0) options.sampling.top_k = 30;
@@ -207,7 +207,7 @@ TEST_CASE("every text is the same as alone, in whatever chunks its prompt arrive
 TEST_CASE("texts that outgrow the context, and prompts beyond it, are the same as alone, under both rules") {
   for (const Overflow rule : {Overflow::kSlide, Overflow::kRecompute}) {
     Load load;
-    RowOptions options = so_long(20);
+    RowOptions options = max_tokens(20);
     options.overflow = {.on_overflow = rule, .refill = 100};
     load.add(0.0, prompt(505), options);
     load.add(1.0, prompt(8, 40), options);
@@ -245,10 +245,10 @@ TEST_CASE("no pass has more rows or prompt tokens than allowed, and no place is 
       load.add(generator() % 20, length, count);
       work += length + count - 1;
     }
-    const int places = 1 + static_cast<int>(generator() % 5), chunk = 1 + static_cast<int>(generator() % 12);
-    ToyEngine toy(places);
-    Served got(load, places, chunk, toy);
-    CHECK(std::ranges::max(toy.rows) <= places);
+    const int slots = 1 + static_cast<int>(generator() % 5), chunk = 1 + static_cast<int>(generator() % 12);
+    ToyEngine toy(slots);
+    Served got(load, slots, chunk, toy);
+    CHECK(std::ranges::max(toy.rows) <= slots);
     CHECK(std::accumulate(toy.tokens.begin(), toy.tokens.end(), 0) == work);
     for (std::size_t i = 0; i < toy.tokens.size(); ++i) CHECK(toy.tokens[i] <= chunk + toy.rows[i] - 1);
     for (const Request& request : load.requests) {
@@ -256,7 +256,7 @@ TEST_CASE("no pass has more rows or prompt tokens than allowed, and no place is 
       const Times& times = got.times[request.number];
       // Growing texts never wait for a prompt.
       CHECK(times.back() - times.front() == static_cast<double>(times.size()) - 1.0);
-      // While it waited, all places were taken, or the pass had its full share of the prompts.
+      // While it waited, all slots were taken, or the pass had its full share of the prompts.
       for (double pass = std::ceil(request.arrival); pass < got.joined[request.number]; pass += 1.0) {
         int rows = 0, halves = 0;
         for (int other = 0; other < 14; ++other) {
@@ -264,7 +264,7 @@ TEST_CASE("no pass has more rows or prompt tokens than allowed, and no place is 
           rows += got.times[other].back() > pass;
           halves += got.times[other].front() > pass;
         }
-        CHECK((rows == places || halves > 0));
+        CHECK((rows == slots || halves > 0));
       }
     }
   }
@@ -288,14 +288,15 @@ TEST_CASE("a text may be cancelled while its prompt is partly in the cache") {
       toy, tales_tokenizer(), 3, {4}, [](int, const Token&) {},
       [&](int number, Generation text) { texts[number] = std::move(text); });
   const std::vector<int> shorter{1, 2}, longer(10, 5);
-  scheduler.submit(0, shorter, so_long(9));
-  scheduler.submit(1, longer, so_long(3));
-  scheduler.submit(2, shorter, so_long(9));
+  scheduler.submit(0, shorter, max_tokens(9));
+  scheduler.submit(1, longer, max_tokens(3));
+  scheduler.submit(2, shorter, max_tokens(9));
   scheduler.pass();
   scheduler.cancel(1);
   while (!scheduler.idle()) scheduler.pass();
   CHECK(texts.size() == 2);
-  for (const int number : {0, 2}) CHECK(texts[number].tokens == ToyEngine::alone(shorter, so_long(9)).tokens);
+  for (const int number : {0, 2})
+    CHECK(texts[number].tokens == ToyEngine::alone(shorter, max_tokens(9)).tokens);
   CHECK(toy.tokens[1] == 3);  // a token of the first, and the third, which has the place at once
 }
 

@@ -27,10 +27,10 @@ struct Watched {
   Trace trace;
   std::vector<int> heard;  ///< the numbers of the tokens' texts, in their order
 
-  Watched(const std::vector<Request>& requests, int places, std::optional<int> chunk = {})
-      : toy(places), trace(requests, toy.timer()) {
+  Watched(const std::vector<Request>& requests, int slots, std::optional<int> chunk = {})
+      : toy(slots), trace(requests, toy.timer()) {
     WatchedEngine engine(toy, trace);
-    Scheduler scheduler(engine, tales_tokenizer(), places, {chunk},
+    Scheduler scheduler(engine, tales_tokenizer(), slots, {chunk},
                         trace.watch([&](int number, const Token&) { heard.push_back(number); }),
                         [](int, const Generation&) {});
     serve(scheduler, requests, trace.timer);

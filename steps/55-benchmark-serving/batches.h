@@ -18,11 +18,11 @@ namespace staircase {
 inline void generate_all(Model& model, const Prompts& prompts, const RowOptions& options,
                          const RunOptions& run, Output& output) {
   const int copies = run.num_return_sequences, texts = product(prompts.size(), copies, "texts");
-  const int places = std::min(texts, run.max_batch_size);
+  const int slots = std::min(texts, run.max_batch_size);
   std::unique_ptr<KvCache> cache = std::make_unique<NoCache>();
-  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, places);
+  if (run.use_cache) cache = std::make_unique<StaticKvCache>(model, slots);
   const std::vector<Generation> generated = generate(model, output.tokenizer(), prompts, copies, options,
-                                                     places, *cache, output.begin_texts(texts, copies));
+                                                     slots, *cache, output.begin_texts(texts, copies));
   output.finish(generated, cache->use());
 }
 
@@ -46,12 +46,12 @@ inline void add_requests_option(Program& program, std::vector<Request>& requests
 inline void serve_all(Model& model, const std::vector<Request>& requests, int max_batch_size,
                       const PrefillOptions& prefill, Output& output) {
   std::vector<Generation> texts(requests.size());
-  const int count = static_cast<int>(requests.size()), places = std::min(count, max_batch_size);
-  StaticKvCache cache(model, places);
+  const int count = static_cast<int>(requests.size()), slots = std::min(count, max_batch_size);
+  StaticKvCache cache(model, slots);
   Trace trace(requests, real_time());
   StaticEngine engine(model, cache);
   WatchedEngine watched(engine, trace);
-  Scheduler scheduler(watched, output.tokenizer(), places, prefill, trace.watch(output.begin_texts(count)),
+  Scheduler scheduler(watched, output.tokenizer(), slots, prefill, trace.watch(output.begin_texts(count)),
                       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, requests, trace.timer);
   output.finish(texts, cache.use());

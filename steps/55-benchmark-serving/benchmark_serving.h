@@ -22,13 +22,13 @@ inline void add_options(OptionSink& sink, BenchmarkOptions& options) {
 }
 
 /// All requests that have arrived form a batch, and the next one begins when all texts of this one end.
-inline void serve_in_static_batches(Scheduler& scheduler, std::vector<Request> requests, int places,
+inline void serve_in_static_batches(Scheduler& scheduler, std::vector<Request> requests, int slots,
                                     const Timer& timer) {
   std::ranges::stable_sort(requests, {}, &Request::arrival);
   for (std::ptrdiff_t first = 0, last = 0; first < std::ssize(requests); first = last) {
     timer.sleep_until(requests[first].arrival);
     const double now = timer.now();
-    while (last < std::ssize(requests) && last < first + places && requests[last].arrival <= now) ++last;
+    while (last < std::ssize(requests) && last < first + slots && requests[last].arrival <= now) ++last;
     serve(scheduler, {requests.begin() + first, requests.begin() + last}, timer);
   }
 }
@@ -46,27 +46,27 @@ struct Way {
 
 /// Serves the requests once, and adds what became of them.
 inline void serve_once(Way& way, StaticEngine& engine, const StaticKvCache& cache,
-                       const std::vector<Request>& requests, int places, const Tokenizer& tokenizer) {
+                       const std::vector<Request>& requests, int slots, const Tokenizer& tokenizer) {
   Trace trace(requests, real_time());
   int most = 0;  // positions in the cache
   const auto look_at_cache = [&](int, const Token&) {
     int positions = 0;
-    for (int r = 0; r < places; ++r) positions += cache.length(r);
+    for (int r = 0; r < slots; ++r) positions += cache.length(r);
     most = std::max(most, positions);
   };
   way.texts.resize(requests.size());
   const auto keep = [&](int number, Generation text) { way.texts[number] = std::move(text.tokens); };
   WatchedEngine watched(engine, trace);
-  Scheduler scheduler(watched, tokenizer, places, way.prefill, trace.watch(look_at_cache), keep);
+  Scheduler scheduler(watched, tokenizer, slots, way.prefill, trace.watch(look_at_cache), keep);
   if (way.name == "static") {
-    serve_in_static_batches(scheduler, requests, places, trace.timer);
+    serve_in_static_batches(scheduler, requests, slots, trace.timer);
   } else {
     serve(scheduler, requests, trace.timer);
   }
   way.rates.push_back(latencies(trace.texts).tokens_per_second);
   way.times.insert(way.times.end(), trace.texts.begin(), trace.texts.end());
   way.rows_a_pass = 1.0 * trace.rows / trace.passes;
-  way.filled = 100.0 * most / places / cache.capacity();
+  way.filled = 100.0 * most / slots / cache.capacity();
 }
 
 /// A row of the table. The speed-up compares runs of the same turn.
@@ -92,14 +92,14 @@ inline void benchmark_serving(Model& model, const std::vector<Request>& requests
                               PrefillOptions prefill, const BenchmarkOptions& benchmark, Output& output) {
   if (requests.empty()) throw UsageError("--benchmark needs --requests: the file of requests to serve");
   make_folder(benchmark.folder);
-  const int places = std::min(run.max_batch_size, static_cast<int>(requests.size()));
-  StaticKvCache cache(model, places);
+  const int slots = std::min(run.max_batch_size, static_cast<int>(requests.size()));
+  StaticKvCache cache(model, slots);
   StaticEngine engine(model, cache);
   const PrefillOptions chunks{prefill.chunk.value_or(64)};
   std::vector<Way> ways{{"static"}, {"continuous"}, {fmt::format("chunks of {}", *chunks.chunk), chunks}};
-  for (Way warm_up : ways) serve_once(warm_up, engine, cache, requests, places, output.tokenizer());
+  for (Way warm_up : ways) serve_once(warm_up, engine, cache, requests, slots, output.tokenizer());
   for (int turn = 0; turn < benchmark.repetitions; ++turn)
-    for (Way& way : ways) serve_once(way, engine, cache, requests, places, output.tokenizer());
+    for (Way& way : ways) serve_once(way, engine, cache, requests, slots, output.tokenizer());
 
   Table table({"batching",    "tokens/s",    "low",         "high",        "speed-up",
                "same texts",  "rows a pass", "filled %",    "TTFT ms p50", "TTFT ms p95",

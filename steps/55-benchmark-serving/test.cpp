@@ -27,14 +27,14 @@ struct Watched {
   Trace trace;
   std::vector<Generation> texts;
 
-  Watched(const std::vector<Request>& requests, int places, bool in_static_batches,
+  Watched(const std::vector<Request>& requests, int slots, bool in_static_batches,
           std::optional<int> chunk = {})
-      : toy(places), trace(requests, toy.timer()), texts(requests.size()) {
+      : toy(slots), trace(requests, toy.timer()), texts(requests.size()) {
     WatchedEngine engine(toy, trace);
-    Scheduler scheduler(engine, tales_tokenizer(), places, {chunk}, trace.watch([](int, const Token&) {}),
+    Scheduler scheduler(engine, tales_tokenizer(), slots, {chunk}, trace.watch([](int, const Token&) {}),
                         [&](int number, Generation text) { texts[number] = std::move(text); });
     if (in_static_batches) {
-      serve_in_static_batches(scheduler, requests, places, trace.timer);
+      serve_in_static_batches(scheduler, requests, slots, trace.timer);
     } else {
       serve(scheduler, requests, trace.timer);
     }
@@ -65,7 +65,7 @@ TEST_CASE(
   CHECK(got.trace.texts[3].tokens == Times{4, 5});
   CHECK(got.trace.texts[2].tokens == Times{11});
   CHECK(got.toy.rows == std::vector<int>{2, 1, 1, 1, 1, 1});
-  // A free place does not help those who arrive a little later, and no more join than there are places.
+  // A free place does not help those who arrive a little later, and no more join than there are slots.
   const Watched full(
       {request(0, 0.0, 1, 2), request(1, 0.5, 1, 1), request(2, 0.0, 1, 2), request(3, 0.0, 1, 2)}, 2, true);
   CHECK(full.trace.texts[0].joined == 0.0);
@@ -78,9 +78,9 @@ TEST_CASE("static batches never overlap, and their texts are the same as alone")
   std::mt19937 generator(6);
   for (int round = 0; round < 100; ++round) {
     const std::vector<Request> requests = random_load(generator);
-    const int places = 1 + static_cast<int>(generator() % 5);
-    const Watched got(requests, places, true);
-    CHECK(std::ranges::max(got.toy.rows) <= places);
+    const int slots = 1 + static_cast<int>(generator() % 5);
+    const Watched got(requests, slots, true);
+    CHECK(std::ranges::max(got.toy.rows) <= slots);
     for (const Request& one : requests) {
       CHECK(got.texts[one.number].tokens == ToyEngine::alone(one.prompt, one.options).tokens);
       const TextTimes& text = got.trace.texts[one.number];

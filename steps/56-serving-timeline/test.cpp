@@ -25,10 +25,10 @@ struct Watched {
   ToyEngine toy;
   Trace trace;
 
-  Watched(const std::vector<Request>& requests, int places, std::optional<int> chunk)
-      : toy(places), trace(requests, toy.timer()) {
+  Watched(const std::vector<Request>& requests, int slots, std::optional<int> chunk)
+      : toy(slots), trace(requests, toy.timer()) {
     WatchedEngine engine(toy, trace);
-    Scheduler scheduler(engine, tales_tokenizer(), places, {chunk}, trace.watch([](int, const Token&) {}),
+    Scheduler scheduler(engine, tales_tokenizer(), slots, {chunk}, trace.watch([](int, const Token&) {}),
                         [](int, const Generation&) {});
     serve(scheduler, requests, trace.timer);
   }
@@ -48,12 +48,12 @@ const std::string kRequests =
 
 }  // namespace
 
-TEST_CASE("the timeline has at most as many lanes as the batch has places, and no two bars of one overlap") {
+TEST_CASE("the timeline has at most as many lanes as the batch has slots, and no two bars of one overlap") {
   std::mt19937 generator(4);
   for (int round = 0; round < 60; ++round) {
     const std::vector<Request> requests = random_load(generator);
-    const int places = 1 + round % 5;
-    const Watched got(requests, places, 1 + round % 20);
+    const int slots = 1 + round % 5;
+    const Watched got(requests, slots, 1 + round % 20);
     const std::vector<TimelineBar> all = bars(got.trace.texts);
     std::ptrdiff_t growing = 0, decoding = 0;
     for (const TextTimes& text : got.trace.texts) {
@@ -64,7 +64,7 @@ TEST_CASE("the timeline has at most as many lanes as the batch has places, and n
     CHECK(std::ranges::count(all, 1u, &TimelineBar::kind) == decoding);
     for (const TimelineBar& bar : all) {
       CHECK(bar.lane >= 1);
-      CHECK(bar.lane <= places);
+      CHECK(bar.lane <= slots);
       CHECK(bar.from < bar.to);
       for (const TimelineBar& other : all) {
         CHECK((&other == &bar || other.lane != bar.lane || other.from >= bar.to || other.to <= bar.from));

@@ -11,7 +11,7 @@ class PagedEngine : public ModelEngine {
  public:
   PagedEngine(Model& model, PagedKvCache& cache) : ModelEngine(model, cache), cache_(cache) {}
 
-  std::span<const int> missing(const Row& row, int r) override {
+  std::span<const int> prepare(const Row& row, int r) override {
     return std::span(row.tokens).subspan(cache_.length(r));
   }
 

@@ -71,10 +71,10 @@ struct SlowEngine : PagedEngine {
   }
 };
 
-std::vector<Generation> served(const Load& load, SlowEngine& engine, int places, std::optional<int> chunk) {
+std::vector<Generation> served(const Load& load, SlowEngine& engine, int slots, std::optional<int> chunk) {
   std::vector<Generation> texts(load.requests.size());
   Scheduler scheduler(
-      engine, tales_tokenizer(), places, {chunk}, [](int, const Token&) {},
+      engine, tales_tokenizer(), slots, {chunk}, [](int, const Token&) {},
       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, load.requests,
         {[&] { return engine.now; }, [&](double time) { engine.now = std::max(engine.now, time); }});
@@ -185,19 +185,19 @@ TEST_CASE("every text equals the one decoded alone, for every batch size and pre
   for (const unsigned seed : {1u, 2u}) {
     const Load load = mixed_load(seed);
     const std::vector<Generation> want = load.alone();
-    for (const int places : {1, 2, 5, 9}) {
+    for (const int slots : {1, 2, 5, 9}) {
       for (const std::optional<int> chunk : {std::optional<int>(), {1}, {7}, {16}}) {
-        CAPTURE(places);
+        CAPTURE(slots);
         CAPTURE(chunk.value_or(0));
-        PagedKvCache cache(tales(), places, 32 * places);
+        PagedKvCache cache(tales(), slots, 32 * slots);
         SlowEngine engine(tales(), cache);
         int rows = 0;
-        engine.after_pass = [&] { rows = positions(cache, places); };
-        check_same(served(load, engine, places, chunk), want);
+        engine.after_pass = [&] { rows = positions(cache, slots); };
+        check_same(served(load, engine, slots, chunk), want);
         CHECK(rows > 0);
-        CHECK(positions(cache, places) == 0);
+        CHECK(positions(cache, slots) == 0);
         CHECK(cache.use().copied == 0);
-        cache.append(0, 32 * places * kBlockSize);  // all blocks are there again
+        cache.append(0, 32 * slots * kBlockSize);  // all blocks are there again
       }
     }
   }

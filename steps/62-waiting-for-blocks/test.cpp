@@ -70,10 +70,10 @@ struct SlowEngine : PagedEngine {
   }
 };
 
-std::vector<Generation> served(const Load& load, SlowEngine& engine, int places, std::optional<int> chunk) {
+std::vector<Generation> served(const Load& load, SlowEngine& engine, int slots, std::optional<int> chunk) {
   std::vector<Generation> texts(load.requests.size());
   Scheduler scheduler(
-      engine, tales_tokenizer(), places, {chunk}, [](int, const Token&) {},
+      engine, tales_tokenizer(), slots, {chunk}, [](int, const Token&) {},
       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, load.requests,
         {[&] { return engine.now; }, [&](double time) { engine.now = std::max(engine.now, time); }});
@@ -104,7 +104,7 @@ Row text_of(int tokens) {
 
 /// Whether such a text goes on in that place.
 bool has_room(PagedEngine& engine, int place, int tokens) {
-  return !engine.missing(text_of(tokens), place).empty();
+  return !engine.prepare(text_of(tokens), place).empty();
 }
 
 }  // namespace
@@ -150,16 +150,16 @@ TEST_CASE("every text is the same as alone, for every size of the pool, the batc
   for (const unsigned seed : {1u, 2u}) {
     const Load load = mixed_load(seed);
     const std::vector<Generation> want = load.alone();
-    for (const int places : {1, 3, 9}) {
+    for (const int slots : {1, 3, 9}) {
       for (const int blocks : {9, 12, 20, 100}) {  // the longest text takes 9
         for (const std::optional<int> chunk : {std::optional<int>(), {7}}) {
-          CAPTURE(places);
+          CAPTURE(slots);
           CAPTURE(blocks);
           CAPTURE(chunk.value_or(0));
-          PagedKvCache cache(tales(), places, blocks);
+          PagedKvCache cache(tales(), slots, blocks);
           SlowEngine engine(tales(), cache);
-          check_same(served(load, engine, places, chunk), want);
-          CHECK(positions(cache, places) == 0);
+          check_same(served(load, engine, slots, chunk), want);
+          CHECK(positions(cache, slots) == 0);
           CHECK(cache.most_blocks() <= blocks);
           CHECK(cache.reserve(0, blocks * kBlockSize));  // all blocks are there again
         }

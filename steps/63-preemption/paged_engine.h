@@ -36,7 +36,7 @@ class PagedEngine : public ModelEngine {
     }
   }
 
-  std::span<const int> missing(const Row& row, int r) override {
+  std::span<const int> prepare(const Row& row, int r) override {
     const std::span<const int> text = row.tokens;
     return has_room(r, static_cast<int>(text.size())) ? text.subspan(cache_.length(r)) : text.first(0);
   }
@@ -56,7 +56,7 @@ class PagedEngine : public ModelEngine {
  private:
   bool grows(int r) const { return cache_.blocks(r) > 0; }
 
-  /// Whether the text in place r has blocks for this many positions, perhaps from now on.
+  /// Whether the text in slot r has blocks for this many positions, perhaps from now on.
   bool has_room(int r, int positions) {
     if (arrivals_[r] == 0) arrivals_[r] = ++last_arrival_;
     if (!grows(r) && earlier_one_waits(r)) return false;

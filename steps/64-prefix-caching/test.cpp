@@ -71,10 +71,10 @@ struct SlowEngine : PagedEngine {
   }
 };
 
-std::vector<Generation> served(const Load& load, SlowEngine& engine, int places, std::optional<int> chunk) {
+std::vector<Generation> served(const Load& load, SlowEngine& engine, int slots, std::optional<int> chunk) {
   std::vector<Generation> texts(load.requests.size());
   Scheduler scheduler(
-      engine, tales_tokenizer(), places, {chunk}, [](int, const Token&) {},
+      engine, tales_tokenizer(), slots, {chunk}, [](int, const Token&) {},
       [&](int number, Generation text) { texts[number] = std::move(text); });
   serve(scheduler, load.requests,
         {[&] { return engine.now; }, [&](double time) { engine.now = std::max(engine.now, time); }});
@@ -131,10 +131,10 @@ Row row_of(std::vector<int> text) {
 
 /// Whether the text goes on in that place.
 bool has_room(PagedEngine& engine, int place, const std::vector<int>& text) {
-  return !engine.missing(row_of(text), place).empty();
+  return !engine.prepare(row_of(text), place).empty();
 }
 
-/// Begins a pass with texts in all places, each with one token that its row lacks.
+/// Begins a pass with texts in all slots, each with one token that its row lacks.
 void begin_pass(PagedEngine& engine, const PagedKvCache& cache) {
   std::vector<Row> rows;
   for (int r = 0; r < cache.rows(); ++r) rows.push_back(row_of(prompt(cache.length(r) + 1)));
@@ -270,19 +270,19 @@ TEST_CASE("every text is the same as alone, wherever its beginning comes from") 
   for (const unsigned seed : {1u, 2u, 3u}) {
     const Load load = shared_load(seed);
     const std::vector<Generation> want = load.alone();
-    for (const int places : {1, 3, 12}) {
+    for (const int slots : {1, 3, 12}) {
       for (const int blocks : {7, 10, 20, 100}) {  // the longest text takes 7
         for (const std::optional<int> chunk : {std::optional<int>(), {7}}) {
-          CAPTURE(places);
+          CAPTURE(slots);
           CAPTURE(blocks);
           CAPTURE(chunk.value_or(0));
-          PagedKvCache cache(tales(), places, blocks);
+          PagedKvCache cache(tales(), slots, blocks);
           SlowEngine engine(tales(), cache);
-          check_same(served(load, engine, places, chunk), want);
-          CHECK(positions(cache, places) == 0);
+          check_same(served(load, engine, slots, chunk), want);
+          CHECK(positions(cache, slots) == 0);
           CHECK(cache.reserve(0, blocks * kBlockSize));  // all blocks are there again
           CHECK(engine.found() <= engine.joined());
-          if (blocks == 100 && places > 1) CHECK(engine.found() > 0.0);
+          if (blocks == 100 && slots > 1) CHECK(engine.found() > 0.0);
           preempted += engine.preempted();
           found += engine.found();
         }

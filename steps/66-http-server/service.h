@@ -33,10 +33,10 @@ class Service : public CompletionService {
     RowOptions options = row_options(request);
     const unsigned seed = options.sampling.seed;
     const std::lock_guard lock(mutex_);
-    // Even a request for several texts finds its places if it is alone, one after another.
-    if (!orders_.empty() && std::ssize(orders_) + request.texts() > most_) return Admission::kFull;
+    // Even a request for several texts finds its slots if it is alone, one after another.
+    if (!unfinished_.empty() && std::ssize(unfinished_) + request.texts() > most_) return Admission::kFull;
     for (const int i : request.texts_by_prompt()) {
-      orders_[++last_] = {reply, i};
+      unfinished_[++last_] = {reply, i};
       options.sampling.seed = seed + i;
       work_.push_back([=, this, number = last_, prompt = request.prompt(i), score = request.score()] {
         while (score && !reply->add_prompt(i, score_prompt_(prompt, *score))) continue;
@@ -49,7 +49,7 @@ class Service : public CompletionService {
 
   bool pass() override {
     std::unique_lock lock(mutex_);
-    wake_.wait(lock, [&] { return !orders_.empty(); });
+    wake_.wait(lock, [&] { return !unfinished_.empty(); });
     while (!work_.empty()) {
       const auto work = std::move(work_.front());
       work_.pop_front();
@@ -63,21 +63,21 @@ class Service : public CompletionService {
   }
 
  private:
-  using Order = std::pair<std::shared_ptr<CompletionReply>, int>;  // which text of which reply
+  using Ticket = std::pair<std::shared_ptr<CompletionReply>, int>;  // which text of which reply
 
-  Order find(int number, bool remove = false) {
+  Ticket find(int number, bool remove = false) {
     const std::lock_guard lock(mutex_);
-    const Order order = orders_.at(number);
-    if (remove) orders_.erase(number);
-    return order;
+    const Ticket ticket = unfinished_.at(number);
+    if (remove) unfinished_.erase(number);
+    return ticket;
   }
 
   const ScorePrompt score_prompt_;
   const int most_;  // texts in the batch and in the queue together
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::map<int, Order> orders_;  // of all unfinished texts, by their numbers
-  int last_ = 0;                 // among these numbers
+  std::map<int, Ticket> unfinished_;  // of all unfinished texts, by their numbers
+  int last_ = 0;                      // among these numbers
   std::deque<std::function<void()>> work_;
   Scheduler scheduler_;  // for the model thread only
 };

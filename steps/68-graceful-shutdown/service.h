@@ -32,10 +32,10 @@ class Service : public CompletionService {
     const unsigned seed = options.sampling.seed;
     const std::lock_guard lock(mutex_);
     if (draining_) return Admission::kEnds;
-    // Even a request for several texts finds its places if it is alone, one after another.
-    if (!orders_.empty() && std::ssize(orders_) + request.texts() > most_) return Admission::kFull;
+    // Even a request for several texts finds its slots if it is alone, one after another.
+    if (!unfinished_.empty() && std::ssize(unfinished_) + request.texts() > most_) return Admission::kFull;
     for (const int i : request.texts_by_prompt()) {
-      orders_[++last_] = {reply, i};
+      unfinished_[++last_] = {reply, i};
       options.sampling.seed = seed + i;
       work_.push_back([=, this, number = last_, prompt = request.prompt(i), score = request.score()] {
         if (!find(number).first) return true;
@@ -50,10 +50,10 @@ class Service : public CompletionService {
 
   void cancel(const std::shared_ptr<CompletionReply>& reply) override {
     const std::lock_guard lock(mutex_);
-    std::erase_if(orders_, [&](const auto& order) {
-      const bool has_left = order.second.first == reply;
+    std::erase_if(unfinished_, [&](const auto& ticket) {
+      const bool has_left = ticket.second.first == reply;
       const auto forget = [=, this] {
-        scheduler_.cancel(order.first);
+        scheduler_.cancel(ticket.first);
         return true;
       };
       if (has_left) work_.push_front(forget);
@@ -70,8 +70,8 @@ class Service : public CompletionService {
 
   bool pass() override {
     std::unique_lock lock(mutex_);
-    wake_.wait(lock, [&] { return !orders_.empty() || !work_.empty() || draining_; });
-    if (orders_.empty() && work_.empty()) return false;
+    wake_.wait(lock, [&] { return !unfinished_.empty() || !work_.empty() || draining_; });
+    if (unfinished_.empty() && work_.empty()) return false;
     // The growing texts wait for one part of a long job, then go on.
     for (bool is_done = true; is_done && !work_.empty();) {
       const auto work = std::move(work_.front());
@@ -87,21 +87,21 @@ class Service : public CompletionService {
   }
 
  private:
-  using Order = std::pair<std::shared_ptr<CompletionReply>, int>;  // which text of which reply
+  using Ticket = std::pair<std::shared_ptr<CompletionReply>, int>;  // which text of which reply
 
   /// Of a text; without a reply if its client has left.
-  Order find(int number, bool remove = false) {
+  Ticket find(int number, bool remove = false) {
     const std::lock_guard lock(mutex_);
-    const Order order = orders_.contains(number) ? orders_.at(number) : Order();
-    if (remove) orders_.erase(number);
-    return order;
+    const Ticket ticket = unfinished_.contains(number) ? unfinished_.at(number) : Ticket();
+    if (remove) unfinished_.erase(number);
+    return ticket;
   }
 
   const ScorePrompt score_prompt_;
   const int most_;  // texts in the batch and in the queue together
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::map<int, Order> orders_;             // of all unfinished texts, by their numbers
+  std::map<int, Ticket> unfinished_;        // of all unfinished texts, by their numbers
   int last_ = 0;                            // among these numbers
   std::deque<std::function<bool()>> work_;  // returns whether it is done; otherwise it goes on after a pass
   bool draining_ = false;

@@ -64,12 +64,12 @@ struct Served {
   int parts = 1;            ///< that a prompt takes
   Service service;
 
-  Served(int places, int queue, const PrefillOptions& prefill = {})
-      : toy(places),
+  Served(int slots, int queue, const PrefillOptions& prefill = {})
+      : toy(slots),
         service(
             toy, tokenizer(),
             [this](const std::vector<int>& prompt, int likeliest) { return score(prompt, likeliest); },
-            {.max_batch_size = places, .max_queue = queue}, prefill) {}
+            {.max_batch_size = slots, .max_queue = queue}, prefill) {}
 
   /// Like a scorer: it keeps the last prompt's tokens.
   std::shared_ptr<const std::vector<Token>> score(const std::vector<int>& prompt, int) {

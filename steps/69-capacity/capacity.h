@@ -41,10 +41,10 @@ struct Replica {
 
   /// `times` gets the times of each text, numbered as the requests are.
   Replica(const Server& server, std::vector<TextTimes>& times)
-      : cache(server.model, server.places, *server.paged.blocks),
+      : cache(server.model, server.slots, *server.paged.blocks),
         engine(server.model, cache, server.paged.prefix_caching),
         scheduler(
-            engine, server.tokenizer, server.places, server.prefill,
+            engine, server.tokenizer, server.slots, server.prefill,
             [&](int number, const Token&) { times[number].tokens.push_back(engine.now); },
             [this](int, const Generation&) { --texts; }) {}
 
@@ -77,15 +77,15 @@ inline std::vector<TextTimes> simulate(const Server& server, const PassCost& cos
   return times;
 }
 
-/// The passes of the real model with 1, 2, 4, … places, while it serves requests that have all arrived.
+/// The passes of the real model with 1, 2, 4, … slots, while it serves requests that have all arrived.
 inline std::vector<MeasuredPass> measure(const Server& server, const std::vector<LoadedRequest>& requests) {
   std::vector<MeasuredPass> passes;
-  for (int places = 1; places < 2 * server.places; places *= 2) {
-    PagedKvCache cache(server.model, places, *server.paged.blocks);
+  for (int slots = 1; slots < 2 * server.slots; slots *= 2) {
+    PagedKvCache cache(server.model, slots, *server.paged.blocks);
     PagedEngine paged(server.model, cache, server.paged.prefix_caching);
     TimedEngine engine(paged, cache, passes);
     Scheduler scheduler(
-        engine, server.tokenizer, places, server.prefill, [](auto&&...) {}, [](auto&&...) {});
+        engine, server.tokenizer, slots, server.prefill, [](auto&&...) {}, [](auto&&...) {});
     for (const LoadedRequest& request : requests) submit(scheduler, 0, request);
     while (!scheduler.idle()) scheduler.pass();
   }
@@ -95,10 +95,10 @@ inline std::vector<MeasuredPass> measure(const Server& server, const std::vector
 /// Measures what a pass costs, and predicts how long requests would wait.
 inline void plan(Server server, const LoadOptions& load, const SweepOptions& options) {
   int most = server.model.config().n_positions;  // positions that a text may have
-  server.paged.blocks = server.paged.blocks.value_or(server.places * blocks_for(most));
+  server.paged.blocks = server.paged.blocks.value_or(server.slots * blocks_for(most));
   most = std::min(most, kBlockSize * std::min(*server.paged.blocks, blocks_for(most)));
   const PassCost cost = fit_shared(server, server.model.config(), [&](unsigned seed) {
-    const LoadOptions few{2 * server.places, load.common_tokens, load.prompt_tokens, load.new_tokens, seed};
+    const LoadOptions few{2 * server.slots, load.common_tokens, load.prompt_tokens, load.new_tokens, seed};
     return measure(server, make_load(few, kAllAtOnce, most));
   });
   sweep(options, load, most, [&](const std::vector<LoadedRequest>& requests) {

@@ -15,12 +15,12 @@ using namespace staircase;
 namespace {
 
 /// Servers whose caches have room for every text.
-Server servers(int places, int replicas = 1, bool least_busy = false) {
-  return {{places, replicas, least_busy},
+Server servers(int slots, int replicas = 1, bool least_busy = false) {
+  return {{slots, replicas, least_busy},
           tales(),
           tales_tokenizer(),
           {},
-          {.prefix_caching = false, .blocks = places * blocks_for(512)}};
+          {.prefix_caching = false, .blocks = slots * blocks_for(512)}};
 }
 
 /// Each request is a single pass.
@@ -56,8 +56,8 @@ TEST_CASE(
 TEST_CASE("a single server does what the scheduler does with the same passes") {
   std::mt19937 generator(3);
   for (int round = 0; round < 20; ++round) {
-    const int places = 1 + static_cast<int>(generator() % 5);
-    Server server = servers(places);
+    const int slots = 1 + static_cast<int>(generator() % 5);
+    Server server = servers(slots);
     if (round % 2 == 1) server.prefill.chunk = 1 + static_cast<int>(generator() % 20);
     const LoadOptions load{.requests = 40, .common_tokens = 3, .prompt_tokens = 9, .new_tokens = 6};
     const auto requests = make_load(load, 0.1 * (1 + round % 4), 512);
@@ -66,10 +66,10 @@ TEST_CASE("a single server does what the scheduler does with the same passes") {
       same.push_back({static_cast<int>(same.size()), request.arrival, request.prompt});
       same.back().options.stopping = {.max_new_tokens = request.new_tokens, .ignore_eos = true};
     }
-    ToyEngine toy(places);  // whose pass takes a second
+    ToyEngine toy(slots);  // whose pass takes a second
     Trace trace(same, toy.timer());
     WatchedEngine engine(toy, trace);
-    Scheduler scheduler(engine, tales_tokenizer(), places, server.prefill,
+    Scheduler scheduler(engine, tales_tokenizer(), slots, server.prefill,
                         trace.watch([](int, const Token&) {}), [](int, const Generation&) {});
     serve(scheduler, same, trace.timer);
     const std::vector<TextTimes> got = simulate(server, {1.0}, requests);

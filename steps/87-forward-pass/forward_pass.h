@@ -18,7 +18,7 @@ inline void forward(const LlamaWeights& weights, Pass& pass) {
     const LlamaWeights::Block& block = weights.blocks[l];
     KeysValues cached = pass.keys_values(l);
     pass.linear(x, block.input_norm, block.attention_input, Epilogue::kStore, projected);
-    device.split_heads(pass.batch(), projected, {block.query_norm, block.key_norm, pass.turns()}, queries,
+    device.split_heads(pass.batch(), projected, {block.query_norm, block.key_norm, pass.rotations()}, queries,
                        cached);
     pass.attend(l, queries, cached, x, attended);
     pass.linear(attended, {}, block.attention_output, Epilogue::kAdd, x);

@@ -33,7 +33,7 @@ TEST_CASE("the residual stream after each stage is that of transformers") {
     Model model = with_own_pass(family);
     for (const nlohmann::json& one : reference_cases(family)) {
       std::map<std::string, double> lengths;  // of the last token's row
-      model.observe([&](std::string_view stage, std::span<const float> x) {
+      model.on_stage([&](std::string_view stage, std::span<const float> x) {
         const auto last = x.last(static_cast<std::size_t>(model.config().n_embd));
         lengths[std::string(stage)] =
             std::sqrt(std::inner_product(last.begin(), last.end(), last.begin(), 0.0));

@@ -50,8 +50,8 @@ Ids answer_of(Messages messages, int count) {
   const Ids prompt = encode_chat(tokenizer(), tale().render(messages));
   const TextOptions options{.stopping = {.max_new_tokens = count}};
   std::mt19937 generator(0);
-  return behind(prompt.size(),
-                generate(tales(), prompt, options, no_cache(), generator, [](const Token&) {}).tokens);
+  return tokens_after(prompt.size(),
+                      generate(tales(), prompt, options, no_cache(), generator, [](const Token&) {}).tokens);
 }
 
 }  // namespace

@@ -50,15 +50,15 @@ Ids answer_of(Messages messages, int count) {
   const Ids prompt = encode_chat(tokenizer(), tale().render(messages));
   const TextOptions options{.stopping = {.max_new_tokens = count}};
   std::mt19937 generator(0);
-  return behind(prompt.size(),
-                generate(tales(), prompt, options, no_cache(), generator, [](const Token&) {}).tokens);
+  return tokens_after(prompt.size(),
+                      generate(tales(), prompt, options, no_cache(), generator, [](const Token&) {}).tokens);
 }
 
 /// How many tokens went through the model while `work` was done.
 std::size_t tokens_computed(const std::function<void()>& work) {
   std::size_t count = 0;
   const Unobserved at_the_end;
-  tales().observe([&](std::string_view name, std::span<const float> values) {
+  tales().on_stage([&](std::string_view name, std::span<const float> values) {
     if (name == "embeddings") count += values.size() / static_cast<std::size_t>(tales().config().n_embd);
   });
   work();

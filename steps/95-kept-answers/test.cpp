@@ -199,7 +199,7 @@ TEST_CASE("the answer to a conversation with kept tokens is that of a model that
     const Rendered rendered = tale().render(messages);
     const Ids prompt = known.encode(tokenizer(), rendered);
     const Generation alone = generate(tales(), prompt, options, no_cache(), generator, [](const Token&) {});
-    CHECK(tokens == behind(prompt.size(), alone.tokens));
+    CHECK(tokens == tokens_after(prompt.size(), alone.tokens));
     if (alone.finish_reason == FinishReason::kEos) tokens.pop_back();
     known.remember(tokenizer(), rendered, prompt, tokens);
     messages.push_back({"assistant", tokenizer().decode(tokens)});

@@ -48,7 +48,7 @@ TEST_CASE("on two ranks the residual stream after each stage equals that of tran
       const auto of_ranks = on_ranks<Lengths>(2, [&](Ranks& ranks) {
         Model model = with_own_pass(reference_folder(family), ranks);
         Lengths lengths;
-        model.observe([&](std::string_view stage, std::span<const float> x) {
+        model.on_stage([&](std::string_view stage, std::span<const float> x) {
           const auto last = x.last(static_cast<std::size_t>(model.config().n_embd));
           lengths[std::string(stage)] =
               std::sqrt(std::inner_product(last.begin(), last.end(), last.begin(), 0.0));

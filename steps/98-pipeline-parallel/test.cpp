@@ -122,7 +122,7 @@ TEST_CASE("the first rank finishes all micro-batches before the next rank begins
   run_as_threads(2, [&](Ranks& ranks) {
     Model model = with_own_pass(find_model("tales-qwen-1m"), ranks, 5);
     if (ranks.rank() == 0) {
-      model.observe([&, seen = 0](std::string_view stage, std::span<const float>) mutable {
+      model.on_stage([&, seen = 0](std::string_view stage, std::span<const float>) mutable {
         if (stage == "block.1" && ++seen == 5) done.set_value();
       });
     } else {

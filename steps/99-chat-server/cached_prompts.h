@@ -16,8 +16,8 @@ class CachedPrompts : public DelegatingEngine {
   CachedPrompts(Engine& engine, OnJoined on_joined)
       : DelegatingEngine(engine), on_joined_(std::move(on_joined)) {}
 
-  std::span<const int> missing(const Row& row, int r) override {
-    const std::span<const int> tokens = DelegatingEngine::missing(row, r);
+  std::span<const int> prepare(const Row& row, int r) override {
+    const std::span<const int> tokens = DelegatingEngine::prepare(row, r);
     // Texts join in the order of their numbers. One that returns after a preemption counts once.
     if (!tokens.empty() && row.number > last_) {
       last_ = row.number;

@@ -23,7 +23,7 @@ int main(int argc, char** argv) {
     Model& model = named.model;
     const int whole = blocks_for(model.config().n_positions);  // a context's
     const int blocks = paged.blocks ? *paged.blocks : product(server.max_batch_size, whole);
-    PagedKvCache cache(model, server.max_batch_size + EndedTexts::kMost, blocks);
+    PagedKvCache cache(model, server.max_batch_size + EndedTexts::kMaxKept, blocks);
     EndedTexts engine(model, cache, server.max_batch_size, paged.prefix_caching);
     Chat chat(named.name, tokenizer, chats);
     Service service(engine, tokenizer, PromptScorer(model, prefill.chunk), server, prefill);

@@ -149,7 +149,7 @@ TEST_CASE("matrices of bytes give the bits of vectors, for a panel and for eithe
         std::vector<float> got(kInt8MatrixRows * kPanel, 1.0f), wanted = got;
         matrices.multiply(x.data(), kGroups, rows, w.data(), column, columns, kGroups, got.data());
         for (std::int64_t row = 0; row < rows; ++row) {
-          int8_tile<Int8Panel>(1, static_cast<int>(columns), TileTurn::kAlone)(
+          int8_tile<Int8Panel>(1, static_cast<int>(columns), TileRole::kAlone)(
               x.data() + row * kGroups, kGroups, w.data(), column, kGroups, wanted.data() + row * kPanel,
               nullptr);
         }

@@ -85,20 +85,20 @@ std::vector<naive::Doubles> naive_weights(const TinyModel& tiny, const Model& mo
 /// The residual stream in front of that layer, without a cache.
 std::vector<float> stream_before(Model& model, const Tokens& tokens, int layer) {
   std::vector<float> found;
-  model.observe([&](std::string_view name, std::span<const float> values) {
+  model.on_stage([&](std::string_view name, std::span<const float> values) {
     if (name == (layer == 0 ? "embeddings" : fmt::format("block.{}", layer - 1))) {
       found.assign(values.begin(), values.end());
     }
   });
   model.last_logits(tokens, 1);
-  model.observe(nullptr);
+  model.on_stage(nullptr);
   return found;
 }
 
 /// Watches that head: what it looked at in the newest pass.
 std::shared_ptr<std::vector<AttentionWeights>> watch(Model& model, AttentionHead head) {
   auto newest = std::make_shared<std::vector<AttentionWeights>>();
-  model.watch(
+  model.after_pass(
       [newest](const ForwardPass& pass) { newest->assign(pass.attention.begin(), pass.attention.end()); },
       head);
   return newest;
@@ -284,7 +284,7 @@ TEST_CASE("it reports which tokens it has not seen, and is removed when no head 
   CHECK(seen->at(0).tokens == Tokens{-1, -1, 6});
   CHECK(seen->at(0).rows.at(0).size() == 3);
   std::size_t passes = 0;
-  model.watch([&](const ForwardPass& pass) {
+  model.after_pass([&](const ForwardPass& pass) {
     CHECK(pass.attention.empty());
     ++passes;
   });

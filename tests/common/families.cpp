@@ -77,11 +77,11 @@ TEST_CASE("a watched head of a group attends to the keys of its group, in every 
     const std::size_t width = static_cast<std::size_t>(config.n_embd);
     const Tokens tokens{321, 11, 5, 900, 17, 2};
     std::map<std::string, std::vector<float>> stages;
-    model.observe([&](std::string_view stage, std::span<const float> x) {
+    model.on_stage([&](std::string_view stage, std::span<const float> x) {
       stages[std::string(stage)].assign(x.begin(), x.end());
     });
     model.last_logits(tokens, static_cast<int>(tokens.size()));
-    model.observe(nullptr);
+    model.on_stage(nullptr);
     const int group = config.n_head / config.n_kv_head, size = config.head_size;
     for (int layer = 0; layer < config.n_layer; ++layer) {
       const std::string block = fmt::format("layers.{}.", layer);
@@ -100,8 +100,8 @@ TEST_CASE("a watched head of a group attends to the keys of its group, in every 
         CAPTURE(layer);
         CAPTURE(head);
         std::vector<std::vector<float>> seen;
-        model.watch([&](const ForwardPass& pass) { seen = pass.attention[0].rows; },
-                    AttentionHead{layer, head});
+        model.after_pass([&](const ForwardPass& pass) { seen = pass.attention[0].rows; },
+                         AttentionHead{layer, head});
         model.next_logits(tokens);
         REQUIRE(seen.size() == tokens.size());
         for (std::size_t t = 0; t < tokens.size(); ++t) {
@@ -120,7 +120,7 @@ TEST_CASE("a watched head of a group attends to the keys of its group, in every 
             CHECK(seen[t][p] == doctest::Approx(shares[p] / total).epsilon(1e-3));
         }
       }
-      model.watch(nullptr);
+      model.after_pass(nullptr);
     }
   }
 }
@@ -161,7 +161,7 @@ TEST_CASE("the hidden state after each block has the length of transformers' in 
     const std::size_t width = static_cast<std::size_t>(reference.model.config().n_embd);
     for (const nlohmann::json& one : reference.cases) {
       std::vector<float> lengths;
-      reference.model.observe([&](std::string_view stage, std::span<const float> values) {
+      reference.model.on_stage([&](std::string_view stage, std::span<const float> values) {
         const std::span<const float> last = values.last(width);
         const float length = std::sqrt(std::inner_product(last.begin(), last.end(), last.begin(), 0.0f));
         // transformers has the norm's result in the place of the last block's.

@@ -196,12 +196,12 @@ TEST_CASE("every hidden state is that of transformers, and the first that differ
   const auto tokens = reference.at("tokens").get<Tokens>();
   std::vector<std::string> names;
   std::vector<Values> states;
-  tales().observe([&](std::string_view name, std::span<const float> values) {
+  tales().on_stage([&](std::string_view name, std::span<const float> values) {
     names.push_back("len17." + std::string(name));
     states.push_back(copy(values));
   });
   const Values logits = copy(tales().last_logits(tokens, 17));
-  tales().observe(nullptr);
+  tales().on_stage(nullptr);
 
   std::vector<std::string> wanted_names = reference.at("all_positions");
   const std::vector<double> scales = reference.at("all_positions_max_abs");

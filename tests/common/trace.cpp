@@ -51,7 +51,7 @@ TEST_CASE("a pass shows its rows, what the cache held, and the very logits that 
   std::vector<std::vector<float>> given;
   {
     TraceFile trace(file);
-    model.watch(trace.watcher("a model"));
+    model.after_pass(trace.watcher("a model"));
     StaticKvCache cache(model, 3);
     const Tokens first{5, 6, 7}, second{8}, none, both{9, 10};
     const std::vector<std::span<const int>> batch{first, none, second};
@@ -62,7 +62,7 @@ TEST_CASE("a pass shows its rows, what the cache held, and the very logits that 
     const std::vector<float> of_both = copy(model.last_logits(both, 2, cache));
     given.push_back(copy(std::span(of_both).first(vocab_size)));
     given.push_back(copy(std::span(of_both).last(vocab_size)));
-    model.watch(nullptr);
+    model.after_pass(nullptr);
     model.next_logits(first);
   }
   const std::vector<json> events = read_events(file);
@@ -140,8 +140,8 @@ TEST_CASE("a draft model's passes have its name") {
   TraceFile trace(file);
   Model target = Model::load(kSource / "models/tales-1m", make_test_device(1));
   Model draft = target.load_beside(kSource / "models/tales-1m");
-  target.watch(trace.watcher("target"));
-  draft.watch(trace.watcher("draft"));
+  target.after_pass(trace.watcher("target"));
+  draft.after_pass(trace.watcher("draft"));
   Model moved = std::move(draft);  // as Program hands it over
   target.next_logits(Tokens{1});
   moved.next_logits(Tokens{2});
@@ -157,8 +157,8 @@ TEST_CASE("what a cache copies between its rows and inside one is in the trace")
   TraceFile trace(file);
   Model target = Model::load(kSource / "models/tales-1m", make_test_device(1));
   Model draft = target.load_beside(kSource / "models/tales-1m");
-  target.watch(trace.watcher("target"));
-  draft.watch(trace.watcher("draft"));
+  target.after_pass(trace.watcher("target"));
+  draft.after_pass(trace.watcher("draft"));
   target.device().watch_copies(trace.copy_watcher());
   StaticKvCache rows(target, 4), others(draft, 2), unseen(target, 2);
   DynamicKvCache growing(draft);
@@ -189,7 +189,7 @@ TEST_CASE("the blocks of each row are in the trace, whenever they have changed")
   const std::string file = folder.path() / "trace";
   TraceFile trace(file);
   Model model = Model::load(kSource / "models/tales-1m", make_test_device(1));
-  model.watch(trace.watcher("a model"));
+  model.after_pass(trace.watcher("a model"));
   StaticKvCache without(model, 1);
   PagedKvCache cache(model, 2, 5);
   const Tokens text(kBlockSize + 1, 5), one{6}, none;
@@ -249,7 +249,7 @@ TEST_CASE("a trace shows which beam each beam continues, with a cache and withou
     const std::string file = folder.path() / "trace";
     TraceFile trace(file);
     Model model = Model::load(kSource / "models/tales-1m", make_test_device(1));
-    model.watch(trace.watcher("model"));
+    model.after_pass(trace.watcher("model"));
     model.device().watch_copies(trace.copy_watcher());
     StaticKvCache cache(model, 5);
     NoCache none;
@@ -368,7 +368,7 @@ TEST_CASE("a trace shows what a head attended to, each token once") {
         if (!one.rows.empty()) seen.push_back(one.rows.back());
       }
     };
-    model.watch(watch, AttentionHead{1, 0});
+    model.after_pass(watch, AttentionHead{1, 0});
     model.next_logits(Tokens{5, 6, 7});
     model.next_logits(Tokens{5, 6, 7, 8, 9});
     model.next_logits(Tokens{5, 6, 7, 8, 9});
@@ -378,7 +378,7 @@ TEST_CASE("a trace shows what a head attended to, each token once") {
     model.next_logits(std::vector<std::span<const int>>{one, one}, cache);
     cache.slide(1, 1);
     model.next_logits(std::vector<std::span<const int>>{two, one}, cache);
-    model.watch(watch);
+    model.after_pass(watch);
     model.next_logits(Tokens{5});
   }
   const std::vector<json> found = of_kind(read_events(file), "attention");

@@ -158,19 +158,19 @@ TEST_CASE("an operation is other work with any other argument") {
                  [&] { device.query_key_value(batch, x, norm, qkv, qkv_bias, out2, cache); },
                  [&] { device.query_key_value(batch, x, norm, qkv, qkv_bias, out, cache2); }});
     // Two heads of queries share one of keys.
-    const Tensor projected = some({3, 32}), projected2 = some({3, 32}), turns = some({3, 8}),
-                 turns2 = some({3, 8});
-    const HeadRule rule{{NormKind::kRms, some({8}), {}, 1e-5f}, {}, turns};
+    const Tensor projected = some({3, 32}), projected2 = some({3, 32}), rotations = some({3, 8}),
+                 rotations2 = some({3, 8});
+    const HeadRule rule{{NormKind::kRms, some({8}), {}, 1e-5f}, {}, rotations};
     KeysValues shared{some({1, 1, 4, 8}), some({1, 1, 4, 8})},
         shared2{some({1, 1, 4, 8}), some({1, 1, 4, 8})};
     tells_apart({[&] { device.split_heads(batch, projected, rule, out, shared); },
                  [&] { device.split_heads(batch2, projected, rule, out, shared); },
                  [&] { device.split_heads(batch, projected2, rule, out, shared); },
                  [&] {
-                   device.split_heads(batch, projected, {{}, {}, turns}, out, shared);
+                   device.split_heads(batch, projected, {{}, {}, rotations}, out, shared);
                  },
                  [&] {
-                   device.split_heads(batch, projected, {{}, {}, turns2}, out, shared);
+                   device.split_heads(batch, projected, {{}, {}, rotations2}, out, shared);
                  },
                  [&] { device.split_heads(batch, projected, {}, out, shared); },
                  [&] { device.split_heads(batch, projected, rule, out2, shared); },

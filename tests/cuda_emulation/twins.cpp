@@ -171,14 +171,14 @@ struct Split {
     constexpr std::int64_t kCapacity = 48;
     const std::size_t n_tokens = tokens_of(sequences), width = (n_head + 2 * n_kv_head) * size;
     const Values projected = random_values(n_tokens * width, 1);
-    Values turns;
+    Values rotations;
     for (const Sequence& s : sequences) {
       for (int i = 0; i < s.count; ++i) {
         for (const bool sines : {false, true}) {
           for (std::size_t pair = 0; pair < rotary / 2; ++pair) {
             const double exponent = static_cast<double>(2 * pair) / static_cast<double>(rotary),
                          angle = (s.start + i) * std::pow(10000.0, -exponent);
-            turns.push_back(static_cast<float>(sines ? std::sin(angle) : std::cos(angle)));
+            rotations.push_back(static_cast<float>(sines ? std::sin(angle) : std::cos(angle)));
           }
         }
       }
@@ -197,7 +197,7 @@ struct Split {
                                     static_cast<std::int64_t>(size), dtype, in_blocks, empty, empty);
       HeadRule rule{
           make_norm(device, query_kind, size, true, 21), make_norm(device, key_kind, size, true, 31), {}};
-      if (rotary > 0) rule.turns = upload(device, shape_of(n_tokens, rotary), turns);
+      if (rotary > 0) rule.rotations = upload(device, shape_of(n_tokens, rotary), rotations);
       Tensor queries = result_tensor(device, shape_of(n_tokens, n_head * size));
       device.split_heads(make_batch(device, sequences), upload(device, shape_of(n_tokens, width), projected),
                          rule, queries, cache);

@@ -1,8 +1,8 @@
 // split_heads against plain loops: norm, rotation, then its place in a cache.
 //
 // The tolerance: normalized features are below sqrt(head_size) in theory and below 3 here; a rotation adds
-// two products of numbers that err by some 1e-7 of that. The turns that the operation gets are float32, as
-// the loops take them from double precision: another 6e-8 of each factor.
+// two products of numbers that err by some 1e-7 of that. The rotations that the operation gets are float32,
+// as the loops take them from double precision: another 6e-8 of each factor.
 #include "tests/kernels/kernel_test.h"
 
 namespace staircase {
@@ -41,7 +41,7 @@ struct Heads {
   }
 
   /// The cosines and sines of all tokens, as a model makes them.
-  Values turns() const {
+  Values rotations() const {
     Values result;
     for (const Sequence& s : sequences) {
       for (int t = 0; t < s.count; ++t) {
@@ -138,7 +138,7 @@ struct Heads {
                            kEpsilon};
         rule.key_norm = {NormKind::kRms, upload(device, {size(head_size)}, key_weight), Tensor(), kEpsilon};
       }
-      if (rotary > 0) rule.turns = upload(device, shape_of(n_tokens, rotary), turns());
+      if (rotary > 0) rule.rotations = upload(device, shape_of(n_tokens, rotary), rotations());
       Tensor queries = result_tensor(device, shape_of(n_tokens, n_head * head_size));
       device.split_heads(make_batch(device, sequences), upload(device, shape_of(n_tokens, width), projected),
                          rule, queries, keys_values);
@@ -216,7 +216,7 @@ TEST_CASE("split_heads rounds keys once, after norm and rotation") {
         Tensor queries = result_tensor(device, shape_of(heads.n_tokens, 4 * 64));
         const HeadRule rule{{NormKind::kRms, upload(device, {64}, heads.query_weight), Tensor(), kEpsilon},
                             {NormKind::kRms, upload(device, {64}, heads.key_weight), Tensor(), kEpsilon},
-                            upload(device, shape_of(heads.n_tokens, 64), heads.turns())};
+                            upload(device, shape_of(heads.n_tokens, 64), heads.rotations())};
         device.split_heads(make_batch(device, heads.sequences),
                            upload(device, shape_of(heads.n_tokens, heads.width), heads.projected), rule,
                            queries, keys_values);

@@ -41,11 +41,11 @@ struct Texts {
   std::map<int, std::vector<int>> grown;
   Scheduler scheduler;
 
-  Texts(int places, int kept, int blocks, bool prefix_caching = true, const PrefillOptions& prefill = {})
-      : cache(tales(), places + kept, blocks),
-        ended(tales(), cache, places, prefix_caching),
+  Texts(int slots, int kept, int blocks, bool prefix_caching = true, const PrefillOptions& prefill = {})
+      : cache(tales(), slots + kept, blocks),
+        ended(tales(), cache, slots, prefix_caching),
         scheduler(
-            engine, tales_tokenizer(), places, prefill, [](int, const Token&) {},
+            engine, tales_tokenizer(), slots, prefill, [](int, const Token&) {},
             [this](int number, const Generation& text) { grown[number] = text.tokens; }) {}
 
   std::vector<int> grow(const std::vector<int>& prompt, int count, unsigned seed = 1) {
@@ -56,9 +56,9 @@ struct Texts {
   int last = 0;
 
   /// Of rows that keep a text.
-  int kept(int places) const {
+  int kept(int slots) const {
     int count = 0;
-    for (int row = places; row < cache.rows(); ++row) count += cache.blocks(row) > 0;
+    for (int row = slots; row < cache.rows(); ++row) count += cache.blocks(row) > 0;
     return count;
   }
 };

@@ -290,7 +290,7 @@ class Series(unittest.TestCase):
             r"\bint vocab_size = ": "vocab_size is multiplied by rows: it needs 64 bits",
             r"\bint [^;\n]*\bn = search\.num_beams": "num_beams is multiplied by 2: it needs 64 bits",
             r"static_cast<int>\(prompts\.size\(\)\) \*": "prompts times copies: product() refuses what is too much",
-            r"(places|max_batch_size) \* blocks_for": "blocks of all places: product() refuses what is too much",
+            r"(slots|max_batch_size) \* blocks_for": "blocks of all slots: product() refuses what is too much",
             r"(?<!1LL \* )kBlockSize \* blocks\b|\bblocks \* kBlockSize": "positions of all blocks: they need 64 bits",
         }
         files = [path for step in STEPS for path in step.files().values() if path.suffix in (".h", ".cpp") and path.name != "test.cpp"]

@@ -8,14 +8,14 @@
 namespace staircase {
 
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, int copies,
-                                        const TextOptions& options, int places, KvCache& cache,
+                                        const TextOptions& options, int slots, KvCache& cache,
                                         const OnRowToken& on_token) {
-  return generate(model, tales_tokenizer(), prompts, copies, RowOptions{options}, places, cache, on_token);
+  return generate(model, tales_tokenizer(), prompts, copies, RowOptions{options}, slots, cache, on_token);
 }
 
 inline std::vector<Generation> generate(Model& model, const Prompts& prompts, const TextOptions& options,
-                                        int places, KvCache& cache, const OnRowToken& on_token) {
-  return generate(model, prompts, 1, options, places, cache, on_token);
+                                        int slots, KvCache& cache, const OnRowToken& on_token) {
+  return generate(model, prompts, 1, options, slots, cache, on_token);
 }
 
 }  // namespace staircase

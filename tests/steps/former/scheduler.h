@@ -6,9 +6,9 @@
 namespace staircase {
 
 struct FormerScheduler : Scheduler {
-  FormerScheduler(Engine& engine, const Tokenizer& tokenizer, int places, OnRowToken on_token,
+  FormerScheduler(Engine& engine, const Tokenizer& tokenizer, int slots, OnRowToken on_token,
                   OnFinished on_finished)
-      : Scheduler(engine, tokenizer, places, {}, std::move(on_token), std::move(on_finished)) {}
+      : Scheduler(engine, tokenizer, slots, {}, std::move(on_token), std::move(on_finished)) {}
 };
 
 }  // namespace staircase
