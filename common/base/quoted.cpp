@@ -39,15 +39,14 @@ std::string in_ascii(std::string text) {
   return text;
 }
 
-/// `text` in quotes and escaped, with U+FFFD for invalid UTF-8.
-std::string to_json(const std::string& text) {
+}  // namespace
+
+std::string in_json(std::string_view text) {
   return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-}  // namespace
-
 std::string harmless(std::string_view bytes, bool has_lines) {
-  std::string text = json::parse(to_json(std::string(bytes)));
+  std::string text = json::parse(in_json(bytes));
   if (!has_utf8()) text = in_ascii(std::move(text));
   std::string result;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -76,7 +75,7 @@ std::string quoted(const std::string& text, std::size_t longest) {
   std::string shown = text.substr(0, end);
   if (end < text.size()) shown += "...";
   // JSON escapes only the first 32 characters.
-  return harmless(to_json(shown));
+  return harmless(in_json(shown));
 }
 
 std::string typed(std::string_view text) {

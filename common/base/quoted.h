@@ -6,6 +6,9 @@
 
 namespace staircase {
 
+/// A text in JSON, with quotation marks. Invalid UTF-8 becomes U+FFFD.
+std::string in_json(std::string_view text);
+
 /// A text on one line, in quotes, with "..." after the first `longest` bytes. Quotes, backslashes and control
 /// characters are escaped as in JSON; invalid UTF-8 becomes U+FFFD.
 std::string quoted(const std::string& text, std::size_t longest = std::string::npos);

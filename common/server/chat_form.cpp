@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "common/base/quoted.h"
 #include "common/server/reply_form.h"
 #include "common/text/utf8.h"
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "common/server/reply_form.h"
+#include "common/base/quoted.h"
 #include "common/server/request_body.h"
 #include "common/text/utf8.h"
 

@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "common/base/quoted.h"
 #include "common/server/reply_form.h"
 #include "common/text/utf8.h"
 
@@ -71,11 +71,6 @@ void Told::add(const Told& more) {
   add(token_logprobs, more.token_logprobs);
   add(top_logprobs, more.top_logprobs);
   add(text_offset, more.text_offset);
-}
-
-std::string in_json(const std::string& text) {
-  using nlohmann::json;
-  return json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 std::string_view in_json(std::optional<FinishReason> reason) {

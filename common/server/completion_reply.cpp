@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "common/base/quoted.h"
 #include "common/decoding/text_stream.h"
 #include "common/text/utf8.h"
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "common/server/request_body.h"
+#include "min_p.h"
 
 namespace staircase {
 
@@ -233,6 +234,21 @@ void CompletionRequest::add(const std::string& name, OptionValue value, const st
                       key);
     }
   });
+}
+
+RowOptions row_options(CompletionRequest& request) {
+  RowOptions options;
+  add_options(request, options);
+  MinPOptions tail;
+  add_options(request, tail, options.sampling);
+  if (!request.logit_bias.empty()) {
+    options.edit_raw_logits = [biases = request.logit_bias](std::span<float> logits) {
+      for (const auto& [id, bias] : biases) logits[static_cast<std::size_t>(id)] += bias;
+    };
+  }
+  if (tail.min_p)
+    options.edit_final_logits = [p = *tail.min_p](std::span<float> logits) { keep_min_p(logits, p); };
+  return options;
 }
 
 }  // namespace staircase

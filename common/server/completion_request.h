@@ -15,6 +15,7 @@
 #include "common/model/config.h"
 #include "common/server/http.h"
 #include "common/text/tokenizer.h"
+#include "row.h"
 
 namespace staircase {
 
@@ -90,5 +91,8 @@ class CompletionRequest : public OptionSink {
   void read_bias(const ServedModel& model);
   void read_prompts(const ServedModel& model);
 };
+
+/// The options of the texts of a request. Throws HttpError for an invalid value.
+RowOptions row_options(CompletionRequest& request);
 
 }  // namespace staircase

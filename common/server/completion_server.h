@@ -7,32 +7,23 @@
 #include <vector>
 
 #include "common/base/options.h"
+#include "common/server/access.h"
 #include "common/server/chat_prompts.h"
 #include "common/server/completion_reply.h"
 #include "common/server/completion_request.h"
 #include "common/server/metrics.h"
-#include "row.h"
 
 namespace staircase {
 
 struct ServerOptions {
   std::string host = "127.0.0.1";
   int port = 8080;
-  std::vector<std::string> allowed_hosts = {};  ///< besides addresses and localhost
-  std::vector<std::string> cors_origins = {};   ///< whose pages may call; "*" allows all
-  std::string api_key_file = {};                ///< none: no key is needed
+  AccessOptions access = {};
   int max_batch_size = 32;
   int max_queue = 256;
 };
 
 void add_options(OptionSink& sink, ServerOptions& options);
-
-/// The options of the texts of a request. Throws HttpError for an invalid value.
-RowOptions row_options(CompletionRequest& request);
-
-/// The origin that --cors-origin names, as a browser sends it: without capitals, a slash at the end or the
-/// scheme's own port. Throws UsageError for anything else but * and null.
-std::string origin_of(const std::string& option);
 
 /// What happened to a request.
 enum class Admission {
@@ -60,9 +51,8 @@ class CompletionService {
   /// grow on, and the reply drops them.
   virtual void cancel(const std::shared_ptr<CompletionReply>& /*reply*/) {}
 
-  /// Accepts no more requests. Without a lesson about it, the process ends at once, and clients get no
-  /// answers.
-  virtual void drain();
+  /// Accepts no more requests: SIGTERM or SIGINT has arrived.
+  virtual void drain() = 0;
 
   /// Continues some texts, in the model thread. Waits if there is nothing to do; returns false when it was
   /// drained and all texts have ended.

@@ -51,9 +51,6 @@ class ReplyForm {
 const ReplyForm& completion_form();
 const ReplyForm& chat_form();
 
-/// A text in JSON, with quotation marks. Invalid UTF-8 becomes U+FFFD.
-std::string in_json(const std::string& text);
-
 /// "stop", in JSON.
 std::string_view in_json(std::optional<FinishReason> reason);
 

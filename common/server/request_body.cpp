@@ -138,15 +138,18 @@ void refuse_keys(const json& object, const std::map<std::string, json>& refused,
   }
 }
 
+void require_model(const std::string& name, const ServedModel& model) {
+  if (name == model.name) return;
+  throw HttpError(404, fmt::format("there is no model {}, but one named {}", quote(name), quote(model.name)),
+                  "model", "model_not_found");
+}
+
 void require_model(JsonOptions& body, const ServedModel& model) {
   about("model", [&] {
     const json* const name = body.find("model");
     if (name == nullptr) return;
     if (!name->is_string()) refuse("model", *name, "a text");
-    if (*name == model.name) return;
-    throw HttpError(404,
-                    fmt::format("there is no model {}, but one named {}", shown(*name), shown(model.name)),
-                    "model", "model_not_found");
+    require_model(name->get<std::string>(), model);
   });
 }
 

@@ -49,7 +49,10 @@ auto about(const std::string& key, const Work& work) {
   }
 }
 
-/// Throws HttpError with status 404 if the body names another model.
+/// Throws HttpError with status 404 for the name of another model.
+void require_model(const std::string& name, const ServedModel& model);
+
+/// The same for the name in a body, if it has one.
 void require_model(JsonOptions& body, const ServedModel& model);
 
 /// Throws Error with the name if the value is not a token id.

@@ -61,6 +61,8 @@ class Service : public CompletionService {
     wake_.notify_one();
   }
 
+  void drain() override { std::_Exit(0); }  // clients get no answers
+
   bool pass() override {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [&] { return !unfinished_.empty() || !work_.empty(); });

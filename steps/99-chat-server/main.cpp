@@ -1,6 +1,6 @@
 #include "chat.h"
+#include "common/decoding/ended_texts.h"
 #include "common/program/program.h"
-#include "common/server/ended_texts.h"
 #include "common/server/prompt_scorer.h"
 #include "memory_estimate.h"
 #include "paged_engine.h"

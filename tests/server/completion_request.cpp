@@ -391,8 +391,8 @@ TEST_CASE("min_p and logit_bias are at the ends of the chain") {
   options.edit_final_logits(logits);
   CHECK(logits == std::vector{kMasked, 4.0f, kMasked, 3.5f});
   CompletionRequest plain(with(R"("logit_bias": {})"), model());
-  CHECK_FALSE(row_options(plain).before);
-  CHECK_FALSE(row_options(plain).after);
+  CHECK_FALSE(row_options(plain).edit_raw_logits);
+  CHECK_FALSE(row_options(plain).edit_final_logits);
   for (const char* wrong : {"-0.1", "1.1", "true", "\"0.1\"", "1e39"}) {
     CompletionRequest broken(with(fmt::format("\"min_p\": {}", wrong)), model());
     CHECK_THROWS_AS(row_options(broken), HttpError);

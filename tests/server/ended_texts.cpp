@@ -1,5 +1,5 @@
 // A conversation goes on at its last token, and texts that have ended take no room from those that grow.
-#include "common/server/ended_texts.h"
+#include "common/decoding/ended_texts.h"
 
 #include <doctest/doctest.h>
 
