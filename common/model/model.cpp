@@ -153,6 +153,13 @@ std::span<const float> Model::forward(std::span<const std::span<const int>> sequ
                                       KvCache& cache) {
   const PackedTokens packed(sequences, count, cache, config_,
                             fitted_vocabulary_.value_or(config_.vocab_size));
+  // Only now, since an input that is refused must leave the cache unchanged.
+  if (check_ && cache.keeps() && sequences.size() == 1 && std::ssize(packed.tokens) >= kPart + count) {
+    const std::span<const int> part = sequences[0].first(kPart), rest = sequences[0].subspan(kPart);
+    forward({&part, 1}, 1, cache);
+    check_();
+    return forward({&rest, 1}, count, cache);
+  }
   try {
     return compute(sequences, count, packed, cache);
   } catch (...) {

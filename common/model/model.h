@@ -134,6 +134,12 @@ class Model {
   /// The same with a cache: `tokens` are only the new ones, after those that row 0 of the cache holds.
   std::span<const float> next_logits(std::span<const int> tokens, KvCache& cache);
 
+  /// From now on, a single sequence with a cache is computed in parts of kPart tokens, and `check` is called
+  /// before each further part. If it throws, the caller gets its exception, and the cache holds the parts so
+  /// far: a person need not wait for the end of a long prompt.
+  void check_between_parts(std::function<void()> check) { check_ = std::move(check); }
+  static constexpr int kPart = 256;
+
   /// Logits after each of the last `count` of `tokens`, [count, vocab_size].
   std::span<const float> last_logits(std::span<const int> tokens, int count);
   std::span<const float> last_logits(std::span<const int> tokens, int count, KvCache& cache);
@@ -202,6 +208,7 @@ class Model {
   std::optional<int> fitted_vocabulary_;
   std::vector<float> fitted_logits_;
   std::function<void(Pass&)> run_;
+  std::function<void()> check_;
   OnStage on_stage_;
   std::function<void(const ForwardPass&)> after_pass_, before_pass_;
   std::optional<AttentionProbe> attention_;

@@ -91,12 +91,15 @@ void add_options(OptionSink& sink, ChatOptions& options) {
 }
 
 void hold_conversation(const ChatOptions& options, LiveOptions& settings, const Tokenizer& tokenizer,
-                       const EndTokens& ends, const AnswerMessages& answer) {
+                       Model& model, const AnswerMessages& answer) {
   std::vector<std::string> questions = options.prompts;
   const bool at_terminal = questions.empty() && platform::is_terminal(stdin);
-  ChatSession session(options.system, settings, tokenizer, ends, answer,
-                      output_to(platform::is_terminal(stdout), options.show_use));
-  if (at_terminal) return talk(session);
+  const ChatOutput output = output_to(platform::is_terminal(stdout), options.show_use);
+  ChatSession session(options.system, settings, tokenizer, model.config().end_tokens, answer, output);
+  if (at_terminal) {
+    model.check_between_parts(output.check);
+    return talk(session);
+  }
   if (questions.empty()) questions.push_back("-");
   for (const std::string& question : questions) {
     std::string text = question == "-" ? read_question() : question;

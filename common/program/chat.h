@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "common/base/options.h"
+#include "common/model/model.h"
 #include "common/program/chat_session.h"
 
 namespace staircase {
@@ -19,9 +20,9 @@ struct ChatOptions {
 void add_options(OptionSink& sink, ChatOptions& options);
 
 /// Asks the questions of `options`. Without any, a person at a terminal asks until Ctrl-D, and the whole
-/// input of a pipe is one question. Throws Error if a question that was not typed at a terminal gets no
-/// answer.
+/// input of a pipe is one question. Ctrl-C is heard between two parts of what `model` computes, too. Throws
+/// Error if a question that was not typed at a terminal gets no answer.
 void hold_conversation(const ChatOptions& options, LiveOptions& settings, const Tokenizer& tokenizer,
-                       const EndTokens& ends, const AnswerMessages& answer);
+                       Model& model, const AnswerMessages& answer);
 
 }  // namespace staircase

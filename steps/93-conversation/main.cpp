@@ -18,10 +18,9 @@ int main(int argc, char** argv) {
     const ChatTemplate chat_template = ChatTemplate::load(model.path(), chat.chat_template);
     std::mt19937 generator(options.sampling.seed);
     settings.on_set("--seed", [&] { generator.seed(options.sampling.seed); });
-    hold_conversation(chat, settings, tokenizer, model.config().end_tokens,
-                      [&](const std::vector<Message>& messages, const OnToken& on_token) {
-                        return answer(model, tokenizer, chat_template, options, generator, messages,
-                                      on_token);
-                      });
+    hold_conversation(
+        chat, settings, tokenizer, model, [&](const std::vector<Message>& messages, const OnToken& on_token) {
+          return answer(model, tokenizer, chat_template, options, generator, messages, on_token);
+        });
   });
 }

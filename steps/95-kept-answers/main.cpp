@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
     const ChatTemplate chat_template = ChatTemplate::load(model.path(), chat.chat_template);
     Conversation conversation(model, tokenizer, chat_template, options);
     settings.on_set("--seed", [&] { conversation.reseed(); });
-    hold_conversation(chat, settings, tokenizer, model.config().end_tokens,
+    hold_conversation(chat, settings, tokenizer, model,
                       [&](const std::vector<Message>& messages, const OnToken& on_token) {
                         return conversation.answer(messages, on_token);
                       });

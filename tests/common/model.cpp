@@ -450,6 +450,52 @@ TEST_CASE("tokens get the same logits all at once, after a cache and one by one,
   }
 }
 
+TEST_CASE("a check between the parts of a long input changes no logit, and may end it there") {
+  const TinyModel tiny(1, 101, 4 * Model::kPart);
+  Model whole = load_tiny(tiny), model = load_tiny(tiny);
+  int checks = 0, last = 100;
+  model.check_between_parts([&] {
+    if (++checks == last) throw std::string("stopped");
+  });
+  struct Case {
+    int length, count, checks;
+  };
+  constexpr int kPart = Model::kPart;
+  for (const auto& [length, count, wanted] :
+       {Case{1, 1, 0}, Case{kPart, 1, 0}, Case{kPart + 1, 1, 1}, Case{2 * kPart, kPart, 1},
+        Case{2 * kPart, kPart + 1, 0}, Case{2 * kPart + 2, 2, 2}, Case{4 * kPart, 1, 3}}) {
+    CAPTURE(length);
+    CAPTURE(count);
+    const Tokens tokens = some_tokens(static_cast<std::size_t>(length), tiny.vocab_size);
+    TestCache at_once(whole, 1, length), in_parts(model, 1, length);
+    checks = 0;
+    CHECK(other_logits(model.last_logits(tokens, count, in_parts),
+                       whole.last_logits(tokens, count, at_once)) == "");
+    CHECK(checks == wanted);
+    CHECK(in_parts.length(0) == length);
+  }
+  // Neither without a cache nor in a batch.
+  const Tokens tokens = some_tokens(3 * kPart, tiny.vocab_size);
+  TestCache rows(model, 2, 3 * kPart);
+  checks = 0;
+  model.next_logits(tokens);
+  model.next_logits(std::vector<std::span<const int>>{tokens, tokens}, rows);
+  CHECK(checks == 0);
+  // What was computed before the end of an input stays.
+  TestCache at_once(whole, 1, 3 * kPart), stopped(model, 1, 3 * kPart);
+  last = 2;
+  CHECK_THROWS_AS(model.next_logits(tokens, stopped), std::string);
+  REQUIRE(stopped.length(0) == 2 * kPart);
+  CHECK(other_logits(model.next_logits(std::span(tokens).last(kPart), stopped),
+                     whole.next_logits(tokens, at_once)) == "");
+  // An input that is refused is refused before its first part.
+  Tokens wrong = some_tokens(2 * kPart, tiny.vocab_size);
+  wrong.back() = 101;
+  TestCache empty(model, 1, 2 * kPart);
+  CHECK(says(error_message([&] { model.next_logits(wrong, empty); }), "token 101"));
+  CHECK(empty.length(0) == 0);
+}
+
 TEST_CASE("prefill and decoding with a cache give the same as recomputing") {
   const auto tokens = Reference::get().by_name("len64").at("tokens").get<Tokens>();
   const std::size_t vocab_size = 4096;

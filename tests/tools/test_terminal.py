@@ -8,6 +8,7 @@ import pty
 import re
 import resource
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -359,6 +360,28 @@ class Stories(Limited):
                 rest = rest[os.write(terminal.main, rest[:1024]):]
             terminal.look(0.001)
         terminal.until("the model sees at most")
+
+    def test_ctrl_c_is_heard_during_a_long_prompt(self):
+        model = self.folder / "long"  # the weights of another, which rotate positions, with room for long texts
+        shutil.copytree(ROOT / "models/tales-llama-1m", model)
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 16384}))
+        terminal = self.open("--model", model, "--context", 16384, "--threads", 1, "--show-use",
+                             "--system", "the king and the queen " * 2000, columns=120)
+        terminal.type("Who?\r")
+        terminal.look(0.5)
+        start = time.monotonic()
+        terminal.type("\x03")
+        terminal.until_prompt(2)
+        waited = time.monotonic() - start
+        self.assertEqual(self.questions(terminal), [])
+        terminal.type("Who?\r")
+        terminal.until("prompt tokens.*tokens/s", 40)
+        prompt, cached, rest = map(int, re.search(r"(\d+) prompt tokens, (\d+) of them from the cache; "
+                                                  r"first token after (\d+) ms", terminal.text).groups())
+        self.assertGreater(prompt, 10000)
+        self.assertEqual(cached % 256, 0)  # whole parts
+        self.assertLess(waited, rest / 1000 / 2)
 
     # Settings and files
 
