@@ -11,7 +11,7 @@ using namespace staircase;
 int main(int argc, char** argv) {
   ServerOptions server;
   ChatOptions chats;
-  PrefillOptions prefill;
+  PrefillOptions prefill{.chunk = 512};  // a client that leaves stops its prompt after one part
   PagedOptions paged;
   Program program("Serves a language model over HTTP, with OpenAI's interface for chats and texts.", false);
   add_options(program, server);

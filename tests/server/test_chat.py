@@ -3,13 +3,16 @@ the cache that the next turn finds, and the answers of transformers for a real m
 
 import concurrent.futures
 import json
+import shutil
 import tempfile
 import threading
 import time
 import unittest
+from pathlib import Path
 
-from support import CHATS, PATIENCE, ROOT, ChatServer, Server
+from support import CHATS, PATIENCE, ROOT, ChatServer, Server, wait_until
 
+LONG = ROOT / "models/tales-llama-1m"  # its positions are rotations, so its context may be longer
 SMOLLM2 = ROOT / "models/smollm2-135m-instruct"
 LOOP = "{% for a in range(100000) %}{% for b in range(100000) %}{{ a }}{% endfor %}{% endfor %}"
 
@@ -54,6 +57,23 @@ def content(answer, index=0):
 
 def cached(answer):
     return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+class LongPrompts(unittest.TestCase):
+    def test_a_client_that_leaves_stops_its_prompt(self):
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory())) / "long"
+        shutil.copytree(LONG, folder)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 8192}))
+        with Server("--max-batch-size", 1, "--context", 8192, model=str(folder), program=CHATS) as server:
+            prompt = "the king and the queen " * 1200
+            stream = server.stream(prompt, max_tokens=1)
+            self.assertTrue(wait_until(lambda: server.load() == (0, 1)))
+            stream.leave()
+            use = server.complete(prompt, max_tokens=1)["usage"]
+            cached = use["prompt_tokens_details"]["cached_tokens"]
+            self.assertEqual(cached % 512, 0)  # whole passes
+            self.assertLess(cached, use["prompt_tokens"] - 512)
 
 
 class Chats(unittest.TestCase):

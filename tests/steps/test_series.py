@@ -68,7 +68,7 @@ LESSON = {
     "64-prefix-caching": "batches.h block_pool.h paged_engine.h paged_kv_cache.h",
     "65-prefix-eviction": "block_pool.h paged_kv_cache.h prefix_index.h",
     "66-http-server": "main.cpp service.h",
-    "67-cancellation": "service.h",
+    "67-cancellation": "main.cpp service.h",
     "68-graceful-shutdown": "service.h",
     "70-int8-weights": "main.cpp quantize.h",
     "71-int4-weights": "main.cpp quantize_int4.h",
