@@ -28,7 +28,8 @@ constexpr const char* kHelp =
     "it\n/reset            forget all questions and answers\n/undo             forget the last question "
     "and its answer\n/save FILE        write the conversation as JSON\n/load FILE        continue a saved "
     "conversation\n/set              show the options\n/set NAME VALUE   change one: /set temperature "
-    "0.5\n/exit             leave; Ctrl-D does the same\nCtrl-C ends an answer. A \\ at the end of a line "
+    "0.5, /set top-k off\n/exit             leave; Ctrl-D does the same\nCtrl-C ends an answer. A \\ at the "
+    "end of a line "
     "continues it, and // begins a question with a slash.";
 
 bool is_blank(const std::string& text) {

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <iostream>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/program/standard_output.h"
@@ -65,6 +66,20 @@ constexpr std::string_view kBlank = " \t\r\n";
 
 // In this mode a terminal puts markers around pasted text, so its line breaks end no line.
 constexpr std::string_view kPasteOn = "\x1b[?2004h", kPasteOff = "\x1b[?2004l", kPasteEnd = "\x1b[201~";
+
+constexpr const char* kNoUse = "ed-unassigned";
+
+// Keys whose sequence ends in a letter, while Shift, Alt or Control is pressed: arrows, End, Home, F1 to F4.
+constexpr std::pair<const char*, const char*> kLetters[] = {{"A", "ed-prev-history"},
+                                                            {"B", "ed-next-history"},
+                                                            {"C", "em-next-word"},
+                                                            {"D", "ed-prev-word"},
+                                                            {"F", "ed-move-to-end"},
+                                                            {"H", "ed-move-to-beg"},
+                                                            {"P", kNoUse},
+                                                            {"Q", kNoUse},
+                                                            {"R", kNoUse},
+                                                            {"S", kNoUse}};
 
 // What the handlers of signals need.
 int terminal = -1;  // its descriptor for output
@@ -154,6 +169,7 @@ struct LineEditor::Impl {
     el_set(editor, EL_BIND, "\\e[200~", "paste", nullptr);
     el_set(editor, EL_BIND, "^C", "discard", nullptr);
     el_set(editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+    bind_other_keys();
     // Ctrl-C is a key at the prompt, and a pasted CR LF differs from two line breaks. During an answer what
     // is typed waits unseen: it may be a paste with its markers.
     el_set(editor, EL_SETTY, "-d", "intr=", "-icrnl", "-inlcr", nullptr);
@@ -180,6 +196,24 @@ struct LineEditor::Impl {
     Impl* impl = nullptr;
     el_get(editor, EL_CLIENTDATA, &impl);
     return *impl;
+  }
+
+  /// Keys with Shift, Alt or Control, and keys that have no use here: otherwise the ends of their sequences
+  /// would become text. Nor may a key open the library's own prompt, which takes the line away.
+  void bind_other_keys() const {
+    const auto bind = [this](const std::string& keys, const char* command) {
+      el_set(editor, EL_BIND, ("\\e" + keys).c_str(), command, nullptr);
+    };
+    bind("x", kNoUse);
+    for (int modifier = 1; modifier <= 8; ++modifier) {
+      const std::string with = modifier == 1 ? "" : ";" + std::to_string(modifier);
+      for (int key = 1; key <= 34; ++key) bind("[" + std::to_string(key) + with + "~", kNoUse);
+      for (const char* key : {"1", "7"}) bind("[" + (key + with) + "~", "ed-move-to-beg");
+      for (const char* key : {"4", "8"}) bind("[" + (key + with) + "~", "ed-move-to-end");
+      bind("[3" + with + "~", "ed-delete-next-char");
+      if (modifier == 1) continue;
+      for (const auto& [letter, command] : kLetters) bind("[1" + with + letter, command);
+    }
   }
 
   /// Draws the line again from the cursor's row down: a terminal with another width may have moved what is

@@ -23,7 +23,7 @@ struct Typed {
   std::string operator()(const Choice& choice) const { return choice.present; }
   template <typename T>
   std::string operator()(const std::optional<T>* value) const {
-    return *value ? fmt::format("{}", **value) : "";
+    return *value ? fmt::format("{}", **value) : "off";
   }
   template <typename T>
   std::string operator()(const std::vector<T>* values) const {
@@ -32,6 +32,19 @@ struct Typed {
   template <typename T>
   std::string operator()(const T* value) const {
     return fmt::format("{}", *value);
+  }
+};
+
+/// Takes the value away from a variable that need not have one. Returns whether it is such.
+struct SwitchOff {
+  template <typename T>
+  bool operator()(std::optional<T>* value) const {
+    value->reset();
+    return true;
+  }
+  template <typename T>
+  bool operator()(const T&) const {
+    return false;
   }
 };
 
@@ -73,7 +86,7 @@ void LiveOptions::set(const std::string& name, const std::string& value) {
       if (value != "true" && value != "false")
         throw UsageError("{} is {}, but it must be true or false", name, typed(value));
       **flag = value == "true";
-    } else {
+    } else if (value != "off" || !std::visit(SwitchOff(), found->value)) {
       set_option(name, found->value, found->range, {value});
     }
     apply_rules();

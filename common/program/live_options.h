@@ -19,15 +19,15 @@ class LiveOptions : public OptionSink {
 
   void add(const std::string& name, OptionValue value, const std::string& help, Range range = {}) override;
 
-  /// Sets an option as if it had been typed: ("top-k", "40"), ("do-sample", "true"). Throws UsageError with
-  /// one sentence, and changes nothing, for an unknown option, a value outside its range, and values that
-  /// break a rule.
+  /// Sets an option as if it had been typed: ("top-k", "40"), ("do-sample", "true"). One that need not have a
+  /// value is "off" without it. Throws UsageError with one sentence, and changes nothing, for an unknown
+  /// option, a value outside its range, and values that break a rule.
   void set(const std::string& name, const std::string& value);
 
   /// Calls `changed` each time set() has set that option, also to the value that it had.
   void on_set(const std::string& name, std::function<void()> changed) { changed_[name] = std::move(changed); }
 
-  /// All options with their values: "top-k 40". One that is off has none.
+  /// All options with their values: "top-k 40".
   std::vector<std::string> values() const;
 
  private:

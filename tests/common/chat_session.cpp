@@ -30,6 +30,7 @@ struct Talk {
   CommandLine line{"A program."};
   LiveOptions settings{line};
   int top_k = 5;
+  std::optional<float> top_p = {};
   float temperature = 1.0f;
   bool do_sample = false;
   std::string reply = "I am a crow.";
@@ -63,6 +64,7 @@ struct Talk {
                      },
                  .notes_use = notes_use}) {
     settings.add("--top-k", &top_k, "help", between(1, 50));
+    settings.add("--top-p", &top_p, "help", between(0, 1));
     settings.add("--temperature", &temperature, "help", at_least(0));
     settings.add("--do-sample", &do_sample, "help");
     settings.rule([this] {
@@ -203,7 +205,7 @@ TEST_CASE("/save overwrites no other file, and /load refuses a file that is not 
 TEST_CASE("/set shows the options and changes one, by the name of the command line") {
   Talk talk;
   talk.session.take("/set");
-  CHECK(talk.notes == std::vector<std::string>{"top-k 5", "temperature 1", "do-sample false"});
+  CHECK(talk.notes == std::vector<std::string>{"top-k 5", "top-p off", "temperature 1", "do-sample false"});
   talk.notes.clear();
   talk.session.take("/set top-k 7");
   talk.session.take("/set --temperature 0.5");
@@ -214,6 +216,10 @@ TEST_CASE("/set shows the options and changes one, by the name of the command li
   CHECK(talk.do_sample);
   talk.session.take("/set do-sample false");
   CHECK_FALSE(talk.do_sample);
+  talk.session.take("/set top-p 0.5");
+  CHECK(talk.top_p == 0.5f);
+  talk.session.take("/set top-p off");
+  CHECK_FALSE(talk.top_p);
 }
 
 TEST_CASE("/set reaches what depends on an option, also if its value stays the same") {
@@ -230,10 +236,12 @@ TEST_CASE("/set reaches what depends on an option, also if its value stays the s
 TEST_CASE("a wrong /set names what would be right, and changes nothing") {
   Talk talk;
   CHECK(talk.note("/set top-q 7") ==
-        "there is no option top-q; the options are top-k, temperature, do-sample");
+        "there is no option top-q; the options are top-k, top-p, temperature, do-sample");
   CHECK(talk.note("/set top-k 70").find("top-k is 70, but it must be between 1 and 50") == 0);
   CHECK(talk.note("/set top-k many") ==
         "top-k is many, but it must be a whole number between 1 and 50 (/help lists the commands)");
+  CHECK(talk.note("/set top-k off") ==
+        "top-k is off, but it must be a whole number between 1 and 50 (/help lists the commands)");
   CHECK(talk.note("/set do-sample 3") == "do-sample is 3, but it must be true or false");
   CHECK(talk.top_k == 5);
   talk.session.take("/set do-sample true");

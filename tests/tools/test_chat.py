@@ -9,6 +9,7 @@ import re
 import subprocess
 import tempfile
 import termios
+import time
 import unittest
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from support import ROOT, Limited
 
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
 PROGRAM = BUILD / "steps/96-dropped-turns"
+CHAT_PROGRAMS = [program for program in sorted((BUILD / "steps").glob("9[3-6]-*")) if program.is_file()]
 TEMPLATE = ["--chat-template", ROOT / "models/tales-chat.jinja"]
 PASTE = "\x1b[200~{}\x1b[201~"
 NINJA = BUILD / "build.ninja"
@@ -25,9 +27,9 @@ HAS_EDITOR = NINJA.is_file() and "-DSTAIRCASE_LIBEDIT=1" in NINJA.read_text()
 class Terminal:
     """A program that runs at a terminal, typed to by a person."""
 
-    def __init__(self, *command):
+    def __init__(self, *command, kind="xterm"):
         self.main, side = pty.openpty()
-        environment = {**os.environ, "NO_COLOR": "1", "TERM": "xterm", "LC_ALL": "C.UTF-8"}
+        environment = {**os.environ, "NO_COLOR": "1", "TERM": kind, "LC_ALL": "C.UTF-8"}
         self.process = subprocess.Popen([str(part) for part in command], stdin=side, stdout=side, stderr=side,
                                         env=environment, start_new_session=True, preexec_fn=take_terminal)
         os.close(side)
@@ -151,6 +153,129 @@ class AtATerminal(Limited):
         terminal.wait_for("cut off")
         terminal.wait_for("> ")
         self.assertEqual(self.saved(terminal)[0]["content"], "one\ntwo")
+
+
+# What shows that an option has an effect: another value, and the options that it needs for that.
+SETTINGS = {
+    "max-new-tokens": ("3", {}),
+    "ignore-eos": ("true", {"presence-penalty": "2"}),  # with which the answer ends
+    "do-sample": ("true", {}),
+    "seed": ("7", {"do-sample": "true"}),
+    "presence-penalty": ("2", {}),
+    "frequency-penalty": ("2", {}),
+    "repetition-penalty": ("2", {}),
+    "temperature": ("2", {"do-sample": "true"}),
+    "top-k": ("1", {"do-sample": "true"}),
+    "top-p": ("0.01", {"do-sample": "true"}),
+    "show-candidates": ("2", {}),
+}
+OPTIONS = {
+    **SETTINGS,
+    "model": ("tales-gqa-1m", {}),
+    "device": ("cuda", {}),  # refused where no GPU is seen
+    "context": ("16", {}),
+    "prompt": ("Who are you?", {}),
+    "system": ("There was a wood.", {"do-sample": "true"}),
+    "chat-template": ("other.jinja", {}),
+    "show-use": ("true", {}),
+    "dtype": ("int4", {}),
+}
+COMMANDS = {"help", "system", "reset", "undo", "save", "load", "set", "exit"}
+QUESTION = "Why do you weep?"
+
+
+class EveryOption(Limited):
+    """The lists are the programs' own: an option, a setting or a command that is new has to show an effect here."""
+
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (self.folder / "other.jinja").write_text("{% for message in messages %}{{ message.content }}.{% endfor %}")
+
+    def run_program(self, program, options):
+        usual = {"model": "tales-1m", "chat-template": TEMPLATE[1], "max-new-tokens": "40"}
+        words = ["--prompt", QUESTION]
+        for name, value in {**usual, **options}.items():
+            words += [f"--{name}"] if value == "true" else [f"--{name}", value]
+        done = subprocess.run([program, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, cwd=self.folder)
+        self.assertIn(done.returncode, (0, 1, 2))
+        return done.stdout, re.sub(r"\d+", "", done.stderr)
+
+    def test_each_option_of_a_chat_program_has_an_effect(self):
+        for program in CHAT_PROGRAMS:
+            listed = subprocess.run([program, "--help"], capture_output=True, text=True).stdout
+            names = set(re.findall(r"(?m)^  (?:-\w,)?--([\w-]+)", listed)) - {"help"}
+            self.assertEqual(names, set(OPTIONS) | {"threads"}, program)
+            for name, (value, needs) in OPTIONS.items():
+                with self.subTest(program=program.name, option=name):
+                    without = self.run_program(program, needs)
+                    self.assertEqual(without[1].count("error"), 0, without)
+                    self.assertNotEqual(self.run_program(program, {**needs, name: value}), without)
+            with subprocess.Popen([program, "--threads", "5", *TEMPLATE], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                                  stderr=subprocess.DEVNULL) as waiting:
+                while "Threads:\t5\n" not in Path(f"/proc/{waiting.pid}/status").read_text():
+                    time.sleep(0.005)
+                waiting.kill()
+
+    def talk(self, program):
+        terminal = Terminal(program, "--model", "tales-1m", *TEMPLATE, "--max-new-tokens", "40", kind="dumb")
+        self.addCleanup(terminal.kill)
+        terminal.wait_for("> $")
+        return terminal
+
+    def enter(self, terminal, line):
+        """What appears until the next prompt."""
+        terminal.type(line + "\r")
+        terminal.wait_for("\n")  # the echo of the line
+        return terminal.wait_for(r"(?<![^\n])> $")[:-2]
+
+    def test_each_setting_has_an_effect_and_can_be_taken_back(self):
+        for program in CHAT_PROGRAMS:
+            terminal = self.talk(program)
+            usual = dict(line.split(" ", 1) for line in self.enter(terminal, "/set").splitlines())
+            self.assertEqual(set(usual), set(SETTINGS), program)
+            first = self.answer(terminal)
+            for name, (value, needs) in SETTINGS.items():
+                with self.subTest(program=program.name, setting=name):
+                    without = self.answer(terminal, needs)
+                    self.assertNotEqual(self.answer(terminal, {name: value}), without)
+                    self.assertEqual(self.answer(terminal, {other: usual[other] for other in (name, *needs)}), first)
+
+    def answer(self, terminal, settings={}):
+        self.enter(terminal, "/set seed 0")
+        for name, value in settings.items():
+            said = self.enter(terminal, f"/set {name} {value}")
+            self.assertTrue(not said or said.startswith("warning: "), said)
+        said = self.enter(terminal, QUESTION)
+        self.enter(terminal, "/undo")
+        return said
+
+    def test_each_command_has_an_effect(self):
+        terminal = self.talk(PROGRAM)
+        listed = self.enter(terminal, "/help")
+        self.assertEqual(set(re.findall(r"(?m)^/(\w+)", listed)), COMMANDS)
+        file = self.folder / "talk.json"
+
+        def roles():
+            self.enter(terminal, f"/save {file}")
+            return [message["role"] for message in json.loads(file.read_text())]
+
+        self.enter(terminal, QUESTION)
+        self.assertEqual(roles(), ["user", "assistant"])
+        self.enter(terminal, "/system Be brief.")
+        self.assertEqual(roles(), ["system", "user", "assistant"])
+        other = self.folder / "other.json"
+        other.write_text(file.read_text())
+        self.enter(terminal, "/undo")
+        self.assertEqual(roles(), ["system"])
+        self.enter(terminal, f"/load {other}")
+        self.assertEqual(roles(), ["system", "user", "assistant"])
+        self.enter(terminal, "/reset")
+        self.assertEqual(roles(), ["system"])
+        self.enter(terminal, "/system")
+        self.assertEqual(roles(), [])
+        terminal.type("/exit\r")
+        self.assertEqual(terminal.end(), 0)
 
 
 class Arguments(Limited):

@@ -383,6 +383,38 @@ class Stories(Limited):
         self.assertEqual(cached % 256, 0)  # whole parts
         self.assertLess(waited, rest / 1000 / 2)
 
+    # Keys
+
+    def typed(self, *keys):
+        """What becomes of a line with each of these keys, and an X after it."""
+        terminal = self.open()
+        for count, key in enumerate(keys):
+            terminal.type(f"one two three{key}X\r")
+            terminal.until_prompt(count + 2)
+        return self.questions(terminal)
+
+    def test_each_key_that_moves_or_deletes_does_so_with_shift_alt_and_control_too(self):
+        moved = {"C": "one two threeX", "F": "one two threeX", "D": "one two Xthree", "H": "Xone two three"}
+        for letter, text in moved.items():
+            self.assertEqual(self.typed(*(f"\x1b[1;{modifier}{letter}" for modifier in range(2, 9))), [text] * 7, letter)
+        self.assertEqual(self.typed(*(f"\x1b[{key}~" for key in (1, 4, 7, 8)), "\x1b[H\x1b[3~\x1b[3;5~"),
+                         ["Xone two three", "one two threeX"] * 2 + ["Xe two three"])
+
+    def test_a_key_without_a_use_changes_nothing(self):
+        numbers = [number for number in range(1, 35) if number not in (1, 3, 4, 7, 8)]
+        keys = [f"[{number}{modifier}~" for number in numbers for modifier in ("", *(f";{i}" for i in range(2, 9)))]
+        keys += [f"[1;{modifier}{letter}" for modifier in range(2, 9) for letter in "PQRS"]
+        keys += ["OP", "OQ", "OR", "OS", "[Z", "x"]
+        self.assertEqual(self.typed("".join("\x1b" + key for key in keys)), ["one two threeX"])
+
+    def test_ctrl_r_finds_an_earlier_line(self):
+        terminal = self.open()
+        for i, text in enumerate(("Why do you weep?", "Where do you live?")):
+            terminal.ask(text)
+        terminal.type("\x12weep\r")
+        terminal.until_prompt(4)
+        self.assertEqual(self.questions(terminal)[2:], ["Why do you weep?"])
+
     # Settings and files
 
     def test_a_command_that_takes_nothing_refuses_an_argument(self):
