@@ -3,7 +3,11 @@ the cache that the next turn finds, and the answers of transformers for a real m
 
 import concurrent.futures
 import json
+import os
+import re
 import shutil
+import socket
+import subprocess
 import tempfile
 import threading
 import time
@@ -65,15 +69,101 @@ class LongPrompts(unittest.TestCase):
         shutil.copytree(LONG, folder)
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 8192}))
-        with Server("--max-batch-size", 1, "--context", 8192, model=str(folder), program=CHATS) as server:
-            prompt = "the king and the queen " * 1200
-            stream = server.stream(prompt, max_tokens=1)
-            self.assertTrue(wait_until(lambda: server.load() == (0, 1)))
-            stream.leave()
-            use = server.complete(prompt, max_tokens=1)["usage"]
-            cached = use["prompt_tokens_details"]["cached_tokens"]
-            self.assertEqual(cached % 512, 0)  # whole passes
-            self.assertLess(cached, use["prompt_tokens"] - 512)
+        for chunk, options in ((512, []), (304, ["--prefill-chunk", 304])):
+            with Server("--max-batch-size", 1, "--context", 8192, *options, model=str(folder), program=CHATS) as server:
+                prompt = "the king and the queen " * 1200
+                stream = server.stream(prompt, max_tokens=1)
+                self.assertTrue(wait_until(lambda: server.load() == (0, 1)))
+                stream.leave()
+                use = server.complete(prompt, max_tokens=1)["usage"]
+                cached = use["prompt_tokens_details"]["cached_tokens"]
+                self.assertEqual(cached % chunk, 0)  # whole passes
+                self.assertGreater(cached, 0)
+                self.assertLess(cached, use["prompt_tokens"] - chunk)
+
+
+class EveryOption(unittest.TestCase):
+    """The list is the program's own: a new option has to show an effect here."""
+
+    def get(self, server, path="/v1/models", **fields):
+        return server.ask("GET", path, **fields)
+
+    def model(self, server):
+        return self.get(server)[2]["data"][0]
+
+    def waiting(self, server):
+        """Texts that wait while others are decoded."""
+        stream = server.stream("The", max_tokens=400, ignore_eos=True, n=2)
+        self.assertTrue(wait_until(lambda: sum(server.load()) == 2))
+        waiting = server.load()[0]
+        stream.leave()
+        return waiting
+
+    def second_status(self, server):
+        """What a client gets while another one's texts are decoded."""
+        stream = server.stream("The", max_tokens=400, ignore_eos=True)
+        self.assertTrue(wait_until(lambda: server.load()[1] == 1))
+        status = server.post({"prompt": "The", "max_tokens": 1})[0]
+        stream.leave()
+        return status
+
+    def cached(self, server):
+        """Prompt tokens that are known the second time."""
+        for _ in range(2):
+            use = server.complete("the king and the queen " * 10, max_tokens=1)["usage"]
+        return use["prompt_tokens_details"]["cached_tokens"]
+
+    def is_here(self, server):
+        """Whether the server listens at 127.0.0.1."""
+        try:
+            return self.get(server)[0] == 200
+        except ConnectionRefusedError:
+            return False
+
+    def test_each_option_of_the_server_has_an_effect(self):
+        folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        (folder / "keys").write_text("secret\n")
+        (folder / "other.jinja").write_text("{{ messages[0].content }}!")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        rendered = {"messages": [user("Hello")]}
+        logprobs = {"max_tokens": 1, "logprobs": 1, "temperature": 0}
+        effects = {  # option: its value, and what a client sees of it
+            "model": ("tales-1m", lambda server: self.model(server)["id"]),
+            "threads": (5, lambda server: re.search(r"Threads:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())[1]),
+            "context": (100, lambda server: self.model(server)["context_length"]),
+            "host": ("127.0.0.2", self.is_here),
+            "port": (port, lambda server: server.port == port),
+            "allowed-host": ("example.org", lambda server: self.get(server, Host="example.org")[0]),
+            "cors-origin": ("https://example.org", lambda server: self.get(server, Origin="https://example.org")[1]["Access-Control-Allow-Origin"]),
+            "api-key-file": (folder / "keys", lambda server: self.get(server)[0]),
+            "max-batch-size": (1, self.waiting),
+            "max-queue": (0, self.second_status, "--max-batch-size", 1),
+            "chat-template": (folder / "other.jinja", lambda server: post(server, "/apply-template", rendered)[2]),
+            "kv-blocks": (4, lambda server: self.model(server)["context_length"]),
+            "no-prefix-caching": (None, self.cached),
+            "dtype": ("int4", lambda server: server.complete("The", **logprobs)["choices"][0]["logprobs"]),
+        }
+        listed = subprocess.run([CHATS, "--help"], capture_output=True, text=True).stdout
+        names = re.findall(r"(?m)^  (?:-\w,)?--([\w-]+)", listed)
+        self.assertEqual({name.replace("prefix", "no-prefix") for name in names} - {"help"}, set(effects) | {"device", "prefill-chunk"})
+        for name, (value, look, *more) in effects.items():
+            with self.subTest(name):
+                found = []
+                for option in ([], [f"--{name}"] if value is None else [f"--{name}", str(value)]):
+                    server = Server(*more, program=CHATS)
+                    if option and option[0] in server.options:
+                        at = server.options.index(option[0])
+                        server.options[at:at + 2] = []
+                    server.options += option
+                    server.listens = r"http://127\.0\.0\.[12]"
+                    with server:
+                        found.append(look(server))
+                self.assertNotEqual(*found)
+        refused = subprocess.run([CHATS, "--device", "cuda"], capture_output=True, text=True,
+                                 env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+        self.assertIn("error: --device cuda: ", refused.stderr)
 
 
 class Chats(unittest.TestCase):

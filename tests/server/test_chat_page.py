@@ -84,6 +84,12 @@ class Page(unittest.TestCase):
               .filter(one => one.textContent === arguments[0] && one.checkVisibility());
             all[Math.floor(arguments[1] * all.length)]?.click()""", name, which)
 
+    def require_controls(self, buttons, fields):
+        """The page has no others: each that is new needs a story in which it has an effect."""
+        found = browser.execute_script("""return ["button", "input, textarea"].map(kind =>
+            [...document.querySelectorAll(kind)].map(one => kind === "button" ? one.textContent : one.id))""")
+        self.assertEqual([set(names) for names in found], [buttons, fields])
+
     def require_no_wider_than_window(self):
         wide = browser.execute_script("""
             return [...document.querySelectorAll("html, footer, #text, #candidates")]
@@ -474,6 +480,7 @@ class Stories(Page):
         self.ask("One?", "1", STOP)
         self.assertEqual(self.server.requests[-1].body | keys, self.server.requests[-1].body)
         self.assertEqual((self.server.requests[-1].authorization, len(self.server.requests)), ("Bearer a key", 1))
+        self.require_controls({"New conversation", "Cancel", "Send", "Stop", "Edit", "Again"}, {"question", "system", "key", *keys})
 
     def test_a_template_demands_a_system_message(self):
         self.ask("One?", refusal(400, "messages: begin with a system message"))
@@ -655,6 +662,7 @@ class Texts(Page):
         self.continue_text(" y", STOP)
         self.assertEqual(self.server.requests[-1].authorization, "Bearer a key")
         self.assertEqual(self.server.requests[-1].body | keys | {"prompt": "  if x:"}, self.server.requests[-1].body)
+        self.require_controls({"Continue", "Stop"}, {"prompt", "key", *keys})
         for name, bad in (("max_tokens", str(CONTEXT + 1)), ("temperature", "-"), ("seed", "1.5"), ("key", "ключ")):
             self.fill(**{name: bad})
             self.press("Continue")
