@@ -40,8 +40,12 @@ class ChatForm : public ReplyForm {
   }
 
   std::string choice(NewText text) const override {
+    std::string reasoning;
+    if (text.reasoning) {
+      reasoning = R"(,"reasoning_content":)" + (text.reasoning->empty() ? "null" : in_json(*text.reasoning));
+    }
     const std::string message =
-        fmt::format(R"({{"role":"assistant","content":{},"refusal":null}})", in_json(text.text));
+        fmt::format(R"({{"role":"assistant","content":{},"refusal":null{}}})", in_json(text.text), reasoning);
     return choice(text, "message", message, text.end);
   }
 
@@ -54,6 +58,9 @@ class ChatForm : public ReplyForm {
     };
     if (text.begins) {
       all.push_back(choice({.index = text.index}, "delta", R"({"role":"assistant","content":""})", {}));
+    }
+    if (text.reasoning && !text.reasoning->empty()) {
+      add(fmt::format(R"({{"reasoning_content":{}}})", in_json(*text.reasoning)), {});
     }
     if (!text.text.empty() || !text.told.tokens.empty()) {
       add(fmt::format(R"({{"content":{}}})", in_json(text.text)), {});

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "common/base/quoted.h"
+#include "common/server/reasoning.h"
+#include "common/server/reply_form.h"
 #include "common/server/request_body.h"
 #include "common/text/utf8.h"
 
@@ -32,7 +34,7 @@ const BodyKeys& chat_keys() {
   static const BodyKeys keys = [] {
     BodyKeys own{CompletionRequest::option_keys(), refused_with_messages(), ChatRequest::kMaxKeys};
     own.known.insert({"messages", "max_completion_tokens", "top_logprobs", "chat_template_kwargs",
-                      "add_generation_prompt"});
+                      "add_generation_prompt", "separate_reasoning"});
     own.refused.insert({{"prompt", nullptr},
                         {"echo", false},
                         {"audio", nullptr},
@@ -98,6 +100,7 @@ Rendered rendered(std::string_view body, ChatPrompts& prompts, const ServedModel
 ChatRequest::ChatRequest(std::string_view body, const ServedModel& model, ChatPrompts& prompts)
     : CompletionRequest(body, model, chat_keys()), rendered_(staircase::rendered(body, prompts, &model)) {
   read_logprobs();
+  read_reasoning();
   prompts_ = {about("messages", [&] { return prompts.encode(rendered_); })};
   if (prompts_.front().empty()) {
     throw HttpError(400, "the chat template turns these messages into an empty prompt", "messages");
@@ -115,6 +118,12 @@ void ChatRequest::read_logprobs() {
     if (count > 0 && !tells) throw Error("top_logprobs needs logprobs to be true");
   });
   if (tells) logprobs = count;
+}
+
+void ChatRequest::read_reasoning() {
+  bool separates = false;
+  about("separate_reasoning", [&] { body_->get("separate_reasoning", &separates); });
+  if (separates) within_reasoning = ends_within_reasoning(rendered_.text);
 }
 
 void ChatRequest::read_max_tokens(const ServedModel& model) {

@@ -24,6 +24,7 @@ class ChatRequest : public CompletionRequest {
  private:
   void read_max_tokens(const ServedModel& model);
   void read_logprobs();
+  void read_reasoning();
 
   Rendered rendered_;
 };

@@ -9,6 +9,7 @@
 
 #include "common/base/quoted.h"
 #include "common/decoding/text_stream.h"
+#include "common/server/reasoning.h"
 #include "common/text/utf8.h"
 
 namespace staircase {
@@ -72,6 +73,7 @@ struct CompletionReply::Text {
   int index;
   TextStream stream;
   CharacterCount count{};  // of all tokens, including those that a stop sequence may cut off
+  std::optional<ReasoningSplit> split = {};
   std::string part = {};
   Told told = {};
   std::size_t shown = 0;                                // characters of all parts
@@ -106,6 +108,7 @@ CompletionReply::CompletionReply(std::string id, std::shared_ptr<const Completio
       growing_(request_->texts()) {
   for (int i = 0; i < request_->texts(); ++i) {
     texts_.push_back({.index = i, .stream = TextStream(*model.tokenizer, model.ends)});
+    if (request_->within_reasoning) texts_.back().split.emplace(*request_->within_reasoning);
     // Without log-probabilities, nothing has to be computed for it.
     if (request_->echo && !request_->logprobs)
       texts_.back().show(model.tokenizer->decode(request_->prompt(i)));
@@ -143,11 +146,21 @@ std::string CompletionReply::end_of_object(bool with_use) const {
 
 /// The part of a text that was not sent yet.
 NewText CompletionReply::take_new(Text& text) const {
-  return {.index = text.index,
-          .text = std::exchange(text.part, {}),
-          .told = std::exchange(text.told, {}),
-          .begins = std::exchange(text.begins, false),
-          .end = text.end};
+  NewText news{.index = text.index,
+               .text = std::exchange(text.part, {}),
+               .told = std::exchange(text.told, {}),
+               .begins = std::exchange(text.begins, false),
+               .end = text.end};
+  if (text.split) {
+    SplitText parts = text.split->push(news.text);
+    if (text.end) {
+      const SplitText rest = text.split->finish();
+      parts = {parts.reasoning + rest.reasoning, parts.content + rest.content};
+    }
+    news.text = std::move(parts.content);
+    news.reasoning = std::move(parts.reasoning);
+  }
+  return news;
 }
 
 void CompletionReply::add_cached(int text, int tokens) {

@@ -55,6 +55,8 @@ class CompletionRequest : public OptionSink {
   bool tells_use = false;  ///< the last part of a stream counts the tokens
   bool echo = false;       ///< the prompt is part of the text
   int max_tokens = 0;
+  /// Whether the prompt of a chat ends within reasoning, if the answer's is to be separated from its content.
+  std::optional<bool> within_reasoning = {};
   std::optional<int> logprobs = {};                    ///< for how many of the most likely tokens
   std::vector<std::pair<int, float>> logit_bias = {};  ///< added to the logits of these tokens
 

@@ -24,7 +24,8 @@ struct NewText {
   int index;
   std::string text = {};
   Told told = {};
-  bool begins = false;  ///< nothing of it was sent before
+  std::optional<std::string> reasoning = {};  ///< if it was requested, and then not in `text`
+  bool begins = false;                        ///< nothing of it was sent before
   std::optional<FinishReason> end = {};
 };
 

@@ -256,6 +256,8 @@ TEST_CASE("images, audio and tool calls are refused by name") {
             hello(R"("tools": [], "tool_choice": "none", "functions": [], "response_format": {"type": "text"},
                          "modalities": ["text"], "echo": false, "parallel_tool_calls": true, "store": false,
                          "metadata": {}, "service_tier": "auto", "documents": [])")) == "");
+  CHECK(refusal(hello(R"("separate_reasoning": 1)")) ==
+        "400 separate_reasoning: separate_reasoning is 1, but it must be true or false");
   CHECK(refusal(hello(R"("max_token": 5)")).starts_with("400 max_token: unknown key"));
   // Values that change nothing, and others of the same keys.
   for (const auto& [key, harmless] :

@@ -35,8 +35,13 @@ const ServedModel& model() {
 
 class Prompts : public ChatPrompts {
  public:
-  Rendered render(const Conversation&) override { return {"a", {false}}; }
+  explicit Prompts(std::string text) : text_(std::move(text)) {}
+
+  Rendered render(const Conversation&) override { return {text_, std::vector<bool>(text_.size())}; }
   std::vector<int> encode(const Rendered&) override { return {5, 6, 7}; }
+
+ private:
+  std::string text_;
 };
 
 /// A client without a network. What is posted is done at once, in the thread that posts.
@@ -88,7 +93,7 @@ struct Answer {
   std::vector<std::vector<int>> handed_on;
   std::shared_ptr<CompletionReply> reply;
 
-  explicit Answer(const std::string& more) {
+  explicit Answer(const std::string& more, const std::string& prompt = "a") : prompts(prompt) {
     metrics.declare_gauge("staircase_texts", "");
     metrics.declare_counter("staircase_generated_tokens_total", "");
     metrics.declare_histogram("staircase_time_to_first_token_seconds", "", {});
@@ -104,6 +109,17 @@ struct Answer {
     for (const int id : ids) {
       Token token{.id = id};
       token.logprobs = Logprobs{-0.5f, {{id, -0.5f}, {5, -1.5f}}};
+      reply->add_token(text, token);
+    }
+    return *this;
+  }
+
+  /// As one token each.
+  Answer& add_texts(const std::vector<std::string>& pieces, int text = 0) {
+    for (const std::string& piece : pieces) {
+      Token token{.id = 5};
+      token.text = piece;
+      token.logprobs = Logprobs{-0.5f, {}};
       reply->add_token(text, token);
     }
     return *this;
@@ -296,6 +312,85 @@ TEST_CASE("an end marker that ends nothing is text, with its log-probabilities")
   CHECK(choice["message"]["content"] == "a<|im_end|>b<|im_end|>");
   CHECK(choice["logprobs"]["content"].size() == 4);
   CHECK(choice["logprobs"]["content"][1]["token"] == "<|im_end|>");
+}
+
+TEST_CASE("reasoning is separated from the content on request, wherever tokens cut the markers") {
+  struct Case {
+    std::string text, reasoning, content;
+    bool begins_within = false;  // the template wrote the marker
+  };
+  const std::vector<Case> cases{
+      {"<think>\nA fox?\n</think>\n\nYes.", "A fox?", "Yes."},
+      {"A fox?\n</think>\n\nYes.", "A fox?", "Yes.", true},
+      {"\n <think>a</think>b", "a", "b"},
+      {"<think>a</think>b", "a", "b", true},  // the model repeats it
+      {"<think>a", "a", ""},                  // never closed
+      {"a", "a", "", true},
+      {"a\n</thin", "a\n</thin", "", true},
+      {"<think>a </ < b</think>c", "a </ < b", "c"},
+      {"<think>a<think>b</think>c", "a<think>b", "c"},
+      {"<think>a</think>b <think>c</think> d", "a", "b <think>c</think> d"},  // once
+      {"<think>\n\n</think>\n\nYes.", "", "Yes."},
+      {"  Yes, <think> is a marker.", "", "  Yes, <think> is a marker."},
+      {"<thin", "", "<thin"},
+      {"<thin", "<thin", "", true},
+      {"</think>a", "", "</think>a"},
+      {"</think>a", "", "a", true},
+      {" ", "", " "},
+      {"", "", ""}};
+  for (const auto& [text, reasoning, content, begins_within] : cases) {
+    for (std::size_t cut = 0; cut <= text.size(); ++cut) {
+      std::vector<std::string> pieces{text.substr(0, cut), text.substr(cut)};
+      if (cut == text.size()) {
+        pieces.clear();
+        for (const char byte : text) pieces.emplace_back(1, byte);
+      }
+      const std::string prompt = begins_within ? "a<think>\n" : "<think></think>";
+      CAPTURE(text);
+      CAPTURE(cut);
+      Answer whole(R"(, "separate_reasoning": true, "logprobs": true)", prompt),
+          parts(R"(, "separate_reasoning": true, "logprobs": true, "stream": true)", prompt);
+      whole.add_texts(pieces).end(FinishReason::kLength);
+      parts.add_texts(pieces).end(FinishReason::kStop);
+      const json& choice = whole.client->answer["choices"][0];
+      CHECK(choice["message"] == json{{"role", "assistant"},
+                                      {"content", content},
+                                      {"refusal", nullptr},
+                                      {"reasoning_content", reasoning.empty() ? json() : json(reasoning)}});
+      CHECK(choice["finish_reason"] == "length");
+      std::string said, thought;
+      std::size_t told = 0;
+      for (const json& event : parts.client->events()) {
+        const json& delta = event["choices"][0]["delta"];
+        said += delta.value("content", "");
+        thought += delta.value("reasoning_content", "");
+        const bool thinks = delta.contains("reasoning_content");
+        CHECK((!thinks || said.empty()));  // in their order, each in an event of its own
+        CHECK((!thinks || !delta.contains("content")));
+        const json& logprobs = event["choices"][0]["logprobs"];
+        if (!logprobs.is_null()) told += logprobs["content"].size();
+      }
+      CHECK(said == content);
+      CHECK(thought == reasoning);
+      CHECK(told == pieces.size());
+    }
+  }
+}
+
+TEST_CASE("each text has its own reasoning, and without a request it stays in the content") {
+  Answer both(R"(, "separate_reasoning": true, "n": 2)", "<think>");
+  both.add_texts({"a</think>", "b"}, 1).end(FinishReason::kStop, 1);
+  both.add_texts({"c"}, 0).end(FinishReason::kLength, 0);
+  const json& choices = both.client->answer["choices"];
+  CHECK(choices[0]["message"]["reasoning_content"] == "c");
+  CHECK(choices[1]["message"]["reasoning_content"] == "a");
+  CHECK(choices[1]["message"]["content"] == "b");
+  for (const char* more : {"", R"(, "separate_reasoning": false)", R"(, "separate_reasoning": null)"}) {
+    Answer plain(more, "<think>");
+    plain.add_texts({"a</think>", "b"}).end();
+    CHECK(plain.client->answer["choices"][0]["message"] ==
+          json{{"role", "assistant"}, {"content", "a</think>b"}, {"refusal", nullptr}});
+  }
 }
 
 TEST_CASE("an answer is passed on with its tokens, except the end-of-text tokens and those that were cut") {

@@ -14,7 +14,7 @@ import time
 import unittest
 from pathlib import Path
 
-from support import CHATS, PATIENCE, ROOT, ChatServer, Server, wait_until
+from support import CHATS, PATIENCE, ROOT, TEMPLATE, ChatServer, Server, wait_until
 
 LONG = ROOT / "models/tales-llama-1m"  # its positions are rotations, so its context may be longer
 SMOLLM2 = ROOT / "models/smollm2-135m-instruct"
@@ -274,6 +274,26 @@ class Cache(unittest.TestCase):
                     # The last token of an answer never went through the model.
                     self.assertEqual(found, before - 1, f"seed {seed}, turn {turn}")
             self.assertEqual(server.metrics()["staircase_texts_growing"], 0)  # those that are kept do not grow
+
+
+class Reasoning(unittest.TestCase):
+    def test_a_template_that_opens_the_thoughts_makes_all_before_their_end_reasoning(self):
+        keys = {"temperature": 0, "max_tokens": 30}
+        with ChatServer(template=TEMPLATE.replace("assistant:", "assistant:<think>\n")) as server:
+            plain = content(chat(server, "A fox", **keys))
+            first, last = plain[:12], plain[12:20]
+            for more, reasoning, rest in (({}, plain, ""), ({"stop": [last]}, first, ""), ({"max_tokens": 0}, None, "")):
+                answer = chat(server, "A fox", **{**keys, **more}, separate_reasoning=True)["choices"][0]
+                self.assertEqual(answer["message"]["content"], rest)
+                self.assertEqual((answer["message"]["reasoning_content"] or "").strip(), (reasoning or "").strip())
+                self.assertEqual(answer["finish_reason"], "stop" if more.get("stop") else "length")
+                deltas = [event["choices"][0]["delta"] for event in
+                          events(server, "A fox", **{**keys, **more}, separate_reasoning=True)]
+                self.assertEqual("".join(delta.get("reasoning_content", "") for delta in deltas),
+                                 answer["message"]["reasoning_content"] or "")
+                self.assertEqual("".join(delta.get("content", "") for delta in deltas), rest)
+            status, _, answer = post(server, "/v1/chat/completions", {"messages": [user("A")], "separate_reasonin": True})
+            self.assertIn("did you mean separate_reasoning?", answer["error"]["message"])
 
 
 class Templates(unittest.TestCase):
