@@ -27,10 +27,11 @@ def document_of(path, env):
 
 
 def headings(doctree):
-    """Gives each section the anchor that its title has elsewhere as well, so that a link works in both places."""
+    """Gives each section the anchor that its title has elsewhere as well, so that a link works in both places. Of equal
+    titles only the first has it."""
     for section in doctree.findall(nodes.section):
         anchor = slug(section.next_node(nodes.title).astext())
-        if anchor and anchor not in section["ids"]:
+        if anchor and anchor not in doctree.ids:
             section["ids"].insert(0, anchor)
             doctree.ids.setdefault(anchor, section)
 
