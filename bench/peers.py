@@ -71,6 +71,7 @@ class Engine:
     commands: list
     environment: dict
     ours: bool = False
+    version: str = ""  # of one that does not report its own
 
     @property
     def precision(self):
@@ -169,7 +170,8 @@ def read_peers_file(setting, threads, left_out):
         {"name": "llama.cpp, q8_0", "dtype": "int8",
          "prepare": "convert {model} {converted}",               once per model, if {converted} is missing
          "commands": ["bench {converted} {prompts} {new_tokens} {clock}"],
-         "threads": 2}                                           optional: the only number that it supports
+         "threads": 2,                                           optional: the only number that it supports
+         "version": "llama.cpp b1234"}                           optional: for the page of figures
 
     `dtype` is our type to compare it with: "int8" for any engine that keeps weights in 8 bits, and so on. Commands run
     in $PEERS_DIR and print a line 'RESULT {...}' with any of decode_tok_s, batch8_tok_s, prefill_ms (a list), tokens
@@ -207,7 +209,8 @@ def read_peers_file(setting, threads, left_out):
                     left_out[name] = f"{name}: preparing the model failed; see {log.with_name('failed.log')}"
                     continue
             engines.append(Engine(name, dtype,
-                                  [["bash", "-c", f"cd {shlex.quote(folder)} && {command}"] for command in commands], {}))
+                                  [["bash", "-c", f"cd {shlex.quote(folder)} && {command}"] for command in commands], {},
+                                  version=entry.get("version", "")))
         return engines
     except KeyError as error:
         raise Failure(f"PEERS_DIR={folder}: peers.json cannot be used (there is no {error})") from error
@@ -330,33 +333,42 @@ def lead(ours, theirs, more_is_better):
     return ours / theirs if more_is_better else theirs / ours
 
 
-def print_table(result, prompt_tokens):
-    engines = result["engines"]
+def table(engines, prompt_tokens):
+    """The lines of a table in Markdown. A ratio is how many times as fast ours is with weights of the same dtype; in a
+    row of ours, in bold, beside the fastest other engine."""
     columns = [column for column in COLUMNS if any(e[column[0]] for e in engines.values())]
+    with_text = any(e["agreement"] for e in engines.values())
+    yield ("| engine" + "".join(f" | {heading.format(prompt_tokens)} | ratio" for _, heading, _, _ in columns)
+           + (" | greedy tokens as in transformers |" if with_text else " |"))
+    yield "|---" * (1 + 2 * len(columns) + with_text) + "|"
+    for name, e in engines.items():
+        cells = []
+        for key, _, digits, more_is_better in columns:
+            ours = median(engines.get(f"Staircase, {e['dtype']}", {}).get(key))
+            others = [lead(ours, median(other[key]), more_is_better) for other in (engines.values() if e["ours"] else [e])
+                      if ours and other[key] and other["dtype"] == e["dtype"] and not other["ours"]]
+            mark = "**" if e["ours"] else ""
+            cells.append(spread(e[key], digits) if e[key] else "–")
+            cells.append(f"{mark}{min(others):.2f}{mark}" if others and e[key] else "–")
+        same = e["agreement"]
+        words = "–" if same is None or name == REFERENCE else (
+            f"{same['same_tokens']} of {same['of']}" + (", then a near-tie" if same["near_tie"] else ""))
+        yield " | ".join([f"| {name}", *cells, *([words] if with_text else [])]) + " |"
+
+
+def print_tables(result, prompt_tokens):
+    engines = result["engines"]
     clock = ", processor time" if result["cpu_time"] else ""
     print(f"\n{result['model']}, {result['threads']} threads, decoding after {result['decode_prompt_tokens']} tokens, "
           f"{result['rounds']} rounds{clock}: median (min–max); a ratio is how many times faster ours with weights of the "
-          "same dtype is")
+          "same dtype is, and in bold beside the fastest other engine")
     for precision in dict.fromkeys(PRECISIONS.values()):
         group = {name: e for name, e in engines.items() if e["precision"] == precision}
-        if not group:
-            continue
-        print(f"\n{precision}:\n")
-        print("| engine | " + " | ".join(f"{heading.format(prompt_tokens)} | ratio" for _, heading, _, _ in columns)
-              + " | greedy tokens as in transformers |\n|---" + (2 * len(columns) + 1) * "|---" + "|")
-        for name, e in group.items():
-            cells = []
-            for key, _, digits, more_is_better in columns:
-                ours = median(engines.get(f"Staircase, {e['dtype']}", {}).get(key))
-                cells.append(spread(e[key], digits) if e[key] else "–")
-                cells.append(f"{lead(ours, median(e[key]), more_is_better):.2f}" if ours and e[key] and not e["ours"] else "–")
-            same = e["agreement"]
-            words = "–" if same is None or name == REFERENCE else (
-                f"{same['same_tokens']} of {same['of']}" + (", then a near-tie" if same["near_tie"] else ""))
-            print(f"| {name} | " + " | ".join(cells) + f" | {words} |")
+        if group:
+            print(f"\n{precision}:\n", *table(group, prompt_tokens), sep="\n")
     print()
     for precision, leads in result["leads"].items():
-        for key, heading, _, _ in columns:
+        for key, heading, _, _ in COLUMNS:
             if key in leads:
                 found = leads[key]
                 print(f"{precision}, {heading.format(prompt_tokens).split(',')[0]}: {found['ours']} is "
@@ -412,12 +424,12 @@ def compare_with_threads(setting, threads, prompts, prompt_tokens):
         figures["prefill_ms"] = [statistics.median(one) for one in figures["prefill_ms"]]
         first, reference = of_engine[0], runs[REFERENCE][0]
         result["engines"][engine.name] = {
-            "version": first.get("version", ""), "dtype": engine.dtype, "precision": engine.precision,
+            "version": first.get("version", engine.version), "dtype": engine.dtype, "precision": engine.precision,
             "ours": engine.ours, **figures,
             "agreement": agreement(first, reference) if "token_ids" in first else None,
         }
     result["leads"] = leads_of(result["engines"])
-    print_table(result, prompt_tokens)
+    print_tables(result, prompt_tokens)
     for failure in left_out.values():
         print(f"left out: {failure}")
     return result

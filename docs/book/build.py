@@ -4,7 +4,8 @@
     build.py site FOLDER [PROGRAMS]         the site, whole or not at all; its pages run the WebAssembly in PROGRAMS
     build.py single-file FILE PROGRAMS STEP one page of it, with all files that it loads inside
     build.py record BUILD                   the outputs, with the programs in BUILD
-    build.py derive                         files made from the steps: their picture, docs/steps.md, README's branches
+    build.py derive                         files made from others: the steps' picture, docs/steps.md, README's branches
+                                            and docs/benchmarks/cpu.md
     build.py record-benchmarks BUILD        the outputs, including those of the benchmarks
 """
 

@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "bench"
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "bench"))
+import cpu_page  # noqa: E402
 import peers  # noqa: E402
 
 
@@ -276,7 +277,7 @@ class Peers(unittest.TestCase):
             result = peers.compare_with_threads(self.setting, 2, "prompts", 512)
         self.assertIn("2 threads, decoding after 100 tokens, 1 rounds", shown.getvalue())
         self.assertIn("| engine | decode, tokens/s | ratio | greedy tokens as in transformers |\n|---|---|---|---|\n"
-                      "| Staircase, float32 | 16.0 (16.0–16.0) | – | 2 of 2 |", shown.getvalue())
+                      "| Staircase, float32 | 16.0 (16.0–16.0) | **1.00** | 2 of 2 |", shown.getvalue())
         self.assertTrue(result["engines"]["Staircase, float32"]["agreement"]["agrees"])
         self.assertEqual(result["decode_prompt_tokens"], 100)
 
@@ -381,14 +382,108 @@ class Changes(unittest.TestCase):
             self.assertAlmostEqual(self.measure(texts)[0]["nats_per_token"], math.log(45.2153), places=4)
 
 
+def tool_module():
+    """tools/bench itself."""
+    loader = importlib.machinery.SourceFileLoader("bench_tool", str(ROOT / "tools" / "bench"))
+    tool = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_tool", loader))
+    loader.exec_module(tool)
+    return tool
+
+
+class Recorded(unittest.TestCase):
+    """What --record adds to the file of the CPU's page."""
+
+    def setUp(self):
+        self.data = {"machines": {}}
+
+    def peers_run(self, rates, tokens=16):
+        """A run as tools/bench --peers gives it: {type: tokens per second of ours in each round}; the peer has half."""
+        def engine(dtype, measured):
+            return {"version": "", "dtype": dtype, "precision": peers.PRECISIONS[dtype], "ours": True, "prefill_ms": [],
+                    "decode_tokens_per_s": measured, "batch_tokens_per_s": [], "agreement": None}
+        engines = {f"Staircase, {dtype}": engine(dtype, measured) for dtype, measured in rates.items()}
+        engines |= {f"other, {dtype}": engine(dtype, [rate / 2 for rate in measured]) for dtype, measured in rates.items()}
+        return {"date": "2030-01-02", "commit": "abc", "model": "gpt2-124m-shape", "threads": 2, "rounds": 3, "prompt_tokens": 512,
+                "cpu_time": False, "decode_prompt_tokens": tokens, "new_tokens": 128, "batch": 8,
+                "engines": engines | {"transformers, float32": engine("float32", [])},
+                "left_out": {"x": "x failed; see /home/me/failed.log"}, "leads": {}, "busy_before": 0.25}
+
+    def limit_run(self, dtype, threads=1):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "speed.json")
+            done = run(PROGRAM, "speed", "--model", ROOT / "models" / "tales-1m", "--threads", threads, "--rounds", 2, "--batch", "2",
+                       "--dtype", dtype, "--prompt-tokens", 16, "--json", file)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return json.loads(file.read_text()) | {"date": "2030-01-02", "commit": "abc"}
+
+    def add(self, *runs, command="tools/bench --peers"):
+        for each in runs:
+            cpu_page.add(self.data, "A machine", "Two cores.", command, each)
+        return [list(map(sorted, map(cpu_page.dtypes, result["runs"]))) for result in self.data["machines"]["A machine"]["results"]]
+
+    def test_a_run_keeps_the_median_and_the_range_and_no_path(self):
+        self.add(self.peers_run({"int8": [40.123456, 10.0, 20.0]}))
+        kept = self.data["machines"]["A machine"]["results"][0]["runs"][0]
+        self.assertEqual(kept["engines"]["Staircase, int8"]["decode_tokens_per_s"], [10.0, 20.0, 40.123])
+        self.assertEqual(list(kept["engines"]), ["Staircase, int8", "other, int8"])
+        self.assertNotIn("/home", json.dumps(self.data))
+
+    def test_the_page_has_the_machine_the_command_and_the_table(self):
+        self.add(self.peers_run({"int8": [40.0, 10.0, 20.0]}))
+        page = " ".join(cpu_page.text(self.data).split())
+        for text in ("## A machine Two cores. ### GPT-2 124M beside other engines in int8 `tools/bench --peers`, 2030-01-02, commit abc. "
+                     "25 % of the machine was busy with other work. | engine | decode, tokens/s | ratio | |---|---|---| "
+                     "| Staircase, int8 | 20.0 (10.0–40.0) | **2.00** | | other, int8 | 10.0 (5.0–20.0) | 2.00 |",):
+            self.assertIn(text, page)
+
+    def test_a_newer_run_replaces_one_whose_types_it_has(self):
+        one, both, after = self.peers_run({"int8": [1]}), self.peers_run({"int8": [2], "int4": [2]}), self.peers_run({"int8": [3]}, 1000)
+        self.assertEqual(self.add(one, both), [[["int4", "int8"]]])
+        self.data["machines"]["A machine"]["results"][0]["limit"] = "Memory."
+        self.assertEqual(self.add(both, command="another"), [[["int4", "int8"]]])
+        self.assertEqual(self.data["machines"]["A machine"]["results"][0]["limit"], "Memory.")
+        self.assertEqual(self.data["machines"]["A machine"]["results"][0]["command"], "another")
+        self.assertEqual(self.add(one, after), [[["int4", "int8"]], [["int8"]], [["int8"]]])
+        self.assertEqual(self.data["machines"]["A machine"]["about"], "Two cores.")
+
+    def test_runs_beside_the_limits_share_a_table(self):
+        float32, int8 = self.limit_run("float32"), self.limit_run("int8")
+        self.assertEqual(self.add(float32, int8, float32), [[["int8"], ["float32"]]])
+        self.assertEqual(self.add(float32 | {"threads": 2}), [[["int8"], ["float32"]], [["float32"]]])
+        page = cpu_page.text(self.data)
+        self.assertIn("\n| | int8 | of the limit | float32 | of the limit |\n", page)
+        self.assertRegex(page, r"\n\| one-token pass, ms \| [\d.]+ \([\d.]+–[\d.]+\) \| \d+ % of the bandwidth \|")
+        self.assertRegex(page, r"\n\| 2 sequences at context \d+, tokens/s \| \d+ \| \d\.\d\d × one sequence \|")
+
+    def test_the_file_reads_back_and_shows_an_engine_a_line(self):
+        self.add(self.peers_run({dtype: [1.0] for dtype in peers.PRECISIONS}))
+        text = cpu_page.compact(self.data)
+        self.assertEqual(json.loads(text), self.data)
+        self.assertEqual(len([line for line in text.splitlines() if '"Staircase, ' in line and line.endswith("},")]), 5)
+
+    def test_the_tool_writes_both_files_and_its_command(self):
+        tool = tool_module()
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+            file = Path(folder, "cpu.json")
+            file.write_text("{")
+            with mock.patch.object(cpu_page, "FILE", file), mock.patch.object(cpu_page, "PAGE", file.with_suffix(".md")):
+                self.assertRaisesRegex(peers.Failure, "cpu.json is not valid JSON", tool.read_page)
+                file.write_text(json.dumps(self.data))
+                tool.record("A machine", {"busy_before": 0.0, "runs": [self.peers_run({"int8": [1.0]})]},
+                            ["--peers", "--record", "A machine", "--json=x.json", "--dtype", "int8", "--only", "a b"])
+                result, = cpu_page.read()["machines"]["A machine"]["results"]
+            self.assertEqual((result["command"], result["limit"]), ("tools/bench --peers --only 'a b'", ""))
+            self.assertIn("## A machine", file.with_suffix(".md").read_text(encoding="utf-8"))
+        self.assertRegex(tool.this_machine(), r"^.+, \d+ processors, \d+ GB of memory\.$")
+        self.assertRegex(tool.commit(), r"^([0-9a-f]{7,}( with changes)?)?$")
+
+
 class ShapedTokenizer(unittest.TestCase):
     """The tokenizer of a random model: every step refuses one that knows tokens beyond the model's vocabulary."""
 
     @classmethod
     def setUpClass(cls):
-        loader = importlib.machinery.SourceFileLoader("bench_tool", str(ROOT / "tools" / "bench"))
-        cls.tool = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_tool", loader))
-        loader.exec_module(cls.tool)
+        cls.tool = tool_module()
 
     def files(self, size):
         """(vocab.json, the merges) beside a model of that vocabulary."""
@@ -460,6 +555,8 @@ class Errors(unittest.TestCase):
         self.check(2, "'0' is not a whole number of 1 or more", tool, "--peers", "--context", "0")
         self.check(2, "--context goes with --peers", tool, "--context", "16")
         self.check(2, "--decode-only goes with --peers", tool, "--decode-only")
+        self.check(2, "--record takes the name of this machine", tool, "--record", " ")
+        self.check(2, "--record takes the name of this machine", tool, "--record", "x", "--scaling")
         self.check(2, "there is no folder", tool, "--json", "/nonexistent/out.json")
         self.assertIn("--peers", run(tool, "--help").stdout)
 

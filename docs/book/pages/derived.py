@@ -1,12 +1,16 @@
-"""What is made from the steps and written into the repository: their picture, the page of all steps, and two parts of
-the README."""
+"""What is made from other files and written into the repository: the steps' picture, the page of all steps, two parts
+of the README, and the CPU's figures."""
 
 import re
+import sys
 
 from step_commands.diff import lines, page_of_steps, table_of_branches
 from step_commands.series import ROOT, Problem, git, steps
 
 from . import map
+
+sys.path.append(str(ROOT / "bench"))
+import cpu_page  # noqa: E402
 
 UNKNOWN = "Clone this repository by its address, or unpack an archive of it. Then, in its folder:"
 
@@ -15,7 +19,8 @@ def files():
     """{path: text} of all that is derived."""
     series = steps()
     readme = ROOT / "README.md"
-    found = {map.PICTURE: map.svg(series), ROOT / "docs/steps.md": page_of_steps(series, {step: lines(step) for step in series})}
+    found = {map.PICTURE: map.svg(series), ROOT / "docs/steps.md": page_of_steps(series, {step: lines(step) for step in series}),
+             cpu_page.PAGE: cpu_page.text(cpu_page.read())}
     text = readme.read_text(encoding="utf-8")
     found[readme] = with_part(with_part(text, "branches", table_of_branches(series)), "clone", clone(text))
     return found
