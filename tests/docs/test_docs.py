@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STAIRCASE_BUILD", ROOT / "build"))
 PICTURES = ROOT / "docs/pictures"
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "steps").glob("*/README.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "steps").glob("*/README.md")),
+         *sorted((ROOT / "steps").glob("*/ANSWERS.md"))]
 
 sys.path.insert(0, str(PICTURES))
 import memory_table  # noqa: E402
@@ -26,6 +27,12 @@ from tales import softmax  # noqa: E402
 OFFLINE = ["Queueing Systems, Volume 1: Theory", "The HARPY Speech Recognition System"]
 
 
+def text_of(page):
+    """A page's text. That of an answer is not indented, so its blocks are those of any other page."""
+    text = page.read_text(encoding="utf-8")
+    return re.sub(r"^   ", "", text, flags=re.MULTILINE) if page.name == "ANSWERS.md" else text
+
+
 def anchors(page):
     """The names of a page's headings, as the hosts of such pages make them."""
     found = set()
@@ -37,7 +44,7 @@ def anchors(page):
 def commands(page):
     """(the line, its variables, the command, its output on the page) of each `$` in an indented block."""
     variables, found = [], []
-    lines = page.read_text(encoding="utf-8").splitlines()
+    lines = text_of(page).splitlines()
     for number, line in enumerate(lines):
         if re.match(r"    \w+=", line):
             variables.append(line.strip())

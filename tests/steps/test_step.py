@@ -149,7 +149,7 @@ class Show(Scratch):
             self.assertEqual((done.returncode, done.stderr), (1, f"tools/step: {reason}.\n"))
 
     def test_help(self):
-        for command in ("list", "diff", "practice", "check", "watch", "next", "history", "climb"):
+        for command in ("list", "diff", "practice", "check", "watch", "next", "answer", "history", "climb"):
             self.assertIn(f"tools/step {command}", self.show(command, "--help"))
             self.assertIn(command, self.show("--help"))
 
@@ -158,6 +158,50 @@ class Show(Scratch):
         for arguments in (["list"], ["diff", "2"], ["practice", "2", "--solution"]):
             self.show(*arguments)
         self.assertEqual(snapshot(self.root), before)
+
+
+class Answer(Scratch):
+    EXERCISES = "\n## Exercises\n\n    tools/step answer 02 1     # a line\n\n1. Why\n   so?\n2. How much?\n\n## Sources\n\n1. Book\n"
+    ANSWERS = "# Answers\n\n1. So.\n\n       $ tools/run 02\n       1. no item\n\n2. That\n   much.\n"
+
+    def setUp(self):
+        super().setUp()
+        steps = {name: dict(files) for name, files in STEPS_BEFORE_AFTER.items()}
+        steps["02-b-c"]["README.md"] += self.EXERCISES
+        steps["02-b-c"]["ANSWERS.md"] = self.ANSWERS
+        self.root = self.staircase(steps)
+
+    def show(self, *arguments, **options):
+        return self.step(*arguments, root=self.root, **options)
+
+    def test_an_exercise_is_shown_with_its_answer(self):
+        first = "1. Why\n   so?\n\n   So.\n\n       $ tools/run 02\n       1. no item\n"
+        second = "2. How much?\n\n   That\n   much.\n"
+        self.assertEqual(self.show("answer", "2", "1"), first)
+        self.assertEqual(self.show("answer", "b-c", "2"), second)
+        self.assertEqual(self.show("answer", "02"), first + "\n" + second)
+        self.assertEqual(self.show("answer", "2", "2", "--color", "always"), second.replace("2. How much?", "\033[1m2. How much?\033[0m"))
+
+    def test_what_has_no_answer_is_one_sentence(self):
+        for number in ("0", "3", "-1", "two", "01", ""):
+            self.assertEqual(self.show("answer", "2", "--", number, status=2),
+                             f"tools/step: 02-b-c has no exercise '{number}'; it has 1 to 2.\n")
+        self.assertEqual(self.show("answer", "1", "1", status=1), "tools/step: 01-a has no ANSWERS.md yet.\n")
+        self.assertIn("There is no step '9'", self.show("answer", "9", status=2))
+        self.assertIn("'3' is one argument too many", self.show("answer", "2", "1", "3", status=2))
+
+    def test_answers_are_no_part_of_a_step(self):
+        """Neither of its lines and its diff, nor of the folders that are made from it, nor of what a climb carries."""
+        (self.root / "steps/02-b-c/ANSWERS.md").write_text(self.ANSWERS.replace("much", "little"))
+        commands = (["list"], ["diff", "2", "--all"], ["practice", "2", "--solution"], ["climb", "2"])
+        said = [self.show(*arguments) for arguments in commands]
+        self.assertIn("Nothing to carry", said[-1])
+        (self.root / "steps/02-b-c/ANSWERS.md").unlink()
+        self.assertEqual([self.show(*arguments) for arguments in commands], said)
+        (self.root / "steps/02-b-c/ANSWERS.md").write_text(self.ANSWERS)
+        self.show("practice", "2", "mine", cwd=self.folder)
+        self.assertEqual(list((self.folder / "mine").rglob("ANSWERS.md")), [])
+        self.assertIn("    tools/step answer 02 1 ", (self.folder / "mine/README.md").read_text())
 
 
 class Practice(Scratch):

@@ -24,7 +24,7 @@ import textwrap
 from collections import Counter
 from pathlib import Path
 
-from .series import OWN, ROOT, Problem, find, steps
+from .series import ANSWERS, OWN, ROOT, Problem, find, steps
 from .series import git as plain_git
 
 git = functools.partial(plain_git, settings=True)  # a person's settings may be what makes the repository safe to read
@@ -49,7 +49,7 @@ def add_commands(commands):
         description=textwrap.fill(
             "Merges the changes of STEP since the revision REV, or since its last climb, into every step that continues it, "
             "directly or through others. Stops at a conflict. Writes a finished file to common/decoding when it reaches "
-            "the file's step. Leaves README.md and test.cpp alone, since each step has its own. Commits nothing, and "
+            "the file's step. Leaves README.md, ANSWERS.md and test.cpp alone, since each step has its own. Commits nothing, and "
             "compiles nothing without --test.", 100))
     parser.add_argument("step", metavar="STEP", nargs="?", help="6, 06, 06-top-k or top-k")
     parser.add_argument("--base", metavar="REV", default="HEAD", help="the step before the edit (HEAD)")
@@ -79,7 +79,7 @@ def read(step):
     files = {}
     for name in filter(None, names):
         path, name = ROOT / name, name.split("/", 2)[2]
-        if name in OWN:
+        if name in (*OWN, ANSWERS):
             continue
         if path.is_symlink():
             files[name] = [LINK, os.readlink(path).encode()]
@@ -100,7 +100,7 @@ def read_tree(tree):
     files = {}
     for line in filter(None, git("ls-tree", "-r", "-z", "--full-tree", tree).decode().split("\0") if tree else ()):
         (mode, kind, blob), name = line.split("\t")[0].split(), line.split("\t", 1)[1]
-        if kind == "blob" and name not in OWN:
+        if kind == "blob" and name not in (*OWN, ANSWERS):
             files[name] = [mode, git("cat-file", "blob", blob)]
     return files
 
@@ -188,7 +188,7 @@ def start(state, step, series, revision, test):
                           f"or make {step.name} its owner in landed.txt.")
     if old == new and not stale(step):
         print(f"Nothing to carry: {step.name} is as in {revision}, or as the last climb carried it "
-              "(its README.md and test.cpp stay where they are).")
+              "(its README.md, ANSWERS.md and test.cpp stay where they are).")
         return 0
     climb = {
         "step": step.name,

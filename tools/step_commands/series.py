@@ -17,6 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = ("README.md", "test.cpp")  # every step has its own; the lesson is the other files
+ANSWERS = "ANSWERS.md"           # to the exercises of README.md; no command but `answer` shows or copies it
 
 
 class Problem(Exception):
@@ -89,11 +90,11 @@ class Step:
         self.detour = False            # measures, draws or shows a variant; nothing continues it
 
     def files(self):
-        """{name: path} of the step, without editors' back-ups."""
+        """{name: path} of the step, without the answers to its exercises and without editors' back-ups."""
         paths = (path for path in sorted(self.folder.rglob("*")) if path.is_file())
         files = {path.relative_to(self.folder).as_posix(): path for path in paths}
         return {name: path for name, path in files.items()
-                if not name.endswith("~") and not any(part.startswith(".") for part in name.split("/"))}
+                if name != ANSWERS and not name.endswith("~") and not any(part.startswith(".") for part in name.split("/"))}
 
     def lesson(self):
         return {name: path for name, path in self.files().items() if name not in OWN}
@@ -184,6 +185,15 @@ class Step:
     def section(self, title):
         return section(self.readme(), title)
 
+    def exercises(self):
+        """{number: text} of the exercises of its README."""
+        return items(self.section("Exercises"))
+
+    def answers(self):
+        """{number: text} of the answers to its exercises; empty if there is no such file."""
+        path = self.folder / ANSWERS
+        return items(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
     def summary(self):
         """Its headline, the sentence in italics below the title; the title if there is none. All lists take it from
         here."""
@@ -195,6 +205,12 @@ def section(text, title):
     """The section of a README below that title."""
     match = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     return match.group(1).strip() if match else ""
+
+
+def items(text):
+    """{number: text} of a numbered list; lines after an item's first one keep their indentation."""
+    parts = re.split(r"^(\d+)\. +", text, flags=re.MULTILINE)
+    return {int(number): item.strip() for number, item in zip(parts[1::2], parts[2::2])}
 
 
 def includes(path):
