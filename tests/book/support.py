@@ -25,9 +25,9 @@ def small_repository(folder):
     (root / "steps").mkdir(parents=True)
     for name in ("01-greedy-decoding", "02-eos-handling", "03-context-window"):
         shutil.copytree(ROOT / "steps" / name, root / "steps" / name)
-        readme = root / "steps" / name / "README.md"
-        text = readme.read_text(encoding="utf-8")
-        readme.write_text(re.sub(r"\[([^]]*)\]\(\.\./(?!0[123]-)[^)]*\)", r"\1", text), encoding="utf-8")  # steps that are not here
+        for page in (root / "steps" / name).glob("*.md"):
+            text = page.read_text(encoding="utf-8")
+            page.write_text(re.sub(r"\[([^]]*)\]\(\.\./(?!0[123]-)[^)]*\)", r"\1", text), encoding="utf-8")  # steps that are not here
     for name in ("tools/step_commands", "docs/book"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     (root / "common/decoding").mkdir(parents=True)

@@ -768,6 +768,22 @@ class Refusals(unittest.TestCase):
         for part in (r"<h2>([^<]*)<", r'<li><a class="reference internal" href="#[^"]*">([^<]*)</a>'):
             self.assertEqual([title for title in re.findall(part, page) if title in order], order)
 
+    def test_each_answer_is_folded_below_its_exercise(self):
+        done = run_build("site", self.site, root=self.root)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        page = (self.site / "steps/02-eos-handling/index.html").read_text(encoding="utf-8")
+        self.assertNotRegex(page, r"(?i)>answers<|#answers")
+        exercises = page[page.index('<section id="exercises">'):page.index('<section id="sources">')]
+        for question, answer in (("Why is that a sensible\nstart?", "The model has\nlearnt to continue it"),
+                                 ("if it became the end-of-text token?", "It becomes eight tokens"),
+                                 ("which reason should it return?", "must see the tokens so far")):
+            self.assertRegex(exercises, rf'(?s){re.escape(question)}</p>\s*<details class="answer"><summary>Answer</summary>'
+                                        rf'(?:(?!</details>).)*{re.escape(answer)}')
+        self.assertEqual((exercises.count("<details"), exercises.count("</details>")), (3, 3))
+        (self.root / "steps/02-eos-handling/ANSWERS.md").unlink()
+        done = run_build("site", self.site, root=self.root)
+        self.assertNotIn("<details class=\"answer\"", (self.site / "steps/02-eos-handling/index.html").read_text(encoding="utf-8"))
+
     def test_a_link_to_nothing(self):
         line = self.append("steps/02-eos-handling/README.md", "\nSee [there](nowhere.md).\n")
         self.refused(f"steps/02-eos-handling/README.md:{line}:", "'nowhere.md' leads to nothing")

@@ -31,7 +31,7 @@ def quoted(answer):
 
 @functools.lru_cache(maxsize=None)
 def known_names():
-    """The identifiers and options of all code."""
+    """The identifiers and options of all code. Besides these, an answer may name what its own code or its exercise does."""
     found = set()
     for path in SOURCES:
         if path.suffix in (".h", ".cpp", ".cu", ".py", ".build") or path.parent.name == "tools":
@@ -74,7 +74,7 @@ class Answers(unittest.TestCase):
     def test_what_an_answer_names_exists(self):
         for step in ANSWERED:
             shown = " ".join(line for answer in step.answers().values() for _, lines in blocks(answer) for line in lines)
-            known = known_names() | set(re.findall(r"[A-Za-z_]\w*", shown))
+            known = known_names() | set(re.findall(r"[A-Za-z_]\w*", shown + step.section("Exercises")))
             for number, answer in step.answers().items():
                 named = quoted(answer)
                 commands = [line for _, lines in blocks(answer) for line in lines if line.startswith(("tools/", "$ tools/"))]
@@ -83,16 +83,16 @@ class Answers(unittest.TestCase):
                         if re.fullmatch(r"[\w./-]+\.(h|cpp|cu|py|md|json|jinja|txt|build)", word) or word.startswith(("tests/", "common/")):
                             self.assertTrue(exists(step, word), "there is no such file")
                         elif re.fullmatch(r"[A-Za-z_]\w*(\(\))?", word):
-                            self.assertIn(word.removesuffix("()"), known, "no code has this name")
+                            self.assertTrue(word.removesuffix("()") in known, "no code has this name")
                         elif word.startswith("tools/"):
                             commands.append(word)
                         for option in re.findall(r"(?<!\S)--[a-z][a-z0-9-]+", word):
-                            self.assertIn(option, known, "no program has this option")
+                            self.assertTrue(option in known, f"no program has the option {option}")
                 for line in commands:
                     with self.subTest(step.name, exercise=number, command=line):
                         self.assertTrue((ROOT / line.removeprefix("$ ").split()[0]).is_file())
                         for option in re.findall(r"(?<!\S)--[a-z][a-z0-9-]+", line):
-                            self.assertIn(option, known)
+                            self.assertTrue(option in known, f"no program has the option {option}")
                         for run in re.findall(r"tools/(?:run|test|step \w+) (\d\d)\b", line):
                             self.assertIn(run, [one.number for one in STEPS])
 

@@ -82,6 +82,9 @@ def extend(app, document, source):
     elif document in app.staircase.of_page:
         if playground.has(app.config.playground, app.staircase.of_page[document]):
             source[0] += "\n\n## Try it here\n\n```{step-playground}\n```\n"
+        answers = app.staircase.of_page[document].answers()
+        if answers:
+            source[0] += "\n\n## Answers\n\n" + "\n\n".join(f"{number}. {text}" for number, text in answers.items()) + "\n"
         source[0] += "\n\n## The diff\n\n```{step-diff}\n```\n\n## Where it goes on\n\n```{step-neighbours}\n```\n"
 
 
@@ -157,9 +160,23 @@ def read(app, doctree):
             image.parent.replace(image, raw(f'<div class="map">{drawing}</div><div class="steps-list">{listed}</div>'))
 
 
+def sections_of(doctree):
+    return {section.next_node(nodes.title).astext(): section for section in doctree.findall(nodes.section)}
+
+
+def fold_answers(app, doctree):
+    """Each answer is folded below its exercise. They were appended, so that warnings name the lines of the text."""
+    sections = sections_of(doctree)
+    exercises, answers = sections.get("Exercises"), sections.get("Answers")
+    if app.env.docname in app.staircase.of_page and exercises and answers:
+        answers.parent.remove(answers)
+        for exercise, answer in zip(exercises.next_node(nodes.enumerated_list), answers.next_node(nodes.enumerated_list)):
+            exercise += [raw('<details class="answer"><summary>Answer</summary>'), *answer.children, raw("</details>")]
+
+
 def place_playground(app, doctree):
     """The terminal comes after the idea. It was appended, so that warnings name the lines of the text."""
-    sections = {section.next_node(nodes.title).astext(): section for section in doctree.findall(nodes.section)}
+    sections = sections_of(doctree)
     idea, terminal_here = sections.get("The idea"), sections.get("Try it here")
     if app.env.docname in app.staircase.of_page and idea and terminal_here:
         terminal_here.parent.remove(terminal_here)
@@ -404,7 +421,8 @@ def setup(app):
     app.add_directive("step-neighbours", StepNeighbours)
     app.connect("builder-inited", start)
     app.connect("source-read", extend)
-    app.connect("doctree-read", place_playground, priority=400)  # before Sphinx collects the contents
+    app.connect("doctree-read", fold_answers, priority=400)  # before Sphinx collects the contents
+    app.connect("doctree-read", place_playground, priority=400)
     app.connect("doctree-read", read)
     app.connect("doctree-resolved", links.resolve)
     app.connect("html-collect-pages", more_pages)
