@@ -1,6 +1,7 @@
 """tools/plant: a list of bugs becomes code that chooses one of them when it runs, and an outdated list is reported."""
 
 import subprocess
+import sys
 import tempfile
 import unittest
 from pathlib import Path
@@ -55,6 +56,16 @@ class Plant(Limited):
             outputs = [subprocess.run([program], env=variables, capture_output=True, check=True).stdout
                        for variables in ({}, *({"STAIRCASE_PLANT": str(bug.id)} for bug in bugs))]
         self.assertEqual(outputs, [b"6", b"10", b"4", b"7"])
+
+    def test_a_bug_in_python_is_chosen_when_it_runs(self):
+        code = '"""Counts."""\ni, step = 0, 4\nwhile i < 4:\n    i += step\nprint(i)\n'
+        bugs = [plant.Bug("list", ("b.py",), "a.py", right, wrong)
+                for right, wrong in (("i < 4", "i <= 4"), ("+= step", "+= step + PLANTED"))]
+        text, stale = plant.planted(code, bugs)
+        self.assertEqual(stale, {})
+        outputs = [subprocess.run([sys.executable, "-c", text], env=variables, capture_output=True, check=True).stdout
+                   for variables in ({}, *({"STAIRCASE_PLANT": str(bug.id)} for bug in bugs))]
+        self.assertEqual(outputs, [b"4\n", b"8\n", b"5\n"])
 
     def test_a_bug_whose_text_is_gone_or_ambiguous_or_taken_is_reported(self):
         bugs = [plant.Bug("list", ("test-a",), "a.cpp", right, "x") for right in ("j < 4", "sum", "i < 4", "i < 4; ++i")]
