@@ -62,6 +62,13 @@ TEST_CASE("a folder has the template in its own file, or as a text or list in to
       config,
       R"({"chat_template": "{{ bos_token }}{{ eos_token is defined }}", "bos_token": {"content": "<s>"}})");
   CHECK(rendered(folder.path()) == "<s>False");
+  for (const std::string name : {"bos", "eos", "unk", "sep", "pad", "cls", "mask"}) {
+    CAPTURE(name);
+    const std::string token = name + "_token";
+    write_file(config,
+               R"({"chat_template": "{{ )" + token + R"( }}", ")" + token + R"(": "<)" + name + R"(>"})");
+    CHECK(rendered(folder.path()) == "<" + name + ">");
+  }
   write_file(
       config,
       R"({"chat_template": [{"name": "tool_use", "template": "a"}, {"name": "default", "template": "b"}]})");
@@ -77,8 +84,12 @@ TEST_CASE("a folder has the template in its own file, or as a text or list in to
 }
 
 TEST_CASE("a template of Ollama is named as such") {
-  CHECK(says(error_message([] { from_text("{{ if .System }}{{ .System }}{{ end }}"); }), "Ollama",
-             "not in Jinja"));
+  for (const std::string source :
+       {"{{ .System }}", "{{- range $i, $m := .Messages }}{{- end }}",
+        "{{ if .System }}{{- .System }}{{- end }}", "{{- if .System }}{{- .System }}{{- end }}"}) {
+    CAPTURE(source);
+    CHECK(says(error_message([&] { from_text(source); }), "Ollama", "not in Jinja"));
+  }
 }
 
 TEST_CASE("missing variables are none or undefined, as in transformers, and options reach the template") {

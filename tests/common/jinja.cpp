@@ -133,6 +133,7 @@ TEST_CASE("what would be written otherwise than in Python is refused in a senten
                                    "{{ '1_000' | int }}",
                                    "{{ '\u0663' | float }}",
                                    "{{ 1e22 | int }}",
+                                   "{{ 9223372036854775808.0 | int }}",
                                    "{{ '1e400' | float }}",
                                    "{{ 99999999999999999 / 3 }}",
                                    "{{ 'ʰa'.title() }}",
@@ -140,13 +141,17 @@ TEST_CASE("what would be written otherwise than in Python is refused in a senten
                                    "{{ 'a' is sameas 'a' }}",
                                    "{{ '\\101' }}",
                                    "{{ '\\ud800' }}",
+                                   "{{ '\\udfff' }}",
                                    "{{ '\\N{DIGIT ONE}' }}",
                                    "{{ ['<' | safe] }}",
                                    "{{ ('<' | safe).upper() }}",
                                    "{{ ('<' | safe) * 2 }}",
                                    "{{ {'a': 1}.keys() == {'a': 1}.keys() }}",
                                    "{% macro f() %}{% endmacro %}{{ f.name }}",
-                                   "{% for x in [1] %}{{ loop.cycle }}{% endfor %}"}) {
+                                   "{% for x in [1] %}{{ loop.cycle }}{% endfor %}",
+                                   "{% for x in [1] %}{{ loop.depth }}{% endfor %}",
+                                   "{% for x in [1] %}{{ loop.depth0 }}{% endfor %}",
+                                   "{% for x in [1] %}{{ loop.changed }}{% endfor %}"}) {
     CAPTURE(source);
     CHECK(says(refusal(source), "the template's line 1 "));
   }
@@ -213,6 +218,17 @@ TEST_CASE("a refusal is one sentence with the line and what is there") {
   CHECK(refusal("{% for x in n %}{% endfor %}") ==
         "the template's line 1 iterates over an integer as if it were a list");
   CHECK(refusal("{% if n %}\n") == "the template's line 1 has its end where \"endif\" is expected");
+}
+
+TEST_CASE("no template changes a list or a dict, by whichever method") {
+  for (const std::string name : {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"}) {
+    CHECK(refusal("{{ list." + name + "(0) }}") ==
+          "the template's line 1 calls \"" + name + "\", but a template may not change a list");
+  }
+  for (const std::string name : {"clear", "pop", "popitem", "setdefault", "update"}) {
+    CHECK(refusal("{{ dict(a=1)." + name + "() }}") ==
+          "the template's line 1 calls \"" + name + "\", but a template may not change a dict");
+  }
 }
 
 TEST_CASE("a stranger's program ends: by its steps, its depth and its output") {

@@ -151,6 +151,7 @@ SUBJECTS = {
         "{{ '\\t\\x41\\u00e9\\'\\\\ \\q' }}",
         "{{ word | reverse }} {{ word | first }} {{ word | last }} {{ word | list }}",
         "{{ ('<' | safe) + '<&' }} {{ '<' | safe ~ '<' }} {{ '<' | e }}",
+        "{{ '&<>\"\\'' | e }} {{ '\\ud7ff\\ue000' }}",
         "{{ ('<' | e) + '&' }} {{ '&' + ('<' | e) }} {{ '<' | e | e }} {{ ('<' | e) ~ '<' }}",
         "{{ '<&' | safe | e }} {{ ('<' | safe) + ('&' | e) + '>' }}",
         "{{ 'a' + 1 }}",
@@ -198,6 +199,8 @@ SUBJECTS = {
         "{{ n is odd }} {{ n is even }} {{ 1.5 is float }} {{ yes is integer }} {{ n is integer }}",
         "{{ 1 // 0 }}",
         "{{ 9223372036854775807 }}",
+        "{{ 00 }} {{ 000 + 1 }} {{ 0.5 }} {{ 00.5 }}",
+        "{{ 9223372036854774784.0 | int }} {{ -9223372036854774784.0 | int }}",
     ],
     "case": [
         "{{ 'straße' | upper }} {{ 'ŉ ﬁ ΐ ᾳ ᾼ İ ẞ ß'.upper() }} {{ 'İI ẞ' | lower }}",
@@ -230,6 +233,8 @@ SUBJECTS = {
         "{% macro f(none) %}{% endmacro %}", "{{ 'a'.strip(nope) }}",
         "{{ 1 is odd(2) }}", "{{ n is defined(n) }}", "{{ 1 is eq(x=1) }}", "{{ numbers | sort('a') }}",
         "{{ numbers | select('') | list }}",
+        "{{ [1] + (2,) }}", "{{ (1,) + [2] }}", "{{ '\\ue00' }}",
+        *("{% set NAME = 1 %}".replace("NAME", name) for name in ("True", "false", "False", "none", "None")),
     ],
     "what is given": [
         "{% macro f(x='a') %}[{{ x }}]{% endmacro %}{{ f() }}{{ f(nope) }}{{ f(x=nope) }}{{ f(none) }}",
@@ -240,6 +245,8 @@ SUBJECTS = {
     ],
     "json": [
         "{{ d | tojson }}",
+        "{{ '\\x00\\x01\\x1e\\x1f\\x20\\x7e\\x7f\\x80' | tojson }}",
+        "{{ '\\x1f\\x20\\x7e\\x7f\\x80' | tojson(ensure_ascii=true) }}",
         "{{ messages | tojson(indent=2) }}",
         "{{ '<é\\n\\u2028\\x07\\x7f\\\\\"' | tojson }} {{ '<é🙂\\x7f' | tojson(ensure_ascii=true) }}",
         "{{ d | tojson(sort_keys=true, separators=(',', ':')) }}",
