@@ -351,6 +351,8 @@ TEST_CASE("heads that do not divide the rows, families and types that are not su
              "keys of 3 heads"));
   CHECK(says(error_of(family("llama", 1).floats("blk.0.attn_q.weight", {1, 7}, ascending(7))),
              "queries of 1 heads"));
+  CHECK(says(error_of(family("llama", 3).floats("blk.0.attn_q.weight", {1, 2, 6}, ascending(12))),
+             "[6, 2, 1]", "queries of 3 heads"));
   CHECK(says(error_of(family("gptneox", 2).floats("blk.0.attn_qkv.bias", {8}, ascending(8))), "of 2 heads"));
   CHECK(says(error_of(family("llama", 0).floats("blk.0.attn_q.weight", {1, 8}, ascending(8))),
              "llama.attention.head_count is 0"));

@@ -116,6 +116,22 @@ TEST_CASE("a file of GPT-NeoX does not have all settings, and the assumed ones a
   CHECK(gguf_config(GgufFile(kReference / "gguf-families/llama-3.gguf")).remarks.empty());
 }
 
+TEST_CASE("the residuals of GPT-NeoX are parallel unless its file says otherwise") {
+  GgufWriter writer;
+  for (const char* key :
+       {"block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count"})
+    writer.number(std::string("gptneox.") + key, 4);
+  writer.text("general.architecture", "gptneox")
+      .real("gptneox.attention.layer_norm_epsilon", 1e-5f)
+      .floats("token_embd.weight", {1, 5}, {1, 2, 3, 4, 5});
+  CHECK(settings_of(writer)["use_parallel_residual"] == true);
+  for (const bool parallel : {true, false}) {
+    GgufWriter own = writer;
+    CHECK(settings_of(own.truth("gptneox.use_parallel_residual", parallel))["use_parallel_residual"] ==
+          parallel);
+  }
+}
+
 TEST_CASE("missing settings have the defaults of llama.cpp") {
   const json settings = settings_of(llama());
   CHECK(settings["num_key_value_heads"] == 4);

@@ -200,6 +200,18 @@ TEST_CASE("Llama 3 keeps fast pairs, slows slow ones by the factor, and changes 
   CHECK(kept + slowed < 32);
 }
 
+TEST_CASE("between Llama 3's fast and slow pairs there must be room") {
+  const auto refusal = [](double low, double high) {
+    json scaling = llama3();
+    scaling["low_freq_factor"] = low;
+    scaling["high_freq_factor"] = high;
+    return error_of({{"rope_scaling", scaling}});
+  };
+  CHECK(refusal(1.0, 1.0001) == "");
+  CHECK(says(refusal(2.0, 2.0), "high_freq_factor is 2, not more than low_freq_factor, which is 2"));
+  CHECK(says(refusal(2.0, 1.0), "high_freq_factor is 1, not more than low_freq_factor, which is 2"));
+}
+
 TEST_CASE("the product of a query and a key depends only on the difference of their positions") {
   const Rotary rotary = staircase::rotary({{"rope_theta", 10000.0}, {"partial_rotary_factor", 0.5}}, 8);
   REQUIRE(rotary.size() == 4);

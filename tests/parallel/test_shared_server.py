@@ -174,6 +174,18 @@ class Ends(unittest.TestCase):
                 self.assertRegex(server.sentences()[0], "another rank has not answered for [0-9.]+ seconds: "
                                                         "it has ended, is stopped or cannot be reached")
 
+    def test_the_time_without_requests_does_not_count_as_work(self):
+        with SharedServer(ends_well=False) as server:
+            server.texts("A fox", max_tokens=1, temperature=0)
+            os.kill(server.ranks[1], signal.SIGSTOP)
+            time.sleep(4)  # twice as long as work would add 8 seconds
+            stream = server.stream(**LONG)
+            self.addCleanup(stream.leave)
+            begun = time.monotonic()
+            self.assertEqual(server.process.wait(20 * PATIENCE), 1)
+            self.assertLess(time.monotonic() - begun, 8 * PATIENCE)
+            self.assertEqual(len(server.sentences()), 1, server.said())
+
     def test_what_cannot_be_served_is_said_once(self):
         with alone() as server:
             port = server.port
