@@ -10,6 +10,10 @@
 #include "kernels/cuda/launch.h"
 #include "kernels/device.h"
 
+#ifndef __CUDACC__
+#include <ptx_instructions.h>  // the emulation's
+#endif
+
 /// The dynamic shared memory of a block; its launch sets the size.
 extern __shared__ float4 dynamic_shared_memory[];
 
@@ -74,6 +78,21 @@ __device__ __forceinline__ Vector<float, kCount> load_parameters(const float* fr
   }
   return result;
 }
+
+#ifdef __CUDACC__
+/// 16 bytes that no kernel writes after loading, past the L1 cache, as of the instruction in the PTX ISA.
+/// It stays where it is written, so also before wait_for_previous.
+__device__ __forceinline__ void ld_global_nc_no_allocate(unsigned (&to)[4], const void* from) {
+#if __CUDA_ARCH__ >= 700
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "l"(from));
+#else
+  const uint4 words = __ldg(static_cast<const uint4*>(from));
+  to[0] = words.x, to[1] = words.y, to[2] = words.z, to[3] = words.w;
+#endif
+}
+#endif
 
 /// Prefetches `count` neighbouring elements into the L2 cache, without waiting. All lanes of a warp call it
 /// together.

@@ -3,13 +3,15 @@
 // x [rows, in], W as [out, in], out [rows, out]. 2 · rows · in · out operations. The weights are read once: 4
 // · in · out bytes, or half of that in 16 bits, about a quarter in 8 and a seventh in 4.
 //
-// A few rows (decoding, or verifying a handful of drafts) are limited by the bandwidth at which the weights
-// come from memory. Our own kernel computes them: each warp reads the weights of one output, or of a few,
-// from front to back, 16 bytes a lane. It widens weights of 16 bits and less in registers, so all arithmetic
-// is in float32. The epilogue (bias, GELU, residual, the position in the cache) costs nothing there. Nor does
-// the norm of up to four rows: every block computes it in shared memory while its weights are on their way to
-// the L2 cache. The columns of a gated product alternate, and a warp takes pairs of them: some columns of the
-// gate and the columns that they gate.
+// One row (decoding) has a kernel of its own (matvec.cuh), for rows of up to 8192 inputs.
+//
+// A few rows (a small batch, or verifying a handful of drafts) are limited by the bandwidth at which the
+// weights come from memory, too. Our own kernel computes them: each warp reads the weights of one output, or
+// of a few, from front to back, 16 bytes a lane. It widens weights of 16 bits and less in registers, so all
+// arithmetic is in float32. The epilogue (bias, GELU, residual, the position in the cache) costs nothing
+// there. Nor does the norm of up to four rows: every block computes it in shared memory while its weights are
+// on their way to the L2 cache. The columns of a gated product alternate, and a warp takes pairs of them:
+// some columns of the gate and the columns that they gate.
 //
 // The values of x are floats, whatever the type of the weights, and come from the L1 cache or shared memory.
 // 16 bytes of 4-bit weights of one output would need 128 bytes of x. So a lane takes at most eight inputs at
@@ -26,7 +28,9 @@
 
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/matvec.cuh"
 #include "kernels/cuda/normalize.cuh"
+#include "kernels/cuda/stores.cuh"
 #include "kernels/cuda/weights.cuh"
 
 namespace staircase {
@@ -48,107 +52,6 @@ constexpr int inputs_at_once(std::size_t element_bytes) {
 /// The most memory for weights that are widened at a time. No matrix of a block of gpt2-xl exceeds it, so
 /// only output layers are split into pieces.
 constexpr std::int64_t kWidenedBytes = std::int64_t{32} << 20;
-
-/// gelu(x) = x/2 · (1 + tanh(u)) = x / (1 + exp(-2u)) with u = sqrt(2/π) (x + 0.044715 x³). For a large
-/// negative x the exponential is infinite and the result -0.
-__device__ __forceinline__ float gelu(float x) {
-  const float u = 0.7978845608f * (x + 0.044715f * x * x * x);
-  return x / (1.0f + expf(-2.0f * u));
-}
-
-/// gelu(x) = x/2 · (1 + erf(x / sqrt 2)) = x/2 · erfc(-x / sqrt 2). This form never cancels.
-__device__ __forceinline__ float gelu_erf(float x) {
-  return 0.5f * x * erfcf(-0.7071067812f * x);
-}
-
-/// silu(x) = x / (1 + exp(-x)). For a large negative x the exponential is infinite and the result -0.
-__device__ __forceinline__ float silu(float x) {
-  return x / (1.0f + expf(-x));
-}
-
-// A store decides where results go and how they are finished. bias_of(column) is added to a product first;
-// of_row(row) takes the sums of one row. A bias may be loaded before the previous kernel has ended.
-
-/// bias[column], or 0 without a bias.
-__device__ __forceinline__ float bias_at(const float* bias, int column) {
-  return bias == nullptr ? 0.0f : load_parameters<1>(bias + column).values[0];
-}
-
-/// Stores the results of `linear`.
-struct StoreRow {
-  const float* bias;  ///< [width], or null
-  Epilogue epilogue;
-  int width;
-  DType stored;  ///< the type of `out`
-  void* out;     ///< [rows, width]; float32 if the epilogue adds to it
-
-  __device__ float bias_of(int column) const { return bias_at(bias, column); }
-
-  /// Takes the results of one row: (column, sum).
-  __device__ auto of_row(int row) const {
-    return [this, first = static_cast<std::int64_t>(row) * width](int column, float value) {
-      if (epilogue == Epilogue::kGelu) value = gelu(value);
-      if (epilogue == Epilogue::kGeluErf) value = gelu_erf(value);
-      if (epilogue == Epilogue::kAdd) value += static_cast<const float*>(out)[first + column];
-      store_as(stored, out, first + column, value);
-    };
-  }
-};
-
-/// Stores the results of a gated product. Pair p, counted from 0, consists of gate column gate_column(p) and
-/// the column kGateColumns further on.
-struct StoreGated {
-  const float* bias;  ///< of all columns, or null
-  int width;          ///< the number of pairs; further ones only pad the last group of columns
-  DType stored;       ///< the type of `out`
-  void* out;          ///< [rows, width]
-
-  __host__ __device__ static constexpr int gate_column(int pair) {
-    constexpr int kColumns = static_cast<int>(kGateColumns);
-    return pair / kColumns * 2 * kColumns + pair % kColumns;
-  }
-
-  __device__ float bias_of(int column) const { return bias_at(bias, column); }
-
-  /// Takes the results of one row: (pair, its gate, the gated value).
-  __device__ auto of_row(int row) const {
-    return [this, first = static_cast<std::int64_t>(row) * width](int pair, float gate, float up) {
-      store_as(stored, out, first + pair, silu(gate) * up);
-    };
-  }
-};
-
-template <typename Store>
-constexpr bool kTakesPairs = std::is_same_v<Store, StoreGated>;
-
-/// Stores the results of `query_key_value`: a row is a token, and its columns are [q | k | v].
-struct StoreQueryKeyValue {
-  const float* bias;  ///< [3 width]
-  Sequences sequences;
-  int width, head_size;
-  Blocks blocks;
-  float* queries;       ///< [n_tokens, width]
-  DType stored;         ///< the type of keys and values
-  void *keys, *values;  ///< [n_blocks, n_head, block_size, head_size]
-
-  __device__ float bias_of(int column) const { return bias_at(bias, column); }
-
-  /// Takes the results of one row: (column, sum).
-  __device__ auto of_row(int row) const {
-    const int sequence = sequences.of_token(row), n_head = width / head_size;
-    const std::int64_t first = blocks.place(sequence, 0, n_head, sequences.position(sequence, row));
-    return [this, row, first](int column, float value) {
-      if (column < width) {
-        queries[static_cast<std::int64_t>(row) * width + column] = value;
-        return;
-      }
-      const bool is_key = column < 2 * width;
-      const int feature = column - (is_key ? width : 2 * width), head = feature / head_size;
-      const std::int64_t place = (first + std::int64_t{head} * blocks.size) * head_size;
-      store_as(stored, is_key ? keys : values, place + feature - head * head_size, value);
-    };
-  }
-};
 
 /// Waits for the previous kernel, then computes norm(x) [rows, in] in the block's shared memory. Every thread
 /// of the block must call it.
@@ -371,6 +274,58 @@ void few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Sto
   });
 }
 
+/// How one row is multiplied: kLanes threads share an output, and each has kFloats inputs of it.
+template <int kLanes, int kFloats, typename Stored, typename Store>
+struct OneRow {
+  static constexpr int kLoads = kFloats / kInputsOfLoad<Stored>;
+  static constexpr int kColumnsOfOutput = kTakesPairs<Store> ? 2 : 1;
+  static constexpr int kBytes = kLoads * 16 * kColumnsOfOutput;  // of weights, for an output
+  /// At least 48 bytes in flight for each thread.
+  static constexpr int kOutputs = kBytes <= 16 ? 4 : kBytes <= 32 ? 2 : 1;
+  /// Registers of a thread that hold x and weights. It needs some 50 more, and a multiprocessor has 65,536.
+  static constexpr int kHeld = kFloats + kOutputs * kBytes / 4;
+  static constexpr int kResident = kHeld <= 40 ? 6 : kHeld <= 50 ? 5 : kHeld <= 64 ? 4 : kHeld <= 100 ? 3 : 2;
+
+  static void start(const Tensor& x, const Norm& norm, const WeightRows<Stored>& weights,
+                    std::int64_t results, const Store& store, int multiprocessors, Stream stream) {
+    const std::int64_t needed = divide_up<std::int64_t>(results, kMatvecThreads / kLanes * kOutputs),
+                       wave = std::int64_t{multiprocessors} * kResident;
+    launch("linear was started", stream, blocks(std::min(needed, wave)), kMatvecThreads, 0,
+           multiply_one_row<kLanes, kLoads, kOutputs, kResident, Stored, Store>, x.data<float>(),
+           RowNorm(norm), weights, static_cast<int>(x.dim(1)), static_cast<int>(results), store);
+  }
+};
+
+/// norm(x) W for one row. Returns false, and does nothing, for rows that no kernel has registers for or that
+/// are no multiple of a load.
+template <typename Store>
+bool one_row(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store, int multiprocessors,
+             Stream stream) {
+  const std::int64_t in = weight.in_features;
+  bool taken = false;
+  with_rows(weight, [&]<typename Stored>(const WeightRows<Stored>& weights) {
+    constexpr int kInputs = kInputsOfLoad<Stored>;
+    if (in % kInputs != 0) return;
+    std::int64_t results = weight.out_features;
+    if constexpr (kTakesPairs<Store>) results = store.width;
+    const auto take = [&]<int kLanes, int kFloats>() {
+      if constexpr (kFloats % kInputs == 0 && kFloats / kInputs <= 8) {
+        if (taken || in > kLanes * kFloats) return;
+        OneRow<kLanes, kFloats, Stored, Store>::start(x, norm, weights, results, store, multiprocessors,
+                                                      stream);
+        taken = true;
+      }
+    };
+    take.template operator()<kWarp, 24>();
+    take.template operator()<kWarp, 32>();
+    take.template operator()<kWarp, 64>();
+    take.template operator()<kMatvecThreads, 24>();
+    take.template operator()<kMatvecThreads, 32>();
+    take.template operator()<kMatvecThreads, 64>();
+  });
+  return taken;
+}
+
 template <typename Stored, typename To>
 void launch_widen(const WeightRows<Stored>& weights, std::int64_t in, std::int64_t first,
                   std::int64_t outputs, To* to, Stream stream) {
@@ -428,6 +383,10 @@ Tensor CudaDevice::as_operand(const Tensor& x, const Norm& norm, DType dtype) {
 
 template <typename Store>
 void CudaDevice::few_rows(const Tensor& x, const Norm& norm, const Weight& weight, const Store& store) {
+  if (x.dim(0) == 1 && x.dtype() == DType::kFloat32 &&
+      cuda::one_row(x, norm, weight, store, multiprocessors_, stream())) {
+    return;
+  }
   if (norm.kind != NormKind::kNone && cuda::normalizes(x, weight)) {
     cuda::few_rows<true>(x, norm, weight, store, stream());
   } else {

@@ -15,10 +15,6 @@
 
 #include "kernels/cuda/device_functions.cuh"
 
-#ifndef __CUDACC__
-#include <ptx_instructions.h>  // the emulation's
-#endif
-
 namespace staircase::cuda {
 
 #ifdef __CUDACC__

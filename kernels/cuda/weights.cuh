@@ -85,6 +85,11 @@ struct WeightRow {
     return 1.0f;
   }
 
+  /// The same through the read-only cache, which need not wait for the previous kernel.
+  __device__ __forceinline__ float scale_once(int input) const {
+    return widen(__ldg(scales + input / Format<Stored>::kInputs));
+  }
+
   __device__ float operator[](int input) const { return weight_of(load<1>(input), 0) * scale(input); }
 };
 

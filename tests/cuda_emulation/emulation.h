@@ -84,6 +84,7 @@ struct Settings {
   Order order = Order::kForward;  ///< in which blocks and the threads of a block run
   std::uint32_t seed = 1;         ///< of a random order
   int devices = 1;
+  int multiprocessors = 13;
   int driver_version = 13000;                 ///< as CUDA counts; 0: there is no driver
   int capability = 90;                        ///< compute capability, times ten
   std::size_t memory = std::size_t{8} << 30;  ///< of the device, in bytes
@@ -120,6 +121,7 @@ struct Thread {
   State state = State::kReady;
   Place where;          ///< of the last waiting point
   bool waited = false;  ///< for the kernel before
+  unsigned warp_operations = 0;
   // A warp operation, and what it gave this lane.
   WarpOperation operation{};
   unsigned mask = 0, source = 0;
@@ -154,11 +156,13 @@ inline std::string describe(Place where) {
   return path.substr(path.rfind('/') + 1) + ":" + std::to_string(where.line);
 }
 
-/// race_check.h listens; null without it.
+/// race_check.h and counters.h listen; null without them.
 inline void (*on_fence)() = nullptr;
 inline void (*on_atomic)(const void* flag) = nullptr;
 inline void (*on_copy)(void* to, std::size_t bytes) = nullptr;
 inline void (*on_constant_read)(const void* from, std::size_t bytes) = nullptr;
+inline void (*on_request)(const void* from, std::size_t bytes) = nullptr;
+inline void (*on_barrier)() = nullptr;
 
 /// How often the host has waited for a stream until it was empty.
 inline std::uint64_t waits = 0;
@@ -231,6 +235,7 @@ class Processor {
   std::uint64_t warp_operation(WarpOperation operation, unsigned mask, unsigned source, std::uint64_t value,
                                Place where) {
     Thread& self = *current_;
+    ++self.warp_operations;
     self.operation = operation;
     self.mask = mask;
     self.source = source;
@@ -336,6 +341,7 @@ class Processor {
       t->state = Thread::State::kReady;
     }
     ++epochs_.barriers;
+    if (on_barrier != nullptr) on_barrier();
   }
 
   /// All lanes of the mask wait. True if it is for the same thing: then each has its result and can run

@@ -41,6 +41,9 @@ using std::min;
 inline float rsqrtf(float x) {
   return 1.0f / std::sqrt(x);
 }
+inline float __uint_as_float(unsigned bits) {
+  return std::bit_cast<float>(bits);
+}
 inline float __int_as_float(int bits) {
   float value;
   std::memcpy(&value, &bits, sizeof value);
@@ -142,7 +145,7 @@ inline cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int) {
   std::snprintf(properties->name, sizeof properties->name, "emulated GPU");
   properties->major = cuda_emulation::settings.capability / 10;
   properties->minor = cuda_emulation::settings.capability % 10;
-  properties->multiProcessorCount = 13;
+  properties->multiProcessorCount = cuda_emulation::settings.multiprocessors;
   properties->totalGlobalMem = cuda_emulation::settings.memory;
   properties->sharedMemPerBlock = 48 << 10;
   properties->sharedMemPerBlockOptin = cuda_emulation::kLargestDynamicShared;

@@ -74,6 +74,14 @@ inline float ex2_approx_ftz(float x) {
   return x < -126.0f ? 0.0f : std::exp2(x);
 }
 
+/// ld.global.nc.L1::no_allocate.v4.u32
+__attribute__((no_sanitize("thread"))) inline void ld_global_nc_no_allocate(unsigned (&to)[4],
+                                                                            const void* from) {
+  if (cuda_emulation::on_constant_read != nullptr) cuda_emulation::on_constant_read(from, sizeof to);
+  if (cuda_emulation::on_request != nullptr) cuda_emulation::on_request(from, sizeof to);
+  std::memcpy(to, from, sizeof to);
+}
+
 /// cp.async.cg.shared.global of 16 bytes
 inline void cp_async_16(void* to, const void* from) {
   cuda_emulation::processor.begin_copy(to, *static_cast<const uint4*>(from));

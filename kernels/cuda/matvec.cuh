@@ -1,0 +1,205 @@
+// linear and query_key_value of one row: out = epilogue(norm(x) W + b), the product of decoding.
+//
+// x [in], W as [out, in], out [out]. 2 · in · out operations, and the weights are read once, so the limit is
+// the rate at which they come from memory. That takes bytes in flight (Little's law): at 4.2 TB/s and 700 ns,
+// 22 KB on each of 132 multiprocessors. Here a thread holds all its weights of an output in registers: 48
+// bytes in bfloat16 at 768 inputs. A multiprocessor has room for 768 such threads, which is 36 KB.
+//
+//     kernel before   ═══════════════════╗ ends
+//     this one            weights ───────╫──▶│ x, norm, products, sum │ out
+//                         requested here ╝
+//
+// The weights depend on no kernel. So they are requested before the wait for the kernel before, and travel
+// while it ends. x comes after the wait: its length is 1/out of the weights', and each thread has its own
+// part of it in registers as well, normalized there. kLanes threads share an output: a warp, which sums by
+// shuffles without a barrier, or, for longer rows, the whole block.
+//
+// A few bits fill fewer registers, so kLanes threads then take several outputs at once.
+//
+// The grid is one wave: all blocks are resident at once. If there are more outputs, a thread requests its
+// next weights as soon as it has used the last ones, and sums while they travel.
+#pragma once
+
+#include "kernels/cuda/normalize.cuh"
+#include "kernels/cuda/stores.cuh"
+#include "kernels/cuda/weights.cuh"
+
+namespace staircase::cuda {
+
+constexpr int kMatvecThreads = 128;
+
+/// The weights that one thread loads at once: 16 bytes.
+template <typename Stored>
+constexpr int kInputsOfLoad = 16 / static_cast<int>(sizeof(Stored)) * Format<Stored>::kInElement;
+
+/// Weight number `i` of a load, without its scale.
+template <typename Stored>
+__device__ __forceinline__ float weight_of_load(const unsigned (&words)[4], int i) {
+  if constexpr (std::is_same_v<Stored, __nv_bfloat16>) {  // the upper half of a float
+    return __uint_as_float(i % 2 == 0 ? words[i / 2] << 16 : words[i / 2] & 0xffff0000u);
+  } else if constexpr (std::is_same_v<Stored, Int4Pair>) {
+    return static_cast<float>(static_cast<int>(words[i / 8] >> i % 8 * 4 & 15u) - 8);
+  } else {
+    return widen(reinterpret_cast<const Stored*>(words)[i]);
+  }
+}
+
+/// A thread's part of the weights of one output: kLoads loads, kLanes loads apart.
+template <typename Stored, int kLanes, int kLoads>
+struct OwnWeights {
+  static constexpr int kInputs = kInputsOfLoad<Stored>;
+
+  unsigned loads[kLoads][4];
+  float scales[Format<Stored>::kScaled ? kLoads : 1];
+
+  /// Requests them, past the L1 cache: nothing else reads them. Beyond the row's end there is nothing to
+  /// load.
+  __device__ __forceinline__ void request(const WeightRow<Stored>& row, int lane, int in) {
+#pragma unroll
+    for (int l = 0; l < kLoads; ++l) {
+      const int i = (l * kLanes + lane) * kInputs;
+      if (i < in) {
+        ld_global_nc_no_allocate(loads[l], row.values + i / WeightRow<Stored>::kInElement);
+        if constexpr (Format<Stored>::kScaled) scales[l] = row.scale_once(i);
+      }
+    }
+  }
+
+  /// This thread's part of the product with its part of x.
+  __device__ __forceinline__ float times(const float (&x)[kLoads * kInputs], int lane, int in) const {
+    float total = 0.0f;
+#pragma unroll
+    for (int l = 0; l < kLoads; ++l) {
+      if ((l * kLanes + lane) * kInputs < in) {
+        float sum = Format<Stored>::kScaled ? 0.0f : total;
+#pragma unroll
+        for (int v = 0; v < kInputs; ++v) sum += x[l * kInputs + v] * weight_of_load<Stored>(loads[l], v);
+        total = Format<Stored>::kScaled ? total + sum * scales[l] : sum;
+      }
+    }
+    return total;
+  }
+};
+
+/// The sum over the kLanes threads that share an output, returned to each of them.
+template <int kLanes>
+__device__ __forceinline__ float sum_of_lanes(float value) {
+  if constexpr (kLanes == kWarp) {
+    return warp_sum(value);
+  } else {
+    static_assert(kLanes == kMatvecThreads);
+    return block_sum<kLanes>(value);
+  }
+}
+
+/// A thread's part of norm(x), in registers.
+template <typename Stored, int kLanes, int kLoads>
+__device__ __forceinline__ void load_normalized(const float* x, const RowNorm& norm, int lane, int in,
+                                                float (&own)[kLoads * kInputsOfLoad<Stored>]) {
+  constexpr int kInputs = kInputsOfLoad<Stored>, kAtOnce = 4;
+  // Calls use(place in `own`, place in x) for each piece of kAtOnce elements.
+  const auto for_each = [&](const auto& use) {
+#pragma unroll
+    for (int l = 0; l < kLoads; ++l) {
+      const int first = (l * kLanes + lane) * kInputs;
+      if (first < in) {
+#pragma unroll
+        for (int v = 0; v < kInputs; v += kAtOnce) use(l * kInputs + v, first + v);
+      }
+    }
+  };
+  for_each([&](int to, int from) {
+    *reinterpret_cast<Vector<float, kAtOnce>*>(own + to) = load_vector<kAtOnce>(x + from);
+  });
+  if (norm.kind == NormKind::kNone) return;
+  RowScale row{0.0f, 1.0f};
+  if (norm.kind == NormKind::kLayer) {
+    float sum = 0.0f;
+    for_each([&](int to, int) {
+#pragma unroll
+      for (int v = 0; v < kAtOnce; ++v) sum += own[to + v];
+    });
+    row.mean = sum_of_lanes<kLanes>(sum) / static_cast<float>(in);
+  }
+  float squares = 0.0f;
+  for_each([&](int to, int) {
+#pragma unroll
+    for (int v = 0; v < kAtOnce; ++v) squares += (own[to + v] - row.mean) * (own[to + v] - row.mean);
+  });
+  row.scale = 1.0f / sqrtf(sum_of_lanes<kLanes>(squares) / static_cast<float>(in) + norm.epsilon);
+  for_each([&](int to, int from) {
+    auto* const piece = reinterpret_cast<Vector<float, kAtOnce>*>(own + to);
+    *piece = norm.apply(row, *piece, norm.parameters<kAtOnce>(from));
+  });
+}
+
+/// One row, normalized or not, times all weights. `in` must be a multiple of kInputsOfLoad, and at most
+/// kLanes · kLoads of these. kLanes threads take kOutputs outputs at a time; of a gated product, the columns
+/// of the gate and those that they gate.
+template <int kLanes, int kLoads, int kOutputs, int kResident, typename Stored, typename Store>
+__global__ __launch_bounds__(kMatvecThreads, kResident) void multiply_one_row(const float* x, RowNorm norm,
+                                                                              WeightRows<Stored> weight,
+                                                                              int in, int results,
+                                                                              Store store) {
+  constexpr bool kPairs = kTakesPairs<Store>;
+  constexpr int kColumns = kPairs ? 2 * kOutputs : kOutputs;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int team = static_cast<int>(blockIdx.x * kMatvecThreads + threadIdx.x) / kLanes;
+  const int step = static_cast<int>(gridDim.x) * (kMatvecThreads / kLanes) * kOutputs;
+
+  // Outputs past the end repeat the last one, to avoid a branch in the loop.
+  const auto column_of = [&](int first, int c) {
+    const int output = min(first + c % kOutputs, results - 1);
+    if constexpr (kPairs)
+      return StoreGated::gate_column(output) + c / kOutputs * static_cast<int>(kGateColumns);
+    return output;
+  };
+  OwnWeights<Stored, kLanes, kLoads> own[kColumns];
+  float bias = 0.0f;  // of the result that this lane stores
+  [[maybe_unused]] float gated_bias = 0.0f;
+  const auto request = [&](int first) {
+    if (first >= results) return;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) own[c].request(weight[column_of(first, c)], lane, in);
+    if (lane >= kOutputs) return;
+    bias = store.bias_of(column_of(first, lane));
+    if constexpr (kPairs) gated_bias = store.bias_of(column_of(first, lane + kOutputs));
+  };
+  int first = team * kOutputs;
+  request(first);
+  let_next_begin();
+  wait_for_previous();
+
+  alignas(16) float values[kLoads * kInputsOfLoad<Stored>];
+  load_normalized<Stored, kLanes, kLoads>(x, norm, lane, in, values);
+  for (; first < results; first += step) {
+    const int output = first + lane;
+    const bool stores = lane < kOutputs && output < results;
+    const float own_bias = bias;
+    [[maybe_unused]] const float other_bias = gated_bias;
+    [[maybe_unused]] float residual = 0.0f;
+    if constexpr (std::is_same_v<Store, StoreRow>) residual = stores ? store.residual(output) : 0.0f;
+    float sums[kColumns];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) sums[c] = own[c].times(values, lane, in);
+    request(first + step);  // they travel while the lanes sum
+    float own_sum = 0.0f;
+    [[maybe_unused]] float gated = 0.0f;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      const float sum = sum_of_lanes<kLanes>(sums[c]);
+      if (lane == c) own_sum = sum;
+      if (kPairs && lane == c - kOutputs) gated = sum;
+    }
+    if (!stores) continue;
+    if constexpr (kPairs) {
+      store.of_row(0)(output, own_sum + own_bias, gated + other_bias);
+    } else if constexpr (std::is_same_v<Store, StoreRow>) {
+      store.put(output, own_sum + own_bias, residual);
+    } else {
+      store.of_row(0)(output, own_sum + own_bias);
+    }
+  }
+}
+
+}  // namespace staircase::cuda

@@ -1,0 +1,148 @@
+// The product of one row: every instance of its kernel against the kernels for a few rows, and what it asks
+// of memory.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "tests/cuda_emulation/counters.h"
+#include "tests/kernels/kernel_test.h"
+
+namespace staircase {
+namespace {
+
+constexpr DType kAllTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16, DType::kInt8,
+                               DType::kInt4};
+
+/// A product of one row, or of equal ones.
+struct Product {
+  std::size_t in, out;
+  DType dtype;
+  NormKind kind = NormKind::kNone;
+  Epilogue epilogue = Epilogue::kStore;
+
+  /// Calls multiply(work) once all operands are on the device; `work` is the product of `rows` equal rows and
+  /// the wait for it. Returns the first row.
+  template <typename Multiply>
+  Values run(Device& device, std::size_t rows, const Multiply& multiply) const {
+    const std::size_t width = epilogue == Epilogue::kSiluGate ? out / 2 : out;
+    const Tensor x = upload(device, shape_of(rows, in), repeated(random_values(in, 1), rows));
+    const Weight weight = upload_weight(device, random_values(in * out, 2), in, out, dtype);
+    const Tensor bias = upload(device, shape_of(1, out), random_values(out, 3));
+    Tensor result = upload(device, shape_of(rows, width), repeated(random_values(width, 4), rows));
+    Norm norm{kind, {}, {}, 1e-5f};
+    if (kind != NormKind::kNone) norm.weight = upload(device, shape_of(1, in), random_values(in, 5));
+    if (kind == NormKind::kLayer) norm.bias = upload(device, shape_of(1, in), random_values(in, 6));
+    Values values = download(device, result);  // waits for the uploads
+    multiply([&] {
+      device.linear(x, norm, weight, bias, epilogue, result);
+      values = download(device, result);
+    });
+    values.resize(width);
+    return values;
+  }
+
+  Values run(Device& device, std::size_t rows) const {
+    return run(device, rows, [](const auto& work) { work(); });
+  }
+
+  void check(Device& device) const {
+    const Values alone = run(device, 1), among_others = run(device, 2);
+    CAPTURE(in);
+    CAPTURE(out);
+    CAPTURE(static_cast<int>(kind));
+    CAPTURE(static_cast<int>(epilogue));
+    INFO(to_string(dtype));
+    const double largest = epilogue == Epilogue::kSiluGate ? 3.0 * std::sqrt(static_cast<double>(in)) : 1.0;
+    CHECK(difference("out", alone, naive::Doubles(among_others.begin(), among_others.end()), alone.size(),
+                     largest * 2e-6 * std::sqrt(static_cast<double>(in))) == "");
+  }
+
+  static Values repeated(const Values& row, std::size_t times) {
+    Values all;
+    for (std::size_t i = 0; i < times; ++i) all.insert(all.end(), row.begin(), row.end());
+    return all;
+  }
+};
+
+/// Widths at the edges of what a thread holds: for each type, the last of an instance and the first of the
+/// next.
+constexpr std::size_t kWidths[] = {32, 768, 800, 1024, 1056, 2048, 2080, 3072, 3104, 4096, 4128, 8192, 8224};
+
+constexpr NormKind kKinds[] = {NormKind::kNone, NormKind::kLayer, NormKind::kRms};
+
+TEST_CASE("a row alone has the product that it has among others, in every width and type") {
+  on_every_device([](Device& device) {
+    for (const DType dtype : kAllTypes) {
+      for (std::size_t i = 0; i < std::size(kWidths); ++i) {
+        Product{kWidths[i], 7, dtype, kKinds[i % 3]}.check(device);
+        Product{kWidths[i], 32, dtype, kKinds[(i + 1) % 3], Epilogue::kSiluGate}.check(device);
+      }
+      for (const Epilogue epilogue : {Epilogue::kGelu, Epilogue::kGeluErf, Epilogue::kAdd})
+        Product{96, 33, dtype, NormKind::kLayer, epilogue}.check(device);
+    }
+  });
+}
+
+// With one multiprocessor the grid has a few blocks: each takes many outputs, the last of them alone.
+TEST_CASE("more outputs than a wave of blocks are taken one after another") {
+  struct Restore {
+    ~Restore() { cuda_emulation::settings = {}; }
+  } const restore;
+  cuda_emulation::settings.multiprocessors = 1;
+  on_every_device([](Device& device) {
+    for (const DType dtype : kAllTypes) {
+      for (const std::size_t in : {96u, 2112u}) {
+        Product{in, 101, dtype, NormKind::kLayer, Epilogue::kAdd}.check(device);
+        Product{in, 192, dtype, NormKind::kRms, Epilogue::kSiluGate}.check(device);
+      }
+    }
+  });
+}
+
+/// The counters of a bfloat16 product of one row on a GPU with 132 multiprocessors, as an H200 has.
+struct Counted {
+  std::uint64_t bytes, early, sectors, barriers;
+};
+Counted counted(const Product& product) {
+  struct Restore {
+    ~Restore() { cuda_emulation::settings = {}; }
+  } const restore;
+  cuda_emulation::settings.multiprocessors = 132;
+  Counted result{};
+  on_every_device([&](Device& device) {
+    product.run(device, 1, [&](const auto& work) {
+      const cuda_emulation::Counters counters;
+      work();
+      if (counters.bytes() > 0)
+        result = {counters.bytes(), counters.early_bytes(), counters.sectors(), counters.barriers()};
+    });
+  });
+  return result;
+}
+
+TEST_CASE("a product of one row reads each weight once, in whole sectors, all of them before it waits") {
+  // The first two are products of gpt2; a wave has 1584 outputs of 1600 inputs.
+  for (const auto& [in, out] : {std::pair<std::size_t, std::size_t>{768, 2304}, {768, 768}, {1600, 1504}}) {
+    const Counted c = counted({in, out, DType::kBFloat16, NormKind::kLayer});
+    CHECK(c.bytes == in * out * 2);
+    CHECK(c.sectors * cuda_emulation::Counters::kSector == c.bytes);
+    CHECK(c.early == c.bytes);
+    CHECK(c.barriers == 0);
+  }
+}
+
+TEST_CASE("a row that a whole block shares passes two barriers for each of its sums") {
+  const Counted c = counted({3072, 132, DType::kBFloat16});
+  CHECK(c.bytes == 3072 * 132 * 2);
+  CHECK(c.early == c.bytes);
+  CHECK(c.barriers == 132 * 2);
+}
+
+TEST_CASE("an output layer requests a wave of rows before it waits") {
+  const Counted c = counted({768, 6400, DType::kBFloat16, NormKind::kLayer});
+  CHECK(c.bytes == 768 * 6400 * 2);
+  CHECK(c.early == 768 * 2 * 4 * 132 * 6);
+}
+
+}  // namespace
+}  // namespace staircase
