@@ -12,7 +12,7 @@ namespace staircase {
 namespace {
 
 /// The token, its log-probability and its own bytes, which need not be characters; without the closing brace.
-std::string told_token(const Tokenizer& tokenizer, int id, float logprob) {
+std::string token_json(const Tokenizer& tokenizer, int id, float logprob) {
   const std::string_view bytes = tokenizer.bytes(id);
   std::string numbers;
   for (const char byte : bytes) {
@@ -28,15 +28,15 @@ class ChatForm : public ReplyForm {
     return stream ? "chat.completion.chunk" : "chat.completion";
   }
 
-  bool tells_end() const override { return false; }
+  bool formats_end() const override { return false; }
 
-  Told tell(const Tokenizer& tokenizer, const Token& token, std::size_t) const override {
+  LogprobJson format(const Tokenizer& tokenizer, const Token& token, std::size_t) const override {
     std::string top;
     for (const auto& [id, logprob] : token.logprobs->likeliest) {
-      top += (top.empty() ? "" : ",") + told_token(tokenizer, id, logprob) + "}";
+      top += (top.empty() ? "" : ",") + token_json(tokenizer, id, logprob) + "}";
     }
     return {.tokens = fmt::format(R"({},"top_logprobs":[{}]}})",
-                                  told_token(tokenizer, token.id, token.logprobs->own.value_or(0.0f)), top)};
+                                  token_json(tokenizer, token.id, token.logprobs->own.value_or(0.0f)), top)};
   }
 
   std::string choice(NewText text) const override {
@@ -54,7 +54,7 @@ class ChatForm : public ReplyForm {
     std::vector<std::string> all;
     const auto add = [&](const std::string& delta, std::optional<FinishReason> end) {
       all.push_back(choice(text, "delta", delta, end));
-      text.told = {};
+      text.logprobs = {};
     };
     if (text.begins) {
       all.push_back(choice({.index = text.index}, "delta", R"({"role":"assistant","content":""})", {}));
@@ -62,7 +62,7 @@ class ChatForm : public ReplyForm {
     if (text.reasoning && !text.reasoning->empty()) {
       add(fmt::format(R"({{"reasoning_content":{}}})", in_json(*text.reasoning)), {});
     }
-    if (!text.text.empty() || !text.told.tokens.empty()) {
+    if (!text.text.empty() || !text.logprobs.tokens.empty()) {
       add(fmt::format(R"({{"content":{}}})", in_json(text.text)), {});
     }
     if (text.end) add("{}", text.end);
@@ -72,9 +72,10 @@ class ChatForm : public ReplyForm {
  private:
   static std::string choice(const NewText& text, const char* kind, const std::string& content,
                             std::optional<FinishReason> end) {
-    const std::string logprobs = text.told.tokens.empty()
-                                     ? "null"
-                                     : fmt::format(R"({{"content":[{}],"refusal":null}})", text.told.tokens);
+    const std::string logprobs =
+        text.logprobs.tokens.empty()
+            ? "null"
+            : fmt::format(R"({{"content":[{}],"refusal":null}})", text.logprobs.tokens);
     return fmt::format(R"({{"index":{},"{}":{},"logprobs":{},"finish_reason":{}}})", text.index, kind,
                        content, logprobs, in_json(end));
   }

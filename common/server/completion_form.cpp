@@ -25,9 +25,9 @@ class CompletionForm : public ReplyForm {
  public:
   std::string_view object(bool) const override { return "text_completion"; }
 
-  bool tells_end() const override { return true; }
+  bool formats_end() const override { return true; }
 
-  Told tell(const Tokenizer& tokenizer, const Token& token, std::size_t offset) const override {
+  LogprobJson format(const Tokenizer& tokenizer, const Token& token, std::size_t offset) const override {
     const auto& [own, likeliest] = *token.logprobs;
     const std::string name = in_json(token_text(tokenizer, token.id));
     std::vector<std::pair<std::string, float>> top;  // two tokens may have the same text
@@ -47,12 +47,12 @@ class CompletionForm : public ReplyForm {
   }
 
   std::string choice(NewText text) const override {
-    const Told& told = text.told;
+    const LogprobJson& lists = text.logprobs;
     const std::string logprobs =
-        told.tokens.empty()
+        lists.tokens.empty()
             ? "null"
             : fmt::format(R"({{"tokens":[{}],"token_logprobs":[{}],"top_logprobs":[{}],"text_offset":[{}]}})",
-                          told.tokens, told.token_logprobs, told.top_logprobs, told.text_offset);
+                          lists.tokens, lists.token_logprobs, lists.top_logprobs, lists.text_offset);
     return fmt::format(R"({{"index":{},"text":{},"logprobs":{},"finish_reason":{}}})", text.index,
                        in_json(text.text), logprobs, in_json(text.end));
   }
@@ -62,7 +62,7 @@ class CompletionForm : public ReplyForm {
 
 }  // namespace
 
-void Told::add(const Told& more) {
+void LogprobJson::add(const LogprobJson& more) {
   const auto add = [](std::string& list, const std::string& rest) {
     if (!list.empty() && !rest.empty()) list += ',';
     list += rest;

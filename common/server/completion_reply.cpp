@@ -65,20 +65,20 @@ class CharacterCount {
 struct CompletionReply::Echo {
   std::shared_ptr<const std::vector<Token>> prompt;
   std::string text = {};
-  Told told = {};
+  LogprobJson logprobs = {};
 };
 
-/// The state of a text; `part` and `told` have not been sent yet.
+/// The state of a text; `part` and `logprobs` have not been sent yet.
 struct CompletionReply::Text {
   int index;
   TextStream stream;
   CharacterCount count{};  // of all tokens, including those that a stop sequence may cut off
   std::optional<ReasoningSplit> split = {};
   std::string part = {};
-  Told told = {};
+  LogprobJson logprobs = {};
   std::size_t shown = 0;                                // characters of all parts
   std::deque<std::pair<Token, std::size_t>> held = {};  // tokens whose text is withheld, and their offsets
-  std::optional<Token> untold_end = {};                 // an end-of-text token that may be text
+  std::optional<Token> pending_end = {};                // an end-of-text token that may be text
   std::string whole = {};                               // the choice, once complete
   int tokens = 0;                                       // new ones
   bool begins = true;                                   // nothing of it was sent
@@ -138,7 +138,7 @@ std::string CompletionReply::end_of_object(bool with_use) const {
         cached ? fmt::format(R"(,"prompt_tokens_details":{{"cached_tokens":{}}})", *cached) : "";
     use = fmt::format(R"(,"usage":{{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{}{}}})",
                       prompts, completions, prompts + completions, details);
-  } else if (request_->tells_use) {
+  } else if (request_->include_usage) {
     use = R"(,"usage":null)";
   }
   return "]" + use + "}";
@@ -148,7 +148,7 @@ std::string CompletionReply::end_of_object(bool with_use) const {
 NewText CompletionReply::take_new(Text& text) const {
   NewText news{.index = text.index,
                .text = std::exchange(text.part, {}),
-               .told = std::exchange(text.told, {}),
+               .logprobs = std::exchange(text.logprobs, {}),
                .begins = std::exchange(text.begins, false),
                .end = text.end};
   if (text.split) {
@@ -218,7 +218,7 @@ void CompletionReply::take() {
     made += (news.prompt ? news.prompt->size() : 1) *
             static_cast<std::size_t>(1 + request_->logprobs.value_or(0));
     Text& text = texts_[static_cast<std::size_t>(news.text)];
-    const bool has_news = !text.part.empty() || !text.told.tokens.empty() || text.end;
+    const bool has_news = !text.part.empty() || !text.logprobs.tokens.empty() || text.end;
     if (request_->stream && has_news) {
       for (const std::string& choice : form_.choices(take_new(text)))
         add_part(begin_of_object() + choice + end_of_object(false));
@@ -227,14 +227,14 @@ void CompletionReply::take() {
       text.whole = (text.index > 0 ? "," : "") + form_.choice(take_new(text));
     }
   }
-  if (!unread_.empty()) exchange_->post_at_once([self = shared_from_this()] { self->take(); });
+  if (!unread_.empty()) exchange_->post_without_flush([self = shared_from_this()] { self->take(); });
   has_ended_ = growing_ == 0;
   if (!request_->stream) {
     if (has_ended_) send_whole();
     return;
   }
   if (has_ended_) {
-    if (request_->tells_use) add_part(begin_of_object() + end_of_object(true));
+    if (request_->include_usage) add_part(begin_of_object() + end_of_object(true));
     add_part("[DONE]");
   }
   begin();
@@ -263,21 +263,22 @@ void CompletionReply::add_echo(Text& text, const std::shared_ptr<const std::vect
     CharacterCount count;
     std::vector<int> ids;
     for (const Token& token : *prompt) {
-      echo_->told.add(form_.tell(*model_.tokenizer, token, count.add(model_.tokenizer->bytes(token.id))));
+      echo_->logprobs.add(
+          form_.format(*model_.tokenizer, token, count.add(model_.tokenizer->bytes(token.id))));
       ids.push_back(token.id);
     }
     echo_->text = model_.tokenizer->decode(ids);
   }
   text.show(echo_->text);
   text.count = CharacterCount(text.shown);
-  text.told.add(echo_->told);
+  text.logprobs.add(echo_->logprobs);
 }
 
 void CompletionReply::add_new(Text& text, const Token& token) {
   if (const std::optional<int> end = text.stream.waiting_end()) {
     const std::size_t offset = text.count.length();
     text.count.add(model_.tokenizer->bytes(*end));
-    if (const auto untold = std::exchange(text.untold_end, {})) text.held.emplace_back(*untold, offset);
+    if (const auto pending = std::exchange(text.pending_end, {})) text.held.emplace_back(*pending, offset);
   }
   show(text, text.stream.push(token));
   const bool is_end = text.stream.waiting_end().has_value();
@@ -285,15 +286,15 @@ void CompletionReply::add_new(Text& text, const Token& token) {
   if (on_answer_) text.ids.push_back(token.id);
   // A token is sent with its text: until then a stop sequence may still cut it off.
   if (request_->logprobs && token.logprobs) {
-    if (is_end && !form_.tells_end()) {
-      text.untold_end = token;
+    if (is_end && !form_.formats_end()) {
+      text.pending_end = token;
     } else {
       text.held.emplace_back(token, offset);
     }
   }
   while (!text.held.empty() &&
          (text.held.front().second < text.shown || text.count.complete() <= text.shown)) {
-    tell(text, text.held.front().second);
+    add_logprobs(text, text.held.front().second);
     text.held.pop_front();
   }
   text.last = token.time;
@@ -303,8 +304,8 @@ void CompletionReply::add_new(Text& text, const Token& token) {
 }
 
 /// The first of the withheld ones.
-void CompletionReply::tell(Text& text, std::size_t offset) const {
-  text.told.add(form_.tell(*model_.tokenizer, text.held.front().first, offset));
+void CompletionReply::add_logprobs(Text& text, std::size_t offset) const {
+  text.logprobs.add(form_.format(*model_.tokenizer, text.held.front().first, offset));
 }
 
 void CompletionReply::show(Text& text, const std::string& added) const {
@@ -313,11 +314,11 @@ void CompletionReply::show(Text& text, const std::string& added) const {
 }
 
 void CompletionReply::end(Text& text, FinishReason reason) {
-  if (text.untold_end && reason != FinishReason::kEos)
-    text.held.emplace_back(*text.untold_end, text.count.length());
+  if (text.pending_end && reason != FinishReason::kEos)
+    text.held.emplace_back(*text.pending_end, text.count.length());
   show(text, text.stream.finish(reason));
   for (; !text.held.empty(); text.held.pop_front())
-    tell(text, std::min(text.held.front().second, text.shown));
+    add_logprobs(text, std::min(text.held.front().second, text.shown));
   text.end = reason;
   --growing_;
   metrics_.count("staircase_texts", -1.0);

@@ -73,7 +73,7 @@ class CompletionReply : public std::enable_shared_from_this<CompletionReply> {
   void add_echo(Text& text, const std::shared_ptr<const std::vector<Token>>& prompt);
   void add_new(Text& text, const Token& token);
   void show(Text& text, const std::string& added) const;
-  void tell(Text& text, std::size_t offset) const;
+  void add_logprobs(Text& text, std::size_t offset) const;
   void end(Text& text, FinishReason reason);
   void hand_on(const Text& text) const;
   NewText take_new(Text& text) const;

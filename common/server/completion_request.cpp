@@ -97,7 +97,7 @@ CompletionRequest::CompletionRequest(std::string_view body, const ServedModel& m
       if (!stream) throw HttpError(400, "stream_options needs stream to be true", "stream_options");
       JsonOptions inner{*options};
       if (inner.values.contains("include_usage") && inner.values["include_usage"].is_null()) return;
-      inner.get("include_usage", &tells_use);
+      inner.get("include_usage", &include_usage);
     });
   }
   about("logit_bias", [&] { read_bias(model); });

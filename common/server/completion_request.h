@@ -50,10 +50,10 @@ class CompletionRequest : public OptionSink {
 
   const Prompts& prompts() const { return prompts_; }  ///< in tokens, none of them empty
 
-  int n = 1;               ///< texts per prompt
-  bool stream = false;     ///< the answer arrives in parts
-  bool tells_use = false;  ///< the last part of a stream counts the tokens
-  bool echo = false;       ///< the prompt is part of the text
+  int n = 1;                   ///< texts per prompt
+  bool stream = false;         ///< the answer arrives in parts
+  bool include_usage = false;  ///< the last part of a stream counts the tokens
+  bool echo = false;           ///< the prompt is part of the text
   int max_tokens = 0;
   /// Whether the prompt of a chat ends within reasoning, if the answer's is to be separated from its content.
   std::optional<bool> within_reasoning = {};

@@ -229,7 +229,7 @@ struct CompletionServer {
       } catch (const std::exception& error) {
         then = [message = std::string(error.what())] { throw HttpError(500, message); };
       }
-      exchange->post_at_once([=, this] {
+      exchange->post_without_flush([=, this] {
         if (!*has_left) refuse_on_error(exchange, then);
       });
     });
@@ -348,14 +348,14 @@ void serve_completions(const ServerOptions& options, const ServedModel& model, C
       metrics.declare_gauge("staircase_" + name, help);
     }
   }
-  const auto tell = [&] {
+  const auto update_metrics = [&] {
     for (const auto& [name, help, value] : program_metrics) metrics.set("staircase_" + name, value());
   };
-  tell();
+  update_metrics();
   server.http.start([&] { service.drain(); });
   print(fmt::format("listening on {}\n", server.http.url()));
   while (service.pass()) {
-    tell();
+    update_metrics();
     server.http.flush();
   }
   server.http.wait();

@@ -95,7 +95,7 @@ class Exchange {
   virtual void post(std::function<void()> work) = 0;
 
   /// The same without a flush, after the other clients have had their turn.
-  virtual void post_at_once(std::function<void()> work) = 0;
+  virtual void post_without_flush(std::function<void()> work) = 0;
 };
 
 }  // namespace staircase

@@ -150,7 +150,7 @@ class Connection : public Exchange, public std::enable_shared_from_this<Connecti
     room_.posted.push_back(std::move(work));
   }
 
-  void post_at_once(std::function<void()> work) override { asio::post(room_.io, std::move(work)); }
+  void post_without_flush(std::function<void()> work) override { asio::post(room_.io, std::move(work)); }
 
   void close() {
     state_ = State::kClosed;

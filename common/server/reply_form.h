@@ -13,17 +13,17 @@
 namespace staircase {
 
 /// Log-probabilities, as JSON lists without their brackets. A chat has only the first.
-struct Told {
+struct LogprobJson {
   std::string tokens = {}, token_logprobs = {}, top_logprobs = {}, text_offset = {};
 
-  void add(const Told& more);
+  void add(const LogprobJson& more);
 };
 
 /// The new part of a text.
 struct NewText {
   int index;
   std::string text = {};
-  Told told = {};
+  LogprobJson logprobs = {};
   std::optional<std::string> reasoning = {};  ///< if it was requested, and then not in `text`
   bool begins = false;                        ///< nothing of it was sent before
   std::optional<FinishReason> end = {};
@@ -37,10 +37,10 @@ class ReplyForm {
   virtual std::string_view object(bool stream) const = 0;
 
   /// The log-probabilities of a token; the text has `offset` characters before it.
-  virtual Told tell(const Tokenizer& tokenizer, const Token& token, std::size_t offset) const = 0;
+  virtual LogprobJson format(const Tokenizer& tokenizer, const Token& token, std::size_t offset) const = 0;
 
   /// Whether the end-of-text token that ends a text has log-probabilities.
-  virtual bool tells_end() const = 0;
+  virtual bool formats_end() const = 0;
 
   /// A whole text.
   virtual std::string choice(NewText text) const = 0;

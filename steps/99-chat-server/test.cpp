@@ -43,7 +43,7 @@ class Client : public Exchange {
   void end_stream() override {}
   void on_left(std::function<void()>) override {}
   void post(std::function<void()> work) override { work(); }
-  void post_at_once(std::function<void()> work) override { work(); }
+  void post_without_flush(std::function<void()> work) override { work(); }
 
   std::string answer;  ///< empty as long as there is none
   int parts = 0;       ///< of a stream

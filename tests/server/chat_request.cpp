@@ -194,7 +194,7 @@ TEST_CASE("the options of a completion are those of a chat") {
   CHECK(read.before);
   CHECK(read.after);
   CHECK(chat.stream);
-  CHECK(chat.tells_use);
+  CHECK(chat.include_usage);
 }
 
 TEST_CASE("logprobs is true or false, and top_logprobs needs it") {

@@ -58,7 +58,7 @@ class Client : public Exchange {
   void end_stream() override { has_ended = true; }
   void on_left(std::function<void()>) override {}
   void post(std::function<void()> work) override { work(); }
-  void post_at_once(std::function<void()> work) override { work(); }
+  void post_without_flush(std::function<void()> work) override { work(); }
 
   /// The events of the stream; the last must be its end.
   std::vector<json> events() const {

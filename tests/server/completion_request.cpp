@@ -429,9 +429,9 @@ TEST_CASE("a body of very many values or keys is refused before it is built") {
 }
 
 TEST_CASE("stream_options belong to a stream") {
-  CHECK(request(with(R"("stream": true, "stream_options": {"include_usage": true})")).tells_use);
-  CHECK_FALSE(request(with(R"("stream": true, "stream_options": {"include_usage": null})")).tells_use);
-  CHECK_FALSE(request(with(R"("stream": true, "stream_options": null)")).tells_use);
+  CHECK(request(with(R"("stream": true, "stream_options": {"include_usage": true})")).include_usage);
+  CHECK_FALSE(request(with(R"("stream": true, "stream_options": {"include_usage": null})")).include_usage);
+  CHECK_FALSE(request(with(R"("stream": true, "stream_options": null)")).include_usage);
   CHECK(refusal(with(R"("stream_options": {})")).starts_with("400 stream_options: "));
   CHECK(refusal(with(R"("stream": true, "stream_options": 5)")).starts_with("400 stream_options: "));
   CHECK(refusal(with(R"("stream": true, "stream_options": {"include_usage": 1})"))

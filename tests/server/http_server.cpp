@@ -233,7 +233,7 @@ TEST_CASE("a stream may pause for longer than anything else, and sends signs of 
   }
   CHECK(std::count(said.begin(), said.end(), '(') >= 3);
   CHECK(std::count(said.begin(), said.end(), '(') <= 11);
-  stream->post_at_once([&] {
+  stream->post_without_flush([&] {
     stream->write("word");
     stream->end_stream();
   });
@@ -252,7 +252,7 @@ TEST_CASE("a stream without signs of life may pause for longer than its client m
   client.send(kGet);
   CHECK(client.read().starts_with("HTTP/1.1 200 "));
   CHECK_FALSE(client.ends(300ms));
-  stream->post_at_once([&] { stream->end_stream(); });
+  stream->post_without_flush([&] { stream->end_stream(); });
   CHECK(client.read("0\r\n\r\n") == "0\r\n\r\n");
   CHECK(served.wait_for({200}));
 }
@@ -275,12 +275,12 @@ TEST_CASE(
     for (int part = 0; part < 200; ++part) {  // more than the system takes while the client does not read
       const std::string text = fmt::format("{:8}{:8}{:16000}", round, part, "");
       wanted += text;
-      stream->post_at_once([&stream, text] { stream->write(text); });
+      stream->post_without_flush([&stream, text] { stream->write(text); });
     }
     std::this_thread::sleep_for(50ms);
     REQUIRE(client.exactly(wanted.size()) == wanted);
   }
-  stream->post_at_once([&] { stream->end_stream(); });
+  stream->post_without_flush([&] { stream->end_stream(); });
   CHECK(served.wait_for({200}));
 }
 
@@ -301,14 +301,14 @@ TEST_CASE("a piece that is being sent does not grow with those that follow it") 
   for (int part = 1; wanted.size() < 8 << 20; ++part) {
     const std::string text = fmt::format("{:4000}", part);
     wanted += text;
-    stream->post_at_once([&, text] {
+    stream->post_without_flush([&, text] {
       stream->write(text);
       ++written;
     });
     while (written <= part) std::this_thread::yield();
   }
   CHECK((client.exactly(wanted.size()) == wanted));  // not to be printed
-  stream->post_at_once([&] { stream->end_stream(); });
+  stream->post_without_flush([&] { stream->end_stream(); });
   CHECK(served.wait_for({200}));
 }
 
