@@ -451,6 +451,7 @@ class Recorded(unittest.TestCase):
         self.assertEqual(self.add(float32, int8, float32), [[["int8"], ["float32"]]])
         self.assertEqual(self.add(float32 | {"threads": 2}), [[["int8"], ["float32"]], [["float32"]]])
         page = cpu_page.text(self.data)
+        self.assertEqual(page.count("`tools/bench --peers`, each type with its `--dtype`, 2030-01-02"), 1)
         self.assertIn("\n| | int8 | of the limit | float32 | of the limit |\n", page)
         self.assertRegex(page, r"\n\| one-token pass, ms \| [\d.]+ \([\d.]+–[\d.]+\) \| \d+ % of the bandwidth \|")
         self.assertRegex(page, r"\n\| 2 sequences at context \d+, tokens/s \| \d+ \| \d\.\d\d × one sequence \|")
