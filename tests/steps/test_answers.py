@@ -30,7 +30,7 @@ def quoted(answer):
 
 @functools.lru_cache(maxsize=None)
 def known_names():
-    """The identifiers and options of all code. Besides these, an answer may name what its own code or its exercise does."""
+    """The identifiers and options of all code. An answer may also name what its own code or its exercise names."""
     found = set()
     for path in SOURCES:
         if path.suffix in (".h", ".cpp", ".cu", ".py", ".build") or path.parent.name == "tools":
