@@ -7,6 +7,7 @@ import unittest
 from support import ROOT, STEPS, hunks, series
 
 WORDS = 250  # the most of an answer, commands and code aside
+CALL = r"[A-Za-z_]\w*\.\w+(?=\()"  # of a member
 SOURCES = [path for folder in ("common", "kernels", "steps", "tests", "tools", "bench", "docs", "models", "playground")
            for path in (ROOT / folder).rglob("*") if path.is_file()]
 
@@ -34,7 +35,8 @@ def known_names():
     found = set()
     for path in SOURCES:
         if path.suffix in (".h", ".cpp", ".cu", ".py", ".build") or path.parent.name == "tools":
-            found.update(re.findall(r"--[a-z][a-z0-9-]+|[A-Za-z_]\w*", path.read_text(encoding="utf-8", errors="replace")))
+            code = path.read_text(encoding="utf-8", errors="replace")
+            found.update(re.findall(r"--[a-z][a-z0-9-]+|[A-Za-z_]\w*", code), re.findall(CALL, code))
     return found
 
 
@@ -85,6 +87,8 @@ class Answers(unittest.TestCase):
                             self.assertTrue(word.removesuffix("()") in known, "no code has this name")
                         elif word.startswith("tools/"):
                             commands.append(word)
+                        for call in re.findall(CALL, word):
+                            self.assertTrue(call in known, f"no code has the call {call}")
                         for option in re.findall(r"(?<!\S)--[a-z][a-z0-9-]+", word):
                             self.assertTrue(option in known, f"no program has the option {option}")
                 for line in commands:
