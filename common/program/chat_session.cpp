@@ -236,8 +236,23 @@ void ChatSession::save(const std::string& name) const {
 
 void ChatSession::load(const std::string& name) {
   if (name.empty()) throw Error("/load needs the name of a file.");
-  messages_ = read_conversation(file_named(name));
-  output_.note(fmt::format("The conversation has {} messages.", messages_.size()));
+  std::vector<Message> loaded = read_conversation(file_named(name));
+  const std::size_t count = loaded.size();
+  if (loaded.empty() || loaded.back().role != "user") {
+    messages_ = std::move(loaded);
+    return output_.note(fmt::format("The conversation has {} messages.", count));
+  }
+  const std::string question = loaded.back().content;
+  loaded.pop_back();
+  const std::vector<Message> before = std::exchange(messages_, std::move(loaded));
+  output_.note(fmt::format("The conversation has {} messages, and the last one waits for an answer: {}",
+                           count, question));
+  try {
+    ask(question);
+  } catch (const Error& error) {
+    messages_ = before;
+    throw Error("{}; nothing was loaded", error.what());
+  }
 }
 
 void ChatSession::set(const std::string& argument) {

@@ -29,7 +29,7 @@ class Conversation {
   /// does not go through the model again. Throws Error if they leave no room for an answer.
   Answer answer(const std::vector<Message>& messages, const OnToken& on_token) {
     const DroppedTurns before = turns_;
-    const auto [rendered, prompt, dropped] = fitting(messages);
+    const auto [rendered, prompt] = fitting(messages);
     const int length = static_cast<int>(prompt.size()), room = model_.config().n_positions - length;
     if (length == 0) throw Error("the chat template turns this conversation into an empty text");
     if (room < 1) {
@@ -46,7 +46,7 @@ class Conversation {
           on_token(token);
         });
     remember(rendered, prompt, generation);
-    return {generation.finish_reason, length, cached, dropped};
+    return {generation.finish_reason, length, cached, turns_.report()};
   }
 
   /// Begins the random numbers of the options' seed again.
@@ -56,13 +56,12 @@ class Conversation {
   struct Prompt {
     Rendered rendered;
     std::vector<int> tokens;
-    int dropped = 0;  // messages that did not fit
   };
 
   Prompt encoded(const std::vector<Message>& messages) const {
     Rendered rendered = template_.render(messages);
     std::vector<int> tokens = known_.encode(tokenizer_, rendered);
-    return {std::move(rendered), std::move(tokens), 0};
+    return {std::move(rendered), std::move(tokens)};
   }
 
   /// The newest messages that leave room for an answer. Once they no longer all fit, only half of the context
@@ -71,12 +70,10 @@ class Conversation {
     const int context = model_.config().n_positions;
     const int answer = std::min(options_.stopping.max_new_tokens, context / 4);
     std::vector<Message> seen = turns_.rest(messages);
-    const int dropped_before = turns_.count();
     Prompt prompt = encoded(seen);
     if (std::ssize(prompt.tokens) + answer <= context) return prompt;
     while (std::ssize(prompt.tokens) + answer > context / 2 && turns_.drop_oldest(seen))
       prompt = encoded(seen);
-    prompt.dropped = turns_.count() - dropped_before;
     return prompt;
   }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/text/chat_template.h"
@@ -19,7 +20,7 @@ class DroppedTurns {
     const auto first = messages.begin() + first_turn(messages);
     const bool is_known = std::distance(first, messages.end()) > std::ssize(dropped_) &&
                           std::equal(dropped_.begin(), dropped_.end(), first);
-    if (!is_known) dropped_.clear();
+    if (!is_known) *this = {};
     messages.erase(first, first + std::ssize(dropped_));
     return messages;
   }
@@ -39,12 +40,16 @@ class DroppedTurns {
 
   int count() const { return static_cast<int>(dropped_.size()); }
 
+  /// How many messages were dropped since the last report.
+  int report() { return count() - std::exchange(reported_, count()); }
+
  private:
   static std::ptrdiff_t first_turn(const std::vector<Message>& messages) {
     return !messages.empty() && messages[0].role == "system" ? 1 : 0;
   }
 
   std::vector<Message> dropped_;
+  int reported_ = 0;
 };
 
 }  // namespace staircase

@@ -159,6 +159,30 @@ TEST_CASE("each answer reports only the messages that were dropped for it") {
   CHECK(second.prompt_tokens == prompt_tokens(turns(1 + dropped / 2, 120)));
 }
 
+TEST_CASE(
+    "after an interrupted answer the cache has its text, and the next answer reports what was dropped") {
+  Ids alone;
+  Talk fresh;
+  const Answer whole = fresh.ask(turns(1, 60), &alone);
+  for (const int most : {0, 3}) {
+    Talk talk;
+    int tokens = 0;
+    const auto interrupt = [&](const Token&) {
+      if (tokens++ == most) throw AnswerInterrupted();
+    };
+    CHECK_THROWS_AS(talk.conversation.answer(turns(1, 60), interrupt), AnswerInterrupted);
+    Ids again;
+    const Answer next = talk.ask(turns(1, 60), &again);
+    CHECK(next.dropped_messages == whole.dropped_messages);
+    CHECK(next.prompt_tokens == whole.prompt_tokens);
+    CHECK(next.cached_tokens == whole.prompt_tokens - 1);
+    CHECK(again == alone);
+    CHECK(talk.ask(turns(1, 61)).dropped_messages == 0);  // once
+    // Another conversation has lost nothing of this one.
+    CHECK(talk.ask(turns(70, 129)).dropped_messages == Talk().ask(turns(70, 129)).dropped_messages);
+  }
+}
+
 TEST_CASE("a long allowed answer takes no more than a quarter of the context from the conversation") {
   Talk talk;
   talk.options.stopping = {.max_new_tokens = 100'000, .ignore_eos = true};

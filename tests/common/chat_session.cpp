@@ -179,6 +179,30 @@ TEST_CASE("/save and /load keep a conversation in a file") {
   CHECK(talk.note("/save " + file).find("3 messages") == 0);  // its own file may be written over
 }
 
+TEST_CASE("/load answers a question at the end of a conversation, or changes nothing") {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "talk.json").string();
+  std::ofstream(file) << R"([{"role": "user", "content": "Who are you?"},
+                             {"role": "assistant", "content": "I am a crow."}, {"role": "user", "content": "Where?"}])";
+  Talk talk;
+  CHECK(talk.note("/load " + file) ==
+        "The conversation has 3 messages, and the last one waits for an answer: Where?");
+  CHECK(talk.printed == "I am a crow.\n");
+  CHECK(talk.seen == Messages{kTwo[0], kTwo[1], {"user", "Where?"}});
+  CHECK(talk.session.messages() == Messages{kTwo[0], kTwo[1], {"user", "Where?"}, kTwo[1]});
+
+  Talk interrupted;
+  interrupted.tokens_until_interrupt = 0;
+  interrupted.session.take("/load " + file);
+  CHECK(interrupted.session.messages() == kTwo);
+
+  Talk refused("Be brief.");
+  refused.fails = true;
+  refused.session.take("/load " + file);
+  CHECK(refused.notes.back() == "no room; nothing was loaded");
+  CHECK(refused.session.messages() == Messages{{"system", "Be brief."}});
+}
+
 TEST_CASE("/save overwrites no other file, and /load refuses a file that is not a conversation") {
   const TemporaryFolder folder;
   const std::string file = (folder.path() / "notes.txt").string();
